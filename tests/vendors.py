@@ -11,13 +11,8 @@ from agent.config.decoder import decode_section
 from agent.config.settings import Settings
 from agent.config.sources import decode_settings
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.vendor import (
-    DeviceVendor,
-    SessionContext,
-    VendorDescription,
-    VendorSession,
-    VendorSettings,
-)
+from agent.snapshot.settings import VendorSettings
+from agent.snapshot.vendor import DeviceVendor, SessionContext, VendorDescription, VendorSession
 from agent.workers.load import vendor_descriptions
 
 DESCRIPTIONS = vendor_descriptions()
@@ -34,6 +29,14 @@ def section(kind: type[T], data: Mapping[str, object]) -> T:
     """Return a vendor's own settings, as from its section of a file."""
     result = decode_section(kind, data)
     assert isinstance(result, kind)
+    return result
+
+
+def checked_settings(vendor: VendorDescription, kind: type[T], data: Mapping[str, object]) -> T:
+    """Return a vendor's settings as the agent decodes and checks its section of a file."""
+    result = decode({"discovery": {vendor.name: data}}).discovery.of(vendor)
+    assert isinstance(result, kind)
+    result.check()
     return result
 
 

@@ -31,6 +31,7 @@ from agent.snapshot.host_devices import (
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.node import NodeSnapshot, devices_by_vendor
 from agent.snapshot.pod import KubeQos
+from agent.snapshot.settings import VendorSettings
 from agent.snapshot.vendor import DeviceVendor, ReadsFunctions, injecting_vendors
 from agent.wire_formats.cdi_specs import stale_reason
 from agent.wire_formats.kernel_text import parse_cpu_list, parse_int
@@ -178,14 +179,14 @@ class HostDeviceReader:
         self,
         host: HostFiles,
         vendors: Mapping[str, DeviceVendor],
-        settings: Mapping[str, Mapping[str, object]],
+        settings: Mapping[str, VendorSettings],
         clock: Clock,
         kubelet_root: KubeletRoot = no_kubelet_root,
     ) -> None:
         """`vendors` and their `settings` are by name; nothing is read yet."""
         self._host = host
         self._queries = {
-            name: vendor.host_query(settings.get(name, {}))
+            name: vendor.host_query(settings[name])
             for name, vendor in injecting_vendors(vendors).items()
         }
         self._function_readers = {
@@ -257,7 +258,7 @@ class HostDeviceReader:
             functions=reader.read(devices, self._clock.monotonic()) if reader else (),
             mps=snapshot.sharing.value.mps if query.mps else (),
             mount_list=listed,
-            settings=self._settings.get(name, {}),
+            settings=self._settings[name],
         )
 
     def _existing_paths(self, paths: Iterable[str]) -> Iterator[str]:

@@ -14,14 +14,9 @@ def with_injection_mode(means: HostDevices, vendor: str, injection: str) -> Host
     """Return the host as it makes the vendor take this way; `env` is that of its own runtime."""
     if injection == AUTO:
         return means
-    settings = dict(means.settings)
-    if vendor == "nvidia":
-        settings["injection"] = injection
-    elif vendor != "rdma":
-        settings["injection"] = CDI if injection == CDI else AUTO
     return replace(
         means,
-        settings=settings,
+        settings=means.settings.with_injection(injection),
         cdi_enabled=injection == CDI,
         default_handler=vendor if injection == ENV else "",
     )

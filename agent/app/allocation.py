@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-import msgspec
-
 from agent.allocation.cdi_files import AGENT_CDI_KINDS, build_cdi_files, kinds_in_use
 from agent.allocation.cdi_folder import CdiFolder
 from agent.allocation.check import check_allocations
@@ -45,10 +43,7 @@ VERIFICATION_INTERVAL_S = 1.0
 
 def host_device_reader(parts: AppContext) -> HostDeviceReader:
     """Return the reader of this host for the vendors that are wanted."""
-    own = {
-        name: msgspec.structs.asdict(one)
-        for name, one in vendor_settings(parts.settings, parts.vendors).items()
-    }
+    own = vendor_settings(parts.settings, parts.vendors)
     return HostDeviceReader(parts.host_files(), parts.vendors, own, parts.clock, parts.kubelet_root)
 
 

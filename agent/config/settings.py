@@ -21,8 +21,8 @@ from agent.config.containers import (
     VerificationSettings,
 )
 from agent.config.health import HealthSettings
-from agent.snapshot.settings import SettingRule, SettingTable
-from agent.snapshot.vendor import VendorDescription, VendorSettings
+from agent.snapshot.settings import SettingRule, SettingTable, VendorSettings
+from agent.snapshot.vendor import VendorDescription
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):

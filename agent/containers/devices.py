@@ -43,8 +43,6 @@ from agent.snapshot.vendor import (
     slicing_vendors,
 )
 
-UNALLOCATED = "ungranted"  # the vendors' key of what `hooks.ungranted` says
-
 _NO_ALLOCATION = DeviceAllocation()
 
 
@@ -172,16 +170,13 @@ class DevicesHook:
         for name, vendor in self._vendors.items():
             host = means.get(name)
             if host is not None:
-                host = replace(host, cdi_enabled=cdi, settings=self._settings(host))
+                host = replace(host, cdi_enabled=cdi)
             nodes = () if host is None else host.nodes
             numbers = frozenset((node.major, node.minor) for node in nodes)
             variables = (
                 vendor.request_variables if isinstance(vendor, WithholdsDevices) else frozenset()
             )
             yield _VendorHost(name, vendor, own.get(name, ()), host, numbers, variables)
-
-    def _settings(self, host: HostDevices) -> Mapping[str, object]:
-        return {**host.settings, UNALLOCATED: self._hooks.ungranted}
 
     def _with_pod_facts(
         self, request: HookRequest, snapshot: NodeSnapshot, assigned: frozenset[tuple[str, str]]
@@ -201,6 +196,7 @@ class DevicesHook:
             annotations=pod.annotations,
             runtime_handler=pod.runtime_handler,
             host_network=pod.host_network,
+            unallocated_policy=self._hooks.ungranted,
             protected=container.protected or untold or self.is_protected(pod),
             given_elsewhere=container.given_elsewhere
             or _requests_devices(view, container.name)

@@ -38,6 +38,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     privileged: bool = False
     protected: bool = False  # in a namespace that is left alone, or the agent's own
     given_elsewhere: bool = False  # another device plug-in gave it devices
+    # what becomes of its request for devices without an allocation: off, warn or void
+    unallocated_policy: str = "warn"
     host_network: bool = False
     labels: Pairs = ()  # of the pod
     annotations: Pairs = ()  # of the pod

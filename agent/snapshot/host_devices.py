@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 
 from agent.snapshot.allocation import AllocationRefused, RefusalReason
 from agent.snapshot.cpu import CpuSet
 from agent.snapshot.device import DeviceNode
+from agent.snapshot.settings import VendorSettings
 from agent.snapshot.usage import MpsDaemon
 
 
@@ -60,8 +62,7 @@ class RdmaFunction(msgspec.Struct, frozen=True, kw_only=True):
     driver: str | None = None
 
 
-def _no_settings() -> Mapping[str, object]:
-    return MappingProxyType({})
+SettingsT = TypeVar("SettingsT", bound=VendorSettings)
 
 
 class HostDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -77,7 +78,7 @@ class HostDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     functions: tuple[RdmaFunction, ...] = ()
     mps: tuple[MpsDaemon, ...] = ()
     mount_list: tuple[str, ...] | None = None  # Ascend's own base.list; None: there is none
-    settings: Mapping[str, object] = msgspec.field(default_factory=_no_settings)  # the vendor's own
+    settings: VendorSettings = VendorSettings()  # the vendor's own
 
     @cached_property
     def nodes_by_path(self) -> Mapping[str, DeviceNode]:
@@ -94,6 +95,10 @@ class HostDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if node is None:
             raise AllocationRefused(RefusalReason.DEVICE_NODE_MISSING, f"{path} does not exist")
         return node
+
+    def settings_as(self, kind: type[SettingsT]) -> SettingsT:
+        """Return the vendor's settings, which are of this type; its defaults if there are none."""
+        return self.settings if isinstance(self.settings, kind) else kind()
 
     def effective_handler(self, runtime_handler: str) -> str:
         """Return the runtime handler that a container really gets."""

@@ -1,9 +1,9 @@
-"""`SettingRule`, the annotation of a setting: range, unit, maturity, description."""
+"""Settings that vendors declare: `VendorSettings`, `SettingRule`, and health thresholds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -93,3 +93,32 @@ class HealthOverrides(msgspec.Struct, frozen=True, kw_only=True):
         """Return the values that are set, by name."""
         values = msgspec.structs.asdict(self)
         return {name: value for name, value in values.items() if value is not UNSET}
+
+
+class VendorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of a vendor's section of `discovery`: `Annotated` fields, each with a `SettingRule`."""
+
+    def check(self, *, is_forced: bool = False) -> None:
+        """Raise `BadConfig` that names the key of a value that the field's rule cannot refuse.
+
+        Called in the agent for each vendor that is not switched off; `is_forced`: it is switched
+        on. Reads no file.
+        """
+
+    def with_injection(self, mode: str) -> Self:  # noqa: ARG002 - for vendors with several modes
+        """Return the settings by which `edits` injects devices in this mode.
+
+        `mode`: `cdi`, `nodes`, or `env` for the vendor's own runtime. A vendor without such a mode
+        chooses itself.
+        """
+        return self
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the vendor can work with these settings; one that cannot is left out."""
+        return True
+
+    @property
+    def library_folders(self) -> tuple[str, ...]:
+        """Folders that the dynamic linker searches first in the vendor's worker."""
+        return ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -22,28 +22,11 @@ from agent.snapshot.inventory import (
     Problem,
     SliceRequest,
 )
-from agent.snapshot.settings import HealthOverrides, SettingRule
+from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
 
-
-class VendorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of a vendor's section of `discovery`: `Annotated` fields, each with a `SettingRule`."""
-
-    def check(self, *, is_forced: bool = False) -> None:
-        """Raise `BadConfig` that names the key of a value that the field's rule cannot refuse.
-
-        Called in the agent for each vendor that is not switched off; `is_forced`: it is switched
-        on. Reads no file.
-        """
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the vendor can work with these settings; one that cannot is left out."""
-        return True
-
-    @property
-    def library_folders(self) -> tuple[str, ...]:
-        """Folders that the dynamic linker searches first in the vendor's worker."""
-        return ()
+# An instance of the type in `VendorDescription.settings`. A vendor annotates the parameter with
+# that type; the agent, which knows no vendor, cannot.
+OwnSettings: TypeAlias = Any
 
 
 class SessionContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +34,6 @@ class SessionContext(msgspec.Struct, frozen=True, kw_only=True):
 
     state_dir: str = ""  # folder for what must survive a restart; empty: nothing is stored
     is_replay: bool = False  # the host is a recording: no library may be loaded
-
-    def as_mapping(self, settings: VendorSettings) -> dict[str, object]:
-        """Return settings and context as plain data."""
-        values: dict[str, object] = msgspec.structs.asdict(settings)
-        if self.state_dir:
-            values["state_dir"] = self.state_dir
-        return {**values, "replay": True} if self.is_replay else values
 
 
 LIVE_CONTEXT = SessionContext()
@@ -107,7 +83,7 @@ class DeviceVendor(Protocol):
 
     description: VendorDescription
 
-    def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:
+    def detect(self, host: HostFiles, settings: OwnSettings) -> tuple[VendorDevice, ...]:
         """List the vendor's hardware from sysfs and procfs alone, in less than 10 ms.
 
         Empty: the vendor has nothing here and no worker is started. Each device carries the
@@ -116,7 +92,7 @@ class DeviceVendor(Protocol):
         ...
 
     def open(
-        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+        self, host: HostFiles, settings: OwnSettings, context: SessionContext
     ) -> VendorSession:
         """Start working with the hardware.
 
@@ -137,7 +113,7 @@ class InjectsDevices(Protocol):
     from `plugins.shared.injection`.
     """
 
-    def host_query(self, settings: Mapping[str, object]) -> HostDeviceQuery:
+    def host_query(self, settings: OwnSettings) -> HostDeviceQuery:
         """Return which files of the host `edits` needs, beside the nodes of the devices."""
         ...
 

@@ -12,7 +12,8 @@ from agent.config.settings import Settings
 from agent.errors import BadConfig
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.vendor import DeviceVendor, VendorDescription, VendorSettings
+from agent.snapshot.settings import VendorSettings
+from agent.snapshot.vendor import DeviceVendor, VendorDescription
 from plugins.vendors import BUILTIN
 
 

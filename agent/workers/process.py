@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.vendor import DeviceVendor, SessionContext, VendorSettings
+from agent.snapshot.settings import VendorSettings
+from agent.snapshot.vendor import DeviceVendor, SessionContext
 from agent.workers.call_journal import LibraryCall
 
 

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from agent.errors import NO_PERMISSION, AgentError, HostFileError, WorkerError
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, SliceReport, SliceRequest
-from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext, VendorSettings
+from agent.snapshot.settings import VendorSettings
+from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext
 from agent.wire_formats.json_values import JSON_ERRORS
 from agent.workers.call_journal import LibraryCall
 

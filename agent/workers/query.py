@@ -16,7 +16,8 @@ from agent.snapshot.device import VendorDevice
 from agent.snapshot.inventory import DeviceEvent, Inventory
 from agent.snapshot.node import VendorState
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.vendor import LIVE_CONTEXT, DeviceVendor, SessionContext, VendorSettings
+from agent.snapshot.settings import VendorSettings
+from agent.snapshot.vendor import LIVE_CONTEXT, DeviceVendor, SessionContext
 from agent.workers.call_journal import find_journal
 from agent.workers.in_process_worker import InProcessWorker
 from agent.workers.lifecycle import DEFAULT_TIMING, Worker, WorkerTiming

@@ -25,12 +25,8 @@ from agent.errors import NO_PERMISSION, AgentError, BadConfig, HostFileError, Wo
 from agent.host.files import LiveHostFiles
 from agent.recording.host_source import open_host
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.vendor import (
-    SessionContext,
-    VendorDescription,
-    VendorSession,
-    VendorSettings,
-)
+from agent.snapshot.settings import VendorSettings
+from agent.snapshot.vendor import SessionContext, VendorDescription, VendorSession
 from agent.workers.abilities import apply_slices, clear_fault, set_call_journal
 from agent.workers.call_journal import CallJournal
 from agent.workers.load import load_vendor

@@ -1,7 +1,5 @@
 """Names of devices on their way into environments, CDI names and paths.
 
-Settings of injection as typed data; what else stands in a vendor's section is passed over.
-
 Device nodes for containers: at the host's path or below the driver's root, once each.
 
 Containers without a grant whose image or spec asks the vendor's runtime for devices.
@@ -12,12 +10,8 @@ What a container gets of devices that need their own nodes and nothing else.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from agent.errors import BadConfig
 from agent.snapshot.allocation import (
     AllocationRefused,
     DeviceAllocation,
@@ -29,6 +23,7 @@ from agent.snapshot.container import ContainerSpec
 from agent.snapshot.device import DeviceNode, VendorDevice
 from agent.snapshot.edits import NO_EDITS, ContainerEdits, ContainerNote, DeviceNodeEdit
 from agent.snapshot.host_devices import EMPTY_QUERY, HostDeviceQuery, HostDevices
+from agent.snapshot.settings import VendorSettings
 
 # what UUIDs of cards and slices, PCI addresses and RDMA devices are made of; no list separators
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
@@ -62,18 +57,6 @@ def visible_id(match: DeviceMatch) -> str:
             RefusalReason.BAD_DEVICE_ID, f"{match.device.key}: {(said or '')[:64]!r}"
         )
     return safe_name(uuid, match.device.key)
-
-
-PolicyT = TypeVar("PolicyT", bound=msgspec.Struct)
-
-
-def decode_policy(settings: Mapping[str, object], kind: type[PolicyT], section: str) -> PolicyT:
-    """Return the keys of `kind` that are set, the others at their defaults; `BadConfig` else."""
-    known = {name: settings[name] for name in kind.__struct_fields__ if name in settings}
-    try:
-        return msgspec.convert(known, kind)
-    except msgspec.ValidationError as error:
-        raise BadConfig(f"{section}: {str(error)[:120]}") from error
 
 
 def node_edit(node: DeviceNode, path: str = "", *, file_mode: int | None = None) -> DeviceNodeEdit:
@@ -150,7 +133,7 @@ def withhold_devices(
     )
 
 
-def host_query(_settings: Mapping[str, object]) -> HostDeviceQuery:
+def host_query(_settings: VendorSettings) -> HostDeviceQuery:
     """Return an empty query: the nodes of the devices suffice."""
     return EMPTY_QUERY
 

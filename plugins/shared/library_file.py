@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -45,36 +45,27 @@ class LibraryFile(msgspec.Struct, frozen=True):
 
 
 def find_library(
-    soname: str, folders: Sequence[str], settings: Mapping[str, object], search: str
+    soname: str, folders: Sequence[str], *, library_path: str, driver_root: str, search: str
 ) -> str:
     """Return the library's real path, or its bare name for the loader's own search.
 
-    The setting `library_path`, if there is one, is the only candidate; then come the linker's
-    `search` path and the usual `folders` below the setting `driver_root`. Raises `LibraryAbsent`
-    if the file that was set is not there, or if others than root and this process's user could
-    have put a file there.
+    `library_path`, if it is set, is the only candidate; else the folders of the linker's `search`
+    path come first, then the usual `folders` below `driver_root`. Raises `LibraryUnavailable` if
+    the file that was set is not there, or if others than root and this process's user could have
+    put a file there.
     """
-    for path in _candidates(soname, folders, settings, search):
+    root = driver_root.rstrip("/")
+    usual = (*filter(None, search.split(":")), *(root + folder for folder in folders))
+    candidates = [library_path] if library_path else [os.path.join(one, soname) for one in usual]
+    for path in candidates:
         if os.path.isfile(path):
             real = os.path.realpath(path)
             refuse_untrusted(real)
             return real
-    if settings.get("library_path"):
-        told = f"{settings['library_path']} is not there: install the driver, or correct the path"
-        raise LibraryUnavailable("LibraryMissing", told)
+    if library_path:
+        message = f"{library_path} is not there: install the driver, or correct the path"
+        raise LibraryUnavailable("LibraryMissing", message)
     return soname
-
-
-def _candidates(
-    soname: str, folders: Sequence[str], settings: Mapping[str, object], search: str
-) -> Iterator[str]:
-    given = settings.get("library_path")
-    if isinstance(given, str) and given:
-        yield given
-        return
-    root = str(settings.get("driver_root") or "/").rstrip("/")
-    for folder in (*filter(None, search.split(":")), *(root + place for place in folders)):
-        yield os.path.join(folder, soname)
 
 
 def refuse_untrusted(path: str) -> None:

@@ -22,9 +22,9 @@ class JsonStateFile(Generic[T]):
     `.bad`. Writing may be cut off at any step: readers find the old content or the new one.
     """
 
-    def __init__(self, folder: object, name: str, kind: type[T]) -> None:
+    def __init__(self, folder: str, name: str, kind: type[T]) -> None:
         self.problem: Problem | None = None
-        self._path = os.path.join(folder, name) if isinstance(folder, str) and folder else None
+        self._path = os.path.join(folder, name) if folder else None
         self._decoder = msgspec.json.Decoder(kind)
         self._writer = StateWriter(name)
         self._file = self._writer.file(self._path) if self._path is not None else None

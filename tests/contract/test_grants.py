@@ -87,8 +87,8 @@ def test_nothing_granted_gives_nothing(source: Source) -> None:
 def test_what_a_vendor_needs_of_the_host_are_plain_absolute_paths(name: str) -> None:
     vendor = vendor_named(name)
     assert isinstance(vendor, InjectsDevices)
-    needs = vendor.host_query({})
-    assert vendor.host_query({}) == needs
+    needs = vendor.host_query(vendor_named(name).description.settings())
+    assert vendor.host_query(vendor_named(name).description.settings()) == needs
     assert all(path.startswith("/dev/") for path in needs.nodes)
     for path in (*needs.nodes, *needs.paths, *([needs.mount_list] if needs.mount_list else [])):
         folder, _, last = path.rpartition("/")

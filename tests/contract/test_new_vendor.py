@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from agent.recording.host_source import open_host
-from agent.snapshot.vendor import VendorSettings
+from agent.snapshot.settings import VendorSettings
 from plugins import new
 from plugins.new import CannotMake, main, make_vendor, renamed
 from plugins.vendors.template.vendor import TemplateVendor

@@ -20,6 +20,7 @@ from agent.workers.worker import (
     read_requests,
     serve_session,
 )
+from plugins.vendors.nvidia.settings import NvidiaSettings
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 
 
@@ -32,6 +33,7 @@ def main() -> None:
     tree, live = sys.argv[1], "live" in sys.argv[2:]
     host: HostFiles = LiveHostFiles(tree) if live else open_host(tree).files
     settings = decode_vendor_settings(start, NvidiaVendor.description)
+    assert isinstance(settings, NvidiaSettings)
     serve_session(requests, pipe, start, lambda: NvidiaVendor().open(host, settings, start.context))
     os._exit(0)
 

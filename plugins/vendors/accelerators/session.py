@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -12,9 +12,15 @@ from agent.errors import HostFileError, NotSupported
 from agent.snapshot.device import DeviceNode, Health, HealthState, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, Problem
+from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext
 from plugins.shared.pci_functions import DEVICES
 from plugins.shared.resources import card_resources
-from plugins.vendors.accelerators.settings import DEV_NUMBER, CardRule, decode_rules, rule_for
+from plugins.vendors.accelerators.settings import (
+    DEV_NUMBER,
+    AcceleratorsSettings,
+    CardRule,
+    rule_for,
+)
 from plugins.vendors.accelerators.sysfs import (
     VFIO,
     AcceleratorFunction,
@@ -114,10 +120,15 @@ def _node(
 class AcceleratorsSession:
     """Reads sysfs at each discovery, and has neither samples nor events."""
 
-    def __init__(self, host: HostFiles, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        host: HostFiles,
+        settings: AcceleratorsSettings,
+        context: SessionContext = LIVE_CONTEXT,
+    ) -> None:
         self._host = host
-        self._cards = decode_rules(settings)
-        self._replay = settings.get("replay") is True
+        self._cards = settings.rules()
+        self._replay = context.is_replay
 
     def discover(self) -> Inventory:
         """Return what is on the bus now."""

@@ -18,8 +18,7 @@ from typing import Annotated
 import msgspec
 
 from agent.errors import BadConfig
-from agent.snapshot.settings import SettingRule, SettingTable
-from agent.snapshot.vendor import VendorSettings
+from agent.snapshot.settings import SettingRule, SettingTable, VendorSettings
 
 MAX_CARDS = 64
 MAX_MEMORY_MIB = 1 << 24  # 16 TiB
@@ -60,18 +59,7 @@ def rule_for(
     return None
 
 
-def decode_rules(settings: Mapping[str, object]) -> tuple[CardRule, ...]:
-    """Decode `discovery.accelerators.cards`; `BadConfig` names the key."""
-    key = "discovery.accelerators.cards"
-    rows = settings.get("cards") or ()
-    if not isinstance(rows, list | tuple) or len(rows) > MAX_CARDS:
-        raise BadConfig(f"{key}: must be a list of at most {MAX_CARDS} tables")
-    return tuple(_card(row, f"{key}[{at}]") for at, row in enumerate(rows))
-
-
-def _card(row: object, key: str) -> CardRule:
-    if not isinstance(row, Mapping):
-        raise BadConfig(f"{key}: must be a table")
+def _card(row: Mapping[str, object], key: str) -> CardRule:
     for name in row:
         if name not in _KEYS:
             raise BadConfig(f"{key}: unknown key {str(name)[:64]!r}, known: {', '.join(_KEYS)}")
@@ -96,7 +84,7 @@ def _card(row: object, key: str) -> CardRule:
 
 
 def _text(
-    row: Mapping[object, object], name: str, pattern: re.Pattern[str], refusal: str
+    row: Mapping[str, object], name: str, pattern: re.Pattern[str], refusal: str
 ) -> str | None:
     value = row.get(name)
     if value is None:
@@ -106,7 +94,7 @@ def _text(
     return value
 
 
-def _number(row: Mapping[object, object], name: str, highest: int, key: str) -> int | None:
+def _number(row: Mapping[str, object], name: str, highest: int, key: str) -> int | None:
     value = row.get(name)
     if value is None:
         return None
@@ -128,4 +116,11 @@ class AcceleratorsSettings(VendorSettings, frozen=True, kw_only=True):
 
     def check(self, *, is_forced: bool = False) -> None:  # noqa: ARG002 - see VendorSettings
         """Raise `BadConfig` that names the key of a card that cannot be understood."""
-        decode_rules({"cards": self.cards})
+        self.rules()
+
+    def rules(self) -> tuple[CardRule, ...]:
+        """Return the decoded rules of `cards`; raise as `check`."""
+        key = "discovery.accelerators.cards"
+        if len(self.cards) > MAX_CARDS:
+            raise BadConfig(f"{key}: must be a list of at most {MAX_CARDS} tables")
+        return tuple(_card(row, f"{key}[{index}]") for index, row in enumerate(self.cards))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.settings import SettingRule
-from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from agent.snapshot.settings import SettingRule, VendorSettings
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription
 from plugins.shared import injection
 from plugins.vendors.accelerators.settings import AcceleratorsSettings
 from plugins.vendors.accelerators.sysfs import describe_unmanaged, find_accelerators
@@ -38,10 +38,10 @@ class AcceleratorsVendor:
         return tuple(describe_unmanaged(seen) for seen in find_accelerators(host))
 
     def open(
-        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+        self, host: HostFiles, settings: AcceleratorsSettings, context: SessionContext
     ) -> AcceleratorsSession:
         """Return a session; there is no library."""
         # imported here: the agent starts its workers first
         from plugins.vendors.accelerators.session import AcceleratorsSession  # noqa: PLC0415 - see above
 
-        return AcceleratorsSession(host, context.as_mapping(settings))
+        return AcceleratorsSession(host, settings, context)

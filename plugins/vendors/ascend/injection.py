@@ -7,8 +7,7 @@ What a container gets of Ascend chips and vNPUs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -32,7 +31,6 @@ from agent.snapshot.edits import (
 from agent.snapshot.host_devices import HostDeviceQuery, HostDevices
 from agent.wire_formats.cdi_specs import has_name, qualified_names
 from plugins.shared.injection import (
-    decode_policy,
     existing_nodes,
     missing_nodes,
     node_edit,
@@ -40,6 +38,7 @@ from plugins.shared.injection import (
     safe_name,
     withhold_devices,
 )
+from plugins.vendors.ascend.settings import AscendSettings
 
 VISIBLE = "ASCEND_VISIBLE_DEVICES"
 
@@ -160,14 +159,7 @@ MOUNT_LIST = "/etc/ascend-docker-runtime.d/base.list"
 SOURCES = (*_FOLDERS, *_FILES, TOPOLOGY, *LIBRARY_DIRS)  # to be looked for on the host
 
 
-class AscendPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What people decide about injection."""
-
-    injection: Literal["auto", "cdi"] = "auto"
-    ungranted: Literal["off", "warn", "void"] = "warn"
-
-
-def host_query(_settings: Mapping[str, object]) -> HostDeviceQuery:
+def host_query(_settings: AscendSettings) -> HostDeviceQuery:
     """Name the chips' and managers' nodes, and the driver's files."""
     return HostDeviceQuery(nodes=NODE_PATTERNS, paths=SOURCES, mount_list=MOUNT_LIST)
 
@@ -182,11 +174,10 @@ def edits(
 
     Raises `GrantRefused` when the container could not use what it was granted.
     """
-    policy = decode_policy(host.settings, AscendPolicy, "ascend")
     granted = match_devices(grant, devices)
     ours = "ascend" in host.effective_handler(container.runtime_handler).lower()
     if not granted:
-        return withhold_devices(container, VISIBLE, policy.ungranted, ours=ours)
+        return withhold_devices(container, VISIBLE, container.unallocated_policy, ours=ours)
     sliced = any(match.partition or match.entry.template for match in granted)
     if sliced and len(granted) > 1:
         raise AllocationRefused(
@@ -197,7 +188,7 @@ def edits(
     if sliced and granted[0].partition is None:
         template = granted[0].entry.template
         raise AllocationRefused(RefusalReason.PARTITION_MISSING, f"no vNPU of {template} was made")
-    if policy.injection == "cdi" and host.cdi_enabled:
+    if host.settings_as(AscendSettings).injection == "cdi" and host.cdi_enabled:
         return ContainerEdits(cdi=_names(granted, host))
     nodes = missing_nodes(container, node_edits(granted, host))
     env = (*_environment(granted, container), *_library_path(container, host))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from agent.snapshot.inventory import (
     SliceReport,
     SliceRequest,
 )
+from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext
 from plugins.shared.call_journal import LibraryCallJournal
 from plugins.shared.library_file import LibraryUnavailable
 from plugins.vendors.ascend.discovery import npu_smi
@@ -43,6 +44,7 @@ from plugins.vendors.ascend.library.dcmi import Dcmi, DcmiLoader, chip_name, dri
 from plugins.vendors.ascend.library.events import FaultQueue
 from plugins.vendors.ascend.library.network import NetworkWatch
 from plugins.vendors.ascend.sampler import AscendSampler
+from plugins.vendors.ascend.settings import AscendSettings
 from plugins.vendors.ascend.vnpu.maker import DivisibleChip, VnpuMaker, keep_vnpus
 from plugins.vendors.ascend.vnpu.ownership import VnpuOwnershipFile, with_owners
 
@@ -50,7 +52,6 @@ RETRY_LIBRARY_S = 30.0  # between two looks for a driver that is not there
 BOOTING_S = 10.0  # between two looks for cards that are still booting
 BOOTING_LOOKS = 6
 MAX_PENDING = 256
-INTERVAL_S = 5.0
 
 
 class AscendSession:
@@ -59,26 +60,31 @@ class AscendSession:
     def __init__(
         self,
         host: HostFiles,
-        settings: Mapping[str, object],
+        settings: AscendSettings,
+        context: SessionContext = LIVE_CONTEXT,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._host = host
-        self._settings = settings
+        self._is_replay = context.is_replay
         self._clock = clock
         self._loader = DcmiLoader(host, settings, clock, self._slow)
-        self._command = npu_smi.NpuSmi(settings, clock=clock)
+        self._command = npu_smi.NpuSmi(settings.driver_root, clock=clock)
         self._by_command = False  # while there is no library
         self._roster = ChipEnumerator()
-        self._chips = ChipTable(host, settings, clock)
+        self._chips = ChipTable(host, context.state_dir, settings.forget_after_s, clock)
         self._network = NetworkWatch(clock)
-        self._book = FaultStore(settings.get("state_dir"))
-        table, odd = load_fault_codes(settings.get("fault_codes"))
-        net = settings.get("network_is_health") is True
+        self._book = FaultStore(context.state_dir)
+        table, odd = load_fault_codes(settings.fault_codes)
         self._watch = ChipHealthWatch(
-            self._book, table, self._network, clock, wall, network_counts=net
+            self._book,
+            table,
+            self._network,
+            clock,
+            wall,
+            network_counts=settings.network_is_health,
         )
-        ledger = VnpuOwnershipFile(settings.get("state_dir"), read_boot_id(host))
+        ledger = VnpuOwnershipFile(context.state_dir, read_boot_id(host))
         self._vnpus = VnpuMaker(ledger)
         # what was lost at the start stays lost
         self._odd = distinct_problems(odd, self._book.problem, self._chips.problem, ledger.problem)
@@ -88,8 +94,7 @@ class AscendSession:
         self._again_s: float | None = None  # when a discovery is to be asked for
         self._try_s = clock() + RETRY_LIBRARY_S  # when a driver that is not there is looked for
         self._booting = 0  # looks at a list that was not complete
-        given = settings.get("sample_interval_s")
-        self._interval_s = float(given) if isinstance(given, int | float) else INTERVAL_S
+        self._interval_s = settings.sample_interval_s
         self._sampler = AscendSampler(self._interval_s, clock)
         self._next_s = 0.0
         self._samples: tuple[DeviceSample, ...] = ()
@@ -111,7 +116,7 @@ class AscendSession:
     def discover(self) -> Inventory:
         """Describe every chip; one that does not answer stays listed and hides no other."""
         seen = find_npus(self._host)
-        if self._settings.get("replay") is True:
+        if self._is_replay:
             devices = tuple(describe_function(function, "NoRecordedAnswers") for function in seen)
             return Inventory(vendor="ascend", devices=devices)
         self._again_s = None

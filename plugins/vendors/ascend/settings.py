@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from agent.snapshot.settings import SettingRule
-from agent.snapshot.vendor import VendorSettings
+from msgspec.structs import replace
+
+from agent.snapshot.settings import SettingRule, VendorSettings
 
 CDI_CHOICES = ("auto", "cdi")
 
@@ -46,6 +47,10 @@ class AscendSettings(VendorSettings, frozen=True, kw_only=True):
             "a chip that left its bus stays listed that long", unit="s", low=0, high=604800
         ),
     ] = 86400.0
+
+    def with_injection(self, mode: str) -> Self:
+        """Return the settings by which `edits` injects devices in this mode."""
+        return replace(self, injection=mode if mode in CDI_CHOICES else "auto")
 
     @property
     def library_folders(self) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.settings import HealthOverrides, SettingRule
-from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription
 from plugins.vendors.ascend import injection, kubelet
 from plugins.vendors.ascend.discovery.sysfs import describe_function, find_npus
 from plugins.vendors.ascend.health.fault_codes import remedy
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AscendVendor:
-    """NPUs of Huawei. Settings: those of `AscendSettings`, state_dir, replay."""
+    """NPUs of Huawei."""
 
     description = VendorDescription(
         name="ascend",
@@ -50,9 +50,9 @@ class AscendVendor:
         return remedy(reason, message)
 
     def open(
-        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+        self, host: HostFiles, settings: AscendSettings, context: SessionContext
     ) -> AscendSession:
         """Return a session; the library is looked for at its first discovery."""
         from plugins.vendors.ascend.session import AscendSession  # noqa: PLC0415 - workers only
 
-        return AscendSession(host, context.as_mapping(settings))
+        return AscendSession(host, settings, context)

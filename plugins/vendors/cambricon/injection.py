@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
-
-import msgspec
+from collections.abc import Iterator, Sequence
 
 from agent.snapshot.allocation import (
     CORE,
@@ -24,13 +21,13 @@ from agent.wire_formats.cdi_specs import has_name, qualified_names
 from plugins.shared.injection import (
     VOID,
     WARN,
-    decode_policy,
     existing_nodes,
     missing_nodes,
     node_edit,
     nodes_below,
     withhold_devices,
 )
+from plugins.vendors.cambricon.settings import CambriconSettings
 
 VISIBLE = "CAMBRICON_VISIBLE_DEVICES"
 SLICES = "VIRTUAL_DEVICES"
@@ -49,19 +46,12 @@ _CARD_NODES = (
 )
 
 
-class CambriconPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What people decide about injection."""
-
-    injection: Literal["auto", "cdi"] = "auto"
-    ungranted: Literal["off", "warn", "void"] = "warn"
-
-
-def _at_most_warn(policy: CambriconPolicy) -> str:
+def _at_most_warn(policy: str) -> str:
     """Return `warn` for `void`: no value is known that the maker's runtime takes for none."""
-    return WARN if policy.ungranted == VOID else policy.ungranted
+    return WARN if policy == VOID else policy
 
 
-def host_query(_settings: Mapping[str, object]) -> HostDeviceQuery:
+def host_query(_settings: CambriconSettings) -> HostDeviceQuery:
     """Name the cards' and slices' nodes, and the maker's tool."""
     of_card = (path.format("*") for path in _CARD_NODES)
     nodes = (
@@ -84,11 +74,12 @@ def edits(
 
     Raises `GrantRefused` when the container could not use what it was granted.
     """
-    policy = decode_policy(host.settings, CambriconPolicy, "cambricon")
     granted = sorted(match_devices(grant, devices), key=_order)
     ours = "cambricon" in host.effective_handler(container.runtime_handler).lower()
     if not granted:
-        return withhold_devices(container, VISIBLE, _at_most_warn(policy), ours=ours)
+        return withhold_devices(
+            container, VISIBLE, _at_most_warn(container.unallocated_policy), ours=ours
+        )
     for match in granted:
         if match.partition is None and _is_share(match):
             raise AllocationRefused(
@@ -100,9 +91,11 @@ def edits(
     if ours:
         given = _environment(granted, host)
         other = VISIBLE if given[0] == SLICES else SLICES
-        notes = withhold_devices(container, other, _at_most_warn(policy), ours=ours).notes
+        notes = withhold_devices(
+            container, other, _at_most_warn(container.unallocated_policy), ours=ours
+        ).notes
         return ContainerEdits(env=(given,), notes=notes)
-    if policy.injection == "cdi" and host.cdi_enabled and not sliced:
+    if host.settings_as(CambriconSettings).injection == "cdi" and host.cdi_enabled and not sliced:
         return ContainerEdits(cdi=_names(granted, host))
     nodes = missing_nodes(container, _nodes(granted, host))
     mounted = TOOL not in host.paths or TOOL in container.mounts

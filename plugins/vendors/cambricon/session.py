@@ -24,6 +24,7 @@ from agent.snapshot.inventory import (
     SliceReport,
     SliceRequest,
 )
+from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext
 from agent.topology.device_groups import DeviceGrouping
 from plugins.shared import metric_families
 from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
@@ -41,6 +42,7 @@ from plugins.vendors.cambricon.library.card import MIB, CndevCard, MluInstance, 
 from plugins.vendors.cambricon.library.cndev import Cndev, card_name, locate_cndev
 from plugins.vendors.cambricon.library.codes import BAD_LINK, GARBLED, NOT_LOADED, CndevFault
 from plugins.vendors.cambricon.metrics import SLICE_CORE, SLICE_MEMORY, XID
+from plugins.vendors.cambricon.settings import CambriconSettings
 from plugins.vendors.cambricon.smlu.maker import DivisibleCard, keep_slices
 from plugins.vendors.cambricon.smlu.ownership import SmluOwnershipFile, with_owners
 from plugins.vendors.cambricon.smlu.profiles import unit_mib
@@ -121,22 +123,21 @@ class CambriconSession:
     def __init__(
         self,
         host: HostFiles,
-        settings: Mapping[str, object],
+        settings: CambriconSettings,
+        context: SessionContext = LIVE_CONTEXT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._host = host
         self._settings = settings
+        self._is_replay = context.is_replay
         self._cndev: Cndev | None = None
         self._file: LibraryFile | None = None  # what this process has loaded, for good
         self._known: dict[int, _DiscoveredMlu] = {}  # by index
         self._watch = XidWatch(self._verdict_of, clock)
         self._calls: LibraryCallJournal = NO_JOURNAL
         self._lock = threading.Lock()  # the thread of events looks at cards too
-        unit = settings.get("smlu_unit_mib")
-        self._unit = unit if isinstance(unit, int) else 0
-        folder = settings.get("state_dir")
-        kept = isinstance(folder, str) and folder
-        self._owned = SmluOwnershipFile(str(folder), read_boot_id(host)) if kept else None
+        folder = context.state_dir
+        self._owned = SmluOwnershipFile(folder, read_boot_id(host)) if folder else None
 
     def journal_calls(self, journal: LibraryCallJournal) -> None:
         """Tell the journal of each call of the library, which is not loaded yet."""
@@ -145,7 +146,7 @@ class CambriconSession:
     def discover(self) -> Inventory:
         """Describe every card; one that does not answer stays listed and hides no other."""
         functions = find_cards(self._host)
-        if self._settings.get("replay") is True:
+        if self._is_replay:
             devices = tuple(describe_function(bus_id, "NoRecordedAnswers") for bus_id in functions)
             return Inventory(vendor="cambricon", devices=devices)
         try:
@@ -166,7 +167,9 @@ class CambriconSession:
 
     def _without(self, functions: tuple[str, ...], absent: LibraryUnavailable) -> Inventory:
         problem = Problem(reason=absent.reason, message=str(absent))
-        if absent.reason != "DriverNotLoaded" and (told := cnmon.run_cnmon(self._settings)):
+        if absent.reason != "DriverNotLoaded" and (
+            told := cnmon.run_cnmon(self._settings.driver_root)
+        ):
             return cnmon.inventory_from_cnmon(told, self._host, functions, problem)
         # cards that were known stay what they are: pods may hold them
         health = Health(state=HealthState.FAILED, reason=absent.reason, message=str(absent))
@@ -198,7 +201,9 @@ class CambriconSession:
         uuids: dict[str, str] = {}
         for index, card in cards.items():
             before = self._before(index, card)
-            found = describe_card(card, self._host, self._unit, before.device if before else None)
+            found = describe_card(
+                card, self._host, self._settings.smlu_unit_mib, before.device if before else None
+            )
             known = self._known[index] = _DiscoveredMlu(
                 card, found, before.failing if before else 0
             )
@@ -253,8 +258,8 @@ class CambriconSession:
         )
 
     def _rings(self) -> tuple[tuple[int, int], ...]:
-        path = self._settings.get("cntopo_file")
-        if not isinstance(path, str) or not path:
+        path = self._settings.cntopo_file
+        if not path:
             return ()
         try:
             return ring_pairs(self._host.read(path, MAX_RINGS_BYTES))
@@ -310,7 +315,7 @@ class CambriconSession:
             return keep_slices(self._owned, cards if self._cndev is not None else {}, wishes, pods)
 
     def _cuttable(self, known: _DiscoveredMlu) -> DivisibleCard:
-        unit = unit_mib(self._unit, (known.device.memory_bytes or 0) // MIB)
+        unit = unit_mib(self._settings.smlu_unit_mib, (known.device.memory_bytes or 0) // MIB)
         describe_it = partial(describe_instance, known.device.uuid, host=self._host, mim=False)
         return DivisibleCard(card=known.card, unit_mib=unit, describe=describe_it)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
+
+from msgspec.structs import replace
 
 from agent.errors import BadConfig
-from agent.snapshot.settings import SettingRule
-from agent.snapshot.vendor import VendorSettings
+from agent.snapshot.settings import SettingRule, VendorSettings
 
 CDI_CHOICES = ("auto", "cdi")
 
@@ -34,6 +35,10 @@ class CambriconSettings(VendorSettings, frozen=True, kw_only=True):
             "how cards get into containers without Cambricon's own runtime", choices=CDI_CHOICES
         ),
     ] = "auto"
+
+    def with_injection(self, mode: str) -> Self:
+        """Return the settings by which `edits` injects devices in this mode."""
+        return replace(self, injection=mode if mode in CDI_CHOICES else "auto")
 
     def check(self, *, is_forced: bool = False) -> None:  # noqa: ARG002 - see VendorSettings
         """Raise `BadConfig` for a path that is not absolute."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.settings import HealthOverrides, SettingRule
-from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription
 from plugins.vendors.cambricon import injection, kubelet
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
 from plugins.vendors.cambricon.metrics import FAMILIES
@@ -49,12 +49,12 @@ class CambriconVendor:
         return remedy(reason, message)
 
     def open(
-        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+        self, host: HostFiles, settings: CambriconSettings, context: SessionContext
     ) -> CambriconSession:
         """Return a session; the library is looked for at its first discovery."""
         from plugins.vendors.cambricon.session import CambriconSession  # noqa: PLC0415 - workers only
 
-        return CambriconSession(host, context.as_mapping(settings))
+        return CambriconSession(host, settings, context)
 
 
 _SUPPORT = "drain the card, and ask the vendor's support"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from agent.errors import BadConfig
 from agent.snapshot.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.settings import SettingRule
-from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from agent.snapshot.settings import SettingRule, VendorSettings
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription
 from plugins.shared import injection
 from plugins.vendors.fake import answers
 from plugins.vendors.fake.settings import FakeSettings

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from agent.errors import HostFileError, NotSupported, ParseError
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, Problem
+from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext
 from agent.wire_formats.device_info import DIRECTORY, OWN_FILE
 from plugins.vendors.infofiles.file_format import decode_array
 from plugins.vendors.infofiles.inventory import NAME, inventory_of
+from plugins.vendors.infofiles.settings import InfofilesSettings
 
 MAX_FILES = 64
 MAX_BYTES = 1 << 20  # of one file; a thousand cards need half of it
@@ -24,10 +25,15 @@ Content = tuple[tuple[str, bytes], ...]
 class InfofilesSession:
     """Reads the folder at each discovery, and tells when it has changed."""
 
-    def __init__(self, host: HostFiles, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        host: HostFiles,
+        settings: InfofilesSettings,
+        context: SessionContext = LIVE_CONTEXT,
+    ) -> None:
         self._host = host
-        self._directory = str(settings.get("directory") or DIRECTORY).rstrip("/")
-        self._replay = settings.get("replay") is True
+        self._directory = (settings.directory or DIRECTORY).rstrip("/")
+        self._replay = context.is_replay
         self._last = Inventory(vendor=NAME)
         self._seen: Content | str | None = None
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from agent.errors import BadConfig
-from agent.snapshot.settings import SettingRule
-from agent.snapshot.vendor import VendorSettings
+from agent.snapshot.settings import SettingRule, VendorSettings
 
 
 class InfofilesSettings(VendorSettings, frozen=True, kw_only=True):

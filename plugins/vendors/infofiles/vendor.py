@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.settings import SettingRule
-from agent.snapshot.vendor import SessionContext, VendorDescription, VendorSettings
+from agent.snapshot.settings import SettingRule, VendorSettings
+from agent.snapshot.vendor import SessionContext, VendorDescription
 from plugins.shared import injection
 from plugins.vendors.infofiles.settings import InfofilesSettings
 
@@ -36,9 +36,9 @@ class InfofilesVendor:
         return ()
 
     def open(
-        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+        self, host: HostFiles, settings: InfofilesSettings, context: SessionContext
     ) -> InfofilesSession:
         """Return a session; the folder need not exist yet."""
         from plugins.vendors.infofiles.session import InfofilesSession  # noqa: PLC0415 - when on
 
-        return InfofilesSession(host, context.as_mapping(settings))
+        return InfofilesSession(host, settings, context)

@@ -14,6 +14,7 @@ from agent.host.kernel import read_boot_id
 from agent.snapshot.device import Health, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, Problem
+from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext
 from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
 from plugins.shared.library_file import LibraryFile, LibraryUnavailable
 from plugins.vendors.nvidia.discovery.card_store import CardStore
@@ -40,8 +41,7 @@ from plugins.vendors.nvidia.library import platform
 from plugins.vendors.nvidia.library.nvml import Nvml, find_library
 from plugins.vendors.nvidia.mig.capabilities import MigCapabilities
 from plugins.vendors.nvidia.sampler import NvidiaSampler
-
-FORGET_AFTER_S = 86_400.0
+from plugins.vendors.nvidia.settings import NvidiaSettings, read_xid_rules
 
 
 class NvidiaSession:
@@ -50,24 +50,26 @@ class NvidiaSession:
     def __init__(
         self,
         host: HostFiles,
-        settings: Mapping[str, object],
+        settings: NvidiaSettings,
+        context: SessionContext = LIVE_CONTEXT,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._host = host
         self._settings = settings
+        self._is_replay = context.is_replay
         self._clock = clock
         self._wall = wall
         self._nvml: Nvml | None = None
         self._file: LibraryFile | None = None  # what this process has loaded, for good
-        self._diagnosis = open_diagnosis(host, settings, os.environ, wall)
+        self._diagnosis = open_diagnosis(
+            host, read_xid_rules(settings, os.environ), context.state_dir, wall
+        )
         self._watch = NvidiaEventWatch(host, self._diagnosis, clock)
         self._sampler = NvidiaSampler(host, self._diagnosis, self._watch.add, clock, wall)
         self._fabrics = FabricStateTracker(clock)
-        forget = settings.get("forget_after_s")
-        forget_s = float(forget) if isinstance(forget, int | float) else FORGET_AFTER_S
-        memory = CardStore(settings.get("state_dir"), read_boot_id(host))
-        self._roster = NvidiaCards(memory, Clocks(clock, wall), forget_s)
+        store = CardStore(context.state_dir, read_boot_id(host))
+        self._roster = NvidiaCards(store, Clocks(clock, wall), settings.forget_after_s)
         self._calls: LibraryCallJournal = NO_JOURNAL
         self._waits = False  # a discovery was asked for, and has not come
 
@@ -78,7 +80,7 @@ class NvidiaSession:
     def discover(self) -> Inventory:
         """Describe every card; one that does not answer stays listed and hides no other."""
         sight = find_hardware(self._host)
-        if self._settings.get("replay") is True:
+        if self._is_replay:
             return Inventory(
                 vendor="nvidia", devices=tuple(describe_recorded_function(s) for s in sight.cards)
             )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.settings import HealthOverrides, SettingRule
-from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription
 from plugins.vendors.nvidia import kubelet
 from plugins.vendors.nvidia.discovery.sysfs import (
     cards_without_bus,
@@ -53,9 +53,9 @@ class NvidiaVendor:
         return remedy(reason, message)
 
     def open(
-        self, host: HostFiles, settings: VendorSettings, context: SessionContext
+        self, host: HostFiles, settings: NvidiaSettings, context: SessionContext
     ) -> NvidiaSession:
         """Return a session; the library is looked for at its first discovery."""
         from plugins.vendors.nvidia.session import NvidiaSession  # noqa: PLC0415 - workers only
 
-        return NvidiaSession(host, context.as_mapping(settings))
+        return NvidiaSession(host, settings, context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -23,7 +23,8 @@ from agent.snapshot.edits import (
     RlimitEdit,
 )
 from agent.snapshot.host_devices import HostDeviceQuery, HostDevices, RdmaFunction
-from plugins.shared.injection import decode_policy, missing_nodes, node_edit, safe_name
+from plugins.shared.injection import missing_nodes, node_edit, safe_name
+from plugins.vendors.rdma.settings import RdmaSettings
 
 MANAGER = "/dev/infiniband/rdma_cm"
 NAMES, ADDRESSES = "XPU_RDMA_DEVICES", "XPU_RDMA_PCI"
@@ -31,16 +32,6 @@ PLUGIN_ADDRESSES = "PCIDEVICE_KOORDINATOR_SH_RDMA"  # convention of the SR-IOV p
 NCCL = "NCCL_IB_HCA"
 _ALL_MAY = 0o666
 _MEMLOCK = RlimitEdit(name="RLIMIT_MEMLOCK", soft=UNLIMITED_RLIMIT, hard=UNLIMITED_RLIMIT)
-
-
-class RdmaPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What people decide about injection."""
-
-    inject_all_ports: bool = True  # of LAG and several RDMA devices on one function
-    inject_umad: bool = False  # lets the container change the fabric
-    require_rdma_cm: bool = False
-    memlock: bool = True
-    nccl_env: bool = False
 
 
 class _GrantedFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +43,7 @@ class _GrantedFunction(msgspec.Struct, frozen=True, kw_only=True):
     netdevs: tuple[str, ...] = ()  # of RoCE, outside the pod's own network namespace
 
 
-def host_query(_settings: Mapping[str, object]) -> HostDeviceQuery:
+def host_query(_settings: RdmaSettings) -> HostDeviceQuery:
     """Name the nodes of RDMA."""
     return HostDeviceQuery(nodes=("/dev/infiniband/*",))
 
@@ -68,15 +59,15 @@ def edits(
     Of a granted virtual function its own verbs device is shown and not the card's. Raises
     `GrantRefused` that names the address of a function that has none.
     """
-    policy = decode_policy(host.settings, RdmaPolicy, "rdma")
+    settings = host.settings_as(RdmaSettings)
     given = [
         item
         for match in match_devices(grant, devices)
-        for item in _granted_functions(match, host, policy)
+        for item in _granted_functions(match, host, settings)
     ]
     if not given:
         return ContainerEdits()
-    nodes, notes = list(_manager(host, policy)), []
+    nodes, notes = list(_manager(host, settings)), []
     if not nodes:
         text = f"{MANAGER} does not exist: programs that connect by it will fail"
         notes.append(ContainerNote(reason="RdmaManagerMissing", message=text))
@@ -84,8 +75,8 @@ def edits(
     notes += _netdev_notes(given, container)
     return ContainerEdits(
         nodes=missing_nodes(container, nodes),
-        env=_environment(given, container, policy),
-        rlimits=(_MEMLOCK,) if policy.memlock else (),
+        env=_environment(given, container, settings),
+        rlimits=(_MEMLOCK,) if settings.memlock else (),
         notes=tuple(notes),
     )
 
@@ -100,37 +91,37 @@ def _netdev_notes(
             yield ContainerNote(reason="RdmaWithoutNetdev", message=text)
 
 
-def _manager(host: HostDevices, policy: RdmaPolicy) -> Iterator[DeviceNodeEdit]:
-    node = host.require_node(MANAGER) if policy.require_rdma_cm else host.node(MANAGER)
+def _manager(host: HostDevices, settings: RdmaSettings) -> Iterator[DeviceNodeEdit]:
+    node = host.require_node(MANAGER) if settings.require_rdma_cm else host.node(MANAGER)
     if node is not None:
         yield node_edit(node, file_mode=_ALL_MAY)
 
 
 def _granted_functions(
-    match: DeviceMatch, host: HostDevices, policy: RdmaPolicy
+    match: DeviceMatch, host: HostDevices, settings: RdmaSettings
 ) -> Iterator[_GrantedFunction]:
     functions = {function.address: function for function in host.functions}
     roce = any(port.link_layer == "Ethernet" for port in match.device.ports)
     if match.entry.vfs:
         for address in match.entry.vfs:
-            yield _function(functions.get(address), address, policy, roce=roce)
+            yield _function(functions.get(address), address, settings, roce=roce)
         return
     device = match.device
     address = device.bus_id or device.uuid or ""
     seen = functions.get(address)
     if seen is not None and seen.verbs:
-        yield _function(seen, address, policy, roce=roce)
+        yield _function(seen, address, settings, roce=roce)
     elif seen is not None and seen.driver == "vfio-pci":
         raise AllocationRefused(RefusalReason.BOUND_TO_VFIO, f"{address} is a virtual machine's")
     else:
         # a device that moved into a pod's namespace is in no class here; its number stays
-        yield _function_of_device(device, address, policy)
-    if policy.inject_all_ports:
+        yield _function_of_device(device, address, settings)
+    if settings.inject_all_ports:
         # a member of a bond has no RDMA device of its own: that of the first function serves all
         for member in _members(device):
             found = functions.get(member)
             if found is not None and found.verbs:
-                yield _function(found, member, policy, roce=roce)
+                yield _function(found, member, settings, roce=roce)
 
 
 def _members(device: VendorDevice) -> tuple[str, ...]:
@@ -140,7 +131,7 @@ def _members(device: VendorDevice) -> tuple[str, ...]:
 
 
 def _function(
-    seen: RdmaFunction | None, address: str, policy: RdmaPolicy, *, roce: bool
+    seen: RdmaFunction | None, address: str, settings: RdmaSettings, *, roce: bool
 ) -> _GrantedFunction:
     safe_name(address, "RDMA function")
     if seen is not None and seen.driver == "vfio-pci":
@@ -148,8 +139,8 @@ def _function(
     if seen is None or not seen.verbs:
         why = "is not on this host" if seen is None else "has no verbs device"
         raise AllocationRefused(RefusalReason.VERBS_MISSING, f"{address} {why}")
-    count = None if policy.inject_all_ports else 1
-    umad = seen.umad if policy.inject_umad else ()
+    count = None if settings.inject_all_ports else 1
+    umad = seen.umad if settings.inject_umad else ()
     return _GrantedFunction(
         address=address,
         names=seen.names[:count],
@@ -158,7 +149,9 @@ def _function(
     )
 
 
-def _function_of_device(device: VendorDevice, address: str, policy: RdmaPolicy) -> _GrantedFunction:
+def _function_of_device(
+    device: VendorDevice, address: str, settings: RdmaSettings
+) -> _GrantedFunction:
     """Show what the last discovery knew of a device."""
     verbs = tuple(node for node in device.nodes if "/uverbs" in node.path)
     if not verbs:
@@ -168,12 +161,12 @@ def _function_of_device(device: VendorDevice, address: str, policy: RdmaPolicy) 
     return _GrantedFunction(
         address=address,
         names=(name,) if name else (),
-        nodes=(*verbs, *(umad if policy.inject_umad else ())),
+        nodes=(*verbs, *(umad if settings.inject_umad else ())),
     )
 
 
 def _environment(
-    given: Sequence[_GrantedFunction], container: ContainerSpec, policy: RdmaPolicy
+    given: Sequence[_GrantedFunction], container: ContainerSpec, settings: RdmaSettings
 ) -> tuple[tuple[str, str], ...]:
     names = list(
         dict.fromkeys(safe_name(name, item.address) for item in given for name in item.names)
@@ -182,7 +175,7 @@ def _environment(
     env = [(ADDRESSES, addresses), (PLUGIN_ADDRESSES, addresses)]
     if names:
         env.insert(0, (NAMES, ",".join(names)))
-    if names and policy.nccl_env and container.env_value(NCCL) is None:
+    if names and settings.nccl_env and container.env_value(NCCL) is None:
         # the first = makes NCCL compare whole names
         env.append((NCCL, "=" + ",".join(f"{name}:1" for name in names)))
     return tuple(env)

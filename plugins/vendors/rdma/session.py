@@ -14,6 +14,7 @@ from agent.snapshot.device import Health, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory
 from agent.snapshot.pci import address_sort_key
+from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext
 from plugins.vendors.rdma.discovery import descriptions
 from plugins.vendors.rdma.discovery.descriptions import DeviceAbsence, DeviceAttributes
 from plugins.vendors.rdma.discovery.minors import MinorRequest, RdmaDeviceRecord, RdmaStateStore
@@ -65,17 +66,19 @@ class RdmaSession:
         self,
         host: HostFiles,
         settings: RdmaSettings,
+        context: SessionContext = LIVE_CONTEXT,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._host = host
         self._settings = settings
+        self._is_replay = context.is_replay
         self._monotonic = monotonic
         self._wall = wall
-        self._watch = RdmaWatch(host, settings, monotonic, wall)
+        self._watch = RdmaWatch(host, settings, context, monotonic, wall)
         self._ports = PortReader(host)
         self._last: dict[str, VendorDevice] = {}
-        self._kept = RdmaStateStore(settings.state_dir, read_boot_id(host))
+        self._kept = RdmaStateStore(context.state_dir, read_boot_id(host))
 
     def discover(self) -> Inventory:
         """Return every RDMA device; numbers are written down before anybody is told of them."""
@@ -106,7 +109,7 @@ class RdmaSession:
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Wait for a port that changed; a recorded host has none: `NotSupported`."""
-        if self._settings.replay:
+        if self._is_replay:
             raise NotSupported("a recorded host has no events")
         return self._watch.wait(wait_s)
 
@@ -194,7 +197,7 @@ class RdmaSession:
             function,
             name,
             now.scan.functions,
-            self._settings.vf_pools,
+            self._settings.pool_rules,
             exclusive=now.scan.has_exclusive_netns,
         )
 
@@ -216,9 +219,7 @@ class RdmaSession:
             ),
             address=address,
             numvfs=function.numvfs if function else None,
-            fault=descriptions.node_fault(
-                self._host, name, now.scan.nodes, replay=self._settings.replay
-            ),
+            fault=descriptions.node_fault(self._host, name, now.scan.nodes, replay=self._is_replay),
             bond=subject.bond,
             used_ports=(
                 *(seen.used_ports if seen else ()),

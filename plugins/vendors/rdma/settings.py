@@ -1,19 +1,19 @@
-"""Settings of RDMA discovery: decoded once, wrong ones refused by the name of their key."""
+"""Settings of `discovery.rdma`, with the rules in their tables."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from agent.errors import BadConfig, ParseError
 from agent.snapshot.device import Pairs
 from agent.snapshot.pci import is_host_bridge, parse_user_address
-from agent.snapshot.settings import SettingRule, SettingTable
-from agent.snapshot.vendor import VendorSettings
+from agent.snapshot.settings import SettingRule, SettingTable, VendorSettings
 from agent.wire_formats.kernel_text import parse_cpu_list
 from plugins.vendors.rdma.health.ports import ERROR_LIMITS
 from plugins.vendors.rdma.sysfs.values import is_name
@@ -21,8 +21,6 @@ from plugins.vendors.rdma.sysfs.values import is_name
 ROLE_LABEL = "xpu-agent.io/role"
 ROLES = ("compute", "storage")
 POLICIES = ("any", "all")
-# what containers get is decided in the agent; here it is only known
-INJECTION_KEYS = ("inject_all_ports", "inject_umad", "require_rdma_cm", "memlock", "nccl_env")
 MAX_RULES = 256  # of one list
 MAX_LIMIT = 10**9
 
@@ -36,7 +34,7 @@ class DevicePattern(msgspec.Struct, frozen=True):
     text: str
 
     def fits(self, address: str | None, root: str | None, name: str | None) -> bool:
-        """Say whether a device at that address, below that root, of that RDMA name is meant."""
+        """Return whether the pattern chooses a device of this address, root and RDMA name."""
         if is_host_bridge(self.text):
             return root == self.text
         buses = _BUS_RANGE.fullmatch(self.text)
@@ -72,45 +70,7 @@ class PoolRule(msgspec.Struct, frozen=True, kw_only=True):
     labels: Pairs = ()
 
 
-class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `discovery.rdma` may hold; the defaults suit a node that nobody configured."""
-
-    soft: bool = False  # publish rxe and siw devices (test clusters)
-    replay: bool = False  # the host is a recording: no device nodes to compare
-    port_policy: str = "any"
-    expected_ports: tuple[PortRule, ...] = ()
-    vf_pools: tuple[PoolRule, ...] = ()
-    labels: tuple[LabelRule, ...] = ()
-    roles: tuple[LabelRule, ...] = ()
-    error_limits: tuple[tuple[str, int], ...] = ()  # counter, growth that five minutes may bring
-    counters_interval_s: float = 10.0  # drivers refresh their counters no faster than that
-    state_dir: str | None = None  # None: minors are not kept beyond this process
-
-    @property
-    def limits(self) -> Mapping[str, int]:
-        """Growth of error counters within five minutes beyond which a person is told."""
-        return {**ERROR_LIMITS, **dict(self.error_limits)} if self.error_limits else ERROR_LIMITS
-
-    def labels_of(self, address: str | None, root: str | None, name: str) -> Pairs:
-        """Return the labels of a device; of two rules for one key the first wins."""
-        found: dict[str, str] = {}
-        for rule in (*self.labels, *self.roles):
-            if rule.match.fits(address, root, name):
-                found = dict(rule.labels) | found
-        return tuple(sorted(found.items()))
-
-    def expected_ports_of(
-        self, address: str | None, root: str | None, name: str
-    ) -> tuple[int, ...]:
-        """Return the ports that must be active on a device."""
-        rules = (rule for rule in self.expected_ports if rule.match.fits(address, root, name))
-        return tuple(sorted({port for rule in rules for port in rule.ports}))
-
-
-def _flag(value: object, key: str) -> bool:
-    if not isinstance(value, bool):
-        raise BadConfig(f"{key}: must be true or false")
-    return value
+RuleT = TypeVar("RuleT")
 
 
 def _text(value: object, key: str) -> str:
@@ -125,20 +85,20 @@ def _choice(value: object, key: str, allowed: tuple[str, ...]) -> str:
     return str(value)
 
 
-def _table(value: object, key: str, known: Iterable[str]) -> Mapping[object, object]:
-    if not isinstance(value, Mapping):
-        raise BadConfig(f"{key}: must be a table")
-    allowed = tuple(known)
-    for name in value:
+def _check_keys(row: Mapping[str, object], key: str, allowed: tuple[str, ...]) -> None:
+    for name in row:
         if name not in allowed:
             raise BadConfig(f"{key}: unknown key {str(name)[:64]!r}, known: {', '.join(allowed)}")
-    return value
 
 
-def _rules(value: object, key: str) -> list[tuple[object, str]]:
-    if not isinstance(value, list | tuple) or len(value) > MAX_RULES:
+def _rows(
+    table: SettingTable, name: str, decode: Callable[[Mapping[str, object], str], RuleT]
+) -> tuple[RuleT, ...]:
+    """Return the decoded rows of a table; raise `BadConfig` that names the key."""
+    key = f"discovery.rdma.{name}"
+    if len(table) > MAX_RULES:
         raise BadConfig(f"{key}: must be a list of at most {MAX_RULES} tables")
-    return [(item, f"{key}[{at}]") for at, item in enumerate(value)]
+    return tuple(decode(row, f"{key}[{index}]") for index, row in enumerate(table))
 
 
 def _match(value: object, key: str) -> DevicePattern:
@@ -160,47 +120,47 @@ def _labels(value: object, key: str) -> Pairs:
     return tuple(sorted(value.items()))
 
 
-def _label_rule(value: object, key: str) -> LabelRule:
-    table = _table(value, key, ("match", "labels"))
+def _label_rule(row: Mapping[str, object], key: str) -> LabelRule:
+    _check_keys(row, key, ("match", "labels"))
     return LabelRule(
-        _match(table.get("match"), f"{key}.match"), _labels(table.get("labels"), f"{key}.labels")
+        _match(row.get("match"), f"{key}.match"), _labels(row.get("labels"), f"{key}.labels")
     )
 
 
-def _role_rule(value: object, key: str) -> LabelRule:
-    table = _table(value, key, ("match", "role"))
-    role = _choice(table.get("role"), f"{key}.role", ROLES)
-    return LabelRule(_match(table.get("match"), f"{key}.match"), ((ROLE_LABEL, role),))
+def _role_rule(row: Mapping[str, object], key: str) -> LabelRule:
+    _check_keys(row, key, ("match", "role"))
+    role = _choice(row.get("role"), f"{key}.role", ROLES)
+    return LabelRule(_match(row.get("match"), f"{key}.match"), ((ROLE_LABEL, role),))
 
 
-def _port_rule(value: object, key: str) -> PortRule:
-    table = _table(value, key, ("match", "ports"))
-    ports = table.get("ports")
+def _port_rule(row: Mapping[str, object], key: str) -> PortRule:
+    _check_keys(row, key, ("match", "ports"))
+    ports = row.get("ports")
     if not isinstance(ports, list | tuple) or not all(
         type(port) is int and 1 <= port <= 255 for port in ports
     ):
         raise BadConfig(f"{key}.ports: must be a list of numbers from 1 to 255")
-    return PortRule(_match(table.get("match"), f"{key}.match"), tuple(ports))
+    return PortRule(_match(row.get("match"), f"{key}.match"), tuple(ports))
 
 
-def _pool_rule(value: object, key: str) -> PoolRule:
-    table = _table(value, key, ("pf", "vfs", "driver", "labels"))
-    vfs, driver = table.get("vfs"), table.get("driver")
+def _pool_rule(row: Mapping[str, object], key: str) -> PoolRule:
+    _check_keys(row, key, ("pf", "vfs", "driver", "labels"))
+    vfs, driver = row.get("vfs"), row.get("driver")
     try:
         indices = None if vfs is None else parse_cpu_list(_text(vfs, f"{key}.vfs"))
     except ParseError as error:
         raise BadConfig(f"{key}.vfs: must be a list such as 0-3,8") from error
     return PoolRule(
-        pf=_match(table.get("pf"), f"{key}.pf"),
+        pf=_match(row.get("pf"), f"{key}.pf"),
         indices=indices,
         driver=None if driver is None else _text(driver, f"{key}.driver"),
-        labels=_labels(table.get("labels", {}), f"{key}.labels"),
+        labels=_labels(row.get("labels", {}), f"{key}.labels"),
     )
 
 
-def _limit_rule(value: object, key: str) -> tuple[str, int]:
-    table = _table(value, key, ("counter", "limit"))
-    counter, limit = table.get("counter"), table.get("limit")
+def _limit_rule(row: Mapping[str, object], key: str) -> tuple[str, int]:
+    _check_keys(row, key, ("counter", "limit"))
+    counter, limit = row.get("counter"), row.get("limit")
     if not isinstance(counter, str) or not is_name(counter):
         raise BadConfig(f"{key}.counter: must be the name of a counter's file")
     if type(limit) is not int or not 0 <= limit <= MAX_LIMIT:
@@ -208,42 +168,7 @@ def _limit_rule(value: object, key: str) -> tuple[str, int]:
     return counter, limit
 
 
-def _interval(value: object, key: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 3600:
-        raise BadConfig(f"{key}: must be a number from 1 to 3600")
-    return float(value)
-
-
-def decode_rdma_settings(data: Mapping[str, object]) -> RdmaSettings:
-    """Decode the vendor's section; `BadConfig` names the key that is unknown or wrong."""
-    known = (*RdmaSettings.__struct_fields__, *INJECTION_KEYS)
-    table = _table(data, "discovery.rdma", known)
-    for name in INJECTION_KEYS:
-        _flag(table.get(name, False), f"discovery.rdma.{name}")
-
-    def rules(name: str) -> list[tuple[object, str]]:
-        return _rules(table.get(name) or (), f"discovery.rdma.{name}")
-
-    state_dir = table.get("state_dir")
-    return RdmaSettings(
-        soft=_flag(table.get("soft", False), "discovery.rdma.soft"),
-        replay=_flag(table.get("replay", False), "discovery.rdma.replay"),
-        port_policy=_choice(
-            table.get("port_policy", "any"), "discovery.rdma.port_policy", POLICIES
-        ),
-        expected_ports=tuple(_port_rule(*item) for item in rules("expected_ports")),
-        vf_pools=tuple(_pool_rule(*item) for item in rules("vf_pools")),
-        labels=tuple(_label_rule(*item) for item in rules("labels")),
-        roles=tuple(_role_rule(*item) for item in rules("roles")),
-        error_limits=tuple(_limit_rule(*item) for item in rules("error_limits")),
-        counters_interval_s=_interval(
-            table.get("counters_interval_s", 10.0), "discovery.rdma.counters_interval_s"
-        ),
-        state_dir=_text(state_dir, "discovery.rdma.state_dir") if state_dir else None,
-    )
-
-
-class RdmaSection(VendorSettings, frozen=True, kw_only=True):
+class RdmaSettings(VendorSettings, frozen=True, kw_only=True, dict=True):
     """Which RDMA devices are published, and how their ports make health."""
 
     soft: Annotated[
@@ -286,4 +211,42 @@ class RdmaSection(VendorSettings, frozen=True, kw_only=True):
 
     def check(self, *, is_forced: bool = False) -> None:  # noqa: ARG002 - see VendorSettings
         """Raise `BadConfig` that names the key of a rule that cannot be understood."""
-        decode_rdma_settings(msgspec.structs.asdict(self))
+        _ = (self.port_rules, self.pool_rules, self.label_rules, self.limits)  # decode the tables
+
+    @cached_property
+    def port_rules(self) -> tuple[PortRule, ...]:
+        """Return the rules in `expected_ports`."""
+        return _rows(self.expected_ports, "expected_ports", _port_rule)
+
+    @cached_property
+    def pool_rules(self) -> tuple[PoolRule, ...]:
+        """Return the rules in `vf_pools`."""
+        return _rows(self.vf_pools, "vf_pools", _pool_rule)
+
+    @cached_property
+    def label_rules(self) -> tuple[LabelRule, ...]:
+        """Return the rules in `labels`, then those in `roles`."""
+        return (
+            *_rows(self.labels, "labels", _label_rule),
+            *_rows(self.roles, "roles", _role_rule),
+        )
+
+    @cached_property
+    def limits(self) -> Mapping[str, int]:
+        """Return by how much each error counter may grow within five minutes unreported."""
+        return {**ERROR_LIMITS, **dict(_rows(self.error_limits, "error_limits", _limit_rule))}
+
+    def labels_of(self, address: str | None, root: str | None, name: str) -> Pairs:
+        """Return the labels of a device; of two rules for one key the first wins."""
+        labels: dict[str, str] = {}
+        for rule in self.label_rules:
+            if rule.match.fits(address, root, name):
+                labels = dict(rule.labels) | labels
+        return tuple(sorted(labels.items()))
+
+    def expected_ports_of(
+        self, address: str | None, root: str | None, name: str
+    ) -> tuple[int, ...]:
+        """Return the ports that must be active on a device."""
+        rules = (rule for rule in self.port_rules if rule.match.fits(address, root, name))
+        return tuple(sorted({port for rule in rules for port in rule.ports}))

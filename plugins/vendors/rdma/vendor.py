@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.settings import HealthOverrides, SettingRule
-from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription, VendorSettings
+from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
+from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription
 from plugins.vendors.rdma import injection, kubelet
 from plugins.vendors.rdma.health.ports import remedy
 from plugins.vendors.rdma.host_functions import RdmaFunctionReader
 from plugins.vendors.rdma.metrics import FAMILIES
-from plugins.vendors.rdma.settings import RdmaSection, decode_rdma_settings
+from plugins.vendors.rdma.settings import RdmaSettings
 from plugins.vendors.rdma.sysfs.functions import detect_devices
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class RdmaVendor:
         switch=SettingRule(
             "InfiniBand, RoCE and soft-RoCE devices", choices=SWITCH_CHOICES, maturity="beta"
         ),
-        settings=RdmaSection,
+        settings=RdmaSettings,
         # a port is watched for seconds before the session reports that it went down or came up
         health=HealthOverrides(clean_probes=1, clean_s=0.0, clear_looks=1),
         families=FAMILIES,
@@ -48,10 +48,8 @@ class RdmaVendor:
         """Return what a person does about a reason given for a device."""
         return remedy(reason, message)
 
-    def open(
-        self, host: HostFiles, settings: VendorSettings, context: SessionContext
-    ) -> RdmaSession:
-        """Start watching; `BadConfig` names a setting that is wrong."""
+    def open(self, host: HostFiles, settings: RdmaSettings, context: SessionContext) -> RdmaSession:
+        """Return a session, which opens no file before its first discovery."""
         from plugins.vendors.rdma.session import RdmaSession  # noqa: PLC0415 - workers only
 
-        return RdmaSession(host, decode_rdma_settings(context.as_mapping(settings)))
+        return RdmaSession(host, settings, context)

@@ -11,6 +11,7 @@ import msgspec
 from agent.snapshot.device import Health
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, MetricValue, Problem
+from agent.snapshot.vendor import SessionContext
 from plugins.vendors.rdma.health.device_health import DeviceHealthTracker
 from plugins.vendors.rdma.health.ports import ErrorWindow, PortReading, check_errors
 from plugins.vendors.rdma.metrics import PREFIX
@@ -59,12 +60,13 @@ class RdmaWatch:
         self,
         host: HostFiles,
         settings: RdmaSettings,
+        context: SessionContext,
         monotonic: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
         self._host = host
         self._settings = settings
-        self._judge = DeviceHealthTracker(host, settings.port_policy, replay=settings.replay)
+        self._judge = DeviceHealthTracker(host, settings.port_policy, replay=context.is_replay)
         self._monotonic = monotonic
         self._wall = wall
         self._lock = threading.Lock()

@@ -25,7 +25,9 @@ from agent.snapshot.host_devices import CdiSpec, HostDevices, HostDevicesView, R
 from agent.snapshot.inventory import Inventory
 from agent.snapshot.node import DeviceView, NodeIdentity, NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.settings import VendorSettings
 from agent.wire_formats.cdi_specs import decode_spec
+from plugins.vendors.rdma.settings import RdmaSettings
 
 GRANT = "scheduling.koordinator.sh/device-allocated"
 HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
@@ -182,7 +184,7 @@ def _means(vendor: str, specs: tuple[CdiSpec, ...], *, memlock: bool) -> HostDev
         functions=_functions() if vendor == "rdma" else (),
         cdi=specs,
         default_handler="runc",
-        settings={"memlock": memlock} if vendor == "rdma" else {},
+        settings=RdmaSettings(memlock=memlock) if vendor == "rdma" else VendorSettings(),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.snapshot.device import HealthState
-from agent.snapshot.vendor import VendorSettings
+from agent.snapshot.settings import VendorSettings
 from plugins.vendors.accelerators.makers import MAKERS, maker_of
 from plugins.vendors.accelerators.sysfs import find_accelerators
 from plugins.vendors.accelerators.vendor import AcceleratorsVendor

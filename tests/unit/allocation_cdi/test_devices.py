@@ -17,6 +17,8 @@ from agent.snapshot.inventory import Inventory
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
 from agent.workers.load import load_vendors
+from plugins.vendors.ascend.settings import AscendSettings
+from plugins.vendors.cambricon.settings import CambriconSettings
 from tests import factory
 from tests.unit.allocation_cdi.reader import read
 from tests.unit.deviceplugin.made import mlu, npu
@@ -33,9 +35,13 @@ def nodes(*names: str) -> tuple[DeviceNode, ...]:
 
 CHIPS = nodes(*(f"davinci{i}" for i in range(8)), "davinci_manager", "devmm_svm", "hisi_hdc")
 ASCEND = HostDevices(
-    nodes=CHIPS, paths=frozenset((LIBRARIES, f"{LIBRARIES}/common", f"{LIBRARIES}/driver"))
+    nodes=CHIPS,
+    paths=frozenset((LIBRARIES, f"{LIBRARIES}/common", f"{LIBRARIES}/driver")),
+    settings=AscendSettings(),
 )
-MLUS = HostDevices(nodes=nodes("cambricon_ctl", "cambricon_dev0", "cambricon_dev1"))
+MLUS = HostDevices(
+    nodes=nodes("cambricon_ctl", "cambricon_dev0", "cambricon_dev1"), settings=CambriconSettings()
+)
 
 
 def node(vendor: str, means: HostDevices | None, *devices: VendorDevice) -> NodeSnapshot:

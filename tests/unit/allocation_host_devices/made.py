@@ -16,6 +16,7 @@ from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import Inventory
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.settings import VendorSettings
 from agent.workers.load import load_vendor
 from tests.unit.allocation.made import snapshot
 
@@ -72,11 +73,12 @@ class Living(LiveHostFiles):
 
 
 def reader(
-    host: HostFiles, clock: ManualClock | None = None, **settings: Mapping[str, object]
+    host: HostFiles, clock: ManualClock | None = None, **settings: VendorSettings
 ) -> HostDeviceReader:
     """The reader of the vendors that we ship, with what each queries."""
     vendors = {name: load_vendor(name) for name in VENDORS}
-    return HostDeviceReader(host, vendors, settings, clock or ManualClock())
+    own = {name: vendor.description.settings() for name, vendor in vendors.items()} | settings
+    return HostDeviceReader(host, vendors, own, clock or ManualClock())
 
 
 def here(devices: Iterable[VendorDevice], driver: str | None = None) -> NodeSnapshot:

@@ -16,6 +16,7 @@ from agent.snapshot.host_devices import HostDevices
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.usage import MpsDaemon, SharingView
 from plugins.vendors.nvidia.injection.sharing import LIBRARY
+from plugins.vendors.nvidia.settings import NvidiaSettings
 from tests.unit.allocation_host_devices.made import Living, at, here, reader, recorded
 from tests.unit.vendors_injection.made import gpu
 
@@ -56,9 +57,10 @@ def test_nodes_are_those_of_the_vendors_patterns_with_the_kernels_numbers() -> N
 
 def test_nodes_below_a_drivers_own_root_are_found_beside_them() -> None:
     host = recorded({**DEV, "/run/nvidia/driver/dev/nvidia-uvm": at(511, 0)})
-    own = reader(host, nvidia={"driver_root": "/run/nvidia/driver"}).read(here([gpu(0)]))
+    settings = NvidiaSettings(driver_root="/run/nvidia/driver")
+    own = reader(host, nvidia=settings).read(here([gpu(0)]))
     assert "/run/nvidia/driver/dev/nvidia-uvm" in paths(own.vendors["nvidia"])
-    assert own.vendors["nvidia"].settings == {"driver_root": "/run/nvidia/driver"}
+    assert own.vendors["nvidia"].settings == settings
 
 
 def test_the_nodes_that_devices_name_are_looked_for_unasked() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from agent.recording.tree import LinkEntry, TreeBuilder
 from agent.snapshot.device import HealthState
-from agent.snapshot.vendor import VendorSettings
+from agent.snapshot.settings import VendorSettings
 from agent.workers.protocol import ErrorReply
 from plugins.vendors.ascend.vendor import AscendVendor
 from tests.machines import Sysfs

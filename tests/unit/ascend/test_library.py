@@ -12,6 +12,7 @@ from agent.workers.protocol import ErrorReply
 from plugins.shared.library_file import LibraryUnavailable
 from plugins.vendors.ascend.library import codes
 from plugins.vendors.ascend.library.dcmi import MANDATORY, OPTIONAL, locate_dcmi
+from plugins.vendors.ascend.settings import AscendSettings
 from tests.patience import PATIENCE_S
 from tests.stubs.child import ROOT
 from tests.stubs.dcmi.library import NEXT
@@ -31,9 +32,9 @@ def test_the_setting_is_the_only_candidate(tmp_path: Path, monkeypatch: pytest.M
     other = put(tmp_path / "ld")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(other.parent))
     chosen = put(tmp_path / "chosen")
-    assert locate_dcmi({"library_path": str(chosen)}) == str(chosen)
+    assert locate_dcmi(AscendSettings(library_path=str(chosen))) == str(chosen)
     with pytest.raises(LibraryUnavailable) as refused:
-        locate_dcmi({"library_path": str(tmp_path / "nowhere/libdcmi.so")})
+        locate_dcmi(AscendSettings(library_path=str(tmp_path / "nowhere/libdcmi.so")))
     assert refused.value.reason == "LibraryMissing"
 
 
@@ -41,13 +42,12 @@ def test_the_linkers_path_comes_before_the_drivers_folders_below_its_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path / 'ld'}")
-    settings = {"driver_root": str(tmp_path / "root")}
+    settings = AscendSettings(driver_root=str(tmp_path / "root"))
     assert locate_dcmi(settings) == "libdcmi.so"
     common = put(tmp_path / "root/usr/local/Ascend/driver/lib64/common")
     assert locate_dcmi(settings) == str(common)
     own = put(tmp_path / "root/usr/local/dcmi")
     assert locate_dcmi(settings) == str(own)
-    assert locate_dcmi({**settings}) == str(own)
     first = put(tmp_path / "ld")
     assert locate_dcmi(settings) == str(first)
 
@@ -59,7 +59,7 @@ def test_a_library_that_others_may_change_is_refused(tmp_path: Path, which: str)
     link.symlink_to(file)
     (file if which == "file" else file.parent).chmod(0o777)
     with pytest.raises(LibraryUnavailable) as refused:
-        locate_dcmi({"library_path": str(link)})
+        locate_dcmi(AscendSettings(library_path=str(link)))
     assert refused.value.reason == "LibraryUntrusted"
 
 
@@ -175,8 +175,9 @@ def test_a_library_that_comes_later_is_found_and_told(b3: Machine) -> None:
 import os
 from agent.recording.host_source import open_host
 from plugins.vendors.ascend.session import AscendSession
+from plugins.vendors.ascend.settings import AscendSettings
 now = [0.0]
-settings = {{"library_path": {str(later)!r}, "sample_interval_s": 0.0}}
+settings = AscendSettings(library_path={str(later)!r}, sample_interval_s=0.0)
 session = AscendSession(open_host({str(b3.host)!r}).files, settings, clock=lambda: now[0])
 assert session.discover().problems[0].reason == "LibraryMissing"
 assert session.sample() == () and session.events(0.0) == ()

@@ -99,12 +99,20 @@ def test_damaged_tables_raise_nothing_else(text: str, at: int) -> None:
 
 def command(folder: Path, script: str) -> dict[str, object]:
     """Put a command where the driver's would be; return the settings that find it."""
+    return {
+        "driver_root": command_root(folder, script),
+        "library_path": str(folder / "none.so"),
+    }
+
+
+def command_root(folder: Path, script: str) -> str:
+    """Put a command where the driver's would be; return the driver's root."""
     file = folder / "root/usr/local/bin/npu-smi"
     file.parent.mkdir(parents=True)
     file.parent.chmod(0o755)
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
-    return {"driver_root": str(folder / "root"), "library_path": str(folder / "none.so")}
+    return str(folder / "root")
 
 
 def test_without_the_library_the_command_tells(a3: Machine) -> None:
@@ -148,40 +156,40 @@ def test_a_command_that_fails_leaves_what_sysfs_shows(b3: Machine, script: str) 
 
 
 def test_a_command_that_others_may_change_is_not_run(tmp_path: Path) -> None:
-    settings = command(tmp_path, "exit 0")
-    assert NpuSmi(settings).path() is not None
+    root = command_root(tmp_path, "exit 0")
+    assert NpuSmi(root).path() is not None
     (tmp_path / "root/usr/local/bin/npu-smi").chmod(0o777)
-    assert NpuSmi(settings).path() is None
-    assert NpuSmi(settings).ask() is None
+    assert NpuSmi(root).path() is None
+    assert NpuSmi(root).ask() is None
 
 
 def test_a_command_that_does_not_end_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plugins.vendors.ascend.discovery.npu_smi.DEADLINE_S", 0.05)
-    settings = command(tmp_path, "exec sleep 60")
-    path = NpuSmi(settings).path()
+    root = command_root(tmp_path, "exec sleep 60")
+    path = NpuSmi(root).path()
     assert path is not None
     with pytest.raises(VendorFault, match="TimeoutExpired"):
         run_command(path, ("info",))
 
 
 def test_chips_of_one_card_without_numbers_are_left_to_sysfs(tmp_path: Path) -> None:
-    settings = command(tmp_path, "exit 0")
-    asked = NpuSmi(settings, lambda *_: A3.replace("Chip  Phy-ID", "Chip        ")).ask()
+    root = command_root(tmp_path, "exit 0")
+    asked = NpuSmi(root, lambda *_: A3.replace("Chip  Phy-ID", "Chip        ")).ask()
     assert asked is not None
     assert asked.chips == ()
 
 
 def test_the_command_is_run_seldom(tmp_path: Path) -> None:
-    settings = command(tmp_path, "exit 0")
+    root = command_root(tmp_path, "exit 0")
     now, runs = [0.0], []
 
     def run(path: str, arguments: tuple[str, ...]) -> str:
         runs.append((path, arguments))
         return A3
 
-    asked = NpuSmi(settings, run, lambda: now[0])
+    asked = NpuSmi(root, run, lambda: now[0])
     for now[0] in (0.0, 29.0, 31.0):
         assert asked.ask() is not None
     assert [arguments for _, arguments in runs].count(("info",)) == 2

@@ -14,12 +14,17 @@ from agent.errors import AgentError
 from agent.recording.host_source import open_host
 from agent.snapshot.inventory import SliceRequest
 from plugins.vendors.ascend.session import AscendSession
+from plugins.vendors.ascend.settings import AscendSettings
+from plugins.vendors.ascend.vendor import AscendVendor
+from tests.vendors import split_settings
 
 
 def main() -> None:
     """Do the steps in order; an error is an answer."""
     host, settings, *steps = sys.argv[1:]
-    session = AscendSession(open_host(host).files, json.loads(settings))
+    own, context = split_settings(AscendVendor.description, json.loads(settings))
+    assert isinstance(own, AscendSettings)
+    session = AscendSession(open_host(host).files, own, context)
     session.discover()
     for step in steps:
         try:

@@ -9,7 +9,7 @@ from plugins.shared.state_file import MAX_FILE, JsonStateFile
 Value = dict[str, int]
 
 
-def file(folder: object) -> JsonStateFile[Value]:
+def file(folder: str) -> JsonStateFile[Value]:
     return JsonStateFile(folder, "state.json", Value)
 
 
@@ -19,9 +19,8 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert file(str(tmp_path / "new")).load() == {"a": 1}
 
 
-@pytest.mark.parametrize("folder", [None, "", 3])
-def test_without_a_folder_nothing_lasts_and_nothing_fails(folder: object) -> None:
-    kept = file(folder)
+def test_without_a_folder_nothing_lasts_and_nothing_fails() -> None:
+    kept = file("")
     assert not kept.save({"a": 1})
     assert kept.load() is None
     assert kept.problem is None

@@ -81,7 +81,7 @@ def test_what_we_made_is_remembered_for_the_boot(tmp_path: Path) -> None:
 
 def test_without_a_memory_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(HostFileError):
-        VnpuOwnershipFile(None, "boot").record_intent("die", "vir02", "pod", [])
+        VnpuOwnershipFile("", "boot").record_intent("die", "vir02", "pod", [])
     (tmp_path / "file").write_text("")
     with pytest.raises(HostFileError):
         VnpuOwnershipFile(str(tmp_path / "file"), "boot").record_intent("die", "vir02", "pod", [])

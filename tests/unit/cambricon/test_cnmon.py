@@ -175,14 +175,14 @@ def test_a_tool_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     tree = tree_of(tmp_path, 1)
     _tool(tree, "exec sleep 60")
     monkeypatch.setattr(cnmon, "DEADLINE_S", 0.1)
-    assert cnmon.run_cnmon({"driver_root": str(tree)}) == ()
+    assert cnmon.run_cnmon(str(tree)) == ()
 
 
 def test_a_tool_that_others_may_write_is_not_run(tmp_path: Path) -> None:
     tree = tree_of(tmp_path, 1)
     _answers(tree)
     (tree / "usr/bin/cnmon").chmod(0o777)
-    assert cnmon.run_cnmon({"driver_root": str(tree)}) == ()
+    assert cnmon.run_cnmon(str(tree)) == ()
 
 
 def test_on_a_recorded_host_the_tool_is_not_run(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from agent.recording.host_source import open_host
 from agent.snapshot.device import DeviceKind, HealthState
-from agent.snapshot.vendor import VendorSettings
+from agent.snapshot.settings import VendorSettings
 from agent.wire_formats.quantities import format_binary
 from plugins.vendors.cambricon.discovery.descriptions import device_id, model_label
 from plugins.vendors.cambricon.vendor import CambriconVendor

@@ -144,7 +144,7 @@ def test_handles_that_a_reset_changed_are_taken_anew(tmp_path: Path) -> None:
 
 def test_a_file_that_is_set_is_the_only_candidate(tmp_path: Path) -> None:
     with pytest.raises(LibraryUnavailable, match="is not there") as caught:
-        locate_cndev({"library_path": str(tmp_path / SONAME)})
+        locate_cndev(CambriconSettings(library_path=str(tmp_path / SONAME)))
     assert caught.value.reason == "LibraryMissing"
 
 
@@ -153,7 +153,7 @@ def test_a_file_that_others_may_write_is_not_loaded(tmp_path: Path) -> None:
     path.write_bytes(b"")
     path.chmod(0o666)
     with pytest.raises(LibraryUnavailable) as caught:
-        locate_cndev({"library_path": str(path)})
+        locate_cndev(CambriconSettings(library_path=str(path)))
     assert caught.value.reason == "LibraryUntrusted"
 
 
@@ -161,7 +161,7 @@ def test_folders_are_searched_below_the_driver_root(tmp_path: Path) -> None:
     folder = tmp_path / "usr/local/neuware/lib64"
     folder.mkdir(parents=True)
     (folder / SONAME).write_bytes(b"")
-    assert locate_cndev({"driver_root": str(tmp_path)}) == str(folder / SONAME)
+    assert locate_cndev(CambriconSettings(driver_root=str(tmp_path))) == str(folder / SONAME)
 
 
 @pytest.mark.parametrize("key", ["library_path", "driver_root", "cntopo_file"])

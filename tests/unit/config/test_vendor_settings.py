@@ -2,51 +2,30 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec import to_builtins
 
 from agent.config.reference import setting_entries
 from agent.config.settings import settings_type
-from agent.containers.devices import UNALLOCATED
 from agent.workers.load import load_vendors, vendor_settings
 from agent.workers.process import WorkerSpec
 from agent.workers.protocol import StartMessage, decode_request, encode_start
 from agent.workers.worker import decode_vendor_settings
-from plugins.shared.injection import decode_policy
-from plugins.vendors.ascend.injection import AscendPolicy
-from plugins.vendors.cambricon.injection import CambriconPolicy
-from plugins.vendors.nvidia.injection.edits import NvidiaPolicy
-from plugins.vendors.rdma.injection import RdmaPolicy
-from plugins.vendors.rdma.settings import decode_rdma_settings
+from plugins.vendors.rdma.settings import RdmaSettings
 from plugins.vendors.rdma.vendor import RdmaVendor
-from tests.vendors import DESCRIPTIONS, decode
+from tests.vendors import DESCRIPTIONS, decode, section
 
 VENDORS = load_vendors()
 
-POLICIES: dict[str, type[msgspec.Struct]] = {
-    "nvidia": NvidiaPolicy,
-    "ascend": AscendPolicy,
-    "cambricon": CambriconPolicy,
-    "rdma": RdmaPolicy,
-}
 
-
-@pytest.mark.parametrize("vendor", POLICIES)
-def test_each_choice_of_injection_can_be_set_and_is_taken(vendor: str) -> None:
-    """What decides for all vendors, `ungranted`, is a setting of the hooks."""
-    policy, rules = (
-        POLICIES[vendor],
-        {entry.key: entry for entry in setting_entries(settings_type(DESCRIPTIONS))},
-    )
-    for field in policy.__struct_fields__:
-        if field == UNALLOCATED:
-            choices = rules["hooks.ungranted"].rule.choices
-        else:
-            entry = rules[f"discovery.{vendor}.{field}"]
-            assert getattr(policy(), field) == entry.default
-            choices = entry.rule.choices
-        for choice in choices:
-            assert getattr(decode_policy({field: choice}, policy, vendor), field) == choice
+@pytest.mark.parametrize("vendor", ["nvidia", "ascend", "cambricon"])
+def test_each_mode_of_injection_can_be_set_and_is_chosen_by_the_device_plugin(vendor: str) -> None:
+    rules = {entry.key: entry for entry in setting_entries(settings_type(DESCRIPTIONS))}
+    choices = rules[f"discovery.{vendor}.injection"].rule.choices
+    defaults = VENDORS[vendor].description.settings()
+    for mode in rules["device_plugin.injection"].rule.choices:
+        chosen = to_builtins(defaults.with_injection(mode))["injection"]
+        assert chosen == (mode if mode in choices else "auto")
 
 
 def test_settings_of_injection_reach_the_vendors_decision() -> None:
@@ -56,8 +35,7 @@ def test_settings_of_injection_reach_the_vendors_decision() -> None:
     }
     own = vendor_settings(decode({"discovery": written}), VENDORS)
     for vendor, values in written.items():
-        found = decode_policy(msgspec.structs.asdict(own[vendor]), POLICIES[vendor], vendor)
-        assert {name: getattr(found, name) for name in values} == values
+        assert {name: getattr(own[vendor], name) for name in values} == values
 
 
 RDMA: dict[str, object] = {
@@ -76,11 +54,11 @@ def test_settings_of_rdma_reach_the_worker_as_they_were_written() -> None:
     start = decode_request("rdma", encode_start("rdma", spec.settings, events=True))
     assert isinstance(start, StartMessage)
     received = decode_vendor_settings(start, RdmaVendor.description)
-    found = decode_rdma_settings(msgspec.structs.asdict(received))
-    assert found == decode_rdma_settings(RDMA)
-    assert found.expected_ports_of("0000:3b:00.0", None, "mlx5_7") == (1, 2)
-    unset = decode_rdma_settings({})
-    assert all(getattr(found, name) != getattr(unset, name) for name in RDMA)
+    assert isinstance(received, RdmaSettings)
+    assert received == section(RdmaSettings, RDMA)
+    assert received.expected_ports_of("0000:3b:00.0", None, "mlx5_7") == (1, 2)
+    unset = RdmaSettings()
+    assert all(getattr(received, name) != getattr(unset, name) for name in RDMA)
 
 
 def test_settings_of_nvidia_reach_the_worker() -> None:
@@ -95,7 +73,7 @@ def test_settings_of_nvidia_reach_the_worker() -> None:
         "upstream_compatible": True,
     }
     own = vendor_settings(decode({"discovery": {"nvidia": nvidia}}), VENDORS)["nvidia"]
-    found = msgspec.to_builtins(own, builtin_types=())
+    found = to_builtins(own, builtin_types=())
     assert {name: found[name] for name in nvidia} == {
         **nvidia,
         "library_dirs": ("/opt/nv",),

@@ -25,6 +25,7 @@ from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import PodView, ResourceRequest
 from agent.wire_formats.device_allocated import ANNOTATION
 from agent.workers.load import load_vendors
+from plugins.vendors.nvidia.settings import NvidiaSettings
 from tests import factory
 
 GPU, HCA = "nvidia.com/gpu", "rdma/hca"
@@ -55,7 +56,13 @@ def deciding(**changes: object) -> Allocator:
 
 def means(handler: str = "", *, in_force: bool = False) -> Mapping[str, HostDevices]:
     nodes = tuple(DeviceNode(path=p, major=a, minor=b) for p, a, b in NODES)
-    found = HostDevices(nodes=nodes, majors=MAJORS, default_handler=handler, cdi_enabled=in_force)
+    found = HostDevices(
+        nodes=nodes,
+        majors=MAJORS,
+        default_handler=handler,
+        cdi_enabled=in_force,
+        settings=NvidiaSettings(),
+    )
     return {"nvidia": found}
 
 

@@ -10,6 +10,7 @@ from agent.snapshot.device import DeviceNode
 from agent.snapshot.host_devices import CdiDevice, CdiSpec, HostDevices, HostDevicesView
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
+from plugins.vendors.ascend.settings import AscendSettings
 from tests.unit.deviceplugin.asked import VISIBLE, names, visible
 from tests.unit.deviceplugin.made import (
     GPU,
@@ -116,7 +117,7 @@ def test_a_name_that_the_vendor_refuses_leaves_the_bare_nodes() -> None:
         DeviceNode(path=path, major=240, minor=minor)
         for path, minor in (("/dev/davinci0", 0), ("/dev/davinci_manager", 1))
     )
-    host = HostDevices(nodes=nodes, settings={"injection": "cdi"})
+    host = HostDevices(nodes=nodes, settings=AscendSettings(injection="cdi"))
     base = node(devices=devices, clustered=False)
     snapshot = replace(base, means=SnapshotPart(HostDevicesView(vendors={"ascend": host}), 1.0))
     found = deciding().allocate("huawei.com/Ascend910", ("Ascend910-0",), snapshot).edits

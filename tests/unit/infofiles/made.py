@@ -9,6 +9,7 @@ from typing import Any
 from agent.host.files import LiveHostFiles
 from agent.wire_formats.device_info import DIRECTORY
 from plugins.vendors.infofiles.session import InfofilesSession
+from plugins.vendors.infofiles.settings import InfofilesSettings
 
 
 def entry(minor: object = "0", **changes: Any) -> dict[str, Any]:
@@ -31,7 +32,7 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.path = root / DIRECTORY.lstrip("/")
         self.path.mkdir(parents=True)
-        self.session = InfofilesSession(LiveHostFiles(str(root)), {})
+        self.session = InfofilesSession(LiveHostFiles(str(root)), InfofilesSettings())
 
     def put(self, name: str, *entries: object) -> None:
         """Write a file of entries."""

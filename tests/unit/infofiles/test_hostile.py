@@ -17,6 +17,7 @@ from agent.snapshot.pci import PciTree
 from agent.wire_formats.device_info import DIRECTORY
 from agent.workers import protocol
 from plugins.vendors.infofiles.session import InfofilesSession
+from plugins.vendors.infofiles.settings import InfofilesSettings
 from tests.captures import needs_shared
 from tests.schemas import check
 
@@ -60,7 +61,7 @@ entries = st.fixed_dictionaries(
 def session_of(data: bytes) -> InfofilesSession:
     builder = TreeBuilder()
     builder.put(f"{DIRECTORY}/ic-device", data)
-    return InfofilesSession(builder.build(), {})
+    return InfofilesSession(builder.build(), InfofilesSettings())
 
 
 @needs_shared

@@ -18,6 +18,7 @@ from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pci import PciTree
 from agent.wire_formats.device_info import DIRECTORY
 from plugins.vendors.infofiles.session import InfofilesSession
+from plugins.vendors.infofiles.settings import InfofilesSettings
 from tests.captures import SHARED, needs_shared
 from tests.factory import BOOT_S
 
@@ -55,7 +56,7 @@ def ours(folder: Path) -> dict[str, dict[str, Any]]:
     """Feed all cases in the order in which koordlet got them: some keep what was there before."""
     directory = folder / DIRECTORY.lstrip("/")
     directory.mkdir(parents=True)
-    session = InfofilesSession(LiveHostFiles(str(folder)), {})
+    session = InfofilesSession(LiveHostFiles(str(folder)), InfofilesSettings())
     answers = {}
     for case in cases():
         for old in directory.iterdir():

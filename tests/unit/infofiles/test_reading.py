@@ -15,6 +15,7 @@ from agent.errors import BadConfig, NotSupported
 from agent.recording.tree import ErrorEntry, TreeBuilder
 from agent.snapshot.device import DeviceKind, HealthState
 from agent.snapshot.inventory import DeviceGroup
+from agent.snapshot.vendor import SessionContext
 from agent.wire_formats.device_info import DIRECTORY, OWN_FILE
 from plugins.vendors.infofiles import session as reading
 from plugins.vendors.infofiles.session import InfofilesSession
@@ -45,7 +46,7 @@ def test_a_file_of_our_own_is_not_read_back(folder: Folder) -> None:
 
 
 def test_no_folder_and_an_empty_one_are_no_devices(tmp_path: Path) -> None:
-    session = InfofilesSession(TreeBuilder().build(), {})
+    session = InfofilesSession(TreeBuilder().build(), InfofilesSettings())
     assert session.discover().devices == ()
     assert session.discover().problems == ()
     assert Folder(tmp_path).session.discover().devices == ()
@@ -77,7 +78,7 @@ def test_a_file_that_cannot_be_read_leaves_what_was_known() -> None:
     builder = TreeBuilder()
     builder.put(f"{DIRECTORY}/ic-device", b"[]")
     files = builder.build()
-    session = InfofilesSession(files, {})
+    session = InfofilesSession(files, InfofilesSettings())
     assert session.discover().problems == ()
     builder = TreeBuilder()
     builder.put(f"{DIRECTORY}/ic-device", ErrorEntry(5))
@@ -97,7 +98,9 @@ def test_a_change_is_an_event_once_it_is_there(folder: Folder) -> None:
 
 
 def test_a_recording_has_no_events() -> None:
-    session = InfofilesSession(TreeBuilder().build(), {"replay": True})
+    session = InfofilesSession(
+        TreeBuilder().build(), InfofilesSettings(), SessionContext(is_replay=True)
+    )
     with pytest.raises(NotSupported):
         session.events(0.0)
     with pytest.raises(NotSupported):

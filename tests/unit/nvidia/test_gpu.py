@@ -11,6 +11,7 @@ import pytest
 from agent.snapshot.device import HealthState
 from agent.workers.tape import TapeSession, TapeWriter, parse_tape
 from plugins.vendors.nvidia.library.nvml import SONAME, find_library
+from plugins.vendors.nvidia.settings import NvidiaSettings
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 from tests.stubs.child import Child
 
@@ -19,7 +20,7 @@ WORKER = ["-m", "agent.workers.worker", "--vendor", "nvidia"]
 
 def _why_not() -> str | None:
     """Say what is missing for these tests: the library, or a driver that answers."""
-    path = find_library({})
+    path = find_library(NvidiaSettings())
     try:
         library = ctypes.CDLL(path)
     except OSError:

@@ -10,6 +10,7 @@ import pytest
 from agent.snapshot.device import HealthState
 from agent.workers.protocol import ErrorReply
 from plugins.vendors.nvidia.library.nvml import find_library, library_dirs
+from plugins.vendors.nvidia.settings import NvidiaSettings
 from tests.fault.nvml_stub import ROOT, Stub, add_function, build, gpu, on_tree
 from tests.unit.nvidia.conftest import BUSES
 
@@ -166,13 +167,16 @@ def test_the_binding_is_imported_by_nobody_who_only_looks() -> None:
 
 
 def test_the_usual_places_are_those_of_the_driver_root() -> None:
-    assert library_dirs({"driver_root": "/run/nvidia/driver"})[0] == "/run/nvidia/driver/usr/lib64"
-    for settings in ({}, {"driver_root": "/", "library_dirs": []}):
-        assert "/usr/lib/x86_64-linux-gnu" in library_dirs(settings)
-        assert "/run/nvidia/driver/usr/lib64" in library_dirs(settings)
-        assert "/usr/lib/wsl/lib" in library_dirs(settings)
-    assert library_dirs({"library_dirs": ["/opt/nv"]}) == ("/opt/nv",)
+    assert (
+        library_dirs(NvidiaSettings(driver_root="/run/nvidia/driver"))[0]
+        == "/run/nvidia/driver/usr/lib64"
+    )
+    usual = library_dirs(NvidiaSettings())
+    assert "/usr/lib/x86_64-linux-gnu" in usual
+    assert "/run/nvidia/driver/usr/lib64" in usual
+    assert "/usr/lib/wsl/lib" in usual
+    assert library_dirs(NvidiaSettings(library_dirs=("/opt/nv",))) == ("/opt/nv",)
 
 
 def test_without_a_file_in_the_usual_places_the_loader_searches(tmp_path: Path) -> None:
-    assert find_library({"driver_root": str(tmp_path)}) == LIBRARY
+    assert find_library(NvidiaSettings(driver_root=str(tmp_path))) == LIBRARY

@@ -11,7 +11,7 @@ from agent.host.files import LiveHostFiles
 from agent.recording.host_source import open_host
 from agent.snapshot.device import HealthState
 from agent.snapshot.host_files import MAX_READ
-from agent.snapshot.vendor import VendorSettings
+from agent.snapshot.settings import VendorSettings
 from plugins.vendors.nvidia.discovery.sysfs import parse_information
 from plugins.vendors.nvidia.vendor import NvidiaVendor
 from tests.fault.nvml_stub import add_function

@@ -125,13 +125,13 @@ def test_a_fabric_manager_that_is_down_shows_in_the_links(
         ("auto", 6, (), True),
         ("auto", 0, ("H100-PCIe",), False),
         ("auto", 0, ("GB200",), True),
-        (None, 4, (), True),
+        ("auto", 4, (), True),
         ("off", 6, ("GB200",), False),
         ("on", 0, (), True),
     ],
 )
 def test_a_node_needs_its_fabric_if_it_is_made_around_one(
-    setting: object, switches: int, models: tuple[str, ...], *, must: bool
+    setting: str, switches: int, models: tuple[str, ...], *, must: bool
 ) -> None:
     assert must_fabric_be_ready(setting, switches, models) is must
 

@@ -8,7 +8,7 @@ import pytest
 
 from agent.host.files import LiveHostFiles
 from agent.snapshot.device import HealthState, VendorDevice
-from agent.snapshot.vendor import VendorSettings
+from agent.snapshot.settings import VendorSettings
 from plugins.vendors.nvidia.discovery.sysfs import find_hardware
 from plugins.vendors.nvidia.library.platform import read_platform
 from plugins.vendors.nvidia.vendor import NvidiaVendor

@@ -285,9 +285,10 @@ AFTER_A_MINUTE = """
 import json, sys
 from agent.recording.host_source import open_host
 from plugins.vendors.nvidia.session import NvidiaSession
+from plugins.vendors.nvidia.settings import NvidiaSettings
 
 now_s = 1000.0
-settings = {"library_dirs": [sys.argv[2]]}
+settings = NvidiaSettings(library_dirs=(sys.argv[2],))
 session = NvidiaSession(open_host(sys.argv[1]).files, settings, clock=lambda: now_s)
 for after_s in (0.0, 59.0, 2.0, 1.0, 1.0):
     now_s += after_s
@@ -326,7 +327,7 @@ def test_a_library_of_another_driver_asks_for_the_discovery_that_takes_the_cards
 def test_a_library_of_another_driver_has_a_minute_before_the_cards_are_out() -> None:
     now_s = [1000.0]
     clocks = Clocks(lambda: now_s[0], lambda: now_s[0])
-    cards = NvidiaCards(CardStore(None, "boot"), clocks, 86_400.0)
+    cards = NvidiaCards(CardStore("", "boot"), clocks, 86_400.0)
     sight = NvidiaHardware(cards=(NvidiaFunction(bus_id=BUSES[0], driver="nvidia", minor=0),))
 
     def state(reason: str) -> HealthState:

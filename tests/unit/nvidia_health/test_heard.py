@@ -9,7 +9,9 @@ import pytest
 from agent.host.files import LiveHostFiles
 from agent.snapshot.device import HealthState
 from agent.snapshot.inventory import DeviceEvent
+from agent.snapshot.vendor import SessionContext
 from plugins.vendors.nvidia.session import NvidiaSession
+from plugins.vendors.nvidia.settings import NvidiaSettings
 from tests.fault.nvml_stub import Stub, gpu, on_live_tree, on_tree
 from tests.unit.nvidia.conftest import BUSES
 
@@ -103,7 +105,9 @@ def test_a_card_that_is_bound_or_taken_away_has_all_looked_at(stub: Stub, tree: 
 
 def test_the_kernels_log_is_heard_without_the_library(tree: Path, tmp_path: Path) -> None:
     log_line(tree, "ready")
-    session = NvidiaSession(LiveHostFiles(str(tree)), {"library_dirs": [str(tmp_path / "none")]})
+    session = NvidiaSession(
+        LiveHostFiles(str(tree)), NvidiaSettings(library_dirs=(str(tmp_path / "none"),))
+    )
     assert session.discover().problems[0].reason == "LibraryMissing"
     assert session.events(0.0) == ()
     log_line(tree, xid(BUSES[2], 79), "noise", xid(BUSES[3], 31), first=2)
@@ -119,7 +123,9 @@ def test_the_log_tells_what_the_driver_asks_for_when_it_cannot_be_asked(
     tree: Path, tmp_path: Path
 ) -> None:
     log_line(tree, "ready")
-    session = NvidiaSession(LiveHostFiles(str(tree)), {"library_dirs": [str(tmp_path / "none")]})
+    session = NvidiaSession(
+        LiveHostFiles(str(tree)), NvidiaSettings(library_dirs=(str(tmp_path / "none"),))
+    )
     session.events(0.0)
     change = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
     log_line(tree, xid(BUSES[1], 154, change), first=2)
@@ -189,13 +195,14 @@ def test_after_a_restart_the_past_is_counted_again_but_not_judged_again(
     (tree / "proc/sys/kernel/random").mkdir(parents=True)
     boot_id = "11111111-1111-4111-8111-111111111111"
     (tree / "proc/sys/kernel/random/boot_id").write_text(f"{boot_id}\n")
-    settings = {"library_dirs": [str(tmp_path / "none")], "state_dir": str(tmp_path / "state")}
+    settings = NvidiaSettings(library_dirs=(str(tmp_path / "none"),))
+    context = SessionContext(state_dir=str(tmp_path / "state"))
     log_line(tree, xid(BUSES[1], 119))
-    first = NvidiaSession(LiveHostFiles(str(tree)), settings)
+    first = NvidiaSession(LiveHostFiles(str(tree)), settings, context)
     assert told(list(first.events(0.0))) == [(BUSES[1], "Xid119", FAILED)]
     assert first.clear(BUSES[1])
     first.close()
-    second = NvidiaSession(LiveHostFiles(str(tree)), settings)
+    second = NvidiaSession(LiveHostFiles(str(tree)), settings, context)
     assert second.events(0.0) == ()
     log_line(tree, xid(BUSES[2], 48), first=2)
     assert told(list(second.events(0.0))) == [(BUSES[2], "Xid48", FAILED)]
@@ -211,7 +218,9 @@ def test_a_machine_whose_log_cannot_be_read_says_so(stub: Stub, tree: Path) -> N
 
 def test_a_storm_in_the_log_is_told_in_few_events(tree: Path, tmp_path: Path) -> None:
     log_line(tree, "ready")
-    session = NvidiaSession(LiveHostFiles(str(tree)), {"library_dirs": [str(tmp_path / "none")]})
+    session = NvidiaSession(
+        LiveHostFiles(str(tree)), NvidiaSettings(library_dirs=(str(tmp_path / "none"),))
+    )
     session.events(0.0)
     log_line(tree, *[xid(BUSES[0], 31)] * 5000, first=2)
     heard = [event for _ in range(10) for event in session.events(0.0)]
@@ -221,7 +230,9 @@ def test_a_storm_in_the_log_is_told_in_few_events(tree: Path, tmp_path: Path) ->
 
 def test_an_error_of_a_switch_concerns_all_cards(tree: Path, tmp_path: Path) -> None:
     log_line(tree, "ready")
-    session = NvidiaSession(LiveHostFiles(str(tree)), {"library_dirs": [str(tmp_path / "none")]})
+    session = NvidiaSession(
+        LiveHostFiles(str(tree)), NvidiaSettings(library_dirs=(str(tmp_path / "none"),))
+    )
     session.events(0.0)
     log_line(tree, "nvidia-nvswitch0: SXid (PCI:0000:c4:00.0): 20034, Fatal, Link 30 down", first=2)
     (event,) = session.events(0.0)

@@ -15,6 +15,7 @@ from agent.snapshot.node import DeviceView, NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pci import PciTree
 from agent.snapshot.publications import DesiredObject
+from agent.snapshot.vendor import SessionContext
 from plugins.vendors.rdma.session import RdmaSession
 from plugins.vendors.rdma.settings import RdmaSettings
 from tests import clustered
@@ -135,7 +136,11 @@ def plain_nics() -> tuple[Device, ...]:
     """NICs of a CPU node, as the vendor describes them: their RDMA module is not loaded."""
     entries = made.nics(("0000:1a:00.0", "mlx5_0"), ("0000:3e:00.0", "mlx5_1"))
     found = {path: entry for path, entry in entries.items() if "infiniband" not in path}
-    infos = RdmaSession(made.tree(found), RdmaSettings(replay=True)).discover().devices
+    infos = (
+        RdmaSession(made.tree(found), RdmaSettings(), SessionContext(is_replay=True))
+        .discover()
+        .devices
+    )
     return tuple(Device(info=info) for info in infos)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from agent.recording.tree import LinkEntry
 from agent.snapshot.device import HealthState, VendorDevice
+from agent.snapshot.vendor import SessionContext
 from plugins.vendors.rdma.session import RdmaSession
 from plugins.vendors.rdma.settings import RdmaSettings
 from tests.unit.rdma import made
@@ -29,7 +30,9 @@ class Boot:
         self.start()
 
     def start(self) -> None:
-        self.session = RdmaSession(self.host, RdmaSettings(state_dir=str(self.state)))
+        self.session = RdmaSession(
+            self.host, RdmaSettings(), SessionContext(state_dir=str(self.state))
+        )
 
     def look(self) -> dict[str, VendorDevice]:
         return {item.key: item for item in self.session.discover().devices}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.recording.tree import EntryKind, ErrorEntry, LinkEntry, TreeEntry, TreeFiles
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.inventory import Inventory
-from agent.snapshot.vendor import VendorSettings
+from agent.snapshot.settings import VendorSettings
 from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.captures import SHARED, capture, needs_shared
 from tests.unit.rdma import made

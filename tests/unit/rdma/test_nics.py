@@ -11,7 +11,7 @@ from plugins.vendors.rdma.discovery.nics import (
     virtual_functions,
     without_device,
 )
-from plugins.vendors.rdma.settings import PoolRule, decode_rdma_settings
+from plugins.vendors.rdma.settings import PoolRule, RdmaSettings
 from plugins.vendors.rdma.sysfs.classes import (
     ClassKind,
     DeviceOrigin,
@@ -23,6 +23,7 @@ from plugins.vendors.rdma.sysfs.classes import (
 from plugins.vendors.rdma.sysfs.functions import PCI, RdmaScan, read_function, read_scan
 from plugins.vendors.rdma.sysfs.pod_cgroups import pod_limits
 from tests.unit.rdma import made
+from tests.vendors import section
 
 PF = "0000:18:00.0"
 
@@ -194,7 +195,7 @@ def test_pools_make_groups_in_their_order_and_the_rest_comes_last() -> None:
         {"pf": "mlx5_7", "labels": {"pool": "never"}},
         {"pf": PF, "driver": "other"},
     ]
-    groups = virtuals(VFS, decode_rdma_settings({"vf_pools": rules}).vf_pools).groups
+    groups = virtuals(VFS, section(RdmaSettings, {"vf_pools": rules}).pool_rules).groups
     assert [(dict(group.labels), [vf.bus_id for vf in group.vfs]) for group in groups] == [
         ({"pool": "b"}, ["0000:18:01.3"]),
         ({"pool": "a"}, ["0000:18:00.3"]),

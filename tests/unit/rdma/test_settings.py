@@ -1,34 +1,40 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import BadConfig
-from plugins.vendors.rdma.settings import DevicePattern, RdmaSettings, decode_rdma_settings
+from plugins.vendors.rdma.settings import DevicePattern, RdmaSettings
+from plugins.vendors.rdma.vendor import RdmaVendor
+from tests.vendors import checked_settings
 
 ADDRESS, ROOT, NAME = "0000:18:00.0", "pci0000:17", "mlx5_0"
 
 
+def decoded(data: Mapping[str, object]) -> RdmaSettings:
+    return checked_settings(RdmaVendor.description, RdmaSettings, data)
+
+
 def test_no_settings_are_the_defaults() -> None:
-    assert decode_rdma_settings({}) == RdmaSettings()
+    assert decoded({}) == RdmaSettings()
 
 
 def test_everything_that_can_be_set() -> None:
-    settings = decode_rdma_settings(
+    settings = decoded(
         {
             "soft": True,
-            "replay": False,
             "port_policy": "all",
             "expected_ports": [{"match": "18:00.0", "ports": [2, 1]}],
             "vf_pools": [{"pf": "mlx5_*", "vfs": "0-2", "labels": {"pool": "fast"}}],
             "labels": [{"match": "pci0000:17", "labels": {"rail": "0"}}],
             "roles": [{"match": "0000:10-1f", "role": "storage"}],
-            "state_dir": "/var/lib/xpu-agent",
         }
     )
     assert settings.expected_ports_of(ADDRESS, ROOT, NAME) == (1, 2)
-    assert settings.vf_pools[0].indices == frozenset((0, 1, 2))
+    assert settings.pool_rules[0].indices == frozenset((0, 1, 2))
     assert settings.labels_of(ADDRESS, ROOT, NAME) == (
         ("rail", "0"),
         ("xpu-agent.io/role", "storage"),
@@ -38,9 +44,7 @@ def test_everything_that_can_be_set() -> None:
 
 def test_of_two_labels_with_one_name_the_first_wins() -> None:
     rules = [{"match": "*", "labels": {"a": text}} for text in ("first", "second")]
-    assert decode_rdma_settings({"labels": rules}).labels_of(ADDRESS, ROOT, NAME) == (
-        ("a", "first"),
-    )
+    assert decoded({"labels": rules}).labels_of(ADDRESS, ROOT, NAME) == (("a", "first"),)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,6 @@ def test_what_a_match_fits(
     [
         ({"sofd": True}, "sofd"),
         ({"soft": 1}, "discovery.rdma.soft"),
-        ({"replay": "yes"}, "discovery.rdma.replay"),
         ({"port_policy": "some"}, "discovery.rdma.port_policy"),
         ({"expected_ports": {"match": "*"}}, "discovery.rdma.expected_ports"),
         ({"expected_ports": [{"match": "*", "ports": [0]}]}, "expected_ports[0].ports"),
@@ -80,21 +83,20 @@ def test_what_a_match_fits(
         ({"labels": [{"match": "*"}]}, "labels[0].labels"),
         ({"labels": [{"match": "no/such:thing", "labels": {}}]}, "labels[0].match"),
         ({"labels": [{"labels": {}}]}, "labels[0].match"),
-        ({"labels": ["x"]}, "labels[0]"),
+        ({"labels": ["x"]}, "discovery.rdma.labels"),
         ({"labels": [{"match": "*", "label": {}}]}, "labels[0]"),
         ({"roles": [{"match": "*", "role": "both"}]}, "roles[0].role"),
         ({"vf_pools": [{"pf": "*", "vfs": "3-1"}]}, "vf_pools[0].vfs"),
         ({"vf_pools": [{"pf": "*", "driver": 3}]}, "vf_pools[0].driver"),
         ({"vf_pools": [{}]}, "vf_pools[0].pf"),
         ({"vf_pools": [{"pf": "*"}] * 300}, "discovery.rdma.vf_pools"),
-        ({"state_dir": 3}, "discovery.rdma.state_dir"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_the_name_of_its_key(
     data: dict[str, object], key: str
 ) -> None:
     with pytest.raises(BadConfig) as refused:
-        decode_rdma_settings(data)
+        decoded(data)
     assert key in str(refused.value)
 
 
@@ -113,7 +115,7 @@ _VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from(list(RdmaSettings.__struct_fields__)), _VALUES))
 def test_no_settings_raise_anything_else(data: dict[str, object]) -> None:
     try:
-        settings = decode_rdma_settings(data)
+        settings = decoded(data)
     except BadConfig:
         return
     settings.labels_of(ADDRESS, ROOT, NAME)

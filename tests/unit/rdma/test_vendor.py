@@ -10,14 +10,13 @@ from agent.recording.host_source import HostSource
 from agent.recording.tree import DeviceNodeEntry as NodeEntry
 from agent.recording.tree import LinkEntry, TreeEntry
 from agent.snapshot.device import DeviceNode, HealthState, VendorDevice
-from agent.snapshot.vendor import VendorSettings
 from agent.workers.selection import session_context
 from plugins.vendors.rdma.session import RdmaSession
-from plugins.vendors.rdma.settings import RdmaSection, RdmaSettings
+from plugins.vendors.rdma.settings import RdmaSettings
 from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.captures import capture, needs_shared
 from tests.unit.rdma import made
-from tests.vendors import decode, open_session
+from tests.vendors import checked_settings, decode, open_session
 
 PF = "0000:18:00.0"
 CLASS = "/sys/class/infiniband"
@@ -111,10 +110,10 @@ def test_functions_whose_module_is_not_loaded_are_listed_with_the_reason() -> No
 @pytest.mark.parametrize(("name", "keys"), [("qemu", 4), ("40intel64", 1), ("16em64t", 0)])
 def test_what_is_sighted_is_what_is_found(name: str, keys: int) -> None:
     vendor = RdmaVendor()
-    seen = {item.key for item in vendor.detect(capture(name), VendorSettings()) if item.bus_id}
+    seen = {item.key for item in vendor.detect(capture(name), RdmaSettings()) if item.bus_id}
     found = open_session(vendor, capture(name), {"replay": True}).discover().devices
     assert seen == {item.key for item in found if item.bus_id}
-    assert len(vendor.detect(capture(name), VendorSettings())) == keys
+    assert len(vendor.detect(capture(name), RdmaSettings())) == keys
 
 
 @pytest.mark.skipif(
@@ -124,13 +123,13 @@ def test_what_is_sighted_is_what_is_found(name: str, keys: int) -> None:
     reason="this machine has RDMA devices",
 )
 def test_nothing_is_sighted_on_a_machine_without_rdma() -> None:
-    assert RdmaVendor().detect(LiveHostFiles("/"), VendorSettings()) == ()
+    assert RdmaVendor().detect(LiveHostFiles("/"), RdmaSettings()) == ()
     assert open_session(RdmaVendor(), LiveHostFiles("/"), {}).discover().devices == ()
 
 
-def test_a_wrong_setting_does_not_open() -> None:
+def test_a_wrong_setting_is_refused() -> None:
     with pytest.raises(BadConfig):
-        open_session(RdmaVendor(), made.tree({}), {"port_policy": "some"})
+        checked_settings(RdmaVendor.description, RdmaSettings, {"port_policy": "some"})
 
 
 def test_a_recorded_host_has_no_events() -> None:
@@ -227,7 +226,7 @@ def test_a_device_without_uverbs_is_out_of_service() -> None:
 def test_a_recorded_host_keeps_nothing(tmp_path: Path) -> None:
     recorded = HostSource(files=made.tree(made.nic(PF, "mlx5_0")), source="made", spec="made")
     context = session_context(decode({"node": {"state_dir": str(tmp_path / "state")}}), recorded)
-    RdmaVendor().open(recorded.files, RdmaSection(), context).discover()
+    RdmaVendor().open(recorded.files, RdmaSettings(), context).discover()
     assert not (tmp_path / "state").exists()
 
 

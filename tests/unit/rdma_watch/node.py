@@ -7,6 +7,7 @@ from pathlib import Path
 from agent.clock import ManualClock
 from agent.host.files import LiveHostFiles
 from agent.snapshot.inventory import DeviceEvent, DeviceSample
+from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext
 from plugins.vendors.rdma.session import RdmaSession
 from plugins.vendors.rdma.settings import RdmaSettings
 from tests.unit.rdma import made
@@ -18,11 +19,19 @@ PORT = f"{made.place(PF)}/infiniband/mlx5_0/ports/1"
 class Node:
     """A machine on disk, a session that watches it, and a clock that a test moves."""
 
-    def __init__(self, folder: Path, entries: made.Entries, settings: RdmaSettings) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        entries: made.Entries,
+        settings: RdmaSettings,
+        context: SessionContext = LIVE_CONTEXT,
+    ) -> None:
         self.folder = folder
         self.clock = ManualClock()
         self.host: LiveHostFiles = made.disk(folder, entries)
-        self.session = RdmaSession(self.host, settings, self.clock.monotonic, self.clock.wall)
+        self.session = RdmaSession(
+            self.host, settings, context, self.clock.monotonic, self.clock.wall
+        )
 
     def change(self, entries: made.Entries) -> None:
         made.disk(self.folder, entries)

@@ -9,15 +9,17 @@ import pytest
 
 from agent.errors import BadConfig
 from agent.snapshot.device import HealthState
-from plugins.vendors.rdma.settings import RdmaSettings, decode_rdma_settings
+from plugins.vendors.rdma.settings import RdmaSettings
+from plugins.vendors.rdma.vendor import RdmaVendor
 from tests.unit.rdma import made
 from tests.unit.rdma_watch.node import PF, PORT, Node, state
+from tests.vendors import checked_settings
 
 
 def machine(folder: Path, settings: RdmaSettings | None = None, **files: str) -> Node:
     entries = made.nic(PF, "mlx5_0")
     entries |= {f"{made.place(PF)}/{name}": f"{text}\n".encode() for name, text in files.items()}
-    node = Node(folder, entries, settings or RdmaSettings(replay=False))
+    node = Node(folder, entries, settings or RdmaSettings())
     node.session.discover()
     return node
 
@@ -89,7 +91,8 @@ def test_thresholds_of_errors_are_settings(tmp_path: Path) -> None:
         {"counter": "port_rcv_errors", "limit": 1},
         {"counter": "link_error_recovery", "limit": 0},
     ]
-    settings = decode_rdma_settings({"error_limits": limits, "counters_interval_s": 1})
+    data = {"error_limits": limits, "counters_interval_s": 1}
+    settings = checked_settings(RdmaVendor.description, RdmaSettings, data)
     files = {
         f"infiniband/mlx5_0/ports/1/counters/{name}": "0"
         for name in ("port_rcv_errors", "link_error_recovery", "symbol_error")
@@ -119,7 +122,7 @@ def test_a_threshold_that_is_none_is_refused_by_its_key(
     settings: dict[str, object], key: str
 ) -> None:
     with pytest.raises(BadConfig) as refused:
-        decode_rdma_settings(settings)
+        checked_settings(RdmaVendor.description, RdmaSettings, settings)
     assert f"discovery.rdma.{key}" in str(refused.value)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.snapshot.device import HealthState
+from agent.snapshot.vendor import SessionContext
 from plugins.vendors.rdma.health.kernel_log import (
     CLEAN_S,
     FIRMWARE,
@@ -230,7 +231,7 @@ def test_a_log_that_is_refused_is_told_once_and_stops_nothing(tmp_path: Path) ->
     assert [problem.reason for problem in found.problems] == ["KernelLogUnread"]
     assert found.devices[0].health.state is HealthState.HEALTHY
     assert PORT
-    recorded = Node(tmp_path, {}, RdmaSettings(replay=True))
+    recorded = Node(tmp_path, {}, RdmaSettings(), SessionContext(is_replay=True))
     assert recorded.session.discover().problems == ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agent.snapshot.vendor import SessionContext
 from plugins.vendors.rdma.metrics import POD_FAMILIES
 from plugins.vendors.rdma.session import RdmaSession
 from plugins.vendors.rdma.settings import RdmaSettings
@@ -83,7 +84,7 @@ def test_there_is_an_end_to_the_pods_that_are_read() -> None:
 
 def test_they_are_readings_of_the_device_and_of_declared_families() -> None:
     entries = made.nic(PF, "mlx5_0") | pod(SYSTEMD, "mlx5_0 hca_handle=2 hca_object=7\n")
-    session = RdmaSession(made.tree(entries), RdmaSettings(replay=True))
+    session = RdmaSession(made.tree(entries), RdmaSettings(), SessionContext(is_replay=True))
     session.discover()
     (sample,) = session.sample()
     names = {family.name for family in POD_FAMILIES}

@@ -25,7 +25,7 @@ class Site:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.now = DiagnosisTime(wall_s=1000.0, boot_id="a")
-        self.folder = str(folder) if folder else None
+        self.folder = str(folder) if folder else ""
         self.diagnosis = self.opened()
 
     def opened(self) -> Diagnosis:

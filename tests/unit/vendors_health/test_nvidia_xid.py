@@ -9,10 +9,9 @@ from plugins.vendors.nvidia.health.xid import (
     CLASSES,
     XidClass,
     XidRules,
-    read_xid_rules,
     xid_message,
 )
-from plugins.vendors.nvidia.settings import NvidiaSettings, XidSettings
+from plugins.vendors.nvidia.settings import NvidiaSettings, read_xid_rules
 from tests.vendors import section
 
 A, W, R, B, N, INQUIRE, F = XidClass
@@ -49,7 +48,6 @@ def test_the_catalogue_holds_every_number_once_and_none_beyond_the_drivers_heade
     [
         ({"xids": {"ignore": ["79"], "fatal": [13]}}, {}, {79: A, 13: F, 48: R}),
         ({"xids": {"fatal": ["48"]}}, {}, {48: R}),
-        ({"xids": XidSettings(ignore=("119",))}, {}, {119: A}),
         ({}, {"DP_DISABLE_HEALTHCHECKS": "79, 48,nonsense"}, {79: A, 48: A, 119: R}),
         ({}, {"DP_DISABLE_HEALTHCHECKS": "all"}, {79: A, 48: A}),
         ({}, {"DP_DISABLE_HEALTHCHECKS": "xids", "DP_ENABLE_HEALTHCHECKS": "13"}, {48: A, 13: F}),
@@ -63,7 +61,7 @@ def test_the_catalogue_holds_every_number_once_and_none_beyond_the_drivers_heade
 def test_settings_move_numbers_and_variables_are_their_defaults(
     settings: dict[str, object], environment: dict[str, str], expected: dict[int, XidClass]
 ) -> None:
-    found = read_xid_rules(settings, environment)
+    found = read_xid_rules(section(NvidiaSettings, settings), environment)
     assert {number: found.class_of(number) for number in expected} == expected
 
 
@@ -98,5 +96,5 @@ def test_any_number_under_any_environment_has_a_class_and_a_message(
     number: int, disabled: str, enabled: str
 ) -> None:
     environment = {"DP_DISABLE_HEALTHCHECKS": disabled, "DP_ENABLE_HEALTHCHECKS": enabled}
-    assert read_xid_rules({}, environment).class_of(number) in XidClass
+    assert read_xid_rules(NvidiaSettings(), environment).class_of(number) in XidClass
     assert str(number) in xid_message(number)

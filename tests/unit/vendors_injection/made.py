@@ -9,6 +9,8 @@ from agent.snapshot.container import ContainerSpec
 from agent.snapshot.device import DeviceKind, DeviceNode, DevicePartition, VendorDevice
 from agent.snapshot.edits import ContainerEdits
 from agent.snapshot.host_devices import HostDevices
+from plugins.vendors.nvidia.settings import NvidiaSettings
+from tests.vendors import section
 
 UUIDS = tuple(f"GPU-00000000-0000-4000-8000-{i:012d}" for i in range(20))
 MAJORS = (("nvidia", 195), ("nvidia-uvm", 511), ("nvidia-caps", 236))
@@ -82,7 +84,7 @@ def nvidia_host(
         nodes=tuple(item for item in found if item.path not in gone),
         majors=MAJORS,
         paths=frozenset(paths),
-        settings=settings or {},
+        settings=section(NvidiaSettings, settings or {}),
         **changes,  # type: ignore[arg-type]  # fields of the struct
     )
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +8,7 @@ from agent.snapshot.device import DeviceKind, DevicePartition, VendorDevice
 from agent.snapshot.edits import NO_EDITS
 from agent.snapshot.host_devices import CdiDevice, CdiSpec, HostDevices
 from plugins.vendors.ascend.injection import SOURCES, edits
+from plugins.vendors.ascend.settings import AscendSettings
 from tests.unit.vendors_injection.made import POD, env, granted, names_of, nodes, reasons
 
 MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc", "dvpp_cmdlist")
@@ -87,19 +86,19 @@ def test_the_drivers_folders_come_before_the_containers_own(
 
 
 @pytest.mark.parametrize(
-    ("settings", "default", "variable", "told"),
+    ("policy", "default", "variable", "told"),
     [
-        pytest.param({"ungranted": "void"}, "ascend", "void", True, id="49"),
-        ({}, "ascend", None, True),
-        ({"ungranted": "off"}, "ascend", None, False),
-        ({"ungranted": "void"}, "runc", None, False),
+        pytest.param("void", "ascend", "void", True, id="49"),
+        ("warn", "ascend", None, True),
+        ("off", "ascend", None, False),
+        ("void", "runc", None, False),
     ],
 )
 def test_an_image_that_asks_for_chips_without_a_grant_gets_none(
-    settings: Mapping[str, object], default: str, variable: str | None, told: bool
+    policy: str, default: str, variable: str | None, told: bool
 ) -> None:
-    pod = replace(POD, env=(("ASCEND_VISIBLE_DEVICES", "0"),))
-    found = edits(CHIPS, DeviceAllocation(), pod, host(settings=settings, default_handler=default))
+    pod = replace(POD, env=(("ASCEND_VISIBLE_DEVICES", "0"),), unallocated_policy=policy)
+    found = edits(CHIPS, DeviceAllocation(), pod, host(default_handler=default))
     assert env(found).get("ASCEND_VISIBLE_DEVICES") == variable
     assert bool(reasons(found)) is told
 
@@ -203,7 +202,7 @@ def test_the_nodes_own_list_of_mounts_replaces_ours() -> None:
 
 def test_cdi_names_are_the_makers_or_ours_and_never_of_a_vnpu() -> None:
     spec = CdiSpec(path="/etc/cdi/a", kind="ascend.com/npu", devices=(CdiDevice(name="1"),))
-    on = host(cdi=(spec,), cdi_enabled=True, settings={"injection": "cdi"})
+    on = host(cdi=(spec,), cdi_enabled=True, settings=AscendSettings(injection="cdi"))
     assert edits(CHIPS, granted("die-1"), POD, on).cdi == ("ascend.com/npu=1",)
     with pytest.raises(AllocationRefused, match="CDINameMissing"):
         edits(CHIPS, granted("die-2"), POD, on)

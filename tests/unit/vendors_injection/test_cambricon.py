@@ -8,6 +8,7 @@ from agent.snapshot.device import DeviceKind, DevicePartition, VendorDevice
 from agent.snapshot.edits import NO_EDITS, ContainerEdits
 from agent.snapshot.host_devices import CdiDevice, CdiSpec, HostDevices
 from plugins.vendors.cambricon.injection import edits
+from plugins.vendors.cambricon.settings import CambriconSettings
 from tests.unit.vendors_injection.made import POD, env, granted, node, nodes, reasons
 
 RUNTIME = replace(POD, runtime_handler="cambricon")
@@ -107,7 +108,7 @@ def test_the_makers_tool_is_mounted_where_it_is() -> None:
 
 def test_cdi_names_are_of_whole_cards() -> None:
     spec = CdiSpec(path="/etc/cdi/c", kind="cambricon.com/mlu", devices=(CdiDevice(name="mlu-0"),))
-    on = host(cdi=(spec,), cdi_enabled=True, settings={"injection": "cdi"})
+    on = host(cdi=(spec,), cdi_enabled=True, settings=CambriconSettings(injection="cdi"))
     assert edits((mlu(0),), granted("MLU-0"), POD, on).cdi == ("cambricon.com/mlu=mlu-0",)
     with pytest.raises(AllocationRefused, match="CDINameMissing"):
         edits((mlu(1),), granted("MLU-1"), POD, on)

@@ -7,7 +7,7 @@ cards, and nothing that reaches a driver, a runtime or a container may use the p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -29,6 +29,7 @@ from agent.snapshot.part import SnapshotPart
 from agent.snapshot.vendor import injecting_vendors
 from agent.workers.load import load_vendors
 from plugins.vendors.ascend.kubelet import kubelet_units
+from plugins.vendors.nvidia.settings import NvidiaSettings
 
 VENDORS = load_vendors()
 
@@ -182,7 +183,7 @@ def test_each_granted_device_is_named_to_its_runtime_as_its_driver_does(devices:
         own = granted.nodes[0].path.removeprefix(maker.node)
         value = granted.uuid if maker.plugin == "nvidia" else own
         assert dict(edits.env)[maker.variable] == value
-        settings: Mapping[str, object] = {"upstream_compatible": True}
+        settings = NvidiaSettings(upstream_compatible=True)
         edits = edits_of(
             granted, devices, host_of(devices, settings=settings), handler=maker.handler
         )
@@ -193,10 +194,12 @@ def test_each_granted_device_is_named_to_its_runtime_as_its_driver_does(devices:
 @given(HOSTS)
 def test_each_granted_device_has_the_cdi_name_whose_nodes_are_its_own(devices: Devices) -> None:
     specs = specs_of(devices)
-    host = host_of(devices, cdi=specs, cdi_enabled=True, settings={"injection": "cdi"})
+    host = host_of(devices, cdi=specs, cdi_enabled=True)
     nodes = {f"{spec.kind}={one.name}": one.nodes for spec in specs for one in spec.devices}
     for granted in devices:
-        (name,) = edits_of(granted, devices, host).cdi
+        own = VENDORS[BY_VENDOR[granted.vendor].plugin].description.settings()
+        chosen = replace(host, settings=own.with_injection("cdi"))
+        (name,) = edits_of(granted, devices, chosen).cdi
         assert nodes[name] == tuple(node.path for node in granted.nodes)
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.errors import BadConfig
 from agent.snapshot.allocation import AllocatedDevice, AllocationRefused, DeviceAllocation
 from agent.snapshot.container import ContainerSpec
 from agent.snapshot.device import DeviceKind, VendorDevice
@@ -210,15 +209,10 @@ def test_a_container_that_helps_itself_is_told_of_or_gets_nothing(
     wanted: str, pod: dict[str, object], variable: str | None, told: bool
 ) -> None:
     asks = replace(POD, runtime_handler="nvidia", env=(("NVIDIA_VISIBLE_DEVICES", "all"),))
-    host = nvidia_host(settings={"ungranted": wanted})
-    found = edits(CARDS, DeviceAllocation(), replace(asks, **pod), host)
+    container = replace(asks, unallocated_policy=wanted, **pod)
+    found = edits(CARDS, DeviceAllocation(), container, nvidia_host())
     assert env(found).get("NVIDIA_VISIBLE_DEVICES") == variable
     assert reasons(found) == (["UngrantedDevices"] if told else [])
-
-
-def test_a_setting_that_is_no_choice_is_named() -> None:
-    with pytest.raises(BadConfig, match=r"nvidia: .*injection"):
-        edits(CARDS, granted(UUIDS[0]), POD, nvidia_host(settings={"injection": "magic"}))
 
 
 @pytest.mark.parametrize("uuid", ["GPU-a,all", "all", "none", "0", "GPU a", "../GPU-a", "GPU-ä"])

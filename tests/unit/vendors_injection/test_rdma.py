@@ -10,7 +10,9 @@ from agent.snapshot.device import DeviceKind, DevicePort, VendorDevice
 from agent.snapshot.edits import NO_EDITS
 from agent.snapshot.host_devices import HostDevices, RdmaFunction
 from plugins.vendors.rdma.injection import edits
+from plugins.vendors.rdma.settings import RdmaSettings
 from tests.unit.vendors_injection.made import POD, env, granted, names_of, node, reasons
+from tests.vendors import section
 
 PF, VF = "0000:18:00.0", "0000:18:00.2"
 MANAGER = node("/dev/infiniband/rdma_cm", 10, 123)
@@ -34,7 +36,11 @@ def nic(address: str = PF, **changes: object) -> VendorDevice:
 
 
 def host(*functions: RdmaFunction, manager: bool = True, **settings: object) -> HostDevices:
-    return HostDevices(nodes=(MANAGER,) if manager else (), functions=functions, settings=settings)
+    return HostDevices(
+        nodes=(MANAGER,) if manager else (),
+        functions=functions,
+        settings=section(RdmaSettings, settings),
+    )
 
 
 def vfs(*addresses: str) -> DeviceAllocation:

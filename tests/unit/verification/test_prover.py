@@ -36,6 +36,7 @@ from agent.verification.inspector import UNITS_LOADED
 from agent.verification.schedule import IsExempt, exempt_none
 from agent.verification.verifier import ALLOCATION_LATE, Verifier
 from agent.wire_formats.device_allocated import ANNOTATION
+from plugins.vendors.nvidia.settings import NvidiaSettings
 from tests import factory
 from tests.cgroups import CgroupHost
 from tests.unit.verification.test_watching import BOX, HELD, ID, POD, snapshot
@@ -187,7 +188,7 @@ def test_who_has_a_card_is_told_by_what_was_granted_of_it() -> None:
 def test_what_came_by_the_kubelet_is_compared_with_what_the_setting_of_its_way_brings(
     tmp_path: Path,
 ) -> None:
-    host = HostDevices(default_handler="nvidia", settings={"ungranted": "off"})
+    host = HostDevices(default_handler="nvidia", settings=NvidiaSettings())
     means = SnapshotPart(HostDevicesView(vendors={"nvidia": host}))
     asks = (ResourceRequest(container="worker-0", resource="nvidia.com/gpu", count=1),)
     now = snapshot(missed={ID: "Late"}, pods=SnapshotPart((replace(POD, asks=asks),)), means=means)
@@ -195,7 +196,7 @@ def test_what_came_by_the_kubelet_is_compared_with_what_the_setting_of_its_way_b
     class Takes(Gives):
         def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
             vendor = snapshot.means.value.vendors["nvidia"]
-            injection = str(vendor.settings.get("injection"))
+            injection = vendor.settings_as(NvidiaSettings).injection
             takes = snapshot.runtime.value.takes_cdi
             self.ways.append((vendor.default_handler, injection, takes))
             return super().adjust(request, snapshot)
@@ -207,7 +208,7 @@ def test_what_came_by_the_kubelet_is_compared_with_what_the_setting_of_its_way_b
         hook = Takes(Adjustment(edits=ENV))
         Verifier(host_of_files.files, hook, ManualClock(), injection=injection).run_once(now)
     assert Takes.ways == [
-        ("nvidia", "None", False),
+        ("nvidia", "auto", False),
         ("", "nodes", False),
         ("nvidia", "env", False),
         ("", "cdi", True),

@@ -17,8 +17,8 @@ from agent.snapshot.device import DeviceKind, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory
 from agent.snapshot.node import VendorState
-from agent.snapshot.settings import SettingRule
-from agent.snapshot.vendor import SessionContext, VendorDescription, VendorSettings
+from agent.snapshot.settings import SettingRule, VendorSettings
+from agent.snapshot.vendor import SessionContext, VendorDescription
 from agent.workers.client import VendorClient
 from agent.workers.in_process_worker import InProcessWorker
 from agent.workers.lifecycle import EventCallback, RestartPolicy, Worker, WorkerTiming

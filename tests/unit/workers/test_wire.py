@@ -23,7 +23,8 @@ from agent.snapshot.inventory import (
     MetricValue,
     ProcessSample,
 )
-from agent.snapshot.vendor import SessionContext, VendorSettings
+from agent.snapshot.settings import VendorSettings
+from agent.snapshot.vendor import SessionContext
 from agent.workers import protocol
 
 

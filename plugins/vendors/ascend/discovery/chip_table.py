@@ -19,7 +19,6 @@ from plugins.vendors.ascend.library.dcmi import Dcmi
 from plugins.vendors.ascend.library.state import LINKS, can_read_links, link_type
 
 FILE_NAME = "ascend-devices.json"
-FORGET_AFTER_S = 86_400.0
 MISSING_POLLS = 3  # rolls in a row without an answer, after which a chip is lost
 
 
@@ -27,11 +26,11 @@ class ChipTable:
     """What is known of every chip, by key. One thread changes it."""
 
     def __init__(
-        self, host: HostFiles, settings: Mapping[str, object], clock: Callable[[], float]
+        self, host: HostFiles, state_dir: str, forget_after_s: float, clock: Callable[[], float]
     ) -> None:
         self._host = host
         self._clock = clock
-        self._file = JsonStateFile(settings.get("state_dir"), FILE_NAME, tuple[VendorDevice, ...])
+        self._file = JsonStateFile(state_dir, FILE_NAME, tuple[VendorDevice, ...])
         stored = self._file.load() or ()
         # a file of an earlier version has the driver's number as `minor` only
         self.remembered: dict[str, VendorDevice] = {
@@ -41,8 +40,7 @@ class ChipTable:
         self._told: dict[frozenset[str], str] = {}
         self._asked: frozenset[str] = frozenset()
         self._heard = False  # of any link
-        forget = settings.get("forget_after_s")
-        self._forget_s = float(forget) if isinstance(forget, int | float) else FORGET_AFTER_S
+        self._forget_s = forget_after_s
 
     @property
     def problem(self) -> Problem | None:

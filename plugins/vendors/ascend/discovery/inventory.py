@@ -32,9 +32,9 @@ SUPER_POD = "xpu-agent.io/super-pod"
 UNHEALTHY_PORTS = "xpu-agent.io/npu-network-unhealthy"
 
 
-def load_fault_codes(path: object) -> tuple[CodeTable, Problem | None]:
+def load_fault_codes(path: str) -> tuple[CodeTable, Problem | None]:
     """Return the table of faults: the file's if one is set and can be read, else the maker's."""
-    if not isinstance(path, str) or not path:
+    if not path:
         return maker_table(), None
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - a worker needs no pathlib

@@ -187,11 +187,11 @@ class NpuSmi:
 
     def __init__(
         self,
-        settings: Mapping[str, object],
+        driver_root: str,
         run: RunCommand | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._root = str(settings.get("driver_root") or "/").rstrip("/")
+        self._root = driver_root.rstrip("/")
         self._run = run or run_command
         self._clock = clock
         self._last: tuple[float, NpuSmiAnswer] | None = None

@@ -17,7 +17,7 @@ MAX_CHIPS = 256
 class FaultStore:
     """Histories by chip id. Events come on a thread of their own; each call is quick."""
 
-    def __init__(self, folder: object) -> None:
+    def __init__(self, folder: str) -> None:
         self._file = JsonStateFile(folder, FILE_NAME, dict[str, FaultHistory])
         self._chips: dict[str, FaultHistory] = self._file.load() or {}
         self._severities: dict[str, dict[int, int]] = {}

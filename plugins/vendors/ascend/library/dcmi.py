@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from agent.errors import AgentError, LibraryReplaced
 from agent.host.files import read_text
@@ -13,6 +13,7 @@ from agent.snapshot.host_files import HostFiles
 from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
 from plugins.shared.library_file import LibraryFile, LibraryUnavailable, find_library
 from plugins.vendors.ascend.library import codes
+from plugins.vendors.ascend.settings import AscendSettings
 
 CHIP_INFO = ("dcmi_get_device_chip_info_v2", "dcmi_get_device_chip_info")  # either will do
 
@@ -69,9 +70,15 @@ _DRIVER = "/usr/local/Ascend/driver/lib64"
 FOLDERS = ("/usr/local/dcmi", _DRIVER, f"{_DRIVER}/driver", f"{_DRIVER}/common")
 
 
-def locate_dcmi(settings: Mapping[str, object]) -> str:
+def locate_dcmi(settings: AscendSettings) -> str:
     """Return the library's path; see `find_library` for what is looked at and what is refused."""
-    return find_library(SONAME, FOLDERS, settings, os.environ.get("LD_LIBRARY_PATH", ""))
+    return find_library(
+        SONAME,
+        FOLDERS,
+        library_path=settings.library_path,
+        driver_root=settings.driver_root,
+        search=os.environ.get("LD_LIBRARY_PATH", ""),
+    )
 
 
 class Dcmi:
@@ -195,7 +202,7 @@ class DcmiLoader:
     def __init__(
         self,
         host: HostFiles,
-        settings: Mapping[str, object],
+        settings: AscendSettings,
         clock: Callable[[], float] = time.monotonic,
         slow: Callable[[str, float], None] | None = None,
     ) -> None:

@@ -34,7 +34,7 @@ class OwnedVnpu(msgspec.Struct, frozen=True, kw_only=True):
 class VnpuOwnershipFile:
     """The lasting list of our vNPUs. Without a folder nothing can be owned, so nothing is made."""
 
-    def __init__(self, folder: object, boot: str) -> None:
+    def __init__(self, folder: str, boot: str) -> None:
         self._file = JsonStateFile(folder, FILE_NAME, tuple[OwnedVnpu, ...])
         self._boot = boot
         stored = self._file.load() or ()

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -172,10 +172,9 @@ class CnmonCard(msgspec.Struct, frozen=True, kw_only=True):
     detail: CnmonDetail
 
 
-def run_cnmon(settings: Mapping[str, object]) -> tuple[CnmonCard, ...]:
+def run_cnmon(driver_root: str) -> tuple[CnmonCard, ...]:
     """Return the cards; none if there is no tool, or it is of no use."""
-    root = str(settings.get("driver_root") or "/").rstrip("/")
-    path = root + TOOL
+    path = driver_root.rstrip("/") + TOOL
     until_s = time.monotonic() + DEADLINE_S
     try:
         if not os.access(path, os.X_OK):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from agent.errors import AgentError, NotSupported
@@ -13,6 +13,7 @@ from plugins.shared.c_structures import StructureTable, decode_c_text
 from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
 from plugins.shared.library_file import LibraryUnavailable, find_library
 from plugins.vendors.cambricon.library import codes
+from plugins.vendors.cambricon.settings import CambriconSettings
 
 _VERSION = "version@0:i32 "
 
@@ -154,9 +155,15 @@ OPTIONAL = (
 )
 
 
-def locate_cndev(settings: Mapping[str, object]) -> str:
+def locate_cndev(settings: CambriconSettings) -> str:
     """Return where the library is; see `plugins.shared.library_file`."""
-    return find_library(SONAME, FOLDERS, settings, os.environ.get("LD_LIBRARY_PATH", ""))
+    return find_library(
+        SONAME,
+        FOLDERS,
+        library_path=settings.library_path,
+        driver_root=settings.driver_root,
+        search=os.environ.get("LD_LIBRARY_PATH", ""),
+    )
 
 
 def card_name(index: int) -> str:

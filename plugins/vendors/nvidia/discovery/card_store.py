@@ -41,7 +41,7 @@ class _CardStoreFile(msgspec.Struct, frozen=True, kw_only=True):
 class CardStore:
     """Cards by UUID. If the file cannot be used, `problem` says why and the store is empty."""
 
-    def __init__(self, folder: object, boot_id: str) -> None:
+    def __init__(self, folder: str, boot_id: str) -> None:
         self._file = JsonStateFile(folder, FILE_NAME, _CardStoreFile)
         self._boot_id = boot_id
         document = self._file.load()

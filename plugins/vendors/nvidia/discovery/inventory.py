@@ -47,6 +47,7 @@ from plugins.vendors.nvidia.discovery.sysfs import NvidiaHardware
 from plugins.vendors.nvidia.kubelet import has_mig_enabled
 from plugins.vendors.nvidia.library.nvml import Nvml
 from plugins.vendors.nvidia.mig import instances as mig_instances
+from plugins.vendors.nvidia.settings import NvidiaSettings
 
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
 MAX_CUDA = 999_999  # 999.99
@@ -100,7 +101,7 @@ def build_inventory(
     part: DiscoveryPart,
     hardware: NvidiaHardware,
     system: DriverFacts,
-    settings: Mapping[str, object],
+    settings: NvidiaSettings,
     fabrics: FabricStateTracker,
 ) -> Inventory:
     """Build the inventory after a part of a discovery; sets `lasting_health` in `node_cards`."""
@@ -160,7 +161,7 @@ def build_inventory(
         facts=tuple((key, value) for key, value in facts if value),
         problems=tuple(problems),
         groups=grouping.groups,
-        group_policy=str(settings.get("partition_policy") or "Prefer") if grouping.groups else None,
+        group_policy=settings.partition_policy if grouping.groups else None,
         subjects=_subjects(devices, hardware, part),
         partial=bool(part.pending),
     )
@@ -201,7 +202,7 @@ def _unified(card: VendorDevice) -> bool:
 def _check_fabrics(
     discovered: Mapping[str, DiscoveredCard],
     hardware: NvidiaHardware,
-    settings: Mapping[str, object],
+    settings: NvidiaSettings,
     fabrics: FabricStateTracker,
 ) -> list[Problem]:
     """Set each card's condition `FabricReady`, and its health if the node needs the fabric."""
@@ -210,7 +211,7 @@ def _check_fabrics(
     }
     is_down = is_manager_down(whole_card_links, hardware.switches)
     models = tuple(k.device.model or "" for k in discovered.values())
-    must = must_fabric_be_ready(settings.get("fabric_must_be_ready"), hardware.switches, models)
+    must = must_fabric_be_ready(settings.fabric_must_be_ready, hardware.switches, models)
     fabrics.retain(set(discovered))
     for key, card in discovered.items():
         is_manager_down_for_card = is_down and key in whole_card_links and bool(card.links.ends)
@@ -255,7 +256,7 @@ def _grouping(
     devices: Sequence[VendorDevice],
     links: Sequence[DeviceLink],
     card_links: Mapping[str, CardLinks],
-    settings: Mapping[str, object],
+    settings: NvidiaSettings,
 ) -> DeviceGrouping:
     """Return the partition table of the cards that have a unique minor."""
     candidates = distinct_modules([d for d in devices if d.managed and d.minor is not None])
@@ -271,8 +272,8 @@ def _grouping(
         if card.minor is not None and minors.count(card.minor) == 1
     ]
     speeds = [side.link_bytes_per_s for side in card_links.values() if side.link_bytes_per_s]
-    has_bandwidth = settings.get("partition_bandwidth") is True and speeds
-    return partition_groups(cards, links, min(speeds) if has_bandwidth else None)
+    lowest = min(speeds) if speeds and settings.partition_bandwidth else None
+    return partition_groups(cards, links, lowest)
 
 
 def _on_islands(

@@ -108,7 +108,7 @@ def is_manager_down(card_links: Mapping[str, CardLinks], switches: int) -> bool:
     return bool(switches and linked) and is_inactive and not has_fabric
 
 
-def must_fabric_be_ready(setting: object, switches: int, names: tuple[str, ...]) -> bool:
+def must_fabric_be_ready(setting: str, switches: int, names: tuple[str, ...]) -> bool:
     """Return whether a fabric that is not ready takes the cards out of service.
 
     The settings `on` and `off` decide. Otherwise it does on machines that depend on a fabric:

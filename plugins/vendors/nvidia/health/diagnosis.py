@@ -25,7 +25,6 @@ from plugins.vendors.nvidia.health.xid import (
     EVENT_ONLY,
     XidClass,
     XidRules,
-    read_xid_rules,
     xid_message,
 )
 from plugins.vendors.nvidia.health.xid_counter import CountedXid, XidCounter, XidSource
@@ -75,7 +74,7 @@ class XidReport(msgspec.Struct, frozen=True, kw_only=True):
 class Diagnosis:
     """The fault causes of all cards by bus id. Thread-safe; no method waits for a card."""
 
-    def __init__(self, rules: XidRules, now: Callable[[], DiagnosisTime], folder: object) -> None:
+    def __init__(self, rules: XidRules, now: Callable[[], DiagnosisTime], folder: str) -> None:
         """Load the state file in `folder`; without a folder nothing survives the process."""
         self._counter = XidCounter()
         self.read_to = -1  # number of the last kernel log record that any agent process read
@@ -349,20 +348,17 @@ MODULE = "/sys/module/nvidia"
 
 def open_diagnosis(
     host: HostFiles,
-    settings: Mapping[str, object],
-    environment: Mapping[str, str],
+    rules: XidRules,
+    state_dir: str,
     wall: Callable[[], float],
 ) -> Diagnosis:
-    """Return the diagnosis of a host's cards, loaded from its state folder.
-
-    `environment` may hold the variables of NVIDIA's device plug-in.
-    """
+    """Return the diagnosis of a host's cards, loaded from its state folder."""
     boot_id = read_boot_id(host)
 
     def now() -> DiagnosisTime:
         return DiagnosisTime(wall_s=wall(), boot_id=boot_id, module=module_identity(host))
 
-    return Diagnosis(read_xid_rules(settings, environment), now, settings.get("state_dir"))
+    return Diagnosis(rules, now, state_dir)
 
 
 def module_identity(host: HostFiles) -> str:

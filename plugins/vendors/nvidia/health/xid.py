@@ -11,8 +11,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from agent.errors import BadConfig
-
 XID_MEANINGS: dict[int, str] = {
     1: "bad command stream",
     6: "bad command stream",
@@ -197,55 +195,6 @@ class XidRules(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def _upstream(catalogued: XidClass) -> XidClass:
         return catalogued if catalogued in FAILING else XidClass.RESET
-
-
-def read_xid_rules(settings: Mapping[str, object], environment: Mapping[str, str]) -> XidRules:
-    """Read `xids` and `upstream_compatible`; raises `BadConfig`, which names the key.
-
-    Two variables of NVIDIA's device plug-in add to `xids`, which has precedence:
-    DP_DISABLE_HEALTHCHECKS holds `all`, `xids` or numbers; DP_ENABLE_HEALTHCHECKS overrides it.
-    """
-    configured = settings.get("xids")
-    # a mapping in a worker, a struct where the agent checks its settings
-    plain = (
-        msgspec.structs.asdict(configured) if isinstance(configured, msgspec.Struct) else configured
-    )
-    table: Mapping[str, object] = plain if isinstance(plain, Mapping) else {}
-    ignore = _read_numbers(table.get("ignore"), "discovery.nvidia.xids.ignore")
-    fatal = _read_numbers(table.get("fatal"), "discovery.nvidia.xids.fatal")
-    if both := sorted(ignore & fatal):
-        raise BadConfig(f"discovery.nvidia.xids: {both[0]} is in both ignore and fatal")
-    disabled = _split_list(environment.get("DP_DISABLE_HEALTHCHECKS", ""))
-    enabled = _split_list(environment.get("DP_ENABLE_HEALTHCHECKS", ""))
-    enabled_numbers = _parse_numbers(enabled)
-    return XidRules(
-        ignore=ignore | (_parse_numbers(disabled) - enabled_numbers - fatal),
-        fatal=fatal | (enabled_numbers - ignore),
-        is_off=bool({"all", "xids"} & disabled) and not {"all", "xids"} & enabled,
-        is_upstream=settings.get("upstream_compatible") is True,
-    )
-
-
-def _split_list(text: str) -> frozenset[str]:
-    return frozenset(word.strip().lower() for word in text.split(",") if word.strip())
-
-
-def _parse_numbers(words: Iterable[str]) -> frozenset[int]:
-    # the variable is made for another program, so words that are not numbers are no error
-    return frozenset(int(word) for word in words if word.isdecimal() and len(word) < 7)
-
-
-def _read_numbers(value: object, key: str) -> frozenset[int]:
-    if value is None:
-        return frozenset()
-    items = value if isinstance(value, list | tuple) else (value,)
-    numbers = set()
-    for item in items:
-        text = str(item).strip()
-        if not (text.isascii() and text.isdecimal()) or int(text) > MAX_XID:
-            raise BadConfig(f"{key}: {text[:20]!r} is not the number of an Xid")
-        numbers.add(int(text))
-    return frozenset(numbers)
 
 
 def xid_remedy(number: int) -> str:

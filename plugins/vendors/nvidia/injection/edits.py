@@ -8,10 +8,7 @@ What a container gets of NVIDIA cards: CDI names, an environment, or bare device
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
-
-import msgspec
+from collections.abc import Callable, Iterable, Sequence
 
 from agent.snapshot.allocation import (
     AllocationRefused,
@@ -27,7 +24,6 @@ from agent.snapshot.edits import ContainerEdits, ContainerNote, DeviceNodeEdit, 
 from agent.snapshot.host_devices import CdiDevice, CdiSpec, HostDeviceQuery, HostDevices
 from agent.wire_formats.cdi_specs import qualified_names, stale_reason
 from plugins.shared.injection import (
-    decode_policy,
     missing_nodes,
     node_edit,
     unambiguous_id,
@@ -35,6 +31,7 @@ from plugins.shared.injection import (
     withhold_devices,
 )
 from plugins.vendors.nvidia.injection import sharing
+from plugins.vendors.nvidia.settings import NvidiaSettings
 
 FIRST_KINDS = ("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu")
 
@@ -212,20 +209,9 @@ NICS, NICS_ON = "NVIDIA_MOFED", "enabled"  # all RDMA devices of the host, besid
 OLD_IMAGE, NEW_IMAGE = "CUDA_VERSION", "NVIDIA_REQUIRE_CUDA"
 
 
-class NvidiaPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What people decide about injection."""
-
-    injection: Literal["auto", "cdi", "env", "nodes"] = "auto"
-    upstream_compatible: bool = False  # minors in grant order, as koordlet writes them
-    driver_root: str = "/"
-    preload: Literal["env", "file"] = "env"
-    region: bool = True  # let HAMi-core count where the agent can read it
-    ungranted: Literal["off", "warn", "void"] = "warn"
-
-
-def host_query(settings: Mapping[str, object]) -> HostDeviceQuery:
+def host_query(settings: NvidiaSettings) -> HostDeviceQuery:
     """Name the driver's nodes, below its own root too, and HAMi-core's files."""
-    root = decode_policy(settings, NvidiaPolicy, "nvidia").driver_root.rstrip("/")
+    root = settings.driver_root.rstrip("/")
     return HostDeviceQuery(
         nodes=tuple(f"{top}{path}" for top in dict.fromkeys((root, "")) for path in NODE_PATTERNS),
         paths=(sharing.LIBRARY, sharing.PRELOAD_SOURCE),
@@ -243,12 +229,14 @@ def edits(
 
     Raises `GrantRefused` when the container could not use what it was granted.
     """
-    policy = decode_policy(host.settings, NvidiaPolicy, "nvidia")
+    settings = host.settings_as(NvidiaSettings)
     named = match_devices(grant, devices)
     ours = host.effective_handler(container.runtime_handler).startswith("nvidia")
     if not named:
         old = _is_old_image(container)
-        return withhold_devices(container, VISIBLE, policy.ungranted, ours=ours, implied=old)
+        return withhold_devices(
+            container, VISIBLE, container.unallocated_policy, ours=ours, implied=old
+        )
     granted = sort_by_bus_id(named)
     for match in granted:
         cut = dict(match.device.facts).get("unschedulable") == RefusalReason.MIG_ENABLED.value
@@ -256,13 +244,13 @@ def edits(
             raise AllocationRefused(
                 RefusalReason.MIG_ENABLED, f"{match.device.key} was granted whole"
             )
-    parts = [_visible(named, granted, grant, container, host, policy)]
+    parts = [_visible(named, granted, grant, container, host, settings)]
     if container.env_value(NICS) == NICS_ON:
-        parts.append(withhold_devices(container, NICS, policy.ungranted, ours=ours))
+        parts.append(withhold_devices(container, NICS, container.unallocated_policy, ours=ours))
     if sharing.requests_hami(container):
-        preload_file = policy.preload == "file"
+        preload_file = settings.preload == "file"
         limits = sharing.hami_edits(
-            granted, container, host, preload_file=preload_file, region=policy.region
+            granted, container, host, preload_file=preload_file, region=settings.region
         )
         parts.append(limits)
     elif sharing.requests_mps(container):
@@ -276,20 +264,22 @@ def _visible(
     grant: DeviceAllocation,
     container: ContainerSpec,
     host: HostDevices,
-    policy: NvidiaPolicy,
+    settings: NvidiaSettings,
 ) -> ContainerEdits:
     names, why = None, ""
-    if policy.injection == "cdi" or (policy.injection == "auto" and host.cdi_enabled):
+    if settings.injection == "cdi" or (settings.injection == "auto" and host.cdi_enabled):
         names, why = find_cdi_names(granted, host)
     if names is not None:
         channels = tuple(f"{CHANNEL_KIND}={number}" for number in grant.channels)
         return ContainerEdits(cdi=(*names, *channels))
-    if policy.injection == "cdi":
+    if settings.injection == "cdi":
         raise AllocationRefused(RefusalReason.CDI_NAME_MISSING, why)
     handler = host.effective_handler(container.runtime_handler)
-    if policy.injection == "env" or (policy.injection == "auto" and handler.startswith("nvidia")):
-        return _environment(named, granted, grant, container, policy)
-    nodes = node_edits(granted, grant.channels, host, policy.driver_root)
+    if settings.injection == "env" or (
+        settings.injection == "auto" and handler.startswith("nvidia")
+    ):
+        return _environment(named, granted, grant, container, settings)
+    nodes = node_edits(granted, grant.channels, host, settings.driver_root)
     message = "only device nodes are injected: the image must bring the driver's libraries"
     # NVIDIA's runtime would add what the image asks for, such as all cards
     quiet = [(VISIBLE, "void")] if handler.startswith("nvidia") else []
@@ -312,13 +302,13 @@ def _environment(
     granted: Sequence[DeviceMatch],
     grant: DeviceAllocation,
     container: ContainerSpec,
-    policy: NvidiaPolicy,
+    settings: NvidiaSettings,
 ) -> ContainerEdits:
     """Name the cards by UUID: a number would be NVML's index, which is not the minor.
 
     Channels that the container asks for itself and was not granted are taken from its request.
     """
-    if policy.upstream_compatible and all(match.partition is None for match in named):
+    if settings.upstream_compatible and all(match.partition is None for match in named):
         visible = [str(match.vendor_minor) for match in named]
     else:
         visible = [visible_id(match) for match in granted]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-from collections.abc import Mapping
 from types import ModuleType
 
 from agent.errors import DeviceGone, NotSupported
@@ -19,6 +18,7 @@ from plugins.vendors.nvidia.library.codes import (
     error_of,
     reason_of,
 )
+from plugins.vendors.nvidia.settings import NvidiaSettings
 
 SONAME = "libnvidia-ml.so.1"
 
@@ -42,17 +42,16 @@ MAX_HANDLES = 4096
 _BLOCKING_CALLS = frozenset({"nvmlEventSetWait_v2"})  # waits by design, so not in the journal
 
 
-def library_dirs(settings: Mapping[str, object]) -> tuple[str, ...]:
+def library_dirs(settings: NvidiaSettings) -> tuple[str, ...]:
     """Return the directories to search: `library_dirs`, else the usual ones in `driver_root`."""
-    configured = settings.get("library_dirs")
-    if isinstance(configured, list | tuple) and configured:
-        return tuple(str(item) for item in configured)
-    root = str(settings.get("driver_root") or "/")
+    if settings.library_dirs:
+        return settings.library_dirs
+    root = settings.driver_root
     roots = (root,) if root != "/" else DRIVER_ROOTS  # a driver container mounts the second
     return tuple(os.path.join(r, d) for r in roots for d in DIRS)
 
 
-def find_library(settings: Mapping[str, object]) -> str:
+def find_library(settings: NvidiaSettings) -> str:
     """Return the library's absolute path, or its bare name for the search of the loader.
 
     Raises `LibraryUnavailable` if `library_dirs` is set and no directory in it has the library.
@@ -62,7 +61,7 @@ def find_library(settings: Mapping[str, object]) -> str:
         path = os.path.join(directory, SONAME)
         if os.path.isfile(path):
             return path
-    if settings.get("library_dirs"):
+    if settings.library_dirs:
         searched = ", ".join(dirs)
         raise LibraryUnavailable(
             "LibraryMissing", f"{SONAME} is not in {searched}: install the driver"
