@@ -36,7 +36,7 @@ from plugins.vendors.cambricon.smlu.ownership import SmluOwnershipFile
 from plugins.vendors.nvidia.discovery.card_store import CardStore
 from plugins.vendors.nvidia.health.card_state import DiagnosisTime
 from plugins.vendors.nvidia.health.diagnosis import Diagnosis, DiagnosisRecord
-from plugins.vendors.nvidia.health.xid import read_xid_rules
+from plugins.vendors.nvidia.health.xid import XidRules
 from plugins.vendors.rdma.discovery.minors import RdmaStateStore, encode_state
 from tests import factory
 
@@ -120,7 +120,7 @@ def test_slices_of_cards_still_have_their_pods(state: str) -> None:
 
 
 def test_chips_and_their_faults_are_known(state: str) -> None:
-    table = ChipTable(TreeFiles.from_entries({}), {"state_dir": state}, lambda: 0.0)
+    table = ChipTable(TreeFiles.from_entries({}), state, 86_400.0, lambda: 0.0)
     assert table.problem is None
     assert msgspec.json.encode(tuple(table.remembered.values())) == _data(
         "state/ascend-devices.json"
@@ -135,9 +135,7 @@ def test_cards_and_the_causes_of_their_failures_are_known(state: str) -> None:
     assert (cards.problem, cards.is_same_boot) == (None, True)
     stored = _json("state/nvidia-devices.json")["cards"]
     assert json.loads(msgspec.json.encode(cards.cards)) == stored
-    diagnosis = Diagnosis(
-        read_xid_rules({}, {}), lambda: DiagnosisTime(wall_s=NOW.wall_s, boot_id=BOOT), state
-    )
+    diagnosis = Diagnosis(XidRules(), lambda: DiagnosisTime(wall_s=NOW.wall_s, boot_id=BOOT), state)
     assert diagnosis.problems == ()
     assert (diagnosis.read_to, diagnosis.uuid_of(GPU)) == (77, UUID)
     data = _data("state/nvidia-causes.json")
