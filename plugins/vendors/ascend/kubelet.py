@@ -1,4 +1,4 @@
-"""Offers chips and vNPUs to the kubelet, with names and ids of Huawei's device plug-in. Pure."""
+"""Chips and vNPUs as kubelet resources, with names as in Huawei's device plug-in. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agent.snapshot.device import Device, DeviceKind, VendorDevice
 from agent.snapshot.device_plugin import DeviceUnit
 from agent.snapshot.inventory import Problem
 
-# by family of the chip, below huawei.com/
+# resource names below huawei.com/, by chip family
 _RESOURCES = {
     "910A": "Ascend910",
     "910B": "Ascend910",
@@ -25,12 +25,12 @@ _TEMPLATE = re.compile(r"vir(\d{2})(?:_(\d{1,2})c)?(?:_(\d{1,3})g)?(?:_(m|nm|dvp
 
 _DVPP_NAMES = {"m": "dvpp", "nm": "ndvpp"}
 
-# of the vendor's own device plug-in
+# sockets of the vendor's own device plug-in
 SOCKET_PREFIXES: tuple[str, ...] = ("Ascend", "ascend", "davinci", "npu.", "huawei")
 
 
 def serves_device(device: VendorDevice) -> bool:
-    """Return whether the device is a chip of Huawei's."""
+    """Return whether the device is a chip from Huawei."""
     return device.vendor == "huawei" and device.kind is DeviceKind.NPU
 
 
@@ -39,9 +39,9 @@ def kubelet_units(
     settings: msgspec.Struct,  # noqa: ARG001 - no key concerns these chips
     problems: list[Problem],
 ) -> Iterator[tuple[str, DeviceUnit]]:
-    """Yield chips, or the vNPUs of chips that a person cut; not those that the agent made for pods.
+    """Yield chips, and vNPUs that a person created; not the vNPUs that the agent created for pods.
 
-    Huawei's plug-in lists the vNPUs of a chip that is cut, and not the chip.
+    As in Huawei's plug-in, a chip with vNPUs is not listed itself.
     """
     for device in devices:
         info = device.info
@@ -65,7 +65,7 @@ def kubelet_units(
 
 
 def vnpu_resource_kind(template: str) -> str | None:
-    """Return what Huawei's plug-in calls vNPUs of a template: `vir05_1c_16g` is `5c.1cpu.16g`."""
+    """Return a template's name in Huawei's plug-in: `vir05_1c_16g` is `5c.1cpu.16g`."""
     match = _TEMPLATE.fullmatch(template)
     if match is None:
         return None

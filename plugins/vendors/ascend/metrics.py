@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from agent.snapshot.inventory import MetricFamily
 from plugins.shared import metric_families
-
-if TYPE_CHECKING:
-    pass
 
 FAMILIES = (
     metric_families.POWER,

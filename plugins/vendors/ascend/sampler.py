@@ -1,4 +1,4 @@
-"""Samples a chip: one round of calls as typed values and readings."""
+"""Samples a chip with one round of DCMI calls."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from plugins.vendors.ascend.library.facts import ChipFacts
 from plugins.vendors.ascend.library.meters import HbmState, UtilizationRates
 from plugins.vendors.ascend.library.network import RocePortState
 
-PERIOD_FROM_S = 10.0  # the call that may block for a second is used from this interval on
-LATE_S = 0.3  # a chip that takes longer was waited for
+PERIOD_FROM_S = 10.0  # minimum sampling interval for the call that may block for a second
+LATE_S = 0.3  # if a chip takes longer, that call blocks
 _WITH_DDR = (A910, P310, B310, S310)
 _WITH_ERRORS = (B910, A3)
 
@@ -24,8 +24,8 @@ _WITH_ERRORS = (B910, A3)
 class AscendSampler:
     """Samples chips one after the other.
 
-    With a long interval busy shares are asked for over a full second, as long as the call for
-    that does not block for it: all chips together have to be done within the deadline.
+    With a long interval, utilization is measured over a full second, unless that call blocks
+    meanwhile: all chips together must answer within the deadline.
     """
 
     def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,36 +33,36 @@ class AscendSampler:
         self._clock = clock
 
     def sample(
-        self, described: ChipDescription, chip: Chip, port: RocePortState | None
+        self, description: ChipDescription, chip: Chip, port: RocePortState | None
     ) -> DeviceSample:
-        """Sample one chip. It never raises: a call that fails leaves its value out."""
+        """Sample one chip. Never raises: the value of a failed call is left out."""
         began_s = self._clock()
-        sample = _sample(described, chip, port, period=self._period)
+        sample = _sample(description, chip, port, period=self._period)
         self._period = self._period and self._clock() - began_s < LATE_S
         return sample
 
 
 def _sample(
-    described: ChipDescription, chip: Chip, port: RocePortState | None, *, period: bool
+    description: ChipDescription, chip: Chip, port: RocePortState | None, *, period: bool
 ) -> DeviceSample:
-    of = described.family
+    family = description.family
     busy = meters.read_rates(chip, period=period)
-    hbm = meters.read_hbm(chip) if of in WITH_HBM or not described.facts.ddr_mb else None
-    ddr = meters.read_ddr(chip) if of in _WITH_DDR else None
-    total, used = _memory(described.facts, hbm, ddr)
+    hbm = meters.read_hbm(chip) if family in WITH_HBM or not description.facts.ddr_mb else None
+    ddr = meters.read_ddr(chip) if family in _WITH_DDR else None
+    total, used = _memory(description.facts, hbm, ddr)
     return DeviceSample(
-        key=described.key,
+        key=description.key,
         core_percent=None if busy is None or busy.core is None else float(busy.core),
         memory_used_bytes=used,
         memory_total_bytes=total,
         processes=_processes(chip),
         readings=(
-            *_electric(described, chip),
+            *_electric(description, chip),
             *_heat(chip, hbm),
             *_busy(chip, busy, hbm),
-            *_errors(described, chip),
+            *_errors(description, chip),
             *_ddr(hbm, ddr),
-            *_vnpus(described, chip),
+            *_vnpus(description, chip),
             *_port(port),
         ),
     )
@@ -90,10 +90,10 @@ def _processes(chip: Chip) -> tuple[ProcessSample, ...] | None:
     return tuple(ProcessSample(pid=pid, memory_bytes=used[pid]) for pid in sorted(used))
 
 
-def _electric(described: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
-    # the controller of a 310P card speaks for the whole card: counted once
-    of_card = described.family == P310
-    if not of_card or described.number == 0:
+def _electric(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
+    # the controller of a 310P card reports the power of the whole card: count it once
+    of_card = description.family == P310
+    if not of_card or description.number == 0:
         power = meters.power_deciwatt(chip, of_card=of_card)
         yield from _reading(metric_families.POWER, None if power is None else power / 10)
     voltage = meters.voltage_centivolt(chip)
@@ -126,30 +126,30 @@ def _ratio(percent: int | None, unit: str) -> Iterator[MetricValue]:
     yield from _reading_of("xpu_npu_utilization_ratio", ratio, unit)
 
 
-def _errors(described: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
-    if described.family not in _WITH_ERRORS:
+def _errors(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
+    if description.family not in _WITH_ERRORS:
         return
-    counted = meters.hbm_errors(chip)
-    if counted is not None:
-        yield from _reading(metric_families.ECC_ERRORS, counted.corrected, "corrected")
-        yield from _reading(metric_families.ECC_ERRORS, counted.uncorrected, "uncorrected")
-    for found in meters.link_errors(chip):
-        labels = (found.link, str(found.port), found.kind)
-        yield from _reading_of("xpu_npu_link_errors_total", found.count, *labels)
+    error_counts = meters.hbm_errors(chip)
+    if error_counts is not None:
+        yield from _reading(metric_families.ECC_ERRORS, error_counts.corrected, "corrected")
+        yield from _reading(metric_families.ECC_ERRORS, error_counts.uncorrected, "uncorrected")
+    for link in meters.link_errors(chip):
+        labels = (link.link, str(link.port), link.kind)
+        yield from _reading_of("xpu_npu_link_errors_total", link.count, *labels)
 
 
 def _ddr(hbm: HbmState | None, ddr: tuple[int, int | None] | None) -> Iterator[MetricValue]:
-    """Tell the memory beside the HBM, where a chip has both."""
+    """Yield the used DDR memory of a chip that also has HBM."""
     if hbm is not None and ddr is not None and ddr[1] is not None:
         yield from _reading_of("xpu_npu_ddr_used_bytes", ddr[1] * MIB)
 
 
-def _vnpus(described: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
-    for number in described.vdevs:
-        told = meters.vdev_activity(chip, number)
-        if told is None:
+def _vnpus(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
+    for number in description.vdevs:
+        activity = meters.vdev_activity(chip, number)
+        if activity is None:
             continue
-        percent, used = told
+        percent, used = activity
         ratio = None if percent is None else percent / 100
         yield from _reading_of("xpu_npu_vnpu_utilization_ratio", ratio, str(number))
         size = None if used is None else used * MIB

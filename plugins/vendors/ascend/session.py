@@ -33,7 +33,7 @@ from plugins.vendors.ascend.discovery.inventory import (
     distinct_problems,
     links_of_node,
     load_fault_codes,
-    mark_in_doubt,
+    mark_uncertain,
     node_facts,
 )
 from plugins.vendors.ascend.discovery.models import template_model
@@ -45,7 +45,7 @@ from plugins.vendors.ascend.library.events import FaultQueue
 from plugins.vendors.ascend.library.network import NetworkWatch
 from plugins.vendors.ascend.sampler import AscendSampler
 from plugins.vendors.ascend.settings import AscendSettings
-from plugins.vendors.ascend.vnpu.maker import DivisibleChip, VnpuMaker, keep_vnpus
+from plugins.vendors.ascend.vnpu.maker import DivisibleChip, VnpuMaker, reconcile_vnpus
 from plugins.vendors.ascend.vnpu.ownership import VnpuOwnershipFile, with_owners
 
 RETRY_LIBRARY_S = 30.0  # between two looks for a driver that is not there
@@ -104,7 +104,7 @@ class AscendSession:
     def journal_calls(self, journal: LibraryCallJournal) -> None:
         """Tell the journal of each call of the library, which is not loaded yet."""
         self._loader.calls = journal
-        self._name_chips(self._chips.remembered.values())
+        self._name_chips(self._chips.stored.values())
 
     def _name_chips(self, devices: Iterable[VendorDevice]) -> None:
         for described in devices:
@@ -150,30 +150,30 @@ class AscendSession:
         self._failures += 1
         if self._last is None or self._failures >= FAILING_POLLS:
             return self._without(seen, problem)
-        doubted = tuple(mark_in_doubt(found, str(problem.message)) for found in self._last.devices)
+        doubted = tuple(mark_uncertain(found, str(problem.message)) for found in self._last.devices)
         return replace(self._last, devices=doubted, problems=(problem,))
 
     def _without(self, seen: tuple[AscendFunction, ...], problem: Problem) -> Inventory:
         told = None
         if problem.reason in ("LibraryMissing", "LibraryUnfit"):
             try:
-                told = self._command.ask(seen)
+                told = self._command.query(seen)
             except AgentError as error:
                 problem = replace(problem, message=f"{problem.message}; {error}")
         self._by_command = told is not None
         if told is not None:
             return npu_smi.inventory_from_npu_smi(told, self._host, seen, problem)
-        return npu_smi.inventory_from_sysfs(seen, self._chips.remembered, self._host, problem)
+        return npu_smi.inventory_from_sysfs(seen, self._chips.stored, self._host, problem)
 
     def _inventory(
         self, dcmi: Dcmi, roll: ChipEnumeration, seen: tuple[AscendFunction, ...]
     ) -> Inventory:
         for event in self._chips.update(roll, {function.bus_id for function in seen}):
             self._tell(event)
-        known = self._chips.known
+        known = self._chips.chips
         self._watch.set_chips(known.values())
         for watched in known.values():
-            watched.due_s = 0.0
+            watched.next_poll_s = 0.0
         looked = {key: self._watch.poll(watched) for key, watched in known.items()}
         self._watch.spread_resets(known.values())
         devices = [
@@ -181,7 +181,7 @@ class AscendSession:
             for key, w in known.items()
         ]
         devices.sort(key=lambda found: -1 if found.minor is None else found.minor)
-        devices += describe_unlisted(seen, devices, self._chips.remembered)
+        devices += describe_unlisted(seen, devices, self._chips.stored)
         self._chips.save_devices(devices)
         self._name_chips(devices)
         self._book.flush()
@@ -245,7 +245,7 @@ class AscendSession:
     def _round(self) -> tuple[DeviceSample, ...]:
         if self._loader.dcmi is None or self._loader.unloaded:
             return self._command.samples(find_npus(self._host)) if self._by_command else ()
-        known = self._chips.known
+        known = self._chips.chips
         self._chips.mark_missing()
         before = {key: watched.health for key, watched in known.items()}
         looked = {key: self._watch.poll(watched) for key, watched in known.items()}
@@ -293,18 +293,18 @@ class AscendSession:
 
     def clear(self, key: str) -> bool:
         """Let a chip back that was taken out until a person looks at it; say whether it was."""
-        watched = self._chips.known.get(key)
+        watched = self._chips.chips.get(key)
         if watched is None or not self._book.release(watched.description.uuid):
             return False
         self._book.flush()
-        watched.due_s = 0.0
+        watched.next_poll_s = 0.0
         self._next_s = 0.0
         return True
 
     def slices(self, wishes: Sequence[SliceRequest], pods: Collection[str] | None) -> SliceReport:
         """Keep the vNPUs that are wished for, and none of ours for pods that are gone."""
-        chips = {key: self._cuttable(w) for key, w in self._chips.known.items() if w.is_answering}
-        return keep_vnpus(self._vnpus, chips, wishes, pods)
+        chips = {key: self._cuttable(w) for key, w in self._chips.chips.items() if w.is_answering}
+        return reconcile_vnpus(self._vnpus, chips, wishes, pods)
 
     def _cuttable(self, watched: WatchedChip) -> DivisibleChip:
         chip = watched.description

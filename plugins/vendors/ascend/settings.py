@@ -12,7 +12,7 @@ CDI_CHOICES = ("auto", "cdi")
 
 
 class AscendSettings(VendorSettings, frozen=True, kw_only=True):
-    """How the Ascend worker finds its driver, and what counts for it."""
+    """Settings of the Ascend worker and of injection."""
 
     library_path: Annotated[
         str, SettingRule("libdcmi.so itself; empty: looked for in the usual folders")

@@ -1,4 +1,4 @@
-"""Ascend as a vendor: sighted from sysfs by the agent, opened in its worker only."""
+"""The vendor Ascend: the agent detects chips in sysfs, the worker opens the session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AscendVendor:
-    """NPUs of Huawei."""
+    """Huawei's NPUs."""
 
     description = VendorDescription(
         name="ascend",
@@ -42,17 +42,17 @@ class AscendVendor:
     is_sliced_by_runtime = staticmethod(requests.is_sliced_by_runtime)
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
-        """List the NPUs with whose driver they are bound to."""
-        return tuple(describe_function(seen) for seen in find_npus(host))
+        """List the NPUs in sysfs with their drivers."""
+        return tuple(describe_function(function) for function in find_npus(host))
 
     def remedy(self, reason: str, message: str) -> str:
-        """Return what a person does about a reason given for a chip."""
+        """Return the remedy for a reason of a chip."""
         return remedy(reason, message)
 
     def open(
         self, host: HostFiles, settings: AscendSettings, context: SessionContext
     ) -> AscendSession:
-        """Return a session; the library is looked for at its first discovery."""
+        """Return a session; its first discovery loads the library."""
         from plugins.vendors.ascend.session import AscendSession  # noqa: PLC0415 - workers only
 
         return AscendSession(host, settings, context)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent.errors import ParseError
 from agent.snapshot.device import HealthState
-from plugins.vendors.ascend.health import history as over_time
+from plugins.vendors.ascend.health import history as fault_history
 from plugins.vendors.ascend.health.fault_codes import (
     FaultClass,
     classify,
@@ -32,7 +32,7 @@ def told(*times: tuple[float, Sequence[int]]) -> FaultHistory:
     """Return the history after looks at these times that showed these codes."""
     found = NO_FAULTS
     for at_s, codes in times:
-        found = over_time.update_codes(found, codes, at_s)
+        found = fault_history.update_codes(found, codes, at_s)
     return found
 
 
@@ -149,7 +149,7 @@ def test_a_fault_that_comes_back_within_a_day_takes_the_chip_out(
     assert found.reason == reason
     if reason == "ChipFault":
         assert found.message.endswith("(RestartNPU)")
-    over = over_time.update_codes(history, (), again_s + 1e6)
+    over = fault_history.update_codes(history, (), again_s + 1e6)
     assert (judge_chip(ChipState(phy=4, history=over)).state is FAILED) == (reason != "ChipFault")
 
 
@@ -162,25 +162,33 @@ def test_a_link_that_was_lost_five_times_is_let_back_after_two_days() -> None:
     looks = [(at, (LINK,) if at % 2 == 0 else ()) for at in range(10)]
     history = told(*((float(at), codes) for at, codes in looks))
     assert judge_chip(ChipState(phy=0, history=history)).reason == "ManuallySeparated"
-    later = over_time.update_codes(history, (), 8.0 + over_time.LINK_RELEASED_S - 1)
+    later = fault_history.update_codes(history, (), 8.0 + fault_history.LINK_RELEASED_S - 1)
     assert later.separated_s is not None
-    assert over_time.update_codes(later, (), 8.0 + over_time.LINK_RELEASED_S).separated_s is None
+    assert (
+        fault_history.update_codes(later, (), 8.0 + fault_history.LINK_RELEASED_S).separated_s
+        is None
+    )
 
 
 def test_three_hangs_of_the_driver_take_the_chip_out_and_two_do_not() -> None:
     code = 0x80E18005
     twice = told((0, (code,)), (1, ()), (2, (code,)))
     assert twice.separated_s is None
-    assert over_time.update_codes(over_time.update_codes(twice, (), 3), (code,), 4).separated_s == 4
+    assert (
+        fault_history.update_codes(fault_history.update_codes(twice, (), 3), (code,), 4).separated_s
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        pytest.param({"lost": "x", "is_not_ready": True}, "DeviceLost", id="lost before all"),
+        pytest.param(
+            {"loss_reason": "x", "is_not_ready": True}, "DeviceLost", id="lost before all"
+        ),
         pytest.param({"is_not_ready": True, "resetting_s": 1.0}, "CardDropped", id="E28"),
-        pytest.param({"resetting_s": 1.0, "failing": "x"}, "Resetting", id="resetting"),
-        pytest.param({"failing": "x", "health": 3}, "DriverError", id="no answer"),
+        pytest.param({"resetting_s": 1.0, "failing_call": "x"}, "Resetting", id="resetting"),
+        pytest.param({"failing_call": "x", "health": 3}, "DriverError", id="no answer"),
         pytest.param({"health": 3, "network": 3, "network_counts": True}, "HealthCode3", id="code"),
         pytest.param({"network": 3, "network_counts": True}, "NetworkUnhealthy", id="network"),
     ],
@@ -197,7 +205,7 @@ def test_the_gravest_cause_is_the_reason(state: dict[str, object], reason: str) 
     [
         ({"network": 3}, "NetworkUnhealthy"),
         ({"is_inconsistent": True}, "FirmwareInconsistent"),
-        ({"denied": "dcmi_x"}, "PermissionDenied"),
+        ({"denied_call": "dcmi_x"}, "PermissionDenied"),
         ({"uncoded": 1}, "SubHealth"),
     ],
 )
@@ -215,7 +223,7 @@ def test_faults_without_codes_are_counted() -> None:
 
 def test_what_ended_more_than_a_day_ago_is_not_kept() -> None:
     history = told(*((float(n), (n,)) for n in range(1, 100)))
-    assert [entry.code for entry in over_time.update_codes(history, (7,), 2e5).codes] == [99, 7]
+    assert [entry.code for entry in fault_history.update_codes(history, (7,), 2e5).codes] == [99, 7]
 
 
 def test_an_occurrence_of_a_time_that_is_far_ahead_counts_no_more() -> None:

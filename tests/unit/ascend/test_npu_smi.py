@@ -160,7 +160,7 @@ def test_a_command_that_others_may_change_is_not_run(tmp_path: Path) -> None:
     assert NpuSmi(root).path() is not None
     (tmp_path / "root/usr/local/bin/npu-smi").chmod(0o777)
     assert NpuSmi(root).path() is None
-    assert NpuSmi(root).ask() is None
+    assert NpuSmi(root).query() is None
 
 
 def test_a_command_that_does_not_end_is_ended(
@@ -176,7 +176,7 @@ def test_a_command_that_does_not_end_is_ended(
 
 def test_chips_of_one_card_without_numbers_are_left_to_sysfs(tmp_path: Path) -> None:
     root = command_root(tmp_path, "exit 0")
-    asked = NpuSmi(root, lambda *_: A3.replace("Chip  Phy-ID", "Chip        ")).ask()
+    asked = NpuSmi(root, lambda *_: A3.replace("Chip  Phy-ID", "Chip        ")).query()
     assert asked is not None
     assert asked.chips == ()
 
@@ -191,5 +191,5 @@ def test_the_command_is_run_seldom(tmp_path: Path) -> None:
 
     asked = NpuSmi(root, run, lambda: now[0])
     for now[0] in (0.0, 29.0, 31.0):
-        assert asked.ask() is not None
+        assert asked.query() is not None
     assert [arguments for _, arguments in runs].count(("info",)) == 2

@@ -146,6 +146,6 @@ def test_an_event_during_a_look_is_newer_than_what_the_look_shows(
     else:
         book.record_raised("die", 0x80A18008, 3, 10.5)
     known = book.history_of("die")
-    assert book.record_poll("die", codes, 11.0, asked_s=10.0) == known
+    assert book.record_poll("die", codes, 11.0, poll_start_s=10.0) == known
     after = () if began_first else (0x80A18008,)
-    assert book.record_poll("die", after, 16.0, asked_s=15.0).separated_s is None
+    assert book.record_poll("die", after, 16.0, poll_start_s=15.0).separated_s is None

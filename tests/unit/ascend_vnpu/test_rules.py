@@ -71,7 +71,7 @@ def test_what_we_made_is_remembered_for_the_boot(tmp_path: Path) -> None:
     ledger = VnpuOwnershipFile(str(tmp_path), "boot-1")
     entry = ledger.record_intent("die", "vir02", "pod-1", [100])
     assert VnpuOwnershipFile(str(tmp_path), "boot-1").entries == (entry,)
-    made = ledger.record_made(entry, 101)
+    made = ledger.record_created(entry, 101)
     again = VnpuOwnershipFile(str(tmp_path), "boot-1")
     assert again.entries == (made,)
     assert orphaned_vnpus(again.entries, {"pod-1"}) == ()

@@ -1,1 +1,1 @@
-"""Which Ascend chips there are, and how they are connected."""
+"""Discovery of Ascend chips and their links."""

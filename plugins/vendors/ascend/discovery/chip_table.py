@@ -1,4 +1,4 @@
-"""The chips of a node over time: silent chips stay, returning chips are compared."""
+"""The chips of a node across discoveries: silent chips stay, renumbered chips are reported."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from plugins.vendors.ascend.library.dcmi import Dcmi
 from plugins.vendors.ascend.library.state import LINKS, can_read_links, link_type
 
 FILE_NAME = "ascend-devices.json"
-MISSING_POLLS = 3  # rolls in a row without an answer, after which a chip is lost
+MISSING_POLLS = 3  # consecutive enumerations without a chip, after which it is lost
 
 
 class ChipTable:
-    """What is known of every chip, by key. One thread changes it."""
+    """All chips by key, with their state. One thread changes the table."""
 
     def __init__(
         self, host: HostFiles, state_dir: str, forget_after_s: float, clock: Callable[[], float]
@@ -32,119 +32,123 @@ class ChipTable:
         self._clock = clock
         self._file = JsonStateFile(state_dir, FILE_NAME, tuple[VendorDevice, ...])
         stored = self._file.load() or ()
-        # a file of an earlier version has the driver's number as `minor` only
-        self.remembered: dict[str, VendorDevice] = {
+        # files of earlier versions have the driver's number in `minor` only
+        self.stored: dict[str, VendorDevice] = {
             device.key: replace(device, vendor_minor=device.minor) for device in stored
         }
-        self.known: dict[str, WatchedChip] = {}
-        self._told: dict[frozenset[str], str] = {}
-        self._asked: frozenset[str] = frozenset()
-        self._heard = False  # of any link
-        self._forget_s = forget_after_s
+        self.chips: dict[str, WatchedChip] = {}
+        self._link_types: dict[frozenset[str], str] = {}
+        self._queried_keys: frozenset[str] = frozenset()
+        self._has_link_types = False  # the driver has reported a link
+        self._retention_s = forget_after_s
 
     @property
     def problem(self) -> Problem | None:
-        """Say why nothing is remembered; `None` if it is."""
+        """The problem of the state file, if there is one."""
         return self._file.problem
 
-    def update(self, roll: ChipEnumeration, sighted: Collection[str]) -> tuple[DeviceEvent, ...]:
-        """Take in who answered, and which functions sysfs shows; tell who has another number."""
+    def update(
+        self, enumeration: ChipEnumeration, bus_ids: Collection[str]
+    ) -> tuple[DeviceEvent, ...]:
+        """Update the table with the driver's list and with sysfs; return events of new numbers."""
         now_s = self._clock()
-        for chip in roll.chips:
-            watched = self.known.get(chip.key)
+        for chip in enumeration.chips:
+            watched = self.chips.get(chip.key)
             if watched is None:
-                watched = self.known[chip.key] = WatchedChip(chip, roll.handles[chip.key])
-            watched.description, watched.chip = chip, roll.handles[chip.key]
-            watched.missing, watched.seen_s = 0, now_s
-            watched.is_in_sysfs = watched.is_in_sysfs or chip.bus_id in sighted
-        answered = {chip.key for chip in roll.chips}
-        phys, uuids = {c.phy for c in roll.chips}, {c.uuid for c in roll.chips}
-        for key in [key for key in self.known if key not in answered]:
-            watched = self.known[key]
-            watched.missing += 1
+                watched = self.chips[chip.key] = WatchedChip(chip, enumeration.handles[chip.key])
+            watched.description, watched.chip = chip, enumeration.handles[chip.key]
+            watched.absent_rounds, watched.last_answer_s = 0, now_s
+            watched.is_in_sysfs = watched.is_in_sysfs or chip.bus_id in bus_ids
+        listed_keys = {chip.key for chip in enumeration.chips}
+        phys, uuids = {c.phy for c in enumeration.chips}, {c.uuid for c in enumeration.chips}
+        for key in [key for key in self.chips if key not in listed_keys]:
+            watched = self.chips[key]
+            watched.absent_rounds += 1
             chip = watched.description
-            # it has another key now, or another chip has its number
-            another = chip.phy in phys or chip.uuid in uuids
-            if another or now_s - watched.seen_s > self._forget_s:
-                del self.known[key]
-        self.mark_missing(sighted)
-        return self._renumbered()
+            # the chip has another key now, or another chip has its number
+            is_replaced = chip.phy in phys or chip.uuid in uuids
+            if is_replaced or now_s - watched.last_answer_s > self._retention_s:
+                del self.chips[key]
+        self.mark_missing(bus_ids)
+        return self._renumber_events()
 
-    def mark_missing(self, sighted: Collection[str] | None = None) -> None:
-        """Find out which chips are gone, by what sysfs and /dev once had of them.
+    def mark_missing(self, bus_ids: Collection[str] | None = None) -> None:
+        """Set the loss reason of chips whose PCI function or device node has vanished.
 
-        `sighted` are the functions in sysfs, `None` if nobody looked.
+        `bus_ids` are the functions in sysfs, `None` if sysfs was not read.
         """
-        for watched in self.known.values():
+        for watched in self.chips.values():
             chip = watched.description
-            node = self._host.exists(f"/dev/davinci{chip.phy}")
-            watched.has_node = watched.has_node or node
-            if sighted is not None:
-                watched.is_off_bus = watched.is_in_sysfs and chip.bus_id not in sighted
+            has_node = self._host.exists(f"/dev/davinci{chip.phy}")
+            watched.has_node = watched.has_node or has_node
+            if bus_ids is not None:
+                watched.is_off_bus = watched.is_in_sysfs and chip.bus_id not in bus_ids
             if watched.is_off_bus:
-                watched.gone = "its PCI function is not there any more"
-            elif watched.has_node and not node:
-                watched.gone = f"/dev/davinci{chip.phy} is not there any more"
-            elif watched.missing >= MISSING_POLLS:
-                watched.gone = "the driver does not list it any more"
+                watched.loss_reason = "its PCI function is not there any more"
+            elif watched.has_node and not has_node:
+                watched.loss_reason = f"/dev/davinci{chip.phy} is not there any more"
+            elif watched.absent_rounds >= MISSING_POLLS:
+                watched.loss_reason = "the driver does not list it any more"
             else:
-                watched.gone = ""
+                watched.loss_reason = ""
 
-    def _renumbered(self) -> tuple[DeviceEvent, ...]:
-        """Tell of dies whose /dev/davinci<N> has another number than when they were last seen."""
-        before = {d.uuid: d.vendor_minor for d in self.remembered.values() if d.uuid}
-        found = []
-        for watched in self.known.values():
+    def _renumber_events(self) -> tuple[DeviceEvent, ...]:
+        """Return events for dies whose /dev/davinci<N> has another number than in the file."""
+        before = {d.uuid: d.vendor_minor for d in self.stored.values() if d.uuid}
+        events = []
+        for watched in self.chips.values():
             chip = watched.description
-            old = before.get(chip.uuid, chip.phy)
-            if chip.facts.vdie is not None and old != chip.phy:
-                told = f"{chip.uuid} was davinci{old} and is davinci{chip.phy} now"
-                found.append(DeviceEvent(key=chip.key, reason="DeviceRenumbered", message=told))
-        return tuple(found)
+            old_number = before.get(chip.uuid, chip.phy)
+            if chip.facts.vdie is not None and old_number != chip.phy:
+                message = f"{chip.uuid} was davinci{old_number} and is davinci{chip.phy} now"
+                events.append(DeviceEvent(key=chip.key, reason="DeviceRenumbered", message=message))
+        return tuple(events)
 
     def save_devices(self, devices: Sequence[VendorDevice]) -> None:
-        """Keep what chips are, but not how, for a time when their driver does not answer."""
-        numbered = [replace(found, health=Health()) for found in devices if found.minor is not None]
-        self.remembered = {found.key: found for found in numbered}
-        self._file.save(tuple(self.remembered.values()))
+        """Store the devices without their health, for times when the driver does not answer."""
+        stored = [
+            replace(device, health=Health()) for device in devices if device.minor is not None
+        ]
+        self.stored = {device.key: device for device in stored}
+        self._file.save(tuple(self.stored.values()))
 
     def handles(self) -> dict[str, Chip]:
-        """Return the chips by the id of their die."""
-        return {w.description.uuid: w.chip for w in self.known.values() if w.is_answering}
+        """Return the answering chips by the id of their die."""
+        return {w.description.uuid: w.chip for w in self.chips.values() if w.is_answering}
 
     def ports(self) -> tuple[tuple[str, int, int], ...]:
         """Return key, card and number of the chips that may have a network port."""
-        chips = (watched.description for watched in self.known.values())
+        chips = (watched.description for watched in self.chips.values())
         return tuple((chip.key, chip.card, chip.number) for chip in chips if chip.has_port)
 
     def links(self, dcmi: Dcmi) -> LinkTypes | None:
-        """Return how chips are joined, asked once for each two; `None` if the driver is silent."""
-        families = {watched.description.family for watched in self.known.values()}
+        """Return the link types, which are read once for each pair; `None` if unknown."""
+        families = {watched.description.family for watched in self.chips.values()}
         if not can_read_links(dcmi) or not families <= set(FAMILIES_WITH_LINK_TYPES):
             return None
-        answering = {
-            key: w.chip for key, w in self.known.items() if w.is_answering and not w.missing
+        handles = {
+            key: w.chip for key, w in self.chips.items() if w.is_answering and not w.absent_rounds
         }
-        if frozenset(answering) - self._asked:
-            self._ask_links(answering)
-        if not self._heard:
+        if frozenset(handles) - self._queried_keys:
+            self._query_links(handles)
+        if not self._has_link_types:
             return None
-        pairs = ((tuple(sorted(pair)), kind) for pair, kind in self._told.items())
-        return {(a, b): kind for (a, b), kind in pairs if a in self.known and b in self.known}
+        pairs = ((tuple(sorted(pair)), kind) for pair, kind in self._link_types.items())
+        return {(a, b): kind for (a, b), kind in pairs if a in self.chips and b in self.chips}
 
-    def _ask_links(self, answering: Mapping[str, Chip]) -> None:
-        told = {
-            frozenset((a, b)): link_type(answering[a], answering[b])
-            for a, b in combinations(sorted(answering), 2)
+    def _query_links(self, handles: Mapping[str, Chip]) -> None:
+        link_types = {
+            frozenset((a, b)): link_type(handles[a], handles[b])
+            for a, b in combinations(sorted(handles), 2)
         }
-        if told and all(kind is None for kind in told.values()):
-            return  # the driver has the function, and does not know
-        self._heard = True
-        for pair, kind in told.items():
+        if link_types and all(kind is None for kind in link_types.values()):
+            return  # the driver has the call but returns no link type
+        self._has_link_types = True
+        for pair, kind in link_types.items():
             if kind in LINKS:
-                self._told[pair] = LINKS[kind]
+                self._link_types[pair] = LINKS[kind]
             elif kind is not None:
-                self._told.pop(pair, None)
-        # who did not answer for a moment is asked again; who cannot tell costs no call
-        untold = {key for pair, kind in told.items() if kind is None for key in pair}
-        self._asked = frozenset(answering) - untold
+                self._link_types.pop(pair, None)
+        # chips with an unknown link are queried again by the next discovery
+        unknown_keys = {key for pair, kind in link_types.items() if kind is None for key in pair}
+        self._queried_keys = frozenset(handles) - unknown_keys

@@ -1,4 +1,4 @@
-"""Describes a chip as a device: names, sizes, resources. Pure but for sysfs."""
+"""Describes a chip as a device: names, sizes, resources. Pure except for device nodes."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ LABEL = "xpu-agent.io/"
 
 
 class ChipDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A chip in the driver's numbers, with everything that its description is made of."""
+    """A chip with its numbers and facts, as input of its device description."""
 
     card: int
     number: int  # in the card
     logic: int
     phy: int
     facts: ChipFacts
-    bus_id: str | None  # None: the driver does not tell
+    bus_id: str | None  # None: the driver does not report it
     uuid: str
     family: str
     product: str | None = None
-    vdevs: tuple[int, ...] = ()  # vNPUs that it is cut into
+    vdevs: tuple[int, ...] = ()  # ids of its vNPUs
 
     @property
     def key(self) -> str:
-        """As of the device."""
+        """The device key."""
         return self.bus_id or self.uuid
 
     @property
     def has_port(self) -> bool:
-        """Say whether chips of the family have network ports."""
+        """Return whether chips of the family have network ports."""
         return self.family in models.WITH_HBM
 
 
@@ -55,58 +55,58 @@ def chip_uuid(facts: ChipFacts, card: int, phy: int) -> str:
     return facts.vdie or f"npu-{card}-{phy}"
 
 
-def memory_mb(of_family: str, facts: ChipFacts) -> int | None:
-    """Return the memory for tensors: HBM where there is some, else DDR, else by the model.
+def memory_mb(family: str, facts: ChipFacts) -> int | None:
+    """Return the memory for tensors: HBM if there is any, else DDR, else by the model.
 
-    Both are not added up: what a 910A has of DDR is not for tensors, not even while its HBM
-    does not answer.
+    The two are not added, because the DDR memory of a 910A is not for tensors. It is not used
+    as a fallback either while the HBM call of such a chip fails.
     """
-    ddr_mb = None if of_family in models.WITH_HBM else facts.ddr_mb
-    return facts.hbm_mb or ddr_mb or _of_model(of_family, facts).memory_mb
+    ddr_mb = None if family in models.WITH_HBM else facts.ddr_mb
+    return facts.hbm_mb or ddr_mb or _of_model(family, facts).memory_mb
 
 
-def cores(of_family: str, facts: ChipFacts) -> int | None:
-    """Return the AI cores: what vNPUs may be cut of, else what the chip has, else by the model."""
-    return facts.total_cores or facts.cores or _of_model(of_family, facts).cores
+def cores(family: str, facts: ChipFacts) -> int | None:
+    """Return the AI cores: those available for vNPUs, else all of the chip, else by the model."""
+    return facts.total_cores or facts.cores or _of_model(family, facts).cores
 
 
-def cpus(of_family: str, facts: ChipFacts) -> int | None:
-    """Return the AI CPUs; `None` if nobody knows."""
-    found = facts.total_cpus
-    return found if found is not None else _of_model(of_family, facts).cpus
+def cpus(family: str, facts: ChipFacts) -> int | None:
+    """Return the AI CPUs; `None` if the number is unknown."""
+    total = facts.total_cpus
+    return total if total is not None else _of_model(family, facts).cpus
 
 
-def _of_model(of_family: str, facts: ChipFacts) -> models.ChipModel:
-    key = models.model_of(of_family, facts.name)
+def _of_model(family: str, facts: ChipFacts) -> models.ChipModel:
+    key = models.model_of(family, facts.name)
     return models.MODELS.get(key, models.ChipModel(None, None, None))
 
 
-def resources(of_family: str, facts: ChipFacts) -> Pairs:
-    """Return what the scheduler grants of the chip; memory alone of a family nobody knows.
+def resources(family: str, facts: ChipFacts) -> Pairs:
+    """Return the chip's resources for the scheduler; only memory for an unknown family.
 
-    There is no `gpu-core`: Koordinator grants NPUs by their AI cores.
+    There is no `gpu-core`: Koordinator allocates NPUs by AI cores.
     """
-    memory = memory_mb(of_family, facts)
+    memory = memory_mb(family, facts)
     if memory is None:
-        return ()  # the scheduler divides by it
-    found = [
+        return ()  # the scheduler divides by the memory
+    quantities = [
         ("koordinator.sh/gpu-memory", format_binary(memory * MIB)),
         ("koordinator.sh/gpu-memory-ratio", "100"),
     ]
-    if of_family != models.UNKNOWN:
-        told = (("npu-core", cores(of_family, facts)), ("npu-cpu", cpus(of_family, facts)))
-        found += [(f"huawei.com/{k}", format_decimal(v)) for k, v in told if v is not None]
-        found.append(("huawei.com/npu-dvpp", "100"))
-    return tuple(found)
+    if family != models.UNKNOWN:
+        counts = (("npu-core", cores(family, facts)), ("npu-cpu", cpus(family, facts)))
+        quantities += [(f"huawei.com/{k}", format_decimal(v)) for k, v in counts if v is not None]
+        quantities.append(("huawei.com/npu-dvpp", "100"))
+    return tuple(quantities)
 
 
 def describe_chip(
     chip: ChipDescription, health: Health, host: HostFiles, vdevs: tuple[Vdev, ...] = ()
 ) -> VendorDevice:
-    """Describe a chip."""
+    """Return a chip as a device."""
     memory = memory_mb(chip.family, chip.facts)
     model = models.model_label(chip.family, chip.facts.name, chip.product)
-    granted = resources(chip.family, chip.facts)
+    chip_resources = resources(chip.family, chip.facts)
     return VendorDevice(
         kind=DeviceKind.NPU,
         vendor=MAKER,
@@ -118,22 +118,22 @@ def describe_chip(
         memory_bytes=memory * MIB if memory else None,
         module_id=chip.card,
         health=health,
-        resources=granted,
+        resources=chip_resources,
         labels=_labels(model, chip.family),
-        facts=(*_facts(chip), *(() if granted else (("unschedulable", "MemoryUnknown"),))),
+        facts=(*_facts(chip), *(() if chip_resources else (("unschedulable", "MemoryUnknown"),))),
         nodes=_node(host, f"/dev/davinci{chip.phy}"),
         partitions=tuple(describe_vnpu(chip, vdev, host) for vdev in vdevs),
     )
 
 
-def _labels(model: str | None, of_family: str) -> Pairs:
-    told = (("model", model), ("family", of_family))
-    return tuple((LABEL + key, value) for key, value in told if value)
+def _labels(model: str | None, family: str) -> Pairs:
+    labels = (("model", model), ("family", family))
+    return tuple((LABEL + key, value) for key, value in labels if value)
 
 
 def _facts(chip: ChipDescription) -> Pairs:
     pod = chip.facts.super_pod
-    told: Mapping[str, object] = {
+    facts: Mapping[str, object] = {
         "chip-name": chip.facts.name or None,
         "family": chip.family,
         "product": chip.product,
@@ -145,7 +145,7 @@ def _facts(chip: ChipDescription) -> Pairs:
         "super-pod": None if pod is None else pod.super_pod_id,
         "id-source": None if chip.facts.vdie == chip.uuid else "placeholder",
     }
-    return tuple((key, str(value)) for key, value in told.items() if value is not None)
+    return tuple((key, str(value)) for key, value in facts.items() if value is not None)
 
 
 def _node(host: HostFiles, path: str) -> tuple[DeviceNode, ...]:
@@ -154,7 +154,7 @@ def _node(host: HostFiles, path: str) -> tuple[DeviceNode, ...]:
 
 
 def describe_vnpu(chip: ChipDescription, vdev: Vdev, host: HostFiles) -> DevicePartition:
-    """Describe a vNPU of a chip."""
+    """Return a vNPU as a partition."""
     return DevicePartition(
         uuid=f"{chip.uuid}-vnpu-{vdev.id}",
         profile=vdev.template,

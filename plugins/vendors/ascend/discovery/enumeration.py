@@ -1,4 +1,4 @@
-"""Lists every chip of the driver with its numbers; a failing chip does not hide others."""
+"""Lists the driver's chips with their numbers; a failing chip does not hide other chips."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ Place = tuple[int, int]  # card and number in the card
 
 
 class ChipEnumeration(msgspec.Struct, frozen=True, kw_only=True):
-    """The chips by physical id, and what was wrong with others."""
+    """The chips sorted by physical id, and problems of other chips."""
 
     chips: tuple[ChipDescription, ...] = ()
     handles: Mapping[str, Chip] = msgspec.field(default_factory=dict)  # by key
-    is_booting: bool = False  # the driver counts cards that it does not name yet
+    is_booting: bool = False  # the driver counts cards that it does not list yet
     problems: tuple[Problem, ...] = ()
 
 
 class ChipEnumerator:
-    """Calls the roll. What a chip told before stands in for what it cannot tell for a moment."""
+    """Lists all chips; a fact that cannot be read now keeps its last value."""
 
     def __init__(self) -> None:
         self._handles: dict[Place, Chip] = {}
         self._before: dict[Place, ChipDescription] = {}
 
-    def enumerate(self, dcmi: Dcmi, seen: Mapping[str, AscendFunction]) -> ChipEnumeration:
-        """Ask for all chips; raises what the list of cards raises, and nothing of a single chip."""
+    def enumerate(self, dcmi: Dcmi, functions: Mapping[str, AscendFunction]) -> ChipEnumeration:
+        """List all chips; raises errors of the list of cards, but none of a single chip."""
 
         def handle(card: int, number: int) -> Chip:
             return self._handles.setdefault((card, number), Chip(dcmi, card, number))
 
-        listed = cards.list_chips(dcmi, handle)
-        faults = [Problem(reason="DriverError", message=message) for message in listed.faults]
+        listing = cards.list_chips(dcmi, handle)
+        faults = [Problem(reason="DriverError", message=message) for message in listing.faults]
         described: list[ChipDescription] = []
-        for chip in listed.chips:
+        for chip in listing.chips:
             chip.begin_round()
             try:
-                described.append(self._describe(chip, seen))
+                described.append(self._describe(chip, functions))
             except AgentError as error:
                 message = f"card {chip.card}, chip {chip.number}: {error}"
                 faults.append(Problem(reason="DriverError", message=message))
@@ -61,22 +61,22 @@ class ChipEnumerator:
         return ChipEnumeration(
             chips=chips,
             handles={chip.key: self._handles[chip.card, chip.number] for chip in chips},
-            is_booting=listed.cards < listed.expected,
+            is_booting=listing.cards < listing.expected,
             problems=(*faults, *problems),
         )
 
-    def _describe(self, chip: Chip, seen: Mapping[str, AscendFunction]) -> ChipDescription:
+    def _describe(self, chip: Chip, functions: Mapping[str, AscendFunction]) -> ChipDescription:
         before = self._before.get((chip.card, chip.number))
         logic = logic_id(chip)
         phy = physical_id(chip, logic)
         facts = read_facts(chip)
         if before is not None and before.phy == phy:
-            facts = _with_last_facts(facts, before.facts, changed=bool(chip.faults))
+            facts = _with_last_facts(facts, before.facts, has_faults=bool(chip.faults))
         if facts.name is None:
             raise BadDriverAnswer("dcmi_get_device_chip_info", "a chip without a name")
-        sighting = seen.get(facts.bus_id or "")
-        by_sysfs = sighting.device_id if sighting is not None else None
-        device_id = by_sysfs if by_sysfs is not None else facts.pci_device
+        function = functions.get(facts.bus_id or "")
+        sysfs_device_id = function.device_id if function is not None else None
+        device_id = sysfs_device_id if sysfs_device_id is not None else facts.pci_device
         return ChipDescription(
             card=chip.card,
             number=chip.number,
@@ -95,21 +95,21 @@ def _unknown(chip: ChipDescription) -> Problem:
     return Problem(reason="UnknownModel", message=f"{message}: it is granted by its memory only")
 
 
-def _with_last_facts(now: ChipFacts, before: ChipFacts, *, changed: bool) -> ChipFacts:
-    """Keep what was known if calls failed: a fact that is not told is not a fact that is gone."""
-    if not changed:
+def _with_last_facts(now: ChipFacts, before: ChipFacts, *, has_faults: bool) -> ChipFacts:
+    """Return the facts; if calls failed, missing facts keep their last value."""
+    if not has_faults:
         return now
-    old = asdict(before)
-    return replace(now, **{k: old[k] for k, value in asdict(now).items() if value is None})
+    last_facts = asdict(before)
+    return replace(now, **{k: last_facts[k] for k, value in asdict(now).items() if value is None})
 
 
 def _resolve_duplicates(
-    found: list[ChipDescription],
+    described: list[ChipDescription],
 ) -> tuple[tuple[ChipDescription, ...], list[Problem]]:
-    """Sort by physical id, and sort out what two chips claim for themselves."""
+    """Sort by physical id; resolve ids that two chips report."""
     problems: list[Problem] = []
     by_phy: dict[int, ChipDescription] = {}
-    for chip in sorted(found, key=lambda chip: chip.logic):
+    for chip in sorted(described, key=lambda chip: chip.logic):
         first = by_phy.setdefault(chip.phy, chip)
         if first is not chip:
             message = (

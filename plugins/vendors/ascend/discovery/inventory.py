@@ -14,8 +14,7 @@ from agent.snapshot.inventory import Problem
 from plugins.vendors.ascend.discovery.chip_table import ChipTable
 from plugins.vendors.ascend.discovery.descriptions import describe_chip
 from plugins.vendors.ascend.discovery.links import LinkTopology, derive_links
-from plugins.vendors.ascend.discovery.sysfs import AscendFunction
-from plugins.vendors.ascend.discovery.sysfs import describe_function as sighted
+from plugins.vendors.ascend.discovery.sysfs import AscendFunction, describe_function
 from plugins.vendors.ascend.health.fault_codes import (
     MAX_FAULT_FILE,
     CodeTable,
@@ -26,14 +25,14 @@ from plugins.vendors.ascend.health.watch import WatchedChip
 from plugins.vendors.ascend.library.dcmi import Dcmi
 from plugins.vendors.ascend.library.network import NetworkWatch
 from plugins.vendors.ascend.library.state import die_policy
-from plugins.vendors.ascend.vnpu.maker import list_vnpus as listed_vdevs
+from plugins.vendors.ascend.vnpu.maker import list_vnpus
 
 SUPER_POD = "xpu-agent.io/super-pod"
 UNHEALTHY_PORTS = "xpu-agent.io/npu-network-unhealthy"
 
 
 def load_fault_codes(path: str) -> tuple[CodeTable, Problem | None]:
-    """Return the table of faults: the file's if one is set and can be read, else the maker's."""
+    """Return the fault codes of the file at `path` if it is set and valid, else the maker's."""
     if not path:
         return maker_table(), None
     try:
@@ -46,17 +45,17 @@ def load_fault_codes(path: str) -> tuple[CodeTable, Problem | None]:
     return maker_table(), Problem(reason="FaultCodesRefused", message=message)
 
 
-def distinct_problems(*looked_at: Problem | None) -> tuple[Problem, ...]:
-    """Return what there is to tell, each once."""
-    return tuple(dict.fromkeys(problem for problem in looked_at if problem is not None))
+def distinct_problems(*problems: Problem | None) -> tuple[Problem, ...]:
+    """Return the problems that are not `None`, without duplicates."""
+    return tuple(dict.fromkeys(problem for problem in problems if problem is not None))
 
 
 def describe_watched_chip(watched: WatchedChip, health: Health, host: HostFiles) -> VendorDevice:
-    """Describe a chip as it is now; one that does not answer keeps what it was cut into."""
+    """Describe a chip with its vNPUs; a chip that does not answer keeps its last vNPUs."""
     vdevs = watched.vdevs
-    if watched.is_answering and not watched.missing:
+    if watched.is_answering and not watched.absent_rounds:
         watched.chip.begin_round()
-        vdevs = listed_vdevs(watched.chip)
+        vdevs = list_vnpus(watched.chip)
         if watched.chip.faults:
             vdevs = watched.vdevs
     watched.vdevs = vdevs
@@ -64,63 +63,63 @@ def describe_watched_chip(watched: WatchedChip, health: Health, host: HostFiles)
     return describe_chip(watched.description, health, host, vdevs)
 
 
-def mark_in_doubt(device: VendorDevice, why: str) -> VendorDevice:
-    """Return a device of which nobody can tell now how it is."""
-    health = replace(device.health, reason="DriverError", message=why, certain=False)
+def mark_uncertain(device: VendorDevice, message: str) -> VendorDevice:
+    """Return the device with its last health, marked as uncertain."""
+    health = replace(device.health, reason="DriverError", message=message, certain=False)
     return replace(device, health=health)
 
 
 def describe_unlisted(
-    seen: Iterable[AscendFunction],
+    functions: Iterable[AscendFunction],
     devices: Collection[VendorDevice],
-    remembered: Mapping[str, VendorDevice],
+    stored: Mapping[str, VendorDevice],
 ) -> list[VendorDevice]:
-    """Return functions that the driver does not list, with the numbers they had before.
+    """Return functions that the driver does not list, with their stored numbers.
 
-    None, where the driver does not tell where its chips sit: they may be those.
+    Empty if as many listed chips have no bus id, because the functions may be those chips.
     """
-    ours = [unlisted.bus_id for unlisted in devices]
-    rest = [function for function in seen if function.bus_id not in ours]
-    if ours.count(None) >= len(rest):
+    listed_bus_ids = [unlisted.bus_id for unlisted in devices]
+    other_functions = [function for function in functions if function.bus_id not in listed_bus_ids]
+    if listed_bus_ids.count(None) >= len(other_functions):
         return []
     minors = {unlisted.minor for unlisted in devices}
     unlisted = []
-    for function in rest:
-        plain = sighted(function, "DriverError")
-        before = remembered.get(function.bus_id)
-        if before is None or before.minor in minors or not plain.managed:
-            unlisted.append(plain)
+    for function in other_functions:
+        device = describe_function(function, "DriverError")
+        before = stored.get(function.bus_id)
+        if before is None or before.minor in minors or not device.managed:
+            unlisted.append(device)
         else:
-            unlisted.append(replace(before, health=plain.health, partitions=()))
+            unlisted.append(replace(before, health=device.health, partitions=()))
     return unlisted
 
 
 def links_of_node(dcmi: Dcmi, chips: ChipTable) -> LinkTopology:
-    """Return how the known chips are joined, and what is granted together."""
+    """Return the links between the chips, and the groups that are allocated together."""
     try:
         policy = die_policy(dcmi)
     except AgentError:
         policy = None
-    described = [watched.description for watched in chips.known.values()]
-    return derive_links(described, chips.links(dcmi), policy)
+    descriptions = [watched.description for watched in chips.chips.values()]
+    return derive_links(descriptions, chips.links(dcmi), policy)
 
 
 def node_facts(dcmi: Dcmi, chips: Collection[WatchedChip], network: NetworkWatch) -> Pairs:
-    """Return what is to be known of the whole node."""
+    """Return the facts of the node: missing symbols, super pod, unhealthy ports."""
     facts = [("missing-symbols", ",".join(sorted(dcmi.missing)))] if dcmi.missing else []
     ordered = sorted((watched.description for watched in chips), key=lambda chip: chip.phy)
     pods = [(chip.phy, chip.facts.super_pod) for chip in ordered]
-    inside = [(phy, pod) for phy, pod in pods if pod is not None]
-    if inside:
-        _, first = inside[0]
+    super_pod_chips = [(phy, pod) for phy, pod in pods if pod is not None]
+    if super_pod_chips:
+        _, first = super_pod_chips[0]
         document = {
             "superPodId": first.super_pod_id,
             "serverId": first.server_id,
-            "sdid": {str(phy): pod.sdid for phy, pod in inside},
+            "sdid": {str(phy): pod.sdid for phy, pod in super_pod_chips},
         }
         facts.append((SUPER_POD, json.dumps(document, separators=(",", ":"))))
     ports = ((chip.phy, network.port(chip.key)) for chip in ordered)
-    unwell = [str(phy) for phy, port in ports if port is not None and not port.is_working]
-    if unwell:
-        facts.append((UNHEALTHY_PORTS, ",".join(unwell)))
+    unhealthy_ports = [str(phy) for phy, port in ports if port is not None and not port.is_working]
+    if unhealthy_ports:
+        facts.append((UNHEALTHY_PORTS, ",".join(unhealthy_ports)))
     return tuple(facts)

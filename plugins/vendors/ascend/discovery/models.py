@@ -1,4 +1,4 @@
-"""Model names and facts of each chip model. Pure."""
+"""Families, model names and sizes of chip models. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNKNOWN = "unknown"
 WITH_HBM = (A910, B910, A3)
 
 _A3_BOARDS = frozenset((0xB0, 0xB1, 0xB2, 0xB3, 0xB4, 0x81, 0x83, 0xD1, 0xD3))
-PCIE_BOARDS = frozenset((0x28, 0x29, 0x33, 0x3C, 0x69))  # of 910B, without HCCS
+PCIE_BOARDS = frozenset((0x28, 0x29, 0x33, 0x3C, 0x69))  # 910B boards without HCCS
 BY_PCI_DEVICE: dict[int, str] = {
     0xD803: A3,
     0xD802: B910,
@@ -28,7 +28,7 @@ MAX_LABEL = 63
 
 
 class ChipModel(msgspec.Struct, frozen=True):
-    """What stands in the maker's papers; `None` is what does not."""
+    """Sizes from the maker's documents; `None` is not documented."""
 
     cores: int | None
     cpus: int | None
@@ -52,14 +52,14 @@ MODELS: dict[str, ChipModel] = {
 
 
 def short_name(name: str) -> str:
-    """Return a chip's name as the driver tells it, without the maker's word for all of them."""
+    """Return the driver's name of a chip without the prefix `Ascend`."""
     return name.removeprefix("Ascend").strip(" -")
 
 
 def family_of(name: str | None, board_id: int | None, pci_device: int | None) -> str:
-    """Return the family of a chip; the first sign that says something decides.
+    """Return the family of a chip from its board, its name, or its PCI device id.
 
-    `910B` without a digit is of the first generation, whatever it sounds like.
+    The name `910B` without a digit belongs to the first generation (910A).
     """
     short = short_name(name or "")
     if board_id in _A3_BOARDS:
@@ -72,26 +72,26 @@ def family_of(name: str | None, board_id: int | None, pci_device: int | None) ->
         return B310 if "310B" in short else S310
     if _910B.match(short):
         return B910
-    by_device = BY_PCI_DEVICE.get(pci_device if pci_device is not None else -1)
-    return by_device or (A910 if short.startswith("910") else UNKNOWN)
+    device_family = BY_PCI_DEVICE.get(pci_device if pci_device is not None else -1)
+    return device_family or (A910 if short.startswith("910") else UNKNOWN)
 
 
-def model_of(of_family: str, name: str | None) -> str:
-    """Return the key of `MODELS` and of the templates of vNPUs."""
+def model_of(family: str, name: str | None) -> str:
+    """Return the chip's key in `MODELS` and in the vNPU templates."""
     short = short_name(name or "")
-    return "910C" if of_family == A3 and short in ("", "910") else short
+    return "910C" if family == A3 and short in ("", "910") else short
 
 
-def model_label(of_family: str, name: str | None, product: str | None) -> str | None:
-    """Return the value of `gpu-model`, fit for a label; `None` of a chip without a name."""
-    if of_family == P310 and product == DUO:
+def model_label(family: str, name: str | None, product: str | None) -> str | None:
+    """Return the value of the label `gpu-model`; `None` for a chip without a name."""
+    if family == P310 and product == DUO:
         return DUO_MODEL
-    short = model_of(of_family, name)
+    short = model_of(family, name)
     if not short:
         return None
     return _UNFIT.sub("-", f"Ascend-{short}")[:MAX_LABEL].rstrip("._-")
 
 
-def template_model(of_family: str, name: str | None) -> str:
-    """Return under which name the chip's vNPU templates stand."""
-    return A910 if of_family == A910 else model_of(of_family, name)
+def template_model(family: str, name: str | None) -> str:
+    """Return the chip's key in the table of vNPU templates."""
+    return A910 if family == A910 else model_of(family, name)

@@ -1,6 +1,7 @@
 """Chips from the output of `npu-smi`, for hosts where the library cannot be loaded.
 
-It knows fewer facts than the library and is slower. Lines that are no table rows are ignored.
+The command reports fewer facts than the library and is slower. Other lines than table rows are
+ignored.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ from plugins.vendors.ascend.discovery.descriptions import (
     describe_chip,
 )
 from plugins.vendors.ascend.discovery.links import derive_links
-from plugins.vendors.ascend.discovery.sysfs import AscendFunction
-from plugins.vendors.ascend.discovery.sysfs import describe_function as sighted
+from plugins.vendors.ascend.discovery.sysfs import AscendFunction, describe_function
 from plugins.vendors.ascend.library.dcmi import driver_version
 from plugins.vendors.ascend.library.facts import ChipFacts
 
@@ -55,7 +55,7 @@ _COLUMN = re.compile(r"(?:NPU|Phy-ID)(\d{1,3})")
 
 
 class NpuSmiRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One chip of `npu-smi info`; `None` is a dash. Memory is (used, total) in MB."""
+    """One chip of `npu-smi info`; `None` for a dash. Memory is (used, total) in MB."""
 
     card: int
     chip: int
@@ -71,7 +71,7 @@ class NpuSmiRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_info(text: str) -> tuple[NpuSmiRow, ...]:
-    """Return the chips of `npu-smi info` in the order printed; `ParseError` without its table."""
+    """Parse `npu-smi info`; rows keep their order. Raises `ParseError` without a table."""
     table, _, _ = text[:MAX_TEXT].partition(_PROCESSES)
     head = _HEADER.search(table)
     if head is None:
@@ -103,8 +103,8 @@ def _row(
     chip, _, phy = second[0].partition(" ")
     if not (card.isdecimal() and chip.isdecimal()) or len(card + chip) > 6:
         return None
-    power, heat = _leading(first[2], 2)
-    (busy,) = _leading(second[2], 1)
+    power, temperature = _leading(first[2], 2)
+    (core_percent,) = _leading(second[2], 1)
     pairs = [(int(used), int(total)) for used, total in _PAIR.findall(second[2])]
     return NpuSmiRow(
         card=int(card),
@@ -114,17 +114,19 @@ def _row(
         health=first[1],
         bus_id=_address(second[1]),
         power_watts=power,
-        temperature_celsius=heat,
-        core_percent=busy if busy is not None and 0 <= busy <= 100 else None,
+        temperature_celsius=temperature,
+        core_percent=core_percent
+        if core_percent is not None and 0 <= core_percent <= 100
+        else None,
         ddr_mb=_positive_total(pairs[0]) if pairs else None,
         hbm_mb=_positive_total(pairs[1]) if hbm and len(pairs) > 1 else None,
     )
 
 
 def _leading(text: str, count: int) -> list[float | None]:
-    """Return the first words as numbers; a dash, or a word that is none, is `None`."""
+    """Return the first words as numbers; `None` for a dash or another text."""
     words = [*text.split()[:count], *[""] * count][:count]
-    return [float(word) if _NUMBER.fullmatch(word) else None for word in words]
+    return [float(text_part) if _NUMBER.fullmatch(text_part) else None for text_part in words]
 
 
 def _positive_total(pair: tuple[int, int]) -> tuple[int, int] | None:
@@ -139,9 +141,9 @@ def _address(text: str) -> str | None:
 
 
 def parse_topo(text: str) -> dict[tuple[int, int], str]:
-    """Return how chips are joined, by two numbers, the smaller first; `ParseError` without any.
+    """Return link types by two physical ids, the smaller first; raises `ParseError` without any.
 
-    Words are those of the tool's legend: HCCS, HCCS_SW, SIO, PIX, PXB, PHB, SYS, NA.
+    Link types are those of the tool's legend: HCCS, HCCS_SW, SIO, PIX, PXB, PHB, SYS, NA.
     """
     lines = text[:MAX_TEXT].splitlines()
     heads = [index for index, line in enumerate(lines) if len(_COLUMN.findall(line)) > 1]
@@ -154,9 +156,9 @@ def parse_topo(text: str) -> dict[tuple[int, int], str]:
         match = _COLUMN.fullmatch(label)
         if match is None:
             continue
-        for column, word in zip(columns, words, strict=False):
+        for column, link_type in zip(columns, words, strict=False):
             if int(match[1]) < column:
-                link_types[int(match[1]), column] = word
+                link_types[int(match[1]), column] = link_type
     return link_types
 
 
@@ -168,7 +170,7 @@ PLACES = (
 
 DEADLINE_S = 4.0
 
-EVERY_S = 30.0  # between two runs: each starts a process that asks all chips
+EVERY_S = 30.0  # between two runs, each of which queries all chips
 
 _LINKS = ("HCCS", "HCCS_SW", "SIO", "UB")
 
@@ -176,14 +178,14 @@ RunCommand = Callable[[str, tuple[str, ...]], str]
 
 
 class NpuSmiAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of the command told."""
+    """The result of one run of the command."""
 
     chips: tuple[tuple[ChipDescription, NpuSmiRow], ...] = ()
-    links: Mapping[tuple[str, str], str] | None = None  # by keys; None: not told
+    links: Mapping[tuple[str, str], str] | None = None  # link type by two keys; None: unknown
 
 
 class NpuSmi:
-    """The command of one host, run at most every half a minute."""
+    """Runs the command of one host at most every 30 seconds."""
 
     def __init__(
         self,
@@ -195,44 +197,44 @@ class NpuSmi:
         self._run = run or run_command
         self._clock = clock
         self._last: tuple[float, NpuSmiAnswer] | None = None
-        self._joined: Mapping[tuple[str, str], str] | None = None
-        self._asked_links = False  # they are asked once: they do not change
+        self._link_types: Mapping[tuple[str, str], str] | None = None
+        self._has_queried_links = False  # once is enough: links do not change
 
     def path(self) -> str | None:
-        """Return the command, if there is one that only root could have put there."""
-        for place in PLACES:
-            path = self._root + place
+        """Return the command's path; `None` without a command that only root can replace."""
+        for candidate in PLACES:
+            path = self._root + candidate
             if os.path.isfile(path):
                 try:
-                    real = os.path.realpath(path)
-                    refuse_untrusted(real)
+                    resolved = os.path.realpath(path)
+                    refuse_untrusted(resolved)
                 except VendorFault:
                     continue
-                return real
+                return resolved
         return None
 
-    def ask(self, seen: tuple[AscendFunction, ...] = ()) -> NpuSmiAnswer | None:
-        """Return what the command tells of what sysfs shows; `None` without a command.
+    def query(self, functions: tuple[AscendFunction, ...] = ()) -> NpuSmiAnswer | None:
+        """Return the command's chips; `None` without a command, `AgentError` if it fails.
 
-        `AgentError` if it fails.
+        `functions` are those of sysfs, whose device ids the command does not report.
         """
         path = self.path()
         if path is None:
             return None
         if self._last is None or self._clock() - self._last[0] >= EVERY_S:
             rows = _rows_with_number(parse_info(self._run(path, ("info",))))
-            devices = {function.bus_id: function.device_id for function in seen}
+            devices = {function.bus_id: function.device_id for function in functions}
             chips = tuple((describe_row(row, devices.get(row.bus_id or "")), row) for row in rows)
-            if not self._asked_links:
-                self._asked_links = True
-                self._joined = self._links(path, chips)
-            self._last = (self._clock(), NpuSmiAnswer(chips=chips, links=self._joined))
+            if not self._has_queried_links:
+                self._has_queried_links = True
+                self._link_types = self._links(path, chips)
+            self._last = (self._clock(), NpuSmiAnswer(chips=chips, links=self._link_types))
         return self._last[1]
 
-    def samples(self, seen: tuple[AscendFunction, ...]) -> tuple[DeviceSample, ...]:
-        """Return the rows as samples; none if the command fails."""
+    def samples(self, functions: tuple[AscendFunction, ...]) -> tuple[DeviceSample, ...]:
+        """Return the rows as samples; empty if the command fails."""
         try:
-            answer = self.ask(seen)
+            answer = self.query(functions)
         except AgentError:
             return ()
         return tuple(_sample(chip, row) for chip, row in answer.chips) if answer is not None else ()
@@ -243,22 +245,22 @@ class NpuSmi:
         try:
             link_types = parse_topo(self._run(path, ("info", "-t", "topo")))
         except AgentError:
-            return None  # not every model has the table
+            return None  # some models have no such table
         keys = {chip.phy: chip.key for chip, _ in chips}
         return {
-            (keys[a], keys[b]): word
-            for (a, b), word in link_types.items()
-            if word in _LINKS and a in keys and b in keys
+            (keys[a], keys[b]): link_type
+            for (a, b), link_type in link_types.items()
+            if link_type in _LINKS and a in keys and b in keys
         }
 
 
 def run_command(path: str, arguments: tuple[str, ...]) -> str:
-    """Run the command and return what it prints; `VendorFault` if it fails or takes too long."""
+    """Return the command's output; raises `VendorFault` if it fails or takes too long."""
     environment = {
         name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ
     }
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [path, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -268,19 +270,19 @@ def run_command(path: str, arguments: tuple[str, ...]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise VendorFault(f"{path}: {type(error).__name__}: it tells nothing now") from error
-    if done.returncode:
-        raise VendorFault(f"{path}: it ended with {done.returncode}")
-    return done.stdout.decode("utf-8", "replace")
+    if result.returncode:
+        raise VendorFault(f"{path}: it ended with {result.returncode}")
+    return result.stdout.decode("utf-8", "replace")
 
 
 def _rows_with_number(rows: tuple[NpuSmiRow, ...]) -> tuple[NpuSmiRow, ...]:
-    """Leave out chips whose number the table does not tell: those of cards with several."""
+    """Return the rows with a known physical id: with the column, or of cards with one chip."""
     chips = Counter(row.card for row in rows)
     return tuple(row for row in rows if row.phy is not None or chips[row.card] == 1)
 
 
 def describe_row(row: NpuSmiRow, pci_device: int | None = None) -> ChipDescription:
-    """Describe a row; without a column for it, the number of the card is that of its one chip."""
+    """Describe a row; without a column for the physical id, it is the number of the card."""
     facts = ChipFacts(
         name=row.name or None,
         bus_id=row.bus_id,
@@ -301,7 +303,7 @@ def describe_row(row: NpuSmiRow, pci_device: int | None = None) -> ChipDescripti
 
 
 def health_of_row(row: NpuSmiRow, phy: int) -> Health:
-    """Return what the word in the health column comes to."""
+    """Return the health for the text in the health column."""
     if row.health == HEALTH_OK:
         return Health()
     state = HealthState.SUSPECT if row.health in ("Warning", "UNKNOWN") else HealthState.FAILED
@@ -313,7 +315,7 @@ def health_of_row(row: NpuSmiRow, phy: int) -> Health:
 
 def _sample(chip: ChipDescription, row: NpuSmiRow) -> DeviceSample:
     memory = row.hbm_mb or row.ddr_mb
-    told = (
+    values = (
         (metric_families.POWER, row.power_watts, ()),
         (metric_families.TEMPERATURE, row.temperature_celsius, ("chip",)),
     )
@@ -324,7 +326,7 @@ def _sample(chip: ChipDescription, row: NpuSmiRow) -> DeviceSample:
         memory_total_bytes=memory[1] * MIB if memory else None,
         readings=tuple(
             MetricValue(family=family.name, value=value, labels=labels)
-            for family, value, labels in told
+            for family, value, labels in values
             if value is not None
         ),
         health=health_of_row(row, chip.phy),
@@ -332,44 +334,52 @@ def _sample(chip: ChipDescription, row: NpuSmiRow) -> DeviceSample:
 
 
 def inventory_from_npu_smi(
-    told: NpuSmiAnswer, host: HostFiles, seen: tuple[AscendFunction, ...], problem: Problem
+    answer: NpuSmiAnswer, host: HostFiles, functions: tuple[AscendFunction, ...], problem: Problem
 ) -> Inventory:
-    """Return what the command told, and functions that it did not."""
-    chips = [chip for chip, _ in told.chips]
-    listed = [describe_chip(chip, health_of_row(row, chip.phy), host) for chip, row in told.chips]
-    known = {chip.bus_id for chip in chips}
-    rest = [sighted(s, problem.reason, problem.message) for s in seen if s.bus_id not in known]
-    found = derive_links(chips, told.links, None)
+    """Return an inventory of the command's chips and of the functions that it does not list."""
+    chips = [chip for chip, _ in answer.chips]
+    devices = [
+        describe_chip(chip, health_of_row(row, chip.phy), host) for chip, row in answer.chips
+    ]
+    bus_ids = {chip.bus_id for chip in chips}
+    others = [
+        describe_function(s, problem.reason, problem.message)
+        for s in functions
+        if s.bus_id not in bus_ids
+    ]
+    topology = derive_links(chips, answer.links, None)
     return Inventory(
         vendor="ascend",
-        devices=(*listed, *rest),
-        links=found.links,
+        devices=(*devices, *others),
+        links=topology.links,
         driver_version=driver_version(host),
         facts=(("source", "npu-smi"),),
-        problems=(problem, *found.problems),
-        groups=found.groups,
-        group_policy=found.policy,
+        problems=(problem, *topology.problems),
+        groups=topology.groups,
+        group_policy=topology.policy,
     )
 
 
 def inventory_from_sysfs(
-    seen: tuple[AscendFunction, ...],
-    remembered: Mapping[str, VendorDevice],
+    functions: tuple[AscendFunction, ...],
+    stored: Mapping[str, VendorDevice],
     host: HostFiles,
     problem: Problem,
 ) -> Inventory:
-    """Return what sysfs shows, with the numbers that the chips had when their driver answered.
+    """Return an inventory from sysfs, with the stored numbers of the chips.
 
-    Without them a chip would leave the Device object, and pods that hold it would hold nothing.
+    Without its number a chip would leave the Device object while pods still use it.
     """
     devices = []
-    for function in seen:
-        plain = sighted(function, problem.reason, problem.message)
-        known = remembered.get(function.bus_id)
-        if known is None or not plain.managed:
-            devices.append(plain)
+    for function in functions:
+        device = describe_function(function, problem.reason, problem.message)
+        stored_device = stored.get(function.bus_id)
+        if stored_device is None or not device.managed:
+            devices.append(device)
         else:
-            devices.append(replace(known, health=plain.health, partitions=(), conditions=()))
+            devices.append(
+                replace(stored_device, health=device.health, partitions=(), conditions=())
+            )
     return Inventory(
         vendor="ascend",
         devices=tuple(devices),

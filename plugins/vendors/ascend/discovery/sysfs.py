@@ -28,7 +28,7 @@ _NO_FAULTS = ("NotYetAsked", "NoRecordedAnswers", "UnsupportedGeneration")
 
 
 class AscendFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """One NPU."""
+    """The PCI function of one NPU."""
 
     bus_id: str
     device_id: int | None
@@ -36,9 +36,9 @@ class AscendFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_npus(host: HostFiles) -> tuple[AscendFunction, ...]:
-    """Return the functions in the order of their addresses; unreadable ones are left out."""
+    """Return the NPUs' functions sorted by address; unreadable ones are left out."""
     functions = find_functions(host, _PCI_VENDORS)
-    return tuple(seen for f in functions if (seen := _npu(host, f)) is not None)
+    return tuple(npu for f in functions if (npu := _npu(host, f)) is not None)
 
 
 def _npu(host: HostFiles, function: SysfsFunction) -> AscendFunction | None:
@@ -47,11 +47,11 @@ def _npu(host: HostFiles, function: SysfsFunction) -> AscendFunction | None:
     if not _is_npu(read_text(host, f"{folder}/class", 64) or "", device):
         return None
     if link_target_name(host, f"{folder}/physfn") is not None:
-        return None  # a piece of a chip, which the chip itself lists
+        return None  # a virtual function: a part of a chip
     driver = link_target_name(host, f"{folder}/driver")
     number = device.removeprefix("0x")
-    known = len(number) == 4 and all(digit in "0123456789abcdef" for digit in number)
-    device_id = int(number, 16) if known else None
+    is_valid = len(number) == 4 and all(digit in "0123456789abcdef" for digit in number)
+    device_id = int(number, 16) if is_valid else None
     return AscendFunction(bus_id=function.bus_id, device_id=device_id, driver=driver)
 
 
@@ -62,26 +62,28 @@ def _is_npu(class_code: str, device: str) -> bool:
 
 
 def describe_function(
-    seen: AscendFunction, reason: str = "NotYetAsked", message: str = ""
+    function: AscendFunction, reason: str = "NotYetAsked", message: str = ""
 ) -> VendorDevice:
-    """Describe a function by what was seen of it; `reason` says why there is no more."""
-    foreign = seen.driver == VFIO
-    why = "BoundToVFIO" if foreign else reason
-    known = reason in _NO_FAULTS or foreign
-    # the library may tell it apart from its kin; until then the PCI id is the best sign
-    family = BY_PCI_DEVICE.get(seen.device_id if seen.device_id is not None else -1)
-    told = (("driver", seen.driver), ("family", family))
+    """Describe a function from sysfs alone; `reason` says why DCMI's values are missing."""
+    is_vfio = function.driver == VFIO
+    effective_reason = "BoundToVFIO" if is_vfio else reason
+    is_suspect = reason in _NO_FAULTS or is_vfio
+    # the PCI id is only a guess at the family, until the library reports the chip
+    family = BY_PCI_DEVICE.get(function.device_id if function.device_id is not None else -1)
+    facts = (("driver", function.driver), ("family", family))
     return VendorDevice(
         kind=DeviceKind.NPU,
         vendor=MAKER,
-        bus_id=seen.bus_id,
-        managed=not foreign,
+        bus_id=function.bus_id,
+        managed=not is_vfio,
         health=Health(
-            # without its driver a chip does nothing
-            state=HealthState.SUSPECT if known else HealthState.FAILED,
-            reason=why,
-            message=message if message and not foreign else MESSAGES.get(why, why),
+            # without its driver a chip cannot work
+            state=HealthState.SUSPECT if is_suspect else HealthState.FAILED,
+            reason=effective_reason,
+            message=message
+            if message and not is_vfio
+            else MESSAGES.get(effective_reason, effective_reason),
         ),
         labels=((FAMILY_LABEL, family),) if family else (),
-        facts=tuple((key, value) for key, value in told if value),
+        facts=tuple((key, value) for key, value in facts if value),
     )

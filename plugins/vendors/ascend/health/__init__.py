@@ -1,1 +1,1 @@
-"""Fault codes of Ascend chips and what they mean for the health of a device."""
+"""Health of Ascend chips, derived from fault codes, polls and events."""

@@ -81,7 +81,7 @@ FAULT_CODES: dict[str, str] = {
     ),
 }
 
-# twice within a day: the chip is taken out until a person lets it back
+# twice within a day: the chip is out of service until a person releases it
 RECURRING_CODES = (
     "80C9:8000,8008 80B7:8000 80B5:8000 80A1:8008 80A3:8008 80A5:8008 80B9:8000,8008 "
     "80BB:8000,8008 80BD:8000,8008 80C7:8008 80CB:8008 80CD:8008 80CF:8008 80D9:8008 "
@@ -90,19 +90,19 @@ RECURRING_CODES = (
     "815F:8008 8193:8008 8195:8008 8197:8008"
 )
 
-LINK_DOWN = 0x81078603  # a RoCE port lost its link: often gone before anybody notices
+LINK_DOWN = 0x81078603  # a RoCE port lost its link, often for a short time only
 
 DRIVER_HANGS = 0x80E18005
 
 MAX_FAULT_FILE = 1 << 20
 
-MAJOR_SEVERITY = 2  # severity, and health, from which a chip is in real trouble
+MAJOR_SEVERITY = 2  # from this severity, or health code, on a chip has failed
 
 _CODE = re.compile(r"[0-9A-Fa-f]{1,9}")
 
 
 class FaultClass(enum.Enum):
-    """What a fault asks for, from the worst down."""
+    """The action that a fault requires, the worst first."""
 
     MANUAL = "ManuallySeparateNPU"
     SEPARATE = "SeparateNPU"
@@ -121,9 +121,9 @@ CodeTable = Mapping[int, FaultClass]
 
 
 def expand_codes(text: str) -> Iterator[int]:
-    """Yield the codes that a line of the table stands for."""
-    for word in text.split():
-        head, colon, tails = word.partition(":")
+    """Yield the codes of a line of the table."""
+    for group in text.split():
+        head, colon, tails = group.partition(":")
         if not colon:
             yield int(head, 16)
             continue
@@ -135,21 +135,21 @@ def expand_codes(text: str) -> Iterator[int]:
 
 @functools.cache
 def maker_table() -> CodeTable:
-    """Return the maker's table; a code in several lists is of the worst of them."""
+    """Return the maker's table; a code in several lists has the worst class of them."""
     return _table((name, expand_codes(text)) for name, text in FAULT_CODES.items())
 
 
 @functools.cache
 def recurring_codes() -> frozenset[int]:
-    """Return the codes that, twice within a day, take a chip out until a person lets it back."""
+    """Return the codes that, twice within a day, take a chip out until a person releases it."""
     return frozenset(expand_codes(RECURRING_CODES))
 
 
 def parse_fault_codes(data: bytes) -> CodeTable:
-    """Read `faultCode.json`: an object of lists of hexadecimal codes, by the name of the class.
+    """Parse `faultCode.json`: an object with a list of hexadecimal codes for each class.
 
-    It replaces the maker's table whole, as it does for Huawei's own tools. `ParseError` for
-    anything that is not such a file; lists of other names are passed over.
+    The file replaces the whole table of the maker, as with Huawei's own tools. Lists with other
+    names are ignored. Raises `ParseError` for an invalid file.
     """
     if len(data) > MAX_FAULT_FILE:
         raise ParseError("fault codes: too large", "")
@@ -163,9 +163,9 @@ def parse_fault_codes(data: bytes) -> CodeTable:
 def _parse_list(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise ParseError(f"fault codes: {name} is no list", str(value))
-    wrong = [code for code in value if not (isinstance(code, str) and _CODE.fullmatch(code))]
-    if wrong:
-        raise ParseError(f"fault codes: {name} has no code in", str(wrong[0]))
+    invalid = [code for code in value if not (isinstance(code, str) and _CODE.fullmatch(code))]
+    if invalid:
+        raise ParseError(f"fault codes: {name} has no code in", str(invalid[0]))
     return tuple(int(code, 16) for code in value)
 
 
@@ -181,8 +181,8 @@ def _table(lists: Iterable[tuple[str, Iterable[int]]]) -> CodeTable:
 def classify(code: int, table: CodeTable, severity: int | None, health: int | None) -> FaultClass:
     """Return the class of an active code.
 
-    A code that the table lacks is judged by the severity of its event. If none was seen, the
-    chip's own health decides: a newer driver's harmless notice must not drain a node.
+    The class of a code that the table lacks follows from the severity of its event. Without an
+    event the chip's health decides: harmless codes of newer drivers must not drain a node.
     """
     fault_class = table.get(code)
     if fault_class is not None:
@@ -193,7 +193,7 @@ def classify(code: int, table: CodeTable, severity: int | None, health: int | No
 
 
 def worst_class(classes: Iterable[FaultClass]) -> FaultClass:
-    """Return the class that asks for most; `NONE` of nothing."""
+    """Return the worst class; `NONE` if there are no classes."""
     return min(classes, key=ORDER.index, default=FaultClass.NONE)
 
 
@@ -232,10 +232,10 @@ REMEDIES: dict[str, str] = {
 
 
 def remedy(reason: str, message: str) -> str:
-    """Return what to do about a reason; of a chip fault the class in the message decides."""
-    for kind, words in _BY_CLASS.items():
+    """Return the remedy for a reason; for a chip fault that of the class in the message."""
+    for kind, advice in _BY_CLASS.items():
         if f"({kind.value})" in message:
-            return words
+            return advice
     if reason.startswith("HealthCode"):
         return _DRAIN
     return REMEDIES.get(reason, "")

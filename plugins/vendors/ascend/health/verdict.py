@@ -29,28 +29,32 @@ _FAULTY = (
 
 
 class ChipState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a verdict is made of; what a chip cannot tell never counts against it."""
+    """The inputs of a chip's health; unknown values never make it worse."""
 
     phy: int
     health: int | None = None
     history: FaultHistory = NO_FAULTS
-    severities: Mapping[int, int] = msgspec.field(default_factory=dict)  # of codes, by events
+    severities: Mapping[int, int] = msgspec.field(default_factory=dict)  # by code, from events
     uncoded: int = 0  # faults that the driver counts without a code
-    lost: str = ""  # how it is known that the chip is gone
+    loss_reason: str = ""  # why the chip counts as lost; empty: it is present
     is_not_ready: bool = False
-    resetting_s: float | None = None  # for how long it, or a chip of its card, has been starting
-    failing: str = ""  # the call that failed in three rounds in a row
-    denied: str = ""  # the call that is not allowed to us
+    resetting_s: float | None = None  # how long it, or a chip of its card, has been starting
+    failing_call: str = ""  # the call that failed in three consecutive polls
+    denied_call: str = ""  # the call that the agent has no right to make
     is_inconsistent: bool = False
     network: int | None = None  # state of a port that does not work
     network_counts: bool = False
 
 
 def judge_chip(chip: ChipState, table: CodeTable | None = None) -> Health:
-    """Return the first finding by precedence; healthy if there is none."""
+    """Return the health by the finding with the highest precedence; healthy without findings."""
     table = maker_table() if table is None else table
     kind = _worst(chip, table)
-    for reason, message in (*_gone(chip), *_faulty(chip, kind), *_silent(chip, kind)):
+    for reason, message in (
+        *_loss_findings(chip),
+        *_fault_findings(chip, kind),
+        *_other_findings(chip, kind),
+    ):
         return Health(state=HealthState.FAILED, reason=reason, message=message)
     for reason, message in _warnings(chip, kind):
         return Health(state=HealthState.SUSPECT, reason=reason, message=message)
@@ -70,7 +74,7 @@ def _worst(chip: ChipState, table: CodeTable) -> FaultClass:
 
 
 def fault_text(chip: ChipState, kind: FaultClass) -> str:
-    """Return how many faults a chip reports, which, and what the worst of them asks for."""
+    """Return a text with number and codes of a chip's faults, and the worst class."""
     codes = active_codes(chip.history)
     count = len(codes) or chip.uncoded
     text = f"NPU {chip.phy} reports {count} chip fault{'' if count == 1 else 's'}"
@@ -79,29 +83,29 @@ def fault_text(chip: ChipState, kind: FaultClass) -> str:
     return f"{text}: {','.join(f'{code:08X}' for code in codes)} ({kind.value})"
 
 
-def _gone(chip: ChipState) -> Iterator[tuple[str, str]]:
-    if chip.lost:
-        yield "DeviceLost", f"NPU {chip.phy} is gone: {chip.lost}"
+def _loss_findings(chip: ChipState) -> Iterator[tuple[str, str]]:
+    if chip.loss_reason:
+        yield "DeviceLost", f"NPU {chip.phy} is gone: {chip.loss_reason}"
     if chip.is_not_ready:
         yield "CardDropped", f"NPU {chip.phy} is not ready (-8012)"
     if chip.resetting_s is not None:
         yield "Resetting", _reset_text(chip.phy, chip.resetting_s)
 
 
-def _faulty(chip: ChipState, kind: FaultClass) -> Iterator[tuple[str, str]]:
+def _fault_findings(chip: ChipState, kind: FaultClass) -> Iterator[tuple[str, str]]:
     if chip.history.separated_s is not None:
         yield "ManuallySeparated", _separated_text(chip)
     if kind in _FAULTY:
         yield "ChipFault", fault_text(chip, kind)
     if kind is FaultClass.PRE_SEPARATE:
         yield "PreSeparated", fault_text(chip, kind)
-    elif chip.history.link_held:
+    elif chip.history.link_outage:
         yield "PreSeparated", f"NPU {chip.phy} lost its link for long ({LINK_DOWN:08X})"
 
 
-def _silent(chip: ChipState, kind: FaultClass) -> Iterator[tuple[str, str]]:
-    if chip.failing:
-        yield "DriverError", f"NPU {chip.phy}: {chip.failing} failed in three rounds in a row"
+def _other_findings(chip: ChipState, kind: FaultClass) -> Iterator[tuple[str, str]]:
+    if chip.failing_call:
+        yield "DriverError", f"NPU {chip.phy}: {chip.failing_call} failed in three rounds in a row"
     has_fault = kind is not FaultClass.NONE or active_codes(chip.history)
     if chip.health is not None and chip.health >= MAJOR_SEVERITY and not has_fault:
         yield f"HealthCode{chip.health}", f"NPU {chip.phy} reports health {chip.health}"
@@ -116,10 +120,10 @@ def _reset_text(phy: int, resetting_s: float) -> str:
 
 
 def _separated_text(chip: ChipState) -> str:
-    by = f"NPU {chip.phy} had fault {chip.history.separated_by:08X} again and again"
+    text = f"NPU {chip.phy} had fault {chip.history.separated_by:08X} again and again"
     if chip.history.released_s is not None:
-        return f"{by}; it is let back two days later, or by hand"
-    return f"{by}; it stays out until it is let back by hand"
+        return f"{text}; it is let back two days later, or by hand"
+    return f"{text}; it stays out until it is let back by hand"
 
 
 def _warnings(chip: ChipState, kind: FaultClass) -> Iterator[tuple[str, str]]:
@@ -129,8 +133,8 @@ def _warnings(chip: ChipState, kind: FaultClass) -> Iterator[tuple[str, str]]:
         yield "SubHealth", fault_text(chip, kind)
     if chip.is_inconsistent:
         yield "FirmwareInconsistent", f"NPU {chip.phy}: its firmware does not fit (-8022)"
-    if chip.denied:
-        yield "PermissionDenied", f"NPU {chip.phy}: {chip.denied} is not allowed to the agent"
+    if chip.denied_call:
+        yield "PermissionDenied", f"NPU {chip.phy}: {chip.denied_call} is not allowed to the agent"
 
 
 def _network_text(phy: int, state: int) -> str:

@@ -1,4 +1,4 @@
-"""Lists cards and chips of the driver; a failing card does not hide others."""
+"""Lists cards and chips of the driver; a failing card does not hide other cards."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from plugins.vendors.ascend.library.dcmi import Dcmi
 
 MAX_CARDS = 64
 MAX_CHIPS = 4
-NPU = 0  # of dcmi_get_device_type; a card's controller and CPU are listed, too
+NPU = 0  # value of dcmi_get_device_type; the driver also lists a card's controller and CPU
 
 
 class ChipListing(msgspec.Struct, frozen=True, kw_only=True):
-    """Chips by card, and what could not be listed."""
+    """All NPU chips, sorted by card, and the errors of cards that could not be listed."""
 
     chips: tuple[Chip, ...] = ()
     faults: tuple[str, ...] = ()
-    expected: int = 0  # cards that the driver counts
-    cards: int = 0  # cards that it named
+    expected: int = 0  # number of cards that the driver counts
+    cards: int = 0  # number of cards that it lists by id
 
 
 def list_cards(dcmi: Dcmi) -> tuple[int, tuple[int, ...]]:
-    """Return how many cards the driver counts, and the ids it names; raises what the call does.
+    """Return the driver's number of cards and their ids; raises the errors of the call.
 
-    Ids may have gaps. Fewer ids than counted: some cards are still booting.
+    Ids may have gaps. If there are fewer ids than cards, some cards are still booting.
     """
-    count, room = ctypes.c_int32(0), (ctypes.c_int32 * MAX_CARDS)(*([-1] * MAX_CARDS))
+    count, buffer = ctypes.c_int32(0), (ctypes.c_int32 * MAX_CARDS)(*([-1] * MAX_CARDS))
     symbol = "dcmi_get_card_list"
-    dcmi.call(symbol, ctypes.byref(count), room, MAX_CARDS)
+    dcmi.call(symbol, ctypes.byref(count), buffer, MAX_CARDS)
     if not 0 <= count.value <= MAX_CARDS:
         raise BadDriverAnswer(symbol, f"{count.value} cards")
-    named = [int(card) for card in room[: count.value] if card >= 0]
-    return count.value, tuple(dict.fromkeys(named))
+    card_ids = [int(card) for card in buffer[: count.value] if card >= 0]
+    return count.value, tuple(dict.fromkeys(card_ids))
 
 
 def list_chips(dcmi: Dcmi, chip_of: Callable[[int, int], Chip]) -> ChipListing:
-    """Return all NPU chips; `chip_of` returns the object of one that may have been seen before."""
+    """Return all NPU chips; `chip_of` returns the `Chip` for a card and a number in the card."""
     expected, cards = list_cards(dcmi)
     chips: list[Chip] = []
     faults: list[str] = []
@@ -65,4 +65,4 @@ def _count(dcmi: Dcmi, card: int) -> int:
 
 def _is_npu(chip: Chip) -> bool:
     kind = chip.integer("dcmi_get_device_type", low=0, high=255)
-    return kind in (None, NPU)  # a driver that cannot tell lists NPUs only
+    return kind in (None, NPU)  # a driver without this call lists NPUs only

@@ -1,4 +1,4 @@
-"""Calls about one chip: unsupported calls are remembered, errors are noted."""
+"""DCMI calls for one chip. Skips unsupported calls, records errors and implausible values."""
 
 from __future__ import annotations
 
@@ -14,39 +14,42 @@ MAX_ID = 255  # logic and physical ids
 
 
 class Chip:
-    """A chip by its card and its number in the card. An answer is a value, or `None`.
+    """A chip by its card and its number in the card. Each call returns a value, or `None`.
 
-    What is not supported is not asked for again. Faults are kept in `faults` by code, and answers
-    outside of what can be in `refused`, until `begin`.
+    An unsupported call is not repeated. Errors are stored in `faults` by code, and values outside
+    their bounds in `implausible`, until `begin_round`.
     """
 
     def __init__(self, dcmi: Dcmi, card: int, number: int) -> None:
         self.dcmi = dcmi
         self.card = card
         self.number = number
-        self.faults: dict[int, str] = {}  # code: what was asked
-        self.refused: dict[str, int] = {}  # what was asked: the answer that cannot be
-        self._never: set[tuple[str, object]] = set()
+        self.faults: dict[int, str] = {}  # code: the call that returned it
+        self.implausible: dict[str, int] = {}  # call or member: the value outside its bounds
+        self._unsupported: set[tuple[str, object]] = set()
 
     def begin_round(self) -> None:
-        """Start a round: what went wrong before is the past."""
+        """Start a round of calls: clear the errors of the last one."""
         self.faults.clear()
-        self.refused.clear()
+        self.implausible.clear()
 
-    def try_call(self, symbol: str, of: object = None, *args: object, lasting: bool = True) -> bool:
-        """Call `symbol(card, number, ...)`; say whether it answered. `of` tells its kinds apart.
+    def try_call(
+        self, symbol: str, variant: object = None, *args: object, lasting: bool = True
+    ) -> bool:
+        """Call `symbol(card, number, ...)`; return whether it succeeded.
 
-        Where "not supported" may be about one argument, `lasting` is false: it is asked again.
+        `variant` distinguishes calls of one symbol, each of which may be unsupported. `lasting`
+        is false if "not supported" may concern one argument only: the call is then repeated.
         """
-        if (symbol, of) in self._never:
+        if (symbol, variant) in self._unsupported:
             return False
         try:
             self.dcmi.call(symbol, *self._address(symbol), *args)
         except CallSuspended:
-            return False  # for a while only: it is asked again
+            return False  # for a limited time: the call is repeated
         except NotSupported:
             if lasting:
-                self._never.add((symbol, of))
+                self._unsupported.add((symbol, variant))
         except AgentError as error:
             self.faults[codes.code_of(error)] = symbol
         else:
@@ -58,45 +61,45 @@ class Chip:
         return (self.card,) if by_card else (self.card, self.number)
 
     def integer(
-        self, symbol: str, *before: int, low: int, high: int, signed: bool = False
+        self, symbol: str, *arguments: int, low: int, high: int, signed: bool = False
     ) -> int | None:
-        """Return a whole number from `low` to `high`; another one is refused and noted."""
+        """Return an integer from `low` to `high`; another value is recorded as implausible."""
         value = ctypes.c_int32() if signed else ctypes.c_uint32()
-        if not self.try_call(symbol, before, *before, ctypes.byref(value)):
+        if not self.try_call(symbol, arguments, *arguments, ctypes.byref(value)):
             return None
-        return self.within(symbol, int(value.value), low, high)
+        return self.check_bounds(symbol, int(value.value), low, high)
 
-    def within(self, what: str, value: int, low: int, high: int) -> int | None:
-        """Return the value if it can be true."""
+    def check_bounds(self, source: str, value: int, low: int, high: int) -> int | None:
+        """Return the value if it is within bounds; otherwise record it and return `None`."""
         if low <= value <= high:
             return value
-        self.refused[what] = value
+        self.implausible[source] = value
         return None
 
-    def read_structure(self, symbol: str, name: str, *before: int) -> ctypes.Structure | None:
-        """Return a structure that the call fills."""
+    def read_structure(self, symbol: str, name: str, *arguments: int) -> ctypes.Structure | None:
+        """Return the structure that the call fills; `None` if it fails."""
         record = structure(name)()
-        result = self.try_call(symbol, before, *before, ctypes.byref(record))
+        result = self.try_call(symbol, arguments, *arguments, ctypes.byref(record))
         return record if result else None
 
     def fill_info(
         self, main: int, sub: int, record: ctypes.Structure, *, lasting: bool = True
     ) -> bool:
-        """Have `dcmi_get_device_info` fill a structure, in which the caller may have put an id."""
+        """Fill a structure with `dcmi_get_device_info`; it may contain an id as an argument."""
         size = ctypes.c_uint32(ctypes.sizeof(record))
         command = (ctypes.c_int32(main), ctypes.c_uint32(sub))
-        room = (ctypes.byref(record), ctypes.byref(size))
-        of = (main, sub)
-        return self.try_call("dcmi_get_device_info", of, *command, *room, lasting=lasting)
+        output = (ctypes.byref(record), ctypes.byref(size))
+        variant = (main, sub)
+        return self.try_call("dcmi_get_device_info", variant, *command, *output, lasting=lasting)
 
     def read_info(self, main: int, sub: int, name: str) -> ctypes.Structure | None:
-        """Return what a command of `dcmi_get_device_info` fills."""
+        """Return the structure that a command of `dcmi_get_device_info` fills."""
         record = structure(name)()
         return record if self.fill_info(main, sub, record) else None
 
 
 def logic_id(chip: Chip) -> int:
-    """Return the chip's place in this process's view; raise what the call raises."""
+    """Return the chip's logic id, which is valid in this process; raises the call's errors."""
     value = ctypes.c_int32(-1)
     symbol = "dcmi_get_device_logic_id"
     chip.dcmi.call(symbol, ctypes.byref(value), chip.card, chip.number)
@@ -104,7 +107,7 @@ def logic_id(chip: Chip) -> int:
 
 
 def physical_id(chip: Chip, logic: int) -> int:
-    """Return the number of the chip's `/dev/davinci<N>`; raise what the call raises."""
+    """Return the number of the chip's `/dev/davinci<N>`; raises the call's errors."""
     value = ctypes.c_uint32(codes.SUCCESS)
     symbol = "dcmi_get_device_phyid_from_logicid"
     chip.dcmi.call(symbol, ctypes.c_uint32(logic), ctypes.byref(value))

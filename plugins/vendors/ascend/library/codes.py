@@ -20,7 +20,7 @@ UNCONFIGURED = -8023
 UNSUPPORTED = -8255
 SYMBOL_MISSING = -99998
 
-# what a chip or its driver never tells in this process
+# codes that mean "not supported" until the process ends
 NOT_SUPPORTED = (BAD_PARAMETER, IN_CONTAINER, UNCONFIGURED, UNSUPPORTED, SYMBOL_MISSING)
 LOST = (INVALID_ID, GONE)
 
@@ -51,7 +51,7 @@ _NAMES: dict[int, str] = {
 
 
 class DcmiFault(VendorFault):
-    """A call failed; `code` is what the library returned, `reason` its CamelCase name."""
+    """A failed call; `code` is the library's return code, `reason` its CamelCase name."""
 
     def __init__(self, call: str, code: int) -> None:
         super().__init__(f"{call}: {reason_of(code)} (DCMI error {code})")
@@ -60,19 +60,19 @@ class DcmiFault(VendorFault):
 
 
 class BadDriverAnswer(VendorFault):
-    """An answer outside of what hardware can be; none of it is believed."""
+    """An answer that no hardware can give; the agent discards all of it."""
 
-    def __init__(self, call: str, what: str) -> None:
-        super().__init__(f"{call}: {what}: the driver's answer cannot be true")
+    def __init__(self, call: str, value: str) -> None:
+        super().__init__(f"{call}: {value}: the driver's answer cannot be true")
 
 
 def reason_of(code: int) -> str:
-    """Return the code's name; unknown ones are taken as an internal error of the driver."""
+    """Return the code's name; an unknown code is an internal error of the driver."""
     return _NAMES.get(code, "DriverError")
 
 
 def error_of(call: str, code: int) -> AgentError:
-    """Return what a failed call is for us: cannot tell, gone, or a fault that keeps the number."""
+    """Return the error for a failed call: `NotSupported`, `DeviceGone` or `DcmiFault`."""
     if code in NOT_SUPPORTED:
         return NotSupported(f"{call}: {reason_of(code)} (DCMI error {code})")
     if code in LOST:
@@ -81,7 +81,7 @@ def error_of(call: str, code: int) -> AgentError:
 
 
 def code_of(error: AgentError) -> int:
-    """Return the code behind a typed error; a chip that is gone is -8008."""
+    """Return the DCMI code of a typed error: -8008 for a lost chip."""
     if isinstance(error, DcmiFault):
         return error.code
     return GONE if isinstance(error, DeviceGone) else INTERNAL

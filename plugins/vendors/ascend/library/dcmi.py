@@ -15,7 +15,7 @@ from plugins.shared.library_file import LibraryFile, LibraryUnavailable, find_li
 from plugins.vendors.ascend.library import codes
 from plugins.vendors.ascend.settings import AscendSettings
 
-CHIP_INFO = ("dcmi_get_device_chip_info_v2", "dcmi_get_device_chip_info")  # either will do
+CHIP_INFO = ("dcmi_get_device_chip_info_v2", "dcmi_get_device_chip_info")  # one is enough
 
 MANDATORY: tuple[str, ...] = (
     "dcmi_init",
@@ -59,9 +59,9 @@ OPTIONAL: tuple[str, ...] = (
     "dcmi_create_vdevice",
     "dcmi_set_destroy_vdevice",
 )
-SECOND_INIT = "dcmiv2_init"  # of the 950 generation, of which no more is published
+SECOND_INIT = "dcmiv2_init"  # 950 generation; its other functions are not published
 SLOW_CALL_S = 1.0
-_SLOW_BY_NATURE = frozenset({"dcmi_get_device_network_health"})  # on a thread of its own
+_SLOW_BY_NATURE = frozenset({"dcmi_get_device_network_health"})  # called on a separate thread
 VERSION_LENGTH = 33
 SONAME = "libdcmi.so"
 VERSION = "/usr/local/Ascend/driver/version.info"
@@ -71,7 +71,7 @@ FOLDERS = ("/usr/local/dcmi", _DRIVER, f"{_DRIVER}/driver", f"{_DRIVER}/common")
 
 
 def locate_dcmi(settings: AscendSettings) -> str:
-    """Return the library's path; see `find_library` for what is looked at and what is refused."""
+    """Return the library's path; `find_library` describes the search and which files it refuses."""
     return find_library(
         SONAME,
         FOLDERS,
@@ -82,11 +82,11 @@ def locate_dcmi(settings: AscendSettings) -> str:
 
 
 class Dcmi:
-    """The library of this process; there is no way to let go of it but to end the process.
+    """The library of this process; it can be unloaded only by ending the process.
 
-    `missing` are the symbols that it lacks: what they would tell is absent, which is no error.
-    `slow` is told of calls that took longer than a second, by symbol and duration. The journal is
-    told which call of which chip is in progress.
+    `missing` has the symbols that the library lacks; their values are absent, without an error.
+    `slow` is called with symbol and duration of each call that took longer than a second. Each
+    call is entered in the call journal with the chip that it is for.
     """
 
     def __init__(
@@ -110,17 +110,17 @@ class Dcmi:
         self._start()
 
     def has(self, symbol: str) -> bool:
-        """Say whether the library exports a symbol."""
+        """Return whether the library exports a symbol."""
         return getattr(self._dll, symbol, None) is not None
 
     def _refuse_if_unfit(self) -> None:
         if self.has(SECOND_INIT) and "dcmi_init" in self.missing:
-            return  # a generation of its own, which `_start` tells apart
-        lacking = [name for name in MANDATORY if name in self.missing]
+            return  # the 950 generation, which `_start` detects
+        missing = [name for name in MANDATORY if name in self.missing]
         if all(name in self.missing for name in CHIP_INFO):
-            lacking.append(CHIP_INFO[0])
-        if lacking:
-            message = f"{self.path} lacks {lacking[0]}: install a newer driver"
+            missing.append(CHIP_INFO[0])
+        if missing:
+            message = f"{self.path} lacks {missing[0]}: install a newer driver"
             raise LibraryUnavailable("LibraryUnfit", message)
 
     def _start(self) -> None:
@@ -141,21 +141,21 @@ class Dcmi:
         return True
 
     def call(self, symbol: str, *args: object) -> None:
-        """Call a function; raise what `codes.error_of` makes of its answer.
+        """Call a function; raise the error that `codes.error_of` returns for its code.
 
-        A symbol that the library lacks is `NotSupported`.
+        Raises `NotSupported` for a symbol that the library lacks.
         """
         function = getattr(self._dll, symbol, None)
         if function is None:
             raise codes.error_of(symbol, codes.SYMBOL_MISSING)
-        is_noted = symbol not in _SLOW_BY_NATURE
-        if is_noted:
+        is_journaled = symbol not in _SLOW_BY_NATURE
+        if is_journaled:
             self._calls.enter(symbol, _chip_of(args))
         began_s = self._clock()
         try:
             code = int(function(*args))
         finally:
-            if is_noted:
+            if is_journaled:
                 self._calls.leave()
         elapsed_s = self._clock() - began_s
         if elapsed_s > SLOW_CALL_S and self._slow is not None:
@@ -165,12 +165,12 @@ class Dcmi:
 
     def version(self) -> str | None:
         """Return the version of the driver's interface."""
-        room = ctypes.create_string_buffer(VERSION_LENGTH)
+        buffer = ctypes.create_string_buffer(VERSION_LENGTH)
         try:
-            self.call("dcmi_get_dcmi_version", room, len(room))
+            self.call("dcmi_get_dcmi_version", buffer, len(buffer))
         except AgentError:
             return None
-        return room.value.decode("ascii", "ignore").strip() or None
+        return buffer.value.decode("ascii", "ignore").strip() or None
 
 
 def chip_name(card: int, number: int) -> str:
@@ -179,16 +179,16 @@ def chip_name(card: int, number: int) -> str:
 
 
 def _chip_of(args: tuple[object, ...]) -> str:
-    """Return the chip that a call is about; empty if it is about none."""
-    for place in (0, 1):  # a place for the answer may come first
-        card, number = [*args[place:], None, None][:2]
+    """Return the chip that a call is for; empty if there is none."""
+    for position in (0, 1):  # the first argument may be the output
+        card, number = [*args[position:], None, None][:2]
         if isinstance(card, int) and isinstance(number, int):
             return chip_name(card, number)
     return f"card {args[0]}" if args and isinstance(args[0], int) else ""
 
 
 def driver_version(host: HostFiles) -> str | None:
-    """Return the driver's version from the file that its installer leaves."""
+    """Return the driver's version from the file that its installer writes."""
     for line in (read_text(host, VERSION) or "").splitlines():
         name, equals, value = line.partition("=")
         if equals and name.strip() == "Version":
@@ -197,7 +197,7 @@ def driver_version(host: HostFiles) -> str | None:
 
 
 class DcmiLoader:
-    """The library of one host: looked for, loaded once, and watched for what replaces it."""
+    """Finds and loads the library of one host, once, and detects when it is replaced."""
 
     def __init__(
         self,
@@ -208,28 +208,28 @@ class DcmiLoader:
     ) -> None:
         self.calls: LibraryCallJournal = NO_JOURNAL
         self.dcmi: Dcmi | None = None
-        self.unloaded = False  # the driver was here, and went away
+        self.unloaded = False  # the driver was loaded and is no longer
         self._host = host
         self._settings = settings
         self._clock = clock
         self._slow = slow
-        self._file: LibraryFile | None = None  # what this process has loaded, for good
+        self._file: LibraryFile | None = None  # loaded until the process ends
         self._version: str | None = None
         self._had_manager = False
 
     def check_not_replaced(self) -> None:
-        """Raise `LibraryReplaced` if only a new process can go on with what is there now."""
+        """Raise `LibraryReplaced` if only a new process can use the present driver."""
         if self._file is not None and self._file.is_replaced():
             raise LibraryReplaced(f"{self._file.path} was replaced: a new process must load it")
         if self.unloaded and self._host.exists(MANAGER):
             raise LibraryReplaced("the driver was loaded again: a new process must talk to it")
 
     def load(self) -> Dcmi:
-        """Return the library, loaded if need be; `LibraryAbsent` says why there is none."""
+        """Return the library, loading it at the first call; raises `LibraryUnavailable`."""
         self.check_not_replaced()
-        now = driver_version(self._host)
-        if self._version is not None and now not in (None, self._version):
-            message = f"driver {now} was installed over {self._version}"
+        installed_version = driver_version(self._host)
+        if self._version is not None and installed_version not in (None, self._version):
+            message = f"driver {installed_version} was installed over {self._version}"
             raise LibraryReplaced(f"{message}: a new process must load it")
         if self._had_manager and not self._host.exists(MANAGER):
             self.unloaded = True
@@ -238,6 +238,6 @@ class DcmiLoader:
             path = locate_dcmi(self._settings)
             self._file = LibraryFile.stat(path)
             self.dcmi = Dcmi(path, self._clock, self._slow, self.calls)
-        self._version = now if self._version is None else self._version
+        self._version = installed_version if self._version is None else self._version
         self._had_manager = self._had_manager or self._host.exists(MANAGER)
         return self.dcmi

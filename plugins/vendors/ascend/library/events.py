@@ -1,4 +1,4 @@
-"""Fault events from the driver's thread: copied into a bounded queue."""
+"""Receives fault events on a thread of the driver and queues them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plugins.vendors.ascend.library.dcmi import Dcmi
 from plugins.vendors.ascend.library.layout import number_member, structure, text_member
 
 MAX_QUEUED = 1024
-FAULT = 0  # type of an event that is about a fault
+FAULT = 0  # type of fault events
 CLEARED, ONCE = 0, 2  # assertions; 1 is a fault that began
 _EVERY_CHIP = -1
 _HEAD = 8  # bytes before the fault in an event
@@ -21,7 +21,7 @@ _SIZE = 352
 
 
 class FaultEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault that began, ended, or happened once."""
+    """A fault that began, ended, or occurred once."""
 
     logic_id: int  # id of the chip in this process
     code: int
@@ -31,17 +31,17 @@ class FaultEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultQueue:
-    """Takes the driver's events; beyond `MAX_QUEUED` the oldest are lost and counted."""
+    """A queue of the driver's events; beyond `MAX_QUEUED` the oldest are dropped and counted."""
 
     def __init__(self) -> None:
         self.dropped = 0
         self._queue: deque[bytes] = deque(maxlen=MAX_QUEUED)
         self._filled = threading.Event()
-        # the driver calls into this object for as long as the process lives
+        # the driver uses this callback until the process ends
         self._callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._take)
 
     def _take(self, pointer: int | None) -> None:
-        # runs in a thread of the driver's: copy and leave
+        # runs on a thread of the driver, so it only copies
         if not pointer or ctypes.c_int32.from_address(pointer).value != FAULT:
             return
         if len(self._queue) == MAX_QUEUED:
@@ -50,7 +50,7 @@ class FaultQueue:
         self._filled.set()
 
     def subscribe(self, dcmi: Dcmi) -> bool:
-        """Ask for all faults of all chips; say whether the driver agreed."""
+        """Subscribe to all faults of all chips; return whether the driver accepts that."""
         everything = structure("event_filter")()
         try:
             dcmi.call(
@@ -61,7 +61,7 @@ class FaultQueue:
         return True
 
     def take(self, wait_s: float) -> tuple[FaultEvent, ...]:
-        """Return what has come, at once if there is something, else after `wait_s` at most."""
+        """Return the queued events; wait for `wait_s` at most if there are none."""
         if not self._queue and wait_s > 0:
             self._filled.wait(wait_s)
         self._filled.clear()
@@ -71,7 +71,7 @@ class FaultQueue:
         return tuple(events)
 
     def wake(self) -> None:
-        """End a wait before its time."""
+        """End a wait in `take` early."""
         self._filled.set()
 
 

@@ -15,7 +15,7 @@ from plugins.vendors.ascend.library.layout import (
     text_member,
 )
 
-VDIE = 1  # die type whose id names the chip
+VDIE = 1  # type of the die whose id identifies the chip
 PRODUCT_LENGTH = 65
 MAX_MEMORY_MB = 1 << 24  # 16 TiB
 _CHIP, _SPOD = 12, 1
@@ -23,7 +23,7 @@ _VDEV, _TOTAL = 52, 1
 
 
 class SuperPod(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a chip of a super pod is."""
+    """The place of a chip in its super pod."""
 
     sdid: int
     super_pod_id: int
@@ -31,10 +31,10 @@ class SuperPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChipFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that a running chip does not change; `None` is what it did not tell."""
+    """Facts that do not change while a chip runs; `None` is unknown."""
 
-    name: str | None = None  # empty: a chip that tells other things of itself only
-    cores: int | None = None  # AI cores as the chip says
+    name: str | None = None  # empty: the chip reports other facts but no name
+    cores: int | None = None  # AI cores that the chip reports
     bus_id: str | None = None
     pci_device: int | None = None
     board_id: int | None = None
@@ -43,16 +43,16 @@ class ChipFacts(msgspec.Struct, frozen=True, kw_only=True):
     serial: str | None = None
     hbm_mb: int | None = None
     ddr_mb: int | None = None
-    total_cores: int | None = None  # AI cores that vNPUs can be cut of
-    total_cpus: int | None = None  # AI CPUs, likewise
+    total_cores: int | None = None  # AI cores available for vNPUs
+    total_cpus: int | None = None  # AI CPUs available for vNPUs
     super_pod: SuperPod | None = None
 
 
 def read_facts(chip: Chip) -> ChipFacts:
-    """Ask a chip what it is; it never raises, what went wrong is in `chip.faults`."""
+    """Read a chip's facts. Never raises: errors are in `chip.faults`."""
     name, cores = _chip_info(chip)
     bus_id, device = _pci(chip)
-    cpus, of_total = _total(chip)
+    cpus, total_cores = _total(chip)
     return ChipFacts(
         name=name,
         cores=cores,
@@ -64,7 +64,7 @@ def read_facts(chip: Chip) -> ChipFacts:
         serial=_serial(chip),
         hbm_mb=_hbm(chip),
         ddr_mb=_ddr(chip),
-        total_cores=of_total,
+        total_cores=total_cores,
         total_cpus=cpus,
         super_pod=_super_pod(chip),
     )
@@ -75,7 +75,7 @@ def _chip_info(chip: Chip) -> tuple[str | None, int | None]:
     record = record or chip.read_structure("dcmi_get_device_chip_info", "chip_info")
     if record is None or not any(text_member(record, f"chip_{m}") for m in ("type", "name", "ver")):
         return None, None
-    cores = chip.within("aicore_cnt", number_member(record, "aicore_cnt"), 1, 64)
+    cores = chip.check_bounds("aicore_cnt", number_member(record, "aicore_cnt"), 1, 64)
     return text_member(record, "chip_name"), cores
 
 
@@ -87,7 +87,7 @@ def _pci(chip: Chip) -> tuple[str | None, int | None]:
     domain, bus, dev, func = (number_member(record, member) for member, _ in limits)
     domain = 0 if domain == -1 else domain
     parts = zip((domain, bus, dev, func), limits, strict=True)
-    if any(chip.within(f"pcie {m}", value, 0, high) is None for value, (m, high) in parts):
+    if any(chip.check_bounds(f"pcie {m}", value, 0, high) is None for value, (m, high) in parts):
         return None, None
     return f"{domain:04x}:{bus:02x}:{dev:02x}.{func:x}", number_member(record, "device") & 0xFFFF
 
@@ -101,19 +101,19 @@ def _board(chip: Chip) -> int | None:
 
 
 def _product(chip: Chip) -> str | None:
-    room = ctypes.create_string_buffer(PRODUCT_LENGTH)
-    if not chip.try_call("dcmi_get_product_type", None, room, len(room)):
+    buffer = ctypes.create_string_buffer(PRODUCT_LENGTH)
+    if not chip.try_call("dcmi_get_product_type", None, buffer, len(buffer)):
         return None
-    return room.raw.partition(b"\0")[0].decode("ascii", "ignore").strip() or None
+    return buffer.raw.partition(b"\0")[0].decode("ascii", "ignore").strip() or None
 
 
 def _vdie(chip: Chip) -> str | None:
-    """Return the id of the die; `None` as well for one that is all zeros or all ones."""
+    """Return the id of the die; `None` if it is unknown, all zeros or all ones."""
     record = chip.read_structure("dcmi_get_device_die_v2", "die_id", VDIE)
     words = numbers_member(record, "soc_die") if record is not None else ()
     if set(words) <= {0} or set(words) == {U32}:
         return None
-    return "-".join(f"{word:08X}" for word in words)
+    return "-".join(f"{word_value:08X}" for word_value in words)
 
 
 def _serial(chip: Chip) -> str | None:
@@ -133,12 +133,12 @@ def _ddr(chip: Chip) -> int | None:
     return _size(chip, "ddr", number_member(record, "memory_size")) if record is not None else None
 
 
-def _size(chip: Chip, what: str, value_mb: int) -> int | None:
-    return (chip.within(what, value_mb, 0, MAX_MEMORY_MB) or None) if value_mb else None
+def _size(chip: Chip, source: str, value_mb: int) -> int | None:
+    return (chip.check_bounds(source, value_mb, 0, MAX_MEMORY_MB) or None) if value_mb else None
 
 
 def _total(chip: Chip) -> tuple[int | None, int | None]:
-    """Return AI CPUs and AI cores of the whole chip, as the management of vNPUs counts them."""
+    """Return AI CPUs and AI cores of the whole chip that are available for vNPUs."""
     record = chip.read_info(_VDEV, _TOTAL, "soc_total_resource")
     if record is None:
         return None, None

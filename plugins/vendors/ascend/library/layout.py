@@ -1,4 +1,4 @@
-"""DCMI's structures on 64-bit machines, and how to read their members."""
+"""DCMI's structures on 64-bit machines, and functions that read their members."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 from plugins.shared import c_structures
 
-U32 = 0xFFFFFFFF  # "none", or "choose yourself", in unsigned members
+U32 = 0xFFFFFFFF  # in unsigned members: no value, or let the driver choose
 
 _TABLE: dict[str, str] = {
     "chip_info": "100 4: chip_type@0:c32 chip_name@32:c32 chip_ver@64:c32 aicore_cnt@96:u32",
@@ -76,30 +76,30 @@ NAMES = tuple(_TABLE)
 
 
 def structure(name: str) -> type[ctypes.Structure]:
-    """Return the structure of that name; raise `VendorFault` where this machine lays it out else.
+    """Return the structure of that name; raises `VendorFault` if its layout differs here.
 
-    A layout that differs from the table would read one member as another.
+    With another layout than that of the table, one member would be read as another.
     """
     return STRUCTURES[name]
 
 
 def text_member(record: ctypes.Structure, member: str) -> str:
-    """Return a text up to its first NUL, without blanks around; what is not ASCII is dropped."""
+    """Return a text up to its first NUL, stripped, without characters that are not ASCII."""
     return c_structures.decode_c_text(getattr(record, member))
 
 
 def number_member(record: ctypes.Structure, member: str) -> int:
-    """Return a whole number."""
+    """Return an integer member."""
     return int(getattr(record, member))
 
 
 def numbers_member(record: ctypes.Structure, member: str) -> tuple[int, ...]:
-    """Return a list of whole numbers."""
+    """Return a member that is an array of integers."""
     return tuple(int(value) for value in getattr(record, member))
 
 
 def structure_member(record: ctypes.Structure, member: str) -> ctypes.Structure:
-    """Return a structure within a structure."""
+    """Return a member that is a structure."""
     value = getattr(record, member)
     assert isinstance(value, ctypes.Structure)  # noqa: S101 - the table says so
     return value

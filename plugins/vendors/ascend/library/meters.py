@@ -17,10 +17,10 @@ from plugins.vendors.ascend.library.layout import (
 )
 
 MAX_PROCESSES = 32
-MAX_NUMBER = (1 << 31) - 2  # of clocks and voltages
-AI_CORE, MEMORY, VECTOR, OVERALL, CUBE = 2, 6, 12, 13, 14  # types of utilisation
+MAX_NUMBER = (1 << 31) - 2  # bound of clocks, voltages and counters
+AI_CORE, MEMORY, VECTOR, OVERALL, CUBE = 2, 6, 12, 13, 14  # types of utilization
 CORE_CLOCK = 7  # type of frequency
-HBM = 2  # kind of memory whose errors are counted
+HBM = 2  # memory type of dcmi_get_device_ecc_info
 PORTS = 16
 _ROCE = (1, 0)  # port type and port
 _HCCS, _WIDE, _NARROW = 16, 5, 3
@@ -29,7 +29,7 @@ _VDEV, _ACTIVITY = 52, 5
 
 
 class UtilizationRates(msgspec.Struct, frozen=True, kw_only=True):
-    """Busy shares in percent."""
+    """Utilization in percent, by unit."""
 
     core: int | None = None
     vector: int | None = None
@@ -38,7 +38,7 @@ class UtilizationRates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HbmState(msgspec.Struct, frozen=True, kw_only=True):
-    """High-bandwidth memory."""
+    """The high-bandwidth memory of a chip."""
 
     total_mb: int
     used_mb: int | None
@@ -47,7 +47,7 @@ class HbmState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryErrorCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory errors over the life of the chip."""
+    """Memory errors over the lifetime of the chip."""
 
     corrected: int
     uncorrected: int
@@ -63,16 +63,16 @@ class LinkErrorCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_rates(chip: Chip, *, period: bool) -> UtilizationRates | None:
-    """Return the busy shares by the newest call that the driver has.
+    """Return the utilization from the newest call that the driver has.
 
-    `period` allows the one that may block for the second that it looks at.
+    `period` allows a call that measures for one second and may block for that time.
     """
     name = "dcmi_get_device_multi_utilization_rate"
     record = structure("multi_utilization")()
     values = period and chip.try_call(f"{name}_period", None, ctypes.byref(record), 1)
     if values or chip.try_call(name, None, ctypes.byref(record)):
         aicore, aiv, aic, npu = (
-            chip.within(m, number_member(record, m), 0, 100)
+            chip.check_bounds(m, number_member(record, m), 0, 100)
             for m in ("aicore", "aiv", "aic", "npu")
         )
         return UtilizationRates(core=aicore, vector=aiv, cube=aic, overall=npu)
@@ -83,40 +83,44 @@ def read_rates(chip: Chip, *, period: bool) -> UtilizationRates | None:
 
 
 def read_rate(chip: Chip, kind: int) -> int | None:
-    """Return one busy share in percent."""
+    """Return the utilization of one unit in percent."""
     return chip.integer("dcmi_get_device_utilization_rate", kind, low=0, high=100)
 
 
 def read_hbm(chip: Chip) -> HbmState | None:
-    """Return the state of the HBM; a chip without any says so or tells a size of zero."""
+    """Return the state of the HBM; `None` for a chip without HBM, which may report size 0."""
     record = chip.read_structure("dcmi_get_device_hbm_info", "hbm_info")
     if record is None:
         return None
-    total = chip.within("hbm", number_member(record, "memory_size"), 1, MAX_MEMORY_MB)
+    total = chip.check_bounds("hbm", number_member(record, "memory_size"), 1, MAX_MEMORY_MB)
     if total is None:
         return None
     return HbmState(
         total_mb=total,
-        used_mb=chip.within("hbm used", number_member(record, "memory_usage"), 0, total),
-        temperature_celsius=chip.within("hbm temp", number_member(record, "temp"), -275, 1000),
-        bandwidth_percent=chip.within("hbm busy", number_member(record, "bandwidth_util"), 0, 100),
+        used_mb=chip.check_bounds("hbm used", number_member(record, "memory_usage"), 0, total),
+        temperature_celsius=chip.check_bounds(
+            "hbm temp", number_member(record, "temp"), -275, 1000
+        ),
+        bandwidth_percent=chip.check_bounds(
+            "hbm busy", number_member(record, "bandwidth_util"), 0, 100
+        ),
     )
 
 
 def read_ddr(chip: Chip) -> tuple[int, int | None] | None:
-    """Return total and used MB of the DDR memory; used is `None` if it cannot be true."""
+    """Return total and used MB of the DDR memory; used is `None` if it is implausible."""
     record = chip.read_structure("dcmi_get_device_memory_info_v3", "memory_info_v3")
     if record is None:
         return None
     total, free = number_member(record, "memory_size"), number_member(record, "memory_available")
     if not 0 < total <= MAX_MEMORY_MB:
         return None
-    free_known = chip.within("ddr available", free, 0, total)
-    return total, None if free_known is None else total - free_known
+    plausible_free = chip.check_bounds("ddr available", free, 0, total)
+    return total, None if plausible_free is None else total - plausible_free
 
 
 def power_deciwatt(chip: Chip, *, of_card: bool) -> int | None:
-    """Return the power; `of_card` asks the card's controller, whose answer is for all chips."""
+    """Return the power; with `of_card` that of the whole card, from its controller."""
     symbol = "dcmi_mcu_get_power_info" if of_card else "dcmi_get_device_power_info"
     return chip.integer(symbol, low=0, high=MAX_NUMBER, signed=True)
 
@@ -138,27 +142,29 @@ def core_clock_mhz(chip: Chip) -> int | None:
 
 
 def hbm_errors(chip: Chip) -> MemoryErrorCounts | None:
-    """Return the memory errors that the chip counted, over all its life."""
+    """Return the memory errors over the lifetime of the chip."""
     record = chip.read_structure("dcmi_get_device_ecc_info", "ecc_info", HBM)
     if record is None:
         return None
-    single = chip.within("ecc", number_member(record, "total_single"), 0, MAX_NUMBER)
-    double = chip.within("ecc", number_member(record, "total_double"), 0, MAX_NUMBER)
+    single = chip.check_bounds("ecc", number_member(record, "total_single"), 0, MAX_NUMBER)
+    double = chip.check_bounds("ecc", number_member(record, "total_double"), 0, MAX_NUMBER)
     if single is None or double is None:
         return None
     return MemoryErrorCounts(corrected=single, uncorrected=double)
 
 
 def read_processes(chip: Chip) -> tuple[tuple[int, int], ...] | None:
-    """Return process id and bytes of every process on the chip."""
-    room = (structure("proc_mem_info") * MAX_PROCESSES)()
+    """Return (pid, bytes) of every process on the chip."""
+    buffer = (structure("proc_mem_info") * MAX_PROCESSES)()
     count = ctypes.c_int32(0)
-    if not chip.try_call("dcmi_get_device_resource_info", None, room, ctypes.byref(count)):
+    if not chip.try_call("dcmi_get_device_resource_info", None, buffer, ctypes.byref(count)):
         return None
-    known = chip.within("processes", int(count.value), 0, MAX_PROCESSES)
-    if known is None:
+    plausible_count = chip.check_bounds("processes", int(count.value), 0, MAX_PROCESSES)
+    if plausible_count is None:
         return None
-    values = ((number_member(p, "pid"), number_member(p, "bytes")) for p in room[:known])
+    values = (
+        (number_member(p, "pid"), number_member(p, "bytes")) for p in buffer[:plausible_count]
+    )
     return tuple((pid, size) for pid, size in values if pid > 0 and size <= MAX_MEMORY_MB << 20)
 
 
@@ -174,7 +180,7 @@ def read_port_address(chip: Chip) -> str | None:
 
 
 def link_errors(chip: Chip) -> tuple[LinkErrorCount, ...]:
-    """Return the error counters of HCCS ports that carried anything, and of the dies' own link."""
+    """Return the error counters of used HCCS ports, and of the link between the dies (SIO)."""
     record = chip.read_info(_HCCS, _WIDE, "hccs_statistic_u64")
     record = record or chip.read_info(_HCCS, _NARROW, "hccs_statistic")
     counts: list[LinkErrorCount] = []
@@ -193,7 +199,7 @@ def link_errors(chip: Chip) -> tuple[LinkErrorCount, ...]:
 
 
 def vdev_activity(chip: Chip, vdev: int) -> tuple[int | None, int | None] | None:
-    """Return percent and used MB of one vNPU."""
+    """Return utilization in percent and used MB of one vNPU."""
     query = structure("vdev_query")(vdev_id=vdev)
     if not chip.fill_info(_VDEV, _ACTIVITY, query):
         return None
@@ -203,4 +209,4 @@ def vdev_activity(chip: Chip, vdev: int) -> tuple[int | None, int | None] | None
         number_member(computing, "vdev_mem_free"),
     )
     used = total - free if 0 <= free <= total <= MAX_MEMORY_MB else None
-    return chip.within("vnpu", number_member(computing, "vdev_aicore_util"), 0, 100), used
+    return chip.check_bounds("vnpu", number_member(computing, "vdev_aicore_util"), 0, 100), used

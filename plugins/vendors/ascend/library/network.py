@@ -1,4 +1,4 @@
-"""Reads the chips' RoCE ports on a thread of its own, because the call may hang."""
+"""Reads the chips' RoCE ports on a separate thread, because the call may hang."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRESH_S = 30.0
 
 
 class RocePortState(msgspec.Struct, frozen=True):
-    """What a port said, and when (monotonic)."""
+    """The state of a port, and when it was read (monotonic)."""
 
     state: int
     at_s: float
@@ -27,14 +27,14 @@ class RocePortState(msgspec.Struct, frozen=True):
 
     @property
     def is_working(self) -> bool:
-        """Say whether the port is well, or still being set up."""
+        """Return whether the port works or is being set up."""
         return self.state in NETWORK_GOOD
 
 
 class NetworkWatch:
-    """Asks one port after the other. An answer that took longer than a second is not believed.
+    """Polls one port after the other. An answer that took longer than a second is discarded.
 
-    While a call hangs, nothing of any port is known, and everything else goes on.
+    While a call hangs, the states of all ports become unknown; nothing else is affected.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,25 +46,25 @@ class NetworkWatch:
         self._thread: threading.Thread | None = None
 
     def watch(self, dcmi: Dcmi, chips: Iterable[tuple[str, int, int]]) -> None:
-        """Ask these from now on, by key, card and number; a driver that cannot tell is left."""
+        """Set the chips to poll, by key, card and number; nothing if the driver lacks the call."""
         if "dcmi_get_device_network_health" in dcmi.missing:
             return
-        chips_by_place = {(key, chip.card, chip.number): chip for key, chip in self._chips}
-        # objects of this thread's own: a chip's notes are for one thread
-        pairs = ((place, chips_by_place.get(place)) for place in chips)
+        chips_by_id = {(key, chip.card, chip.number): chip for key, chip in self._chips}
+        # separate `Chip` objects for this thread, because a `Chip` is not thread-safe
+        pairs = ((chip_id, chips_by_id.get(chip_id)) for chip_id in chips)
         self._chips = tuple((p[0], chip or Chip(dcmi, *p[1:])) for p, chip in pairs)
         if self._thread is None and self._chips:
             self._thread = threading.Thread(target=self._run, name="network", daemon=True)
             self._thread.start()
 
     def port(self, key: str) -> RocePortState | None:
-        """Return what a chip's port said lately; `None` if it did not, or has no address."""
+        """Return the recent state of a chip's port; `None` if unknown or without an address."""
         port = self._ports.get(key)
-        fresh = port is not None and self._clock() - port.at_s <= FRESH_S
-        return port if fresh else None
+        is_fresh = port is not None and self._clock() - port.at_s <= FRESH_S
+        return port if is_fresh else None
 
     def close(self) -> None:
-        """Let the thread end when its call comes back."""
+        """Tell the thread to end after its current call."""
         self._closed = True
         self._wake.set()
 
@@ -72,16 +72,16 @@ class NetworkWatch:
         while not self._closed:
             for key, chip in self._chips:
                 if not self._closed:
-                    self._ask(key, chip)
+                    self._poll_port(key, chip)
             self._wake.wait(EVERY_S)
 
-    def _ask(self, key: str, chip: Chip) -> None:
+    def _poll_port(self, key: str, chip: Chip) -> None:
         chip.begin_round()
         began_s = self._clock()
-        where = read_port_address(chip)
-        state = network_state(chip) if where else None
+        address = read_port_address(chip)
+        state = network_state(chip) if address else None
         now_s = self._clock()
-        if where and state is not None and now_s - began_s <= DEADLINE_S:
-            self._ports[key] = RocePortState(state, now_s, where)
+        if address and state is not None and now_s - began_s <= DEADLINE_S:
+            self._ports[key] = RocePortState(state, now_s, address)
         else:
             self._ports.pop(key, None)

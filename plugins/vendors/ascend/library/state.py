@@ -15,28 +15,28 @@ from plugins.vendors.ascend.library.layout import U32
 
 MAX_CODES = 128
 HEALTHS = (0, 1, 2, 3)
-BOOTED = (3, 16)  # what drivers say of a chip that has finished to start
-NETWORK_GOOD = (0, 6)  # well, or still being set up
-LINKS: dict[int, str] = {0: "HCCS", 5: "SIO", 6: "HCCS_SW", 7: "UB"}  # the rest go over PCIe
+BOOTED = (3, 16)  # boot states of a chip that has started
+NETWORK_GOOD = (0, 6)  # working, or being set up
+LINKS: dict[int, str] = {0: "HCCS", 5: "SIO", 6: "HCCS_SW", 7: "UB"}  # other types are PCIe
 TOPOLOGIES = 8
 _TOPOLOGY = "dcmi_get_topo_info_by_device_id"
 
 
 class ChipStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at a chip's state told. `error` is the code that the health call gave."""
+    """The result of one poll of a chip. `error` is the return code of the health call."""
 
     health: int | None = None
     error: int = library_codes.SUCCESS
-    codes: tuple[int, ...] | None = None  # active faults, ascending; None: it was not told
+    codes: tuple[int, ...] | None = None  # active fault codes, ascending; None: unknown
     uncoded_faults: int = 0  # faults that the driver counts without a code
-    is_booted: bool | None = None  # None: the chip cannot tell
+    is_booted: bool | None = None  # None: unknown
 
 
 def read_status(chip: Chip) -> ChipStatus:
-    """Ask a chip how it is; it never raises."""
+    """Poll a chip's state. Never raises."""
     health, error = _health(chip)
     if error in (library_codes.NOT_READY, *library_codes.LOST):
-        return ChipStatus(error=error)  # it answers nothing more, and may take long over it
+        return ChipStatus(error=error)  # other calls would fail as well, perhaps slowly
     fault_codes = _codes(chip)
     boot = chip.integer("dcmi_get_device_boot_status", low=0, high=255, signed=True)
     return ChipStatus(
@@ -59,45 +59,45 @@ def _health(chip: Chip) -> tuple[int | None, int]:
         chip.faults[library_codes.code_of(error)] = symbol
         return None, library_codes.code_of(error)
     if value.value == U32:
-        return None, library_codes.GONE  # the driver's way to say that there is no chip
-    health = chip.within(symbol, int(value.value), 0, max(HEALTHS))
+        return None, library_codes.GONE  # the driver's value for a missing chip
+    health = chip.check_bounds(symbol, int(value.value), 0, max(HEALTHS))
     return health, library_codes.SUCCESS if health is not None else library_codes.INTERNAL
 
 
 def _codes(chip: Chip) -> tuple[tuple[int, ...], int] | None:
     symbol = "dcmi_get_device_errorcode_v2"
-    count, room = ctypes.c_int32(0), (ctypes.c_uint32 * MAX_CODES)()
-    if not chip.try_call(symbol, None, ctypes.byref(count), room, MAX_CODES):
+    count, buffer = ctypes.c_int32(0), (ctypes.c_uint32 * MAX_CODES)()
+    if not chip.try_call(symbol, None, ctypes.byref(count), buffer, MAX_CODES):
         return None
-    length = chip.within(symbol, int(count.value), 0, MAX_CODES)
+    length = chip.check_bounds(symbol, int(count.value), 0, MAX_CODES)
     if length is None:
         return None
-    fault_codes = sorted({int(code) for code in room[:length] if code})
+    fault_codes = sorted({int(code) for code in buffer[:length] if code})
     return tuple(fault_codes), length if length and not fault_codes else 0
 
 
 def network_state(chip: Chip) -> int | None:
-    """Return the state of the chip's RoCE port. This call may block for long: give it a thread."""
+    """Return the state of the chip's RoCE port. The call may block for long."""
     symbol = "dcmi_get_device_network_health"
     return chip.integer(symbol, low=0, high=255, signed=True)
 
 
 def link_type(a: Chip, b: Chip) -> int | None:
-    """Return how two chips are joined, 0 to 7; `None` if the driver does not tell."""
+    """Return the type of the link between two chips, 0 to 7; `None` if it is unknown."""
     value = ctypes.c_int32(-1)
     args = (b.card, b.number, ctypes.byref(value))
     if not a.try_call(_TOPOLOGY, (b.card, b.number), *args):
         return None
-    return a.within(_TOPOLOGY, int(value.value), 0, TOPOLOGIES - 1)
+    return a.check_bounds(_TOPOLOGY, int(value.value), 0, TOPOLOGIES - 1)
 
 
 def can_read_links(dcmi: Dcmi) -> bool:
-    """Say whether the driver may be asked how chips are joined."""
+    """Return whether the driver has the call for link types."""
     return _TOPOLOGY not in dcmi.missing
 
 
 def die_policy(dcmi: Dcmi) -> int | None:
-    """Return 0 if the two dies of a card go together, 1 if each goes alone."""
+    """Return 0 if the two dies of a card are allocated together, 1 if they are independent."""
     value = ctypes.c_uint32(U32)
     symbol = "dcmi_get_multi_die_policy"
     try:

@@ -24,7 +24,7 @@ _VDEV, _QUERY, _TOTAL = 52, 0, 1
 
 
 class Vdev(msgspec.Struct, frozen=True, kw_only=True):
-    """One vNPU as the chip describes it."""
+    """One vNPU as the chip reports it."""
 
     id: int
     template: str
@@ -35,7 +35,7 @@ class Vdev(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadVdevId(BadDriverAnswer):
-    """The driver made a vNPU, and returned an id that none can have."""
+    """The driver created a vNPU and returned an invalid id."""
 
     def __init__(self, call: str, number: int) -> None:
         super().__init__(call, f"vNPU {number}")
@@ -43,11 +43,11 @@ class BadVdevId(BadDriverAnswer):
 
 
 def vdev_ids(chip: Chip) -> tuple[int, ...] | None:
-    """Return the vNPUs that the chip is cut into now, ascending; `None` if it does not tell."""
+    """Return the ids of the chip's vNPUs, ascending; `None` if they are unknown."""
     record = chip.read_info(_VDEV, _TOTAL, "soc_total_resource")
     if record is None:
         return None
-    count = chip.within("vdev_num", number_member(record, "vdev_num"), 0, MAX_VDEVS)
+    count = chip.check_bounds("vdev_num", number_member(record, "vdev_num"), 0, MAX_VDEVS)
     if count is None:
         return None
     ids = numbers_member(record, "vdev_id")[:count]
@@ -55,9 +55,11 @@ def vdev_ids(chip: Chip) -> tuple[int, ...] | None:
 
 
 def query_vdev(chip: Chip, vdev: int) -> Vdev | None:
-    """Return one vNPU; `None` if the chip does not tell."""
+    """Return one vNPU; `None` if the chip does not report it."""
     record = structure("vdev_query")(vdev_id=vdev)
-    if not chip.fill_info(_VDEV, _QUERY, record, lasting=False):  # it may mean this vNPU only
+    if not chip.fill_info(
+        _VDEV, _QUERY, record, lasting=False
+    ):  # the error may concern this vNPU only
         return None
     info = structure_member(record, "info")
     computing = structure_member(info, "computing")
@@ -67,23 +69,24 @@ def query_vdev(chip: Chip, vdev: int) -> Vdev | None:
         id=vdev,
         template=text_member(info, "name"),
         cores=round(cores) if 0 < cores <= 64 else None,
-        cpus=chip.within("vdev aicpu", number_member(computing, "device_aicpu"), 0, 64) or None,
+        cpus=chip.check_bounds("vdev aicpu", number_member(computing, "device_aicpu"), 0, 64)
+        or None,
         memory_mb=number_member(computing, "memory_size") or None,
         group=group if group < MAX_VDEVS else None,
     )
 
 
 def create_vdev(chip: Chip, template: str) -> int:
-    """Cut a vNPU off a chip and return its id; raises what the call raises.
+    """Create a vNPU on a chip and return its id; raises the call's errors.
 
-    An id that cannot be one is a `BadVdevId`: nobody could find the vNPU again.
+    Raises `BadVdevId` for an invalid id, with which the vNPU could not be found again.
     """
-    wanted = structure("create_vdev_res")(
+    request = structure("create_vdev_res")(
         vdev_id=CHOOSE, vfg_id=CHOOSE, template=template.encode("ascii")
     )
     output = structure("create_vdev_out")()
     symbol = "dcmi_create_vdevice"
-    chip.dcmi.call(symbol, chip.card, chip.number, ctypes.byref(wanted), ctypes.byref(output))
+    chip.dcmi.call(symbol, chip.card, chip.number, ctypes.byref(request), ctypes.byref(output))
     number = number_member(output, "vdev_id")
     if not FIRST_ID <= number <= LAST_ID:
         raise BadVdevId(symbol, number)
@@ -91,6 +94,6 @@ def create_vdev(chip: Chip, template: str) -> int:
 
 
 def destroy_vdev(chip: Chip, vdev: int) -> None:
-    """Destroy a vNPU; raises what the call raises."""
+    """Destroy a vNPU; raises the call's errors."""
     number = ctypes.c_uint32(vdev)
     chip.dcmi.call("dcmi_set_destroy_vdevice", chip.card, chip.number, number)

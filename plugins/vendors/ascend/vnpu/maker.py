@@ -1,6 +1,6 @@
 """Creates and destroys vNPUs for pods, and checks each result. Runs in the worker only.
 
-The process may end between any two steps.
+Each step is safe if the process ends before the next one.
 """
 
 from __future__ import annotations
@@ -20,32 +20,34 @@ from plugins.vendors.ascend.library.vdev import MAX_VDEVS, BadVdevId, Vdev
 from plugins.vendors.ascend.vnpu.ownership import OwnedVnpu, VnpuOwnershipFile, orphaned_vnpus
 from plugins.vendors.ascend.vnpu.templates import VnpuRefused, VnpuTemplate, template_of
 
-LEAST_PERCENT, MOST_PERCENT = 95, 105  # of the template's memory
+LEAST_PERCENT, MOST_PERCENT = 95, 105  # accepted memory, relative to the template's
 
 
-def refuse_if_full(template: VnpuTemplate, there: Sequence[Vdev], chip_cores: int | None) -> None:
-    """Raise `VnpuRefused` if the chip has no room for one more piece."""
-    if len(there) >= MAX_VDEVS:
-        raise VnpuRefused(f"the chip has {len(there)} vNPUs already, {MAX_VDEVS} at most")
-    used = sum(vdev.cores or 0 for vdev in there)
+def refuse_if_full(
+    template: VnpuTemplate, existing: Sequence[Vdev], chip_cores: int | None
+) -> None:
+    """Raise `VnpuRefused` if the chip has no room for one more vNPU."""
+    if len(existing) >= MAX_VDEVS:
+        raise VnpuRefused(f"the chip has {len(existing)} vNPUs already, {MAX_VDEVS} at most")
+    used = sum(vdev.cores or 0 for vdev in existing)
     if chip_cores is not None and used + template.cores > chip_cores:
-        told = f"{template.name} needs {template.cores} AI cores, {chip_cores - used} are free"
-        raise VnpuRefused(told)
+        message = f"{template.name} needs {template.cores} AI cores, {chip_cores - used} are free"
+        raise VnpuRefused(message)
 
 
-def difference(made: Vdev, template: VnpuTemplate) -> str:
-    """Say how a vNPU differs from its template; empty if it is what was asked for.
+def difference(vnpu: Vdev, template: VnpuTemplate) -> str:
+    """Return how a vNPU differs from its template; empty if it does not.
 
-    Tables of templates have been wrong for some models: only the chip knows what it cut.
+    The published templates of some models were wrong, so the result is always checked.
     """
-    if made.template != template.name:
-        return f"asked for {template.name}, got {made.template or 'nothing with a name'}"
-    if made.cores != template.cores:
-        return f"asked for {template.cores} AI cores, got {made.cores}"
-    percent = 100 * (made.memory_mb or 0) / template.memory_mb
+    if vnpu.template != template.name:
+        return f"asked for {template.name}, got {vnpu.template or 'nothing with a name'}"
+    if vnpu.cores != template.cores:
+        return f"asked for {template.cores} AI cores, got {vnpu.cores}"
+    percent = 100 * (vnpu.memory_mb or 0) / template.memory_mb
     if not LEAST_PERCENT <= percent <= MOST_PERCENT:
         return (
-            f"asked for {template.memory_mb} MB, got {made.memory_mb} MB:"
+            f"asked for {template.memory_mb} MB, got {vnpu.memory_mb} MB:"
             f" {percent:.4g} % of the template"
         )
     return ""
@@ -57,7 +59,7 @@ DESTROY_TRIES, DESTROY_PAUSE_S = 3, 1.0
 
 
 class VnpuReconciliation(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of our vNPUs: destroyed with their pods, or lost by a reset under them."""
+    """The agent's vNPUs that were destroyed, lost by a reset, or could not be destroyed."""
 
     destroyed: tuple[OwnedVnpu, ...] = ()
     lost: tuple[OwnedVnpu, ...] = ()
@@ -65,7 +67,7 @@ class VnpuReconciliation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VnpuMaker:
-    """Everything that changes vNPUs of this node; one thread at a time."""
+    """Creates and destroys vNPUs of this node; one thread at a time."""
 
     def __init__(
         self, ledger: VnpuOwnershipFile, sleep: Callable[[float], None] = time.sleep
@@ -76,46 +78,48 @@ class VnpuMaker:
     def create(
         self, chip: Chip, die: str, template: VnpuTemplate, pod: str, chip_cores: int | None
     ) -> Vdev:
-        """Cut a piece off for a pod, read it back, and return it; within two seconds.
+        """Create a vNPU for a pod, read it back, and return it, within two seconds.
 
-        `VnpuRefused` with both numbers if the chip is full, or cut something else than was asked
-        for: that is destroyed first.
+        Raises `VnpuRefused` if the chip is full, or if the vNPU differs from the template: such
+        a vNPU is destroyed first.
         """
-        there = list_vnpus(chip)
-        refuse_if_full(template, there, chip_cores)
-        entry = self._ledger.record_intent(die, template.name, pod, {known.id for known in there})
+        existing = list_vnpus(chip)
+        refuse_if_full(template, existing, chip_cores)
+        entry = self._ledger.record_intent(die, template.name, pod, {vnpu.id for vnpu in existing})
         try:
-            number = self._patiently(lambda: vdev.create_vdev(chip, template.name))
+            number = self._retry_while_busy(lambda: vdev.create_vdev(chip, template.name))
         except BadVdevId as error:
             self._undo(chip, entry, error.number)
             raise
         except AgentError:
             self._ledger.remove(entry)
             raise
-        entry = self._ledger.record_made(entry, number)
-        found = vdev.query_vdev(chip, number)
-        wrong = difference(found, template) if found else "it cannot be read back"
-        if found is None or wrong:
+        entry = self._ledger.record_created(entry, number)
+        created = vdev.query_vdev(chip, number)
+        mismatch = difference(created, template) if created else "it cannot be read back"
+        if created is None or mismatch:
             self._destroy(chip, entry, self._sleep)
-            raise VnpuRefused(f"vNPU {number} was destroyed: {wrong}")
-        return found
+            raise VnpuRefused(f"vNPU {number} was destroyed: {mismatch}")
+        return created
 
     def _undo(self, chip: Chip, entry: OwnedVnpu, number: int) -> None:
-        """Destroy a vNPU whose id cannot be true: by what the chip lists now, else by that id.
+        """Destroy a vNPU with an invalid id: the new one that the chip lists, else by that id.
 
-        What cannot be destroyed is left to `reconcile`, which goes by the entry.
+        If that fails, `reconcile` destroys it later by its entry.
         """
-        new = [
+        candidates = [
             v.id
             for v in list_vnpus(chip)
             if v.id not in entry.before and v.template == entry.template
         ]
         try:
-            self._destroy(chip, self._ledger.record_made(entry, (*new, number)[0]), self._sleep)
+            self._destroy(
+                chip, self._ledger.record_created(entry, (*candidates, number)[0]), self._sleep
+            )
         except AgentError:
             return
 
-    def _patiently(self, make: Callable[[], int]) -> int:
+    def _retry_while_busy(self, make: Callable[[], int]) -> int:
         for _ in range(BUSY_TRIES - 1):
             try:
                 return make()
@@ -127,17 +131,17 @@ class VnpuMaker:
 
     @property
     def entries(self) -> tuple[OwnedVnpu, ...]:
-        """Return what is ours."""
+        """The vNPUs that the agent created."""
         return self._ledger.entries
 
     def _destroy(self, chip: Chip, entry: OwnedVnpu, sleep: Callable[[float], None]) -> None:
-        assert entry.vdev is not None  # noqa: S101 - an intention is never destroyed
-        for left in reversed(range(DESTROY_TRIES)):
+        assert entry.vdev is not None  # noqa: S101 - callers pass created vNPUs only
+        for attempts_left in reversed(range(DESTROY_TRIES)):
             try:
                 vdev.destroy_vdev(chip, entry.vdev)
                 break
             except VendorFault:
-                if not left:
+                if not attempts_left:
                     raise
             sleep(DESTROY_PAUSE_S)
         self._ledger.remove(entry)
@@ -145,15 +149,15 @@ class VnpuMaker:
     def reconcile(
         self, chips: Mapping[str, Chip], pods: Collection[str] | None
     ) -> VnpuReconciliation:
-        """Bring our list up to date, and destroy what pods that are gone left behind.
+        """Update the list of the agent's vNPUs, and destroy those of deleted pods.
 
-        `chips` by the id of their die; those that do not answer keep their entries. `pods` are
-        the uids on this node, `None` if nobody knows: then nothing is destroyed.
+        `chips` are by the id of their die; entries of chips that do not answer stay. `pods` are
+        the uids of pods on this node; if it is `None`, they are unknown and nothing is destroyed.
         """
         lost: list[OwnedVnpu] = []
         for entry in self._ledger.entries:
             chip = chips.get(entry.chip)
-            if chip is not None and self._is_lost(chip, entry):
+            if chip is not None and self._remove_if_lost(chip, entry):
                 lost.append(entry)
         destroyed: list[OwnedVnpu] = []
         failed: list[str] = []
@@ -171,92 +175,100 @@ class VnpuMaker:
             destroyed=tuple(destroyed), lost=tuple(lost), failed=tuple(failed)
         )
 
-    def _is_lost(self, chip: Chip, entry: OwnedVnpu) -> bool:
-        """Find an entry's vNPU; strike the entry out if it is gone, or another took its number."""
+    def _remove_if_lost(self, chip: Chip, entry: OwnedVnpu) -> bool:
+        """Remove an entry whose vNPU no longer exists; return whether a created one was lost."""
         chip.begin_round()
         numbers = vdev.vdev_ids(chip)
-        there = list_vnpus(chip)
-        if numbers is None or chip.faults or chip.refused:
-            return False  # no answer is no loss
+        existing = list_vnpus(chip)
+        if numbers is None or chip.faults or chip.implausible:
+            return False  # without a complete answer nothing is known to be lost
         if entry.vdev is None:
-            new = [v for v in there if v.id not in entry.before and v.template == entry.template]
-            if len(new) == 1:  # made just before the worker was ended
-                self._ledger.record_made(entry, new[0].id)
+            candidates = [
+                v for v in existing if v.id not in entry.before and v.template == entry.template
+            ]
+            if len(candidates) == 1:  # created just before the worker ended
+                self._ledger.record_created(entry, candidates[0].id)
             else:
                 self._ledger.remove(entry)
             return False
-        if any((v.id, v.template) == (entry.vdev, entry.template) for v in there):
+        if any((v.id, v.template) == (entry.vdev, entry.template) for v in existing):
             return False
-        if entry.vdev in numbers and entry.vdev not in {v.id for v in there}:
-            return False  # it is there, and cannot be described now
+        if entry.vdev in numbers and entry.vdev not in {v.id for v in existing}:
+            return False  # it exists and cannot be described now
         self._ledger.remove(entry)
         return True
 
 
 def list_vnpus(chip: Chip) -> tuple[Vdev, ...]:
-    """Return the vNPUs of a chip that it describes, by number."""
-    found = (vdev.query_vdev(chip, number) for number in vdev.vdev_ids(chip) or ())
-    return tuple(v for v in found if v is not None)
+    """Return the vNPUs that a chip describes, sorted by number."""
+    vnpus = (vdev.query_vdev(chip, number) for number in vdev.vdev_ids(chip) or ())
+    return tuple(v for v in vnpus if v is not None)
 
 
 class DivisibleChip(msgspec.Struct, frozen=True, kw_only=True):
-    """A chip that answers, and what is known of it."""
+    """An answering chip with the facts that its slicing needs."""
 
     chip: Chip
     die: str
-    model: str  # under which its templates are found
+    model: str  # key of its templates
     cores: int | None
     describe: Callable[[Vdev], DevicePartition]
 
 
-def keep_vnpus(
+def reconcile_vnpus(
     maker: VnpuMaker,
     chips: Mapping[str, DivisibleChip],
-    wishes: Sequence[SliceRequest],
+    requests: Sequence[SliceRequest],
     pods: Collection[str] | None,
 ) -> SliceReport:
-    """Make what is wished for of the chips (by key), and destroy ours of pods not in `pods`.
+    """Create the requested vNPUs on the chips (by key), and destroy those of deleted pods.
 
-    Pods that are gone make room first. A vNPU of ours that its chip does not describe now counts
-    as standing: a second one is not cut.
+    vNPUs of deleted pods are destroyed first, to make room. A vNPU of the agent that its chip does
+    not describe now counts as existing, so no second one is created.
     """
-    tidied = maker.reconcile({cut.die: cut.chip for cut in chips.values()}, pods)
-    there, dumb = _existing_vnpus(maker, chips)
+    reconciliation = maker.reconcile(
+        {divisible.die: divisible.chip for divisible in chips.values()}, pods
+    )
+    existing, undescribed = _existing_vnpus(maker, chips)
 
-    def make(wish: SliceRequest) -> DevicePartition:
-        cut = chips.get(wish.device)
-        if cut is None:
-            raise VnpuRefused(f"{wish.device}: there is no chip that answers")
-        if (wish.pod, wish.device) in dumb:
-            raise VnpuRefused(f"{wish.device}: the chip does not describe the vNPU of this pod now")
-        template = template_of(cut.model, cut.cores, wish.template)
-        return cut.describe(maker.create(cut.chip, cut.die, template, wish.pod, cut.cores))
+    def make(request: SliceRequest) -> DevicePartition:
+        chip = chips.get(request.device)
+        if chip is None:
+            raise VnpuRefused(f"{request.device}: there is no chip that answers")
+        if (request.pod, request.device) in undescribed:
+            raise VnpuRefused(
+                f"{request.device}: the chip does not describe the vNPU of this pod now"
+            )
+        template = template_of(chip.model, chip.cores, request.template)
+        return chip.describe(maker.create(chip.chip, chip.die, template, request.pod, chip.cores))
 
-    made, unmade, changed = make_missing_slices(wishes, there, make)
+    created, refused, changed = make_missing_slices(requests, existing, make)
     return SliceReport(
-        made=made,
-        unmade=unmade,
-        reclaimed=tuple(f"vNPU {gone.vdev} of pod {gone.pod}" for gone in tidied.destroyed),
-        lost=tuple(gone.pod for gone in tidied.lost),
-        failed=tidied.failed,
-        changed=changed or bool(tidied.destroyed or tidied.lost),
+        made=created,
+        unmade=refused,
+        reclaimed=tuple(
+            f"vNPU {entry.vdev} of pod {entry.pod}" for entry in reconciliation.destroyed
+        ),
+        lost=tuple(entry.pod for entry in reconciliation.lost),
+        failed=reconciliation.failed,
+        changed=changed or bool(reconciliation.destroyed or reconciliation.lost),
     )
 
 
 def _existing_vnpus(
     maker: VnpuMaker, chips: Mapping[str, DivisibleChip]
 ) -> tuple[dict[SliceKey, DevicePartition], set[SliceKey]]:
-    """Return our vNPUs by pod and chip: those that are described, and those that are not."""
-    keys = {cut.die: key for key, cut in chips.items()}
-    there: dict[SliceKey, DevicePartition] = {}
-    dumb: set[SliceKey] = set()
+    """Return the agent's vNPUs by pod and chip: described ones, and keys of undescribed ones."""
+    keys = {chip.die: key for key, chip in chips.items()}
+    existing: dict[SliceKey, DevicePartition] = {}
+    undescribed: set[SliceKey] = set()
     for entry in maker.entries:
         if entry.chip not in keys:
             continue
         key = keys[entry.chip]
-        found = vdev.query_vdev(chips[key].chip, entry.vdev) if entry.vdev is not None else None
-        if found is None:
-            dumb.add((entry.pod, key))
+        vnpu = vdev.query_vdev(chips[key].chip, entry.vdev) if entry.vdev is not None else None
+        if vnpu is None:
+            undescribed.add((entry.pod, key))
         else:
-            there[entry.pod, key] = chips[key].describe(found)
-    return there, dumb
+            existing[entry.pod, key] = chips[key].describe(vnpu)
+    return existing, undescribed

@@ -1,4 +1,4 @@
-"""The file that lists the agent's vNPUs; no other vNPU is ever destroyed.
+"""The file with the vNPUs that the agent created; the agent destroys no other vNPU.
 
 An entry is written before its vNPU is created.
 """
@@ -21,67 +21,67 @@ MAX_ENTRIES = 2048
 
 
 class OwnedVnpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One vNPU that we made, or (`vdev` `None`) are about to make."""
+    """One vNPU that the agent created, or is about to create (`vdev` is `None`)."""
 
     chip: str  # id of the chip's die
     template: str
     pod: str  # uid
-    boot: str  # id of the boot: a vNPU does not outlive it
+    boot: str  # id of the boot; a reboot removes vNPUs
     vdev: int | None = None
-    before: tuple[int, ...] = ()  # vNPUs of the chip before ours
+    before: tuple[int, ...] = ()  # the chip's vNPUs before the creation
 
 
 class VnpuOwnershipFile:
-    """The lasting list of our vNPUs. Without a folder nothing can be owned, so nothing is made."""
+    """The stored list of the agent's vNPUs. Without a folder the agent creates no vNPU."""
 
     def __init__(self, folder: str, boot: str) -> None:
         self._file = JsonStateFile(folder, FILE_NAME, tuple[OwnedVnpu, ...])
         self._boot = boot
         stored = self._file.load() or ()
-        # where nothing names the boot, a stored number may be somebody else's by now
+        # without a boot id, a stored number may now belong to another vNPU
         self.entries = tuple(entry for entry in stored if boot and entry.boot == boot)
 
     @property
     def problem(self) -> Problem | None:
-        """Say why the list is not kept; `None` if it is."""
+        """The problem of the file, if there is one."""
         return self._file.problem
 
     def record_intent(
         self, chip: str, template: str, pod: str, before: Collection[int]
     ) -> OwnedVnpu:
-        """Write down what is about to be made; raise `HostFileError` if that is impossible."""
+        """Write an entry for a vNPU to create; raises `HostFileError` if that fails."""
         entry = OwnedVnpu(
             chip=chip, template=template, pod=pod, boot=self._boot, before=tuple(sorted(before))
         )
         self._write((*self.entries, entry))
         return entry
 
-    def record_made(self, entry: OwnedVnpu, vdev: int) -> OwnedVnpu:
-        """Write down the number of what was made."""
+    def record_created(self, entry: OwnedVnpu, vdev: int) -> OwnedVnpu:
+        """Write the number of a created vNPU."""
         now = replace(entry, vdev=vdev, before=())
         self._write((*(e for e in self.entries if e != entry), now))
         return now
 
     def remove(self, entry: OwnedVnpu) -> None:
-        """Strike an entry out: it was destroyed, or never made."""
+        """Remove an entry whose vNPU was destroyed or never created."""
         self._write(tuple(e for e in self.entries if e != entry))
 
     def _write(self, entries: tuple[OwnedVnpu, ...]) -> None:
-        kept = entries[-MAX_ENTRIES:]
-        if not self._file.save(kept):
-            raise HostFileError(FILE_NAME, errno.EROFS)  # what is made could not be found again
-        self.entries = kept
+        newest = entries[-MAX_ENTRIES:]
+        if not self._file.save(newest):
+            raise HostFileError(FILE_NAME, errno.EROFS)  # the vNPU could not be found again
+        self.entries = newest
 
 
 def orphaned_vnpus(entries: Collection[OwnedVnpu], pods: Collection[str]) -> tuple[OwnedVnpu, ...]:
-    """Return what we made for pods that are gone."""
+    """Return the entries of pods that no longer exist."""
     return tuple(e for e in entries if e.vdev is not None and e.pod not in pods)
 
 
 def with_owners(
     devices: Iterable[VendorDevice], entries: Collection[OwnedVnpu]
 ) -> tuple[VendorDevice, ...]:
-    """Return the devices, each of our vNPUs with the pod it was made for."""
+    """Return the devices; each vNPU of the agent has its pod as owner."""
     pods: dict[tuple[str, int | None], str] = {
         (entry.chip, entry.vdev): entry.pod for entry in entries if entry.vdev is not None
     }

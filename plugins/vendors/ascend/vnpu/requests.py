@@ -1,4 +1,4 @@
-"""What an allocation with a vNPU template means for a chip: its AI cores, and the slice to make."""
+"""Allocations with a vNPU template: their AI cores, and the slice to create."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NPU_CORE = "huawei.com/npu-core"
 
 _FAMILY_LABEL = "xpu-agent.io/family"  # label of a chip
 
-_MODEL_PREFIX = "Ascend-"  # before the chip's name in its model
+_MODEL_PREFIX = "Ascend-"  # prefix of the device's model
 
-_DUO_SUFFIX = "-300I-DUO"  # behind it, of a card with two chips
+_DUO_SUFFIX = "-300I-DUO"  # suffix of the model of a card with two chips
 
-_SLICING_HANDLER = "ascend"  # in the name of the runtime handler that makes vNPUs itself
+_SLICING_HANDLER = "ascend"  # in the name of the runtime handler that creates vNPUs itself
 
 
 def slices_device(device: VendorDevice) -> bool:
@@ -27,15 +27,15 @@ def slices_device(device: VendorDevice) -> bool:
 
 
 def resolve_entry(entry: AllocatedDevice, device: VendorDevice) -> AllocatedDevice:
-    """Return the entry with the AI cores of its template, if these are more than it has.
+    """Return the entry with the AI cores of its template, if these are more than its own.
 
-    Raises `AllocationRefused` (`TemplateUnknown`) if the chip has other templates. For a model
-    whose templates are not published the entry stays as the scheduler wrote it: the driver decides.
+    Raises `AllocationRefused` (`TemplateUnknown`) if the chip has no such template. For a model
+    without published templates the entry stays as the scheduler wrote it, and the driver decides.
     """
-    known = _templates_of(device) if entry.template else ()
-    if not known:
+    known_templates = _templates_of(device) if entry.template else ()
+    if not known_templates:
         return entry
-    template = next((one for one in known if one.name == entry.template), None)
+    template = next((one for one in known_templates if one.name == entry.template), None)
     if template is None:
         message = f"{device.key} has no template {entry.template[:40]!r}"
         raise AllocationRefused(RefusalReason.TEMPLATE_UNKNOWN, message)
@@ -44,14 +44,14 @@ def resolve_entry(entry: AllocatedDevice, device: VendorDevice) -> AllocatedDevi
 
 
 def slice_request(pod: str, entry: AllocatedDevice, device: VendorDevice) -> SliceRequest | None:
-    """Return the vNPU that a pod's entry asks for; `None` for a whole chip."""
+    """Return the vNPU that a pod's entry requests; `None` for a whole chip."""
     if not entry.template:
         return None
     return SliceRequest(pod=pod, device=device.key, template=entry.template)
 
 
 def is_sliced_by_runtime(handler: str) -> bool:
-    """Return whether the runtime makes vNPUs itself: one of the agent's would be a second one."""
+    """Return whether the runtime creates vNPUs itself, so that the agent must not."""
     return _SLICING_HANDLER in handler.lower()
 
 

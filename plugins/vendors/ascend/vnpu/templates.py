@@ -8,25 +8,25 @@ import msgspec
 
 from agent.errors import AgentError
 
-A910 = "910A"  # model under which all chips of the first 910 generation are found
+A910 = "910A"  # key for all chips of the first 910 generation
 
 
 class VnpuRefused(AgentError):
-    """A vNPU cannot be made as it was asked for; the message says why, with the numbers."""
+    """A requested vNPU cannot be created; the message says why."""
 
 
 class VnpuTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a chip; `None` is what the maker does not publish."""
+    """The size of a vNPU; `None` for values that the maker does not publish."""
 
     name: str
-    kind: str  # as the maker's device plug-in calls it
+    kind: str  # name of the size in the maker's device plug-in
     cores: int
     cpus: int | None
     dvpp: int | None  # percent of the image units
     memory_mb: int
 
 
-# model: name kind cores AI-CPUs dvpp MB; a dash is what nobody publishes
+# model: name kind cores AI-CPUs dvpp MB; a dash is not published
 _TABLE: dict[str, tuple[str, ...]] = {
     "310P3": (
         "vir01 1c 1 1 12 3072",
@@ -67,17 +67,19 @@ _SAME = {"910B4-1": "910B3", "910C of 20": "910B3"}
 
 
 def templates(model: str, cores: int | None = None) -> tuple[VnpuTemplate, ...]:
-    """Return the templates of a chip, whose `cores` tell the two kinds of 910C apart."""
+    """Return the templates of a chip; `cores` distinguishes the two kinds of 910C."""
     key = f"{model} of {cores}" if model == "910C" else model
     return tuple(_rows(_SAME.get(key, key)))
 
 
 def template_of(model: str, cores: int | None, name: str) -> VnpuTemplate:
-    """Return a chip's template by its name; raise `VnpuRefused` if there is none."""
-    found = next((known for known in templates(model, cores) if known.name == name), None)
-    if found is None:
+    """Return a chip's template by name; raises `VnpuRefused` if there is none."""
+    template = next(
+        (candidate for candidate in templates(model, cores) if candidate.name == name), None
+    )
+    if template is None:
         raise VnpuRefused(f"a chip of model {model} has no template {name[:40]}")
-    return found
+    return template
 
 
 def _rows(model: str) -> Iterator[VnpuTemplate]:
