@@ -122,9 +122,7 @@ def test_slices_of_cards_still_have_their_pods(state: str) -> None:
 def test_chips_and_their_faults_are_known(state: str) -> None:
     table = ChipTable(TreeFiles.from_entries({}), state, 86_400.0, lambda: 0.0)
     assert table.problem is None
-    assert msgspec.json.encode(tuple(table.stored.values())) == _data(
-        "state/ascend-devices.json"
-    )
+    assert msgspec.json.encode(tuple(table.stored.values())) == _data("state/ascend-devices.json")
     faults = FaultStore(state)
     assert faults.problem is None
     assert msgspec.json.encode({CHIP: faults.history_of(CHIP)}) == _data("state/ascend-faults.json")
