@@ -27,6 +27,9 @@ class SystemClock:
     wall = staticmethod(time.time)  # Unix time as the machine has it
 
 
+SYSTEM_CLOCK = SystemClock()
+
+
 class ManualClock(msgspec.Struct):
     """A clock that stands still until it is moved; of recorded hosts and tests."""
 

@@ -73,10 +73,10 @@ class ClusterService:
         self._messages = messages
         self._target = target
         name = parts.store.current.node.name
-        machine = read_machine(parts.host_source.files)
+        self._machine = read_machine(parts.host_source.files)
         self.facts = ClusterFactsUpdater(
             name,
-            machine,
+            self._machine,
             parts.store,
             parts.clock,
             partial(messages.put, ClusterFactsChanged()),
@@ -140,7 +140,7 @@ class ClusterService:
             self.event_sink,
             parts.store,
             parts.clock,
-            self.facts.write_permission,
+            self._machine,
             asyncio.get_running_loop(),
         )
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
+from agent.app.identity import MachineIdentity, decide_write_permission
 from agent.app.publishing import EventOutput, PublisherRunner
 from agent.clock import Clock
 from agent.kube.events import EventSink
@@ -38,32 +39,31 @@ class ClusterPublishSink:
         sink: EventSink | None,
         store: SnapshotStore,
         clock: Clock,
-        standing: Callable[[], WritePermission],
+        machine: MachineIdentity,
         event_loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`standing` says whether anything may be written for this Node; of any thread."""
+        """Write nothing while the Node is not that of `machine`."""
         self._writer = writer
         self._sink = sink
         self._store = store
         self._clock = clock
-        self._write_permission = standing
+        self._machine = machine
         self._event_loop = event_loop
 
-    def runner(
-        self, publisher: Publisher, before: Callable[[], None] | None = None
-    ) -> PublisherRunner:
-        """Return a publisher's run."""
-        return ClusterPublisherRunner(self, publisher, before)
+    def runner(self, publisher: Publisher) -> PublisherRunner:
+        """Return the runner of a publisher."""
+        return ClusterPublisherRunner(self, publisher)
 
     def event_output(self) -> EventOutput:
         """Return where events go."""
-        return ClusterEventOutput(self._sink, self._write_permission)
+        return ClusterEventOutput(self._sink, self._machine)
 
     def render(self, publisher: Publisher) -> tuple[DesiredObject, ...]:
         """Return what is wanted now; nothing while the Node is not known to be this machine's."""
-        if not self._write_permission().is_allowed:
+        snapshot = self._store.current
+        if not write_permission(self._machine, snapshot).is_allowed:
             return ()
-        return publisher.render(self._store.current, self._clock.wall())
+        return publisher.render(snapshot, self._clock.wall())
 
     def offer(self, name: str, desired: tuple[DesiredObject, ...]) -> None:
         """Hand objects to the writer; for any thread."""
@@ -81,34 +81,28 @@ class ClusterPublishSink:
 class ClusterPublisherRunner:
     """One publisher. `run_once` renders on the thread it is called on; writing happens apart."""
 
-    def __init__(
-        self, outlet: ClusterPublishSink, publisher: Publisher, before: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, sink: ClusterPublishSink, publisher: Publisher) -> None:
         self.publisher = publisher
-        self._sink = outlet
-        self._prepare = before
+        self._sink = sink
         self._duration_s: float | None = None
         self._offered: tuple[DesiredObject, ...] = ()
-
-    @property
-    def is_usage_report(self) -> bool:
-        """Say whether this publisher tells of usage."""
-        return self._prepare is not None
 
     def run_once(self) -> None:
         """Render, and offer what differs from the last time; a failure is the loop's to tell."""
         began_s = self._sink.now_s()
-        if self._prepare is not None:
-            self._prepare()
         desired = self._sink.render(self.publisher)
         if desired != self._offered:
             self._sink.offer(self.publisher.name, desired)
             self._offered = desired
         self._duration_s = self._sink.now_s() - began_s
 
+    def flush(self, deadline_s: float) -> bool:  # noqa: ARG002 - see PublisherRunner
+        """Return at once: `ClusterService.stop` lets the writer finish."""
+        return True
+
     @property
     def status(self) -> PublisherStatus:
-        """Say how the objects do; counts are of objects, as the API server acknowledged them."""
+        """Return the state of the objects, counted as the API server acknowledged them."""
         states = self._sink.states(self.publisher.name)
         acks = [state.last_ack_s for state in states if state.last_ack_s is not None]
         behind = [state for state in states if state.is_behind]
@@ -157,17 +151,26 @@ class ClusterEventOutput:
 
     error = ""
 
-    def __init__(self, sink: EventSink | None, standing: Callable[[], WritePermission]) -> None:
+    def __init__(self, sink: EventSink | None, machine: MachineIdentity) -> None:
         self._sink = sink
-        self._write_permission = standing
+        self._machine = machine
 
-    def record(self, events: Iterable[Event], snapshot: NodeSnapshot) -> int:  # noqa: ARG002 - see EventTarget
+    def offer(self, events: Iterable[Event], snapshot: NodeSnapshot) -> None:
         """Offer the events; none while the Node that they would be about is another machine."""
-        taken = tuple(events)
-        if not taken or self._sink is None or self._write_permission().reason == ANOTHER_MACHINE:
-            return 0
-        self._sink.offer(taken)
-        return len(taken)
+        if self._sink is None or write_permission(self._machine, snapshot).reason == (
+            ANOTHER_MACHINE
+        ):
+            return
+        self._sink.offer(events)
+
+    def flush(self, deadline_s: float) -> bool:  # noqa: ARG002 - see EventOutput
+        """Return at once: `ClusterService.stop` lets the sink finish."""
+        return True
+
+
+def write_permission(machine: MachineIdentity, snapshot: NodeSnapshot) -> WritePermission:
+    """Return whether anything may be written for the Node now."""
+    return decide_write_permission(machine, snapshot.node.name, snapshot.cluster.node)
 
 
 def _state_message(state: WriterState) -> str:

@@ -11,7 +11,6 @@ import msgspec
 
 from agent.app.publishing import EventOutput
 from agent.clock import Clock, rfc3339
-from agent.errors import PublishError
 from agent.messages import MessageQueue
 from agent.objects.events import events_between
 from agent.snapshot.node import DeviceView, NodeSnapshot, SnapshotStore
@@ -42,15 +41,16 @@ class EventRecorder:
         self._output = output
         self._messages = messages or MessageQueue()
         self._last_snapshot: NodeSnapshot | None = None
-        self._error = ""
+        self._logged_error = ""  # empty: the last events were written
 
     def record_changes(self) -> None:
         """Record what changed since the last call; log once that the output fails."""
         snapshot = self._without_awaited_devices(self._store.current)
         if self._last_snapshot is None or _may_have_events(self._last_snapshot, snapshot):
-            self._write(self._new_events(snapshot), snapshot)
-        elif self._error:
-            self._write((), snapshot)
+            self._output.offer(self._new_events(snapshot), snapshot)
+        elif self._output.error:
+            self._output.offer((), snapshot)
+        self._log_new_error()
 
     def _without_awaited_devices(self, snapshot: NodeSnapshot) -> NodeSnapshot:
         """Leave the devices as last told while an answer is awaited: a sighting is no news."""
@@ -92,7 +92,7 @@ class EventRecorder:
             pod=pod,
         )
         self._log_event(event)
-        self._write((event,), self._store.current)
+        self._output.offer((event,), self._store.current)
 
     def _log_event(self, event: Event) -> None:
         level = logging.WARNING if event.type == WARNING else logging.INFO
@@ -106,20 +106,25 @@ class EventRecorder:
             )
         )
 
-    def _write(self, events: tuple[Event, ...], snapshot: NodeSnapshot) -> None:
-        try:
-            self._output.record(events, snapshot)
-        except PublishError as error:
-            if not self._error:
-                log.error("events_not_written", extra={"error": str(error)})
-        self._error = self._output.error
+    def flush(self, deadline_s: float) -> bool:
+        """Wait until the last events are written; return whether they are."""
+        is_written = self._output.flush(deadline_s)
+        self._log_new_error()
+        return is_written
+
+    def _log_new_error(self) -> None:
+        error = self._output.error
+        if error and not self._logged_error:
+            log.error("events_not_written", extra={"error": error})
+        self._logged_error = error
 
     def check(self) -> SelfCheck:
         """Return whether all events could be written."""
-        words = [self._error] if self._error else []
+        error = self._output.error
+        words = [error] if error else []
         if self._messages.dropped_events:
             words.append(f"{self._messages.dropped_events} events were dropped: too many waited")
-        return SelfCheck(name="events", ok=not self._error, message="; ".join(words))
+        return SelfCheck(name="events", ok=not error, message="; ".join(words))
 
 
 def _may_have_events(old: NodeSnapshot, new: NodeSnapshot) -> bool:

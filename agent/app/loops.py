@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
 
 from agent.app.host_reader import HostReader
 from agent.app.pipeline import DevicePipeline
-from agent.app.publishing import PublisherRunner, PublishSink
+from agent.app.publishing import WRITE_DEADLINE_S, PublisherRunner, PublishSink
 from agent.app.threads import ScheduledLoop
 from agent.config.settings import Settings
 from agent.loop import Loop
@@ -44,10 +44,24 @@ class PeriodicLoops:
         self._pipeline = pipeline
         self._messages = messages
         self.publisher_runners: list[PublisherRunner] = list(pipeline.publisher_runners)
+        self._report_loop: Loop | None = None
         if settings.publish.node_metric:
-            self._reports = NodeMetricPublisher(settings.publish.report_interval_s)
-            self.publisher_runners.append(sink.runner(self._reports, before=usage_monitor.report))
+            self._report_publisher = NodeMetricPublisher(settings.publish.report_interval_s)
+            self._report_runner = sink.runner(self._report_publisher)
+            self.publisher_runners.append(self._report_runner)
+            self._report_loop = Loop(
+                f"publish-{self._report_publisher.name}",
+                self._report_publisher.interval_s,
+                self._report_usage,
+            )
         self.scheduled_loops = tuple(self._build_scheduled_loops())
+
+    def flush(self) -> None:
+        """Wait until the last objects and events are in their files, or for a short time."""
+        end_s = time.monotonic() + WRITE_DEADLINE_S
+        for runner in self.publisher_runners:
+            runner.flush(max(0.0, end_s - time.monotonic()))
+        self._pipeline.events.flush(max(0.0, end_s - time.monotonic()))
 
     def check_events(self) -> SelfCheck:
         """Return whether events can be written."""
@@ -63,29 +77,32 @@ class PeriodicLoops:
         self._host_reader.read_host()
         self._messages.put(HostRead())
 
-    def _report(self, run: PublisherRunner, loop: Loop) -> None:
-        """Report usage, and again after the time that stands by then.
+    def _report_usage(self) -> None:
+        """Report usage, and again after the report interval of that time.
 
         Where a first cycle takes long, this comes before the second: without rates the node would
         count as one whose usage is not known, until the next report.
         """
-        if self._usage_monitor.cycle_count < CYCLES_FOR_RATES:
-            loop.interval_s = self._settings.collect.interval_s
+        if self._report_loop is None:
             return
-        run.run_once()
-        loop.interval_s = self._reports.period_s(self._store.current)
+        if self._usage_monitor.cycle_count < CYCLES_FOR_RATES:
+            self._report_loop.interval_s = self._settings.collect.interval_s
+            return
+        self._usage_monitor.report()
+        self._report_runner.run_once()
+        self._report_loop.interval_s = self._report_publisher.period_s(self._store.current)
 
     def _build_scheduled_loops(self) -> Iterator[ScheduledLoop]:
         """Return all loops, in the order in which they first run."""
         settings = self._settings
         cycle_s = settings.collect.interval_s
         yield ScheduledLoop(Loop("collect", cycle_s, self._usage_monitor.cycle))
-        for run in self.publisher_runners:
-            loop = Loop(f"publish-{run.publisher.name}", run.publisher.interval_s, run.run_once)
-            if run.is_usage_report:
-                loop.run_once = partial(self._report, run, loop)
-            first_in_s = cycle_s + REPORT_DELAY_S if run.is_usage_report else 0.0
-            yield ScheduledLoop(loop, first_in_s, is_on_devices_thread=not run.is_usage_report)
+        for runner in self._pipeline.publisher_runners:
+            publisher = runner.publisher
+            loop = Loop(f"publish-{publisher.name}", publisher.interval_s, runner.run_once)
+            yield ScheduledLoop(loop, is_on_devices_thread=True)
+        if self._report_loop is not None:
+            yield ScheduledLoop(self._report_loop, cycle_s + REPORT_DELAY_S)
         yield ScheduledLoop(
             Loop("events", EVENTS_INTERVAL_S, self._pipeline.events.record_changes),
             is_on_devices_thread=True,

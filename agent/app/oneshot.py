@@ -11,7 +11,7 @@ from typing import TextIO
 from agent.app.context import AppContext
 from agent.app.events import EventRecorder
 from agent.app.pipeline import device_info_runner
-from agent.app.publishing import FolderPublishSink
+from agent.app.publishing import WRITE_DEADLINE_S, FolderPublishSink
 from agent.devices.published_minors import PublishedMinorStore
 from agent.objects.device import DEVICE_FILE_NAME
 from agent.objects.files import read_object
@@ -103,10 +103,13 @@ def run_once(parts: AppContext, out: str, say: TextIO) -> int:
         runs.append(device_info_runner(parts.settings.publish, parts.store, parts.clock))
     for run in runs:
         run.run_once()
+        run.flush(WRITE_DEADLINE_S)
         failed = failed or not run.status.success
         for publication in run.publications():
             kind = publication.desired.kind
             say.write(f"{kind}: {publication.problem or publication.where}\n")
-    EventRecorder(parts.store, parts.clock, folder.event_output()).record_changes()
+    events = EventRecorder(parts.store, parts.clock, folder.event_output())
+    events.record_changes()
+    events.flush(WRITE_DEADLINE_S)
     parts.state_writer.close()
     return FAILED if failed else DONE

@@ -8,12 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import Executor
 
 from agent.app.events import EventRecorder
-from agent.app.publishing import (
-    DeadlineObjectSink,
-    FilePublisherRunner,
-    PublisherRunner,
-    PublishSink,
-)
+from agent.app.publishing import FilePublisherRunner, PublisherRunner, PublishSink
 from agent.app.threads import DEVICES_RETRY_S, run_when_changed
 from agent.clock import Clock
 from agent.config.health import HealthSettings
@@ -312,6 +307,6 @@ def device_info_runner(
 ) -> FilePublisherRunner:
     """Return the runner of the device-info file, which has a folder of its own."""
     writer = StateWriter("device-info files")
-    sink = DeadlineObjectSink(DeviceInfoFileSink(settings.device_info_directory), writer)
+    sink = DeviceInfoFileSink(settings.device_info_directory)
     publisher = DeviceInfoFilePublisher(interval_s=settings.interval_s)
-    return FilePublisherRunner(publisher, sink, store, clock)
+    return FilePublisherRunner(publisher, sink, writer, store, clock)

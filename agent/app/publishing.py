@@ -1,20 +1,25 @@
-"""Renders the objects of one publisher and hands them to a sink; the sink of standalone mode.
+"""Renders the objects of publishers and hands them to sinks; the sink of standalone mode: files.
 
-Where what is published goes: into a folder here, to an API server in `agent.daemon.cluster`.
+A sink takes the newest objects and returns at once. The sink of a cluster is in
+`agent.app.cluster_sink`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
-from collections.abc import Callable, Iterable
-from functools import partial
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
 
 from agent.clock import Clock
 from agent.errors import AgentError, PublishError
+from agent.loop import Loop
 from agent.objects.event_log import EventLog
 from agent.objects.files import FileSink, SinkResult
 from agent.objects.publishers import Publisher
@@ -26,155 +31,72 @@ from agent.wire_formats.event import Event
 
 log = logging.getLogger(__name__)
 
+WRITE_DEADLINE_S = 2.0  # a write of one sink that takes longer is an error
+
+MAX_WAITING_EVENTS = 256  # that wait for the thread; the oldest are dropped first
+
 
 class ObjectSink(Protocol):
-    """Makes objects exist as desired: as files, or at an API server."""
+    """Makes objects exist as desired, and waits for that."""
 
     def apply(self, desired: Iterable[DesiredObject]) -> SinkResult:
-        """Say what was written; raise `PublishError` for what could not be."""
+        """Return what was written; raise `PublishError` for what could not be."""
         ...
 
     def where(self, desired: DesiredObject) -> str:
-        """Say where an object is written to."""
+        """Return where an object is written to."""
         ...
 
 
-class FilePublisherRunner:
-    """One publisher with its applier. `run_once` belongs to one thread, the applier to the same."""
-
-    def __init__(
-        self,
-        publisher: Publisher,
-        applier: ObjectSink,
-        store: SnapshotStore,
-        clock: Clock,
-        before: Callable[[], None] | None = None,
-    ) -> None:
-        """`before` prepares the snapshot for a rendering, as computing the report does."""
-        self.publisher = publisher
-        self.status = PublisherStatus(name=publisher.name)
-        self._rendered: tuple[DesiredObject, ...] = ()
-        self._sink = applier
-        self._store = store
-        self._clock = clock
-        self._prepare = before
-
-    @property
-    def is_usage_report(self) -> bool:
-        """Say whether this publisher tells of usage, which is known only after two cycles."""
-        return self._prepare is not None
-
-    def run_once(self) -> None:
-        """Publish what is desired now; a failure stays in `status` until a run succeeds."""
-        began_s = self._clock.monotonic()
-        try:
-            written, unchanged = self._publish()
-        except AgentError as error:
-            if self.status.success:
-                log.error(
-                    "publish_failed",
-                    extra={"publisher": self.publisher.name, "error": str(error)},
-                )
-            changes: dict[str, object] = {
-                "success": False,
-                "failed": self.status.failed + 1,
-                "error": str(error),
-            }
-        else:
-            if not self.status.success:
-                log.info("publish_recovered", extra={"publisher": self.publisher.name})
-            changes = {
-                "success": True,
-                "error": "",
-                "last_success_s": self._clock.wall(),
-                "written": self.status.written + written,
-                "unchanged": self.status.unchanged + unchanged,
-            }
-        duration_s = self._clock.monotonic() - began_s
-        self.status = msgspec.structs.replace(
-            self.status,
-            duration_s=duration_s,
-            **changes,
-        )
-
-    def check(self) -> SelfCheck:
-        """Return whether the last run went well; part of being ready."""
-        return SelfCheck(
-            name=f"publisher:{self.publisher.name}",
-            ok=self.status.success and self.status.duration_s is not None,
-            message=self.status.error or f"{self.status.written} written",
-        )
-
-    def publications(self) -> tuple[Publication, ...]:
-        """Return the objects as they were rendered last. For any thread."""
-        return tuple(
-            Publication(
-                desired=desired,
-                where=self._sink.where(desired),
-                problem=self.status.error,
-            )
-            for desired in self._rendered
-        )
-
-    def _publish(self) -> tuple[int, int]:
-        if self._prepare is not None:
-            self._prepare()
-        self._rendered = self.publisher.render(self._store.current, self._clock.wall())
-        applied = self._sink.apply(self._rendered)
-        return len(applied.written), len(applied.unchanged)
-
-
-WRITE_DEADLINE_S = 2.0  # for the files of one publisher
-
-
 class PublisherRunner(Protocol):
-    """One publisher and what became of its objects. `run_once` belongs to one thread."""
+    """One publisher with its sink. `run_once` belongs to one thread, all else to any."""
 
     publisher: Publisher
 
     @property
     def status(self) -> PublisherStatus:
-        """Say how it does."""
-        ...
-
-    @property
-    def is_usage_report(self) -> bool:
-        """Say whether this publisher tells of usage, which is known only after two cycles."""
+        """Return the counters and the last error."""
         ...
 
     def run_once(self) -> None:
-        """Publish what is desired now."""
+        """Render the objects and hand them to the sink; do not wait for it."""
+        ...
+
+    def flush(self, deadline_s: float) -> bool:
+        """Wait until files with the last objects are written; return whether they are."""
         ...
 
     def check(self) -> SelfCheck:
-        """Return whether all is written; part of being ready."""
+        """Return whether all objects are written; part of being ready."""
         ...
 
     def publications(self) -> tuple[Publication, ...]:
-        """Return the objects as they were rendered last. For any thread."""
+        """Return the objects as they were rendered last."""
         ...
 
 
 class EventOutput(Protocol):
-    """Takes events; belongs to the devices' thread."""
+    """Takes events. `offer` belongs to the devices thread."""
 
     @property
     def error(self) -> str:
-        """Return why the last events were not taken, for people."""
+        """Return why the last events are not written, for people."""
         ...
 
-    def record(self, events: Iterable[Event], snapshot: NodeSnapshot) -> int:
-        """Take them and return how many are told; raise `PublishError` if they wait here."""
+    def offer(self, events: Iterable[Event], snapshot: NodeSnapshot) -> None:
+        """Take the events and return at once; without events, try again what failed."""
+        ...
+
+    def flush(self, deadline_s: float) -> bool:
+        """Wait until files with the last events are written; return whether they are."""
         ...
 
 
 class PublishSink(Protocol):
-    """Makes runs of publishers, and takes events."""
+    """Where a mode of the agent publishes to."""
 
-    def runner(
-        self, publisher: Publisher, before: Callable[[], None] | None = None
-    ) -> PublisherRunner:
-        """Return a publisher's run; `before` prepares the snapshot for a rendering."""
+    def runner(self, publisher: Publisher) -> PublisherRunner:
+        """Return the runner of a publisher."""
         ...
 
     def event_output(self) -> EventOutput:
@@ -182,63 +104,199 @@ class PublishSink(Protocol):
         ...
 
 
-class DeadlineObjectSink:
-    """Applies files on a writer's thread; a file system that hangs is waited for only once."""
+class DeferredWriter(ABC):
+    """Writes on the thread of a `StateWriter`; `request` never waits for it.
 
-    def __init__(self, applier: ObjectSink, writer: StateWriter) -> None:
-        self._applier = applier
-        self._writer = writer
+    All requests before the write begins are one write, and so are all requests during it.
+    """
 
-    def where(self, desired: DesiredObject) -> str:
-        """Return the path of an object's file."""
-        return self._applier.where(desired)
-
-    def apply(self, desired: Iterable[DesiredObject]) -> SinkResult:
-        """Return what was written; raise `PublishError` for what could not be, or not in time."""
-        items = tuple(desired)
-        path = self.where(items[0]) if items else ""
-        try:
-            return self._writer.call(partial(self._applier.apply, items), path, WRITE_DEADLINE_S)
-        except OSError as error:
-            raise PublishError(path, error.strerror or NO_ANSWER, error.errno or 0) from error
-
-
-class DeadlineEventLog:
-    """Appends events on a writer's thread, as `BoundedApplier` applies files."""
-
-    def __init__(self, events: EventLog, path: str, writer: StateWriter) -> None:
-        self._events = events
+    def __init__(self, name: str, path: str, writer: StateWriter, clock: Clock) -> None:
+        """`path` is for messages, `name` for the log."""
         self._path = path
+        self._clock = clock
         self._writer = writer
-        self._late_error = ""
+        self._loop = Loop(name, 0.0, self.write)
+        self._condition = threading.Condition()
+        self._is_requested = False
+        self._waiting_since_s: float | None = None  # monotonic; None: all is written
+
+    @abstractmethod
+    def write(self) -> None:
+        """Write what is newest; for the writer's thread."""
+
+    def request(self) -> None:
+        """Have the thread call `write`."""
+        with self._condition:
+            if self._waiting_since_s is None:
+                self._waiting_since_s = self._clock.monotonic()
+            if self._is_requested:
+                return
+            self._is_requested = True
+            try:
+                self._writer.begin(self._run, self._path)
+            except OSError:  # too much waits for a file system that hangs; `hang_error` shows it
+                self._is_requested = False
+
+    def hang_error(self) -> str:
+        """Return why what was requested is still not written; empty while it is in time."""
+        with self._condition:
+            since_s = self._waiting_since_s
+        if since_s is None or self._clock.monotonic() - since_s <= WRITE_DEADLINE_S:
+            return self._loop.last_error
+        return str(PublishError(self._path, NO_ANSWER, errno.ETIMEDOUT))
+
+    def flush(self, deadline_s: float) -> bool:
+        """Wait until everything that was requested is written; return whether it is."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._waiting_since_s is None, deadline_s)
+
+    def _run(self) -> None:
+        with self._condition:
+            self._is_requested = False
+        self._loop.step(self._clock.monotonic())
+        with self._condition:
+            self._waiting_since_s = self._clock.monotonic() if self._is_requested else None
+            self._condition.notify_all()
+
+
+class RenderedObjects(msgspec.Struct, frozen=True):
+    """The objects of one run, and when the run began (monotonic)."""
+
+    objects: tuple[DesiredObject, ...]
+    began_s: float
+
+
+class FilePublisherRunner(DeferredWriter):
+    """Writes a publisher's objects as files. The newest objects wait in one slot for the thread."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        sink: ObjectSink,
+        writer: StateWriter,
+        store: SnapshotStore,
+        clock: Clock,
+    ) -> None:
+        """`writer` owns the thread on which `sink` is called."""
+        super().__init__(f"write-{publisher.name}", "", writer, clock)
+        self.publisher = publisher
+        self._status = PublisherStatus(name=publisher.name)
+        self._rendered: tuple[DesiredObject, ...] = ()
+        self._slot: RenderedObjects | None = None
+        self._sink = sink
+        self._store = store
+
+    @property
+    def status(self) -> PublisherStatus:
+        """Return the counters and the last error; a write that hangs is an error."""
+        error = self.hang_error()
+        return (
+            msgspec.structs.replace(self._status, success=False, error=error)
+            if error
+            else (self._status)
+        )
+
+    def run_once(self) -> None:
+        """Render and hand over; a failure stays in `status` until the objects are written."""
+        began_s = self._clock.monotonic()
+        try:
+            objects = self.publisher.render(self._store.current, self._clock.wall())
+        except AgentError as error:
+            self._record_failure(str(error), began_s)
+            return
+        self._rendered = objects
+        self._slot = RenderedObjects(objects, began_s)
+        self._path = self._sink.where(objects[0]) if objects else ""
+        self.request()
+        if hang_error := self.hang_error():
+            self._record_failure(hang_error, began_s)
+
+    def write(self) -> None:
+        """Write the objects in the slot."""
+        rendered, self._slot = self._slot, None
+        if rendered is None:
+            return
+        try:
+            result = self._sink.apply(rendered.objects)
+        except AgentError as error:
+            self._record_failure(str(error), rendered.began_s)
+            return
+        if not self._status.success:
+            log.info("publish_recovered", extra={"publisher": self.publisher.name})
+        self._change_status(
+            rendered.began_s,
+            success=True,
+            error="",
+            last_success_s=self._clock.wall(),
+            written=self._status.written + len(result.written),
+            unchanged=self._status.unchanged + len(result.unchanged),
+        )
+
+    def check(self) -> SelfCheck:
+        """Return whether the last objects are written; part of being ready."""
+        status = self.status
+        return SelfCheck(
+            name=f"publisher:{self.publisher.name}",
+            ok=status.success and status.duration_s is not None,
+            message=status.error or f"{status.written} written",
+        )
+
+    def publications(self) -> tuple[Publication, ...]:
+        """Return the objects as they were rendered last. For any thread."""
+        error = self.status.error
+        return tuple(
+            Publication(desired=desired, where=self._sink.where(desired), problem=error)
+            for desired in self._rendered
+        )
+
+    def _record_failure(self, error: str, began_s: float) -> None:
+        if self._status.success:
+            fields = {"publisher": self.publisher.name, "error": error}
+            log.error("publish_failed", extra=fields)
+        self._change_status(began_s, success=False, failed=self._status.failed + 1, error=error)
+
+    def _change_status(self, began_s: float, **changes: object) -> None:
+        duration_s = self._clock.monotonic() - began_s
+        with self._condition:
+            self._status = msgspec.structs.replace(self._status, duration_s=duration_s, **changes)
+
+
+class FolderEventOutput(DeferredWriter):
+    """Appends events to the log of a folder."""
+
+    def __init__(self, folder: str, writer: StateWriter, clock: Clock) -> None:
+        """`writer` owns the thread that writes."""
+        super().__init__("write-events", folder, writer, clock)
+        self._log = EventLog(folder)
+        self._waiting: deque[Event] = deque(maxlen=MAX_WAITING_EVENTS)
+        self._snapshot: NodeSnapshot | None = None  # of the last events
 
     @property
     def error(self) -> str:
         """Return why the last events are not in the file; empty if they are."""
-        return self._late_error or self._events.error
+        return self.hang_error() or self._log.error
 
-    def record(self, events: Iterable[Event], snapshot: NodeSnapshot) -> int:
-        """Write the events and return how many lines; raise `PublishError`.
+    def offer(self, events: Iterable[Event], snapshot: NodeSnapshot) -> None:
+        """Have the thread write the events, and those that it could not write before."""
+        with self._condition:
+            self._waiting.extend(events)
+            self._snapshot = snapshot
+        self.request()
 
-        What the thread has taken is written once the file system answers.
-        """
-        batch = tuple(events)
-        late = self._writer.is_late(WRITE_DEADLINE_S)
-        try:
-            if late and not batch:
-                raise OSError(errno.ETIMEDOUT, NO_ANSWER)
-            work = self._writer.begin(partial(self._events.record, batch, snapshot), self._path)
-            count = work.result(0.0 if late else WRITE_DEADLINE_S)
-        except (OSError, TimeoutError) as error:
-            failure = PublishError(self._path, NO_ANSWER, errno.ETIMEDOUT)
-            self._late_error = str(failure)
-            raise failure from error
-        self._late_error = ""
-        return count
+    def write(self) -> None:
+        """Append the events that wait; the log keeps those that cannot be written."""
+        with self._condition:
+            events, snapshot = tuple(self._waiting), self._snapshot
+            self._waiting.clear()
+        if snapshot is None:
+            return
+        # the log has the error, and the recorder tries again
+        with contextlib.suppress(PublishError):
+            self._log.record(events, snapshot)
 
 
 class FolderPublishSink:
-    """The outlet of standalone mode: files."""
+    """The sink of standalone mode: files in one folder, written on a thread of its own."""
 
     def __init__(self, path: str, store: SnapshotStore, clock: Clock) -> None:
         self._path = path
@@ -246,13 +304,11 @@ class FolderPublishSink:
         self._clock = clock
         self._writer = StateWriter("output folder")
 
-    def runner(
-        self, publisher: Publisher, before: Callable[[], None] | None = None
-    ) -> PublisherRunner:
-        """Return a run with an applier of its own."""
-        applier = DeadlineObjectSink(FileSink(self._path, self._clock.wall), self._writer)
-        return FilePublisherRunner(publisher, applier, self._store, self._clock, before)
+    def runner(self, publisher: Publisher) -> PublisherRunner:
+        """Return a runner that remembers its own files only."""
+        sink = FileSink(self._path, self._clock)
+        return FilePublisherRunner(publisher, sink, self._writer, self._store, self._clock)
 
     def event_output(self) -> EventOutput:
         """Return the event log of the folder."""
-        return DeadlineEventLog(EventLog(self._path), self._path, self._writer)
+        return FolderEventOutput(self._path, self._writer, self._clock)

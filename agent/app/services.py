@@ -223,7 +223,8 @@ class Services:
             await self._admin.stop()
 
     def close(self) -> None:
-        """Close all files; call it when the threads have ended."""
+        """Finish and close all files; call it when the threads have ended."""
+        self._loops.flush()
         if self._containers is not None:
             self._containers.close()
         self._usage_monitor.close()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 import yaml
 
 from agent import durable
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import PublishError
 from agent.objects.yaml_text import to_yaml
 from agent.snapshot.publications import DesiredObject
@@ -48,9 +48,9 @@ class FileSink:
     changes or removes is written again. Two processes must not use one folder.
     """
 
-    def __init__(self, folder: str, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self.folder = folder
-        self._wall = wall
+        self._clock = clock
         self.errors: Mapping[str, str] = {}  # by file, of the last run; empty without errors
         self._cached: dict[str, tuple[FileStamp, ObjectBody]] = {}
         self._cleaned: set[str] = set()
@@ -91,7 +91,7 @@ class FileSink:
                 self._cleaned.add(item.file_name)
             previous = self._previous(path)
             dated = keep_health_times(
-                previous, keep_transition_times(previous, item.body, self._wall())
+                previous, keep_transition_times(previous, item.body, self._clock.wall())
             )
             body = _plain_mapping(dated)
             if body == previous:

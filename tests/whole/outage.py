@@ -125,9 +125,8 @@ class Outage:
         self.api = AwayApi(self.time)
         self.kubelet = LocalKubelet(self.time)
         self.store = SnapshotStore(factory.snapshot())
-        self.known = ClusterFactsUpdater(
-            NODE, MachineIdentity(), self.store, self.time, lambda: None
-        )
+        machine = MachineIdentity()
+        self.known = ClusterFactsUpdater(NODE, machine, self.store, self.time, lambda: None)
         self.lost: set[str] = set()
         self.happened = self.failed = self.most_waiting = 0
         self._fill()
@@ -150,7 +149,7 @@ class Outage:
         )
         self.sink = EventSink(self.api, NODE, self.time, uid_of=lambda _: "")
         self.outlet = ClusterPublishSink(
-            self.outbox, self.sink, self.store, self.time, self.known.write_permission, self.time
+            self.outbox, self.sink, self.store, self.time, machine, self.time
         )
         self.device = self.outlet.runner(DevicePublisher())
         self.report = self.outlet.runner(NodeMetricPublisher(REPORT_EVERY_S))

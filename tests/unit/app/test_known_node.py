@@ -65,7 +65,7 @@ class Case:
         self.shelf, self.sink = Shelf(), EventSink(NoApi(), NAME, self.clock, uid_of=str)
         event_loop = asyncio.get_running_loop()
         self.outlet = ClusterPublishSink(
-            self.shelf, self.sink, self.store, self.clock, self.known.write_permission, event_loop
+            self.shelf, self.sink, self.store, self.clock, machine, event_loop
         )
         self.runner = self.outlet.runner(Uid())
         self.event_output = self.outlet.event_output()
@@ -164,11 +164,11 @@ def test_for_a_node_that_is_another_machine_nothing_is_offered_and_nothing_told_
         for _ in range(3):
             case.say(own("theirs", OTHER))
         assert await case.publish() == []
-        assert case.event_output.record([EVENT], case.store.current) == 0
+        case.event_output.offer([EVENT], case.store.current)
         assert case.sink.state.counts.waiting == 0
         case.say(own("ours"))
         assert await case.publish() == [["ours"]]
-        assert case.event_output.record([EVENT], case.store.current) == 1
+        case.event_output.offer([EVENT], case.store.current)
         assert case.sink.state.counts.waiting == 1
 
     with caplog.at_level("INFO"):
@@ -180,7 +180,7 @@ def test_for_a_node_that_is_another_machine_nothing_is_offered_and_nothing_told_
 def test_events_wait_for_an_api_server_that_nobody_has_met_yet() -> None:
     async def scenario() -> None:
         case = Case()
-        assert case.event_output.record([EVENT], case.store.current) == 1
+        case.event_output.offer([EVENT], case.store.current)
         assert case.sink.state.counts.waiting == 1
 
     asyncio.run(scenario())

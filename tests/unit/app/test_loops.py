@@ -92,5 +92,6 @@ def test_a_report_waits_for_the_second_cycle_without_which_no_rate_is_known(tmp_
     assert not written.exists()
     usage_monitor.cycle()
     assert report.step(0.0) == Settings().publish.report_interval_s
+    loops.flush()
     assert written.exists()
     usage_monitor.close()

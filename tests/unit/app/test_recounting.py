@@ -11,14 +11,19 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from agent.app.events import EventRecorder
+from agent.app.publishing import FolderEventOutput
 from agent.clock import ManualClock
 from agent.messages import EventReported, MessageQueue
-from agent.objects.event_log import EventLog
 from agent.snapshot.device import Health, HealthState
 from agent.snapshot.node import DeviceView, SnapshotStore
 from agent.snapshot.part import SnapshotPart
+from agent.state_writer import StateWriter
 from tests.factory import NOW_S, gpu, nic, snapshot
 from tests.patience import PATIENCE_S
+
+
+def output(folder: Path) -> FolderEventOutput:
+    return FolderEventOutput(str(folder), StateWriter(), ManualClock())
 
 
 def test_the_check_holds_again_when_the_folder_can_be_written_though_nothing_new_happens(
@@ -27,14 +32,16 @@ def test_the_check_holds_again_when_the_folder_can_be_written_though_nothing_new
     blocked = tmp_path / "out"
     blocked.write_text("a file where the folder should be")
     store = SnapshotStore(snapshot((gpu(0),)))
-    recounting = EventRecorder(store, ManualClock(), EventLog(str(blocked)))
+    recounting = EventRecorder(store, ManualClock(), output(blocked))
     recounting.record_changes()
     bad = gpu(0, health=Health(state=HealthState.FAILED, reason="Xid79"))
     store.change(lambda now: replace(now, devices=SnapshotPart(DeviceView(devices=(bad,)), NOW_S)))
     recounting.record_changes()
+    assert recounting.flush(PATIENCE_S)
     assert not recounting.check().ok
     blocked.unlink()
     recounting.record_changes()
+    assert recounting.flush(PATIENCE_S)
     assert recounting.check().ok
     assert "Xid79" in (blocked / "events.jsonl").read_text()
 
@@ -49,7 +56,7 @@ def test_what_is_only_seen_in_sysfs_is_no_news_before_its_vendor_answers(tmp_pat
         DeviceView(devices=(nic(0),)),
     )
     store = SnapshotStore(snapshot(()))
-    recounting = EventRecorder(store, ManualClock(), EventLog(str(tmp_path)))
+    recounting = EventRecorder(store, ManualClock(), output(tmp_path))
     told = []
     for view in views:
         store.put(devices=SnapshotPart(view, NOW_S))
@@ -61,9 +68,7 @@ def test_what_is_only_seen_in_sysfs_is_no_news_before_its_vendor_answers(tmp_pat
 
 def test_reported_events_are_recorded_on_the_thread_once_it_is_free(tmp_path: Path) -> None:
     messages = MessageQueue(max_events=3)
-    recorder = EventRecorder(
-        SnapshotStore(snapshot(())), ManualClock(), EventLog(str(tmp_path)), messages
-    )
+    recorder = EventRecorder(SnapshotStore(snapshot(())), ManualClock(), output(tmp_path), messages)
 
     async def run() -> None:
         may_go_on = threading.Event()

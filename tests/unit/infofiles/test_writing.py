@@ -36,6 +36,7 @@ from plugins.vendors.infofiles.file_format import decode_array
 from plugins.vendors.infofiles.inventory import inventory_of
 from tests.captures import needs_shared
 from tests.factory import gpu, nic, snapshot
+from tests.patience import PATIENCE_S
 from tests.unit.infofiles.koordlet import koordlet_device
 from tests.unit.infofiles.test_oracle import TRAPS, cases, comparable
 
@@ -261,4 +262,5 @@ def test_the_daemon_keeps_the_file_where_a_setting_says_so(tmp_path: Path, wante
     folder = FolderPublishSink(str(tmp_path / "out"), parts.store, parts.clock)
     for run in device_runners(settings, parts.store, parts.clock, folder):
         run.run_once()
+        assert run.flush(PATIENCE_S)
     assert (tmp_path / "infos" / OWN_FILE).is_file() is wanted
