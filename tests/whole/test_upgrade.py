@@ -12,6 +12,7 @@ import pytest
 from agent.allocation.cdi_folder import CdiFolder
 from agent.app.lock import read_holder, try_lock
 from agent.cgroup.ledger import ChangeLedger
+from agent.clock import ManualClock
 from agent.deviceplugin.allocations import read_device_checkpoint
 from agent.deviceplugin.resource_cache import ResourceCacheFile, encode_resources
 from agent.devices.health import TimePoint
@@ -149,7 +150,7 @@ def test_rdma_devices_keep_their_numbers(state: str) -> None:
 
 def test_a_device_object_that_is_still_true_is_not_written_again(node: Path) -> None:
     snapshot = factory.snapshot((factory.gpu(0), factory.nic(1)))
-    sink = FileSink(str(node / "objects"), lambda: NOW.wall_s)
+    sink = FileSink(str(node / "objects"), ManualClock(wall_s=NOW.wall_s))
     assert sink.apply(DevicePublisher().render(snapshot, factory.NOW_S)).written == ()
 
 
