@@ -1,4 +1,4 @@
 """Device allocations of pods.
 
-Read, checked against the node, indexed, and turned into what a container gets.
+They are read from annotations, checked against the node, indexed, and turned into container edits.
 """

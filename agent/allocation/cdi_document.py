@@ -1,7 +1,4 @@
-"""A CDI file as it is to be on the disk.
-
-CDI documents from what devices give to containers, of the least version that fits. Pure.
-"""
+"""CDI documents, rendered from the edits of devices in the lowest version that fits. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from agent.snapshot.edits import ContainerEdits, DeviceNodeEdit, MountEdit
 
 
 class CdiFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One specification: the name of its file, and its JSON text. Equal hosts give equal bytes."""
+    """One specification: its file name and its JSON text. Equal hosts give equal bytes."""
 
     name: str  # xpu-agent-npu.json
     kind: str  # xpu-agent.io/npu
@@ -33,16 +30,16 @@ CdiJson = dict[str, object]
 
 
 def is_device_name(name: str) -> bool:
-    """Say whether a device can be called so."""
+    """Return whether CDI allows this name of a device."""
     return _NAME.fullmatch(name) is not None
 
 
 class CdiNameError(AgentError):
-    """A kind or a device's name that no runtime would read; the whole file would be refused."""
+    """An invalid kind or device name, for which a runtime would refuse the whole file."""
 
 
 class CdiHook(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that the runtime starts for a container; `args` begin with the program's name."""
+    """A program that the runtime starts for a container; `args` starts with the program's name."""
 
     name: str  # createContainer, …
     path: str
@@ -51,7 +48,7 @@ class CdiHook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CdiEdits(msgspec.Struct, frozen=True, kw_only=True):
-    """One set of edits: a device's own, or those that all devices of a file have alike."""
+    """One set of edits: a device's own, or the common ones of all devices in a file."""
 
     nodes: tuple[DeviceNodeEdit, ...] = ()
     mounts: tuple[MountEdit, ...] = ()
@@ -63,52 +60,52 @@ class CdiEdits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_cdi_edits(edits: ContainerEdits, variables: Collection[str] = ()) -> CdiEdits:
-    """Return what CDI can say of edits; of the environment only these variables.
+    """Return the CDI form of edits, with only these environment variables.
 
-    Most variables list the devices of one container, which no file can know.
+    Most variables list the devices of one container, which a file cannot know.
     """
     env = tuple(pair for pair in edits.env if pair[0] in variables)
     return CdiEdits(nodes=edits.nodes, mounts=edits.mounts, env=env)
 
 
 def split_common(
-    parts: Mapping[str, CdiEdits], own_paths: Mapping[str, Collection[str]]
+    edits_by_device: Mapping[str, CdiEdits], own_paths: Mapping[str, Collection[str]]
 ) -> tuple[CdiEdits, dict[str, CdiEdits]]:
-    """Return what all devices have alike, and what is each one's own.
+    """Return the edits that all devices have in common, and the other edits of each device.
 
-    `own_paths` are, by device, host paths that are its own even if it is the only one. A device
-    that would be left with nothing keeps all that it has: an empty one makes a file unreadable.
+    `own_paths` are host paths, by device, that belong to the device even if there is only one. If a
+    device had no edits left, nothing is split: an empty device makes a file invalid.
     """
-    if not parts:
+    if not edits_by_device:
         return CdiEdits(), {}
-    mine = {path for paths in own_paths.values() for path in paths}
-    first, *others = parts.values()
+    own_path_set = {path for paths in own_paths.values() for path in paths}
+    first, *others = edits_by_device.values()
     shared = CdiEdits(
         nodes=tuple(
             node
             for node in first.nodes
-            if node.host_path not in mine and all(node in part.nodes for part in others)
+            if node.host_path not in own_path_set and all(node in edits.nodes for edits in others)
         ),
-        mounts=tuple(one for one in first.mounts if all(one in part.mounts for part in others)),
-        env=tuple(one for one in first.env if all(one in part.env for part in others)),
+        mounts=tuple(one for one in first.mounts if all(one in edits.mounts for edits in others)),
+        env=tuple(one for one in first.env if all(one in edits.env for edits in others)),
     )
-    own = {name: _subtract(part, shared) for name, part in parts.items()}
+    own = {name: _subtract(edits, shared) for name, edits in edits_by_device.items()}
     if all(own.values()):
         return shared, own
-    return CdiEdits(), dict(parts)
+    return CdiEdits(), dict(edits_by_device)
 
 
-def _subtract(part: CdiEdits, shared: CdiEdits) -> CdiEdits:
+def _subtract(edits: CdiEdits, shared: CdiEdits) -> CdiEdits:
     return CdiEdits(
-        nodes=tuple(node for node in part.nodes if node not in shared.nodes),
-        mounts=tuple(mount for mount in part.mounts if mount not in shared.mounts),
-        env=tuple(pair for pair in part.env if pair not in shared.env),
-        hooks=part.hooks,
+        nodes=tuple(node for node in edits.nodes if node not in shared.nodes),
+        mounts=tuple(mount for mount in edits.mounts if mount not in shared.mounts),
+        env=tuple(pair for pair in edits.env if pair not in shared.env),
+        hooks=edits.hooks,
     )
 
 
 def build_document(kind: str, devices: Mapping[str, CdiEdits], shared: CdiEdits) -> CdiJson:
-    """Return a document with these devices, in their order; raise `BadCdiName`."""
+    """Return a document with these devices, in their order; raise `CdiNameError`."""
     if not _KIND.fullmatch(kind):
         raise CdiNameError(f"CDI kind {kind[:80]!r}")
     for name in devices:
@@ -118,7 +115,7 @@ def build_document(kind: str, devices: Mapping[str, CdiEdits], shared: CdiEdits)
         "cdiVersion": lowest_version(kind, devices, shared),
         "kind": kind,
         "devices": [
-            {"name": name, "containerEdits": _edits_json(part)} for name, part in devices.items()
+            {"name": name, "containerEdits": _edits_json(edits)} for name, edits in devices.items()
         ],
     }
     if shared:
@@ -127,38 +124,44 @@ def build_document(kind: str, devices: Mapping[str, CdiEdits], shared: CdiEdits)
 
 
 def lowest_version(kind: str, devices: Mapping[str, CdiEdits], shared: CdiEdits) -> str:
-    """Return the lowest version whose readers understand the content: old runtimes refuse more."""
+    """Return the lowest version that fits the content, because old runtimes refuse higher ones."""
     if "." in kind.partition("/")[2]:
         return "0.6.0"
-    nodes = [node for part in (*devices.values(), shared) for node in part.nodes]
-    moved = any(node.host_path != node.path for node in nodes)
-    if moved or any(name[0].isdigit() for name in devices):
+    nodes = [node for edits in (*devices.values(), shared) for node in edits.nodes]
+    is_renamed = any(node.host_path != node.path for node in nodes)
+    if is_renamed or any(name[0].isdigit() for name in devices):
         return "0.5.0"
     return "0.3.0"
 
 
 def encode_document(body: CdiJson) -> bytes:
-    """Return a document's bytes: equal documents are equal files."""
+    """Return a document's bytes; equal documents give equal bytes."""
     return msgspec.json.format(msgspec.json.encode(body), indent=1) + b"\n"
 
 
-def _edits_json(part: CdiEdits) -> CdiJson:
+def _edits_json(edits: CdiEdits) -> CdiJson:
     members: Sequence[tuple[str, list[object]]] = (
-        ("env", [f"{name}={value}" for name, value in part.env]),
-        ("deviceNodes", [_node_json(node) for node in part.nodes]),
-        ("mounts", [_mount_json(mount) for mount in part.mounts]),
-        ("hooks", [_hook_json(hook) for hook in part.hooks]),
+        ("env", [f"{name}={value}" for name, value in edits.env]),
+        ("deviceNodes", [_node_json(node) for node in edits.nodes]),
+        ("mounts", [_mount_json(mount) for mount in edits.mounts]),
+        ("hooks", [_hook_json(hook) for hook in edits.hooks]),
     )
     return {name: items for name, items in members if items}
 
 
 def _node_json(node: DeviceNodeEdit) -> CdiJson:
-    moved: Iterable[tuple[str, object]] = (
+    host_path: Iterable[tuple[str, object]] = (
         (("hostPath", node.host_path),) if node.host_path != node.path else ()
     )
     mode = {} if node.file_mode is None else {"fileMode": node.file_mode}
     numbers = {"type": "c", "major": node.major, "minor": node.minor}
-    return {"path": node.path, **dict(moved), **numbers, **mode, "permissions": node.permissions}
+    return {
+        "path": node.path,
+        **dict(host_path),
+        **numbers,
+        **mode,
+        "permissions": node.permissions,
+    }
 
 
 def _mount_json(mount: MountEdit) -> CdiJson:

@@ -1,7 +1,7 @@
-"""The folder of CDI files: ours are there as they should be, others' are left alone.
+"""The folder of CDI files: the agent writes and removes its own files only.
 
-A file is replaced whole, under a name that no runtime reads until it is complete: whenever the
-agent is killed, each file is the old one or the new one.
+A file is replaced as a whole, under a name that runtimes ignore until it is complete. If the agent
+is killed, each file is the old one or the new one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from agent.wire_formats.json_values import JSON_ERRORS
 
 FILE_PREFIX, FILE_SUFFIX = "xpu-agent-", ".json"
 FOLDER_MODE, FILE_MODE = 0o755, 0o644
-MAX_BYTES = 8 << 20  # of a file that is read back
-MAX_FOLDER_FILES = 4096  # of the folder that are looked at
+MAX_BYTES = 8 << 20  # of one file
+MAX_FOLDER_FILES = 4096  # read in the folder
 
 
 class _CdiFileDevice(msgspec.Struct):
@@ -35,14 +35,14 @@ class _CdiFileDocument(msgspec.Struct):
 
 
 class CdiFolderChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done: names of files."""
+    """Names of the written and the removed files."""
 
     written: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
 
 class CdiFolder:
-    """Belongs to the collector thread: all of it blocks. Every failure is a `PublishError`."""
+    """Belongs to the collector thread: all methods block. Every failure is a `PublishError`."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -50,25 +50,25 @@ class CdiFolder:
     def synchronize(
         self, files: Sequence[CdiFile], in_use: Collection[str] = ()
     ) -> CdiFolderChanges:
-        """Have the folder hold these files of ours and no other of ours.
+        """Write these files of the agent, and remove its other files.
 
-        `in_use` are kinds of which containers may hold names: the kubelet gives the answer of
-        then again when it starts a container again. What a file had is then left in it.
+        `in_use` are kinds whose names containers may use: the kubelet repeats its old answer when
+        it restarts a container. Devices in existing files of these kinds are kept.
         """
         try:
             if files and not self._folder.is_dir():
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._folder.chmod(FOLDER_MODE)  # whatever the umask
+                self._folder.chmod(FOLDER_MODE)  # independent of the umask
             present = self._read_own_files()
-            wanted = {file.name: file.text for file in files}
+            desired = {file.name: file.text for file in files}
             for name, text in present.items():
                 kind = _kind_of(text)
                 if kind in in_use:
-                    kept = keep_old_devices(text, wanted.get(name))
-                    if kept != wanted.get(name):
-                        wanted[name] = kept
-            written = self._write(wanted, present)
-            removed = tuple(name for name in present if name not in wanted)
+                    merged = keep_old_devices(text, desired.get(name))
+                    if merged != desired.get(name):
+                        desired[name] = merged
+            written = self._write(desired, present)
+            removed = tuple(name for name in present if name not in desired)
             for name in removed:
                 durable.remove(str(self._folder / name))
         except OSError as error:
@@ -77,25 +77,25 @@ class CdiFolder:
         return CdiFolderChanges(written=written, removed=removed)
 
     def remove_all(self) -> tuple[str, ...]:
-        """Remove every file of ours, as when the agent leaves the node for good."""
+        """Remove all files of the agent, as when it is uninstalled."""
         return self.synchronize(()).removed
 
-    def _write(self, wanted: Mapping[str, bytes], present: Mapping[str, bytes]) -> tuple[str, ...]:
-        names = tuple(name for name in sorted(wanted) if present.get(name) != wanted[name])
+    def _write(self, desired: Mapping[str, bytes], present: Mapping[str, bytes]) -> tuple[str, ...]:
+        names = tuple(name for name in sorted(desired) if present.get(name) != desired[name])
         for name in names:
-            durable.replace_file(str(self._folder / name), wanted[name], FILE_MODE)
+            durable.replace_file(str(self._folder / name), desired[name], FILE_MODE)
         return names
 
     def _read_own_files(self) -> dict[str, bytes]:
-        """Return our files; what a killed agent left half-written is removed.
+        """Return the agent's files; remove temporary files of a killed agent.
 
-        A file that has our name and another's kind is somebody else's.
+        A file with an agent's name and another kind belongs to another program.
         """
-        found: dict[str, bytes] = {}
+        files: dict[str, bytes] = {}
         try:
             names = sorted(os.listdir(self._folder))[:MAX_FOLDER_FILES]
         except FileNotFoundError:
-            return found
+            return files
         for name in names:
             path = self._folder / name
             if name.startswith(f".{FILE_PREFIX}") and name.endswith(f"{FILE_SUFFIX}.tmp"):
@@ -107,14 +107,15 @@ class CdiFolder:
             ):
                 text = _read_own_file(path)
                 if text is not None and (_kind_of(text) or "").startswith(AGENT_DOMAIN):
-                    found[name] = text
-        return found
+                    files[name] = text
+        return files
 
 
 def keep_old_devices(old: bytes, new: bytes | None) -> bytes:
-    """Return the new document with the devices of the old one that it does not have.
+    """Return the new document, with devices that only the old one has added.
 
-    Without a new one the old one stays. One of another kind, or that is damaged, gives nothing.
+    Without a new document the old one stays. An old one of another kind, or an invalid one, adds
+    nothing.
     """
     if new is None:
         return old
@@ -122,20 +123,20 @@ def keep_old_devices(old: bytes, new: bytes | None) -> bytes:
     if before is None or after is None or before.kind != after.kind:
         return new
     names = {_device_name(item) for item in after.devices}
-    lost = [item for item in before.devices if _device_name(item) not in {*names, None}]
-    if not lost:
+    missing = [item for item in before.devices if _device_name(item) not in {*names, None}]
+    if not missing:
         return new
     body = msgspec.json.decode(new)
     try:
-        body["devices"] += [msgspec.json.decode(item) for item in lost]
+        body["devices"] += [msgspec.json.decode(item) for item in missing]
     except JSON_ERRORS:
-        return new  # their texts are looked at only now
+        return new  # the old devices are decoded only here
     body["cdiVersion"] = max(before.version, after.version)  # as texts: all begin with 0
     return encode_document(body)
 
 
 def _read_own_file(path: Path) -> bytes | None:
-    """Return a file's content; `None` for one that is gone, or that we would never write."""
+    """Return a file's content; `None` if it is gone, or cannot be one of the agent."""
     try:
         data = durable.read_file(str(path), MAX_BYTES + 1)
     except (FileNotFoundError, durable.NotRegularFileError):
@@ -151,8 +152,8 @@ def _decode_document(text: bytes) -> _CdiFileDocument | None:
 
 
 def _kind_of(text: bytes) -> str | None:
-    found = _decode_document(text)
-    return found.kind if found else None
+    document = _decode_document(text)
+    return document.kind if document else None
 
 
 def _device_name(item: msgspec.Raw) -> str | None:

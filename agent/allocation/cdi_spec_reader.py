@@ -1,4 +1,4 @@
-"""CDI specs of the host: each file is decoded when it is new, and again when it was written."""
+"""CDI specs of the host. Each file is decoded when it is new, and again after a change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # in the order in which runtimes rea
 SPEC_SUFFIXES = (".json", ".yaml")  # all that runtimes read
 MAX_SPEC_FILES = 256  # of one folder
 MAX_SPEC_BYTES = 1 << 20
-MAX_DEPTH = 32  # the C loader calls itself for each level, and has no limit of its own
+MAX_DEPTH = 32  # libyaml recurses for each level and has no limit itself
 CDI_SPEC_UNREADABLE = "CdiSpecUnreadable"
 
 CdiSpecProblem = tuple[str, str]
@@ -35,16 +35,18 @@ class CdiSpecReader:
         self._by_path: dict[str, tuple[HostFileStamp, CdiSpec | None, str]] = {}
 
     def read(self) -> tuple[tuple[CdiSpec, ...], tuple[CdiSpecProblem, ...]]:
-        """Return the specs in the order of their folders and names, and what is wrong with others.
+        """Return the specs in the order of folders and names, and the problems of other files.
 
-        A file that cannot be used costs itself only.
+        An invalid file does not affect the others.
         """
         before, self._by_path = self._by_path, {}
         problems: list[CdiSpecProblem] = []
         for path in self._paths(problems):
-            now = read_stamp(self._host, path, self._wall())
-            known = before.get(path)
-            self._by_path[path] = known if known and known[0] == now else (now, *self._decode(path))
+            stamp = read_stamp(self._host, path, self._wall())
+            cached = before.get(path)
+            self._by_path[path] = (
+                cached if cached and cached[0] == stamp else (stamp, *self._decode(path))
+            )
         problems += [(CDI_SPEC_UNREADABLE, why) for _, _, why in self._by_path.values() if why]
         return tuple(spec for _, spec, _ in self._by_path.values() if spec), tuple(problems)
 
@@ -66,9 +68,9 @@ class CdiSpecReader:
 
 
 def decode_plain_data(data: bytes) -> object:
-    """Return the data of YAML or JSON; raise `UnfitSpec`.
+    """Return the data of YAML or JSON; raise `CdiSpecError`.
 
-    Aliases are refused: no spec needs them, and a few lines of them stand for gigabytes.
+    Aliases are refused: no spec needs them, and a few lines of them can stand for gigabytes.
     """
     if len(data) > MAX_SPEC_BYTES:
         raise CdiSpecError(f"larger than {MAX_SPEC_BYTES} bytes")
@@ -78,7 +80,7 @@ def decode_plain_data(data: bytes) -> object:
     except RecursionError as error:
         raise CdiSpecError("too deep") from error
     except ValueError:
-        pass  # flow YAML looks the same
+        pass  # it may be flow-style YAML
     try:
         return decode_yaml(data, MAX_DEPTH)
     except ValueError as error:

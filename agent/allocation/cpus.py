@@ -1,8 +1,6 @@
-"""Which CPUs belong to pods alone: by the scheduler's word, or by the kubelet's.
+"""CPUs that belong to single pods, by the scheduler's or the kubelet's allocation, and shared CPUs.
 
-The CPUs that pods share, by socket and memory node.
-
-Who holds the CPUs of this node, and which are shared: what hooks and publishers both need.
+Hooks and publishers both use them.
 """
 
 from __future__ import annotations
@@ -28,27 +26,27 @@ from agent.wire_formats.annotations import (
 )
 from agent.wire_formats.resource_status import RESOURCE_STATUS
 
-STATIC_POLICY = "static"  # the CPU manager's policy that gives CPUs away
+STATIC_POLICY = "static"  # the CPU manager's policy that allocates CPUs to pods
 
 EXCLUSIVE_CLASS = "LSE"  # the class whose CPUs best-effort pods may not use either
 
-_SHARED_CLASSES = ("LS", "BE")  # classes whose pods hold no CPUs, whatever the kubelet gave them
+_SHARED_CLASSES = ("LS", "BE")  # classes whose pods own no CPUs, whatever the kubelet allocated
 
 
 class PodCpus(msgspec.Struct, frozen=True, kw_only=True):
-    """The CPUs of one pod."""
+    """The CPUs that belong to one pod."""
 
     uid: str
     name: str = ""  # empty: the kubelet has not listed it
     namespace: str = ""
     cpus: CpuSet
-    label: str = ""  # of its QoS class; what the pod does not say is not guessed here
+    label: str = ""  # of its QoS class; not guessed if the pod has none
 
 
 def allocated_cpus(pod: PodView) -> CpuSet:
-    """Return what the scheduler gave the pod, none without its annotation.
+    """Return the CPUs that the scheduler allocated to the pod; none without its annotation.
 
-    Raise `BadAnnotation` for an annotation that means nothing.
+    Raise `AnnotationError` for an invalid annotation.
     """
     text = next((value for key, value in pod.annotations if key == RESOURCE_STATUS), None)
     if text is None:
@@ -60,39 +58,38 @@ def allocated_cpus(pod: PodView) -> CpuSet:
 def scheduled_cpus(
     pods: Iterable[PodView],
 ) -> tuple[tuple[PodCpus, ...], tuple[InvalidAnnotation, ...]]:
-    """Return the pods that the scheduler gave CPUs, and the annotations that mean nothing.
+    """Return the pods with CPUs of the scheduler, and the invalid annotations.
 
-    A pod that has ended holds none: the scheduler gives its CPUs to others while it is still
-    listed.
+    An ended pod owns no CPUs: the scheduler allocates them again while the pod is still listed.
     """
-    found: list[PodCpus] = []
-    refused: list[InvalidAnnotation] = []
+    owners: list[PodCpus] = []
+    invalid: list[InvalidAnnotation] = []
     for pod in (pod for pod in pods if pod.phase not in ENDED_PHASES):
         try:
             cpus = allocated_cpus(pod)
         except AnnotationError as error:
-            refused.append(InvalidAnnotation(path=RESOURCE_STATUS, why=str(error), pod=pod))
+            invalid.append(InvalidAnnotation(path=RESOURCE_STATUS, why=str(error), pod=pod))
             continue
         if cpus:
-            found.append(_pod_cpus(pod, cpus))
-    return tuple(found), tuple(refused)
+            owners.append(_pod_cpus(pod, cpus))
+    return tuple(owners), tuple(invalid)
 
 
 def kubelet_cpus(
     kubelet: KubeletView, pods: Iterable[PodView], scheduled: Iterable[PodCpus]
 ) -> tuple[PodCpus, ...]:
-    """Return the pods whose CPUs are the kubelet's gift, by uid.
+    """Return the pods with CPUs of the kubelet, by uid.
 
-    Not those of the classes that share CPUs, nor those that the scheduler gave some: what the
-    kubelet gave them does not hold. A pod that nobody listed counts, without a name.
+    Pods of classes that share CPUs, and pods with CPUs of the scheduler, are left out: for them the
+    kubelet's allocation is not in force. A pod that is not listed is included without a name.
     """
     if kubelet.cpu_manager_policy != STATIC_POLICY:
         return ()
-    known = {pod.uid: pod for pod in pods}
+    by_uid = {pod.uid: pod for pod in pods}
     others = {one.uid for one in scheduled}
-    others |= {uid for uid, pod in known.items() if pod.label(QOS_LABEL) in _SHARED_CLASSES}
+    others |= {uid for uid, pod in by_uid.items() if pod.label(QOS_LABEL) in _SHARED_CLASSES}
     return tuple(
-        _pod_cpus(known[uid], cpus) if uid in known else PodCpus(uid=uid, cpus=cpus)
+        _pod_cpus(by_uid[uid], cpus) if uid in by_uid else PodCpus(uid=uid, cpus=cpus)
         for uid, cpus in sorted(kubelet.pod_cpus)
         if cpus and uid not in others
     )
@@ -112,75 +109,80 @@ class CpuPool(msgspec.Struct, frozen=True):
 
 
 class CpuPools(msgspec.Struct, frozen=True, kw_only=True):
-    """What latency-sensitive pods share, and what best-effort pods do."""
+    """The CPUs that latency-sensitive pods share, and those that best-effort pods share."""
 
     ls: tuple[CpuPool, ...]
     be: tuple[CpuPool, ...]
 
 
 def build_cpu_pools(
-    machine: Iterable[Cpu],
+    machine_cpus: Iterable[Cpu],
     scheduled: Iterable[PodCpus],
     kubelet: Iterable[PodCpus],
     withheld: CpuSet,
 ) -> CpuPools:
-    """Return both pools; `withheld` are CPUs that no pod may use at all.
+    """Return both pools; `withheld` are CPUs that no pod may use.
 
-    What the kubelet reserves stays in: it must leave something where others hold all. CPUs of a
-    pod are missing for latency-sensitive pods; best-effort pods run there while it idles, unless
-    it asked for them alone.
+    CPUs that the kubelet reserves are included: some must be left if pods own all others. Latency-
+    sensitive pods may not use the CPUs of a pod; best-effort pods may use them while it idles,
+    except those of an exclusive class.
     """
-    machine, scheduled = tuple(machine), tuple(scheduled)
-    gone = withheld.union(*(pod.cpus for pod in kubelet))
-    held = frozenset[int]().union(*(pod.cpus for pod in scheduled))
-    alone = frozenset[int]().union(*(pod.cpus for pod in scheduled if pod.label == EXCLUSIVE_CLASS))
-    return CpuPools(ls=_group_cpus(machine, gone | held), be=_group_cpus(machine, gone | alone))
+    machine_cpus, scheduled = tuple(machine_cpus), tuple(scheduled)
+    unavailable = withheld.union(*(pod.cpus for pod in kubelet))
+    owned = frozenset[int]().union(*(pod.cpus for pod in scheduled))
+    exclusive = frozenset[int]().union(
+        *(pod.cpus for pod in scheduled if pod.label == EXCLUSIVE_CLASS)
+    )
+    return CpuPools(
+        ls=_group_cpus(machine_cpus, unavailable | owned),
+        be=_group_cpus(machine_cpus, unavailable | exclusive),
+    )
 
 
-def _group_cpus(machine: Iterable[Cpu], without: CpuSet) -> tuple[CpuPool, ...]:
+def _group_cpus(machine_cpus: Iterable[Cpu], without: CpuSet) -> tuple[CpuPool, ...]:
     groups: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
-    for cpu in machine:
+    for cpu in machine_cpus:
         if cpu.id not in without:
             groups[cpu.socket, cpu.node].add(cpu.id)
     return tuple(CpuPool(*place, frozenset(cpus)) for place, cpus in sorted(groups.items()))
 
 
 class NodeCpus(msgspec.Struct, frozen=True, kw_only=True):
-    """What Node, kubelet and pods say together. `None` is what cannot be told yet."""
+    """The CPU facts of Node, kubelet and pods together. `None` means not known yet."""
 
     annotations: NodeAnnotations
-    reserved: CpuSet  # that a person reserved
+    reserved: CpuSet  # reserved by a person, in an annotation of the Node
     kubelet: KubeletView | None
     kubelet_pods: tuple[PodCpus, ...] | None
     pools: CpuPools | None
-    invalid_annotations: tuple[InvalidAnnotation, ...] = ()  # pods' annotations that mean nothing
+    invalid_annotations: tuple[InvalidAnnotation, ...] = ()  # of pods
 
     @property
     def is_static(self) -> bool | None:
-        """Say whether the kubelet gives CPUs away itself; `None` if it has not told."""
+        """Return whether the kubelet allocates CPUs itself; `None` while unknown."""
         if self.kubelet is None or not has_settings(self.kubelet):
             return None
         return self.kubelet.cpu_manager_policy == STATIC_POLICY
 
 
 def kubelet_view(snapshot: NodeSnapshot, *, reads_kubelet: bool) -> KubeletView | None:
-    """Return the kubelet's facts, empty ones where nobody asks for them, `None` before it told."""
-    told = snapshot.cluster.kubelet.value
+    """Return the kubelet's facts: empty ones if it is not read, `None` before the first read."""
+    view = snapshot.cluster.kubelet.value
     return (
-        told
-        if told is not None or (reads_kubelet and snapshot.cluster.is_clustered)
+        view
+        if view is not None or (reads_kubelet and snapshot.cluster.is_clustered)
         else KubeletView()
     )
 
 
 def has_settings(kubelet: KubeletView | None) -> bool:
-    """Say whether the kubelet told its settings, or is not asked; its checkpoint has few."""
-    asked_for_nothing = kubelet == KubeletView()
-    return kubelet is not None and (asked_for_nothing or kubelet.topology_policy is not None)
+    """Return whether the kubelet's settings are known or not read; a checkpoint has few."""
+    is_unread = kubelet == KubeletView()
+    return kubelet is not None and (is_unread or kubelet.topology_policy is not None)
 
 
 def has_pods(snapshot: NodeSnapshot) -> bool:
-    """Say whether the pods' annotations were read: a cgroup shows that a pod is there, no more."""
+    """Return whether the pods' annotations are known; a cgroup only shows that a pod exists."""
     if not snapshot.cluster.is_clustered:
         return True
     pods = snapshot.pods
@@ -188,32 +190,32 @@ def has_pods(snapshot: NodeSnapshot) -> bool:
 
 
 def node_cpus(snapshot: NodeSnapshot, *, reads_kubelet: bool) -> NodeCpus:
-    """Return who holds what; `asked` says whether the kubelet is asked at all.
+    """Return the owners of CPUs; `reads_kubelet`: whether the agent reads the kubelet.
 
-    Pools are told when it is known who holds CPUs. Without a cluster that is nobody, and nothing
-    is reserved.
+    The pools are computed once all owners are known. Without a cluster there are no owners and no
+    reservations.
     """
     cpus, pods = snapshot.cpus.value, snapshot.pods.value
     kubelet = kubelet_view(snapshot, reads_kubelet=reads_kubelet)
-    named = parse_node_annotations(snapshot.cluster.node.value, cpus.usable)
-    scheduled, refused = scheduled_cpus(pods)
-    kept = _reserved_cpus(named, cpus)
-    own = None if kubelet is None else kubelet_cpus(kubelet, pods, scheduled)
+    annotations = parse_node_annotations(snapshot.cluster.node.value, cpus.usable)
+    scheduled, invalid = scheduled_cpus(pods)
+    reserved = _reserved_cpus(annotations, cpus)
+    kubelet_pods = None if kubelet is None else kubelet_cpus(kubelet, pods, scheduled)
     pools = None
-    if own is not None and has_pods(snapshot):
-        services = named.system_qos.exclusive_cpus if named.system_qos else frozenset()
-        pools = build_cpu_pools(cpus.cpus, scheduled, own, kept | services)
+    if kubelet_pods is not None and has_pods(snapshot):
+        services = annotations.system_qos.exclusive_cpus if annotations.system_qos else frozenset()
+        pools = build_cpu_pools(cpus.cpus, scheduled, kubelet_pods, reserved | services)
     return NodeCpus(
-        annotations=named,
-        reserved=kept,
+        annotations=annotations,
+        reserved=reserved,
         kubelet=kubelet,
-        kubelet_pods=own,
+        kubelet_pods=kubelet_pods,
         pools=pools,
-        invalid_annotations=refused,
+        invalid_annotations=invalid,
     )
 
 
-def _reserved_cpus(named: NodeAnnotations, cpus: CpuTopology) -> CpuSet:
-    """Return the reserved CPUs: those named, or as many as are wanted, chosen as a kubelet does."""
-    reservation = named.reservation
+def _reserved_cpus(annotations: NodeAnnotations, cpus: CpuTopology) -> CpuSet:
+    """Return the named reserved CPUs, or a reserved number of them, chosen as the kubelet does."""
+    reservation = annotations.reservation
     return reservation.cpus or reserved_cpus(cpus, reservation.count * 1000, {}) or frozenset()

@@ -1,4 +1,4 @@
-"""How well devices work together: a score for each pair, and the groups worth keeping whole."""
+"""How well devices work together: a score for each pair, and groups to keep unbroken."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LINK = 100  # for each direct link, or link to a common switch
 INTERNAL = 60  # two chips on one board
 _PCI = {SYS: 10, NODE: 20, PHB: 30, PXB: 40, PIX: 50}
 _COUNTED = re.compile(r"(?:NV|ML)([0-9]{1,4})")
-# levels that say no number; SIO joins the two dies of one package, which belong together
+# link types without a count; SIO joins the two dies of one package
 _LINKED = {"HCCS": 1, "C2C": 1, "UB": 1, "SIO": 2}
 
 DevicePair = tuple[str, str]
 
 
 class CandidateDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device that can be chosen, by the id under which the kubelet knows it."""
+    """One device that can be chosen, with the id that the kubelet uses."""
 
     id: str
     minor: int = UNKNOWN_MINOR
@@ -33,7 +33,7 @@ class CandidateDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairScores(msgspec.Struct, frozen=True, kw_only=True):
-    """All devices of a node; a pair that is not in the tables has neither score nor links."""
+    """The pair scores of all devices of a node; an absent pair has score 0 and no links."""
 
     candidates: tuple[CandidateDevice, ...]
     scores: Mapping[DevicePair, int]  # of each pair of ids, smaller id first
@@ -41,12 +41,12 @@ class PairScores(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[tuple[str, ...], ...] = ()  # of ids that belong together
 
     def score(self, a: str, b: str) -> int:
-        """Return how well two devices work together; the same both ways."""
+        """Return the score of a pair, in any order."""
         return self.scores.get(pair_of(a, b), 0)
 
 
 def pair_of(a: str, b: str) -> DevicePair:
-    """Return the two, the smaller first."""
+    """Return the two ids, the smaller first."""
     return (a, b) if a <= b else (b, a)
 
 
@@ -56,18 +56,20 @@ def score_pairs(view: DeviceView, tree: PciTree) -> PairScores:
     pci = device_levels(replace(view, links=()), tree)
     linked = device_levels(view, tree) if view.links else pci
     ids = {device.key: device.info.uuid or "" for device in devices}
-    seats = [(ids[one.key], address) for one in devices if (address := function_address(one))]
-    seats.sort(key=lambda seat: address_sort_key(seat[1]))  # as the levels have their pairs
-    slots = {address: slot_of(address) for _, address in seats}
+    places = [(ids[one.key], address) for one in devices if (address := function_address(one))]
+    places.sort(
+        key=lambda seat: address_sort_key(seat[1])
+    )  # the levels have their pairs in this order
+    slots = {address: slot_of(address) for _, address in places}
     scores: dict[DevicePair, int] = {}
     links: dict[DevicePair, int] = {}
-    for (a, first), (b, second) in combinations(seats, 2):
-        key, where = pair_of(a, b), (first, second)
-        same = slots[first] == slots[second]
-        links[key] = _links(PIX if first == second else linked.get(where))
-        near = INTERNAL if same else _PCI.get(pci.get(where, SYS), _PCI[SYS])
-        scores[key] = LINK * links[key] + near
-    for one, other in combinations(ids.values(), 2):  # of those without a place
+    for (a, first), (b, second) in combinations(places, 2):
+        key, addresses = pair_of(a, b), (first, second)
+        is_same_board = slots[first] == slots[second]
+        links[key] = _links(PIX if first == second else linked.get(addresses))
+        proximity = INTERNAL if is_same_board else _PCI.get(pci.get(addresses, SYS), _PCI[SYS])
+        scores[key] = LINK * links[key] + proximity
+    for one, other in combinations(ids.values(), 2):  # of devices without a place
         key = pair_of(one, other)
         scores.setdefault(key, _PCI[SYS])
         links.setdefault(key, 0)
@@ -85,7 +87,7 @@ def score_pairs(view: DeviceView, tree: PciTree) -> PairScores:
         groups=tuple(
             tuple(ids[key] for key in group.keys)
             for group in view.groups
-            # of combinations across blocks there is always another one: none is to be kept whole
+            # combinations across blocks are not listed: another such combination always exists
             if group.aligned and all(key in ids for key in group.keys)
         ),
     )

@@ -1,13 +1,13 @@
-"""The best of all sets of a size, found without looking at each one by itself.
+"""Chooses devices for the kubelet's GetPreferredAllocation.
 
-The cards are cut in two halves of at most eight. All subsets of the second half are one vector of
-scores, a long integer with a lane for each; what one card of the first half adds to each of them is
-another. So a subset of the first half costs one addition, and the largest lane is its best partner:
-16 cards have 12870 sets of eight, found with 256 additions.
+Whole cards: the best set of a size, found without computing each set. The cards are split into two
+halves of at most eight. The scores of all subsets of the second half are one vector: a long integer
+with one lane for each subset. What one card of the first half adds to each lane is another vector.
+A subset of the first half therefore costs one addition, and the largest lane is its best partner:
+16 cards have 12870 sets of eight, found with 256 additions. Among equal sets, the one that leaves
+the best sets for later requests wins.
 
-Whole cards: the set that works together best, and leaves the best for those that come later.
-
-Slots of cards, such as replicas for time slicing and MIG instances: spread out or packed.
+Slots of cards, such as replicas for time slicing and MIG instances: spread over cards, or packed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Members = tuple[int, ...]  # positions, ascending
 def best_sets(
     size: int, own: Sequence[int], pair: Callable[[int, int], int]
 ) -> tuple[int, Iterator[tuple[int, int]]]:
-    """Return the greatest score of a set of that size, and all sets that have it.
+    """Return the highest score of a set of that size, and all sets that have it.
 
-    Cards are the positions of `own`, which is what each adds alone; `pair(i, j)` with i < j is what
-    two add together; none is negative. A set is two masks, of the first and of the second half, in
-    which earlier cards have higher bits: of equal sets that with the smallest positions comes
+    Cards are positions in `own`, the score of each card alone. `pair(i, j)` with i < j is the score
+    of a pair. No score is negative. A set is two masks, of the first and of the second half, in
+    which earlier cards have higher bits: of equal sets, that with the smallest positions comes
     first.
     """
     first = (len(own) + 1) // 2
@@ -52,28 +52,28 @@ def best_sets(
     for group in groups:
         bounds.append((start, start + len(group)))
         start += len(group)
-    top = -1
-    found: list[tuple[int, memoryview[int], Sequence[int]]] = []
+    best_score = -1
+    best_rows: list[tuple[int, memoryview[int], Sequence[int]]] = []
     for mask in range((1 << first) - 1, -1, -1):
         rest = size - mask.bit_count()
         if not 0 <= rest <= second:
             continue
         low, high = bounds[rest]
         scores = lanes.of(mask)[low:high]
-        best = max(scores)
-        if best > top:
-            top, found = best, []
-        if best == top:
-            found.append((mask, scores, groups[rest]))
-    return top, _set_masks(top, found)
+        row_best = max(scores)
+        if row_best > best_score:
+            best_score, best_rows = row_best, []
+        if row_best == best_score:
+            best_rows.append((mask, scores, groups[rest]))
+    return best_score, _set_masks(best_score, best_rows)
 
 
 def _set_masks(
-    top: int, found: Sequence[tuple[int, memoryview[int], Sequence[int]]]
+    best_score: int, rows: Sequence[tuple[int, memoryview[int], Sequence[int]]]
 ) -> Iterator[tuple[int, int]]:
-    for mask, scores, group in found:
+    for mask, scores, group in rows:
         for score, other in zip(scores, group, strict=True):
-            if score == top:
+            if score == best_score:
                 yield mask, other
 
 
@@ -85,12 +85,12 @@ def _by_size(cards: int) -> list[list[int]]:
 
 
 def positions(mask: int, cards: int, start: int = 0) -> Members:
-    """Return the cards of a mask of a half with so many cards, of which the first is `start`."""
+    """Return the cards of a mask of one half with so many cards; `start` is the first card."""
     return tuple(start + i for i in range(cards) if mask >> (cards - 1 - i) & 1)
 
 
 class _ScoreVectors:
-    """The vectors: for each subset of the first half the scores with all subsets of the second."""
+    """For each subset of the first half, its scores with all subsets of the second half."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ def _sums(base: int, values: Sequence[int]) -> list[int]:
     """Return `base` and the sum of the values of each subset, by mask."""
     sums = [base]
     for value in reversed(values):
-        sums += [known + value for known in sums]
+        sums += [partial_sum + value for partial_sum in sums]
     return sums
 
 
@@ -138,11 +138,11 @@ def _pack(values: Sequence[int], order: Sequence[int]) -> int:
     return int.from_bytes(array(_FORMAT, [values[mask] for mask in order]), byteorder)
 
 
-_WEIGHTS = {8: 10_000, 4: 100, 2: 1}  # of a group of so many cards that stays whole
+_WEIGHTS = {8: 10_000, 4: 100, 2: 1}  # of an unbroken group with so many cards
 
 
 class TooFewDevices(AgentError):
-    """Fewer devices are available than were asked for."""
+    """Fewer devices are available than requested."""
 
     def __init__(self) -> None:
         super().__init__("not enough available devices to satisfy allocation")
@@ -152,29 +152,29 @@ def preferred_cards(
     available: Sequence[str],
     required: Sequence[str],
     size: int,
-    board: PairScores,
+    pair_scores: PairScores,
     near: Mapping[str, int] | None = None,
 ) -> tuple[str, ...]:
-    """Return `size` of the available ids, by minor; the same for the same input in any order.
+    """Return `size` of the available ids, by minor, independent of the input's order.
 
-    The greatest sum of pair scores wins, with what each card has for itself in `near`; of equals
-    the set that leaves the most groups whole, then on the fewest memory nodes, then with the
-    smallest minors. A single card is that whose loss spoils the fewest groups, then with the
-    fewest links. Required ids that are not available are passed over. Ids that the board does not
-    know come last. Raises `NotEnough` only if there are fewer ids than asked for.
+    The set with the highest sum of pair scores and `near` scores wins. Of equal sets, the one that
+    leaves the most groups unbroken wins, then that on the fewest memory nodes, then that with the
+    smallest minors. A single card is the one that breaks the fewest groups, then that with the
+    fewest links. Required ids that are not available are ignored. Ids without scores come last.
+    Raise `TooFewDevices` only if there are fewer ids than requested.
     """
-    known = {card.id: card for card in board.candidates}
+    by_id = {card.id: card for card in pair_scores.candidates}
     cards = sorted(
-        (known.get(i, CandidateDevice(id=i)) for i in dict.fromkeys(available)), key=_by_minor
+        (by_id.get(i, CandidateDevice(id=i)) for i in dict.fromkeys(available)), key=_by_minor
     )
     if size > len(cards) or size < 0:
         raise TooFewDevices
     fixed = [card for card in cards if card.id in set(required)][:size]
     free = [card for card in cards if card not in fixed]
-    choice = _CardSelection(board, cards, near or {})
+    selection = _CardSelection(pair_scores, cards, near or {})
     if len(cards) > MAX_EXHAUSTIVE:
-        return choice.greedy(fixed, free, size)
-    return choice.best(fixed, free, size)
+        return selection.greedy(fixed, free, size)
+    return selection.best(fixed, free, size)
 
 
 def _by_minor(card: CandidateDevice) -> tuple[int, str]:
@@ -182,28 +182,28 @@ def _by_minor(card: CandidateDevice) -> tuple[int, str]:
 
 
 class _CardSelection:
-    """Compares sets of one request's cards; the tables are made once."""
+    """Compares sets of one request's cards; the tables are built once."""
 
     def __init__(
-        self, board: PairScores, cards: Sequence[CandidateDevice], near: Mapping[str, int]
+        self, pair_scores: PairScores, cards: Sequence[CandidateDevice], near: Mapping[str, int]
     ) -> None:
         self._near = {card.id: near.get(card.id, 0) for card in cards}
         self._score = {
-            (a.id, b.id): board.score(a.id, b.id) for a in cards for b in cards if a is not b
+            (a.id, b.id): pair_scores.score(a.id, b.id) for a in cards for b in cards if a is not b
         }
         self._links = dict.fromkeys((card.id for card in cards), 0)
-        for pair, count in board.links.items():
+        for pair, count in pair_scores.links.items():
             for name in pair:
                 if name in self._links:
                     self._links[name] += count
-        here = {card.id for card in cards}
-        whole = [frozenset(group) for group in board.groups]
-        self._groups = [group for group in whole if group <= here and len(group) in _WEIGHTS]
+        ids = {card.id for card in cards}
+        whole = [frozenset(group) for group in pair_scores.groups]
+        self._groups = [group for group in whole if group <= ids and len(group) in _WEIGHTS]
 
     def best(
         self, fixed: Sequence[CandidateDevice], free: Sequence[CandidateDevice], size: int
     ) -> tuple[str, ...]:
-        """Return the ids of the best set of `fixed` and as many of `free` as it takes."""
+        """Return the ids of the best set of `fixed` and as many of `free` as needed."""
         if size == 1:
             sets = [[card] for card in fixed or free]
             return (min(sets, key=lambda one: (-self._near[one[0].id], self._rank(one)))[0].id,)
@@ -224,9 +224,10 @@ class _CardSelection:
         fixed: Sequence[CandidateDevice],
         free: Sequence[CandidateDevice],
     ) -> list[CandidateDevice]:
-        """Return the set that spoils least, then on the fewest memory nodes; the first of equals.
+        """Return the set that breaks the fewest groups, then the one on the fewest memory nodes.
 
-        What a set touches is the union of what its halves do: bits of groups and memory nodes.
+        The groups and nodes of a set are the union of those of its halves, as bits. Of equal sets
+        the first one is returned.
         """
         first = (len(free) + 1) // 2
         nodes = {card.numa_node: len(self._groups) + i for i, card in enumerate([*fixed, *free])}
@@ -235,12 +236,14 @@ class _CardSelection:
             for name in group:
                 bits[name] |= 1 << number
         base = reduce(or_, (bits[card.id] for card in fixed), 0)
-        left = _unions([bits[card.id] for card in free[:first]])
-        right = [base | union for union in _unions([bits[card.id] for card in free[first:]])]
+        first_unions = _unions([bits[card.id] for card in free[:first]])
+        second_unions = [
+            base | union for union in _unions([bits[card.id] for card in free[first:]])
+        ]
         ranks: dict[int, tuple[int, int]] = {}
         best, winner = None, (0, 0)
         for a, b in sets:
-            touched = left[a] | right[b]
+            touched = first_unions[a] | second_unions[b]
             rank = ranks.get(touched)
             if rank is None:
                 rank = ranks[touched] = self._cost(touched)
@@ -253,32 +256,32 @@ class _CardSelection:
         return [free[i] for i in chosen]
 
     def _cost(self, touched: int) -> tuple[int, int]:
-        spoiled = sum(
+        broken = sum(
             _WEIGHTS[len(group)]
             for number, group in enumerate(self._groups)
             if touched >> number & 1
         )
-        return spoiled, (touched >> len(self._groups)).bit_count()
+        return broken, (touched >> len(self._groups)).bit_count()
 
     def greedy(
         self, fixed: list[CandidateDevice], free: list[CandidateDevice], size: int
     ) -> tuple[str, ...]:
-        """Grow the best pair by the card that adds most; for so many cards that sets are not."""
+        """Extend the best pair by the best card, again and again; for many cards."""
         chosen = list(fixed)
         if not chosen and size > 1:
             pair = min(combinations(free, 2), key=self._pair_rank)
             chosen = list(pair)
         while len(chosen) < size:
-            left = [card for card in free if card not in chosen]
-            chosen.append(max(left, key=lambda card: self._worth(card, chosen)))
+            remaining = [card for card in free if card not in chosen]
+            chosen.append(max(remaining, key=lambda card: self._worth(card, chosen)))
         return tuple(card.id for card in sorted(chosen, key=_by_minor))
 
     def _worth(
         self, card: CandidateDevice, chosen: Sequence[CandidateDevice]
     ) -> tuple[object, ...]:
-        spoiled, links, nodes, minors = self._rank([*chosen, card])
+        broken, links, nodes, minors = self._rank([*chosen, card])
         added = self._near[card.id] + sum(self._score[card.id, o.id] for o in chosen)
-        return added, -spoiled, -links, -nodes, tuple(-minor for minor in minors)
+        return added, -broken, -links, -nodes, tuple(-minor for minor in minors)
 
     def _pair_rank(
         self, pair: Sequence[CandidateDevice]
@@ -287,16 +290,16 @@ class _CardSelection:
         return -self._score[a, b] - self._near[a] - self._near[b], self._rank(pair)
 
     def _rank(self, cards: Sequence[CandidateDevice]) -> tuple[int, int, int, tuple[int, ...]]:
-        """Order sets of equal score, the best first."""
-        taken = {card.id for card in cards}
-        spoiled = sum(_WEIGHTS[len(group)] for group in self._groups if group & taken)
+        """Return the sort key of sets with equal score, the best first."""
+        ids = {card.id for card in cards}
+        broken = sum(_WEIGHTS[len(group)] for group in self._groups if group & ids)
         links = self._links[cards[0].id] if len(cards) == 1 else 0
         nodes = len({card.numa_node for card in cards})
-        return spoiled, links, nodes, tuple(sorted(card.minor for card in cards))
+        return broken, links, nodes, tuple(sorted(card.minor for card in cards))
 
 
 def _unions(bits: Sequence[int]) -> list[int]:
-    """Return what each subset touches, by mask; earlier cards have higher bits."""
+    """Return the union of bits of each subset, by mask; earlier cards have higher bits."""
     unions = [0]
     for own in reversed(bits):
         unions += [union | own for union in unions]
@@ -304,7 +307,7 @@ def _unions(bits: Sequence[int]) -> list[int]:
 
 
 class DeviceSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """One grantable part of a card; `number` orders the parts: (replica,) or (gi, ci)."""
+    """One allocatable part of a card; `number` orders the parts: (replica,) or (gi, ci)."""
 
     id: str
     card: str
@@ -323,9 +326,9 @@ def preferred_slots(
 ) -> tuple[str, ...]:
     """Return `size` ids in the order of choice, required ones first.
 
-    With `spread` a card comes again only when every other one was chosen as often; among equals
-    those with the most slots taken if `packed`, else with the fewest, then the smallest minor and
-    number. Raises `NotEnough`.
+    With `spread`, a card is chosen again only after every other card was chosen as often. Among
+    equal cards, those with the most used slots are preferred if `packed`, else those with the
+    fewest; then the smallest minor and number. Raise `TooFewDevices`.
     """
     slots = {slot.id: slot for slot in sorted(available, key=lambda slot: slot.id)}
     if size > len(slots) or size < 0:
@@ -339,10 +342,10 @@ def preferred_slots(
         stacks.setdefault(slot.card, []).append(slot)
 
     def order(card: str) -> tuple[int, int, int, tuple[int, ...], str]:
-        taken = max(0, capacity.get(card, 0) - free_now[card]) + picked[card]
-        again = picked[card] if spread else 0
+        used = max(0, capacity.get(card, 0) - free_now[card]) + picked[card]
+        repeats = picked[card] if spread else 0
         slot = stacks[card][-1]
-        return again, -taken if packed else taken, slot.minor, slot.number, slot.id
+        return repeats, -used if packed else used, slot.minor, slot.number, slot.id
 
     while len(chosen) < size:
         card = min(stacks, key=order)

@@ -1,4 +1,4 @@
-"""The runtime handler of pods without a runtime class, from the runtime's own settings."""
+"""The default runtime handler, for pods without a runtime class, from the runtime's settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTAINERD_CONFIG, CRIO_CONFIG = "/etc/containerd/config.toml", "/etc/crio/crio.
 CRIO_CONFIG_FOLDER = "/etc/crio/crio.conf.d"
 MAX_BYTES = 256 * 1024
 MAX_FILES = 64  # beside the first
-# where the name is, by version of containerd's file: 3, 2, 1
+# the key of the name in versions 3, 2 and 1 of containerd's file
 _CONTAINERD_KEYS = (
     ("plugins", "io.containerd.cri.v1.runtime", "containerd", "default_runtime_name"),
     ("plugins", "io.containerd.grpc.v1.cri", "containerd", "default_runtime_name"),
@@ -26,7 +26,7 @@ TomlTable = Mapping[str, object]
 
 
 class RuntimeHandlerReader:
-    """Reads settings of containerd or CRI-O, and again when one of their files was written."""
+    """Reads settings of containerd or CRI-O, and again after a change of a file."""
 
     def __init__(self, host: HostFiles, wall: Callable[[], float]) -> None:
         self._host = host
@@ -34,15 +34,15 @@ class RuntimeHandlerReader:
         self._decoded_files: dict[str, tuple[HostFileStamp, TomlTable]] = {}
 
     def read(self, runtime: str) -> str:
-        """Return the name; empty if nobody says. `runtime` is containerd, cri-o, or unknown."""
-        found = ""
+        """Return the name; empty if not configured. `runtime` is containerd, cri-o, or unknown."""
+        name = ""
         for path, keys in self._files(runtime):
             for key in keys:
-                found = _text_at(self._read_toml(path), key) or found
-        return found
+                name = _text_at(self._read_toml(path), key) or name
+        return name
 
     def _files(self, runtime: str) -> Iterator[tuple[str, tuple[tuple[str, ...], ...]]]:
-        """Yield the files in the order in which later ones win, with where the name is in them."""
+        """Yield the files with their keys; later files override earlier ones."""
         if runtime != "cri-o" and self._host.exists(CONTAINERD_CONFIG):
             yield CONTAINERD_CONFIG, _CONTAINERD_KEYS
             yield from ((path, _CONTAINERD_KEYS) for path in self._imports())
@@ -52,15 +52,15 @@ class RuntimeHandlerReader:
                 yield f"{CRIO_CONFIG_FOLDER}/{name}", _CRIO_KEYS
 
     def _imports(self) -> list[str]:
-        listed = self._read_toml(CONTAINERD_CONFIG).get("imports")
-        found: list[str] = []
-        for pattern in listed[:MAX_FILES] if isinstance(listed, list) else ():
+        patterns = self._read_toml(CONTAINERD_CONFIG).get("imports")
+        paths: list[str] = []
+        for pattern in patterns[:MAX_FILES] if isinstance(patterns, list) else ():
             if not isinstance(pattern, str) or not pattern.startswith("/") or "/../" in pattern:
                 continue
             folder, _, name = pattern.rpartition("/")
-            named = fnmatch.filter(self._names(folder or "/"), name)
-            found += [f"{folder}/{entry}" for entry in named]
-        return found[:MAX_FILES]
+            matching = fnmatch.filter(self._names(folder or "/"), name)
+            paths += [f"{folder}/{entry}" for entry in matching]
+        return paths[:MAX_FILES]
 
     def _names(self, folder: str) -> tuple[str, ...]:
         try:
@@ -69,11 +69,11 @@ class RuntimeHandlerReader:
             return ()
 
     def _read_toml(self, path: str) -> TomlTable:
-        now = read_stamp(self._host, path, self._wall())
-        known = self._decoded_files.get(path)
-        if known is None or known[0] != now:
-            known = self._decoded_files[path] = now, self._decode(path)
-        return known[1]
+        stamp = read_stamp(self._host, path, self._wall())
+        cached = self._decoded_files.get(path)
+        if cached is None or cached[0] != stamp:
+            cached = self._decoded_files[path] = stamp, self._decode(path)
+        return cached[1]
 
     def _decode(self, path: str) -> TomlTable:
         try:

@@ -1,4 +1,4 @@
-"""Makes slices of devices for pods: which are needed, and the requests to the vendors' workers."""
+"""Makes slices of devices for pods: computes what is needed, sends requests to the workers."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def slice_requests(
 
 
 def live_pods(snapshot: NodeSnapshot) -> frozenset[str] | None:
-    """Return the uids of all pods that may hold a slice; `None` if nobody knows them.
+    """Return the uids of all pods that may have a slice; `None` while they are unknown.
 
-    Those that a list has, that the runtime has a sandbox of, that have a cgroup: any of them
-    keeps a slice. Only a list of the API server, or the runtime's, says that there are no others.
+    A pod counts if it is in a list, has a sandbox in the runtime, or has a cgroup. Only a complete
+    list of the API server or of the runtime proves that there are no other pods.
     """
     cluster, runtime = snapshot.cluster, snapshot.runtime.value
-    known = cluster.has_pod_list if cluster.is_clustered else runtime.is_synchronized
-    if not known:
+    is_complete = cluster.has_pod_list if cluster.is_clustered else runtime.is_synchronized
+    if not is_complete:
         return None
     listed = (pod.uid for pod in cluster.pods if pod.phase not in ENDED_PHASES)
-    boxes = (box.uid for box in runtime.sandboxes.values() if not box.stopped)
-    groups = (pod.uid for pod in snapshot.pods.value)
-    return frozenset((*listed, *boxes, *groups))
+    sandbox_uids = (sandbox.uid for sandbox in runtime.sandboxes.values() if not sandbox.stopped)
+    cgroup_uids = (pod.uid for pod in snapshot.pods.value)
+    return frozenset((*listed, *sandbox_uids, *cgroup_uids))
 
 
 def slice_owners(snapshot: NodeSnapshot, vendor: str) -> frozenset[tuple[str, str]]:
-    """Return (pod, device) of each slice that the vendor shows and we made."""
+    """Return (pod, device) of each slice that the vendor reports and the agent made."""
     state = next((state for state in snapshot.vendors if state.vendor == vendor), None)
     inventory = state.inventory.value if state is not None else None
     return frozenset(
@@ -84,8 +84,8 @@ def _vendor_by_device(snapshot: NodeSnapshot) -> dict[str, str]:
 
 def _runtime_handler(snapshot: NodeSnapshot, uid: str, vendor: str) -> str:
     """Return the runtime handler of a pod; that of the node if its sandbox names none."""
-    boxes = snapshot.runtime.value.sandboxes.values()
-    handler = next((box.runtime_handler for box in boxes if box.uid == uid), "")
+    sandboxes = snapshot.runtime.value.sandboxes.values()
+    handler = next((sandbox.runtime_handler for sandbox in sandboxes if sandbox.uid == uid), "")
     host = snapshot.means.value.vendors.get(vendor)
     return handler or (host.default_handler if host is not None else "")
 
@@ -100,12 +100,12 @@ log = logging.getLogger(__name__)
 
 SLICE_CHECK_S = 1.0
 
-RETRY_S, MAX_RETRY_S = 1.0, 60.0  # between two tries that did not do all that is wished for
+RETRY_S, MAX_RETRY_S = 1.0, 60.0  # between two tries while requests remain
 
-# between two that each cost the worker: so few that they alone do not put it into quarantine
+# between two tries that each ended the worker: rare enough to keep it out of quarantine
 WORKER_RETRY_S, MAX_WORKER_RETRY_S = 60.0, 300.0
 
-WORKER_FAILURES = (LATE, CLOSED)  # why nobody answers any more
+WORKER_FAILURES = (LATE, CLOSED)  # the worker does not answer any more
 
 SliceFunction = Callable[
     [str, tuple[SliceRequest, ...], tuple[str, ...] | None], Awaitable[SliceReport]
@@ -113,19 +113,21 @@ SliceFunction = Callable[
 
 
 class _VendorSliceStatus(msgspec.Struct):
-    """How it stands with one vendor."""
+    """The state of one vendor's requests."""
 
-    has_been_asked: bool = False  # since the agent's start: what an earlier one left is tidied up
+    has_answered: bool = (
+        False  # since the agent's start: slices of an earlier agent are reclaimed then
+    )
     failures: int = 0
-    retry_at_s: float = 0.0  # monotonic, when what failed may be tried again
-    worker_failures: int = 0  # of workers that were asked, in a row
-    worker_retry_s: float = 0.0  # monotonic, when one may be asked again, whatever is wished for
-    last_requests: frozenset[SliceRequest] = frozenset()  # with the last try
+    retry_at_s: float = 0.0  # monotonic: when a failed request may be retried
+    worker_failures: int = 0  # in a row
+    worker_retry_s: float = 0.0  # monotonic: no request before this time
+    last_requests: frozenset[SliceRequest] = frozenset()  # missing slices at the last try
     reported_problems: frozenset[tuple[str, str, str]] = frozenset()  # pod, device, reason
 
 
 class SliceManager:
-    """Belongs to the loop thread. Asked again it does nothing that is done already."""
+    """Makes slices, on the loop thread. A repeated request for existing slices changes nothing."""
 
     def __init__(
         self,
@@ -140,7 +142,7 @@ class SliceManager:
     ) -> None:
         """`cut` sends requests to one vendor's worker; `slicers` are the vendors, by name.
 
-        `grace_s` is how long a pod counts as present after no list has it any more.
+        `grace_s`: how long a pod still counts as present after it disappeared from all lists.
         """
         self._slicers = slicers
         self._current_snapshot = current
@@ -152,132 +154,140 @@ class SliceManager:
         self._vendors: dict[str, _VendorSliceStatus] = {}
         self._unlisted_since_s: dict[
             str, float
-        ] = {}  # uid, monotonic second since when nobody lists it
+        ] = {}  # by uid: monotonic time of its disappearance from all lists
         self.reclaimed_count = 0
 
     async def run(self) -> None:
-        """Look each second, for ever."""
+        """Run a step each second, for ever."""
         while True:
             await self.step()
             await self._sleep(SLICE_CHECK_S)
 
     async def step(self) -> None:
-        """Look once at every vendor whose worker answers."""
+        """Update every vendor whose worker answers."""
         snapshot = self._current_snapshot()
-        wanted, pods = slice_requests(snapshot, self._slicers), self._pods_with_grace(snapshot)
+        requests, pods = slice_requests(snapshot, self._slicers), self._pods_with_grace(snapshot)
         for state in snapshot.vendors:
             if state.state == "ready":
-                mine = wanted.get(state.vendor, ())
-                if pods is not None:  # a grant is known for a while after its pod
-                    mine = tuple(wish for wish in mine if wish.pod in pods)
-                await self._update_vendor(snapshot, state.vendor, mine, pods)
+                own_requests = requests.get(state.vendor, ())
+                if pods is not None:  # an allocation is known a little longer than its pod
+                    own_requests = tuple(request for request in own_requests if request.pod in pods)
+                await self._update_vendor(snapshot, state.vendor, own_requests, pods)
 
     def _pods_with_grace(self, snapshot: NodeSnapshot) -> frozenset[str] | None:
-        """Return the pods that count as there: also those that are missing for a short while."""
+        """Return the live pods, with those that disappeared a short while ago."""
         pods, now_s = live_pods(snapshot), self._clock.monotonic()
         if pods is None:
-            self._unlisted_since_s.clear()  # a missing one may have been missing all along
+            self._unlisted_since_s.clear()  # the time of disappearance is unknown after a gap
             return None
-        held = {
+        owners = {
             pod for state in snapshot.vendors for pod, _ in slice_owners(snapshot, state.vendor)
         }
         self._unlisted_since_s = {
-            uid: self._unlisted_since_s.get(uid, now_s) for uid in held - pods
+            uid: self._unlisted_since_s.get(uid, now_s) for uid in owners - pods
         }
-        lately = {
+        recent = {
             u for u, since_s in self._unlisted_since_s.items() if now_s - since_s < self._grace_s
         }
-        return pods | lately
+        return pods | recent
 
     async def _update_vendor(
         self,
         snapshot: NodeSnapshot,
         vendor: str,
-        wanted: tuple[SliceRequest, ...],
+        requests: tuple[SliceRequest, ...],
         pods: frozenset[str] | None,
     ) -> None:
-        standing = self._vendors.setdefault(vendor, _VendorSliceStatus())
-        have = slice_owners(snapshot, vendor)
-        lacking = frozenset(wish for wish in wanted if (wish.pod, wish.device) not in have)
-        orphaned = pods is not None and any(pod not in pods for pod, _ in have)
-        # before the first answer of the lists there is nothing to take back by
-        fresh = not standing.has_been_asked and pods is not None
+        status = self._vendors.setdefault(vendor, _VendorSliceStatus())
+        existing = slice_owners(snapshot, vendor)
+        missing = frozenset(
+            request for request in requests if (request.pod, request.device) not in existing
+        )
+        has_orphans = pods is not None and any(pod not in pods for pod, _ in existing)
+        # without pod lists it is unknown which slices to reclaim
+        is_first = not status.has_answered and pods is not None
         now_s = self._clock.monotonic()
-        early = now_s < standing.retry_at_s and lacking <= standing.last_requests
-        if not (lacking or orphaned or fresh) or early or now_s < standing.worker_retry_s:
+        is_early = now_s < status.retry_at_s and missing <= status.last_requests
+        if not (missing or has_orphans or is_first) or is_early or now_s < status.worker_retry_s:
             return
-        standing.last_requests = lacking
+        status.last_requests = missing
         listed = None if pods is None else tuple(sorted(pods))
         try:
-            kept = await self._slice(vendor, wanted, listed)
+            report = await self._slice(vendor, requests, listed)
         except WorkerError as error:
-            self._record_failure(vendor, standing, wanted, error)
+            self._record_failure(vendor, status, requests, error)
             return
-        standing.has_been_asked = standing.has_been_asked or pods is not None
-        standing.worker_failures = 0
-        # what it says is done and does not show is not asked for each second
-        idle = bool(lacking or orphaned) and not kept.changed
-        self._record_report(standing, kept, done=not (kept.unmade or kept.failed or idle))
+        status.has_answered = status.has_answered or pods is not None
+        status.worker_failures = 0
+        # back off if the worker changed nothing although slices are missing or orphaned
+        is_unchanged = bool(missing or has_orphans) and not report.changed
+        self._record_report(
+            status, report, done=not (report.unmade or report.failed or is_unchanged)
+        )
 
     def _record_failure(
         self,
         vendor: str,
-        standing: _VendorSliceStatus,
-        wanted: tuple[SliceRequest, ...],
+        status: _VendorSliceStatus,
+        requests: tuple[SliceRequest, ...],
         error: WorkerError,
     ) -> None:
-        self._delay_retry(standing)
+        self._delay_retry(status)
         if error.reason in WORKER_FAILURES:
-            standing.worker_failures += 1
+            status.worker_failures += 1
             wait_s = min(
-                MAX_WORKER_RETRY_S, WORKER_RETRY_S * 2.0 ** min(standing.worker_failures - 1, 10)
+                MAX_WORKER_RETRY_S, WORKER_RETRY_S * 2.0 ** min(status.worker_failures - 1, 10)
             )
-            standing.worker_retry_s = self._clock.monotonic() + wait_s
+            status.worker_retry_s = self._clock.monotonic() + wait_s
         if error.reason == "NotSupported":
-            standing.has_been_asked = True
+            status.has_answered = True
         else:
             fields = {"vendor": vendor, "error": str(error)}
             log.warning("slices_not_kept", extra=fields)
-        troubles = {(w.pod, w.device, error.reason): str(error) for w in wanted}
-        self._report_new_problems(standing, troubles)
+        problems = {(w.pod, w.device, error.reason): str(error) for w in requests}
+        self._report_new_problems(status, problems)
 
     def _record_report(
-        self, standing: _VendorSliceStatus, kept: SliceReport, *, done: bool
+        self, status: _VendorSliceStatus, report: SliceReport, *, done: bool
     ) -> None:
         if done:
-            standing.failures, standing.retry_at_s = 0, 0.0
+            status.failures, status.retry_at_s = 0, 0.0
         else:
-            self._delay_retry(standing)
-        self.reclaimed_count += len(kept.reclaimed)
-        for words in kept.reclaimed:
-            self._report_event("", "SliceReclaimed", f"{words} was taken back: the pod is gone")
-        for pod in kept.lost:
+            self._delay_retry(status)
+        self.reclaimed_count += len(report.reclaimed)
+        for description in report.reclaimed:
+            self._report_event(
+                "", "SliceReclaimed", f"{description} was taken back: the pod is gone"
+            )
+        for pod in report.lost:
             self._report_event(
                 pod, "SliceLost", "a reset of the card took the slice that the pod uses"
             )
-        troubles = {(one.pod, one.device, one.reason): one.message for one in kept.unmade}
-        troubles.update({("", words, "SliceNotReclaimed"): words for words in kept.failed})
-        self._report_new_problems(standing, troubles)
+        problems = {(one.pod, one.device, one.reason): one.message for one in report.unmade}
+        problems.update(
+            {("", description, "SliceNotReclaimed"): description for description in report.failed}
+        )
+        self._report_new_problems(status, problems)
 
     def _report_new_problems(
-        self, standing: _VendorSliceStatus, troubles: Mapping[tuple[str, str, str], str]
+        self, status: _VendorSliceStatus, problems: Mapping[tuple[str, str, str], str]
     ) -> None:
-        """Report each problem once for as long as it lasts."""
-        for (pod, device, reason), message in troubles.items():
-            if (pod, device, reason) not in standing.reported_problems:
+        """Report each problem once while it lasts."""
+        for (pod, device, reason), message in problems.items():
+            if (pod, device, reason) not in status.reported_problems:
                 self._report_event(pod, reason, message)
-        standing.reported_problems = frozenset(troubles)
+        status.reported_problems = frozenset(problems)
 
     def _report_event(self, pod_uid: str, reason: str, message: str) -> None:
-        """Report an event of a pod, or of the node where `pod_uid` is empty."""
+        """Report an event of a pod, or of the node if `pod_uid` is empty."""
         pod = _pod_reference(self._current_snapshot(), pod_uid)
         text = message if pod is not None or not pod_uid else f"pod {pod_uid}: {message}"
         self._messages.put(EventReported(reason, text, pod))
 
-    def _delay_retry(self, standing: _VendorSliceStatus) -> None:
-        standing.failures += 1
-        wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(standing.failures - 1, 10))
-        standing.retry_at_s = self._clock.monotonic() + wait_s
+    def _delay_retry(self, status: _VendorSliceStatus) -> None:
+        status.failures += 1
+        wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(status.failures - 1, 10))
+        status.retry_at_s = self._clock.monotonic() + wait_s
 
 
 def _pod_reference(snapshot: NodeSnapshot, uid: str) -> PodRef | None:
