@@ -128,6 +128,10 @@ class UsageSettings(msgspec.Struct, frozen=True, kw_only=True):
     pressure: Annotated[bool, SettingRule("read pressure stall information", maturity="beta")] = (
         True
     )
+    best_effort: Annotated[
+        bool,
+        SettingRule("measure the best-effort tier: usage, request, limit", maturity="beta"),
+    ] = True
     cycles: Annotated[
         bool,
         SettingRule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.metrics.families import CONTAINER, NODE, ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.usage import CollectorStatus, ContainerCycles
+from agent.snapshot.usage import CgroupUsage, CollectorStatus, ContainerCycles
 
 COLLECTOR = (*NODE, "collector")
 
@@ -49,9 +49,36 @@ _CYCLES: tuple[_Row, ...] = (
     ),
 )
 
+_BEST_EFFORT: tuple[_Row, ...] = (
+    (
+        *("xpu_node_best_effort_cpu_usage_cores", "gauge", NODE, "cores"),
+        "CPU in use by the best-effort tier, in cores.",
+    ),
+    (
+        *("xpu_node_best_effort_cpu_request_cores", "gauge", NODE, "cores"),
+        "Batch CPU that pods labelled BE request, in cores.",
+    ),
+    (
+        *("xpu_node_best_effort_cpu_limit_cores", "gauge", NODE, "cores"),
+        "CPU that the best-effort tier can get: its smallest CPU set or its quota, in cores.",
+    ),
+    (
+        *("xpu_node_best_effort_cpu_throttled_ratio", "gauge", NODE, "ratio"),
+        "Throttled periods to periods of the best-effort tier in the last cycle.",
+    ),
+    (
+        *("xpu_node_best_effort_memory_used_bytes", "gauge", NODE, "bytes"),
+        "Memory in use by the best-effort tier, without page cache.",
+    ),
+    (
+        *("xpu_node_best_effort_memory_used_with_cache_bytes", "gauge", NODE, "bytes"),
+        "Memory in use by the best-effort tier, with page cache.",
+    ),
+)
+
 COLLECTOR_FAMILIES: tuple[ExportedFamily, ...] = tuple(
     ExportedFamily(name=name, type=kind, labels=labels, unit=unit, help=text)
-    for name, kind, labels, unit, text in (*_STATUS, *_CYCLES)
+    for name, kind, labels, unit, text in (*_STATUS, *_BEST_EFFORT, *_CYCLES)
 )
 
 
@@ -86,6 +113,24 @@ def status_series(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
     )
 
 
+def collected_node_series(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
+    """Yield the families of the node that optional collectors fill."""
+    tier = snapshot.usage.value.best_effort
+    if tier is not None:
+        use = tier.use or CgroupUsage()
+        for column, value in (
+            ("cpu_usage_cores", use.cpu_cores),
+            ("cpu_request_cores", _cores(tier.request_milli)),
+            ("cpu_limit_cores", _cores(tier.limit_milli)),
+            ("cpu_throttled_ratio", use.throttled_ratio),
+            ("memory_used_bytes", use.memory_bytes),
+            ("memory_used_with_cache_bytes", use.memory_with_cache_bytes),
+        ):
+            if value is not None:
+                name = f"xpu_node_best_effort_{column}"
+                yield name, [sample_line(name, opened, value)]
+
+
 def collected_pod_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) -> SeriesLines:
     """Yield the families of pods and containers that optional collectors fill."""
     cycles = snapshot.usage.value.cycles
@@ -116,6 +161,10 @@ def _cycle_series(rows: list[tuple[str, ContainerCycles]]) -> SeriesLines:
     yield name, [sample_line(name, opened, use.instructions) for opened, use in rows]
     name = "xpu_container_cycle_window_seconds"
     yield name, [sample_line(name, opened, use.window_s) for opened, use in rows]
+
+
+def _cores(milli: int | None) -> float | None:
+    return None if milli is None else milli / 1000
 
 
 def _reasons(status: CollectorStatus) -> list[str]:

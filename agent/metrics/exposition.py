@@ -13,6 +13,7 @@ from agent.metrics.cluster_series import (
 )
 from agent.metrics.collector_series import (
     COLLECTOR_FAMILIES,
+    collected_node_series,
     collected_pod_series,
     status_series,
 )
@@ -27,7 +28,7 @@ from agent.metrics.families import FAMILIES, NODE, ExportedFamily
 from agent.metrics.hami import hami_families, hami_series
 from agent.metrics.infiniband import infiniband_families, infiniband_series
 from agent.metrics.text_format import LabelCache, LabelKey, SeriesLines, family_header
-from agent.metrics.usage_series import node_series, pod_series
+from agent.metrics.usage_series import application_series, node_series, pod_series
 from agent.snapshot.inventory import DeviceSample, MetricFamily
 from agent.snapshot.node import NodeSnapshot
 
@@ -117,6 +118,9 @@ class MetricsRenderer:
         yield from container_series(snapshot, opened)
         yield from slo_series(snapshot, now_s, opened)
         yield from node_series(snapshot, opened, usage_is_fresh=usage_is_fresh)
+        if usage_is_fresh:
+            yield from application_series(snapshot.usage.value, node, labels)
+            yield from collected_node_series(snapshot, opened)
         yield from device_series(
             devices, snapshot.vendors, samples, self._vendor_families, labels, node, mps
         )

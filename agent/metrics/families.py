@@ -26,6 +26,7 @@ class ExportedFamily(msgspec.Struct, frozen=True, kw_only=True):
 NODE = ("node",)
 POD = (*NODE, "namespace", "pod", "pod_uid")
 CONTAINER = (*POD, "container", "container_id")
+HOST_APPLICATION = (*NODE, "application")
 DEVICE = (*NODE, "vendor", "minor", "uuid", "model", "bus_id")
 RDMA_DEVICE = (*NODE, "device")  # what every series of a vendor has for an RDMA device
 PRESSURE = ("resource", "degree")
@@ -182,7 +183,7 @@ _NODE: tuple[_Row, ...] = (
     ),
 )
 
-_GROUP: tuple[_Row, ...] = (  # of pods and containers
+_GROUP: tuple[_Row, ...] = (  # of pods, containers and host applications
     ("cpu_usage_cores", "gauge", (), "cores", "CPU in use, in cores."),
     ("cpu_seconds_total", "counter", (), "seconds", "CPU time used."),
     ("memory_used_bytes", "gauge", (), "bytes", "Memory in use, without page cache."),
@@ -274,6 +275,7 @@ FAMILIES: tuple[ExportedFamily, ...] = (
     *_families("xpu_node", _PRESSURE, "beta", NODE),
     *_families("xpu_pod", (*_GROUP, *_PRESSURE), "beta", POD),
     *_families("xpu_container", (*_GROUP, *_PRESSURE), "beta", CONTAINER),
+    *_families("xpu_host_application", _GROUP, "beta", HOST_APPLICATION),
     *_families("xpu_device", _DEVICE, "beta"),
     ExportedFamily(
         name="xpu_gpudirect_ready",

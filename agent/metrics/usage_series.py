@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 
-from agent.metrics.families import CONTAINER, POD
+from agent.metrics.families import CONTAINER, HOST_APPLICATION, POD
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import PodView
@@ -57,6 +57,16 @@ def pod_series(
                 container_rows[labels.prefix(CONTAINER, values)] = use
     for scope, rows in (("xpu_pod", pod_rows), ("xpu_container", container_rows)):
         yield from _group_series(scope, list(rows.items()))
+        yield from pressure_series(scope, [(opened, use.pressure) for opened, use in rows.items()])
+
+
+def application_series(usage: UsageSample, node: str, labels: LabelCache) -> SeriesLines:
+    """Yield the families of the host applications that run."""
+    rows = [
+        (labels.prefix(HOST_APPLICATION, (node, name)), use)
+        for name, use in usage.applications.items()
+    ]
+    yield from _group_series("xpu_host_application", rows)
 
 
 def _group_series(scope: str, rows: UsageRows) -> SeriesLines:
@@ -70,7 +80,6 @@ def _group_series(scope: str, rows: UsageRows) -> SeriesLines:
                 if (value := value_of(use)) is not None
             ],
         )
-    yield from pressure_series(scope, [(opened, use.pressure) for opened, use in rows])
 
 
 def pressure_series(

@@ -74,6 +74,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     wants: RequestedAmounts | None = (
         None  # of devices that schedulers grant; None: nobody told of the spec
     )
+    batch_cpu_milli: int | None = 0  # requested kubernetes.io/batch-cpu; None: malformed
     created: str = ""  # as the API server wrote the time: compared as text; empty: nobody said
     resource_version: str = ""  # of the API's object; compare for equality only
 

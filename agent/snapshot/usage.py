@@ -55,6 +55,15 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     numa: tuple[NumaUsage, ...] = ()
 
 
+class BestEffortUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The best-effort tier: its group's usage, what its pods request, and what they can get."""
+
+    use: CgroupUsage | None = None  # None: the kubelet has made no such group
+    request_milli: int | None = None  # batch CPU of pods labelled BE
+    limit_milli: int | None = None  # of CPU sets and quota
+    problems: tuple[Problem, ...] = ()
+
+
 class ContainerCycles(msgspec.Struct, frozen=True, kw_only=True):
     """CPU cycles and instructions of one container in one window, on all CPUs together."""
 
@@ -105,6 +114,7 @@ class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     containers: Mapping[str, CgroupUsage] = msgspec.field(default_factory=_no_groups)
     applications: Mapping[str, CgroupUsage] = msgspec.field(default_factory=_no_groups)
     owners: Mapping[int, tuple[str, str]] = msgspec.field(default_factory=_no_owners)
+    best_effort: BestEffortUsage | None = None
     cycles: CycleUsage | None = None
     collectors: tuple[CollectorStatus, ...] = ()  # of all that are on, by name
 

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from agent.clock import Clock
 from agent.config.settings import UsageSettings
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.usage import CollectorStatus, CycleUsage, UsageSample
+from agent.snapshot.usage import BestEffortUsage, CollectorStatus, CycleUsage, UsageSample
+from agent.usage.best_effort import BestEffortCollector
 from agent.usage.collector import CollectorInput, CollectorRunner
 from agent.usage.cycles import CycleCollector
 
@@ -18,6 +19,9 @@ class OptionalCollectors:
     """Runs every optional collector that is on. Belongs to the collector thread."""
 
     def __init__(self, host: HostFiles, settings: UsageSettings, clock: Clock) -> None:
+        self._best_effort: CollectorRunner[BestEffortUsage] | None = None
+        if settings.best_effort:
+            self._best_effort = CollectorRunner(BestEffortCollector(host), 0.0, clock)
         self._cycles: CollectorRunner[CycleUsage] | None = None
         if settings.cycles:
             cycles = CycleCollector(
@@ -32,15 +36,18 @@ class OptionalCollectors:
         """Run the collectors that are due; return the sample with the values of all."""
         sample = replace(
             sample,
+            best_effort=self._best_effort.run(cycle) if self._best_effort is not None else None,
             cycles=self._cycles.run(cycle) if self._cycles is not None else None,
         )
         return replace(sample, collectors=(*sample.collectors, *self._statuses()))
 
     def close(self) -> None:
         """Close all descriptors."""
-        if self._cycles is not None:
-            self._cycles.close()
+        for runner in (self._best_effort, self._cycles):
+            if runner is not None:
+                runner.close()
 
     def _statuses(self) -> Iterator[CollectorStatus]:
-        if self._cycles is not None:
-            yield self._cycles.status
+        for runner in (self._best_effort, self._cycles):
+            if runner is not None:
+                yield runner.status

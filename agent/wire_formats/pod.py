@@ -15,7 +15,11 @@ from agent.snapshot.pod import ContainerView, KubeQos, PodView
 from agent.wire_formats.foreign_text import repair_json
 from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.quantities import parse_amount
-from agent.wire_formats.resource_requests import requested_amounts_of, resource_requests_of
+from agent.wire_formats.resource_requests import (
+    batch_cpu_milli_of,
+    requested_amounts_of,
+    resource_requests_of,
+)
 
 T = TypeVar("T")
 
@@ -164,6 +168,7 @@ def build_pod_view(pod: PodObject) -> PodView:
         containers=_containers(spec, status),
         asks=resource_requests_of(requests),
         wants=requested_amounts_of(requests),
+        batch_cpu_milli=batch_cpu_milli_of(requests),
         phase=status.phase,
         terminating=meta.deletion_timestamp is not None,
         host_network=spec.host_network,

@@ -9,12 +9,14 @@ from itertools import chain
 import msgspec
 
 from agent.snapshot.pod import RequestedAmounts, ResourceRequest
+from agent.wire_formats.extended_resource_spec import BATCH_CPU
 from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.quantities import parse_quantity
 
 MAX_REQUESTS = 64  # of one pod
 MAX_NAME = 316  # characters of a resource with its domain
 _COUNT = re.compile(r"[1-9][0-9]{0,5}")
+_BATCH_CPU_MARK = b"batch-cpu"
 _NOT_OF_PLUGINS = ("kubernetes.io", "koordinator.sh")  # ends of domains
 
 
@@ -76,6 +78,27 @@ def requested_amounts_of(containers: Iterable[tuple[str, msgspec.Raw, bool]]) ->
             if quantity is not None and quantity.value:
                 amounts[name] = amounts.get(name, 0) + quantity.value
     return tuple(sorted(amounts.items()))
+
+
+def batch_cpu_milli_of(containers: Iterable[tuple[str, msgspec.Raw, bool]]) -> int | None:
+    """Return the batch CPU that the containers of a pod request, without init containers.
+
+    The resource counts milli-cores. `None` for a quantity that is none.
+    """
+    total = 0
+    for _, resources, init in containers:
+        data = bytes(resources)
+        if init or _BATCH_CPU_MARK not in data:
+            continue
+        decoded = _decode(data)
+        if decoded is None:
+            return None
+        value = {**(decoded.limits or {}), **(decoded.requests or {})}.get(BATCH_CPU)
+        quantity = None if value is None else parse_quantity(str(value))
+        if quantity is None and value is not None:
+            return None
+        total += quantity.value if quantity is not None else 0
+    return total
 
 
 def _decode(data: bytes) -> _ContainerResources | None:

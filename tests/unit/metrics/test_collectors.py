@@ -10,8 +10,14 @@ from agent.metrics.exposition import MetricsRenderer
 from agent.snapshot.inventory import Problem
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.usage import CollectorStatus, ContainerCycles, CycleUsage, UsageSample
-from tests.factory import NOW_S, pod, snapshot
+from agent.snapshot.usage import (
+    BestEffortUsage,
+    CollectorStatus,
+    ContainerCycles,
+    CycleUsage,
+    UsageSample,
+)
+from tests.factory import NOW_S, group, pod, snapshot
 
 POD = pod(0)
 CONTAINER = POD.containers[0].id
@@ -27,6 +33,7 @@ def complete() -> NodeSnapshot:
     """A snapshot in which every collector has values, and one has a problem."""
     cycles = ContainerCycles(cycles=30, instructions=20, window_s=10.0)
     return with_usage(
+        best_effort=BestEffortUsage(use=group(0), request_milli=1500, limit_milli=2500),
         cycles=CycleUsage(containers={CONTAINER: cycles}),
         collectors=(
             CollectorStatus(name="usage", success=True, duration_s=0.25, last_success_s=7.0),
@@ -83,3 +90,31 @@ def test_a_container_without_instructions_has_counts_and_no_ratio() -> None:
 def test_values_of_containers_that_ended_are_not_exported() -> None:
     cycles = ContainerCycles(cycles=1, instructions=1, window_s=10.0)
     assert not samples(with_usage(cycles=CycleUsage(containers={"e" * 64: cycles})))
+
+
+def test_the_best_effort_tier_is_exported_in_cores() -> None:
+    page = samples(complete())
+    values = {name: rows[0][1] for name, rows in page.items() if "_best_effort_cpu_" in name}
+    assert values == {
+        "xpu_node_best_effort_cpu_usage_cores": 0.123456789,
+        "xpu_node_best_effort_cpu_request_cores": 1.5,
+        "xpu_node_best_effort_cpu_limit_cores": 2.5,
+        "xpu_node_best_effort_cpu_throttled_ratio": 0.25,
+    }
+
+
+def test_what_is_not_known_of_the_best_effort_tier_is_absent() -> None:
+    page = samples(with_usage(best_effort=BestEffortUsage(request_milli=0)))
+    assert {name: rows[0][1] for name, rows in page.items()} == {
+        "xpu_node_best_effort_cpu_request_cores": 0.0
+    }
+
+
+def test_a_host_application_has_the_figures_of_a_group() -> None:
+    page = MetricsRenderer({}).render(with_usage(applications={'a"b': group(1)}), NOW_S).decode()
+    lines = [line for line in page.splitlines() if line.startswith("xpu_host_application_")]
+    assert (
+        r'xpu_host_application_memory_used_bytes{node="hgx-h100-01",application="a\"b"} 2097152'
+        in lines
+    )
+    assert len(lines) == 7

@@ -4,16 +4,21 @@ import re
 
 import pytest
 
+from agent.metrics.collector_series import COLLECTOR_FAMILIES
 from agent.metrics.device_series import check_families, export_family
 from agent.metrics.families import DEVICE, FAMILIES, ExportedFamily, reference_rows
 from agent.snapshot.inventory import MetricFamily
 from agent.workers.load import load_vendors
 
-NAME = re.compile(r"xpu_(agent|node|pod|container|device|gpudirect)_[a-z0-9]+(_[a-z0-9]+)*")
+NAME = re.compile(
+    r"xpu_(agent|node|pod|container|host_application|device|gpudirect)_[a-z0-9]+(_[a-z0-9]+)*"
+)
 ABBREVIATED = ("_ms", "_us", "_ns", "_percent", "_mib", "_kb", "_mb", "_mhz", "_celcius")
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: str(family.name))
+@pytest.mark.parametrize(
+    "family", [*FAMILIES, *COLLECTOR_FAMILIES], ids=lambda family: str(family.name)
+)
 def test_a_family_follows_the_rules_of_names(family: ExportedFamily) -> None:
     assert NAME.fullmatch(family.name)
     assert (family.type == "counter") == family.name.endswith("_total")

@@ -14,7 +14,7 @@ from agent.snapshot.node import GpuDirectPair, HotplugView, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.publications import PublisherStatus
 from agent.snapshot.usage import MpsDaemon, NumaUsage, SharingView
-from tests.factory import NOW_S, PRESSURE, gpu, nic, pod, snapshot
+from tests.factory import NOW_S, PRESSURE, gpu, group, nic, pod, snapshot
 
 PUBLISHER = PublisherStatus(name="device", duration_s=0.1, last_success_s=1.0, written=1)
 
@@ -29,7 +29,11 @@ def told() -> NodeSnapshot:
     )
     numa = NumaUsage(node_id=1, cpu_cores=1.0, memory_bytes=5, pods_memory_bytes=4)
     usage = snap.usage.value
-    usage = replace(usage, node=replace(usage.node, numa=(numa,), pressure={"io": PRESSURE}))
+    usage = replace(
+        usage,
+        node=replace(usage.node, numa=(numa,), pressure={"io": PRESSURE}),
+        applications={"spark": group(0)},
+    )
     sample = DeviceSample(
         key=gpu(0).key,
         core_percent=1.0,

@@ -1,0 +1,161 @@
+"""Usage, request and real CPU limit of the best-effort tier: the kubelet's group of that class."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+
+from agent.cgroup import usage_files
+from agent.cgroup.cpu import (
+    PERIOD_FILE,
+    QUOTA_FILE,
+    UNLIMITED_QUOTA,
+    V2_FILE,
+    Bandwidth,
+    parse_bandwidth_v1,
+    parse_bandwidth_v2,
+)
+from agent.cgroup.layout import CgroupLayout
+from agent.errors import HostFileError, ParseError
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.pod import ENDED_PHASES, KubeQos, PodView
+from agent.snapshot.usage import BestEffortUsage
+from agent.usage.cgroup_usage import CgroupUsageReader
+from agent.usage.collector import CollectorInput
+from agent.usage.file_reader import DescriptorCache, RotatingReader
+from agent.usage.host_applications import NO_PRESSURE, base_cgroup
+from agent.wire_formats.annotations import QOS_LABEL
+from agent.wire_formats.kernel_text import parse_cpu_list
+
+MAX_DESCRIPTORS = 8  # the group's own files
+
+CPUS_V1, CPUS_V2 = "cpuset.cpus", "cpuset.cpus.effective"
+
+MAX_CPUS_BYTES = 8192
+
+
+def request_milli(pods: Iterable[PodView]) -> int | None:
+    """Return the batch CPU that all pods labelled `BE` request, in milli-cores.
+
+    `None` if a request is not known: that of a pod without a spec, or a malformed one.
+    """
+    total = 0
+    for pod in pods:
+        if pod.phase in ENDED_PHASES:
+            continue
+        if not pod.name and pod.qos is KubeQos.BEST_EFFORT:
+            return None
+        if pod.label(QOS_LABEL) == "BE":
+            if pod.batch_cpu_milli is None:
+                return None
+            total += pod.batch_cpu_milli
+    return total
+
+
+def limit_milli(cpu_counts: Iterable[int | None], bandwidth: Bandwidth | None) -> int | None:
+    """Return the smaller of the smallest CPU set and the quota, in milli-cores.
+
+    An empty CPU set of version 1 is one that nobody has written yet: it limits nothing. `None` if
+    neither a CPU set nor a quota is known, and for a quota of 0, which no kernel accepts.
+    """
+    if bandwidth is not None and bandwidth.quota_us == 0:
+        return None
+    limits = [count * 1000 for count in cpu_counts if count]
+    if bandwidth is not None and bandwidth.quota_us != UNLIMITED_QUOTA:
+        limits.append(bandwidth.quota_us * 1000 // bandwidth.period_us)
+    return min(limits, default=None)
+
+
+class _BestEffortFiles:
+    """The files of one layout's best-effort group and of the containers in it."""
+
+    def __init__(self, host: HostFiles, layout: CgroupLayout, cgroup: str) -> None:
+        self.layout = layout
+        self.cgroup = cgroup
+        self._host = host
+        self._usage = CgroupUsageReader(
+            host, DescriptorCache(host, limit=MAX_DESCRIPTORS), layout, NO_PRESSURE
+        )
+        self._usage.set_cgroups({cgroup: cgroup})
+        self._cpu_counts = RotatingReader(self._cpu_count)
+        self._pods: tuple[PodView, ...] | None = None
+
+    def read(self, now_s: float, pods: tuple[PodView, ...]) -> BestEffortUsage:
+        """Read the group, and its share of the containers' CPU sets."""
+        use = self._usage.read(now_s)[self.cgroup]
+        if pods is not self._pods:
+            self._pods = pods
+            containers = (container.cgroup for pod in pods for container in pod.containers)
+            inside = [one for one in containers if one.startswith(f"{self.cgroup}/")]
+            self._cpu_counts.set_keys([self.cgroup, *inside])
+        try:
+            limit = limit_milli(self._cpu_counts.read(), self._bandwidth())
+        except ParseError:
+            limit = None
+        return BestEffortUsage(use=use, request_milli=request_milli(pods), limit_milli=limit)
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        self._usage.close()
+
+    def _bandwidth(self) -> Bandwidth | None:
+        """Return the group's quota; `None` where it has no such file."""
+        directory = self.layout.directory("cpu", self.cgroup)
+        if directory is None:
+            return None
+        try:
+            if self.layout.version == 2:
+                return parse_bandwidth_v2(self._read(f"{directory}/{V2_FILE}"))
+            quota, period = f"{directory}/{QUOTA_FILE}", f"{directory}/{PERIOD_FILE}"
+            return parse_bandwidth_v1(self._read(quota), self._read(period))
+        except HostFileError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise ParseError(directory, str(error)) from error
+
+    def _cpu_count(self, cgroup: str) -> int | None:
+        directory = self.layout.directory("cpuset", cgroup)
+        if directory is None:
+            return None
+        path = f"{directory}/{CPUS_V2 if self.layout.version == 2 else CPUS_V1}"
+        try:
+            text = self._host.read(path, MAX_CPUS_BYTES).decode("utf-8", "replace")
+            return len(parse_cpu_list(text)) if text.endswith("\n") else None
+        except (HostFileError, ParseError):  # the container has ended, or has no such file
+            return None
+
+    def _read(self, path: str) -> bytes:
+        data = self._host.read(path, usage_files.SMALL)
+        if not data.endswith(b"\n"):
+            raise ParseError(path, data.decode("utf-8", "replace"))
+        return data
+
+
+class BestEffortCollector:
+    """Measures the best-effort tier, once the kubelet has made its group."""
+
+    name = "best_effort"
+
+    def __init__(self, host: HostFiles) -> None:
+        self._host = host
+        self._files: _BestEffortFiles | None = None
+
+    def collect(self, cycle: CollectorInput) -> BestEffortUsage:
+        """Measure once; without the group there is only the request."""
+        layout = cycle.layout
+        cgroup = None
+        if layout is not None and layout.root is not None:
+            cgroup = base_cgroup(layout, "KubepodsBesteffort")
+        if layout is None or not cgroup:
+            self.close()
+            return BestEffortUsage(request_milli=request_milli(cycle.pods))
+        if self._files is None or self._files.layout != layout:
+            self.close()
+            self._files = _BestEffortFiles(self._host, layout, cgroup)
+        return self._files.read(cycle.now_s, cycle.pods)
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        if self._files is not None:
+            self._files.close()
+            self._files = None
