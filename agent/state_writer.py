@@ -6,6 +6,7 @@ content per file waits; a newer one replaces it. A failed write is repeated.
 
 from __future__ import annotations
 
+import enum
 import errno
 import logging
 import os
@@ -14,9 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from agent import durable
+from agent.errors import AgentError, ParseError
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +38,40 @@ NO_STATE_FOLDER = "no node.state_dir"
 RECORDED_HOST = "the host is a recording"
 
 T = TypeVar("T")
+
+
+class StateStatus(enum.Enum):
+    """What became of reading a state file."""
+
+    READ = "read"
+    ABSENT = "absent"  # there is no file
+    UNREADABLE = "unreadable"  # the file system refused it, or did not answer
+    DAMAGED = "damaged"  # it is too large, or no content of this version
+
+
+class StoredState(msgspec.Struct, Generic[T], frozen=True):
+    """The content of a state file, or why there is none."""
+
+    status: StateStatus
+    value: T | None = None  # only of READ
+    error: AgentError | OSError | None = None  # of UNREADABLE and DAMAGED
+    rename_error: OSError | None = None  # why a damaged file was not set aside
+
+    @property
+    def reason(self) -> str:
+        """Return the error for people; empty without one."""
+        return _reason(self.error)
+
+    @property
+    def rename_reason(self) -> str:
+        """Return for people why a damaged file was not set aside; empty if it was."""
+        return _reason(self.rename_error)
+
+
+def _reason(error: AgentError | OSError | None) -> str:
+    if error is None:
+        return ""
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
 class StateFile:
@@ -160,9 +198,34 @@ class StateWriter:
         """
         return self.call(lambda: _read_or_none(path, limit), path, deadline_s)
 
-    def set_aside(self, path: str) -> None:
-        """Rename a damaged file to `.bad`; raises `OSError` as `read` does."""
-        self.call(lambda: os.replace(path, f"{path}.bad"), path)
+    def load(
+        self, path: str, limit: int, decode: Callable[[bytes], T], *, sets_aside: bool = True
+    ) -> StoredState[T]:
+        """Read and decode a state file; wait for it at most as long as `read`.
+
+        `decode` raises an `AgentError` for content that it cannot use, and `limit` is in bytes. A
+        file with such content, or a larger one, is renamed to `.bad` if `sets_aside`.
+        """
+        try:
+            data = self.read(path, limit)
+            if data is None:
+                return StoredState(StateStatus.ABSENT)
+            if len(data) > limit:
+                raise ParseError(f"state file: larger than {limit} bytes", path)
+            return StoredState(StateStatus.READ, decode(data))
+        except AgentError as error:
+            failure = self._set_aside(path) if sets_aside else None
+            return StoredState(StateStatus.DAMAGED, error=error, rename_error=failure)
+        except OSError as error:
+            return StoredState(StateStatus.UNREADABLE, error=error)
+
+    def _set_aside(self, path: str) -> OSError | None:
+        """Rename a damaged file to `.bad`; return the error if that fails."""
+        try:
+            self.call(lambda: os.replace(path, f"{path}.bad"), path)
+        except OSError as error:
+            return error
+        return None
 
     def call(self, work: Callable[[], T], path: str, deadline_s: float = CALL_DEADLINE_S) -> T:
         """Have the thread do a piece of work on a path, and return its result.

@@ -68,19 +68,14 @@ class ResourceCacheFile:
         """Return the stored resources; an unusable file is renamed to `.bad`."""
         if self._file is None:
             return ()
-        try:
-            data = self._writer.read(self._file.path, MAX_FILE_BYTES)
-            if data is None:
-                return ()
-            if len(data) > MAX_FILE_BYTES:
-                raise ParseError(f"kept devices: more than {MAX_FILE_BYTES} bytes", "")
-            return decode_resources(data, self._boot_id)
-        except ParseError as error:
-            log.error("kept_devices_unusable", extra={"error": str(error)})
-            self._set_aside(self._file.path)
-        except OSError as error:
-            log.error("kept_devices_unusable", extra={"error": str(error)})
-        return ()
+        stored = self._writer.load(
+            self._file.path, MAX_FILE_BYTES, lambda data: decode_resources(data, self._boot_id)
+        )
+        if stored.error is not None:
+            log.error("kept_devices_unusable", extra={"error": str(stored.error)})
+        if stored.rename_error is not None:
+            log.warning("kept_devices_stay", extra={"error": str(stored.rename_error)})
+        return stored.value or ()
 
     def write(self, resources: tuple[KubeletResource, ...]) -> None:
         """Request that these resources be written soon."""
@@ -89,9 +84,3 @@ class ResourceCacheFile:
         data = encode_resources(resources, self._boot_id)
         if len(data) <= MAX_FILE_BYTES:
             self._file.write(data)
-
-    def _set_aside(self, path: str) -> None:
-        try:
-            self._writer.set_aside(path)
-        except OSError as error:
-            log.warning("kept_devices_stay", extra={"error": str(error)})

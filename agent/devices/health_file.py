@@ -17,7 +17,7 @@ from agent.devices.health import NEVER_S, OUT_OF_SERVICE, HealthCause, HealthTra
 from agent.errors import ParseError
 from agent.snapshot.device import HealthState
 from agent.snapshot.self_check import SelfCheck
-from agent.state_writer import NO_STATE_FOLDER, StateWriter
+from agent.state_writer import NO_STATE_FOLDER, StateStatus, StateWriter
 from agent.wire_formats.json_values import JSON_ERRORS
 
 log = logging.getLogger(__name__)
@@ -173,19 +173,18 @@ class HealthFile:
         """Return what is kept; a file that cannot be used is put aside as `.bad`."""
         if self._path is None:
             return {}
-        try:
-            data = self._writer.read(str(self._path), MAX_FILE)
-            if data is not None and len(data) > MAX_FILE:
-                raise ParseError("health state: larger than 4 MiB", str(self._path))
-            tracks = decode_health(data, self._boot_id, now) if data is not None else {}
-        except ParseError as error:
-            self._problem = f"{self._path} was damaged and is put aside as .bad: {error}"
-            self._put_aside(self._path)
-        except OSError as error:
-            self._problem = f"{self._path} could not be read: {error.strerror}"
+        stored = self._writer.load(
+            str(self._path), MAX_FILE, lambda data: decode_health(data, self._boot_id, now)
+        )
+        if stored.error is None:
+            self._kept = {} if stored.status is StateStatus.ABSENT else None
+            return stored.value or {}
+        if stored.status is StateStatus.DAMAGED:
+            self._problem = f"{self._path} was damaged and is put aside as .bad: {stored.reason}"
         else:
-            self._kept = {} if data is None else None
-            return tracks
+            self._problem = f"{self._path} could not be read: {stored.reason}"
+        if stored.rename_reason:
+            self._problem += f"; that failed too: {stored.rename_reason}"
         log.error("health_state_unusable", extra={"error": self._problem})
         return {}
 
@@ -208,9 +207,3 @@ class HealthFile:
         return SelfCheck(
             name="health-state", ok=not trouble, message=trouble or where, gates_ready=False
         )
-
-    def _put_aside(self, path: Path) -> None:
-        try:
-            self._writer.set_aside(str(path))
-        except OSError as error:
-            self._problem += f"; that failed too: {error.strerror}"

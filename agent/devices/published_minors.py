@@ -7,9 +7,8 @@ import threading
 from pathlib import Path
 
 from agent.devices.minors import MinorRecords, decode_records, encode_records, records_of_object
-from agent.errors import ParseError
 from agent.snapshot.self_check import SelfCheck
-from agent.state_writer import NO_STATE_FOLDER, StateFile, StateWriter
+from agent.state_writer import NO_STATE_FOLDER, StateFile, StateStatus, StateWriter
 
 log = logging.getLogger(__name__)
 
@@ -95,26 +94,18 @@ class PublishedMinorStore:
 
     def _read(self) -> MinorRecords | None:
         """Return the stored records; `None` if there are none, or none that can be read."""
-        try:
-            data = self._writer.read(self._path, MAX_MINORS_FILE_BYTES)
-            if data is None:
-                return None
-            if len(data) > MAX_MINORS_FILE_BYTES:
-                raise ParseError("published minors: larger than 1 MiB", self._path)
-            return decode_records(data)
-        except ParseError as error:
-            self._problem = f"{self._path} is damaged: {error}"
-            self._set_aside()
-        except OSError as error:
-            self._problem = f"{self._path} cannot be read: {error.strerror}"
-        if self._file is not None:
+        stores = self._file is not None
+        stored = self._writer.load(
+            self._path, MAX_MINORS_FILE_BYTES, decode_records, sets_aside=stores
+        )
+        if stored.error is None:
+            return stored.value
+        if stored.status is StateStatus.DAMAGED:
+            self._problem = f"{self._path} is damaged: {stored.reason}"
+        else:
+            self._problem = f"{self._path} cannot be read: {stored.reason}"
+        if stored.rename_reason:
+            self._problem += f"; it could not be renamed to .bad: {stored.rename_reason}"
+        if stores:
             log.error("published_minors_unreadable", extra={"error": self._problem})
         return None
-
-    def _set_aside(self) -> None:
-        if self._file is None:
-            return
-        try:
-            self._writer.set_aside(self._path)
-        except OSError as error:
-            self._problem += f"; it could not be renamed to .bad: {error.strerror}"

@@ -7,8 +7,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from agent.errors import AgentError
 from agent.snapshot.inventory import Problem
-from agent.state_writer import NO_ANSWER, StateWriter
+from agent.state_writer import NO_ANSWER, StateStatus, StateWriter
 from agent.wire_formats.json_values import JSON_ERRORS
 
 MAX_FILE = 1 << 20
@@ -33,26 +34,22 @@ class JsonStateFile(Generic[T]):
         """Return what is stored; `None` if nothing is, or nothing that can be used."""
         if self._path is None:
             return None
-        try:
-            data = self._writer.read(self._path, MAX_FILE)
-        except OSError as error:
-            self._tell("StateFileUnreadable", f"{self._path}: {error.strerror}")
-            return None
-        if data is None:
-            return None
+        stored = self._writer.load(self._path, MAX_FILE, self._decode)
+        why = stored.reason[:120]
+        if stored.status is StateStatus.UNREADABLE:
+            self._tell("StateFileUnreadable", f"{self._path}: {stored.reason}")
+        elif stored.rename_error is not None:
+            message = f"{self._path}: {why}; not put aside: {stored.rename_reason}"
+            self._tell("StateFileDamaged", message)
+        elif stored.status is StateStatus.DAMAGED:
+            self._tell("StateFileDamaged", f"{self._path}: put aside as .bad and begun anew: {why}")
+        return stored.value
+
+    def _decode(self, data: bytes) -> T:
         try:
             return self._decoder.decode(data)
         except JSON_ERRORS as error:
-            self._put_aside(str(error))
-            return None
-
-    def _put_aside(self, why: str) -> None:
-        told = f"{self._path}: put aside as .bad and begun anew: {why[:120]}"
-        try:
-            self._writer.set_aside(f"{self._path}")
-        except OSError as error:
-            told = f"{self._path}: {why[:120]}; not put aside: {error.strerror}"
-        self._tell("StateFileDamaged", told)
+            raise AgentError(str(error)) from error
 
     def save(self, value: T) -> bool:
         """Write the value if it is another than was written last; say whether it is on disk.

@@ -36,10 +36,16 @@ def load_lasting(folder: Path) -> None:
         raise OSError(file.problem.message)
 
 
+def load_rdma(folder: Path) -> None:
+    stored = RdmaStateFile(str(folder), "boot").load()
+    if stored.error is not None:
+        raise stored.error
+
+
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "the ledger": ("ledger.log", lambda at: ChangeLedger(str(at / "ledger.log"), "boot").load()),
     "the writer of state": ("a.json", lambda at: StateWriter().read(str(at / "a.json"), 99)),
-    "minors of RDMA devices": (MINORS, lambda at: RdmaStateFile(str(at), "boot").load()),
+    "minors of RDMA devices": (MINORS, load_rdma),
     "slices of cards": (OWNED_FILE, lambda at: SmluOwnershipFile(str(at), "boot").read()),
     "the kubelet's checkpoint": (
         "kubelet_internal_checkpoint",

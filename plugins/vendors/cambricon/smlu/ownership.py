@@ -51,14 +51,11 @@ class SmluOwnershipFile:
 
     def read(self) -> tuple[OwnedSmlu, ...]:
         """Return what is ours; without a file nothing is."""
-        try:
-            data = self._writer.read(self._path, MAX_BYTES)
-            if data is None:
-                return ()
-            listed = msgspec.json.decode(data, type=tuple[OwnedSmlu, ...])
-        except (*JSON_ERRORS, OSError) as error:
-            raise OwnershipUnknown(f"{self._path}: {str(error)[:100]}") from error
-        return tuple(item for item in listed if self.boot and item.boot == self.boot)
+        stored = self._writer.load(self._path, MAX_BYTES, _decode, sets_aside=False)
+        if stored.error is not None:
+            reason = str(stored.error)[:100]
+            raise OwnershipUnknown(f"{self._path}: {reason}") from stored.error
+        return tuple(item for item in stored.value or () if self.boot and item.boot == self.boot)
 
     def record_intent(self, coming: OwnedSmlu) -> None:
         """Write down what is about to be made; one at a time of a card."""
@@ -81,6 +78,13 @@ class SmluOwnershipFile:
             raise OwnershipUnknown(f"{self._path}: more than {MAX_OWNED} instances")
         if not self._file.save(msgspec.json.encode(owned)):
             raise OwnershipUnknown(self._file.error or f"{self._path}: {NO_ANSWER}")
+
+
+def _decode(data: bytes) -> tuple[OwnedSmlu, ...]:
+    try:
+        return msgspec.json.decode(data, type=tuple[OwnedSmlu, ...])
+    except JSON_ERRORS as error:
+        raise AgentError(str(error)) from error
 
 
 def _same(one: OwnedSmlu, other: OwnedSmlu) -> bool:

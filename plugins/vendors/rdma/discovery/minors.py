@@ -17,7 +17,7 @@ import msgspec
 from agent.errors import ParseError
 from agent.snapshot.inventory import Problem
 from agent.snapshot.pci import parse_address
-from agent.state_writer import NO_ANSWER, StateWriter
+from agent.state_writer import NO_ANSWER, StateStatus, StateWriter, StoredState
 from plugins.vendors.rdma.sysfs.functions import RdmaPciFunction
 from plugins.vendors.rdma.sysfs.values import is_name
 
@@ -174,21 +174,11 @@ class RdmaStateFile:
         self._boot_id = boot_id
         self._written: bytes | None = None
 
-    def load(self) -> RdmaState:
-        """Return what is stored, nothing if there is no file. `ParseError`: it was put aside.
-
-        Other failures are an `OSError`.
-        """
-        try:
-            data = self._writer.read(self._path, MAX_FILE)
-            if data is None:
-                return RdmaState()
-            if len(data) > MAX_FILE:
-                raise ParseError("state file: too large", self._path)
-            return decode_state(data, self._boot_id)
-        except ParseError:
-            self._writer.set_aside(self._path)
-            raise
+    def load(self) -> StoredState[RdmaState]:
+        """Return the stored state, or why there is none."""
+        return self._writer.load(
+            self._path, MAX_FILE, lambda data: decode_state(data, self._boot_id)
+        )
 
     def save(self, state: RdmaState) -> None:
         """Write the state if it differs from the last one; `OSError` if it is not on the disk."""
@@ -214,13 +204,14 @@ class RdmaStateStore:
         self._file = RdmaStateFile(directory, boot_id) if directory else None
         if self._file is None:
             return
-        try:
-            self.state = self._file.load()
-        except ParseError as error:
-            message = f"put aside as .bad, numbers are assigned anew: {error}"
-            self.problem = Problem(reason="StateFileDamaged", message=message)
-        except OSError as error:
+        stored = self._file.load()
+        self.state = stored.value or RdmaState()
+        if stored.status is StateStatus.UNREADABLE or stored.rename_error is not None:
+            error = stored.rename_error or stored.error
             self.problem = Problem(reason="StateFileUnreadable", message=str(error))
+        elif stored.status is StateStatus.DAMAGED:
+            message = f"put aside as .bad, numbers are assigned anew: {stored.reason}"
+            self.problem = Problem(reason="StateFileDamaged", message=message)
 
     def record_of(self, address: str) -> RdmaDeviceRecord | None:
         """Return what this boot has shown at an address."""
