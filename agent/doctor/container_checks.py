@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from agent.allocation.check import POD_NOT_LISTED
 from agent.doctor.check import CheckInputs, CheckResult, CheckStatus
-from agent.snapshot.allocation import RefusalReason
+from agent.snapshot.allocation import RefusalReason, VerificationCause
 
 MAX_LIST_CHARACTERS = 300  # characters of a list of devices
 HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
@@ -240,8 +240,6 @@ def _pod_check_id(row: Mapping[str, object]) -> str:
     return f"grant:{row.get('namespace')}/{row.get('name')}"
 
 
-_RULES_LOST = "the device cgroup denies"
-_SYSTEMD_RELOADED = "systemd was reloaded"
 _LINKS_REMEDY = (
     "nvidia-ctk system create-dev-char-symlinks --create-all, or a udev rule, makes the links"
 )
@@ -265,18 +263,19 @@ def check_containers(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def _container_results(row: Mapping[object, object]) -> Iterator[CheckResult]:
-    verdict, details = row.get("verdict"), row.get("details")
+    verdict, details, causes = row.get("verdict"), row.get("details"), row.get("causes")
+    known_causes = causes if isinstance(causes, list) else ()
     words = "; ".join(map(str, details)) if isinstance(details, list) else ""
     if verdict == "excess":
         why = "the container can use a device of another pod, or one that nobody accounts to it"
         do = "see what names the device: the pod's spec, its runtime or a CDI file; delete the pod"
-    elif verdict == "missing" and _RULES_LOST in words:
+    elif verdict == "missing" and VerificationCause.DEVICE_DENIED.value in known_causes:
         why = "systemd or somebody else wrote the container's device rules anew"
         do = f"{_LINKS_REMEDY}, so that systemd keeps the rules; then delete the pod"
     elif verdict == "missing":
         why = "it was created while the agent was away, or something else changed it"
         do = f"delete the pod: {_CREATION_ONLY}"
-    elif verdict == "unknown" and _SYSTEMD_RELOADED in words:
+    elif verdict == "unknown" and VerificationCause.SYSTEMD_RELOADED.value in known_causes:
         why = "cgroup 2 does not show device rules, and systemd keeps those of linked devices only"
         do = f"{_LINKS_REMEDY}; delete the pod if it has lost its device"
     else:

@@ -235,6 +235,13 @@ class VerificationStatus(enum.Enum):
         return self in (VerificationStatus.MISSING, VerificationStatus.EXCESS)
 
 
+class VerificationCause(enum.Enum):
+    """A cause that has a remedy of its own."""
+
+    DEVICE_DENIED = "DeviceDenied"  # by the device cgroup: its rules were replaced
+    SYSTEMD_RELOADED = "SystemdReloaded"  # and may have removed the rule of a device
+
+
 class ContainerVerification(msgspec.Struct, frozen=True, kw_only=True):
     """One container's verdict; `details` name each thing, for people."""
 
@@ -245,6 +252,7 @@ class ContainerVerification(msgspec.Struct, frozen=True, kw_only=True):
     pod: str = ""
     verdict: VerificationStatus = VerificationStatus.UNKNOWN
     details: tuple[str, ...] = ()
+    causes: tuple[VerificationCause, ...] = ()
     way: str = ""  # by which the container got it: nri, kubelet; empty: by none of ours
     looked_s: float = 0.0  # wall clock
 

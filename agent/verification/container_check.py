@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from agent.snapshot.allocation import VerificationStatus
+from agent.snapshot.allocation import VerificationCause, VerificationStatus
 from agent.snapshot.device import DeviceNode
 from agent.snapshot.edits import ContainerEdits, DeviceNodeEdit, MountEdit, RlimitEdit
 from agent.verification.observation import (
@@ -42,6 +42,7 @@ class DeviceNodes(msgspec.Struct, frozen=True, kw_only=True):
 class _CheckFinding(msgspec.Struct, frozen=True):
     verdict: VerificationStatus  # of this one item; VERIFIED items are not reported
     text: str = ""
+    cause: VerificationCause | None = None
 
 
 class _Presence(enum.Enum):
@@ -58,6 +59,7 @@ class VerificationResult(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: VerificationStatus
     details: tuple[str, ...] = ()
+    causes: tuple[VerificationCause, ...] = ()
 
 
 def check_container(
@@ -96,15 +98,18 @@ def check_container(
         details += texts
         if texts and verdict is VerificationStatus.VERIFIED:
             verdict = kind
-    return VerificationResult(verdict=verdict, details=tuple(details[:MAX_DETAILS]))
+    causes = dict.fromkeys(finding.cause for finding in findings if finding.cause is not None)
+    return VerificationResult(
+        verdict=verdict, details=tuple(details[:MAX_DETAILS]), causes=tuple(causes)
+    )
 
 
-def _missing_finding(text: str) -> _CheckFinding:
-    return _CheckFinding(VerificationStatus.MISSING, text)
+def _missing_finding(text: str, cause: VerificationCause | None = None) -> _CheckFinding:
+    return _CheckFinding(VerificationStatus.MISSING, text, cause)
 
 
-def _unknown_finding(text: str) -> _CheckFinding:
-    return _CheckFinding(VerificationStatus.UNKNOWN, text)
+def _unknown_finding(text: str, cause: VerificationCause | None = None) -> _CheckFinding:
+    return _CheckFinding(VerificationStatus.UNKNOWN, text, cause)
 
 
 def _check_devices(
@@ -169,11 +174,15 @@ def _check_access(
     if rules is None:
         yield _unknown_finding(f"nobody could read whether {name} may be opened")
     elif denied := set(permissions) - allowed_access(rules, *numbers):
-        yield _missing_finding(f"{name}: the device cgroup denies {''.join(sorted(denied))}")
+        yield _missing_finding(
+            f"{name}: the device cgroup denies {''.join(sorted(denied))}",
+            VerificationCause.DEVICE_DENIED,
+        )
     elif observation.rules is None and numbers in observation.denied_after_reload:
         link = f"/dev/char/{numbers[0]}:{numbers[1]}"
         yield _unknown_finding(
-            f"{name}: systemd was reloaded since, without {link} it denies the device"
+            f"{name}: systemd was reloaded since, without {link} it denies the device",
+            VerificationCause.SYSTEMD_RELOADED,
         )
 
 

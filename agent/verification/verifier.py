@@ -151,6 +151,7 @@ class Verifier:
             pod=target.pod.name,
             verdict=result.verdict,
             details=result.details,
+            causes=result.causes,
             way=target.injection_path,
             looked_s=self._clock.wall(),
         )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.snapshot.allocation import VerificationStatus
+from agent.snapshot.allocation import VerificationCause, VerificationStatus
 from agent.snapshot.device import DeviceNode
 from agent.snapshot.edits import ContainerEdits, DeviceNodeEdit
 from agent.verification.container_check import MAX_DETAILS, DeviceNodes, check_container
@@ -299,6 +299,9 @@ def test_rules_of_the_record_are_not_believed_after_systemd_dropped_them() -> No
         VerificationStatus.UNKNOWN,
         (f"/dev/nvidia0: {told}",),
     )
+    assert found.causes == (VerificationCause.SYSTEMD_RELOADED,)
+    denied = check_container(EDITS, OWN, CARDS, replace(SEEN, rules=()))
+    assert denied.causes == (VerificationCause.DEVICE_DENIED,)
     other = replace(by_record, denied_after_reload=frozenset((OTHER,)))
     assert check_container(EDITS, OWN, CARDS, other).verdict is VerificationStatus.VERIFIED
     # the kernel's own rules are what counts
