@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Executor, ThreadPoolExecutor
 
-from agent.app.context import AppContext
+from agent.app.composition import AgentInputs, build_device_joiner
 from agent.app.events import EventRecorder
 from agent.app.host_reader import HostReader
 from agent.app.pipeline import DevicePipeline, HealthUpdater, device_runners
@@ -21,27 +21,27 @@ from agent.workers.manager import VendorManager
 
 
 def build_pipeline(
-    context: AppContext,
+    inputs: AgentInputs,
     sink: PublishSink,
     vendors: VendorManager | None = None,
     messages: MessageQueue | None = None,
     executor: Executor | None = None,
 ) -> DevicePipeline:
-    """Return the pipeline of a context, whose health does not outlive it."""
+    """Return a pipeline whose health is not saved."""
     messages = messages or MessageQueue()
-    vendors = vendors or VendorManager((), context.settings, context.clock, messages)
+    vendors = vendors or VendorManager((), inputs.settings, inputs.clock, messages)
     health = HealthUpdater(
-        context.settings.health, context.store, context.clock, vendors, HealthFile("", "")
+        inputs.settings.health, inputs.store, inputs.clock, vendors, HealthFile("", "")
     )
     return DevicePipeline(
         health,
         messages,
         executor or ThreadPoolExecutor(1),
-        context.store,
-        context.clock,
-        context.device_joiner(PublishedMinorStore()),
-        device_runners(context.settings, context.store, context.clock, sink),
-        EventRecorder(context.store, context.clock, sink.event_output(), messages),
+        inputs.store,
+        inputs.clock,
+        build_device_joiner(inputs, PublishedMinorStore()),
+        device_runners(inputs.settings, inputs.store, inputs.clock, sink),
+        EventRecorder(inputs.store, inputs.clock, sink.event_output(), messages),
     )
 
 

@@ -1,14 +1,9 @@
-"""What the host has for containers.
-
-Which allocations hold, whether containers have them, and CDI files; on the collector thread.
-
-Our CDI files kept as the devices are, on the collector thread.
-"""
+"""Loops of the collector thread about allocations, verification and CDI files."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from agent.allocation.cdi_files import AGENT_CDI_KINDS, build_cdi_files, kinds_in_use
 from agent.allocation.cdi_folder import CdiFolder
@@ -16,62 +11,49 @@ from agent.allocation.check import check_allocations
 from agent.allocation.host_devices import HostDeviceReader
 from agent.allocation.index import AllocationIndex
 from agent.allocation.nvidia_driver_files import NvidiaDriverFiles, find_driver_files
-from agent.app.context import AppContext
 from agent.app.threads import ScheduledLoop
 from agent.clock import Clock
 from agent.config.containers import DevicePluginSettings
-from agent.containers.devices import DevicesHook
+from agent.config.settings import Settings
 from agent.deviceplugin.allocations import CheckpointStamp, read_device_checkpoint
 from agent.deviceplugin.kubelet_folder import plugin_folder
 from agent.deviceplugin.resource_builder import parse_time_slicing
 from agent.errors import BadConfig, HostFileError, ParseError, PublishError
 from agent.loop import Loop
 from agent.snapshot.device_plugin import KubeletAllocation
+from agent.snapshot.host_files import HostFiles
 from agent.snapshot.node import NodeSnapshot, SnapshotMemo, SnapshotStore, are_same_objects
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.vendor import slicing_vendors
-from agent.verification.schedule import IsExempt, exempt_none
+from agent.snapshot.vendor import DeviceVendor
 from agent.verification.verifier import Verifier
-from agent.workers.load import vendor_settings
 
-HOST_DEVICES_INTERVAL_S = 2.0  # a node or a CDI file that comes later is known that soon
+log = logging.getLogger(__name__)
+
+HOST_DEVICES_INTERVAL_S = 2.0  # the longest delay for a new device node or CDI file
 
 ALLOCATIONS_INTERVAL_S = 0.5
 
 VERIFICATION_INTERVAL_S = 1.0
 
-
-def host_device_reader(parts: AppContext) -> HostDeviceReader:
-    """Return the reader of this host for the vendors that are wanted."""
-    own = vendor_settings(parts.settings, parts.vendors)
-    return HostDeviceReader(parts.host_files(), parts.vendors, own, parts.clock, parts.kubelet_root)
+CDI_FILES_INTERVAL_S = 2.0
 
 
 class AllocationMonitor:
     """Fills the snapshot's parts about containers; each run is cheap while nothing changes."""
 
     def __init__(
-        self, parts: AppContext, hook: DevicesHook, *, proves: bool, exempt: IsExempt = exempt_none
+        self,
+        store: SnapshotStore,
+        clock: Clock,
+        reader: HostDeviceReader,
+        index: AllocationIndex,
+        verifier: Verifier | None,
     ) -> None:
-        """`proves`: also look into running containers, which only a live host has.
-
-        Pods without a grant that are `exempt` are not looked into.
-        """
-        self._store: SnapshotStore = parts.store
-        self._clock: Clock = parts.clock
-        self._host_device_reader = host_device_reader(parts)
-        self._verifier = (
-            Verifier(
-                parts.host_files(),
-                hook,
-                parts.clock,
-                exempt=exempt,
-                injection=parts.settings.device_plugin.injection,
-            )
-            if proves
-            else None
-        )
-        index = AllocationIndex(slicing_vendors(parts.vendors).values())
+        """Without `verifier`, as on a recording, running containers are not verified."""
+        self._store = store
+        self._clock = clock
+        self._host_device_reader = reader
+        self._verifier = verifier
         self._check = SnapshotMemo(_check_inputs, lambda now, _: check_allocations(now, index))
         self._first_loops = (
             ScheduledLoop(Loop("means", HOST_DEVICES_INTERVAL_S, self.read_host_devices)),
@@ -87,17 +69,17 @@ class AllocationMonitor:
             )
 
     def run_first(self) -> None:
-        """Look once before anybody asks; what fails is told as any run's failure."""
-        for timed in self._first_loops:
-            timed.loop.step(self._clock.monotonic())
+        """Read and check once before the runtime and the kubelet ask."""
+        for one in self._first_loops:
+            one.loop.step(self._clock.monotonic())
 
     def read_host_devices(self) -> None:
-        """Read what the host has."""
+        """Read device nodes, drivers and CDI files of the host."""
         view = self._host_device_reader.read(self._store.current)
         self._store.put(means=SnapshotPart(view, self._clock.monotonic()))
 
     def check_allocations(self) -> None:
-        """Check all grants, if anything they are judged by is another."""
+        """Check all allocations if an input of the check changed."""
         view = self._check(self._store.current)
         self._store.put(grants=SnapshotPart(view, self._clock.monotonic()))
 
@@ -122,25 +104,30 @@ def _check_inputs(now: NodeSnapshot) -> tuple[object, ...]:
     )
 
 
-log = logging.getLogger(__name__)
-
-CDI_FILES_INTERVAL_S = 2.0
-
-
 class CdiFileUpdater:
-    """Writes only what differs; a folder that cannot be written is told of, and tried again.
+    """Writes the CDI files that differ, and tries again after an error.
 
-    Names that pods may hold stay. The kubelet's checkpoint is read here too: at a start nobody has
-    read it yet, and pods keep what they were given by a device plug-in that was turned off since.
+    It keeps names that pods may use. It reads the kubelet's checkpoint itself: at a start nothing
+    else has read it, and pods keep devices of a device plug-in that was switched off meanwhile.
     """
 
-    def __init__(self, parts: AppContext) -> None:
-        self._context = parts
-        self._folder = CdiFolder(parts.settings.cdi.dir)
-        self._checkpoints = plugin_folder(parts.settings.kubelet.root_dir)
-        self._renamed_resources = _renamed_resources(parts.settings.device_plugin)
+    def __init__(
+        self,
+        settings: Settings,
+        store: SnapshotStore,
+        vendors: Mapping[str, DeviceVendor],
+        files: HostFiles,
+    ) -> None:
+        """`files` are those of the host as its drivers see them."""
+        self._store = store
+        self._vendors = vendors
+        self._files = files
+        self._has_nvidia_files = settings.cdi.nvidia
+        self._folder = CdiFolder(settings.cdi.dir)
+        self._checkpoints = plugin_folder(settings.kubelet.root_dir)
+        self._renamed_resources = _renamed_resources(settings.device_plugin)
         self._checkpoint: CheckpointStamp | None = None
-        self._held_devices: tuple[KubeletAllocation, ...] | None = None  # None: nobody can tell
+        self._held_devices: tuple[KubeletAllocation, ...] | None = None  # None: unknown
         self._last_inputs: tuple[object, ...] = ()
         self._error = ""
         self._left_out_message = ""
@@ -150,35 +137,35 @@ class CdiFileUpdater:
         yield ScheduledLoop(Loop("cdi-files", CDI_FILES_INTERVAL_S, self.update_files))
 
     def update_files(self) -> None:
-        """Have the files say what the devices are now; raise `PublishError`."""
-        now = self._context.store.current
+        """Write the CDI files of the present devices; raise `PublishError`."""
+        now = self._store.current
         held = self._read_held_devices()
         inputs = (now.means.value, now.devices.value, now.served.value, now.grants.value, held)
         if not self._error and are_same_objects(inputs, self._last_inputs):
             return
         if now.devices.taken_s is None or now.devices.value.awaited:
-            return  # names of devices whose vendor has not answered yet must not go
+            return  # the names of devices whose vendor has not answered yet must stay
         in_use = (
             AGENT_CDI_KINDS if held is None else kinds_in_use(now, held, self._renamed_resources)
         )
         try:
-            found = build_cdi_files(now, self._context.vendors, self._driver(now))
-            kept = self._folder.synchronize(found.files, in_use)
+            built = build_cdi_files(now, self._vendors, self._driver(now))
+            changes = self._folder.synchronize(built.files, in_use)
         except (PublishError, HostFileError) as error:
             self._error = str(error)
             raise
         self._error, self._last_inputs = "", inputs
         self._left_out_message = "; ".join(
-            f"{one.reason}: {one.message}" for _, one in found.problems
+            f"{one.reason}: {one.message}" for _, one in built.problems
         )
-        if kept.written or kept.removed:
-            fields = {"written": kept.written, "removed": kept.removed}
+        if changes.written or changes.removed:
+            fields = {"written": changes.written, "removed": changes.removed}
             log.info("cdi_files_changed", extra=fields)
 
     def _read_held_devices(self) -> tuple[KubeletAllocation, ...] | None:
-        """Return what pods hold by the kubelet's checkpoint; `None` if it cannot be read."""
+        """Return the devices of pods in the kubelet's checkpoint; `None` if it cannot be read."""
         try:
-            found = read_device_checkpoint(self._checkpoints, self._checkpoint)
+            checkpoint = read_device_checkpoint(self._checkpoints, self._checkpoint)
         except (FileNotFoundError, NotADirectoryError):
             self._checkpoint, self._held_devices = None, ()
         except (ParseError, OSError) as error:
@@ -187,16 +174,12 @@ class CdiFileUpdater:
                 log.warning("cdi_names_all_kept", extra=fields)
             self._checkpoint = self._held_devices = None
         else:
-            if found is not None:
-                self._checkpoint, self._held_devices = found
+            if checkpoint is not None:
+                self._checkpoint, self._held_devices = checkpoint
         return self._held_devices
 
     def _driver(self, now: NodeSnapshot) -> NvidiaDriverFiles | None:
-        return (
-            find_driver_files(now, self._context.host_files())
-            if self._context.settings.cdi.nvidia
-            else None
-        )
+        return find_driver_files(now, self._files) if self._has_nvidia_files else None
 
     @property
     def problem(self) -> str:
@@ -205,9 +188,9 @@ class CdiFileUpdater:
 
 
 def _renamed_resources(settings: DevicePluginSettings) -> dict[str, str]:
-    """Return names of resources that settings give, with those that they stand for."""
+    """Return the resource names of the settings, each with the name that it replaces."""
     try:
         rows = {row.target_name: row.resource for row in parse_time_slicing(settings)}
-    except BadConfig:  # who serves the kubelet refuses them
+    except BadConfig:  # the device plug-in reports it
         rows = {}
     return {**rows, settings.rdma_resource: "rdma/hca"}

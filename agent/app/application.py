@@ -10,7 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.app.context import AppContext, DeviceServices, ServeOptions
+from agent.app.composition import (
+    AgentInputs,
+    DeviceServices,
+    ServeOptions,
+    build_device_joiner,
+    build_health_file,
+    build_host_reader,
+    build_minor_store,
+)
 from agent.app.events import EventRecorder
 from agent.app.host_reader import HostReader
 from agent.app.lock import stop_signals
@@ -49,18 +57,18 @@ class Application:
     """One run of the agent. `run` returns the exit status."""
 
     def __init__(
-        self, context: AppContext, vendors: Iterable[SelectedVendor], options: ServeOptions
+        self, inputs: AgentInputs, vendors: Iterable[SelectedVendor], options: ServeOptions
     ) -> None:
         """Start nothing yet; the workers of `vendors` run already."""
-        self._context = context
+        self._inputs = inputs
         self._options = options
         self._threads = AgentThreads()
         self._tasks = BackgroundTasks()
         self._messages = MessageQueue()
         self._is_stopping = asyncio.Event()
-        self._minors = context.published_minors(stores=True, adopts=context.settings.publish.device)
+        self._minors = build_minor_store(inputs, stores=True, adopts=inputs.settings.publish.device)
         self._vendors = VendorManager(
-            vendors, context.settings, context.clock, self._messages, self._threads.collector
+            vendors, inputs.settings, inputs.clock, self._messages, self._threads.collector
         )
         self._cluster: ClusterService | None = None
         self._services: Services | None = None
@@ -124,32 +132,32 @@ class Application:
 
     async def _open_sink(self) -> PublishSink:
         """Open the sink of all publishers; waits for no answer of the API server."""
-        context, target = self._context, self._options.cluster
+        inputs, target = self._inputs, self._options.cluster
         if target is None:
-            return FolderPublishSink(self._options.out, context.store, context.clock)
+            return FolderPublishSink(self._options.out, inputs.store, inputs.clock)
         event_loop = asyncio.get_running_loop()
         create = await event_loop.run_in_executor(None, load_cluster_service)
-        self._cluster = create(context, target, self._messages, self._minors)
+        self._cluster = create(inputs, target, self._messages, self._minors)
         return await self._cluster.open()
 
     def _read_host(self) -> HostReader:
         if self._options.cluster is None and not self._minors.is_complete:
             self._minors.adopt(read_object(Path(self._options.out, DEVICE_FILE_NAME)))
-        reader = self._context.host_reader()
+        reader = build_host_reader(self._inputs)
         reader.read_host()
         return reader
 
     def _build_pipeline(self, host_reader: HostReader, sink: PublishSink) -> DeviceServices:
-        context = self._context
-        settings, store, clock = context.settings, context.store, context.clock
-        health_file = context.health_file()
+        inputs = self._inputs
+        settings, store, clock = inputs.settings, inputs.store, inputs.clock
+        health_file = build_health_file(inputs)
         pipeline = DevicePipeline(
             HealthUpdater(settings.health, store, clock, self._vendors, health_file),
             self._messages,
             self._threads.devices,
             store,
             clock,
-            context.device_joiner(self._minors),
+            build_device_joiner(inputs, self._minors),
             device_runners(settings, store, clock, sink),
             EventRecorder(store, clock, sink.event_output(), self._messages),
         )
@@ -167,7 +175,7 @@ class Application:
         from agent.app.services import Services  # noqa: PLC0415 - the HTTP server
 
         self._services = Services(
-            self._context, self._options, self._threads, devices, self._cluster
+            self._inputs, self._options, self._threads, devices, self._cluster
         )
         return self._services
 
@@ -202,7 +210,7 @@ class Application:
     def _close_threads(self) -> None:
         """Wait for all threads; write and close the files that belong to them."""
         self._threads.devices.shutdown()
-        self._context.state_writer.close()
+        self._inputs.state_writer.close()
         self._threads.collector.shutdown()
         if self._services is not None:
             self._services.close()
@@ -210,14 +218,14 @@ class Application:
 
 
 def run_application(
-    context: AppContext, vendors: Iterable[SelectedVendor], options: ServeOptions
+    inputs: AgentInputs, vendors: Iterable[SelectedVendor], options: ServeOptions
 ) -> int:
     """Run the agent on this thread, which must be the one that launched the workers."""
     if options.cluster is not None:
         disable_system_authorities(options.cluster, os.environ)
 
     async def run() -> int:
-        return await Application(context, vendors, options).run()
+        return await Application(inputs, vendors, options).run()
 
     return asyncio.run(run())
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from agent.app.cluster_facts import ClusterFactsUpdater, create_watches, is_watched
 from agent.app.cluster_sink import ClusterPublishSink
-from agent.app.context import AppContext
+from agent.app.composition import AgentInputs
 from agent.app.identity import read_machine
 from agent.devices.published_minors import PublishedMinorStore
 from agent.errors import ParseError
@@ -62,23 +62,23 @@ class ClusterService:
 
     def __init__(
         self,
-        parts: AppContext,
+        inputs: AgentInputs,
         target: ApiTarget,
         messages: MessageQueue,
         minors: PublishedMinorStore | None = None,
     ) -> None:
         """Read the minors of the Device object unless `minors` has all."""
-        self._context = parts
+        self._inputs = inputs
         self._minor_store = minors or PublishedMinorStore()
         self._messages = messages
         self._target = target
-        name = parts.store.current.node.name
-        self._machine = read_machine(parts.host_source.files)
+        name = inputs.store.current.node.name
+        self._machine = read_machine(inputs.host_source.files)
         self.facts = ClusterFactsUpdater(
             name,
             self._machine,
-            parts.store,
-            parts.clock,
+            inputs.store,
+            inputs.clock,
             partial(messages.put, ClusterFactsChanged()),
             self._run_in_thread,
         )
@@ -95,16 +95,16 @@ class ClusterService:
 
         Nothing waits for an answer: an API server that is away is one that comes back.
         """
-        parts, api = self._context, self._context.settings.api
-        self.session = session = await open_session(self._target, parts.clock, os.environ)
+        inputs, api = self._inputs, self._inputs.settings.api
+        self.session = session = await open_session(self._target, inputs.clock, os.environ)
 
-        name = parts.store.current.node.name
+        name = inputs.store.current.node.name
         pace = WriterTiming(
             resync_s=api.resync_s, takeover_s=api.takeover_s, deadline_s=api.deadline_s
         )
         site = WriterContext(
             api=session,
-            clock=parts.clock,
+            clock=inputs.clock,
             node_uid=lambda: self._uid_of("Node"),
             messages=self._messages,
             is_watched=lambda kind: is_watched(self.watches, kind),
@@ -115,9 +115,9 @@ class ClusterService:
             session,
             name,
             self.facts,
-            parts.clock,
+            inputs.clock,
             on_version=outbox.note_version,
-            topology_version=lambda: version_to_write(parts.store.current) or V1ALPHA1,
+            topology_version=lambda: version_to_write(inputs.store.current) or V1ALPHA1,
         )
         self._run_forever(self.watches[FIRST_WATCH].run, f"watch {FIRST_WATCH}")
         self.facts.on_metric_created = partial(outbox.recheck, NODE_METRICS.kind)
@@ -126,7 +126,7 @@ class ClusterService:
             self.event_sink = EventSink(
                 session,
                 name,
-                parts.clock,
+                inputs.clock,
                 uid_of=self._uid_of,
                 may_send=lambda: self.facts.write_permission().is_allowed,
                 deadline_s=api.deadline_s,
@@ -138,15 +138,15 @@ class ClusterService:
         return ClusterPublishSink(
             outbox,
             self.event_sink,
-            parts.store,
-            parts.clock,
+            inputs.store,
+            inputs.clock,
             self._machine,
             asyncio.get_running_loop(),
         )
 
     async def _adopt_minors(self, api: ApiClient, name: str) -> None:
         """Read the Device object and take its minors; no Device is published before that."""
-        deadline_s = self._context.settings.api.deadline_s
+        deadline_s = self._inputs.settings.api.deadline_s
         self._messages.put(MinorsRead(await read_device(api, name, deadline_s)))
 
     async def wait_for_node(self) -> None:
@@ -160,10 +160,10 @@ class ClusterService:
         if self.session is None:
             return
         self._start_other_watches(self.session)
-        if not self._context.settings.kubelet.enabled:
+        if not self._inputs.settings.kubelet.enabled:
             return
 
-        self.kubelet = KubeletService(self._context, self.session.credentials, self.facts)
+        self.kubelet = KubeletService(self._inputs, self.session.credentials, self.facts)
         for name, work in self.kubelet.tasks():
             self._run_forever(work, name)
 
@@ -209,7 +209,7 @@ class ClusterService:
             kubelet=self.kubelet.poller.state if self.kubelet is not None else None,
             proxy=self.kubelet.proxy_status() if self.kubelet is not None else None,
             write_permission=self.facts.write_permission(),
-            slo_stale_s=self._context.settings.api.slo_stale_s,
+            slo_stale_s=self._inputs.settings.api.slo_stale_s,
         )
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
@@ -220,7 +220,7 @@ class ClusterService:
 
     def _run_forever(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
         """Run what can be begun again: a bug in taking one thing must not blind us for ever."""
-        monotonic = self._context.clock.monotonic
+        monotonic = self._inputs.clock.monotonic
         kept = run_forever(name, work, again_s=RETRY_S, monotonic=monotonic, sleep=asyncio.sleep)
         self._spawn(kept, name)
 
@@ -232,14 +232,14 @@ class ClusterService:
 
     def _uid_of(self, kind: str) -> str:
         if kind == "Node":
-            return self._context.store.current.node.uid
+            return self._inputs.store.current.node.uid
         states = self.outbox.states() if self.outbox is not None else ()
         return next((state.uid for state in states if state.kind == kind), "")
 
     async def _update_ages(self) -> None:
         while True:
             await asyncio.sleep(AGES_INTERVAL_S)
-            now_s = self._context.clock.monotonic()
+            now_s = self._inputs.clock.monotonic()
             for part in ("node", "slo", "metric_policy"):
                 state = self.watches[part].state
                 self.facts.confirm(part, state.contact_s(now_s), state.last_error)
@@ -278,22 +278,22 @@ class KubeletService:
     """Puts together what talks to the kubelet. Belongs to the loop thread."""
 
     def __init__(
-        self, parts: AppContext, credentials: Credentials, known: ClusterFactsUpdater
+        self, inputs: AgentInputs, credentials: Credentials, known: ClusterFactsUpdater
     ) -> None:
-        self._context = parts
-        settings = parts.settings.kubelet
-        self._client = KubeletClient(settings, credentials, self._node, parts.clock)
-        files = parts.host_source.files
+        self._inputs = inputs
+        settings = inputs.settings.kubelet
+        self._client = KubeletClient(settings, credentials, self._node, inputs.clock)
+        files = inputs.host_source.files
         facts = KubeletFactsSource(
             self._client,
-            parts.clock,
-            lambda: parts.store.current.cpus.value,
+            inputs.clock,
+            lambda: inputs.store.current.cpus.value,
             files,
             settings.root_dir,
         )
         self.poller = KubeletPoller(
             self._client,
-            parts.clock,
+            inputs.clock,
             settings,
             facts=facts,
             on_pods=known.update_kubelet_pods,
@@ -308,8 +308,8 @@ class KubeletService:
             self.proxy = PodResourcesProxy(
                 folder,
                 self._channel,
-                parts.list_pods,
-                held=lambda: parts.store.current.served.value.held,
+                inputs.list_pods,
+                held=lambda: inputs.store.current.served.value.held,
             )
 
     def tasks(self) -> Iterator[tuple[str, StartWork]]:
@@ -324,7 +324,7 @@ class KubeletService:
 
     def poll_for_unlisted_pods(self) -> None:
         """Ask the kubelet at once when a pod is here that neither source of pods lists."""
-        now = self._context.store.current
+        now = self._inputs.store.current
         listed = {pod.uid for pod in now.cluster.pods}
         sandboxes = now.runtime.value.sandboxes.values()
         unnamed = frozenset(
@@ -344,4 +344,4 @@ class KubeletService:
             await self._channel.close()
 
     def _node(self) -> NodeView | None:
-        return self._context.store.current.cluster.node.value
+        return self._inputs.store.current.cluster.node.value

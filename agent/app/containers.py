@@ -12,11 +12,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
+from agent.allocation.index import AllocationIndex
 from agent.allocation.slices import SliceManager
 from agent.app.allocation import AllocationMonitor, CdiFileUpdater
-from agent.app.context import AppContext
-from agent.app.pod_files import PodFileUpdater
+from agent.app.composition import AgentInputs, kubelet_root_reader
+from agent.app.oneshot import build_host_device_reader
+from agent.app.pod_files import PodFileUpdater, create_ledger
 from agent.app.threads import ScheduledLoop
+from agent.cgroup.layout import LayoutLocator
 from agent.containers.devices import DevicesHook
 from agent.containers.dispatch import ON, ContainerAdjuster, hook_modes
 from agent.containers.folders import make_folders
@@ -24,8 +27,10 @@ from agent.containers.hooks import node_hooks
 from agent.deviceplugin.allocator import Allocator
 from agent.deviceplugin.context import PluginContext
 from agent.deviceplugin.kubelet_folder import plugin_folder
+from agent.host.files import LiveHostFiles
 from agent.loop import run_forever
 from agent.messages import EventReported, MessageQueue
+from agent.reconcile.reconciler import Reconciler
 from agent.snapshot.container import ContainerServiceStatus, HookMetrics, PodSandbox
 from agent.snapshot.device_plugin import DevicePluginView
 from agent.snapshot.edits import ContainerEdits
@@ -33,6 +38,8 @@ from agent.snapshot.inventory import Problem, SliceReport, SliceRequest
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.publications import AuditRecord
 from agent.snapshot.vendor import kubelet_vendors, slicing_vendors
+from agent.state_writer import StateWriter
+from agent.verification.verifier import Verifier
 from agent.workers.lifecycle import CutSlicesRequest
 from agent.workers.manager import VendorManager
 
@@ -61,8 +68,8 @@ class ContainerService:
 
     def __init__(
         self,
-        parts: AppContext,
-        fleet: VendorManager,
+        inputs: AgentInputs,
+        vendor_manager: VendorManager,
         collector: Executor,
         messages: MessageQueue,
         *,
@@ -74,29 +81,35 @@ class ContainerService:
         `wake_pods` has the kubelet's list of pods read again soon, and returns at once.
         """
         self._refresh_pods = wake_pods
-        self._context, self._vendor_manager, self._collector = parts, fleet, collector
+        self._inputs, self._vendor_manager, self._collector = inputs, vendor_manager, collector
         self._messages = messages
-        live = parts.host_source.spec is None
-        attach = parts.settings.nri.attach
+        live = inputs.is_live
+        attach = inputs.settings.nri.attach
         self._uses_runtime = live and (attach == "on" or (attach == "auto" and clustered))
-        self._uses_device_plugin = live and bool(parts.settings.device_plugin.vendors)
-        settings = parts.settings
+        self._uses_device_plugin = live and bool(inputs.settings.device_plugin.vendors)
+        settings = inputs.settings
         own_uid = os.environ.get(OWN_POD_UID, "")
-        devices = DevicesHook(parts.vendors, settings.hooks, own_uid)
+        devices = DevicesHook(inputs.vendors, settings.hooks, own_uid)
         self._devices = devices
         reads_kubelet = clustered and settings.kubelet.enabled
         self._hooks = (devices, *node_hooks(reads_kubelet=reads_kubelet, hooks=settings.hooks))
         self._modes = hook_modes(self._hooks, settings.enforce)
         proves = live and settings.proof.enabled
         self._allocation_monitor = AllocationMonitor(
-            parts, devices, proves=proves, exempt=self._is_exempt
+            inputs.store,
+            inputs.clock,
+            build_host_device_reader(inputs),
+            AllocationIndex(slicing_vendors(inputs.vendors).values()),
+            self._build_verifier() if proves else None,
         )
         writes = live and (clustered or self._uses_runtime)
-        self._pod_files = (
-            PodFileUpdater(parts, self._hooks, self._modes, messages) if writes else None
-        )
+        self._pod_files = self._build_pod_files() if writes else None
         names = (writes or self._uses_device_plugin) and settings.cdi.write
-        self._cdi_files = CdiFileUpdater(parts) if names else None
+        self._cdi_files = (
+            CdiFileUpdater(settings, inputs.store, inputs.vendors, inputs.node_files)
+            if names
+            else None
+        )
         self._adjuster: ContainerAdjuster | None = None
         self._nri: NriPlugin | None = None
         self._plugin: DevicePlugin | None = None
@@ -115,6 +128,30 @@ class ContainerService:
         if self._cdi_files is not None:
             yield from self._cdi_files.scheduled_loops()
 
+    def _build_verifier(self) -> Verifier:
+        return Verifier(
+            self._inputs.node_files,
+            self._devices,
+            self._inputs.clock,
+            exempt=self._is_exempt,
+            injection=self._inputs.settings.device_plugin.injection,
+        )
+
+    def _build_pod_files(self) -> PodFileUpdater:
+        inputs, writer = self._inputs, StateWriter("ledger")
+        boot_id = inputs.store.current.node.boot_id
+        reconciler = Reconciler(
+            root=LiveHostFiles(),
+            ledger=create_ledger(inputs.settings.node.state_dir, boot_id, writer),
+            hooks=self._hooks,
+            modes=self._modes,
+            clock=inputs.clock,
+        )
+        locator = LayoutLocator(inputs.host_source.files, kubelet_root_reader(inputs))
+        return PodFileUpdater(
+            inputs.store, inputs.clock, locator, reconciler, writer, self._messages
+        )
+
     async def start(self) -> None:
         """Look once, then answer the runtime and the kubelet, also if the look hangs."""
         event_loop = asyncio.get_running_loop()
@@ -129,25 +166,25 @@ class ContainerService:
             self._start_device_plugin(await asyncio.to_thread(load_device_plugin))
         if self._pod_files is not None and self._modes[DevicesHook.name] == ON:
             self._slicer = SliceManager(
-                lambda: self._context.store.current,
+                lambda: self._inputs.store.current,
                 self._request_slices,
                 self._messages,
-                self._context.clock,
-                slicers=slicing_vendors(self._context.vendors),
-                grace_s=self._context.settings.proof.grace_s,
+                self._inputs.clock,
+                slicers=slicing_vendors(self._inputs.vendors),
+                grace_s=self._inputs.settings.proof.grace_s,
             )
             self._run_forever(self._slicer.run, "slices")
 
     def _start_nri_plugin(self) -> None:
         from agent.nri.plugin import NriPlugin  # noqa: PLC0415 - protobuf
 
-        settings, keeping = self._context.settings, self._pod_files
+        settings, keeping = self._inputs.settings, self._pod_files
         assert keeping is not None  # noqa: S101 - who dials keeps files, too
         self._adjuster = ContainerAdjuster(
             self._hooks,
             self._modes,
-            self._context.store,
-            self._context.clock,
+            self._inputs.store,
+            self._inputs.clock,
             messages=self._messages,
             pod_files=keeping,
             files=self._collector,
@@ -156,28 +193,28 @@ class ContainerService:
         self._nri = NriPlugin(
             settings.nri,
             handler=self._adjuster,
-            clock=self._context.clock,
+            clock=self._inputs.clock,
             lock_path=_make_lock_folder(settings.node.run_dir),
         )
         self._run_forever(self._nri.run, "container runtime")
 
     def _start_device_plugin(self, plugin: type[DevicePlugin]) -> None:
 
-        parts = self._context
-        self._allocator = Allocator(parts.settings.device_plugin, parts.vendors)
+        inputs = self._inputs
+        self._allocator = Allocator(inputs.settings.device_plugin, inputs.vendors)
         self._plugin = plugin(
             PluginContext(
-                folder=plugin_folder(parts.settings.kubelet.root_dir),
-                current_snapshot=lambda: parts.store.current,
+                folder=plugin_folder(inputs.settings.kubelet.root_dir),
+                current_snapshot=lambda: inputs.store.current,
                 backend=self._allocator,
-                clock=parts.clock,
+                clock=inputs.clock,
                 socket_prefixes={
                     name: vendor.socket_prefixes
-                    for name, vendor in kubelet_vendors(parts.vendors).items()
+                    for name, vendor in kubelet_vendors(inputs.vendors).items()
                 },
-                state_dir=parts.settings.node.state_dir,
-                boot_id=parts.store.current.node.boot_id,
-                state_writer=parts.state_writer,
+                state_dir=inputs.settings.node.state_dir,
+                boot_id=inputs.store.current.node.boot_id,
+                state_writer=inputs.state_writer,
                 publish_view=self._update_device_plugin,
                 messages=self._messages,
                 prepare=_prepare_folders,
@@ -196,7 +233,7 @@ class ContainerService:
             self._plugin.notify_devices_changed()
 
     async def _follow_devices(self) -> None:
-        with self._context.store.subscribe("devices") as refreshes:
+        with self._inputs.store.subscribe("devices") as refreshes:
             while True:
                 await refreshes.wait()
                 self.devices_changed()
@@ -206,7 +243,7 @@ class ContainerService:
         if self._plugin is None or self._allocator is None:
             return
         self._plugin.notify_devices_changed()
-        found = frozenset(self._allocator.problems(self._context.store.current))
+        found = frozenset(self._allocator.problems(self._inputs.store.current))
         for _, problem in sorted(
             found - self._offer_problems, key=lambda one: (one[0], one[1].reason)
         ):
@@ -259,16 +296,16 @@ class ContainerService:
             self._pod_files.close()
 
     def _run_forever(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
-        monotonic = self._context.clock.monotonic
+        monotonic = self._inputs.clock.monotonic
         kept = run_forever(name, work, again_s=RETRY_S, monotonic=monotonic, sleep=asyncio.sleep)
         self._tasks.append(asyncio.create_task(kept, name=name))
 
     def _is_exempt(self, pod: PodSandbox) -> bool:
         """Return whether devices in a pod without a grant are not reported."""
-        return self._context.settings.hooks.ungranted == "off" or self._devices.is_protected(pod)
+        return self._inputs.settings.hooks.ungranted == "off" or self._devices.is_protected(pod)
 
     def _update_device_plugin(self, view: DevicePluginView) -> None:
-        self._context.store.put(served=SnapshotPart(view, self._context.clock.monotonic()))
+        self._inputs.store.put(served=SnapshotPart(view, self._inputs.clock.monotonic()))
 
     async def _request_slices(
         self, vendor: str, wishes: tuple[SliceRequest, ...], pods: tuple[str, ...] | None

@@ -1,18 +1,18 @@
-"""What is done when hardware may be another: read the host again, ask whom it concerns.
+"""Reacts to hardware that comes and goes: reads the host again and asks the vendors concerned.
 
-Hears the kernel's events, and has looked at what they are about; without them it looks often.
+It listens to the kernel's uevents; without them it polls.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Protocol
 
-from agent.app.context import AppContext
 from agent.clock import Clock
+from agent.config.settings import Settings
 from agent.devices.presence import (
     drop_returned,
     missing_parts,
@@ -21,149 +21,170 @@ from agent.host.hotplug import ALL_SCOPES, HotplugTracker
 from agent.host.uevents import RescanScope, Uevent, UeventMonitor, UeventsLost, UeventsUnavailable
 from agent.loop import Loop
 from agent.messages import EventReported, FunctionRemoved, MessageQueue
+from agent.recording.host_source import HostSource
 from agent.snapshot.node import HotplugView, SnapshotStore
+from agent.snapshot.vendor import DeviceVendor
 from agent.workers.manager import VendorManager
 from agent.workers.selection import select_vendors
 
-RESCAN_INTERVAL_S = 30.0  # what its heartbeat would expect; nothing waits that long
+RESCAN_INTERVAL_S = 30.0  # of the loops of one rescan, which nothing schedules
 
-RDMA_VENDOR = "rdma"  # the vendor whose devices the kernel itself makes
+RDMA_VENDOR = "rdma"  # its devices belong to a class of the kernel of their own
 
-PAUSED_STATES = ("restarting", "quarantined")  # a driver that comes is worth an attempt
+PAUSED_STATES = ("restarting", "quarantined")  # a new driver justifies an early attempt
 
 
-class HardwareScanner:
-    """Looks at once, where loops look in turn. Belongs to the loop thread."""
+class VendorSearch:
+    """Finds vendors whose devices appear after the start, and adds them to the vendor manager."""
 
     def __init__(
         self,
-        parts: AppContext,
-        fleet: VendorManager,
-        executor: Executor,
-        read_host: Callable[[], None],
+        vendors: Iterable[DeviceVendor],
+        host_source: HostSource,
+        settings: Settings,
+        vendor_manager: VendorManager,
     ) -> None:
-        """`read_host` runs on `executor`: it reads the host and joins the devices with it."""
-        self._context = parts
-        self._vendor_manager = fleet
-        self._executor = executor
-        self._reading = Loop("hotplug-host", RESCAN_INTERVAL_S, read_host)
-        self._finding = Loop("hotplug-vendors", RESCAN_INTERVAL_S, self._find_vendors)
-        self._loop = asyncio.get_running_loop()
+        """Call on the loop thread; `vendors` are all that may be added."""
+        self._vendors = tuple(vendors)
+        self._host_source = host_source
+        self._settings = settings
+        self._vendor_manager = vendor_manager
+        self._event_loop = asyncio.get_running_loop()
 
-    async def rescan(self, parts: frozenset[RescanScope]) -> None:
-        """Read what may be another, welcome vendors that have something now, ask the others."""
-        if RescanScope.HOST in parts:
-            began_s = self._context.clock.monotonic()
-            await self._step(self._reading)
-            self._forget_returned(began_s)
-        for client in self._vendor_manager.clients:
-            if not is_affected(client.state.vendor, parts):
-                continue
-            if client.state.state in PAUSED_STATES:
-                client.retry()
-            else:
-                client.rediscover()
-        await self._step(self._finding)
+    def run(self) -> None:
+        """Search once; for a thread that may read the host.
 
-    def _forget_returned(self, read_s: float) -> None:
-        now = self._context.store.current
-        if now.removed_devices:
-            self._context.store.put(
-                removed_devices=drop_returned(now.removed_devices, now.pci.value, read_s)
-            )
-
-    async def _step(self, work: Loop) -> None:
-        """Do it on the executor; a failure is logged, and the periodic look follows anyway."""
-        now_s = self._context.clock.monotonic()
-        await self._loop.run_in_executor(self._executor, work.step, now_s)
-
-    def vendor_search_loop(self, interval_s: float) -> Loop:
-        """Return the periodic search for vendors that had nothing here so far."""
-        return Loop("vendors", interval_s, self._find_vendors)
-
-    def _find_vendors(self) -> None:
-        """Find them on the executor; their workers are started by the loop's thread.
-
-        They end with the thread that starts them.
+        The loop thread starts the workers: the kernel ends a worker with the thread that started
+        it.
         """
-        known = {client.state.vendor for client in self._vendor_manager.clients}
-        others = [vendor for name, vendor in self._context.vendors.items() if name not in known]
-        for late in select_vendors(others, self._context.host_source, self._context.settings):
-            self._loop.call_soon_threadsafe(self._vendor_manager.add, late)
+        added = {client.state.vendor for client in self._vendor_manager.clients}
+        others = [one for one in self._vendors if one.description.name not in added]
+        for vendor in select_vendors(others, self._host_source, self._settings):
+            self._event_loop.call_soon_threadsafe(self._vendor_manager.add, vendor)
 
 
-def is_affected(vendor: str, parts: frozenset[RescanScope]) -> bool:
-    """Say whether a vendor is to be asked again because of these parts."""
-    return (RescanScope.RDMA if vendor == RDMA_VENDOR else RescanScope.ACCELERATORS) in parts
+class HardwareScanner:
+    """Reads the host and asks vendors at once, without waiting for their loops.
 
-
-log = logging.getLogger(__name__)
-
-LISTEN_RETRY_S = 30.0  # without events: a look at everything, and another attempt to hear them
-
-MAX_PAUSE_S = 3600.0  # how long nothing may be due
-
-
-class UeventSource(Protocol):
-    """Where events come from."""
-
-    def fileno(self) -> int:
-        """Return what becomes readable."""
-        ...
-
-    def read_events(self) -> list[Uevent | str]:
-        """Return what has come, without waiting."""
-        ...
-
-    def close(self) -> None:
-        """Let go."""
-        ...
-
-
-class HotplugHandler(Protocol):
-    """What can be done about events."""
-
-    async def rescan(self, parts: frozenset[RescanScope]) -> None:
-        """Read again what may be another."""
-        ...
-
-
-class HotplugListener:
-    """Lives in the loop thread; `run` ends when it is cancelled."""
+    Belongs to the loop thread.
+    """
 
     def __init__(
         self,
         store: SnapshotStore,
         clock: Clock,
-        reaction: HotplugHandler,
+        vendor_manager: VendorManager,
+        vendor_search: VendorSearch,
+        executor: Executor,
+        read_host: Callable[[], None],
+    ) -> None:
+        """`read_host` and `vendor_search` run on `executor`."""
+        self._store = store
+        self._clock = clock
+        self._vendor_manager = vendor_manager
+        self._executor = executor
+        self._host_loop = Loop("hotplug-host", RESCAN_INTERVAL_S, read_host)
+        self._search_loop = Loop("hotplug-vendors", RESCAN_INTERVAL_S, vendor_search.run)
+
+    async def rescan(self, scopes: frozenset[RescanScope]) -> None:
+        """Read the host, ask the vendors concerned, and search for new vendors."""
+        if RescanScope.HOST in scopes:
+            began_s = self._clock.monotonic()
+            await self._step(self._host_loop)
+            self._drop_returned(began_s)
+        for client in self._vendor_manager.clients:
+            if not is_affected(client.state.vendor, scopes):
+                continue
+            if client.state.state in PAUSED_STATES:
+                client.retry()
+            else:
+                client.rediscover()
+        await self._step(self._search_loop)
+
+    def _drop_returned(self, read_s: float) -> None:
+        now = self._store.current
+        if now.removed_devices:
+            removed = drop_returned(now.removed_devices, now.pci.value, read_s)
+            self._store.put(removed_devices=removed)
+
+    async def _step(self, loop: Loop) -> None:
+        """Run the loop once on the executor; it logs a failure, and a periodic loop tries again."""
+        event_loop = asyncio.get_running_loop()
+        await event_loop.run_in_executor(self._executor, loop.step, self._clock.monotonic())
+
+
+def is_affected(vendor: str, scopes: frozenset[RescanScope]) -> bool:
+    """Return whether changes in these scopes may concern the vendor's devices."""
+    return (RescanScope.RDMA if vendor == RDMA_VENDOR else RescanScope.ACCELERATORS) in scopes
+
+
+log = logging.getLogger(__name__)
+
+LISTEN_RETRY_S = 30.0  # without uevents: until the next rescan and attempt to listen
+
+MAX_PAUSE_S = 3600.0  # the longest wait for an event
+
+
+class UeventSource(Protocol):
+    """A source of uevents."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable."""
+        ...
+
+    def read_events(self) -> list[Uevent | str]:
+        """Return the events that wait, without blocking."""
+        ...
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        ...
+
+
+class HotplugHandler(Protocol):
+    """Reacts to uevents."""
+
+    async def rescan(self, scopes: frozenset[RescanScope]) -> None:
+        """Read the scopes again."""
+        ...
+
+
+class HotplugListener:
+    """Listens to uevents and requests rescans. Belongs to the loop thread."""
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        clock: Clock,
+        handler: HotplugHandler,
         executor: Executor,
         *,
         messages: MessageQueue,
-        on_pace: Callable[[bool], None],
+        on_listening_changed: Callable[[bool], None],
         open_monitor: Callable[[], UeventSource] = UeventMonitor,
     ) -> None:
-        """`on_pace` is told whether the kernel tells of changes, or everybody has to look."""
+        """`on_listening_changed` is called with whether uevents arrive; else the host is polled."""
         self._store = store
         self._clock = clock
-        self._handler = reaction
+        self._handler = handler
         self._executor = executor
         self._messages = messages
-        self._on_listening_changed = on_pace
+        self._on_listening_changed = on_listening_changed
         self._open_monitor = open_monitor
         self._tracker = HotplugTracker()
         self._wake = asyncio.Event()
         self._problem = ""
 
     async def run(self) -> None:
-        """Listen for ever; where that is not possible, look at everything every half minute."""
+        """Listen until cancelled; without uevents, rescan everything each half minute."""
         loop = asyncio.get_running_loop()
-        cause, parts = "start", frozenset((RescanScope.HOST,))  # the vendors were asked just now
+        cause, scopes = "start", frozenset((RescanScope.HOST,))  # the vendors have just answered
         while True:
             monitor: UeventSource | None = None
             try:
                 monitor = await loop.run_in_executor(self._executor, self._open_monitor)
-                # what changed before the first event could be heard
-                self._tracker.request_rescan(self._clock.monotonic(), cause, parts)
+                # something may have changed before the monitor was open
+                self._tracker.request_rescan(self._clock.monotonic(), cause, scopes)
                 self._set_problem("")
                 await self._listen(monitor)
             except UeventsUnavailable as error:
@@ -171,7 +192,7 @@ class HotplugListener:
             finally:
                 if monitor is not None:
                     monitor.close()
-            cause, parts = "lost", ALL_SCOPES
+            cause, scopes = "lost", ALL_SCOPES
             await asyncio.sleep(LISTEN_RETRY_S)
             self._tracker.request_rescan(self._clock.monotonic(), "poll")
             await self._handle_due(at_once=True)
@@ -188,11 +209,11 @@ class HotplugListener:
         self._update_snapshot()
 
     async def _listen(self, monitor: UeventSource) -> None:
-        """Take events as they come until there can be no more."""
+        """Take events until the monitor fails."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
 
-        def readable() -> None:
+        def handle_readable() -> None:
             try:
                 self._take(monitor)
             except UeventsUnavailable as error:
@@ -200,7 +221,7 @@ class HotplugListener:
                     ended.set_exception(error)
             self._wake.set()
 
-        loop.add_reader(monitor.fileno(), readable)
+        loop.add_reader(monitor.fileno(), handle_readable)
         try:
             while not ended.done():
                 await self._handle_due()
@@ -232,17 +253,17 @@ class HotplugListener:
         self._wake.clear()
 
     async def _handle_due(self, *, at_once: bool = False) -> None:
-        """Do what is due, or all that waits."""
+        """Rescan what is due, or with `at_once` everything that waits."""
         now_s = self._clock.monotonic()
         if at_once:
             now_s = max(now_s, self._tracker.next_s or now_s)
-        look, due = self._tracker.take_due(now_s, self._missing)
-        for address, lacks in due.incomplete:
-            text = f"{address}: still without {', '.join(lacks)}"
+        rescan, due = self._tracker.take_due(now_s, self._missing)
+        for address, missing in due.incomplete:
+            text = f"{address}: still without {', '.join(missing)}"
             self._messages.put(EventReported("DeviceIncomplete", text))
-        if look is not None:
+        if rescan is not None:
             self._update_snapshot()
-            await self._handler.rescan(look.parts)
+            await self._handler.rescan(rescan.parts)
 
     def _missing(self, address: str) -> tuple[str, ...]:
         return missing_parts(self._store.current, address)

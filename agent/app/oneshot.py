@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-from agent.app.context import AppContext
+from agent.allocation.host_devices import HostDeviceReader
+from agent.app.composition import (
+    AgentInputs,
+    build_device_joiner,
+    build_host_reader,
+    build_minor_store,
+    kubelet_root_reader,
+)
 from agent.app.events import EventRecorder
 from agent.app.pipeline import device_info_runner
 from agent.app.publishing import WRITE_DEADLINE_S, FolderPublishSink
@@ -26,90 +33,98 @@ from agent.workers.selection import journal_folder, session_context
 from agent.workers.tape import TapeWriter
 
 
-def build_usage_monitor(context: AppContext) -> UsageMonitor:
+def build_usage_monitor(inputs: AgentInputs) -> UsageMonitor:
     """Return the monitor of usage; it has read nothing yet."""
     return UsageMonitor(
-        context.host_source,
-        context.settings,
-        context.store,
-        context.clock,
-        context.list_pods,
-        kubelet_root=context.kubelet_root,
+        inputs.host_source,
+        inputs.settings,
+        inputs.store,
+        inputs.clock,
+        inputs.list_pods,
+        kubelet_root=kubelet_root_reader(inputs),
+    )
+
+
+def build_host_device_reader(inputs: AgentInputs) -> HostDeviceReader:
+    """Return the reader of what the host has for containers."""
+    settings = vendor_settings(inputs.settings, inputs.vendors)
+    return HostDeviceReader(
+        inputs.node_files, inputs.vendors, settings, inputs.clock, kubelet_root_reader(inputs)
     )
 
 
 def inspect_host(
-    parts: AppContext,
+    inputs: AgentInputs,
     *,
     samples: int = 1,
     usage: bool = False,
     tapes: Mapping[str, TapeWriter] = {},
     minors: PublishedMinorStore | None = None,
 ) -> NodeSnapshot:
-    """Read the host, ask every vendor once, measure usage twice if wanted; return the picture.
+    """Read the host and ask every vendor once; return the snapshot.
 
-    With `usage`, vendors are sampled twice as well, and rates span one collector interval.
+    With `usage`, measure usage and sample vendors twice: rates span one collector interval.
     """
-    settings = parts.settings
-    joiner = parts.device_joiner(minors)
-    parts.host_reader().read_host()
-    measuring = build_usage_monitor(parts) if usage else None
-    if measuring is not None:
-        measuring.cycle()
+    settings = inputs.settings
+    joiner = build_device_joiner(inputs, minors)
+    build_host_reader(inputs).read_host()
+    usage_monitor = build_usage_monitor(inputs) if usage else None
+    if usage_monitor is not None:
+        usage_monitor.cycle()
     interval_s = settings.collect.interval_s
     states = asyncio.run(
         query_vendors(
-            parts.vendors.values(),
-            parts.host_source,
-            vendor_settings(settings, parts.vendors),
-            context=session_context(settings, parts.host_source),
+            inputs.vendors.values(),
+            inputs.host_source,
+            vendor_settings(settings, inputs.vendors),
+            context=session_context(settings, inputs.host_source),
             samples=2 if usage else samples,
             timing=WorkerTiming(
-                sample_every_s=0.0 if parts.host_source.spec else interval_s,
+                sample_every_s=0.0 if inputs.host_source.spec else interval_s,
                 discover_deadline_s=settings.discovery.discover_deadline_s,
                 sample_deadline_s=settings.discovery.sample_deadline_s,
             ),
-            forced=[name for name, vendor in parts.vendors.items() if is_forced(settings, vendor)],
+            forced=[name for name, vendor in inputs.vendors.items() if is_forced(settings, vendor)],
             tapes=tapes,
-            clock=parts.clock,
+            clock=inputs.clock,
             journals=journal_folder(settings),
         )
     )
     for state in states:
-        parts.store.change(lambda snapshot, state=state: replace_vendor(snapshot, state))  # type: ignore[misc]
-    joiner.update(parts.store, parts.clock.monotonic())
-    if measuring is not None:
-        if not parts.host_source.spec and not states:
+        inputs.store.change(lambda snapshot, state=state: replace_vendor(snapshot, state))  # type: ignore[misc]
+    joiner.update(inputs.store, inputs.clock.monotonic())
+    if usage_monitor is not None:
+        if not inputs.host_source.spec and not states:
             time.sleep(interval_s)  # no vendor's second sample has taken that long
-        measuring.cycle()
-        measuring.report()
-        measuring.close()
-    return parts.store.current
+        usage_monitor.cycle()
+        usage_monitor.report()
+        usage_monitor.close()
+    return inputs.store.current
 
 
-DONE, FAILED = 0, 3
+DONE, FAILED = 0, 3  # exit statuses
 
 
-def run_once(parts: AppContext, out: str, say: TextIO) -> int:
-    """Read, ask, measure and publish once; say each file. Status 3 when one was not written."""
-    minors = parts.published_minors(stores=True, adopts=True)
+def run_once(inputs: AgentInputs, out: str, output: TextIO) -> int:
+    """Publish once and print each file; return `FAILED` if one was not written."""
+    minors = build_minor_store(inputs, stores=True, adopts=True)
     if not minors.is_complete:
         minors.adopt(read_object(Path(out, DEVICE_FILE_NAME)))
-    inspect_host(parts, usage=True, minors=minors)
-    folder = FolderPublishSink(out, parts.store, parts.clock)
+    inspect_host(inputs, usage=True, minors=minors)
+    sink = FolderPublishSink(out, inputs.store, inputs.clock)
     failed = False
-    runs = [folder.runner(publisher) for publisher in enabled_publishers(parts.settings).values()]
-    if parts.settings.publish.device_info_files:
-        runs.append(device_info_runner(parts.settings.publish, parts.store, parts.clock))
-    for run in runs:
-        run.run_once()
-        run.flush(WRITE_DEADLINE_S)
-        failed = failed or not run.status.success
-        for publication in run.publications():
+    runners = [sink.runner(publisher) for publisher in enabled_publishers(inputs.settings).values()]
+    if inputs.settings.publish.device_info_files:
+        runners.append(device_info_runner(inputs.settings.publish, inputs.store, inputs.clock))
+    for runner in runners:
+        runner.run_once()
+        runner.flush(WRITE_DEADLINE_S)
+        failed = failed or not runner.status.success
+        for publication in runner.publications():
             kind = publication.desired.kind
-            say.write(f"{kind}: {publication.problem or publication.where}\n")
-    events = EventRecorder(parts.store, parts.clock, folder.event_output())
+            output.write(f"{kind}: {publication.problem or publication.where}\n")
+    events = EventRecorder(inputs.store, inputs.clock, sink.event_output())
     events.record_changes()
     events.flush(WRITE_DEADLINE_S)
-    parts.state_writer.close()
+    inputs.state_writer.close()
     return FAILED if failed else DONE

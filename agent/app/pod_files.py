@@ -1,23 +1,22 @@
-"""Files of pods kept as the hooks say, on the collector thread; and what of it is told."""
+"""Keeps files of pods at their desired values on the collector thread, and reports problems."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
-from agent.app.context import AppContext
 from agent.app.threads import ScheduledLoop
 from agent.cgroup.layout import LayoutLocator
 from agent.cgroup.ledger import ChangeLedger, LedgerError
-from agent.containers.hooks import Hook
-from agent.host.files import LiveHostFiles
+from agent.clock import Clock
 from agent.loop import Loop
 from agent.messages import EventReported, MessageQueue
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reports import FileCondition, PodReport, PodReportNote
 from agent.snapshot.container import HookRequest, HookStage, RuntimeView
+from agent.snapshot.node import SnapshotStore
 from agent.snapshot.pod import PodRef
 from agent.snapshot.publications import AuditRecord
 from agent.state_writer import StateWriter
@@ -29,7 +28,7 @@ LEDGER_FILE = "ledger.log"
 
 
 def create_ledger(state_dir: str, boot_id: str, writer: StateWriter | None = None) -> ChangeLedger:
-    """Return the ledger of a folder, not yet read; without a folder nothing outlives the agent."""
+    """Return the ledger of a folder, not yet read; without a folder it is in memory only."""
     return ChangeLedger(
         os.path.join(state_dir, LEDGER_FILE) if state_dir else None, boot_id, writer
     )
@@ -38,53 +37,48 @@ def create_ledger(state_dir: str, boot_id: str, writer: StateWriter | None = Non
 def new_conditions(
     before: Iterable[FileCondition], now: Iterable[FileCondition]
 ) -> Iterator[FileCondition]:
-    """Yield those that came; one that took another's place is the same trouble in other words.
+    """Yield the new conditions, without those that replace one with the same reason.
 
-    Which files are contested, or which process is named, may be another at each look.
+    The same problem may name other files or another process in each cycle.
     """
     old, new = set(before), tuple(now)
-    gone = Counter(one.reason for one in old.difference(new))
+    ended = Counter(one.reason for one in old.difference(new))
     for one in new:
         if one in old:
             continue
-        if gone[one.reason]:
-            gone[one.reason] -= 1
+        if ended[one.reason]:
+            ended[one.reason] -= 1
         else:
             yield one
 
 
 class PodFileUpdater:
-    """`cycle`, `write_pod` and `close` belong to the collector thread; the others to any."""
+    """Runs the reconciler. `cycle`, `write_pod` and `close` belong to the collector thread."""
 
     def __init__(
         self,
-        parts: AppContext,
-        hooks: tuple[Hook, ...],
-        modes: Mapping[str, str],
+        store: SnapshotStore,
+        clock: Clock,
+        locator: LayoutLocator,
+        reconciler: Reconciler,
+        ledger_writer: StateWriter,
         messages: MessageQueue,
     ) -> None:
-        """Nothing is written by a hook that is off in `modes`."""
-        self._context = parts
+        """`ledger_writer` writes the ledger of `reconciler`."""
+        self._store = store
+        self._clock = clock
+        self._locator = locator
+        self._reconciler = reconciler
+        self._ledger_writer = ledger_writer
         self._messages = messages
-        self._locator = LayoutLocator(parts.host_source.files, parts.kubelet_root)
         self._conditions: tuple[FileCondition, ...] = ()
         self._is_ledger_loaded = False
         self._logged_error = ""  # the error of the last read of the ledger that was logged
-        self._writer = StateWriter("ledger")
         self.files_written = 0
         self.files_left: int | None = None
-        self._reconciler = Reconciler(
-            root=LiveHostFiles(),
-            ledger=create_ledger(
-                parts.settings.node.state_dir, parts.store.current.node.boot_id, self._writer
-            ),
-            hooks=hooks,
-            modes=modes,
-            clock=parts.clock,
-        )
 
     def scheduled_loops(self) -> Iterator[ScheduledLoop]:
-        """Return the loop; it runs also with all hooks off, to undo what they did."""
+        """Return the loop; it also runs with all hooks off, to restore what they changed."""
         yield ScheduledLoop(
             Loop("pod-files", POD_FILES_INTERVAL_S, self.cycle), POD_FILES_INTERVAL_S
         )
@@ -92,8 +86,8 @@ class PodFileUpdater:
     def cycle(self) -> None:
         """Compare and write once."""
         self._load_ledger()
-        layout = self._locator.layout(self._context.clock.monotonic())
-        report = self._reconciler.cycle(self._context.store.current, layout)
+        layout = self._locator.layout(self._clock.monotonic())
+        report = self._reconciler.cycle(self._store.current, layout)
         self.files_written += report.written
         self.files_left = report.unwritten
         for hook, error in report.failed_hooks:
@@ -106,21 +100,21 @@ class PodFileUpdater:
     def write_pod(self, request: HookRequest) -> PodReport:
         """Write a new pod's own files."""
         self._load_ledger()
-        layout = self._locator.layout(self._context.clock.monotonic())
-        report = self._reconciler.apply_pod(request, self._context.store.current, layout)
+        layout = self._locator.layout(self._clock.monotonic())
+        report = self._reconciler.apply_pod(request, self._store.current, layout)
         self.files_written += report.written
         self._report_notes(report.notes)
         return report
 
     def record_requested_values(self, request: HookRequest) -> None:
-        """Learn what was asked for a container whose answer changed it."""
+        """Record the values that a container requested before a hook adjusted them."""
         if request.container is not None:
             uid, name = request.pod.uid, request.container.name
             runs = request.stage is HookStage.UPDATE
             self._reconciler.record_request(uid, name, request.resources, runs=runs)
 
     def prioritise_missed_pods(self, before: RuntimeView, now: RuntimeView) -> None:
-        """Have pods looked at first whose containers went on without an answer."""
+        """Check those pods first whose containers were created without the hooks."""
         for key in now.missed.keys() - before.missed.keys():
             container = now.containers.get(key)
             sandbox = now.sandboxes.get(container.sandbox_id if container is not None else key)
@@ -128,17 +122,17 @@ class PodFileUpdater:
                 self._reconciler.prioritize(sandbox.uid)
 
     def problems(self) -> tuple[str, ...]:
-        """Return what stays wrong with files of pods."""
+        """Return the present problems with files of pods."""
         return tuple(f"{one.reason}: {one.message}" for one in self._conditions)
 
     def audit(self) -> tuple[AuditRecord, ...]:
-        """Return what was written of late, oldest first; from any thread."""
+        """Return the last writes, oldest first. For any thread."""
         return tuple(self._reconciler.audits.copy())
 
     def close(self) -> None:
-        """Let go of all files; what they say stays."""
+        """Close all files; their content stays."""
         self._reconciler.close()
-        self._writer.close()
+        self._ledger_writer.close()
 
     def _load_ledger(self) -> None:
         if self._is_ledger_loaded:

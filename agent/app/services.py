@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from agent.app.admin import AdminService
+from agent.app.admin import AdminActions, AdminService
+from agent.app.composition import (
+    AgentInputs,
+    DeviceServices,
+    ServeOptions,
+    metric_families,
+)
 from agent.app.containers import ContainerService
-from agent.app.context import AppContext, DeviceServices, ServeOptions
+from agent.app.hotplug import HardwareScanner, HotplugListener, VendorSearch
 from agent.app.loops import PeriodicLoops
 from agent.app.oneshot import build_usage_monitor
 from agent.app.threads import (
@@ -49,6 +55,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 COLLECTOR_DEADLINE_S = 8.0  # a scrape gives up after ten
+
+HOST_LOOPS = ("host", "vendors")  # they run less often while the kernel reports changes
+
+LISTENING_INTERVAL_FACTOR = 5.0
 
 
 class CheckedComponent(Protocol):
@@ -146,24 +156,24 @@ class Services:
 
     def __init__(
         self,
-        context: AppContext,
+        inputs: AgentInputs,
         options: ServeOptions,
         threads: AgentThreads,
         devices: DeviceServices,
         cluster: ClusterService | None,
     ) -> None:
         """Build what needs no event loop; belongs to the collector thread."""
-        self._context = context
+        self._inputs = inputs
         self._options = options
         self._threads = threads
         self._devices = devices
         self._cluster = cluster
-        self._process_metrics = ProcessMetrics(context.store.current.node.name)
-        self._renderer = _metrics_renderer(context)
-        self._usage_monitor = open_usage_monitor(context)
+        self._process_metrics = ProcessMetrics(inputs.store.current.node.name)
+        self._renderer = _metrics_renderer(inputs)
+        self._usage_monitor = open_usage_monitor(inputs)
         self._loops = PeriodicLoops(
-            context.settings,
-            context.store,
+            inputs.settings,
+            inputs.store,
             self._usage_monitor,
             devices.host_reader,
             devices.pipeline,
@@ -171,10 +181,11 @@ class Services:
             devices.messages,
         )
         self._scheduled_loops: tuple[ScheduledLoop, ...] = ()
-        self._event_loop_monitor = EventLoopMonitor(context.clock)
+        self._event_loop_monitor = EventLoopMonitor(inputs.clock)
         self._http_server = HttpServer(options.listen)
         self._containers: ContainerService | None = None
         self._admin: AdminService | None = None
+        self._scanner: HardwareScanner | None = None
 
     async def start(self) -> str:
         """Start the services for containers and the HTTP server; return the address of the page."""
@@ -183,36 +194,43 @@ class Services:
         if self._cluster is not None:
             self._cluster.start_rest()
         self._report_crash()
-        admin = self._admin = self._build_admin()
+        vendor_search = self._build_vendor_search()
+        self._scanner = self._build_scanner(vendor_search)
+        admin = self._admin = self._build_admin(self._scanner)
         containers = self._containers = self._build_containers()
         await containers.start()
+        interval_s = self._inputs.settings.discovery.host_interval_s
         self._scheduled_loops = (
             *self._loops.scheduled_loops,
             *containers.scheduled_loops(),
-            admin.vendor_search(),
+            ScheduledLoop(Loop("vendors", interval_s, vendor_search.run), interval_s),
         )
         return await self._http_server.open(self._build_view(containers, admin))
 
     async def start_loops(self, tasks: BackgroundTasks) -> None:
-        """Start all loops as `tasks`, then listen to people and to the kernel's events."""
-        context, pipeline = self._context, self._devices.pipeline
-        window_s = context.settings.publish.coalesce_ms / 1000
+        """Start all loops as `tasks`, then the admin socket and the listener to uevents."""
+        inputs, pipeline = self._inputs, self._devices.pipeline
+        window_s = inputs.settings.publish.coalesce_ms / 1000
         tasks.start(pipeline.refresh_when_changed(window_s), "devices")
         tasks.start(self._find_places(), "places")
         tasks.start(self._event_loop_monitor.run(self._process_metrics.lateness), "heartbeat")
-        for scheduled in self._scheduled_loops:
-            threads = self._threads
-            executor = threads.devices if scheduled.is_on_devices_thread else threads.collector
-            tasks.start(
-                run_periodically(scheduled.loop, executor, context.clock, scheduled.first_run_in_s),
-                scheduled.loop.name,
+        threads = self._threads
+        for one in self._scheduled_loops:
+            executor = threads.devices if one.is_on_devices_thread else threads.collector
+            work = run_periodically(one.loop, executor, inputs.clock, one.first_run_in_s)
+            tasks.start(work, one.loop.name)
+        if self._admin is not None:
+            await self._admin.start(self._options.out)
+        if inputs.is_live and inputs.settings.discovery.hotplug and self._scanner is not None:
+            listener = HotplugListener(
+                inputs.store,
+                inputs.clock,
+                self._scanner,
+                threads.collector,
+                messages=self._devices.messages,
+                on_listening_changed=self._adjust_host_intervals,
             )
-        if self._admin is None:
-            return
-        await self._admin.serve_admin(self._options.out)
-        hotplug = self._admin.hotplug_listener(one.loop for one in self._scheduled_loops)
-        if hotplug is not None:
-            tasks.start(hotplug, "hotplug")
+            tasks.start(listener.run(), "hotplug")
 
     async def stop(self) -> None:
         """Stop the HTTP server, the services for containers and the admin socket."""
@@ -236,20 +254,42 @@ class Services:
         if message is not None:
             self._devices.messages.put(EventReported("AgentEndedUnexpectedly", message))
 
-    def _build_admin(self) -> AdminService:
-        return AdminService(
-            self._context,
+    def _build_vendor_search(self) -> VendorSearch:
+        inputs = self._inputs
+        return VendorSearch(
+            inputs.vendors.values(), inputs.host_source, inputs.settings, self._devices.vendors
+        )
+
+    def _build_scanner(self, vendor_search: VendorSearch) -> HardwareScanner:
+        return HardwareScanner(
+            self._inputs.store,
+            self._inputs.clock,
             self._devices.vendors,
+            vendor_search,
             self._threads.collector,
             self._loops.read_host,
-            self._devices.messages,
-            self._devices.pipeline,
         )
+
+    def _build_admin(self, scanner: HardwareScanner) -> AdminService:
+        devices = self._devices
+        actions = AdminActions(
+            self._inputs.store, devices.vendors, scanner, devices.pipeline, devices.messages
+        )
+        return AdminService(self._inputs.settings.admin.socket, actions)
+
+    def _adjust_host_intervals(self, is_listening: bool) -> None:
+        """Read the host less often while the kernel reports changes."""
+        interval_s = self._inputs.settings.discovery.host_interval_s
+        if is_listening:
+            interval_s *= LISTENING_INTERVAL_FACTOR
+        for one in self._scheduled_loops:
+            if one.loop.name in HOST_LOOPS:
+                one.loop.interval_s = interval_s
 
     def _build_containers(self) -> ContainerService:
         """Build the service for containers; in a cluster, changed pods wake it."""
         return build_container_service(
-            self._context,
+            self._inputs,
             self._devices.vendors,
             self._threads.collector,
             self._devices.messages,
@@ -267,8 +307,8 @@ class Services:
             self._options.lock,
         )
         return ApplicationView(
-            store=self._context.store,
-            clock=self._context.clock,
+            store=self._inputs.store,
+            clock=self._inputs.clock,
             executor=self._threads.collector,
             renderer=self._renderer,
             process_metrics=self._process_metrics,
@@ -294,23 +334,23 @@ class Services:
         while True:
             await pipeline.wait_unplaced()
             if read is None or read.done():
-                now_s = self._context.clock.monotonic()
+                now_s = self._inputs.clock.monotonic()
                 read = event_loop.run_in_executor(self._threads.collector, loop.step, now_s)
             await asyncio.wait({read}, timeout=PLACE_WAIT_S)
             await asyncio.sleep(DEVICES_RETRY_S)
             pipeline.request_refresh()
 
 
-def open_usage_monitor(context: AppContext) -> UsageMonitor:
+def open_usage_monitor(inputs: AgentInputs) -> UsageMonitor:
     """Return the monitor of usage; it keeps as many files open as the hard limit allows."""
     raise_open_file_limit()
-    return build_usage_monitor(context)
+    return build_usage_monitor(inputs)
 
 
-def _metrics_renderer(context: AppContext) -> MetricsRenderer:
-    settings = context.settings.metrics
+def _metrics_renderer(inputs: AgentInputs) -> MetricsRenderer:
+    settings = inputs.settings.metrics
     renderer = MetricsRenderer(
-        context.metric_families(), pods=settings.pods, aliases=settings.aliases
+        metric_families(inputs.vendors), pods=settings.pods, aliases=settings.aliases
     )
     for refused in renderer.errors:
         log.warning("metric_family_refused", extra={"family": refused})
@@ -318,7 +358,7 @@ def _metrics_renderer(context: AppContext) -> MetricsRenderer:
 
 
 def build_container_service(
-    context: AppContext,
+    inputs: AgentInputs,
     vendors: VendorManager,
     collector: Executor,
     messages: MessageQueue,
@@ -326,7 +366,7 @@ def build_container_service(
 ) -> ContainerService:
     """Return the service for containers; in a cluster, changed pods wake it."""
     service = ContainerService(
-        context,
+        inputs,
         vendors,
         collector,
         messages,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from agent.app.context import AppContext
+from agent.app.composition import AgentInputs, metric_families
 from agent.config.settings import Settings
 from agent.doctor.check import CheckInputs, CheckResult
 from agent.doctor.inputs import fetch_page
@@ -72,28 +72,28 @@ _ORIGINAL_NOTE = "It holds the names of pods and hosts, serial numbers and addre
 class BundleSource(msgspec.Struct, frozen=True, kw_only=True):
     """What a bundle is made of."""
 
-    parts: AppContext
+    inputs: AgentInputs
     snapshot: NodeSnapshot  # of a discovery that measured usage as well
     tapes: Mapping[str, bytes]
-    inputs: CheckInputs
+    check_inputs: CheckInputs
     results: tuple[CheckResult, ...]
     settings: list[dict[str, str]]  # rows of the settings in force
 
 
 def bundle_files(source: BundleSource, *, pseudonymise: bool) -> dict[str, bytes]:
     """Return the files of the bundle by name."""
-    agent = drop_unread_keys(source.inputs.agent)
-    own = drop_unread_keys(snapshot_json(source.snapshot, source.parts.clock.monotonic()))
+    agent = drop_unread_keys(source.check_inputs.agent)
+    own = drop_unread_keys(snapshot_json(source.snapshot, source.inputs.clock.monotonic()))
     texts = {
         "checks.json": encode_json({"checks": result_rows(source.results)}),
         "snapshot.json": encode_json(own),
         "agent.json": encode_json(agent),
         "settings.json": encode_json({"settings": source.settings}),
         **dict(
-            _served_files(source.parts.settings) if agent is not None else _rendered_files(source)
+            _served_files(source.inputs.settings) if agent is not None else _rendered_files(source)
         ),
     }
-    opened = source.parts.host_source
+    opened = source.inputs.host_source
     recorded = RecordingContents(
         tree=capture_host(opened.files, pods=True),
         tapes=source.tapes,
@@ -144,18 +144,18 @@ def _decode_objects(body: bytes | None) -> tuple[_ServedObject, ...]:
 
 def _rendered_files(source: BundleSource) -> Iterator[tuple[str, bytes]]:
     """Yield what an agent would publish after this discovery."""
-    parts, snapshot = source.parts, source.snapshot
-    by_name = publishers(parts.settings)
+    inputs, snapshot = source.inputs, source.snapshot
+    by_name = publishers(inputs.settings)
     for name in OBJECTS:
-        for desired in by_name[name].render(snapshot, parts.clock.wall()):
+        for desired in by_name[name].render(snapshot, inputs.clock.wall()):
             yield f"objects/{desired.kind.lower()}.yaml", to_yaml(desired.body)
-    metrics = parts.settings.metrics
+    metrics = inputs.settings.metrics
     yield (
         "metrics.txt",
         render_metrics(
             snapshot,
-            parts.clock.monotonic(),
-            vendor_families=parts.metric_families(),
+            inputs.clock.monotonic(),
+            vendor_families=metric_families(inputs.vendors),
             pods=metrics.pods,
             aliases=metrics.aliases,
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from agent.app.context import AppContext, build_context
+from agent.app.composition import AgentInputs, create_inputs
 from agent.app.oneshot import inspect_host
 from agent.cli.options import command_settings, pod_list
 from agent.cli.parser import ExitStatus
@@ -26,12 +26,12 @@ def host_clock(opened: HostSource) -> Clock:
     return ManualClock() if opened.wall_s is None else ManualClock(wall_s=opened.wall_s)
 
 
-def command_parts(arguments: argparse.Namespace) -> AppContext:
-    """Return the parts of a command that looks once."""
+def command_inputs(arguments: argparse.Namespace) -> AgentInputs:
+    """Return the inputs of a command that looks once."""
     settings = command_settings(arguments)
     configure_logging(settings.log.level)
     opened = open_host(arguments.host)
-    return build_context(settings, opened, host_clock(opened), pod_list(arguments))
+    return create_inputs(settings, opened, host_clock(opened), pod_list(arguments))
 
 
 def report_silent_vendors(snapshot: NodeSnapshot, status: int) -> int:
@@ -47,12 +47,12 @@ TAPE_SAMPLES = 3
 
 
 def read_host_with_tapes(
-    parts: AppContext, *, usage: bool = False
+    inputs: AgentInputs, *, usage: bool = False
 ) -> tuple[NodeSnapshot, dict[str, bytes]]:
     """Look at the host once; return the snapshot and what each vendor's library answered."""
-    tapes: dict[str, bytearray] = {name: bytearray() for name in parts.vendors}
+    tapes: dict[str, bytearray] = {name: bytearray() for name in inputs.vendors}
     writers = {name: TapeWriter(name, tape.extend) for name, tape in tapes.items()}
-    snapshot = inspect_host(parts, samples=TAPE_SAMPLES, usage=usage, tapes=writers)
+    snapshot = inspect_host(inputs, samples=TAPE_SAMPLES, usage=usage, tapes=writers)
     # what sysfs alone tells is in the files; a tape would only freeze it
     answers = {
         state.vendor: bytes(tapes[state.vendor])

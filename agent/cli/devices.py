@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from agent.app.oneshot import inspect_host
-from agent.cli.context import command_parts
+from agent.cli.context import command_inputs
 from agent.cli.output import format_document, format_table
 from agent.cli.terminal import (
     DIM,
@@ -132,7 +132,7 @@ def _group_lines(view: DeviceView) -> Iterator[str]:
 
 def devices(arguments: argparse.Namespace) -> int:
     """List the devices; status 1 when one of ours is out of service, or a vendor did not answer."""
-    snapshot = inspect_host(command_parts(arguments), samples=0)
+    snapshot = inspect_host(command_inputs(arguments), samples=0)
     all_devices = snapshot.devices.value.devices
     if arguments.output != "table":
         write_document(format_document(devices_json(snapshot.devices.value), arguments.output))

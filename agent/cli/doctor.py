@@ -10,10 +10,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from agent.app.allocation import host_device_reader
-from agent.app.oneshot import inspect_host
+from agent.app.oneshot import build_host_device_reader, inspect_host
 from agent.cli.bundle import BundleSource, bundle_files, write_bundle
-from agent.cli.context import command_parts, read_host_with_tapes
+from agent.cli.context import command_inputs, read_host_with_tapes
 from agent.cli.output import format_document
 from agent.cli.parser import ExitStatus
 from agent.cli.terminal import (
@@ -68,45 +67,45 @@ def doctor(arguments: argparse.Namespace) -> int:
     """Check everything once; status 1 if a check failed, or warns with --strict."""
     if arguments.pseudonymise and not arguments.bundle:
         raise BadConfig("doctor: --pseudonymise is about what --bundle FILE writes")
-    parts = command_parts(arguments)
-    live = parts.host_source.spec is None
-    plugins = parts.vendors
-    answer = fetch_agent_snapshot(parts.settings) if live else (None, "a recorded host")
-    silent = silent_vendors(answer, parts.host_source.source)
-    parts = replace(parts, vendors={n: one for n, one in plugins.items() if n not in silent})
+    inputs = command_inputs(arguments)
+    live = inputs.is_live
+    vendors = inputs.vendors
+    answer = fetch_agent_snapshot(inputs.settings) if live else (None, "a recorded host")
+    silent = silent_vendors(answer, inputs.host_source.source)
+    inputs = replace(inputs, vendors={n: one for n, one in vendors.items() if n not in silent})
     tapes: dict[str, bytes] = {}
     if arguments.bundle:
-        snapshot, tapes = read_host_with_tapes(parts, usage=True)
+        snapshot, tapes = read_host_with_tapes(inputs, usage=True)
     else:
-        snapshot = inspect_host(parts, samples=1)
-    means = SnapshotPart(host_device_reader(parts).read(snapshot), parts.clock.monotonic())
-    snapshot = parts.store.put(means=means)
-    own = parts.host_source.files
+        snapshot = inspect_host(inputs, samples=1)
+    host_devices = build_host_device_reader(inputs).read(snapshot)
+    snapshot = inputs.store.put(means=SnapshotPart(host_devices, inputs.clock.monotonic()))
+    own = inputs.host_source.files
 
     def remedy(vendor: str, reason: str, message: str) -> str:
-        plugin = plugins.get(vendor)
+        plugin = vendors.get(vendor)
         return "" if plugin is None else find_remedy(plugin, reason, message)
 
-    facts = look_around(
-        parts.settings,
+    check_inputs = look_around(
+        inputs.settings,
         snapshot,
-        parts.host_files(),
+        inputs.node_files,
         live=live,
         own=own,
         answer=answer,
         remedy=remedy,
     )
-    results = run_checks(facts)
+    results = run_checks(check_inputs)
     if arguments.output == "table":
         sys.stdout.write(results_text(results, standard_output()))
     else:
         write_document(format_document({"checks": result_rows(results)}, arguments.output))
     if arguments.bundle:
         source = BundleSource(
-            parts=parts,
+            inputs=inputs,
             snapshot=snapshot,
             tapes=tapes,
-            inputs=facts,
+            check_inputs=check_inputs,
             results=results,
             settings=effective_rows(
                 load_settings(choose_file(arguments.config), os.environ, {}, vendor_descriptions())

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from agent.cli.context import command_parts, read_host_with_tapes
+from agent.cli.context import command_inputs, read_host_with_tapes
 from agent.recording.writer import write_recording
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write a recording of this host, or of a recorded one."""
-    parts = command_parts(arguments)
-    _, tapes = read_host_with_tapes(parts)
+    inputs = command_inputs(arguments)
+    _, tapes = read_host_with_tapes(inputs)
     report = write_recording(
         arguments.out,
-        parts.host_source,
+        inputs.host_source,
         tapes,
         pseudonymise=arguments.pseudonymise,
         pods=arguments.pods,

@@ -8,10 +8,9 @@ import sys
 
 from agent.allocation.cdi_files import build_cdi_files
 from agent.allocation.nvidia_driver_files import find_driver_files
-from agent.app.allocation import host_device_reader
-from agent.app.context import AppContext
-from agent.app.oneshot import inspect_host
-from agent.cli.context import command_parts, report_silent_vendors
+from agent.app.composition import AgentInputs, metric_families
+from agent.app.oneshot import build_host_device_reader, inspect_host
+from agent.cli.context import command_inputs, report_silent_vendors
 from agent.cli.output import format_document
 from agent.cli.terminal import write_document
 from agent.metrics.exposition import render_metrics
@@ -22,9 +21,9 @@ from agent.wire_formats.snapshot_json import encode_json, snapshot_json
 
 def snapshot(arguments: argparse.Namespace) -> int:
     """Print the whole snapshot with the age of each part."""
-    parts = command_parts(arguments)
-    now = inspect_host(parts, usage=True)
-    data = snapshot_json(now, parts.clock.monotonic())
+    inputs = command_inputs(arguments)
+    now = inspect_host(inputs, usage=True)
+    data = snapshot_json(now, inputs.clock.monotonic())
     if arguments.output == "yaml":
         write_document(format_document(data, "yaml"))
     else:
@@ -34,22 +33,22 @@ def snapshot(arguments: argparse.Namespace) -> int:
 
 def render(arguments: argparse.Namespace) -> int:
     """Print exactly what `run` would publish."""
-    parts = command_parts(arguments)
-    now = inspect_host(parts, usage=arguments.what in ("nodemetric", "metrics"))
+    inputs = command_inputs(arguments)
+    now = inspect_host(inputs, usage=arguments.what in ("nodemetric", "metrics"))
     if arguments.what == "metrics":
         page = render_metrics(
             now,
-            parts.clock.monotonic(),
-            vendor_families=parts.metric_families(),
-            pods=parts.settings.metrics.pods,
-            aliases=parts.settings.metrics.aliases,
+            inputs.clock.monotonic(),
+            vendor_families=metric_families(inputs.vendors),
+            pods=inputs.settings.metrics.pods,
+            aliases=inputs.settings.metrics.aliases,
         )
         write_document(page.decode())
         return report_silent_vendors(now, 0)
     if arguments.what == "cdi":
-        return report_silent_vendors(now, _render_cdi(parts, arguments.output))
-    publisher = publishers(parts.settings)[arguments.what]
-    rendered = publisher.render(now, parts.clock.wall())
+        return report_silent_vendors(now, _render_cdi(inputs, arguments.output))
+    publisher = publishers(inputs.settings)[arguments.what]
+    rendered = publisher.render(now, inputs.clock.wall())
     for desired in rendered:
         write_document(format_document(desired.body, arguments.output))
     if not rendered:
@@ -59,13 +58,13 @@ def render(arguments: argparse.Namespace) -> int:
     return report_silent_vendors(now, 0 if rendered else 1)
 
 
-def _render_cdi(parts: AppContext, form: str) -> int:
+def _render_cdi(inputs: AgentInputs, form: str) -> int:
     """Print the CDI files that the agent would keep, one after the other."""
-    now = parts.store.current
-    host_devices = SnapshotPart(host_device_reader(parts).read(now), parts.clock.monotonic())
-    now = parts.store.put(means=host_devices)
-    driver = find_driver_files(now, parts.host_files()) if parts.settings.cdi.nvidia else None
-    files = build_cdi_files(now, parts.vendors, driver)
+    now = inputs.store.current
+    host_devices = build_host_device_reader(inputs).read(now)
+    now = inputs.store.put(means=SnapshotPart(host_devices, inputs.clock.monotonic()))
+    driver = find_driver_files(now, inputs.node_files) if inputs.settings.cdi.nvidia else None
+    files = build_cdi_files(now, inputs.vendors, driver)
     for file in files.files:
         write_document(format_document(json.loads(file.text), form))
     for vendor, problem in files.problems:

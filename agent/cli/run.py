@@ -36,7 +36,7 @@ from agent.workers.load import any_vendor_has_devices, load_enabled_vendors
 from agent.workers.selection import launch_workers
 
 if TYPE_CHECKING:
-    from agent.app.context import AppContext
+    from agent.app.composition import AgentInputs
 
 
 STATIC_RECORDING = "A recording stands still: it has totals, but no rates."
@@ -162,7 +162,7 @@ def _once(arguments: argparse.Namespace) -> int:
     vendors = load_enabled_vendors(settings)
     opened, notice = choose_host(arguments, vendors, settings)
     print(_join_sentences(notice, unused_settings_notice(opened, loaded.origins)), flush=True)
-    context = _build_context(arguments, settings, opened, vendors)
+    context = _create_inputs(arguments, settings, opened, vendors)
     return run_once(context, arguments.out, sys.stdout)
 
 
@@ -181,25 +181,25 @@ def _serve(arguments: argparse.Namespace, stop: StartupSignals) -> int:
     print(notice, flush=True)
     workers = launch_workers(vendors.values(), opened, settings)
     from agent.app.application import run_application  # noqa: PLC0415 - the workers start first
-    from agent.app.context import ServeOptions  # noqa: PLC0415 - as above
+    from agent.app.composition import ServeOptions  # noqa: PLC0415 - as above
 
-    context = _build_context(arguments, settings, opened, vendors)
+    context = _create_inputs(arguments, settings, opened, vendors)
     options = ServeOptions(
         listen=listen, out=place.out, notice=notice, cluster=place.cluster, lock=place.lock
     )
     return run_application(context, workers, options)
 
 
-def _build_context(
+def _create_inputs(
     arguments: argparse.Namespace,
     settings: Settings,
     opened: HostSource,
     vendors: Mapping[str, DeviceVendor],
-) -> AppContext:
-    from agent.app.context import build_context  # noqa: PLC0415 - the workers start first
+) -> AgentInputs:
+    from agent.app.composition import create_inputs  # noqa: PLC0415 - the workers start first
 
     configure_logging(settings.log.level)
-    return build_context(settings, opened, SystemClock(), pod_list(arguments), vendors)
+    return create_inputs(settings, opened, SystemClock(), pod_list(arguments), vendors)
 
 
 class StartupSignals:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from agent.app.oneshot import inspect_host
-from agent.cli.context import command_parts, report_silent_vendors
+from agent.cli.context import command_inputs, report_silent_vendors
 from agent.cli.output import GAP, format_document
 from agent.cli.terminal import PLAIN_TERMINAL, Terminal, fit_lines, standard_output, write_document
 from agent.cli.topology_tree import PciBranch, build_branches, tree_text
@@ -32,7 +32,7 @@ from agent.wire_formats.kernel_text import format_cpu_list
 
 def topology(arguments: argparse.Namespace) -> int:
     """Print the topology as a tree, a matrix, JSON or SVG."""
-    snapshot = inspect_host(command_parts(arguments), samples=0)
+    snapshot = inspect_host(command_inputs(arguments), samples=0)
     _print_topology(snapshot, arguments.output)
     return report_silent_vendors(snapshot, 0)
 

@@ -14,7 +14,7 @@ import sys
 import time
 
 from agent.app.application import run_application
-from agent.app.context import ServeOptions, build_context
+from agent.app.composition import ServeOptions, create_inputs
 from agent.clock import SystemClock
 from agent.config.address import ListenAddress
 from agent.config.sources import decode_settings
@@ -62,7 +62,7 @@ def main() -> None:
         vendor_descriptions(),
     )
     opened = HostSource(files=LiveHostFiles(root), source="bench")
-    parts = build_context(settings, opened, SystemClock())
+    inputs = create_inputs(settings, opened, SystemClock())
     clustered = "KUBERNETES_SERVICE_HOST" in os.environ
     options = ServeOptions(
         listen=(ListenAddress("127.0.0.1", 0),),
@@ -78,7 +78,7 @@ def main() -> None:
     holds_ms: list[tuple[float, str]] = []
     if os.environ.get("XPU_BENCH_HOLDS"):
         measure_holds(holds_ms)
-    run_application(parts, launch_workers(parts.vendors.values(), opened, settings), options)
+    run_application(inputs, launch_workers(inputs.vendors.values(), opened, settings), options)
     if holds_ms:
         print(json.dumps(sorted(holds_ms, reverse=True)[:KEPT]), flush=True)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import asdict, replace
 
 from agent.app.application import run_application
-from agent.app.context import ServeOptions, build_context
+from agent.app.composition import ServeOptions, create_inputs
 from agent.clock import SystemClock
 from agent.config.address import ListenAddress
 from agent.config.sources import decode_settings
@@ -58,11 +58,11 @@ def main() -> None:
     )
     configure_logging(settings.log.level)
     opened = HostSource(files=LiveHostFiles(tree), source="bench")
-    parts = build_context(settings, opened, SystemClock())
-    crew = []
-    for found in select_vendors(parts.vendors.values(), opened, settings):
+    inputs = create_inputs(settings, opened, SystemClock())
+    workers = []
+    for found in select_vendors(inputs.vendors.values(), opened, settings):
         spec = TreeSpec(**asdict(found.spec), tree=tree)
-        crew.append(replace(found, spec=spec, launched=launch(spec)))
+        workers.append(replace(found, spec=spec, launched=launch(spec)))
     clustered = "KUBERNETES_SERVICE_HOST" in os.environ
     options = ServeOptions(
         listen=(ListenAddress("127.0.0.1", 0),),
@@ -70,7 +70,7 @@ def main() -> None:
         notice="bench",
         cluster=find_api_target(settings.api, os.environ) if clustered else None,
     )
-    run_application(parts, crew, options)
+    run_application(inputs, workers, options)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.app.context import AppContext, build_context
+from agent.app.composition import (
+    AgentInputs,
+    build_device_joiner,
+    build_host_reader,
+    create_inputs,
+    metric_families,
+)
 from agent.app.oneshot import build_usage_monitor
 from agent.clock import ManualClock
 from agent.config.sources import decode_settings
@@ -38,14 +44,14 @@ CRDS = {
 HARD = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
-def looked_at(files: TreeFiles) -> AppContext:
+def looked_at(files: TreeFiles) -> AgentInputs:
     """Do what a look does, with the vendors in this process: what they raise is a failure."""
     opened = HostSource(files=files, source="broken", spec="broken")
-    parts = build_context(decode_settings({"node": {"name": "n"}}), opened, ManualClock())
-    joiner, measuring = parts.device_joiner(), build_usage_monitor(parts)
-    parts.host_reader().read_host()
+    inputs = create_inputs(decode_settings({"node": {"name": "n"}}), opened, ManualClock())
+    joiner, measuring = build_device_joiner(inputs), build_usage_monitor(inputs)
+    build_host_reader(inputs).read_host()
     measuring.cycle()
-    for name, vendor in parts.vendors.items():
+    for name, vendor in inputs.vendors.items():
         if not vendor.detect(files, vendor.description.settings()):
             continue
         session = open_session(vendor, files, {"replay": True})
@@ -61,28 +67,28 @@ def looked_at(files: TreeFiles) -> AppContext:
             inventory=SnapshotPart(inventory, 1.0),
             samples=SnapshotPart(samples, 1.0),
         )
-        parts.store.change(lambda snapshot, state=state: replace_vendor(snapshot, state))  # type: ignore[misc]
-    joiner.update(parts.store, parts.clock.monotonic())
+        inputs.store.change(lambda snapshot, state=state: replace_vendor(snapshot, state))  # type: ignore[misc]
+    joiner.update(inputs.store, inputs.clock.monotonic())
     measuring.cycle()
     measuring.report()
     measuring.close()
-    return parts
+    return inputs
 
 
 @HARD
 @given(files=broken_hosts())
 def test_everything_is_rendered_of_whatever_is_left(files: TreeFiles) -> None:
-    parts = looked_at(files)
-    snapshot = parts.store.current
+    inputs = looked_at(files)
+    snapshot = inputs.store.current
     page = render_metrics(
-        snapshot, parts.clock.monotonic(), vendor_families=parts.metric_families()
+        snapshot, inputs.clock.monotonic(), vendor_families=metric_families(inputs.vendors)
     )
     assert list(text_string_to_metric_families(page.decode()))
     ET.fromstring(topology_svg(snapshot))
     assert render_page(StillView(snapshot)).endswith("</html>\n")
     assert encode_json(snapshot_json(snapshot, 1.0))
-    for publisher in publishers(parts.settings).values():
-        for desired in publisher.render(snapshot, parts.clock.wall()):
+    for publisher in publishers(inputs.settings).values():
+        for desired in publisher.render(snapshot, inputs.clock.wall()):
             assert yaml.safe_load(to_yaml(desired.body)) is not None
 
 
@@ -90,9 +96,9 @@ def test_everything_is_rendered_of_whatever_is_left(files: TreeFiles) -> None:
 @HARD
 @given(files=broken_hosts())
 def test_published_objects_stay_acceptable_to_a_cluster(files: TreeFiles) -> None:
-    parts = looked_at(files)
-    for publisher in publishers(parts.settings).values():
-        for desired in publisher.render(parts.store.current, parts.clock.wall()):
+    inputs = looked_at(files)
+    for publisher in publishers(inputs.settings).values():
+        for desired in publisher.render(inputs.store.current, inputs.clock.wall()):
             if desired.kind in CRDS:
                 schemas.check(CRDS[desired.kind], desired.body)
 
@@ -108,8 +114,8 @@ def test_equal_hosts_give_equal_bytes(files: TreeFiles) -> None:
 
 
 def test_an_empty_host_is_a_host_of_which_nothing_is_known() -> None:
-    parts = looked_at(TreeFiles.from_entries({}))
-    snapshot = parts.store.current
+    inputs = looked_at(TreeFiles.from_entries({}))
+    snapshot = inputs.store.current
     assert snapshot.devices.value.devices == ()
     assert snapshot.usage.value.node.memory_bytes is None
     assert "This host has no accelerator" in render_page(StillView(snapshot))

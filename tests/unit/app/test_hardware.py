@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from agent.app.admin import AdminActions
-from agent.app.context import AppContext, build_context
-from agent.app.hotplug import HardwareScanner, is_affected
+from agent.app.composition import AgentInputs, create_inputs
+from agent.app.hotplug import HardwareScanner, VendorSearch, is_affected
 from agent.app.publishing import FolderPublishSink
 from agent.clock import SystemClock
 from agent.errors import HostFileError, UnknownTarget
@@ -41,19 +41,19 @@ class Node:
         settings = decode({"discovery": {"fake": {"file": str(cards)}}})
         vendors = {"fake": FakeVendor()}
         opened = open_host(None)
-        self.parts: AppContext = build_context(settings, opened, SystemClock(), vendors=vendors)
+        self.inputs: AgentInputs = create_inputs(settings, opened, SystemClock(), vendors=vendors)
         self.reads = 0
         self.broken = False
         self.reported = ReportedEvents()
         crew = () if late else launch_workers(vendors.values(), opened, settings)
         messages = self.reported.messages
-        self.fleet = VendorManager(crew, settings, self.parts.clock, messages)
-        sink = FolderPublishSink(str(cards.parent / "out"), self.parts.store, self.parts.clock)
-        self.pipeline = build_pipeline(self.parts, sink, self.fleet, messages, thread)
-        self.hardware = HardwareScanner(self.parts, self.fleet, thread, self._read)
-        self.control = AdminActions(
-            self.parts, self.fleet, self.hardware.rescan, messages, self.pipeline
-        )
+        self.fleet = VendorManager(crew, settings, self.inputs.clock, messages)
+        sink = FolderPublishSink(str(cards.parent / "out"), self.inputs.store, self.inputs.clock)
+        self.pipeline = build_pipeline(self.inputs, sink, self.fleet, messages, thread)
+        store, clock = self.inputs.store, self.inputs.clock
+        search = VendorSearch(vendors.values(), opened, settings, self.fleet)
+        self.hardware = HardwareScanner(store, clock, self.fleet, search, thread, self._read)
+        self.control = AdminActions(store, self.fleet, self.hardware, self.pipeline, messages)
 
     def _read(self) -> None:
         self.reads += 1
@@ -62,13 +62,13 @@ class Node:
 
     def is_settled(self) -> bool:
         """Return whether every vendor has answered."""
-        states = self.parts.store.current.vendors
+        states = self.inputs.store.current.vendors
         answered = [state for state in states if state.state != "starting"]
         return len(answered) == len(self.fleet.clients)
 
     @property
     def vendor(self) -> VendorState:
-        return self.parts.store.current.vendors[0]
+        return self.inputs.store.current.vendors[0]
 
     def states(self) -> dict[str, HealthState]:
         inventory = self.vendor.inventory.value
@@ -159,7 +159,7 @@ def test_a_vendor_whose_hardware_came_gets_a_worker(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         assert node.fleet.clients == []
         await node.hardware.rescan(frozenset((RescanScope.HOST,)))
-        await node.until(lambda: bool(node.parts.store.current.vendors) and node.is_settled())
+        await node.until(lambda: bool(node.inputs.store.current.vendors) and node.is_settled())
         assert set(node.states()) == {CARD, OTHER}
 
     on_node(tmp_path, test, late=True)

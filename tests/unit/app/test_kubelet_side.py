@@ -8,7 +8,7 @@ import pytest
 
 from agent.app.cluster import KubeletService
 from agent.app.cluster_facts import ClusterFactsUpdater
-from agent.app.context import build_context
+from agent.app.composition import create_inputs
 from agent.app.identity import MachineIdentity
 from agent.clock import ManualClock
 from agent.config.settings import Settings
@@ -45,14 +45,14 @@ def test_the_kubelet_is_asked_at_once_about_a_sandbox_whose_pod_nobody_lists(
 ) -> None:
     async def scenario() -> int:
         clock = ManualClock()
-        parts = build_context(
+        inputs = create_inputs(
             Settings(), HostSource(files=TreeFiles.from_entries({})), clock, vendors={}
         )
-        known = ClusterFactsUpdater(NAME, MachineIdentity(), parts.store, clock, lambda: None)
-        side = KubeletService(parts, Anonymous(), known)
+        known = ClusterFactsUpdater(NAME, MachineIdentity(), inputs.store, clock, lambda: None)
+        side = KubeletService(inputs, Anonymous(), known)
         view = RuntimeView(sandboxes={one.id: one for one in boxes})
         cluster = ClusterView(is_clustered=True, pods=listed)
-        parts.store.put(runtime=SnapshotPart(view, 1.0), cluster=cluster)
+        inputs.store.put(runtime=SnapshotPart(view, 1.0), cluster=cluster)
         side.poll_for_unlisted_pods()
         side.poll_for_unlisted_pods()
         await side.close()

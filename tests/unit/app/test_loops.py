@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.app.context import build_context
+from agent.app.composition import build_host_reader, create_inputs
 from agent.app.loops import PeriodicLoops
 from agent.app.oneshot import build_usage_monitor
 from agent.app.publishing import FolderPublishSink
@@ -27,15 +27,15 @@ PODS = 300  # with two files each
 
 def built(folder: Path) -> tuple[PeriodicLoops, UsageMonitor]:
     host = CgroupHost(folder / "host")
-    parts = build_context(Settings(), HostSource(files=host.files), ManualClock(), vendors={})
-    sink = FolderPublishSink(str(folder / "out"), parts.store, parts.clock)
-    usage_monitor = build_usage_monitor(parts)
-    pipeline = build_pipeline(parts, sink)
+    inputs = create_inputs(Settings(), HostSource(files=host.files), ManualClock(), vendors={})
+    sink = FolderPublishSink(str(folder / "out"), inputs.store, inputs.clock)
+    usage_monitor = build_usage_monitor(inputs)
+    pipeline = build_pipeline(inputs, sink)
     loops = PeriodicLoops(
-        parts.settings,
-        parts.store,
+        inputs.settings,
+        inputs.store,
         usage_monitor,
-        parts.host_reader(),
+        build_host_reader(inputs),
         pipeline,
         sink,
         MessageQueue(),
@@ -60,8 +60,8 @@ def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_lo
     host = CgroupHost(tmp_path / "host")
     for number in range(PODS):
         host.group(f"/pod{number}")
-    parts = build_context(Settings(), HostSource(files=host.files), ManualClock(), vendors={})
-    usage_monitor = open_usage_monitor(parts)
+    inputs = create_inputs(Settings(), HostSource(files=host.files), ManualClock(), vendors={})
+    usage_monitor = open_usage_monitor(inputs)
     open_before = len(os.listdir("/proc/self/fd"))
     usage_monitor.cycle()
     open_after = len(os.listdir("/proc/self/fd"))

@@ -109,7 +109,7 @@ def run(
                     seen,
                     thread,
                     messages=seen.messages,
-                    on_pace=lambda heard: seen.note("heard" if heard else "deaf"),
+                    on_listening_changed=lambda heard: seen.note("heard" if heard else "deaf"),
                     open_monitor=listen,
                 ).run()
             )

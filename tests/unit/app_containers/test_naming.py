@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.app.allocation import CdiFileUpdater
-from agent.app.context import AppContext
+from agent.app.composition import AgentInputs
 from agent.clock import ManualClock
 from agent.config.cluster import KubeletSettings
 from agent.config.containers import CdiSettings, DevicePluginSettings
@@ -66,16 +66,15 @@ class Scene:
 
     def agent(self) -> CdiFileUpdater:
         """Begin, as after a start: nobody has told what is held."""
-        return CdiFileUpdater(
-            AppContext(
-                settings=self.settings,
-                host_source=HostSource(files=self.files),
-                clock=ManualClock(),
-                vendors=load_vendors(),
-                store=self.store,
-                list_pods=lambda: (),
-            )
+        inputs = AgentInputs(
+            settings=self.settings,
+            host_source=HostSource(files=self.files),
+            clock=ManualClock(),
+            vendors=load_vendors(),
+            store=self.store,
+            list_pods=lambda: (),
         )
+        return CdiFileUpdater(self.settings, self.store, inputs.vendors, inputs.node_files)
 
     def hold(self, resource: str = "rdma/hca") -> None:
         entry = {"PodUID": "u", "ContainerName": "c", "ResourceName": resource, "DeviceIDs": {}}

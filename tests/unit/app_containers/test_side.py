@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from agent.app.cluster import ClusterService
+from agent.app.composition import AgentInputs
 from agent.app.containers import ContainerService
-from agent.app.context import AppContext
 from agent.app.services import build_container_service
 from agent.clock import ManualClock
 from agent.config.containers import (
@@ -54,7 +54,7 @@ def _side(
     settings: Settings, files: HostFiles, messages: MessageQueue, collector: ThreadPoolExecutor
 ) -> tuple[ContainerService, SnapshotStore]:
     store, clock = SnapshotStore(node(("a", TEMPLATE))), ManualClock()
-    parts = AppContext(
+    inputs = AgentInputs(
         settings=settings,
         host_source=HostSource(files=files),
         clock=clock,
@@ -63,7 +63,7 @@ def _side(
         list_pods=lambda: (),
     )
     fleet = VendorManager((), settings, clock, MessageQueue())
-    return ContainerService(parts, fleet, collector, messages, clustered=True), store
+    return ContainerService(inputs, fleet, collector, messages, clustered=True), store
 
 
 def _settings(folder: Path) -> Settings:
@@ -123,7 +123,7 @@ def test_the_way_into_containers_hears_of_pods_and_wakes_their_source(tmp_path: 
     async def run() -> None:
         settings = _settings(tmp_path)
         store, clock = SnapshotStore(node(("a", TEMPLATE))), ManualClock()
-        parts = AppContext(
+        inputs = AgentInputs(
             settings=settings,
             host_source=HostSource(files=DirectoryFiles(tmp_path)),
             clock=clock,
@@ -133,10 +133,10 @@ def test_the_way_into_containers_hears_of_pods_and_wakes_their_source(tmp_path: 
         )
         fleet = VendorManager((), settings, clock, MessageQueue())
         clustered = ClusterService(
-            parts, InClusterTarget(url="https://127.0.0.1:1"), MessageQueue()
+            inputs, InClusterTarget(url="https://127.0.0.1:1"), MessageQueue()
         )
         with ThreadPoolExecutor(1) as collector:
-            side = build_container_service(parts, fleet, collector, MessageQueue(), clustered)
+            side = build_container_service(inputs, fleet, collector, MessageQueue(), clustered)
         assert clustered.facts.on_pods_changed == side.pods_changed
         assert side._refresh_pods == clustered.refresh_pods
         side.pods_changed()  # without a device plug-in, and without a kubelet: nothing to do

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.app.context import build_context
+from agent.app.composition import create_inputs
 from agent.app.oneshot import build_usage_monitor
 from agent.clock import ManualClock
 from agent.config.sources import decode_settings
@@ -62,13 +62,13 @@ def test_pods_below_the_root_that_a_setting_or_the_kubelet_names_are_measured(
     moved.mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/kubepods").rename(moved / "kubepods")
     settings = decode_settings({"kubelet": {"cgroup_root": setting}})
-    parts = build_context(settings, HostSource(files=host.files), ManualClock(), vendors={})
+    inputs = create_inputs(settings, HostSource(files=host.files), ManualClock(), vendors={})
     facts = ClusterView(kubelet=SnapshotPart(KubeletView(cgroup_root=configz)))
-    parts.store.put(cluster=facts)
-    measuring = build_usage_monitor(parts)
+    inputs.store.put(cluster=facts)
+    measuring = build_usage_monitor(inputs)
     measuring.cycle()
     measuring.close()
-    assert [pod.uid for pod in parts.store.current.pods.value] == uids
+    assert [pod.uid for pod in inputs.store.current.pods.value] == uids
 
 
 @pytest.mark.parametrize("wanted", [True, False])

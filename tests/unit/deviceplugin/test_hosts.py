@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.app.context import build_context
+from agent.app.composition import create_inputs
 from agent.app.oneshot import inspect_host
 from agent.clock import ManualClock
 from agent.config.containers import DevicePluginSettings
@@ -39,7 +39,7 @@ def test_recorded_hosts_offer_what_their_makers_plugins_would(
     host: str, expected: dict[str, object]
 ) -> None:
     opened = open_host(str(HOSTS / host))
-    snapshot = inspect_host(build_context(Settings(), opened, ManualClock(), None))
+    snapshot = inspect_host(create_inputs(Settings(), opened, ManualClock(), None))
     vendors = ("nvidia", "ascend", "cambricon")
     decide = Allocator(DevicePluginSettings(vendors=vendors), VENDORS)
     found = decide.resources(snapshot)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agent.app.context import build_context
+from agent.app.composition import build_health_file, build_minor_store, create_inputs
 from agent.clock import ManualClock
 from agent.config.settings import NodeSettings, Settings
 from agent.devices import health_file as devices_health_file
@@ -236,9 +236,9 @@ def test_without_a_folder_nothing_is_kept() -> None:
 def test_a_recorded_host_is_the_reason_for_keeping_nothing_whatever_the_settings_say() -> None:
     opened = open_host(str(EIGHT_CARDS))
     settings = Settings(node=NodeSettings(state_dir="/var/lib/xpu-agent"))
-    parts = build_context(settings, opened, ManualClock())
-    assert parts.health_file().check().message == "nothing is kept: the host is a recording"
-    assert parts.published_minors().check().message == "not stored: the host is a recording"
+    inputs = create_inputs(settings, opened, ManualClock())
+    assert build_health_file(inputs).check().message == "nothing is kept: the host is a recording"
+    assert build_minor_store(inputs).check().message == "not stored: the host is a recording"
 
 
 def test_what_was_odd_is_odd_until_looks_say_otherwise() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.app.context import build_context
+from agent.app.composition import create_inputs
 from agent.app.pipeline import device_runners
 from agent.app.publishing import FolderPublishSink
 from agent.clock import ManualClock
@@ -257,10 +257,10 @@ def test_a_folder_that_cannot_be_is_told_with_what_to_do(tmp_path: Path) -> None
 def test_the_daemon_keeps_the_file_where_a_setting_says_so(tmp_path: Path, wanted: bool) -> None:
     publish = {"device_info_files": wanted, "device_info_directory": str(tmp_path / "infos")}
     settings = decode_settings({"publish": publish})
-    parts = build_context(settings, open_host(None), ManualClock(), vendors={})
-    parts.store.change(lambda _: picture(gpu(0)))
-    folder = FolderPublishSink(str(tmp_path / "out"), parts.store, parts.clock)
-    for run in device_runners(settings, parts.store, parts.clock, folder):
+    inputs = create_inputs(settings, open_host(None), ManualClock(), vendors={})
+    inputs.store.change(lambda _: picture(gpu(0)))
+    folder = FolderPublishSink(str(tmp_path / "out"), inputs.store, inputs.clock)
+    for run in device_runners(settings, inputs.store, inputs.clock, folder):
         run.run_once()
         assert run.flush(PATIENCE_S)
     assert (tmp_path / "infos" / OWN_FILE).is_file() is wanted

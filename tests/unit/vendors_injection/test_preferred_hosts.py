@@ -18,7 +18,7 @@ from agent.allocation.device_scores import (
     score_pairs,
 )
 from agent.allocation.preferred_devices import preferred_cards
-from agent.app.context import build_context
+from agent.app.composition import create_inputs
 from agent.app.oneshot import inspect_host
 from agent.clock import ManualClock
 from agent.config.settings import Settings
@@ -36,7 +36,7 @@ WEIGHTS = {8: 10_000, 4: 100, 2: 1}
 def seen(host: str) -> tuple[PairScores, tuple[CandidateDevice, ...]]:
     """The board of a recorded host with all its devices, and its accelerators."""
     opened = open_host(str(HOSTS / host))
-    snapshot = inspect_host(build_context(Settings(), opened, ManualClock(), None))
+    snapshot = inspect_host(create_inputs(Settings(), opened, ManualClock(), None))
     view = snapshot.devices.value
     nics = {device.info.uuid for device in view.devices if device.info.kind is DeviceKind.RDMA}
     board = score_pairs(view, snapshot.pci.value)
