@@ -145,6 +145,15 @@ class UsageSettings(msgspec.Struct, frozen=True, kw_only=True):
     cycles_window_s: Annotated[
         float, SettingRule("window in which each container is counted", unit="s", low=1, high=60)
     ] = 10.0
+    resctrl: Annotated[
+        bool,
+        SettingRule(
+            "read cache occupancy and memory bandwidth of resctrl groups", maturity="alpha"
+        ),
+    ] = False
+    resctrl_interval_s: Annotated[
+        float, SettingRule("cycle of those readings", unit="s", low=1, high=3600)
+    ] = 10.0
     hami_regions: Annotated[
         str,
         SettingRule(

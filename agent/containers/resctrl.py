@@ -11,10 +11,13 @@ import msgspec
 from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest, HookStage
 from agent.snapshot.edits import ContainerEdits, ContainerNote
 from agent.snapshot.node import NodeSnapshot
-from agent.wire_formats.annotations import AnnotationError, parse_json_object
+from agent.wire_formats.annotations import (
+    RESCTRL_GROUP_PREFIX,
+    AnnotationError,
+    parse_json_object,
+)
 
 RESCTRL = "node.koordinator.sh/resctrl"
-PREFIX = "koordlet-"  # of groups of single pods, which dashboards know
 GROUP_MISSING = "ResctrlGroupMissing"
 MAX_CACHES = 1024
 MAX_CACHE_ID = 65535
@@ -43,7 +46,7 @@ NO_REQUEST = ResctrlRequest()
 
 def group_name(uid: str) -> str | None:
     """Return the name of a pod's group; `None` for a uid that no directory may be called by."""
-    return f"{PREFIX}{uid}" if _UID.fullmatch(uid) else None
+    return f"{RESCTRL_GROUP_PREFIX}{uid}" if _UID.fullmatch(uid) else None
 
 
 def parse_resctrl_request(text: str) -> ResctrlRequest:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from agent.metrics.families import CONTAINER, NODE, ExportedFamily
+from operator import attrgetter
+
+from agent.metrics.families import CONTAINER, NODE, POD, ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.usage import CgroupUsage, CollectorStatus, ContainerCycles
+from agent.snapshot.usage import CgroupUsage, CollectorStatus, ContainerCycles, ResctrlCounters
 
 COLLECTOR = (*NODE, "collector")
 
@@ -76,9 +78,35 @@ _BEST_EFFORT: tuple[_Row, ...] = (
     ),
 )
 
+RESCTRL_GROUP = (*NODE, "group", "cache_id")
+
+POD_CACHE = (*POD, "cache_id")
+
+_RESCTRL: tuple[_Row, ...] = tuple(
+    row
+    for prefix, labels, subject in (
+        ("xpu_node_resctrl", RESCTRL_GROUP, "a class's resctrl group"),
+        ("xpu_pod_resctrl", POD_CACHE, "a pod's own resctrl group"),
+    )
+    for row in (
+        (
+            *(f"{prefix}_cache_occupancy_bytes", "gauge", labels, "bytes"),
+            f"Part of a last-level cache that {subject} occupies.",
+        ),
+        (
+            *(f"{prefix}_memory_traffic_bytes_total", "counter", (*labels, "scope"), "bytes"),
+            f"Memory traffic of {subject} through a cache: all of it, and to the local node.",
+        ),
+        (
+            *(f"{prefix}_memory_bandwidth_bytes_per_second", "gauge", (*labels, "scope"), ""),
+            f"Memory bandwidth of {subject} through a cache: all of it, and to the local node.",
+        ),
+    )
+)
+
 COLLECTOR_FAMILIES: tuple[ExportedFamily, ...] = tuple(
     ExportedFamily(name=name, type=kind, labels=labels, unit=unit, help=text)
-    for name, kind, labels, unit, text in (*_STATUS, *_BEST_EFFORT, *_CYCLES)
+    for name, kind, labels, unit, text in (*_STATUS, *_BEST_EFFORT, *_CYCLES, *_RESCTRL)
 )
 
 
@@ -129,10 +157,58 @@ def collected_node_series(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
             if value is not None:
                 name = f"xpu_node_best_effort_{column}"
                 yield name, [sample_line(name, opened, value)]
+    resctrl = snapshot.usage.value.resctrl
+    if resctrl is not None:
+        classes = [
+            (f'{opened},group="{counters.group}"', counters)
+            for counters in resctrl.groups
+            if counters.group
+        ]
+        yield from _resctrl_series("xpu_node_resctrl", classes)
+
+
+def _resctrl_series(scope: str, rows: list[tuple[str, ResctrlCounters]]) -> SeriesLines:
+    rows = [(f'{opened},cache_id="{counters.cache_id}"', counters) for opened, counters in rows]
+    name = f"{scope}_cache_occupancy_bytes"
+    yield (
+        name,
+        [
+            sample_line(name, opened, counters.occupancy_bytes)
+            for opened, counters in rows
+            if counters.occupancy_bytes is not None
+        ],
+    )
+    for column, total_of, local_of in (
+        ("memory_traffic_bytes_total", attrgetter("total_bytes"), attrgetter("local_bytes")),
+        (
+            "memory_bandwidth_bytes_per_second",
+            attrgetter("total_bytes_per_s"),
+            attrgetter("local_bytes_per_s"),
+        ),
+    ):
+        name = f"{scope}_{column}"
+        yield (
+            name,
+            [
+                sample_line(name, opened, value, f'scope="{part}"')
+                for opened, counters in rows
+                for part, value_of in (("total", total_of), ("local", local_of))
+                if (value := value_of(counters)) is not None
+            ],
+        )
 
 
 def collected_pod_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) -> SeriesLines:
     """Yield the families of pods and containers that optional collectors fill."""
+    resctrl = snapshot.usage.value.resctrl
+    if resctrl is not None:
+        pods = {pod.uid: pod for pod in snapshot.pods.value}
+        of_pods = [
+            (labels.prefix(POD, (node, pod.namespace, pod.name, pod.uid)), counters)
+            for counters in resctrl.groups
+            if (pod := pods.get(counters.pod_uid)) is not None
+        ]
+        yield from _resctrl_series("xpu_pod_resctrl", of_pods)
     cycles = snapshot.usage.value.cycles
     if cycles is not None:
         rows = [

@@ -84,6 +84,26 @@ class CycleUsage(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
+class ResctrlCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kernel monitors of one resctrl group on one cache."""
+
+    group: str = ""  # LSR, LS, BE, default; empty: the group of one pod
+    pod_uid: str = ""
+    cache_id: int
+    occupancy_bytes: int | None = None
+    total_bytes: int | None = None  # memory traffic since the group was created
+    local_bytes: int | None = None  # of it, with the memory of the cache's own node
+    total_bytes_per_s: float | None = None
+    local_bytes_per_s: float | None = None
+
+
+class ResctrlUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """All groups that are monitored."""
+
+    groups: tuple[ResctrlCounters, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
 class CollectorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the last run of a collector went; `problems` are the reasons of absent values."""
 
@@ -116,6 +136,7 @@ class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     owners: Mapping[int, tuple[str, str]] = msgspec.field(default_factory=_no_owners)
     best_effort: BestEffortUsage | None = None
     cycles: CycleUsage | None = None
+    resctrl: ResctrlUsage | None = None
     collectors: tuple[CollectorStatus, ...] = ()  # of all that are on, by name
 
 

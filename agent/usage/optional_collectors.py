@@ -9,10 +9,17 @@ from msgspec.structs import replace
 from agent.clock import Clock
 from agent.config.settings import UsageSettings
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.usage import BestEffortUsage, CollectorStatus, CycleUsage, UsageSample
+from agent.snapshot.usage import (
+    BestEffortUsage,
+    CollectorStatus,
+    CycleUsage,
+    ResctrlUsage,
+    UsageSample,
+)
 from agent.usage.best_effort import BestEffortCollector
 from agent.usage.collector import CollectorInput, CollectorRunner
 from agent.usage.cycles import CycleCollector
+from agent.usage.resctrl_monitor import ResctrlCollector
 
 
 class OptionalCollectors:
@@ -31,6 +38,11 @@ class OptionalCollectors:
                 window_s=settings.cycles_window_s,
             )
             self._cycles = CollectorRunner(cycles, 0.0, clock)  # it is called in every cycle
+        self._resctrl: CollectorRunner[ResctrlUsage] | None = None
+        if settings.resctrl:
+            self._resctrl = CollectorRunner(
+                ResctrlCollector(host, clock), settings.resctrl_interval_s, clock
+            )
 
     def extend(self, sample: UsageSample, cycle: CollectorInput) -> UsageSample:
         """Run the collectors that are due; return the sample with the values of all."""
@@ -38,16 +50,17 @@ class OptionalCollectors:
             sample,
             best_effort=self._best_effort.run(cycle) if self._best_effort is not None else None,
             cycles=self._cycles.run(cycle) if self._cycles is not None else None,
+            resctrl=self._resctrl.run(cycle) if self._resctrl is not None else None,
         )
         return replace(sample, collectors=(*sample.collectors, *self._statuses()))
 
     def close(self) -> None:
         """Close all descriptors."""
-        for runner in (self._best_effort, self._cycles):
+        for runner in (self._best_effort, self._cycles, self._resctrl):
             if runner is not None:
                 runner.close()
 
     def _statuses(self) -> Iterator[CollectorStatus]:
-        for runner in (self._best_effort, self._cycles):
+        for runner in (self._best_effort, self._cycles, self._resctrl):
             if runner is not None:
                 yield runner.status

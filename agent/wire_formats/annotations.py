@@ -68,6 +68,8 @@ def parse_cpus(value: object) -> CpuSet:
 
 QOS_LABEL = "koordinator.sh/qosClass"
 
+RESCTRL_GROUP_PREFIX = "koordlet-"  # of resctrl groups of single pods, which dashboards know
+
 PRIORITY_LABEL = "koordinator.sh/priority-class"
 
 QOS_CLASSES = ("LSE", "LSR", "LS", "BE", "SYSTEM")

@@ -15,6 +15,8 @@ from agent.snapshot.usage import (
     CollectorStatus,
     ContainerCycles,
     CycleUsage,
+    ResctrlCounters,
+    ResctrlUsage,
     UsageSample,
 )
 from tests.factory import NOW_S, group, pod, snapshot
@@ -29,12 +31,33 @@ def with_usage(**changes: object) -> NodeSnapshot:
     return replace(snap, usage=SnapshotPart(usage, NOW_S))
 
 
+def resctrl_counters(**changes: str) -> ResctrlCounters:
+    return replace(
+        ResctrlCounters(
+            cache_id=3,
+            occupancy_bytes=1,
+            total_bytes=2,
+            local_bytes=3,
+            total_bytes_per_s=4.0,
+            local_bytes_per_s=5.0,
+        ),
+        **changes,
+    )
+
+
 def complete() -> NodeSnapshot:
     """A snapshot in which every collector has values, and one has a problem."""
     cycles = ContainerCycles(cycles=30, instructions=20, window_s=10.0)
     return with_usage(
         best_effort=BestEffortUsage(use=group(0), request_milli=1500, limit_milli=2500),
         cycles=CycleUsage(containers={CONTAINER: cycles}),
+        resctrl=ResctrlUsage(
+            groups=(
+                resctrl_counters(group="BE"),
+                resctrl_counters(pod_uid=POD.uid),
+                resctrl_counters(pod_uid="ended"),
+            )
+        ),
         collectors=(
             CollectorStatus(name="usage", success=True, duration_s=0.25, last_success_s=7.0),
             CollectorStatus(
@@ -118,3 +141,22 @@ def test_a_host_application_has_the_figures_of_a_group() -> None:
         in lines
     )
     assert len(lines) == 7
+
+
+def test_resctrl_groups_of_classes_and_pods_are_told_apart() -> None:
+    page = samples(complete())
+    ((labels, value),) = page["xpu_node_resctrl_cache_occupancy_bytes"]
+    assert (labels["group"], labels["cache_id"], value) == ("BE", "3", 1.0)
+    rows = page["xpu_pod_resctrl_memory_bandwidth_bytes_per_second"]
+    assert {(labels["pod_uid"], labels["scope"], value) for labels, value in rows} == {
+        (POD.uid, "total", 4.0),
+        (POD.uid, "local", 5.0),
+    }
+
+
+def test_what_resctrl_does_not_monitor_is_absent() -> None:
+    groups = (ResctrlCounters(group="BE", cache_id=0, total_bytes=0),)
+    page = samples(with_usage(resctrl=ResctrlUsage(groups=groups)))
+    assert [name for name in page if "resctrl" in name] == [
+        "xpu_node_resctrl_memory_traffic_bytes_total"
+    ]
