@@ -121,7 +121,7 @@ def test_slices_of_cards_still_have_their_pods(state: str) -> None:
 
 
 def test_chips_and_their_faults_are_known(state: str) -> None:
-    table = ChipTable(TreeFiles.from_entries({}), state, 86_400.0, lambda: 0.0)
+    table = ChipTable(TreeFiles.from_entries({}), state, 86_400.0, ManualClock(mono_s=0.0))
     assert table.problem is None
     assert msgspec.json.encode(tuple(table.stored.values())) == _data("state/ascend-devices.json")
     faults = FaultStore(state)

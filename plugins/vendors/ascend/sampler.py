@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.snapshot.inventory import DeviceSample, MetricFamily, MetricValue, ProcessSample
 from plugins.shared import metric_families
 from plugins.vendors.ascend.discovery.descriptions import MIB, ChipDescription
@@ -28,7 +28,7 @@ class AscendSampler:
     meanwhile: all chips together must answer within the deadline.
     """
 
-    def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, interval_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._period = interval_s >= PERIOD_FROM_S
         self._clock = clock
 
@@ -36,9 +36,9 @@ class AscendSampler:
         self, description: ChipDescription, chip: Chip, port: RocePortState | None
     ) -> DeviceSample:
         """Sample one chip. Never raises: the value of a failed call is left out."""
-        began_s = self._clock()
+        began_s = self._clock.monotonic()
         sample = _sample(description, chip, port, period=self._period)
-        self._period = self._period and self._clock() - began_s < LATE_S
+        self._period = self._period and self._clock.monotonic() - began_s < LATE_S
         return sample
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import AgentError, LibraryReplaced
 from agent.host.kernel import read_boot_id
 from agent.snapshot.device import Health, HealthState, VendorDevice
@@ -62,8 +62,7 @@ class AscendSession:
         host: HostFiles,
         settings: AscendSettings,
         context: SessionContext = LIVE_CONTEXT,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._host = host
         self._is_replay = context.is_replay
@@ -81,7 +80,6 @@ class AscendSession:
             table,
             self._network,
             clock,
-            wall,
             network_counts=settings.network_is_health,
         )
         ledger = VnpuOwnershipFile(context.state_dir, read_boot_id(host))
@@ -92,7 +90,9 @@ class AscendSession:
         self._pending: deque[DeviceEvent] = deque(maxlen=MAX_PENDING)
         self._late: set[str] = set()  # symbols that took too long
         self._again_s: float | None = None  # when a discovery is to be asked for
-        self._try_s = clock() + RETRY_LIBRARY_S  # when a driver that is not there is looked for
+        self._try_s = (
+            clock.monotonic() + RETRY_LIBRARY_S
+        )  # when a driver that is not there is looked for
         self._booting = 0  # looks at a list that was not complete
         self._interval_s = settings.sample_interval_s
         self._sampler = AscendSampler(self._interval_s, clock)
@@ -207,7 +207,7 @@ class AscendSession:
             found.append(Problem(reason="CardsBooting", message=told))
             self._booting += 1
             if self._booting <= BOOTING_LOOKS:
-                self._again_s = self._clock() + BOOTING_S
+                self._again_s = self._clock.monotonic() + BOOTING_S
         else:
             self._booting = 0
         if self._queue.dropped:
@@ -221,7 +221,7 @@ class AscendSession:
         In between the last values are repeated, without a verdict: nobody looked.
         """
         self._loader.check_not_replaced()
-        now_s = self._clock()
+        now_s = self._clock.monotonic()
         self._look_again(now_s)
         if now_s >= self._next_s:
             self._next_s = now_s + self._interval_s
@@ -281,14 +281,14 @@ class AscendSession:
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Wait for faults, and for what sampling noticed."""
-        until_s = self._clock() + wait_s
+        until_s = self._clock.monotonic() + wait_s
         while True:
-            left_s = 0.0 if self._pending else until_s - self._clock()
+            left_s = 0.0 if self._pending else until_s - self._clock.monotonic()
             told = [self._watch.take_event(event) for event in self._queue.take(max(0.0, left_s))]
             found = [event for event in told if event is not None]
             while self._pending:
                 found.append(self._pending.popleft())
-            if found or self._clock() >= until_s:
+            if found or self._clock.monotonic() >= until_s:
                 return tuple(found)
 
     def clear(self, key: str) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import NotSupported
 from agent.snapshot.device import Health, HealthState
 from agent.snapshot.inventory import DeviceEvent
@@ -125,7 +125,7 @@ CheckHealth = Callable[[str], Health | None]  # the verdict on a card now; None:
 class XidWatch:
     """The driver's events. `watch` is called by the thread that discovers, `wait` by its own."""
 
-    def __init__(self, look: CheckHealth, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, look: CheckHealth, clock: Clock = SYSTEM_CLOCK) -> None:
         self.counts: Counter[tuple[str, int]] = Counter()  # (device, Xid)
         self.last: dict[str, int] = {}
         self._look = look
@@ -169,17 +169,17 @@ class XidWatch:
 
     def wait(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Return events as soon as there are some, nothing after `wait_s`."""
-        until_s = self._clock() + wait_s
+        until_s = self._clock.monotonic() + wait_s
         while True:
             if told := self._looked():
                 return told
-            now_s = self._clock()
+            now_s = self._clock.monotonic()
             if now_s >= until_s or self._closed.is_set():
                 return ()
             self._listen(min((until_s, *(due_s for due_s, _, _ in self._due))) - now_s)
 
     def _looked(self) -> tuple[DeviceEvent, ...]:
-        now_s = self._clock()
+        now_s = self._clock.monotonic()
         ripe = [item for item in self._due if item[0] <= now_s]
         self._due = [item for item in self._due if item[0] > now_s]
         return tuple(self._event(key, xid) for _, key, xid in ripe)
@@ -216,7 +216,7 @@ class XidWatch:
             self.counts[key, xid] += 1
         self.last[key] = xid
         if len(self._due) < MAX_PENDING:
-            self._due.append((self._clock() + SETTLE_S, key, xid))
+            self._due.append((self._clock.monotonic() + SETTLE_S, key, xid))
 
     def close(self) -> None:
         """Wake who waits."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import AgentError, HostFileError, LibraryReplaced, ParseError
 from agent.host.kernel import read_boot_id
 from agent.snapshot.device import DeviceLink, Health, HealthState, VendorDevice
@@ -125,7 +125,7 @@ class CambriconSession:
         host: HostFiles,
         settings: CambriconSettings,
         context: SessionContext = LIVE_CONTEXT,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._host = host
         self._settings = settings

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import BadConfig
 from agent.snapshot.device import HealthState
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory
@@ -39,11 +38,11 @@ def read_scene(file: str) -> Scene:
 class FakeSession:
     """Plays a scene from the moment it is opened."""
 
-    def __init__(self, file: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, file: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._file = file
-        self._monotonic = monotonic
+        self._clock = clock
         self._scene = read_scene(file)
-        self._opened_s = monotonic()
+        self._opened_s = clock.monotonic()
         self._told_s = -1.0  # events up to here have been told
         self._closed = threading.Event()
         self._misbehaviour = Misbehaviour(self._scene.misbehave)
@@ -85,4 +84,4 @@ class FakeSession:
         self._closed.set()
 
     def _elapsed_s(self) -> float:
-        return self._monotonic() - self._opened_s
+        return self._clock.monotonic() - self._opened_s

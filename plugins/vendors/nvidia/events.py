@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import queue
 import select
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import HostFileError, NotSupported
 from agent.host.kernel_log import KernelLog, KernelLogRecord
 from agent.snapshot.device import DevicePartition
@@ -66,9 +66,7 @@ _NAMES: dict[int, str] = {
 class NvidiaEventWatch:
     """The events of one session. One thread calls `wait`; other methods are thread-safe."""
 
-    def __init__(
-        self, host: HostFiles, diagnosis: Diagnosis, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, host: HostFiles, diagnosis: Diagnosis, clock: Clock = SYSTEM_CLOCK) -> None:
         self.problems: tuple[Problem, ...] = ()
         self._diagnosis = diagnosis
         self._clock = clock
@@ -123,11 +121,11 @@ class NvidiaEventWatch:
         self._listener.start()
         # events of the last call have been sent, so a slow disk delays nothing
         self._diagnosis.save()
-        deadline_s = self._clock() + wait_s
+        deadline_s = self._clock.monotonic() + wait_s
         while True:
             if events := self._collect():
                 return events
-            remaining_s = deadline_s - self._clock()
+            remaining_s = deadline_s - self._clock.monotonic()
             if remaining_s <= 0:
                 return ()
             self._sleep(max(1, int(remaining_s * 1000)))
@@ -209,7 +207,7 @@ class NvidiaEventWatch:
         if parsed is None:
             return ()
         stamp_s = record.stamp_us / 1e6
-        at_s = stamp_s if self._is_log_past else self._clock()
+        at_s = stamp_s if self._is_log_past else self._clock.monotonic()
         if self._is_log_past and record.sequence <= self._diagnosis.read_to:
             # an earlier process has handled the record, and its cause may be over
             if isinstance(parsed, LoggedXid) and parsed.switch is None:
@@ -219,7 +217,7 @@ class NvidiaEventWatch:
         if isinstance(parsed, DriverLoaded):
             self._diagnosis.note_driver_loaded()
             return ()
-        age_s = max(0.0, self._clock() - stamp_s) if self._is_log_past else 0.0
+        age_s = max(0.0, self._clock.monotonic() - stamp_s) if self._is_log_past else 0.0
         if parsed.switch is not None:
             return self._switch_event(parsed, at_s)
         return self._report_logged_xid(parsed, at_s, age_s, record.sequence)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.snapshot.device import DevicePartition, Health, HealthState, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, MetricValue, ProcessSample
@@ -59,7 +59,7 @@ _BY_UUID = "nvmlDeviceGetHandleByUUID"
 class _SampledCard:
     """What is kept of a card between two cycles."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.shared_bytes: int | None = None  # the machine's memory, of a card that shares it
         self.partitions: tuple[DevicePartition, ...] = ()
         self.slow: tuple[MetricValue, ...] = ()
@@ -73,7 +73,7 @@ class _SampledCard:
         self.orphan_since_s: float | None = None
         self.exact = True  # memory in use is that of processes, not of the kernel as well
         self.probed_until_s = 0.0
-        self.looked_s = clock()  # of the last look at what changes seldom
+        self.looked_s = clock.monotonic()  # of the last look at what changes seldom
         self.standing: Health | None = None  # a verdict that no look at the card lifts
         self.placeless: str | None = None  # UUID of a card that no bus shows
 
@@ -91,14 +91,12 @@ class NvidiaSampler:
         host: HostFiles,
         diagnosis: Diagnosis,
         tell: Callable[[DeviceEvent], None],
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._host = host
         self._diagnosis = diagnosis
         self._tell = tell
         self._clock = clock
-        self._wall = wall
         self._known: dict[str, _SampledCard] = {}
         self._cycle = 0
 
@@ -150,7 +148,7 @@ class NvidiaSampler:
         A card that is not healthy, or was not a while ago, is probed and says so in its sample.
         """
         self._cycle += 1
-        now_s = self._clock()
+        now_s = self._clock.monotonic()
         for key in self._diagnosis.suspected_cards(self._known):
             self._known[key].probed_until_s = now_s + PROBED_FOR_S
         samples: list[DeviceSample] = []
@@ -180,7 +178,7 @@ class NvidiaSampler:
 
     def _sampled(self, card: NvmlCard, known: _SampledCard, *, slow: bool) -> DeviceSample:
         key, was_late = card.bus_id, card.is_late
-        probed = self._clock() < known.probed_until_s
+        probed = self._clock.monotonic() < known.probed_until_s
         card.begin_cycle()
         try:
             if probed:
@@ -251,9 +249,9 @@ class NvidiaSampler:
         discovery: bool = False,
     ) -> None:
         """Ask what changes seldom, and judge it."""
-        known.looked_s = self._clock()
+        known.looked_s = self._clock.monotonic()
         facts = facts if facts is not None else card_facts.read_facts(card)
-        orphaned = trends.is_orphan_lasting(known.orphan_since_s, self._clock())
+        orphaned = trends.is_orphan_lasting(known.orphan_since_s, self._clock.monotonic())
         errors = self._link_errors(card, known)
         found = replace(facts, has_orphaned_memory=orphaned)
         self._say(self._diagnosis.check(key, found, errors, discovery=discovery))
@@ -277,7 +275,7 @@ class NvidiaSampler:
 
     def _measure(self, card: NvmlCard, known: _SampledCard) -> DeviceSample:
         """Take one round of figures; raises `CardStopped` if the card answers nothing more."""
-        wall_s = self._wall()
+        wall_s = self._clock.wall()
         fields = card.fields(FIELDS)
         memory: tuple[int | None, int | None] | None = None
         if known.shared_bytes is None:
@@ -291,7 +289,9 @@ class NvidiaSampler:
         if known.partitions and total:
             busy = card_percent(known.partitions, known.performance.values, total)
         count = len(processes) if processes is not None and known.exact else None
-        known.orphan_since_s = trends.orphan_start(known.orphan_since_s, used, count, self._clock())
+        known.orphan_since_s = trends.orphan_start(
+            known.orphan_since_s, used, count, self._clock.monotonic()
+        )
         whole = known.performance.values.get(None, {})
         xids = self._diagnosis.xid_counts(card.bus_id)
         return DeviceSample(
@@ -318,7 +318,7 @@ class NvidiaSampler:
     ) -> tuple[ProcessSample, ...] | None:
         """List the processes if it is time, else as before; those that have ended are left out."""
         if known.listing.is_due(self._cycle):
-            began_s = self._clock()
+            began_s = self._clock.monotonic()
             entries = self._entries(card, known)
             busy = process_percent(card, wall_s) if entries else {}
             slots = {
@@ -327,7 +327,7 @@ class NvidiaSampler:
                 if p.instance is not None and p.compute_instance is not None
             }
             known.processes = join_processes(entries, busy, slots) if known.listed else None
-            known.listing.record_duration(self._cycle, self._clock() - began_s)
+            known.listing.record_duration(self._cycle, self._clock.monotonic() - began_s)
         if known.processes:
             known.processes = self._living(known, known.processes)
         return known.processes

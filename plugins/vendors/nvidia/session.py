@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import LibraryReplaced
 from agent.host.files import read_text
 from agent.host.kernel import read_boot_id
@@ -18,7 +18,7 @@ from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext
 from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
 from plugins.shared.library_file import LibraryFile, LibraryUnavailable
 from plugins.vendors.nvidia.discovery.card_store import CardStore
-from plugins.vendors.nvidia.discovery.cards import Clocks, NvidiaCards
+from plugins.vendors.nvidia.discovery.cards import NvidiaCards
 from plugins.vendors.nvidia.discovery.descriptions import (
     CardDescription,
     MachineFacts,
@@ -52,24 +52,22 @@ class NvidiaSession:
         host: HostFiles,
         settings: NvidiaSettings,
         context: SessionContext = LIVE_CONTEXT,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._host = host
         self._settings = settings
         self._is_replay = context.is_replay
         self._clock = clock
-        self._wall = wall
         self._nvml: Nvml | None = None
         self._file: LibraryFile | None = None  # what this process has loaded, for good
         self._diagnosis = open_diagnosis(
-            host, read_xid_rules(settings, os.environ), context.state_dir, wall
+            host, read_xid_rules(settings, os.environ), context.state_dir, clock
         )
         self._watch = NvidiaEventWatch(host, self._diagnosis, clock)
-        self._sampler = NvidiaSampler(host, self._diagnosis, self._watch.add, clock, wall)
+        self._sampler = NvidiaSampler(host, self._diagnosis, self._watch.add, clock)
         self._fabrics = FabricStateTracker(clock)
         store = CardStore(context.state_dir, read_boot_id(host))
-        self._roster = NvidiaCards(store, Clocks(clock, wall), settings.forget_after_s)
+        self._roster = NvidiaCards(store, clock, settings.forget_after_s)
         self._calls: LibraryCallJournal = NO_JOURNAL
         self._waits = False  # a discovery was asked for, and has not come
 

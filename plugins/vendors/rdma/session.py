@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import NotSupported
 from agent.host.kernel import read_boot_id
 from agent.snapshot.device import Health, VendorDevice
@@ -67,15 +67,13 @@ class RdmaSession:
         host: HostFiles,
         settings: RdmaSettings,
         context: SessionContext = LIVE_CONTEXT,
-        monotonic: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._host = host
         self._settings = settings
         self._is_replay = context.is_replay
-        self._monotonic = monotonic
-        self._wall = wall
-        self._watch = RdmaWatch(host, settings, context, monotonic, wall)
+        self._clock = clock
+        self._watch = RdmaWatch(host, settings, context, clock)
         self._ports = PortReader(host)
         self._last: dict[str, VendorDevice] = {}
         self._kept = RdmaStateStore(context.state_dir, read_boot_id(host))
@@ -146,7 +144,7 @@ class RdmaSession:
             soft=soft,
             minors={key: given[item.key] for key, item in claims.items() if item.key in given},
             limits=pod_limits(self._host),
-            now_s=self._monotonic(),
+            now_s=self._clock.monotonic(),
         )
 
     def _absent(
@@ -272,7 +270,7 @@ class RdmaSession:
         if last is None:
             return health
         same = last.health.reason == health.reason
-        return replace(health, since_s=last.health.since_s if same else self._wall())
+        return replace(health, since_s=last.health.since_s if same else self._clock.wall())
 
     def _seen(self, now: _DiscoveryRound) -> dict[str, RdmaDeviceRecord]:
         return {

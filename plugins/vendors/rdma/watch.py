@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from agent.clock import Clock
 from agent.snapshot.device import Health
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, MetricValue, Problem
@@ -61,14 +62,12 @@ class RdmaWatch:
         host: HostFiles,
         settings: RdmaSettings,
         context: SessionContext,
-        monotonic: Callable[[], float],
-        wall: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._host = host
         self._settings = settings
         self._judge = DeviceHealthTracker(host, settings.port_policy, replay=context.is_replay)
-        self._monotonic = monotonic
-        self._wall = wall
+        self._clock = clock
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._targets: dict[str, WatchTarget] = {}
@@ -111,7 +110,7 @@ class RdmaWatch:
     def judge(self, target: WatchTarget) -> Health | None:
         """Look at a device once and return its settled health; `None` if it left meanwhile."""
         with self._lock:
-            self._judge.read_log(self._monotonic())
+            self._judge.read_log(self._clock.monotonic())
             self._judge.expect(target.key, target.used_ports, target.fault)
             if self._observe(target) is None:
                 return None
@@ -153,8 +152,8 @@ class RdmaWatch:
         event = self._judge.observe(
             target.key,
             seen,
-            now_s=self._monotonic(),
-            wall_s=self._wall(),
+            now_s=self._clock.monotonic(),
+            wall_s=self._clock.wall(),
             lag_degraded=any(has_carrier(self._host, item) is False for item in target.bond),
         )
         if event is not None:
@@ -164,7 +163,7 @@ class RdmaWatch:
     def poll(self) -> None:
         """Look at every port once, and whether devices came, went or were renamed."""
         with self._lock:
-            self._polled_s = self._monotonic()
+            self._polled_s = self._clock.monotonic()
             self._judge.read_log(self._polled_s)
             for target in self._targets.values():
                 if self._observe(target) is None:
@@ -199,13 +198,13 @@ class RdmaWatch:
 
     def wait(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Poll each second until something happens, the time is over or the session ends."""
-        until_s = self._monotonic() + wait_s
+        until_s = self._clock.monotonic() + wait_s
         while not self._stop.is_set():
-            if self._monotonic() - self._polled_s >= POLL_S:
+            if self._clock.monotonic() - self._polled_s >= POLL_S:
                 self.poll()
             if found := self._fetch():
                 return found
-            now_s = self._monotonic()
+            now_s = self._clock.monotonic()
             if now_s >= until_s:
                 break
             self._stop.wait(max(0.0, min(until_s, self._polled_s + POLL_S) - now_s))
@@ -220,9 +219,9 @@ class RdmaWatch:
     def sample(self) -> tuple[DeviceSample, ...]:
         """Return states as of now and counters of the last ten seconds."""
         with self._lock:
-            due = self._monotonic() - self._counted_s >= self._settings.counters_interval_s
+            due = self._clock.monotonic() - self._counted_s >= self._settings.counters_interval_s
             if due:
-                self._counted_s = self._monotonic()
+                self._counted_s = self._clock.monotonic()
                 self._pods = pod_readings(self._host)
             samples = []
             for key, target in self._targets.items():
@@ -265,7 +264,7 @@ class RdmaWatch:
 
     def _count(self, target: WatchTarget, seen: tuple[PortReading, ...]) -> None:
         """Read a device's counters, and judge those that tell of a bad link."""
-        counted, now_s = self._counted[target.key], self._monotonic()
+        counted, now_s = self._counted[target.key], self._clock.monotonic()
         watched: dict[int, dict[str, int]] = {}
         readings: list[MetricValue] = []
         for file in counted.files:

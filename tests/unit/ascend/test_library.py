@@ -173,16 +173,17 @@ def test_a_library_that_comes_later_is_found_and_told(b3: Machine) -> None:
     later.parent.mkdir()
     script = f"""
 import os
+from agent.clock import ManualClock
 from agent.recording.host_source import open_host
 from plugins.vendors.ascend.session import AscendSession
 from plugins.vendors.ascend.settings import AscendSettings
-now = [0.0]
+clock = ManualClock(mono_s=0.0)
 settings = AscendSettings(library_path={str(later)!r}, sample_interval_s=0.0)
-session = AscendSession(open_host({str(b3.host)!r}).files, settings, clock=lambda: now[0])
+session = AscendSession(open_host({str(b3.host)!r}).files, settings, clock=clock)
 assert session.discover().problems[0].reason == "LibraryMissing"
 assert session.sample() == () and session.events(0.0) == ()
 os.rename({str(here)!r}, {str(later)!r})
-now[0] = 31.0
+clock.advance(31.0)
 session.sample()
 assert [event.reason for event in session.events(0.0)] == ["DriverCame"]
 assert all(device.health.is_in_service for device in session.discover().devices)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.clock import ManualClock
 from agent.errors import ParseError, VendorFault
 from agent.snapshot.device import HealthState
 from plugins.vendors.ascend.discovery.npu_smi import NpuSmi, parse_info, parse_topo, run_command
@@ -183,13 +184,14 @@ def test_chips_of_one_card_without_numbers_are_left_to_sysfs(tmp_path: Path) -> 
 
 def test_the_command_is_run_seldom(tmp_path: Path) -> None:
     root = command_root(tmp_path, "exit 0")
-    now, runs = [0.0], []
+    clock, runs = ManualClock(), []
 
     def run(path: str, arguments: tuple[str, ...]) -> str:
         runs.append((path, arguments))
         return A3
 
-    asked = NpuSmi(root, run, lambda: now[0])
-    for now[0] in (0.0, 29.0, 31.0):
+    asked = NpuSmi(root, run, clock)
+    for seconds in (0.0, 29.0, 2.0):
+        clock.advance(seconds)
         assert asked.query() is not None
     assert [arguments for _, arguments in runs].count(("info",)) == 2

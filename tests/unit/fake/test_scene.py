@@ -101,7 +101,7 @@ def test_an_edit_shows_at_the_next_discovery(tmp_path: Path) -> None:
 def test_events_are_told_once_when_they_are_due(tmp_path: Path) -> None:
     clock = ManualClock()
     events = [f"{{at_s: {at_s}, key: a, reason: {reason}}}" for at_s, reason in WHEN]
-    session = FakeSession(_file(tmp_path, f"events: [{', '.join(events)}]"), clock.monotonic)
+    session = FakeSession(_file(tmp_path, f"events: [{', '.join(events)}]"), clock)
     told = []
     for _ in range(4):
         told.append([event.reason for event in session.events(0.0)])

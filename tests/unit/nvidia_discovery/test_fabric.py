@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.clock import ManualClock
 from agent.snapshot.device import HealthState
 from plugins.vendors.nvidia.discovery.nvlink import (
     FABRIC_START_S,
@@ -23,16 +24,6 @@ from tests.unit.nvidia.conftest import BUSES
 SYSTEM = "system driver=570.124.06 cuda=12080"
 GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
 IDLE = CardLinks(ends=(LinkEnd(number=0, is_active=False), LinkEnd(number=1, is_active=False)))
-
-
-class Hand:
-    """A clock that is moved by hand."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.mark.parametrize(
@@ -55,13 +46,13 @@ def test_the_health_mask_is_read_bit_by_bit(mask: int, words: tuple[str, ...]) -
 
 
 def test_a_fabric_that_is_starting_has_five_minutes() -> None:
-    clock = Hand()
+    clock = ManualClock()
     watch = FabricStateTracker(clock)
     starting = NvlinkFabric(state=2)
     assert watch.condition("a", starting, manager_is_down=False) is None
-    clock.now_s += FABRIC_START_S
+    clock.advance(FABRIC_START_S)
     assert watch.condition("a", starting, manager_is_down=False) is None
-    clock.now_s += 1
+    clock.advance(1)
     late = watch.condition("a", starting, manager_is_down=False)
     assert late is not None
     assert (late.type, late.status, late.reason) == ("FabricReady", False, "FabricNotReady")
@@ -72,7 +63,7 @@ def test_a_fabric_that_is_starting_has_five_minutes() -> None:
 
 
 def test_a_fabric_that_failed_is_told_at_once_with_its_flags() -> None:
-    failed = FabricStateTracker(Hand()).condition(
+    failed = FabricStateTracker(ManualClock()).condition(
         "a", NvlinkFabric(state=3, status=999, mask=4 << 8), manager_is_down=False
     )
     assert failed is not None
@@ -87,7 +78,7 @@ def test_a_status_that_means_nothing_yet_is_no_news(state: int) -> None:
 
 
 def test_a_card_without_a_fabric_has_no_condition() -> None:
-    watch = FabricStateTracker(Hand())
+    watch = FabricStateTracker(ManualClock())
     assert watch.condition("a", None, manager_is_down=False) is None
     assert watch.condition("a", NvlinkFabric(state=0), manager_is_down=False) is None
 
@@ -137,7 +128,7 @@ def test_a_node_needs_its_fabric_if_it_is_made_around_one(
 
 
 def test_a_fabric_that_is_not_needed_leaves_the_cards_in_service() -> None:
-    failed = FabricStateTracker(Hand()).condition(
+    failed = FabricStateTracker(ManualClock()).condition(
         "a", NvlinkFabric(state=3, status=1), manager_is_down=False
     )
     assert fabric_health(failed, must=False) is None

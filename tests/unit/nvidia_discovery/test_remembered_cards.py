@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.clock import ManualClock
 from agent.snapshot.device import HealthState
 from agent.snapshot.inventory import Inventory
 from agent.workers.protocol import ClearReply
 from plugins.vendors.nvidia.discovery.card_store import FILE_NAME, MAX_CARDS, REFRESH_S, CardStore
-from plugins.vendors.nvidia.discovery.cards import Clocks, NvidiaCards
+from plugins.vendors.nvidia.discovery.cards import NvidiaCards
 from plugins.vendors.nvidia.discovery.sysfs import NvidiaFunction, NvidiaHardware
 from tests.fault.nvml_stub import ROOT, Stub, add_function, build, gpu, on_tree
 from tests.stubs.child import Child
@@ -283,15 +284,17 @@ def test_cards_that_could_not_be_written_are_when_there_is_room(tmp_path: Path) 
 
 AFTER_A_MINUTE = """
 import json, sys
+from agent.clock import ManualClock
 from agent.recording.host_source import open_host
 from plugins.vendors.nvidia.session import NvidiaSession
 from plugins.vendors.nvidia.settings import NvidiaSettings
 
-now_s = 1000.0
+clock = ManualClock(mono_s=1000.0)
 settings = NvidiaSettings(library_dirs=(sys.argv[2],))
-session = NvidiaSession(open_host(sys.argv[1]).files, settings, clock=lambda: now_s)
+session = NvidiaSession(open_host(sys.argv[1]).files, settings, clock=clock)
 for after_s in (0.0, 59.0, 2.0, 1.0, 1.0):
-    now_s += after_s
+    clock.advance(after_s)
+    now_s = clock.monotonic()
     found = session.discover() if now_s == 1000.0 else None
     session.sample()
     events = [event.reason for event in session.events(0.0)]
@@ -325,9 +328,8 @@ def test_a_library_of_another_driver_asks_for_the_discovery_that_takes_the_cards
 
 
 def test_a_library_of_another_driver_has_a_minute_before_the_cards_are_out() -> None:
-    now_s = [1000.0]
-    clocks = Clocks(lambda: now_s[0], lambda: now_s[0])
-    cards = NvidiaCards(CardStore("", "boot"), clocks, 86_400.0)
+    clock = ManualClock()
+    cards = NvidiaCards(CardStore("", "boot"), clock, 86_400.0)
     sight = NvidiaHardware(cards=(NvidiaFunction(bus_id=BUSES[0], driver="nvidia", minor=0),))
 
     def state(reason: str) -> HealthState:
@@ -336,9 +338,9 @@ def test_a_library_of_another_driver_has_a_minute_before_the_cards_are_out() -> 
         return card.health.state
 
     assert state("DriverMismatch") is HealthState.SUSPECT
-    now_s[0] += 59
+    clock.advance(59)
     assert state("DriverMismatch") is HealthState.SUSPECT
-    now_s[0] += 1
+    clock.advance(1)
     assert state("DriverMismatch") is HealthState.FAILED
     assert state("LibraryMissing") is HealthState.SUSPECT
     assert state("DriverMismatch") is HealthState.SUSPECT

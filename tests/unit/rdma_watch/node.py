@@ -29,9 +29,7 @@ class Node:
         self.folder = folder
         self.clock = ManualClock()
         self.host: LiveHostFiles = made.disk(folder, entries)
-        self.session = RdmaSession(
-            self.host, settings, context, self.clock.monotonic, self.clock.wall
-        )
+        self.session = RdmaSession(self.host, settings, context, self.clock)
 
     def change(self, entries: made.Entries) -> None:
         made.disk(self.folder, entries)

@@ -135,9 +135,7 @@ def test_a_device_that_left_has_no_sample(node: Node) -> None:
 
 
 def test_a_device_that_leaves_while_it_is_looked_at_is_not_judged(node: Node) -> None:
-    watch = RdmaWatch(
-        node.host, RdmaSettings(), LIVE_CONTEXT, node.clock.monotonic, node.clock.wall
-    )
+    watch = RdmaWatch(node.host, RdmaSettings(), LIVE_CONTEXT, node.clock)
     target = WatchTarget(key=PF, device=CountedDevice(name="mlx5_0", ports=(1,)))
     assert watch.judge(target) is not None
     node.remove("/sys/class/infiniband/mlx5_0")

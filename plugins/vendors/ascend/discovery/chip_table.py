@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
 from msgspec.structs import replace
 
+from agent.clock import Clock
 from agent.snapshot.device import Health, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceEvent, Problem
@@ -26,7 +27,7 @@ class ChipTable:
     """All chips by key, with their state. One thread changes the table."""
 
     def __init__(
-        self, host: HostFiles, state_dir: str, forget_after_s: float, clock: Callable[[], float]
+        self, host: HostFiles, state_dir: str, forget_after_s: float, clock: Clock
     ) -> None:
         self._host = host
         self._clock = clock
@@ -51,7 +52,7 @@ class ChipTable:
         self, enumeration: ChipEnumeration, bus_ids: Collection[str]
     ) -> tuple[DeviceEvent, ...]:
         """Update the table with the driver's list and with sysfs; return events of new numbers."""
-        now_s = self._clock()
+        now_s = self._clock.monotonic()
         for chip in enumeration.chips:
             watched = self.chips.get(chip.key)
             if watched is None:

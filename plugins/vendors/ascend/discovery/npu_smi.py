@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import AgentError, ParseError, VendorFault
 from agent.snapshot.device import Health, HealthState, VendorDevice
 from agent.snapshot.host_files import HostFiles
@@ -191,7 +191,7 @@ class NpuSmi:
         self,
         driver_root: str,
         run: RunCommand | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._root = driver_root.rstrip("/")
         self._run = run or run_command
@@ -221,14 +221,17 @@ class NpuSmi:
         path = self.path()
         if path is None:
             return None
-        if self._last is None or self._clock() - self._last[0] >= EVERY_S:
+        if self._last is None or self._clock.monotonic() - self._last[0] >= EVERY_S:
             rows = _rows_with_number(parse_info(self._run(path, ("info",))))
             devices = {function.bus_id: function.device_id for function in functions}
             chips = tuple((describe_row(row, devices.get(row.bus_id or "")), row) for row in rows)
             if not self._has_queried_links:
                 self._has_queried_links = True
                 self._link_types = self._links(path, chips)
-            self._last = (self._clock(), NpuSmiAnswer(chips=chips, links=self._link_types))
+            self._last = (
+                self._clock.monotonic(),
+                NpuSmiAnswer(chips=chips, links=self._link_types),
+            )
         return self._last[1]
 
     def samples(self, functions: tuple[AscendFunction, ...]) -> tuple[DeviceSample, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 from msgspec.structs import replace
 
+from agent.clock import Clock
 from agent.snapshot.device import Health, HealthState
 from agent.snapshot.inventory import DeviceEvent
 from plugins.vendors.ascend.discovery.descriptions import ChipDescription
@@ -88,8 +89,7 @@ class ChipHealthWatch:
         faults: FaultStore,
         table: CodeTable,
         network: NetworkWatch,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        clock: Clock,
         *,
         network_counts: bool = False,
     ) -> None:
@@ -97,7 +97,6 @@ class ChipHealthWatch:
         self._table = table
         self._network = network
         self._clock = clock
-        self._wall = wall
         self._network_counts = network_counts
         self.subscribed = False  # to events of the driver
         self._by_logic: dict[int, WatchedChip] = {}
@@ -108,11 +107,11 @@ class ChipHealthWatch:
 
     def poll(self, watched: WatchedChip) -> Health | None:
         """Poll a chip if its time has come; return its health, `None` without a result."""
-        now_s = self._clock()
+        now_s = self._clock.monotonic()
         if now_s < watched.next_poll_s:
             return None
         watched.chip.begin_round()
-        poll_start_s = self._wall()
+        poll_start_s = self._clock.wall()
         status = read_status(watched.chip)
         health = self._apply_status(watched, status, now_s, poll_start_s)
         if health is not None and health.state is not HealthState.HEALTHY:
@@ -163,7 +162,9 @@ class ChipHealthWatch:
         uuid = watched.description.uuid
         before = active_codes(self._faults.history_of(uuid))
         if (
-            active_codes(self._faults.record_poll(uuid, fault_codes, self._wall(), poll_start_s))
+            active_codes(
+                self._faults.record_poll(uuid, fault_codes, self._clock.wall(), poll_start_s)
+            )
             != before
         ):
             watched.careful_until_s = now_s + AFTER_FAULT_S
@@ -207,7 +208,7 @@ class ChipHealthWatch:
                 uncoded=status.uncoded_faults,
                 loss_reason=watched.loss_reason or driver_loss,
                 is_not_ready=status.error == codes.NOT_READY,
-                resetting_s=None if since_s is None else self._clock() - since_s,
+                resetting_s=None if since_s is None else self._clock.monotonic() - since_s,
                 failing_call=watched.failing_call,
                 denied_call=watched.denied_call,
                 is_inconsistent=watched.is_inconsistent,
@@ -227,10 +228,10 @@ class ChipHealthWatch:
             return None
         chip = watched.description
         watched.next_poll_s = 0.0
-        watched.careful_until_s = self._clock() + AFTER_FAULT_S
+        watched.careful_until_s = self._clock.monotonic() + AFTER_FAULT_S
         if event.code == RESET_FINISHED:
             watched.starting_s = None
-        wall_s = self._wall()
+        wall_s = self._clock.wall()
         if event.assertion == CLEARED:
             self._faults.record_cleared(chip.uuid, event.code, wall_s)
             message = f"NPU {chip.phy}: fault {event.code:08X} is over"

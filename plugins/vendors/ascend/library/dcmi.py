@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import time
 from collections.abc import Callable
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import AgentError, LibraryReplaced
 from agent.host.files import read_text
 from agent.snapshot.host_files import HostFiles
@@ -92,7 +92,7 @@ class Dcmi:
     def __init__(
         self,
         path: str,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
         slow: Callable[[str, float], None] | None = None,
         calls: LibraryCallJournal = NO_JOURNAL,
     ) -> None:
@@ -151,13 +151,13 @@ class Dcmi:
         is_journaled = symbol not in _SLOW_BY_NATURE
         if is_journaled:
             self._calls.enter(symbol, _chip_of(args))
-        began_s = self._clock()
+        began_s = self._clock.monotonic()
         try:
             code = int(function(*args))
         finally:
             if is_journaled:
                 self._calls.leave()
-        elapsed_s = self._clock() - began_s
+        elapsed_s = self._clock.monotonic() - began_s
         if elapsed_s > SLOW_CALL_S and self._slow is not None:
             self._slow(symbol, elapsed_s)
         if code != codes.SUCCESS:
@@ -203,7 +203,7 @@ class DcmiLoader:
         self,
         host: HostFiles,
         settings: AscendSettings,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
         slow: Callable[[str, float], None] | None = None,
     ) -> None:
         self.calls: LibraryCallJournal = NO_JOURNAL

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from plugins.vendors.ascend.library.chip import Chip
 from plugins.vendors.ascend.library.dcmi import Dcmi
 from plugins.vendors.ascend.library.meters import read_port_address
@@ -37,7 +37,7 @@ class NetworkWatch:
     While a call hangs, the states of all ports become unknown; nothing else is affected.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._ports: dict[str, RocePortState] = {}
         self._chips: tuple[tuple[str, Chip], ...] = ()
@@ -60,7 +60,7 @@ class NetworkWatch:
     def port(self, key: str) -> RocePortState | None:
         """Return the recent state of a chip's port; `None` if unknown or without an address."""
         port = self._ports.get(key)
-        is_fresh = port is not None and self._clock() - port.at_s <= FRESH_S
+        is_fresh = port is not None and self._clock.monotonic() - port.at_s <= FRESH_S
         return port if is_fresh else None
 
     def close(self) -> None:
@@ -77,10 +77,10 @@ class NetworkWatch:
 
     def _poll_port(self, key: str, chip: Chip) -> None:
         chip.begin_round()
-        began_s = self._clock()
+        began_s = self._clock.monotonic()
         address = read_port_address(chip)
         state = network_state(chip) if address else None
-        now_s = self._clock()
+        now_s = self._clock.monotonic()
         if address and state is not None and now_s - began_s <= DEADLINE_S:
             self._ports[key] = RocePortState(state, now_s, address)
         else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
+from agent.clock import Clock
 from agent.errors import CALL_HUNG, CallSuspended, DeviceGone, NotSupported, VendorFault
 from agent.snapshot.device import Health, HealthState, VendorDevice
 from agent.snapshot.inventory import Problem
@@ -63,21 +64,14 @@ class DiscoveryPart(msgspec.Struct, frozen=True):
     pending: tuple[str, ...] = ()  # cards that the next part queries
 
 
-class Clocks(msgspec.Struct, frozen=True):
-    """Monotonic and wall time."""
-
-    monotonic: Callable[[], float]
-    wall: Callable[[], float]
-
-
 class NvidiaCards:
     """All cards that answer or have answered, by device key."""
 
-    def __init__(self, store: CardStore, clocks: Clocks, retention_s: float) -> None:
+    def __init__(self, store: CardStore, clock: Clock, retention_s: float) -> None:
         self.cards: dict[str, NvmlCard] = {}  # cards with a handle
         self.discovered: dict[str, DiscoveredCard] = {}
         self.store = store
-        self._clocks = clocks
+        self._clock = clock
         self._retention_s = retention_s
         self._owners: dict[str, str] = {}  # UUID: key of its card, in this discovery
         self._mismatch_s: float | None = None  # start of a mismatch of library and kernel module
@@ -110,11 +104,11 @@ class NvidiaCards:
             key: entry for key, entry in self.discovered.items() if key not in taken_over
         }
         descriptions: dict[str, CardDescription] = {}
-        until_s = self._clocks.monotonic() + PART_S
+        until_s = self._clock.monotonic() + PART_S
         remaining = [function for function in bound if function.key not in self._handle_faults]
         count = 0
         for function in remaining:
-            if count and self._clocks.monotonic() >= until_s:
+            if count and self._clock.monotonic() >= until_s:
                 break
             count += 1
             self._handle_faults[function.key] = faults = self._handle(nvml, function.key)
@@ -165,7 +159,7 @@ class NvidiaCards:
         """Look up the card's handle; return code and call if that fails."""
         name = "nvmlDeviceGetHandleByPciBusId"
         self._suspended_lookups.pop(bus_id, None)
-        began_s, first = self._clocks.monotonic(), bus_id not in self.cards
+        began_s, first = self._clock.monotonic(), bus_id not in self.cards
         try:
             try:
                 handle = nvml.call(name, bus_id)
@@ -180,14 +174,14 @@ class NvidiaCards:
         except (VendorFault, DeviceGone, NotSupported) as error:
             self.cards.pop(bus_id, None)
             return {codes.code_of(error): name}
-        took_s = self._clocks.monotonic() - began_s
+        took_s = self._clock.monotonic() - began_s
         if first and took_s > SLOW_ATTACH_S:
             self.attach_times_s[bus_id] = took_s
         self._store_handle(nvml, bus_id, handle)
         return {}
 
     def _store_handle(self, nvml: Nvml, key: str, handle: object) -> None:
-        card = self.cards.setdefault(key, NvmlCard(nvml, key, handle, self._clocks.monotonic))
+        card = self.cards.setdefault(key, NvmlCard(nvml, key, handle, self._clock))
         card.handle = handle
         nvml.assign(handle, key)
         card.begin_cycle()
@@ -219,7 +213,7 @@ class NvidiaCards:
         entry = DiscoveredCard(
             device=description.device,
             function=function,
-            last_s=self._clocks.monotonic(),
+            last_s=self._clock.monotonic(),
             links=description.links,
             shared_bytes=machine.system_bytes if is_unified else None,
             is_answering=True,
@@ -243,7 +237,7 @@ class NvidiaCards:
         entry = DiscoveredCard(
             device=device,
             function=function,
-            last_s=self._clocks.monotonic(),
+            last_s=self._clock.monotonic(),
             links=before.links if before else CardLinks(),
         )
         self._keep_published_minor(entry)
@@ -258,7 +252,7 @@ class NvidiaCards:
             return  # the UUID is not unique, so it does not identify a card
         own = card.memory_bytes if entry.is_answering and UNIFIED_MEMORY not in card.facts else None
         size = (own, bool(card.resources)) if own else None
-        wall_s = self._clocks.wall()
+        wall_s = self._clock.wall()
         published = self.store.record(card.uuid, card.bus_id, card.vendor_minor, wall_s, size)
         if published is None:
             return
@@ -276,14 +270,14 @@ class NvidiaCards:
 
     def _add_vanished_cards(self, present: set[str]) -> None:
         """Add stored cards whose functions vanished while the agent did not run."""
-        self.store.prune(self._clocks.wall() - self._retention_s)
+        self.store.prune(self._clock.wall() - self._retention_s)
         uuids = {entry.device.uuid for entry in self.discovered.values()}
         for uuid, record in self.store.cards.items():
             if uuid in uuids or record.bdf in present or record.bdf in self.discovered:
                 continue
             function = NvidiaFunction(bus_id=record.bdf, driver="nvidia", uuid=uuid)
-            age_s = self._clocks.wall() - record.last_seen_s
-            last_s = self._clocks.monotonic() - max(0.0, age_s)
+            age_s = self._clock.wall() - record.last_seen_s
+            last_s = self._clock.monotonic() - max(0.0, age_s)
             card = replace(describe_function(function), minor=record.minor)
             self.discovered[function.key] = DiscoveredCard(
                 device=card, function=function, last_s=last_s
@@ -302,7 +296,7 @@ class NvidiaCards:
         if function.reason not in ("", *UNBOUND) or (stored is None and before is None):
             return device
         if before is not None:
-            before.last_s = self._clocks.monotonic()  # the function is present
+            before.last_s = self._clock.monotonic()  # the function is present
         health = device.health
         if function.reason:
             health = replace(health, state=HealthState.FAILED)
@@ -312,7 +306,7 @@ class NvidiaCards:
             uuid, record = stored
             minor = device.minor if device.minor is not None else record.minor
             device = replace(device, uuid=device.uuid or uuid, minor=minor)
-            self.store.record(uuid, record.bdf, None, self._clocks.wall())
+            self.store.record(uuid, record.bdf, None, self._clock.wall())
         return replace(before.device if before else device, managed=True, health=health)
 
     def describe_pending(self, function: NvidiaFunction) -> VendorDevice:
@@ -325,7 +319,7 @@ class NvidiaCards:
         self, hardware: NvidiaHardware, reason: str, message: str
     ) -> tuple[VendorDevice, ...]:
         """Describe all cards while the library is unavailable."""
-        now_s, is_mismatch = self._clocks.monotonic(), reason == codes.reason_of(codes.MISMATCH)
+        now_s, is_mismatch = self._clock.monotonic(), reason == codes.reason_of(codes.MISMATCH)
         self._mismatch_s = (self._mismatch_s or now_s) if is_mismatch else None
         is_lasting = self.has_lasting_mismatch()
         self._mismatch_published = is_lasting
@@ -343,7 +337,7 @@ class NvidiaCards:
     def has_lasting_mismatch(self) -> bool:
         """Return whether library and kernel module have differed for longer than an upgrade."""
         since_s = self._mismatch_s
-        return since_s is not None and self._clocks.monotonic() - since_s >= UPGRADE_S
+        return since_s is not None and self._clock.monotonic() - since_s >= UPGRADE_S
 
     def needs_discovery(self) -> bool:
         """Return whether a mismatch has become lasting since the last discovery."""
@@ -357,7 +351,7 @@ class NvidiaCards:
         removed: list[VendorDevice] = []
         for key in [k for k in self.discovered if k not in present]:
             entry = self.discovered[key]
-            too_long = self._clocks.monotonic() - entry.last_s > self._retention_s
+            too_long = self._clock.monotonic() - entry.last_s > self._retention_s
             if too_long or entry.device.uuid in moved:
                 del self.discovered[key]
             else:

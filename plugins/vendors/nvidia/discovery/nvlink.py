@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 
 import msgspec
 
+from agent.clock import Clock
 from agent.snapshot.device import DeviceCondition, DeviceLink, Health, HealthState, Pairs
 from agent.snapshot.inventory import Problem
 from agent.snapshot.pci import address_sort_key
@@ -122,7 +123,7 @@ def must_fabric_be_ready(setting: str, switches: int, names: tuple[str, ...]) ->
 class FabricStateTracker:
     """Stores since when each card's fabric is not ready, to give a starting fabric time."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since_s: dict[str, float] = {}
 
@@ -143,8 +144,8 @@ class FabricStateTracker:
             return DeviceCondition(
                 type=FABRIC_READY, status=True, reason=FABRIC_READY, message=message
             )
-        since_s = self._since_s.setdefault(key, self._clock())
-        if fabric.state != COMPLETED and self._clock() - since_s <= FABRIC_START_S:
+        since_s = self._since_s.setdefault(key, self._clock.monotonic())
+        if fabric.state != COMPLETED and self._clock.monotonic() - since_s <= FABRIC_START_S:
             return None
         return _ready(trouble, ", ".join((fabric.stage, *fabric.health_flags())))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from msgspec.structs import replace
 
+from agent.clock import Clock
 from agent.errors import HostFileError
 from agent.host.files import LiveHostFiles
 from agent.host.kernel import read_boot_id
@@ -350,13 +351,13 @@ def open_diagnosis(
     host: HostFiles,
     rules: XidRules,
     state_dir: str,
-    wall: Callable[[], float],
+    clock: Clock,
 ) -> Diagnosis:
     """Return the diagnosis of a host's cards, loaded from its state folder."""
     boot_id = read_boot_id(host)
 
     def now() -> DiagnosisTime:
-        return DiagnosisTime(wall_s=wall(), boot_id=boot_id, module=module_identity(host))
+        return DiagnosisTime(wall_s=clock.wall(), boot_id=boot_id, module=module_identity(host))
 
     return Diagnosis(rules, now, state_dir)
 

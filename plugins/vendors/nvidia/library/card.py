@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import CallSuspended, DeviceGone, NotSupported
 from plugins.vendors.nvidia.library import bounds as library_bounds
 from plugins.vendors.nvidia.library import codes
@@ -17,7 +17,6 @@ from plugins.vendors.nvidia.library.structures import read_fields
 
 SLOW_CALL_S = 1.0
 SLOW_CYCLE_S = 10.0
-Clock = Callable[[], float]
 Number = TypeVar("Number", int, float)
 
 
@@ -35,7 +34,7 @@ class NvmlCard:
     """
 
     def __init__(
-        self, nvml: Nvml, bus_id: str, handle: object, clock: Clock = time.monotonic
+        self, nvml: Nvml, bus_id: str, handle: object, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.nvml = nvml
         self.bus_id = bus_id
@@ -80,7 +79,7 @@ class NvmlCard:
         self.is_last_answer_empty = False
         if key in self._skipped_calls:
             return None
-        started_s = self._clock()
+        started_s = self._clock.monotonic()
         try:
             try:
                 return call()
@@ -97,7 +96,7 @@ class NvmlCard:
         except (NvmlFault, DeviceGone) as error:
             self._note(key, codes.code_of(error))
         finally:
-            ended_s = self._clock()
+            ended_s = self._clock.monotonic()
             if ended_s - started_s > SLOW_CALL_S:
                 self.slow_until_s, self.is_late = ended_s + SLOW_CYCLE_S, True
         return None

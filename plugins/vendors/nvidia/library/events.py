@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 import msgspec
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import DeviceGone, NotSupported, VendorFault
 from plugins.vendors.nvidia.library import codes
 from plugins.vendors.nvidia.library.card import NvmlCard
@@ -58,9 +58,7 @@ class NvmlEventListener:
     The thread of the discovery calls `watch`.
     """
 
-    def __init__(
-        self, emit: Callable[[NvmlEvent], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, emit: Callable[[NvmlEvent], None], clock: Clock = SYSTEM_CLOCK) -> None:
         self._emit = emit
         self._clock = clock
         self._lock = threading.Lock()
@@ -129,7 +127,7 @@ class NvmlEventListener:
             return
         for kind in kinds:
             event_kind = DRIVER_BOUND if kind & BOUND else DRIVER_UNBOUND
-            self._emit(NvmlEvent(key="", kind=event_kind, at_s=self._clock()))
+            self._emit(NvmlEvent(key="", kind=event_kind, at_s=self._clock.monotonic()))
 
     def _wait_for_event(self, nvml: Nvml, event_set: object | None) -> None:
         """Wait one slice for an event."""
@@ -152,7 +150,7 @@ class NvmlEventListener:
             self._handle_event(nvml, event)
 
     def _handle_event(self, nvml: Nvml, event: object) -> None:
-        at_s = self._clock()
+        at_s = self._clock.monotonic()
         kind, number = int(getattr(event, "eventType", 0)), int(getattr(event, "eventData", 0))
         if kind == XID and not 0 < number <= MAX_XID:
             number = codes.UNKNOWN  # the driver's number for an Xid without a number
@@ -181,7 +179,7 @@ class NvmlEventListener:
 
     def _probe(self, nvml: Nvml) -> tuple[str, ...]:
         """Look up every card, at most once a second, and emit an event for each newly lost one."""
-        now_s = self._clock()
+        now_s = self._clock.monotonic()
         if now_s - self._last_probe_s >= PAUSE_S:
             self._last_probe_s = now_s
             lost_cards = frozenset(key for key in self._cards if is_card_lost(nvml, key))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
+from agent.clock import Clock
 from agent.errors import DeviceGone, NotSupported, VendorFault
 from plugins.vendors.nvidia.library import bounds
 from plugins.vendors.nvidia.library.card import NvmlCard
@@ -42,7 +43,7 @@ SPACING_S = 0.1  # the driver requires this time between two samples
 class PerformanceCounters:
     """Performance counters by GPU instance; `None` is the whole card."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.values: dict[int | None, dict[int, float]] = {}  # percent by metric
         self._clock = clock
         self._meters: dict[int | None, GpmMeter] = {}
@@ -56,7 +57,7 @@ class PerformanceCounters:
 
     def read(self, card: NvmlCard, instances: Iterable[int], cycle: int) -> None:
         """Update the values if a run is due; if the driver refuses, there are no values."""
-        now_s = self._clock()
+        now_s = self._clock.monotonic()
         if (
             not self._is_supported(card)
             or not self._limiter.is_due(cycle)
@@ -69,7 +70,7 @@ class PerformanceCounters:
             self.values = {gi: self._measure(card, gi) for gi in scopes}
         except (NotSupported, VendorFault, DeviceGone):
             self.values, self._supported = {}, False
-        self._limiter.record_duration(cycle, self._clock() - now_s)
+        self._limiter.record_duration(cycle, self._clock.monotonic() - now_s)
 
     def _measure(self, card: NvmlCard, instance: int | None) -> dict[int, float]:
         values = self._meter(card, instance).read(card.handle, instance)
