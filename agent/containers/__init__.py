@@ -1,1 +1,1 @@
-"""Hooks: what is changed in a pod or container at each stage of its life. Pure."""
+"""Hooks: what the agent changes in a pod or container at each stage of its life. Pure."""

@@ -1,4 +1,4 @@
-"""Weight, quota and memory of best-effort pods that ask for what others leave."""
+"""CPU weight, CPU quota and memory limit of best-effort pods that request batch resources."""
 
 from __future__ import annotations
 
@@ -30,35 +30,36 @@ from agent.wire_formats.extended_resource_spec import (
 
 
 def is_limited_by_class(slo: NodeSlo) -> bool:
-    """Say whether best-effort pods are held down by their class's quota, and have none."""
-    found = slo.thresholds
-    return found.enable and found.cpu_suppress_policy == "cfsQuota"
+    """Return whether the quota of their class limits best-effort pods, and not one of their own."""
+    thresholds = slo.thresholds
+    return thresholds.enable and thresholds.cpu_suppress_policy == "cfsQuota"
 
 
 def container_resources(
-    one: BatchAmounts, ratio: float | None, *, by_class: bool
+    amounts: BatchAmounts, ratio: float | None, *, by_class: bool
 ) -> LinuxResources:
-    """Return what a container gets; no limit is unlimited."""
-    return _resources(one.request_milli, one.limit_milli, one.limit_bytes, ratio, by_class=by_class)
+    """Return the resources of a container; without a limit it is unlimited."""
+    return _resources(
+        amounts.request_milli, amounts.limit_milli, amounts.limit_bytes, ratio, by_class=by_class
+    )
 
 
 def pod_resources(
     spec: ExtendedResourceSpec, running: frozenset[str], ratio: float | None, *, by_class: bool
 ) -> LinuxResources:
-    """Return what a pod gets: its containers' together, unlimited if one of them is.
+    """Return the resources of a pod: the sum of its containers, unlimited if one of them is.
 
-    A container that runs but is not in the spec (a sidecar, one that is to prepare others) has no
-    batch limit: a pod's that leaves it out would be too small, and cgroup v1 would refuse the
-    container's own.
+    A running container that is not in the spec (a sidecar, an injected one) has no batch limit: a
+    pod limit without it would be too small, and cgroup v1 would refuse the container's own limit.
     """
-    outside = bool(running - spec.keys())
-    all_of = spec.values()
-    cpu = sum(one.limit_milli for one in all_of)
-    memory = sum(one.limit_bytes for one in all_of)
+    has_unlisted = bool(running - spec.keys())
+    all_amounts = spec.values()
+    cpu = sum(amounts.limit_milli for amounts in all_amounts)
+    memory = sum(amounts.limit_bytes for amounts in all_amounts)
     return _resources(
-        sum(one.request_milli for one in all_of),
-        0 if outside or not all(one.limit_milli for one in all_of) else cpu,
-        0 if outside or not all(one.limit_bytes for one in all_of) else memory,
+        sum(amounts.request_milli for amounts in all_amounts),
+        0 if has_unlisted or not all(amounts.limit_milli for amounts in all_amounts) else cpu,
+        0 if has_unlisted or not all(amounts.limit_bytes for amounts in all_amounts) else memory,
         ratio,
         by_class=by_class,
     )
@@ -76,7 +77,7 @@ def _resources(
 
 
 class BatchHook:
-    """Sets what a best-effort pod's annotation asks for, which Kubernetes itself does not know."""
+    """Sets the batch resources of a best-effort pod's annotation, unknown to Kubernetes."""
 
     name = "batch_resources"
     stages = frozenset({HookStage.RUN_POD, HookStage.CREATE, HookStage.UPDATE, HookStage.RECONCILE})
@@ -99,13 +100,15 @@ class BatchHook:
         spec = parse_extended_resource_spec(text)
         ratio, by_class = self._ratio(snapshot), is_limited_by_class(snapshot.cluster.slo.value.slo)
         if request.container is None:
-            running = frozenset[str]()  # of a new pod there are none
+            running = frozenset[str]()  # a new pod has none
             if request.stage is HookStage.RECONCILE:
                 running = self._running(snapshot).get(request.pod.uid, running)
             values = pod_resources(spec, running, ratio, by_class=by_class) if spec else None
         else:
-            one = spec.get(request.container.name)
-            values = None if one is None else container_resources(one, ratio, by_class=by_class)
+            amounts = spec.get(request.container.name)
+            values = (
+                None if amounts is None else container_resources(amounts, ratio, by_class=by_class)
+            )
         if values is None:
             return NO_ADJUSTMENT
         if request.stage is HookStage.RECONCILE and not _is_quota_known(snapshot):
@@ -116,35 +119,39 @@ class BatchHook:
         return Adjustment(resources=values)
 
 
-def _update_limit(limit: int | None, asked: int | None) -> int | None:
+def _update_limit(limit: int | None, requested_limit: int | None) -> int | None:
     """Return the memory limit that the runtime writes to a running container; `None` for none.
 
-    On version 2 the kernel kills processes where a limit is below what is in use. So a limit that
-    the request does not have, or has higher, is left to the loop over files of pods, which
-    reclaims first.
+    On cgroup v2 the kernel kills processes if a limit is below the current usage. So a limit that
+    is lower than the requested one is left to the reconcile loop, which reclaims memory first.
     """
     if limit is None or limit == UNLIMITED:
         return limit
-    return limit if asked is not None and 0 < asked <= limit else None
+    return limit if requested_limit is not None and 0 < requested_limit <= limit else None
 
 
 def _is_quota_known(snapshot: NodeSnapshot) -> bool:
-    """Say whether the cluster told what decides a quota. Until then the one in force stays.
+    """Return whether the inputs of a quota are known. Until then the present quota stays.
 
-    That is so after a start without the API server: a new pod's limit is its own, but those of
-    running pods may be their class's, or scaled.
+    They are unknown after a start without the API server: the limit of a new pod would be right,
+    but running pods may be limited by their class, or have scaled quotas.
     """
     cluster = snapshot.cluster
-    told = cluster.slo.taken_s is not None and cluster.node.taken_s is not None
-    return told or not cluster.is_clustered
+    is_known = cluster.slo.taken_s is not None and cluster.node.taken_s is not None
+    return is_known or not cluster.is_clustered
 
 
-def _running_names(pod: PodView, told: Mapping[str, RuntimeContainer]) -> frozenset[str]:
-    """Return the names of the containers that run now; the sandbox has none.
+def _running_names(
+    pod: PodView, runtime_containers: Mapping[str, RuntimeContainer]
+) -> frozenset[str]:
+    """Return the names of the running containers; the sandbox has none.
 
-    The runtime's word counts too: after a start it comes before the cluster's, and a sidecar that
-    nobody knew of would be squeezed into the limit of the others.
+    The runtime's names count too: after a start they arrive before the cluster's, and an unknown
+    sidecar would have to share the limit of the other containers.
     """
-    running = (one for one in pod.containers if one.cgroup)
-    names = (one.name or getattr(told.get(one.id), "name", "") for one in running)
+    running = (container for container in pod.containers if container.cgroup)
+    names = (
+        container.name or getattr(runtime_containers.get(container.id), "name", "")
+        for container in running
+    )
     return frozenset(filter(None, names))

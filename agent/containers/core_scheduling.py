@@ -1,4 +1,4 @@
-"""Core scheduling: whose tasks may run on the two threads of one core at a time."""
+"""Core scheduling: which pods' tasks may run on the two threads of one core at the same time."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ POLICY_LABEL = "koordinator.sh/core-sched-policy"
 POLICY = "coreSched"
 EXCLUSIVE, NEVER = "exclusive", "none"
 EXPELLER = "-expeller"
-NO_GROUP = CoreSchedulingGroup()  # the kernel's default: with all that has none
+NO_GROUP = CoreSchedulingGroup()  # the kernel's default: the group of all tasks without one
 MAX_GROUP = 63  # characters of a label
 
 
 class CoreSchedulingClass(msgspec.Struct, frozen=True):
-    """One class."""
+    """Core scheduling of one QoS class."""
 
     enabled: bool = False
-    is_expeller: bool = False  # its groups are apart from those of classes that do not
+    is_expeller: bool = False  # its groups are separate from those of classes that do not expel
     is_idle: bool = False
 
 
 class CoreSchedulingRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Each class; `enabled` is the policy's."""
+    """The classes; `enabled` is that of the policy."""
 
     enabled: bool = False
     lsr: CoreSchedulingClass = CoreSchedulingClass()
@@ -45,18 +45,18 @@ class CoreSchedulingRule(msgspec.Struct, frozen=True, kw_only=True):
     be: CoreSchedulingClass = CoreSchedulingClass()
 
     def class_of(self, qos: str, kube: KubeQos | None) -> CoreSchedulingClass:
-        """Return a pod's class; of SYSTEM and of one with neither label nor place: none."""
+        """Return a pod's class; an empty one for SYSTEM, and without both label and cgroup path."""
         if qos:
-            labelled = {"LSE": self.lsr, "LSR": self.lsr, "LS": self.ls, "BE": self.be}
-            return labelled.get(qos, CoreSchedulingClass())
+            by_label = {"LSE": self.lsr, "LSR": self.lsr, "LS": self.ls, "BE": self.be}
+            return by_label.get(qos, CoreSchedulingClass())
         if kube is KubeQos.GUARANTEED:
             return self.lsr if self.lsr.enabled else self.ls
-        placed = {KubeQos.BURSTABLE: self.ls, KubeQos.BEST_EFFORT: self.be}
-        return CoreSchedulingClass() if kube is None else placed[kube]
+        by_kube_qos = {KubeQos.BURSTABLE: self.ls, KubeQos.BEST_EFFORT: self.be}
+        return CoreSchedulingClass() if kube is None else by_kube_qos[kube]
 
 
 def core_scheduling_rule(slo: NodeSlo) -> CoreSchedulingRule:
-    """Return the rule; another policy than this one switches all of it off."""
+    """Return the rule; with another policy all of it is disabled."""
     qos = slo.resource_qos
     if qos.policies.cpu_policy != POLICY:
         return CoreSchedulingRule()
@@ -69,31 +69,33 @@ def core_scheduling_rule(slo: NodeSlo) -> CoreSchedulingRule:
 
 
 def core_group(rule: CoreSchedulingRule, pod: PodSandbox) -> CoreSchedulingGroup:
-    """Return the group that a pod's processes belong to."""
-    found = rule.class_of(qos_label(pod), kube_qos(pod))
+    """Return the group of a pod's processes."""
+    core_class = rule.class_of(qos_label(pod), kube_qos(pod))
     policy = pod.label(POLICY_LABEL) or ""
-    if not rule.enabled or not found.enabled or policy == NEVER:
+    if not rule.enabled or not core_class.enabled or policy == NEVER:
         return NO_GROUP
     name = pod.uid if policy == EXCLUSIVE else (pod.label(GROUP_LABEL) or "")[:MAX_GROUP]
-    return CoreSchedulingGroup(enabled=True, id=f"{name}{EXPELLER}" if found.is_expeller else name)
+    return CoreSchedulingGroup(
+        enabled=True, id=f"{name}{EXPELLER}" if core_class.is_expeller else name
+    )
 
 
 def directory_idle(rule: CoreSchedulingRule, qos: KubeQos) -> int | None:
-    """Return `cpu.idle` of a QoS directory; `None` where the policy is another."""
+    """Return `cpu.idle` of a QoS directory; `None` with another policy."""
     return int(rule.class_of("", qos).is_idle) if rule.enabled else None
 
 
 def core_switches(rule: CoreSchedulingRule, kernel: KernelFeatures) -> tuple[tuple[str, str], ...]:
-    """Return the files to write before any cookie, in order: none where all is as it must be.
+    """Return the switches to write before any cookie, in order; none if they are right already.
 
-    Group identity goes first: both together lock up kernels that have it.
+    Group identity comes first: both together lock up kernels that have it.
     """
     if not rule.enabled or not kernel.core_scheduling:
         return ()
     identity = kernel.identity_switch_present and kernel.identity_switch != 0
-    other = ((IDENTITY_SWITCH, "0"),) if identity else ()
-    own = ((CORE_SWITCH, "1"),) if kernel.core_switch == 0 else ()
-    return (*other, *own)
+    identity_files = ((IDENTITY_SWITCH, "0"),) if identity else ()
+    core_files = ((CORE_SWITCH, "1"),) if kernel.core_switch == 0 else ()
+    return (*identity_files, *core_files)
 
 
 def _core_class(cpu: CpuQos) -> CoreSchedulingClass:
@@ -104,7 +106,7 @@ def _core_class(cpu: CpuQos) -> CoreSchedulingClass:
 
 
 class CoreSchedulingHook:
-    """Says whose cookie a container's processes have, once they run."""
+    """Returns the core scheduling group of a container's processes, once they run."""
 
     name = "core_scheduling"
     stages = frozenset({HookStage.RECONCILE})
@@ -117,9 +119,9 @@ class CoreSchedulingHook:
         )
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
-        """Return the group of a container, or of the sandbox. SYSTEM pods are left alone."""
-        known = snapshot.cluster.slo.taken_s is not None
-        if request.container is None or not known or qos_label(request.pod) == "SYSTEM":
+        """Return the group of a container, or of the sandbox. SYSTEM pods are not changed."""
+        is_known = snapshot.cluster.slo.taken_s is not None
+        if request.container is None or not is_known or qos_label(request.pod) == "SYSTEM":
             return NO_ADJUSTMENT
         if not snapshot.means.value.kernel.core_scheduling:
             return NO_ADJUSTMENT

@@ -1,10 +1,7 @@
-"""CPU shares and quotas.
+"""CPU shares and quotas, and the hook that scales quotas by the node's CPU normalization ratio.
 
-The node's CPU normalization ratio, and the hook that scales quotas by it.
-
-How much more this node's CPUs do than the cluster's measure, as its manager notes.
-
-Quotas of pods that share CPUs, made smaller on CPUs that do more work in the same time.
+The ratio says how much more work the node's CPUs do in the same time than the cluster's reference;
+Koordinator's manager writes it to the Node.
 """
 
 from __future__ import annotations
@@ -26,24 +23,27 @@ from agent.wire_formats.resource_status import RESOURCE_STATUS, parse_resource_s
 
 PERIOD_US = 100_000
 
-MIN_QUOTA_US = 1000  # the kernel takes none below
+MIN_QUOTA_US = 1000  # minimum of the kernel
 
 MIN_SHARES, MAX_SHARES = 2, 262144
 
 
 def shares_of(milli: int) -> int:
-    """Return the weight of so many thousandths of a CPU, as Kubernetes does."""
+    """Return the CPU shares for thousandths of a CPU, as Kubernetes computes them."""
     return max(MIN_SHARES, min(milli * 1024 // 1000, MAX_SHARES))
 
 
 def quota_of(milli: int) -> int:
-    """Return the limit in microseconds a period; unlimited where that is nothing."""
+    """Return the quota in microseconds per period; unlimited for 0."""
     quota_us = milli * PERIOD_US // 1000
     return UNLIMITED if quota_us <= 0 else max(quota_us, MIN_QUOTA_US)
 
 
 def scale_quota(quota_us: int, ratio: float | None) -> int:
-    """Return the quota on a CPU that does `ratio` times the work; never one the kernel refuses."""
+    """Return the quota for a CPU that does `ratio` times the work.
+
+    At least the kernel's minimum.
+    """
     if quota_us <= 0 or ratio is None or ratio <= 1.0:
         return quota_us
     return max(math.ceil(quota_us / ratio), MIN_QUOTA_US)
@@ -60,42 +60,42 @@ _DECIMAL = re.compile(r"[0-9]{1,4}(\.[0-9]{1,17})?")
 NodeRatio = SnapshotMemo[float | None]
 
 
-def next_ratio(text: str | None, before: float | None) -> float | None:
-    """Return the ratio in force; `None`: the Node does not say.
+def next_ratio(text: str | None, previous: float | None) -> float | None:
+    """Return the ratio in force; `None` if the Node has none.
 
-    A text that is no positive number leaves the old one in force, as does a change of less than
-    a hundredth: quotas of all pods would be written for nothing.
+    A text that is not a positive number leaves the previous ratio in force, as does a change of
+    less than a hundredth: it would rewrite the quotas of all pods for nothing.
     """
     if text is None:
         return None
-    found = float(text) if _DECIMAL.fullmatch(text) else 0.0
-    if not 0.0 < found <= MAX_RATIO:
-        return before
-    # of binary fractions: 2.01 is not quite a hundredth more than 2.00
-    near = before is not None and round(abs(found - before), 6) < MIN_CHANGE
-    return before if near else found
+    ratio = float(text) if _DECIMAL.fullmatch(text) else 0.0
+    if not 0.0 < ratio <= MAX_RATIO:
+        return previous
+    # binary fractions: 2.01 is not quite a hundredth more than 2.00
+    is_near = previous is not None and round(abs(ratio - previous), 6) < MIN_CHANGE
+    return previous if is_near else ratio
 
 
 def node_ratio() -> NodeRatio:
-    """Return a function that tells the ratio; hooks that scale share one, and so agree."""
+    """Return a function that returns the ratio; hooks that scale share one, so that they agree."""
     return SnapshotMemo(lambda now: (now.cluster.node.value,), _read_ratio)
 
 
-def _read_ratio(snapshot: NodeSnapshot, before: float | None) -> float | None:
+def _read_ratio(snapshot: NodeSnapshot, previous: float | None) -> float | None:
     node = snapshot.cluster.node.value
-    return None if node is None else next_ratio(node.annotation(RATIO), before)
+    return None if node is None else next_ratio(node.annotation(RATIO), previous)
 
 
 NORMALIZED_CLASSES = ("LS", "")
 
 
 class NormalizationHook:
-    """Scales a quota that was asked for by the node's ratio, the one in force never.
+    """Scales a requested quota by the node's ratio, never the quota in force.
 
-    Pods with CPUs of their own have no quota. A pod's own quota stays on cgroup v1: a container's
-    that is larger would be refused, and those of init containers and of containers that are made
-    while the agent is away are not scaled. A ratio that is taken away leaves nothing to say: what
-    this hook wrote is then undone by who wrote it.
+    Pods with CPUs of their own have no quota. On cgroup v1 a pod's quota is not scaled: the kernel
+    would refuse larger quotas of its containers, and those of init containers and of containers
+    that are created while the agent is away are not scaled. If the ratio is removed, this hook
+    returns nothing, and the reconcile loop restores what it wrote.
     """
 
     name = "cpu_normalization"
@@ -106,7 +106,7 @@ class NormalizationHook:
         self._ratio = ratio
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
-        """Return the scaled quota, with the period it was asked for in."""
+        """Return the scaled quota, with the requested period."""
         ratio, quota_us = self._ratio(snapshot), request.resources.quota_us
         if ratio is None or quota_us is None or quota_us <= 0:
             return NO_ADJUSTMENT

@@ -1,4 +1,4 @@
-"""The CPUs that a pod runs on: its own, or those shared by its kind."""
+"""The CPUs of a pod: its own, or the shared ones of its class."""
 
 from __future__ import annotations
 
@@ -29,29 +29,31 @@ from agent.wire_formats.resource_status import (
     parse_resource_status,
 )
 
-EMPTY_SET: CpuSet = frozenset()  # as told: the set is to be emptied
+EMPTY_SET: CpuSet = frozenset()  # as an answer: the set is to be emptied
 
 
 class SharedCpuRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node says of shared CPUs; `be` is `None` where best-effort pods are not managed."""
+    """The node's shared CPUs; `be` is `None` if best-effort pods are not managed."""
 
     ls: tuple[CpuPool, ...]
     be: tuple[CpuPool, ...] | None
     system: CpuSet
-    static: bool | None  # the kubelet gives CPUs away itself; None: it has not told
-    machine: CpuSet = frozenset()  # all there are
+    static: bool | None  # the kubelet assigns CPUs itself; None: unknown
+    machine: CpuSet = frozenset()  # all CPUs of the machine
 
 
-def shared_cpu_rule(known: NodeCpus, machine: CpuSet, *, manages_be: bool) -> SharedCpuRule | None:
-    """Return the rule; `None` while it cannot be told who holds CPUs."""
-    if known.pools is None:
+def shared_cpu_rule(
+    node_cpus: NodeCpus, machine: CpuSet, *, manages_be: bool
+) -> SharedCpuRule | None:
+    """Return the rule; `None` while it is unknown which pods have CPUs of their own."""
+    if node_cpus.pools is None:
         return None
-    system = known.annotations.system_qos
+    system = node_cpus.annotations.system_qos
     return SharedCpuRule(
-        ls=known.pools.ls,
-        be=known.pools.be if manages_be else None,
+        ls=node_cpus.pools.ls,
+        be=node_cpus.pools.be if manages_be else None,
         system=system.cpus if system is not None else frozenset(),
-        static=known.is_static,
+        static=node_cpus.is_static,
         machine=machine,
     )
 
@@ -59,13 +61,13 @@ def shared_cpu_rule(known: NodeCpus, machine: CpuSet, *, manages_be: bool) -> Sh
 def select_cpus(
     status: ResourceStatus, qos: str, kube: KubeQos | None, rule: SharedCpuRule | None
 ) -> CpuSet | None:
-    """Return the CPUs of each of a pod's containers; `None`: nothing is said, `CLEAR`: none.
+    """Return the CPUs of each container of a pod; `None`: no change, `EMPTY_SET`: empty the set.
 
-    The first that holds: its own CPUs; the pools of the memory nodes it was placed on; the
-    system's; the shared pool of its class. Where the kubelet pins containers itself, or may, and
-    for a pod without a known place, what nobody asked for is left to it. So is it while nobody
-    holds CPUs: a pool of all of them takes nothing away, and to name it would only contradict
-    other plug-ins of the runtime, which refuses the container then.
+    The first of these that applies: the pod's own CPUs; the pools of the NUMA nodes that it is
+    placed on; the CPUs for SYSTEM; the shared pool of its class. The kubelet's choice stays where
+    the kubelet pins containers, or may pin them, and for a pod without a known cgroup. It also
+    stays while no pod has CPUs of its own: a pool of all CPUs restricts nothing, and setting it
+    would only conflict with other plug-ins of the runtime, which then refuses the container.
     """
     if status.cpus:
         return status.cpus
@@ -87,20 +89,20 @@ def _cpus_by_cgroup(kube: KubeQos | None, rule: SharedCpuRule) -> CpuSet | None:
         return EMPTY_SET
     if kube is None or rule.static is not False:
         return None
-    shared = _pool_cpus(rule.ls)
-    return None if shared == rule.machine else shared
+    pool_cpus = _pool_cpus(rule.ls)
+    return None if pool_cpus == rule.machine else pool_cpus
 
 
 def _pool_cpus(pools: Iterable[CpuPool], nodes: frozenset[int] | None = None) -> CpuSet | None:
-    chosen = (pool.cpus for pool in pools if nodes is None or pool.node in nodes)
-    return frozenset[int]().union(*chosen) or None
+    cpu_sets = (pool.cpus for pool in pools if nodes is None or pool.node in nodes)
+    return frozenset[int]().union(*cpu_sets) or None
 
 
 class CpusetHook:
-    """Sets CPUs, and takes the limit from pods that have CPUs of their own.
+    """Sets CPUs, and removes the CPU quota of pods that have CPUs of their own.
 
-    The pinned are throttled by a limit although nobody else wants their CPUs. `reads_kubelet` says
-    whether the kubelet is asked; `manages_be` places best-effort pods too.
+    A quota throttles pinned pods although no other pod uses their CPUs. `reads_kubelet` says whether
+    the agent reads the kubelet's settings; with `manages_be` best-effort pods are placed too.
     """
 
     name = "cpuset"
@@ -121,55 +123,62 @@ class CpusetHook:
         )
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
-        """Return CPUs of a container, and the limit of it or of its pod."""
+        """Return the CPUs of a container, and the quota of the container or of its pod."""
         text = request.pod.annotation(RESOURCE_STATUS)
         status = NO_STATUS if text is None else parse_resource_status(text)
         if status.cpus:
             status = msgspec.structs.replace(status, cpus=_online_cpus(status.cpus, snapshot))
-        unlimited = self._unsets_quota and bool(status.cpus)
+        removes_quota = self._unsets_quota and bool(status.cpus)
         cpus = None
         if request.container is not None:
             cpus = self._cpus(status, request, snapshot)
-        if cpus is None and not unlimited:
+        if cpus is None and not removes_quota:
             return NO_ADJUSTMENT
         period_us = request.resources.period_us or PERIOD_US
         return Adjustment(
             resources=LinuxResources(
                 cpus=None if cpus is None else format_cpu_list(cpus),
-                quota_us=UNLIMITED if unlimited else None,
-                period_us=period_us if unlimited else None,
+                quota_us=UNLIMITED if removes_quota else None,
+                period_us=period_us if removes_quota else None,
             )
         )
 
     def _cpus(
         self, status: ResourceStatus, request: HookRequest, snapshot: NodeSnapshot
     ) -> CpuSet | None:
-        """Return the CPUs to set. A running container's set is never emptied: v1 refuses that."""
+        """Return the CPUs to set.
+
+        The set of a running container is never emptied: v1 refuses that.
+        """
         kube = kube_qos(request.pod)
-        found = select_cpus(status, qos_label(request.pod), kube, self._rule(snapshot))
+        cpus = select_cpus(status, qos_label(request.pod), kube, self._rule(snapshot))
         kernel = snapshot.means.value.kernel
-        squeezed = kernel.besteffort_cpus if kernel.cgroup_version == 1 else None
-        if request.stage is HookStage.RECONCILE or kube is not KubeQos.BEST_EFFORT or not squeezed:
-            return found or None
-        if snapshot.cpus.taken_s is not None and squeezed >= snapshot.cpus.value.usable:
-            return found or None
-        # cgroup v1 refuses a set that is wider than the class's directory, which may be squeezed
-        wanted = found or parse_cpus(request.resources.cpus or "")
-        return wanted & squeezed or squeezed
+        suppressed_cpus = kernel.besteffort_cpus if kernel.cgroup_version == 1 else None
+        if (
+            request.stage is HookStage.RECONCILE
+            or kube is not KubeQos.BEST_EFFORT
+            or not suppressed_cpus
+        ):
+            return cpus or None
+        if snapshot.cpus.taken_s is not None and suppressed_cpus >= snapshot.cpus.value.usable:
+            return cpus or None
+        # cgroup v1 refuses a set wider than the class's directory, which may be suppressed
+        desired = cpus or parse_cpus(request.resources.cpus or "")
+        return desired & suppressed_cpus or suppressed_cpus
 
 
 def _online_cpus(cpus: CpuSet, snapshot: NodeSnapshot) -> CpuSet:
-    """Return those of a pod's CPUs that there are; without any its set stays as it is."""
+    """Return the CPUs of a pod that are online; raises `AnnotationError` if none is."""
     if snapshot.cpus.taken_s is None:
         return cpus
-    found = cpus & snapshot.cpus.value.usable
-    if not found:
+    online = cpus & snapshot.cpus.value.usable
+    if not online:
         raise AnnotationError(f"{RESOURCE_STATUS}: none of the CPUs named is online")
-    return found
+    return online
 
 
 def _rule_inputs(snapshot: NodeSnapshot) -> tuple[object, ...]:
-    """Return what shared CPUs are computed of."""
+    """Return the inputs of the rule for shared CPUs."""
     cluster = snapshot.cluster
     pods = snapshot.pods
     return (

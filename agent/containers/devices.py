@@ -1,6 +1,6 @@
 """The hook that gives containers the devices of their pod's allocation.
 
-Variables that the runtime would keep as the container has them, whatever a hook answers.
+It also checks that the runtime applies the variables of the edits.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _NO_ALLOCATION = DeviceAllocation()
 
 
 class _VendorHost(msgspec.Struct, frozen=True):
-    """A vendor with its devices, and what the host has of it: `None` while nobody has looked."""
+    """A vendor with its devices and its part of the host; `host` is `None` until it is read."""
 
     name: str
     vendor: InjectsDevices
     devices: tuple[VendorDevice, ...]
     host: HostDevices | None
-    numbers: frozenset[tuple[int, int]]  # of the vendor's nodes on this host
-    request_variables: frozenset[str]  # by which a container names devices itself
+    numbers: frozenset[tuple[int, int]]  # device numbers of the vendor's nodes on this host
+    request_variables: frozenset[str]  # variables by which a container requests devices itself
 
 
 class _DeviceTables(msgspec.Struct, frozen=True, kw_only=True):
-    """What each request needs of a snapshot."""
+    """Tables of a snapshot that every request uses."""
 
     hosts: tuple[_VendorHost, ...]
     # vendors of a device, by type and by uuid, bus id, minor, or uuid of a slice
@@ -68,10 +68,10 @@ class _DeviceTables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicesHook:
-    """Every container of a pod gets all that the pod was granted, init and sidecar ones too.
+    """Gives every container of a pod all devices of the pod's allocation, also init containers.
 
-    The annotation does not tell a pod's containers apart. A container that cannot have its grant
-    is not started: one that runs without its card, or with another, is worse.
+    The annotation has one list for all containers of a pod. A container that cannot get its devices
+    is not started: running without its card, or with another one, is worse.
     """
 
     name = "devices"
@@ -81,94 +81,106 @@ class DevicesHook:
     def __init__(
         self, vendors: Mapping[str, DeviceVendor], hooks: HookSettings, own_uid: str = ""
     ) -> None:
-        """`own_uid` is of the agent's own pod, which is left alone without a grant."""
+        """`own_uid` is of the agent's own pod, which is not changed without an allocation."""
         self._vendors = injecting_vendors(vendors)
         self._hooks = hooks
         self._own_uid = own_uid
         self.index = AllocationIndex(slicing_vendors(vendors).values())
-        self._tables = SnapshotMemo(_table_parts, lambda now, _: self._build_tables(now))
+        self._tables = SnapshotMemo(_table_inputs, lambda now, _: self._build_tables(now))
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
-        """Return the edits of all vendors as one, or why the container must not start."""
+        """Return the merged edits of all vendors, or why the container must not start."""
         if request.container is None:
             return NO_ADJUSTMENT
-        granted = pod_allocation(snapshot, request.pod, self.index)
-        if granted is not None and granted.refusal:
-            return Adjustment(failed=granted.message, reason=granted.refusal)
-        if granted is not None and _is_awaiting_requests(granted, request):
+        allocation = pod_allocation(snapshot, request.pod, self.index)
+        if allocation is not None and allocation.refusal:
+            return Adjustment(failed=allocation.message, reason=allocation.refusal)
+        if allocation is not None and _is_awaiting_requests(allocation, request):
             unknown = AllocationRefused(RefusalReason.REQUESTS_UNKNOWN, POD_NOT_LISTED)
             return Adjustment(failed=str(unknown), reason=unknown.reason)
-        if granted is None and allocation_annotation(request.pod) is not None:
-            told = f"{RefusalReason.BAD_GRANT.value}: the pod is over, or nobody says which it is"
-            return Adjustment(failed=told, reason=RefusalReason.BAD_GRANT.value)
-        grant = _NO_ALLOCATION if granted is None else granted.grant
+        if allocation is None and allocation_annotation(request.pod) is not None:
+            message = (
+                f"{RefusalReason.BAD_GRANT.value}: the pod is over, or nobody says which it is"
+            )
+            return Adjustment(failed=message, reason=RefusalReason.BAD_GRANT.value)
+        devices = _NO_ALLOCATION if allocation is None else allocation.grant
         tables = self._tables(snapshot)
         container = self._with_pod_facts(request, snapshot, tables.assigned)
         try:
-            edits = merge_edits(self._edits(grant, container, tables))
+            edits = merge_edits(self._edits(devices, container, tables))
             return Adjustment(edits=check_variables(edits, container))
         except AllocationRefused as refused:
             return Adjustment(failed=str(refused), reason=refused.reason)
 
     def is_protected(self, pod: PodSandbox) -> bool:
-        """Return whether containers of a pod are left alone unless devices are allocated to it."""
-        own = bool(self._own_uid) and pod.uid == self._own_uid
-        return own or pod.namespace in self._hooks.protected_namespaces
+        """Return whether the pod's containers are changed only if it has an allocation."""
+        is_own_pod = bool(self._own_uid) and pod.uid == self._own_uid
+        return is_own_pod or pod.namespace in self._hooks.protected_namespaces
 
     def _edits(
-        self, grant: DeviceAllocation, container: ContainerSpec, tables: _DeviceTables
+        self, allocation: DeviceAllocation, container: ContainerSpec, tables: _DeviceTables
     ) -> tuple[ContainerEdits, ...]:
         """Return the edits of each vendor that has a device of the allocation.
 
-        A vendor without one decides only about a container that names its devices itself.
+        Other vendors decide only about a container that requests their devices itself.
         """
         owners: set[str] = set()
-        for entry in grant.devices:
+        for entry in allocation.devices:
             number = entry.id.partition(REPLICA_SEPARATOR)[0] if entry.id else entry.minor
             names = tables.owners.get((entry.type, number), ())
             if not names:
-                told = f"no vendor serves {_device_text(entry)}"
-                raise AllocationRefused(RefusalReason.DEVICE_UNKNOWN, told)
+                message = f"no vendor serves {_device_text(entry)}"
+                raise AllocationRefused(RefusalReason.DEVICE_UNKNOWN, message)
             if len(names) > 1:
-                told = f"{names[1]} and another vendor both have {_device_text(entry)}"
-                raise AllocationRefused(RefusalReason.DEVICE_CONFLICT, told)
+                message = f"{names[1]} and another vendor both have {_device_text(entry)}"
+                raise AllocationRefused(RefusalReason.DEVICE_CONFLICT, message)
             owners.update(names)
         variables = {name for name, _ in container.env}
         edits = []
-        for stock in tables.hosts:
-            own = stock.name in owners
-            if not own and (stock.host is None or variables.isdisjoint(stock.request_variables)):
+        for vendor_host in tables.hosts:
+            is_owner = vendor_host.name in owners
+            if not is_owner and (
+                vendor_host.host is None or variables.isdisjoint(vendor_host.request_variables)
+            ):
                 continue
-            if stock.host is None:
-                told = f"nobody has looked yet at what the host has of {stock.name}"
-                raise AllocationRefused(RefusalReason.HOST_NOT_READ_YET, told)
-            spec = _with_present_nodes(container, stock.numbers)
-            part = grant if own else _NO_ALLOCATION
-            edits.append(stock.vendor.edits(stock.devices, part, spec, stock.host))
+            if vendor_host.host is None:
+                message = f"nobody has looked yet at what the host has of {vendor_host.name}"
+                raise AllocationRefused(RefusalReason.HOST_NOT_READ_YET, message)
+            spec = _with_present_nodes(container, vendor_host.numbers)
+            vendor_allocation = allocation if is_owner else _NO_ALLOCATION
+            edits.append(
+                vendor_host.vendor.edits(
+                    vendor_host.devices, vendor_allocation, spec, vendor_host.host
+                )
+            )
         return tuple(edits)
 
     def _build_tables(self, snapshot: NodeSnapshot) -> _DeviceTables:
         hosts = tuple(self._list_vendors(snapshot))
         owners: dict[tuple[str, str | int | None], tuple[str, ...]] = {}
-        for stock in hosts:
-            for device in stock.devices:
+        for vendor_host in hosts:
+            for device in vendor_host.devices:
                 names = (device.uuid, device.bus_id, device.minor)
                 for name in {*names, *(part.uuid for part in device.partitions)} - {None, ""}:
                     key = (device.kind.wire_type, name)
-                    before = owners.get(key, ())
-                    owners[key] = before if stock.name in before else (*before, stock.name)
-        held = snapshot.served.value.held
+                    previous = owners.get(key, ())
+                    owners[key] = (
+                        previous if vendor_host.name in previous else (*previous, vendor_host.name)
+                    )
+        allocations = snapshot.served.value.held
         return _DeviceTables(
             hosts=hosts,
             owners=owners,
-            assigned=frozenset((one.pod_uid, one.container) for one in held),
+            assigned=frozenset(
+                (allocation.pod_uid, allocation.container) for allocation in allocations
+            ),
         )
 
     def _list_vendors(self, snapshot: NodeSnapshot) -> Iterator[_VendorHost]:
-        own, means = devices_by_vendor(snapshot), snapshot.means.value.vendors
+        vendor_devices, host_devices = devices_by_vendor(snapshot), snapshot.means.value.vendors
         cdi = snapshot.runtime.value.takes_cdi
         for name, vendor in self._vendors.items():
-            host = means.get(name)
+            host = host_devices.get(name)
             if host is not None:
                 host = replace(host, cdi_enabled=cdi)
             nodes = () if host is None else host.nodes
@@ -176,19 +188,19 @@ class DevicesHook:
             variables = (
                 vendor.request_variables if isinstance(vendor, WithholdsDevices) else frozenset()
             )
-            yield _VendorHost(name, vendor, own.get(name, ()), host, numbers, variables)
+            yield _VendorHost(name, vendor, vendor_devices.get(name, ()), host, numbers, variables)
 
     def _with_pod_facts(
         self, request: HookRequest, snapshot: NodeSnapshot, assigned: frozenset[tuple[str, str]]
     ) -> ContainerSpec:
-        """Return the container with the facts of its pod, and whether it is left alone.
+        """Return the container with the facts of its pod, and whether it must not be changed.
 
-        A pod's requests for resources of device plug-ins show which containers got devices from
-        those. While the cluster has not listed the pod they are unknown, and nothing is withheld.
+        The pod's requests for device plug-in resources show which containers have devices from such
+        a plug-in. Until the cluster lists the pod they are unknown, and no device is withheld.
         """
         container, pod = request.container or ContainerSpec(), request.pod
         view = self.index.tables(snapshot).pods.get(pod.uid)
-        untold = view is None and snapshot.cluster.is_clustered
+        is_unlisted = view is None and snapshot.cluster.is_clustered
         return replace(
             container,
             pod_uid=pod.uid,
@@ -197,7 +209,7 @@ class DevicesHook:
             runtime_handler=pod.runtime_handler,
             host_network=pod.host_network,
             unallocated_policy=self._hooks.ungranted,
-            protected=container.protected or untold or self.is_protected(pod),
+            protected=container.protected or is_unlisted or self.is_protected(pod),
             given_elsewhere=container.given_elsewhere
             or _requests_devices(view, container.name)
             or (pod.uid, "") in assigned
@@ -205,65 +217,68 @@ class DevicesHook:
         )
 
 
-def _is_awaiting_requests(granted: PodAllocation, request: HookRequest) -> bool:
+def _is_awaiting_requests(allocation: PodAllocation, request: HookRequest) -> bool:
     """Return whether a new container must wait until the pod's requests are known.
 
-    An existing container, as in `Stage.RECONCILE`, keeps its devices.
+    An existing container, as in `HookStage.RECONCILE`, keeps its devices.
     """
-    created = request.stage is HookStage.CREATE
-    return created and granted.awaits_requests and bool(granted.grant.devices)
+    is_new = request.stage is HookStage.CREATE
+    return is_new and allocation.awaits_requests and bool(allocation.grant.devices)
 
 
 def _device_text(entry: AllocatedDevice) -> str:
     return f"{entry.type} device {entry.id or entry.minor!r}"
 
 
-def _table_parts(now: NodeSnapshot) -> tuple[object, ...]:
-    found: list[object] = [now.devices.value, now.means.value, now.runtime.value.takes_cdi]
-    found.append(now.served.value.held)
+def _table_inputs(now: NodeSnapshot) -> tuple[object, ...]:
+    inputs: list[object] = [now.devices.value, now.means.value, now.runtime.value.takes_cdi]
+    inputs.append(now.served.value.held)
     for state in now.vendors:
-        found += (state.vendor, state.inventory.value)
-    return tuple(found)
+        inputs += (state.vendor, state.inventory.value)
+    return tuple(inputs)
 
 
 def _requests_devices(pod: PodView | None, container: str) -> bool:
     """Return whether the container requests resources of a device plug-in."""
-    return pod is not None and bool(pod.asks) and container in [one.container for one in pod.asks]
+    return (
+        pod is not None
+        and bool(pod.asks)
+        and container in [request.container for request in pod.asks]
+    )
 
 
 def _with_present_nodes(
     container: ContainerSpec, numbers: frozenset[tuple[int, int]]
 ) -> ContainerSpec:
-    """Return the container with whether it has nodes of this vendor's already."""
+    """Return the container, marked if it already has nodes of this vendor."""
     if container.given_elsewhere or not container.nodes:
         return container
-    has = any((node.major, node.minor) in numbers for node in container.nodes)
-    return replace(container, given_elsewhere=True) if has else container
+    is_present = any((node.major, node.minor) in numbers for node in container.nodes)
+    return replace(container, given_elsewhere=True) if is_present else container
 
 
-OPTIONAL_VARIABLES = (
-    "LD_LIBRARY_PATH",
-)  # without it a program fails by itself, and sees nothing more
+# without it a program fails by itself, and gets no more devices
+OPTIONAL_VARIABLES = ("LD_LIBRARY_PATH",)
 
 
 def check_variables(edits: ContainerEdits, container: ContainerSpec) -> ContainerEdits:
-    """Return edits whose variables count; raise `GrantRefused` if the container's own would.
+    """Return the edits if their variables apply; raise `AllocationRefused` if they do not.
 
-    A variable that image and pod both set is twice in what containerd makes of the two, and NRI
-    then changes the first and keeps the last. One that only helps to find libraries is told of.
+    If image and pod both set a variable, containerd's spec has it twice, and NRI then changes the
+    first while the last applies. A variable that only helps to find libraries causes a note.
     """
     if not edits.env:
         return edits
     names = [name for name, _ in container.env]
     if len(set(names)) == len(names):
         return edits
-    times = Counter(names)
+    counts = Counter(names)
     notes = []
     for name, value in edits.env:
-        if times[name] < 2 or container.env_value(name) == value:
+        if counts[name] < 2 or container.env_value(name) == value:
             continue
-        told = f"{name} is set {times[name]} times, as by image and pod: take it out of the pod"
+        message = f"{name} is set {counts[name]} times, as by image and pod: take it out of the pod"
         if name not in OPTIONAL_VARIABLES:
-            raise AllocationRefused(RefusalReason.DEVICE_CONFLICT, told)
-        notes.append(ContainerNote(reason="VariableNotSet", message=told))
+            raise AllocationRefused(RefusalReason.DEVICE_CONFLICT, message)
+        notes.append(ContainerNote(reason="VariableNotSet", message=message))
     return replace(edits, notes=(*edits.notes, *notes)) if notes else edits

@@ -1,6 +1,6 @@
-"""Asks all hooks about one request, merges their answers, and does what the answer needs.
+"""Calls all hooks for one request, merges their answers, and applies side effects of the answer.
 
-Which hook wins where two set one field is written down in `merge_answers`; order decides nothing.
+`merge_answers` defines which hook wins if two set the same field; their order has no effect.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ from agent.wire_formats.annotations import AnnotationError
 
 log = logging.getLogger(__name__)
 
-POD_FILES_DEADLINE_S = 0.2  # of a new pod's files; what is late is done by the next cycle
-MAX_PENDING_PODS = 64  # pods whose files wait for the thread; beyond it is left to the next cycle
+POD_FILES_DEADLINE_S = 0.2  # for the files of a new pod; the reconcile loop writes what is late
+# pods whose files wait for the thread; beyond it they are left to the reconcile loop
+MAX_PENDING_PODS = 64
 FOLDERS_DEADLINE_S = 0.3
 
 
@@ -55,15 +56,15 @@ BAD_ANNOTATION = "BadAnnotation"
 
 HOOK_FAILED = "HookFailed"
 
-MAX_ERROR = 200  # characters of what a hook raised
+MAX_ERROR = 200  # characters of an exception's text
 
 
 class DispatchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to one question.
+    """The answer to one request.
 
-    `answers` has, by hook, what `adjustment` was put together from, and `planned` what hooks in
-    `plan` mode would have changed: nothing of that is in `adjustment`. `failures` are bugs, to be
-    counted. `spent_s` has every hook that was asked.
+    `answers` has the answer of each hook, which `adjustment` combines; `planned` has those of hooks
+    in `plan` mode, which are not part of `adjustment`. `failures` are bugs, which are counted.
+    `duration_s` has every hook that was called.
     """
 
     adjustment: Adjustment = NO_ADJUSTMENT
@@ -76,7 +77,7 @@ class DispatchResult(msgspec.Struct, frozen=True, kw_only=True):
 def hook_modes(hooks: Iterable[Hook], enforce: EnforceSettings) -> Mapping[str, str]:
     """Return each hook's mode, which is never more than `enforce.mode`.
 
-    A hook without a switch of its own follows that one.
+    A hook without a switch of its own has the mode `enforce.mode`.
     """
     return {
         hook.name: min(getattr(enforce.hooks, hook.name, ON), enforce.mode, key=ENFORCE_MODES.index)
@@ -91,38 +92,38 @@ def adjust(
     modes: Mapping[str, str],
     now_s: Callable[[], float],
 ) -> DispatchResult:
-    """Ask the hooks of this stage, in their order, and put their answers together. Never raises.
+    """Call the hooks of this stage and merge their answers. Never raises.
 
-    The order decides nothing: see `merge` for who wins. A hook that is not in `modes` is off.
-    `now_s` is monotonic, for what each took.
+    `merge_answers` decides which hook wins. A hook that is not in `modes` is off. `now_s` returns
+    monotonic seconds, for the duration of each hook.
     """
-    asked: list[tuple[str, str, _HookAnswer]] = []
+    hook_answers: list[tuple[str, str, _HookAnswer]] = []
     spent_s: list[tuple[str, float]] = []
     for hook in hooks:
         mode = modes.get(hook.name, OFF)
         if mode == OFF or request.stage not in hook.stages:
             continue
-        begun_s = now_s()
-        asked.append((mode, hook.name, _ask_hook(hook, request, snapshot)))
-        spent_s.append((hook.name, now_s() - begun_s))
-    on, planned = _answers_in_mode(asked, ON), _answers_in_mode(asked, PLAN)
-    whole, conflicts = merge_answers(on)
-    bugs = (HookFailure(name, answer.bug) for _, name, answer in asked if answer.bug)
+        start_s = now_s()
+        hook_answers.append((mode, hook.name, _call_hook(hook, request, snapshot)))
+        spent_s.append((hook.name, now_s() - start_s))
+    answers, planned = _answers_in_mode(hook_answers, ON), _answers_in_mode(hook_answers, PLAN)
+    adjustment, conflicts = merge_answers(answers)
+    bug_failures = (HookFailure(name, answer.bug) for _, name, answer in hook_answers if answer.bug)
     return DispatchResult(
-        adjustment=whole,
-        answers=on,
+        adjustment=adjustment,
+        answers=answers,
         planned=planned,
-        failures=(*bugs, *conflicts),
+        failures=(*bug_failures, *conflicts),
         duration_s=tuple(spent_s),
     )
 
 
-def _answers_in_mode(asked: Iterable[tuple[str, str, _HookAnswer]], mode: str) -> Answers:
-    """Return what the hooks of a mode have to say, without those that say nothing."""
+def _answers_in_mode(hook_answers: Iterable[tuple[str, str, _HookAnswer]], mode: str) -> Answers:
+    """Return the answers of the hooks of a mode that change something."""
     return tuple(
         (name, answer.adjustment)
-        for of_mode, name, answer in asked
-        if of_mode == mode
+        for hook_mode, name, answer in hook_answers
+        if hook_mode == mode
         and answer.adjustment is not NO_ADJUSTMENT
         and answer.adjustment != NO_ADJUSTMENT
     )
@@ -133,20 +134,20 @@ class _HookAnswer(msgspec.Struct, frozen=True):
     bug: str = ""
 
 
-def _ask_hook(hook: Hook, request: HookRequest, snapshot: NodeSnapshot) -> _HookAnswer:
+def _call_hook(hook: Hook, request: HookRequest, snapshot: NodeSnapshot) -> _HookAnswer:
     try:
         return _HookAnswer(hook.adjust(request, snapshot))
-    except AllocationRefused as refused:
-        return _HookAnswer(_refusal(hook, refused.reason, str(refused)))
+    except AllocationRefused as refusal:
+        return _HookAnswer(_refusal(hook, refusal.reason, str(refusal)))
     except AnnotationError as bad:
         return _HookAnswer(_refusal(hook, BAD_ANNOTATION, f"{hook.name}: {bad}"))
-    except Exception as error:  # noqa: BLE001 - a hook's bug must not cost the others their say
+    except Exception as error:  # noqa: BLE001 - a hook's bug must not drop the other answers
         bug = f"{type(error).__name__}: {error}"[:MAX_ERROR]
         if hook.required and allocation_annotation(request.pod) is not None:
-            # to run without what was granted is worse than not to run
-            words = f"{hook.name} has a bug ({type(error).__name__}): see the agent's log"
+            # running without the allocated devices is worse than not running
+            message = f"{hook.name} has a bug ({type(error).__name__}): see the agent's log"
             return _HookAnswer(
-                Adjustment(failed=f"{HOOK_FAILED}: {words}", reason=HOOK_FAILED), bug
+                Adjustment(failed=f"{HOOK_FAILED}: {message}", reason=HOOK_FAILED), bug
             )
         note = f"the hook {hook.name} has failed, what it sets is missing ({type(error).__name__})"
         return _HookAnswer(_note(HOOK_FAILED, note), bug)
@@ -164,14 +165,14 @@ def _note(reason: str, message: str) -> Adjustment:
 
 T = TypeVar("T")
 
-Answers = tuple[tuple[str, Adjustment], ...]  # by hook, in the order they were asked
+Answers = tuple[tuple[str, Adjustment], ...]  # by hook, in the order of the calls
 
-# the pinned are not throttled, whatever else is said; a scaled quota stands for the one it scales
+# a quota removed for pinned pods wins, then the scaled quota, which replaces the one it scales
 QUOTA_PRECEDENCE = ("cpuset", "cpu_normalization", "batch_resources")
 
 
 class HookFailure(msgspec.Struct, frozen=True):
-    """A bug of a hook, or of two that say different things of one field."""
+    """A bug of a hook, or of two hooks that set one field to different values."""
 
     hook: str  # its name; several are joined by commas
     error: str
@@ -184,96 +185,101 @@ class _AnswerMerge:
         self.answers = answers
         self.failures: list[HookFailure] = []
 
-    def agreed_value(self, field: str, said: Iterable[T | None]) -> T | None:
-        """Return the value that all who set the field agree on; `None` for two values."""
-        given = [
+    def common_value(self, field: str, values: Iterable[T | None]) -> T | None:
+        """Return the value that all hooks that set the field agree on; `None` if they differ."""
+        set_values = [
             (hook, value)
-            for (hook, _), value in zip(self.answers, said, strict=True)
+            for (hook, _), value in zip(self.answers, values, strict=True)
             if value is not None
         ]
-        if len({value for _, value in given}) > 1:
-            hooks = ",".join(hook for hook, _ in given)
+        if len({value for _, value in set_values}) > 1:
+            hooks = ",".join(hook for hook, _ in set_values)
             self.failures.append(HookFailure(hooks, f"different values of {field}"))
             return None
-        return given[0][1] if given else None
+        return set_values[0][1] if set_values else None
 
     def quota(self) -> LinuxResources:
-        """Return quota and period of one hook: each means nothing without the other."""
-        every = [(hook, answer.resources) for hook, answer in self.answers]
-        said = {hook: one for hook, one in every if one.quota_us is not None}
-        if said.keys() <= set(QUOTA_PRECEDENCE):
-            return next((said[name] for name in QUOTA_PRECEDENCE if name in said), LinuxResources())
+        """Return quota and period of the same hook: each means nothing without the other."""
+        hook_resources = [(hook, answer.resources) for hook, answer in self.answers]
+        by_hook = {
+            hook: resources for hook, resources in hook_resources if resources.quota_us is not None
+        }
+        if by_hook.keys() <= set(QUOTA_PRECEDENCE):
+            return next(
+                (by_hook[name] for name in QUOTA_PRECEDENCE if name in by_hook), LinuxResources()
+            )
         pairs = [
-            None if one.quota_us is None else (one.quota_us, one.period_us) for _, one in every
+            None if resources.quota_us is None else (resources.quota_us, resources.period_us)
+            for _, resources in hook_resources
         ]
-        quota_us, period_us = self.agreed_value("quota_us", pairs) or (None, None)
+        quota_us, period_us = self.common_value("quota_us", pairs) or (None, None)
         return LinuxResources(quota_us=quota_us, period_us=period_us)
 
     def edits(self) -> tuple[ContainerEdits, str, str]:
-        """Return all edits, or why they cannot be made together: reason and message."""
+        """Return all edits, or reason and message if they contradict each other."""
         try:
             return merged_edits([answer.edits for _, answer in self.answers]), "", ""
-        except AllocationRefused as refused:
+        except AllocationRefused as refusal:
             hooks = ",".join(hook for hook, answer in self.answers if answer.edits != NO_EDITS)
-            self.failures.append(HookFailure(hooks, str(refused)))
-            return NO_EDITS, refused.reason, str(refused)
+            self.failures.append(HookFailure(hooks, str(refusal)))
+            return NO_EDITS, refusal.reason, str(refusal)
 
 
-def _is_complete(said: LinuxResources) -> bool:
-    """Say whether a period comes with its quota, without which it means nothing."""
-    return said.period_us is None or said.quota_us is not None
+def _is_complete(resources: LinuxResources) -> bool:
+    """Return whether a period comes with its quota, without which it means nothing."""
+    return resources.period_us is None or resources.quota_us is not None
 
 
 def merge_answers(answers: Answers) -> tuple[Adjustment, tuple[HookFailure, ...]]:
     """Return one adjustment, and the fields that two hooks set to different values.
 
-    Such a field is left out: neither is right. Edits that contradict each other refuse the
-    container, as those of two vendors do; so does any hook's refusal, in the words of the first.
+    Such a field is left out. Edits that contradict each other refuse the container, as do those of
+    two vendors; a hook's refusal also does, with the message of the first.
     """
     if not answers:
         return NO_ADJUSTMENT, ()
     if len(answers) == 1 and _is_complete(answers[0][1].resources):
-        return answers[0][1], ()  # as nearly always
-    merging = _AnswerMerge(answers)
-    all_of = [answer for _, answer in answers]
-    edits, reason, failed = merging.edits()
-    quota = merging.quota()
-    for answer in reversed(all_of):
+        return answers[0][1], ()  # the usual case
+    merge = _AnswerMerge(answers)
+    adjustments = [answer for _, answer in answers]
+    edits, reason, failed = merge.edits()
+    quota = merge.quota()
+    for answer in reversed(adjustments):
         if answer.failed:
             reason, failed = answer.reason, answer.failed
-    whole = Adjustment(
+    adjustment = Adjustment(
         edits=edits,
         resources=LinuxResources(
-            shares=merging.agreed_value("shares", [a.resources.shares for a in all_of]),
+            shares=merge.common_value("shares", [a.resources.shares for a in adjustments]),
             quota_us=quota.quota_us,
             period_us=quota.period_us,
-            cpus=merging.agreed_value("cpus", [a.resources.cpus for a in all_of]),
-            memory_bytes=merging.agreed_value(
-                "memory_bytes", [a.resources.memory_bytes for a in all_of]
+            cpus=merge.common_value("cpus", [a.resources.cpus for a in adjustments]),
+            memory_bytes=merge.common_value(
+                "memory_bytes", [a.resources.memory_bytes for a in adjustments]
             ),
         ),
-        rdt_class=merging.agreed_value("rdt_class", [a.rdt_class for a in all_of]),
-        oom_score_adj=merging.agreed_value("oom_score_adj", [a.oom_score_adj for a in all_of]),
-        bvt_warp_ns=merging.agreed_value("bvt_warp_ns", [a.bvt_warp_ns for a in all_of]),
-        core_group=merging.agreed_value("core_group", [a.core_group for a in all_of]),
+        rdt_class=merge.common_value("rdt_class", [a.rdt_class for a in adjustments]),
+        oom_score_adj=merge.common_value("oom_score_adj", [a.oom_score_adj for a in adjustments]),
+        bvt_warp_ns=merge.common_value("bvt_warp_ns", [a.bvt_warp_ns for a in adjustments]),
+        core_group=merge.common_value("core_group", [a.core_group for a in adjustments]),
         reason=reason,
         failed=failed,
     )
-    return whole, tuple(merging.failures)
+    return adjustment, tuple(merge.failures)
 
 
 class HookStatistics:
-    """What hooks did so far. Counters since the agent's start; belongs to the loop thread."""
+    """Counters of the hooks since the agent's start. Belongs to the loop thread."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()  # bugs
         self.planned: Counter[str] = Counter()
-        self.refusals: Counter[str] = Counter()  # containers that were kept from starting
+        self.refusals: Counter[str] = Counter()  # containers that were refused
         self.spent_s: defaultdict[str, float] = defaultdict(float)
 
     def count(self, result: DispatchResult) -> None:
-        """Take in one answer."""
+        """Count one answer."""
         for name, seconds in result.duration_s:
             self.calls[name] += 1
             self.spent_s[name] += seconds
@@ -284,23 +290,23 @@ class HookStatistics:
 
 
 class PodFiles(Protocol):
-    """Files of pods on the host, as the service for containers keeps them."""
+    """Writes files of pods on the host."""
 
     def write_pod(self, request: HookRequest) -> object:
         """Write a new pod's own files; blocks, on the thread that writes files of pods."""
         ...
 
     def record_requested_values(self, request: HookRequest) -> None:
-        """Record what was requested for a container whose answer changed it; quick."""
+        """Record the requested values of a container whose answer changes them; fast."""
         ...
 
     def prioritise_missed_pods(self, before: RuntimeView, now: RuntimeView) -> None:
-        """Handle first the pods whose containers started without an answer; quick."""
+        """Put pods whose containers started without an answer first; fast."""
         ...
 
 
 class ContainerAdjuster:
-    """Answers the container runtime from the snapshot, and keeps the runtime's part of it.
+    """Answers the container runtime from the snapshot, and stores the runtime's view in it.
 
     Implements `agent.nri.runtime_view.RuntimeHandler`. Belongs to the loop thread.
     """
@@ -317,7 +323,9 @@ class ContainerAdjuster:
         files: Executor,
         index: AllocationIndex,
     ) -> None:
-        """Create it; `pod_files.write_pod` runs on `files`, the one thread for files of pods.
+        """Create it.
+
+        `pod_files.write_pod` runs on `files`, the only thread that writes files of pods.
 
         `index` is that of the devices hook.
         """
@@ -333,10 +341,10 @@ class ContainerAdjuster:
         self.counters = HookStatistics()
 
     def adjust(self, request: HookRequest) -> Adjustment | Awaitable[Adjustment]:
-        """Return the answer: at once, or when the folders and files that it needs are made.
+        """Return the answer, at once or when the folders and files that it needs exist.
 
-        A folder that cannot be made keeps the container from starting: its mount would fail. Files
-        of a pod that take longer are left to the next cycle.
+        A container whose folder cannot be created is refused: its mount would fail. Files of a pod
+        that take longer are left to the reconcile loop.
         """
         snapshot = self._store.current
         result = adjust(self._hooks, request, snapshot, self._modes, self._clock.monotonic)
@@ -358,15 +366,15 @@ class ContainerAdjuster:
 
     def view_changed(self, view: RuntimeView) -> None:
         """Put the runtime's view into the snapshot, with the time of its last change of state."""
-        before = self._store.current.runtime.value
-        turned = (before.state == SYNCHRONIZED) is not (view.state == SYNCHRONIZED)
-        is_new = turned or before.turned_s is None
-        view = replace(view, turned_s=self._clock.wall() if is_new else before.turned_s)
+        previous = self._store.current.runtime.value
+        has_turned = (previous.state == SYNCHRONIZED) is not (view.state == SYNCHRONIZED)
+        is_new = has_turned or previous.turned_s is None
+        view = replace(view, turned_s=self._clock.wall() if is_new else previous.turned_s)
         snapshot = self._store.put(runtime=SnapshotPart(view, self._clock.monotonic()))
-        if view.sandboxes is not before.sandboxes:
-            self._index.tables(snapshot)  # before the requests for containers of a new pod
-        if view.missed is not before.missed:
-            self._pod_files.prioritise_missed_pods(before, view)
+        if view.sandboxes is not previous.sandboxes:
+            self._index.tables(snapshot)  # ready before the requests for containers of a new pod
+        if view.missed is not previous.missed:
+            self._pod_files.prioritise_missed_pods(previous, view)
 
     async def _write_pod_files(self, request: HookRequest, answer: Adjustment) -> Adjustment:
         if len(self._pending_writes) >= MAX_PENDING_PODS:
@@ -375,32 +383,34 @@ class ContainerAdjuster:
         work = event_loop.run_in_executor(self._files_executor, self._pod_files.write_pod, request)
         self._pending_writes.add(work)
         work.add_done_callback(self._pending_writes.discard)
-        # a bug: the next cycle writes what is missing
+        # a bug: the reconcile loop writes what is missing
         work.add_done_callback(lambda done: log_failure(done, log, "pod_files_not_written"))
         await asyncio.wait({work}, timeout=POD_FILES_DEADLINE_S)
         return answer
 
     async def _make_folders(self, request: HookRequest, answer: Adjustment) -> Adjustment:
-        making: Awaitable[None] = asyncio.to_thread(partial(make_folders, answer.edits.folders))
+        creation: Awaitable[None] = asyncio.to_thread(partial(make_folders, answer.edits.folders))
         try:
             async with asyncio.timeout(FOLDERS_DEADLINE_S):
-                await making
+                await creation
         except FolderError as error:
-            why = str(error)
+            reason = str(error)
         except TimeoutError:
-            why = f"{answer.edits.folders[0].host_path}: not made within {FOLDERS_DEADLINE_S:g} s"
+            reason = (
+                f"{answer.edits.folders[0].host_path}: not made within {FOLDERS_DEADLINE_S:g} s"
+            )
         else:
             return answer
-        self._report_event(request, "FolderNotMade", f"{_subject(request)}: {why}")
+        self._report_event(request, "FolderNotMade", f"{_subject(request)}: {reason}")
         self.counters.refusals["FolderNotMade"] += 1
-        return Adjustment(failed=f"FolderNotMade: {why}", reason="FolderNotMade")
+        return Adjustment(failed=f"FolderNotMade: {reason}", reason="FolderNotMade")
 
     def _report_event(self, request: HookRequest, reason: str, message: str) -> None:
         self._messages.put(EventReported(reason, message, _pod_reference(request.pod)))
 
 
 def _changes_pod_files(answer: Adjustment) -> bool:
-    """Say whether anything of a pod is to be written."""
+    """Return whether the answer changes files of a pod."""
     return answer.resources != NO_RESOURCES or answer.bvt_warp_ns is not None
 
 

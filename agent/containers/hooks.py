@@ -1,7 +1,4 @@
-"""The hook protocol, and the node's hooks in the order in which they are called.
-
-All hooks but those of devices, in the order they are asked.
-"""
+"""The hook protocol, and the node's hooks except the one for devices."""
 
 from __future__ import annotations
 
@@ -20,31 +17,31 @@ from agent.snapshot.node import NodeSnapshot
 
 
 class Hook(Protocol):
-    """One concern. Equal arguments, equal answer: nothing is kept but what `Remembered` keeps.
+    """Decides one concern. Equal arguments give an equal answer; only `SnapshotMemo` caches.
 
-    A hook says no by `GrantRefused`, and leaves an annotation that means nothing unused by
-    `BadAnnotation`, which people are told. Whatever else it raises is a bug: it is counted, its
-    fields are dropped, those of the others stay; a container of a pod with a grant does not start
-    without what a required one sets.
+    A hook refuses by raising `AllocationRefused`, and ignores an invalid annotation by raising
+    `AnnotationError`, which is reported. Any other exception is a bug: it is counted, and the
+    hook's fields are left out; other hooks still apply. A container of a pod with an allocation
+    does not start without the answer of a required hook.
     """
 
     @property
     def name(self) -> str:
-        """Return the name, as in `enforce.hooks` where there is a switch for it."""
+        """Return the name, as in `enforce.hooks` if the hook has a switch there."""
         ...
 
     @property
     def stages(self) -> frozenset[HookStage]:
-        """Return when it is asked."""
+        """Return the stages at which it is called."""
         ...
 
     @property
     def required(self) -> bool:
-        """Say whether a container that cannot get this must not start."""
+        """Return whether a container must not start without this hook's answer."""
         ...
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
-        """Return what this hook changes; `NOTHING` where it has no say. No I/O, no waiting."""
+        """Return what this hook changes; `NO_ADJUSTMENT` for nothing. No I/O, no waiting."""
         ...
 
 
@@ -52,9 +49,9 @@ DEFAULT_SETTINGS = HookSettings()
 
 
 def node_hooks(*, reads_kubelet: bool, hooks: HookSettings = DEFAULT_SETTINGS) -> tuple[Hook, ...]:
-    """Return them new, each with nothing remembered; `reads_kubelet`: the kubelet is asked.
+    """Return new hooks with empty caches; `reads_kubelet`: the agent reads the kubelet's settings.
 
-    One set serves all threads: what one of them made of the snapshot the others need not make.
+    All threads share one set, and so the cached results.
     """
     ratio = node_ratio()
     return (

@@ -1,6 +1,6 @@
-"""Group identity: whose tasks come first on a CPU, on kernels of Anolis' line.
+"""Group identity: which tasks run first on a CPU, on kernels derived from Anolis.
 
-Values of `cpu.bvt_warp_ns`: 2 and 1 come first, 0 is neutral, -1 comes last.
+Values of `cpu.bvt_warp_ns`: 2 and 1 run first, 0 is neutral, -1 runs last.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ LOW, HIGH = -1, 2
 
 
 class IdentityRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The value of each class; all are 0 of a rule that is not enabled."""
+    """The value of each class; a disabled rule has only 0."""
 
     enabled: bool = False
     lsr: int = 0
     ls: int = 0
     be: int = 0
     system: int = 0
-    guaranteed: int = 0  # of a pod without a label
+    guaranteed: int = 0  # for a pod without a label
 
 
 DISABLED_RULE = IdentityRule()
 
 
 def identity_rule(slo: NodeSlo) -> IdentityRule:
-    """Return the rule; with another policy than this one all are neutral."""
+    """Return the rule; with another policy all values are neutral."""
     qos = slo.resource_qos
     lsr, ls, be = qos.lsr_class.cpu, qos.ls_class.cpu, qos.be_class.cpu
     system = qos.system_class.cpu
@@ -54,10 +54,9 @@ def identity_rule(slo: NodeSlo) -> IdentityRule:
 
 
 def pod_identity(rule: IdentityRule, pod: PodSandbox) -> int | None:
-    """Return a pod's value; `None` for one of which neither label nor place says a class.
+    """Return a pod's value; `None` if neither label nor cgroup path gives its class.
 
-    Its annotation counts with the label LS alone. Raise `BadAnnotation` for one that means
-    nothing.
+    Its annotation applies with the label LS only. Raises `AnnotationError` for an invalid one.
     """
     qos = qos_label(pod)
     if qos == "LS" and rule.enabled and (text := pod.annotation(CPU_QOS)) is not None:
@@ -75,15 +74,15 @@ def pod_identity(rule: IdentityRule, pod: PodSandbox) -> int | None:
 
 
 def directory_identity(rule: IdentityRule, qos: KubeQos) -> int:
-    """Return the value of a QoS directory; that of all pods together is neutral."""
+    """Return the value of a QoS directory; the directory of all pods is neutral."""
     return {KubeQos.BURSTABLE: rule.ls, KubeQos.BEST_EFFORT: rule.be}.get(qos, 0)
 
 
 def is_applicable(rule: IdentityRule, kernel: KernelFeatures) -> bool:
-    """Say whether there is anything to set.
+    """Return whether there is a value to set.
 
-    Not on a kernel without it. Not while the rule is off and the kernel's switch too, nor where
-    that cannot be read. A kernel without a switch always heeds what is set.
+    There is none on a kernel without the feature, while both the rule and the kernel's switch are
+    off, and if the switch cannot be read. A kernel without a switch always applies values.
     """
     if not kernel.identity_switch_present:
         return kernel.bvt_file
@@ -91,15 +90,15 @@ def is_applicable(rule: IdentityRule, kernel: KernelFeatures) -> bool:
 
 
 def identity_switches(rule: IdentityRule, kernel: KernelFeatures) -> tuple[tuple[str, str], ...]:
-    """Return the files to write before any value, in order: none where all is as it must be.
+    """Return the switches to write before any value, in order; none if they are right already.
 
-    Core scheduling goes first: both together lock up kernels of this line.
+    Core scheduling comes first: both together lock up these kernels.
     """
     if not rule.enabled or not kernel.identity_switch_present or kernel.identity_switch is None:
         return ()
-    core = ((CORE_SWITCH, "0"),) if kernel.core_switch else ()
-    own = ((IDENTITY_SWITCH, "1"),) if kernel.identity_switch != 1 else ()
-    return (*core, *own)
+    core_files = ((CORE_SWITCH, "0"),) if kernel.core_switch else ()
+    identity_files = ((IDENTITY_SWITCH, "1"),) if kernel.identity_switch != 1 else ()
+    return (*core_files, *identity_files)
 
 
 def _class_identity(rule: IdentityRule, qos: str) -> int:
@@ -108,12 +107,12 @@ def _class_identity(rule: IdentityRule, qos: str) -> int:
 
 
 def _annotated_identity(rule: IdentityRule, text: str) -> int:
-    """Return a pod's own value; what is not switched on in it is neutral."""
+    """Return the annotated value of a pod; a disabled annotation is neutral."""
     try:
-        found = parse_json_object(text)
+        members = parse_json_object(text)
     except AnnotationError as error:
         raise AnnotationError(f"{CPU_QOS}: {error}") from error
-    enable, value = found.get("enable", False), found.get("groupIdentity")
+    enable, value = members.get("enable", False), members.get("groupIdentity")
     if enable is not None and not isinstance(enable, bool):
         raise AnnotationError(f"{CPU_QOS}: enable is neither true nor false")
     if value is not None and (type(value) is not int or not LOW <= value <= HIGH):
@@ -124,7 +123,7 @@ def _annotated_identity(rule: IdentityRule, text: str) -> int:
 
 
 class IdentityHook:
-    """Sets a pod's place before others; its containers take it from the pod."""
+    """Sets the group identity of a pod; its containers inherit it."""
 
     name = "group_identity"
     stages = frozenset({HookStage.RUN_POD, HookStage.RECONCILE})
@@ -137,7 +136,7 @@ class IdentityHook:
         )
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
-        """Return the pod's value; nothing before the cluster said what it asks for."""
+        """Return the pod's value; nothing before the NodeSLO is known."""
         if request.container is not None or snapshot.cluster.slo.taken_s is None:
             return NO_ADJUSTMENT
         rule = self._rule(snapshot)

@@ -1,4 +1,4 @@
-"""Which containers the kernel ends first when memory runs out, by annotation."""
+"""Which containers the kernel kills first when memory runs out, by annotation."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,5}")
 
 
 def oom_score(pod: PodSandbox, container: str) -> int | None:
-    """Return a container's value; `None` where the pod does not say.
+    """Return a container's value; `None` if the pod has none.
 
-    Raise `BadAnnotation` for one that means nothing or is out of range; a broken list of
+    Raises `AnnotationError` for a value that is invalid or out of range; an invalid list of
     containers also keeps the default from being used.
     """
     spec, default = pod.annotation(OOM_SPEC), pod.annotation(OOM_DEFAULT)
     if spec is not None:
         try:
-            named = parse_json_object(spec)
+            values = parse_json_object(spec)
         except AnnotationError as error:
             raise AnnotationError(f"{OOM_SPEC}: {error}") from error
-        if any(type(value) is not int for value in named.values()):
+        if any(type(score) is not int for score in values.values()):
             raise AnnotationError(f"{OOM_SPEC}: a value is no whole number")
-        if container in named:
-            return _in_range(OOM_SPEC, named[container])
+        if container in values:
+            return _in_range(OOM_SPEC, values[container])
     if default is None:
         return None
     if not _NUMBER.fullmatch(default):
@@ -44,14 +44,14 @@ def _in_range(key: str, value: object) -> int:
 
 
 class OomHook:
-    """Sets the value of a running container's processes, never of the sandbox."""
+    """Sets the OOM score of a running container's processes, never of the sandbox."""
 
     name = "oom_score"
     stages = frozenset({HookStage.RECONCILE})
     required = False
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:  # noqa: ARG002 - see Hook
-        """Return the value the pod asks for."""
+        """Return the value of the pod's annotation."""
         if request.container is None or not request.container.name:
             return NO_ADJUSTMENT
         value = oom_score(request.pod, request.container.name)

@@ -1,4 +1,4 @@
-"""A pod's classes as hooks see them: of its label alone, and of the place of its cgroup."""
+"""A pod's QoS classes for hooks: Koordinator's by its label, Kubernetes' by its cgroup path."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ _SLICE = ".slice"
 
 
 def qos_label(pod: PodSandbox) -> str:
-    """Return the class of the label; empty for none and for one that is none."""
+    """Return the class of the label; empty without one or for an unknown class."""
     label = pod.label(QOS_LABEL)
     return label if label in QOS_CLASSES else ""
 
 
 def kube_qos(pod: PodSandbox) -> KubeQos | None:
-    """Return Kubernetes' class by the components of the cgroup's path; `None` without a path.
+    """Return Kubernetes' class by the components of the cgroup path; `None` without a path.
 
-    The kubelet's directories are `besteffort` with one driver and `…kubepods-besteffort….slice`
-    with the other, which also names the pod's own slice so: a part of a path may stand alone.
+    The kubelet's directories are `besteffort` with the cgroupfs driver and
+    `…kubepods-besteffort….slice` with systemd's, where the pod's own slice has the name as well:
+    the last component alone is enough.
     """
     parts = [part for part in pod.cgroup_parent.split("/") if part]
     if not parts:
@@ -32,6 +33,6 @@ def kube_qos(pod: PodSandbox) -> KubeQos | None:
 
 
 def _is_slice(part: str, name: str) -> bool:
-    """Say whether a slice is that of the class, or lies below it: `-` separates levels."""
+    """Return whether a slice is that of the class, or below it: `-` separates levels."""
     levels = part.removesuffix(_SLICE).split("-")
     return part.endswith(_SLICE) and "kubepods" in levels and name in levels

@@ -1,4 +1,4 @@
-"""A pod's own part of the last-level cache and of memory bandwidth, by annotation."""
+"""A pod's part of the last-level cache and of the memory bandwidth, by annotation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Range = tuple[int, int]  # percent of the cache: from, up to
 
 
 class ResctrlRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod asks for: for all caches, and for single ones, which wins."""
+    """A pod's request: for all caches, and for single ones, which take precedence."""
 
     cache: Range | None = None
     caches: tuple[tuple[int, Range], ...] = ()  # by cache id
@@ -37,7 +37,7 @@ class ResctrlRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_set(self) -> bool:
-        """Say whether there is anything in it."""
+        """Return whether the request has any value."""
         return self != NO_REQUEST
 
 
@@ -45,14 +45,14 @@ NO_REQUEST = ResctrlRequest()
 
 
 def group_name(uid: str) -> str | None:
-    """Return the name of a pod's group; `None` for a uid that no directory may be called by."""
+    """Return the name of a pod's group; `None` for a uid that cannot be a directory name."""
     return f"{RESCTRL_GROUP_PREFIX}{uid}" if _UID.fullmatch(uid) else None
 
 
 def parse_resctrl_request(text: str) -> ResctrlRequest:
-    """Decode the annotation; raise `BadAnnotation` for one with any value out of range.
+    """Decode the annotation; raise `AnnotationError` if any value is out of range.
 
-    Keys count without regard to case, as the programs that write them are used to.
+    Keys are not case-sensitive, as in the programs that write them.
     """
     try:
         members = _lowercase_keys(parse_json_object(text))
@@ -67,12 +67,12 @@ def parse_resctrl_request(text: str) -> ResctrlRequest:
         raise AnnotationError(f"{RESCTRL}: {error}") from error
 
 
-def _lowercase_keys(found: Mapping[str, object]) -> dict[str, object]:
-    return {key.lower(): value for key, value in found.items()}
+def _lowercase_keys(members: Mapping[str, object]) -> dict[str, object]:
+    return {key.lower(): value for key, value in members.items()}
 
 
-def _members(found: Mapping[str, object], name: str) -> dict[str, object]:
-    value = found.get(name)
+def _members(members: Mapping[str, object], name: str) -> dict[str, object]:
+    value = members.get(name)
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -81,10 +81,10 @@ def _members(found: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 def _each(
-    found: Mapping[str, object], read: Callable[[Mapping[str, object]], T | None]
+    members: Mapping[str, object], read: Callable[[Mapping[str, object]], T | None]
 ) -> tuple[tuple[int, T], ...]:
-    """Return what is asked for single caches; of two entries for one the last counts."""
-    items = found.get("schematapercache")
+    """Return the requests for single caches; the last of two entries for one cache applies."""
+    items = members.get("schematapercache")
     if items is None:
         return ()
     if not isinstance(items, list) or len(items) > MAX_CACHES:
@@ -93,8 +93,8 @@ def _each(
     for item in items:
         if not isinstance(item, dict):
             raise AnnotationError("schemataPerCache: a member is no object")
-        one = _lowercase_keys(item)
-        cache, value = one.get("cacheid", 0), read(one)
+        entry = _lowercase_keys(item)
+        cache, value = entry.get("cacheid", 0), read(entry)
         if type(cache) is not int or not 0 <= cache <= MAX_CACHE_ID:
             raise AnnotationError(f"cacheID: no number from 0 to {MAX_CACHE_ID}")
         if value is not None:
@@ -102,9 +102,9 @@ def _each(
     return tuple(sorted(values.items(), key=lambda pair: pair[0]))
 
 
-def _range(found: Mapping[str, object]) -> Range | None:
-    """Return a range; a list of another length than two is none, as in Koordinator."""
-    value = found.get("range")
+def _range(members: Mapping[str, object]) -> Range | None:
+    """Return a range; a list of a length other than two is none, as in Koordinator."""
+    value = members.get("range")
     if value is None or (isinstance(value, list) and len(value) != 2):
         return None
     if not isinstance(value, list) or not all(type(end) is int for end in value):
@@ -115,9 +115,9 @@ def _range(found: Mapping[str, object]) -> Range | None:
     return int(low), int(high)
 
 
-def _percent(found: Mapping[str, object]) -> int | None:
-    """Return a percentage; 0 is none."""
-    value = found.get("percent")
+def _percent(members: Mapping[str, object]) -> int | None:
+    """Return a percentage; 0 means none."""
+    value = members.get("percent")
     if value is None or (type(value) is int and value == 0):
         return None
     if type(value) is not int or not 1 <= value <= 100:
@@ -126,14 +126,14 @@ def _percent(found: Mapping[str, object]) -> int | None:
 
 
 class ResctrlHook:
-    """Gives a pod's containers its group if it is there; with one that is not none would start."""
+    """Puts a pod's containers into its group if that exists; otherwise none would start."""
 
     name = "resctrl"
     stages = frozenset({HookStage.CREATE})
     required = False
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
-        """Return the class, or a note on why there is none."""
+        """Return the RDT class, or a note on why there is none."""
         text = request.pod.annotation(RESCTRL)
         if text is None or request.container is None or not parse_resctrl_request(text).is_set:
             return NO_ADJUSTMENT
