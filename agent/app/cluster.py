@@ -309,7 +309,7 @@ class KubeletService:
                 folder,
                 self._channel,
                 inputs.list_pods,
-                held=lambda: inputs.store.current.served.value.held,
+                kubelet_allocations=lambda: inputs.store.current.served.value.held,
             )
 
     def tasks(self) -> Iterator[tuple[str, StartWork]]:

@@ -101,8 +101,9 @@ def _pool_cpus(pools: Iterable[CpuPool], nodes: frozenset[int] | None = None) ->
 class CpusetHook:
     """Sets CPUs, and removes the CPU quota of pods that have CPUs of their own.
 
-    A quota throttles pinned pods although no other pod uses their CPUs. `reads_kubelet` says whether
-    the agent reads the kubelet's settings; with `manages_be` best-effort pods are placed too.
+    A quota throttles pinned pods although no other pod uses their CPUs. `reads_kubelet` says
+    whether the agent reads the kubelet's settings; with `manages_be` best-effort pods
+    are placed too.
     """
 
     name = "cpuset"

@@ -1,4 +1,1 @@
-"""The health of devices over time.
-
-Their published numbers, and the joined view of all vendors' devices.
-"""
+"""The devices of all vendors: their health over time, published minors and joined view."""

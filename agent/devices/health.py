@@ -19,7 +19,7 @@ OUT_OF_SERVICE = (HealthState.FAILED, HealthState.PROBING)
 
 
 class TimePoint(msgspec.Struct, frozen=True):
-    """One moment on both clocks: durations are taken from the first, dates from the second."""
+    """One moment on two clocks: durations use the monotonic time, dates the wall time."""
 
     mono_s: float
     wall_s: float
@@ -33,30 +33,31 @@ class HealthCause(msgspec.Struct, frozen=True):
 
 
 class HealthTrack(msgspec.Struct, frozen=True, kw_only=True):
-    """One device, or one slice of one; `state` is what others are told.
+    """The health of one device, or of one slice; `state` is what is published.
 
-    Seconds are monotonic unless called `since_s`, which is wall time. A look that saw something
-    bad is one that failed, or of a device in service one that found something odd.
+    Seconds are monotonic except `since_s`, which is wall time. A check is bad if it failed or, for
+    a device in service, returned SUSPECT.
     """
 
     state: HealthState
     cause: HealthCause
-    since_s: float | None = None  # of the last change of state or certainty; None: nobody saw one
+    since_s: float | None = None  # of the last change of state or certainty; None: unknown
     changes: int = 0  # of the state, since the agent's start
-    last_state: HealthState = HealthState.HEALTHY  # what the last look saw
-    last_check_s: float = NEVER_S  # of the last look
-    last_bad_s: float = NEVER_S  # of the last look that saw something bad
-    streak: int = 1  # looks in a row that saw `raw`
-    good_checks: int = 0  # looks in a row that did not fail
-    turn_times_s: tuple[float, ...] = ()  # times at which it turned for the worse or back
+    last_state: HealthState = HealthState.HEALTHY  # result of the last check
+    last_check_s: float = NEVER_S  # time of the last check
+    last_bad_s: float = NEVER_S  # time of the last bad check
+    streak: int = 1  # number of equal results in a row
+    good_checks: int = 0  # number of checks in a row that did not fail
+    turn_times_s: tuple[float, ...] = ()  # times at which it became worse, or good again
     is_worse: bool = False  # the last turn was for the worse
     is_flapping: bool = False  # held in its state because it turned too often
-    uncertainty: HealthCause | None = None  # why nobody can tell now; None: the last look could
-    is_restored: bool = False  # known from an earlier run, and not looked at since
+    # why the present state is unknown; None: the last check was certain
+    uncertainty: HealthCause | None = None
+    is_restored: bool = False  # restored from an earlier run, and not checked since
 
 
 def severity(state: HealthState) -> int:
-    """Return how bad a state is: 0 well, 1 odd but in service, 2 out of service."""
+    """Return how bad a state is: 0 healthy, 1 suspect but in service, 2 out of service."""
     if state in OUT_OF_SERVICE:
         return 2
     return 1 if state is HealthState.SUSPECT else 0
@@ -64,9 +65,8 @@ def severity(state: HealthState) -> int:
 
 FLAPPING = "Flapping"
 
-PROGRESS_STEPS = (
-    4  # in which a probing device tells how far it is: each step is a write of the object
-)
+# steps in which a probing device reports its progress: each step is a write of the object
+PROGRESS_STEPS = 4
 
 HEALTHY, SUSPECT = HealthState.HEALTHY, HealthState.SUSPECT
 
@@ -83,42 +83,42 @@ def observe(
     *,
     at_once: bool = False,
 ) -> HealthTrack:
-    """Take one look in. `now` must not be before the last look; the first one counts at once.
+    """Return the track after one check. `now` must not be before the last check.
 
-    With `at_once` no second look has to confirm a bad verdict. A verdict that is not certain is
-    no look: the state stays, and nobody knows whether it still holds.
+    The first check decides at once; with `at_once` a bad result needs no confirmation. A result
+    that is not certain is no check: the state stays, but is uncertain.
     """
     raw = FAILED if verdict.state is PROBING else verdict.state
     if track is None:
         return _new_track(verdict, raw, now)
     if not verdict.certain:
         return _mark_uncertain(track, _cause(verdict), now)
-    seen = _count_check(track, raw, now)
-    if severity(raw) >= severity(seen.state):
+    checked = _count_check(track, raw, now)
+    if severity(raw) >= severity(checked.state):
         return _move_to(
-            seen, _worse_state(seen, raw, policy, at_once=at_once), verdict, policy, now
+            checked, _worse_state(checked, raw, policy, at_once=at_once), verdict, policy, now
         )
-    if _is_held(seen, policy, now):
-        target = SUSPECT if seen.state is SUSPECT else FAILED
-        return replace(_move_to(seen, target, verdict, policy, now), is_flapping=True)
-    if seen.is_flapping:
-        seen = replace(seen, is_flapping=False, turn_times_s=())
-    return _move_to(seen, _better_state(seen, raw, policy, now), verdict, policy, now)
+    if _is_held(checked, policy, now):
+        target = SUSPECT if checked.state is SUSPECT else FAILED
+        return replace(_move_to(checked, target, verdict, policy, now), is_flapping=True)
+    if checked.is_flapping:
+        checked = replace(checked, is_flapping=False, turn_times_s=())
+    return _move_to(checked, _better_state(checked, raw, policy, now), verdict, policy, now)
 
 
 def record_missing(track: HealthTrack, now: TimePoint) -> HealthTrack:
-    """Take in that a look did not find the device: what comes after is no longer in a row."""
+    """Return the track after a check that did not find the device; counts in a row start again."""
     bad_s = now.mono_s if track.state in OUT_OF_SERVICE else track.last_bad_s
     return replace(track, streak=0, good_checks=0, last_bad_s=bad_s)
 
 
 def clear_flapping(track: HealthTrack) -> HealthTrack:
-    """Take in that a person wants the device held no longer; its looks have to be clean still."""
+    """Return the track no longer held for flapping; the device still needs good checks in a row."""
     return replace(track, turn_times_s=(), is_flapping=False)
 
 
 def render_health(track: HealthTrack, policy: HealthPolicy) -> Health:
-    """Return what others are told; the words of the last cause are always in the message."""
+    """Return the published health; the message always has that of the last cause."""
     reason, message = track.cause.reason, track.cause.message
     if track.uncertainty is not None:
         reason = track.uncertainty.reason
@@ -148,23 +148,23 @@ def _cause(verdict: Health) -> HealthCause:
 
 
 def _new_track(verdict: Health, raw: HealthState, now: TimePoint) -> HealthTrack:
-    bad = raw is not HEALTHY
+    is_bad = raw is not HEALTHY
     return HealthTrack(
         state=raw,
-        cause=_cause(verdict) if bad or verdict.certain else _HEALTHY_CAUSE,
+        cause=_cause(verdict) if is_bad or verdict.certain else _HEALTHY_CAUSE,
         since_s=verdict.since_s,
         last_state=raw,
         last_check_s=now.mono_s,
-        last_bad_s=now.mono_s if bad else NEVER_S,
+        last_bad_s=now.mono_s if is_bad else NEVER_S,
         good_checks=int(raw is not FAILED),
-        is_worse=bad,
+        is_worse=is_bad,
         uncertainty=None if verdict.certain else _cause(verdict),
     )
 
 
-def _mark_uncertain(track: HealthTrack, why: HealthCause, now: TimePoint) -> HealthTrack:
-    """Nobody can tell now: looks that were in a row are so no more."""
-    uncertain = replace(record_missing(track, now), uncertainty=why, last_check_s=now.mono_s)
+def _mark_uncertain(track: HealthTrack, cause: HealthCause, now: TimePoint) -> HealthTrack:
+    """Return the track as uncertain; counts in a row start again."""
+    uncertain = replace(record_missing(track, now), uncertainty=cause, last_check_s=now.mono_s)
     return uncertain if track.uncertainty is not None else replace(uncertain, since_s=now.wall_s)
 
 
@@ -183,10 +183,10 @@ def _count_check(track: HealthTrack, raw: HealthState, now: TimePoint) -> Health
 def _worse_state(
     track: HealthTrack, raw: HealthState, policy: HealthPolicy, *, at_once: bool
 ) -> HealthState:
-    """Return the state after a look that saw the device no better than it is known."""
+    """Return the state after a check with a result that is not better than the state."""
     if raw is FAILED:
-        out = at_once or track.state in OUT_OF_SERVICE or track.streak >= policy.failed_looks
-        return FAILED if out else SUSPECT
+        is_out = at_once or track.state in OUT_OF_SERVICE or track.streak >= policy.failed_looks
+        return FAILED if is_out else SUSPECT
     if raw is SUSPECT and not at_once and track.streak < policy.suspect_looks:
         return track.state
     return raw
@@ -195,18 +195,19 @@ def _worse_state(
 def _better_state(
     track: HealthTrack, raw: HealthState, policy: HealthPolicy, now: TimePoint
 ) -> HealthState:
-    """Return the state after a look that saw the device better than it is known."""
+    """Return the state after a check with a result better than the state."""
     if track.state is SUSPECT:
         return HEALTHY if track.streak >= policy.clear_looks else SUSPECT
     quiet_s = now.mono_s - track.last_bad_s
-    back = track.good_checks >= policy.clean_probes and quiet_s >= policy.clean_s
-    return raw if back else PROBING
+    is_recovered = track.good_checks >= policy.clean_probes and quiet_s >= policy.clean_s
+    return raw if is_recovered else PROBING
 
 
 def _is_held(track: HealthTrack, policy: HealthPolicy, now: TimePoint) -> bool:
-    """Say whether getting better now would be a turn too many, or the hold for that still runs."""
-    often = len(_recent_turns(track, policy, now)) >= policy.flap_changes
-    return (often or track.is_flapping) and now.mono_s - track.last_bad_s < policy.flap_hold_s
+    """Return whether a recovery now would be a turn too many, or the hold for that still lasts."""
+    has_many_turns = len(_recent_turns(track, policy, now)) >= policy.flap_changes
+    hold_lasts = now.mono_s - track.last_bad_s < policy.flap_hold_s
+    return (has_many_turns or track.is_flapping) and hold_lasts
 
 
 def _recent_turns(track: HealthTrack, policy: HealthPolicy, now: TimePoint) -> tuple[float, ...]:
@@ -216,40 +217,40 @@ def _recent_turns(track: HealthTrack, policy: HealthPolicy, now: TimePoint) -> t
 def _move_to(
     track: HealthTrack, target: HealthState, verdict: Health, policy: HealthPolicy, now: TimePoint
 ) -> HealthTrack:
-    """Return the track in its target state, with date, number and direction of the change."""
-    # what had failed in the earlier run has not failed again only because this one began
-    again = track.is_restored and track.state is PROBING and target is FAILED
-    changed = target is not track.state and not again
+    """Return the track in its target state, with time, number and direction of the change."""
+    # a device that failed in the earlier run has not failed again just because the agent restarted
+    is_repeated = track.is_restored and track.state is PROBING and target is FAILED
+    has_changed = target is not track.state and not is_repeated
     since_s = track.since_s
-    if changed:
+    if has_changed:
         since_s = _change_time(track, target, verdict, now)
     elif track.uncertainty is not None:
         since_s = now.wall_s
     elif since_s is None and target is track.last_state:
         since_s = verdict.since_s
     step = severity(target) - severity(track.state)
-    turned = step > 0 if not track.is_worse else step < 0
+    has_turned = step > 0 if not track.is_worse else step < 0
     turns = _recent_turns(track, policy, now)
     return replace(
         track,
         state=target,
-        cause=_cause(verdict) if _supports(track.last_state, target) else track.cause,
+        cause=_cause(verdict) if _is_cause(track.last_state, target) else track.cause,
         since_s=since_s,
-        changes=track.changes + changed,
-        turn_times_s=(*turns, now.mono_s)[-policy.flap_changes :] if turned else turns,
-        is_worse=track.is_worse != turned,
+        changes=track.changes + has_changed,
+        turn_times_s=(*turns, now.mono_s)[-policy.flap_changes :] if has_turned else turns,
+        is_worse=track.is_worse != has_turned,
         uncertainty=None,
         is_restored=False,
     )
 
 
-def _supports(raw: HealthState, target: HealthState) -> bool:
-    """Say whether a verdict is the reason for a state, rather than at odds with it."""
+def _is_cause(raw: HealthState, target: HealthState) -> bool:
+    """Return whether a result is the reason for a state, and does not contradict it."""
     return raw is target or (raw is FAILED and target is SUSPECT)
 
 
 def _change_time(track: HealthTrack, target: HealthState, verdict: Health, now: TimePoint) -> float:
-    """Believe a vendor that dates the change it saw, unless that was before the last one."""
+    """Return the vendor's time of the change, unless it is before the last change."""
     dated_s = verdict.since_s if target is track.last_state else None
     if dated_s is None or not (track.since_s or dated_s) <= dated_s <= now.wall_s:
         return now.wall_s
@@ -257,12 +258,12 @@ def _change_time(track: HealthTrack, target: HealthState, verdict: Health, now: 
 
 
 def _progress(track: HealthTrack, policy: HealthPolicy) -> str:
-    """Say in words what a probing device still needs; in few steps, not with every look."""
-    done = min(1.0, track.good_checks / policy.clean_probes)
+    """Return what a probing device still needs, in a few steps instead of with every check."""
+    fraction = min(1.0, track.good_checks / policy.clean_probes)
     if policy.clean_s > 0:
-        done = min(done, (track.last_check_s - track.last_bad_s) / policy.clean_s)
-    percent = int(done * PROGRESS_STEPS) * 100 // PROGRESS_STEPS
-    needs = f"{policy.clean_probes} looks in a row" + (
+        fraction = min(fraction, (track.last_check_s - track.last_bad_s) / policy.clean_s)
+    percent = int(fraction * PROGRESS_STEPS) * 100 // PROGRESS_STEPS
+    requirement = f"{policy.clean_probes} looks in a row" + (
         f" and {policy.clean_s:g} s" if policy.clean_s > 0 else ""
     )
-    return f"looks well again, in service after {needs} without a fault: {percent} %"
+    return f"looks well again, in service after {requirement} without a fault: {percent} %"

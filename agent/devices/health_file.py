@@ -1,7 +1,7 @@
-"""Stores the health of devices that are not well, and their history, over restarts of the agent.
+"""Stores the health of failed and flapping devices over restarts of the agent.
 
-A damaged file is put aside and reported; it never stops the agent. Without a folder nothing is
-stored. Pure but for `HealthFile`.
+A damaged file is renamed and reported; it never stops the agent. Without a folder nothing is
+stored. Pure except `HealthFile`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 VERSION = 1
 FILE_NAME = "health.json"
 MAX_FILE = 4 << 20
-HEAD_BYTES = 4096  # of the file, for what is not a track
-MAX_TRACKS_KEPT = 4096  # tracks of all vendors
+HEAD_BYTES = 4096  # bytes of the file for other fields than tracks
+MAX_STORED_TRACKS = 4096  # tracks of all vendors
 MAX_TURNS = 1000
 MAX_TEXT = 1024  # characters of a reason or message
 MODE = 0o640
@@ -53,23 +53,23 @@ class _HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def select_records(tracks_by_vendor: TracksByVendor) -> dict[str, dict[str, _TrackRecord]]:
-    """Return what a restart must not forget, the devices out of service before the others.
+    """Return the records that must survive a restart, devices out of service first.
 
-    Equal answers say the same; looks that change nothing of it do not show.
+    Checks that change nothing relevant give equal records.
     """
-    listed = [
+    selected = [
         (vendor, key, track)
         for vendor, tracks in sorted(tracks_by_vendor.items())
         for key, track in sorted(tracks.items())
         if track.state is not HealthState.HEALTHY or track.turn_times_s
     ]
-    listed.sort(key=lambda entry: entry[2].state not in OUT_OF_SERVICE)
+    selected.sort(key=lambda entry: entry[2].state not in OUT_OF_SERVICE)
     records: dict[str, dict[str, _TrackRecord]] = {}
-    room = MAX_FILE - HEAD_BYTES
-    for vendor, key, track in listed[:MAX_TRACKS_KEPT]:
+    remaining_bytes = MAX_FILE - HEAD_BYTES
+    for vendor, key, track in selected[:MAX_STORED_TRACKS]:
         name, record = _as_json_text(key), _track_record(track)
-        room -= len(msgspec.json.encode({vendor: {name: record}}))
-        if room < 0:  # a file that is too large would not be read
+        remaining_bytes -= len(msgspec.json.encode({vendor: {name: record}}))
+        if remaining_bytes < 0:  # a larger file would not be read
             break
         records.setdefault(vendor, {})[name] = record
     return records
@@ -88,14 +88,14 @@ def _track_record(track: HealthTrack) -> _TrackRecord:
 
 
 def _as_json_text(text: str) -> str:
-    """Return foreign text as JSON can say it: cut, and without lone surrogates."""
+    """Return text of a vendor in a form that JSON allows: cut, and without lone surrogates."""
     return text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def encode_health(
     records: dict[str, dict[str, _TrackRecord]], boot_id: str, now: TimePoint
 ) -> bytes:
-    """Return the file's bytes."""
+    """Return the contents of the file."""
     document = _HealthDocument(
         version=VERSION, boot_id=boot_id, mono_s=now.mono_s, wall_s=now.wall_s, vendors=records
     )
@@ -103,10 +103,10 @@ def encode_health(
 
 
 def decode_health(data: bytes, boot_id: str, now: TimePoint) -> dict[str, dict[str, HealthTrack]]:
-    """Return the tracks as they are after a restart; raise `ParseError` for anything else.
+    """Return the tracks as they are after a restart; raise `ParseError` for invalid data.
 
-    What had failed is watched before it serves again: nobody looked at it meanwhile. Times of
-    another boot are moved by the wall clock.
+    A device that had failed is probing: it was not checked meanwhile. Times of another boot are
+    shifted by the wall clock.
     """
     try:
         document = msgspec.json.decode(data, type=_HealthDocument)
@@ -115,19 +115,19 @@ def decode_health(data: bytes, boot_id: str, now: TimePoint) -> dict[str, dict[s
     if document.version != VERSION:
         raise ParseError("version of the health state", str(document.version))
     same_boot = bool(boot_id) and document.boot_id == boot_id and document.mono_s <= now.mono_s
-    gone_s = now.mono_s - document.mono_s if same_boot else now.wall_s - document.wall_s
-    shift_s = now.mono_s - max(0.0, gone_s) - document.mono_s
+    elapsed_s = now.mono_s - document.mono_s if same_boot else now.wall_s - document.wall_s
+    shift_s = now.mono_s - max(0.0, elapsed_s) - document.mono_s
     return {
         vendor: {
             key: _restore_track(record, shift_s, now)
-            for key, record in itertools.islice(tracks.items(), MAX_TRACKS_KEPT)
+            for key, record in itertools.islice(tracks.items(), MAX_STORED_TRACKS)
         }
         for vendor, tracks in document.vendors.items()
     }
 
 
 def _restore_track(record: _TrackRecord, shift_s: float, now: TimePoint) -> HealthTrack:
-    well = record.state is HealthState.HEALTHY
+    is_healthy = record.state is HealthState.HEALTHY
     state = HealthState.PROBING if record.state in OUT_OF_SERVICE else record.state
     return HealthTrack(
         state=state,
@@ -135,7 +135,7 @@ def _restore_track(record: _TrackRecord, shift_s: float, now: TimePoint) -> Heal
         since_s=record.since_s,
         last_state=state if state is not HealthState.PROBING else HealthState.FAILED,
         last_check_s=now.mono_s,
-        last_bad_s=NEVER_S if well else now.mono_s,
+        last_bad_s=NEVER_S if is_healthy else now.mono_s,
         streak=0,
         turn_times_s=tuple(min(at_s + shift_s, now.mono_s) for at_s in record.turns[-MAX_TURNS:]),
         is_worse=record.worse,
@@ -145,9 +145,9 @@ def _restore_track(record: _TrackRecord, shift_s: float, now: TimePoint) -> Heal
 
 
 class HealthFile:
-    """One file in the folder for lasting state; it is written by the thread of `writer`.
+    """The file in the state folder; the thread of `writer` writes it.
 
-    `load` comes first, and waits for the file system for a limited time; `want` does not wait.
+    `load` comes first, and waits for the file system for a limited time; `save` does not wait.
     """
 
     def __init__(
@@ -158,26 +158,25 @@ class HealthFile:
         *,
         absent_because: str = NO_STATE_FOLDER,
     ) -> None:
-        """Keep nothing if `folder` is empty; `absent_because` says why it is."""
+        """Without a `folder` nothing is stored; `absent_because` says why there is none."""
         self._absent_because = absent_because
         self._path = Path(folder, FILE_NAME) if folder else None
         self._writer = writer or StateWriter()
         self._file = self._writer.file(str(self._path), MODE) if self._path is not None else None
         self._boot_id = boot_id
-        self._kept: (
-            dict[str, dict[str, _TrackRecord]] | None
-        ) = {}  # as last wanted; None: nobody knows
-        self._problem = ""  # of the file that was found
+        # last records to write; None: unknown
+        self._records: dict[str, dict[str, _TrackRecord]] | None = {}
+        self._problem = ""  # problem of the file that was read
 
     def load(self, now: TimePoint) -> TracksByVendor:
-        """Return what is kept; a file that cannot be used is put aside as `.bad`."""
+        """Return the stored tracks; an unusable file is renamed to `.bad`."""
         if self._path is None:
             return {}
         stored = self._writer.load(
             str(self._path), MAX_FILE, lambda data: decode_health(data, self._boot_id, now)
         )
         if stored.error is None:
-            self._kept = {} if stored.status is StateStatus.ABSENT else None
+            self._records = {} if stored.status is StateStatus.ABSENT else None
             return stored.value or {}
         if stored.status is StateStatus.DAMAGED:
             self._problem = f"{self._path} was damaged and is put aside as .bad: {stored.reason}"
@@ -189,21 +188,21 @@ class HealthFile:
         return {}
 
     def save(self, tracks: TracksByVendor, now: TimePoint) -> None:
-        """Have the tracks written soon, if they say something new."""
+        """Request that the tracks be written soon, if they differ from the last ones."""
         if self._file is None:
             return
         records = select_records(tracks)
-        if records != self._kept:
-            self._kept = records
+        if records != self._records:
+            self._records = records
             self._file.write(encode_health(records, self._boot_id, now))
 
     def check(self) -> SelfCheck:
-        """Tell whether health outlives a restart; it gates nothing."""
+        """Return whether health survives a restart; readiness does not depend on it."""
         error = self._file.error if self._file is not None else ""
-        trouble = f"{error}; a restart would forget what failed" if error else self._problem
-        where = (
+        problem = f"{error}; a restart would forget what failed" if error else self._problem
+        location = (
             f"nothing is kept: {self._absent_because}" if self._path is None else str(self._path)
         )
         return SelfCheck(
-            name="health-state", ok=not trouble, message=trouble or where, gates_ready=False
+            name="health-state", ok=not problem, message=problem or location, gates_ready=False
         )

@@ -24,7 +24,7 @@ HostProblem = tuple[str, Problem]
 
 
 class JoinedDevices(msgspec.Struct, frozen=True):
-    """The devices with their places, and whether a new device is left out until it has one."""
+    """The devices with their places, and whether a new device waits for its place."""
 
     view: DeviceView
     has_unplaced: bool
@@ -33,22 +33,22 @@ class JoinedDevices(msgspec.Struct, frozen=True):
 class DeviceJoiner:
     """Joins devices with their places, on the devices thread; it reads no file.
 
-    It remembers the minors that were published, and whether every vendor has answered once.
+    It stores the published minors, and whether every vendor has answered once.
     """
 
     def __init__(self, settings: Settings, minors: PublishedMinorStore | None = None) -> None:
-        """Take published minors from `minors`; without it they last as long as this object.
+        """Read published minors from `minors`; without it they last as long as this object.
 
         Raises `BadConfig`.
         """
         self._overrides = numa_overrides(settings)
         self._pcie_scope = settings.publish.pcie_scope
         self._minors = minors or PublishedMinorStore()
-        # every vendor of the start has answered, or failed to
+        # every vendor of the start has answered or failed
         self._all_vendors_answered = False
 
     def adopt_minors(self, body: object) -> None:
-        """Take the minors of the published Device object; `None` if there is none."""
+        """Use the minors of the published Device object; `None` if there is none."""
         self._minors.adopt(body)
 
     def update(self, store: SnapshotStore, now_s: float) -> JoinedDevices:
@@ -56,7 +56,7 @@ class DeviceJoiner:
 
         An answer of a vendor that arrives meanwhile is joined at the next call.
         """
-        snapshot = store.current  # not within the store's lock: joining takes too long for it
+        snapshot = store.current  # outside the store's lock, because joining takes too long
         joined = self.join(snapshot, now_s)
         view = joined.view
         if view == snapshot.devices.value:
@@ -66,14 +66,14 @@ class DeviceJoiner:
 
     def join(self, snapshot: NodeSnapshot, now_s: float) -> JoinedDevices:
         """Return the devices of all vendors with their places."""
-        starting = {one.vendor for one in snapshot.vendors if one.state == "starting"}
-        # devices that are published already are not withdrawn to wait for a late vendor
-        late = starting if self._all_vendors_answered else set()
-        awaited = tuple(sorted(starting - late))
-        answered = [one for one in snapshot.vendors if one.vendor not in late]
-        placed, has_unplaced = self._placed_inventories(answered, snapshot, now_s)
+        starting_vendors = {item.vendor for item in snapshot.vendors if item.state == "starting"}
+        # published devices are not withdrawn to wait for a late vendor
+        late_vendors = starting_vendors if self._all_vendors_answered else set()
+        awaited = tuple(sorted(starting_vendors - late_vendors))
+        answered = [item for item in snapshot.vendors if item.vendor not in late_vendors]
+        placed_inventories, has_unplaced = self._placed_inventories(answered, snapshot, now_s)
         self._all_vendors_answered = not awaited
-        inventories = with_removed_devices(placed, snapshot.removed_devices, now_s)
+        inventories = with_removed_devices(placed_inventories, snapshot.removed_devices, now_s)
         published, is_complete = self._minors.current()
         records = retain_records(published, inventories, snapshot)
         view = build_device_view(
@@ -84,10 +84,10 @@ class DeviceJoiner:
             self._placement_settings(snapshot),
             records,
         )
-        # the vendor that answers first must not decide about the minors of the others
+        # the first vendor that answers must not decide about the minors of the others
         if is_complete and not awaited:
             infos = [device.info for device in view.devices]
-            vendors = {device.key: one.vendor for one in inventories for device in one.devices}
+            vendors = {device.key: item.vendor for item in inventories for device in item.devices}
             self._minors.save(renew_records(infos, vendors, records))
         view = msgspec.structs.replace(
             view,
@@ -124,7 +124,7 @@ class DeviceJoiner:
 
 
 def _host_problems(snapshot: NodeSnapshot) -> tuple[HostProblem, ...]:
-    """Return what the host's readers warn about, and whether the kernel sends no uevents."""
+    """Return the warnings of the host's readers, and a problem if there are no uevents."""
     warnings = (
         *snapshot.cpus.value.warnings,
         *snapshot.numa.value.warnings,
@@ -139,13 +139,13 @@ def _host_problems(snapshot: NodeSnapshot) -> tuple[HostProblem, ...]:
 
 
 def _warning_problem(warning: str) -> Problem:
-    """Return a reader's warning, `pci_limit: what`, as a problem with the reason `PciLimit`."""
+    """Return a reader's warning, `pci_limit: message`, as a problem with the reason `PciLimit`."""
     kind, _, message = warning.partition(": ")
     return Problem(reason="".join(map(str.capitalize, kind.split("_"))), message=message)
 
 
 def _with_gpudirect(view: DeviceView, snapshot: NodeSnapshot) -> DeviceView:
-    """Add which GPUs and NICs reach each other without the host's memory."""
+    """Add the pairs of GPUs and NICs that reach each other without the host's memory."""
     kinds = {device.info.kind for device in view.devices}
     if not kinds >= {DeviceKind.GPU, DeviceKind.RDMA}:
         return view
@@ -155,7 +155,7 @@ def _with_gpudirect(view: DeviceView, snapshot: NodeSnapshot) -> DeviceView:
 
 
 def numa_overrides(settings: Settings) -> tuple[NumaOverride, ...]:
-    """Decode the NUMA overrides; raise `BadConfig`."""
+    """Decode the NUMA overrides; raises `BadConfig`."""
     return tuple(_decode_override(row) for row in settings.discovery.numa_overrides)
 
 

@@ -61,7 +61,7 @@ class _MinorsFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode_records(records: MinorRecords) -> bytes:
     """Return the content of the state file; equal records give equal bytes."""
-    ordered = sorted(records, key=lambda one: (one.type, one.minor))
+    ordered = sorted(records, key=lambda record: (record.type, record.minor))
     return msgspec.json.encode(_MinorsFile(version=VERSION, devices=ordered)) + b"\n"
 
 
@@ -129,10 +129,10 @@ def _drop_conflicts(records: Iterable[MinorRecord]) -> MinorRecords:
 
 
 def match_records(devices: Sequence[VendorDevice], records: MinorRecords) -> dict[int, MinorRecord]:
-    """Return the record of each device that has one, by the device's place in `devices`.
+    """Return the record of each device that has one, by the device's index in `devices`.
 
     The id decides, then the PCI address: a card that moves to another slot keeps its minor, and a
-    card that replaces another in its slot takes over the minor. Each record is of one device.
+    card that replaces another in its slot takes over the minor. Each record matches one device.
     """
     matches: dict[int, MinorRecord] = {}
     matched: set[MinorRecord] = set()
@@ -140,42 +140,42 @@ def match_records(devices: Sequence[VendorDevice], records: MinorRecords) -> dic
     def match(
         names: Iterable[tuple[int, str | None]], index: Mapping[tuple[str, str], MinorRecord]
     ) -> None:
-        for place, name in names:
-            record = index.get((devices[place].kind.wire_type, name or ""))
-            if place not in matches and record is not None and record not in matched:
-                matches[place] = record
+        for position, name in names:
+            record = index.get((devices[position].kind.wire_type, name or ""))
+            if position not in matches and record is not None and record not in matched:
+                matches[position] = record
                 matched.add(record)
 
     by_id = {(record.type, record.id): record for record in records if record.id}
     by_address = {(record.type, record.bus_id): record for record in records if record.bus_id}
-    match(((place, device.uuid) for place, device in enumerate(devices)), by_id)
-    match(((place, device.bus_id) for place, device in enumerate(devices)), by_address)
+    match(((position, device.uuid) for position, device in enumerate(devices)), by_id)
+    match(((position, device.bus_id) for position, device in enumerate(devices)), by_address)
     return matches
 
 
 def renew_records(
     devices: Sequence[VendorDevice], plugins: Mapping[str, str], records: MinorRecords
 ) -> MinorRecords:
-    """Return the records after these devices were published; `plugins` are by the device's key.
+    """Return the records once these devices are published; `plugins` are by the device's key.
 
     Records of devices that are not among them stay as they are.
     """
     matched = match_records(devices, records)
     renewed: list[MinorRecord] = []
     replaced: set[MinorRecord] = set()
-    for place, device in enumerate(devices):
+    for position, device in enumerate(devices):
         if device.minor is None or not 0 <= device.minor < MAX_MINOR:
             continue
-        before = matched.get(place, _NO_RECORD)
-        replaced.add(before)
+        previous = matched.get(position, _NO_RECORD)
+        replaced.add(previous)
         number = device.vendor_minor
         record = MinorRecord(
             type=device.kind.wire_type,
             minor=device.minor,
             vendor=_bounded_name(plugins.get(device.key)),
-            id=_bounded_name(device.uuid) or before.id,
+            id=_bounded_name(device.uuid) or previous.id,
             bus_id=_bounded_name(device.bus_id),
-            vendor_minor=before.vendor_minor if number is None else number,
+            vendor_minor=previous.vendor_minor if number is None else number,
         )
         renewed.append(record)
     return _drop_conflicts((*renewed, *(record for record in records if record not in replaced)))
@@ -191,11 +191,13 @@ def retain_records(
     """Return the records without those whose devices have left the node for good."""
     devices = [device for inventory in inventories for device in inventory.devices]
     listed = set(match_records(devices, records).values())
-    left = {one for one in records if one not in listed and _is_removed(one, snapshot)}
-    if not left:
+    removed = {
+        record for record in records if record not in listed and _is_removed(record, snapshot)
+    }
+    if not removed:
         return records
     is_allocated = _allocation_test(snapshot)
-    return tuple(one for one in records if one not in left or is_allocated(one))
+    return tuple(record for record in records if record not in removed or is_allocated(record))
 
 
 def _is_removed(record: MinorRecord, snapshot: NodeSnapshot) -> bool:
@@ -206,14 +208,14 @@ def _is_removed(record: MinorRecord, snapshot: NodeSnapshot) -> bool:
     if not record.bus_id:
         # only the vendor can tell; a vendor whose library fails lists devices without numbers
         inventories = [v.inventory.value for v in states if v.inventory.value is not None]
-        devices = [d for one in inventories for d in one.devices if d.kind.wire_type == record.type]
+        devices = [d for i in inventories for d in i.devices if d.kind.wire_type == record.type]
         return bool(inventories) and all(device.minor is not None for device in devices)
     pci = snapshot.pci
     return pci.taken_s is not None and not pci.error and pci.value.get(record.bus_id) is None
 
 
 def _allocation_test(snapshot: NodeSnapshot) -> Callable[[MinorRecord], bool]:
-    """Return the test whether an allocation names a record's device, or may name it."""
+    """Return the test of whether an allocation names a record's device, or may name it."""
     cluster = snapshot.cluster
     if cluster.is_clustered and not cluster.has_pod_list:
         return lambda _: True
@@ -229,16 +231,17 @@ def _allocation_test(snapshot: NodeSnapshot) -> Callable[[MinorRecord], bool]:
             return lambda _: True  # which devices it names is unknown
         names |= {entry.id.partition(REPLICA_SEPARATOR)[0] for entry in entries if entry.id}
         minors |= {(entry.type, entry.minor) for entry in entries}
-    held = {
-        one.partition(REPLICA_SEPARATOR)[0]
-        for held in snapshot.served.value.held
-        for one in held.ids
+    kubelet_ids = {
+        device_id.partition(REPLICA_SEPARATOR)[0]
+        for allocation in snapshot.served.value.held
+        for device_id in allocation.ids
     }
-    numbers = {one.rpartition("-")[2] for one in held}  # of ids such as Ascend910-3
+    # of ids such as Ascend910-3
+    numbers = {device_id.rpartition("-")[2] for device_id in kubelet_ids}
 
     def is_allocated(record: MinorRecord) -> bool:
         return (
-            bool({record.id, record.bus_id} & (names | held))
+            bool({record.id, record.bus_id} & (names | kubelet_ids))
             or (record.type, record.minor) in minors
             or str(record.vendor_minor) in numbers
         )
@@ -262,25 +265,27 @@ def assign_minors(
 ) -> tuple[tuple[VendorDevice, ...], list[tuple[str, Problem]]]:
     """Return the devices with minors that are unique within their type, and the problems.
 
-    Takes each device with the vendor whose inventory it is from. A device with a record has the
-    minor of the record, whatever its vendor says now; no other device gets a recorded minor. A
-    device without one gets the number that its vendor proposes, or the lowest free number if that
-    is taken: the devices that a driver names by number choose first, then the order is that of
-    the vendors' names and of PCI. Of two devices of one vendor with one number the later in PCI
-    order cannot be granted, because the number does not name it.
+    `devices` are pairs of vendor and device. A device with a record has the minor of the record,
+    whatever its vendor proposes; no other device gets a recorded minor. A device without a record
+    gets the number that its vendor proposes, or the lowest free number if that is taken: devices
+    with a number of the driver come first, then the order is by vendor and PCI address. Of two
+    devices of one vendor with one number, the later one in PCI order cannot be allocated, because
+    the number does not identify it.
     """
     ordered = _sort_devices(devices, address_of)
     matched = match_records([device for _, device in ordered], records)
-    doubles = _duplicates(ordered, matched)
+    duplicates = _duplicates(ordered, matched)
     proposals = {_proposed_minor(device) for _, device in ordered} - {None}
     used = {(record.type, record.minor) for record in records}
     result: list[VendorDevice] = []
-    later: list[VendorDevice] = []
+    waiting_devices: list[VendorDevice] = []
     problems: list[tuple[str, Problem]] = []
-    for place, (vendor, device) in enumerate(ordered):
-        proposal, record = _proposed_minor(device), matched.get(place)
-        if place in doubles:
-            text = f"minor {device.minor} of {device.key} is that of {doubles[place].key}, too"
+    for position, (vendor, device) in enumerate(ordered):
+        proposal, record = _proposed_minor(device), matched.get(position)
+        if position in duplicates:
+            text = (
+                f"minor {device.minor} of {device.key} is that of {duplicates[position].key}, too"
+            )
             problems.append((vendor, Problem(reason=DUPLICATE_MINOR, message=text)))
             result.append(_without_minor(device, text))
         elif record is not None and (device.managed or proposal is not None):
@@ -288,14 +293,14 @@ def assign_minors(
         elif proposal is None:
             result.append(device)
         elif proposal in used:
-            later.append(device)
+            waiting_devices.append(device)
         else:
             used.add(proposal)
             result.append(device)
-    for device in later:
-        place_of = _free_minor(device.kind.wire_type, {*used, *proposals})
-        used.add(place_of)
-        result.append(_with_minor(device, place_of[1]))
+    for device in waiting_devices:
+        free_minor = _free_minor(device.kind.wire_type, {*used, *proposals})
+        used.add(free_minor)
+        result.append(_with_minor(device, free_minor[1]))
     return tuple(result), problems
 
 
@@ -321,16 +326,16 @@ def _duplicates(
     The number stays with the device that had it before, else with the first.
     """
     groups: dict[tuple[str, _TypedMinor], list[int]] = {}
-    for place, (vendor, device) in enumerate(ordered):
+    for position, (vendor, device) in enumerate(ordered):
         proposal = _proposed_minor(device)
         if proposal is not None:
-            groups.setdefault((vendor, proposal), []).append(place)
+            groups.setdefault((vendor, proposal), []).append(position)
     duplicates: dict[int, VendorDevice] = {}
     for (_, (_, minor)), places in groups.items():
         owner = next(
             (p for p in places if p in matched and _had_minor(matched[p], minor)), places[0]
         )
-        duplicates |= {place: ordered[owner][1] for place in places if place != owner}
+        duplicates |= {position: ordered[owner][1] for position in places if position != owner}
     return duplicates
 
 
@@ -353,9 +358,9 @@ def _with_minor(device: VendorDevice, minor: int) -> VendorDevice:
     return replace(device, minor=minor, facts=facts)
 
 
-def _without_minor(device: VendorDevice, why: str) -> VendorDevice:
+def _without_minor(device: VendorDevice, reason: str) -> VendorDevice:
     facts = (*device.facts, (VENDOR_MINOR_FACT, str(device.minor)))
-    lost = replace(device, minor=None, vendor_minor=None, facts=facts)
+    stripped = replace(device, minor=None, vendor_minor=None, facts=facts)
     if device.health.state is HealthState.FAILED:
-        return lost  # its fault is the better reason
-    return replace(lost, health=replace(device.health, reason=DUPLICATE_MINOR, message=why))
+        return stripped  # its fault is the better reason
+    return replace(stripped, health=replace(device.health, reason=DUPLICATE_MINOR, message=reason))

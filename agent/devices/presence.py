@@ -1,7 +1,7 @@
-"""Which devices are really absent: empty nodes, functions that were removed, incomplete ones.
+"""Which devices are really absent: empty nodes, removed functions, incomplete functions.
 
 A device whose function the kernel removed stays listed as failed for a while, because pods may
-hold it.
+still use it.
 """
 
 from __future__ import annotations
@@ -16,46 +16,43 @@ from agent.snapshot.node import NodeSnapshot, RemovedDevice, VendorState
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pci import PciFunction, PciTree
 
-HOST_VENDOR = "host"  # whose problems these are: of reading the machine, not of a vendor
+HOST_VENDOR = "host"  # vendor of problems of the machine's own files
 
 READY_STATE = "ready"
 
-INCOMPLETE_PCI_REASONS = (
-    "PciLimit",
-    "PciUnreadable",
-    "PciVanished",
-)  # a device may have been overlooked
+# a device may be missing from the PCI tree
+INCOMPLETE_PCI_REASONS = ("PciLimit", "PciUnreadable", "PciVanished")
 
 
 def has_devices(snapshot: NodeSnapshot) -> bool:
-    """Return whether a device is listed that the Device object of the node has to show.
+    """Return whether the Device object of the node has to list a device.
 
-    Healthy NICs without RDMA are Ethernet NICs, which every node has. A card that another driver
-    has is shown.
+    Healthy NICs without RDMA are Ethernet NICs, which every node has. A card bound to another
+    driver is listed.
     """
     return any(
-        one.info.kind is not DeviceKind.RDMA
-        or one.info.managed
-        or not one.info.health.is_in_service
-        for one in snapshot.devices.value.devices
+        device.info.kind is not DeviceKind.RDMA
+        or device.info.managed
+        or not device.info.health.is_in_service
+        for device in snapshot.devices.value.devices
     )
 
 
 def has_no_devices(snapshot: NodeSnapshot) -> bool:
-    """Say whether it is certain that there is no device; a doubt of any kind says no.
+    """Return whether it is certain that there is no device; any doubt means no.
 
-    A card that was pulled is listed for ten minutes more. A vendor that a setting switches off
-    is not asked: a person has said that its cards are not ours.
+    A card that was removed is listed for ten more minutes. A vendor that is disabled by a setting
+    does not count.
     """
     return not has_devices(snapshot) and is_inventory_complete(snapshot)
 
 
 def is_inventory_complete(snapshot: NodeSnapshot) -> bool:
-    """Say whether what is listed is certainly all there is.
+    """Return whether the list of devices is certainly complete.
 
-    The PCI functions were read, and every vendor that has something here answers and misses
-    nothing. A driver that is being replaced, a library that is missing, a worker that hangs or
-    was released are no proof of anything.
+    It is if the PCI functions were read, and every vendor with devices here answers and reports no
+    problem. A driver that is being replaced, a missing library, or a worker that hangs or was
+    released proves nothing.
     """
     view = snapshot.devices
     return (
@@ -72,12 +69,12 @@ def is_inventory_complete(snapshot: NodeSnapshot) -> bool:
 
 
 def has_current_inventory(vendor: VendorState) -> bool:
-    """Return whether the vendor is ready and its last answer holds."""
+    """Return whether the vendor is ready and its last answer is valid."""
     inventory = vendor.inventory
     return vendor.state == READY_STATE and inventory.value is not None and not inventory.error
 
 
-PLACE_WAIT_S = 5.0  # that a new device waits for its place
+PLACE_WAIT_S = 5.0  # for the place of a new device
 
 _DISPLAY, _PROCESSING, _COPROCESSOR = 0x03, 0x12, 0x0B40
 
@@ -85,10 +82,10 @@ _INFINIBAND = 0x0207
 
 
 def missing_parts(snapshot: NodeSnapshot, address: str) -> tuple[str, ...]:
-    """Name what a function lacks: driver, infiniband, uverbs, ports; empty if it is complete.
+    """Return what a function lacks: driver, infiniband, uverbs, ports; empty if it is complete.
 
-    A function that is of no use to us, that has left again, or that is a virtual one, which its
-    owner may leave without a driver, lacks nothing.
+    A function of another kind, one that was removed, and a virtual function, whose owner may leave
+    it without a driver, lack nothing.
     """
     function = snapshot.pci.value.get(address)
     if function is None or function.physfn is not None:
@@ -100,7 +97,7 @@ def missing_parts(snapshot: NodeSnapshot, address: str) -> tuple[str, ...]:
         return ("driver",)
     if not devices and function.base_class == _INFINIBAND:
         return ("infiniband",)
-    return tuple(sorted({what for device in devices for what in _missing_rdma_parts(device)}))
+    return tuple(sorted({part for device in devices for part in _missing_rdma_parts(device)}))
 
 
 def without_unplaced(
@@ -109,26 +106,27 @@ def without_unplaced(
     listed: Container[str],
     now_s: float,
 ) -> Inventory | None:
-    """Return an inventory without new devices whose PCI function the host has not shown yet.
+    """Return an inventory without new devices whose PCI function was not read yet.
 
-    A vendor may see a new card before the PCI tree is read again, and the card would be published
-    without a place. A device waits for `PLACE_S` at most; one that is `listed` does not wait.
+    A vendor may report a new card before the PCI tree is read again, and the card would be
+    published without a place. A device waits for `PLACE_WAIT_S` at most; a `listed` device does not
+    wait.
     """
     inventory = answer.value
     if inventory is None or answer.taken_s is None or pci.taken_s is None:
         return inventory
     if pci.taken_s >= answer.taken_s or now_s - answer.taken_s >= PLACE_WAIT_S:
         return inventory
-    waiting = {
+    waiting_keys = {
         device.key for device in inventory.devices if _awaits_place(device, pci.value, listed)
     }
-    if not waiting:
+    if not waiting_keys:
         return inventory
     return replace(
         inventory,
-        devices=tuple(device for device in inventory.devices if device.key not in waiting),
-        links=tuple(link for link in inventory.links if not waiting & {link.a, link.b}),
-        groups=tuple(group for group in inventory.groups if not waiting & set(group.keys)),
+        devices=tuple(device for device in inventory.devices if device.key not in waiting_keys),
+        links=tuple(link for link in inventory.links if not waiting_keys & {link.a, link.b}),
+        groups=tuple(group for group in inventory.groups if not waiting_keys & set(group.keys)),
     )
 
 
@@ -153,7 +151,7 @@ def _missing_rdma_parts(device: VendorDevice) -> Iterator[str]:
         yield "ports"
 
 
-REMOVED_SHOWN_S = 600.0  # after the function left; a vendor that keeps a card longer does so itself
+REMOVED_SHOWN_S = 600.0  # after the function was removed; a vendor may list a removed card longer
 
 MAX_REMOVED = 256
 
@@ -165,40 +163,47 @@ GONE_MESSAGE = "the kernel removed its PCI function"
 def add_removed(
     removed: Iterable[RemovedDevice], vendor: str, device: VendorDevice, now_s: float, wall_s: float
 ) -> tuple[RemovedDevice, ...]:
-    """Return what is kept from now on; what has been kept long enough goes."""
-    others = [one for one in removed if one.until_s > now_s and one.device.key != device.key]
+    """Return the removed devices with a new one; entries whose time has passed are dropped."""
+    other_entries = [
+        entry for entry in removed if entry.until_s > now_s and entry.device.key != device.key
+    ]
     health = Health(
         state=HealthState.FAILED, reason=GONE_REASON, message=GONE_MESSAGE, since_s=wall_s
     )
-    entry = RemovedDevice(
+    new_entry = RemovedDevice(
         vendor=vendor, device=replace(device, health=health), until_s=now_s + REMOVED_SHOWN_S
     )
-    return (*others[-MAX_REMOVED + 1 :], entry)
+    return (*other_entries[-MAX_REMOVED + 1 :], new_entry)
 
 
 def drop_returned(
-    departed: Iterable[RemovedDevice], pci: PciTree, read_s: float
+    removed: Iterable[RemovedDevice], pci: PciTree, read_s: float
 ) -> tuple[RemovedDevice, ...]:
-    """Return those whose function has not come back: of the others their vendor tells.
+    """Return the removed devices whose function has not come back.
 
-    `read_s` is when the reading of the tree began; what left since may well be in it.
+    `read_s` is when the reading of the tree began; functions removed since may still be in it.
     """
     return tuple(
-        one
-        for one in departed
-        if one.until_s - REMOVED_SHOWN_S >= read_s or pci.get(pci_address_of(one.device)) is None
+        entry
+        for entry in removed
+        if entry.until_s - REMOVED_SHOWN_S >= read_s
+        or pci.get(pci_address_of(entry.device)) is None
     )
 
 
 def with_removed_devices(
-    inventories: Sequence[Inventory], departed: Iterable[RemovedDevice], now_s: float
+    inventories: Sequence[Inventory], removed_devices: Iterable[RemovedDevice], now_s: float
 ) -> list[Inventory]:
-    """Return the inventories with the departed that nobody lists any more."""
+    """Return the inventories with the removed devices that no vendor lists."""
     listed = {device.key for inventory in inventories for device in inventory.devices}
-    removed = [one for one in departed if one.until_s > now_s and one.device.key not in listed]
+    removed = [
+        entry
+        for entry in removed_devices
+        if entry.until_s > now_s and entry.device.key not in listed
+    ]
     return [
-        replace(inventory, devices=(*inventory.devices, *back))
-        if (back := [one.device for one in removed if one.vendor == inventory.vendor])
+        replace(inventory, devices=(*inventory.devices, *entries))
+        if (entries := [entry.device for entry in removed if entry.vendor == inventory.vendor])
         else inventory
         for inventory in inventories
     ]

@@ -17,10 +17,10 @@ MAX_MINORS_FILE_BYTES = 1 << 20
 
 
 class PublishedMinorStore:
-    """Which device is published under which minor. Its methods may be called from any thread.
+    """The published minor of each device. Its methods may be called from any thread.
 
-    Without a folder the minors last as long as this object. No error here stops publishing:
-    `check` reports it, and the minors are those of the Device object or new ones.
+    Without a folder the minors last as long as this object. No error here stops publishing: `check`
+    reports it, and the minors are those of the Device object or new ones.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class PublishedMinorStore:
     ) -> None:
         """Read the state file, for a limited time.
 
-        `stores`: changes are written to it. `adopts`: without a usable file the minors are not
-        complete before `adopt` is called. `absent_because` says why there is no folder.
+        `stores`: changes are written to it. `adopts`: without a usable file the minors are
+        incomplete before `adopt` is called. `absent_because` says why there is no folder.
         """
         self._absent_because = absent_because
         self._path = str(Path(folder, MINORS_FILE)) if folder else ""
@@ -60,7 +60,7 @@ class PublishedMinorStore:
         return self.current()[1]
 
     def adopt(self, body: object) -> None:
-        """Take the minors of the published Device object, unless the state file had them.
+        """Use the minors of the published Device object, unless the state file had them.
 
         `body` is the object as JSON data; `None` if there is none.
         """
@@ -71,7 +71,7 @@ class PublishedMinorStore:
         log.info("published_minors_adopted", extra={"devices": len(self._records)})
 
     def save(self, records: MinorRecords) -> None:
-        """Keep the records of devices that are published now; do not wait for the disk."""
+        """Store the records of the published devices; do not wait for the disk."""
         with self._lock:
             if records == self._records:
                 return
@@ -80,20 +80,20 @@ class PublishedMinorStore:
             self._file.write(encode_records(records))
 
     def check(self) -> SelfCheck:
-        """Tell whether the minors outlive a restart; it gates nothing."""
+        """Return whether the minors survive a restart; readiness does not depend on it."""
         error = self._file.error if self._file is not None else ""
         if error:
             error = f"{error}; a restart takes the minors from the Device object"
-        where = self._path or f"not stored: {self._absent_because}"
+        location = self._path or f"not stored: {self._absent_because}"
         return SelfCheck(
             name="published-minors",
             ok=not (error or self._problem),
-            message=error or self._problem or where,
+            message=error or self._problem or location,
             gates_ready=False,
         )
 
     def _read(self) -> MinorRecords | None:
-        """Return the stored records; `None` if there are none, or none that can be read."""
+        """Return the stored records; `None` if there are none, or if they cannot be read."""
         stores = self._file is not None
         stored = self._writer.load(
             self._path, MAX_MINORS_FILE_BYTES, decode_records, sets_aside=stores

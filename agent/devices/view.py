@@ -25,7 +25,7 @@ from agent.topology.placement import (
     restrict_topology_file,
 )
 
-TOPOLOGY_VENDOR = "topology"  # whose problems those of places are
+TOPOLOGY_VENDOR = "topology"  # vendor of problems of places
 
 
 def build_device_view(
@@ -36,10 +36,10 @@ def build_device_view(
     settings: PlacementSettings = NO_PLACEMENT_SETTINGS,
     records: MinorRecords = (),
 ) -> DeviceView:
-    """Join what vendors say of their devices with where sysfs says that they are.
+    """Join the devices of all vendors with their places in sysfs.
 
-    Equal input gives an equal view, in whatever order the inventories come. Problems of places
-    are added to those of the vendors. Devices with a record have its minor.
+    Equal input gives an equal view, in any order of the inventories. Problems of places are added
+    to those of the vendors. Devices with a record have its minor.
     """
     rules, file_problems = restrict_topology_file(settings, pci)
     placer = DevicePlacer(pci, cpus, numa, replace(settings, rules=rules))
@@ -64,10 +64,10 @@ def build_device_view(
 def drop_duplicate_devices(
     reported: Sequence[tuple[str, VendorDevice]],
 ) -> list[tuple[str, VendorDevice]]:
-    """Keep one device for each PCI function that several vendors list, in the order given.
+    """Return one device for each PCI function that several vendors list, in the given order.
 
-    The one that is managed, else can be granted, else has more facts; of equal ones the first.
-    What one vendor lists twice is its own affair.
+    A managed device wins, then one that can be allocated, then the one with more facts; of equal
+    ones the first. Duplicates within one vendor stay.
     """
     best: dict[str, tuple[tuple[bool, bool, bool, int], str]] = {}  # rank and vendor by function
     for vendor, device in reported:

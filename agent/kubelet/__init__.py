@@ -1,1 +1,1 @@
-"""The kubelet of this node: its pods, settings and checkpoints, and its pod-resources socket."""
+"""The kubelet of this node: its pods, settings, checkpoints and pod-resources socket."""

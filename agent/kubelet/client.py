@@ -31,22 +31,22 @@ from agent.snapshot.pod import PodView
 from agent.wire_formats.kubelet import KubeletConfig, parse_configz
 from agent.wire_formats.pod import decode_pod_list
 
-TIMEOUT = "Timeout"  # reason of an `Unreachable` whose deadline passed
+TIMEOUT = "Timeout"  # reason of an `Unreachable` error whose deadline passed
 
 
 class PodList(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to `GET /pods/`."""
 
     pods: tuple[PodView, ...]  # by uid
-    malformed: int = 0  # malformed ones
+    malformed: int = 0  # number of entries that could not be decoded
 
 
 class KubeletApi(Protocol):
-    """The kubelet's HTTP server. Both calls raise an `ApiError` of the class that says why."""
+    """The kubelet's HTTP server. Both calls raise the `ApiError` that fits the failure."""
 
     @property
     def connections(self) -> int:
-        """Count the connections opened so far: behind a new one there may be a new kubelet."""
+        """Return the number of connections opened so far: a new one may lead to a new kubelet."""
         ...
 
     async def pods(self) -> PodList:
@@ -54,12 +54,12 @@ class KubeletApi(Protocol):
         ...
 
     async def config(self) -> KubeletConfig | None:
-        """Return its settings; `None` where they are not to be had."""
+        """Return its settings; `None` if they are not available."""
         ...
 
 
 def classify_error(error: ApiError) -> str:
-    """Return the state that an error means."""
+    """Return the kubelet state for an error."""
     if isinstance(error, Unreachable):
         return KUBELET_HANGING if error.reason == TIMEOUT else KUBELET_ABSENT
     if isinstance(error, Unauthorized):
@@ -73,14 +73,14 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 def kubelet_url(kubelet: KubeletSettings, node: NodeView | None) -> str | None:
-    """Return the base of its URLs; `None` while neither settings nor Node name an address.
+    """Return the base URL; `None` while neither the settings nor the Node have an address.
 
-    The read-only port is spoken to without TLS, and then no token is sent. A Node with two
-    addresses of the type is reached at its first, which is of its main family.
+    The read-only port is used without TLS and without a token. If the Node has two addresses of the
+    type, the first is used, which is of the Node's main IP family.
     """
     addresses = node.addresses if node is not None else ()
-    named = (address for kind, address in addresses if kind == kubelet.address_type)
-    hosts = (kubelet.address,) if kubelet.address else named
+    node_hosts = (address for kind, address in addresses if kind == kubelet.address_type)
+    hosts = (kubelet.address,) if kubelet.address else node_hosts
     host = next(filter(None, map(_url_host, hosts)), None)
     if host is None:
         return None
@@ -91,12 +91,12 @@ def kubelet_url(kubelet: KubeletSettings, node: NodeView | None) -> str | None:
 
 
 def _url_host(address: str) -> str | None:
-    """Return the address as it stands in a URL; `None` for what is no address and no name."""
+    """Return the address as a URL needs it; `None` if it is neither an address nor a name."""
     try:
         version = ipaddress.ip_address(address).version
     except ValueError:
         return address if _HOST_NAME.fullmatch(address) else None
-    if "%" in address:  # of one interface only, which no Node means
+    if "%" in address:  # valid on one interface only
         return None
     return f"[{address}]" if version == 6 else address
 
@@ -105,14 +105,14 @@ PODS_PATH = "/pods/"
 
 CONFIGZ_PATH = "/configz"
 
-# what RBAC must allow; kubelets before fine-grained authorization ask for nodes/proxy only
+# RBAC rights; kubelets before fine-grained authorization check nodes/proxy only
 RBAC_RESOURCES = {PODS_PATH: "nodes/pods", CONFIGZ_PATH: "nodes/configz"}
 
 
 class KubeletClient:
-    """Implements `agent.kubelet.client.KubeletApi`. Belongs to the loop thread.
+    """Implements `KubeletApi`. Belongs to the loop thread.
 
-    Without `kubelet.ca_file` every certificate is taken: kubelets sign their own by default.
+    Without `kubelet.ca_file` it accepts every certificate: by default kubelets sign their own.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class KubeletClient:
         clock: Clock,
         offload: ThreadRunner = run_in_thread,
     ) -> None:
-        """`kubelet` says how it is asked, `node` what is known of the Node object now."""
+        """`kubelet` has address and credentials; `node` returns the current Node object."""
         self._kubelet = kubelet
         self._credentials = credentials
         self._node = node
@@ -138,11 +138,11 @@ class KubeletClient:
     @property
     def connections(self) -> int:
         """Count the connections opened so far."""
-        now = self._session.state.opened_connections if self._session is not None else 0
-        return self._opened_before + now
+        current = self._session.state.opened_connections if self._session is not None else 0
+        return self._opened_before + current
 
     async def pods(self) -> PodList:
-        """Return the pods that the kubelet runs, its static ones too."""
+        """Return the pods that the kubelet runs, including static ones."""
         body = await self._get(PODS_PATH)
         try:
             pods, left_out = await self._offload(lambda: decode_pod_list(body))
@@ -151,7 +151,10 @@ class KubeletClient:
         return PodList(pods=pods, malformed=left_out)
 
     async def config(self) -> KubeletConfig | None:
-        """Return the kubelet's settings; `None` on the read-only port, which has none."""
+        """Return the kubelet's settings.
+
+        `None` on the read-only port, which does not serve them.
+        """
         if self._kubelet.read_only_port:
             return None
         body = await self._get(CONFIGZ_PATH)
@@ -161,17 +164,21 @@ class KubeletClient:
             raise BadResponse(f"GET {CONFIGZ_PATH}", str(error)) from error
 
     async def close(self) -> None:
-        """Close the connection; it is opened again when something is asked."""
+        """Close the connection; the next call opens it again."""
         self._opened_before = self.connections
         if self._session is not None:
             session, self._session = self._session, None
             await session.close()
 
     async def _get(self, path: str) -> bytes:
-        """Return the body within the deadline; a hang is told apart from a refused connection."""
-        session = await self._opened(path)
+        """Return the body within the deadline.
+
+        A hang and a refused connection are different errors.
+        """
+        session = await self._open_session(path)
         limit_s = self._kubelet.timeout_s
-        request = ApiRequest(method="GET", path=path, deadline_s=2 * limit_s)  # ours comes first
+        # this function's own deadline is earlier
+        request = ApiRequest(method="GET", path=path, deadline_s=2 * limit_s)
         try:
             async with asyncio.timeout(limit_s):
                 return (await session.call(request)).body
@@ -179,18 +186,20 @@ class KubeletClient:
             detail = f"{self._url} has not answered within {limit_s:g} s"
             raise Unreachable(str(request), detail, reason=TIMEOUT) from error
         except Forbidden as error:
-            right = f"needs get on {RBAC_RESOURCES[path]}, or on nodes/proxy before Kubernetes 1.33"
-            raise Forbidden(right, str(error), code=error.code, reason=error.reason) from error
+            message = (
+                f"needs get on {RBAC_RESOURCES[path]}, or on nodes/proxy before Kubernetes 1.33"
+            )
+            raise Forbidden(message, str(error), code=error.code, reason=error.reason) from error
 
-    async def _opened(self, path: str) -> ApiSession:
-        """Return a session with where the kubelet is now."""
+    async def _open_session(self, path: str) -> ApiSession:
+        """Return a session for the present address of the kubelet."""
         url = kubelet_url(self._kubelet, self._node())
         if url is None:
             kind = self._kubelet.address_type
-            lacking = f"the Node has no address of type {kind}"
+            problem = f"the Node has no address of type {kind}"
             if self._node() is None:
-                lacking = "its address is not known, for the Node is not"
-            raise Unreachable(f"GET {path}", f"{lacking}; see kubelet.address")
+                problem = "its address is not known, for the Node is not"
+            raise Unreachable(f"GET {path}", f"{problem}; see kubelet.address")
         if self._session is None or url != self._url:
             await self.close()
             self._url = url

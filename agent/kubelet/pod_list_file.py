@@ -18,26 +18,26 @@ MAX_DEPTH = 64
 
 
 def parse_pod_list(data: bytes) -> tuple[tuple[PodView, ...], int]:
-    """Return the pods of a PodList by uid, and how many were left out as malformed.
+    """Return the pods of a PodList by uid, and the number of malformed ones.
 
-    Raises `ParseError` when the whole is not one; a single odd pod costs itself only.
+    Raises `ParseError` if the whole is not a PodList; a malformed pod affects only itself.
     """
     if len(data) > MAX_FILE_BYTES:
         raise ParseError(f"pod list: more than {MAX_FILE_BYTES} bytes", "")
     if data.lstrip()[:1] == b"{":
         return decode_pod_list(data)
     try:
-        plain = decode_yaml(data, MAX_DEPTH)
+        document = decode_yaml(data, MAX_DEPTH)
     except ValueError as error:
         raise ParseError(f"pod list: {str(error)[:120]}", "") from error
-    return pod_list_from_data(plain)
+    return pod_list_from_data(document)
 
 
 class PodListFile:
-    """A PodList file that is read again when it changed. Calling it returns the pods.
+    """A PodList file that is read again after each change. Calling the object returns the pods.
 
-    While it cannot be read or is malformed the pods of the last good reading stay; `error` says
-    why, and so does a line of the log, once. A first reading that fails is the caller's to tell.
+    While the file cannot be read or is malformed, the last good pods stay; `error` has the reason,
+    which is logged once. The caller reports a failure of the first read.
     """
 
     def __init__(self, path: str) -> None:
@@ -46,11 +46,11 @@ class PodListFile:
         self._pods: tuple[PodView, ...] = ()
         self._has_been_read = False
         self.error = ""
-        self.malformed_count = 0  # malformed pods
+        self.malformed_count = 0  # malformed pods of the last read
 
     def __call__(self) -> tuple[PodView, ...]:
         """Return the pods; the same tuple while the file is the same."""
-        before, error = self.error, ""
+        previous_error, error = self.error, ""
         try:
             stat = os.stat(self._path)
             stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
@@ -67,7 +67,7 @@ class PodListFile:
         except ParseError as failure:
             error = f"{self._path}: {failure}"
         self.error = error
-        if error and error != before and self._has_been_read:
+        if error and error != previous_error and self._has_been_read:
             log.warning("pod_list_unusable", extra={"error": error})
         return self._pods
 

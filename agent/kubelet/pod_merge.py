@@ -4,7 +4,7 @@ Neither list is complete. The API server has pods that the kubelet has not accep
 annotations. The kubelet has static pods under the uid in their cgroup names (the mirror pod of the
 API server has another), and newer states. A kubelet that has just started, or cannot reach the API
 server, lists few pods or none, so a pod of the API server is never dropped because the kubelet
-lacks it. A pod that the API server deleted is gone even if the kubelet's last list has it: the
+lacks it. A pod that the API server deleted is dropped even if the kubelet's last list has it: the
 kubelet has freed its devices.
 """
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from agent.snapshot.pod import ENDED_PHASES, ContainerView, PodView, static_uid
 
-MAX_DELETED = 1024  # deleted pods that are remembered, the last ones
+MAX_DELETED = 1024  # number of uids of deleted pods that are remembered
 
 
 def merge_pods(
@@ -31,11 +31,11 @@ def merge_pods(
 ) -> tuple[PodView, ...]:
     """Return every pod of `node` once, by uid; static pods under the uid of their cgroups.
 
-    `of_api` is `None` while the API server has said nothing. A source that is not fresh is one
-    that does not answer now: what it said last still counts, but less. Pods of another node are
-    left out. Labels, annotations and priority are the API server's while it is fresh, the phase
-    the kubelet's while that is; containers are those of both; a pod that one of them saw end, or
-    asked to end, has. `deleted` are uids whose object the API server had once and has no more.
+    `of_api` is `None` before the first list of the API server. A source that is not fresh does not
+    answer now: its last list still counts, but less. Pods of other nodes are left out. Labels,
+    annotations and priority are the API server's while it is fresh, the phase is the kubelet's
+    while the kubelet is fresh; containers come from both. A pod has ended or terminates if either
+    source says so. `deleted` are uids of objects that the API server had and deleted.
     """
     api = {pod.uid: pod for pod in _with_static_uids(_of_node(node, of_api or ()), of_kubelet)}
     merged = dict(api)
@@ -51,14 +51,15 @@ def merge_pods(
 
 
 class PodMerger:
-    """Merges as `merge_pods` does, at the price of the pods that are others than the last time.
+    """Merges as `merge_pods` does, but processes only the pods that changed since the last call.
 
-    Of two hundred pods one changes at a time, and the event loop waits for each merge.
+    Usually one of two hundred pods changes, and the event loop waits for each merge.
     """
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._with: tuple[object, bool, bool] | None = None  # the kubelet's pods, and what is fresh
+        # the kubelet's pods and which source was fresh, in the last full merge
+        self._last_inputs: tuple[object, bool, bool] | None = None
         self._of_api: dict[str, PodView] = {}
         self._of_kubelet: dict[str, PodView] = {}
         self._merged: dict[str, PodView] = {}  # in the order of uids
@@ -73,14 +74,14 @@ class PodMerger:
         api_fresh: bool = True,
         kubelet_fresh: bool = True,
     ) -> tuple[PodView, ...]:
-        """Return what `merge_pods` would, with those pods as deleted that the API server lost."""
+        """Return the result of `merge_pods`, with the pods that the API server deleted."""
         self._note_deleted(of_api)
-        others = None
-        if of_api is not None and self._is_with(of_kubelet, api_fresh, kubelet_fresh):
-            others = self._others(of_api)
-        if others is None:
-            return self._anew(of_api, of_kubelet, api_fresh, kubelet_fresh)
-        for pod in others:
+        changed_pods = None
+        if of_api is not None and self._has_same_inputs(of_kubelet, api_fresh, kubelet_fresh):
+            changed_pods = self._changed_pods(of_api)
+        if changed_pods is None:
+            return self._merge_all(of_api, of_kubelet, api_fresh, kubelet_fresh)
+        for pod in changed_pods:
             self._of_api[pod.uid] = pod
             listed = self._of_kubelet.get(pod.uid)
             joined = _join(pod, listed, api_fresh, kubelet_fresh) if listed is not None else pod
@@ -89,34 +90,42 @@ class PodMerger:
 
     def _note_deleted(self, of_api: tuple[PodView, ...] | None) -> None:
         objects = frozenset(pod.uid for pod in of_api or ())
-        lost = self._objects - objects
-        if of_api is None or not (lost or objects - self._objects):
+        deleted_uids = self._objects - objects
+        if of_api is None or not (deleted_uids or objects - self._objects):
             return
         self._objects = objects
-        left = (uid for uid in self.deleted if uid not in objects)
-        self.deleted = (*left, *sorted(lost))[-MAX_DELETED:]
+        earlier_uids = (uid for uid in self.deleted if uid not in objects)
+        self.deleted = (*earlier_uids, *sorted(deleted_uids))[-MAX_DELETED:]
 
-    def _is_with(
+    def _has_same_inputs(
         self, of_kubelet: tuple[PodView, ...], api_fresh: bool, kubelet_fresh: bool
     ) -> bool:
-        if self._with is None:
+        if self._last_inputs is None:
             return False
-        known, api_was, kubelet_was = self._with
-        return known is of_kubelet and (api_was, kubelet_was) == (api_fresh, kubelet_fresh)
+        last_pods, was_api_fresh, was_kubelet_fresh = self._last_inputs
+        return last_pods is of_kubelet and (was_api_fresh, was_kubelet_fresh) == (
+            api_fresh,
+            kubelet_fresh,
+        )
 
-    def _others(self, of_api: tuple[PodView, ...]) -> list[PodView] | None:
-        """Return the pods that changed; `None` where that is not all there is to it."""
+    def _changed_pods(self, of_api: tuple[PodView, ...]) -> list[PodView] | None:
+        """Return the pods that changed; `None` if more than pods changed."""
         if len(of_api) != len(self._of_api):
             return None
-        others = [pod for pod in of_api if self._of_api.get(pod.uid) is not pod]
-        plain = all(pod.uid in self._of_api and self._is_plain(pod) for pod in others)
-        return others if plain else None
+        changed_pods = [pod for pod in of_api if self._of_api.get(pod.uid) is not pod]
+        all_independent = all(
+            pod.uid in self._of_api and self._is_independent(pod) for pod in changed_pods
+        )
+        return changed_pods if all_independent else None
 
-    def _is_plain(self, pod: PodView) -> bool:
-        """Say whether a pod counts for itself alone: no static one's mirror, and of this node."""
+    def _is_independent(self, pod: PodView) -> bool:
+        """Return whether a pod is independent of others.
+
+        Not a static pod's mirror, and of this node.
+        """
         return static_uid(pod) is None and pod.node_name in ("", self._node)
 
-    def _anew(
+    def _merge_all(
         self,
         of_api: tuple[PodView, ...] | None,
         of_kubelet: tuple[PodView, ...],
@@ -131,9 +140,9 @@ class PodMerger:
             kubelet_fresh=kubelet_fresh,
             deleted=frozenset(self.deleted),
         )
-        self._with = None
-        if of_api is not None and all(map(self._is_plain, of_api)):
-            self._with = (of_kubelet, api_fresh, kubelet_fresh)
+        self._last_inputs = None
+        if of_api is not None and all(map(self._is_independent, of_api)):
+            self._last_inputs = (of_kubelet, api_fresh, kubelet_fresh)
             self._of_api = {pod.uid: pod for pod in of_api}
             self._of_kubelet = {pod.uid: pod for pod in _of_node(self._node, of_kubelet)}
             self._merged = {pod.uid: pod for pod in merged}
@@ -141,10 +150,10 @@ class PodMerger:
 
 
 def _join(api_pod: PodView, listed: PodView, api_fresh: bool, kubelet_fresh: bool) -> PodView:
-    """Return one pod as the API server and the kubelet know it together."""
+    """Return one pod with what the API server and the kubelet know of it."""
     first = api_pod if api_fresh or not kubelet_fresh else listed
-    now = api_pod if api_fresh and not kubelet_fresh else listed
-    return _join_containers(first, listed if first is api_pod else api_pod, now.phase)
+    phase_source = api_pod if api_fresh and not kubelet_fresh else listed
+    return _join_containers(first, listed if first is api_pod else api_pod, phase_source.phase)
 
 
 def _of_node(node: str, pods: Iterable[PodView]) -> list[PodView]:
@@ -152,38 +161,39 @@ def _of_node(node: str, pods: Iterable[PodView]) -> list[PodView]:
 
 
 def _with_static_uids(of_api: list[PodView], of_kubelet: tuple[PodView, ...]) -> Iterable[PodView]:
-    """Yield pods with the uid of a static pod's file in the place of its mirror's.
+    """Yield pods, mirror pods with the uid of their static pod.
 
-    Anybody may write the annotation that says so. It is believed of the pod that has the static
-    pod's name; where the kubelet does not list that one, only while no second pod claims it.
+    Any user may write the annotation with that uid. It is accepted on the pod with the static pod's
+    name; if the kubelet does not list that pod, only while no second pod has the same annotation.
     """
-    claimed = [(pod, uid) for pod in of_api if (uid := static_uid(pod)) is not None]
-    if not claimed:
+    mirrors = [(pod, uid) for pod in of_api if (uid := static_uid(pod)) is not None]
+    if not mirrors:
         yield from of_api
         return
     names = {pod.uid: (pod.namespace, pod.name) for pod in of_kubelet}
     api_uids = {pod.uid for pod in of_api}
-    claims = Counter(uid for _, uid in claimed)
-    own: dict[str, str] = {}  # by the mirror's
-    for pod, uid in claimed:
+    uid_counts = Counter(uid for _, uid in mirrors)
+    static_uids: dict[str, str] = {}  # by the mirror's
+    for pod, uid in mirrors:
         listed = names.get(uid)
-        believed = claims[uid] == 1 if listed is None else listed == (pod.namespace, pod.name)
-        if believed and uid not in api_uids:
-            own[pod.uid] = uid
+        is_trusted = uid_counts[uid] == 1 if listed is None else listed == (pod.namespace, pod.name)
+        if is_trusted and uid not in api_uids:
+            static_uids[pod.uid] = uid
     for pod in of_api:
-        yield replace(pod, uid=own[pod.uid]) if pod.uid in own else pod
+        yield replace(pod, uid=static_uids[pod.uid]) if pod.uid in static_uids else pod
 
 
 def _join_containers(first: PodView, second: PodView, phase: str) -> PodView:
-    """Return `first` with what `second` knows beside it, in `phase` unless one of them ended.
+    """Return `first` with the containers of `second`, in `phase` unless one of them ended.
 
-    Where `second` knows nothing more that is `first` itself: so it is for nearly all pods, each
-    time that one of them changes.
+    If `second` adds nothing, the result is `first` itself, as for nearly all pods at each change.
     """
     containers = first.containers
     if containers != second.containers:
-        by_id: dict[str, ContainerView] = {one.id: one for one in second.containers}
-        by_id.update((one.id, one) for one in containers)
+        by_id: dict[str, ContainerView] = {
+            container.id: container for container in second.containers
+        }
+        by_id.update((container.id, container) for container in containers)
         joined = tuple(by_id[key] for key in sorted(by_id))
         containers = containers if joined == containers else joined
     ended = second.phase if second.phase in ENDED_PHASES else ""

@@ -19,18 +19,17 @@ DeviceIds = Mapping[str, tuple[str, ...]]  # resource name -> device ids
 
 ContainerName = tuple[str, str, str]  # namespace, name of the pod, name of the container
 
-DeviceExchanges = Mapping[
-    tuple[str, str], str
-]  # (resource name, id) -> id of the device that is given
+# (resource name, id) -> id of the device that the container has
+DeviceExchanges = Mapping[tuple[str, str], str]
 
 
-def allocated_ids(grant: Iterable[AllocatedDevice]) -> DeviceIds:
-    """Return the ids by resource; types that no resource stands for are left out.
+def allocated_ids(allocated: Iterable[AllocatedDevice]) -> DeviceIds:
+    """Return the ids by resource; types without a resource are left out.
 
-    Where virtual functions were granted they are the devices, not their card.
+    Allocated virtual functions are the devices, not their card.
     """
     ids: dict[str, list[str]] = {}
-    for device in grant:
+    for device in allocated:
         name = KOORDLET_RESOURCE_NAMES.get(device.type)
         device_ids = device.vfs or ((device.id,) if device.id else ())
         if name is not None and device_ids:
@@ -39,13 +38,13 @@ def allocated_ids(grant: Iterable[AllocatedDevice]) -> DeviceIds:
 
 
 def allocations_by_pod(pods: Iterable[PodView]) -> Mapping[tuple[str, str], DeviceIds]:
-    """Return what is granted, by namespace and name; an annotation that is odd grants nothing.
+    """Return allocated ids by namespace and name; an invalid annotation has none.
 
-    Of two pods of one name, as while one replaces the other, the one that stays counts.
+    Of two pods of one name, while one replaces the other, the one that stays counts.
     """
-    grants: dict[tuple[str, str], DeviceIds] = {}
-    for pod in sorted(pods, key=lambda pod: not _is_over(pod)):
-        grants.pop((pod.namespace, pod.name), None)
+    allocations: dict[tuple[str, str], DeviceIds] = {}
+    for pod in sorted(pods, key=lambda pod: not _has_ended(pod)):
+        allocations.pop((pod.namespace, pod.name), None)
         text = pod.annotation(ANNOTATION)
         if text is None:
             continue
@@ -54,18 +53,18 @@ def allocations_by_pod(pods: Iterable[PodView]) -> Mapping[tuple[str, str], Devi
         except ParseError:
             continue
         if ids:
-            grants[pod.namespace, pod.name] = ids
-    return grants
+            allocations[pod.namespace, pod.name] = ids
+    return allocations
 
 
 def add_allocations(
-    reply: bytes, pods: Iterable[PodView], held: Iterable[KubeletAllocation] = ()
+    reply: bytes, pods: Iterable[PodView], kubelet_allocations: Iterable[KubeletAllocation] = ()
 ) -> bytes:
-    """Return the kubelet's answer to List with each pod's grant at its first container.
+    """Return the kubelet's answer to List with each pod's allocation at its first container.
 
-    What the kubelet chose of a granted resource is left out: the pod has its grant in place of it.
-    Where a device was exchanged, as `held` says, the list names the one that the container has.
-    Raises `ParseError` if the answer is not one.
+    The allocation replaces the kubelet's choice of the same resource. For a device that was
+    exchanged according to `kubelet_allocations`, the list has the device that the container has.
+    Raises `ParseError` if the reply is not an answer to List.
     """
     from google.protobuf.message import DecodeError  # noqa: PLC0415 - protobuf
 
@@ -76,12 +75,15 @@ def add_allocations(
     except DecodeError as error:
         raise ParseError("pod resources: no answer to List", "") from error
     all_pods = tuple(pods)
-    grants, exchanges = allocations_by_pod(all_pods), exchanges_by_container(all_pods, held)
+    allocations, exchanges = (
+        allocations_by_pod(all_pods),
+        exchanges_by_container(all_pods, kubelet_allocations),
+    )
     for pod in listed.pod_resources:
-        ids = grants.get((pod.namespace, pod.name), {})
+        ids = allocations.get((pod.namespace, pod.name), {})
         for container in pod.containers:
-            exchanged = exchanges.get((pod.namespace, pod.name, container.name), {})
-            _correct(container, exchanged, ids)
+            container_exchanges = exchanges.get((pod.namespace, pod.name, container.name), {})
+            _correct(container, container_exchanges, ids)
         if not ids or not pod.containers:
             continue
         devices = pod.containers[0].devices
@@ -92,34 +94,40 @@ def add_allocations(
 
 
 def exchanges_by_container(
-    pods: Iterable[PodView], held: Iterable[KubeletAllocation]
+    pods: Iterable[PodView], kubelet_allocations: Iterable[KubeletAllocation]
 ) -> Mapping[ContainerName, DeviceExchanges]:
-    """Return the exchanged devices of each container: those that it has for the kubelet's ids."""
+    """Return the exchanged devices of each container.
+
+    The devices that it has for the kubelet's ids.
+    """
     names = {pod.uid: (pod.namespace, pod.name) for pod in pods}
     exchanges: dict[ContainerName, dict[tuple[str, str], str]] = {}
-    for one in held:
-        if one.exchanges and one.pod_uid in names:
-            of_container = exchanges.setdefault((*names[one.pod_uid], one.container), {})
+    for allocation in kubelet_allocations:
+        if allocation.exchanges and allocation.pod_uid in names:
+            of_container = exchanges.setdefault(
+                (*names[allocation.pod_uid], allocation.container), {}
+            )
             of_container.update(
-                ((one.resource, name), replacement) for name, replacement in one.exchanges
+                ((allocation.resource, name), replacement)
+                for name, replacement in allocation.exchanges
             )
     return exchanges
 
 
 def _correct(
-    container: pb.ContainerResources, exchanges: DeviceExchanges, granted: DeviceIds
+    container: pb.ContainerResources, exchanges: DeviceExchanges, allocated: DeviceIds
 ) -> None:
-    others = [entry for entry in container.devices if entry.resource_name not in granted]
-    if len(others) < len(container.devices):
+    unallocated = [entry for entry in container.devices if entry.resource_name not in allocated]
+    if len(unallocated) < len(container.devices):
         del container.devices[:]
-        container.devices.extend(others)
+        container.devices.extend(unallocated)
     for entry in container.devices if exchanges else ():
         name = entry.resource_name
         ids = [exchanges.get((name, device_id), device_id) for device_id in entry.device_ids]
         if ids != list(entry.device_ids):
             entry.device_ids[:] = ids
-            entry.ClearField("topology")  # that of another device
+            entry.ClearField("topology")  # the topology of another device
 
 
-def _is_over(pod: PodView) -> bool:
+def _has_ended(pod: PodView) -> bool:
     return pod.terminating or pod.phase in ENDED_PHASES

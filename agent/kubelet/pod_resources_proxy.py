@@ -1,6 +1,6 @@
-"""Serves the kubelet's pod-resources API with the devices of allocations, on a socket of its own.
+"""Serves the kubelet's pod-resources API with allocated devices, on a socket of its own.
 
-The socket file is created aside and renamed into place; a socket of another program is never
+The socket file is created under a temporary name and renamed; a socket of another program is never
 replaced.
 """
 
@@ -46,16 +46,16 @@ MAX_PATH_BYTES = 107  # of a socket's address
 
 NO_SOCKET = "no socket: is the kubelet running? See kubelet.root_dir"
 
-FIRST_WAIT_S = 0.02  # the kubelet lets 100 a second through
+FIRST_WAIT_S = 0.02  # the kubelet accepts 100 calls a second
 
 MAX_EXPONENT = 5
 
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # a path is no authority, and Go's servers refuse it
+    # gRPC would send the path as authority, which Go's servers refuse
     ("grpc.default_authority", "localhost"),
     ("grpc.enable_http_proxy", 0),
-    # a kubelet that restarts is away for seconds: by default the pause grows to two minutes
+    # a kubelet restarts within seconds: by default the pause grows to two minutes
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -65,21 +65,21 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 def kubelet_socket(root_dir: str) -> str:
-    """Return where the kubelet with that folder listens."""
+    """Return the socket of the kubelet with this root folder."""
     return f"{root_dir.rstrip('/')}/{FOLDER}/{SOCKET}"
 
 
 def load_grpc() -> None:
-    """Load gRPC and the messages: 100 ms and 12 MB, so in a thread and only where they are used."""
+    """Load gRPC and the messages: 100 ms and 12 MB, so on a thread and only where they are used."""
     from grpc import aio  # noqa: F401, PLC0415 - grpc
 
     from proto.gen import podresources_v1_pb2  # noqa: F401, PLC0415 - protobuf
 
 
 class PodResourcesChannel:
-    """Belongs to the loop thread. Connects at the first call, and again when the kubelet did.
+    """Calls the kubelet. Belongs to the loop thread; connects at the first call and when needed.
 
-    `reason` of the errors it raises is the name of gRPC's status.
+    The `reason` of its errors is the name of gRPC's status.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PodResourcesChannel:
         sleep: Sleep = asyncio.sleep,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """`path` is the socket's."""
+        """`path` is that of the socket."""
         self._path = path
         self._deadline_s = deadline_s
         self._sleep = sleep
@@ -98,14 +98,14 @@ class PodResourcesChannel:
         self._channel: aio.Channel | None = None
 
     async def call(self, method: str, request: bytes) -> bytes:
-        """Return the reply within the deadline; what the rate limit refuses is asked again."""
+        """Return the reply within the deadline; calls that the rate limit refuses are repeated."""
         if not os.path.exists(self._path):
             raise self._unreachable(method, "UNAVAILABLE", NO_SOCKET)
         if len(os.fsencode(self._path)) > MAX_PATH_BYTES:
             raise self._unreachable(method, "UNAVAILABLE", f"longer than {MAX_PATH_BYTES} bytes")
         try:
             async with asyncio.timeout(self._deadline_s):
-                return await self._patiently(method, request)
+                return await self._call_with_retry(method, request)
         except TimeoutError as error:
             detail = f"no answer within {self._deadline_s:g} s"
             raise self._unreachable(method, "DEADLINE_EXCEEDED", detail) from error
@@ -116,102 +116,104 @@ class PodResourcesChannel:
             channel, self._channel = self._channel, None
             await channel.close()
 
-    async def _patiently(self, method: str, request: bytes) -> bytes:
-        refused = 0
+    async def _call_with_retry(self, method: str, request: bytes) -> bytes:
+        refusal_count = 0
         while True:
             try:
-                return await self._once(method, request)
+                return await self._call_once(method, request)
             except Throttled:
-                ceiling_s = FIRST_WAIT_S * 2.0 ** min(refused, MAX_EXPONENT)
-                refused += 1
+                ceiling_s = FIRST_WAIT_S * 2.0 ** min(refusal_count, MAX_EXPONENT)
+                refusal_count += 1
                 await self._sleep(self._uniform(ceiling_s / 2, ceiling_s))
 
-    async def _once(self, method: str, request: bytes) -> bytes:
+    async def _call_once(self, method: str, request: bytes) -> bytes:
         if self._channel is None:
             await run_in_thread(load_grpc)
         from grpc import aio  # noqa: PLC0415 - grpc
 
         if self._channel is None:
             self._channel = aio.insecure_channel(f"unix:{self._path}", options=OPTIONS)
-        ask: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
+        call: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
             f"/{SERVICE}/{method}"
         )
         try:
-            reply: bytes = await ask(request)
+            reply: bytes = await call(request)
         except aio.AioRpcError as error:
             raise self._failure(method, error.code().name, error.details() or "") from error
         return reply
 
     def _failure(self, method: str, code: str, detail: str) -> ApiError:
-        what = f"{method} at {self._path}"
+        request = f"{method} at {self._path}"
         if code == "UNAVAILABLE":
             return self._unreachable(method, code, detail)
         if code == "RESOURCE_EXHAUSTED":
-            # the client's own limit has the same status as the server's rate limit
-            kind = BadResponse if "larger than max" in detail else Throttled
-            return kind(what, detail, reason=code)
-        return ServerError(what, f"{code}: {detail}", reason=code)
+            # the client's own size limit has the same status as the server's rate limit
+            error_class = BadResponse if "larger than max" in detail else Throttled
+            return error_class(request, detail, reason=code)
+        return ServerError(request, f"{code}: {detail}", reason=code)
 
     def _unreachable(self, method: str, code: str, detail: str) -> Unreachable:
         return Unreachable(f"{method} at {self._path}", detail, reason=code)
 
 
-FOLDER_MODE = 0o750  # as the kubelet's own
+FOLDER_MODE = 0o750  # as that of the kubelet's own folder
 
-SOCKET_MODE = 0o600  # as who may connect to the kubelet's: root, and nobody else
+SOCKET_MODE = 0o600  # as that of the kubelet's socket: only root may connect
 
 TEMPORARY_PREFIX = ".making-"
 
 
 class ProxySocketError(AgentError):
-    """The socket cannot be made; names the path and what to do."""
+    """The socket cannot be created; the message has the path and advice."""
 
 
 class ProxySocketFile:
-    """`kubelet.sock` in a folder. gRPC unlinks where it binds, and again when it stops.
+    """`kubelet.sock` in a folder.
 
-    So it binds to a name of its own below a folder that only we enter, and that name is gone by
-    then: a successor's socket in the same place is never touched.
+    GRPC removes the file at its address when it binds and when it stops.
+
+    So it binds to another name in a private folder, and the socket is renamed: a successor's socket
+    in the same place is never touched.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self.path = self._folder / SOCKET
-        self._ours: tuple[int, int] | None = None
+        self._identity: tuple[int, int] | None = None
 
     @contextlib.contextmanager
     def create(self) -> Iterator[str]:
-        """Yield the address to listen at; then move it into place. Raises `NoProxySocket`."""
+        """Yield the address to bind to; then rename the socket. Raises `ProxySocketError`."""
         try:
             self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            self._sweep()
-            aside = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=self._folder))
+            self._remove_temporary_folders()
+            temporary_folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=self._folder))
         except OSError as error:
             raise self.error(error.strerror or str(error)) from error
         try:
-            socket_path = aside / "s"
+            socket_path = temporary_folder / "s"
             if len(os.fsencode(socket_path)) > MAX_PATH_BYTES:
                 raise self.error(f"longer than {MAX_PATH_BYTES} bytes")
-            if self._somebody_listens():
+            if self._is_listening():
                 raise self.error("another proxy listens there, a koordlet perhaps")
             yield f"unix:{socket_path}"
             self._place(socket_path)
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary_folder, ignore_errors=True)
 
-    def is_ours(self) -> bool:
-        """Say whether our socket is the one in place."""
-        return self._ours is not None and _inode(self.path) == self._ours
+    def is_in_place(self) -> bool:
+        """Return whether the socket in place is the one of this object."""
+        return self._identity is not None and _inode(self.path) == self._identity
 
     def remove(self) -> None:
-        """Remove the socket, if it is ours."""
-        if self.is_ours():
+        """Remove the socket if it is the one of this object."""
+        if self.is_in_place():
             with contextlib.suppress(OSError):  # a file system that became read-only keeps it
                 self.path.unlink(missing_ok=True)
-        self._ours = None
+        self._identity = None
 
     def error(self, detail: str) -> ProxySocketError:
-        """Return the error; it names the path and the setting."""
+        """Return an error with the path and the setting."""
         return ProxySocketError(f"{self.path}: {detail}; see kubelet.pod_resources_proxy_dir")
 
     def _place(self, socket_path: Path) -> None:
@@ -220,16 +222,16 @@ class ProxySocketFile:
             status = self._status()
             if status is not None and not stat.S_ISSOCK(status.st_mode):
                 raise self.error("something that is no socket stands there")
-            ours = _inode(socket_path)
+            identity = _inode(socket_path)
             socket_path.replace(self.path)
         except OSError as error:
             raise self.error(error.strerror or str(error)) from error
-        self._ours = ours
+        self._identity = identity
 
-    def _sweep(self) -> None:
-        """Remove what an agent that was killed while making its socket left."""
-        for left in self._folder.glob(f"{TEMPORARY_PREFIX}*"):
-            shutil.rmtree(left, ignore_errors=True)
+    def _remove_temporary_folders(self) -> None:
+        """Remove temporary folders of agents that were killed."""
+        for folder in self._folder.glob(f"{TEMPORARY_PREFIX}*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _status(self) -> os.stat_result | None:
         try:
@@ -237,17 +239,17 @@ class ProxySocketFile:
         except FileNotFoundError:
             return None
 
-    def _somebody_listens(self) -> bool:
-        """Say whether a connection is taken; a stale file takes none."""
+    def _is_listening(self) -> bool:
+        """Return whether a process accepts connections; a stale file does not."""
         status = self._status()
         if status is None or not stat.S_ISSOCK(status.st_mode):
             return False
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(0)  # a local socket answers at once, or its queue is full
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(0)  # a local socket answers at once, unless its queue is full
             try:
-                probe.connect(str(self.path))
+                connection.connect(str(self.path))
             except OSError as error:
-                # all else, such as a full queue, is somebody
+                # any other error, such as a full queue, means that a process listens
                 return error.errno not in (errno.ECONNREFUSED, errno.ENOENT)
             return True
 
@@ -264,17 +266,17 @@ log = logging.getLogger(__name__)
 
 CHECK_S = 10.0
 
-STOP_S = 1.0  # for answers in progress
+STOP_S = 1.0  # for open calls
 
-MAX_CALLS = 32  # at once; more are refused by gRPC with RESOURCE_EXHAUSTED
+MAX_CALLS = 32  # open at once; gRPC refuses more with RESOURCE_EXHAUSTED
 
 
 class PodResourcesProxy:
-    """Belongs to the loop thread.
+    """Answers calls of the pod-resources API. Belongs to the loop thread.
 
-    `List` is the kubelet's answer of this moment with the grants of the pods known by now, which
-    are as old as the last look at the kubelet's pods. The other methods are handed through. While
-    the kubelet does not answer its error is the answer: an empty list would say that all is free.
+    `List` is the kubelet's present answer with the allocations of the known pods, which are as old
+    as the last poll of the kubelet's pods. Other methods are passed through. While the kubelet does
+    not answer, its error is the answer: an empty list would mean that all devices are free.
     """
 
     def __init__(
@@ -283,20 +285,26 @@ class PodResourcesProxy:
         channel: PodResourcesChannel,
         pods: Callable[[], tuple[PodView, ...]],
         offload: ThreadRunner = run_in_thread,
-        held: Callable[[], tuple[KubeletAllocation, ...]] = tuple,
+        kubelet_allocations: Callable[[], tuple[KubeletAllocation, ...]] = tuple,
     ) -> None:
-        """`folder` is where the socket is made; `pods` and `held` return those of the snapshot."""
+        """`folder` gets the socket.
+
+        `pods` and `kubelet_allocations` return the pods and allocations of the snapshot.
+        """
         self.state = PodResourcesProxyStatus()
         self._channel = channel
         self._pods = pods
-        self._held = held
+        self._kubelet_allocations = kubelet_allocations
         self._offload = offload
         self._file = ProxySocketFile(folder)
         self._server: aio.Server | None = None
         self._calls: Counter[str] = Counter()
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
-        """Serve until cancelled; a socket that was taken away or could not be made is made anew."""
+        """Serve until cancelled.
+
+        Create the socket again if it was removed or could not be created.
+        """
         try:
             while True:
                 await self.check()
@@ -305,8 +313,8 @@ class PodResourcesProxy:
             await self.stop()
 
     async def check(self) -> None:
-        """Serve, if nobody took the socket's place; say so in the state."""
-        if self._server is not None and self._file.is_ours():
+        """Serve unless this already happens; update the state."""
+        if self._server is not None and self._file.is_in_place():
             return
         await self.stop()
         try:
@@ -314,18 +322,18 @@ class PodResourcesProxy:
         except AgentError as error:
             if not self.state.error:
                 log.warning("pod_resources_proxy_down", extra={"error": str(error)})
-            self._tell(serving=False, error=str(error))
+            self._set_state(serving=False, error=str(error))
             return
-        self._tell(serving=True, error="")
+        self._set_state(serving=True, error="")
 
     async def stop(self) -> None:
-        """Remove the socket, if it is ours still, and end what is being answered."""
+        """Remove the socket if it is still this object's, and end open calls."""
         if self._server is None:
             return
         server, self._server = self._server, None
         self._file.remove()
         await await_shielded(server.stop(STOP_S))
-        self._tell(serving=False, error="")
+        self._set_state(serving=False, error="")
 
     async def _start(self) -> None:
         await run_in_thread(load_grpc)
@@ -336,7 +344,7 @@ class PodResourcesProxy:
             maximum_concurrent_rpcs=MAX_CALLS,
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            name: grpc.unary_unary_rpc_method_handler(self._answerer(name))
+            name: grpc.unary_unary_rpc_method_handler(self._method_handler(name))
             for name in (LIST, ALLOCATABLE, GET)
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -346,14 +354,14 @@ class PodResourcesProxy:
                     server.add_insecure_port(address)
                 except RuntimeError as error:
                     raise self._file.error(str(error)) from error
-                # a start that is cancelled in the middle leaves a server that cannot be stopped
+                # a start that is cancelled halfway leaves a server that cannot be stopped
                 await await_shielded(server.start())
-        except BaseException:  # a stop in the middle of a start too: nothing goes on serving
+        except BaseException:  # also a cancellation halfway: no server may keep running
             await await_shielded(server.stop(None))
             raise
         self._server = server
 
-    def _answerer(
+    def _method_handler(
         self, method: str
     ) -> Callable[[bytes, aio.ServicerContext[bytes, bytes]], Awaitable[bytes]]:
         async def answer(request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
@@ -376,13 +384,15 @@ class PodResourcesProxy:
         reply = await self._channel.call(method, request)
         if method != LIST:
             return reply
-        # a file of pods is read here, and a list may have thousands of devices
-        return await self._offload(lambda: add_allocations(reply, self._pods(), self._held()))
+        # `pods` may read a file, and a list may have thousands of devices
+        return await self._offload(
+            lambda: add_allocations(reply, self._pods(), self._kubelet_allocations())
+        )
 
     def _count(self, method: str, status: str) -> None:
         self._calls[f"{method} {status}"] += 1
         calls = tuple(sorted(self._calls.items()))
         self.state = msgspec.structs.replace(self.state, calls=calls)
 
-    def _tell(self, *, serving: bool, error: str) -> None:
+    def _set_state(self, *, serving: bool, error: str) -> None:
         self.state = msgspec.structs.replace(self.state, is_serving=serving, error=error)

@@ -44,11 +44,11 @@ log = logging.getLogger(__name__)
 
 STATIC = "static"
 
-CONFIG_INTERVAL_S = 300.0  # settings change with a restart of the kubelet only
+CONFIG_INTERVAL_S = 300.0  # the settings change only when the kubelet restarts
 
 READ_S = 3.0  # for a file of the host
 
-RETRY_S = 20.0  # after a first failure; doubles up to `AGAIN_S`
+RETRY_S = 20.0  # after a first failure; doubles up to `CONFIG_INTERVAL_S`
 
 NO_CONFIGZ = "the kubelet's read-only port has no /configz"
 
@@ -59,9 +59,9 @@ FactSources = tuple[KubeletConfig | None, CpuCheckpoint | None, CpuTopology]
 def join_facts(
     config: KubeletConfig | None, checkpoint: CpuCheckpoint | None, cpus: CpuTopology
 ) -> KubeletView | None:
-    """Join what the two sources say; `None` if neither says anything.
+    """Join the settings and the checkpoint; `None` if both are missing.
 
-    The checkpoint names the policy too, where the settings may not be asked for.
+    The checkpoint also has the policy, if the settings may not be read.
     """
     if config is None and checkpoint is None:
         return None
@@ -85,9 +85,9 @@ def join_facts(
 
 
 class KubeletFactsSource:
-    """Asks seldom, reads the checkpoint each time, and keeps the last good answer of both.
+    """Reads the settings seldom and the checkpoint each time; keeps the last good answer of both.
 
-    `files` is the host's; `None` where its folder of the kubelet is not to be seen.
+    `files` is the host's; `None` if the kubelet's folder is not visible.
     """
 
     def __init__(
@@ -108,59 +108,59 @@ class KubeletFactsSource:
         self._root_dir = root_dir
         self._offload = offload
         self._config: SnapshotPart[KubeletConfig | None] = SnapshotPart(None)
-        self._given: SnapshotPart[CpuCheckpoint | None] = SnapshotPart(None)
+        self._checkpoint: SnapshotPart[CpuCheckpoint | None] = SnapshotPart(None)
         self._due_s = clock.monotonic()
         self._failures = 0
-        self._reading: asyncio.Future[CpuCheckpoint | None] | None = None
-        self._made_of: FactSources | None = None
+        self._read_task: asyncio.Future[CpuCheckpoint | None] | None = None
+        self._joined_sources: FactSources | None = None
         self._facts: KubeletView | None = None
 
     def expire(self) -> None:
-        """Ask for the settings at the next look."""
+        """Read the settings at the next poll."""
         self._due_s = self._clock.monotonic()
 
-    async def refresh(self, *, ask: bool) -> SnapshotPart[KubeletView | None]:
-        """Return what is known now; its time is that of the last answer of `/configz`.
+    async def refresh(self, *, may_read_config: bool) -> SnapshotPart[KubeletView | None]:
+        """Return the present facts; their time is that of the last answer of `/configz`.
 
-        Without one it is the checkpoint's, and `error` says what is lacking.
+        Without such an answer it is the checkpoint's, and `error` says what is missing.
         """
-        if ask and self._clock.monotonic() >= self._due_s:
-            await self._ask()
-        await self._read()
-        facts = await self._joined()
-        error = self._config.error or self._given.error
+        if may_read_config and self._clock.monotonic() >= self._due_s:
+            await self._read_config()
+        await self._read_checkpoint()
+        facts = await self._join()
+        error = self._config.error or self._checkpoint.error
         if facts is None:
             return SnapshotPart(None, None, error)
-        taken_s = self._given.taken_s if self._config.taken_s is None else self._config.taken_s
+        taken_s = self._checkpoint.taken_s if self._config.taken_s is None else self._config.taken_s
         return SnapshotPart(facts, taken_s, error)
 
-    async def _joined(self) -> KubeletView | None:
-        """Join anew only when a source changed: on a large machine that takes milliseconds."""
-        sources = (self._config.value, self._given.value, self._cpus())
-        if sources != self._made_of:
+    async def _join(self) -> KubeletView | None:
+        """Join again only if a source changed: on a large machine that takes milliseconds."""
+        sources = (self._config.value, self._checkpoint.value, self._cpus())
+        if sources != self._joined_sources:
             self._facts = await self._offload(lambda: join_facts(*sources))
-            self._made_of = sources
+            self._joined_sources = sources
         return self._facts
 
-    async def _ask(self) -> None:
+    async def _read_config(self) -> None:
         try:
             config = await self._client.config()
         except ApiError as error:
-            self._lack(classify_error(error), str(error))
+            self._record_config_error(classify_error(error), str(error))
             return
         if config is None:
-            self._lack(KUBELET_ABSENT, NO_CONFIGZ)
+            self._record_config_error(KUBELET_ABSENT, NO_CONFIGZ)
             return
-        before = self._config.value
+        previous = self._config.value
         if config.mistyped_keys and (
-            before is None or config.mistyped_keys != before.mistyped_keys
+            previous is None or config.mistyped_keys != previous.mistyped_keys
         ):
             log.warning("kubelet_config_odd", extra={"keys": ", ".join(config.mistyped_keys)})
         self.state, self._failures = KUBELET_OK, 0
         self._config = SnapshotPart(config, self._clock.monotonic())
         self._due_s = self._clock.monotonic() + CONFIG_INTERVAL_S
 
-    def _lack(self, state: str, error: str) -> None:
+    def _record_config_error(self, state: str, error: str) -> None:
         if self.state != state:
             log.warning("kubelet_config_unknown", extra={"state": state, "error": error})
         self.state = state
@@ -170,26 +170,28 @@ class KubeletFactsSource:
         )
         self._failures += 1
 
-    async def _read(self) -> None:
-        """Read the checkpoint; a read that hangs holds one thread, and no look at the pods."""
+    async def _read_checkpoint(self) -> None:
+        """Read the checkpoint; a read that hangs blocks one thread, but not the poll of pods."""
         files = self._files
         if files is None:
             return
-        if self._reading is None:
+        if self._read_task is None:
             read = self._offload(lambda: read_checkpoint(files, self._root_dir))
-            self._reading = asyncio.ensure_future(read)
-        done, _ = await asyncio.wait({self._reading}, timeout=READ_S)
+            self._read_task = asyncio.ensure_future(read)
+        done, _ = await asyncio.wait({self._read_task}, timeout=READ_S)
         if not done:
-            self._keep(f"{self._root_dir}: its checkpoint was not read within {READ_S:g} s")
+            self._record_checkpoint_error(
+                f"{self._root_dir}: its checkpoint was not read within {READ_S:g} s"
+            )
             return
-        reading, self._reading = self._reading, None
+        reading, self._read_task = self._read_task, None
         try:
-            self._given = SnapshotPart(reading.result(), self._clock.monotonic())
+            self._checkpoint = SnapshotPart(reading.result(), self._clock.monotonic())
         except (HostFileError, ParseError) as error:
-            self._keep(str(error))
+            self._record_checkpoint_error(str(error))
 
-    def _keep(self, error: str) -> None:
-        self._given = SnapshotPart(self._given.value, self._given.taken_s, error)
+    def _record_checkpoint_error(self, error: str) -> None:
+        self._checkpoint = SnapshotPart(self._checkpoint.value, self._checkpoint.taken_s, error)
 
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -202,15 +204,17 @@ OnFacts = Callable[[SnapshotPart[KubeletView | None]], None]
 
 MAX_BACKOFF_S = 30.0
 
-EARLY_POLLS_BURST, EARLY_POLL_REFILL_S = 10, 0.2  # looks out of turn, as many as koordlet makes
+EARLY_POLLS_BURST, EARLY_POLL_REFILL_S = 10, 0.2  # polls out of turn, as many as koordlet makes
 
 
 class KubeletPoller:
-    """Belongs to the loop thread. `on_pods` and `on_facts` are called after every look.
+    """Polls the kubelet.
 
-    A look that fails, or finds no pods at all, leaves the pods and their time as they were, with
-    the reason in `error`: a node without pods cannot run this agent, so an empty list is a kubelet
-    that does not know yet.
+    Belongs to the loop thread; calls `on_pods` and `on_facts` after every poll.
+
+    A poll that fails, or returns no pods at all, leaves the pods and their time as they were, with
+    the reason in `error`: a node without pods cannot run this agent, so an empty list is that of a
+    kubelet that has just started.
     """
 
     def __init__(
@@ -225,7 +229,7 @@ class KubeletPoller:
         sleep: Sleep = asyncio.sleep,
         uniform: Uniform = random.uniform,
     ) -> None:
-        """`kubelet` says how often it is asked; `facts` asks the same one for its settings."""
+        """`kubelet` has the interval; `facts` reads the settings of the same kubelet."""
         self.state = KubeletStatus()
         self._client = client
         self._clock = clock
@@ -237,104 +241,109 @@ class KubeletPoller:
         self._sleep = sleep
         self._uniform = uniform
         self._pods: SnapshotPart[tuple[PodView, ...]] = SnapshotPart(())
-        self._poked = asyncio.Event()
+        self._early_poll = asyncio.Event()
         self._bucket = TokenBucket(EARLY_POLLS_BURST, EARLY_POLL_REFILL_S)
-        self._looks: Counter[str] = Counter()
+        self._poll_counts: Counter[str] = Counter()
         self._connections = 0
 
     def poll_soon(self) -> None:
-        """Look soon: something changed on this node. Pokes before that look are one."""
-        if not self._poked.is_set():
+        """Poll soon: something changed on this node.
+
+        Calls before that poll have no further effect.
+        """
+        if not self._early_poll.is_set():
             self.state = msgspec.structs.replace(self.state, early_polls=self.state.early_polls + 1)
-            self._poked.set()
+            self._early_poll.set()
 
     async def run(self) -> None:
-        """Look for ever; ends when cancelled."""
+        """Poll until cancelled."""
         while True:
             await self._pause(await self.poll())
 
     async def poll(self) -> float:
-        """Ask once; return the seconds until the next look, if nobody pokes."""
-        self._poked.clear()
+        """Poll once; return the seconds until the next poll, unless `poll_soon` is called."""
+        self._early_poll.clear()
         started_s = self._clock.monotonic()
         has_answered = True
         try:
-            self._listed(await self._client.pods())
+            self._record_pods(await self._client.pods())
         except ApiError as error:
             has_answered = not isinstance(error, Unreachable)
-            self._unknown(classify_error(error), str(error))
+            self._record_error(classify_error(error), str(error))
         self.state = msgspec.structs.replace(
             self.state, duration_s=self._clock.monotonic() - started_s
         )
         self._on_pods(self._pods)
-        facts = await self._facts.refresh(ask=has_answered)
-        self._settings_seen(facts)
+        facts = await self._facts.refresh(may_read_config=has_answered)
+        self._record_facts(facts)
         self._on_facts(facts)
         if not self.state.failures:
             return self._interval_s
         return self._backoff.wait_s(self.state.failures, None, self._uniform)
 
-    def _listed(self, pods: PodList) -> None:
-        back = self.state.pods in (KUBELET_ABSENT, KUBELET_HANGING)
-        moved = self._client.connections != self._connections
+    def _record_pods(self, pods: PodList) -> None:
+        is_back = self.state.pods in (KUBELET_ABSENT, KUBELET_HANGING)
+        has_new_connection = self._client.connections != self._connections
         self._connections = self._client.connections
-        if back or (moved and self._facts.state == KUBELET_OK):
-            self._facts.expire()  # it may have come back with other settings
-        if back:
+        if is_back or (has_new_connection and self._facts.state == KUBELET_OK):
+            self._facts.expire()  # the kubelet may have restarted with other settings
+        if is_back:
             restarts = self.state.restarts + 1
             self.state = msgspec.structs.replace(self.state, restarts=restarts)
         if not pods.pods:
             malformed = f", {pods.malformed} malformed ones beside" if pods.malformed else ""
-            self._unknown(KUBELET_EMPTY, f"the kubelet lists no pods{malformed}")
+            self._record_error(KUBELET_EMPTY, f"the kubelet lists no pods{malformed}")
             return
-        before = self._pods.value
-        # equal pods stay the same object: who compares them need not look inside
-        same = before == pods.pods
-        self._pods = SnapshotPart(before if same else pods.pods, self._clock.monotonic())
-        self._enter(KUBELET_OK, "", failures=0, left_out=pods.malformed)
+        previous = self._pods.value
+        # equal pods stay the same object, so that comparisons are fast
+        is_unchanged = previous == pods.pods
+        self._pods = SnapshotPart(previous if is_unchanged else pods.pods, self._clock.monotonic())
+        self._update_state(KUBELET_OK, "", failures=0, left_out=pods.malformed)
 
-    def _unknown(self, state: str, detail: str) -> None:
+    def _record_error(self, state: str, detail: str) -> None:
         if self.state.pods != state:
             log.warning("kubelet_pods_unknown", extra={"state": state, "error": detail})
         self._pods = SnapshotPart(self._pods.value, self._pods.taken_s, detail)
-        self._enter(state, detail, failures=self.state.failures + 1, left_out=self.state.malformed)
+        self._update_state(
+            state, detail, failures=self.state.failures + 1, left_out=self.state.malformed
+        )
 
-    def _enter(self, state: str, detail: str, failures: int, left_out: int) -> None:
-        self._looks[state] += 1
-        changed = self.state.pods != state
+    def _update_state(self, state: str, detail: str, failures: int, left_out: int) -> None:
+        self._poll_counts[state] += 1
+        is_new_state = self.state.pods != state
         self.state = msgspec.structs.replace(
             self.state,
             pods=state,
             detail=detail,
             failures=failures,
             malformed=left_out,
-            since_s=self._clock.monotonic() if changed else self.state.since_s,
-            polls=tuple(sorted(self._looks.items())),
+            since_s=self._clock.monotonic() if is_new_state else self.state.since_s,
+            polls=tuple(sorted(self._poll_counts.items())),
         )
 
-    def _settings_seen(self, facts: SnapshotPart[KubeletView | None]) -> None:
+    def _record_facts(self, facts: SnapshotPart[KubeletView | None]) -> None:
         detail = self.state.detail or facts.error
         self.state = msgspec.structs.replace(self.state, config=self._facts.state, detail=detail)
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait so long, or until a poke that the limiter lets through."""
+        """Wait, or until a `poll_soon` that the rate limit accepts."""
         sleeper = asyncio.ensure_future(self._sleep(wait_s))
-        poked = asyncio.ensure_future(self._poked.wait())
+        early_poll = asyncio.ensure_future(self._early_poll.wait())
         try:
-            await asyncio.wait((sleeper, poked), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sleeper, early_poll), return_when=asyncio.FIRST_COMPLETED)
         finally:
             sleeper.cancel()
-            poked.cancel()
-        if self._poked.is_set():
-            held_s = self._bucket.reserve(self._clock.monotonic())
-            if held_s:
-                await self._sleep(held_s)
+            early_poll.cancel()
+        if self._early_poll.is_set():
+            delay_s = self._bucket.reserve(self._clock.monotonic())
+            if delay_s:
+                await self._sleep(delay_s)
 
 
 def read_checkpoint(files: HostFiles, root_dir: str) -> CpuCheckpoint | None:
     """Return the checkpoint below the kubelet's folder; `None` if there is none.
 
-    Raises `HostFileError`, and `ParseError` for one that is damaged.
+    Raises `HostFileError`, and `ParseError` for a damaged file.
     """
     try:
         data = files.read(f"{root_dir}/{CHECKPOINT_NAME}", MAX_CHECKPOINT_BYTES + 1)

@@ -283,7 +283,7 @@ def test_the_file_is_taken_down_only_while_it_is_ours(tmp_path: Path) -> None:
     file = ProxySocketFile(str(tmp_path))
     with file.create() as address, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address.removeprefix("unix:"))
-    assert file.is_ours()
+    assert file.is_in_place()
     file.path.unlink()
     file.path.touch()
     file.remove()

@@ -18,7 +18,7 @@ from agent.devices import health_file as devices_health_file
 from agent.devices.health import HealthCause, HealthTrack, TimePoint
 from agent.devices.health_file import (
     MAX_FILE,
-    MAX_TRACKS_KEPT,
+    MAX_STORED_TRACKS,
     MAX_TURNS,
     HealthFile,
     decode_health,
@@ -107,7 +107,7 @@ def test_looks_that_see_the_same_are_nothing_new_to_keep() -> None:
 
 
 def test_of_too_many_those_out_of_service_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices_health_file, "MAX_TRACKS_KEPT", 2)
+    monkeypatch.setattr(devices_health_file, "MAX_STORED_TRACKS", 2)
     tracks = {"a": failed("go"), "b": failed(), "c": failed("gbggg"), "d": failed()}
     assert sorted(select_records({"v": tracks})["v"]) == ["b", "d"]
 
@@ -117,7 +117,7 @@ def test_no_file_is_written_that_the_next_agent_would_not_read() -> None:
         failed("b"), cause=HealthCause("Xid79", "\u4e2d" * 2000), turn_times_s=(1.5,) * MAX_TURNS
     )
     kept = select_records(
-        {"nvidia": {f"card-{number}": wordy for number in range(MAX_TRACKS_KEPT)}}
+        {"nvidia": {f"card-{number}": wordy for number in range(MAX_STORED_TRACKS)}}
     )
     data = encode_health(kept, "b007", at(0))
     assert MAX_FILE // 2 < len(data) <= MAX_FILE

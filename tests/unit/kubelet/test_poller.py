@@ -177,8 +177,8 @@ def test_pokes_without_end_are_five_looks_a_second() -> None:
             await world._sleep(seconds)
 
         world.poller._sleep = held_only
-        world.poller._poked = Poking()
-        world.poller._poked.set()
+        world.poller._early_poll = Poking()
+        world.poller._early_poll.set()
         started_s = world.clock.monotonic()
         task = asyncio.create_task(world.poller.run())
         while world.kubelet.asked < 110:
