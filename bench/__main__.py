@@ -12,6 +12,7 @@ from bench.harness import Row, report
 BENCHES = (
     "cgroup_read",
     "cgroup_read_kernel",
+    "prediction",
     "device_scan",
     "exposition",
     "startup",

@@ -25,6 +25,7 @@ from agent.objects.files import read_object
 from agent.objects.publishers import enabled_publishers
 from agent.snapshot.node import NodeSnapshot
 from agent.usage.monitor import UsageMonitor
+from agent.usage.peak_monitor import PeakMonitor
 from agent.workers.lifecycle import WorkerTiming
 from agent.workers.load import is_forced, vendor_settings
 from agent.workers.manager import replace_vendor
@@ -33,8 +34,8 @@ from agent.workers.selection import journal_folder, session_context
 from agent.workers.tape import TapeWriter
 
 
-def build_usage_monitor(inputs: AgentInputs) -> UsageMonitor:
-    """Return the monitor of usage; it has read nothing yet."""
+def build_usage_monitor(inputs: AgentInputs, peaks: PeakMonitor | None = None) -> UsageMonitor:
+    """Return the monitor of usage; it has read nothing yet, and predicts with `peaks` only."""
     return UsageMonitor(
         inputs.host_source,
         inputs.settings,
@@ -42,6 +43,7 @@ def build_usage_monitor(inputs: AgentInputs) -> UsageMonitor:
         inputs.clock,
         inputs.list_pods,
         kubelet_root=kubelet_root_reader(inputs),
+        peaks=peaks,
     )
 
 

@@ -45,6 +45,7 @@ from agent.metrics.process_metrics import ProcessMetrics
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.self_check import LoopStatus, SelfCheck
 from agent.usage.monitor import UsageMonitor
+from agent.usage.peak_monitor import PeakMonitor
 from agent.web.http_server import HttpServer
 from agent.workers.manager import VendorManager
 
@@ -344,7 +345,15 @@ class Services:
 def open_usage_monitor(inputs: AgentInputs) -> UsageMonitor:
     """Return the monitor of usage; it keeps as many files open as the hard limit allows."""
     raise_open_file_limit()
-    return build_usage_monitor(inputs)
+    return build_usage_monitor(inputs, _peak_monitor(inputs))
+
+
+def _peak_monitor(inputs: AgentInputs) -> PeakMonitor | None:
+    """Return the monitor of peaks; none for a recorded host, whose usage stands still."""
+    prediction = inputs.settings.collect.prediction
+    if not prediction.enabled or not inputs.is_live:
+        return None
+    return PeakMonitor(prediction, inputs.settings.node.state_dir, inputs.state_writer)
 
 
 def _metrics_renderer(inputs: AgentInputs) -> MetricsRenderer:

@@ -112,6 +112,26 @@ class DiscoverySettings(VendorSections, frozen=True, kw_only=True):
     ] = "/var/run/nvidia-topologyd/virtualTopology.xml"
 
 
+class PredictionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How NodeMetric's reclaimable amounts are predicted."""
+
+    enabled: Annotated[
+        bool, SettingRule("predict peaks of pods for NodeMetric", maturity="beta")
+    ] = True
+    cold_start_s: Annotated[
+        float,
+        SettingRule(
+            "pods, and models of their usage, that are younger predict nothing",
+            unit="s",
+            low=0,
+            high=604800,
+        ),
+    ] = 86400.0
+    safety_margin_percent: Annotated[
+        float, SettingRule("added to each predicted peak", unit="%", low=0, high=100)
+    ] = 10.0
+
+
 class UsageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often usage is measured."""
 
@@ -160,6 +180,9 @@ class UsageSettings(msgspec.Struct, frozen=True, kw_only=True):
             "folder of HAMi-core's shared regions, one folder a container; empty: not read"
         ),
     ] = "/usr/local/vgpu/containers"
+    prediction: Annotated[PredictionSettings, SettingRule("prediction of peaks")] = (
+        PredictionSettings()
+    )
 
 
 class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ RDMA_DEVICE = (*NODE, "device")  # what every series of a vendor has for an RDMA
 PRESSURE = ("resource", "degree")
 SNAPSHOT_PART = (*NODE, "part")
 VENDOR = (*NODE, "vendor")
+PREDICTOR = (*NODE, "predictor")  # pods, classes, or nodemetric: what is published of both
 PUBLISHER = (*NODE, "publisher")
 _Row = tuple[str, str, tuple[str, ...], str, str]  # name, type, labels, unit, help
 
@@ -180,6 +181,48 @@ _NODE: tuple[_Row, ...] = (
         (*NODE, "numa_node"),
         "bytes",
         "Memory in use by pods on a memory node.",
+    ),
+    (
+        "prod_reclaimable_cpu_cores",
+        "gauge",
+        PREDICTOR,
+        "cores",
+        "CPU that pods of production are predicted to leave of their requests.",
+    ),
+    (
+        "prod_reclaimable_memory_bytes",
+        "gauge",
+        PREDICTOR,
+        "bytes",
+        "Memory that pods of production are predicted to leave of their requests.",
+    ),
+    (
+        "prod_peak_cpu_cores",
+        "gauge",
+        PREDICTOR,
+        "cores",
+        "Predicted peak of production's CPU usage, with the safety margin.",
+    ),
+    (
+        "prod_peak_memory_bytes",
+        "gauge",
+        PREDICTOR,
+        "bytes",
+        "Predicted peak of production's memory usage, with the safety margin.",
+    ),
+    (
+        "prediction_pods",
+        "gauge",
+        (*NODE, "state"),
+        "",
+        "Pods of production: predicted, or cold (too young, so that their requests count as used).",
+    ),
+    (
+        "prediction_failed",
+        "gauge",
+        NODE,
+        "",
+        "Whether nothing can be predicted: NodeMetric's prodReclaimableMetric is empty.",
     ),
 )
 

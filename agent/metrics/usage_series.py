@@ -9,7 +9,7 @@ from agent.metrics.families import CONTAINER, HOST_APPLICATION, POD
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import PodView
-from agent.snapshot.usage import CgroupUsage, NodeUsage, Pressure, UsageSample
+from agent.snapshot.usage import CgroupUsage, NodeUsage, Prediction, Pressure, UsageSample
 
 UsageColumn = Callable[[CgroupUsage], float | None]
 
@@ -122,7 +122,41 @@ def node_series(snapshot: NodeSnapshot, opened: str, *, usage_is_fresh: bool) ->
             name = f"xpu_node_{column}"
             yield name, [sample_line(name, opened, value)]
     yield from _numa_series(usage, opened)
+    prediction = snapshot.report.value.prediction
+    if prediction is not None and not snapshot.report.error:
+        yield from prediction_series(prediction, opened)
     yield from pressure_series("xpu_node", [(opened, usage.pressure)])
+
+
+def prediction_series(prediction: Prediction, opened: str) -> SeriesLines:
+    """Yield what each predictor says, and what NodeMetric publishes of them."""
+    name = "xpu_node_prediction_failed"
+    yield name, [sample_line(name, opened, int(bool(prediction.error)))]
+    if prediction.error:
+        return
+    name = "xpu_node_prediction_pods"
+    counts = (("predicted", prediction.predicted_pods), ("cold", prediction.cold_pods))
+    yield name, [sample_line(name, opened, count, f'state="{state}"') for state, count in counts]
+    predictors = (
+        ("classes", prediction.classes.reclaimable, prediction.classes.peak),
+        ("nodemetric", prediction.reclaimable(), prediction.peak()),
+        ("pods", prediction.pods.reclaimable, prediction.pods.peak),
+    )
+    for column, values in (
+        ("reclaimable_cpu_cores", [(who, free.cpu_cores) for who, free, _ in predictors]),
+        ("reclaimable_memory_bytes", [(who, free.memory_bytes) for who, free, _ in predictors]),
+        ("peak_cpu_cores", [(who, peak.cpu_cores) for who, _, peak in predictors]),
+        ("peak_memory_bytes", [(who, peak.memory_bytes) for who, _, peak in predictors]),
+    ):
+        name = f"xpu_node_prod_{column}"
+        yield (
+            name,
+            [
+                sample_line(name, opened, value, f'predictor="{who}"')
+                for who, value in values
+                if value is not None
+            ],
+        )
 
 
 def _node_columns(usage: NodeUsage) -> Iterator[tuple[str, float | None]]:

@@ -13,6 +13,7 @@ from agent.snapshot.usage import (
     DeviceUsage,
     NumaAggregate,
     PodAggregate,
+    Prediction,
     ResourceUsage,
     UsageAggregate,
 )
@@ -112,7 +113,23 @@ def _status(snapshot: NodeSnapshot, now_s: float) -> Json:
         status["podsMetric"] = pods
     if applications := _applications(snapshot):
         status["hostApplicationMetric"] = applications
+    if report.prediction is not None:
+        status |= _predictions(report.prediction)
     return status
+
+
+def _predictions(prediction: Prediction) -> Json:
+    """Return the smaller reclaimable of both predictors and the larger peak, by resource.
+
+    Where nothing can be predicted, the reclaimable is an empty map, as upstream's, and not 0.
+    """
+    if prediction.error:
+        return {"prodReclaimableMetric": {"resource": {}}}
+    reclaimable, peak = prediction.reclaimable(), prediction.peak()
+    return {
+        "prodReclaimableMetric": {"resource": _resource_map(reclaimable)},
+        "prodPeakMetric": {"resource": _resource_map(peak)},
+    }
 
 
 def _applications(snapshot: NodeSnapshot) -> list[Json]:

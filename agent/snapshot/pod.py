@@ -54,6 +54,13 @@ class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
     init: bool = False  # its devices are free again for those that come after it
 
 
+class ComputeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU and memory that the scheduler sets aside for a pod."""
+
+    cpu_cores: float = 0.0
+    memory_bytes: float = 0.0
+
+
 class PodView(msgspec.Struct, frozen=True, kw_only=True):
     """One pod; name and namespace are empty while only its cgroup is known."""
 
@@ -75,6 +82,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
         None  # of devices that schedulers grant; None: nobody told of the spec
     )
     batch_cpu_milli: int | None = 0  # requested kubernetes.io/batch-cpu; None: malformed
+    compute_request: ComputeRequest | None = None  # None: nobody told of the spec
     created: str = ""  # as the API server wrote the time: compared as text; empty: nobody said
     resource_version: str = ""  # of the API's object; compare for equality only
 

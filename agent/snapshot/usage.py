@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -188,6 +188,45 @@ class ApplicationAggregate(msgspec.Struct, frozen=True, kw_only=True):
     use: ResourceUsage
 
 
+class PredictedUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one predictor says of the pods of production."""
+
+    reclaimable: ResourceUsage = ResourceUsage()
+    peak: ResourceUsage = ResourceUsage()
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """The predicted peak of production and what it leaves of its requests.
+
+    `pods` sums the peaks of single pods, `classes` takes the peaks of their priority classes and
+    of the system. With an `error` neither is known.
+    """
+
+    pods: PredictedUsage = PredictedUsage()
+    classes: PredictedUsage = PredictedUsage()
+    predicted_pods: int = 0
+    cold_pods: int = 0  # too young to predict: their requests count as used
+    error: str = ""
+
+    def reclaimable(self) -> ResourceUsage:
+        """Return the smaller reclaimable of both predictors, by resource."""
+        return _merge(min, self.pods.reclaimable, self.classes.reclaimable)
+
+    def peak(self) -> ResourceUsage:
+        """Return the larger peak of both predictors, by resource."""
+        return _merge(max, self.pods.peak, self.classes.peak)
+
+
+def _merge(
+    choose: Callable[[Iterable[float]], float], one: ResourceUsage, other: ResourceUsage
+) -> ResourceUsage:
+    cpu = [use.cpu_cores for use in (one, other) if use.cpu_cores is not None]
+    memory = [use.memory_bytes for use in (one, other) if use.memory_bytes is not None]
+    return ResourceUsage(
+        cpu_cores=choose(cpu) if cpu else None, memory_bytes=choose(memory) if memory else None
+    )
+
+
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     """What NodeMetric reports: means over the aggregation period, percentiles over windows."""
 
@@ -198,6 +237,7 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     numa: tuple[NumaAggregate, ...] = ()
     pods: tuple[PodAggregate, ...] = ()
     applications: tuple[ApplicationAggregate, ...] = ()  # by name
+    prediction: Prediction | None = None  # None: not asked for
 
 
 class SharedProcess(msgspec.Struct, frozen=True, kw_only=True):

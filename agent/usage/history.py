@@ -10,6 +10,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import isnan
 
 import msgspec
@@ -33,6 +34,7 @@ from agent.usage.cgroup_usage import CgroupUsageTable
 # ("device", key, "core"), ("pod", uid, "cpu"), ("pod-device", uid, device key, "memory"),
 # ("application", name, "cpu")
 SeriesKey = tuple[str, ...]
+Amounts = tuple[float, float]  # CPU in cores, memory in bytes
 
 NAN = float("nan")
 
@@ -136,7 +138,8 @@ class SeriesTable:
         one = self._series.get(key)
         if one is None or window.first >= window.last:
             return []
-        self._mark_missing(one, self._moments)
+        if one.written != self._moments:
+            self._mark_missing(one, self._moments)
         first, last = window.first % self.capacity, (window.last - 1) % self.capacity + 1
         if first < last:
             return list(one.values[first:last])
@@ -182,9 +185,15 @@ def _float32(value: float) -> float:
     return float(rounded)
 
 
+@lru_cache(maxsize=4096)  # of few counts and percentiles, for each series of each report
 def percentile_index(count: int, percentile: float) -> int:
     """Return max(floor(count x percentile) - 1, 0), multiplied in single precision."""
     return max(int(_float32(_float32(count) * _float32(percentile))) - 1, 0)
+
+
+def percentile(values: Sequence[float], fraction: float) -> float:
+    """Return a percentile of values, without interpolation; there must be one."""
+    return sorted(values)[percentile_index(len(values), fraction)]
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -411,6 +420,21 @@ class UsageHistory:
             self._pods = SeriesTable(capacity, min(MAX_POD_SERIES, MAX_POD_VALUES // capacity))
             self._live_names = set()
 
+    def pod_percentiles(self, now_s: float, window_s: float, fraction: float) -> dict[str, Amounts]:
+        """Return that percentile of each pod's CPU and memory; of pods that have both."""
+        window = self._pods.window(now_s - window_s, now_s)
+        amounts: dict[str, Amounts] = {}
+        for uid in _names_below(self._pods, ("pod",)):
+            pair = _percentiles(self._pods, ("pod", uid), window, fraction)
+            if pair is not None:
+                amounts[uid] = pair
+        return amounts
+
+    def node_percentile(self, now_s: float, window_s: float, fraction: float) -> Amounts | None:
+        """Return that percentile of the node's CPU and memory; `None` unless it has both."""
+        window = self._node.window(now_s - window_s, now_s)
+        return _percentiles(self._node, ("node",), window, fraction)
+
     def report(self, now_s: float, policy: UsageReportPolicy | None = None) -> UsageReport:
         """Return means over the aggregation period and percentiles over the policy's windows."""
         self._node.drop_before(now_s - MAX_WINDOW_S)
@@ -420,6 +444,15 @@ class UsageHistory:
         }
         boards = SeriesTables(self._node, self._pods, self._device_memory)
         return build_report(boards, now_s, policy or UsageReportPolicy())
+
+
+def _percentiles(
+    table: SeriesTable, of: SeriesKey, window: MomentRange, fraction: float
+) -> Amounts | None:
+    cpu, memory = table.values((*of, "cpu"), window), table.values((*of, "memory"), window)
+    if not cpu or not memory:
+        return None
+    return percentile(cpu, fraction), percentile(memory, fraction)
 
 
 def _capacity(window_s: float, interval_s: float) -> int:

@@ -41,6 +41,7 @@ from agent.usage.node_usage import (
     sum_known,
 )
 from agent.usage.optional_collectors import OptionalCollectors
+from agent.usage.peak_monitor import PeakMonitor
 from agent.usage.shared_devices import SharedDeviceCollector
 
 MAX_PROCESSES = 4096  # looked up in one cycle
@@ -325,7 +326,9 @@ class UsageMonitor:
         list_pods: PodSource = no_pods,
         *,
         kubelet_root: KubeletRoot = no_kubelet_root,
+        peaks: PeakMonitor | None = None,
     ) -> None:
+        """Without `peaks` nothing is predicted."""
         collect = settings.collect
         self._collector = UsageCollector(
             opened.files,
@@ -340,6 +343,7 @@ class UsageMonitor:
             collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s
         )
         self._optional_collectors = OptionalCollectors(opened.files, collect, clock)
+        self._peaks = peaks
         self._sharing = SharedDeviceCollector(opened.files, collect.hami_regions)
         self._settings = settings
         self._is_recorded_host = opened.spec is not None
@@ -374,6 +378,8 @@ class UsageMonitor:
             usage=SnapshotPart(sample, now_s), pods=SnapshotPart(self._collector.pods, now_s)
         )
         self.cycle_count += 1
+        if self._peaks is not None:
+            self._peaks.train(self._history, self._collector.pods, now_s, self._clock.wall())
         self._measure_sharing(now_s)
 
     def _usage_status(self, sample: UsageSample, duration_s: float) -> CollectorStatus:
@@ -406,6 +412,9 @@ class UsageMonitor:
         now_s = self._clock.monotonic()
         policy = report_policy(self._settings, told)
         report = self._history.report(now_s, policy)
+        if self._peaks is not None:
+            prediction = self._peaks.predict(self._store.current, self._clock.wall())
+            report = replace(report, prediction=prediction)
         self._history.set_pod_window(policy.aggregate_s)  # it may drop what was kept: not before
         self._store.put(report=SnapshotPart(report, now_s))
 

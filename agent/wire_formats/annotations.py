@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 
@@ -13,7 +14,7 @@ from agent.snapshot.cpu import CpuSet
 from agent.snapshot.device import Pairs
 from agent.snapshot.pod import KubeQos, PodView
 from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
-from agent.wire_formats.quantities import parse_quantity
+from agent.wire_formats.quantities import parse_amount, parse_quantity
 
 MAX_BYTES = 64 * 1024
 
@@ -97,20 +98,29 @@ def qos_class(pod: PodView) -> str:
 
 
 def priority_class(pod: PodView) -> str:
-    """Return the priority class. A label that is none keeps `spec.priority` from being asked."""
+    """Return the priority class; that of the QoS class where the pod names none."""
+    named = named_priority_class(pod)
+    return named or ("koord-batch" if qos_class(pod) == "BE" else "koord-prod")
+
+
+def named_priority_class(pod: PodView) -> str:
+    """Return the priority class that the pod names, by label or by `spec.priority`; else empty.
+
+    With a label that is no class, `spec.priority` does not count.
+    """
     label = pod.label(PRIORITY_LABEL)
     if label in PRIORITY_CLASSES:
         return label
     if label is None and pod.priority is not None:
-        for span, name in _BY_PRIORITY:
-            if pod.priority in span:
-                return name
-    return "koord-batch" if qos_class(pod) == "BE" else "koord-prod"
+        return next((name for span, name in _BY_PRIORITY if pod.priority in span), "")
+    return ""
 
 
 RESERVATION = "node.koordinator.sh/reservation"
 
 SYSTEM_QOS = "node.koordinator.sh/system-qos-resource"
+
+RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
 
 POLICIES = ("Default", "ReservedCPUsOnly")
 
@@ -190,6 +200,26 @@ def parse_node_annotations(node: NodeView | None, machine: CpuSet) -> NodeAnnota
         system_qos=system_qos if node.annotations else None,
         invalid=(*kept.refused, *services.refused),
     )
+
+
+def raw_allocatable(node: NodeView) -> tuple[float, float] | None:
+    """Return the node's allocatable CPU in cores and memory in bytes, without what is resold.
+
+    Where koord-manager changes `status.allocatable`, it stores the original in an annotation.
+    `None` unless both amounts are there.
+    """
+    text = node.annotation(RAW_ALLOCATABLE)
+    original: Mapping[str, object] = {}
+    with contextlib.suppress(AnnotationError):
+        original = parse_json_object(text) if text else {}
+    amounts = [
+        parse_amount(str(original.get(name) or node.allocatable.get(name, "")))
+        for name in ("cpu", "memory")
+    ]
+    if any(amount is None or amount < 0 for amount in amounts):
+        return None
+    cpu, memory = (float(amount) for amount in amounts if amount is not None)
+    return cpu, memory
 
 
 def _reservation(reading: _AnnotationReader, machine: CpuSet) -> NodeReservation:

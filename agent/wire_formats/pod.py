@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -16,7 +16,9 @@ from agent.wire_formats.foreign_text import repair_json
 from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.quantities import parse_amount
 from agent.wire_formats.resource_requests import (
+    ContainerStep,
     batch_cpu_milli_of,
+    compute_request_of,
     requested_amounts_of,
     resource_requests_of,
 )
@@ -55,7 +57,8 @@ class _ResourceQuantities(msgspec.Struct, gc=False):
 class _PodContainer(msgspec.Struct, gc=False):
     name: str = ""
     image: str = ""
-    resources: msgspec.Raw = _ABSENT  # read only where nobody says the QoS class
+    resources: msgspec.Raw = _ABSENT
+    restart_policy: str = msgspec.field(default="", name="restartPolicy")
 
 
 class _ContainerStatus(msgspec.Struct, rename="camel", gc=False):
@@ -78,6 +81,7 @@ class _PodSpec(msgspec.Struct, rename="camel", gc=False):
     node_name: str = ""
     host_network: bool = False
     priority: int | None = None
+    overhead: dict[str, str | int | float] | None = None
     containers: list[_PodContainer] | None = None  # Go may write an empty list as null
     init_containers: list[_PodContainer] | None = None
 
@@ -169,6 +173,7 @@ def build_pod_view(pod: PodObject) -> PodView:
         asks=resource_requests_of(requests),
         wants=requested_amounts_of(requests),
         batch_cpu_milli=batch_cpu_milli_of(requests),
+        compute_request=compute_request_of(_steps(spec), spec.overhead) if pod.spec else None,
         phase=status.phase,
         terminating=meta.deletion_timestamp is not None,
         host_network=spec.host_network,
@@ -284,6 +289,13 @@ def _containers(spec: _PodSpec, status: _PodStatus) -> tuple[ContainerView, ...]
                     id=container_id, name=one.name, image=images.get(one.name, "")
                 )
     return tuple(containers[key] for key in sorted(containers))
+
+
+def _steps(spec: _PodSpec) -> Iterator[ContainerStep]:
+    for one in (spec.init_containers or ())[:MAX_CONTAINERS]:
+        yield ContainerStep(one.resources, is_init=True, is_sidecar=one.restart_policy == "Always")
+    for one in (spec.containers or ())[:MAX_CONTAINERS]:
+        yield ContainerStep(one.resources, is_init=False)
 
 
 def _resources(spec: _PodSpec) -> list[tuple[str, msgspec.Raw, bool]]:

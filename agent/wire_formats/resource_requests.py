@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import chain
 
 import msgspec
 
-from agent.snapshot.pod import RequestedAmounts, ResourceRequest
+from agent.snapshot.pod import ComputeRequest, RequestedAmounts, ResourceRequest
 from agent.wire_formats.extended_resource_spec import BATCH_CPU
 from agent.wire_formats.json_values import JSON_ERRORS
-from agent.wire_formats.quantities import parse_quantity
+from agent.wire_formats.quantities import MAX_VALUE, parse_amount, parse_quantity
 
 MAX_REQUESTS = 64  # of one pod
 MAX_NAME = 316  # characters of a resource with its domain
@@ -99,6 +100,56 @@ def batch_cpu_milli_of(containers: Iterable[tuple[str, msgspec.Raw, bool]]) -> i
             return None
         total += quantity.value if quantity is not None else 0
     return total
+
+
+class ContainerStep(msgspec.Struct, frozen=True):
+    """A container's resources in JSON, and when it runs."""
+
+    resources: msgspec.Raw
+    is_init: bool
+    is_sidecar: bool = False  # an init container that continues to run: `restartPolicy: Always`
+
+
+def compute_request_of(
+    containers: Iterable[ContainerStep], overhead: Mapping[str, str | int | float] | None = None
+) -> ComputeRequest:
+    """Return a pod's request as the scheduler computes it; what is malformed counts as 0.
+
+    It is the larger one of what all containers that stay request together, and of what the most
+    demanding init container requests with the sidecars that were started before it.
+    """
+    total = sidecars = peak = (0.0, 0.0)
+    for container in containers:
+        data = bytes(container.resources)
+        decoded = _decode(data) if b"requests" in data else None
+        request = _compute_amounts((decoded and decoded.requests) or {})
+        if not container.is_init or container.is_sidecar:
+            total = _add(total, request)
+        if container.is_sidecar:
+            sidecars = _add(sidecars, request)
+        if container.is_init:
+            step = sidecars if container.is_sidecar else _add(sidecars, request)
+            peak = _larger(peak, step)
+    cpu_cores, memory_bytes = _add(_larger(total, peak), _compute_amounts(overhead or {}))
+    return ComputeRequest(cpu_cores=cpu_cores, memory_bytes=memory_bytes)
+
+
+def _compute_amounts(amounts: Mapping[str, str | int | float]) -> tuple[float, float]:
+    return _amount(str(amounts.get("cpu", ""))), _amount(str(amounts.get("memory", "")))
+
+
+@lru_cache(maxsize=1024)  # the pods of a node repeat few texts
+def _amount(text: str) -> float:
+    amount = parse_amount(text) if text else None
+    return min(max(float(amount), 0.0), float(MAX_VALUE)) if amount is not None else 0.0
+
+
+def _add(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return one[0] + other[0], one[1] + other[1]
+
+
+def _larger(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return max(one[0], other[0]), max(one[1], other[1])
 
 
 def _decode(data: bytes) -> _ContainerResources | None:

@@ -13,10 +13,21 @@ from agent.snapshot.inventory import DeviceSample, Problem, ProcessSample
 from agent.snapshot.node import GpuDirectPair, HotplugView, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.publications import PublisherStatus
-from agent.snapshot.usage import MpsDaemon, NumaUsage, SharingView
+from agent.snapshot.usage import (
+    MpsDaemon,
+    NumaUsage,
+    PredictedUsage,
+    Prediction,
+    ResourceUsage,
+    SharingView,
+    UsageReport,
+)
 from tests.factory import NOW_S, PRESSURE, gpu, group, nic, pod, snapshot
 
 PUBLISHER = PublisherStatus(name="device", duration_s=0.1, last_success_s=1.0, written=1)
+
+AMOUNTS = ResourceUsage(cpu_cores=1.0, memory_bytes=2.0)
+HALF = PredictedUsage(reclaimable=AMOUNTS, peak=AMOUNTS)
 
 
 def told() -> NodeSnapshot:
@@ -48,6 +59,7 @@ def told() -> NodeSnapshot:
         devices=SnapshotPart(view, NOW_S),
         vendors=(replace(nvidia, samples=SnapshotPart((sample,), NOW_S)),),
         usage=SnapshotPart(usage, NOW_S),
+        report=SnapshotPart(UsageReport(prediction=Prediction(pods=HALF, classes=HALF)), NOW_S),
         sharing=SnapshotPart(
             SharingView(mps=(MpsDaemon(pid=1, pipe_dir="/tmp/nvidia-mps"),)), NOW_S
         ),

@@ -17,6 +17,8 @@ from agent.snapshot.usage import (
     DeviceUsage,
     NumaAggregate,
     PodAggregate,
+    PredictedUsage,
+    Prediction,
     ResourceUsage,
     UsageAggregate,
     UsageReport,
@@ -236,8 +238,6 @@ def shape(value: object) -> object:
 def test_the_shape_is_that_of_a_real_koordlet() -> None:
     path = SHARED / "oracle" / "koordlet-objects.json"
     oracle = json.loads(path.read_text())["nodemetric"]["status"]
-    for prediction in ("prodPeakMetric", "prodReclaimableMetric"):
-        del oracle[prediction]
     window = UsageAggregate(
         duration_s=300, node=tuple((n, USE) for n in NAMES), system=tuple((n, USE) for n in NAMES)
     )
@@ -247,10 +247,47 @@ def test_the_shape_is_that_of_a_real_koordlet() -> None:
         aggregates=(window,),
         numa=(NumaAggregate(node_id=0, node=USE, system=USE),),
         pods=(PodAggregate(uid="u1", use=USE),),
+        prediction=PREDICTION,
     )
     assert shape(body(replace(SNAPSHOT, report=SnapshotPart(report, 1.0)))["status"]) == shape(
         oracle
     )
+
+
+PREDICTION = Prediction(
+    pods=PredictedUsage(
+        reclaimable=ResourceUsage(cpu_cores=1.0, memory_bytes=4.0 * 2**30),
+        peak=ResourceUsage(cpu_cores=5.0, memory_bytes=9.0 * 2**30),
+    ),
+    classes=PredictedUsage(
+        reclaimable=ResourceUsage(cpu_cores=2.0, memory_bytes=3.0 * 2**30),
+        peak=ResourceUsage(cpu_cores=6.0, memory_bytes=8.0 * 2**30),
+    ),
+)
+
+
+def status_of(prediction: Prediction) -> Tree:
+    report = UsageReport(prediction=prediction)
+    status: Tree = body(replace(SNAPSHOT, report=SnapshotPart(report, 1.0)))["status"]
+    return status
+
+
+def test_the_smaller_reclaimable_and_the_larger_peak_are_published() -> None:
+    status = status_of(PREDICTION)
+    assert status["prodReclaimableMetric"] == {
+        "resource": {"resources": {"cpu": "1", "memory": "3Gi"}}
+    }
+    assert status["prodPeakMetric"] == {"resource": {"resources": {"cpu": "6", "memory": "9Gi"}}}
+
+
+def test_what_cannot_be_predicted_is_an_empty_map_and_no_peak() -> None:
+    status = status_of(Prediction(error="why"))
+    assert status["prodReclaimableMetric"] == {"resource": {}}
+    assert "prodPeakMetric" not in status
+
+
+def test_without_prediction_neither_is_published() -> None:
+    assert not {"prodReclaimableMetric", "prodPeakMetric"} & body()["status"].keys()
 
 
 amounts = st.none() | st.floats(0, 1e15)
@@ -269,9 +306,11 @@ uses = st.builds(
 def test_any_report_fits_the_schema(
     node: ResourceUsage, devices: list[DeviceUsage], numa: list[ResourceUsage]
 ) -> None:
+    one = PredictedUsage(reclaimable=node, peak=node)
     report = UsageReport(
         node=node,
         devices=tuple(devices),
+        prediction=Prediction(pods=one, classes=one),
         numa=tuple(NumaAggregate(node_id=i, node=one) for i, one in enumerate(numa)),
         pods=(PodAggregate(uid="u1", use=node, devices=tuple(devices)),),
     )

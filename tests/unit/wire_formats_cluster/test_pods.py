@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agent.errors import ParseError
 from agent.kubelet.pod_merge import merge_pods
-from agent.snapshot.pod import ContainerView, KubeQos, PodView
+from agent.snapshot.pod import ComputeRequest, ContainerView, KubeQos, PodView
 from agent.wire_formats.foreign_text import repair_json
 from agent.wire_formats.pod import decode_pod, decode_pod_list
 
@@ -186,6 +186,7 @@ def test_a_pod_tells_how_far_it_is_and_where() -> None:
         host_network=True,
         node_name="n",
         wants=(),
+        compute_request=ComputeRequest(),
         resource_version="9",
     )
 

@@ -1,0 +1,146 @@
+"""A histogram with exponential buckets whose old samples lose weight.
+
+Buckets, decay, percentiles and the form of a checkpoint are those of Koordinator's
+`pkg/util/histogram`, so that both predict the same from the same samples.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import accumulate
+
+import msgspec
+
+RATIO = 1.05  # of the widths of two neighbouring buckets
+EPSILON = 0.0001  # a bucket with less weight counts as empty
+MAX_CHECKPOINT_WEIGHT = 10_000
+MAX_HALF_LIVES = 100  # after the reference time; then the reference time moves
+MIN_HALF_LIVES = 1.0  # before it: it is rounded to at most half of one after its sample
+
+
+class BucketScale(msgspec.Struct, frozen=True):
+    """Buckets of one resource: the end of the first one and the largest value, in its unit."""
+
+    first: float
+    maximum: float
+
+    def starts(self) -> tuple[float, ...]:
+        """Return the smallest value of each bucket; the last one has everything above its own."""
+        count = math.ceil(self._position(self.maximum)) + 1
+        return tuple(
+            self.first * (math.pow(RATIO, bucket) - 1.0) / (RATIO - 1.0) for bucket in range(count)
+        )
+
+    def bucket(self, value: float) -> int:
+        """Return the bucket of a value on a scale without an end."""
+        return 0 if value < self.first else math.floor(self._position(value))
+
+    def _position(self, value: float) -> float:
+        return math.log(value * (RATIO - 1.0) / self.first + 1.0) / math.log(RATIO)
+
+
+CPU_CORES = BucketScale(0.025, 1024.0)
+MEMORY_BYTES = BucketScale(5.0 * 2**20, 2.0**41)
+
+
+_starts = lru_cache(BucketScale.starts)
+
+
+class HistogramCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
+    """A histogram in a file. `reference_timestamp` is Unix time in seconds."""
+
+    reference_timestamp: float
+    bucket_weights: Mapping[int, int]  # by bucket; the largest is 10,000
+    total_weight: float  # sum of the weights, which are not scaled to 10,000
+
+
+class DecayingHistogram:
+    """Weights by bucket. A sample counts half as much as one that is one half-life younger."""
+
+    def __init__(self, scale: BucketScale, half_life_s: float) -> None:
+        self._scale = scale
+        self._half_life_s = half_life_s
+        self._starts = _starts(scale)
+        self._last = len(self._starts) - 1
+        self._lowest, self._highest = self._last, 0  # buckets that are not empty
+        self._clear()
+
+    def add(self, value: float, at_s: float) -> None:
+        """Add a sample with weight 1; `at_s` is Unix time.
+
+        After a clock was set back by a half-life and more, the histogram begins anew: samples of
+        the future would outweigh all that come.
+        """
+        age = (at_s - self._reference_s) / self._half_life_s
+        if age > MAX_HALF_LIVES:
+            self._move_reference(at_s)
+        elif age < -MIN_HALF_LIVES:
+            self._clear()
+            self._move_reference(at_s)
+        weight = math.pow(2.0, (at_s - self._reference_s) / self._half_life_s)
+        bucket = min(self._scale.bucket(value), self._last)
+        self._weights[bucket] += weight
+        self._total += weight
+        if not self._lowest <= bucket <= self._highest and self._weights[bucket] >= EPSILON:
+            self._lowest = min(self._lowest, bucket)
+            self._highest = max(self._highest, bucket)
+
+    def percentile(self, fraction: float) -> float:
+        """Return the end of the bucket below which that fraction of the weight lies; 0 if empty."""
+        lowest = self._lowest
+        if self._weights[lowest] < EPSILON:
+            return 0.0
+        sums = list(accumulate(self._weights[lowest : self._highest]))
+        bucket = lowest + bisect_left(sums, fraction * self._total)
+        return self._starts[min(bucket + 1, self._last)]
+
+    def checkpoint(self) -> HistogramCheckpoint:
+        """Return what a file holds of the histogram; very small weights are left out."""
+        largest = max(self._weights)
+        weights: dict[int, int] = {}
+        for bucket in range(self._lowest, self._highest + 1):
+            # half away from zero, as Go rounds
+            weight = math.floor(self._weights[bucket] / largest * MAX_CHECKPOINT_WEIGHT + 0.5)
+            if weight > 0:
+                weights[bucket] = weight
+        return HistogramCheckpoint(self._reference_s, weights, self._total)
+
+    def restore(self, checkpoint: HistogramCheckpoint) -> None:
+        """Take over a checkpoint; raise `ValueError` if it cannot be one of this histogram."""
+        weights, total = checkpoint.bucket_weights, checkpoint.total_weight
+        numbers = (total, checkpoint.reference_timestamp)
+        if not all(math.isfinite(number) and number >= 0 for number in numbers):
+            raise ValueError("the total weight or the reference time cannot be meant")
+        if any(not 0 <= bucket <= self._last for bucket in weights):
+            raise ValueError(f"a bucket is not among 0 to {self._last}")
+        if any(not 0 < weight <= MAX_CHECKPOINT_WEIGHT for weight in weights.values()):
+            raise ValueError(f"a weight is not among 1 to {MAX_CHECKPOINT_WEIGHT}")
+        self._weights = [0.0] * (self._last + 1)
+        self._reference_s, self._total = checkpoint.reference_timestamp, total
+        self._lowest, self._highest = min(weights, default=self._last), max(weights, default=0)
+        ratio = total / sum(weights.values()) if weights else 0.0
+        for bucket, weight in weights.items():
+            self._weights[bucket] = weight * ratio
+
+    def _clear(self) -> None:
+        self._reference_s = 0.0  # Unix time at which an added weight counts as it is
+        self._weights = [0.0] * (self._last + 1)
+        self._total = 0.0
+        self._lowest, self._highest = self._last, 0
+
+    def _move_reference(self, at_s: float) -> None:
+        """Move the reference time to a multiple of the half-life and scale the weights to it."""
+        # Go rounds a time half up; Unix time 0 is a multiple of 12 h and of 24 h, too
+        reference_s = math.floor(at_s / self._half_life_s + 0.5) * self._half_life_s
+        shift = math.floor((self._reference_s - reference_s) / self._half_life_s + 0.5)
+        factor = math.pow(2.0, shift)
+        self._weights = [weight * factor for weight in self._weights]
+        self._total *= factor
+        self._reference_s = reference_s
+        while self._weights[self._lowest] < EPSILON and self._lowest < self._last:
+            self._lowest += 1
+        while self._weights[self._highest] < EPSILON and self._highest > 0:
+            self._highest -= 1

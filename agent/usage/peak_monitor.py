@@ -1,0 +1,132 @@
+"""Trains the predictor once a minute from the usage history, and stores its models."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from agent.config.settings import PredictionSettings
+from agent.errors import ParseError
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.pod import ENDED_PHASES, ComputeRequest, PodView
+from agent.snapshot.usage import Prediction
+from agent.state_writer import StateWriter
+from agent.usage.history import UsageHistory
+from agent.usage.prediction import (
+    CHECKPOINT_VERSION,
+    PeakPredictor,
+    PodDemand,
+    PredictionCheckpoint,
+    PredictionPolicy,
+)
+from agent.wire_formats.annotations import named_priority_class, raw_allocatable
+from agent.wire_formats.json_values import JSON_ERRORS
+
+log = logging.getLogger(__name__)
+
+TRAINING_INTERVAL_S = 60.0
+SAMPLE_FRACTION = 0.9  # the percentile of a minute that is its sample
+CHECKPOINT_INTERVAL_S = 600.0
+FILE_NAME = "prediction.json"
+MAX_FILE = 32 << 20
+
+_DECODER = msgspec.json.Decoder(PredictionCheckpoint)
+
+
+class PeakMonitor:
+    """One predictor and its file. Belongs to the collector thread.
+
+    Without a folder for state the models last as long as the process.
+    """
+
+    def __init__(self, settings: PredictionSettings, folder: str, writer: StateWriter) -> None:
+        self._predictor = PeakPredictor(
+            PredictionPolicy(
+                safety_margin_percent=settings.safety_margin_percent,
+                cold_start_s=settings.cold_start_s,
+            )
+        )
+        self._writer = writer
+        self._path = str(Path(folder, FILE_NAME)) if folder else ""
+        self._trained_s: float | None = None  # monotonic
+        self._stored_s: float | None = None
+
+    def train(
+        self, history: UsageHistory, pods: Iterable[PodView], now_s: float, wall_s: float
+    ) -> None:
+        """Add the samples of the last minute, once a minute; `now_s` is monotonic."""
+        if self._trained_s is None:
+            self._trained_s = self._stored_s = now_s
+            self._restore(wall_s)
+        if now_s - self._trained_s < TRAINING_INTERVAL_S:
+            return
+        self._trained_s = now_s
+        self._predictor.train(
+            history.node_percentile(now_s, TRAINING_INTERVAL_S, SAMPLE_FRACTION),
+            history.pod_percentiles(now_s, TRAINING_INTERVAL_S, SAMPLE_FRACTION),
+            {pod.uid: named_priority_class(pod) for pod in pods},
+            wall_s,
+        )
+        if now_s - (self._stored_s or 0.0) >= CHECKPOINT_INTERVAL_S:
+            self._stored_s = now_s
+            self._store()
+
+    def predict(self, snapshot: NodeSnapshot, wall_s: float) -> Prediction:
+        """Return what is predicted of the pods in the snapshot."""
+        node = snapshot.cluster.node.value
+        allocatable = raw_allocatable(node) if node is not None else None
+        return self._predictor.predict(map(pod_demand, snapshot.pods.value), allocatable, wall_s)
+
+    def _store(self) -> None:
+        if self._path:
+            self._writer.file(self._path).write(msgspec.json.encode(self._predictor.checkpoint()))
+
+    def _restore(self, wall_s: float) -> None:
+        """Take over the models of the file; a file that cannot be used is set aside."""
+        if not self._path:
+            return
+        stored = self._writer.load(self._path, MAX_FILE, decode_checkpoint)
+        if stored.error is not None:
+            fields = {"path": self._path, "status": stored.status.value, "error": stored.reason}
+            log.error("prediction_not_restored", extra=fields)
+        if stored.value is None:
+            return
+        damaged = self._predictor.restore(stored.value, wall_s)
+        if damaged:
+            fields = {"path": self._path, "models": str(len(damaged)), "first": damaged[0][:80]}
+            log.warning("prediction_models_damaged", extra=fields)
+
+
+def decode_checkpoint(data: bytes) -> PredictionCheckpoint:
+    """Decode the file of models; raise `ParseError` for anything but this version's."""
+    try:
+        checkpoint = _DECODER.decode(data)
+    except JSON_ERRORS as error:
+        raise ParseError("prediction", str(error)[:120]) from error
+    if checkpoint.version != CHECKPOINT_VERSION:
+        raise ParseError("prediction: version", str(checkpoint.version))
+    return checkpoint
+
+
+def pod_demand(pod: PodView) -> PodDemand:
+    """Return what predictions use of a pod."""
+    request = pod.compute_request or ComputeRequest()
+    return PodDemand(
+        uid=pod.uid,
+        priority_class=named_priority_class(pod),
+        request=(request.cpu_cores, request.memory_bytes),
+        created_s=_unix_time(pod.created),
+        is_ended=pod.terminating or pod.phase in ENDED_PHASES,
+    )
+
+
+def _unix_time(text: str) -> float | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment.timestamp() if moment.tzinfo is not None else None

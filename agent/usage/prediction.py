@@ -1,0 +1,251 @@
+"""Predicts the peak usage of pods and of the node, from which NodeMetric's reclaimable follows.
+
+Entities, samples, percentiles and formulas are those of Koordinator's `pkg/koordlet/prediction`
+with one difference: a model predicts only once it is as old as the cold start lasts. Koordinator
+trusts the first sample of a pod that is older than that, so that an agent which was just installed
+would offer nearly all that is requested.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+import msgspec
+
+from agent.snapshot.usage import PredictedUsage, Prediction, ResourceUsage
+from agent.usage.decaying_histogram import (
+    CPU_CORES,
+    MEMORY_BYTES,
+    DecayingHistogram,
+    HistogramCheckpoint,
+)
+from agent.usage.history import Amounts
+
+NODE = "__node__"
+SYSTEM = "__node-sys__"
+CPU_HALF_LIFE_S = 12 * 3600.0
+MEMORY_HALF_LIFE_S = 24 * 3600.0
+CPU_FRACTION = 0.95
+MEMORY_FRACTION = 0.98
+EXPIRY_S = 1800.0  # a model without a sample for that long is dropped
+MAX_MODELS = 4096
+CHECKPOINT_VERSION = 1
+
+PROD_CLASSES = ("koord-prod", "")  # whose unused requests are offered to others
+CLASSES = (*PROD_CLASSES, "koord-mid", "koord-batch", "koord-free")
+
+
+@lru_cache(maxsize=16)
+def class_entity(priority_class: str) -> str:
+    """Return the name of the model of a class; an empty class is that of pods without one."""
+    return f"__node-{priority_class}__"
+
+
+class PredictionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How careful predictions are."""
+
+    safety_margin_percent: float = 10.0
+    cold_start_s: float = 86400.0  # pods and models that are younger predict nothing
+
+
+class PodDemand(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod as far as predictions depend on it."""
+
+    uid: str
+    priority_class: str  # as the pod says it; empty: it says none
+    request: Amounts
+    created_s: float | None  # Unix time; `None`: not known
+    is_ended: bool = False  # terminating or finished
+
+
+class ModelCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
+    """One model in a file; times are Unix time in seconds."""
+
+    since: float
+    last_updated: float
+    cpu: HistogramCheckpoint
+    memory: HistogramCheckpoint
+
+
+class PredictionCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
+    """All models in a file, by entity."""
+
+    version: int
+    models: Mapping[str, ModelCheckpoint]
+
+
+class _Model:
+    """Histograms of one entity's usage."""
+
+    def __init__(self, since_s: float) -> None:
+        self.since_s = since_s  # Unix time of the first sample
+        self.updated_s = since_s
+        self.cpu = DecayingHistogram(CPU_CORES, CPU_HALF_LIFE_S)
+        self.memory = DecayingHistogram(MEMORY_BYTES, MEMORY_HALF_LIFE_S)
+
+    def add(self, usage: Amounts, at_s: float) -> None:
+        self.since_s = min(self.since_s, at_s)  # the clock may have been set back
+        self.updated_s = at_s
+        self.cpu.add(usage[0], at_s)
+        self.memory.add(usage[1], at_s)
+
+    def peak(self) -> Amounts:
+        return self.cpu.percentile(CPU_FRACTION), self.memory.percentile(MEMORY_FRACTION)
+
+
+class PeakPredictor:
+    """Models of the node, its priority classes and its pods. Not for two threads."""
+
+    def __init__(self, policy: PredictionPolicy) -> None:
+        self._policy = policy
+        self._models: dict[str, _Model] = {}
+
+    def train(
+        self,
+        node: Amounts | None,
+        pods: Mapping[str, Amounts],
+        classes: Mapping[str, str],
+        now_s: float,
+    ) -> None:
+        """Add one sample of each entity: the p90 of its usage over the last minute.
+
+        `pods` and `classes` (as in `PodDemand`) are by uid; `now_s` is Unix time. Without `node`
+        neither the node nor the system gets a sample. Models without samples expire.
+        """
+        sums = dict.fromkeys(map(class_entity, CLASSES), (0.0, 0.0))
+        total = (0.0, 0.0)
+        for uid, usage in pods.items():
+            self._add(uid, usage, now_s)
+            entity = class_entity(classes.get(uid, ""))
+            sums[entity] = _add(sums[entity], usage)
+            total = _add(total, usage)
+        for entity, usage in sums.items():
+            self._add(entity, usage, now_s)
+        if node is not None:
+            self._add(NODE, node, now_s)
+            self._add(SYSTEM, _subtract(node, total), now_s)
+        for entity in list(self._models):
+            if now_s - self._models[entity].updated_s > EXPIRY_S:
+                del self._models[entity]
+
+    def predict(
+        self, pods: Iterable[PodDemand], allocatable: Amounts | None, now_s: float
+    ) -> Prediction:
+        """Return what the pods of production leave of their requests, and their peak.
+
+        `allocatable` is the node's, without what is offered to mid and batch pods.
+        """
+        if allocatable is None:
+            return Prediction(error="the Node's allocatable CPU and memory are not known")
+        prod_entities = (SYSTEM, *map(class_entity, PROD_CLASSES))
+        if any(entity not in self._models for entity in prod_entities):
+            return Prediction(error="no usage of the node was measured for a minute yet")
+        demands = [pod for pod in pods if pod.priority_class in PROD_CLASSES and not pod.is_ended]
+        predicted = [pod for pod in demands if self._is_warm(pod, now_s)]
+        peaks = [self._peak(pod.uid) for pod in predicted]
+        peak = _sum(peaks)
+        pairs = zip(predicted, peaks, strict=True)
+        unused = _sum(_subtract(pod.request, use) for pod, use in pairs)
+        requests = _sum(pod.request for pod in demands)
+        unpredicted = _subtract(requests, _sum(pod.request for pod in predicted))
+        unreclaimable = _sum(self._peak(entity) for entity in prod_entities)
+        return Prediction(
+            pods=PredictedUsage(
+                reclaimable=_usage(_minimum(unused, _subtract(allocatable, peak))),
+                peak=_usage(_add(peak, unpredicted)),
+            ),
+            classes=PredictedUsage(
+                reclaimable=_usage(
+                    _minimum(
+                        _subtract(requests, unreclaimable), _subtract(allocatable, unreclaimable)
+                    )
+                ),
+                peak=_usage(unreclaimable),
+            ),
+            predicted_pods=len(predicted),
+            cold_pods=len(demands) - len(predicted),
+        )
+
+    def checkpoint(self) -> PredictionCheckpoint:
+        """Return what a file holds of all models."""
+        return PredictionCheckpoint(
+            CHECKPOINT_VERSION,
+            {
+                entity: ModelCheckpoint(
+                    since=model.since_s,
+                    last_updated=model.updated_s,
+                    cpu=model.cpu.checkpoint(),
+                    memory=model.memory.checkpoint(),
+                )
+                for entity, model in self._models.items()
+            },
+        )
+
+    def restore(self, checkpoint: PredictionCheckpoint, now_s: float) -> tuple[str, ...]:
+        """Take over the models of a file and return those that are damaged, by name.
+
+        A model whose last sample is older than the cold start lasts, or lies in the future, is
+        left out: new samples alone would decide what it predicts. Models of pods that are gone
+        get no samples from now on, and expire.
+        """
+        damaged: list[str] = []
+        for entity, saved in list(checkpoint.models.items())[:MAX_MODELS]:
+            if not 0 <= saved.since <= saved.last_updated <= now_s:
+                continue
+            if now_s - saved.last_updated > self._policy.cold_start_s:
+                continue
+            model = _Model(saved.since)
+            model.updated_s = now_s
+            try:
+                model.cpu.restore(saved.cpu)
+                model.memory.restore(saved.memory)
+            except ValueError:
+                damaged.append(entity)
+                continue
+            self._models[entity] = model
+        return tuple(damaged)
+
+    def _add(self, entity: str, usage: Amounts, now_s: float) -> None:
+        model = self._models.get(entity)
+        if model is None:
+            if len(self._models) >= MAX_MODELS:
+                return
+            model = self._models[entity] = _Model(now_s)
+        model.add(usage, now_s)
+
+    def _is_warm(self, pod: PodDemand, now_s: float) -> bool:
+        """Return whether a pod and its model are old enough to predict from."""
+        model = self._models.get(pod.uid)
+        if model is None or pod.created_s is None:
+            return False
+        return now_s - max(pod.created_s, model.since_s) > self._policy.cold_start_s
+
+    def _peak(self, entity: str) -> Amounts:
+        """Return the predicted peak of an entity that has a model, with the safety margin."""
+        factor = (100.0 + self._policy.safety_margin_percent) / 100.0
+        cpu, memory = self._models[entity].peak()
+        return cpu * factor, memory * factor
+
+
+def _add(one: Amounts, other: Amounts) -> Amounts:
+    return one[0] + other[0], one[1] + other[1]
+
+
+def _subtract(one: Amounts, other: Amounts) -> Amounts:
+    """Return the difference, at least 0."""
+    return max(one[0] - other[0], 0.0), max(one[1] - other[1], 0.0)
+
+
+def _minimum(one: Amounts, other: Amounts) -> Amounts:
+    return min(one[0], other[0]), min(one[1], other[1])
+
+
+def _sum(amounts: Iterable[Amounts]) -> Amounts:
+    columns = tuple(zip(*amounts, strict=True))
+    return (math.fsum(columns[0]), math.fsum(columns[1])) if columns else (0.0, 0.0)
+
+
+def _usage(amounts: Amounts) -> ResourceUsage:
+    return ResourceUsage(cpu_cores=amounts[0], memory_bytes=amounts[1])
