@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from agent.errors import AgentError
-from agent.snapshot.edits import ContainerEdits, DeviceNodeEdit, MountEdit
+from agent.snapshot.edits import CdiEdits, CdiHook, ContainerEdits, DeviceNodeEdit, MountEdit
 
 
 class CdiFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,27 +36,6 @@ def is_device_name(name: str) -> bool:
 
 class CdiNameError(AgentError):
     """An invalid kind or device name, for which a runtime would refuse the whole file."""
-
-
-class CdiHook(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that the runtime starts for a container; `args` starts with the program's name."""
-
-    name: str  # createContainer, …
-    path: str
-    args: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-
-
-class CdiEdits(msgspec.Struct, frozen=True, kw_only=True):
-    """One set of edits: a device's own, or the common ones of all devices in a file."""
-
-    nodes: tuple[DeviceNodeEdit, ...] = ()
-    mounts: tuple[MountEdit, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    hooks: tuple[CdiHook, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.nodes or self.mounts or self.env or self.hooks)
 
 
 def to_cdi_edits(edits: ContainerEdits, variables: Collection[str] = ()) -> CdiEdits:

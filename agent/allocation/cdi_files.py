@@ -9,7 +9,6 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.allocation.cdi_document import (
-    CdiEdits,
     CdiFile,
     build_document,
     encode_document,
@@ -18,60 +17,25 @@ from agent.allocation.cdi_document import (
     to_cdi_edits,
 )
 from agent.allocation.injection_mode import CDI, NODES, with_injection_mode
-from agent.allocation.nvidia_driver_files import NvidiaDriverFiles, driver_edits
 from agent.snapshot.allocation import AllocatedDevice, AllocationRefused, DeviceAllocation
 from agent.snapshot.container import ContainerSpec
 from agent.snapshot.device import DeviceNode, VendorDevice
 from agent.snapshot.device_plugin import KubeletAllocation
-from agent.snapshot.edits import ContainerEdits
+from agent.snapshot.edits import CdiEdits, ContainerEdits
 from agent.snapshot.host_devices import CdiSpec, HostDevices
 from agent.snapshot.inventory import Problem
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.vendor import DeviceVendor, InjectsDevices, injecting_vendors
+from agent.snapshot.vendor import (
+    CdiNaming,
+    DeviceVendor,
+    InjectsDevices,
+    SuppliesDriverFiles,
+    injecting_vendors,
+)
 
 AGENT_DOMAIN = "xpu-agent.io/"  # what our kinds start with
 _NOT_RENAMED: Mapping[str, str] = MappingProxyType({})
-
-
-class CdiFileRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One vendor's file. `variables` are what its containers need whichever devices they have."""
-
-    vendor: str  # of the plug-in
-    kind: str
-    prefix: str = ""  # of a device's name, before its number
-    is_named_by_number: bool = False  # the name is the driver's number of the device
-    variables: tuple[str, ...] = ()
-    resource_domain: str = ""  # of its resources at the kubelet, if these are known by it
-    has_slice_names: bool = False  # a card that is cut has names for its parts, and none for itself
-
-    @property
-    def file_name(self) -> str:
-        """Return the name of the file."""
-        return f"xpu-agent-{self.vendor}.json"
-
-
-NVIDIA_RULE = CdiFileRule(
-    vendor="nvidia", kind=f"{AGENT_DOMAIN}gpu", resource_domain="nvidia.com/", has_slice_names=True
-)
-CDI_FILE_RULES = (
-    NVIDIA_RULE,  # with the driver's files only: a card without its libraries is of no use
-    CdiFileRule(
-        vendor="ascend",
-        kind=f"{AGENT_DOMAIN}npu",
-        is_named_by_number=True,
-        variables=("LD_LIBRARY_PATH",),
-        resource_domain="huawei.com/",
-    ),
-    CdiFileRule(
-        vendor="cambricon",
-        kind=f"{AGENT_DOMAIN}mlu",
-        is_named_by_number=True,
-        prefix="mlu-",
-        resource_domain="cambricon.com/",
-    ),
-    CdiFileRule(vendor="rdma", kind=f"{AGENT_DOMAIN}rdma", resource_domain="rdma/"),
-)
-AGENT_CDI_KINDS = frozenset(rule.kind for rule in CDI_FILE_RULES)
+_NO_DRIVER_EDITS: Mapping[str, CdiEdits] = MappingProxyType({})
 
 
 class CdiFileSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,40 +48,41 @@ class CdiFileSet(msgspec.Struct, frozen=True, kw_only=True):
 def build_cdi_files(
     snapshot: NodeSnapshot,
     vendors: Mapping[str, DeviceVendor],
-    driver: NvidiaDriverFiles | None = None,
+    driver_edits: Mapping[str, CdiEdits] = _NO_DRIVER_EDITS,
 ) -> CdiFileSet:
     """Return the files that should be there now; equal snapshots give equal bytes.
 
     Whole cards, MIG instances and virtual functions have names, other slices have none. What CDI
-    cannot say, such as limits, is not in them. NVIDIA's cards have a file with its `driver` only.
+    cannot say, such as limits, is not in them. `driver_edits` are by vendor; one that supplies
+    driver files has a CDI file only if they are in it.
     """
     files: list[CdiFile] = []
     problems: list[tuple[str, Problem]] = []
-    injecting = injecting_vendors(vendors)
-    for rule in CDI_FILE_RULES:
-        means = snapshot.means.value.vendors.get(rule.vendor)
-        vendor = injecting.get(rule.vendor)
-        state = next((one for one in snapshot.vendors if one.vendor == rule.vendor), None)
-        inventory = state.inventory.value if state else None
-        if means is None or vendor is None or inventory is None:
+    states = {state.vendor: state for state in snapshot.vendors}
+    for name, vendor in injecting_vendors(vendors).items():
+        naming = vendors[name].description.cdi
+        means = snapshot.means.value.vendors.get(name)
+        inventory = states[name].inventory.value if name in states else None
+        if naming is None or means is None or inventory is None:
             continue
-        if rule is NVIDIA_RULE and driver is None:
+        if isinstance(vendor, SuppliesDriverFiles) and name not in driver_edits:
             continue
-        everywhere = driver_edits(driver) if rule is NVIDIA_RULE and driver else CdiEdits()
-        told: list[Problem] = []
-        file = _build_file(rule, inventory.devices, means, vendor, everywhere, told)
+        builder = _CdiFileBuilder(name, naming, vendor, means)
+        file = builder.build(inventory.devices, driver_edits.get(name, CdiEdits()))
         files += [file] if file else []
-        problems += ((rule.vendor, problem) for problem in told)
+        problems += ((name, problem) for problem in builder.problems)
     return CdiFileSet(files=tuple(sorted(files, key=lambda f: f.name)), problems=tuple(problems))
 
 
 def kinds_in_use(
     snapshot: NodeSnapshot,
+    namings: Mapping[str, CdiNaming],
     held: Iterable[KubeletAllocation] = (),
     renamed: Mapping[str, str] = _NOT_RENAMED,
 ) -> frozenset[str]:
     """Return the kinds of which a pod may hold names, by the kubelet's account or by a grant.
 
+    `namings` are by vendor, also of vendors that are switched off: pods may still hold their names.
     `held` is what the kubelet's checkpoint says where nobody serves the kubelet, or not yet;
     `renamed` are names of resources that settings give, with those that they stand for.
     """
@@ -125,93 +90,117 @@ def kinds_in_use(
     vendors = {one.name: one.vendor for one in view.resources}
     resources = {one.resource for one in (*view.held, *held)}
     granted = snapshot.grants.value.held.keys()
-    found = []
-    for rule in CDI_FILE_RULES:
-        state = next((one for one in snapshot.vendors if one.vendor == rule.vendor), None)
-        inventory = state.inventory.value if state else None
+    states = {state.vendor: state for state in snapshot.vendors}
+    kinds = set()
+    for name, naming in namings.items():
+        inventory = states[name].inventory.value if name in states else None
         keys = {device.key for device in inventory.devices} if inventory else set()
+        domain = naming.resource_domain
         by_kubelet = any(
-            vendors.get(name) == rule.vendor
-            or (rule.resource_domain and renamed.get(name, name).startswith(rule.resource_domain))
-            for name in resources
+            vendors.get(resource) == name
+            or (domain and renamed.get(resource, resource).startswith(domain))
+            for resource in resources
         )
         if by_kubelet or keys & granted:
-            found.append(rule.kind)
-    return frozenset(found)
+            kinds.add(naming.kind)
+    return frozenset(kinds)
 
 
-def _build_file(
-    rule: CdiFileRule,
-    devices: Iterable[VendorDevice],
-    means: HostDevices,
-    vendor: InjectsDevices,
-    everywhere: CdiEdits,
-    problems: list[Problem],
-) -> CdiFile | None:
-    theirs = replace(means, cdi=tuple(spec for spec in means.cdi if not is_agent_spec(spec)))
-    parts: dict[str, CdiEdits] = {}
-    paths: dict[str, tuple[str, ...]] = {}
-    known = [one for one in devices if one.managed]
-    for device in sorted(known, key=lambda one: (one.minor or 0, one.key)):
-        for name, entry in _named_entries(rule, device):
-            if _has_vendor_name(rule, device, entry, theirs, vendor):
-                continue
-            if not is_device_name(name):  # in a file it would make all others unreadable
-                text = f"{device.key} is in no CDI file: {name[:80]!r} is no name there"
-                problems.append(Problem(reason="BadCDIName", message=text))
-                continue
-            edits = _vendor_edits(
-                device, entry, with_injection_mode(theirs, rule.vendor, NODES), vendor
-            )
-            if isinstance(edits, AllocationRefused):
-                text = f"{device.key} is in no CDI file: {edits}"
-                problems.append(Problem(reason=edits.reason, message=text))
-                continue
-            parts[name] = to_cdi_edits(edits, rule.variables)
-            paths[name] = tuple(node.path for node in (*device.nodes, *_slice_nodes(device, name)))
-    return _render_file(rule, parts, paths, everywhere)
+class _CdiFileBuilder:
+    """Builds one vendor's file."""
 
+    def __init__(
+        self, vendor_name: str, naming: CdiNaming, vendor: InjectsDevices, means: HostDevices
+    ) -> None:
+        self.problems: list[Problem] = []
+        self._naming = naming
+        self._vendor = vendor
+        self._file_name = f"xpu-agent-{vendor_name}.json"
+        foreign_specs = tuple(spec for spec in means.cdi if not is_agent_spec(spec))
+        host = replace(means, cdi=foreign_specs)
+        self._has_foreign_specs = bool(foreign_specs)
+        self._host_for_nodes = with_injection_mode(host, vendor_name, NODES)
+        self._host_for_names = with_injection_mode(host, vendor_name, CDI)
 
-def _render_file(
-    rule: CdiFileRule,
-    parts: Mapping[str, CdiEdits],
-    paths: Mapping[str, tuple[str, ...]],
-    everywhere: CdiEdits,
-) -> CdiFile | None:
-    full = {name: part for name, part in parts.items() if part}
-    shared, own = split_common(full, paths)
-    if not own:
-        return None
-    shared = CdiEdits(
-        nodes=shared.nodes,
-        mounts=(*everywhere.mounts, *shared.mounts),
-        env=(*everywhere.env, *shared.env),
-        hooks=everywhere.hooks,
-    )
-    text = encode_document(build_document(rule.kind, own, shared))
-    return CdiFile(name=rule.file_name, kind=rule.kind, devices=tuple(own), text=text)
+    def build(self, devices: Iterable[VendorDevice], driver_edits: CdiEdits) -> CdiFile | None:
+        """Return the file with all devices that no file of another program names."""
+        parts: dict[str, CdiEdits] = {}
+        paths: dict[str, tuple[str, ...]] = {}
+        managed = [device for device in devices if device.managed]
+        for device in sorted(managed, key=lambda one: (one.minor or 0, one.key)):
+            for name, entry in _named_entries(self._naming, device):
+                edits = self._edits_of(device, name, entry)
+                if edits is not None:
+                    parts[name] = to_cdi_edits(edits, self._naming.variables)
+                    nodes = (*device.nodes, *_slice_nodes(device, name))
+                    paths[name] = tuple(node.path for node in nodes)
+        return self._render_file(parts, paths, driver_edits)
+
+    def _edits_of(
+        self, device: VendorDevice, name: str, entry: AllocatedDevice
+    ) -> ContainerEdits | None:
+        """Return what the name stands for; `None` if the file has no such name."""
+        if self._has_foreign_name(device, entry):
+            return None
+        if not is_device_name(name):  # in a file it would make all others unreadable
+            text = f"{device.key} is in no CDI file: {name[:80]!r} is no name there"
+            self.problems.append(Problem(reason="BadCDIName", message=text))
+            return None
+        edits = _vendor_edits(device, entry, self._host_for_nodes, self._vendor)
+        if isinstance(edits, AllocationRefused):
+            text = f"{device.key} is in no CDI file: {edits}"
+            self.problems.append(Problem(reason=edits.reason, message=text))
+            return None
+        return edits
+
+    def _has_foreign_name(self, device: VendorDevice, entry: AllocatedDevice) -> bool:
+        """Return whether a file of another program, such as the vendor's own tool, names it."""
+        if not self._has_foreign_specs:
+            return False
+        edits = _vendor_edits(device, entry, self._host_for_names, self._vendor)
+        return isinstance(edits, ContainerEdits) and bool(edits.cdi)
+
+    def _render_file(
+        self,
+        parts: Mapping[str, CdiEdits],
+        paths: Mapping[str, tuple[str, ...]],
+        driver_edits: CdiEdits,
+    ) -> CdiFile | None:
+        full = {name: part for name, part in parts.items() if part}
+        shared, own = split_common(full, paths)
+        if not own:
+            return None
+        shared = CdiEdits(
+            nodes=shared.nodes,
+            mounts=(*driver_edits.mounts, *shared.mounts),
+            env=(*driver_edits.env, *shared.env),
+            hooks=driver_edits.hooks,
+        )
+        kind = self._naming.kind
+        text = encode_document(build_document(kind, own, shared))
+        return CdiFile(name=self._file_name, kind=kind, devices=tuple(own), text=text)
 
 
 def is_agent_spec(spec: CdiSpec) -> bool:
-    """Say whether a spec is one of those that this agent writes."""
+    """Return whether this agent writes the spec."""
     return spec.kind.startswith(AGENT_DOMAIN)
 
 
 def _named_entries(
-    rule: CdiFileRule, device: VendorDevice
+    naming: CdiNaming, device: VendorDevice
 ) -> Iterable[tuple[str, AllocatedDevice]]:
-    """Yield names and what is granted under each."""
+    """Yield the names of a device and its slices, each with the allocation that it stands for."""
     wire = device.kind.wire_type
     entry = AllocatedDevice(type=wire, id=device.uuid or device.bus_id or "", minor=device.minor)
-    if rule.has_slice_names:
+    if naming.has_slice_names:
         yield from (
             (part.uuid, AllocatedDevice(type=wire, id=part.uuid)) for part in device.partitions
         )
     if not device.resources:
         return
-    if rule.is_named_by_number:
+    if naming.is_named_by_number:
         if device.vendor_minor is not None:
-            yield f"{rule.prefix}{device.vendor_minor}", entry
+            yield f"{naming.prefix}{device.vendor_minor}", entry
         return
     yield entry.id, entry
     for group in device.vf_groups:
@@ -222,20 +211,6 @@ def _named_entries(
 def _slice_nodes(device: VendorDevice, name: str) -> tuple[DeviceNode, ...]:
     """Return the nodes of the slice of that name."""
     return next((part.nodes for part in device.partitions if part.uuid == name), ())
-
-
-def _has_vendor_name(
-    rule: CdiFileRule,
-    device: VendorDevice,
-    entry: AllocatedDevice,
-    theirs: HostDevices,
-    vendor: InjectsDevices,
-) -> bool:
-    """Say whether a file of the vendor's own names the device."""
-    if not theirs.cdi:
-        return False
-    edits = _vendor_edits(device, entry, with_injection_mode(theirs, rule.vendor, CDI), vendor)
-    return isinstance(edits, ContainerEdits) and bool(edits.cdi)
 
 
 def _vendor_edits(

@@ -194,6 +194,11 @@ class HostDeviceReader:
             for name, vendor in vendors.items()
             if isinstance(vendor, ReadsFunctions)
         }
+        self._driver_domains = {
+            cdi.driver_domain: name
+            for name, vendor in vendors.items()
+            if (cdi := vendor.description.cdi) is not None and cdi.driver_domain
+        }
         self._settings = settings
         self._clock = clock
         self._node_finder = DeviceNodeFinder(host, clock.wall)
@@ -230,11 +235,22 @@ class HostDeviceReader:
             vendors=vendors,
             resctrl_groups=self._resctrl_groups(),
             kernel=self._kernel.read(self._clock.monotonic()),
-            problems=(*problems, *_stale_specs(specs, mounts, drivers.get("nvidia"))),
+            problems=(*problems, *self._stale_specs(specs, mounts, drivers)),
         )
         if view != self._last_view:
             self._last_view = view
         return self._last_view
+
+    def _stale_specs(
+        self, specs: Iterable[CdiSpec], mounts: frozenset[str], drivers: Mapping[str, str | None]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield a problem for each CDI file made for another version of a vendor's driver."""
+        for spec in specs:
+            for domain, vendor in self._driver_domains.items():
+                if spec.kind.partition("/")[0].endswith(domain):
+                    reason = stale_reason(spec, mounts, drivers.get(vendor))
+                    if reason:
+                        yield CDI_SPEC_STALE, reason
 
     def _read_vendor(
         self,
@@ -296,14 +312,3 @@ def _node_paths(devices: Iterable[VendorDevice]) -> Iterator[str]:
         yield from (node.path for node in device.nodes if _is_plain_path(node.path))
         for part in device.partitions:
             yield from (node.path for node in part.nodes if _is_plain_path(node.path))
-
-
-def _stale_specs(
-    specs: Iterable[CdiSpec], mounts: frozenset[str], driver: str | None
-) -> Iterator[tuple[str, str]]:
-    """Tell of NVIDIA's specs that are of another driver than the loaded one."""
-    for spec in specs:
-        if spec.kind.partition("/")[0].endswith("nvidia.com"):
-            why = stale_reason(spec, mounts, driver)
-            if why:
-                yield CDI_SPEC_STALE, why

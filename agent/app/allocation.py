@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from agent.allocation.cdi_files import AGENT_CDI_KINDS, build_cdi_files, kinds_in_use
+from agent.allocation.cdi_files import build_cdi_files, kinds_in_use
 from agent.allocation.cdi_folder import CdiFolder
 from agent.allocation.check import check_allocations
 from agent.allocation.host_devices import HostDeviceReader
 from agent.allocation.index import AllocationIndex
-from agent.allocation.nvidia_driver_files import NvidiaDriverFiles, find_driver_files
 from agent.app.threads import ScheduledLoop
 from agent.clock import Clock
-from agent.config.containers import DevicePluginSettings
+from agent.config.containers import CdiSettings, DevicePluginSettings
 from agent.config.settings import Settings
 from agent.deviceplugin.allocations import CheckpointStamp, read_device_checkpoint
 from agent.deviceplugin.kubelet_folder import plugin_folder
@@ -21,11 +20,13 @@ from agent.deviceplugin.resource_builder import parse_time_slicing
 from agent.errors import BadConfig, HostFileError, ParseError, PublishError
 from agent.loop import Loop
 from agent.snapshot.device_plugin import KubeletAllocation
+from agent.snapshot.edits import CdiEdits
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.node import NodeSnapshot, SnapshotMemo, SnapshotStore, are_same_objects
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.vendor import DeviceVendor
+from agent.snapshot.vendor import DeviceVendor, SuppliesDriverFiles
 from agent.verification.verifier import Verifier
+from agent.workers.load import cdi_namings
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,26 @@ ALLOCATIONS_INTERVAL_S = 0.5
 VERIFICATION_INTERVAL_S = 1.0
 
 CDI_FILES_INTERVAL_S = 2.0
+
+
+def read_driver_edits(
+    settings: CdiSettings,
+    vendors: Mapping[str, DeviceVendor],
+    files: HostFiles,
+    now: NodeSnapshot,
+) -> dict[str, CdiEdits]:
+    """Return, by vendor, the driver files for the CDI files that the settings enable.
+
+    Blocks; raises `HostFileError`.
+    """
+    edits: dict[str, CdiEdits] = {}
+    for name, vendor in vendors.items():
+        if isinstance(vendor, SuppliesDriverFiles) and settings.is_enabled(name):
+            means = now.means.value.vendors.get(name)
+            driver_edits = vendor.driver_edits(files, means.driver_version if means else None)
+            if driver_edits is not None:
+                edits[name] = driver_edits
+    return edits
 
 
 class AllocationMonitor:
@@ -122,7 +143,9 @@ class CdiFileUpdater:
         self._store = store
         self._vendors = vendors
         self._files = files
-        self._has_nvidia_files = settings.cdi.nvidia
+        self._cdi_settings = settings.cdi
+        self._namings = cdi_namings()
+        self._all_kinds = frozenset(naming.kind for naming in self._namings.values())
         self._folder = CdiFolder(settings.cdi.dir)
         self._checkpoints = plugin_folder(settings.kubelet.root_dir)
         self._renamed_resources = _renamed_resources(settings.device_plugin)
@@ -146,10 +169,13 @@ class CdiFileUpdater:
         if now.devices.taken_s is None or now.devices.value.awaited:
             return  # the names of devices whose vendor has not answered yet must stay
         in_use = (
-            AGENT_CDI_KINDS if held is None else kinds_in_use(now, held, self._renamed_resources)
+            self._all_kinds
+            if held is None
+            else kinds_in_use(now, self._namings, held, self._renamed_resources)
         )
         try:
-            built = build_cdi_files(now, self._vendors, self._driver(now))
+            edits = read_driver_edits(self._cdi_settings, self._vendors, self._files, now)
+            built = build_cdi_files(now, self._vendors, edits)
             changes = self._folder.synchronize(built.files, in_use)
         except (PublishError, HostFileError) as error:
             self._error = str(error)
@@ -177,9 +203,6 @@ class CdiFileUpdater:
             if checkpoint is not None:
                 self._checkpoint, self._held_devices = checkpoint
         return self._held_devices
-
-    def _driver(self, now: NodeSnapshot) -> NvidiaDriverFiles | None:
-        return find_driver_files(now, self._files) if self._has_nvidia_files else None
 
     @property
     def problem(self) -> str:

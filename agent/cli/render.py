@@ -7,7 +7,7 @@ import json
 import sys
 
 from agent.allocation.cdi_files import build_cdi_files
-from agent.allocation.nvidia_driver_files import find_driver_files
+from agent.app.allocation import read_driver_edits
 from agent.app.composition import AgentInputs, metric_families
 from agent.app.oneshot import build_host_device_reader, inspect_host
 from agent.cli.context import command_inputs, report_silent_vendors
@@ -63,8 +63,8 @@ def _render_cdi(inputs: AgentInputs, form: str) -> int:
     now = inputs.store.current
     host_devices = build_host_device_reader(inputs).read(now)
     now = inputs.store.put(means=SnapshotPart(host_devices, inputs.clock.monotonic()))
-    driver = find_driver_files(now, inputs.node_files) if inputs.settings.cdi.nvidia else None
-    files = build_cdi_files(now, inputs.vendors, driver)
+    edits = read_driver_edits(inputs.settings.cdi, inputs.vendors, inputs.node_files, now)
+    files = build_cdi_files(now, inputs.vendors, edits)
     for file in files.files:
         write_document(format_document(json.loads(file.text), form))
     for vendor, problem in files.problems:

@@ -39,10 +39,7 @@ class DevicePluginSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     vendors: Annotated[
         tuple[str, ...],
-        SettingRule(
-            "whose devices are served to the kubelet",
-            choices=("nvidia", "ascend", "cambricon", "rdma"),
-        ),
+        SettingRule("whose devices are served to the kubelet"),  # choices: `settings_type`
     ] = ()
     injection: Annotated[
         str,
@@ -70,19 +67,16 @@ class DevicePluginSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CdiSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """CDI specifications of our devices."""
+    """CDI specifications of our devices; `settings_type` adds switches of vendors."""
 
     write: Annotated[bool, SettingRule("keep CDI files of our devices", maturity="beta")] = True
     dir: Annotated[str, SettingRule("folder they are written to, which runtimes watch")] = (
         "/var/run/cdi"
     )
-    nvidia: Annotated[
-        bool,
-        SettingRule(
-            "name NVIDIA cards too that no file of nvidia-ctk names; needs nvidia-cdi-hook",
-            maturity="alpha",
-        ),
-    ] = False
+
+    def is_enabled(self, vendor: str) -> bool:
+        """Return whether the file of a vendor with a switch of its own is wanted."""
+        return getattr(self, vendor, False) is True
 
 
 class HookSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,11 +5,13 @@ A vendor's own settings are a struct of its plug-in: `settings_type` puts it int
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Annotated, cast, get_args, get_type_hints
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from agent.config.cluster import ApiSettings, KubeletSettings
 from agent.config.containers import (
@@ -335,9 +337,51 @@ def _define(
     )
 
 
+def _with_rule(
+    section: type[msgspec.Struct], key: str, change: Callable[[SettingRule], SettingRule]
+) -> type[msgspec.Struct]:
+    """Return the section with another rule for one key."""
+    fields: list[_Field] = []
+    for name, annotated, default in _fields(section):
+        kind, rule = get_args(annotated)
+        fields.append((name, Annotated[kind, change(rule) if name == key else rule], default))
+    return _define(section.__name__, fields, section, section.__doc__)
+
+
+def _health_type(vendors: tuple[VendorDescription, ...]) -> type[msgspec.Struct]:
+    """Return the section in which `clean_s` names the vendors with another default."""
+    others = ", ".join(
+        f"{vendor.name} {vendor.health.clean_s:g}"
+        for vendor in vendors
+        if vendor.health.clean_s is not UNSET and vendor.health.clean_s
+    )
+    return _with_rule(
+        HealthSettings,
+        "clean_s",
+        lambda rule: replace(rule, doc=f"{rule.doc}; {others}" if others else rule.doc),
+    )
+
+
+def _device_plugin_type(vendors: tuple[VendorDescription, ...]) -> type[msgspec.Struct]:
+    """Return the section in which `vendors` may name those that serve the kubelet."""
+    choices = tuple(vendor.name for vendor in vendors if vendor.serves_kubelet)
+    return _with_rule(DevicePluginSettings, "vendors", lambda rule: replace(rule, choices=choices))
+
+
+def _cdi_type(vendors: tuple[VendorDescription, ...]) -> type[msgspec.Struct]:
+    """Return the section with the switches of vendors' CDI files."""
+    switches: list[_Field] = [
+        (vendor.name, Annotated[bool, vendor.cdi.switch], False)
+        for vendor in vendors
+        if vendor.cdi is not None and vendor.cdi.switch is not None
+    ]
+    fields = [*_fields(CdiSettings), *switches]
+    return _define("CdiSettings", fields, CdiSettings, CdiSettings.__doc__)
+
+
 @lru_cache(maxsize=8)
 def settings_type(vendors: tuple[VendorDescription, ...]) -> type[Settings]:
-    """Return `Settings` with a switch and a section in `discovery` for each vendor."""
+    """Return `Settings` with all that vendors add: switches, sections, choices."""
     switches = _define(
         "VendorSwitches",
         [(one.name, Annotated[str, one.switch], one.switch_default) for one in vendors],
@@ -357,10 +401,17 @@ def settings_type(vendors: tuple[VendorDescription, ...]) -> type[Settings]:
             fields.append((name, kind, default))
     # not derived from `DiscoverySettings`: fields of a base would come before the vendors'
     discovery = _define("DiscoverySettings", fields, VendorSections, DiscoverySettings.__doc__)
-    whole: list[_Field] = [
-        (name, Annotated[discovery, get_args(kind)[1]], discovery())
-        if name == "discovery"
-        else (name, kind, default)
-        for name, kind, default in _fields(Settings)
-    ]
+    sections_by_name = {
+        "discovery": discovery,
+        "health": _health_type(vendors),
+        "device_plugin": _device_plugin_type(vendors),
+        "cdi": _cdi_type(vendors),
+    }
+    whole: list[_Field] = []
+    for name, kind, default in _fields(Settings):
+        section = sections_by_name.get(name)
+        if section is None:
+            whole.append((name, kind, default))
+        else:
+            whole.append((name, Annotated[section, get_args(kind)[1]], section()))
     return cast("type[Settings]", _define("Settings", whole, Settings, Settings.__doc__))

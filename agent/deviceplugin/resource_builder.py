@@ -22,6 +22,7 @@ from agent.snapshot.device_plugin import DeviceUnit
 from agent.snapshot.inventory import Problem
 from agent.snapshot.node import DeviceView
 from agent.snapshot.vendor import ServesKubelet
+from agent.wire_formats.device_object import NODE_RESOURCE_PREFIX
 
 SHARED_SUFFIX = ".shared"  # added to the name of a renamed resource
 
@@ -36,8 +37,6 @@ _RESOURCE_NAME = re.compile(rf"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/{_NAME_PART}")
 _ROW_KEYS = frozenset(("resource", "name", "replicas", "rename", "devices"))
 
 _RESERVED_DOMAINS = ("koordinator.sh", "kubernetes.io")  # suffixes of domains
-
-_RESERVED_NAME = re.compile(r"huawei\.com/npu-.*")  # published on the Node by the Device object
 
 
 class TimeSlicingRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +65,7 @@ def check_resource_name(name: str, where: str) -> str:
     domain = name.partition("/")[0]
     if not _RESOURCE_NAME.fullmatch(name) or len(name.rpartition("/")[2]) > MAX_RESOURCE_NAME:
         raise BadConfig(f"{where}: {name[:80]!r} is no name of a resource such as example.com/gpu")
-    if domain.endswith(_RESERVED_DOMAINS) or _RESERVED_NAME.fullmatch(name):
+    if domain.endswith(_RESERVED_DOMAINS) or name.startswith(NODE_RESOURCE_PREFIX):
         raise BadConfig(f"{where}: {name} is on the Node by other means: choose another name")
     return name
 

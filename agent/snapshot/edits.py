@@ -37,6 +37,27 @@ class MountEdit(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...]
 
 
+class CdiHook(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that the runtime starts for a container; `args` starts with the program's name."""
+
+    name: str  # createContainer, …
+    path: str
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+
+
+class CdiEdits(msgspec.Struct, frozen=True, kw_only=True):
+    """One set of edits: a device's own, or the common ones of all devices in a file."""
+
+    nodes: tuple[DeviceNodeEdit, ...] = ()
+    mounts: tuple[MountEdit, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    hooks: tuple[CdiHook, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.mounts or self.env or self.hooks)
+
+
 class RlimitEdit(msgspec.Struct, frozen=True, kw_only=True):
     """A limit of the container's first process; the name is the runtime's, `RLIMIT_MEMLOCK`."""
 

@@ -58,9 +58,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     ] = 3
     clean_s: Annotated[
         float,
-        SettingRule(
-            "and time since its last fault; nvidia 60, ascend 15", unit="s", low=0, high=86400
-        ),
+        SettingRule("and time since its last fault", unit="s", low=0, high=86400),
     ] = 0.0
     flap_changes: Annotated[
         int,

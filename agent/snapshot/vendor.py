@@ -11,7 +11,7 @@ from agent.snapshot.allocation import AllocatedDevice, DeviceAllocation
 from agent.snapshot.container import ContainerSpec
 from agent.snapshot.device import Device, VendorDevice
 from agent.snapshot.device_plugin import DeviceUnit
-from agent.snapshot.edits import ContainerEdits
+from agent.snapshot.edits import CdiEdits, ContainerEdits
 from agent.snapshot.host_devices import HostDeviceQuery, HostDevices, RdmaFunction
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import (
@@ -41,6 +41,20 @@ LIVE_CONTEXT = SessionContext()
 SWITCH_CHOICES = ("auto", "on", "off")
 
 
+class CdiNaming(msgspec.Struct, frozen=True, kw_only=True):
+    """How the agent names a vendor's devices in the CDI file that it writes for them."""
+
+    kind: str  # xpu-agent.io/gpu
+    prefix: str = ""  # of a device's name, before its number
+    is_named_by_number: bool = False  # the name is the driver's number of the device
+    variables: tuple[str, ...] = ()  # of `edits`: those that all containers of the vendor need
+    resource_domain: str = ""  # how names of its resources at the kubelet start, if they are known
+    has_slice_names: bool = False  # a card that is cut has names for its parts, and none for itself
+    # domain of CDI files by the vendor's own tool, which hold paths of one version of its driver
+    driver_domain: str = ""
+    switch: SettingRule | None = None  # of `cdi.<name>`, off by default; None: always written
+
+
 class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent knows about a vendor without calling it."""
 
@@ -51,6 +65,8 @@ class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
     settings: type[VendorSettings] = VendorSettings
     health: HealthOverrides = HealthOverrides()
     families: tuple[MetricFamily, ...] = ()  # of the values in its samples
+    cdi: CdiNaming | None = None  # None: the agent writes no CDI file for its devices
+    serves_kubelet: bool = False  # a `ServesKubelet`: `device_plugin.vendors` may name it
     is_isolated: bool = True  # False: it only reads files, its session lives in the agent
 
 
@@ -130,6 +146,21 @@ class InjectsDevices(Protocol):
         Equal arguments give equal edits. Entries of other vendors' devices are ignored; an empty
         allocation gives nothing but edits that withhold devices. Raises `AllocationRefused` if
         the container could not use its devices.
+        """
+        ...
+
+
+@runtime_checkable
+class SuppliesDriverFiles(Protocol):
+    """Has a driver whose files every container with a device needs; `edits` names none of them.
+
+    The vendor's CDI file has them. Without them there is no file.
+    """
+
+    def driver_edits(self, host: HostFiles, version: str | None, /) -> CdiEdits | None:
+        """Return what containers get of the loaded driver, of this version; `None`: it is not here.
+
+        Blocks; `HostFileError` if a folder cannot be read.
         """
         ...
 

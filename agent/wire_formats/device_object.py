@@ -23,6 +23,8 @@ DEVICE_API_VERSION = "scheduling.koordinator.sh/v1alpha1"
 
 DEVICE_KIND = "Device"
 
+NODE_RESOURCE_PREFIX = "huawei.com/npu-"  # resources that the Node has from the Device object
+
 UNMANAGED = "Unmanaged"
 
 NO_MINOR = "NoMinor"

@@ -13,7 +13,7 @@ from agent.errors import BadConfig
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import VendorSettings
-from agent.snapshot.vendor import DeviceVendor, VendorDescription
+from agent.snapshot.vendor import CdiNaming, DeviceVendor, VendorDescription
 from plugins.vendors import BUILTIN
 
 
@@ -27,6 +27,11 @@ def vendor_settings(
 def vendor_descriptions() -> tuple[VendorDescription, ...]:
     """Return the descriptions of all vendors; raises as `load_vendors`."""
     return tuple(vendor.description for vendor in load_vendors().values())
+
+
+def cdi_namings() -> dict[str, CdiNaming]:
+    """Return how CDI files name devices, by vendor; of all vendors whose files the agent writes."""
+    return {one.name: one.cdi for one in vendor_descriptions() if one.cdi is not None}
 
 
 def load_enabled_vendors(settings: Settings) -> dict[str, DeviceVendor]:

@@ -30,15 +30,9 @@ for package in (agent, plugins):
 """
 # modules that still hold a fact of a vendor under its name; a new one is not added here
 MODULES_WITH_VENDOR_NAMES = {
-    "agent/allocation/cdi_files.py",
     "agent/allocation/device_shares.py",
-    "agent/allocation/host_devices.py",
-    "agent/allocation/injection_mode.py",
-    "agent/allocation/nvidia_driver_files.py",
     "agent/app/hotplug.py",
-    "agent/config/containers.py",
     "agent/devices/minors.py",
-    "agent/devices/vendor_health.py",
     "agent/doctor/container_checks.py",
     "agent/doctor/inputs.py",
     "agent/host/uevents.py",

@@ -140,7 +140,9 @@ def _managers(family: ChipFamily, host: HostDevices) -> Iterator[DeviceNodeEdit]
         yield from nodes_below(host, folder)
 
 
-CDI_KINDS = ("ascend.com/npu", "xpu-agent.io/npu")
+OWN_KIND = "xpu-agent.io/npu"  # of the CDI file that the agent writes
+
+CDI_KINDS = ("ascend.com/npu", OWN_KIND)
 
 DRIVER = "/usr/local/Ascend/driver"
 

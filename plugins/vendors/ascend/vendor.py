@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
-from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription
+from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
 from plugins.vendors.ascend import injection, kubelet
 from plugins.vendors.ascend.discovery.sysfs import describe_function, find_npus
 from plugins.vendors.ascend.health.fault_codes import remedy
@@ -27,6 +27,13 @@ class AscendVendor:
         title="Ascend",
         switch=SettingRule("Ascend NPUs through libdcmi", choices=SWITCH_CHOICES, maturity="alpha"),
         settings=AscendSettings,
+        cdi=CdiNaming(
+            kind=injection.OWN_KIND,
+            is_named_by_number=True,
+            variables=(injection.LIBRARY_PATH,),
+            resource_domain="huawei.com/",
+        ),
+        serves_kubelet=True,
         health=HealthOverrides(clean_probes=3, clean_s=15.0),
         families=FAMILIES,
     )

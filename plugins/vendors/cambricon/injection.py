@@ -31,7 +31,8 @@ from plugins.vendors.cambricon.settings import CambriconSettings
 
 VISIBLE = "CAMBRICON_VISIBLE_DEVICES"
 SLICES = "VIRTUAL_DEVICES"
-CDI_KINDS = ("cambricon.com/mlu", "xpu-agent.io/mlu")
+OWN_KIND = "xpu-agent.io/mlu"  # of the CDI file that the agent writes
+CDI_KINDS = ("cambricon.com/mlu", OWN_KIND)
 TOOL = "/usr/bin/cnmon"
 WHOLE = 100  # percent
 OLD_FOLDER = "/dev/cambricon"  # of old drivers

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
-from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription
+from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
 from plugins.vendors.cambricon import injection, kubelet
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
 from plugins.vendors.cambricon.metrics import FAMILIES
@@ -26,6 +26,13 @@ class CambriconVendor:
         title="Cambricon",
         switch=SettingRule("Cambricon MLUs through CNDev", choices=SWITCH_CHOICES, maturity="beta"),
         settings=CambriconSettings,
+        cdi=CdiNaming(
+            kind=injection.OWN_KIND,
+            is_named_by_number=True,
+            prefix="mlu-",
+            resource_domain="cambricon.com/",
+        ),
+        serves_kubelet=True,
         health=HealthOverrides(clean_probes=3),
         families=FAMILIES,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
-from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription
+from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
 from plugins.vendors.nvidia import kubelet
 from plugins.vendors.nvidia.discovery.sysfs import (
     cards_without_bus,
@@ -15,7 +15,7 @@ from plugins.vendors.nvidia.discovery.sysfs import (
     find_hardware,
 )
 from plugins.vendors.nvidia.health.remedies import remedy
-from plugins.vendors.nvidia.injection import edits
+from plugins.vendors.nvidia.injection import driver_files, edits
 from plugins.vendors.nvidia.metrics import FAMILIES
 from plugins.vendors.nvidia.settings import NvidiaSettings
 
@@ -31,12 +31,24 @@ class NvidiaVendor:
         title="NVIDIA",
         switch=SettingRule("NVIDIA GPUs through NVML", choices=SWITCH_CHOICES, maturity="beta"),
         settings=NvidiaSettings,
+        cdi=CdiNaming(
+            kind=edits.OWN_KIND,
+            resource_domain="nvidia.com/",
+            has_slice_names=True,
+            driver_domain="nvidia.com",
+            switch=SettingRule(
+                "name NVIDIA cards too that no file of nvidia-ctk names; needs nvidia-cdi-hook",
+                maturity="alpha",
+            ),
+        ),
+        serves_kubelet=True,
         health=HealthOverrides(clean_probes=3, clean_s=60.0),
         families=FAMILIES,
     )
     request_variables = frozenset((edits.VISIBLE, edits.OLD_IMAGE))
     host_query = staticmethod(edits.host_query)
     edits = staticmethod(edits.edits)
+    driver_edits = staticmethod(driver_files.driver_edits)
     socket_prefixes = kubelet.SOCKET_PREFIXES
     serves_device = staticmethod(kubelet.serves_device)
     kubelet_units = staticmethod(kubelet.kubelet_units)

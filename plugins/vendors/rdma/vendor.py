@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
-from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription
+from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
 from plugins.vendors.rdma import injection, kubelet
 from plugins.vendors.rdma.health.ports import remedy
 from plugins.vendors.rdma.host_functions import RdmaFunctionReader
@@ -29,6 +29,8 @@ class RdmaVendor:
             "InfiniBand, RoCE and soft-RoCE devices", choices=SWITCH_CHOICES, maturity="beta"
         ),
         settings=RdmaSettings,
+        cdi=CdiNaming(kind="xpu-agent.io/rdma", resource_domain="rdma/"),
+        serves_kubelet=True,
         # a port is watched for seconds before the session reports that it went down or came up
         health=HealthOverrides(clean_probes=1, clean_s=0.0, clear_looks=1),
         families=FAMILIES,

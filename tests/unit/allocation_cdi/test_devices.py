@@ -16,7 +16,7 @@ from agent.snapshot.host_devices import (
 from agent.snapshot.inventory import Inventory
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
-from agent.workers.load import load_vendors
+from agent.workers.load import cdi_namings, load_vendors
 from plugins.vendors.ascend.settings import AscendSettings
 from plugins.vendors.cambricon.settings import CambriconSettings
 from tests import factory
@@ -33,6 +33,7 @@ def nodes(*names: str) -> tuple[DeviceNode, ...]:
     )
 
 
+NAMINGS = cdi_namings()
 CHIPS = nodes(*(f"davinci{i}" for i in range(8)), "davinci_manager", "devmm_svm", "hisi_hdc")
 ASCEND = HostDevices(
     nodes=CHIPS,
@@ -171,18 +172,20 @@ def test_equal_snapshots_give_equal_bytes() -> None:
 
 def test_kinds_are_in_use_by_the_kubelets_account_or_by_a_grant() -> None:
     snapshot = node("ascend", ASCEND, npu(0))
-    assert kinds_in_use(snapshot) == frozenset()
+    assert kinds_in_use(snapshot, NAMINGS) == frozenset()
     for resource in ("huawei.com/Ascend910", "example.com/renamed"):
         served = DevicePluginView(
             resources=(PluginResource(name="example.com/renamed", vendor="ascend"),),
             held=(KubeletAllocation(pod_uid="a", resource=resource),),
         )
         held = replace(snapshot, served=SnapshotPart(served, 1.0))
-        assert kinds_in_use(held) == {"xpu-agent.io/npu"}
+        assert kinds_in_use(held, NAMINGS) == {"xpu-agent.io/npu"}
     other = DevicePluginView(held=(KubeletAllocation(pod_uid="a", resource="example.com/other"),))
-    assert kinds_in_use(replace(snapshot, served=SnapshotPart(other, 1.0))) == frozenset()
+    assert kinds_in_use(replace(snapshot, served=SnapshotPart(other, 1.0)), NAMINGS) == frozenset()
     grants = AllocationView(held={npu(0).key: ("a",)})
-    assert kinds_in_use(replace(snapshot, grants=SnapshotPart(grants, 1.0))) == {"xpu-agent.io/npu"}
+    assert kinds_in_use(replace(snapshot, grants=SnapshotPart(grants, 1.0)), NAMINGS) == {
+        "xpu-agent.io/npu"
+    }
 
 
 def test_kinds_are_in_use_by_a_checkpoint_that_nobody_serves_the_kubelet_of() -> None:
@@ -194,4 +197,4 @@ def test_kinds_are_in_use_by_a_checkpoint_that_nobody_serves_the_kubelet_of() ->
     ):
         held = (KubeletAllocation(pod_uid="a", resource=resource),)
         renamed = {"example.com/shared": "nvidia.com/gpu"}
-        assert kinds_in_use(snapshot, held, renamed) == {kind}
+        assert kinds_in_use(snapshot, NAMINGS, held, renamed) == {kind}

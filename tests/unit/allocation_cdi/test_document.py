@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocation.cdi_document import (
-    CdiEdits,
-    CdiHook,
     CdiNameError,
     build_document,
     encode_document,
@@ -17,6 +15,8 @@ from agent.allocation.cdi_document import (
 )
 from agent.snapshot.edits import (
     BIND_READ_ONLY,
+    CdiEdits,
+    CdiHook,
     ContainerEdits,
     DeviceNodeEdit,
     MountEdit,

@@ -3,11 +3,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from agent.allocation.cdi_files import CdiFileSet, build_cdi_files
-from agent.allocation.nvidia_driver_files import (
-    NvidiaDriverFiles,
-    find_driver_files,
-    read_driver_files,
-)
 from agent.recording.tree import LinkEntry, TreeBuilder, TreeFiles
 from agent.snapshot.allocation import AllocatedDevice, DeviceAllocation
 from agent.snapshot.device import DeviceNode, DevicePartition
@@ -15,6 +10,11 @@ from agent.snapshot.host_devices import CdiDevice, CdiSpec, HostDevices
 from agent.snapshot.inventory import Inventory
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
+from plugins.vendors.nvidia.injection.driver_files import (
+    NvidiaDriverFiles,
+    edits_of_files,
+    read_driver_files,
+)
 from plugins.vendors.nvidia.injection.edits import edits
 from tests import factory
 from tests.unit.allocation_cdi.reader import read
@@ -60,7 +60,7 @@ def snapshot(**changes: object) -> NodeSnapshot:
 
 
 def files(of: NodeSnapshot, driver: NvidiaDriverFiles | None) -> CdiFileSet:
-    return build_cdi_files(of, VENDORS, driver)
+    return build_cdi_files(of, VENDORS, {"nvidia": edits_of_files(driver)} if driver else {})
 
 
 def test_the_loaded_drivers_files_are_found_once() -> None:
@@ -83,7 +83,6 @@ def test_without_the_hook_the_version_or_the_driver_there_is_nothing() -> None:
     assert read_driver_files(host(CUDA), VERSION) is None
     assert read_driver_files(host(), "580.1") is None
     assert read_driver_files(host(), None) is None
-    assert find_driver_files(snapshot(), host()) is None  # nobody knows which driver is loaded
 
 
 def test_the_file_has_the_shape_of_the_toolkits() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocation.cdi_document import CdiEdits, CdiFile, build_document, encode_document
+from agent.allocation.cdi_document import CdiFile, build_document, encode_document
 from agent.allocation.cdi_folder import CdiFolder
 from agent.errors import PublishError
-from agent.snapshot.edits import DeviceNodeEdit
+from agent.snapshot.edits import CdiEdits, DeviceNodeEdit
 from tests.unit.allocation_cdi.reader import read
 
 NPU, RDMA = "xpu-agent.io/npu", "xpu-agent.io/rdma"

@@ -27,6 +27,7 @@ from agent.snapshot.part import SnapshotPart
 from agent.workers.load import load_vendors
 from tests import factory
 from tests.unit.deviceplugin.made import means
+from tests.vendors import decode
 
 FILE = "xpu-agent-rdma.json"
 
@@ -63,6 +64,10 @@ class Scene:
         self.store = SnapshotStore(snapshot(FIRST, SECOND))
         self.files: HostFiles = DirectoryFiles(folder)
         self.folder = folder
+
+    def cdi_of_nvidia(self) -> CdiSettings:
+        """Return the settings by which NVIDIA's cards have a file, too."""
+        return decode({"cdi": {"dir": str(self.cdi), "nvidia": True}}).cdi
 
     def agent(self) -> CdiFileUpdater:
         """Begin, as after a start: nobody has told what is held."""
@@ -140,7 +145,7 @@ def test_the_driver_is_looked_for_on_the_host_and_not_in_the_agents_container(
         path.touch()
     made = Scene(tmp_path)
     own = NodeSettings(host_root=str(tmp_path / "host"))
-    made.settings = replace(made.settings, cdi=replace(made.settings.cdi, nvidia=True), node=own)
+    made.settings = replace(made.settings, cdi=made.cdi_of_nvidia(), node=own)
     card = factory.gpu(0).info
     inventory = Inventory(vendor="nvidia", devices=(card,))
     host = replace(means()["nvidia"], driver_version="1")
@@ -164,7 +169,7 @@ def test_a_folder_of_libraries_that_cannot_be_read_is_told_of(tmp_path: Path) ->
             return True
 
     made = Scene(tmp_path)
-    made.settings = replace(made.settings, cdi=replace(made.settings.cdi, nvidia=True))
+    made.settings = replace(made.settings, cdi=made.cdi_of_nvidia())
     made.files = Unreadable(tmp_path)
     view = HostDevicesView(vendors={"nvidia": HostDevices(driver_version="1")})
     made.store.put(means=SnapshotPart(view, 1.0))

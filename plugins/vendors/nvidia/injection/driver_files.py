@@ -6,10 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.allocation.cdi_document import CdiEdits, CdiHook
-from agent.snapshot.edits import MountEdit
+from agent.snapshot.edits import CdiEdits, CdiHook, MountEdit
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.node import NodeSnapshot
 
 HOOK_PROGRAMS = ("/usr/bin/nvidia-cdi-hook", "/usr/local/nvidia/toolkit/nvidia-cdi-hook")
 LIBRARY_FOLDERS = (
@@ -48,10 +46,10 @@ class NvidiaDriverFiles(msgspec.Struct, frozen=True, kw_only=True):
     sockets: tuple[str, ...] = ()
 
 
-def find_driver_files(snapshot: NodeSnapshot, host: HostFiles) -> NvidiaDriverFiles | None:
-    """Return the files of the driver that the snapshot knows to be loaded, as `read_driver`."""
-    means = snapshot.means.value.vendors.get("nvidia")
-    return read_driver_files(host, means.driver_version if means else None)
+def driver_edits(host: HostFiles, version: str | None) -> CdiEdits | None:
+    """Return what all containers with a card get of the loaded driver; see `read_driver_files`."""
+    files = read_driver_files(host, version)
+    return None if files is None else edits_of_files(files)
 
 
 def read_driver_files(host: HostFiles, version: str | None) -> NvidiaDriverFiles | None:
@@ -79,7 +77,7 @@ def read_driver_files(host: HostFiles, version: str | None) -> NvidiaDriverFiles
     )
 
 
-def driver_edits(files: NvidiaDriverFiles) -> CdiEdits:
+def edits_of_files(files: NvidiaDriverFiles) -> CdiEdits:
     """Return what all containers with a card get: libraries, programs, sockets, hooks."""
     folders = tuple(dict.fromkeys(path.rpartition("/")[0] for path in files.libraries))
     cuda = [path.rpartition("/")[0] for path in files.libraries if "/libcuda.so." in path]
