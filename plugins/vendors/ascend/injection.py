@@ -1,8 +1,7 @@
-"""What `ascend-docker-runtime` reads from a container's environment, and refuses.
+"""Container edits for Ascend chips and vNPUs.
 
-Device nodes of Ascend chips: which managers each family of chips has.
-
-What a container gets of Ascend chips and vNPUs.
+With `ascend-docker-runtime` they are environment variables that the runtime reads, otherwise CDI
+names, or device nodes of chips and their managers with mounts of the driver's files.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ SPECS = "ASCEND_VNPU_SPECS"
 
 OPTIONS = "ASCEND_RUNTIME_OPTIONS"
 
-VIRTUAL = "VIRTUAL"  # the number is a vNPU's
+VIRTUAL = "VIRTUAL"  # numbers are those of vNPUs
 
 NO_DRIVER = "NODRV"
 
@@ -59,11 +58,11 @@ _NODE_FOLDERS = ("/dev/uburma", "/dev/ummu")
 
 
 class ChipFamily(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between families of chips; names are of nodes below /dev."""
+    """Differences between families of chips; names are nodes below /dev."""
 
     shared: tuple[str, ...] = ("devmm_svm", "hisi_hdc", "dvpp_cmdlist")  # if present
     needed: tuple[str, ...] = ()
-    docker_manager: bool = False  # the manager for containers stands in for the other
+    docker_manager: bool = False  # the manager node for containers replaces the other one
 
 
 SERVER = ChipFamily()
@@ -88,7 +87,7 @@ SOC_A1 = ChipFamily(
 
 MODEL_3000 = ChipFamily(shared=("dvpp_cmdlist",))
 
-# by what the vendor's facts call the family or the product; anything else is a server's
+# by family or product in the device's facts; all others are like a server
 _FAMILIES = {
     "A5": A5,
     "310B": EDGE_310B,
@@ -108,19 +107,19 @@ NODE_PATTERNS = (
 
 
 def chip_family_of(device: VendorDevice) -> ChipFamily:
-    """Return what a device's facts say of its family; the product decides before the chip."""
+    """Return the family of a device by its product, else by its chip family."""
     facts = dict(device.facts)
-    named = (_FAMILIES.get(facts.get(key, "")) for key in ("product", "family"))
-    return next((family for family in named if family is not None), SERVER)
+    families = (_FAMILIES.get(facts.get(key, "")) for key in ("product", "family"))
+    return next((family for family in families if family is not None), SERVER)
 
 
-def node_edits(granted: Sequence[DeviceMatch], host: HostDevices) -> tuple[DeviceNodeEdit, ...]:
-    """Return the chips' nodes ascending, then the managers of their family.
+def node_edits(matches: Sequence[DeviceMatch], host: HostDevices) -> tuple[DeviceNodeEdit, ...]:
+    """Return the chips' nodes in ascending order, then the managers of their family.
 
-    `DeviceNodeMissing` if a chip's node or the manager is not there.
+    Refuses with `DeviceNodeMissing` if the node of a chip or of the manager does not exist.
     """
-    nodes = [_chip(match, host) for match in sorted(granted, key=lambda match: match.vendor_minor)]
-    nodes += _managers(chip_family_of(granted[0].device), host)
+    nodes = [_chip(match, host) for match in sorted(matches, key=lambda match: match.vendor_minor)]
+    nodes += _managers(chip_family_of(matches[0].device), host)
     return tuple({node.path: node for node in nodes}.values())
 
 
@@ -154,71 +153,74 @@ _FOLDERS = (f"{DRIVER}/lib64", f"{DRIVER}/include", "/usr/local/dcmi", "/var/que
 
 _FILES = (f"{DRIVER}/version.info", "/usr/local/bin/npu-smi", "/etc/ascend_install.info")
 
-TOPOLOGY = f"{DRIVER}/topo"  # of super pods
+TOPOLOGY = f"{DRIVER}/topo"  # for chips of super pods
 
 MOUNT_LIST = "/etc/ascend-docker-runtime.d/base.list"
 
-SOURCES = (*_FOLDERS, *_FILES, TOPOLOGY, *LIBRARY_DIRS)  # to be looked for on the host
+SOURCES = (*_FOLDERS, *_FILES, TOPOLOGY, *LIBRARY_DIRS)  # paths on the host
 
 
 def host_query(_settings: AscendSettings) -> HostDeviceQuery:
-    """Name the chips' and managers' nodes, and the driver's files."""
+    """Return the paths that injection needs: nodes of chips and managers, the driver's files."""
     return HostDeviceQuery(nodes=NODE_PATTERNS, paths=SOURCES, mount_list=MOUNT_LIST)
 
 
 def edits(
     devices: Sequence[VendorDevice],
-    grant: DeviceAllocation,
+    allocation: DeviceAllocation,
     container: ContainerSpec,
     host: HostDevices,
 ) -> ContainerEdits:
-    """Return what a grant changes; without one, what becomes of a container that helps itself.
+    """Return the edits for an allocation.
 
-    Raises `GrantRefused` when the container could not use what it was granted.
+    Without an allocation, return the edits for a container that requests devices by itself.
+    Raises `AllocationRefused` if the container could not use the allocated devices.
     """
-    granted = match_devices(grant, devices)
-    ours = "ascend" in host.effective_handler(container.runtime_handler).lower()
-    if not granted:
-        return withhold_devices(container, VISIBLE, container.unallocated_policy, ours=ours)
-    sliced = any(match.partition or match.entry.template for match in granted)
-    if sliced and len(granted) > 1:
+    matches = match_devices(allocation, devices)
+    has_vendor_runtime = "ascend" in host.effective_handler(container.runtime_handler).lower()
+    if not matches:
+        return withhold_devices(
+            container, VISIBLE, container.unallocated_policy, ours=has_vendor_runtime
+        )
+    has_slice = any(match.partition or match.entry.template for match in matches)
+    if has_slice and len(matches) > 1:
         raise AllocationRefused(
             RefusalReason.MIXED_GRANT, "a container gets one vNPU, or whole chips"
         )
-    if ours:
-        return ContainerEdits(env=_environment(granted, container))
-    if sliced and granted[0].partition is None:
-        template = granted[0].entry.template
+    if has_vendor_runtime:
+        return ContainerEdits(env=_environment(matches, container))
+    if has_slice and matches[0].partition is None:
+        template = matches[0].entry.template
         raise AllocationRefused(RefusalReason.PARTITION_MISSING, f"no vNPU of {template} was made")
     if host.settings_as(AscendSettings).injection == "cdi" and host.cdi_enabled:
-        return ContainerEdits(cdi=_names(granted, host))
-    nodes = missing_nodes(container, node_edits(granted, host))
-    env = (*_environment(granted, container), *_library_path(container, host))
-    return ContainerEdits(nodes=nodes, mounts=_mounts(granted, container, host), env=env)
+        return ContainerEdits(cdi=_names(matches, host))
+    nodes = missing_nodes(container, node_edits(matches, host))
+    env = (*_environment(matches, container), *_library_path(container, host))
+    return ContainerEdits(nodes=nodes, mounts=_mounts(matches, container, host), env=env)
 
 
 def _environment(
-    granted: Sequence[DeviceMatch], container: ContainerSpec
+    matches: Sequence[DeviceMatch], container: ContainerSpec
 ) -> tuple[tuple[str, str], ...]:
-    """Name the chips to the runtime; a vNPU by its own number, or by what it is made from.
+    """Return variables with the chips' numbers, or with the vNPU's number or template.
 
-    An option of the container that would have chips' numbers read as those of vNPUs is dropped.
+    The container's option `VIRTUAL`, with which the numbers would be those of vNPUs, is dropped.
     """
-    (first, *_) = granted
-    # a template of the container's own would have the runtime cut the chip
-    no_cut = ((SPECS, ""),) if container.env_value(SPECS) else ()
+    (first, *_) = matches
+    # with a template of the container the runtime would create a vNPU
+    without_specs = ((SPECS, ""),) if container.env_value(SPECS) else ()
     if first.partition is not None:
-        return ((VISIBLE, str(_vnpu(first))), (OPTIONS, VIRTUAL), *no_cut)
-    numbers = sorted({match.vendor_minor for match in granted})
+        return ((VISIBLE, str(_vnpu(first))), (OPTIONS, VIRTUAL), *without_specs)
+    numbers = sorted({match.vendor_minor for match in matches})
     visible = (VISIBLE, ",".join(map(str, numbers)))
     env = [visible]
-    asked = [value for name, value in container.env if name == OPTIONS]
-    if any(VIRTUAL in value for value in asked):
-        env.append((OPTIONS, NO_DRIVER if any(NO_DRIVER in value for value in asked) else ""))
+    options = [value for name, value in container.env if name == OPTIONS]
+    if any(VIRTUAL in value for value in options):
+        env.append((OPTIONS, NO_DRIVER if any(NO_DRIVER in value for value in options) else ""))
     if first.entry.template:
         env.append((SPECS, safe_name(first.entry.template, "vNPU template")))
     else:
-        env += no_cut
+        env += without_specs
     return tuple(env)
 
 
@@ -231,40 +233,40 @@ def _vnpu(match: DeviceMatch) -> int:
     return number
 
 
-def _names(granted: Sequence[DeviceMatch], host: HostDevices) -> tuple[str, ...]:
+def _names(matches: Sequence[DeviceMatch], host: HostDevices) -> tuple[str, ...]:
     """Return the chips' CDI names; vNPUs have none."""
-    wanted = sorted(match.vendor_minor for match in granted if match.partition is None)
+    numbers = sorted(match.vendor_minor for match in matches if match.partition is None)
     for kind in CDI_KINDS:
-        names = qualified_names(host.cdi, kind, (has_name(str(number)) for number in wanted))
-        if names is not None and len(wanted) == len(granted):
+        names = qualified_names(host.cdi, kind, (has_name(str(number)) for number in numbers))
+        if names is not None and len(numbers) == len(matches):
             return names
     raise AllocationRefused(RefusalReason.CDI_NAME_MISSING, "no CDI spec names every granted chip")
 
 
 def _mounts(
-    granted: Sequence[DeviceMatch], container: ContainerSpec, host: HostDevices
+    matches: Sequence[DeviceMatch], container: ContainerSpec, host: HostDevices
 ) -> tuple[MountEdit, ...]:
-    """Mount the driver's files that exist; the node's own list replaces ours."""
-    super_pod = any(key.startswith("super") for key, _ in granted[0].device.facts)
+    """Return mounts of the driver's files that exist; a list of the node has precedence."""
+    super_pod = any(key.startswith("super") for key, _ in matches[0].device.facts)
     paths = (*_FOLDERS, *_FILES, *((TOPOLOGY,) if super_pod else ()))
     if host.mount_list is not None:
         paths = host.mount_list
-    wanted = (path for path in paths if path in host.paths and path not in container.mounts)
+    needed = (path for path in paths if path in host.paths and path not in container.mounts)
     return sort_by_depth(
         MountEdit(
             host_path=path,
             path=path,
             options=BIND_READ_ONLY if path in _FILES else BIND_TREE_READ_ONLY,
         )
-        for path in dict.fromkeys(wanted)
+        for path in dict.fromkeys(needed)
     )
 
 
 def _library_path(container: ContainerSpec, host: HostDevices) -> tuple[tuple[str, str], ...]:
-    """Put the driver's folders that exist before the container's own."""
-    own = container.env_value(LIBRARY_PATH) or ""
-    listed = own.split(":")
-    added = [path for path in LIBRARY_DIRS if path in host.paths and path not in listed]
+    """Return LD_LIBRARY_PATH with the driver's folders before those of the container."""
+    container_value = container.env_value(LIBRARY_PATH) or ""
+    container_paths = container_value.split(":")
+    added = [path for path in LIBRARY_DIRS if path in host.paths and path not in container_paths]
     if not added:
         return ()
-    return ((LIBRARY_PATH, ":".join((*added, own) if own else added)),)
+    return ((LIBRARY_PATH, ":".join((*added, container_value) if container_value else added)),)

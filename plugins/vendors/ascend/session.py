@@ -48,9 +48,9 @@ from plugins.vendors.ascend.settings import AscendSettings
 from plugins.vendors.ascend.vnpu.maker import DivisibleChip, VnpuMaker, reconcile_vnpus
 from plugins.vendors.ascend.vnpu.ownership import VnpuOwnershipFile, with_owners
 
-RETRY_LIBRARY_S = 30.0  # between two looks for a driver that is not there
-BOOTING_S = 10.0  # between two looks for cards that are still booting
-BOOTING_LOOKS = 6
+RETRY_LIBRARY_S = 30.0  # between two searches for a missing driver
+BOOTING_S = 10.0  # between two discoveries while cards are booting
+BOOTING_TRIES = 6
 MAX_PENDING = 256
 
 
@@ -67,16 +67,16 @@ class AscendSession:
         self._host = host
         self._is_replay = context.is_replay
         self._clock = clock
-        self._loader = DcmiLoader(host, settings, clock, self._slow)
-        self._command = npu_smi.NpuSmi(settings.driver_root, clock=clock)
-        self._by_command = False  # while there is no library
-        self._roster = ChipEnumerator()
+        self._loader = DcmiLoader(host, settings, clock, self._report_slow_call)
+        self._npu_smi = npu_smi.NpuSmi(settings.driver_root, clock=clock)
+        self._uses_npu_smi = False  # as long as there is no library
+        self._enumerator = ChipEnumerator()
         self._chips = ChipTable(host, context.state_dir, settings.forget_after_s, clock)
         self._network = NetworkWatch(clock)
-        self._book = FaultStore(context.state_dir)
-        table, odd = load_fault_codes(settings.fault_codes)
+        self._faults = FaultStore(context.state_dir)
+        table, table_problem = load_fault_codes(settings.fault_codes)
         self._watch = ChipHealthWatch(
-            self._book,
+            self._faults,
             table,
             self._network,
             clock,
@@ -84,180 +84,196 @@ class AscendSession:
         )
         ledger = VnpuOwnershipFile(context.state_dir, read_boot_id(host))
         self._vnpus = VnpuMaker(ledger)
-        # what was lost at the start stays lost
-        self._odd = distinct_problems(odd, self._book.problem, self._chips.problem, ledger.problem)
+        # problems of files that were read at the start do not go away
+        self._start_problems = distinct_problems(
+            table_problem, self._faults.problem, self._chips.problem, ledger.problem
+        )
         self._queue = FaultQueue()
         self._pending: deque[DeviceEvent] = deque(maxlen=MAX_PENDING)
-        self._late: set[str] = set()  # symbols that took too long
-        self._again_s: float | None = None  # when a discovery is to be asked for
-        self._try_s = (
-            clock.monotonic() + RETRY_LIBRARY_S
-        )  # when a driver that is not there is looked for
-        self._booting = 0  # looks at a list that was not complete
+        self._reported_symbols: set[str] = set()  # slow symbols with an event
+        self._discovery_request_s: float | None = None  # time to request a discovery
+        self._library_retry_s = clock.monotonic() + RETRY_LIBRARY_S  # next search for the driver
+        self._incomplete_lists = 0  # consecutive incomplete lists of cards
         self._interval_s = settings.sample_interval_s
         self._sampler = AscendSampler(self._interval_s, clock)
         self._next_s = 0.0
         self._samples: tuple[DeviceSample, ...] = ()
         self._last: Inventory | None = None
-        self._failures = 0  # discoveries in a row that told nothing
+        self._failures = 0  # consecutive failed discoveries
 
     def journal_calls(self, journal: LibraryCallJournal) -> None:
-        """Tell the journal of each call of the library, which is not loaded yet."""
+        """Set the journal of library calls; called before the library is loaded."""
         self._loader.calls = journal
         self._name_chips(self._chips.stored.values())
 
     def _name_chips(self, devices: Iterable[VendorDevice]) -> None:
-        for described in devices:
-            facts = dict(described.facts)
+        for device in devices:
+            facts = dict(device.facts)
             card, number = facts.get("card", ""), facts.get("chip", "")
             if card.isdecimal() and number.isdecimal():
-                self._loader.calls.assign(chip_name(int(card), int(number)), described.key)
+                self._loader.calls.assign(chip_name(int(card), int(number)), device.key)
 
     def discover(self) -> Inventory:
-        """Describe every chip; one that does not answer stays listed and hides no other."""
-        seen = find_npus(self._host)
+        """Describe all chips; a chip that does not answer stays listed and hides no other chip."""
+        functions = find_npus(self._host)
         if self._is_replay:
-            devices = tuple(describe_function(function, "NoRecordedAnswers") for function in seen)
+            devices = tuple(
+                describe_function(function, "NoRecordedAnswers") for function in functions
+            )
             return Inventory(vendor="ascend", devices=devices)
-        self._again_s = None
+        self._discovery_request_s = None
         try:
             dcmi = self._library()
-            roll = self._roster.enumerate(dcmi, {function.bus_id: function for function in seen})
-        except LibraryUnavailable as absent:
-            return self._without(seen, Problem(reason=absent.reason, message=str(absent)))
+            enumeration = self._enumerator.enumerate(
+                dcmi, {function.bus_id: function for function in functions}
+            )
+        except LibraryUnavailable as error:
+            return self._inventory_without_library(
+                functions, Problem(reason=error.reason, message=str(error))
+            )
         except LibraryReplaced:
             raise
         except AgentError as error:
-            return self._failed(seen, Problem(reason="DriverError", message=str(error)))
-        self._failures, self._last = 0, self._inventory(dcmi, roll, seen)
+            return self._inventory_after_failure(
+                functions, Problem(reason="DriverError", message=str(error))
+            )
+        self._failures, self._last = 0, self._inventory(dcmi, enumeration, functions)
         return self._last
 
     def _library(self) -> Dcmi:
-        fresh = self._loader.dcmi is None
+        is_first = self._loader.dcmi is None
         dcmi = self._loader.load()
-        if fresh:
+        if is_first:
             self._watch.subscribed = self._queue.subscribe(dcmi)
         return dcmi
 
-    def _slow(self, symbol: str, elapsed_s: float) -> None:
-        if symbol not in self._late:
-            self._late.add(symbol)
-            told = f"{symbol} took {elapsed_s:.1f} s"
-            self._tell(DeviceEvent(key="", reason="SlowAnswer", message=told))
+    def _report_slow_call(self, symbol: str, elapsed_s: float) -> None:
+        if symbol not in self._reported_symbols:
+            self._reported_symbols.add(symbol)
+            message = f"{symbol} took {elapsed_s:.1f} s"
+            self._queue_event(DeviceEvent(key="", reason="SlowAnswer", message=message))
 
-    def _failed(self, seen: tuple[AscendFunction, ...], problem: Problem) -> Inventory:
-        """Doubt what was known; one failing call condemns no chip, three in a row do all."""
+    def _inventory_after_failure(
+        self, functions: tuple[AscendFunction, ...], problem: Problem
+    ) -> Inventory:
+        """Return the last inventory, uncertain; after three failures in a row, that of sysfs."""
         self._failures += 1
         if self._last is None or self._failures >= FAILING_POLLS:
-            return self._without(seen, problem)
-        doubted = tuple(mark_uncertain(found, str(problem.message)) for found in self._last.devices)
-        return replace(self._last, devices=doubted, problems=(problem,))
+            return self._inventory_without_library(functions, problem)
+        devices = tuple(
+            mark_uncertain(device, str(problem.message)) for device in self._last.devices
+        )
+        return replace(self._last, devices=devices, problems=(problem,))
 
-    def _without(self, seen: tuple[AscendFunction, ...], problem: Problem) -> Inventory:
-        told = None
+    def _inventory_without_library(
+        self, functions: tuple[AscendFunction, ...], problem: Problem
+    ) -> Inventory:
+        answer = None
         if problem.reason in ("LibraryMissing", "LibraryUnfit"):
             try:
-                told = self._command.query(seen)
+                answer = self._npu_smi.query(functions)
             except AgentError as error:
                 problem = replace(problem, message=f"{problem.message}; {error}")
-        self._by_command = told is not None
-        if told is not None:
-            return npu_smi.inventory_from_npu_smi(told, self._host, seen, problem)
-        return npu_smi.inventory_from_sysfs(seen, self._chips.stored, self._host, problem)
+        self._uses_npu_smi = answer is not None
+        if answer is not None:
+            return npu_smi.inventory_from_npu_smi(answer, self._host, functions, problem)
+        return npu_smi.inventory_from_sysfs(functions, self._chips.stored, self._host, problem)
 
     def _inventory(
-        self, dcmi: Dcmi, roll: ChipEnumeration, seen: tuple[AscendFunction, ...]
+        self, dcmi: Dcmi, enumeration: ChipEnumeration, functions: tuple[AscendFunction, ...]
     ) -> Inventory:
-        for event in self._chips.update(roll, {function.bus_id for function in seen}):
-            self._tell(event)
-        known = self._chips.chips
-        self._watch.set_chips(known.values())
-        for watched in known.values():
+        for event in self._chips.update(enumeration, {function.bus_id for function in functions}):
+            self._queue_event(event)
+        chips = self._chips.chips
+        self._watch.set_chips(chips.values())
+        for watched in chips.values():
             watched.next_poll_s = 0.0
-        looked = {key: self._watch.poll(watched) for key, watched in known.items()}
-        self._watch.spread_resets(known.values())
+        polled = {key: self._watch.poll(watched) for key, watched in chips.items()}
+        self._watch.spread_resets(chips.values())
         devices = [
-            describe_watched_chip(w, self._watch.verdict(w, looked[key]), self._host)
-            for key, w in known.items()
+            describe_watched_chip(w, self._watch.verdict(w, polled[key]), self._host)
+            for key, w in chips.items()
         ]
-        devices.sort(key=lambda found: -1 if found.minor is None else found.minor)
-        devices += describe_unlisted(seen, devices, self._chips.stored)
+        devices.sort(key=lambda device: -1 if device.minor is None else device.minor)
+        devices += describe_unlisted(functions, devices, self._chips.stored)
         self._chips.save_devices(devices)
         self._name_chips(devices)
-        self._book.flush()
+        self._faults.flush()
         self._network.watch(dcmi, self._chips.ports())
-        found = links_of_node(dcmi, self._chips)
+        topology = links_of_node(dcmi, self._chips)
         return Inventory(
             vendor="ascend",
             devices=with_owners(devices, self._vnpus.entries),
-            links=found.links,
+            links=topology.links,
             driver_version=driver_version(self._host) or dcmi.version(),
             library=dcmi.path,
-            facts=node_facts(dcmi, tuple(known.values()), self._network),
-            problems=(*self._problems(roll), *found.problems),
-            groups=found.groups,
-            group_policy=found.policy,
+            facts=node_facts(dcmi, tuple(chips.values()), self._network),
+            problems=(*self._problems(enumeration), *topology.problems),
+            groups=topology.groups,
+            group_policy=topology.policy,
         )
 
-    def _problems(self, roll: ChipEnumeration) -> tuple[Problem, ...]:
-        now = (self._book.problem, self._chips.problem)
-        found = list(distinct_problems(*roll.problems, *self._odd, *now))
-        if roll.is_booting:
-            told = "the driver counts cards that it does not name yet"
-            found.append(Problem(reason="CardsBooting", message=told))
-            self._booting += 1
-            if self._booting <= BOOTING_LOOKS:
-                self._again_s = self._clock.monotonic() + BOOTING_S
+    def _problems(self, enumeration: ChipEnumeration) -> tuple[Problem, ...]:
+        store_problems = (self._faults.problem, self._chips.problem)
+        problems = list(
+            distinct_problems(*enumeration.problems, *self._start_problems, *store_problems)
+        )
+        if enumeration.is_booting:
+            message = "the driver counts cards that it does not name yet"
+            problems.append(Problem(reason="CardsBooting", message=message))
+            self._incomplete_lists += 1
+            if self._incomplete_lists <= BOOTING_TRIES:
+                self._discovery_request_s = self._clock.monotonic() + BOOTING_S
         else:
-            self._booting = 0
+            self._incomplete_lists = 0
         if self._queue.dropped:
-            told = f"{self._queue.dropped} fault events came faster than they were read"
-            found.append(Problem(reason="EventsLost", message=told))
-        return tuple(found)
+            message = f"{self._queue.dropped} fault events came faster than they were read"
+            problems.append(Problem(reason="EventsLost", message=message))
+        return tuple(problems)
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Sample the chips that answer, at most as often as the settings say.
+        """Sample the chips that answer, at most once per `sample_interval_s`.
 
-        In between the last values are repeated, without a verdict: nobody looked.
+        In between, return the last samples without health.
         """
         self._loader.check_not_replaced()
         now_s = self._clock.monotonic()
-        self._look_again(now_s)
+        self._request_discovery(now_s)
         if now_s >= self._next_s:
             self._next_s = now_s + self._interval_s
-            self._samples = self._round()
+            self._samples = self._sample_round()
             return self._samples
-        return tuple(replace(found, health=None) for found in self._samples)
+        return tuple(replace(sample, health=None) for sample in self._samples)
 
-    def _look_again(self, now_s: float) -> None:
-        """Ask for a discovery where cards are booting, or when the driver has come."""
-        if self._again_s is not None and now_s >= self._again_s:
-            self._again_s = None
-            self._tell(DeviceEvent(key="", reason="CardsBooting"))
-        if self._loader.dcmi is None and now_s >= self._try_s:
-            self._try_s = now_s + RETRY_LIBRARY_S
+    def _request_discovery(self, now_s: float) -> None:
+        """Request a discovery if cards were booting, or when the driver becomes available."""
+        if self._discovery_request_s is not None and now_s >= self._discovery_request_s:
+            self._discovery_request_s = None
+            self._queue_event(DeviceEvent(key="", reason="CardsBooting"))
+        if self._loader.dcmi is None and now_s >= self._library_retry_s:
+            self._library_retry_s = now_s + RETRY_LIBRARY_S
             try:
                 self._library()
             except LibraryUnavailable:
                 return
-            self._tell(DeviceEvent(key="", reason="DriverCame"))
+            self._queue_event(DeviceEvent(key="", reason="DriverCame"))
 
-    def _round(self) -> tuple[DeviceSample, ...]:
+    def _sample_round(self) -> tuple[DeviceSample, ...]:
         if self._loader.dcmi is None or self._loader.unloaded:
-            return self._command.samples(find_npus(self._host)) if self._by_command else ()
-        known = self._chips.chips
+            return self._npu_smi.samples(find_npus(self._host)) if self._uses_npu_smi else ()
+        chips = self._chips.chips
         self._chips.mark_missing()
-        before = {key: watched.health for key, watched in known.items()}
-        looked = {key: self._watch.poll(watched) for key, watched in known.items()}
-        self._watch.spread_resets(known.values())
+        before = {key: watched.health for key, watched in chips.items()}
+        polled = {key: self._watch.poll(watched) for key, watched in chips.items()}
+        self._watch.spread_resets(chips.values())
         samples = []
-        for key, watched in known.items():
-            health = looked[key]
+        for key, watched in chips.items():
+            health = polled[key]
             if health is not None or watched.is_out_of_service:
                 health = self._watch.verdict(watched, health)
-                self._announce(key, before[key], health)
+                self._publish_failure(key, before[key], health)
             samples.append(replace(self._sample(watched), health=health))
-        self._book.flush()
+        self._faults.flush()
         return tuple(samples)
 
     def _sample(self, watched: WatchedChip) -> DeviceSample:
@@ -267,56 +283,60 @@ class AscendSession:
         port = self._network.port(watched.description.key)
         return self._sampler.sample(watched.description, watched.chip, port)
 
-    def _announce(self, key: str, before: Health | None, now: Health) -> None:
-        """Tell at once that a chip is out of service: the driver is sure of what it says."""
+    def _publish_failure(self, key: str, before: Health | None, now: Health) -> None:
+        """Publish an event when a chip fails, without waiting for the next discovery."""
         if now.state is not HealthState.FAILED or not now.certain:
             return
         if before is None or (before.state, before.reason) != (now.state, now.reason):
             event = DeviceEvent(key=key, reason=now.reason, message=now.message, state=now.state)
-            self._tell(event)
+            self._queue_event(event)
 
-    def _tell(self, event: DeviceEvent) -> None:
+    def _queue_event(self, event: DeviceEvent) -> None:
         self._pending.append(event)
         self._queue.wake()
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Wait for faults, and for what sampling noticed."""
+        """Wait for fault events and for events of the sampling."""
         until_s = self._clock.monotonic() + wait_s
         while True:
-            left_s = 0.0 if self._pending else until_s - self._clock.monotonic()
-            told = [self._watch.take_event(event) for event in self._queue.take(max(0.0, left_s))]
-            found = [event for event in told if event is not None]
+            remaining_s = 0.0 if self._pending else until_s - self._clock.monotonic()
+            received = [
+                self._watch.take_event(event) for event in self._queue.take(max(0.0, remaining_s))
+            ]
+            events = [event for event in received if event is not None]
             while self._pending:
-                found.append(self._pending.popleft())
-            if found or self._clock.monotonic() >= until_s:
-                return tuple(found)
+                events.append(self._pending.popleft())
+            if events or self._clock.monotonic() >= until_s:
+                return tuple(events)
 
     def clear(self, key: str) -> bool:
-        """Let a chip back that was taken out until a person looks at it; say whether it was."""
+        """Release a separated chip at a person's request; return whether it was separated."""
         watched = self._chips.chips.get(key)
-        if watched is None or not self._book.release(watched.description.uuid):
+        if watched is None or not self._faults.release(watched.description.uuid):
             return False
-        self._book.flush()
+        self._faults.flush()
         watched.next_poll_s = 0.0
         self._next_s = 0.0
         return True
 
-    def slices(self, wishes: Sequence[SliceRequest], pods: Collection[str] | None) -> SliceReport:
-        """Keep the vNPUs that are wished for, and none of ours for pods that are gone."""
-        chips = {key: self._cuttable(w) for key, w in self._chips.chips.items() if w.is_answering}
-        return reconcile_vnpus(self._vnpus, chips, wishes, pods)
+    def slices(self, requests: Sequence[SliceRequest], pods: Collection[str] | None) -> SliceReport:
+        """Create requested vNPUs, and destroy the agent's vNPUs of deleted pods."""
+        chips = {
+            key: self._divisible_chip(w) for key, w in self._chips.chips.items() if w.is_answering
+        }
+        return reconcile_vnpus(self._vnpus, chips, requests, pods)
 
-    def _cuttable(self, watched: WatchedChip) -> DivisibleChip:
+    def _divisible_chip(self, watched: WatchedChip) -> DivisibleChip:
         chip = watched.description
         return DivisibleChip(
             chip=watched.chip,
             die=chip.uuid,
             model=template_model(chip.family, chip.facts.name),
             cores=cores(chip.family, chip.facts),
-            describe=lambda made: describe_vnpu(chip, made, self._host),
+            describe=lambda vdev: describe_vnpu(chip, vdev, self._host),
         )
 
     def close(self) -> None:
-        """Wake who waits; the library stays for as long as the process."""
+        """End waiting threads; the library stays loaded until the process ends."""
         self._network.close()
         self._queue.wake()

@@ -16,9 +16,9 @@ from plugins.vendors.cambricon.library.card import CndevCard, MluStatus
 from plugins.vendors.cambricon.library.cndev import Cndev
 from plugins.vendors.cambricon.library.codes import DEVICE_IN_PROBLEM, NO_PERMISSION
 
-RUNNING = 4  # of the driver
+RUNNING = 4  # driver state
 
-MAX_FAILING = 3  # calls in a row
+MAX_FAILING = 3  # consecutive failed calls
 
 _DRIVER: dict[int, tuple[str, str]] = {
     0: ("DriverStarting", "early start"),
@@ -35,7 +35,7 @@ _PROHIBITED = 2
 
 _WARN, _FAIL = 10, 20
 
-# gravest first; a card that starts or resets says little that is true of anything else
+# worst first; while a card starts or resets, its other values are not reliable
 PRECEDENCE = ("Resetting", "DriverFault", "DriverStarting", "DeviceInProblem")
 
 INCIDENTS: dict[int, str] = {
@@ -51,22 +51,22 @@ INCIDENTS: dict[int, str] = {
 
 
 def judge_status(status: MluStatus, xid: int | None = None) -> Health:
-    """Return the verdict of one look; `xid` is the last one, which is worth a word if it is bad."""
+    """Return the health for a status; the message of a failure also names the last Xid."""
     causes = sorted(_causes(status), key=lambda cause: _rank(cause[0]))
     if causes:
         reason, message = causes[0]
-        told = message if xid is None else f"{message}; last Xid {xid:#018x}"
-        return Health(state=HealthState.FAILED, reason=reason, message=told)
+        text = message if xid is None else f"{message}; last Xid {xid:#018x}"
+        return Health(state=HealthState.FAILED, reason=reason, message=text)
     if status.overall == _WARN:
-        told = f"the card warns{_incident_words(status)}"
-        return Health(state=HealthState.SUSPECT, reason="SubHealth", message=told)
+        text = f"the card warns{_incident_words(status)}"
+        return Health(state=HealthState.SUSPECT, reason="SubHealth", message=text)
     return Health()
 
 
 def _causes(status: MluStatus) -> Iterator[tuple[str, str]]:
     if status.driver is not None and status.driver != RUNNING:
-        reason, words = _DRIVER.get(status.driver, ("DriverFault", "unknown"))
-        yield reason, f"the card's driver is in state {status.driver} ({words})"
+        reason, description = _DRIVER.get(status.driver, ("DriverFault", "unknown"))
+        yield reason, f"the card's driver is in state {status.driver} ({description})"
     if status.device is not None and status.device != 1:
         yield "DeviceInProblem", f"the card reports device state {status.device}"
     if status.overall == _FAIL:
@@ -85,15 +85,15 @@ def _rank(reason: str) -> int:
 
 
 def _incident_words(status: MluStatus) -> str:
-    words = [text or INCIDENTS.get(code, f"incident {code}") for code, text in status.incidents[:3]]
-    return ": " + ", ".join(words) if words else ""
+    texts = [text or INCIDENTS.get(code, f"incident {code}") for code, text in status.incidents[:3]]
+    return ": " + ", ".join(texts) if texts else ""
 
 
 def judge_silence(calls: int, code: int) -> Health | None:
-    """Return the verdict on a card whose health could not be read that often in a row.
+    """Return the health of a card whose health call failed `calls` times in a row.
 
-    One failing call says nothing yet; that the device is in problem is said at once. That we may
-    not ask is no fault of the card.
+    `None` before `MAX_FAILING` calls, except for two codes: DEVICE_IN_PROBLEM is a failure at
+    once, and a missing permission is no fault of the card.
     """
     if code == NO_PERMISSION:
         message = "its health cannot be read: the agent lacks the permission (CNDev error 13)"
@@ -111,38 +111,38 @@ def judge_silence(calls: int, code: int) -> Health | None:
 
 XID_EVENT = 1
 
-SETTLE_S = 0.2  # from an Xid to the look at the card
+SETTLE_S = 0.2  # from an Xid to the health check of its card
 
 PAUSE_S = 1.0  # after a wait that fails at once
 
-MAX_XIDS = 4096  # kinds that are counted
+MAX_XIDS = 4096  # counted kinds of (device, Xid)
 
 MAX_PENDING = 256
 
-CheckHealth = Callable[[str], Health | None]  # the verdict on a card now; None: nothing is known
+CheckHealth = Callable[[str], Health | None]  # returns a card's health now; None: unknown
 
 
 class XidWatch:
-    """The driver's events. `watch` is called by the thread that discovers, `wait` by its own."""
+    """The driver's Xid events. The discovery's thread calls `watch`, another one calls `wait`."""
 
-    def __init__(self, look: CheckHealth, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, check_health: CheckHealth, clock: Clock = SYSTEM_CLOCK) -> None:
         self.counts: Counter[tuple[str, int]] = Counter()  # (device, Xid)
         self.last: dict[str, int] = {}
-        self._look = look
+        self._check_health = check_health
         self._clock = clock
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._cndev: Cndev | None = None
         self._set = ctypes.c_void_p()
         self._keys: dict[int, str] = {}  # by handle
-        self._due: list[tuple[float, str, int]] = []  # when to look, at whom, after which Xid
+        self._pending_checks: list[tuple[float, str, int]] = []  # (time, device, Xid)
 
     def watch(self, cndev: Cndev, cards: Mapping[str, CndevCard]) -> None:
-        """Hear of these cards; one without events is looked at by its samples only."""
+        """Set the cards to watch; a card without events is only polled."""
         with self._lock:
-            if self._cndev is not cndev:  # at the start, or the driver was loaded anew
+            if self._cndev is not cndev:  # at the start, or after the driver was loaded again
                 self._cndev, self._keys = None, {}
-                if not self._ready(cndev):
+                if not self._create_event_set(cndev):
                     return
                 self._cndev = cndev
             before, self._keys = self._keys, {}
@@ -150,13 +150,13 @@ class XidWatch:
                 if before.get(card.handle) == key or self._register(cndev, card):
                     self._keys[card.handle] = key
 
-    def _ready(self, cndev: Cndev) -> bool:
-        fresh = ctypes.c_void_p()  # the thread of events may still wait with the one before
+    def _create_event_set(self, cndev: Cndev) -> bool:
+        event_set = ctypes.c_void_p()  # the other thread may still use the old set
         try:
-            cndev.call("cndevEventHandleCreate", ctypes.byref(fresh))
+            cndev.call("cndevEventHandleCreate", ctypes.byref(event_set))
         except (codes.CndevFault, NotSupported):
             return False
-        self._set = fresh
+        self._set = event_set
         return True
 
     def _register(self, cndev: Cndev, card: CndevCard) -> bool:
@@ -168,24 +168,26 @@ class XidWatch:
         return True
 
     def wait(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Return events as soon as there are some, nothing after `wait_s`."""
+        """Wait for events for `wait_s` at most; return them, or nothing."""
         until_s = self._clock.monotonic() + wait_s
         while True:
-            if told := self._looked():
-                return told
+            if events := self._run_due_checks():
+                return events
             now_s = self._clock.monotonic()
             if now_s >= until_s or self._closed.is_set():
                 return ()
-            self._listen(min((until_s, *(due_s for due_s, _, _ in self._due))) - now_s)
+            self._listen(
+                min((until_s, *(check_s for check_s, _, _ in self._pending_checks))) - now_s
+            )
 
-    def _looked(self) -> tuple[DeviceEvent, ...]:
+    def _run_due_checks(self) -> tuple[DeviceEvent, ...]:
         now_s = self._clock.monotonic()
-        ripe = [item for item in self._due if item[0] <= now_s]
-        self._due = [item for item in self._due if item[0] > now_s]
-        return tuple(self._event(key, xid) for _, key, xid in ripe)
+        elapsed = [item for item in self._pending_checks if item[0] <= now_s]
+        self._pending_checks = [item for item in self._pending_checks if item[0] > now_s]
+        return tuple(self._event(key, xid) for _, key, xid in elapsed)
 
     def _event(self, key: str, xid: int) -> DeviceEvent:
-        health = self._look(key)
+        health = self._check_health(key)
         message = f"Xid {xid:#018x}"
         if health is None or health.is_in_service:
             return DeviceEvent(key=key, reason=f"Xid{xid}", message=message)
@@ -195,29 +197,29 @@ class XidWatch:
 
     def _listen(self, wait_s: float) -> None:
         with self._lock:
-            cndev, listened = self._cndev, self._set
+            cndev, event_set = self._cndev, self._set
         if cndev is None:
             self._closed.wait(max(0.001, wait_s))
             return
         event = cndev.record("Event")
         try:
-            cndev.wait("cndevEventWait", listened, ctypes.byref(event), max(1, int(wait_s * 1000)))
+            cndev.wait("cndevEventWait", event_set, ctypes.byref(event), max(1, int(wait_s * 1000)))
         except (codes.CndevFault, NotSupported) as error:
             if getattr(error, "code", 0) != codes.TIMED_OUT:
                 self._closed.wait(min(PAUSE_S, max(0.001, wait_s)))
             return
-        self._heard(int(event.device), int(event.type), int(event.data))
+        self._handle_xid(int(event.device), int(event.type), int(event.data))
 
-    def _heard(self, handle: int, kind: int, xid: int) -> None:
+    def _handle_xid(self, handle: int, kind: int, xid: int) -> None:
         key = self._keys.get(handle)
         if key is None or kind != XID_EVENT:
             return
         if len(self.counts) < MAX_XIDS or (key, xid) in self.counts:
             self.counts[key, xid] += 1
         self.last[key] = xid
-        if len(self._due) < MAX_PENDING:
-            self._due.append((self._clock.monotonic() + SETTLE_S, key, xid))
+        if len(self._pending_checks) < MAX_PENDING:
+            self._pending_checks.append((self._clock.monotonic() + SETTLE_S, key, xid))
 
     def close(self) -> None:
-        """Wake who waits."""
+        """End a wait."""
         self._closed.set()

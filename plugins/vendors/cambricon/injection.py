@@ -1,4 +1,4 @@
-"""What a container gets of Cambricon cards and sMLU slices."""
+"""Container edits for Cambricon cards and sMLU slices."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ OWN_KIND = "xpu-agent.io/mlu"  # of the CDI file that the agent writes
 CDI_KINDS = ("cambricon.com/mlu", OWN_KIND)
 TOOL = "/usr/bin/cnmon"
 WHOLE = 100  # percent
-OLD_FOLDER = "/dev/cambricon"  # of old drivers
+OLD_FOLDER = "/dev/cambricon"  # folder of old drivers
 _CONTROL_NODES = ("/dev/cambricon_ctl", "/dev/cambricon_gdr")
-# per card, before its own node; each driver has some of them
+# nodes of a card besides its main node; each driver has some of them
 _CARD_NODES = (
     "/dev/cambr-msgq:{}",
     "/dev/cambr-rpc:{}",
@@ -48,12 +48,12 @@ _CARD_NODES = (
 
 
 def _at_most_warn(policy: str) -> str:
-    """Return `warn` for `void`: no value is known that the maker's runtime takes for none."""
+    """Return `warn` for `void`: the maker's runtime has no value that means no devices."""
     return WARN if policy == VOID else policy
 
 
 def host_query(_settings: CambriconSettings) -> HostDeviceQuery:
-    """Name the cards' and slices' nodes, and the maker's tool."""
+    """Return the paths that injection needs: nodes of cards and slices, and the maker's tool."""
     of_card = (path.format("*") for path in _CARD_NODES)
     nodes = (
         *_CONTROL_NODES,
@@ -67,45 +67,46 @@ def host_query(_settings: CambriconSettings) -> HostDeviceQuery:
 
 def edits(
     devices: Sequence[VendorDevice],
-    grant: DeviceAllocation,
+    allocation: DeviceAllocation,
     container: ContainerSpec,
     host: HostDevices,
 ) -> ContainerEdits:
-    """Return what a grant changes; without one, what is said of a container that helps itself.
+    """Return the edits for an allocation.
 
-    Raises `GrantRefused` when the container could not use what it was granted.
+    Without an allocation, return notes on a container that requests devices by itself. Raises
+    `AllocationRefused` if the container could not use the allocated devices.
     """
-    granted = sorted(match_devices(grant, devices), key=_order)
-    ours = "cambricon" in host.effective_handler(container.runtime_handler).lower()
-    if not granted:
+    matches = sorted(match_devices(allocation, devices), key=_order)
+    has_vendor_runtime = "cambricon" in host.effective_handler(container.runtime_handler).lower()
+    if not matches:
         return withhold_devices(
-            container, VISIBLE, _at_most_warn(container.unallocated_policy), ours=ours
+            container, VISIBLE, _at_most_warn(container.unallocated_policy), ours=has_vendor_runtime
         )
-    for match in granted:
+    for match in matches:
         if match.partition is None and _is_share(match):
             raise AllocationRefused(
                 RefusalReason.PARTITION_MISSING, f"no slice of {match.device.key} was made"
             )
-    sliced = [match for match in granted if match.partition is not None]
-    if sliced and len({match.device.key for match in granted}) > 1:
+    slices = [match for match in matches if match.partition is not None]
+    if slices and len({match.device.key for match in matches}) > 1:
         raise AllocationRefused(RefusalReason.MIXED_GRANT, "slices of one card, or whole cards")
-    if ours:
-        given = _environment(granted, host)
-        other = VISIBLE if given[0] == SLICES else SLICES
+    if has_vendor_runtime:
+        variable = _environment(matches, host)
+        other = VISIBLE if variable[0] == SLICES else SLICES
         notes = withhold_devices(
-            container, other, _at_most_warn(container.unallocated_policy), ours=ours
+            container, other, _at_most_warn(container.unallocated_policy), ours=has_vendor_runtime
         ).notes
-        return ContainerEdits(env=(given,), notes=notes)
-    if host.settings_as(CambriconSettings).injection == "cdi" and host.cdi_enabled and not sliced:
-        return ContainerEdits(cdi=_names(granted, host))
-    nodes = missing_nodes(container, _nodes(granted, host))
-    mounted = TOOL not in host.paths or TOOL in container.mounts
-    mounts = () if mounted else (MountEdit(host_path=TOOL, path=TOOL, options=BIND_READ_ONLY),)
+        return ContainerEdits(env=(variable,), notes=notes)
+    if host.settings_as(CambriconSettings).injection == "cdi" and host.cdi_enabled and not slices:
+        return ContainerEdits(cdi=_names(matches, host))
+    nodes = missing_nodes(container, _nodes(matches, host))
+    is_mounted = TOOL not in host.paths or TOOL in container.mounts
+    mounts = () if is_mounted else (MountEdit(host_path=TOOL, path=TOOL, options=BIND_READ_ONLY),)
     return ContainerEdits(nodes=nodes, mounts=mounts)
 
 
 def _is_share(match: DeviceMatch) -> bool:
-    """Say whether less than the card was granted: then its slice is shown, never the card."""
+    """Return whether the allocation is a part of the card, so the container must get a slice."""
     amounts = (match.entry.amount(name) for name in (CORE, RATIO))
     return any(amount is not None and amount < WHOLE for amount in amounts)
 
@@ -115,12 +116,12 @@ def _order(match: DeviceMatch) -> tuple[int, int]:
     return match.vendor_minor, -1 if instance is None else instance
 
 
-def _nodes(granted: Sequence[DeviceMatch], host: HostDevices) -> Iterator[DeviceNodeEdit]:
-    """Yield control nodes, each card's, then those of slices; each path is looked for itself."""
+def _nodes(matches: Sequence[DeviceMatch], host: HostDevices) -> Iterator[DeviceNodeEdit]:
+    """Yield control nodes, nodes of cards, then nodes of slices."""
     yield from existing_nodes(host, _CONTROL_NODES)
     yield from nodes_below(host, OLD_FOLDER)
-    whole = granted[0].partition is None
-    for minor in dict.fromkeys(match.vendor_minor for match in granted):
+    whole = matches[0].partition is None
+    for minor in dict.fromkeys(match.vendor_minor for match in matches):
         card = node_edit(host.require_node(f"/dev/cambricon_dev{minor}"))
         if whole:
             yield from existing_nodes(host, (path.format(minor) for path in _CARD_NODES))
@@ -128,7 +129,7 @@ def _nodes(granted: Sequence[DeviceMatch], host: HostDevices) -> Iterator[Device
         else:
             yield card
             yield from existing_nodes(host, (f"/dev/cambricon_ipcm{minor}",))
-    for match in granted:
+    for match in matches:
         yield from (node_edit(host.require_node(path)) for path in _caps(match))
 
 
@@ -141,11 +142,11 @@ def _caps(match: DeviceMatch) -> tuple[str, ...]:
     return tuple(node.path for node in part.nodes)
 
 
-def _environment(granted: Sequence[DeviceMatch], host: HostDevices) -> tuple[str, str]:
-    if granted[0].partition is None:
-        return VISIBLE, ",".join(str(match.vendor_minor) for match in granted)
+def _environment(matches: Sequence[DeviceMatch], host: HostDevices) -> tuple[str, str]:
+    if matches[0].partition is None:
+        return VISIBLE, ",".join(str(match.vendor_minor) for match in matches)
     slices = []
-    for match in granted:
+    for match in matches:
         card = (
             f"/dev/cambricon_dev{match.vendor_minor}",
             f"/dev/cambricon_ipcm{match.vendor_minor}",
@@ -155,12 +156,12 @@ def _environment(granted: Sequence[DeviceMatch], host: HostDevices) -> tuple[str
     return SLICES, ";".join(slices)
 
 
-def _names(granted: Sequence[DeviceMatch], host: HostDevices) -> tuple[str, ...]:
-    wanted = [f"mlu-{match.vendor_minor}" for match in granted]
+def _names(matches: Sequence[DeviceMatch], host: HostDevices) -> tuple[str, ...]:
+    device_names = [f"mlu-{match.vendor_minor}" for match in matches]
     for kind in CDI_KINDS:
-        names = qualified_names(host.cdi, kind, map(has_name, wanted))
+        names = qualified_names(host.cdi, kind, map(has_name, device_names))
         if names is not None:
             return names
     raise AllocationRefused(
-        RefusalReason.CDI_NAME_MISSING, f"no CDI spec of {CDI_KINDS[0]} has {wanted}"
+        RefusalReason.CDI_NAME_MISSING, f"no CDI spec of {CDI_KINDS[0]} has {device_names}"
     )

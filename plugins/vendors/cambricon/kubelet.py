@@ -1,4 +1,4 @@
-"""Offers cards and MIM instances to the kubelet, with names of Cambricon's device plug-in. Pure."""
+"""Cards and MIM instances as kubelet resources, named as in Cambricon's device plug-in. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RESOURCE = "cambricon.com/mlu"
 
 MIM_MODE_REASON = "MIMMode"  # the card is out of service, and its instances are in service
 
-# of the vendor's own device plug-in
+# socket of the vendor's own device plug-in
 SOCKET_PREFIXES: tuple[str, ...] = ("cambricon",)
 
 
 def serves_device(device: VendorDevice) -> bool:
-    """Return whether the device is a card of Cambricon's."""
+    """Return whether the device is a Cambricon card."""
     return device.vendor == "cambricon" and device.kind is DeviceKind.MLU
 
 

@@ -43,20 +43,20 @@ from plugins.vendors.cambricon.library.cndev import Cndev, card_name, locate_cnd
 from plugins.vendors.cambricon.library.codes import BAD_LINK, GARBLED, NOT_LOADED, CndevFault
 from plugins.vendors.cambricon.metrics import SLICE_CORE, SLICE_MEMORY, XID
 from plugins.vendors.cambricon.settings import CambriconSettings
-from plugins.vendors.cambricon.smlu.maker import DivisibleCard, keep_slices
+from plugins.vendors.cambricon.smlu.maker import DivisibleCard, reconcile_slices
 from plugins.vendors.cambricon.smlu.ownership import SmluOwnershipFile, with_owners
 from plugins.vendors.cambricon.smlu.profiles import unit_mib
 
 
-def sample_card(card: CndevCard, key: str, *, sliced: bool) -> DeviceSample | None:
-    """Ask a card everything that changes; `None` if it answered nothing at all.
+def sample_card(card: CndevCard, key: str, *, with_slices: bool) -> DeviceSample | None:
+    """Sample a card; `None` if no call succeeded.
 
-    `sliced` says that sMLU cuts the card, so that its instances are asked about too.
+    `with_slices` is true for a card in sMLU mode, whose instances are sampled as well.
     """
     memory = card.memory()
     core = card.utilisation()
     processes = card.processes()
-    readings = (*_readings(card), *(_slice_readings(card.smlu_instances()) if sliced else ()))
+    readings = (*_readings(card), *(_slice_readings(card.smlu_instances()) if with_slices else ()))
     if memory is None and core is None and processes is None and not readings:
         return None
     return DeviceSample(
@@ -86,13 +86,13 @@ def _readings(card: CndevCard) -> Iterator[MetricValue]:
         )
 
 
-def _slice_readings(found: Sequence[MluInstance]) -> Iterator[MetricValue]:
-    for one in found:
-        label = (str(one.number),)
-        if one.used_percent is not None:
-            yield MetricValue(family=SLICE_CORE, value=float(one.used_percent), labels=label)
-        if one.used_bytes is not None:
-            yield MetricValue(family=SLICE_MEMORY, value=float(one.used_bytes), labels=label)
+def _slice_readings(instances: Sequence[MluInstance]) -> Iterator[MetricValue]:
+    for instance in instances:
+        label = (str(instance.number),)
+        if instance.used_percent is not None:
+            yield MetricValue(family=SLICE_CORE, value=float(instance.used_percent), labels=label)
+        if instance.used_bytes is not None:
+            yield MetricValue(family=SLICE_MEMORY, value=float(instance.used_bytes), labels=label)
 
 
 MAX_CARDS = 64
@@ -109,11 +109,11 @@ _HEALTH_UNKNOWN = Health(
 
 
 class _DiscoveredMlu(msgspec.Struct):
-    """What is kept of a card between calls."""
+    """A card and its state between calls of the session."""
 
     card: CndevCard
     device: VendorDevice
-    failing: int = 0  # calls for its health in a row
+    failed_calls: int = 0  # consecutive failed health calls
     remotes: tuple[str, ...] = ()  # UUIDs at the other ends of its links
 
 
@@ -131,29 +131,29 @@ class CambriconSession:
         self._settings = settings
         self._is_replay = context.is_replay
         self._cndev: Cndev | None = None
-        self._file: LibraryFile | None = None  # what this process has loaded, for good
-        self._known: dict[int, _DiscoveredMlu] = {}  # by index
-        self._watch = XidWatch(self._verdict_of, clock)
+        self._file: LibraryFile | None = None  # loaded until the process ends
+        self._discovered: dict[int, _DiscoveredMlu] = {}  # by index
+        self._watch = XidWatch(self._health_of, clock)
         self._calls: LibraryCallJournal = NO_JOURNAL
-        self._lock = threading.Lock()  # the thread of events looks at cards too
+        self._lock = threading.Lock()  # the thread of events checks cards, too
         folder = context.state_dir
         self._owned = SmluOwnershipFile(folder, read_boot_id(host)) if folder else None
 
     def journal_calls(self, journal: LibraryCallJournal) -> None:
-        """Tell the journal of each call of the library, which is not loaded yet."""
+        """Set the journal of library calls; called before the library is loaded."""
         self._calls = journal
 
     def discover(self) -> Inventory:
-        """Describe every card; one that does not answer stays listed and hides no other."""
+        """Describe all cards; a card that does not answer stays listed and hides no other card."""
         functions = find_cards(self._host)
         if self._is_replay:
             devices = tuple(describe_function(bus_id, "NoRecordedAnswers") for bus_id in functions)
             return Inventory(vendor="cambricon", devices=devices)
         try:
             cndev = self._library()
-            cards, failed = self._cards(cndev)
-        except LibraryUnavailable as absent:
-            return self._without(functions, absent)
+            cards, failed = self._open_cards(cndev)
+        except LibraryUnavailable as error:
+            return self._inventory_without_library(functions, error)
         return self._inventory(cndev, functions, cards, failed)
 
     def _library(self) -> Cndev:
@@ -165,29 +165,36 @@ class CambriconSession:
             self._cndev = Cndev(path, self._calls)
         return self._cndev
 
-    def _without(self, functions: tuple[str, ...], absent: LibraryUnavailable) -> Inventory:
-        problem = Problem(reason=absent.reason, message=str(absent))
-        if absent.reason != "DriverNotLoaded" and (
-            told := cnmon.run_cnmon(self._settings.driver_root)
+    def _inventory_without_library(
+        self, functions: tuple[str, ...], error: LibraryUnavailable
+    ) -> Inventory:
+        problem = Problem(reason=error.reason, message=str(error))
+        if error.reason != "DriverNotLoaded" and (
+            cards := cnmon.run_cnmon(self._settings.driver_root)
         ):
-            return cnmon.inventory_from_cnmon(told, self._host, functions, problem)
-        # cards that were known stay what they are: pods may hold them
-        health = Health(state=HealthState.FAILED, reason=absent.reason, message=str(absent))
-        known = [replace(k.device, health=health) for _, k in sorted(self._known.items())]
-        named = {found.bus_id for found in known}
-        seen = (
+            return cnmon.inventory_from_cnmon(cards, self._host, functions, problem)
+        # cards of the last discovery stay listed, because pods may use them
+        health = Health(state=HealthState.FAILED, reason=error.reason, message=str(error))
+        devices_before = [
+            replace(k.device, health=health) for _, k in sorted(self._discovered.items())
+        ]
+        bus_ids = {device.bus_id for device in devices_before}
+        described = (
             describe_function(b, health.reason, health.message, health.state) for b in functions
         )
-        devices = (*known, *(found for found in seen if found.bus_id not in named))
+        devices = (
+            *devices_before,
+            *(device for device in described if device.bus_id not in bus_ids),
+        )
         return Inventory(vendor="cambricon", devices=devices, problems=(problem,))
 
-    def _cards(self, cndev: Cndev) -> tuple[dict[int, CndevCard], dict[int, AgentError]]:
+    def _open_cards(self, cndev: Cndev) -> tuple[dict[int, CndevCard], dict[int, AgentError]]:
         try:
             return open_cards(cndev, MAX_CARDS)
         except CndevFault as error:
             if error.code not in NOT_LOADED:
                 raise
-            self._cndev = None  # initialised anew once the driver is back
+            self._cndev = None  # initialised again when the driver is back
             raise LibraryUnavailable("DriverNotLoaded", str(error)) from error
 
     def _inventory(
@@ -200,61 +207,63 @@ class CambriconSession:
         remotes: dict[str, tuple[str, ...]] = {}
         uuids: dict[str, str] = {}
         for index, card in cards.items():
-            before = self._before(index, card)
-            found = describe_card(
+            before = self._card_before(index, card)
+            device = describe_card(
                 card, self._host, self._settings.smlu_unit_mib, before.device if before else None
             )
-            known = self._known[index] = _DiscoveredMlu(
-                card, found, before.failing if before else 0
+            entry = self._discovered[index] = _DiscoveredMlu(
+                card, device, before.failed_calls if before else 0
             )
-            last = before.device.health if before else _HEALTH_UNKNOWN
-            known.device = replace(found, health=self._judge(known) or last)
-            self._calls.assign(card_name(index), found.key)
-            known.remotes = remotes[found.key] = _remotes(card, before)
-            uuids[(found.uuid or "").removeprefix("MLU-")] = found.key
+            last_health = before.device.health if before else _HEALTH_UNKNOWN
+            entry.device = replace(device, health=self._check_health(entry) or last_health)
+            self._calls.assign(card_name(index), device.key)
+            entry.remotes = remotes[device.key] = _linked_uuids(card, before)
+            uuids[(device.uuid or "").removeprefix("MLU-")] = device.key
         for index, error in failed.items():
-            self._keep(index, error)
-        self._known = {i: k for i, k in self._known.items() if i in cards or i in failed}
-        listed = [known.device for _, known in sorted(self._known.items())]
-        missing = _missing(functions, listed)
-        joined = find_links(uuids, remotes)
-        table = self._groups(joined)
-        self._watch.watch(cndev, {k.device.key: k.card for k in self._known.values()})
-        lacking = ",".join(sorted(cndev.missing))
-        drivers = (dict(known.device.facts).get("driver") for known in self._known.values())
+            self._mark_failed(index, error)
+        self._discovered = {i: k for i, k in self._discovered.items() if i in cards or i in failed}
+        devices = [entry.device for _, entry in sorted(self._discovered.items())]
+        unlisted = _describe_unlisted(functions, devices)
+        links = find_links(uuids, remotes)
+        grouping = self._groups(links)
+        self._watch.watch(cndev, {k.device.key: k.card for k in self._discovered.values()})
+        missing_symbols = ",".join(sorted(cndev.missing))
+        drivers = (dict(entry.device.facts).get("driver") for entry in self._discovered.values())
         return Inventory(
             vendor="cambricon",
-            devices=(*with_owners(listed, uuids, self._owned), *missing),
-            links=joined,
+            devices=(*with_owners(devices, uuids, self._owned), *unlisted),
+            links=links,
             driver_version=next((version for version in drivers if version), None),
             library=cndev.path,
             facts=tuple(
-                (k, v) for k, v in (("api", str(cndev.version)), ("missing-symbols", lacking)) if v
+                (k, v)
+                for k, v in (("api", str(cndev.version)), ("missing-symbols", missing_symbols))
+                if v
             ),
-            problems=table.problems,
-            groups=table.groups,
-            group_policy="Prefer" if table.groups else None,
+            problems=grouping.problems,
+            groups=grouping.groups,
+            group_policy="Prefer" if grouping.groups else None,
         )
 
-    def _before(self, index: int, card: CndevCard) -> _DiscoveredMlu | None:
-        """Return what was known of this very card; another one may have its number by now."""
-        before = self._known.get(index)
+    def _card_before(self, index: int, card: CndevCard) -> _DiscoveredMlu | None:
+        """Return the last state of this card; `None` if another card has its index now."""
+        before = self._discovered.get(index)
         uuid = device_id(card.uuid())
         return None if before and uuid and uuid != before.device.uuid else before
 
-    def _keep(self, index: int, error: AgentError) -> None:
-        """Keep a card that has no handle any more as what it was."""
-        before = self._known.get(index)
+    def _mark_failed(self, index: int, error: AgentError) -> None:
+        """Mark a card without a handle as failed, with its last description."""
+        before = self._discovered.get(index)
         if before is not None:
             health = Health(state=HealthState.FAILED, reason="DriverError", message=str(error))
             before.device = replace(before.device, health=health)
 
-    def _groups(self, joined: tuple[DeviceLink, ...]) -> DeviceGrouping:
-        keys = {index: known.device.key for index, known in sorted(self._known.items())}
+    def _groups(self, links: tuple[DeviceLink, ...]) -> DeviceGrouping:
+        keys = {index: entry.device.key for index, entry in sorted(self._discovered.items())}
         pairs = self._rings()
-        inside = [(keys[a], keys[b]) for a, b in pairs if a in keys and b in keys]
+        ring_keys = [(keys[a], keys[b]) for a, b in pairs if a in keys and b in keys]
         return group_cards(
-            tuple(keys.values()), joined, inside if len(inside) == len(pairs) else ()
+            tuple(keys.values()), links, ring_keys if len(ring_keys) == len(pairs) else ()
         )
 
     def _rings(self) -> tuple[tuple[int, int], ...]:
@@ -264,89 +273,93 @@ class CambriconSession:
         try:
             return ring_pairs(self._host.read(path, MAX_RINGS_BYTES))
         except (HostFileError, ParseError):
-            return ()  # pairs are a preference; the links say what there is
+            return ()  # pairs are only a preference
 
-    def _judge(self, known: _DiscoveredMlu) -> Health | None:
-        """Look at a card's health now; `None` if it cannot be told yet."""
-        card = known.card
+    def _check_health(self, entry: _DiscoveredMlu) -> Health | None:
+        """Return a card's health now; `None` if it is not yet known."""
+        card = entry.card
         with self._lock:
             card.begin_round()
-            vitals = card.status()
+            status = card.status()
             code = card.faults.get("cndevGetCardHealthState")
-        if vitals is None:
-            known.failing += 1
-            return judge_silence(known.failing, GARBLED if code is None else code)
-        known.failing = 0
-        if known.device.health.reason == "MIMMode":
-            return known.device.health
-        return judge_status(vitals, self._watch.last.get(known.device.key))
+        if status is None:
+            entry.failed_calls += 1
+            return judge_silence(entry.failed_calls, GARBLED if code is None else code)
+        entry.failed_calls = 0
+        if entry.device.health.reason == "MIMMode":
+            return entry.device.health
+        return judge_status(status, self._watch.last.get(entry.device.key))
 
-    def _verdict_of(self, key: str) -> Health | None:
-        found = next((k for k in tuple(self._known.values()) if k.device.key == key), None)
-        return self._judge(found) if found else None
+    def _health_of(self, key: str) -> Health | None:
+        entry = next((k for k in tuple(self._discovered.values()) if k.device.key == key), None)
+        return self._check_health(entry) if entry else None
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Sample the cards that answer, each with a look at its health."""
+        """Sample the cards that answer, with their health."""
         if self._file is not None and self._file.is_replaced():
             raise LibraryReplaced(f"{self._file.path} was replaced: a new process must load it")
         samples: list[DeviceSample] = []
-        for known in tuple(self._known.values()) if self._cndev is not None else ():
-            key = known.device.key
-            health = self._judge(known)
-            sliced = ("smlu", "on") in known.device.facts
-            found = sample_card(known.card, key, sliced=sliced)
-            if found is None and health is None:
+        for entry in tuple(self._discovered.values()) if self._cndev is not None else ():
+            key = entry.device.key
+            health = self._check_health(entry)
+            has_slices = ("smlu", "on") in entry.device.facts
+            sample = sample_card(entry.card, key, with_slices=has_slices)
+            if sample is None and health is None:
                 continue
-            readings = (*(found.readings if found else ()), *self._xids(key))
-            base = found or DeviceSample(key=key)
-            samples.append(replace(base, readings=readings, health=health))
+            readings = (*(sample.readings if sample else ()), *self._xids(key))
+            own_sample = sample or DeviceSample(key=key)
+            samples.append(replace(own_sample, readings=readings, health=health))
         return tuple(samples)
 
     def _xids(self, key: str) -> tuple[MetricValue, ...]:
-        counted = sorted((n, c) for (k, n), c in tuple(self._watch.counts.items()) if k == key)
+        totals = sorted((n, c) for (k, n), c in tuple(self._watch.counts.items()) if k == key)
         return tuple(
-            MetricValue(family=XID, value=float(c), labels=(f"{n:#018x}",)) for n, c in counted
+            MetricValue(family=XID, value=float(c), labels=(f"{n:#018x}",)) for n, c in totals
         )
 
-    def slices(self, wishes: Sequence[SliceRequest], pods: Collection[str] | None) -> SliceReport:
-        """Keep the sMLU slices that are wished for, and none of ours for pods that are gone."""
-        cards = {k.device.key: self._cuttable(k) for k in self._known.values()}
+    def slices(self, requests: Sequence[SliceRequest], pods: Collection[str] | None) -> SliceReport:
+        """Create requested sMLU instances, and destroy the agent's instances of deleted pods."""
+        cards = {k.device.key: self._divisible_card(k) for k in self._discovered.values()}
         with self._lock:
-            return keep_slices(self._owned, cards if self._cndev is not None else {}, wishes, pods)
+            return reconcile_slices(
+                self._owned, cards if self._cndev is not None else {}, requests, pods
+            )
 
-    def _cuttable(self, known: _DiscoveredMlu) -> DivisibleCard:
-        unit = unit_mib(self._settings.smlu_unit_mib, (known.device.memory_bytes or 0) // MIB)
-        describe_it = partial(describe_instance, known.device.uuid, host=self._host, mim=False)
-        return DivisibleCard(card=known.card, unit_mib=unit, describe=describe_it)
+    def _divisible_card(self, entry: _DiscoveredMlu) -> DivisibleCard:
+        unit = unit_mib(self._settings.smlu_unit_mib, (entry.device.memory_bytes or 0) // MIB)
+        describe = partial(describe_instance, entry.device.uuid, host=self._host, mim=False)
+        return DivisibleCard(card=entry.card, unit_mib=unit, describe=describe)
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Wait for Xids; each is told once its card was looked at."""
+        """Wait for Xids; an event is returned after its card was checked."""
         return self._watch.wait(wait_s)
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Stop the event watch and release the library."""
         self._watch.close()
         if self._cndev is not None:
             cndev, self._cndev = self._cndev, None
-            self._known.clear()
+            self._discovered.clear()
             cndev.close()
 
 
-def _remotes(card: CndevCard, before: _DiscoveredMlu | None) -> tuple[str, ...]:
-    """Ask a card for its links; while it fails to tell of one, they are those of before."""
-    told = card.linked_uuids()
-    failed = (code for what, code in card.faults.items() if what.startswith(LINK_CALLS))
-    return before.remotes if before and any(code != BAD_LINK for code in failed) else told
+def _linked_uuids(card: CndevCard, before: _DiscoveredMlu | None) -> tuple[str, ...]:
+    """Return the UUIDs at the other ends of a card's links; the last ones if a call failed."""
+    uuids = card.linked_uuids()
+    failed_codes = (code for call, code in card.faults.items() if call.startswith(LINK_CALLS))
+    return before.remotes if before and any(code != BAD_LINK for code in failed_codes) else uuids
 
 
-def _missing(functions: Sequence[str], listed: Sequence[VendorDevice]) -> tuple[VendorDevice, ...]:
-    """Return functions that the library does not know: its driver is still starting, or failed."""
-    known = {found.bus_id for found in listed}
-    told = "the driver's library does not list this card"
-    unknown = [bus_id for bus_id in functions if bus_id not in known]
-    # a card whose address cannot be read is listed all the same: it is none of these
-    lacking = max(0, len(functions) - len(listed))
+def _describe_unlisted(
+    functions: Sequence[str], devices: Sequence[VendorDevice]
+) -> tuple[VendorDevice, ...]:
+    """Describe functions that the library does not list, because a driver starts or failed."""
+    listed_bus_ids = {device.bus_id for device in devices}
+    message = "the driver's library does not list this card"
+    unknown = [bus_id for bus_id in functions if bus_id not in listed_bus_ids]
+    # a listed card may have no address, so it may be one of the unlisted functions
+    missing_count = max(0, len(functions) - len(devices))
     return tuple(
-        describe_function(bus_id, "DriverError", told, HealthState.FAILED)
-        for bus_id in unknown[:lacking]
+        describe_function(bus_id, "DriverError", message, HealthState.FAILED)
+        for bus_id in unknown[:missing_count]
     )

@@ -13,7 +13,7 @@ CDI_CHOICES = ("auto", "cdi")
 
 
 class CambriconSettings(VendorSettings, frozen=True, kw_only=True):
-    """How the Cambricon worker finds its driver, and what the driver does not say."""
+    """Settings of the Cambricon worker and of injection."""
 
     library_path: Annotated[
         str, SettingRule("libcndev.so itself; empty: the linker's path, then the usual folders")

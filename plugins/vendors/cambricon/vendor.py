@@ -1,4 +1,4 @@
-"""Cambricon as a vendor: sighted from sysfs by the agent, opened in its worker only."""
+"""The vendor Cambricon: the agent detects cards in sysfs, the worker opens the session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CambriconVendor:
-    """MLUs of Cambricon. Settings: library_path, driver_root, cntopo_file, smlu_unit_mib."""
+    """Cambricon's MLUs."""
 
     description = VendorDescription(
         name="cambricon",
@@ -48,17 +48,17 @@ class CambriconVendor:
     is_sliced_by_runtime = staticmethod(requests.is_sliced_by_runtime)
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
-        """List accelerator functions of Cambricon's."""
+        """List Cambricon's accelerator functions in sysfs."""
         return tuple(describe_function(bus_id) for bus_id in find_cards(host))
 
     def remedy(self, reason: str, message: str) -> str:
-        """Return what a person does about a reason given for a card."""
+        """Return the remedy for a reason of a card."""
         return remedy(reason, message)
 
     def open(
         self, host: HostFiles, settings: CambriconSettings, context: SessionContext
     ) -> CambriconSession:
-        """Return a session; the library is looked for at its first discovery."""
+        """Return a session; its first discovery loads the library."""
         from plugins.vendors.cambricon.session import CambriconSession  # noqa: PLC0415 - workers only
 
         return CambriconSession(host, settings, context)
@@ -89,5 +89,5 @@ REMEDIES: dict[str, str] = {
 
 
 def remedy(reason: str, _message: str) -> str:
-    """Return what to do about a reason; empty if there is nothing to say."""
+    """Return the remedy for a reason; empty if there is none."""
     return REMEDIES.get(reason) or (_SUPPORT if reason.startswith("Incident") else "")

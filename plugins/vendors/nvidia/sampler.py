@@ -1,4 +1,4 @@
-"""Samples cards and their state: one round of calls each, expensive ones less often."""
+"""Samples cards and checks their health; expensive calls are made less often."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from plugins.vendors.nvidia.library.readings import (
 )
 from plugins.vendors.nvidia.mig.usage import card_percent, slice_readings
 
-SLOW_EVERY = 8  # cycles between two looks at what changes seldom
+SLOW_EVERY = 8  # cycles between two slow cycles, which read values that change seldom
 
-LOOK_S = 9.0  # between them, where cycles take longer: what they show is published within ten
+CHECK_S = 9.0  # with long cycles, time between two slow cycles: changes show within ten seconds
 
-EMPTY_LIST_EVERY = 5  # and between two at lists of graphics and MPS processes that are empty
+EMPTY_LIST_EVERY = 5  # cycles between two reads of an empty list of graphics or MPS processes
 
-PROBED_FOR_S = 900.0  # a card that was unwell is probed in every cycle for that long afterwards
+PROBE_S = 900.0  # an unhealthy card is probed in every cycle, until this time after its recovery
 
 MAX_LINKS = 36
 
@@ -57,47 +57,47 @@ _BY_UUID = "nvmlDeviceGetHandleByUUID"
 
 
 class _SampledCard:
-    """What is kept of a card between two cycles."""
+    """The state of a card between two cycles."""
 
     def __init__(self, clock: Clock) -> None:
-        self.shared_bytes: int | None = None  # the machine's memory, of a card that shares it
+        self.shared_bytes: int | None = None  # the machine's memory, if the card shares it
         self.partitions: tuple[DevicePartition, ...] = ()
-        self.slow: tuple[MetricValue, ...] = ()
+        self.slow_readings: tuple[MetricValue, ...] = ()
         self.performance = PerformanceCounters(clock)
-        self.listing = CallRateLimiter()
+        self.list_limiter = CallRateLimiter()
         self.processes: tuple[ProcessSample, ...] | None = None
-        self.listed = False  # the driver has lists of processes
-        self.rests: dict[str, int] = {}  # cycle in which a list that was empty is asked for again
-        self.alive: set[int] = set()  # pids that were seen in /proc
+        self.has_lists = False  # the driver has lists of processes
+        self.skipped_until: dict[str, int] = {}  # list: cycle in which it is read again
+        self.pids_in_proc: set[int] = set()  # pids in /proc at the last cycle
         self.links: int | None = None
         self.orphan_since_s: float | None = None
-        self.exact = True  # memory in use is that of processes, not of the kernel as well
+        self.is_memory_exact = True  # used memory contains no page cache of the kernel
         self.probed_until_s = 0.0
-        self.looked_s = clock.monotonic()  # of the last look at what changes seldom
-        self.standing: Health | None = None  # a verdict that no look at the card lifts
-        self.placeless: str | None = None  # UUID of a card that no bus shows
+        self.last_check_s = clock.monotonic()  # the last health check
+        self.lasting_health: Health | None = None  # bad health that no check ends
+        self.uuid_without_bus: str | None = None  # UUID of a card that is on no bus
 
     @property
     def instances(self) -> list[int]:
-        """Return the GPU instances of a card that is cut."""
+        """The GPU instances of a card with MIG on."""
         return sorted({p.instance for p in self.partitions if p.instance is not None})
 
 
 class NvidiaSampler:
-    """Samples all cards of a session; one thread calls it. Changes of health go to `tell`."""
+    """Samples all cards of a session, on one thread. Events go to `publish`."""
 
     def __init__(
         self,
         host: HostFiles,
         diagnosis: Diagnosis,
-        tell: Callable[[DeviceEvent], None],
+        publish: Callable[[DeviceEvent], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._host = host
         self._diagnosis = diagnosis
-        self._tell = tell
+        self._publish = publish
         self._clock = clock
-        self._known: dict[str, _SampledCard] = {}
+        self._sampled_cards: dict[str, _SampledCard] = {}
         self._cycle = 0
 
     def set_card(
@@ -107,203 +107,221 @@ class NvidiaSampler:
         facts: HealthFacts,
         *,
         shared_bytes: int | None = None,
-        standing: Health | None = None,
+        lasting_health: Health | None = None,
         clique: bool = False,
     ) -> None:
-        """Take what a discovery found of a card that answers, and what it said of its health.
+        """Set a card that answered in a discovery, and check its health facts.
 
-        `shared_bytes` is the machine's memory if the card shares it, and the card counts none.
+        `shared_bytes` is the machine's memory if the card shares it and has none of its own.
         """
         key = device.key
         self._diagnosis.identify(key, device.uuid, clique=clique)
-        known = self._known.setdefault(key, _SampledCard(self._clock))
-        known.shared_bytes, known.partitions = shared_bytes, device.partitions
-        known.standing, known.links = standing, None
-        known.placeless = device.uuid if device.bus_id is None else None
-        known.exact = ("memory-use", "approximate") not in device.facts
-        known.performance.reset()
-        known.listed, known.rests = False, {}
+        sampled = self._sampled_cards.setdefault(key, _SampledCard(self._clock))
+        sampled.shared_bytes, sampled.partitions = shared_bytes, device.partitions
+        sampled.lasting_health, sampled.links = lasting_health, None
+        sampled.uuid_without_bus = device.uuid if device.bus_id is None else None
+        sampled.is_memory_exact = ("memory-use", "approximate") not in device.facts
+        sampled.performance.reset()
+        sampled.has_lists, sampled.skipped_until = False, {}
         try:
-            # it was looked up by its address and told who it is: a probe
-            self._look(key, card, known, replace(facts, answers_lookup=True), discovery=True)
+            # the discovery looked the card up and read its UUID, so this is a good probe
+            self._check(key, card, sampled, replace(facts, answers_lookup=True), discovery=True)
         except CardUnavailable:
-            self._stopped(card)
+            self._handle_unavailable(card)
         self._report_noise(card)
 
-    def set_silent(self, key: str, told: Health) -> None:
-        """Take what a discovery says of a card that does not answer, or is no longer there."""
-        self._known.setdefault(key, _SampledCard(self._clock)).standing = told
-        if told.state is HealthState.FAILED:
+    def set_unavailable(self, key: str, health: Health) -> None:
+        """Set the health of a card that does not answer or was removed."""
+        self._sampled_cards.setdefault(key, _SampledCard(self._clock)).lasting_health = health
+        if health.state is HealthState.FAILED:
             self._diagnosis.report_finding(
-                key, HealthFinding(told.reason, told.message, Cure.ANSWER)
+                key, HealthFinding(health.reason, health.message, Cure.ANSWER)
             )
 
     def retain(self, keys: set[str]) -> None:
-        """Forget the cards that are not among these."""
-        self._known = {key: known for key, known in self._known.items() if key in keys}
+        """Remove all cards but these."""
+        self._sampled_cards = {
+            key: sampled for key, sampled in self._sampled_cards.items() if key in keys
+        }
 
     def sample(self, nvml: Nvml | None, cards: Mapping[str, NvmlCard]) -> tuple[DeviceSample, ...]:
-        """Sample the cards that answer; late ones are asked every ten seconds.
+        """Sample the cards that answer; slow cards are sampled every ten seconds only.
 
-        A card that is not healthy, or was not a while ago, is probed and says so in its sample.
+        A card that is or recently was unhealthy is probed, and its sample has the health.
         """
         self._cycle += 1
         now_s = self._clock.monotonic()
-        for key in self._diagnosis.suspected_cards(self._known):
-            self._known[key].probed_until_s = now_s + PROBED_FOR_S
+        for key in self._diagnosis.suspected_cards(self._sampled_cards):
+            self._sampled_cards[key].probed_until_s = now_s + PROBE_S
         samples: list[DeviceSample] = []
-        for place, key in enumerate(sorted(self._known)):
-            known, card = self._known[key], cards.get(key)
-            slow = (self._cycle + place) % SLOW_EVERY == 0 or now_s - known.looked_s >= LOOK_S
+        for position, key in enumerate(sorted(self._sampled_cards)):
+            sampled, card = self._sampled_cards[key], cards.get(key)
+            is_slow_cycle = (
+                self._cycle + position
+            ) % SLOW_EVERY == 0 or now_s - sampled.last_check_s >= CHECK_S
             if card is None:
-                samples.append(self._absent(nvml, key, look=slow))
+                samples.append(self._sample_missing_card(nvml, key, tries_lookup=is_slow_cycle))
             elif not card.is_slow(now_s):
-                samples.append(self._sampled(card, known, slow=slow))
+                samples.append(self._sample_card(card, sampled, is_slow_cycle=is_slow_cycle))
         return tuple(samples)
 
-    def _absent(self, nvml: Nvml | None, key: str, *, look: bool) -> DeviceSample:
-        """Say how a card is that could not be looked up; try it now and then."""
+    def _sample_missing_card(
+        self, nvml: Nvml | None, key: str, *, tries_lookup: bool
+    ) -> DeviceSample:
+        """Return the health of a card without a handle; request a discovery when it answers."""
         if (
-            look
+            tries_lookup
             and nvml is not None
             and not has_fallen_off_bus(self._host, key)
             and is_card_answering(nvml, key)
         ):
-            told = "the card answers again: it is looked at anew"
-            self._tell(DeviceEvent(key=key, reason="CardAnswers", message=told))
+            message = "the card answers again: it is looked at anew"
+            self._publish(DeviceEvent(key=key, reason="CardAnswers", message=message))
         return DeviceSample(key=key, health=self._health(key))
 
     def _health(self, key: str) -> Health:
-        return combine_health(self._diagnosis.health(key), self._known[key].standing)
+        return combine_health(self._diagnosis.health(key), self._sampled_cards[key].lasting_health)
 
-    def _sampled(self, card: NvmlCard, known: _SampledCard, *, slow: bool) -> DeviceSample:
+    def _sample_card(
+        self, card: NvmlCard, sampled: _SampledCard, *, is_slow_cycle: bool
+    ) -> DeviceSample:
         key, was_late = card.bus_id, card.is_late
-        probed = self._clock.monotonic() < known.probed_until_s
+        is_probed = self._clock.monotonic() < sampled.probed_until_s
         card.begin_cycle()
         try:
-            if probed:
-                self._probe(card, known)
-            found = self._measure(card, known)
-            if slow and not probed:
-                self._look(key, card, known)
+            if is_probed:
+                self._probe(card, sampled)
+            sample = self._measure(card, sampled)
+            if is_slow_cycle and not is_probed:
+                self._check(key, card, sampled)
         except CardUnavailable:
-            self._stopped(card)
+            self._handle_unavailable(card)
             return DeviceSample(key=key, health=self._health(key))
         finally:
             self._report_noise(card)
         if card.is_late and not was_late:
-            told = "a call took over a second: the card is sampled every ten seconds"
-            self._tell(DeviceEvent(key=key, reason="SlowAnswer", message=told))
+            message = "a call took over a second: the card is sampled every ten seconds"
+            self._publish(DeviceEvent(key=key, reason="SlowAnswer", message=message))
         health = self._diagnosis.health(key)
-        if known.standing is not None and health.is_in_service:
-            # without a verdict the agent asks for what alone can lift it: a discovery
-            return found
-        tell = probed or slow or health.state is not HealthState.HEALTHY
-        return replace(found, health=self._health(key)) if tell else found
+        if sampled.lasting_health is not None and health.is_in_service:
+            # a sample without health: only a discovery can end the lasting health
+            return sample
+        has_health = is_probed or is_slow_cycle or health.state is not HealthState.HEALTHY
+        return replace(sample, health=self._health(key)) if has_health else sample
 
     def _report_noise(self, card: NvmlCard) -> None:
-        """Name each call once that answered what cannot be; its readings are left out."""
+        """Publish the first implausible value of each call; such values are left out."""
         while card.unreported:
-            what, value = card.unreported.pop()
-            told = f"{what} answered {value}, which cannot be: such readings are left out"
-            self._tell(DeviceEvent(key=card.bus_id, reason="ImplausibleReading", message=told))
+            source, value = card.unreported.pop()
+            message = f"{source} answered {value}, which cannot be: such readings are left out"
+            self._publish(
+                DeviceEvent(key=card.bus_id, reason="ImplausibleReading", message=message)
+            )
 
-    def _stopped(self, card: NvmlCard) -> None:
+    def _handle_unavailable(self, card: NvmlCard) -> None:
         if not card.faults:
-            return  # it was found to be gone without being asked
+            return  # the probe has reported the loss already
         facts = replace(card_facts.facts_of_unavailable_card(card), answers_lookup=False)
-        self._say(self._diagnosis.check(card.bus_id, facts))
+        self._publish_all(self._diagnosis.check(card.bus_id, facts))
 
-    def _say(self, events: Sequence[DeviceEvent]) -> None:
+    def _publish_all(self, events: Sequence[DeviceEvent]) -> None:
         for event in events:
-            self._tell(event)
+            self._publish(event)
 
     # Health
 
-    def _probe(self, card: NvmlCard, known: _SampledCard) -> None:
-        """Look the card up anew, as one that comes back has another handle."""
+    def _probe(self, card: NvmlCard, sampled: _SampledCard) -> None:
+        """Look the card up again and check it; a returned card has another handle."""
         if has_fallen_off_bus(self._host, card.bus_id):
             # calls on such a card may never return
-            told = HealthFinding("GpuLost", "the card's config space reads all ones", Cure.ANSWER)
-            self._diagnosis.report_finding(card.bus_id, told)
-            raise CardUnavailable(f"{card.bus_id}: {told.message}")
-        name, arg = (_BY_UUID, known.placeless) if known.placeless else (_LOOK_UP, card.bus_id)
+            finding = HealthFinding(
+                "GpuLost", "the card's config space reads all ones", Cure.ANSWER
+            )
+            self._diagnosis.report_finding(card.bus_id, finding)
+            raise CardUnavailable(f"{card.bus_id}: {finding.message}")
+        name, arg = (
+            (_BY_UUID, sampled.uuid_without_bus)
+            if sampled.uuid_without_bus
+            else (_LOOK_UP, card.bus_id)
+        )
         handle = card.attempt((name,), lambda: card.nvml.call(name, arg))
         if handle is None:
-            unfound = NOT_FOUND if card.is_last_answer_empty else NO_PERMISSION
-            self._say(self._diagnosis.report_lost(card.bus_id, card.faults or {unfound: name}))
+            lookup_code = NOT_FOUND if card.is_last_answer_empty else NO_PERMISSION
+            self._publish_all(
+                self._diagnosis.report_lost(card.bus_id, card.faults or {lookup_code: name})
+            )
             raise CardUnavailable(f"{card.bus_id}: not found")
         card.handle = handle
         expected, uuid = self._diagnosis.uuid_of(card.bus_id), card.text("nvmlDeviceGetUUID")
         card.memory()
-        same = not expected or uuid == expected
-        self._look(card.bus_id, card, known, card_facts.read_facts(card, probed=same))
+        is_same_card = not expected or uuid == expected
+        self._check(card.bus_id, card, sampled, card_facts.read_facts(card, probed=is_same_card))
 
-    def _look(
+    def _check(
         self,
         key: str,
         card: NvmlCard,
-        known: _SampledCard,
+        sampled: _SampledCard,
         facts: HealthFacts | None = None,
         *,
         discovery: bool = False,
     ) -> None:
-        """Ask what changes seldom, and judge it."""
-        known.looked_s = self._clock.monotonic()
+        """Read the values that change seldom, and update the diagnosis with them."""
+        sampled.last_check_s = self._clock.monotonic()
         facts = facts if facts is not None else card_facts.read_facts(card)
-        orphaned = trends.is_orphan_lasting(known.orphan_since_s, self._clock.monotonic())
-        errors = self._link_errors(card, known)
-        found = replace(facts, has_orphaned_memory=orphaned)
-        self._say(self._diagnosis.check(key, found, errors, discovery=discovery))
-        slices = slice_readings(card, known.partitions, known.performance.values)
-        known.slow = (*polled_readings(facts, errors), *engine_readings(card), *slices)
+        has_orphans = trends.is_orphan_lasting(sampled.orphan_since_s, self._clock.monotonic())
+        errors = self._link_errors(card, sampled)
+        checked_facts = replace(facts, has_orphaned_memory=has_orphans)
+        self._publish_all(self._diagnosis.check(key, checked_facts, errors, discovery=discovery))
+        slices = slice_readings(card, sampled.partitions, sampled.performance.values)
+        sampled.slow_readings = (*polled_readings(facts, errors), *engine_readings(card), *slices)
 
-    def _link_errors(self, card: NvmlCard, known: _SampledCard) -> dict[str, float]:
-        """Return the errors of all links by kind; nothing if one link tells what cannot be.
+    def _link_errors(self, card: NvmlCard, sampled: _SampledCard) -> dict[str, float]:
+        """Return the errors of all links by kind; nothing if one value is implausible.
 
-        A sum without it would fall, and rise again with the next look.
+        A sum without that link would fall, and rise again in the next cycle.
         """
-        noise = card.implausible.total()
-        fields = card.fields(trends.link_fields(self._links(card, known)))
-        return trends.link_totals(fields) if card.implausible.total() == noise else {}
+        implausible_before = card.implausible.total()
+        fields = card.fields(trends.link_fields(self._links(card, sampled)))
+        return trends.link_totals(fields) if card.implausible.total() == implausible_before else {}
 
-    def _links(self, card: NvmlCard, known: _SampledCard) -> int:
-        if known.links is None:
-            told = card.fields((LINK_COUNT,)).get(LINK_COUNT)
-            known.links = min(int(told), MAX_LINKS) if told is not None else 0
-        return known.links
+    def _links(self, card: NvmlCard, sampled: _SampledCard) -> int:
+        if sampled.links is None:
+            count = card.fields((LINK_COUNT,)).get(LINK_COUNT)
+            sampled.links = min(int(count), MAX_LINKS) if count is not None else 0
+        return sampled.links
 
-    def _measure(self, card: NvmlCard, known: _SampledCard) -> DeviceSample:
-        """Take one round of figures; raises `CardStopped` if the card answers nothing more."""
+    def _measure(self, card: NvmlCard, sampled: _SampledCard) -> DeviceSample:
+        """Read one sample; raises `CardUnavailable` if the card stops answering."""
         wall_s = self._clock.wall()
         fields = card.fields(FIELDS)
         memory: tuple[int | None, int | None] | None = None
-        if known.shared_bytes is None:
+        if sampled.shared_bytes is None:
             memory = card.memory()
-        known.performance.read(card, known.instances, self._cycle)
-        busy = core_percent(card, wall_s) if not known.partitions else None
-        processes = self._processes(card, known, wall_s)
+        sampled.performance.read(card, sampled.instances, self._cycle)
+        percent = core_percent(card, wall_s) if not sampled.partitions else None
+        processes = self._processes(card, sampled, wall_s)
         if memory is not None and not memory[0]:
-            memory = (card.memory_bytes, None)  # a card does not lose the size that it told
-        total, used = memory or (known.shared_bytes, total_memory(processes))
-        if known.partitions and total:
-            busy = card_percent(known.partitions, known.performance.values, total)
-        count = len(processes) if processes is not None and known.exact else None
-        known.orphan_since_s = trends.orphan_start(
-            known.orphan_since_s, used, count, self._clock.monotonic()
+            memory = (card.memory_bytes, None)  # the size does not change, so keep the last one
+        total, used = memory or (sampled.shared_bytes, total_memory(processes))
+        if sampled.partitions and total:
+            percent = card_percent(sampled.partitions, sampled.performance.values, total)
+        count = len(processes) if processes is not None and sampled.is_memory_exact else None
+        sampled.orphan_since_s = trends.orphan_start(
+            sampled.orphan_since_s, used, count, self._clock.monotonic()
         )
-        whole = known.performance.values.get(None, {})
+        whole = sampled.performance.values.get(None, {})
         xids = self._diagnosis.xid_counts(card.bus_id)
         return DeviceSample(
             key=card.bus_id,
-            core_percent=busy,
+            core_percent=percent,
             memory_used_bytes=used,
             memory_total_bytes=total,
             processes=processes,
             readings=(
                 *cycle_readings(card, fields),
                 *performance_readings(whole),
-                *known.slow,
+                *sampled.slow_readings,
                 *noise_readings(card),
                 *(
                     r
@@ -314,48 +332,52 @@ class NvidiaSampler:
         )
 
     def _processes(
-        self, card: NvmlCard, known: _SampledCard, wall_s: float
+        self, card: NvmlCard, sampled: _SampledCard, wall_s: float
     ) -> tuple[ProcessSample, ...] | None:
-        """List the processes if it is time, else as before; those that have ended are left out."""
-        if known.listing.is_due(self._cycle):
+        """Return the processes, from new lists if a read is due; ended ones are left out."""
+        if sampled.list_limiter.is_due(self._cycle):
             began_s = self._clock.monotonic()
-            entries = self._entries(card, known)
-            busy = process_percent(card, wall_s) if entries else {}
+            entries = self._entries(card, sampled)
+            percents = process_percent(card, wall_s) if entries else {}
             slots = {
                 (p.instance, p.compute_instance): p.uuid
-                for p in known.partitions
+                for p in sampled.partitions
                 if p.instance is not None and p.compute_instance is not None
             }
-            known.processes = join_processes(entries, busy, slots) if known.listed else None
-            known.listing.record_duration(self._cycle, self._clock.monotonic() - began_s)
-        if known.processes:
-            known.processes = self._living(known, known.processes)
-        return known.processes
+            sampled.processes = (
+                join_processes(entries, percents, slots) if sampled.has_lists else None
+            )
+            sampled.list_limiter.record_duration(self._cycle, self._clock.monotonic() - began_s)
+        if sampled.processes:
+            sampled.processes = self._running_processes(sampled, sampled.processes)
+        return sampled.processes
 
-    def _entries(self, card: NvmlCard, known: _SampledCard) -> list[ProcessEntry]:
-        """Read the lists of processes; those of a kind that few cards have may rest a while."""
-        lists = read_lists(card, [k for k in KINDS if self._cycle >= known.rests.get(k, 0)])
-        known.listed = known.listed or bool(lists)
+    def _entries(self, card: NvmlCard, sampled: _SampledCard) -> list[ProcessEntry]:
+        """Read the lists of processes; an empty graphics or MPS list is skipped for some cycles."""
+        lists = read_lists(
+            card, [k for k in KINDS if self._cycle >= sampled.skipped_until.get(k, 0)]
+        )
+        sampled.has_lists = sampled.has_lists or bool(lists)
         for kind, entries in lists.items():
             if not entries and kind != "Compute":
-                known.rests[kind] = self._cycle + EMPTY_LIST_EVERY
+                sampled.skipped_until[kind] = self._cycle + EMPTY_LIST_EVERY
         return [entry for entries in lists.values() for entry in entries]
 
-    def _living(
-        self, known: _SampledCard, processes: tuple[ProcessSample, ...]
+    def _running_processes(
+        self, sampled: _SampledCard, processes: tuple[ProcessSample, ...]
     ) -> tuple[ProcessSample, ...]:
-        """Leave out what was seen in /proc and is there no more: drivers list it a while longer.
+        """Leave out processes that have left /proc; drivers list them for some time longer.
 
-        A process that was never seen there may be of another namespace than ours.
+        A process that was never in /proc stays, because it may be in another PID namespace.
         """
-        here = {p.pid for p in processes if self._host.exists(f"/proc/{p.pid}")}
-        kept = tuple(p for p in processes if p.pid in here or p.pid not in known.alive)
-        known.alive = here
-        return kept
+        present = {p.pid for p in processes if self._host.exists(f"/proc/{p.pid}")}
+        alive = tuple(p for p in processes if p.pid in present or p.pid not in sampled.pids_in_proc)
+        sampled.pids_in_proc = present
+        return alive
 
 
 def polled_readings(facts: HealthFacts, link_errors: Mapping[str, float]) -> Iterator[MetricValue]:
-    """Yield what changes seldom; what the card does not tell is left out."""
+    """Yield the values that change seldom; unknown values are left out."""
     yield from optional_reading("xpu_device_recovery_action", facts.recovery_action)
     if facts.remapped_rows is not None:
         rows = zip(("correctable", "uncorrectable"), facts.remapped_rows, strict=False)

@@ -59,7 +59,7 @@ class NvidiaSession:
         self._is_replay = context.is_replay
         self._clock = clock
         self._nvml: Nvml | None = None
-        self._file: LibraryFile | None = None  # what this process has loaded, for good
+        self._file: LibraryFile | None = None  # loaded until the process ends
         self._diagnosis = open_diagnosis(
             host, read_xid_rules(settings, os.environ), context.state_dir, clock
         )
@@ -67,46 +67,49 @@ class NvidiaSession:
         self._sampler = NvidiaSampler(host, self._diagnosis, self._watch.add, clock)
         self._fabrics = FabricStateTracker(clock)
         store = CardStore(context.state_dir, read_boot_id(host))
-        self._roster = NvidiaCards(store, clock, settings.forget_after_s)
+        self._cards = NvidiaCards(store, clock, settings.forget_after_s)
         self._calls: LibraryCallJournal = NO_JOURNAL
-        self._waits = False  # a discovery was asked for, and has not come
+        self._has_requested_discovery = False  # and the discovery has not run yet
 
     def journal_calls(self, journal: LibraryCallJournal) -> None:
-        """Tell the journal of each call of the library, which is not loaded yet."""
+        """Set the journal of library calls; called before the library is loaded."""
         self._calls = journal
 
     def discover(self) -> Inventory:
-        """Describe every card; one that does not answer stays listed and hides no other."""
-        sight = find_hardware(self._host)
+        """Describe all cards; a card that does not answer stays listed and hides no other card."""
+        hardware = find_hardware(self._host)
         if self._is_replay:
             return Inventory(
-                vendor="nvidia", devices=tuple(describe_recorded_function(s) for s in sight.cards)
+                vendor="nvidia",
+                devices=tuple(describe_recorded_function(s) for s in hardware.cards),
             )
         try:
             nvml = self._library()
-        except LibraryUnavailable as absent:
-            return self._without(sight, absent)
-        asked = self._roster.discover_part(nvml, sight, self._around(nvml))
-        parts = {key: known.device.partitions for key, known in self._roster.discovered.items()}
-        self._watch.watch(nvml, self._roster.cards, parts)
-        system = read_driver_facts(nvml, self._host, sight)
-        answer = build_inventory(self._roster, asked, sight, system, self._settings, self._fabrics)
-        self._roster.store.save()
-        return self._told(answer, asked.descriptions)
+        except LibraryUnavailable as error:
+            return self._inventory_without_library(hardware, error)
+        part = self._cards.discover_part(nvml, hardware, self._machine_facts(nvml))
+        partitions = {key: entry.device.partitions for key, entry in self._cards.discovered.items()}
+        self._watch.watch(nvml, self._cards.cards, partitions)
+        system = read_driver_facts(nvml, self._host, hardware)
+        inventory = build_inventory(
+            self._cards, part, hardware, system, self._settings, self._fabrics
+        )
+        self._cards.store.save()
+        return self._apply_health(inventory, part.descriptions)
 
     def _library(self) -> Nvml:
-        self._refuse_replaced()
+        self._check_library_file()
         if self._nvml is None:
             path = find_library(self._settings)
             self._file = LibraryFile.stat(path)
             self._nvml = Nvml(path, self._calls)
         return self._nvml
 
-    def _refuse_replaced(self) -> None:
+    def _check_library_file(self) -> None:
         if self._file is not None and self._file.is_replaced():
             raise LibraryReplaced(f"{self._file.path} was replaced: a new process must load it")
 
-    def _around(self, nvml: Nvml) -> MachineFacts:
+    def _machine_facts(self, nvml: Nvml) -> MachineFacts:
         return MachineFacts(
             host=self._host,
             capabilities=MigCapabilities(self._host),
@@ -114,74 +117,80 @@ class NvidiaSession:
             is_waiting_for_ready_state=platform.is_waiting_for_ready_state(nvml),
         )
 
-    def _without(self, sight: NvidiaHardware, absent: LibraryUnavailable) -> Inventory:
-        listed = self._roster.describe_all_unreachable(sight, absent.reason, str(absent))
+    def _inventory_without_library(
+        self, hardware: NvidiaHardware, error: LibraryUnavailable
+    ) -> Inventory:
+        devices = self._cards.describe_all_unreachable(hardware, error.reason, str(error))
         return Inventory(
             vendor="nvidia",
-            devices=tuple(apply_diagnosis(card, self._diagnosis) for card in listed),
+            devices=tuple(apply_diagnosis(card, self._diagnosis) for card in devices),
             driver_version=module_version(self._host),
             problems=(
-                Problem(reason=absent.reason, message=str(absent)),
+                Problem(reason=error.reason, message=str(error)),
                 *(*self._diagnosis.problems, *self._watch.problems),
             ),
         )
 
-    def _told(self, answer: Inventory, found: Mapping[str, CardDescription]) -> Inventory:
-        """Learn what was found of each card, and say what stands against it."""
-        for key, item in found.items():
-            known = self._roster.discovered[key]
+    def _apply_health(
+        self, inventory: Inventory, descriptions: Mapping[str, CardDescription]
+    ) -> Inventory:
+        """Pass the described cards to the sampler; return the inventory with all health."""
+        for key, description in descriptions.items():
+            entry = self._cards.discovered[key]
             self._sampler.set_card(
-                self._roster.cards[key],
-                known.device,
-                item.facts,
-                shared_bytes=known.shared_bytes,
-                standing=known.lasting_health,
-                clique=known.links.fabric is not None and known.links.fabric.clique_id is not None,
+                self._cards.cards[key],
+                entry.device,
+                description.facts,
+                shared_bytes=entry.shared_bytes,
+                lasting_health=entry.lasting_health,
+                clique=entry.links.fabric is not None and entry.links.fabric.clique_id is not None,
             )
-        for told in answer.devices:
-            examined = answer.subjects is None or told.key in answer.subjects
-            if told.managed and examined and told.key not in found:
-                self._sampler.set_silent(
-                    told.key, combine_health(told.health, self._standing(told.key))
+        for device in inventory.devices:
+            is_examined = inventory.subjects is None or device.key in inventory.subjects
+            if device.managed and is_examined and device.key not in descriptions:
+                self._sampler.set_unavailable(
+                    device.key, combine_health(device.health, self._lasting_health(device.key))
                 )
-        self._sampler.retain(set(self._roster.discovered))
-        devices = tuple(self._verdict(told) for told in answer.devices)
-        troubles = (*self._diagnosis.problems, *self._watch.problems)
-        return replace(answer, devices=devices, problems=(*answer.problems, *troubles))
+        self._sampler.retain(set(self._cards.discovered))
+        devices = tuple(self._with_health(device) for device in inventory.devices)
+        problems = (*self._diagnosis.problems, *self._watch.problems)
+        return replace(inventory, devices=devices, problems=(*inventory.problems, *problems))
 
-    def _standing(self, key: str) -> Health | None:
-        known = self._roster.discovered.get(key)
-        return known.lasting_health if known is not None else None
+    def _lasting_health(self, key: str) -> Health | None:
+        entry = self._cards.discovered.get(key)
+        return entry.lasting_health if entry is not None else None
 
-    def _verdict(self, told: VendorDevice) -> VendorDevice:
-        standing = self._standing(told.key)
+    def _with_health(self, device: VendorDevice) -> VendorDevice:
+        lasting = self._lasting_health(device.key)
         return apply_diagnosis(
-            replace(told, health=combine_health(told.health, standing)), self._diagnosis
+            replace(device, health=combine_health(device.health, lasting)), self._diagnosis
         )
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Sample the cards that answer; late ones are asked every ten seconds."""
-        self._refuse_replaced()
-        if self._roster.needs_discovery() and not self._waits:
-            told = "the library is of another driver than the kernel's for longer than an upgrade"
-            self._watch.add(DeviceEvent(key="", reason="DriverMismatch", message=told))
-        self._waits = self._roster.needs_discovery()
-        return self._sampler.sample(self._nvml, self._roster.cards)
+        """Sample the cards that answer; slow cards are sampled every ten seconds only."""
+        self._check_library_file()
+        if self._cards.needs_discovery() and not self._has_requested_discovery:
+            message = (
+                "the library is of another driver than the kernel's for longer than an upgrade"
+            )
+            self._watch.add(DeviceEvent(key="", reason="DriverMismatch", message=message))
+        self._has_requested_discovery = self._cards.needs_discovery()
+        return self._sampler.sample(self._nvml, self._cards.cards)
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Wait for events of the driver and for changes that sampling noticed."""
+        """Wait for events of the driver and of the sampler."""
         return self._watch.wait(wait_s)
 
     def clear(self, key: str) -> bool:
-        """Forget what is held against a card, its old number included, on a person's word."""
-        faults, number = self._diagnosis.clear(key), self._roster.renumber(key)
-        self._roster.store.save()
-        return faults or number
+        """Remove a card's causes and its old minor, at a person's request."""
+        had_faults, was_renumbered = self._diagnosis.clear(key), self._cards.renumber(key)
+        self._cards.store.save()
+        return had_faults or was_renumbered
 
     def close(self) -> None:
-        """Free the event set and let go of the driver."""
-        # under a call that has not returned the library is not closed: the process ends
+        """Free the event set and shut NVML down."""
+        # while a call hangs NVML must not be shut down; the process ends anyway
         if self._watch.close() and self._nvml is not None:
             nvml, self._nvml = self._nvml, None
-            self._roster.cards.clear()
+            self._cards.cards.clear()
             nvml.close()

@@ -18,7 +18,7 @@ PARTITION_POLICIES = ("Prefer", "Honor")
 
 
 class XidSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What Xid errors mean on this node, where a person knows better than the catalogue."""
+    """Xids whose class differs on this node from the catalogue."""
 
     ignore: Annotated[
         tuple[str, ...], SettingRule("Xid numbers that never change a card's health")
@@ -29,7 +29,7 @@ class XidSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NvidiaSettings(VendorSettings, frozen=True, kw_only=True):
-    """How the NVIDIA worker finds its driver."""
+    """Settings of the NVIDIA worker and of injection."""
 
     library_dirs: Annotated[
         tuple[str, ...],

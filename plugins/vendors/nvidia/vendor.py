@@ -1,4 +1,4 @@
-"""NVIDIA as a vendor: sighted from sysfs by the agent, opened in its worker only."""
+"""The vendor NVIDIA: the agent detects cards in sysfs, the worker opens the session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class NvidiaVendor:
-    """GPUs of NVIDIA. Settings are those of `discovery.nvidia`."""
+    """NVIDIA's GPUs."""
 
     description = VendorDescription(
         name="nvidia",
@@ -54,20 +54,21 @@ class NvidiaVendor:
     kubelet_units = staticmethod(kubelet.kubelet_units)
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
-        """List display functions of NVIDIA's with whose driver they are bound to."""
-        found = find_hardware(host)
+        """List NVIDIA's display functions in sysfs with their drivers."""
+        hardware = find_hardware(host)
         return tuple(
-            describe_function(seen) for seen in (*found.cards, *cards_without_bus(found.platform))
+            describe_function(function)
+            for function in (*hardware.cards, *cards_without_bus(hardware.platform))
         )
 
     def remedy(self, reason: str, message: str) -> str:
-        """Return what a person does about a reason given for a card."""
+        """Return the remedy for a reason of a card."""
         return remedy(reason, message)
 
     def open(
         self, host: HostFiles, settings: NvidiaSettings, context: SessionContext
     ) -> NvidiaSession:
-        """Return a session; the library is looked for at its first discovery."""
+        """Return a session; its first discovery loads the library."""
         from plugins.vendors.nvidia.session import NvidiaSession  # noqa: PLC0415 - workers only
 
         return NvidiaSession(host, settings, context)

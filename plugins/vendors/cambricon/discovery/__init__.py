@@ -1,1 +1,1 @@
-"""Which MLUs there are, and how they are connected."""
+"""Discovery of MLUs and their links."""

@@ -62,27 +62,27 @@ class CnmonRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CnmonDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """What `info` prints of one card."""
+    """The output of `cnmon info` for one card."""
 
     uuid: str | None = None
     address: tuple[str, str, str, str] | None = None  # domain, bus, device, function as printed
     numa_node: int | None = None
     memory_bytes: int | None = None
-    good: bool | None = None  # None: not told
+    good: bool | None = None  # None: unknown
 
 
 def parse_table(text: str) -> tuple[CnmonRow, ...]:
-    """Read the table; virtual functions are left out. Text without a card raises `ParseError`."""
-    of_all = _OF_ALL.search(text)
+    """Parse the table, without virtual functions; raises `ParseError` if there is no card."""
+    driver_line = _OF_ALL.search(text)
     rows = [_cells(line) for line in text.splitlines()[:MAX_LINES]]
-    found: list[CnmonRow] = []
+    cards: list[CnmonRow] = []
     for first, second in pairwise(rows):
         head = _FIRST.fullmatch(first[0]) if len(first) == 3 and len(second) == 3 else None
-        if head is not None and head[2] == "/" and len(found) < MAX_CARDS:
-            found.append(_parse_row(head, first, second, of_all[1] if of_all else None))
-    if not found:
+        if head is not None and head[2] == "/" and len(cards) < MAX_CARDS:
+            cards.append(_parse_row(head, first, second, driver_line[1] if driver_line else None))
+    if not cards:
         raise ParseError("table of cards", text)
-    return tuple(found)
+    return tuple(cards)
 
 
 def _cells(line: str) -> list[str]:
@@ -92,35 +92,39 @@ def _cells(line: str) -> list[str]:
 def _parse_row(
     head: re.Match[str], first: list[str], second: list[str], driver: str | None
 ) -> CnmonRow:
-    bus, own = _BUS.search(first[1]), _DRIVER.search(first[1])
-    memory, heat = _MEMORY.search(second[1]), _HEAT.search(second[0])
-    power, busy = _POWER.search(second[0]), _PERCENT.search(first[2])
+    bus, driver_version = _BUS.search(first[1]), _DRIVER.search(first[1])
+    memory, temperature = _MEMORY.search(second[1]), _HEAT.search(second[0])
+    power, percent = _POWER.search(second[0]), _PERCENT.search(first[2])
     return CnmonRow(
         index=int(head[1]),
         model=head[3],
-        driver=own[1] if own else driver,
+        driver=driver_version[1] if driver_version else driver,
         bus_id=parse_address(bus[0]) if bus else None,
         memory_used_bytes=int(memory[1]) * MIB if memory else None,
         memory_bytes=int(memory[2]) * MIB or None if memory else None,
-        core_percent=float(busy[1]) if busy and int(busy[1]) <= 100 else None,
-        celsius=float(heat[1]) if heat else None,
+        core_percent=float(percent[1]) if percent and int(percent[1]) <= 100 else None,
+        celsius=float(temperature[1]) if temperature else None,
         power_watts=float(power[1]) if power else None,
         power_cap_watts=float(power[2]) if power else None,
     )
 
 
 def parse_detail(text: str) -> CnmonDetail:
-    """Read `name : value` lines; what is not there is `None`."""
+    """Parse `name : value` lines; missing values are `None`."""
     pairs = list(_pairs(text.splitlines()[:MAX_LINES]))
     first = dict(reversed(pairs))
-    # two lines have that name: a number of two digits at most, and a word, which may be hex too
+    # two lines are named Device: a number with one or two digits, and a state
     devices = [value for name, value in pairs if name == "Device"]
     numbers = [v for v in devices if _is_hex(v) and len(v.removeprefix("0x")) < 3]
     states = [v for v in devices if v not in numbers]
     parts = (first.get("Domain ID"), first.get("Bus num"), *numbers[:1], first.get("Function"))
     total, numa = _TOTAL.search(text), first.get("NUMA node id", "")
-    known = [part for part in parts if part is not None and _is_hex(part)]
-    address = (known[0], known[1], known[2], known[3]) if len(known) == 4 else None
+    numbers_found = [part for part in parts if part is not None and _is_hex(part)]
+    address = (
+        (numbers_found[0], numbers_found[1], numbers_found[2], numbers_found[3])
+        if len(numbers_found) == 4
+        else None
+    )
     return CnmonDetail(
         uuid=first.get("UUID"),
         address=address,
@@ -142,7 +146,7 @@ def _is_hex(text: str) -> bool:
 
 
 def address_of(parts: tuple[str, str, str, str], addresses: frozenset[str]) -> str | None:
-    """Return the one of `addresses` that the printed numbers name, in base 16 or 10."""
+    """Return the one of `addresses` with the printed numbers, in base 16 or 10."""
     for base in (16, 10):
         try:
             domain, bus, device, function = (int(part, base) for part in parts)
@@ -156,34 +160,34 @@ def address_of(parts: tuple[str, str, str, str], addresses: frozenset[str]) -> s
 
 TOOL = "/usr/bin/cnmon"
 
-DEADLINE_S = 8.0  # for all that is asked in one discovery
+DEADLINE_S = 8.0  # for all runs of the tool in one discovery
 
 MAX_OUTPUT = 1 << 20
 
 
 class CnmonFailed(AgentError):
-    """The tool did not answer in time, or said that it failed."""
+    """The tool failed or did not answer in time."""
 
 
 class CnmonCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One card as the tool knows it."""
+    """One card as the tool reports it."""
 
     row: CnmonRow
     detail: CnmonDetail
 
 
 def run_cnmon(driver_root: str) -> tuple[CnmonCard, ...]:
-    """Return the cards; none if there is no tool, or it is of no use."""
+    """Return the tool's cards; empty if there is no usable tool."""
     path = driver_root.rstrip("/") + TOOL
     until_s = time.monotonic() + DEADLINE_S
     try:
         if not os.access(path, os.X_OK):
             return ()
         refuse_untrusted(os.path.realpath(path))
-        listed = parse_table(_run([path], until_s))
+        rows = parse_table(_run([path], until_s))
     except (LibraryUnavailable, CnmonFailed, ParseError):
         return ()
-    return tuple(CnmonCard(row=card, detail=_detail(path, card.index, until_s)) for card in listed)
+    return tuple(CnmonCard(row=card, detail=_detail(path, card.index, until_s)) for card in rows)
 
 
 def _detail(path: str, index: int, until_s: float) -> CnmonDetail:
@@ -194,57 +198,57 @@ def _detail(path: str, index: int, until_s: float) -> CnmonDetail:
 
 
 def _run(command: Sequence[str], until_s: float) -> str:
-    left_s = until_s - time.monotonic()
-    if left_s <= 0:
+    remaining_s = until_s - time.monotonic()
+    if remaining_s <= 0:
         raise CnmonFailed(f"{command[0]}: no time left")
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=left_s, check=True
+        result = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=remaining_s, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise CnmonFailed(f"{command[0]}: {str(error)[:100]}") from error
-    return done.stdout[:MAX_OUTPUT].decode("utf-8", "replace")
+    return result.stdout[:MAX_OUTPUT].decode("utf-8", "replace")
 
 
 def inventory_from_cnmon(
-    told: Sequence[CnmonCard], host: HostFiles, functions: Sequence[str], problem: Problem
+    cards: Sequence[CnmonCard], host: HostFiles, functions: Sequence[str], problem: Problem
 ) -> Inventory:
-    """Return what the tool knows; functions that it does not list are told by sysfs alone."""
-    known = frozenset(functions)
-    found = [_device(card, host, known) for card in told]
-    listed = {device.bus_id for device in found}
-    rest = [b for b in functions if b not in listed][: max(0, len(functions) - len(found))]
-    silent = (
-        describe_function(b, problem.reason, problem.message, HealthState.FAILED) for b in rest
+    """Return an inventory of the tool's cards, and of other functions from sysfs alone."""
+    addresses = frozenset(functions)
+    devices = [_device(card, host, addresses) for card in cards]
+    bus_ids = {device.bus_id for device in devices}
+    others = [b for b in functions if b not in bus_ids][: max(0, len(functions) - len(devices))]
+    described = (
+        describe_function(b, problem.reason, problem.message, HealthState.FAILED) for b in others
     )
     remark = Problem(reason="ToolOnly", message=f"{TOOL} is asked instead of the library")
     return Inventory(
         vendor="cambricon",
-        devices=(*found, *silent),
-        driver_version=next((c.row.driver for c in told if c.row.driver), None),
+        devices=(*devices, *described),
+        driver_version=next((c.row.driver for c in cards if c.row.driver), None),
         problems=(problem, remark),
     )
 
 
-def _device(card: CnmonCard, host: HostFiles, known: frozenset[str]) -> VendorDevice:
-    listed, detail = card.row, card.detail
-    address = address_of(detail.address, known) if detail.address else None
-    total = listed.memory_bytes or detail.memory_bytes
-    model = model_label(listed.model, None)
+def _device(card: CnmonCard, host: HostFiles, addresses: frozenset[str]) -> VendorDevice:
+    row, detail = card.row, card.detail
+    address = address_of(detail.address, addresses) if detail.address else None
+    total = row.memory_bytes or detail.memory_bytes
+    model = model_label(row.model, None)
     return VendorDevice(
         kind=DeviceKind.MLU,
         vendor="cambricon",
-        bus_id=listed.bus_id or address,
+        bus_id=row.bus_id or address,
         uuid=device_id(detail.uuid),
-        minor=listed.index,
-        vendor_minor=listed.index,
+        minor=row.index,
+        vendor_minor=row.index,
         model=model,
         memory_bytes=total,
         health=_health(detail),
         resources=card_resources(total) if total else (),
         labels=(("xpu-agent.io/model", model),) if model else (),
         facts=() if total else (("unschedulable", "MemoryUnknown"),),
-        nodes=read_node(host, f"/dev/cambricon_dev{listed.index}"),
+        nodes=read_node(host, f"/dev/cambricon_dev{row.index}"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Describes a card as a device: the library's answers, earlier ones where it does not answer."""
+"""Describes a card as a device, from the library's answers, else from earlier ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_LABEL = 63
 
 
 def model_label(name: str | None, number: int | None) -> str | None:
-    """Return the model: its name, else what its number stands for, else the number itself."""
+    """Return the model by its name, else by its number."""
     if name:
         return _NOT_IN_LABEL.sub("-", name)[:MAX_LABEL].strip("-_.") or None
     if number is None or number < 0:
@@ -34,7 +34,7 @@ def model_label(name: str | None, number: int | None) -> str | None:
 
 
 def device_id(uuid: str | None) -> str | None:
-    """Return the `id` of the Device object for a UUID as the library spells it."""
+    """Return the `id` in the Device object for a UUID of the library."""
     if not uuid or not re.fullmatch(r"[0-9A-Za-z-]{1,64}", uuid):
         return None
     return uuid if uuid.startswith("MLU-") else f"MLU-{uuid}"
@@ -50,7 +50,7 @@ _MIM_HEALTH = Health(
 
 
 class CardDivision(msgspec.Struct, frozen=True, kw_only=True):
-    """How a card is divided: by sMLU, by MIM, or not; `None` cannot be told."""
+    """How a card is divided: by sMLU, by MIM, or not; `None` is unknown."""
 
     smlu: bool | None = None
     mim: bool | None = None
@@ -58,7 +58,7 @@ class CardDivision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_division(card: CndevCard, before: Mapping[str, str]) -> CardDivision:
-    """Ask how the card is divided, and for the parts of it; `before` are the facts so far."""
+    """Read how a card is divided, and its instances; `before` has the last facts."""
     mim = _mode(card, "cndevGetMimMode", before.get("mim"))
     smlu = _mode(card, "cndevGetSMLUMode", before.get("smlu"))
     instances = card.mim_instances() if mim else card.smlu_instances() if smlu else ()
@@ -66,37 +66,37 @@ def read_division(card: CndevCard, before: Mapping[str, str]) -> CardDivision:
 
 
 def _mode(card: CndevCard, symbol: str, before: str | None) -> bool | None:
-    """Believe what was known before while the card does not say: it is not whole for that."""
-    told = card.mode(symbol)
-    return told if told is not None or before is None else before == "on"
+    """Return the mode; if it cannot be read now, that of the last description."""
+    is_on = card.mode(symbol)
+    return is_on if is_on is not None or before is None else before == "on"
 
 
 def describe_card(
     card: CndevCard, host: HostFiles, unit: int, before: VendorDevice | None = None
 ) -> VendorDevice:
-    """Ask a card what it is; `unit` is the setting of sMLU's memory unit in MiB, 0 the usual.
+    """Describe a card; `unit` is the setting of sMLU's memory unit in MiB, 0 for the default.
 
-    What was known `before` stands in for what the card cannot say for a moment. Its health is
-    judged elsewhere.
+    Values of `before` replace those that cannot be read now. The health is that of the mode
+    only; `health.py` checks the card.
     """
     name, number = card.name(), card.name_id()
     memory = card.memory()
     total = memory[0] if memory else before.memory_bytes if before else None
     uuid = device_id(card.uuid()) or (before.uuid if before else None)
-    known = dict(before.facts) if before else {}
-    cut = read_division(card, known)
+    facts_before = dict(before.facts) if before else {}
+    division = read_division(card, facts_before)
     model = model_label(name, number) or (before.model if before else None)
     bus_id = card.bus_id() or (before.bus_id if before else None)
     facts = (
-        ("name", name or known.get("name")),
+        ("name", name or facts_before.get("name")),
         ("index", str(card.index)),
-        ("serial", card.serial() or known.get("serial")),
-        ("driver", card.driver() or known.get("driver")),
-        ("smlu", _switch(cut.smlu)),
-        ("smlu-unit", f"{unit_mib(unit, total // MIB)}Mi" if cut.smlu and total else None),
-        ("mim", _switch(cut.mim)),
-        (NUMA_NODE_FACT, _numa_node(card, host, bus_id, known.get(NUMA_NODE_FACT))),
-        ("unschedulable", "MIMMode" if cut.mim else None if total else "MemoryUnknown"),
+        ("serial", card.serial() or facts_before.get("serial")),
+        ("driver", card.driver() or facts_before.get("driver")),
+        ("smlu", _switch(division.smlu)),
+        ("smlu-unit", f"{unit_mib(unit, total // MIB)}Mi" if division.smlu and total else None),
+        ("mim", _switch(division.mim)),
+        (NUMA_NODE_FACT, _numa_node(card, host, bus_id, facts_before.get(NUMA_NODE_FACT))),
+        ("unschedulable", "MIMMode" if division.mim else None if total else "MemoryUnknown"),
     )
     return VendorDevice(
         kind=DeviceKind.MLU,
@@ -107,24 +107,24 @@ def describe_card(
         vendor_minor=card.index,  # the number of /dev/cambricon_dev
         model=model,
         memory_bytes=total,
-        health=_MIM_HEALTH if cut.mim else Health(),
-        resources=card_resources(total) if total and not cut.mim else (),
+        health=_MIM_HEALTH if division.mim else Health(),
+        resources=card_resources(total) if total and not division.mim else (),
         labels=((LABEL + "model", model),) if model else (),
         facts=tuple((key, value) for key, value in facts if value),
         nodes=read_node(host, f"/dev/cambricon_dev{card.index}"),
-        partitions=_partitions(card, uuid, cut, host, before),
+        partitions=_partitions(card, uuid, division, host, before),
     )
 
 
 def _numa_node(
     card: CndevCard, host: HostFiles, bus_id: str | None, before: str | None
 ) -> str | None:
-    """Ask the library for the memory node only where sysfs has none."""
-    known = (read_text(host, f"{DEVICES}/{bus_id}/numa_node") or "") if bus_id else ""
-    if known.isdecimal():
+    """Return the library's NUMA node, only if sysfs has none."""
+    sysfs_node = (read_text(host, f"{DEVICES}/{bus_id}/numa_node") or "") if bus_id else ""
+    if sysfs_node.isdecimal():
         return None
-    told = card.numa()
-    return before if told is None else str(told)
+    node = card.numa()
+    return before if node is None else str(node)
 
 
 def _switch(value: bool | None) -> str | None:
@@ -134,27 +134,29 @@ def _switch(value: bool | None) -> str | None:
 def _partitions(
     card: CndevCard,
     uuid: str | None,
-    cut: CardDivision,
+    division: CardDivision,
     host: HostFiles,
     before: VendorDevice | None,
 ) -> tuple[DevicePartition, ...]:
-    """Describe the parts; while the card does not list them, they are those of before."""
-    asked = "cndevGetAllMluInstanceInfo" if cut.mim else "cndevGetAllSMluInstanceInfo"
-    if before is not None and asked in card.faults:
+    """Return the instances; those of `before` if the card's list cannot be read now."""
+    symbol = "cndevGetAllMluInstanceInfo" if division.mim else "cndevGetAllSMluInstanceInfo"
+    if before is not None and symbol in card.faults:
         return before.partitions
-    return tuple(describe_instance(uuid, item, host, mim=bool(cut.mim)) for item in cut.instances)
+    return tuple(
+        describe_instance(uuid, item, host, mim=bool(division.mim)) for item in division.instances
+    )
 
 
 def describe_instance(
-    card: str | None, found: MluInstance, host: HostFiles, *, mim: bool
+    card: str | None, instance: MluInstance, host: HostFiles, *, mim: bool
 ) -> DevicePartition:
-    """Describe an instance of a card."""
+    """Return an instance as a partition."""
     kind = "mim" if mim else "smlu"
     return DevicePartition(
-        uuid=f"{card or 'MLU'}-{kind}-{found.uuid or found.number}",
-        profile=found.name,
-        memory_bytes=found.memory_bytes or None,
-        instance=found.number,
-        cores=found.cores,
-        nodes=tuple(n for path in found.nodes for n in read_node(host, path)),
+        uuid=f"{card or 'MLU'}-{kind}-{instance.uuid or instance.number}",
+        profile=instance.name,
+        memory_bytes=instance.memory_bytes or None,
+        instance=instance.number,
+        cores=instance.cores,
+        nodes=tuple(n for path in instance.nodes for n in read_node(host, path)),
     )

@@ -36,7 +36,7 @@ def find_links(
 ) -> tuple[DeviceLink, ...]:
     """Return the links that both ends report; `keys` are devices by UUID, `remotes` UUIDs by key.
 
-    A UUID that is no card's of this node leads outside.
+    Links to UUIDs outside of this node are ignored.
     """
     counts: Counter[tuple[str, str]] = Counter()
     for key, others in remotes.items():
@@ -49,7 +49,7 @@ def find_links(
 
 
 def ring_pairs(text: bytes) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of card numbers with a ring of their own, from what `cntopo` writes."""
+    """Return the pairs of card numbers with a ring of their own, from a file of `cntopo`."""
     try:
         sets = msgspec.json.decode(text, type=list[_Set])
     except JSON_ERRORS as error:
@@ -66,17 +66,17 @@ def ring_pairs(text: bytes) -> tuple[tuple[int, int], ...]:
 def group_cards(
     keys: Sequence[str], links: Sequence[DeviceLink], pairs: Sequence[tuple[str, str]] = ()
 ) -> DeviceGrouping:
-    """Return the node's groups: pairs with a ring, if no card is in two, and cliques of links.
+    """Return the node's groups: pairs with a ring, and cliques of links.
 
-    `keys` are devices in the order of their minors.
+    The pairs are used if no card is in two of them. `keys` are devices in the order of minors.
     """
     cliques = clique_groups(keys, ((link.a, link.b) for link in links), LINK)
-    listed = [key for pair in pairs for key in pair]
-    if not pairs or len(listed) != len(set(listed)) or not set(listed) <= set(keys):
+    paired_keys = [key for pair in pairs for key in pair]
+    if not pairs or len(paired_keys) != len(set(paired_keys)) or not set(paired_keys) <= set(keys):
         return cliques
-    place = {key: index for index, key in enumerate(keys)}
-    inside = (tuple(sorted(pair, key=place.__getitem__)) for pair in pairs)
-    ordered = sorted(inside, key=lambda pair: [place[key] for key in pair])
+    position = {key: index for index, key in enumerate(keys)}
+    sorted_pairs = (tuple(sorted(pair, key=position.__getitem__)) for pair in pairs)
+    ordered = sorted(sorted_pairs, key=lambda pair: [position[key] for key in pair])
     rings = tuple(DeviceGroup(keys=pair, link_type=LINK) for pair in ordered)
     larger = tuple(group for group in cliques.groups if len(group.keys) != 2)
     return DeviceGrouping(groups=(*rings, *larger), problems=cliques.problems)

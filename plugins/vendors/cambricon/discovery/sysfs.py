@@ -31,13 +31,13 @@ def describe_function(
     message: str = "",
     state: HealthState = HealthState.SUSPECT,
 ) -> VendorDevice:
-    """Describe a function of which no more is known, and say why."""
-    told = message or _MESSAGES.get(reason, "")
-    health = Health(state=state, reason=reason, message=told)
+    """Describe a function from sysfs alone; `reason` says why the library's values are missing."""
+    text = message or _MESSAGES.get(reason, "")
+    health = Health(state=state, reason=reason, message=text)
     return VendorDevice(kind=DeviceKind.MLU, vendor="cambricon", bus_id=bus_id, health=health)
 
 
 def read_node(host: HostFiles, path: str) -> tuple[DeviceNode, ...]:
-    """Return a device node with its numbers; empty if it is not there."""
+    """Return a device node with its major and minor; empty if it does not exist."""
     number = host.device_number(path)
     return (DeviceNode(path=path, major=number[0], minor=number[1]),) if number else ()

@@ -1,4 +1,4 @@
-"""Calls about one card: values in the agent's units, `None` for unsupported ones."""
+"""CNDev calls for one card, with values in the agent's units."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ MAX_WATTS = 10_000
 MAX_CELSIUS = 200
 MAX_PORTS = 64
 MAX_INCIDENTS = 64
-_NO_NUMBER = (1 << 64) - 1  # all bits set: no answer
-_MAX_COUNT = 1 << 53  # what a reading holds exactly; no card lives to see that many errors
-_FAIL = 20  # of an incident
-_MAX_STATE = 31  # of a driver; nine are known
+_NO_NUMBER = (1 << 64) - 1  # all bits set: no serial number
+_MAX_COUNT = 1 << 53  # largest count that a metric value represents exactly
+_FAIL = 20  # health of an incident
+_MAX_STATE = 31  # bound of driver states; nine are documented
 _OVERALL = (0, 10, _FAIL)
 T = TypeVar("T")
 
 
 class MluStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a card says of its health; numbers are the library's own, `None` is not told."""
+    """A card's health as the library reports it; `None` is unknown."""
 
     health: int | None = None  # 1 good
     device: int | None = None  # 1 good
     driver: int | None = None  # 4 running
     compute: int | None = None  # 2 prohibited
     overall: int | None = None  # 0 pass, 10 warn, 20 fail
-    incidents: tuple[tuple[int, str], ...] = ()  # code, text; those that failed first
+    incidents: tuple[tuple[int, str], ...] = ()  # (code, text), failures first
 
 
 class MluProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +49,13 @@ class MluProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MluInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """One sMLU or MIM instance. Percent and bytes are (most, used); MIM tells no use."""
+    """One sMLU or MIM instance. The library reports no usage of MIM instances."""
 
     number: int
     profile: int
-    name: str  # of the profile
+    name: str  # name of the profile
     uuid: str
-    nodes: tuple[str, ...]  # its own, beside those of the card
+    nodes: tuple[str, ...]  # paths of its device nodes, without those of the card
     cores: int
     memory_bytes: int
     used_percent: int | None = None
@@ -63,9 +63,10 @@ class MluInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CndevCard:
-    """A card by its index. What it cannot tell is not asked again of this object.
+    """A card by its index. Each call returns a value, or `None`.
 
-    Codes other than `not supported` are kept in `faults`, by what was asked, until `begin`.
+    An unsupported call is not repeated. Other error codes are stored in `faults` by call until
+    `begin_round`.
     """
 
     def __init__(self, cndev: Cndev, index: int) -> None:
@@ -73,24 +74,24 @@ class CndevCard:
         self.index = index
         self.handle = cndev.handle(index)
         self.faults: dict[str, int] = {}
-        self._suspended: set[str] = set()  # calls that hung before and were left out
-        self._mute: set[str] = set()
+        self._suspended: set[str] = set()  # calls that hung earlier and are skipped
+        self._unsupported: set[str] = set()
 
     def begin_round(self) -> None:
-        """Start a round: what went wrong before is over unless it shows again."""
+        """Start a round of calls: clear the errors of the last one."""
         self.faults = {}
         self._suspended.clear()
 
-    def has_answered(self, what: str) -> bool:
-        """Say whether an answer to `what` means something: nothing went wrong, and it can tell."""
-        return what not in self.faults and what not in self._mute | self._suspended
+    def is_answer_valid(self, call_name: str) -> bool:
+        """Return whether a call returned a valid result, which may be empty, in this round."""
+        return call_name not in self.faults and call_name not in self._unsupported | self._suspended
 
-    def ask(self, what: str, call: Callable[[], T]) -> T | None:
-        """Run calls named `what`; a stale handle is taken anew once."""
-        if what in self._mute:
+    def call(self, call_name: str, call: Callable[[], T]) -> T | None:
+        """Run a call; if the handle is stale, get a new one and try again once."""
+        if call_name in self._unsupported:
             return None
         try:
-            self.cndev.calls.enter(what, card_name(self.index))
+            self.cndev.calls.enter(call_name, card_name(self.index))
             try:
                 return call()
             except codes.CndevFault as error:
@@ -101,18 +102,18 @@ class CndevCard:
             finally:
                 self.cndev.calls.leave()
         except CallSuspended:
-            self._suspended.add(what)  # for a while only: it is asked again
+            self._suspended.add(call_name)  # for a limited time: the call is repeated
         except NotSupported:
-            self._mute.add(what)
+            self._unsupported.add(call_name)
         except codes.CndevFault as error:
-            self.faults[what] = error.code
+            self.faults[call_name] = error.code
         return None
 
     def _read(self, symbol: str, name: str, *args: object) -> ctypes.Structure | None:
-        return self.ask(symbol, lambda: self.cndev.read(symbol, name, self.handle, *args))
+        return self.call(symbol, lambda: self.cndev.read(symbol, name, self.handle, *args))
 
-    def _all(self, symbol: str, name: str) -> tuple[ctypes.Structure, ...] | None:
-        return self.ask(symbol, lambda: self.cndev.read_all(symbol, name, self.handle))
+    def _read_list(self, symbol: str, name: str) -> tuple[ctypes.Structure, ...] | None:
+        return self.call(symbol, lambda: self.cndev.read_all(symbol, name, self.handle))
 
     def uuid(self) -> str | None:
         """Return the card's UUID as the library spells it."""
@@ -122,7 +123,7 @@ class CndevCard:
     def name(self) -> str | None:
         """Return the model's name."""
         symbol = "cndevGetCardNameStringByDevId"
-        return self.ask(symbol, lambda: self.cndev.text(symbol, self.handle)) or None
+        return self.call(symbol, lambda: self.cndev.text(symbol, self.handle)) or None
 
     def name_id(self) -> int | None:
         """Return the model's number."""
@@ -141,7 +142,7 @@ class CndevCard:
         return ".".join(map(str, parts)) if parts and max(parts) < 1 << 16 else None
 
     def memory(self) -> tuple[int, int | None] | None:
-        """Return (total, used) bytes; a total that cannot be is no answer."""
+        """Return (total, used) bytes; `None` if the total is implausible."""
         record = self._read("cndevGetMemoryUsageV2", "MemV2")
         if record is None or not 0 < record.total <= MAX_MEMORY_MIB:
             return None
@@ -149,7 +150,7 @@ class CndevCard:
         return int(record.total) * MIB, used
 
     def bus_id(self) -> str | None:
-        """Return the PCI address; parts that make none are no answer."""
+        """Return the PCI address; `None` if its parts are invalid."""
         record = self._read("cndevGetPCIeInfoV2", "PcieV2")
         if record is None:
             return None
@@ -160,12 +161,12 @@ class CndevCard:
             return None
 
     def numa(self) -> int | None:
-        """Return the NUMA node; negative is unknown."""
+        """Return the NUMA node; `None` if it is unknown."""
         record = self._read("cndevGetNUMANodeIdByDevId", "Numa")
         return int(record.node) if record and 0 <= record.node < 1024 else None
 
     def status(self) -> MluStatus | None:
-        """Return what the card says of its health; `None` if that very call failed."""
+        """Return the card's health; `None` if the call for it failed."""
         record = self._read("cndevGetCardHealthState", "Health")
         if record is None:
             return None
@@ -173,28 +174,28 @@ class CndevCard:
             self.faults["cndevGetCardHealthState"] = codes.GARBLED
             return None
         compute = self._read("cndevGetComputeMode", "Mode")
-        more = self._read("cndevGetCardHealthStateV2", "HealthV2")
+        details = self._read("cndevGetCardHealthStateV2", "HealthV2")
         return MluStatus(
             health=int(record.health),
             device=int(record.device),
             driver=int(record.driver),
             compute=int(compute.mode) if compute else None,
-            overall=int(more.overall) if more and more.overall in _OVERALL else None,
-            incidents=_incidents(more) if more and more.overall in _OVERALL else (),
+            overall=int(details.overall) if details and details.overall in _OVERALL else None,
+            incidents=_incidents(details) if details and details.overall in _OVERALL else (),
         )
 
     def utilisation(self) -> float | None:
-        """Return the busy time in percent."""
+        """Return the utilization in percent."""
         record = self._read("cndevGetDeviceUtilizationInfo", "Util")
         return float(record.average) if record and 0 <= record.average <= 100 else None
 
     def power_watts(self) -> float | None:
-        """Return the power drawn."""
+        """Return the power consumption."""
         record = self._read("cndevGetDevicePowerInfo", "Power")
         return float(record.usage) if record and 0 <= record.usage <= MAX_WATTS else None
 
     def temperatures(self) -> tuple[tuple[str, float], ...]:
-        """Return (sensor, degrees Celsius) of the board, the chip and its memory."""
+        """Return (sensor, degrees Celsius) for board, chip and memory."""
         record = self._read("cndevGetTemperatureInfo", "Temp")
         if record is None:
             return ()
@@ -210,41 +211,43 @@ class CndevCard:
         return tuple((kind, int(count)) for kind, count in values if count <= _MAX_COUNT)
 
     def processes(self) -> tuple[MluProcess, ...] | None:
-        """Return the processes on the card, with their busy time where it is told."""
-        record = self._all("cndevGetProcessInfo", "Proc")
+        """Return the processes on the card, with their utilization where it is known."""
+        record = self._read_list("cndevGetProcessInfo", "Proc")
         if record is None:
             return None
-        busy = {p.pid: p.mlu for p in self._all("cndevGetProcessUtilization", "ProcUtil") or ()}
+        percents = {
+            p.pid: p.mlu for p in self._read_list("cndevGetProcessUtilization", "ProcUtil") or ()
+        }
         return tuple(
             MluProcess(
                 pid=int(p.pid),
                 memory_bytes=int(p.physical) * KIB,
-                core_percent=float(busy[p.pid]) if busy.get(p.pid, 101) <= 100 else None,
+                core_percent=float(percents[p.pid]) if percents.get(p.pid, 101) <= 100 else None,
             )
             for p in record
             if 0 < p.pid < 1 << 31 and p.physical <= MAX_MEMORY_MIB * KIB
         )
 
     def linked_uuids(self) -> tuple[str, ...]:
-        """Return the card's UUID at the other end of every MLULink port that is up."""
+        """Return the UUIDs of the cards at the other ends of active MLULink ports."""
         symbol = "cndevGetMLULinkPortNumber"
-        ports = self.ask(symbol, lambda: self.cndev.number(symbol, self.handle)) or 0
+        ports = self.call(symbol, lambda: self.cndev.number(symbol, self.handle)) or 0
         if ports < 0:
             self.faults[symbol] = codes.GARBLED
-        record: list[str] = []
+        uuids: list[str] = []
         for port in range(min(ports, MAX_PORTS) if ports > 0 else 0):
             state = self._port("cndevGetMLULinkStatusV2", "LinkV2", port)
             if state is None or state.mac == 0:
                 continue
             remote = self._port("cndevGetMLULinkRemoteInfo", "Remote", port)
             if remote is not None and (uuid := decode_c_text(remote.uuid)):
-                record.append(uuid)
-        return tuple(record)
+                uuids.append(uuid)
+        return tuple(uuids)
 
     def _port(self, symbol: str, name: str, port: int) -> ctypes.Structure | None:
-        # by port: one that cannot tell says nothing of the others
-        what = f"{symbol} {port}"
-        return self.ask(what, lambda: self.cndev.read(symbol, name, self.handle, port))
+        # by port: one unsupported port does not make the other ports unsupported
+        call_name = f"{symbol} {port}"
+        return self.call(call_name, lambda: self.cndev.read(symbol, name, self.handle, port))
 
     def mode(self, symbol: str) -> bool | None:
         """Return whether sMLU or MIM (`cndevGetSMLUMode`, `cndevGetMimMode`) is on."""
@@ -265,7 +268,7 @@ class CndevCard:
                 used_percent=int(s.quota[1]) if s.quota[1] <= 100 else None,
                 used_bytes=int(s.memory[1]) if s.memory[1] <= s.memory[0] else None,
             )
-            for s in self._all("cndevGetAllSMluInstanceInfo", "SMlu") or ()
+            for s in self._read_list("cndevGetAllSMluInstanceInfo", "SMlu") or ()
             if s.instance >= 0 and s.quota[0] <= 100 and s.memory[0] <= MAX_MEMORY_MIB * MIB
         )
 
@@ -281,22 +284,22 @@ class CndevCard:
                 cores=int(m.cores),
                 memory_bytes=int(m.memory) * MIB,
             )
-            for m in self._all("cndevGetAllMluInstanceInfo", "Mim") or ()
+            for m in self._read_list("cndevGetAllMluInstanceInfo", "Mim") or ()
             if m.instance >= 0 and 0 <= m.memory <= MAX_MEMORY_MIB
         )
 
 
 def _incidents(record: ctypes.Structure) -> tuple[tuple[int, str], ...]:
-    listed = record.incidents[: min(record.count, MAX_INCIDENTS)]
-    ordered = sorted(listed, key=lambda incident: incident.health != _FAIL)
+    incidents = record.incidents[: min(record.count, MAX_INCIDENTS)]
+    ordered = sorted(incidents, key=lambda incident: incident.health != _FAIL)
     return tuple((int(i.code), decode_c_text(i.msg)[:80]) for i in ordered)
 
 
-def open_cards(cndev: Cndev, most: int) -> tuple[dict[int, CndevCard], dict[int, AgentError]]:
-    """Return the cards by index, and why there is no handle for the others."""
+def open_cards(cndev: Cndev, limit: int) -> tuple[dict[int, CndevCard], dict[int, AgentError]]:
+    """Return the cards by index, and the errors of cards without a handle."""
     cards: dict[int, CndevCard] = {}
     failed: dict[int, AgentError] = {}
-    for index in range(min(cndev.count(), most)):
+    for index in range(min(cndev.count(), limit)):
         try:
             cards[index] = CndevCard(cndev, index)
         except AgentError as error:

@@ -17,7 +17,7 @@ from plugins.vendors.cambricon.settings import CambriconSettings
 
 _VERSION = "version@0:i32 "
 
-# name: (a version comes first, size, alignment and members)
+# name: (whether a version comes first; size, alignment and members)
 _TABLE: dict[str, tuple[bool, str]] = {
     "CardInfo": (True, "8 4: number@4:u32"),
     "UUID": (True, "56 8: uuid@4:c37 ncs@48:u64"),
@@ -97,11 +97,11 @@ FOLDERS = (
     "/usr/local/neuware/lib64",
 )
 
-VERSIONS = (6, 5)  # of the structures, newest first; libraries before 3 refuse 6
+VERSIONS = (6, 5)  # versions of the structures, newest first; libraries before 3 refuse 6
 
-FIRST_ROOM = 16  # elements that a list is first asked for with
+FIRST_CAPACITY = 16  # elements in the first try to read a list
 
-MAX_ROOM = 4096
+MAX_CAPACITY = 4096
 
 MAX_TRIES = 3
 
@@ -115,7 +115,7 @@ MANDATORY = (
     "cndevGetCardHealthState",
 )
 
-TEXTS = ("cndevGetCardNameStringByDevId", "cndevGetErrorString")  # they return what they say
+TEXTS = ("cndevGetCardNameStringByDevId", "cndevGetErrorString")  # functions that return a text
 
 OPTIONAL = (
     "cndevRelease",
@@ -156,7 +156,7 @@ OPTIONAL = (
 
 
 def locate_cndev(settings: CambriconSettings) -> str:
-    """Return where the library is; see `plugins.shared.library_file`."""
+    """Return the library's path; see `plugins.shared.library_file`."""
     return find_library(
         SONAME,
         FOLDERS,
@@ -167,19 +167,19 @@ def locate_cndev(settings: CambriconSettings) -> str:
 
 
 def card_name(index: int) -> str:
-    """Return the library's name for a card: its place among them."""
+    """Return the card's name in the call journal."""
     return f"card {index}"
 
 
 class Cndev:
-    """The library of this process. `missing` are symbols it lacks: what they tell stays absent.
+    """The library of this process. `missing` has symbols that it lacks; their values are absent.
 
-    Calls of different threads take turns, except the wait for events.
+    One call runs at a time, except the wait for events.
     """
 
     def __init__(self, path: str, calls: LibraryCallJournal = NO_JOURNAL) -> None:
         self.path = path
-        self.calls = calls  # told which call of which card is in progress
+        self.calls = calls  # journal of calls in progress
         self._lock = threading.Lock()
         try:
             self._dll = ctypes.CDLL(path)
@@ -187,8 +187,8 @@ class Cndev:
             message = f"{path} cannot be loaded: {str(error)[:120]}"
             raise LibraryUnavailable("LibraryMissing", message) from error
         self.missing = frozenset(n for n in (*MANDATORY, *OPTIONAL) if not hasattr(self._dll, n))
-        if lacking := [name for name in MANDATORY if name in self.missing]:
-            message = f"{path} lacks {lacking[0]}: install a newer driver"
+        if missing := [name for name in MANDATORY if name in self.missing]:
+            message = f"{path} lacks {missing[0]}: install a newer driver"
             raise LibraryUnavailable("LibraryUnfit", message)
         for name in TEXTS:
             if name not in self.missing:
@@ -199,15 +199,15 @@ class Cndev:
     def _start(self) -> None:
         try:
             self.call("cndevInit", 0)
-            self._agree()
+            self._negotiate_version()
         except codes.CndevFault as error:
-            loaded = error.code not in codes.NOT_LOADED
-            reason = "LibraryUnfit" if loaded else "DriverNotLoaded"
+            is_loaded = error.code not in codes.NOT_LOADED
+            reason = "LibraryUnfit" if is_loaded else "DriverNotLoaded"
             message = f"{error}; check that the kernel module of this driver is loaded"
             raise LibraryUnavailable(reason, message) from error
 
-    def _agree(self) -> None:
-        """Find the newest version of structures that the library takes."""
+    def _negotiate_version(self) -> None:
+        """Set the newest version of the structures that the library accepts."""
         for version in VERSIONS:
             self.version = version
             try:
@@ -219,12 +219,12 @@ class Cndev:
                 return
 
     def call(self, symbol: str, *args: object) -> None:
-        """Call a function; a symbol that is missing is `NotSupported`, codes as in `error_of`."""
+        """Call a function; raises `NotSupported` for a missing symbol, else `codes.error_of`."""
         with self._lock:
             self._call(symbol, args)
 
     def wait(self, symbol: str, *args: object) -> None:
-        """Call a function that may wait, beside the calls of other threads."""
+        """Call a function that may wait, in parallel with calls of other threads."""
         self._call(symbol, args)
 
     def _call(self, symbol: str, args: tuple[object, ...]) -> None:
@@ -239,33 +239,33 @@ class Cndev:
         return function
 
     def record(self, name: str) -> ctypes.Structure:
-        """Return an empty structure that says its version."""
+        """Return an empty structure with its version set."""
         structure = STRUCTURES[name]()
         if name in VERSIONED:
             structure.version = self.version
         return structure
 
     def read(self, symbol: str, name: str, *args: object) -> ctypes.Structure:
-        """Return the structure that a function fills; `args` follow it."""
-        to = self.record(name)
-        self.call(symbol, ctypes.byref(to), *args)
-        return to
+        """Return the structure that a function fills; `args` are the arguments after it."""
+        output = self.record(name)
+        self.call(symbol, ctypes.byref(output), *args)
+        return output
 
     def read_all(self, symbol: str, name: str, handle: int) -> tuple[ctypes.Structure, ...]:
-        """Return a list of structures, asking again with more room as long as there are more."""
-        room = FIRST_ROOM
-        for last in (*[False] * (MAX_TRIES - 1), True):
-            to = (STRUCTURES[name] * room)()
-            to[0].version = self.version
-            number = ctypes.c_uint32(room)
+        """Return a list of structures; try again with more capacity if it does not fit."""
+        capacity = FIRST_CAPACITY
+        for is_last in (*[False] * (MAX_TRIES - 1), True):
+            output = (STRUCTURES[name] * capacity)()
+            output[0].version = self.version
+            number = ctypes.c_uint32(capacity)
             try:
-                self.call(symbol, ctypes.byref(number), to, handle)
+                self.call(symbol, ctypes.byref(number), output, handle)
             except codes.CndevFault as error:
-                if error.code != codes.INSUFFICIENT_SPACE or last:
+                if error.code != codes.INSUFFICIENT_SPACE or is_last:
                     raise
-                room = max(2 * room, min(number.value, MAX_ROOM))
+                capacity = max(2 * capacity, min(number.value, MAX_CAPACITY))
             else:
-                return tuple(to[: min(number.value, room)])
+                return tuple(output[: min(number.value, capacity)])
         return ()
 
     def text(self, symbol: str, *args: object) -> str:
@@ -283,17 +283,17 @@ class Cndev:
         return int(self.read("cndevGetDeviceCount", "CardInfo").number)
 
     def handle(self, index: int) -> int:
-        """Return the handle of a card; after a reset it is another."""
-        to, symbol = ctypes.c_int32(), "cndevGetDeviceHandleByIndex"
+        """Return the handle of a card, which changes with a reset."""
+        output, symbol = ctypes.c_int32(), "cndevGetDeviceHandleByIndex"
         self.calls.enter(symbol, card_name(index))
         try:
-            self.call(symbol, index, ctypes.byref(to))
+            self.call(symbol, index, ctypes.byref(output))
         finally:
             self.calls.leave()
-        return to.value
+        return output.value
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the library."""
         try:
             self.call("cndevRelease")
         except AgentError:

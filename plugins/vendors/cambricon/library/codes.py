@@ -16,7 +16,7 @@ NOT_FOUND = 14
 IN_USE = 15
 TIMED_OUT = 17
 DEVICE_IN_PROBLEM = 18
-GARBLED = -1  # ours: success with an answer that cannot be
+GARBLED = -1  # the agent's own code: success with an implausible answer
 NOT_LOADED = frozenset({NO_DRIVER, NO_DEVICES})
 
 _WORDS: dict[int, str] = {
@@ -50,7 +50,7 @@ class CndevFault(VendorFault):
 
 
 def error_of(call: str, code: int) -> AgentError:
-    """Return the typed error of a code; 10 is that the card or the driver cannot tell."""
+    """Return the typed error of a code; code 10 means that the call is not supported."""
     if code == 10:
         return NotSupported(f"{call}: CNDev error 10")
     return CndevFault(call, code)

@@ -1,4 +1,4 @@
-"""Creates and destroys sMLU instances for pods; destroys only the agent's own."""
+"""Creates sMLU instances for pods, and destroys instances that the agent created."""
 
 from __future__ import annotations
 
@@ -38,45 +38,45 @@ Pause = Callable[[float], object]
 
 
 def read_profiles(card: CndevCard) -> tuple[SmluProfile, ...]:
-    """Return what the driver cuts on a card; one that cannot be read is left out."""
+    """Return a card's sMLU profiles; profiles that cannot be read are left out."""
     cndev = card.cndev
     ids = cndev.read("cndevGetSMluProfileIdInfo", "ProfIds", card.handle)
-    found = []
+    profiles = []
     for number in ids.id[: max(0, min(ids.count, MAX_PROFILES))]:
         symbol = "cndevGetSMluProfileInfo"
         read = partial(cndev.read, symbol, "Prof", number, card.handle)
-        told = card.ask(f"{symbol} {number}", read)
-        if told is not None:
-            found.append(
+        record = card.call(f"{symbol} {number}", read)
+        if record is not None:
+            profiles.append(
                 SmluProfile(
-                    id=int(told.id),
-                    core_percent=int(told.quota[0]),
-                    memory_bytes=int(told.memory[0]),
-                    total=int(told.total),
-                    remain=int(told.remain),
+                    id=int(record.id),
+                    core_percent=int(record.quota[0]),
+                    memory_bytes=int(record.memory[0]),
+                    total=int(record.total),
+                    remain=int(record.remain),
                 )
             )
-    return tuple(found)
+    return tuple(profiles)
 
 
 def make_slice(
-    card: CndevCard, wanted: SmluRequest, unit_mib: int, owner: str, owned: SmluOwnershipFile
+    card: CndevCard, request: SmluRequest, unit_mib: int, owner: str, owned: SmluOwnershipFile
 ) -> tuple[OwnedSmlu, MluInstance]:
-    """Cut a slice that was written down before, and read back what was cut.
+    """Create an instance for a pod and read it back; an entry is written first.
 
-    Raises `SliceRefused` if the card is not cut by sMLU, no slot is left, or the driver made
-    something else than was asked for; nothing half made stays behind. If this process is ended
-    before it returns, `settle` finds out what became of it.
+    Raises `SliceRefused` if sMLU mode is off, no slot is free, or the instance differs from the
+    request; such an instance is destroyed. If the process ends meanwhile, `resolve_intent` finds
+    the instance later.
     """
     if card.mode("cndevGetSMLUMode") is not True:
         raise SliceRefused(f"card {card.index}: sMLU mode is off")
-    before = tuple(one.number for one in card.smlu_instances())
-    if not card.has_answered(LISTING):
+    before = tuple(instance_before.number for instance_before in card.smlu_instances())
+    if not card.is_answer_valid(LISTING):
         raise SliceRefused(f"card {card.index}: the driver does not list its slices")
-    memory_bytes = wanted.memory_bytes(unit_mib)
-    profile = choose_profile(read_profiles(card), wanted.core_percent, memory_bytes)
-    number = profile.id if profile else _add_profile(card, wanted.core_percent, memory_bytes)
-    coming = OwnedSmlu(
+    memory_bytes = request.memory_bytes(unit_mib)
+    profile = choose_profile(read_profiles(card), request.core_percent, memory_bytes)
+    number = profile.id if profile else _add_profile(card, request.core_percent, memory_bytes)
+    intent = OwnedSmlu(
         card_uuid=card.uuid() or "",
         card=card.index,
         profile=number,
@@ -85,51 +85,52 @@ def make_slice(
         boot=owned.boot,
     )
     try:
-        owned.record_intent(coming)
+        owned.record_intent(intent)
         instance = _add_instance(card, number, owner)
     except AgentError:
-        _tidy(card, number)
-        owned.remove(coming)
+        _remove_unused_profile(card, number)
+        owned.remove(intent)
         raise
     try:
-        made = owned.record_made(coming, instance)
-        return made, _read_back(card, instance, wanted.core_percent, memory_bytes)
+        owned_slice = owned.record_created(intent, instance)
+        return owned_slice, _read_back(card, instance, request.core_percent, memory_bytes)
     except AgentError:
-        # a slice that nobody remembers, or that is not what the pod was promised, must not stay
-        _drop_instance(card, instance)
-        _tidy(card, number)
-        owned.remove(replace(coming, instance=instance))
-        owned.remove(coming)
+        # an instance without an entry, or with another size than requested, must not stay
+        _destroy_instance(card, instance)
+        _remove_unused_profile(card, number)
+        owned.remove(replace(intent, instance=instance))
+        owned.remove(intent)
         raise
 
 
-def settle_intent(card: CndevCard, owned: SmluOwnershipFile, coming: OwnedSmlu) -> None:
-    """Find out what became of a slice that was about to be made when the process was ended.
+def resolve_intent(card: CndevCard, owned: SmluOwnershipFile, intent: OwnedSmlu) -> None:
+    """Find the instance of an entry whose creation was interrupted, or remove the entry.
 
-    The one new slice of its profile is ours; several could be anybody's, and none was made. While
-    the card does not list its slices nothing is known.
+    If there is exactly one new instance of the profile, the agent created it. Otherwise the entry
+    is removed. While the card's list cannot be read, nothing changes.
     """
     card.begin_round()
-    listed = card.smlu_instances()
-    if not card.has_answered(LISTING):
+    instances = card.smlu_instances()
+    if not card.is_answer_valid(LISTING):
         return
-    known = {item.instance for item in owned.read() if item.card_uuid == coming.card_uuid}
-    new = [
-        one.number
-        for one in listed
-        if one.profile == coming.profile and one.number not in known.union(coming.before)
+    known_numbers = {item.instance for item in owned.read() if item.card_uuid == intent.card_uuid}
+    candidates = [
+        instance.number
+        for instance in instances
+        if instance.profile == intent.profile
+        and instance.number not in known_numbers.union(intent.before)
     ]
-    if len(new) == 1:
-        owned.record_made(coming, new[0])
+    if len(candidates) == 1:
+        owned.record_created(intent, candidates[0])
     else:
-        owned.remove(coming)
+        owned.remove(intent)
 
 
 def _add_profile(card: CndevCard, core_percent: int, memory_bytes: int) -> int:
-    asked, number = card.cndev.record("Set"), ctypes.c_int32()
-    asked.quota, asked.memory = core_percent, memory_bytes
+    request, number = card.cndev.record("Set"), ctypes.c_int32()
+    request.quota, request.memory = core_percent, memory_bytes
     card.cndev.call(
-        "cndevCreateSMluProfileInfo", ctypes.byref(asked), ctypes.byref(number), card.handle
+        "cndevCreateSMluProfileInfo", ctypes.byref(request), ctypes.byref(number), card.handle
     )
     return number.value
 
@@ -143,166 +144,187 @@ def _add_instance(card: CndevCard, profile: int, owner: str) -> int:
 
 
 def _read_back(card: CndevCard, instance: int, core_percent: int, memory_bytes: int) -> MluInstance:
-    found = next((one for one in card.smlu_instances() if one.number == instance), None)
-    if found is None or not found.nodes:
+    created = next((one for one in card.smlu_instances() if one.number == instance), None)
+    if created is None or not created.nodes:
         raise SliceRefused(f"card {card.index}: the driver does not list instance {instance}")
-    if (found.cores, found.memory_bytes) != (core_percent, memory_bytes):
-        told = f"{found.cores} percent and {found.memory_bytes >> 20}Mi"
-        raise SliceRefused(f"asked for {core_percent} percent, {memory_bytes >> 20}Mi; got {told}")
-    return found
+    if (created.cores, created.memory_bytes) != (core_percent, memory_bytes):
+        actual = f"{created.cores} percent and {created.memory_bytes >> 20}Mi"
+        raise SliceRefused(
+            f"asked for {core_percent} percent, {memory_bytes >> 20}Mi; got {actual}"
+        )
+    return created
 
 
-def destroy_slice(card: CndevCard, gone: OwnedSmlu, owned: SmluOwnershipFile, pause: Pause) -> None:
-    """Give back one of our slices, and its profile once nobody uses it.
+def destroy_slice(
+    card: CndevCard, owned_slice: OwnedSmlu, owned: SmluOwnershipFile, pause: Pause
+) -> None:
+    """Destroy an instance of the agent, and its profile if it is unused.
 
-    `pause` is called with seconds between tries while the slice is in use; still in use after the
-    last one raises `CndevFault` with code 15, and it stays ours.
+    While the instance is in use, `pause` is called with seconds between tries. If it is still in
+    use after the last try, raises `CndevFault` with code 15, and the entry stays.
     """
-    ours = gone in owned.read() and (card.uuid() or "") == gone.card_uuid
-    if gone.instance is None or not ours:
-        raise SliceRefused(f"instance {gone.instance} of card {gone.card} is not ours")
-    for last in (*[False] * (DESTROY_TRIES - 1), True):
+    is_owned = owned_slice in owned.read() and (card.uuid() or "") == owned_slice.card_uuid
+    if owned_slice.instance is None or not is_owned:
+        raise SliceRefused(
+            f"instance {owned_slice.instance} of card {owned_slice.card} is not ours"
+        )
+    for is_last in (*[False] * (DESTROY_TRIES - 1), True):
         try:
-            _drop_instance(card, gone.instance)
+            _destroy_instance(card, owned_slice.instance)
         except codes.CndevFault as error:
-            if error.code != codes.IN_USE or last:
+            if error.code != codes.IN_USE or is_last:
                 raise
             pause(DESTROY_PAUSE_S)
         else:
             break
-    _tidy(card, gone.profile)
-    owned.remove(gone)
+    _remove_unused_profile(card, owned_slice.profile)
+    owned.remove(owned_slice)
 
 
-def _drop_instance(card: CndevCard, instance: int) -> None:
+def _destroy_instance(card: CndevCard, instance: int) -> None:
     try:
         card.cndev.call("cndevDestroySMluInstanceByHandle", handle_of(instance, card.index))
     except codes.CndevFault as error:
-        if error.code != codes.NOT_FOUND:  # somebody destroyed it: so be it
+        if error.code != codes.NOT_FOUND:  # otherwise it is destroyed already
             raise
 
 
-def _tidy(card: CndevCard, profile: int) -> None:
+def _remove_unused_profile(card: CndevCard, profile: int) -> None:
     """Remove a profile that has no instances."""
     unused = [p for p in read_profiles(card) if p.id == profile and p.remain == p.total]
     for _ in unused:
         try:
             card.cndev.call("cndevDestroySMluProfileInfo", profile, card.handle)
         except (codes.CndevFault, NotSupported):
-            return  # an empty profile does no harm
+            return  # an unused profile does no harm
 
 
-def orphaned_slices(owned: Iterable[OwnedSmlu], living: frozenset[str]) -> tuple[OwnedSmlu, ...]:
-    """Return those of our slices whose pod is gone; `living` are the uids of the node's pods."""
-    gone = (item for item in owned if item.owner not in living)
-    return tuple(item for item in gone if item.instance is not None)
+def orphaned_slices(owned: Iterable[OwnedSmlu], pods: frozenset[str]) -> tuple[OwnedSmlu, ...]:
+    """Return the agent's instances of deleted pods; `pods` are the uids of the node's pods."""
+    orphans = (item for item in owned if item.owner not in pods)
+    return tuple(item for item in orphans if item.instance is not None)
 
 
 class DivisibleCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A card that answers, and what is known of it."""
+    """An answering card with the facts that its slicing needs."""
 
     card: CndevCard
     unit_mib: int
     describe: Callable[[MluInstance], DevicePartition]
 
 
-def keep_slices(
+def reconcile_slices(
     owned: SmluOwnershipFile | None,
     cards: Mapping[str, DivisibleCard],
-    wishes: Sequence[SliceRequest],
+    requests: Sequence[SliceRequest],
     pods: Collection[str] | None,
     pause: Pause = time.sleep,
 ) -> SliceReport:
-    """Make what is wished for of the cards (by key), and give back ours of pods not in `pods`.
+    """Create the requested instances on the cards (by key), and destroy those of deleted pods.
 
-    Without a place to write down what is ours nothing is made: nobody could take it back.
-    `OwnershipUnknown` if that cannot be read.
+    Without an ownership file no instance is created, because it could not be destroyed later.
+    Raises `OwnershipUnknown` if the file cannot be read.
     """
     if owned is None:
-        return _refuse_all(wishes)
-    for item, known in _with_cards(owned.read(), cards):
+        return _refuse_all(requests)
+    for item, divisible in _with_cards(owned.read(), cards):
         if item.instance is None:
-            settle_intent(known.card, owned, item)
-    given, failed = _give_back(owned, cards, pods, limited_pause(pause, DESTROY_TRIES - 1))
-    there, lost = _existing_slices(owned, cards)
+            resolve_intent(divisible.card, owned, item)
+    destroyed, failed = _destroy_orphans(
+        owned, cards, pods, limited_pause(pause, DESTROY_TRIES - 1)
+    )
+    existing, lost = _existing_slices(owned, cards)
     open_cards = {item.card_uuid for item in owned.read() if item.instance is None}
 
-    def cut(wish: SliceRequest) -> DevicePartition:
-        found = cards.get(wish.device)
-        if found is None or wish.core_percent is None or wish.memory_bytes is None:
-            what = "there is no card that answers" if found is None else "cores or memory missing"
-            raise SliceRefused(f"{wish.device}: {what}")
-        if (found.card.uuid() or "") in open_cards:
-            raise SliceRefused(f"{wish.device}: it is not known yet what became of an earlier try")
-        size, _ = request_of(found.card.index, wish.core_percent, wish.memory_bytes, found.unit_mib)
-        _, instance = make_slice(found.card, size, found.unit_mib, wish.pod, owned)
-        return found.describe(instance)
+    def make(request: SliceRequest) -> DevicePartition:
+        divisible_card = cards.get(request.device)
+        if divisible_card is None or request.core_percent is None or request.memory_bytes is None:
+            problem = (
+                "there is no card that answers"
+                if divisible_card is None
+                else "cores or memory missing"
+            )
+            raise SliceRefused(f"{request.device}: {problem}")
+        if (divisible_card.card.uuid() or "") in open_cards:
+            raise SliceRefused(
+                f"{request.device}: it is not known yet what became of an earlier try"
+            )
+        size, _ = request_of(
+            divisible_card.card.index,
+            request.core_percent,
+            request.memory_bytes,
+            divisible_card.unit_mib,
+        )
+        _, instance = make_slice(
+            divisible_card.card, size, divisible_card.unit_mib, request.pod, owned
+        )
+        return divisible_card.describe(instance)
 
-    made, unmade, changed = make_missing_slices(wishes, there, cut)
+    created, refused, changed = make_missing_slices(requests, existing, make)
     return SliceReport(
-        made=made,
-        unmade=unmade,
-        reclaimed=tuple(_words(item) for item in given),
+        made=created,
+        unmade=refused,
+        reclaimed=tuple(_describe(item) for item in destroyed),
         lost=tuple(item.owner for item in lost),
         failed=failed,
-        changed=changed or bool(given or lost),
+        changed=changed or bool(destroyed or lost),
     )
 
 
-def _refuse_all(wishes: Sequence[SliceRequest]) -> SliceReport:
+def _refuse_all(requests: Sequence[SliceRequest]) -> SliceReport:
     def refuse(_: SliceRequest) -> DevicePartition:
         raise SliceRefused("node.state_dir is not set: what is cut could not be given back")
 
-    made, unmade, _ = make_missing_slices(wishes, {}, refuse)
-    return SliceReport(made=made, unmade=unmade)
+    created, refused, _ = make_missing_slices(requests, {}, refuse)
+    return SliceReport(made=created, unmade=refused)
 
 
-def _give_back(
+def _destroy_orphans(
     owned: SmluOwnershipFile,
     cards: Mapping[str, DivisibleCard],
     pods: Collection[str] | None,
     pause: Pause,
 ) -> tuple[list[OwnedSmlu], tuple[str, ...]]:
-    gone = () if pods is None else orphaned_slices(owned.read(), frozenset(pods))
-    given: list[OwnedSmlu] = []
+    orphans = () if pods is None else orphaned_slices(owned.read(), frozenset(pods))
+    destroyed: list[OwnedSmlu] = []
     failed: list[str] = []
-    for item, cut in _with_cards(gone, cards):
+    for item, divisible in _with_cards(orphans, cards):
         try:
-            destroy_slice(cut.card, item, owned, pause)
-            given.append(item)
+            destroy_slice(divisible.card, item, owned, pause)
+            destroyed.append(item)
         except AgentError as error:
-            failed.append(f"{_words(item)}: {error}"[:200])
-    return given, tuple(failed)
+            failed.append(f"{_describe(item)}: {error}"[:200])
+    return destroyed, tuple(failed)
 
 
 def _existing_slices(
     owned: SmluOwnershipFile, cards: Mapping[str, DivisibleCard]
 ) -> tuple[dict[SliceKey, DevicePartition], list[OwnedSmlu]]:
-    """Return our slices by pod and card, and those that a reset took; these are struck out."""
-    keys = {id(cut): key for key, cut in cards.items()}
-    there: dict[SliceKey, DevicePartition] = {}
+    """Return the agent's instances by pod and card, and lost ones, whose entries are removed."""
+    keys = {id(divisible): key for key, divisible in cards.items()}
+    existing: dict[SliceKey, DevicePartition] = {}
     lost: list[OwnedSmlu] = []
-    for item, cut in _with_cards(owned.read(), cards):
+    for item, divisible in _with_cards(owned.read(), cards):
         if item.instance is None:
             continue
-        cut.card.begin_round()
-        listed = {one.number: one for one in cut.card.smlu_instances()}
-        if item.instance in listed:
-            there[item.owner, keys[id(cut)]] = cut.describe(listed[item.instance])
-        elif cut.card.has_answered(LISTING):  # no answer is no loss
+        divisible.card.begin_round()
+        instances = {instance.number: instance for instance in divisible.card.smlu_instances()}
+        if item.instance in instances:
+            existing[item.owner, keys[id(divisible)]] = divisible.describe(instances[item.instance])
+        elif divisible.card.is_answer_valid(LISTING):  # without a valid list nothing is lost
             owned.remove(item)
             lost.append(item)
-    return there, lost
+    return existing, lost
 
 
 def _with_cards(
     items: Sequence[OwnedSmlu], cards: Mapping[str, DivisibleCard]
 ) -> Iterator[tuple[OwnedSmlu, DivisibleCard]]:
-    by_uuid = {cut.card.uuid() or "": cut for cut in cards.values()}
+    by_uuid = {divisible.card.uuid() or "": divisible for divisible in cards.values()}
     for item in items:
         if item.card_uuid and item.card_uuid in by_uuid:
             yield item, by_uuid[item.card_uuid]
 
 
-def _words(item: OwnedSmlu) -> str:
+def _describe(item: OwnedSmlu) -> str:
     return f"sMLU slice {item.instance} of card {item.card}, of pod {item.owner}"

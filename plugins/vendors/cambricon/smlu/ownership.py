@@ -1,4 +1,4 @@
-"""The file that lists the agent's sMLU instances over restarts."""
+"""The file with the sMLU instances that the agent created."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MAX_OWNED = 4096
 
 
 class OwnershipUnknown(AgentError):
-    """The file cannot be read or written; names it. Nothing is destroyed then."""
+    """The file cannot be read or written; nothing is destroyed then."""
 
 
 class OwnedSmlu(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance that we made, or (`instance` `None`) are about to make.
+    """One instance that the agent created, or is about to create (`instance` is `None`).
 
-    `card_uuid` tells it from one of a card that was exchanged.
+    `card_uuid` shows whether the card was replaced by another one.
     """
 
     card_uuid: str
@@ -33,14 +33,14 @@ class OwnedSmlu(msgspec.Struct, frozen=True, kw_only=True):
     profile: int
     owner: str  # uid of the pod
     instance: int | None = None
-    before: tuple[int, ...] = ()  # instances of the card before ours
-    boot: str = ""  # id of the boot: an instance does not outlive it
+    before: tuple[int, ...] = ()  # the card's instances before the creation
+    boot: str = ""  # id of the boot; a reboot removes instances
 
 
 class SmluOwnershipFile:
-    """The list in one folder; every change is on the disk before it counts.
+    """The list in one folder; each change is written to disk before it takes effect.
 
-    What another boot wrote is not ours: its numbers may be somebody else's instances by now.
+    Entries of another boot are ignored: their numbers may now belong to other instances.
     """
 
     def __init__(self, folder: str, boot: str) -> None:
@@ -50,28 +50,28 @@ class SmluOwnershipFile:
         self.boot = boot
 
     def read(self) -> tuple[OwnedSmlu, ...]:
-        """Return what is ours; without a file nothing is."""
+        """Return the entries of this boot; empty without a file."""
         stored = self._writer.load(self._path, MAX_BYTES, _decode, sets_aside=False)
         if stored.error is not None:
             reason = str(stored.error)[:100]
             raise OwnershipUnknown(f"{self._path}: {reason}") from stored.error
         return tuple(item for item in stored.value or () if self.boot and item.boot == self.boot)
 
-    def record_intent(self, coming: OwnedSmlu) -> None:
-        """Write down what is about to be made; one at a time of a card."""
-        others = (item for item in self.read() if not _same(item, coming))
-        self._write((*others, coming))
+    def record_intent(self, intent: OwnedSmlu) -> None:
+        """Write an entry for an instance to create; a card has one such entry at most."""
+        others = (item for item in self.read() if not _same(item, intent))
+        self._write((*others, intent))
 
-    def record_made(self, intended: OwnedSmlu, instance: int) -> OwnedSmlu:
-        """Claim what was made; one of the same number that is listed is long gone."""
-        made = replace(intended, instance=instance, before=())
-        others = (i for i in self.read() if not _same(i, made) and not _same(i, intended))
-        self._write((*others, made))
-        return made
+    def record_created(self, intent: OwnedSmlu, instance: int) -> OwnedSmlu:
+        """Write the number of a created instance; replaces an old entry with that number."""
+        entry = replace(intent, instance=instance, before=())
+        others = (i for i in self.read() if not _same(i, entry) and not _same(i, intent))
+        self._write((*others, entry))
+        return entry
 
-    def remove(self, gone: OwnedSmlu) -> None:
-        """Give an instance up."""
-        self._write(tuple(item for item in self.read() if not _same(item, gone)))
+    def remove(self, entry: OwnedSmlu) -> None:
+        """Remove an entry."""
+        self._write(tuple(item for item in self.read() if not _same(item, entry)))
 
     def _write(self, owned: tuple[OwnedSmlu, ...]) -> None:
         if len(owned) > MAX_OWNED:
@@ -87,24 +87,24 @@ def _decode(data: bytes) -> tuple[OwnedSmlu, ...]:
         raise AgentError(str(error)) from error
 
 
-def _same(one: OwnedSmlu, other: OwnedSmlu) -> bool:
-    return (one.card, one.instance) == (other.card, other.instance)
+def _same(entry: OwnedSmlu, other: OwnedSmlu) -> bool:
+    return (entry.card, entry.instance) == (other.card, other.instance)
 
 
 def with_owners(
     devices: Iterable[VendorDevice], keys: Mapping[str, str], owned: SmluOwnershipFile | None
 ) -> tuple[VendorDevice, ...]:
-    """Return the devices, each of our slices with the pod it was made for.
+    """Return the devices; each instance of the agent has its pod as owner.
 
-    `keys` are those of the devices by their cards' UUIDs. A list that cannot be read names nobody.
+    `keys` are device keys by card UUID. If the file cannot be read, there are no owners.
     """
     try:
         items = owned.read() if owned is not None else ()
     except OwnershipUnknown:
         items = ()
-    bare = {uuid.removeprefix("MLU-"): key for uuid, key in keys.items()}
+    plain_keys = {uuid.removeprefix("MLU-"): key for uuid, key in keys.items()}
     pods: dict[tuple[str, int | None], str] = {
-        (bare.get(item.card_uuid.removeprefix("MLU-"), ""), item.instance): item.owner
+        (plain_keys.get(item.card_uuid.removeprefix("MLU-"), ""), item.instance): item.owner
         for item in items
         if item.instance is not None
     }

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class SliceRefused(AgentError):
-    """A slice of that size cannot be; the message says why."""
+    """A requested slice cannot be created; the message says why."""
 
 
 class SmluRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,16 +24,16 @@ class SmluRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Spell it as the annotation of the profile does."""
+        """The request as in the annotation of the profile."""
         return f"{self.card}_{self.core_percent}_{self.units}"
 
     def memory_bytes(self, unit_mib: int) -> int:
-        """Return the memory that the driver is asked for."""
+        """Return the requested memory."""
         return self.units * unit_mib * MIB
 
 
 class SmluProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver cuts; `remain` slices of it are left."""
+    """A size of instances; `remain` more of them fit on the card."""
 
     id: int
     core_percent: int
@@ -43,25 +43,27 @@ class SmluProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unit_mib(setting: int, total_mib: int) -> int:
-    """Return the unit of memory in MiB: as set, else a hundredth of the card's."""
+    """Return the memory unit in MiB: the setting, else a hundredth of the card's memory."""
     return setting if setting > 0 else total_mib // 100
 
 
 def request_of(
     card: int, core_percent: int, memory_bytes: int, unit: int
 ) -> tuple[SmluRequest, str]:
-    """Return the slice for a grant and, if memory was lost by rounding down to units, a remark.
+    """Return the slice for an allocation, and a remark if its memory was rounded down to units.
 
-    Raises `SliceRefused` for cores outside 1 to 100 and memory of less than one unit.
+    Raises `SliceRefused` for cores outside 1 to 100, and for memory of less than one unit.
     """
     if not 1 <= core_percent <= 100:
         raise SliceRefused(f"cores {core_percent} percent: a slice has 1 to 100 of one card")
     if unit < 1 or memory_bytes < unit * MIB:
         raise SliceRefused(f"memory {memory_bytes // MIB}Mi is less than one unit of {unit}Mi")
     units = memory_bytes // (unit * MIB)
-    left = memory_bytes - units * unit * MIB
+    rest_bytes = memory_bytes - units * unit * MIB
     remark = f"{units * unit}Mi of {memory_bytes // MIB}Mi: memory comes in units of {unit}Mi"
-    return SmluRequest(card=card, core_percent=core_percent, units=units), remark if left else ""
+    return SmluRequest(
+        card=card, core_percent=core_percent, units=units
+    ), remark if rest_bytes else ""
 
 
 def handle_of(instance: int, card: int) -> int:
@@ -72,14 +74,14 @@ def handle_of(instance: int, card: int) -> int:
 def choose_profile(
     profiles: Iterable[SmluProfile], core_percent: int, memory_bytes: int
 ) -> SmluProfile | None:
-    """Return the profile to cut by, `None` if it has to be made first.
+    """Return the profile of that size; `None` if it must be created first.
 
-    Raises `SliceRefused` if it is there and none of it is left.
+    Raises `SliceRefused` if all its slots are used.
     """
     for profile in profiles:
         if (profile.core_percent, profile.memory_bytes) == (core_percent, memory_bytes):
             if profile.remain < 1:
-                told = f"no free slot of this profile: all {profile.total} are taken"
-                raise SliceRefused(told)
+                message = f"no free slot of this profile: all {profile.total} are taken"
+                raise SliceRefused(message)
             return profile
     return None

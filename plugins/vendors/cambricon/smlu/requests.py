@@ -1,4 +1,4 @@
-"""The sMLU instance that an allocation of a part of a card asks for."""
+"""The sMLU instance that an allocation of a part of a card requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def resolve_entry(
     entry: AllocatedDevice,
     device: VendorDevice,  # noqa: ARG001 - cards have no templates
 ) -> AllocatedDevice:
-    """Return the entry as it is: the scheduler writes all amounts."""
+    """Return the entry unchanged: the scheduler writes all amounts."""
     return entry
 
 

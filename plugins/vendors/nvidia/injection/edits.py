@@ -1,8 +1,7 @@
-"""CDI names of NVIDIA cards: by UUID, else by a name whose own nodes are the card's.
+"""Container edits for NVIDIA cards: CDI names, environment variables, or bare device nodes.
 
-Device nodes of NVIDIA cards and MIG instances, checked against what the kernel says.
-
-What a container gets of NVIDIA cards: CDI names, an environment, or bare device nodes.
+A CDI device is found by UUID, else by a name whose device nodes are those of the card. Device
+nodes are checked against the kernel's device numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from plugins.vendors.nvidia.settings import NvidiaSettings
 
 FIRST_KINDS = ("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu")
 
-OWN_KIND = "xpu-agent.io/gpu"  # written where no file of NVIDIA's names every card
+OWN_KIND = "xpu-agent.io/gpu"  # the agent's file, written if no NVIDIA file names every card
 
 CHANNEL_KIND = "nvidia.com/imex-channel"
 
@@ -47,26 +46,26 @@ _CAP = re.compile(r"/dev/nvidia-caps/nvidia-cap[0-9]{1,6}")
 
 
 def find_cdi_names(
-    granted: Sequence[DeviceMatch], host: HostDevices
+    matches: Sequence[DeviceMatch], host: HostDevices
 ) -> tuple[tuple[str, ...] | None, str]:
-    """Return a qualified name for each match, all of one kind; else `None` and why.
+    """Return a qualified name for each match, all of one kind; else `None` and the problem.
 
-    Indices move when cards come and go, so a numbered name counts only if its nodes are exactly
-    those of the card; `all` never does. A stale spec is not used.
+    Indices change when cards are added or removed, so a numbered name is accepted only if its
+    nodes are exactly those of the card. The name `all` and stale specs are not used.
     """
-    specs, why = [], "no CDI spec names every granted card"
+    specs, problem = [], "no CDI spec names every granted card"
     for spec in host.cdi:
         reason = stale_reason(spec, host.paths, host.driver_version)
         if reason:
-            why = reason
+            problem = reason
         else:
             specs.append(spec)
-    tests = [_is_card(match) for match in granted]
+    tests = [_is_card(match) for match in matches]
     for kind in _kinds(specs):
         names = qualified_names(specs, kind, tests)
         if names is not None:
             return names, ""
-    return None, why
+    return None, problem
 
 
 def _kinds(specs: Iterable[CdiSpec]) -> tuple[str, ...]:
@@ -80,7 +79,7 @@ def _kinds(specs: Iterable[CdiSpec]) -> tuple[str, ...]:
 
 
 def _is_card(match: DeviceMatch) -> Callable[[CdiDevice], bool]:
-    """Return the test whether a CDI device is this card, or this slice of it."""
+    """Return a function that checks whether a CDI device is this card or slice."""
     part = match.partition
     uuid = unambiguous_id(match)
     number = match.device.vendor_minor
@@ -94,9 +93,9 @@ def _is_card(match: DeviceMatch) -> Callable[[CdiDevice], bool]:
             return False
         if part is not None and len(caps) < 2:
             return False
-        own = {path for path in device.nodes if _CARD.fullmatch(path)}
+        own_cards = {path for path in device.nodes if _CARD.fullmatch(path)}
         own_caps = {path for path in device.nodes if _CAP.fullmatch(path)}
-        return own == cards and own_caps == caps
+        return own_cards == cards and own_caps == caps
 
     return fits
 
@@ -111,7 +110,7 @@ CHANNEL_DRIVERS = ("nvidia-caps-imex-channels",)
 
 NODE_PATTERNS = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/nvidia-caps-imex-channels/*")
 
-# control nodes in the order of NVIDIA's own plugin, with driver and minor
+# control nodes in the order of NVIDIA's own plug-in, with driver and minor
 _CONTROL_NODES = (
     ("/dev/nvidiactl", CARD_DRIVERS, 255),
     ("/dev/nvidia-uvm", UVM_DRIVERS, 0),
@@ -121,19 +120,20 @@ _CONTROL_NODES = (
 
 
 def node_edits(
-    granted: Sequence[DeviceMatch],
+    matches: Sequence[DeviceMatch],
     channels: Iterable[int],
     host: HostDevices,
     driver_root: str = "/",
 ) -> tuple[DeviceNodeEdit, ...]:
-    """Return control nodes, then each card's by PCI order, then IMEX channels; each path once.
+    """Return control nodes, the cards' nodes in PCI order, and IMEX channels; each path once.
 
-    `driver_root` is where a driver container keeps its files. `UVMMissing`, `DeviceNodeMissing`,
-    `MIGNodeMissing` if a needed node is not there, `NodeMismatch` if it is another's.
+    `driver_root` is the root of a driver container's files. Refuses with `UVMMissing`,
+    `DeviceNodeMissing` or `MIGNodeMissing` if a node does not exist, and with `NodeMismatch` if
+    it belongs to another device.
     """
     finder = _NodeFinder(host, driver_root)
     finder.add_control_nodes()
-    for match in granted:
+    for match in matches:
         finder.add_card(match)
     for channel in channels:
         path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
@@ -142,7 +142,7 @@ def node_edits(
 
 
 class _NodeFinder:
-    """Looks nodes up below the driver's root, else below `/dev`; `nodes` has them by path."""
+    """Looks up nodes below the driver's root, else below `/dev`, and collects them in `nodes`."""
 
     def __init__(self, host: HostDevices, driver_root: str) -> None:
         self._by_path = host.nodes_by_path
@@ -151,7 +151,7 @@ class _NodeFinder:
         self.nodes: dict[str, DeviceNode] = {}  # by the path in the container
 
     def add_control_nodes(self) -> None:
-        """Add the control nodes that exist; without unified memory no CUDA program starts."""
+        """Add the control nodes that exist; CUDA programs cannot start without nvidia-uvm."""
         for path, drivers, minor in _CONTROL_NODES:
             if self._node(path) is not None:
                 self.require(path, drivers, minor)
@@ -159,7 +159,7 @@ class _NodeFinder:
                 raise AllocationRefused(RefusalReason.UVM_MISSING, f"{path}: is nvidia-uvm loaded")
 
     def add_card(self, match: DeviceMatch) -> None:
-        """Add a card's node, and of a slice the two that give access to it."""
+        """Add a card's node, and the two capability nodes of a slice."""
         minor = match.vendor_minor
         self.require(f"/dev/nvidia{minor}", CARD_DRIVERS, minor)
         if match.partition is None:
@@ -179,7 +179,7 @@ class _NodeFinder:
         minor: int,
         refusal: RefusalReason = RefusalReason.DEVICE_NODE_MISSING,
     ) -> None:
-        """Add a node whose numbers are those of its driver."""
+        """Add a node after checking that its numbers are those of its driver."""
         node = self._node(path)
         if node is None:
             raise AllocationRefused(refusal, f"{path} does not exist")
@@ -187,30 +187,30 @@ class _NodeFinder:
         for driver in reversed(drivers):
             major = self._majors.get(driver, major)
         if node.minor != minor or (major is not None and node.major != major):
-            wanted = f"{'?' if major is None else major}:{minor}"
+            expected = f"{'?' if major is None else major}:{minor}"
             raise AllocationRefused(
                 RefusalReason.NODE_MISMATCH,
-                f"{node.path} is {node.major}:{node.minor}, its driver's is {wanted}",
+                f"{node.path} is {node.major}:{node.minor}, its driver's is {expected}",
             )
         self.nodes[path] = node
 
     def _node(self, path: str) -> DeviceNode | None:
-        own = self._by_path.get(f"{self._root}{path}") if self._root else None
-        return own or self._by_path.get(path)
+        driver_node = self._by_path.get(f"{self._root}{path}") if self._root else None
+        return driver_node or self._by_path.get(path)
 
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 CHANNELS = "NVIDIA_IMEX_CHANNELS"
 
-NICS, NICS_ON = "NVIDIA_MOFED", "enabled"  # all RDMA devices of the host, beside cards
+NICS, NICS_ON = "NVIDIA_MOFED", "enabled"  # requests all RDMA devices of the host
 
-# by which NVIDIA's runtime knows images of before VISIBLE: those that do not set it ask for all
+# NVIDIA's runtime gives all cards to images older than VISIBLE, which it detects by these
 OLD_IMAGE, NEW_IMAGE = "CUDA_VERSION", "NVIDIA_REQUIRE_CUDA"
 
 
 def host_query(settings: NvidiaSettings) -> HostDeviceQuery:
-    """Name the driver's nodes, below its own root too, and HAMi-core's files."""
+    """Return the paths that injection needs: the driver's nodes, also below its root, HAMi-core."""
     root = settings.driver_root.rstrip("/")
     return HostDeviceQuery(
         nodes=tuple(f"{top}{path}" for top in dict.fromkeys((root, "")) for path in NODE_PATTERNS),
@@ -221,98 +221,107 @@ def host_query(settings: NvidiaSettings) -> HostDeviceQuery:
 
 def edits(
     devices: Sequence[VendorDevice],
-    grant: DeviceAllocation,
+    allocation: DeviceAllocation,
     container: ContainerSpec,
     host: HostDevices,
 ) -> ContainerEdits:
-    """Return what a grant changes; without one, what becomes of a container that helps itself.
+    """Return the edits for an allocation.
 
-    Raises `GrantRefused` when the container could not use what it was granted.
+    Without an allocation, return the edits for a container that requests devices by itself.
+    Raises `AllocationRefused` if the container could not use the allocated devices.
     """
     settings = host.settings_as(NvidiaSettings)
-    named = match_devices(grant, devices)
-    ours = host.effective_handler(container.runtime_handler).startswith("nvidia")
-    if not named:
-        old = _is_old_image(container)
+    matches = match_devices(allocation, devices)
+    has_vendor_runtime = host.effective_handler(container.runtime_handler).startswith("nvidia")
+    if not matches:
+        is_old_image = _is_old_image(container)
         return withhold_devices(
-            container, VISIBLE, container.unallocated_policy, ours=ours, implied=old
+            container,
+            VISIBLE,
+            container.unallocated_policy,
+            ours=has_vendor_runtime,
+            implied=is_old_image,
         )
-    granted = sort_by_bus_id(named)
-    for match in granted:
-        cut = dict(match.device.facts).get("unschedulable") == RefusalReason.MIG_ENABLED.value
-        if cut and match.partition is None:
+    by_bus_id = sort_by_bus_id(matches)
+    for match in by_bus_id:
+        has_mig = dict(match.device.facts).get("unschedulable") == RefusalReason.MIG_ENABLED.value
+        if has_mig and match.partition is None:
             raise AllocationRefused(
                 RefusalReason.MIG_ENABLED, f"{match.device.key} was granted whole"
             )
-    parts = [_visible(named, granted, grant, container, host, settings)]
+    parts = [_visible(matches, by_bus_id, allocation, container, host, settings)]
     if container.env_value(NICS) == NICS_ON:
-        parts.append(withhold_devices(container, NICS, container.unallocated_policy, ours=ours))
+        parts.append(
+            withhold_devices(container, NICS, container.unallocated_policy, ours=has_vendor_runtime)
+        )
     if sharing.requests_hami(container):
         preload_file = settings.preload == "file"
         limits = sharing.hami_edits(
-            granted, container, host, preload_file=preload_file, region=settings.region
+            by_bus_id, container, host, preload_file=preload_file, region=settings.region
         )
         parts.append(limits)
     elif sharing.requests_mps(container):
-        parts.append(sharing.mps_edits(granted, host))
+        parts.append(sharing.mps_edits(by_bus_id, host))
     return merge_edits(parts)
 
 
 def _visible(
-    named: Sequence[DeviceMatch],
-    granted: Sequence[DeviceMatch],
-    grant: DeviceAllocation,
+    matches: Sequence[DeviceMatch],
+    by_bus_id: Sequence[DeviceMatch],
+    allocation: DeviceAllocation,
     container: ContainerSpec,
     host: HostDevices,
     settings: NvidiaSettings,
 ) -> ContainerEdits:
-    names, why = None, ""
+    names, problem = None, ""
     if settings.injection == "cdi" or (settings.injection == "auto" and host.cdi_enabled):
-        names, why = find_cdi_names(granted, host)
+        names, problem = find_cdi_names(by_bus_id, host)
     if names is not None:
-        channels = tuple(f"{CHANNEL_KIND}={number}" for number in grant.channels)
+        channels = tuple(f"{CHANNEL_KIND}={number}" for number in allocation.channels)
         return ContainerEdits(cdi=(*names, *channels))
     if settings.injection == "cdi":
-        raise AllocationRefused(RefusalReason.CDI_NAME_MISSING, why)
+        raise AllocationRefused(RefusalReason.CDI_NAME_MISSING, problem)
     handler = host.effective_handler(container.runtime_handler)
     if settings.injection == "env" or (
         settings.injection == "auto" and handler.startswith("nvidia")
     ):
-        return _environment(named, granted, grant, container, settings)
-    nodes = node_edits(granted, grant.channels, host, settings.driver_root)
+        return _environment(matches, by_bus_id, allocation, container, settings)
+    nodes = node_edits(by_bus_id, allocation.channels, host, settings.driver_root)
     message = "only device nodes are injected: the image must bring the driver's libraries"
-    # NVIDIA's runtime would add what the image asks for, such as all cards
-    quiet = [(VISIBLE, "void")] if handler.startswith("nvidia") else []
-    if quiet and container.env_value(CHANNELS):
-        quiet.append((CHANNELS, ""))
+    # otherwise NVIDIA's runtime would add devices that the image requests, such as all cards
+    suppressed = [(VISIBLE, "void")] if handler.startswith("nvidia") else []
+    if suppressed and container.env_value(CHANNELS):
+        suppressed.append((CHANNELS, ""))
     return ContainerEdits(
-        env=tuple(quiet),
+        env=tuple(suppressed),
         nodes=missing_nodes(container, nodes),
         notes=(ContainerNote(reason="NoDriverInjection", message=message),),
     )
 
 
 def _is_old_image(container: ContainerSpec) -> bool:
-    unset = container.env_value(VISIBLE) is None
-    return unset and bool(container.env_value(OLD_IMAGE)) and not container.env_value(NEW_IMAGE)
+    is_unset = container.env_value(VISIBLE) is None
+    return is_unset and bool(container.env_value(OLD_IMAGE)) and not container.env_value(NEW_IMAGE)
 
 
 def _environment(
-    named: Sequence[DeviceMatch],
-    granted: Sequence[DeviceMatch],
-    grant: DeviceAllocation,
+    matches: Sequence[DeviceMatch],
+    by_bus_id: Sequence[DeviceMatch],
+    allocation: DeviceAllocation,
     container: ContainerSpec,
     settings: NvidiaSettings,
 ) -> ContainerEdits:
-    """Name the cards by UUID: a number would be NVML's index, which is not the minor.
+    """Return variables with the cards' UUIDs: a number would be NVML's index, not the minor.
 
-    Channels that the container asks for itself and was not granted are taken from its request.
+    The variable for channels replaces the container's own request.
     """
-    if settings.upstream_compatible and all(match.partition is None for match in named):
-        visible = [str(match.vendor_minor) for match in named]
+    if settings.upstream_compatible and all(match.partition is None for match in matches):
+        visible = [str(match.vendor_minor) for match in matches]
     else:
-        visible = [visible_id(match) for match in granted]
-    env = [(VISIBLE, ",".join(dict.fromkeys(visible)))]  # a card once, however many replicas
-    if grant.channels or container.env_value(CHANNELS):
-        env.append((CHANNELS, ",".join(map(str, grant.channels))))
+        visible = [visible_id(match) for match in by_bus_id]
+    env = [
+        (VISIBLE, ",".join(dict.fromkeys(visible)))
+    ]  # each card once, even with several replicas
+    if allocation.channels or container.env_value(CHANNELS):
+        env.append((CHANNELS, ",".join(map(str, allocation.channels))))
     return ContainerEdits(env=tuple(env))

@@ -1,6 +1,8 @@
-"""HAMi-core: a library in the container that keeps it to its share of a card. Cooperative.
+"""Container edits for shared cards, with HAMi-core or MPS.
 
-MPS: clients of one daemon a card, each with a share of its threads and memory.
+HAMi-core is a library in the container that limits its programs to a share of a card; programs
+that do not load it have no limit. With MPS, containers are clients of one daemon for each card,
+with a share of threads and memory.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ PRELOAD_SOURCE = f"{FOLDER}/ld.so.preload"
 
 PRELOAD_FILE = "/etc/ld.so.preload"
 
-HAMI_LOCK = "/tmp/vgpulock"  # noqa: S108 - where the library looks for it
+HAMI_LOCK = "/tmp/vgpulock"  # noqa: S108 - path in HAMi-core
 
 MEMORY_LIMIT, CORE_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"
 
@@ -48,7 +50,7 @@ REGION = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 
 PRELOAD = "LD_PRELOAD"
 
-MAX_CARDS = 16  # that the library limits, by position
+MAX_CARDS = 16  # limit of HAMi-core
 
 WHOLE = 100
 
@@ -67,23 +69,24 @@ _SOFT = ContainerNote(
 
 
 def requests_hami(container: ContainerSpec) -> bool:
-    """Say whether the pod's label asks for this isolation."""
+    """Return whether the pod's label requests HAMi-core."""
     return container.label(PROVIDER_LABEL) == PROVIDER
 
 
 def hami_edits(
-    granted: Sequence[DeviceMatch],
+    matches: Sequence[DeviceMatch],
     container: ContainerSpec,
     host: HostDevices,
     *,
     preload_file: bool = False,
     region: bool = True,
 ) -> ContainerEdits:
-    """Return limits for shares of cards, in PCI order; nothing for cards granted whole.
+    """Return limits for shares of cards, in PCI order; nothing for whole cards.
 
-    `HAMiCoreMissing` if the node lacks the library, `IncompleteGrant` if a share has no amount.
+    Refuses with `HAMiCoreMissing` if the node lacks the library, and with `IncompleteGrant` if a
+    share has no amount.
     """
-    shares = [_ratio(match) < WHOLE for match in granted]
+    shares = [_ratio(match) < WHOLE for match in matches]
     if not any(shares):
         return NO_EDITS
     if LIBRARY not in host.paths or (preload_file and PRELOAD_SOURCE not in host.paths):
@@ -91,7 +94,7 @@ def hami_edits(
         raise AllocationRefused(
             RefusalReason.HAMI_CORE_MISSING, f"{needed} does not exist on this node"
         )
-    env = _positional_limits(_limits(granted, shares), container)
+    env = _positional_limits(_limits(matches, shares), container)
     mounts = [
         MountEdit(host_path=LIBRARY, path=LIBRARY, options=("ro", "rbind")),
         MountEdit(host_path=HAMI_LOCK, path=HAMI_LOCK, options=("rw", "rbind")),
@@ -126,20 +129,20 @@ def region_name(container: ContainerSpec) -> str | None:
 
 
 def memory_limit(text: str) -> int | None:
-    """Return the bytes that HAMi-core reads from a limit; `None` is no limit.
+    """Return the bytes that HAMi-core parses from a limit; `None` is no limit.
 
-    C number syntax with one of k, m, g behind it, in powers of 1024; 0, an empty text and a
-    number beyond 64 bits limit nothing.
+    The syntax is a C number with an optional suffix k, m or g in powers of 1024. 0, an empty text
+    and a number beyond 64 bits set no limit.
     """
-    found = _LIMIT.fullmatch(text)
-    if found is None:
+    match = _LIMIT.fullmatch(text)
+    if match is None:
         return None
-    digits = found[1]
+    digits = match[1]
     if len(digits) > 32:
         return None
     base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") else 10
     number = int(re.match(r"[0-7]+", digits)[0] if base == 8 else digits, base)  # type: ignore[index]  # starts with 0
-    limit = number * _SUFFIX[found[2].lower()]
+    limit = number * _SUFFIX[match[2].lower()]
     return limit if 0 < limit < 1 << 64 else None
 
 
@@ -150,18 +153,18 @@ def _ratio(match: DeviceMatch) -> int:
     return ratio
 
 
-def _limits(granted: Sequence[DeviceMatch], shares: Sequence[bool]) -> list[tuple[str, str]]:
-    """Return the limits by position; one card needs no position."""
-    if len(granted) > MAX_CARDS:
+def _limits(matches: Sequence[DeviceMatch], shares: Sequence[bool]) -> list[tuple[str, str]]:
+    """Return the limits by the card's position; a single card has no position."""
+    if len(matches) > MAX_CARDS:
         raise AllocationRefused(
             RefusalReason.INCOMPLETE_GRANT,
-            f"HAMi-core limits {MAX_CARDS} cards, not {len(granted)}",
+            f"HAMi-core limits {MAX_CARDS} cards, not {len(matches)}",
         )
     env: list[tuple[str, str]] = []
-    for position, match in enumerate(granted):
+    for position, match in enumerate(matches):
         if not shares[position]:
             continue
-        suffix = f"_{position}" if len(granted) > 1 else ""
+        suffix = f"_{position}" if len(matches) > 1 else ""
         memory, core = match.entry.amount(MEMORY), match.entry.amount(CORE)
         if not memory or memory < 0:
             raise AllocationRefused(
@@ -176,7 +179,7 @@ def _limits(granted: Sequence[DeviceMatch], shares: Sequence[bool]) -> list[tupl
 def _positional_limits(
     env: list[tuple[str, str]], container: ContainerSpec
 ) -> list[tuple[str, str]]:
-    """Say a plain limit by position too where the container does: that one wins in the library."""
+    """Add limits with position 0 if the container sets them, because they have precedence."""
     plain = [pair for pair in env if pair[0] in (MEMORY_LIMIT, CORE_LIMIT)]
     return env + [
         (f"{name}_0", value)
@@ -188,7 +191,7 @@ def _positional_limits(
 def _override_notes(
     env: Sequence[tuple[str, str]], container: ContainerSpec
 ) -> list[ContainerNote]:
-    """Tell of limits that the container brings itself: those of the grant count."""
+    """Return notes about memory limits of the container that the allocation replaces."""
     return [
         ContainerNote(
             reason="LimitOverridden",
@@ -196,23 +199,23 @@ def _override_notes(
         )
         for name, value in env
         if name.startswith(MEMORY_LIMIT)
-        and (own := container.env_value(name)) is not None
-        and memory_limit(own) != int(value)
+        and (container_limit := container.env_value(name)) is not None
+        and memory_limit(container_limit) != int(value)
     ]
 
 
-def _preload(own: str | None) -> list[tuple[str, str]]:
-    """Add the library behind what the container preloads itself; nothing if it is there."""
-    kept = (own or "").partition("\0")[0]
-    listed = re.split(r"[ :]+", kept)
-    if LIBRARY in listed:
+def _preload(container_value: str | None) -> list[tuple[str, str]]:
+    """Return LD_PRELOAD with the library after the container's own; empty if it has it."""
+    preloaded = (container_value or "").partition("\0")[0]
+    libraries = re.split(r"[ :]+", preloaded)
+    if LIBRARY in libraries:
         return []
-    return [(PRELOAD, f"{kept}:{LIBRARY}" if any(listed) else LIBRARY)]
+    return [(PRELOAD, f"{preloaded}:{LIBRARY}" if any(libraries) else LIBRARY)]
 
 
 ISOLATION_ANNOTATION = "xpu-agent.io/gpu-isolation"
 
-MPS_ROOT = "/run/xpu-agent/mps"  # each card's daemon has its folders below it
+MPS_ROOT = "/run/xpu-agent/mps"  # has the folders of each card's daemon
 
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 
@@ -220,31 +223,31 @@ THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 PINNED = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
-SHM = "/dev/shm"  # noqa: S108 - where CUDA looks for it
+SHM = "/dev/shm"  # noqa: S108 - path in CUDA
 
 _MIB = 1 << 20
 
 
 def requests_mps(container: ContainerSpec) -> bool:
-    """Say whether the pod's annotation asks for MPS."""
+    """Return whether the pod's annotation requests MPS."""
     return container.annotation(ISOLATION_ANNOTATION) == "mps"
 
 
-def mps_edits(granted: Sequence[DeviceMatch], host: HostDevices) -> ContainerEdits:
-    """Make the container a client of its card's daemon.
+def mps_edits(matches: Sequence[DeviceMatch], host: HostDevices) -> ContainerEdits:
+    """Return edits that make the container a client of its card's daemon.
 
-    `MPSDown` if none runs for the card, `MixedGrant` for several cards or a slice of one,
-    `IncompleteGrant` without a memory amount.
+    Refuses with `MPSDown` if no daemon runs for the card, with `MixedGrant` for several cards or
+    a slice, and with `IncompleteGrant` without a memory amount.
     """
-    if len(granted) != 1 or granted[0].partition is not None:
+    if len(matches) != 1 or matches[0].partition is not None:
         raise AllocationRefused(
             RefusalReason.MIXED_GRANT, "MPS shares one whole card with a container"
         )
-    (match,) = granted
+    (match,) = matches
     uuid = visible_id(match)
     root = f"{MPS_ROOT}/{uuid}"
     pipes = f"{root}/pipe"
-    # a process may call itself a daemon and name any folder: only that of the card is believed
+    # any process may claim to be a daemon, so only the folder of this card is accepted
     if not any(daemon.serves(uuid) and daemon.pipe_dir == pipes for daemon in host.mps):
         raise AllocationRefused(RefusalReason.MPS_DOWN, f"no MPS daemon runs for {uuid} at {pipes}")
     memory, core = match.entry.amount(MEMORY), match.entry.amount(CORE)
