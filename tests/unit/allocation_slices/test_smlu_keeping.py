@@ -9,7 +9,7 @@ from agent.snapshot.device import DevicePartition
 from agent.snapshot.inventory import SliceRequest
 from plugins.vendors.cambricon.library.card import CndevCard, MluInstance
 from plugins.vendors.cambricon.library.cndev import Cndev
-from plugins.vendors.cambricon.smlu.maker import DivisibleCard, keep_slices, make_slice
+from plugins.vendors.cambricon.smlu.maker import DivisibleCard, make_slice, reconcile_slices
 from plugins.vendors.cambricon.smlu.ownership import OwnedSmlu, SmluOwnershipFile
 from plugins.vendors.cambricon.smlu.profiles import request_of
 from tests.stubs.stub import Stub
@@ -54,8 +54,8 @@ def owned(tmp_path: Path) -> SmluOwnershipFile:
 def test_a_wish_is_fulfilled_once_however_often_it_is_wished(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile
 ) -> None:
-    first = keep_slices(owned, cards, [A], None, _no_pause)
-    again = keep_slices(owned, cards, [A], ["pod-a"], _no_pause)
+    first = reconcile_slices(owned, cards, [A], None, _no_pause)
+    again = reconcile_slices(owned, cards, [A], ["pod-a"], _no_pause)
     assert first.made == again.made
     assert (first.changed, again.changed) == (True, False)
     assert len(cards[KEY].card.smlu_instances()) == 1
@@ -64,8 +64,8 @@ def test_a_wish_is_fulfilled_once_however_often_it_is_wished(
 def test_slices_of_pods_that_are_gone_are_given_back_and_those_of_others_stay(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile
 ) -> None:
-    keep_slices(owned, cards, [A, B], None, _no_pause)
-    told = keep_slices(owned, cards, [B], ["pod-b"], _no_pause)
+    reconcile_slices(owned, cards, [A, B], None, _no_pause)
+    told = reconcile_slices(owned, cards, [B], ["pod-b"], _no_pause)
     assert [made.pod for made in told.made] == ["pod-b"]
     assert len(told.reclaimed) == 1
     assert told.changed
@@ -77,10 +77,10 @@ def test_slices_in_use_of_pods_that_are_gone_hold_up_no_other(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile, stub: Stub
 ) -> None:
     gone = [replace(B, pod=f"gone-{n}", core_percent=10) for n in range(4)]
-    keep_slices(owned, cards, gone, None, _no_pause)
+    reconcile_slices(owned, cards, gone, None, _no_pause)
     stub.add("call.cndevDestroySMluInstanceByHandle.ret 15")
     pauses: list[float] = []
-    told = keep_slices(owned, cards, [A], ["pod-a"], pauses.append)
+    told = reconcile_slices(owned, cards, [A], ["pod-a"], pauses.append)
     assert [one.pod for one in told.made] == ["pod-a"]
     assert (len(told.failed), len(pauses)) == (4, 4)
 
@@ -88,17 +88,17 @@ def test_slices_in_use_of_pods_that_are_gone_hold_up_no_other(
 def test_nothing_is_given_back_while_nobody_knows_the_pods(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile
 ) -> None:
-    keep_slices(owned, cards, [A], None, _no_pause)
-    assert keep_slices(owned, cards, [], None, _no_pause).reclaimed == ()
+    reconcile_slices(owned, cards, [A], None, _no_pause)
+    assert reconcile_slices(owned, cards, [], None, _no_pause).reclaimed == ()
     assert len(cards[KEY].card.smlu_instances()) == 1
 
 
 def test_a_slice_that_a_reset_took_is_told_as_lost(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile, stub: Stub
 ) -> None:
-    keep_slices(owned, cards, [A], None, _no_pause)
+    reconcile_slices(owned, cards, [A], None, _no_pause)
     (stub.folder / "scenario.state").unlink()
-    told = keep_slices(owned, cards, [], ["pod-a"], _no_pause)
+    told = reconcile_slices(owned, cards, [], ["pod-a"], _no_pause)
     assert told.lost == ("pod-a",)
     assert told.changed
     assert owned.read() == ()
@@ -108,7 +108,7 @@ def _ended_while_making(
     owned: SmluOwnershipFile, cards: dict[str, DivisibleCard], folder: Path, *, made: int
 ) -> None:
     """Leave what a worker leaves that the agent ends in the driver's call; others were faster."""
-    keep_slices(owned, cards, [B], None, _no_pause)
+    reconcile_slices(owned, cards, [B], None, _no_pause)
     card = cards[KEY].card
     before = tuple(one.number for one in card.smlu_instances())
     size, _ = request_of(0, 50, 1 << 30, 256)
@@ -134,7 +134,7 @@ def test_a_slice_that_a_worker_was_ended_over_is_found_again(
     tmp_path: Path,
 ) -> None:
     _ended_while_making(owned, cards, tmp_path, made=made)
-    told = keep_slices(owned, cards, [A, B], ["pod-a", "pod-b"], _no_pause)
+    told = reconcile_slices(owned, cards, [A, B], ["pod-a", "pod-b"], _no_pause)
     # of two new ones nobody knows whose they are, and the profile has no third
     assert [one.pod for one in told.made] == (["pod-b"] if made == 2 else ["pod-a", "pod-b"])
     assert [one.number for one in cards[KEY].card.smlu_instances()] == instances
@@ -157,7 +157,7 @@ def test_a_slice_of_somebody_else_is_not_taken_for_what_a_worker_was_ended_over(
         boot="boot",
     )
     owned.record_intent(coming)
-    assert keep_slices(owned, cards, [], [], _no_pause).reclaimed == ()
+    assert reconcile_slices(owned, cards, [], [], _no_pause).reclaimed == ()
     assert owned.read() == ()
     assert [one.number for one in card.smlu_instances()] == [1]
 
@@ -172,7 +172,7 @@ def test_nothing_is_cut_while_it_is_not_known_what_became_of_an_earlier_try(
 ) -> None:
     _ended_while_making(owned, cards, tmp_path, made=1)
     stub.add(f"call.cndevGetAllSMluInstanceInfo.ret 999{times}")
-    told = keep_slices(owned, cards, [A], ["pod-a", "pod-b"], _no_pause)
+    told = reconcile_slices(owned, cards, [A], ["pod-a", "pod-b"], _no_pause)
     assert [(one.pod, one.reason) for one in told.unmade] == [("pod-a", "SliceRefused")]
     assert [item.instance for item in owned.read()] == [1, None]
 
@@ -180,24 +180,24 @@ def test_nothing_is_cut_while_it_is_not_known_what_became_of_an_earlier_try(
 def test_a_card_that_does_not_list_its_slices_loses_none(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile, stub: Stub
 ) -> None:
-    keep_slices(owned, cards, [A], None, _no_pause)
+    reconcile_slices(owned, cards, [A], None, _no_pause)
     stub.add("call.cndevGetAllSMluInstanceInfo.ret 10")
-    assert keep_slices(owned, cards, [], ["pod-a"], _no_pause).lost == ()
+    assert reconcile_slices(owned, cards, [], ["pod-a"], _no_pause).lost == ()
     assert len(owned.read()) == 1
 
 
 def test_slices_of_another_boot_are_not_ours(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile, tmp_path: Path
 ) -> None:
-    keep_slices(owned, cards, [A], None, _no_pause)
+    reconcile_slices(owned, cards, [A], None, _no_pause)
     after = SmluOwnershipFile(str(tmp_path / "state"), "next boot")
-    told = keep_slices(after, cards, [], [], _no_pause)
+    told = reconcile_slices(after, cards, [], [], _no_pause)
     assert (told.reclaimed, told.lost) == ((), ())
     assert len(cards[KEY].card.smlu_instances()) == 1
 
 
 def test_without_a_place_to_write_it_down_nothing_is_cut(cards: dict[str, DivisibleCard]) -> None:
-    told = keep_slices(None, cards, [A], [], _no_pause)
+    told = reconcile_slices(None, cards, [A], [], _no_pause)
     assert [(one.pod, one.reason) for one in told.unmade] == [("pod-a", "SliceRefused")]
     assert cards[KEY].card.smlu_instances() == ()
 
@@ -214,6 +214,6 @@ def test_without_a_place_to_write_it_down_nothing_is_cut(cards: dict[str, Divisi
 def test_a_wish_that_makes_no_sense_keeps_no_other_from_its_slice(
     wish: SliceRequest, cards: dict[str, DivisibleCard], owned: SmluOwnershipFile
 ) -> None:
-    told = keep_slices(owned, cards, [wish, A], None, _no_pause)
+    told = reconcile_slices(owned, cards, [wish, A], None, _no_pause)
     assert [one.pod for one in told.unmade] == ["p"]
     assert [one.pod for one in told.made] == ["pod-a"]
