@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from agent.allocation.file_stamp import HostFileStamp, read_stamp
+from agent.clock import Clock
 from agent.errors import AgentError, HostFileError, ParseError
 from agent.snapshot.host_devices import CdiSpec
 from agent.snapshot.host_files import HostFiles
@@ -29,9 +30,9 @@ class CdiSpecError(AgentError):
 class CdiSpecReader:
     """All specs of one host."""
 
-    def __init__(self, host: HostFiles, wall: Callable[[], float]) -> None:
+    def __init__(self, host: HostFiles, clock: Clock) -> None:
         self._host = host
-        self._wall = wall
+        self._clock = clock
         self._by_path: dict[str, tuple[HostFileStamp, CdiSpec | None, str]] = {}
 
     def read(self) -> tuple[tuple[CdiSpec, ...], tuple[CdiSpecProblem, ...]]:
@@ -42,7 +43,7 @@ class CdiSpecReader:
         before, self._by_path = self._by_path, {}
         problems: list[CdiSpecProblem] = []
         for path in self._paths(problems):
-            stamp = read_stamp(self._host, path, self._wall())
+            stamp = read_stamp(self._host, path, self._clock.wall())
             cached = before.get(path)
             self._by_path[path] = (
                 cached if cached and cached[0] == stamp else (stamp, *self._decode(path))

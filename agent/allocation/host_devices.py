@@ -7,7 +7,7 @@ Everything the host has for containers, vendor by vendor, read before anybody as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
 
@@ -48,9 +48,9 @@ _CHARACTER_HEADER = "Character devices:"
 class DeviceNodeFinder:
     """Looks nodes up. A folder in which nothing came or went is not looked at again."""
 
-    def __init__(self, host: HostFiles, wall: Callable[[], float]) -> None:
+    def __init__(self, host: HostFiles, clock: Clock) -> None:
         self._host = host
-        self._wall = wall
+        self._clock = clock
         self._folders: dict[str, tuple[HostFileStamp, dict[str, DeviceNode | None]]] = {}
 
     def find(self, patterns: Iterable[str], paths: Iterable[str]) -> tuple[DeviceNode, ...]:
@@ -72,13 +72,13 @@ class DeviceNodeFinder:
     def drop_changed_folders(self) -> None:
         """Forget the folders in which something changed; before each round."""
         for folder in tuple(self._folders):
-            if self._folders[folder][0] != read_stamp(self._host, folder, self._wall()):
+            if self._folders[folder][0] != read_stamp(self._host, folder, self._clock.wall()):
                 del self._folders[folder]
 
     def _names(self, folder: str) -> dict[str, DeviceNode | None]:
         known = self._folders.get(folder)
         if known is None:
-            now = read_stamp(self._host, folder, self._wall())
+            now = read_stamp(self._host, folder, self._clock.wall())
             try:
                 names = self._host.names(folder)[:MAX_FOLDER_NODES] if now != ABSENT_FILE else ()
             except HostFileError:
@@ -201,9 +201,9 @@ class HostDeviceReader:
         }
         self._settings = settings
         self._clock = clock
-        self._node_finder = DeviceNodeFinder(host, clock.wall)
-        self._cdi_specs = CdiSpecReader(host, clock.wall)
-        self._runtime_handler = RuntimeHandlerReader(host, clock.wall)
+        self._node_finder = DeviceNodeFinder(host, clock)
+        self._cdi_specs = CdiSpecReader(host, clock)
+        self._runtime_handler = RuntimeHandlerReader(host, clock)
         self._kernel = KernelFeatureReader(host, kubelet_root)
         self._last_view = HostDevicesView()
 

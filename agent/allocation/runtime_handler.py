@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from agent.allocation.file_stamp import HostFileStamp, read_stamp
+from agent.clock import Clock
 from agent.errors import HostFileError
 from agent.snapshot.host_files import HostFiles
 
@@ -28,9 +29,9 @@ TomlTable = Mapping[str, object]
 class RuntimeHandlerReader:
     """Reads settings of containerd or CRI-O, and again after a change of a file."""
 
-    def __init__(self, host: HostFiles, wall: Callable[[], float]) -> None:
+    def __init__(self, host: HostFiles, clock: Clock) -> None:
         self._host = host
-        self._wall = wall
+        self._clock = clock
         self._decoded_files: dict[str, tuple[HostFileStamp, TomlTable]] = {}
 
     def read(self, runtime: str) -> str:
@@ -69,7 +70,7 @@ class RuntimeHandlerReader:
             return ()
 
     def _read_toml(self, path: str) -> TomlTable:
-        stamp = read_stamp(self._host, path, self._wall())
+        stamp = read_stamp(self._host, path, self._clock.wall())
         cached = self._decoded_files.get(path)
         if cached is None or cached[0] != stamp:
             cached = self._decoded_files[path] = stamp, self._decode(path)

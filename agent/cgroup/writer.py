@@ -8,7 +8,7 @@ write does not affect other files.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -43,6 +43,7 @@ from agent.cgroup.write_plan import (
     WriteTarget,
     plan_writes,
 )
+from agent.clock import Clock
 from agent.errors import HostFileError, ParseError
 from agent.snapshot.publications import AuditRecord
 
@@ -264,15 +265,13 @@ NOTHING_TO_WRITE = WritePlan()
 class CgroupWriter:
     """Compares and writes the cgroup files of one host. Not for two threads."""
 
-    def __init__(
-        self, values: CgroupValues, ledger: ChangeLedger, wall_s: Callable[[], float]
-    ) -> None:
+    def __init__(self, values: CgroupValues, ledger: ChangeLedger, clock: Clock) -> None:
         """Take over what the ledger says was written by an earlier run."""
         self.values = values
         self.ledger = ledger
         self.refusals = RefusalTracker()
         self.overwrites = OverwriteTracker()
-        self._wall_s = wall_s
+        self._clock = clock
         self._slots: dict[WriteTarget, _FileState] = {}
         self._settled: dict[str, _MatchedFiles] = {}  # by the first wish's cgroup
 
@@ -395,7 +394,7 @@ class CgroupWriter:
 
     def apply(self, prepared: WritePlan, now_s: float) -> WriteResult:
         """Make the writes; where a neighbour's value is in the way, look and plan again, once."""
-        work = WriteRun(self, now_s, self._wall_s())
+        work = WriteRun(self, now_s, self._clock.wall())
         work.run(prepared.steps, prepared.current)
         if work.is_blocked:
             desired_values = tuple(

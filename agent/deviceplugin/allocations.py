@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from agent import durable
+from agent.clock import Clock
 from agent.deviceplugin.kubelet_folder import CHECKPOINT_FILE
 from agent.errors import ParseError
 from agent.snapshot.device_plugin import KubeletAllocation
@@ -48,8 +49,8 @@ class AllocationTable:
     Belongs to the loop thread.
     """
 
-    def __init__(self, monotonic: Callable[[], float], on_change: Callable[[], None]) -> None:
-        self._monotonic = monotonic
+    def __init__(self, clock: Clock, on_change: Callable[[], None]) -> None:
+        self._clock = clock
         self._on_change = on_change
         self._in_checkpoint: tuple[KubeletAllocation, ...] | None = None  # None: not read yet
         self._pending_answers: list[
@@ -65,7 +66,7 @@ class AllocationTable:
         """Store an answer until the checkpoint contains it."""
         if len(self._pending_answers) >= MAX_PENDING_ANSWERS:
             del self._pending_answers[0]
-        self._pending_answers.append((answer, self._monotonic()))
+        self._pending_answers.append((answer, self._clock.monotonic()))
         self._on_change()
 
     def remove_answer(self, answer: KubeletAllocation) -> None:
@@ -129,7 +130,7 @@ class AllocationTable:
 
     def remove_old_answers(self) -> None:
         """Remove answers whose pod was not admitted."""
-        oldest_s = self._monotonic() - PENDING_ANSWER_S
+        oldest_s = self._clock.monotonic() - PENDING_ANSWER_S
         recent = [pending for pending in self._pending_answers if pending[1] >= oldest_s]
         if len(recent) < len(self._pending_answers):
             self._pending_answers = recent

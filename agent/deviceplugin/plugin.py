@@ -58,7 +58,7 @@ class DevicePlugin:
             poll_s=context.timing.poll_s,
             absent_s=context.timing.absent_s,
         )
-        self._allocations = AllocationTable(context.clock.monotonic, self._publish)
+        self._allocations = AllocationTable(context.clock, self._publish)
         self._cache_file = ResourceCacheFile(
             context.state_dir, context.boot_id, context.state_writer
         )

@@ -15,6 +15,7 @@ from agent.cgroup.keys import CgroupKey, CgroupValue
 from agent.cgroup.paths import CgroupPathError, from_cgroup_parent, from_cgroups_path
 from agent.cgroup.processes import CORE_COOKIE, OOM_SCORE_ADJ
 from agent.cgroup.write_plan import DesiredValue
+from agent.clock import Clock
 from agent.containers.dispatch import QUOTA_PRECEDENCE, Answers, HookFailure, adjust, merge_answers
 from agent.containers.hooks import Hook
 from agent.errors import ParseError
@@ -218,7 +219,7 @@ class CycleInputs(msgspec.Struct, frozen=True, kw_only=True):
     requested_quota: Callable[
         [str], LinuxResources
     ]  # cgroup to the quota that the pod requests, without hooks
-    now_s: Callable[[], float]
+    clock: Clock
 
 
 def desired_state_of(managed_pod: ManagedPod, inputs: CycleInputs) -> DesiredState:
@@ -257,7 +258,7 @@ class _DesiredStateBuilder:
             _hook_request(managed_pod, container, self.inputs.requested_quota(cgroup)),
             self.inputs.snapshot,
             self.inputs.modes,
-            self.inputs.now_s,
+            self.inputs.clock.monotonic,
         )
         self._files(cgroup, level, answers, self.writes)
         if answers.planned:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -12,6 +12,7 @@ from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import OOM_HIERARCHY, ChangeLedger, LedgerEntry
 from agent.cgroup.processes import OOM_SCORE_ADJ, process_directory, read_oom_score
 from agent.cgroup.values import KernelFiles
+from agent.clock import Clock
 from agent.errors import HostFileError
 from agent.reconcile.desired_state import DesiredOomScore
 from agent.snapshot.publications import AuditRecord
@@ -31,12 +32,10 @@ class OomScoreWrite(msgspec.Struct, frozen=True, kw_only=True):
 class OomScores:
     """Compares and writes the values of processes. The ledger has a container's original value."""
 
-    def __init__(
-        self, files: KernelFiles, ledger: ChangeLedger, wall_s: Callable[[], float]
-    ) -> None:
+    def __init__(self, files: KernelFiles, ledger: ChangeLedger, clock: Clock) -> None:
         self._files = files
         self._ledger = ledger
-        self._wall_s = wall_s
+        self._clock = clock
         self._not_before_s = 0.0
         self.problem = ""  # why writes are suspended; empty while they are not
 
@@ -73,7 +72,7 @@ class OomScores:
                 self.problem = ""
             audits.append(
                 AuditRecord(
-                    wall_s=self._wall_s(),
+                    wall_s=self._clock.wall(),
                     owner=one.desired.owner,
                     message=f"set container oom score to {one.desired.value}",
                     path=path,

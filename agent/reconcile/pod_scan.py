@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from agent.cgroup.cpu import WeightFormula
+from agent.clock import Clock
 from agent.containers.hooks import Hook
 from agent.reconcile.desired_state import CycleInputs, DesiredState, desired_state_of
 from agent.reconcile.managed_pods import ManagedPod, managed_pods
@@ -23,15 +24,13 @@ MAX_MARKS = 1024
 class PodScan:
     """Pods and their desired state by cgroup. `prioritize` may be called from any thread."""
 
-    def __init__(
-        self, hooks: tuple[Hook, ...], modes: Mapping[str, str], now_s: Callable[[], float]
-    ) -> None:
+    def __init__(self, hooks: tuple[Hook, ...], modes: Mapping[str, str], clock: Clock) -> None:
         self.desired: dict[str, DesiredState] = {}
         self.formulas: dict[str, WeightFormula] = {}  # by level; absent while unknown
         self.is_changed = False  # the last `refresh` changed `desired`
         self._hooks = hooks
         self._modes = modes
-        self._now_s = now_s
+        self._clock = clock
         self._priority: deque[str] = deque(maxlen=MAX_MARKS)  # uids
         self._pod_inputs: tuple[object, ...] = ()
         self._pods: dict[str, ManagedPod] = {}
@@ -60,10 +59,10 @@ class PodScan:
         if not first and not self._outdated:
             return marked
         inputs = self.cycle_inputs(snapshot, version, base)
-        until_s = self._now_s() + BUDGET_S
+        until_s = self._clock.monotonic() + BUDGET_S
         others = [cgroup for cgroup in self._outdated if cgroup not in first]
         for count, cgroup in enumerate((*first, *others)):
-            if count >= len(first) + MIN_PODS and self._now_s() >= until_s:
+            if count >= len(first) + MIN_PODS and self._clock.monotonic() >= until_s:
                 break
             self._update(cgroup, inputs)
             self._outdated.pop(cgroup, None)
@@ -80,7 +79,7 @@ class PodScan:
             cgroup_version=version,
             formulas=self.formulas,
             requested_quota=base,
-            now_s=self._now_s,
+            clock=self._clock,
         )
 
     @property

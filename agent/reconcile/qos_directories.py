@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -13,6 +13,7 @@ from agent.cgroup.paths import qos_directory
 from agent.cgroup.values import KernelFiles
 from agent.cgroup.write_plan import DesiredValue, WritePlan, WriteResult, WriteTarget
 from agent.cgroup.writer import CgroupWriter
+from agent.clock import Clock
 from agent.containers.core_scheduling import core_scheduling_rule, core_switches, directory_idle
 from agent.containers.dispatch import ON
 from agent.containers.identity import (
@@ -102,7 +103,7 @@ class QosDirectories:
         files: KernelFiles,
         ledger: ChangeLedger,
         modes: Mapping[str, str],
-        wall_s: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self.writes: tuple[DesiredValue, ...] = ()
         self.required: frozenset[WriteTarget] = frozenset()  # switches that a rule in force needs
@@ -110,7 +111,7 @@ class QosDirectories:
         self._files = files
         self._ledger = ledger
         self._modes = modes
-        self._wall_s = wall_s
+        self._clock = clock
         self._switches: tuple[KernelSwitch, ...] = ()
         self._inputs: tuple[object, ...] = ()
 
@@ -149,7 +150,7 @@ class QosDirectories:
 
     def _audit(self, switch: KernelSwitch, current: str) -> AuditRecord:
         return AuditRecord(
-            wall_s=self._wall_s(),
+            wall_s=self._clock.wall(),
             owner=switch.owner,
             message=f"set {switch.path.rpartition('/')[2]} to {switch.text}",
             path=switch.path,

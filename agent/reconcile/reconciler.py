@@ -68,12 +68,12 @@ class Reconciler:
         self._clock = clock
         self._modes = modes
         self._files = KernelFiles(root)
-        self._scan = PodScan(hooks, modes, clock.monotonic)
+        self._scan = PodScan(hooks, modes, clock)
         self._restoration = Restoration(modes)
         self._requested = RequestedValues()
         self._reports = ReportHistory()
-        self._oom = OomScores(self._files, ledger, clock.wall)
-        self._directories = QosDirectories(self._files, ledger, modes, clock.wall)
+        self._oom = OomScores(self._files, ledger, clock)
+        self._directories = QosDirectories(self._files, ledger, modes, clock)
         self._cores = CookieReconciler(self._files, ledger, cookies)
         self._writer: CgroupWriter | None = None
         self._planner: CgroupWriter | None = None
@@ -210,8 +210,8 @@ class Reconciler:
         if self._writer is None or self._planner is None or self._writer.values.layout != layout:
             self._files.close_all()
             values = CgroupValues(self._files, layout)
-            self._writer = CgroupWriter(values, self.ledger, self._clock.wall)
-            self._planner = CgroupWriter(values, ChangeLedger(None, ""), self._clock.wall)
+            self._writer = CgroupWriter(values, self.ledger, self._clock)
+            self._planner = CgroupWriter(values, ChangeLedger(None, ""), self._clock)
         return self._writer, self._planner
 
     def _requested_quota(self, cgroup: str) -> LinuxResources:

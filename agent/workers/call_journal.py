@@ -13,13 +13,12 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 from msgspec.structs import replace
 
-from agent.clock import rfc3339
+from agent.clock import SYSTEM_CLOCK, Clock, rfc3339
 from agent.errors import CALL_HUNG, CallSuspended
 from agent.snapshot.device import DEGRADED, DeviceCondition, Health, HealthState, VendorDevice
 from agent.snapshot.inventory import DeviceEvent, Inventory, Problem
@@ -189,8 +188,7 @@ class CallJournal:
         *,
         record: bool = True,
         hung_call: LibraryCall | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Read the file, and add the call that ended the previous process.
 
@@ -206,7 +204,7 @@ class CallJournal:
         self.hangs = read_hangs(data)
         self.last_hang: LibraryHang | None = None  # the call that ended the previous process
         if hung_call is not None and hung_call.device:
-            self.hangs = add_hang(self.hangs, hung_call, clock(), wall())
+            self.hangs = add_hang(self.hangs, hung_call, clock.monotonic(), clock.wall())
             self.last_hang = self.hangs[-1]
         if self._map is not None:
             self._begin(self._map)
@@ -226,9 +224,8 @@ class CallJournal:
             return
         at = self._slot() * SLOT_BYTES
         name = self._name(symbol, device)
-        self._map[at : at + SLOT_BYTES] = (b"%.6f" % self._clock() + name)[:SLOT_BYTES].ljust(
-            SLOT_BYTES, b"\0"
-        )
+        entry = b"%.6f" % self._clock.monotonic() + name
+        self._map[at : at + SLOT_BYTES] = entry[:SLOT_BYTES].ljust(SLOT_BYTES, b"\0")
 
     def leave(self) -> None:
         """Record that this thread's call has returned."""
@@ -243,7 +240,7 @@ class CallJournal:
     def _check_suspended(self, symbol: str, device: str) -> None:
         for hang in self.hangs:
             matches = hang.device == device and (hang.every_call or hang.symbol == symbol)
-            if matches and self._clock() < hang.until_s:
+            if matches and self._clock.monotonic() < hang.until_s:
                 raise CallSuspended(hang.description)
 
     def _slot(self) -> int:
@@ -266,7 +263,7 @@ class CallJournal:
 
     def annotate(self, inventory: Inventory) -> Inventory:
         """Return the inventory with the skipped calls as conditions and as problems."""
-        hangs = active_hangs(self.hangs, self._clock())
+        hangs = active_hangs(self.hangs, self._clock.monotonic())
         if not hangs:
             return inventory
         by_device = {self._devices.get(hang.device, hang.device): hang for hang in hangs}

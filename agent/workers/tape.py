@@ -17,12 +17,12 @@ Answers have the fields of `agent.snapshot.inventory`. A reader refuses other ve
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
 
+from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import NotSupported, ParseError
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, MetricValue
 from agent.wire_formats.json_values import JSON_ERRORS
@@ -158,10 +158,10 @@ class TapeSession:
     over, with counters that continue: a counter that falls would be taken for a restart.
     """
 
-    def __init__(self, tape: Tape, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, tape: Tape, clock: Clock = SYSTEM_CLOCK) -> None:
         self._tape = tape
-        self._monotonic = monotonic
-        self._open_s = monotonic()
+        self._clock = clock
+        self._open_s = clock.monotonic()
         self._discovery_count = 0
         self._sample_count = 0
         self._increase = _counter_increases(tape.samples)
@@ -203,10 +203,10 @@ class TapeSession:
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Return the events that are due; wait for the next one at most `wait_s`."""
         remaining = self._tape.events[self._played_count :]
-        until_s = self._open_s + remaining[0][0] - self._monotonic() if remaining else wait_s
+        until_s = self._open_s + remaining[0][0] - self._clock.monotonic() if remaining else wait_s
         if until_s > 0:
             self._closed.wait(min(until_s, wait_s))
-        now_s = self._monotonic() - self._open_s
+        now_s = self._clock.monotonic() - self._open_s
         due_events = [events for at_s, events in remaining if at_s <= now_s]
         self._played_count += len(due_events)
         return tuple(event for events in due_events for event in events)

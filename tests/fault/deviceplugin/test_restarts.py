@@ -178,7 +178,7 @@ def test_a_stop_in_the_middle_of_a_servers_start_ends_it(turns: int) -> None:
     async def test(stage: Stage) -> None:
         stage.folder.mkdir()
         site, bell = stage.site(), ChangeCondition()
-        holding = AllocationTable(site.clock.monotonic, lambda: None)
+        holding = AllocationTable(site.clock, lambda: None)
         answering = ResourceServicer(gpus(8), site, bell, holding, live=True)
         start = asyncio.create_task(ResourceServer(answering, site, bell).start(1))
         for _ in range(turns):  # of the loop; in the first the server has begun to start

@@ -23,6 +23,7 @@ from agent.cgroup.values import CgroupValues, KernelFiles
 from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import CgroupWriter
 from agent.cli.main import main
+from agent.clock import ManualClock
 from agent.host.files import LiveHostFiles
 from agent.host.kernel import read_identity
 from agent.snapshot.container import Adjustment, LinuxResources
@@ -243,7 +244,7 @@ def _limits(file: Path) -> dict[str, object]:
                 message="limit it",
             )
             values = CgroupValues(KernelFiles(LiveHostFiles()), layout)
-            writer = CgroupWriter(values, ChangeLedger(None, ""), lambda: 0.0)
+            writer = CgroupWriter(values, ChangeLedger(None, ""), ManualClock())
             done = writer.apply(writer.prepare((wish,), 0.0), 0.0)
             found[name] = {
                 "written": done.written,

@@ -12,6 +12,7 @@ from agent.allocation.runtime_handler import (
     CRIO_CONFIG_FOLDER,
     RuntimeHandlerReader,
 )
+from agent.clock import ManualClock
 from tests.unit.allocation_host_devices.made import Living, recorded
 
 V3 = '[plugins."io.containerd.cri.v1.runtime".containerd]\ndefault_runtime_name = "{}"\n'
@@ -59,13 +60,13 @@ DROP_IN = 'imports = ["/etc/containerd/conf.d/*.toml", "../x", 7]\n'
 def test_it_is_read_from_where_each_runtime_keeps_it(
     runtime: str, files: dict[str, str], expected: str
 ) -> None:
-    assert RuntimeHandlerReader(recorded(files), float).read(runtime) == expected
+    assert RuntimeHandlerReader(recorded(files), ManualClock(wall_s=0.0)).read(runtime) == expected
 
 
 def test_a_file_is_read_again_when_it_was_written(tmp_path: Path) -> None:
     host = Living(tmp_path)
     host.put(CONTAINERD_CONFIG, V2.format("runc"))
-    handler = RuntimeHandlerReader(host, float)
+    handler = RuntimeHandlerReader(host, ManualClock(wall_s=0.0))
     assert handler.read("containerd") == "runc"
     host.reads.clear()
     assert handler.read("containerd") == "runc"

@@ -14,6 +14,7 @@ from agent.allocation.cdi_spec_reader import (
     CdiSpecReader,
     decode_plain_data,
 )
+from agent.clock import ManualClock
 from agent.snapshot.host_devices import CdiDevice, CdiSpec
 from tests.unit.allocation_host_devices.made import Living, here, reader, recorded
 from tests.unit.vendors_injection.made import gpu
@@ -41,7 +42,7 @@ def test_specs_come_in_the_order_of_their_folders_ours_among_them() -> None:
         "/etc/cdi/README.md": "no spec",
         "/etc/cdi/nvidia.yml": "kind: a.b/c",  # which runtimes pass over
     }
-    specs, problems = CdiSpecReader(recorded(files), float).read()
+    specs, problems = CdiSpecReader(recorded(files), ManualClock(wall_s=0.0)).read()
     assert [(spec.path, spec.kind) for spec in specs] == [
         ("/etc/cdi/nvidia.yaml", "nvidia.com/gpu"),
         ("/var/run/cdi/xpu-agent-npu.json", "xpu-agent.io/npu"),
@@ -75,7 +76,7 @@ BAD = [
 @pytest.mark.parametrize("text", BAD, ids=[text[:12] for text in BAD])
 def test_a_file_that_is_no_spec_is_a_problem_and_costs_itself_only(text: str) -> None:
     files = {"/etc/cdi/bad.yaml": text, "/etc/cdi/good.yaml": YAML}
-    specs, problems = CdiSpecReader(recorded(files), float).read()
+    specs, problems = CdiSpecReader(recorded(files), ManualClock(wall_s=0.0)).read()
     assert [spec.path for spec in specs] == ["/etc/cdi/good.yaml"]
     assert [(reason, "/etc/cdi/bad.yaml" in why) for reason, why in problems] == [
         ("CdiSpecUnreadable", True)
@@ -93,7 +94,7 @@ def test_any_bytes_are_data_or_unfit(data: bytes) -> None:
 def test_a_spec_is_decoded_again_only_when_it_was_written(tmp_path: Path) -> None:
     host = Living(tmp_path)
     host.put("/etc/cdi/nvidia.yaml", YAML)
-    specs = CdiSpecReader(host, float)
+    specs = CdiSpecReader(host, ManualClock(wall_s=0.0))
     first = specs.read()
     host.reads.clear()
     assert specs.read() == first

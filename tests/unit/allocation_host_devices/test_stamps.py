@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from agent.allocation.cdi_spec_reader import CdiSpecReader
 from agent.allocation.file_stamp import ABSENT_FILE, read_stamp
+from agent.clock import SYSTEM_CLOCK
 from agent.host.files import LiveHostFiles
 from agent.recording.directory import DirectoryFiles
 from agent.snapshot.host_files import HostFiles
@@ -63,7 +63,7 @@ def test_a_link_differs_when_what_it_leads_to_does(
     (tmp_path / "run" / "cdi").mkdir(parents=True)
     (tmp_path / "var").mkdir()
     (tmp_path / "var" / "run").symlink_to("../run")
-    specs = CdiSpecReader(make(tmp_path), time.time)
+    specs = CdiSpecReader(make(tmp_path), SYSTEM_CLOCK)
     assert specs.read() == ((), ())
     file = tmp_path / "run" / "cdi" / "a.yaml"
     for kind in ("a.example/b", "longer.example/b"):

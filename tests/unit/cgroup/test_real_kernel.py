@@ -11,6 +11,7 @@ from agent.cgroup.ledger import ChangeLedger
 from agent.cgroup.values import CgroupValues, KernelFiles
 from agent.cgroup.write_plan import DesiredValue, WriteResult, plan_writes
 from agent.cgroup.writer import CgroupWriter
+from agent.clock import ManualClock
 from agent.errors import HostFileError
 from agent.host.files import LiveHostFiles
 from tests.realgroups import RealGroups, needs_v1, real_groups
@@ -30,7 +31,7 @@ def wish(cgroup: str, key: CgroupKey, value: CgroupValue) -> DesiredValue:
 
 def writer_of(groups: RealGroups) -> CgroupWriter:
     values = CgroupValues(KernelFiles(LiveHostFiles()), groups.layout)
-    return CgroupWriter(values, ChangeLedger(None, ""), lambda: 0.0)
+    return CgroupWriter(values, ChangeLedger(None, ""), ManualClock())
 
 
 def applied(writer: CgroupWriter, *wishes: DesiredValue, now_s: float = 0.0) -> WriteResult:

@@ -14,6 +14,7 @@ from agent.cgroup.ledger import ChangeLedger
 from agent.cgroup.values import CgroupValues, KernelFiles
 from agent.cgroup.write_plan import DesiredValue, WriteResult
 from agent.cgroup.writer import CgroupWriter
+from agent.clock import ManualClock
 from agent.errors import HostFileError
 from agent.host.files import LiveHostFiles
 
@@ -50,7 +51,7 @@ class TableFiles:
 
 
 def writer_of(files: TableFiles) -> CgroupWriter:
-    return CgroupWriter(CgroupValues(files, LAYOUT), ChangeLedger(None, ""), lambda: 0.0)
+    return CgroupWriter(CgroupValues(files, LAYOUT), ChangeLedger(None, ""), ManualClock())
 
 
 def wish(cgroup: str, key: CgroupKey, value: CgroupValue, owner: str = "test") -> DesiredValue:
@@ -180,7 +181,7 @@ def test_after_a_restart_a_value_of_ours_is_not_taken_for_somebody_elses() -> No
     files = TableFiles(**{f"{POD}/cpu.max": "max 100000\n"})
     first = writer_of(files)
     run(first, wish(POD, QUOTA, Bandwidth(100000)))
-    second = CgroupWriter(first.values, first.ledger, lambda: 0.0)
+    second = CgroupWriter(first.values, first.ledger, ManualClock())
     for value in (200000, 300000, 400000, 500000):
         assert run(second, wish(POD, QUOTA, Bandwidth(value))).written == 1
     assert second.overwrites.reverts == 0

@@ -16,6 +16,7 @@ from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_backoff import BUSY_REPORTED, BUSY_RETRIES, FIRST_RETRY_S
 from agent.cgroup.write_plan import DesiredValue, WriteResult
 from agent.cgroup.writer import CgroupWriter
+from agent.clock import ManualClock
 from tests.cgroup_v2.fake import MOUNT, NO_LIMIT, FakeFiles, FakeKernel, Group
 
 MIB = 1 << 20
@@ -49,7 +50,7 @@ class Node:
         )
         ledger = ChangeLedger(self.path, "boot")
         ledger.load()
-        self.writer = CgroupWriter(CgroupValues(self.files, layout), ledger, lambda: 0.0)
+        self.writer = CgroupWriter(CgroupValues(self.files, layout), ledger, ManualClock())
 
     def want(self, key: CgroupKey, value: CgroupValue, now_s: float = 0.0) -> WriteResult:
         """Let the agent write once."""

@@ -13,6 +13,7 @@ from agent.cgroup.restore import RestoreResult, restore_entries
 from agent.cgroup.values import CgroupValues, KernelFiles
 from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import CgroupWriter
+from agent.clock import ManualClock
 from agent.host.files import LiveHostFiles
 from tests.realgroups import RealGroups, needs_v1, real_groups
 
@@ -31,7 +32,7 @@ class Run:
     def __init__(self, groups: RealGroups) -> None:
         self.ledger = ChangeLedger(None, "")
         self.values = CgroupValues(KernelFiles(LiveHostFiles()), groups.layout)
-        self.writer = CgroupWriter(self.values, self.ledger, lambda: 0.0)
+        self.writer = CgroupWriter(self.values, self.ledger, ManualClock())
 
     def write(self, *wishes: tuple[str, CgroupKey, CgroupValue]) -> None:
         made = [DesiredValue(cgroup=c, key=k, value=v, owner="test") for c, k, v in wishes]

@@ -15,6 +15,7 @@ from agent.cgroup.restore import NEWER_VERSION_TEXT, RestoreResult, restore_entr
 from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import CgroupWriter
+from agent.clock import ManualClock
 from tests.cgroup_v2.fake import MOUNT, FakeFiles, FakeKernel
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -57,7 +58,7 @@ class Node:
     def write(self, *wishes: tuple[str, CgroupKey, CgroupValue]) -> None:
         """Start the agent and let it write."""
         ledger = self.ledger()
-        writer = CgroupWriter(self.values, ledger, lambda: 0.0)
+        writer = CgroupWriter(self.values, ledger, ManualClock())
         ready = writer.prepare(
             [DesiredValue(cgroup=c, key=k, value=v, owner="test") for c, k, v in wishes], 0.0
         )

@@ -103,7 +103,7 @@ def test_an_answer_of_ours_that_is_damaged_is_refused_with_the_whole_file(value:
 def test_an_exchange_for_a_pod_that_was_not_known_is_remembered_until_the_kubelet_names_it() -> (
     None
 ):
-    known = AllocationTable(ManualClock().monotonic, lambda: None)
+    known = AllocationTable(ManualClock(), lambda: None)
     known.update_from_checkpoint(())
     given = KubeletAllocation(pod_uid="", resource="r/x", ids=("a",), exchanges=(("a", "b"),))
     known.add_answer(given)
@@ -121,7 +121,7 @@ def test_too_many_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_answers_are_remembered_until_the_checkpoint_has_them() -> None:
     clock, changes = ManualClock(), list[int]()
-    known = AllocationTable(clock.monotonic, lambda: changes.append(1))
+    known = AllocationTable(clock, lambda: changes.append(1))
     answered = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("b", "a"))
     known.add_answer(answered)
     assert list(known.allocations) == [answered]
@@ -136,7 +136,7 @@ def test_answers_are_remembered_until_the_checkpoint_has_them() -> None:
 
 def test_answers_that_came_to_nothing_are_forgotten_and_never_too_many() -> None:
     clock = ManualClock()
-    known = AllocationTable(clock.monotonic, lambda: None)
+    known = AllocationTable(clock, lambda: None)
     for index in range(MAX_PENDING_ANSWERS + 10):
         known.add_answer(KubeletAllocation(pod_uid=f"u{index}", resource="r/x", ids=("a",)))
     assert len(known.allocations) == MAX_PENDING_ANSWERS
@@ -155,7 +155,7 @@ def test_a_device_of_two_memory_nodes_is_one_device() -> None:
 
 
 def test_every_answer_counts_where_the_containers_of_a_pod_have_the_same_devices() -> None:
-    known = AllocationTable(ManualClock().monotonic, lambda: None)
+    known = AllocationTable(ManualClock(), lambda: None)
     known.update_from_checkpoint(())
     answer = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",))
     known.add_answer(answer)
@@ -170,7 +170,7 @@ def test_every_answer_counts_where_the_containers_of_a_pod_have_the_same_devices
 
 
 def test_an_answer_that_went_to_another_pod_is_told_of_and_counts_for_nobody() -> None:
-    known = AllocationTable(ManualClock().monotonic, lambda: None)
+    known = AllocationTable(ManualClock(), lambda: None)
     known.update_from_checkpoint(())
     answer = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",))
     known.add_answer(answer)
@@ -181,7 +181,7 @@ def test_an_answer_that_went_to_another_pod_is_told_of_and_counts_for_nobody() -
 
 
 def test_of_the_same_devices_the_answer_to_the_pod_itself_is_the_one() -> None:
-    known = AllocationTable(ManualClock().monotonic, lambda: None)
+    known = AllocationTable(ManualClock(), lambda: None)
     known.update_from_checkpoint(())
     gone, now = (KubeletAllocation(pod_uid=uid, resource="r/x", ids=("a",)) for uid in ("u1", "u2"))
     known.add_answer(gone)
@@ -193,7 +193,7 @@ def test_of_the_same_devices_the_answer_to_the_pod_itself_is_the_one() -> None:
 
 def test_what_a_kubelet_that_is_no_more_was_answered_is_forgotten_unless_it_wrote_it() -> None:
     changes = list[int]()
-    known = AllocationTable(ManualClock().monotonic, lambda: changes.append(1))
+    known = AllocationTable(ManualClock(), lambda: changes.append(1))
     written = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",), container="main")
     known.update_from_checkpoint((written,))
     known.add_answer(KubeletAllocation(pod_uid="u2", resource="r/x", ids=("b",)))

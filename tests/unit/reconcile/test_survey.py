@@ -70,7 +70,7 @@ def clock() -> ManualClock:
 
 
 def survey_of(hook: SaidHook, clock: ManualClock) -> PodScan:
-    return PodScan((hook,), {hook.name: "on"}, clock.monotonic)
+    return PodScan((hook,), {hook.name: "on"}, clock)
 
 
 def refresh(survey: PodScan, now: NodeSnapshot) -> frozenset[str]:

@@ -8,6 +8,7 @@ import pytest
 from agent.cgroup.ledger import ChangeLedger
 from agent.cgroup.processes import OOM_SCORE_ADJ
 from agent.cgroup.values import KernelFiles
+from agent.clock import ManualClock
 from agent.errors import HostFileError
 from agent.host.files import LiveHostFiles
 from agent.reconcile.desired_state import DesiredOomScore
@@ -239,7 +240,7 @@ def test_a_score_that_may_not_be_written_is_told_without_the_process(groups: Rea
         def write(self, path: str, text: str) -> None:  # noqa: ARG002 - as its Protocol
             raise HostFileError(path, errno.EPERM)
 
-    scores = OomScores(NotPermitted(LiveHostFiles()), ChangeLedger(None, ""), lambda: 0.0)
+    scores = OomScores(NotPermitted(LiveHostFiles()), ChangeLedger(None, ""), ManualClock())
     scene = Scene(groups)
     wish = DesiredOomScore(cgroup=scene.container, value=321, owner="oom_score")
     told = set()

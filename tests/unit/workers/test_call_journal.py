@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.clock import ManualClock
 from agent.errors import CallSuspended
 from agent.snapshot.device import DeviceCondition, DeviceKind, HealthState, VendorDevice
 from agent.snapshot.inventory import Inventory
@@ -35,18 +36,8 @@ CARD, OTHER = "0000:23:00.0", "0000:24:00.0"
 HEAT, POWER = LibraryCall("GetTemperature", CARD), LibraryCall("GetPower", CARD)
 
 
-class Clock:
-    """Moved by hand."""
-
-    def __init__(self) -> None:
-        self.s = 1000.0
-
-    def __call__(self) -> float:
-        return self.s
-
-
-def journal(path: str, clock: Clock, hung_call: LibraryCall | None = None) -> CallJournal:
-    return CallJournal(path, hung_call=hung_call, clock=clock, wall=lambda: 1.7e9)
+def journal(path: str, clock: ManualClock, hung_call: LibraryCall | None = None) -> CallJournal:
+    return CallJournal(path, hung_call=hung_call, clock=clock)
 
 
 def refused(of: CallJournal, symbol: str, device: str) -> bool:
@@ -64,7 +55,7 @@ def path(tmp_path: Path) -> str:
 
 
 def test_the_call_in_progress_is_read_by_another_process(path: str) -> None:
-    ours = journal(path, Clock())
+    ours = journal(path, ManualClock(wall_s=1.7e9))
     ours.enter("GetTemperature", CARD)
     assert call_in_progress(read_journal(path)) == LibraryCall("GetTemperature", CARD, 1000.0)
     ours.leave()
@@ -72,7 +63,7 @@ def test_the_call_in_progress_is_read_by_another_process(path: str) -> None:
 
 
 def test_of_several_threads_the_oldest_call_about_a_device_is_blamed(path: str) -> None:
-    clock = Clock()
+    clock = ManualClock(wall_s=1.7e9)
     ours = journal(path, clock)
     ours.enter("Init", "")
     over, begun = threading.Event(), threading.Semaphore(0)
@@ -84,7 +75,7 @@ def test_of_several_threads_the_oldest_call_about_a_device_is_blamed(path: str) 
 
     threads = []
     for number, name in enumerate(("GetPower", "GetTemperature")):
-        clock.s += 1
+        clock.mono_s += 1
         threads.append(threading.Thread(target=hang, args=(name, f"card {number}")))
         threads[-1].start()
         begun.acquire()
@@ -96,28 +87,28 @@ def test_of_several_threads_the_oldest_call_about_a_device_is_blamed(path: str) 
 
 
 def test_a_call_about_no_device_is_named_and_not_left_out(path: str) -> None:
-    ours = journal(path, Clock())
+    ours = journal(path, ManualClock(wall_s=1.7e9))
     ours.enter("Init", "")
     found = call_in_progress(read_journal(path))
     assert str(found) == "Init"
-    again = journal(path, Clock(), hung_call=found)
+    again = journal(path, ManualClock(wall_s=1.7e9), hung_call=found)
     assert again.hangs == ()
     assert again.events() == ()
     assert not refused(again, "Init", "")
 
 
 def test_a_call_that_hung_is_left_out_and_then_tried_again(path: str) -> None:
-    clock = Clock()
+    clock = ManualClock(wall_s=1.7e9)
     ours = journal(path, clock, hung_call=HEAT)
     assert refused(ours, "GetTemperature", CARD)
     assert not refused(ours, "GetTemperature", OTHER)
     assert not refused(ours, "GetPower", CARD)
-    clock.s += FIRST_PAUSE_S
+    clock.mono_s += FIRST_PAUSE_S
     assert not refused(ours, "GetTemperature", CARD)
 
 
 def test_the_next_process_knows_it_too(path: str) -> None:
-    clock = Clock()
+    clock = ManualClock(wall_s=1.7e9)
     journal(path, clock, hung_call=HEAT)
     after = journal(path, clock)
     assert refused(after, "GetTemperature", CARD)
@@ -125,7 +116,7 @@ def test_the_next_process_knows_it_too(path: str) -> None:
 
 
 def test_a_second_call_of_the_device_takes_all_its_calls(path: str) -> None:
-    clock = Clock()
+    clock = ManualClock(wall_s=1.7e9)
     journal(path, clock, hung_call=HEAT)
     ours = journal(path, clock, hung_call=POWER)
     assert refused(ours, "GetName", CARD)
@@ -185,7 +176,7 @@ def test_any_file_is_read(data: bytes, at: int) -> None:
 
 
 def test_names_of_any_kind_and_length_fit(path: str) -> None:
-    ours = journal(path, Clock())
+    ours = journal(path, ManualClock(wall_s=1.7e9))
     ours.enter("a\tb\0c" * 200, "\udc80\n" * 200)
     call_in_progress(read_journal(path))
     ours.enter("Get\tName", CARD)
@@ -197,7 +188,7 @@ def test_without_a_folder_it_lies_in_memory(tmp_path: Path) -> None:
     file.write_text("")
     for folder in ("", str(file / "below")):
         path = prepare_journal(folder, "memory")
-        ours = journal(path, Clock())
+        ours = journal(path, ManualClock(wall_s=1.7e9))
         ours.enter("GetName", CARD)
         assert call_in_progress(read_journal(path)) == LibraryCall("GetName", CARD, 1000.0)
         ours.leave()
@@ -206,7 +197,7 @@ def test_without_a_folder_it_lies_in_memory(tmp_path: Path) -> None:
 
 def test_without_any_file_calls_are_made_all_the_same(tmp_path: Path) -> None:
     for path in ("", str(tmp_path / "none")):
-        ours = journal(path, Clock(), hung_call=HEAT)
+        ours = journal(path, ManualClock(wall_s=1.7e9), hung_call=HEAT)
         assert refused(ours, "GetTemperature", CARD)
         assert not refused(ours, "GetPower", CARD)
 
@@ -225,10 +216,11 @@ def test_a_file_that_is_none_of_ours_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_command_reads_what_the_agent_left_out_and_writes_nothing(path: str) -> None:
-    journal(path, Clock(), hung_call=HEAT)
+    journal(path, ManualClock(wall_s=1.7e9), hung_call=HEAT)
     before = read_journal(path)
     folder = str(Path(path).parent)
-    ours = CallJournal(find_journal(folder, "nvidia"), record=False, clock=Clock())
+    reader = ManualClock(wall_s=1.7e9)
+    ours = CallJournal(find_journal(folder, "nvidia"), record=False, clock=reader)
     assert refused(ours, "GetTemperature", CARD)
     assert not refused(ours, "GetPower", CARD)
     assert read_journal(path) == before
@@ -240,7 +232,7 @@ def card(key: str, *conditions: DeviceCondition) -> VendorDevice:
 
 
 def test_devices_and_problems_name_what_is_left_out(path: str) -> None:
-    clock = Clock()
+    clock = ManualClock(wall_s=1.7e9)
     warning = DeviceCondition(type="Degraded", status=True, reason="Rows", message="few left")
     answer = Inventory(vendor="x", devices=(card(CARD, warning), card(OTHER)))
     marked = journal(path, clock, hung_call=HEAT).annotate(answer)
@@ -254,5 +246,5 @@ def test_devices_and_problems_name_what_is_left_out(path: str) -> None:
     ours = journal(path, clock, hung_call=POWER)
     out = ours.annotate(answer).devices[0].health
     assert (out.state, out.reason) == (HealthState.FAILED, "CallHung")
-    clock.s = ours.hangs[0].until_s
+    clock.mono_s = ours.hangs[0].until_s
     assert ours.annotate(answer) is answer

@@ -38,7 +38,7 @@ def _recorded() -> bytes:
 
 
 def _session(clock: ManualClock) -> tape.TapeSession:
-    return tape.TapeSession(tape.parse_tape(_recorded(), "x"), clock.monotonic)
+    return tape.TapeSession(tape.parse_tape(_recorded(), "x"), clock)
 
 
 def test_inventories_follow_each_other_and_the_last_one_stays() -> None:
