@@ -176,6 +176,13 @@ class UsageSettings(msgspec.Struct, frozen=True, kw_only=True):
     resctrl_interval_s: Annotated[
         float, SettingRule("cycle of those readings", unit="s", low=1, high=3600)
     ] = 10.0
+    cold_memory: Annotated[
+        bool,
+        SettingRule("read memory that kidled found to be cold", maturity="alpha"),
+    ] = False
+    cold_memory_interval_s: Annotated[
+        float, SettingRule("cycle of those readings", unit="s", low=1, high=300)
+    ] = 5.0
     hami_regions: Annotated[
         str,
         SettingRule(

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import attrgetter
 
 from agent.metrics.families import CONTAINER, NODE, POD, ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.usage import CgroupUsage, CollectorStatus, ContainerCycles, ResctrlCounters
+from agent.snapshot.usage import (
+    CgroupUsage,
+    CollectorStatus,
+    ContainerCycles,
+    ResctrlCounters,
+    hot_memory,
+)
 
 COLLECTOR = (*NODE, "collector")
+
+_ColdRow = tuple[str, int | None, int | None]  # labels, cold memory, memory with page cache
 
 _Row = tuple[str, str, tuple[str, ...], str, str]  # name, type, labels, unit, help
 
@@ -104,9 +113,34 @@ _RESCTRL: tuple[_Row, ...] = tuple(
     )
 )
 
+_COLD_MEMORY: tuple[_Row, ...] = tuple(
+    row
+    for scope, labels, subject in (
+        ("node", NODE, "the node"),
+        ("pod", POD, "a pod"),
+        ("container", CONTAINER, "a container"),
+    )
+    for row in (
+        (
+            *(f"xpu_{scope}_memory_cold_bytes", "gauge", labels, "bytes"),
+            f"Page cache of {subject} that nothing has used for minutes.",
+        ),
+        (
+            *(f"xpu_{scope}_memory_used_with_hot_cache_bytes", "gauge", labels, "bytes"),
+            f"Memory in use by {subject}, with page cache that is not cold.",
+        ),
+    )
+)
+
 COLLECTOR_FAMILIES: tuple[ExportedFamily, ...] = tuple(
     ExportedFamily(name=name, type=kind, labels=labels, unit=unit, help=text)
-    for name, kind, labels, unit, text in (*_STATUS, *_BEST_EFFORT, *_CYCLES, *_RESCTRL)
+    for name, kind, labels, unit, text in (
+        *_STATUS,
+        *_BEST_EFFORT,
+        *_CYCLES,
+        *_RESCTRL,
+        *_COLD_MEMORY,
+    )
 )
 
 
@@ -165,6 +199,24 @@ def collected_node_series(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
             if counters.group
         ]
         yield from _resctrl_series("xpu_node_resctrl", classes)
+    cold = snapshot.usage.value.cold_memory
+    if cold is not None:
+        with_cache = snapshot.usage.value.node.memory_with_cache_bytes
+        yield from _cold_memory_series("node", [(opened, cold.node_bytes, with_cache)])
+
+
+def _cold_memory_series(scope: str, rows: list[tuple[str, int | None, int | None]]) -> SeriesLines:
+    name = f"xpu_{scope}_memory_cold_bytes"
+    yield name, [sample_line(name, opened, cold) for opened, cold, _ in rows if cold is not None]
+    name = f"xpu_{scope}_memory_used_with_hot_cache_bytes"
+    yield (
+        name,
+        [
+            sample_line(name, opened, hot)
+            for opened, cold, with_cache in rows
+            if (hot := hot_memory(with_cache, cold)) is not None
+        ],
+    )
 
 
 def _resctrl_series(scope: str, rows: list[tuple[str, ResctrlCounters]]) -> SeriesLines:
@@ -200,25 +252,43 @@ def _resctrl_series(scope: str, rows: list[tuple[str, ResctrlCounters]]) -> Seri
 
 def collected_pod_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) -> SeriesLines:
     """Yield the families of pods and containers that optional collectors fill."""
-    resctrl = snapshot.usage.value.resctrl
-    if resctrl is not None:
-        pods = {pod.uid: pod for pod in snapshot.pods.value}
+    usage = snapshot.usage.value
+    if usage.cycles is None and usage.resctrl is None and usage.cold_memory is None:
+        return
+    pods: dict[str, str] = {}  # opened labels by uid
+    containers: dict[str, str] = {}  # opened labels by id
+    for pod in snapshot.pods.value:
+        names = (node, pod.namespace, pod.name, pod.uid)
+        pods[pod.uid] = labels.prefix(POD, names)
+        for container in pod.containers:
+            values = (*names, container.name, container.id)
+            containers[container.id] = labels.prefix(CONTAINER, values)
+    if usage.resctrl is not None:
         of_pods = [
-            (labels.prefix(POD, (node, pod.namespace, pod.name, pod.uid)), counters)
-            for counters in resctrl.groups
-            if (pod := pods.get(counters.pod_uid)) is not None
+            (pods[counters.pod_uid], counters)
+            for counters in usage.resctrl.groups
+            if counters.pod_uid in pods
         ]
         yield from _resctrl_series("xpu_pod_resctrl", of_pods)
-    cycles = snapshot.usage.value.cycles
-    if cycles is not None:
-        rows = [
-            (labels.prefix(CONTAINER, (*names, container.name, container.id)), use)
-            for pod in snapshot.pods.value
-            if (names := (node, pod.namespace, pod.name, pod.uid))
-            for container in pod.containers
-            if (use := cycles.containers.get(container.id)) is not None
-        ]
-        yield from _cycle_series(rows)
+    if usage.cycles is not None:
+        cycles = usage.cycles.containers
+        yield from _cycle_series([(containers[x], cycles[x]) for x in containers if x in cycles])
+    cold = usage.cold_memory
+    if cold is not None:
+        yield from _cold_memory_series("pod", _cold_rows(pods, cold.pods, usage.pods))
+        yield from _cold_memory_series(
+            "container", _cold_rows(containers, cold.containers, usage.containers)
+        )
+
+
+def _cold_rows(
+    opened: Mapping[str, str], cold: Mapping[str, int], groups: Mapping[str, CgroupUsage]
+) -> list[_ColdRow]:
+    return [
+        (opened[key], cold[key], groups[key].memory_with_cache_bytes if key in groups else None)
+        for key in opened
+        if key in cold
+    ]
 
 
 def _cycle_series(rows: list[tuple[str, ContainerCycles]]) -> SeriesLines:

@@ -55,6 +55,10 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     numa: tuple[NumaUsage, ...] = ()
 
 
+def _no_bytes() -> Mapping[str, int]:
+    return MappingProxyType({})
+
+
 class BestEffortUsage(msgspec.Struct, frozen=True, kw_only=True):
     """The best-effort tier: its group's usage, what its pods request, and what they can get."""
 
@@ -104,6 +108,25 @@ class ResctrlUsage(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
+class ColdMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Page cache that nothing has used for minutes, of the node, of pods and of containers."""
+
+    node_bytes: int | None = None
+    pods: Mapping[str, int] = msgspec.field(default_factory=_no_bytes)  # by uid
+    containers: Mapping[str, int] = msgspec.field(default_factory=_no_bytes)  # by id
+    problems: tuple[Problem, ...] = ()
+
+
+def hot_memory(with_cache_bytes: int | None, cold_bytes: int | None) -> int | None:
+    """Return memory with page cache less the cold part; `None` if either is not known.
+
+    The two are read one after the other: a cold part that exceeds the whole is no figure.
+    """
+    if with_cache_bytes is None or cold_bytes is None or cold_bytes > with_cache_bytes:
+        return None
+    return with_cache_bytes - cold_bytes
+
+
 class CollectorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the last run of a collector went; `problems` are the reasons of absent values."""
 
@@ -137,6 +160,7 @@ class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     best_effort: BestEffortUsage | None = None
     cycles: CycleUsage | None = None
     resctrl: ResctrlUsage | None = None
+    cold_memory: ColdMemory | None = None
     collectors: tuple[CollectorStatus, ...] = ()  # of all that are on, by name
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -12,6 +14,8 @@ from agent.errors import AgentError
 from agent.snapshot.inventory import Problem
 from agent.snapshot.pod import PodView
 from agent.snapshot.usage import CollectorStatus
+
+CALL_S = 0.003  # the work of one call of a collector that spreads its work
 
 COLLECTOR_FAILED = "CollectorFailed"  # reason of a problem
 
@@ -33,6 +37,8 @@ class CollectorResult(Protocol):
         ...
 
 
+K = TypeVar("K")
+R = TypeVar("R")
 V = TypeVar("V", bound=CollectorResult)
 V_co = TypeVar("V_co", bound=CollectorResult, covariant=True)
 
@@ -52,6 +58,26 @@ class Collector(Protocol[V_co]):
     def close(self) -> None:
         """Close all descriptors."""
         ...
+
+
+class SpreadRound(Generic[K, R]):
+    """One reading of many keys, a few milliseconds of it in each call."""
+
+    def __init__(self, keys: Iterable[K]) -> None:
+        self._pending = deque(keys)
+        self.values: dict[K, R] = {}
+
+    def read_some(self, read: Callable[[K], R | None], clock: Clock) -> bool:
+        """Read some keys, at least one; return whether all are read. `None` is no value."""
+        deadline_s = clock.monotonic() + CALL_S
+        while self._pending:
+            key = self._pending.popleft()
+            value = read(key)
+            if value is not None:
+                self.values[key] = value
+            if clock.monotonic() >= deadline_s:
+                break
+        return not self._pending
 
 
 class CollectorRunner(Generic[V]):

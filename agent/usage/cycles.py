@@ -23,7 +23,7 @@ from agent.host.files import LiveHostFiles, read_text
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import Problem
 from agent.snapshot.usage import ContainerCycles, CycleUsage
-from agent.usage.collector import CollectorInput
+from agent.usage.collector import CALL_S, CollectorInput
 from agent.usage.perf_counters import (
     CYCLES,
     INSTRUCTIONS,
@@ -83,7 +83,7 @@ _OF_SINGLE_CONTAINERS = (NOT_IN_PERF_HIERARCHY, COUNTERS_BUSY, IMPLAUSIBLE_COUNT
 class CycleLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much one call may do, and how many descriptors all windows together may have."""
 
-    call_s: float = 0.003
+    call_s: float = CALL_S
     descriptors: int = MAX_DESCRIPTORS
 
     @classmethod

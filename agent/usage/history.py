@@ -27,6 +27,7 @@ from agent.snapshot.usage import (
     UsageAggregate,
     UsageReport,
     UsageSample,
+    hot_memory,
 )
 from agent.usage.cgroup_usage import CgroupUsageTable
 
@@ -152,7 +153,10 @@ class SeriesTable:
         one.written = max(one.written, moment)
 
 
-USAGE_WITH_PAGE_CACHE = "usageWithPageCache"
+HOT_MEMORY = "memory-with-hot-cache"
+
+# of what the policy names, without page cache if it is not here
+MEMORY_SERIES = {"usageWithPageCache": "memory-with-cache", "usageWithHotPageCache": HOT_MEMORY}
 
 MIN_WINDOW_RATIO = 0.5  # of a window must be there before it is told
 
@@ -168,7 +172,8 @@ class UsageReportPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     aggregate_s: float = 300.0
     windows_s: tuple[int, ...] = (300, 600, 1800)
-    # hot pages need kidled, which mainline kernels lack: as upstream, the first then stands in
+    # hot pages need the collector of cold memory and kidled, which mainline kernels lack: without
+    # values of it, as upstream, the first stands in
     memory: str = "usageWithoutPageCache"
 
 
@@ -211,7 +216,7 @@ def aggregate_values(values: Sequence[float]) -> tuple[float | None, ...]:
 
 def build_report(boards: SeriesTables, now_s: float, policy: UsageReportPolicy) -> UsageReport:
     """Return the report at one moment; a series without samples stays absent."""
-    memory = "memory-with-cache" if policy.memory == USAGE_WITH_PAGE_CACHE else "memory"
+    memory = MEMORY_SERIES.get(policy.memory, "memory")
     start_s = now_s - max(policy.aggregate_s, MIN_AGGREGATE_S)
     window = boards.node.window(start_s, now_s)
     cards = (
@@ -396,6 +401,7 @@ class UsageHistory:
         samples = tuple(devices)
         self._node.begin_moment(now_s)
         self._node.set_values(node_items(sample.node))
+        self._node.set_values(hot_node_items(sample))
         self._node.set_values(device_items(samples))
         alive = {uid for uid, _ in (owners or {}).values()} | sample.pods.keys()
         alive |= sample.applications.keys()
@@ -404,6 +410,7 @@ class UsageHistory:
         self._live_names = alive
         self._pods.begin_moment(now_s)
         self._pods.set_values(pod_items(sample.pods))
+        self._pods.set_values(hot_pod_items(sample))
         self._pods.set_values(group_items("application", sample.applications))
         self._pods.set_values(pod_device_items(samples, owners or {}))
         totals = {d.key: d.memory_total_bytes for d in samples if d.memory_total_bytes is not None}
@@ -477,6 +484,23 @@ def node_items(node: NodeUsage) -> Iterator[SeriesValue]:
         if numa.memory_bytes is not None and numa.pods_memory_bytes is not None:
             system = max(0, numa.memory_bytes - numa.pods_memory_bytes)
             yield ("numa-system", name, "memory"), system
+
+
+def hot_node_items(sample: UsageSample) -> Iterator[SeriesValue]:
+    """Yield the node's memory with hot page cache, where cold memory is measured."""
+    if sample.cold_memory is not None:
+        hot = hot_memory(sample.node.memory_with_cache_bytes, sample.cold_memory.node_bytes)
+        yield ("node", HOT_MEMORY), hot
+
+
+def hot_pod_items(sample: UsageSample) -> Iterator[SeriesValue]:
+    """Yield each pod's memory with hot page cache, where cold memory is measured."""
+    for uid, cold in sample.cold_memory.pods.items() if sample.cold_memory is not None else ():
+        if uid in sample.pods:
+            yield (
+                ("pod", uid, HOT_MEMORY),
+                hot_memory(sample.pods[uid].memory_with_cache_bytes, cold),
+            )
 
 
 def pod_items(pods: Mapping[str, CgroupUsage]) -> Iterator[SeriesValue]:

@@ -360,6 +360,10 @@ class UsageMonitor:
         host_s = 0.0 if self._is_recorded_host else now_s
         sample = self._collector.measure(host_s)
         status = self._usage_status(sample, self._clock.monotonic() - now_s)
+        inputs = CollectorInput(
+            now_s=host_s, layout=self._collector.layout, pods=self._collector.pods
+        )
+        sample = self._optional_collectors.extend(replace(sample, collectors=(status,)), inputs)
         devices = self._new_samples(self._store.current)
         owners = (
             self._collector.process_owners(devices)
@@ -369,11 +373,7 @@ class UsageMonitor:
         self._history.add(now_s, sample, devices, owners)
         if owners is not None:
             self._update_owners(owners)
-        sample = replace(sample, owners=MappingProxyType(self._owners), collectors=(status,))
-        inputs = CollectorInput(
-            now_s=host_s, layout=self._collector.layout, pods=self._collector.pods
-        )
-        sample = self._optional_collectors.extend(sample, inputs)
+        sample = replace(sample, owners=MappingProxyType(self._owners))
         self._store.put(
             usage=SnapshotPart(sample, now_s), pods=SnapshotPart(self._collector.pods, now_s)
         )

@@ -11,12 +11,14 @@ from agent.config.settings import UsageSettings
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.usage import (
     BestEffortUsage,
+    ColdMemory,
     CollectorStatus,
     CycleUsage,
     ResctrlUsage,
     UsageSample,
 )
 from agent.usage.best_effort import BestEffortCollector
+from agent.usage.cold_memory import ColdMemoryCollector
 from agent.usage.collector import CollectorInput, CollectorRunner
 from agent.usage.cycles import CycleCollector
 from agent.usage.resctrl_monitor import ResctrlCollector
@@ -43,6 +45,11 @@ class OptionalCollectors:
             self._resctrl = CollectorRunner(
                 ResctrlCollector(host, clock), settings.resctrl_interval_s, clock
             )
+        self._cold_memory: CollectorRunner[ColdMemory] | None = None
+        if settings.cold_memory:
+            self._cold_memory = CollectorRunner(
+                ColdMemoryCollector(host, clock), settings.cold_memory_interval_s, clock
+            )
 
     def extend(self, sample: UsageSample, cycle: CollectorInput) -> UsageSample:
         """Run the collectors that are due; return the sample with the values of all."""
@@ -51,16 +58,17 @@ class OptionalCollectors:
             best_effort=self._best_effort.run(cycle) if self._best_effort is not None else None,
             cycles=self._cycles.run(cycle) if self._cycles is not None else None,
             resctrl=self._resctrl.run(cycle) if self._resctrl is not None else None,
+            cold_memory=self._cold_memory.run(cycle) if self._cold_memory is not None else None,
         )
         return replace(sample, collectors=(*sample.collectors, *self._statuses()))
 
     def close(self) -> None:
         """Close all descriptors."""
-        for runner in (self._best_effort, self._cycles, self._resctrl):
+        for runner in (self._best_effort, self._cycles, self._resctrl, self._cold_memory):
             if runner is not None:
                 runner.close()
 
     def _statuses(self) -> Iterator[CollectorStatus]:
-        for runner in (self._best_effort, self._cycles, self._resctrl):
+        for runner in (self._best_effort, self._cycles, self._resctrl, self._cold_memory):
             if runner is not None:
                 yield runner.status

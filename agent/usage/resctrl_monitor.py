@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -18,7 +18,7 @@ from agent.host.files import list_entries, read_text
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import Problem
 from agent.snapshot.usage import ResctrlCounters, ResctrlUsage
-from agent.usage.collector import CollectorInput
+from agent.usage.collector import CollectorInput, SpreadRound
 from agent.wire_formats.annotations import RESCTRL_GROUP_PREFIX
 
 ROOT = "/sys/fs/resctrl"
@@ -28,8 +28,6 @@ CLASSES = ("LSR", "LS", "BE")
 DEFAULT_GROUP = "default"  # the kernel's word for the group of all other tasks
 
 OCCUPANCY, TOTAL, LOCAL = "llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"
-
-CALL_S = 0.003  # the work of one call
 
 MAX_GROUPS = 256
 
@@ -81,16 +79,6 @@ class _Reading(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
-class _Round:
-    """One reading of all groups."""
-
-    def __init__(self, keys: Iterator[_CacheKey], features: frozenset[str]) -> None:
-        self.pending = deque(keys)
-        self.features = features
-        self.readings: dict[_CacheKey, _Reading] = {}
-        self.failures: Counter[str] = Counter()
-
-
 class ResctrlCollector:
     """Reads what the kernel monitors of each group. It creates no group."""
 
@@ -99,35 +87,31 @@ class ResctrlCollector:
     def __init__(self, host: HostFiles, clock: Clock) -> None:
         self._host = host
         self._clock = clock
-        self._round: _Round | None = None
+        self._round: SpreadRound[_CacheKey, _Reading] | None = None
+        self._features: frozenset[str] = frozenset()  # files that the kernel has in each group
+        self._failures: Counter[str] = Counter()
+        self._now_s = 0.0  # of the call in progress
         self._last: dict[_CacheKey, _Reading] = {}
 
     def collect(self, cycle: CollectorInput) -> ResctrlUsage | None:
         """Read some of the files; return the values of all groups once every file is read."""
-        deadline_s = self._clock.monotonic() + CALL_S
+        self._now_s = cycle.now_s
         if self._round is None:
-            features = frozenset(
-                (read_text(self._host, f"{ROOT}/info/L3_MON/mon_features") or "").split()
-            )
-            if not features:
+            features = read_text(self._host, f"{ROOT}/info/L3_MON/mon_features") or ""
+            self._features = frozenset(features.split())
+            if not self._features:
                 self._last = {}
                 return ResctrlUsage(problems=(_problem(self._why_not_monitored()),))
-            self._round = _Round(self._keys(), features)
-        current = self._round
-        while current.pending:
-            key = current.pending.popleft()
-            reading = self._read(key, current, cycle.now_s)
-            if reading is not None:
-                current.readings[key] = reading
-            if self._clock.monotonic() >= deadline_s and current.pending:
-                return None
-        before, self._last, self._round = self._last, current.readings, None
+            self._failures = Counter()
+            self._round = SpreadRound(self._keys())
+        if not self._round.read_some(self._read, self._clock):
+            return None
+        before, self._last, self._round = self._last, self._round.values, None
         return ResctrlUsage(
             groups=tuple(
-                _counters(key, before.get(key), reading)
-                for key, reading in current.readings.items()
+                _counters(key, before.get(key), reading) for key, reading in self._last.items()
             ),
-            problems=tuple(_problem(reason) for reason in sorted(current.failures)),
+            problems=tuple(_problem(reason) for reason in sorted(self._failures)),
         )
 
     def close(self) -> None:
@@ -147,27 +131,27 @@ class ResctrlCollector:
                 if match is not None:
                     yield _CacheKey(group, int(match[1]))
 
-    def _read(self, key: _CacheKey, current: _Round, now_s: float) -> _Reading | None:
+    def _read(self, key: _CacheKey) -> _Reading | None:
         """Return the counts of one group on one cache; `None` if there are none."""
         folder = f"{_directory(key.group)}/mon_data/mon_L3_{key.cache_id:02d}"
         counts = {}
         for name in (OCCUPANCY, TOTAL, LOCAL):
-            if name not in current.features:
+            if name not in self._features:
                 continue
             try:
                 data = self._host.read(f"{folder}/{name}", 64)
                 count = parse_counter(data)
             except HostFileError as error:
                 if error.errno not in _GONE:
-                    current.failures[UNREADABLE] += 1
+                    self._failures[UNREADABLE] += 1
                 continue
             except ParseError:
                 is_error = data.strip() == b"Error"
-                current.failures[COUNTER_ERROR if is_error else UNREADABLE] += 1
+                self._failures[COUNTER_ERROR if is_error else UNREADABLE] += 1
                 continue
             if count is not None:
                 counts[name] = count
-        return _Reading(taken_s=now_s, counts=counts) if counts else None
+        return _Reading(taken_s=self._now_s, counts=counts) if counts else None
 
 
 def _directory(group: str) -> str:

@@ -12,6 +12,7 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.usage import (
     BestEffortUsage,
+    ColdMemory,
     CollectorStatus,
     ContainerCycles,
     CycleUsage,
@@ -57,6 +58,9 @@ def complete() -> NodeSnapshot:
                 resctrl_counters(pod_uid=POD.uid),
                 resctrl_counters(pod_uid="ended"),
             )
+        ),
+        cold_memory=ColdMemory(
+            node_bytes=1 << 20, pods={POD.uid: 1 << 19}, containers={CONTAINER: 1 << 18}
         ),
         collectors=(
             CollectorStatus(name="usage", success=True, duration_s=0.25, last_success_s=7.0),
@@ -160,3 +164,22 @@ def test_what_resctrl_does_not_monitor_is_absent() -> None:
     assert [name for name in page if "resctrl" in name] == [
         "xpu_node_resctrl_memory_traffic_bytes_total"
     ]
+
+
+def test_hot_memory_is_what_the_cold_part_leaves_of_memory_with_page_cache() -> None:
+    snap = complete()
+    page = samples(snap)
+    node = snap.usage.value.node.memory_with_cache_bytes
+    assert node is not None
+    values = {name: rows[0][1] for name, rows in page.items() if "hot_cache" in name}
+    assert values == {
+        "xpu_node_memory_used_with_hot_cache_bytes": node - (1 << 20),
+        "xpu_pod_memory_used_with_hot_cache_bytes": (2 << 20) - (1 << 19),
+        "xpu_container_memory_used_with_hot_cache_bytes": (2 << 20) - (1 << 18),
+    }
+
+
+def test_a_cold_part_that_exceeds_the_whole_leaves_hot_memory_absent() -> None:
+    page = samples(with_usage(cold_memory=ColdMemory(pods={POD.uid: 1 << 40, "ended": 5})))
+    assert [name for name in page if "_memory_" in name] == ["xpu_pod_memory_cold_bytes"]
+    assert [value for _, value in page["xpu_pod_memory_cold_bytes"]] == [float(1 << 40)]

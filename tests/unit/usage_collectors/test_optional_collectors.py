@@ -38,7 +38,7 @@ def test_only_cheap_collectors_are_on_by_default(tmp_path: Path) -> None:
     assert names == ["usage", "best_effort"]
 
 
-@pytest.mark.parametrize("name", ["best_effort", "cycles", "resctrl"])
+@pytest.mark.parametrize("name", ["best_effort", "cycles", "resctrl", "cold_memory"])
 def test_each_collector_is_switched_on_by_its_name(tmp_path: Path, name: str) -> None:
     sample = run(tmp_path, replace(OFF, **{name: True}))
     assert [status.name for status in sample.collectors] == ["usage", name]

@@ -19,7 +19,7 @@ from agent.snapshot.usage import (
     UsageReport,
     UsageSample,
 )
-from agent.usage.history import USAGE_WITH_PAGE_CACHE, UsageHistory, UsageReportPolicy
+from agent.usage.history import UsageHistory, UsageReportPolicy
 from tests.captures import needs_shared
 from tests.schemas import check
 
@@ -50,7 +50,7 @@ def test_applications_are_reported_by_their_means() -> None:
 def test_the_policy_with_cache_takes_applications_with_theirs() -> None:
     history = UsageHistory()
     history.add(0.0, sample(a=1.0))
-    (one,) = history.report(0.0, UsageReportPolicy(memory=USAGE_WITH_PAGE_CACHE)).applications
+    (one,) = history.report(0.0, UsageReportPolicy(memory="usageWithPageCache")).applications
     assert one.use.memory_bytes == 9.0
 
 

@@ -1,0 +1,198 @@
+"""Memory that nothing has used for minutes, as the kernel thread kidled counts it.
+
+Kernels of Anolis and Alibaba have kidled; mainline kernels do not. An administrator starts it by
+writing its settings: the agent does not write them.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from agent.cgroup.layout import CgroupLayout
+from agent.clock import Clock
+from agent.errors import HostFileError, ParseError
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import Problem
+from agent.snapshot.usage import ColdMemory
+from agent.usage.collector import CollectorInput, SpreadRound
+
+KIDLED = "/sys/kernel/mm/kidled"
+
+PERIOD_FILE, HIERARCHY_FILE = f"{KIDLED}/scan_period_in_seconds", f"{KIDLED}/use_hierarchy"
+
+IDLE_PAGE_STATS = "memory.idle_page_stats"
+
+MAX_STATS_BYTES = 16 * 1024
+
+COLD_S = 300  # memory that was idle for at least that long is cold
+
+BUCKETS = (1, 2, 5, 15, 30, 60, 120, 240)  # ages in scans, from which each bucket counts
+
+# file pages, clean and dirty, evictable and not, of the inactive list
+COLD_ROWS = (b"cfei", b"dfei", b"cfui", b"dfui")
+
+ROW_COUNT = 17
+
+# reasons of absent values
+NO_KIDLED = "KidledMissing"
+KIDLED_OFF = "KidledOff"
+NO_HIERARCHY = "KidledWithoutHierarchy"
+TOO_FEW_SCANS = "TooFewScans"
+NO_STATS = "IdlePageStatsMissing"
+UNREADABLE = "IdlePageStatsUnreadable"
+
+_MESSAGES = {
+    NO_KIDLED: f"this kernel has no {KIDLED}",
+    KIDLED_OFF: f"{PERIOD_FILE} is 0: kidled does not scan; 5 is what Koordinator writes",
+    NO_HIERARCHY: f"{HIERARCHY_FILE} is 0: counts of pods and of the node lack the groups below",
+    TOO_FEW_SCANS: f"kidled has scanned for less than {COLD_S} s",
+    NO_STATS: f"no group has {IDLE_PAGE_STATS}",
+    UNREADABLE: f"{IDLE_PAGE_STATS} of a group is unreadable or malformed",
+}
+
+_HEADER = re.compile(rb"^# (page_scans|scan_period_in_seconds|use_hierarchy): ([0-9]{1,9})$", re.M)
+
+_BUCKET_LINE = re.compile(rb"^# buckets: %b$" % ",".join(map(str, BUCKETS)).encode(), re.M)
+
+_ROW = re.compile(rb"^ *([cd][sf][eu][ia]|slab)((?: +[0-9]{1,19}){%d}) *$" % len(BUCKETS), re.M)
+
+
+class IdlePageStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes by row and bucket, with the settings of the scans that counted them."""
+
+    page_scans: int
+    period_s: int
+    use_hierarchy: bool
+    rows: dict[bytes, tuple[int, ...]]
+
+    @property
+    def cold_scans(self) -> int:
+        """The number of scans after which idle memory is cold."""
+        return -(-COLD_S // self.period_s)
+
+    def cold_bytes(self) -> int:
+        """Return the cold file memory: of buckets whose ages are all `COLD_S` or more."""
+        first = next((i for i, age in enumerate(BUCKETS) if age >= self.cold_scans), len(BUCKETS))
+        return sum(sum(self.rows[row][first:]) for row in COLD_ROWS)
+
+
+def parse_idle_page_stats(data: bytes) -> IdlePageStats:
+    """Parse `memory.idle_page_stats`; raise `ParseError` unless it is complete.
+
+    The row `slab` ends the file, so a cut file is recognised.
+    """
+    settings = dict(_HEADER.findall(data))
+    found = _ROW.findall(data)
+    rows = {name: tuple(map(int, counts.split())) for name, counts in found}
+    if (
+        not data.endswith(b"\n")
+        or len(settings) != 3
+        or not _BUCKET_LINE.search(data)
+        or not len(found) == len(rows) == ROW_COUNT
+        or found[-1][0] != b"slab"
+    ):
+        raise ParseError(IDLE_PAGE_STATS, data[:80].decode("utf-8", "replace"))
+    return IdlePageStats(
+        page_scans=int(settings[b"page_scans"]),
+        period_s=int(settings[b"scan_period_in_seconds"]),
+        use_hierarchy=settings[b"use_hierarchy"] != b"0",
+        rows=rows,
+    )
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """One group to read: the node, or a pod or container by its uid or id."""
+
+    kind: str
+    key: str
+    path: str
+
+
+class ColdMemoryCollector:
+    """Reads the cold memory of node, pods and containers, a part of them in each call."""
+
+    name = "cold_memory"
+
+    def __init__(self, host: HostFiles, clock: Clock) -> None:
+        self._host = host
+        self._clock = clock
+        self._round: SpreadRound[_Group, int] | None = None
+        self._failures: Counter[str] = Counter()
+
+    def collect(self, cycle: CollectorInput) -> ColdMemory | None:
+        """Read some groups; return the values of all once every group is read."""
+        if self._round is None:
+            if not (self._host.exists(PERIOD_FILE) and self._host.exists(HIERARCHY_FILE)):
+                return ColdMemory(problems=(_problem(NO_KIDLED),))
+            self._failures = Counter()
+            groups = tuple(_groups(cycle))
+            if groups and not any(self._host.exists(group.path) for group in groups):
+                return ColdMemory(problems=(_problem(NO_STATS),))
+            self._round = SpreadRound(groups)
+        if not self._round.read_some(self._read, self._clock):
+            return None
+        values, self._round = self._round.values, None
+        by_kind: dict[str, dict[str, int]] = {"node": {}, "pod": {}, "container": {}}
+        for group, cold in values.items():
+            by_kind[group.kind][group.key] = cold
+        return ColdMemory(
+            node_bytes=by_kind["node"].get(""),
+            pods=by_kind["pod"],
+            containers=by_kind["container"],
+            problems=tuple(_problem(reason) for reason in sorted(self._failures)),
+        )
+
+    def close(self) -> None:
+        """Forget the round: no descriptor stays open."""
+        self._round = None
+
+    def _read(self, group: _Group) -> int | None:
+        """Return a group's cold bytes; `None`, and a failure counted, where they are not known."""
+        try:
+            stats = parse_idle_page_stats(self._host.read(group.path, MAX_STATS_BYTES))
+        except HostFileError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # else the group was removed
+                self._failures[UNREADABLE] += 1
+            return None
+        except ParseError:
+            self._failures[UNREADABLE] += 1
+            return None
+        reason = _why_unknown(stats, group)
+        if reason is not None:
+            self._failures[reason] += 1
+            return None
+        return stats.cold_bytes()
+
+
+def _why_unknown(stats: IdlePageStats, group: _Group) -> str | None:
+    if stats.period_s == 0:
+        return KIDLED_OFF
+    if not stats.use_hierarchy and group.kind != "container":
+        return NO_HIERARCHY
+    return TOO_FEW_SCANS if stats.page_scans < stats.cold_scans else None
+
+
+def _groups(cycle: CollectorInput) -> Iterator[_Group]:
+    layout = cycle.layout
+    if layout is None or layout.mount("memory") is None:
+        return
+    yield _Group("node", "", _path(layout, ""))
+    for pod in cycle.pods:
+        if pod.cgroup:
+            yield _Group("pod", pod.uid, _path(layout, pod.cgroup))
+        for container in pod.containers:
+            if container.cgroup:
+                yield _Group("container", container.id, _path(layout, container.cgroup))
+
+
+def _path(layout: CgroupLayout, cgroup: str) -> str:
+    return f"{layout.directory('memory', cgroup)}/{IDLE_PAGE_STATS}"
+
+
+def _problem(reason: str) -> Problem:
+    return Problem(reason=reason, message=_MESSAGES[reason])
