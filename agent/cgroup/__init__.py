@@ -1,4 +1,1 @@
-"""Control groups, version 1 and 2.
-
-Where they are, how their files read, and writes that can be undone.
-"""
+"""Control groups, version 1 and 2: their layout, their files, and writes that can be undone."""

@@ -14,29 +14,32 @@ UNLIMITED_QUOTA = -1
 
 PERIOD_US = 100_000  # the kernel's default, which kubelets seldom change
 
-MIN_QUOTA_US = 1000  # less is EINVAL
+MIN_QUOTA_US = 1000  # the kernel refuses less with EINVAL
 
 MAX_US = 1 << 53
 
 QUOTA_FILE, PERIOD_FILE, V2_FILE = "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.max"
 
-BandwidthWrite = tuple[str, str, "Bandwidth"]  # file, text, and what is in force after it
+BandwidthWrite = tuple[str, str, "Bandwidth"]  # file, text, and the value in force after the write
 
 
 class Bandwidth(msgspec.Struct, frozen=True):
-    """How long a group may run in each period; a quota of -1 is no limit."""
+    """Run time of a group in each period; a quota of -1 means no limit."""
 
     quota_us: int
     period_us: int = PERIOD_US
 
-    def is_looser(self, than: Bandwidth) -> bool:
-        """Say whether this allows more: what the kernel compares is the ratio."""
-        if UNLIMITED_QUOTA in (self.quota_us, than.quota_us):
-            return self.quota_us == UNLIMITED_QUOTA != than.quota_us
-        return self.quota_us * than.period_us > than.quota_us * self.period_us
+    def is_looser(self, other: Bandwidth) -> bool:
+        """Return whether this allows more run time: the kernel compares the ratios."""
+        if UNLIMITED_QUOTA in (self.quota_us, other.quota_us):
+            return self.quota_us == UNLIMITED_QUOTA != other.quota_us
+        return self.quota_us * other.period_us > other.quota_us * self.period_us
 
     def is_equivalent(self, current: Bandwidth) -> bool:
-        """Say whether `current` is as good: without a limit the period does not matter."""
+        """Return whether `current` has the same effect.
+
+        Without a limit the period does not matter.
+        """
         return (
             self.quota_us == current.quota_us and current.quota_us == UNLIMITED_QUOTA
         ) or self == current
@@ -57,22 +60,22 @@ def parse_bandwidth_v2(data: bytes) -> Bandwidth:
 
 
 def parse_bandwidth_text(text: str) -> Bandwidth:
-    """Parse what `text` returns."""
+    """Parse a text of `format_bandwidth`."""
     quota, _, period = text.partition(" ")
     return parse_bandwidth_v1(quota.encode("utf-8", "replace"), period.encode("utf-8", "replace"))
 
 
 def format_bandwidth(value: Bandwidth) -> str:
-    """Return one text for both versions, as the ledger keeps it: `-1 100000`."""
+    """Return one text for both versions, as in the ledger: `-1 100000`."""
     return f"{value.quota_us} {value.period_us}"
 
 
 def bandwidth_writes(version: int, old: Bandwidth, new: Bandwidth) -> tuple[BandwidthWrite, ...]:
-    """Return the writes from one value to another, of which each is as legal as both ends.
+    """Return the writes from one value to another, each as legal as both of them.
 
-    Version 2 takes both numbers at once; a single one would be taken for the quota. Version 1 has
-    a file each: what is in force between the writes must lie between the ends, or be no limit of
-    its own, which the kernel takes below any parent and above any child.
+    Version 2 has one file for both numbers; a single number would be the quota. Version 1 has a
+    file for each: the value between the writes must lie between the two values, or be unlimited,
+    which the kernel accepts below any parent and above any child.
     """
     if version == 2:
         quota = "max" if new.quota_us == UNLIMITED_QUOTA else str(new.quota_us)
@@ -83,7 +86,7 @@ def bandwidth_writes(version: int, old: Bandwidth, new: Bandwidth) -> tuple[Band
         return (_period_write(new),)
     if new.quota_us == UNLIMITED_QUOTA:
         return _quota_write(Bandwidth(UNLIMITED_QUOTA, old.period_us)), _period_write(new)
-    # the other order leads through the ratio that makes the same product: no better than this one
+    # the other order has the same intermediate ratio at best
     period_first = Bandwidth(old.quota_us, new.period_us)
     if old.quota_us == UNLIMITED_QUOTA or _between(old, period_first, new):
         return _period_write(period_first), _quota_write(new)
@@ -95,8 +98,8 @@ def bandwidth_writes(version: int, old: Bandwidth, new: Bandwidth) -> tuple[Band
     )
 
 
-def _between(one: Bandwidth, middle: Bandwidth, other: Bandwidth) -> bool:
-    low, high = (other, one) if one.is_looser(other) else (one, other)
+def _between(first: Bandwidth, middle: Bandwidth, last: Bandwidth) -> bool:
+    low, high = (last, first) if first.is_looser(last) else (first, last)
     return not (low.is_looser(middle) or middle.is_looser(high))
 
 
@@ -118,20 +121,20 @@ MIN_WEIGHT, MAX_WEIGHT = 1, 10000
 
 
 class WeightFormula(enum.Enum):
-    """Which curve the groups of one level follow; siblings compete, so they must use one."""
+    """Conversion of shares to weights; siblings compete, so they must use the same formula."""
 
-    LINEAR = "linear"  # the kubelet's own for its root, all runtimes before runc 1.3.2, crun 1.23
-    QUADRATIC = "quadratic"  # those after, and pods' directories from kubelet 1.35 on
+    LINEAR = "linear"  # the kubelet's for its root; runtimes before runc 1.3.2 and crun 1.23
+    QUADRATIC = "quadratic"  # later runtimes, and pods' directories since kubelet 1.35
 
 
 def linear_weight(shares: int) -> int:
-    """Return the weight that stands to the range of weights as shares do to theirs."""
+    """Return the weight at the same relative position in its range as the shares."""
     _check_range("CPU shares", shares, MIN_SHARES, MAX_SHARES)
     return MIN_WEIGHT + (shares - MIN_SHARES) * (MAX_WEIGHT - 1) // (MAX_SHARES - MIN_SHARES)
 
 
 def quadratic_weight(shares: int) -> int:
-    """Return the weight that keeps 1024 shares at the default 100 (runc 1.3.2)."""
+    """Return the weight by the curve that maps 1024 shares to the default 100 (runc 1.3.2)."""
     if shares <= MIN_SHARES:
         return MIN_WEIGHT
     if shares >= MAX_SHARES:
@@ -145,6 +148,6 @@ def weight_of_shares(shares: int, formula: WeightFormula) -> int:
     return linear_weight(shares) if formula is WeightFormula.LINEAR else quadratic_weight(shares)
 
 
-def _check_range(what: str, value: int, low: int, high: int) -> None:
+def _check_range(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise ParseError(f"{what} from {low} to {high}", str(value))
+        raise ParseError(f"{name} from {low} to {high}", str(value))

@@ -1,6 +1,6 @@
 """Reads a cgroup and its descendants with the contents of their files, for `cgroup dump`.
 
-cgroupspy reads version 1: it knows the files of each controller.
+The package cgroupspy reads version 1: it has the files of each controller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_FILE = 64 << 10  # bytes
 MAX_PROCESSES = 1 << 20  # bytes of `cgroup.procs`
 PROCESSES = "cgroup.procs"
 EXTRA = "v1-tools"
-# files that list processes: they are counted, not printed
+# files that list processes: the dump has their number, not their contents
 LISTS = (PROCESSES, "tasks")
 V2_FILES = (
     *("cgroup.type", "cgroup.controllers", "cgroup.subtree_control", "cgroup.events"),
@@ -34,7 +34,7 @@ V2_FILES = (
 
 
 class DumpError(AgentError):
-    """The groups cannot be read here; the message says what to do."""
+    """The groups cannot be read here; the message has advice."""
 
 
 class CgroupDump(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,20 +48,20 @@ class CgroupDump(msgspec.Struct, frozen=True, kw_only=True):
 def dump_cgroups(host: HostFiles, layout: CgroupLayout, cgroup: str) -> Iterator[CgroupDump]:
     """Yield the group and all groups below it, parents first; at most `MAX_GROUPS` and one more.
 
-    Raise `CannotDump` if there is no such group, or version 1 cannot be read here.
+    Raises `DumpError` if there is no such group, or if version 1 cannot be read here.
     """
     tree = _Version1Tree(host, layout) if layout.version == 1 else _Version2Tree(host, layout)
     if not tree.exists(cgroup):
         raise DumpError(f"{cgroup}: no such group; see `xpu-agent cgroup dump /`")
-    waiting = [(cgroup, 0)]
+    queue = [(cgroup, 0)]
     for _ in range(MAX_GROUPS + 1):
-        if not waiting:
+        if not queue:
             return
-        path, depth = waiting.pop()
+        path, depth = queue.pop()
         yield tree.group(path)
         if depth < MAX_DEPTH:
-            below = sorted(tree.below(path), reverse=True)
-            waiting += [(f"{path.rstrip('/')}/{name}", depth + 1) for name in below]
+            children = sorted(tree.children(path), reverse=True)
+            queue += [(f"{path.rstrip('/')}/{name}", depth + 1) for name in children]
 
 
 class _Version2Tree:
@@ -75,16 +75,16 @@ class _Version2Tree:
         """Return whether a path is a group."""
         return self._host.exists(f"{self._path(cgroup)}/{PROCESSES}")
 
-    def below(self, cgroup: str) -> list[str]:
+    def children(self, cgroup: str) -> list[str]:
         """Return the names of the groups in a group."""
         try:
             names = self._host.names(self._path(cgroup))
         except HostFileError:
-            return []  # it is gone
+            return []  # the group was removed
         return [name for name in names if self.exists(f"{cgroup.rstrip('/')}/{name}")]
 
     def group(self, cgroup: str) -> CgroupDump:
-        """Read a group's files; those that are not there are left out."""
+        """Read a group's files; absent files are left out."""
         texts = {name: self._text(cgroup, name, MAX_FILE) for name in V2_FILES}
         pids = self._text(cgroup, PROCESSES, MAX_PROCESSES)
         return CgroupDump(
@@ -105,7 +105,7 @@ class _Version2Tree:
 
 
 class _Version1Tree:
-    """The hierarchies of this machine, as cgroupspy reads them."""
+    """The version 1 hierarchies of this machine, read by cgroupspy."""
 
     def __init__(self, host: HostFiles, layout: CgroupLayout) -> None:
         if not isinstance(host, LiveHostFiles):
@@ -114,7 +114,7 @@ class _Version1Tree:
                 " the machine itself only"
             )
         try:
-            from cgroupspy.nodes import Node  # noqa: PLC0415 - an extra, for this command alone
+            from cgroupspy.nodes import Node  # noqa: PLC0415 - an extra package of this command
         except ImportError as error:
             raise DumpError(
                 f"version 1 of control groups needs the extra {EXTRA}:"
@@ -127,26 +127,28 @@ class _Version1Tree:
         """Return whether a path is a group of any controller."""
         return any(os.path.isdir(mount + cgroup) for mount in self._mounts.values())
 
-    def below(self, cgroup: str) -> set[str]:
+    def children(self, cgroup: str) -> set[str]:
         """Return the names of the groups in a group, of all controllers."""
         names: set[str] = set()
         for mount in self._mounts.values():
             try:
                 with os.scandir(mount + cgroup) as entries:
-                    names.update(one.name for one in entries if one.is_dir(follow_symlinks=False))
+                    names.update(
+                        entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
+                    )
             except OSError:
-                continue  # not in this hierarchy, or gone
+                continue  # not in this hierarchy, or removed
         return names
 
     def group(self, cgroup: str) -> CgroupDump:
-        """Read the files that cgroupspy knows of each controller."""
+        """Read the files that cgroupspy has for each controller."""
         files: dict[str, str] = {}
-        listed: list[str] = []
+        process_lists: list[str] = []
         for name, mount in self._mounts.items():
-            kind = self._node.CONTROLLERS.get(name.encode())
-            if kind is None:
+            controller_class = self._node.CONTROLLERS.get(name.encode())
+            if controller_class is None:
                 continue
-            controller = kind(self._node((mount + cgroup).encode()))
+            controller = controller_class(self._node((mount + cgroup).encode()))
             for interface in controller.list_interfaces().values():
                 file = os.fsdecode(interface.filename)
                 if interface.writeonly or file in files:
@@ -154,14 +156,14 @@ class _Version1Tree:
                 try:
                     text = controller.get_property(interface.filename)
                 except (OSError, UnicodeDecodeError):
-                    continue  # not on this kernel, or not for reading
+                    continue  # not on this kernel, or not readable
                 if file == PROCESSES:
-                    listed.append(text)
+                    process_lists.append(text)
                 elif file not in LISTS:
                     files[file] = text
-        processes = {pid for text in listed for pid in text.split()}
+        processes = {pid for text in process_lists for pid in text.split()}
         return CgroupDump(
             path=cgroup,
-            processes=len(processes) if listed else None,
+            processes=len(processes) if process_lists else None,
             files=dict(sorted(files.items())),
         )

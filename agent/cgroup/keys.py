@@ -1,8 +1,8 @@
 """The cgroup files that the agent writes: names, ranges, and their texts on both versions.
 
-A key is called as its version 1 file, which is what hooks and people speak of. `Value` is what
-both versions mean by a text, so that values are compared, never texts; only of `cpu.shares` on
-version 2 it is the weight, as several weights stand for the same shares.
+A key has the name of its version 1 file. A `CgroupValue` has the same meaning on both versions, so
+that values are compared, not texts; only for `cpu.shares` on version 2 it is the weight, because
+several shares give one weight.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
 CgroupValue = int | Bandwidth | frozenset[int]
 
 UNLIMITED = -1
-NO_LIMIT = (1 << 63) - 1  # `max` where a plain number is meant
-V1_NO_LIMIT = (1 << 63) - (1 << 16)  # what version 1 prints for no limit, with 64 KiB pages too
+NO_LIMIT = (1 << 63) - 1  # `max` of files without -1
+V1_NO_LIMIT = (1 << 63) - (1 << 16)  # the text of version 1 for no limit, also with 64 KiB pages
 MAX_CPU = 4096
 SMALL_READ, LARGE_READ = 64, 4096  # bytes that are read of a file
 _NUMBER = re.compile("-?[0-9]{1,20}")
 
 
 class ValueKind(enum.Enum):
-    """What the text means."""
+    """The meaning of a file's text."""
 
     NUMBER = "number"
     WEIGHT = "weight"  # shares on version 1
-    LIMIT = "limit"  # bytes; -1 is none
+    LIMIT = "limit"  # bytes; -1 means none
     PROTECTION = "protection"  # bytes; the largest number is `max`
     BANDWIDTH = "bandwidth"
     CPUS = "cpus"
 
 
 class CgroupKey(msgspec.Struct, frozen=True):
-    """One kind of file. `low` and `high` are version 1's range, `high_v2` the other's."""
+    """One kind of file.
+
+    `low` and `high` are the range on version 1, `high_v2` the other maximum.
+    """
 
     name: str
     controller: str
@@ -54,7 +57,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
 
     @property
     def is_hierarchical(self) -> bool:
-        """Say whether parents come first when it grows, and children when it shrinks."""
+        """Return whether parents come first when the value grows, and children when it shrinks."""
         return self.kind not in (ValueKind.NUMBER, ValueKind.WEIGHT)
 
     @property
@@ -63,7 +66,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
         return LARGE_READ if self.kind is ValueKind.CPUS else SMALL_READ
 
     def files(self, version: int) -> tuple[str, ...]:
-        """Return the files that hold it; none where this version has none."""
+        """Return the files of the value; none if this version has none."""
         if version == 2:
             return () if self.v2 is None else (self.v2,)
         if self.kind is ValueKind.BANDWIDTH:
@@ -71,7 +74,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
         return (self.name,)
 
     def parse(self, version: int, texts: Sequence[bytes]) -> CgroupValue:
-        """Return the value that the files hold; `ParseError` for what no kernel prints."""
+        """Return the value in the files; raises `ParseError` for a text that no kernel prints."""
         if self.kind is ValueKind.BANDWIDTH:
             return (
                 cpu.parse_bandwidth_v2(texts[0]) if version == 2 else cpu.parse_bandwidth_v1(*texts)
@@ -87,9 +90,9 @@ class CgroupKey(msgspec.Struct, frozen=True):
         return _parse_number(text)
 
     def text(self, version: int, value: CgroupValue) -> str:
-        """Return what is written for a value; of a bandwidth see `bandwidth.steps`."""
+        """Return the text to write for a value; for a bandwidth see `cpu.bandwidth_writes`."""
         if isinstance(value, frozenset):
-            # zero bytes would change nothing: the newline is what empties a set
+            # writing zero bytes has no effect: the newline empties a set
             return format_cpu_list(value) or "\n"
         if isinstance(value, Bandwidth):
             return cpu.format_bandwidth(value)
@@ -97,27 +100,27 @@ class CgroupKey(msgspec.Struct, frozen=True):
         unprotected = self.kind is ValueKind.PROTECTION and value == NO_LIMIT
         return "max" if version == 2 and (unlimited or unprotected) else str(value)
 
-    def is_equivalent(self, wanted: CgroupValue, current: CgroupValue) -> bool:
-        """Say whether a found value is as good: the kernel cuts bytes down to whole pages."""
-        if isinstance(wanted, Bandwidth) and isinstance(current, Bandwidth):
-            return wanted.is_equivalent(current)
-        if self.kind in (ValueKind.LIMIT, ValueKind.PROTECTION) and isinstance(wanted, int):
-            return wanted == current or (wanted > 0 and _whole_pages(wanted) == current)
-        return wanted == current
+    def is_equivalent(self, desired: CgroupValue, current: CgroupValue) -> bool:
+        """Return whether the current value has the same effect: the kernel rounds down to pages."""
+        if isinstance(desired, Bandwidth) and isinstance(current, Bandwidth):
+            return desired.is_equivalent(current)
+        if self.kind in (ValueKind.LIMIT, ValueKind.PROTECTION) and isinstance(desired, int):
+            return desired == current or (desired > 0 and _whole_pages(desired) == current)
+        return desired == current
 
     def is_any_of(self, value: CgroupValue, texts: Iterable[str]) -> bool:
-        """Return whether the file's value is one of these of the ledger, as the kernel stores them.
+        """Return whether the file's value is one of these ledger texts, as the kernel stores it.
 
-        The kernel cuts bytes down to whole pages, so texts cannot be compared.
+        The kernel rounds bytes down to whole pages, so texts cannot be compared.
         """
         for text in texts:
-            with suppress(ParseError):  # the ledger may hold a text that is no value
+            with suppress(ParseError):  # the ledger may have an invalid text
                 if self.is_equivalent(self.from_ledger(text), value):
                     return True
         return False
 
     def is_looser(self, new: CgroupValue, old: CgroupValue) -> bool:
-        """Say whether a new value allows something that the old one does not."""
+        """Return whether a new value allows something that the old one does not."""
         if isinstance(new, Bandwidth) and isinstance(old, Bandwidth):
             return new.is_looser(old)
         if isinstance(new, frozenset) and isinstance(old, frozenset):
@@ -127,13 +130,13 @@ class CgroupKey(msgspec.Struct, frozen=True):
         raise TypeError(f"{self.name} cannot be both {new!r} and {old!r}")
 
     def merge(self, new: CgroupValue, old: CgroupValue) -> CgroupValue:
-        """Return what allows all that either does; of two, one of which is looser, that one."""
+        """Return the value that allows what either allows; if one is looser, that one."""
         if isinstance(new, frozenset) and isinstance(old, frozenset):
             return new | old
         return new if self.is_looser(new, old) else old
 
     def check(self, version: int, value: CgroupValue) -> CgroupValue:
-        """Return the value; `ParseError` if the kernel could only refuse it."""
+        """Return the value; raises `ParseError` if the kernel would refuse it."""
         if isinstance(value, frozenset):
             if value and max(value) > MAX_CPU:
                 raise ParseError(f"CPUs up to {MAX_CPU}", format_cpu_list(value))
@@ -151,11 +154,11 @@ class CgroupKey(msgspec.Struct, frozen=True):
         return value
 
     def to_ledger(self, value: CgroupValue) -> str:
-        """Return the value as the ledger keeps it; `kept` is the way back."""
+        """Return the value as text for the ledger; `from_ledger` parses it."""
         return self.text(1, value).strip()
 
     def from_ledger(self, text: str) -> CgroupValue:
-        """Return the value that `keep` made a text of."""
+        """Return the value of a text of `to_ledger`."""
         if self.kind is ValueKind.BANDWIDTH:
             return cpu.parse_bandwidth_text(text)
         return self.parse(1, (text.encode(),))

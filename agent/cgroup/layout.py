@@ -16,14 +16,14 @@ from agent.snapshot.pod import KubeQos
 
 DEFAULT_MOUNT = "/sys/fs/cgroup"
 
-# those read: a node's own mounts first, for an agent in a container sees its own in the others
+# the node's own mounts first: in a container the other tables have the container's mounts
 MOUNT_TABLES = ("/proc/1/mounts", "/proc/mounts", "/proc/self/mounts")
 
 CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "blkio", "pids", "devices", "freezer")
 
 KUBEPODS, SLICE = "kubepods", ".slice"
 
-# without --cgroup-root, and with that of kind
+# without --cgroup-root, and as kind sets it
 KUBEPODS_ROOTS = (
     f"/{KUBEPODS}{SLICE}",
     f"/{KUBEPODS}",
@@ -31,13 +31,13 @@ KUBEPODS_ROOTS = (
     f"/kubelet/{KUBEPODS}",
 )
 
-MAX_TOP_GROUPS = 4096  # that are searched for those of a kubelet with --cgroup-root
+MAX_TOP_GROUPS = 4096  # that are searched for a kubelet with --cgroup-root
 
 MAX_MOUNTS_READ = 1 << 20  # bytes; every container on the node adds lines
 
 _NAME = r"[A-Za-z0-9_.:@-]{1,255}"
 
-_PART = re.compile(rf"(?!\.{{1,2}}$){_NAME}")  # of a path that a setting or the kubelet names
+_PART = re.compile(rf"(?!\.{{1,2}}$){_NAME}")  # component of a path from a setting or the kubelet
 
 _POD = re.compile(rf"(?:{_NAME}-)?pod([0-9A-Za-z_]{{1,128}})\.slice|pod([0-9A-Za-z-]{{1,128}})")
 
@@ -53,7 +53,7 @@ class CgroupLayout(msgspec.Struct, frozen=True, kw_only=True):
     driver: str  # systemd, cgroupfs
     mounts: tuple[tuple[str, str], ...]  # controller and mount point; empty on version 2
     unified: str | None  # where cgroup2 is mounted
-    root: str | None = None  # "/kubepods.slice"; None: the kubelet has made none (yet)
+    root: str | None = None  # "/kubepods.slice"; None: the kubelet has created none (yet)
 
     def mount(self, controller: str) -> str | None:
         """Return the mount point of a controller; `None` if it is not mounted."""
@@ -68,7 +68,7 @@ class CgroupLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_pod_dir(name: str) -> str | None:
-    """Return the pod's uid of a directory name of either driver; `None`: not a pod's."""
+    """Return the pod's uid in a directory name of either driver; `None`: not a pod's."""
     match = _POD.fullmatch(name)
     if match is None:
         return None
@@ -76,7 +76,7 @@ def parse_pod_dir(name: str) -> str | None:
 
 
 def parse_container_dir(name: str) -> str | None:
-    """Return the container's id; `None` for other directories, as crio-conmon-….scope."""
+    """Return the container's id; `None` for other directories, such as crio-conmon-….scope."""
     match = _CONTAINER.fullmatch(name)
     return match[1] if match else None
 
@@ -87,7 +87,10 @@ def parse_qos_dir(name: str) -> KubeQos | None:
 
 
 def qos_of(cgroup: str) -> KubeQos:
-    """Return the class of a pod's or container's path: guaranteed pods sit below the root."""
+    """Return the class of a pod's or container's path.
+
+    Guaranteed pods are directly below the root.
+    """
     classes = (parse_qos_dir(part) for part in cgroup.split("/") if parse_pod_dir(part) is None)
     return next((qos for qos in classes if qos is not None), KubeQos.GUARANTEED)
 
@@ -105,7 +108,7 @@ def parse_owner(cgroup: str) -> tuple[str, str] | None:
 def parse_mounts(text: str) -> tuple[tuple[tuple[str, str], ...], str | None]:
     """Return version 1 mounts by controller, and cgroup2's mount point, from a mount table.
 
-    Of several mounts of one hierarchy the first is taken, as the kernel lists the oldest first.
+    Of several mounts of one hierarchy the first one is used: the kernel lists the oldest first.
     """
     first: dict[str, str] = {}
     unified: str | None = None
@@ -123,18 +126,17 @@ def parse_mounts(text: str) -> tuple[tuple[tuple[str, str], ...], str | None]:
     return tuple(sorted(first.items())), unified
 
 
-def named_roots(kubelet_root: str) -> tuple[str, ...]:
-    """Return where a kubelet with this `--cgroup-root` has its groups, for either driver.
+def configured_roots(kubelet_root: str) -> tuple[str, ...]:
+    """Return the paths of the kubepods group for this `--cgroup-root`, one for each driver.
 
-    The path of the `kubepods` group itself is taken as it is. Of what is no path of a cgroup
-    nothing is returned.
+    The path of the kubepods group itself is returned unchanged. An invalid path gives nothing.
     """
     parts = [part for part in kubelet_root.split("/") if part]
     if not kubelet_root.startswith("/") or not all(_PART.fullmatch(part) for part in parts):
         return ()
     if parts and parts[-1].removesuffix(SLICE).rpartition("-")[2] == KUBEPODS:
         return (f"/{'/'.join(parts)}",)
-    # each `-` in a slice's name is a level of the tree: the kubelet writes `_` for one in a part
+    # each `-` in a slice's name is a level of the tree: the kubelet writes `_` within a part
     names = [*(part.replace("-", "_") for part in parts), KUBEPODS]
     slices = [f"{'-'.join(names[: level + 1])}{SLICE}" for level in range(len(names))]
     return f"/{'/'.join(slices)}", f"/{'/'.join([*parts, KUBEPODS])}"
@@ -148,15 +150,15 @@ def _search_roots(host: HostFiles, point: str) -> Iterator[str]:
             group, prefix, suffix = f"/{name}/{stem}{SLICE}", f"{stem}-", SLICE
         else:
             group, prefix, suffix = f"/{name}/{KUBEPODS}", "", ""
-        classes = (f"{point}{group}/{prefix}{one}{suffix}" for one in _QOS)
+        classes = (f"{point}{group}/{prefix}{qos}{suffix}" for qos in _QOS)
         if all(host.exists(path) for path in classes):
             yield group
 
 
 def detect_layout(host: HostFiles, kubelet_root: str = "") -> CgroupLayout | None:
-    """Return the host's layout; `None` if it has no cgroups that tell CPU and memory.
+    """Return the host's layout; `None` without cgroups of the CPU and memory controllers.
 
-    `kubelet_root` is the kubelet's `--cgroup-root`, empty if it is not known.
+    `kubelet_root` is the kubelet's `--cgroup-root`, empty if unknown.
     """
     mounts, unified = _from_mounts(host)
     if not mounts and unified is None:
@@ -167,10 +169,10 @@ def detect_layout(host: HostFiles, kubelet_root: str = "") -> CgroupLayout | Non
         version, point = 2, unified
     else:
         return None
-    roots = (*named_roots(kubelet_root), *KUBEPODS_ROOTS)
+    roots = (*configured_roots(kubelet_root), *KUBEPODS_ROOTS)
     root = next((path for path in roots if host.exists(point + path)), None)
     root = root or next(_search_roots(host, point), None)
-    # without a root nothing tells; systemd is what kubeadm, RKE2 and the clouds set
+    # without a root the driver is unknown; kubeadm, RKE2 and cloud providers use systemd
     driver = "systemd" if root is None or root.endswith(".slice") else "cgroupfs"
     return CgroupLayout(version=version, driver=driver, mounts=mounts, unified=unified, root=root)
 
@@ -182,7 +184,7 @@ def _from_mounts(host: HostFiles) -> tuple[tuple[tuple[str, str], ...], str | No
         except HostFileError:
             continue
         mounts, unified = parse_mounts(text)
-        # a mount point that is not there is another mount namespace's
+        # a mount point that does not exist belongs to another mount namespace
         mounts = tuple((name, point) for name, point in mounts if host.exists(point))
         if unified is not None and not host.exists(unified):
             unified = None
@@ -192,7 +194,7 @@ def _from_mounts(host: HostFiles) -> tuple[tuple[tuple[str, str], ...], str | No
 
 
 def _from_tree(host: HostFiles) -> tuple[tuple[tuple[str, str], ...], str | None]:
-    """Read the layout off the directories: recordings seldom hold a usable mount table."""
+    """Derive the layout from the directories: recordings seldom have a usable mount table."""
     if host.exists(f"{DEFAULT_MOUNT}/cgroup.controllers"):
         return (), DEFAULT_MOUNT
     first: dict[str, str] = {}
@@ -212,26 +214,26 @@ MAX_PROCESSES = 65536
 
 MAX_COMMAND_LINE, MAX_CONFIG = 64 * 1024, 256 * 1024  # bytes
 
-PROCESS_S = 30.0  # between two looks at all processes
+PROCESS_S = 30.0  # between two scans of all processes
 
-# the setting, or what the kubelet's `/configz` names; empty: neither names one
+# returns the setting, or the root in the kubelet's `/configz`; empty: neither
 KubeletRoot = Callable[[], str]
 
 
 class KubeletProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """The kubelet among this host's processes; `cgroup_root` is empty if it names none."""
+    """The kubelet's process on this host; `cgroup_root` is empty if it sets none."""
 
     pid: int
     cgroup_root: str = ""
 
 
 def no_kubelet_root() -> str:
-    """Return an empty root: neither a setting nor the kubelet names one."""
+    """Return an empty root: neither a setting nor the kubelet has one."""
     return ""
 
 
 def kubelet_process(host: HostFiles) -> KubeletProcess | None:
-    """Return the kubelet that runs on the host, with the root that its flags or file name."""
+    """Return the kubelet that runs on the host, with the root of its flags or configuration."""
     for name in list_entries(host, "/proc")[:MAX_PROCESSES]:
         if name.isdecimal() and read_text(host, f"/proc/{name}/comm") == KUBELET_COMMAND:
             flags = _flags(host, f"/proc/{name}/cmdline")
@@ -241,56 +243,57 @@ def kubelet_process(host: HostFiles) -> KubeletProcess | None:
 
 
 class LayoutLocator:
-    """Finds the layout and keeps it once the kubelet's cgroup is there. Belongs to one thread.
+    """Finds the layout and caches it once the kubelet's cgroup exists. Belongs to one thread.
 
-    It looks again when `kubelet_root` returns another root, as after the first answer of the
-    kubelet. A root that only a search found is replaced by a named or a default one.
+    It detects the layout again when `kubelet_root` returns another root, for example after the
+    first answer of the kubelet. A root from a search is replaced by a configured or a default one.
     """
 
     def __init__(self, host: HostFiles, kubelet_root: KubeletRoot = no_kubelet_root) -> None:
         self._host = host
         self._kubelet_root = kubelet_root
         self._layout: CgroupLayout | None = None
-        self._named = ""
+        self._last_kubelet_root = ""
         self._process_root = ""
-        self._next_look_s = float("-inf")  # at the processes, while the root is not certain
+        # for the next scan of processes, while the root is uncertain
+        self._next_scan_s = float("-inf")
 
     def layout(self, now_s: float) -> CgroupLayout | None:
-        """Return the host's layout; `None` if it has no cgroups, `root` unset without a kubelet.
+        """Return the host's layout; `None` without cgroups, `root` unset without a kubelet.
 
         `now_s` is monotonic.
         """
         layout = self._layout
-        if layout is None or layout.root is None or self._kubelet_root() != self._named:
+        if layout is None or layout.root is None or self._kubelet_root() != self._last_kubelet_root:
             return self.refresh(now_s)
-        due = now_s >= self._next_look_s
-        return self.refresh(now_s) if due and not self._is_certain(layout) else layout
+        is_due = now_s >= self._next_scan_s
+        return self.refresh(now_s) if is_due and not self._is_certain(layout) else layout
 
     def refresh(self, now_s: float) -> CgroupLayout | None:
-        """Look again and return the layout, also if the kubelet's cgroup was there before."""
-        self._named = self._kubelet_root()
-        self._layout = self._detect(self._named, now_s)
+        """Detect and return the layout again, even if the kubelet's cgroup existed before."""
+        self._last_kubelet_root = self._kubelet_root()
+        self._layout = self._detect(self._last_kubelet_root, now_s)
         return self._layout
 
-    def _detect(self, named: str, now_s: float) -> CgroupLayout | None:
-        layout = detect_layout(self._host, named or self._process_root)
-        if layout is None or self._is_certain(layout) or now_s < self._next_look_s:
+    def _detect(self, kubelet_root: str, now_s: float) -> CgroupLayout | None:
+        layout = detect_layout(self._host, kubelet_root or self._process_root)
+        if layout is None or self._is_certain(layout) or now_s < self._next_scan_s:
             return layout
-        self._next_look_s = now_s + PROCESS_S
-        if named:
+        self._next_scan_s = now_s + PROCESS_S
+        if kubelet_root:
             return layout
         process = kubelet_process(self._host)
         self._process_root = process.cgroup_root if process is not None else ""
         return detect_layout(self._host, self._process_root) if self._process_root else layout
 
     def _is_certain(self, layout: CgroupLayout) -> bool:
-        """Return whether the root is where it is named, or where kubelets have it by default."""
-        named = named_roots(self._named or self._process_root)
-        return layout.root in (*named, *KUBEPODS_ROOTS)
+        """Return whether the root is the configured one, or a default one of kubelets."""
+        roots = configured_roots(self._last_kubelet_root or self._process_root)
+        return layout.root in (*roots, *KUBEPODS_ROOTS)
 
 
 def _flags(host: HostFiles, path: str) -> Mapping[str, str]:
-    """Return the flags of a command line, `--name=value` and `--name value` alike."""
+    """Return the flags of a command line, both `--name=value` and `--name value`."""
     try:
         words = host.read(path, MAX_COMMAND_LINE).decode("utf-8", "replace").split("\0")
     except HostFileError:

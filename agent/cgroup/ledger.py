@@ -1,4 +1,4 @@
-"""The ledger of changes: entries with checksums, and the file that is synced before each write."""
+"""The ledger of changes: entries with checksums in a file that is synced before each write."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ VERSION = 1
 
 OPERATIONS = ("set", "undone", "gone")
 
-MAX_LINE = 16 * 1024  # bytes; a longer one is not ours
+MAX_LINE = 16 * 1024  # bytes; a longer line is not the agent's
 
-MAX_OWN_VALUES = 8  # values of ours that are told from foreign ones: the last, and those on the way
+MAX_OWN_VALUES = 8  # of one entry: the last one, and intermediate ones
 
-OOM_HIERARCHY, CORE_HIERARCHY = (
-    "oom",
-    "core",
-)  # hierarchies of entries about processes instead of files
+# hierarchies of entries about processes instead of files
+OOM_HIERARCHY, CORE_HIERARCHY = ("oom", "core")
 
-SYSCTL_HIERARCHY = "sysctl"  # of the kernel's switches, whose path is that of the file
+SYSCTL_HIERARCHY = "sysctl"  # of the kernel's switches; `path` is the path of their file
 
-# the kernel's switches that the agent writes: entries name no other file below /proc
+# the kernel's switches that the agent writes: entries have no other file below /proc
 CORE_SWITCH = "/proc/sys/kernel/sched_core"
 
 IDENTITY_SWITCH = "/proc/sys/kernel/sched_group_identity_enabled"
@@ -47,11 +45,11 @@ _LineT = TypeVar("_LineT")
 _LINE_START = re.compile(rb'\{"crc":([0-9]{1,10}),')
 
 
-class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What stood in one file before our first write, and what we wrote.
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, rename={"own_values": "ours"}):
+    """The value of one file before the agent's first write, and the values that the agent wrote.
 
-    `hierarchy` is version 1's controller, `v2`, `oom`, `core` or `sysctl`;
-    `inode` is the directory's, so that a new group of the same name is not taken for the old one.
+    `hierarchy` is version 1's controller, `v2`, `oom`, `core` or `sysctl`; `inode` is that of the
+    directory, so that a new group of the same name is not mistaken for the old one.
     """
 
     hierarchy: str
@@ -60,16 +58,16 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     owner: str  # the hook
     original: str
-    ours: tuple[str, ...] = ()  # the newest last; also those between two wanted ones
+    own_values: tuple[str, ...] = ()  # the newest last; also values between two desired ones
 
     @property
     def id(self) -> tuple[str, str, str]:
-        """Return what there is one entry of."""
+        """Return the key of the entry."""
         return self.hierarchy, self.path, self.key
 
 
 class LedgerLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line: an entry as it is from now on, or (`undone`, `gone`) that it is no more."""
+    """One line: an entry from now on, or (`undone`, `gone`) the end of an entry."""
 
     v: int
     boot: str
@@ -79,10 +77,10 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewerLedgerLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a newer version that this version cannot read; the ledger keeps it as it is."""
+    """A line of a newer version that this version cannot read; the ledger keeps it unchanged."""
 
     boot: str
-    data: bytes  # without its end
+    data: bytes  # without the newline
 
 
 class _LineHeader(msgspec.Struct, frozen=True):
@@ -100,22 +98,22 @@ _head_decoder = msgspec.json.Decoder(_LineHeader)
 
 
 def encode_line(line: LedgerLine) -> bytes:
-    """Return the line with its checksum and its end."""
+    """Return the line with its checksum and newline."""
     body = _encoder.encode(line)
     return b'{"crc":%d,%b\n' % (zlib.crc32(body), body[1:])
 
 
 def decode_line(data: bytes) -> LedgerLine | NewerLedgerLine | None:
-    """Return what a line says, without its end; `None` for one that is damaged, or not ours.
+    """Parse a line without its newline; `None` if it is damaged or not the agent's.
 
-    Of a newer version's line the fields that this version has are read, so that a node can be
+    A line of a newer version is read as far as this version has its fields, so that a node can be
     restored after its agent was rolled back.
     """
-    head = _LINE_START.match(data)
-    if head is None or len(data) > MAX_LINE:
+    match = _LINE_START.match(data)
+    if match is None or len(data) > MAX_LINE:
         return None
-    body = b"{" + data[head.end() :]
-    if zlib.crc32(body) != int(head[1]):
+    body = b"{" + data[match.end() :]
+    if zlib.crc32(body) != int(match[1]):
         return None
     line = _decode_or_none(_decoder, body)
     if (
@@ -125,16 +123,16 @@ def decode_line(data: bytes) -> LedgerLine | NewerLedgerLine | None:
         and _is_plain_path(line.entry.path)
     ):
         return line
-    version = _decode_or_none(_head_decoder, body)
-    if version is not None and version.v > VERSION:
-        return NewerLedgerLine(boot=version.boot, data=data)
+    header = _decode_or_none(_head_decoder, body)
+    if header is not None and header.v > VERSION:
+        return NewerLedgerLine(boot=header.boot, data=data)
     return None
 
 
 def _decode_or_none(decoder: msgspec.json.Decoder[_LineT], body: bytes) -> _LineT | None:
     try:
         return decoder.decode(body)
-    # UnicodeDecodeError: bytes that are no UTF-8; RecursionError: thousands of nested lists
+    # UnicodeDecodeError: invalid UTF-8; RecursionError: thousands of nested lists
     except JSON_ERRORS:
         return None
 
@@ -148,13 +146,14 @@ LEDGER_MODE = 0o600
 
 FOLDER_MODE = 0o750
 
-MAX_LEDGER_BYTES = 64 << 20  # a larger file is not ours
+MAX_LEDGER_BYTES = 64 << 20  # a larger file is not the agent's
 
-COMPACT_FACTOR, COMPACT_LEAST = 4, 256  # lines to entries; below the least nothing is compacted
+# ratio of lines to entries, and the number of lines, above which the file is compacted
+COMPACT_FACTOR, COMPACT_LEAST = 4, 256
 
-MAX_PENDING = 4096  # lines kept for a disk that takes none
+MAX_PENDING = 4096  # lines in memory while the disk accepts none
 
-MAX_LINES = 1 << 30  # more than the file can have: rewrite it whatever it has
+MAX_LINES = 1 << 30  # more than the file can have: it must be rewritten
 
 QUARANTINE = ".bad"
 
@@ -164,7 +163,7 @@ _T = TypeVar("_T")
 
 
 class LedgerError(AgentError):
-    """The ledger cannot be read or written; names the path and the cause."""
+    """The ledger cannot be read or written; has the path and the cause."""
 
     def __init__(self, path: str, error: OSError) -> None:
         super().__init__(f"ledger {path}: {error.strerror or error}")
@@ -172,42 +171,40 @@ class LedgerError(AgentError):
 
     @property
     def is_hanging(self) -> bool:
-        """Return whether the file system has not answered, so that the outcome is not known."""
+        """Return whether the file system has not answered, so that the outcome is unknown."""
         return self.errno == errno.ETIMEDOUT
 
 
 class _LedgerWrite(msgspec.Struct, frozen=True):
-    """A write that was begun, and the state of the file after it."""
+    """A write in progress, and the state of the file after it."""
 
     future: Future[None]
     begun_s: float  # monotonic
-    pending: int  # how many of the pending lines it writes
+    pending: int  # number of pending lines in it
     lines: int  # of the file
     size: int  # of the file
 
 
 class ChangeLedger:
-    """What was found before our first writes. Not for two threads.
+    """The original values of changed files. For one thread.
 
-    Entries of an earlier boot are dropped, for its cgroups are gone. Without a path everything is
-    kept in memory only: undoing works until the process ends.
-
-    With a `writer`, which no other file uses, its thread makes the calls that may hang; each
-    method waits for it for a limited time.
+    Entries of an earlier boot are dropped, because its cgroups do not exist any more. Without a
+    path the ledger is in memory only, and changes can be undone until the process ends. With a
+    `writer`, which no other file uses, its thread makes the calls that may hang; each method waits
+    for it for a limited time.
     """
 
     def __init__(self, path: str | None, boot_id: str, writer: StateWriter | None = None) -> None:
         self.path = path
         self._writer = writer
         self._write: _LedgerWrite | None = None  # begun, and not known to have ended
-        self._cleared = False  # pending lines were dropped after that write was begun
-        self._unread = OSError(errno.EIO, "it could not be read")
+        self._is_pending_cleared = False  # pending lines were dropped after that write began
+        self._read_error = OSError(errno.EIO, "it could not be read")
         self.entries: dict[EntryId, LedgerEntry] = {}
-        self.problem = ""  # what was found wrong with the file, for people
-        self.newer_lines: list[
-            NewerLedgerLine
-        ] = []  # of a newer version: kept in the file for that version
-        self._loaded = path is None
+        self.problem = ""  # of the file that was read, for people
+        # of a newer version, which needs them
+        self.newer_lines: list[NewerLedgerLine] = []
+        self._is_loaded = path is None
         self._boot = boot_id
         self._pending: list[LedgerLine] = []
         self._seq = 0
@@ -215,11 +212,11 @@ class ChangeLedger:
         self._size = 0
 
     def load(self) -> None:
-        """Read what an earlier run left. Raise `LedgerError` if the disk does not let us.
+        """Read the file of an earlier run. Raises `LedgerError` if the disk fails.
 
-        A bad last line is that of a run that was killed: it is cut off. A bad line elsewhere is
-        damage: the file is put aside whole, and what is readable of it goes on in a new one. It
-        stays where it is until that one is there, so that a run that is killed loses nothing.
+        An invalid last line is that of a run that was killed: it is cut off. An invalid line
+        elsewhere is damage: the file is copied aside, and its valid lines go into a new file. The
+        old file stays until the new one is complete, so that a run that is killed loses nothing.
         """
         if self.path is None:
             return
@@ -230,32 +227,32 @@ class ChangeLedger:
                 self._call(partial(replace_file, self.path + QUARANTINE, data, LEDGER_MODE))
         except OSError as error:
             if error.errno == errno.ETIMEDOUT:
-                self._unread = error
+                self._read_error = error
             raise LedgerError(self.path, error) from error
-        self._take_all(lines)
+        self._apply_lines(lines)
         if damaged:
             self.problem = f"damaged, put aside as {self.path}{QUARANTINE}"
             self._rewrite()
         else:
             self._lines, self._size = len(lines), good
 
-    def _take_all(self, lines: Iterable[LedgerLine | NewerLedgerLine]) -> None:
-        """Take the lines of the file, then the entries that were added before it could be read."""
-        added, self.entries = self.entries, {}
+    def _apply_lines(self, lines: Iterable[LedgerLine | NewerLedgerLine]) -> None:
+        """Apply the lines of the file, then the entries that were added before it could be read."""
+        early_entries, self.entries = self.entries, {}
         self._pending.clear()
         for line in lines:
             if isinstance(line, NewerLedgerLine):
                 if line.boot in ("", self._boot):
                     self.newer_lines.append(line)
             else:
-                self._take(line)
-        self._loaded = True
-        for entry in added.values():
+                self._apply_line(line)
+        self._is_loaded = True
+        for entry in early_entries.values():
             if entry.id not in self.entries:
                 self.set(entry)
 
     def set(self, entry: LedgerEntry) -> None:
-        """Have an entry from the next flush on; one that is there is replaced."""
+        """Add or replace an entry; the next flush writes it."""
         entry = LedgerEntry(
             hierarchy=entry.hierarchy,
             path=entry.path,
@@ -263,31 +260,31 @@ class ChangeLedger:
             key=entry.key,
             owner=entry.owner,
             original=entry.original,
-            ours=tuple(dict.fromkeys(reversed(entry.ours)))[:MAX_OWN_VALUES][::-1],
+            own_values=tuple(dict.fromkeys(reversed(entry.own_values)))[:MAX_OWN_VALUES][::-1],
         )
         if self.entries.get(entry.id) != entry:
             self._add("set", entry)
             self.entries[entry.id] = entry
 
     def drop(self, entry: LedgerEntry, op: str) -> None:
-        """Have no such entry from the next flush on; `op` is `undone` or `gone`."""
+        """Remove an entry; the next flush writes that; `op` is `undone` or `gone`."""
         if self.entries.pop(entry.id, None) is not None:
             self._add(op, entry)
 
     def flush(self) -> None:
-        """Have everything so far on the disk, with one sync. Raise `LedgerError` if it is not.
+        """Write all changes to the disk with one sync. Raises `LedgerError` on failure.
 
-        What could not be written stays to be written by the next flush. Nothing is ever written
-        over a file that could not be read.
+        Lines that could not be written stay for the next flush. A file that could not be read is
+        never overwritten.
         """
         self._finish()
         if self.path is None or not (self._pending or self._lines == MAX_LINES):
             self._pending.clear()
             return
-        if not self._loaded:
-            raise self._failed(self._unread)
+        if not self._is_loaded:
+            raise self._error(self._read_error)
         lines = [encode_line(line) for line in self._pending]
-        if self._too_long(len(lines)):
+        if self._needs_rewrite(len(lines)):
             self._rewrite()
             return
         data = b"".join(lines)
@@ -296,7 +293,7 @@ class ChangeLedger:
         self._finish()
 
     def remove_if_empty(self) -> None:
-        """Remove the file when nothing is left to undo, by any version. Raise `LedgerError`."""
+        """Remove the file if nothing is left to undo, by any version. Raises `LedgerError`."""
         self.flush()
         if self.path is None or self.entries or self.newer_lines:
             return
@@ -318,43 +315,43 @@ class ChangeLedger:
         return self._writer.call(work, str(self.path), READ_DEADLINE_S)
 
     def _begin(self, work: Callable[[], None], lines: int, size: int) -> None:
-        """Begin a write that has all pending lines in it."""
+        """Begin a write of all pending lines."""
         try:
             future = _run_now(work) if self._writer is None else self._writer.begin(work, "")
         except OSError as error:
-            raise self._failed(error) from error
-        self._cleared = False
+            raise self._error(error) from error
+        self._is_pending_cleared = False
         self._write = _LedgerWrite(future, time.monotonic(), len(self._pending), lines, size)
 
     def _finish(self) -> None:
-        """Take the result of the write that was begun; wait for it for `CALL_S` at most."""
+        """Take the result of the write in progress; wait for it for `CALL_DEADLINE_S` at most."""
         write = self._write
         if write is None:
             return
-        left_s = max(0.0, write.begun_s + CALL_DEADLINE_S - time.monotonic())
-        if not wait((write.future,), left_s).done:
-            raise self._failed(OSError(errno.ETIMEDOUT, NO_ANSWER))
+        remaining_s = max(0.0, write.begun_s + CALL_DEADLINE_S - time.monotonic())
+        if not wait((write.future,), remaining_s).done:
+            raise self._error(OSError(errno.ETIMEDOUT, NO_ANSWER))
         self._write = None
         error = write.future.exception()
         if isinstance(error, OSError):
-            raise self._failed(error) from error
+            raise self._error(error) from error
         if error is not None:
             raise error
-        if not self._cleared:
+        if not self._is_pending_cleared:
             del self._pending[: write.pending]
             self._lines, self._size = write.lines, write.size
 
-    def _failed(self, error: OSError) -> LedgerError:
-        self._bound()
+    def _error(self, error: OSError) -> LedgerError:
+        self._limit_pending()
         return LedgerError(str(self.path), error)
 
-    def _bound(self) -> None:
-        """Keep no more lines than that for a disk that takes none: a rewrite has all entries."""
+    def _limit_pending(self) -> None:
+        """Limit the pending lines while the disk accepts none: a rewrite has all entries."""
         if len(self._pending) > MAX_PENDING:
             self._pending.clear()
-            self._cleared, self._lines = True, MAX_LINES
+            self._is_pending_cleared, self._lines = True, MAX_LINES
 
-    def _take(self, line: LedgerLine) -> None:
+    def _apply_line(self, line: LedgerLine) -> None:
         self._seq = max(self._seq, line.seq)
         if line.boot != self._boot:
             return
@@ -364,26 +361,27 @@ class ChangeLedger:
             self.entries.pop(line.entry.id, None)
 
     def _parse(self, data: bytes) -> tuple[list[LedgerLine | NewerLedgerLine], int, bool]:
-        """Return the good lines, where the last of them ends, and whether the file is damaged.
+        """Return the valid lines, the end of the last of them, and whether the file is damaged.
 
-        It is where more is bad than the last line.
+        The file is damaged if more than its last line is invalid.
         """
         if len(data) > MAX_LEDGER_BYTES:
             return [], 0, True
         lines: list[LedgerLine | NewerLedgerLine] = []
-        at = good = bad = 0
+        at = end = invalid_count = 0
         damaged = False
-        for raw in data.split(b"\n")[:-1]:  # behind the last end is nothing, or a line cut short
+        # after the last newline is nothing, or an incomplete line
+        for raw in data.split(b"\n")[:-1]:
             at += len(raw) + 1
             line = decode_line(raw)
             if line is None:
-                bad += 1
+                invalid_count += 1
                 continue
             lines.append(line)
-            good, damaged, bad = at, damaged or bad > 0, 0
-        return lines, good, damaged or bad > 1 or (bad > 0 and not lines)
+            end, damaged, invalid_count = at, damaged or invalid_count > 0, 0
+        return lines, end, damaged or invalid_count > 1 or (invalid_count > 0 and not lines)
 
-    def _too_long(self, more: int = 0) -> bool:
+    def _needs_rewrite(self, more: int = 0) -> bool:
         lines = self._lines + more
         if lines >= MAX_LINES:
             return True
@@ -392,7 +390,7 @@ class ChangeLedger:
         )
 
     def _rewrite(self) -> None:
-        """Replace the file by one that has newer lines, the entries, and nothing else.
+        """Replace the file by one with the newer lines and the entries only.
 
         Newer lines come first, so that an entry of this version wins over an older one in them.
         """
@@ -413,7 +411,7 @@ class ChangeLedger:
 
 
 def _run_now(work: Callable[[], None]) -> Future[None]:
-    """Do a piece of work now, and return its result."""
+    """Call `work` now, and return its result as a future."""
     future: Future[None] = Future()
     try:
         work()
@@ -432,30 +430,30 @@ def _read(path: str) -> bytes:
 
 
 def _append(path: str, size: int, data: bytes) -> None:
-    """Write behind the last good line, and have it on the disk; else leave the file as it was."""
+    """Append after the last valid line and sync; on failure leave the file as it was."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     if size == 0:
         Path(path).parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     fd = os.open(path, flags, LEDGER_MODE)
     try:
         try:
-            os.ftruncate(fd, size)  # a line that was cut short
+            os.ftruncate(fd, size)  # an incomplete line
             _write_all(fd, data, size)
             os.fsync(fd)
         except OSError:
             os.ftruncate(fd, size)
             raise
-        if size == 0:  # the name is new, and is the folder's
+        if size == 0:  # a new file name is an entry of the folder
             _sync_folder(path)
     finally:
         os.close(fd)
 
 
 def _write_all(fd: int, data: bytes, at: int) -> None:
-    left = memoryview(data)
-    while left:
-        done = os.pwrite(fd, left, at)
-        left, at = left[done:], at + done
+    remaining = memoryview(data)
+    while remaining:
+        written_bytes = os.pwrite(fd, remaining, at)
+        remaining, at = remaining[written_bytes:], at + written_bytes
 
 
 def _sync_folder(path: str) -> None:

@@ -1,4 +1,4 @@
-"""Attributes of processes outside cgroups: core-scheduling cookies and `oom_score_adj`.
+"""Attributes of processes outside cgroups: core scheduling cookies and `oom_score_adj`.
 
 The kernel copies a cookie to the calling thread, so each change runs in a new thread. Changing a
 cookie needs the right to trace the process.
@@ -19,7 +19,7 @@ from agent.cgroup.values import KernelFiles
 from agent.errors import AgentError, HostFileError, ParseError
 from agent.wire_formats.kernel_text import parse_int
 
-DEFAULT_COOKIE = 0  # the cookie of a process that has none
+DEFAULT_COOKIE = 0  # the cookie of a process without one
 
 _PR_SCHED_CORE = 62
 
@@ -27,58 +27,64 @@ _GET, _CREATE, _SHARE_TO, _SHARE_FROM = range(4)
 
 _THREAD, _THREAD_GROUP = 0, 1
 
-_WAIT_S = 5.0  # the calls do not block; a machine that is stuck must not hold the agent
+_WAIT_S = 5.0  # the calls do not block; a stuck machine must not block the agent
 
 T = TypeVar("T")
 
 
 class CookieError(AgentError):
-    """The kernel did not do it: without support `unsupported`, for a process that ended `ended`."""
+    """The kernel refused a call.
 
-    def __init__(self, what: str, number: int) -> None:
-        super().__init__(f"core scheduling: {what}: {os.strerror(number)}")
+    `is_unsupported` and `has_process_ended` tell two reasons apart.
+    """
+
+    def __init__(self, action: str, number: int) -> None:
+        super().__init__(f"core scheduling: {action}: {os.strerror(number)}")
         self.errno = number
         self.is_unsupported = number in (errno.ENODEV, errno.EINVAL, errno.ENOSYS)
         self.has_process_ended = number == errno.ESRCH
 
 
 class CoreCookies(Protocol):
-    """What a kernel does. Every error is a `CookieRefused`."""
+    """Core scheduling of a kernel. Every error is a `CookieError`."""
 
     def get(self, pid: int) -> int:
         """Return a process's cookie."""
         ...
 
     def create(self, pid: int) -> None:
-        """Give a process a new cookie, with all its threads."""
+        """Create a cookie for a process with all its threads."""
         ...
 
     def share(self, source: int | None, targets: Iterable[int]) -> tuple[int, ...]:
-        """Give processes the cookie of another, or the default; return those that have it now."""
+        """Copy the cookie of a process, or the default, to others.
+
+        Return the processes that have it.
+        """
         ...
 
 
 class KernelCoreCookies:
-    """The machine's own."""
+    """Core scheduling of this machine."""
 
     def __init__(self) -> None:
-        """Load nothing but the C library, which is there."""
+        """Load the C library."""
         self._ctypes = ctypes
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
         self._prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
     def get(self, pid: int) -> int:
-        """Ask for the cookie; see `Cookies`."""
+        """Return the cookie; see `CoreCookies`."""
         cookie = self._ctypes.c_uint64(DEFAULT_COOKIE)
         self._call("get", _GET, pid, _THREAD, self._ctypes.addressof(cookie))
         return int(cookie.value)
 
     def create(self, pid: int) -> None:
-        """Make a cookie; see `Cookies`."""
+        """Create a cookie; see `CoreCookies`."""
         self._call("create", _CREATE, pid, _THREAD_GROUP)
 
     def share(self, source: int | None, targets: Iterable[int]) -> tuple[int, ...]:
-        """Share a cookie in a thread of its own; see `Cookies`."""
+        """Copy a cookie in a thread of its own; see `CoreCookies`."""
 
         def work() -> tuple[int, ...]:
             if source is not None:
@@ -96,45 +102,45 @@ class KernelCoreCookies:
 
         return _run_in_thread(work)
 
-    def _call(self, what: str, operation: int, pid: int, scope: int, pointer: int = 0) -> None:
+    def _call(self, action: str, operation: int, pid: int, scope: int, pointer: int = 0) -> None:
         self._ctypes.set_errno(0)
         if self._prctl(_PR_SCHED_CORE, operation, pid, scope, pointer) != 0:
-            raise CookieError(f"{what} of process {pid}", self._ctypes.get_errno())
+            raise CookieError(f"{action} of process {pid}", self._ctypes.get_errno())
 
 
 def _run_in_thread(work: Callable[[], T]) -> T:
-    """Run in a fresh thread, whose cookie is then nobody's."""
-    done: list[T] = []
-    failed: list[CookieError] = []
+    """Run in a new thread, which ends with the cookie that it got."""
+    results: list[T] = []
+    errors: list[CookieError] = []
 
     def run() -> None:
         try:
-            done.append(work())
+            results.append(work())
         except CookieError as error:
-            failed.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=run, name="core-cookie", daemon=True)
     thread.start()
     thread.join(_WAIT_S)
-    if failed:
-        raise failed[0]
-    if not done:
+    if errors:
+        raise errors[0]
+    if not results:
         raise CookieError("share", errno.ETIMEDOUT)
-    return done[0]
+    return results[0]
 
 
 OOM_SCORE_ADJ, CORE_COOKIE = "oom_score_adj", "core_cookie"
 
 MIN_OOM_SCORE, MAX_OOM_SCORE = -1000, 1000
 
-# whose `cgroup.procs` tells a container's processes on version 1: the kubelet makes them all
+# controllers whose `cgroup.procs` lists a container's processes on version 1
 PROCESS_CONTROLLERS = ("memory", "cpu", "cpuacct")
 
 
 def process_directory(layout: CgroupLayout, cgroup: str) -> str | None:
-    """Return where a container's processes are listed."""
+    """Return the directory whose `cgroup.procs` lists a container's processes."""
     directories = (layout.directory(controller, cgroup) for controller in PROCESS_CONTROLLERS)
-    return next((place for place in directories if place is not None), None)
+    return next((directory for directory in directories if directory is not None), None)
 
 
 def read_oom_score(files: KernelFiles, pid: int) -> int | None:
@@ -158,20 +164,20 @@ def restore_processes(
     force: bool,
     cookies: Callable[[], CoreCookies] = KernelCoreCookies,
 ) -> tuple[str, str]:
-    """Give the processes of a container back what they had; say state and why.
+    """Restore the processes of a container; return state and detail.
 
-    That is the first score that was seen, and the default cookie.
+    They get the first OOM score that was read, and the default cookie.
     """
-    place = process_directory(layout, entry.path)
+    directory = process_directory(layout, entry.path)
     try:
-        same = place is not None and files.inode(place) == entry.inode
+        is_same_group = directory is not None and files.inode(directory) == entry.inode
     except HostFileError:
-        same = False
-    if place is None or not same:
+        is_same_group = False
+    if directory is None or not is_same_group:
         return "gone", ""
     if entry.hierarchy == CORE_HIERARCHY:
-        return _reset_cookies(files.pids(place), cookies)
-    return _restore_scores(files, files.pids(place), entry, force=force)
+        return _reset_cookies(files.pids(directory), cookies)
+    return _restore_scores(files, files.pids(directory), entry, force=force)
 
 
 def _restore_scores(
@@ -179,11 +185,11 @@ def _restore_scores(
 ) -> tuple[str, str]:
     state = "same"
     for pid in pids:
-        now = read_oom_score(files, pid)
-        if now is None or str(now) == entry.original:
+        score = read_oom_score(files, pid)
+        if score is None or str(score) == entry.original:
             continue
-        if str(now) not in entry.ours and not force:
-            return "foreign", f"process {pid} has {now}"
+        if str(score) not in entry.own_values and not force:
+            return "foreign", f"process {pid} has {score}"
         try:
             files.write(f"/proc/{pid}/{OOM_SCORE_ADJ}", entry.original)
         except HostFileError as error:

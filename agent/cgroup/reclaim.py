@@ -16,14 +16,14 @@ from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import CgroupWrite, DesiredValue
 from agent.errors import HostFileError, ParseError
 
-CHUNK_BYTES = 64 << 20  # that one write reclaims; the write returns when that is done
+CHUNK_BYTES = 64 << 20  # reclaimed by one write, which returns when that is done
 
 
 def limit_memory(values: CgroupValues, ledger: ChangeLedger, step: CgroupWrite, used: int) -> None:
-    """Reclaim memory above the limit, `MAX_OURS` chunks at most; write the limit if the use fits.
+    """Reclaim memory above the limit in bounded steps; write the limit if the usage is below it.
 
-    `memory.high` is in the ledger while it is lowered, and holds its old value afterwards. Raise
-    `HostFileError` with EBUSY while more is in use than the limit, and `LedgerError`.
+    `memory.high` is in the ledger while it is lowered, and has its old value afterwards. Raises
+    `HostFileError` with EBUSY while the usage exceeds the limit, and `LedgerError`.
     """
     desired = step.desired
     path = values.paths(desired.cgroup, desired.key)[0]
@@ -40,7 +40,8 @@ def limit_memory(values: CgroupValues, ledger: ChangeLedger, step: CgroupWrite, 
                 values.write(step)
                 return
     finally:
-        with suppress(HostFileError):  # the group is gone, or the ledger's entry is undone later
+        # the group was removed, or the ledger's entry is undone later
+        with suppress(HostFileError):
             original = HIGH.from_ledger(entry.original)
             values.write(_high_step(desired, original if isinstance(original, int) else high))
             ledger.drop(entry, "undone")
@@ -63,12 +64,13 @@ def _record(
     high: int,
     levels: tuple[int, ...],
 ) -> LedgerEntry:
-    """Put `memory.high` and the levels that it is lowered to into the ledger."""
+    """Put `memory.high` and the values to which it is lowered into the ledger."""
     hierarchy = values.hierarchy(HIGH)
     previous = ledger.entries.get((hierarchy, desired.cgroup, HIGH.name))
     original = HIGH.to_ledger(high)
     if previous is not None and previous.inode == inode:
-        original = previous.original  # the entry of a run that was killed here has the true one
+        # the entry of a run that was killed here has the right original
+        original = previous.original
     entry = LedgerEntry(
         hierarchy=hierarchy,
         path=desired.cgroup,
@@ -76,7 +78,7 @@ def _record(
         key=HIGH.name,
         owner=desired.owner,
         original=original,
-        ours=tuple(HIGH.to_ledger(level) for level in levels),
+        own_values=tuple(HIGH.to_ledger(level) for level in levels),
     )
     ledger.set(entry)
     ledger.flush()
@@ -84,7 +86,7 @@ def _record(
 
 
 def _high_levels(used: int, limit: int, high: int) -> Iterator[int]:
-    """Yield values for `memory.high`, from below the use down to the limit at most."""
+    """Yield values for `memory.high`, from below the usage down to the limit."""
     for number in range(1, MAX_OWN_VALUES + 1):
         level = max(used - number * CHUNK_BYTES, limit)
         yield min(level, high)
@@ -93,7 +95,11 @@ def _high_levels(used: int, limit: int, high: int) -> Iterator[int]:
 
 
 def _high_step(desired: DesiredValue, level: int) -> CgroupWrite:
-    own = DesiredValue(cgroup=desired.cgroup, key=HIGH, value=level, owner=desired.owner)
+    desired_high = DesiredValue(cgroup=desired.cgroup, key=HIGH, value=level, owner=desired.owner)
     return CgroupWrite(
-        desired=own, file=HIGH.name, text=HIGH.text(2, level), value_after=level, is_last=True
+        desired=desired_high,
+        file=HIGH.name,
+        text=HIGH.text(2, level),
+        value_after=level,
+        is_last=True,
     )

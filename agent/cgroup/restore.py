@@ -40,34 +40,35 @@ def is_known_entry(entry: LedgerEntry) -> bool:
 
 
 class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry. `state`: restored, same, gone, foreign, refused, planned, late."""
+    """The result for one entry. `state`: restored, same, gone, foreign, refused, planned, late."""
 
     entry: LedgerEntry
     state: str
-    current: str = ""  # as found
-    target: str = ""  # what is written in place of an original that the kernel would not take
-    detail: str = ""  # why not, or why the target, for people
+    current: str = ""  # as read
+    target: str = ""  # written instead of an original that the kernel would not accept
+    detail: str = ""  # why not restored, or why there is a target, for people
 
     @property
     def is_done(self) -> bool:
-        """Say whether nothing is left of what the agent did there."""
+        """Return whether nothing is left of the agent's change."""
         return self.state in ("restored", "same", "gone")
 
     @property
     def summary(self) -> str:
-        """Return what `--dry-run` prints."""
+        """Return the line of `--dry-run`."""
         name = "" if self.entry.hierarchy == SYSCTL_HIERARCHY else f"/{self.entry.key}"
         target = f"{self.target} ({self.detail})" if self.target else self.entry.original
         return f"{self.entry.path}{name} {self.current} → {target}"
 
 
 class _RestoreState(msgspec.Struct):
-    desired_values: list[DesiredValue] = []  # that need a write
+    desired_values: list[DesiredValue] = []  # values to write
     entries: dict[WriteTarget, LedgerEntry] = {}
-    values: dict[WriteTarget, CgroupValue] = {}  # as found, of those wishes
+    values: dict[WriteTarget, CgroupValue] = {}  # as read, of the desired values
     states: dict[tuple[str, str, str], RestoreResult] = {}
-    cpus: dict[str, frozenset[int]] = {}  # by cgroup: in force afterwards, where that is a wish
-    targets: dict[WriteTarget, str] = {}  # written in place of originals
+    # by cgroup: the CPUs afterwards, of cgroups with a desired set
+    cpus: dict[str, frozenset[int]] = {}
+    targets: dict[WriteTarget, str] = {}  # written instead of originals
 
 
 def restore_all(
@@ -79,10 +80,10 @@ def restore_all(
     force: bool = False,
     dry_run: bool = False,
 ) -> tuple[RestoreResult, ...]:
-    """Write the originals of all entries, as when the agent leaves; see `undo`."""
+    """Write the originals of all entries, as when the agent is removed; see `restore_entries`."""
     files = KernelFiles(root)
     try:
-        done = restore_entries(
+        results = restore_entries(
             ledger,
             CgroupValues(files, layout),
             tuple(ledger.entries.values()),
@@ -94,7 +95,7 @@ def restore_all(
         files.close_all()
     if not dry_run:
         ledger.remove_if_empty()
-    return done
+    return results
 
 
 def restore_entries(
@@ -107,58 +108,64 @@ def restore_entries(
     dry_run: bool = False,
     budget_s: float = BUDGET_S,
 ) -> tuple[RestoreResult, ...]:
-    """Write the originals of these entries; say of each what became of it.
+    """Write the originals of these entries; return a result for each.
 
-    A value that is neither ours nor the original is somebody else's, and stays unless `force`. An
-    entry that is done is dropped from the ledger, so that a run that is killed can be begun again;
-    what the budget is too short for is `late`. Raise `LedgerError` if the ledger cannot be written.
+    A value that is neither the agent's nor the original was written by another program, and stays
+    unless `force`. A restored entry is dropped from the ledger, so that a run that is killed can be
+    repeated; an entry for which the time budget is too short is `late`. Raises `LedgerError` if the
+    ledger cannot be written.
     """
     until_s = monotonic() + budget_s
-    wanted = tuple(entries)
-    state = _read_all(values, wanted, force=force)
+    selected = tuple(entries)
+    state = _read_all(values, selected, force=force)
     if dry_run:
         _plan_restore(values, state)
     else:
-        _remember_targets(ledger, state)
+        _record_targets(ledger, state)
         _write(values, state, monotonic, until_s)
-        _restore_processes(values, wanted, state, lambda: monotonic() < until_s, force=force)
-        for one in state.states.values():
-            if one.is_done:
-                ledger.drop(one.entry, "gone" if one.state == "gone" else "undone")
+        _restore_processes(values, selected, state, lambda: monotonic() < until_s, force=force)
+        for result in state.states.values():
+            if result.is_done:
+                ledger.drop(result.entry, "gone" if result.state == "gone" else "undone")
         ledger.flush()
-    late = {entry.id: RestoreResult(entry=entry, state="late") for entry in wanted}
-    return tuple(state.states.get(entry.id, late[entry.id]) for entry in wanted)
+    late_results = {entry.id: RestoreResult(entry=entry, state="late") for entry in selected}
+    return tuple(state.states.get(entry.id, late_results[entry.id]) for entry in selected)
 
 
 def _read_all(
     values: CgroupValues, entries: Iterable[LedgerEntry], *, force: bool
 ) -> _RestoreState:
-    """Read every file; settle what needs no write, wish for the original of the others."""
-    found = _RestoreState()
+    """Read every file; set the state of those that need no write, collect the others."""
+    restore_state = _RestoreState()
     for entry in entries:
         if not is_known_entry(entry):
-            found.states[entry.id] = RestoreResult(
+            restore_state.states[entry.id] = RestoreResult(
                 entry=entry, state="refused", detail=NEWER_VERSION_TEXT
             )
         elif entry.hierarchy not in (OOM_HIERARCHY, CORE_HIERARCHY, SYSCTL_HIERARCHY):
-            _read_entry(values, found, entry)
-    desired_values, found.desired_values = (
-        sorted(found.desired_values, key=lambda desired: desired.cgroup.count("/")),
+            _read_entry(values, restore_state, entry)
+    desired_values, restore_state.desired_values = (
+        sorted(restore_state.desired_values, key=lambda desired: desired.cgroup.count("/")),
         [],
     )
-    for read in desired_values:  # outermost first: a group can have only CPUs of the group above
-        desired = _achievable(values, found, read)
+    for (
+        original_value
+    ) in desired_values:  # outermost first: a group can have only CPUs of the group above
+        desired = _achievable(values, restore_state, original_value)
         state = _state(
-            desired, found.values[desired.target], found.entries[desired.target], force=force
+            desired,
+            restore_state.values[desired.target],
+            restore_state.entries[desired.target],
+            force=force,
         )
         if state:
-            _set_state(found, desired.target, state)
-            del found.values[desired.target]
+            _set_state(restore_state, desired.target, state)
+            del restore_state.values[desired.target]
         else:
-            found.desired_values.append(desired)
+            restore_state.desired_values.append(desired)
             if desired.key is CPUS and isinstance(desired.value, frozenset):
-                found.cpus[desired.cgroup] = desired.value
-    return found
+                restore_state.cpus[desired.cgroup] = desired.value
+    return restore_state
 
 
 def _read_entry(values: CgroupValues, state: _RestoreState, entry: LedgerEntry) -> None:
@@ -182,14 +189,14 @@ def _read_entry(values: CgroupValues, state: _RestoreState, entry: LedgerEntry) 
 
 
 def _current(values: CgroupValues, desired: DesiredValue, entry: LedgerEntry) -> CgroupValue | None:
-    """Return what is in force; `None` if the group is gone, or another one has its name."""
+    """Return the current value; `None` if the group was removed, or another one has its name."""
     if values.inode(entry.path, desired.key) != entry.inode:
         return None
     return values.read_value(entry.path, desired.key)
 
 
 def _achievable(values: CgroupValues, state: _RestoreState, desired: DesiredValue) -> DesiredValue:
-    """Return the wish; for no CPUs at all, a wish for the widest set that the kernel takes."""
+    """Return the desired value; for an empty CPU set, the widest set that the kernel accepts."""
     if desired.key is not CPUS or desired.value or not state.values[desired.target]:
         return desired
     if values.version != 2 or not values.is_populated(desired.cgroup):
@@ -204,28 +211,28 @@ def _achievable(values: CgroupValues, state: _RestoreState, desired: DesiredValu
 def _effective_after(
     values: CgroupValues, state: _RestoreState, cgroup: str
 ) -> frozenset[int] | None:
-    """Return the CPUs that a group has after the writes; `None` if that is not readable."""
-    if not any(cgroup == one or cgroup.startswith(f"{one}/") for one in state.cpus):
+    """Return the CPUs of a group after the writes; `None` if that is not readable."""
+    if not any(cgroup == group or cgroup.startswith(f"{group}/") for group in state.cpus):
         return values.effective_cpus(cgroup)
-    above = _effective_after(values, state, cgroup.rpartition("/")[0])
+    parent_cpus = _effective_after(values, state, cgroup.rpartition("/")[0])
     try:
-        own = state.cpus[cgroup] if cgroup in state.cpus else values.read_value(cgroup, CPUS)
+        own_cpus = state.cpus[cgroup] if cgroup in state.cpus else values.read_value(cgroup, CPUS)
     except ParseError:
         return None
-    if above is None or not isinstance(own, frozenset):
-        return above
-    return (own & above) or above
+    if parent_cpus is None or not isinstance(own_cpus, frozenset):
+        return parent_cpus
+    return (own_cpus & parent_cpus) or parent_cpus
 
 
 def _state(desired: DesiredValue, current: CgroupValue, entry: LedgerEntry, *, force: bool) -> str:
-    """Return what is to be said of a file that needs no write; nothing for one that does."""
+    """Return the state of a file that needs no write; empty if it needs one."""
     if desired.is_met(current):
         return "same"
-    return "" if force or desired.key.is_any_of(current, entry.ours) else "foreign"
+    return "" if force or desired.key.is_any_of(current, entry.own_values) else "foreign"
 
 
 def _plan_restore(values: CgroupValues, state: _RestoreState) -> None:
-    """Settle each wish as planned, or as refused where the refusal can be foreseen."""
+    """Mark each desired value as planned, or as refused if the refusal is foreseeable."""
     refusals = {step.desired.target: _refusal(values, step) for step in _steps(values, state)}
     for target in state.values:
         refusal = refusals.get(target, "")
@@ -237,28 +244,28 @@ def _steps(values: CgroupValues, state: _RestoreState) -> tuple[CgroupWrite, ...
 
 
 def _refusal(values: CgroupValues, step: CgroupWrite) -> str:
-    """Return why a write must not be made; empty if it may be."""
+    """Return why a write must not be made; empty if it may be made."""
     used = values.memory_above_limit(step)
     return "" if used is None else f"{used} bytes {KILLS_TEXT}"
 
 
-def _remember_targets(ledger: ChangeLedger, state: _RestoreState) -> None:
-    """Record the values that replace originals as ours, before they are written.
+def _record_targets(ledger: ChangeLedger, state: _RestoreState) -> None:
+    """Record the values that replace originals as the agent's, before they are written.
 
     A run that is killed between a write and the end of its entry can then be repeated.
     """
-    replaced = [state.entries[target] for target in state.targets if target in state.values]
-    for entry in replaced:
+    changed_entries = [state.entries[target] for target in state.targets if target in state.values]
+    for entry in changed_entries:
         target = state.targets[entry.path, entry.key]
-        ledger.set(msgspec.structs.replace(entry, ours=(*entry.ours, target)))
-    if replaced:
+        ledger.set(msgspec.structs.replace(entry, own_values=(*entry.own_values, target)))
+    if changed_entries:
         ledger.flush()
 
 
 def _write(
     values: CgroupValues, state: _RestoreState, monotonic: Callable[[], float], until_s: float
 ) -> None:
-    """Make all writes in one order; a file that refuses stops only itself."""
+    """Make all writes in one order; a refusal stops only writes to the same file."""
     stuck: set[WriteTarget] = set()
     for step in _steps(values, state):
         target = step.desired.target
@@ -298,8 +305,8 @@ def _confirm(values: CgroupValues, state: _RestoreState, step: CgroupWrite) -> N
 def _restore_processes(
     values: CgroupValues,
     entries: Iterable[LedgerEntry],
-    found: _RestoreState,
-    in_time: Callable[[], bool],
+    restore_state: _RestoreState,
+    has_time: Callable[[], bool],
     *,
     force: bool,
 ) -> None:
@@ -308,13 +315,13 @@ def _restore_processes(
         if (
             entry.hierarchy in (OOM_HIERARCHY, CORE_HIERARCHY)
             and isinstance(files, KernelFiles)
-            and in_time()
+            and has_time()
         ):
             state, detail = restore_processes(files, values.layout, entry, force=force)
-            found.states[entry.id] = RestoreResult(entry=entry, state=state, detail=detail)
-    for entry in entries:  # last: what they switch is in use until here
-        if entry.hierarchy == SYSCTL_HIERARCHY and in_time():
-            found.states[entry.id] = _restore_sysctl(files, entry, force=force)
+            restore_state.states[entry.id] = RestoreResult(entry=entry, state=state, detail=detail)
+    for entry in entries:  # last: the switches are in use until here
+        if entry.hierarchy == SYSCTL_HIERARCHY and has_time():
+            restore_state.states[entry.id] = _restore_sysctl(files, entry, force=force)
 
 
 def _restore_sysctl(files: CgroupFiles, entry: LedgerEntry, *, force: bool) -> RestoreResult:
@@ -327,7 +334,7 @@ def _restore_sysctl(files: CgroupFiles, entry: LedgerEntry, *, force: bool) -> R
         current = files.read(entry.path, 64).decode("ascii", "replace").strip()
         if current == entry.original:
             return RestoreResult(entry=entry, state="same", current=current)
-        if current not in entry.ours and not force:
+        if current not in entry.own_values and not force:
             return RestoreResult(entry=entry, state="foreign", current=current)
         files.write(entry.path, entry.original)
     except HostFileError as error:
@@ -339,12 +346,14 @@ def _restore_sysctl(files: CgroupFiles, entry: LedgerEntry, *, force: bool) -> R
     return RestoreResult(entry=entry, state="restored", current=current)
 
 
-def _set_state(found: _RestoreState, target: WriteTarget, state: str, detail: str = "") -> None:
-    entry = found.entries[target]
-    current = KEYS_BY_NAME[entry.key].to_ledger(found.values[target])
+def _set_state(
+    restore_state: _RestoreState, target: WriteTarget, state: str, detail: str = ""
+) -> None:
+    entry = restore_state.entries[target]
+    current = KEYS_BY_NAME[entry.key].to_ledger(restore_state.values[target])
     # a value that stays has no target
-    text = found.targets.get(target, "") if state in ("planned", "restored", "same") else ""
-    found.states[entry.id] = RestoreResult(
+    text = restore_state.targets.get(target, "") if state in ("planned", "restored", "same") else ""
+    restore_state.states[entry.id] = RestoreResult(
         entry=entry,
         state=state,
         current=current,

@@ -1,11 +1,11 @@
 """Names and parsers of the cgroup files with usage, on both versions. Pure.
 
-A parser raises `ParseError` for text that no kernel prints. A number counts only with the newline
-or blank after it, so a cut file never gives a shorter number. Formulas are Koordinator's, except
-for its page arithmetic on version 2, whose files are in bytes.
+A parser raises `ParseError` for text that no kernel prints. A number needs the newline or blank
+after it, so that a cut file never gives a shorter number. Formulas are Koordinator's, except for
+its page arithmetic on version 2, whose files are in bytes.
 
-A batch parser handles many files with equal keys at once, which halves the cost of a file. If
-they differ in more than numbers, it raises `ParseError` and the caller parses them one by one.
+A batch parser handles many files with equal keys at once, which halves the cost of a file. If they
+differ in more than numbers, it raises `ParseError` and the caller parses them one by one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from agent.errors import HostFileError, ParseError
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.usage import Pressure
 
-# first read; a longer file is read again with more room (many memory nodes)
+# first attempt; a longer file is read again with more room (many NUMA nodes)
 SMALL, MIDDLE, LARGE = 64, 448, 2048  # bytes; Python keeps pools of objects up to 512
 
-RESOURCES = ("cpu", "memory", "io")  # of pressure
+RESOURCES = ("cpu", "memory", "io")  # with pressure files
 
 
 class CgroupFile(msgspec.Struct, frozen=True):
@@ -45,35 +45,35 @@ CPU_V1 = CgroupFile("cpuacct", "cpuacct.usage", SMALL)
 
 THROTTLING_V1 = CgroupFile("cpu", "cpu.stat", MIDDLE)
 
-CPU_V2 = CgroupFile("cpu", "cpu.stat", MIDDLE)  # throttling too
+CPU_V2 = CgroupFile("cpu", "cpu.stat", MIDDLE)  # throttling is in it as well
 
 MEMORY_STAT = CgroupFile("memory", "memory.stat", LARGE)
 
-MEMORY_STAT_V2 = CgroupFile("memory", "memory.stat", MIDDLE)  # only its start tells
+MEMORY_STAT_V2 = CgroupFile("memory", "memory.stat", MIDDLE)  # the start is enough
 
 MEMORY_NUMA = CgroupFile("memory", "memory.numa_stat", MIDDLE)
 
 
 def pressure_paths(layout: CgroupLayout, cgroup: str) -> tuple[tuple[str, ...], ...]:
-    """Return where PSI of a group may be: cpu, memory and io of each place, best place first.
+    """Return the candidate paths of PSI of a group: cpu, memory and io for each place, best first.
 
-    Version 1 has it below cpuacct on Anolis kernels only; on hybrid hosts the systemd driver makes
-    the same groups in cgroup2, which has it on every kernel.
+    Version 1 has it below cpuacct on Anolis kernels only; on hybrid hosts the systemd driver
+    creates the same groups in cgroup2, which has it on every kernel.
     """
-    places = [layout.directory("cpuacct", cgroup) if layout.version == 1 else None]
+    directories = [layout.directory("cpuacct", cgroup) if layout.version == 1 else None]
     if layout.unified is not None:
-        places.append(layout.unified + cgroup)
+        directories.append(layout.unified + cgroup)
     return tuple(
-        tuple(f"{place}/{resource}.pressure" for resource in RESOURCES)
-        for place in places
-        if place is not None
+        tuple(f"{directory}/{resource}.pressure" for resource in RESOURCES)
+        for directory in directories
+        if directory is not None
     )
 
 
 def memory_source(
     host: HostFiles, layout: CgroupLayout
 ) -> tuple[CgroupFile, Callable[[bytes], MemoryBytes]]:
-    """Return the cheapest file that tells a group's memory, and its parser.
+    """Return the cheapest file with a group's memory, and its parser.
 
     On version 1 that is `memory.numa_stat`, which kernels without NUMA do not have.
     """
@@ -87,9 +87,9 @@ def memory_source(
     return MEMORY_NUMA, parse_memory_numa_v1
 
 
-MemoryBytes = tuple[int, int]  # bytes without page cache, and with it; all groups below included
+MemoryBytes = tuple[int, int]  # bytes without page cache, and with it; including groups below
 
-ThrottledPeriods = tuple[int, int]  # periods and throttled periods since the group was made
+ThrottledPeriods = tuple[int, int]  # periods and throttled periods since the group was created
 
 CpuTime = tuple[int, ThrottledPeriods | None]  # nanoseconds; None: no cpu controller at this level
 
@@ -123,19 +123,19 @@ _PRESSURE = re.compile(
 )
 
 
-def _parse_error(what: str, data: bytes) -> ParseError:
-    return ParseError(what, data[:200].decode("utf-8", "replace"))
+def _parse_error(name: str, data: bytes) -> ParseError:
+    return ParseError(name, data[:200].decode("utf-8", "replace"))
 
 
 def parse_counter(data: bytes) -> int:
-    """Return the one number of `cpuacct.usage`."""
+    """Return the number in `cpuacct.usage`."""
     if not data.endswith(b"\n") or not data[:-1].isdigit() or len(data) > 21:
         raise _parse_error("counter", data)
     return int(data)
 
 
 def parse_cpu_stat_v2(data: bytes) -> CpuTime:
-    """Return CPU time in nanoseconds, and throttling where this level has the cpu controller."""
+    """Return CPU time in nanoseconds, and throttling if this level has the cpu controller."""
     usage = _USAGE_V2.match(data)
     if usage is None:
         raise _parse_error("cpu.stat", data)
@@ -160,21 +160,21 @@ def _memory_from_lru(match: re.Match[bytes] | None, data: bytes) -> MemoryBytes:
 
 
 def parse_memory_stat_v1(data: bytes) -> MemoryBytes:
-    """Return memory by the `total_` keys of `memory.stat`, which count the groups below too."""
-    start = data.rfind(b"total_inactive_anon ")  # the keys end the file
+    """Return memory by the `total_` keys of `memory.stat`, which include the groups below."""
+    start = data.rfind(b"total_inactive_anon ")  # these keys are the last in the file
     return _memory_from_lru(_LRU_V1.match(data, max(start, 0)), data)
 
 
 def parse_memory_stat_v2(data: bytes) -> MemoryBytes:
-    """Return memory by `memory.stat`, whose keys count the groups below already."""
+    """Return memory by `memory.stat`, whose keys include the groups below."""
     start = data.find(b"inactive_anon ")
     return _memory_from_lru(_LRU_V2.match(data, max(start, 0)), data)
 
 
 def parse_memory_numa_v1(data: bytes) -> MemoryBytes:
-    """Return what `memory_stat_v1` does from `memory.numa_stat`, at less than half the cost.
+    """Return the result of `parse_memory_stat_v1` from `memory.numa_stat`, at half the cost.
 
-    Both print the same lists of pages. The lines without `hierarchical_` count the group alone.
+    Both files have the same lists of pages. Lines without `hierarchical_` count the group alone.
     """
     match = _NUMA_V1.match(data, max(data.find(b"\nhierarchical_total="), 0))
     if match is None:
@@ -184,7 +184,7 @@ def parse_memory_numa_v1(data: bytes) -> MemoryBytes:
 
 
 def parse_numa_nodes_v1(data: bytes) -> dict[int, int]:
-    """Return bytes by memory node, page cache included, groups below included."""
+    """Return bytes by NUMA node, including page cache and groups below."""
     match = _NUMA_TOTAL_V1.search(data)
     if match is None:
         raise _parse_error("memory.numa_stat", data)
@@ -192,7 +192,7 @@ def parse_numa_nodes_v1(data: bytes) -> dict[int, int]:
 
 
 def parse_numa_nodes_v2(data: bytes) -> dict[int, int]:
-    """Return bytes by memory node: anonymous and file memory. The file is in bytes, not pages."""
+    """Return bytes by NUMA node: anonymous and file memory. The file is in bytes, not pages."""
     lines = _NUMA_V2.findall(data[: data.rfind(b"\n") + 1])
     if len(lines) != 2:
         raise _parse_error("memory.numa_stat", data)
@@ -219,7 +219,7 @@ def parse_pressure(data: bytes) -> Pressure:
 
 _DIGITS = b"0123456789"
 
-_BETWEEN = b"\0"  # no kernel file has it: keys cannot slip from one file into the next
+_BETWEEN = b"\0"  # in no kernel file, so that keys cannot shift from one file into the next
 
 _COMMA = bytes.maketrans(b"\n", b",")
 
@@ -227,22 +227,22 @@ _NO_NUMBERS = bytes(set(range(256)) - set(_DIGITS + b"\n "))
 
 _LRU_KEYS = b"inactive_anon \nactive_anon \ninactive_file \nactive_file \nunevictable \n"
 
-_LRU_LEAST = len(_LRU_KEYS) + 4  # the last line's end not counted
+_LRU_LEAST = len(_LRU_KEYS) + 4  # without the last newline
 
 _PERIODS = b"\nnr_periods \nnr_throttled \n"
 
-_MOST = 1 << 64  # the first number that no counter of the kernel holds
+_MOST = 1 << 64  # the first number that no kernel counter has
 
 _list = msgspec.json.Decoder(list[int])
 
 
 def parse_memory_stats_v2(files: Sequence[bytes]) -> list[MemoryBytes]:
-    """Return what `parse.memory_stat_v2` returns of each file."""
-    before, key, _ = files[0].partition(b"inactive_anon")
-    least = len(before.translate(None, _DIGITS)) + before.count(b"\n")  # a digit a line
+    """Return the result of `parse_memory_stat_v2` for each file."""
+    head, key, _ = files[0].partition(b"inactive_anon")
+    min_start = len(head.translate(None, _DIGITS)) + head.count(b"\n")  # one digit per line
     end = _line_after(files[0], b"unevictable")
     lines = [
-        data[(start := data.find(key, least)) : data.find(end, start + _LRU_LEAST) + 1]
+        data[(start := data.find(key, min_start)) : data.find(end, start + _LRU_LEAST) + 1]
         for data in files
     ]
     numbers = _numbers("memory.stat", lines, _LRU_KEYS)
@@ -253,7 +253,7 @@ def parse_memory_stats_v2(files: Sequence[bytes]) -> list[MemoryBytes]:
 
 
 def parse_cpu_stats_v2(files: Sequence[bytes]) -> list[CpuTime]:
-    """Return what `parse.cpu_stat_v2` returns of each file."""
+    """Return the result of `parse_cpu_stat_v2` for each file."""
     keys = files[0].translate(None, _DIGITS)
     if not keys.startswith(b"usage_usec \n"):
         raise ParseError("cpu.stat", "its first key is not usage_usec")
@@ -261,9 +261,9 @@ def parse_cpu_stats_v2(files: Sequence[bytes]) -> list[CpuTime]:
     width, at = keys.count(b"\n"), keys.find(_PERIODS)
     usage = numbers[0::width]
     _check_counters("cpu.stat", usage)
-    usage_ns = [one * 1000 for one in usage]
+    usage_ns = [value * 1000 for value in usage]
     if at < 0:
-        return [(one, None) for one in usage_ns]
+        return [(value, None) for value in usage_ns]
     first = keys.count(b"\n", 0, at + 1)
     periods = numbers[first::width]
     _check_counters("cpu.stat", periods)
@@ -272,29 +272,29 @@ def parse_cpu_stats_v2(files: Sequence[bytes]) -> list[CpuTime]:
 
 
 def _line_after(data: bytes, key: bytes) -> bytes:
-    """Return the end of the key's line with the next line's first letter."""
+    """Return the end of the key's line and the first letter of the next line."""
     end = data.find(b"\n", data.find(key))
     return data[end : end + 2]
 
 
-def _numbers(what: str, files: Sequence[bytes], keys: bytes) -> list[int]:
-    """Return the numbers of all files in their order; `keys` is each file without its digits."""
+def _numbers(name: str, files: Sequence[bytes], keys: bytes) -> list[int]:
+    """Return the numbers of all files in order; `keys` is each file without its digits."""
     text = _BETWEEN.join(files)
     if text.translate(None, _DIGITS) != _BETWEEN.join([keys] * len(files)):
-        raise ParseError(what, "files of one kernel have other keys than each other")
-    # a digit in a key leaves two numbers in one place, which JSON refuses, or one before the blank
+        raise ParseError(name, "files of one kernel have other keys than each other")
+    # a digit in a key gives two numbers in one place, which JSON refuses, or one before the blank
     values = text.translate(_COMMA, _NO_NUMBERS)
     if b" ," in values:
-        raise ParseError(what, "a key without a number")
+        raise ParseError(name, "a key without a number")
     try:
         numbers = _list.decode(b"[%b]" % values[:-1])
     except msgspec.DecodeError as error:
-        raise ParseError(what, str(error)) from error
+        raise ParseError(name, str(error)) from error
     if len(numbers) != len(files) * keys.count(b"\n"):
-        raise ParseError(what, "not one number a line")
+        raise ParseError(name, "not one number a line")
     return numbers
 
 
-def _check_counters(what: str, numbers: Sequence[int]) -> None:
+def _check_counters(name: str, numbers: Sequence[int]) -> None:
     if max(numbers) >= _MOST:
-        raise ParseError(what, "a number that no counter holds")
+        raise ParseError(name, "a number that no counter holds")

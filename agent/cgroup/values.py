@@ -18,18 +18,18 @@ from agent.wire_formats.kernel_text import parse_cpu_list, parse_int
 
 MAX_PROCS = 1 << 20  # bytes of one `cgroup.procs`
 
-MAX_BELOW = 256  # groups below one container that are looked into
+MAX_BELOW = 256  # groups below one container that are read
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
-# O_TRUNC, which a kernel file ignores: as shells write, and so that a plain file holds just this
+# O_TRUNC has no effect on kernel files; it makes a plain file contain only this text
 _WRITE = os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
 
-DESCRIPTOR_SHARE = 4  # of the process's descriptors, one part of so many is ours to keep open
+DESCRIPTOR_SHARE = 4  # the agent keeps one of so many of the process's descriptors open
 
 
 class CgroupFiles(Protocol):
-    """What writing asks of a kernel. Every error is a `HostFileError` with the errno."""
+    """Reads and writes of cgroup files. Every error is a `HostFileError` with the errno."""
 
     def read(self, path: str, size: int) -> bytes:
         """Return the start of a file."""
@@ -40,30 +40,30 @@ class CgroupFiles(Protocol):
         ...
 
     def inode(self, path: str) -> int:
-        """Return a directory's number, which no other has until the next boot."""
+        """Return a directory's inode, which is unique until the next boot."""
         ...
 
     def close(self, path: str) -> None:
-        """Let go of a descriptor that is not needed any more."""
+        """Close a descriptor that is not needed any more."""
         ...
 
 
 class KernelFiles:
-    """The cgroup files of the live host. Not for two threads."""
+    """The cgroup files of the live host. For one thread."""
 
     def __init__(self, root: LiveHostFiles, *, limit: int | None = None) -> None:
-        """Keep at most `limit` descriptors; files beyond it are opened for each read."""
+        """Keep at most `limit` descriptors open; further files are opened for each read."""
         self._root = root
         self._fds: dict[str, int] = {}
         self._limit = _descriptor_limit() if limit is None else limit
 
     def read(self, path: str, size: int) -> bytes:
-        """Read through a kept descriptor; one of a group that is gone is dropped for a new one."""
+        """Read through an open descriptor; open the file again if its group was removed."""
         descriptor = self._fds.get(path)
         if descriptor is not None:
             try:
                 return os.pread(descriptor, size, 0)
-            except OSError:  # the group went; another may have come in its place
+            except OSError:  # the group was removed; another may have its name
                 self.close(path)
         try:
             fd = os.open(self._root.path(path), _READ)
@@ -81,17 +81,17 @@ class KernelFiles:
         return data
 
     def write(self, path: str, text: str) -> None:
-        """Open, write and close: `open().write()` of Python would drop what the kernel answers."""
+        """Open, write and close: Python's `open().write()` would hide the kernel's answer."""
         data = text.encode()
         try:
             fd = os.open(self._root.path(path), _WRITE)
             try:
-                done = os.write(fd, data)
+                written_bytes = os.write(fd, data)
             finally:
                 os.close(fd)
         except OSError as error:
             raise HostFileError(path, error.errno or 0) from error
-        if done != len(data):
+        if written_bytes != len(data):
             raise HostFileError(path, errno.EIO)
 
     def inode(self, path: str) -> int:
@@ -113,26 +113,26 @@ class KernelFiles:
             self.close(path)
 
     def __del__(self) -> None:
-        """Close what nobody can use any more."""
+        """Close all descriptors."""
         self.close_all()
 
     def pids(self, directory: str) -> tuple[int, ...]:
         """Return the processes of a group and of those below it (crun has them there)."""
         pids: set[int] = set()
         queue = [directory]
-        for place in queue:
-            data = self._once(f"{place}/cgroup.procs")
+        for group in queue:
+            data = self._read_once(f"{group}/cgroup.procs")
             pids.update(int(word) for word in data.split() if word.isdigit() and len(word) < 11)
-            with contextlib.suppress(OSError), os.scandir(self._root.path(place)) as entries:
-                queue += [f"{place}/{one.name}" for one in entries if one.is_dir()]
+            with contextlib.suppress(OSError), os.scandir(self._root.path(group)) as entries:
+                queue += [f"{group}/{entry.name}" for entry in entries if entry.is_dir()]
             del queue[MAX_BELOW:]
         return tuple(sorted(pids))
 
-    def _once(self, path: str) -> bytes:
+    def _read_once(self, path: str) -> bytes:
         try:
             fd = os.open(self._root.path(path), _READ)
         except OSError:
-            return b""  # it went while we looked
+            return b""  # the group was removed meanwhile
         try:
             return os.read(fd, MAX_PROCS)
         except OSError:
@@ -146,7 +146,7 @@ def _descriptor_limit() -> int:
     return (1 << 16 if soft == resource.RLIM_INFINITY else soft) // DESCRIPTOR_SHARE
 
 
-ATTEMPTS = 3  # at a file that answers EAGAIN
+ATTEMPTS = 3  # at a file that returns EAGAIN
 
 EFFECTIVE_CPUS_FILE = "cpuset.cpus.effective"
 
@@ -154,7 +154,7 @@ EVENTS_FILE, POPULATED = "cgroup.events", b"populated 1"
 
 MEMORY_FILE, MAX_USED = "memory.current", 1 << 62
 
-V2_HIERARCHY = "v2"  # of the ledger's hierarchies
+V2_HIERARCHY = "v2"  # name in the ledger
 
 RawValue = tuple[bytes, ...]
 
@@ -168,15 +168,15 @@ class CgroupValues:
 
     @property
     def version(self) -> int:
-        """Return the version that the controllers have."""
+        """Return the version of the controllers."""
         return self.layout.version
 
     def hierarchy(self, key: CgroupKey) -> str:
-        """Return the ledger's name of the tree that a key is in."""
+        """Return the ledger's name of the hierarchy of a key."""
         return V2_HIERARCHY if self.version == 2 else key.controller
 
     def paths(self, cgroup: str, key: CgroupKey) -> tuple[str, ...]:
-        """Return the files that hold a value; none where this host has no such."""
+        """Return the files of a value; none if this host has none."""
         directory = self.layout.directory(key.controller, cgroup)
         names = key.files(self.version)
         return () if directory is None else tuple(f"{directory}/{name}" for name in names)
@@ -186,7 +186,7 @@ class CgroupValues:
         return tuple([self.files.read(path, key.size) for path in paths])
 
     def read_value(self, cgroup: str, key: CgroupKey) -> CgroupValue | None:
-        """Return what is in force; `None` where that is not there. `ParseError` for nonsense."""
+        """Return the value in force; `None` if it does not exist. Raises `ParseError`."""
         paths = self.paths(cgroup, key)
         if not paths:
             return None
@@ -196,19 +196,19 @@ class CgroupValues:
             return None
 
     def write(self, step: CgroupWrite) -> None:
-        """Make one write; try again a few times where the kernel asks for that."""
+        """Make one write; try again a few times on EAGAIN."""
         directory = self.layout.directory(step.desired.key.controller, step.desired.cgroup)
-        for left in reversed(range(ATTEMPTS)):
+        for attempts_left in reversed(range(ATTEMPTS)):
             try:
                 self.files.write(f"{directory}/{step.file}", step.text)
             except HostFileError as error:
-                if error.errno != errno.EAGAIN or not left:
+                if error.errno != errno.EAGAIN or not attempts_left:
                     raise
             else:
                 return
 
     def inode(self, cgroup: str, key: CgroupKey) -> int | None:
-        """Return the number of a group's directory; `None` if it is gone."""
+        """Return the inode of a group's directory; `None` if it does not exist."""
         directory = self.layout.directory(key.controller, cgroup)
         try:
             return None if directory is None else self.files.inode(directory)
@@ -219,7 +219,7 @@ class CgroupValues:
         """Return the effective CPUs of a group of version 2; `None` if they are not readable."""
         try:
             return parse_cpu_list(
-                self._once(cgroup, EFFECTIVE_CPUS_FILE, CPUS.size).decode("ascii", "replace")
+                self._read_once(cgroup, EFFECTIVE_CPUS_FILE, CPUS.size).decode("ascii", "replace")
             )
         except (HostFileError, ParseError):
             return None
@@ -227,21 +227,21 @@ class CgroupValues:
     def is_populated(self, cgroup: str) -> bool:
         """Return whether processes run in a group of version 2 or below it."""
         try:
-            return POPULATED in self._once(cgroup, EVENTS_FILE, SMALL_READ)
+            return POPULATED in self._read_once(cgroup, EVENTS_FILE, SMALL_READ)
         except HostFileError:
             return False
 
     def memory_above_limit(self, step: CgroupWrite) -> int | None:
-        """Return the memory in use if it is more than the limit of a step; else `None`.
+        """Return the memory usage if it exceeds the limit of a write; else `None`.
 
-        Version 1 refuses such a limit. Version 2 takes it and kills processes, if what it reclaims
-        is not enough.
+        Version 1 refuses such a limit. Version 2 accepts it and kills processes if it cannot
+        reclaim enough.
         """
         limit = step.value_after
         if self.version != 2 or step.desired.key is not MEMORY or not isinstance(limit, int):
             return None
         try:
-            text = self._once(step.desired.cgroup, MEMORY_FILE, SMALL_READ).decode(
+            text = self._read_once(step.desired.cgroup, MEMORY_FILE, SMALL_READ).decode(
                 "ascii", "replace"
             )
             used = parse_int(text, 0, MAX_USED)
@@ -250,7 +250,10 @@ class CgroupValues:
         return used if UNLIMITED != limit < used else None
 
     def burst_above_quota(self, step: CgroupWrite) -> int | None:
-        """Return the burst if it is more than the quota of a step: the kernel refuses the quota."""
+        """Return the burst if it exceeds the quota of a write.
+
+        The kernel then refuses the quota.
+        """
         if not isinstance(step.value_after, Bandwidth):
             return None
         try:
@@ -259,8 +262,8 @@ class CgroupValues:
             return None
         return burst if isinstance(burst, int) and burst > step.value_after.quota_us > 0 else None
 
-    def _once(self, cgroup: str, name: str, size: int) -> bytes:
-        """Read a file of version 2 without keeping it open; raise `HostFileError`."""
+    def _read_once(self, cgroup: str, name: str, size: int) -> bytes:
+        """Read a file of version 2 without keeping it open; raises `HostFileError`."""
         path = f"{self.layout.unified or ''}{cgroup}/{name}"
         if self.version != 2:
             raise HostFileError(path, errno.ENOENT)

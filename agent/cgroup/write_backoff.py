@@ -14,24 +14,25 @@ from agent.cgroup.write_plan import CgroupWrite, DesiredValue, WriteTarget
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
 
-BUSY_RETRY_S = 1.0  # a limit below what is in use: the group may shrink any moment
+BUSY_RETRY_S = 1.0  # for a limit below the usage: the group may shrink at any moment
 
-BUSY_REPORTED = 3  # refusals of that kind in a row until people are told
+BUSY_REPORTED = 3  # refusals in a row before the limit is reported
 
-BUSY_RETRIES = 60  # refusals after which a limit is tried less often: each try reclaims page cache
+# refusals after which a limit is tried less often: each attempt reclaims page cache
+BUSY_RETRIES = 60
 
-REFUSING_GROUPS = 3  # groups that refuse one key until it counts as unsupported
+REFUSING_GROUPS = 3  # groups that refuse one key before it counts as unsupported
 
-MISSING_RETRY_S = 60.0  # a file that is not there is looked for again: controllers get enabled
+MISSING_RETRY_S = 60.0  # for a missing file: controllers may be enabled later
 
 
 class WriteErrorClass(enum.Enum):
-    """Classes of errno, by what is to be done about them."""
+    """Classes of errno, by the reaction to them."""
 
-    GONE = "gone"  # the group, or the file on this kernel: silence
-    REFUSED = "refused"  # this value, here: less and less often
-    ORDER = "order"  # a neighbour's value is in the way: plan again, once
-    BUSY = "busy"  # in use: the next round
+    GONE = "gone"  # the group was removed, or the kernel lacks the file: no report
+    REFUSED = "refused"  # this value in this file: retry with growing pauses
+    ORDER = "order"  # the value of another group conflicts: plan again, once
+    BUSY = "busy"  # in use: retry in the next cycle
     DENIED = "denied"  # all writes of this kind: the owner stops
     AGAIN = "again"
 
@@ -42,7 +43,7 @@ _ORDER = (errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EINVAL)
 
 
 def classify_error(number: int, key: CgroupKey, version: int) -> WriteErrorClass:
-    """Return what an errno means for a write of this key."""
+    """Return the class of an errno for a write of this key."""
     if number in (errno.ENOENT, errno.ENODEV):
         return WriteErrorClass.GONE
     if number in (errno.EAGAIN, errno.EINTR):
@@ -51,7 +52,7 @@ def classify_error(number: int, key: CgroupKey, version: int) -> WriteErrorClass
         return WriteErrorClass.DENIED
     if number == errno.EBUSY and key.controller == "memory":
         return WriteErrorClass.BUSY
-    # version 1 says so for CPUs and quota that do not lie within the parent's or around a child's
+    # version 1 returns these for CPUs and quota outside the parent's or inside a child's
     if key.is_hierarchical and key.controller != "memory" and version == 1 and number in _ORDER:
         return WriteErrorClass.ORDER
     return WriteErrorClass.DENIED if number == errno.EACCES else WriteErrorClass.REFUSED
@@ -73,40 +74,45 @@ class _RefusalRecord(msgspec.Struct):
 
 
 class RefusalTracker:
-    """Remembers refusals within the targets it is told to keep."""
+    """Tracks refusals of targets, until `retain` drops the target."""
 
     def __init__(self) -> None:
-        self._of: dict[WriteTarget, _RefusalRecord] = {}
-        self._row: dict[str, set[str]] = {}  # by key: groups that refused since one took a value
-        self._kinds: dict[str, float] = {}  # by key: until when none is asked
-        self._owners: dict[str, tuple[float, str]] = {}  # until when, and why
-        self._absent: dict[WriteTarget, float] = {}
+        self._records: dict[WriteTarget, _RefusalRecord] = {}
+        # by key: groups that refused since one accepted a value
+        self._refusing_groups: dict[str, set[str]] = {}
+        self._suspended_keys: dict[str, float] = {}  # by key: end of the pause
+        self._suspended_owners: dict[
+            str, tuple[float, str]
+        ] = {}  # end of the pause, and the reason
+        self._missing_files: dict[WriteTarget, float] = {}
 
     def is_deferred(self, desired: DesiredValue, now_s: float) -> bool:
-        """Say whether the kernel is better not asked now. Another value may always be tried."""
-        until = self._owners.get(desired.owner)
+        """Return whether the write should wait. Another value may always be tried."""
+        until = self._suspended_owners.get(desired.owner)
         if until is not None and now_s < until[0]:
             return True
-        if now_s < self._kinds.get(desired.key.name, 0.0):
+        if now_s < self._suspended_keys.get(desired.key.name, 0.0):
             return True
-        record = self._of.get(desired.target)
+        record = self._records.get(desired.target)
         return record is not None and record.value == desired.value and now_s < record.until_s
 
     def is_missing(self, target: WriteTarget, now_s: float) -> bool:
-        """Say whether the file was not there a short while ago."""
-        return bool(self._absent) and now_s < self._absent.get(target, 0.0)
+        """Return whether the file was missing a short while ago."""
+        return bool(self._missing_files) and now_s < self._missing_files.get(target, 0.0)
 
     def record_missing(self, target: WriteTarget, now_s: float) -> None:
-        """Remember that the file is not there."""
-        self._absent[target] = now_s + MISSING_RETRY_S
+        """Record that the file is missing."""
+        self._missing_files[target] = now_s + MISSING_RETRY_S
 
-    def record_refusal(self, desired: DesiredValue, answer: WriteErrorClass, now_s: float) -> bool:
-        """Remember a refusal; say whether people are to be told of it now."""
-        record = self._of.setdefault(desired.target, _RefusalRecord(desired.value))
+    def record_refusal(
+        self, desired: DesiredValue, error_class: WriteErrorClass, now_s: float
+    ) -> bool:
+        """Record a refusal; return whether to report it now."""
+        record = self._records.setdefault(desired.target, _RefusalRecord(desired.value))
         if record.value != desired.value:
             record.value, record.times = desired.value, 0
         record.times += 1
-        if answer is WriteErrorClass.BUSY:
+        if error_class is WriteErrorClass.BUSY:
             record.until_s = now_s + (
                 BUSY_RETRY_S if record.times <= BUSY_RETRIES else FIRST_RETRY_S
             )
@@ -114,78 +120,93 @@ class RefusalTracker:
         record.until_s = now_s + min(
             FIRST_RETRY_S * 2.0 ** min(record.times - 1, 10), LONGEST_RETRY_S
         )
-        if answer is WriteErrorClass.REFUSED:
-            row = self._row.setdefault(desired.key.name, set())
-            row.add(desired.cgroup)
-            if len(row) >= REFUSING_GROUPS:
-                self._kinds[desired.key.name] = now_s + LONGEST_RETRY_S
-                row.clear()
+        if error_class is WriteErrorClass.REFUSED:
+            groups = self._refusing_groups.setdefault(desired.key.name, set())
+            groups.add(desired.cgroup)
+            if len(groups) >= REFUSING_GROUPS:
+                self._suspended_keys[desired.key.name] = now_s + LONGEST_RETRY_S
+                groups.clear()
         return record.times == 1
 
-    def record_denial(self, owner: str, why: str, now_s: float) -> bool:
-        """Stop an owner whose writes are not permitted at all; say whether it was not yet."""
-        new = now_s >= self._owners.get(owner, (0.0, ""))[0]
-        self._owners[owner] = now_s + LONGEST_RETRY_S, why
-        return new
+    def record_denial(self, owner: str, reason: str, now_s: float) -> bool:
+        """Stop an owner whose writes are not permitted at all; return whether that is new."""
+        is_new = now_s >= self._suspended_owners.get(owner, (0.0, ""))[0]
+        self._suspended_owners[owner] = now_s + LONGEST_RETRY_S, reason
+        return is_new
 
     def record_success(self, desired: DesiredValue) -> None:
-        """Forget what stood against a wish that the kernel has taken now."""
-        self._of.pop(desired.target, None)
-        self._row.pop(desired.key.name, None)
+        """Remove the records of a value that the kernel has accepted."""
+        self._records.pop(desired.target, None)
+        self._refusing_groups.pop(desired.key.name, None)
 
     def suspended_writes(self, now_s: float) -> tuple[tuple[str, str], ...]:
-        """Return what is not written at all now: owner or key, and why."""
-        owners = [(name, why) for name, (until, why) in self._owners.items() if now_s < until]
-        kinds = [
-            (key, f"{REFUSING_GROUPS} groups in a row refused it")
-            for key, until in self._kinds.items()
+        """Return the owners and keys that are not written now, with the reason."""
+        owners = [
+            (name, reason)
+            for name, (until, reason) in self._suspended_owners.items()
             if now_s < until
         ]
-        return (*sorted(owners), *sorted(kinds))
+        keys = [
+            (key, f"{REFUSING_GROUPS} groups in a row refused it")
+            for key, until in self._suspended_keys.items()
+            if now_s < until
+        ]
+        return (*sorted(owners), *sorted(keys))
 
     def retain(self, targets: frozenset[WriteTarget]) -> None:
-        """Forget all other targets."""
-        self._of = {target: one for target, one in self._of.items() if target in targets}
-        self._absent = {target: s for target, s in self._absent.items() if target in targets}
+        """Drop all other targets."""
+        self._records = {
+            target: record for target, record in self._records.items() if target in targets
+        }
+        self._missing_files = {
+            target: s for target, s in self._missing_files.items() if target in targets
+        }
 
 
-REVERTS = 3  # within
+REVERTS = 3  # within `WINDOW_S`
 
-WINDOW_S = 60.0  # then only one a window, and people are told
+WINDOW_S = 60.0  # after that only one write per window, and a report
 
 
 class _Overwrites(msgspec.Struct):
-    times: deque[float]  # of ours put back
-    contested: bool = False
+    times: deque[float]  # when the agent restored its value
+    is_contested: bool = False
 
 
 class OverwriteTracker:
-    """Counts values that somebody else put in the place of ours."""
+    """Counts values that another program wrote over the agent's."""
 
     def __init__(self) -> None:
-        self._of: dict[WriteTarget, _Overwrites] = {}
+        self._records: dict[WriteTarget, _Overwrites] = {}
         self.reverts = 0  # of all targets since the start
 
     def may_write(self, target: WriteTarget, now_s: float) -> bool:
-        """Count a value that is not ours; say whether to put ours back now."""
-        record = self._of.setdefault(target, _Overwrites(deque(maxlen=REVERTS)))
+        """Count a value that is not the agent's.
+
+        Return whether to restore the agent's value now.
+        """
+        record = self._records.setdefault(target, _Overwrites(deque(maxlen=REVERTS)))
         times = record.times
-        if record.contested and now_s - times[-1] < WINDOW_S:
+        if record.is_contested and now_s - times[-1] < WINDOW_S:
             return False
         times.append(now_s)
         self.reverts += 1
-        often = len(times) == REVERTS and now_s - times[0] <= WINDOW_S
-        record.contested = often or (record.contested and now_s - times[-2] < 2 * WINDOW_S)
+        has_many_writes = len(times) == REVERTS and now_s - times[0] <= WINDOW_S
+        record.is_contested = has_many_writes or (
+            record.is_contested and now_s - times[-2] < 2 * WINDOW_S
+        )
         return True
 
     def contested_targets(self, now_s: float) -> tuple[WriteTarget, ...]:
-        """Return the targets that somebody else keeps writing; a quiet window ends that."""
+        """Return the targets that another program keeps writing; a quiet window ends that."""
         return tuple(
             target
-            for target, record in self._of.items()
-            if record.contested and now_s - record.times[-1] < 2 * WINDOW_S
+            for target, record in self._records.items()
+            if record.is_contested and now_s - record.times[-1] < 2 * WINDOW_S
         )
 
     def retain(self, targets: frozenset[WriteTarget]) -> None:
-        """Forget all other targets."""
-        self._of = {target: record for target, record in self._of.items() if target in targets}
+        """Drop all other targets."""
+        self._records = {
+            target: record for target, record in self._records.items() if target in targets
+        }

@@ -1,9 +1,9 @@
 """Plain data of cgroup writes, and the order in which the kernel accepts them. Pure.
 
 A group's CPUs and quota must lie within its parent's on version 1 (EACCES, EBUSY, EINVAL), burst
-within quota on both versions, and the kernel refuses a weight while a group is idle. If the
-current and the desired values are legal, so is every prefix of a plan: an agent that is killed
-halfway leaves a legal state.
+within quota on both versions, and the kernel refuses a weight while a group is idle. If the current
+and the desired values are legal, so is every prefix of a plan: an agent that is killed halfway
+leaves a legal state.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ WriteTarget = tuple[str, str]  # cgroup and the key's name
 
 
 class DesiredValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A value wanted in one cgroup; values in `also` are left alone, they mean the same."""
+    """The desired value of one file; a current value in `equivalents` is not overwritten."""
 
     cgroup: str  # "/kubepods/…", below the controller's mount
     key: CgroupKey
     value: CgroupValue
     equivalents: tuple[CgroupValue, ...] = ()
-    owner: str  # the hook that wants it
+    owner: str  # the hook that sets it
     message: str = ""  # for the audit: `set container cpuset to 0-3`
 
     @property
     def target(self) -> WriteTarget:
-        """Return what this is about."""
+        """Return the cgroup and the key."""
         return self.cgroup, self.key.name
 
     def is_met(self, current: CgroupValue) -> bool:
-        """Say whether what the file holds is as good as what is wanted."""
+        """Return whether the file's value has the desired effect."""
         return self.key.is_equivalent(self.value, current) or current in self.equivalents
 
 
 class CgroupWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """One write. `after` is what is in force then, `last` whether that is what was wanted."""
+    """One write. `value_after` is in force afterwards; `is_last`: it is the desired value."""
 
     desired: DesiredValue
     file: str
     text: str
     value_after: CgroupValue
     is_last: bool
-    is_widening: bool = False  # made before the files of the groups below
+    is_widening: bool = False  # made before the writes to the groups below
 
 
 class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Wishes that are not met, as found, and the writes that would meet them, in order."""
+    """Desired values that differ from the current ones, and the ordered writes that set them."""
 
     desired: tuple[DesiredValue, ...] = ()
     current: Mapping[WriteTarget, CgroupValue] = {}
     steps: tuple[CgroupWrite, ...] = ()
     compared: int = 0
-    unwritten: int = 0  # not met, and not to be written now
+    unwritten: int = 0  # they differ, but are not written now
 
 
 class WriteProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that people are to be told of, once; the reason is CamelCase."""
+    """A file that is reported to people, once; the reason is CamelCase."""
 
     desired: DesiredValue
     reason: str
@@ -70,9 +70,9 @@ class WriteProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the prepared writes."""
+    """The result of a write plan."""
 
-    written: int = 0  # files that hold now what was wanted
+    written: int = 0  # files that have the desired value now
     unwritten: int = 0
     audits: tuple[AuditRecord, ...] = ()
     problems: tuple[WriteProblem, ...] = ()
@@ -81,22 +81,22 @@ class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
 def plan_writes(
     desired_values: Iterable[DesiredValue], current: Mapping[WriteTarget, CgroupValue], version: int
 ) -> tuple[CgroupWrite, ...]:
-    """Return the writes, in order, that make the found values the wanted ones.
+    """Return the ordered writes that turn the current values into the desired ones.
 
-    Of each target there is one wish. One that is met needs no write; one whose target is not in
+    Each target has one desired value. A value that is met needs no write; a target that is not in
     `current` could not be read, and is left out.
     """
-    open_ = [desired for desired in desired_values if desired.target in current]
-    outside_in = sorted(open_, key=_depth_order)
-    phases = _WritePhases(current, version, {_parent(desired.cgroup) for desired in open_})
+    open_values = [desired for desired in desired_values if desired.target in current]
+    outside_in = sorted(open_values, key=_depth_order)
+    phases = _WritePhases(current, version, {_parent(desired.cgroup) for desired in open_values})
     return (
         *phases.idle(outside_in, ends=True),
         *phases.weights(outside_in),
-        *phases.bursts(outside_in, lowered=True),
-        *phases.widened(outside_in),
-        *phases.narrowed(reversed(outside_in)),
-        *phases.bursts(outside_in, lowered=False),
-        *phases.others(reversed(outside_in)),
+        *phases.bursts(outside_in, are_shrinking=True),
+        *phases.widening(outside_in),
+        *phases.narrowing(reversed(outside_in)),
+        *phases.bursts(outside_in, are_shrinking=False),
+        *phases.independent(reversed(outside_in)),
         *phases.idle(outside_in, ends=False),
     )
 
@@ -110,47 +110,47 @@ def _depth_order(desired: DesiredValue) -> tuple[int, str, str]:
 
 
 class _WritePhases:
-    """The parts of one plan; `now` follows what the writes so far have made of the files."""
+    """The phases of one plan; `now` has the values after the writes so far."""
 
     def __init__(
         self, current: Mapping[WriteTarget, CgroupValue], version: int, parents: Collection[str]
     ) -> None:
-        self.found = current
+        self.current = current
         self.version = version
-        self.parents = parents  # of groups that are written too
+        self.parents = parents  # of groups that are also written
         self.now = dict(current)
 
     def idle(self, desired_values: Iterable[DesiredValue], *, ends: bool) -> Iterator[CgroupWrite]:
-        """Yield the end of being idle, which comes before all else, or its begin, after all."""
+        """Yield the writes that end idle, which come first, or begin it, which come last."""
         for desired in desired_values:
             if desired.key is IDLE and (desired.value == 0) is ends:
-                yield from self._plain(desired)
+                yield from self._write_if_needed(desired)
 
     def weights(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
-        """Yield weights; none of a group that stays idle, for the kernel refuses it."""
+        """Yield weights; none of a group that stays idle, because the kernel refuses it."""
         for desired in desired_values:
             if desired.key is not SHARES or self.now.get((desired.cgroup, IDLE.name)) == 1:
                 continue
-            # the kernel gives a group that is idle no longer the default weight
-            reset = self.found.get((desired.cgroup, IDLE.name)) == 1
-            if reset or not desired.is_met(self.found[desired.target]):
-                yield from self._to(desired, desired.value)
+            # the kernel resets the weight of a group that stops being idle
+            is_reset = self.current.get((desired.cgroup, IDLE.name)) == 1
+            if is_reset or not desired.is_met(self.current[desired.target]):
+                yield from self._writes_to(desired, desired.value)
 
     def bursts(
-        self, desired_values: Iterable[DesiredValue], *, lowered: bool
+        self, desired_values: Iterable[DesiredValue], *, are_shrinking: bool
     ) -> Iterator[CgroupWrite]:
-        """Yield bursts that shrink, before any quota does, or those that grow, after it."""
+        """Yield bursts that shrink, which precede quotas, or that grow, which follow them."""
         for desired in desired_values:
             if (
                 desired.key is BURST
-                and desired.key.is_looser(desired.value, self.now[desired.target]) != lowered
+                and desired.key.is_looser(desired.value, self.now[desired.target]) != are_shrinking
             ):
-                yield from self._plain(desired)
+                yield from self._write_if_needed(desired)
 
-    def widened(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
-        """Yield what allows both the old and the new, parents first.
+    def widening(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
+        """Yield values that allow both the old and the new, parents first.
 
-        Nothing is in between for a group with nothing below it: what is wanted comes at once.
+        A group without groups below gets the desired value at once.
         """
         for desired in desired_values:
             old = self.now[desired.target]
@@ -160,45 +160,45 @@ class _WritePhases:
                 or not desired.key.is_looser(desired.value, old)
             ):
                 continue
-            both = desired.key.merge(desired.value, old)
-            if both == desired.value or desired.cgroup in self.parents:
-                yield from self._to(desired, both, widens=True)
+            merged = desired.key.merge(desired.value, old)
+            if merged == desired.value or desired.cgroup in self.parents:
+                yield from self._writes_to(desired, merged, widens=True)
 
-    def narrowed(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
-        """Yield what is wanted where that is less, children first."""
+    def narrowing(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
+        """Yield desired values that allow less, children first."""
         for desired in desired_values:
             if _is_hierarchical(desired):
-                yield from self._plain(desired)
+                yield from self._write_if_needed(desired)
 
-    def others(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
-        """Yield what depends on nothing else, children first."""
+    def independent(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
+        """Yield values that do not depend on others, children first."""
         for desired in desired_values:
             if not desired.key.is_hierarchical and desired.key not in (IDLE, SHARES, BURST):
-                yield from self._plain(desired)
+                yield from self._write_if_needed(desired)
 
-    def _plain(self, desired: DesiredValue) -> Iterator[CgroupWrite]:
+    def _write_if_needed(self, desired: DesiredValue) -> Iterator[CgroupWrite]:
         if not desired.is_met(self.now[desired.target]):
-            yield from self._to(desired, desired.value)
+            yield from self._writes_to(desired, desired.value)
 
-    def _to(
+    def _writes_to(
         self, desired: DesiredValue, value: CgroupValue, *, widens: bool = False
     ) -> Iterator[CgroupWrite]:
         old, self.now[desired.target] = self.now[desired.target], value
         if isinstance(value, Bandwidth) and isinstance(old, Bandwidth):
-            raw: tuple[tuple[str, str, CgroupValue], ...] = cpu.bandwidth_writes(
+            raw_writes: tuple[tuple[str, str, CgroupValue], ...] = cpu.bandwidth_writes(
                 self.version, old, value
             )
         else:
             file = desired.key.files(self.version)[0]
-            raw = ((file, desired.key.text(self.version, value), value),)
-        for file, text, after in raw:
-            last = after == desired.value
+            raw_writes = ((file, desired.key.text(self.version, value), value),)
+        for file, text, after in raw_writes:
+            is_last = after == desired.value
             yield CgroupWrite(
                 desired=desired,
                 file=file,
                 text=text,
                 value_after=after,
-                is_last=last,
+                is_last=is_last,
                 is_widening=widens,
             )
 

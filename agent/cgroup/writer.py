@@ -49,67 +49,68 @@ from agent.snapshot.publications import AuditRecord
 
 
 class WriteRunHost(Protocol):
-    """What a run needs of the writer."""
+    """The parts of the writer that a run uses."""
 
     values: CgroupValues
     refusals: RefusalTracker
 
     def record_match(self, desired: DesiredValue, raw: RawValue, value: CgroupValue) -> None:
-        """Remember bytes that are as wanted."""
+        """Record bytes that have the desired value."""
         ...
 
     def limit_memory(self, step: CgroupWrite, used: int) -> None:
-        """Reclaim, then write a limit below the memory in use; see `reclaim.limit_memory`."""
+        """Reclaim, then write a limit below the memory usage; see `reclaim.limit_memory`."""
         ...
 
     def original(self, desired: DesiredValue) -> CgroupValue | None:
-        """Return what the file held before the first write; `None` if we never wrote it."""
+        """Return the value before the first write; `None` if the agent never wrote the file."""
         ...
 
 
 class WriteRun:
-    """The state of one run."""
+    """One execution of a write plan."""
 
     def __init__(self, host: WriteRunHost, now_s: float, wall_s: float) -> None:
         self._host = host
         self._now_s = now_s
         self._wall_s = wall_s
-        self._last_try = False
-        self._stuck: set[WriteTarget] = set()  # a write of theirs failed in this run
-        self._done: set[WriteTarget] = set()
-        self._left: set[WriteTarget] = set()
+        self._is_last_attempt = False
+        self._stuck: set[WriteTarget] = set()  # targets with a failed write in this run
+        self._written: set[WriteTarget] = set()
+        self._unwritten: set[WriteTarget] = set()
         self._audits: list[AuditRecord] = []
-        self._troubles: list[WriteProblem] = []
-        self.failed_targets: set[WriteTarget] = set()  # not to be tried again
-        self.is_blocked = False  # by a neighbour's value
+        self._problems: list[WriteProblem] = []
+        # targets that are not tried again in this run
+        self.failed_targets: set[WriteTarget] = set()
+        self.is_blocked = False  # by the value of another group
 
     def run(self, steps: Iterable[CgroupWrite], current: Mapping[WriteTarget, CgroupValue]) -> None:
-        """Make the writes in order, without those that could only fail."""
+        """Make the writes in order, except those that are certain to fail."""
         for step in steps:
             target = step.desired.target
             if target in self._stuck or target in self.failed_targets:
                 continue
-            if step.is_widening and self._below_stuck(target):
+            if step.is_widening and self._is_below_stuck(target):
                 self._stuck.add(target)
-                self._left.add(target)
+                self._unwritten.add(target)
                 continue
-            self._make(step, current)
+            self._write(step, current)
 
-    def begin_second_try(self) -> None:
-        """Begin the second try: what is refused now stays so for a while."""
-        self._last_try, self.is_blocked = True, False
+    def begin_second_attempt(self) -> None:
+        """Begin the second attempt, after which a refusal is recorded."""
+        self._is_last_attempt, self.is_blocked = True, False
         self._stuck.clear()
 
     def result(self) -> WriteResult:
-        """Return what became of it."""
+        """Return the result of the run."""
         return WriteResult(
-            written=len(self._done),
-            unwritten=len(self._left - self._done),
+            written=len(self._written),
+            unwritten=len(self._unwritten - self._written),
             audits=tuple(self._audits),
-            problems=tuple(self._troubles),
+            problems=tuple(self._problems),
         )
 
-    def _make(self, step: CgroupWrite, current: Mapping[WriteTarget, CgroupValue]) -> None:
+    def _write(self, step: CgroupWrite, current: Mapping[WriteTarget, CgroupValue]) -> None:
         desired, values = step.desired, self._host.values
         used = values.memory_above_limit(step)
         try:
@@ -118,11 +119,11 @@ class WriteRun:
             else:
                 self._host.limit_memory(step, used)
         except HostFileError as error:
-            self._failed(step, error.errno, current, used)
+            self._handle_error(step, error.errno, current, used)
             return
         except LedgerError:  # the next flush fails too, and reports it
             self._stuck.add(desired.target)
-            self._left.add(desired.target)
+            self._unwritten.add(desired.target)
             return
         if not step.is_last:
             return
@@ -130,22 +131,22 @@ class WriteRun:
         try:
             raw = values.read_raw(paths, desired.key)
             value = desired.key.parse(values.version, raw)
-        except (HostFileError, ParseError):  # it went, together with what was written
+        except (HostFileError, ParseError):  # the group was removed with the written value
             self.failed_targets.add(desired.target)
-            self._left.add(desired.target)
+            self._unwritten.add(desired.target)
             return
         self._audit(step, current, 0, reclaimed=used is not None)
         if desired.is_met(value):
             self._host.record_match(desired, raw, value)
             self._host.refusals.record_success(desired)
-            self._done.add(desired.target)
+            self._written.add(desired.target)
             self._check_effect(desired)
             return
-        self._refuse(
+        self._record_refusal(
             desired, WriteErrorClass.REFUSED, "taken, but not kept: it reads back otherwise"
         )
 
-    def _failed(
+    def _handle_error(
         self,
         step: CgroupWrite,
         number: int,
@@ -154,22 +155,22 @@ class WriteRun:
     ) -> None:
         desired = step.desired
         self._stuck.add(desired.target)
-        self._left.add(desired.target)
-        answer = classify_error(number, desired.key, self._host.values.version)
-        if answer is WriteErrorClass.GONE:
+        self._unwritten.add(desired.target)
+        error_class = classify_error(number, desired.key, self._host.values.version)
+        if error_class is WriteErrorClass.GONE:
             self.failed_targets.add(desired.target)
             return
-        if answer is WriteErrorClass.ORDER and not self._last_try:
+        if error_class is WriteErrorClass.ORDER and not self._is_last_attempt:
             self.is_blocked = True
             return
         self._audit(step, current, number)
         cause = self._cause(step, number, used)
-        if answer is WriteErrorClass.DENIED:
+        if error_class is WriteErrorClass.DENIED:
             self.failed_targets.add(desired.target)
             if self._host.refusals.record_denial(desired.owner, cause, self._now_s):
-                self._tell(desired, "WriteNotPermitted", cause)
+                self._add_problem(desired, "WriteNotPermitted", cause)
             return
-        self._refuse(desired, answer, cause)
+        self._record_refusal(desired, error_class, cause)
 
     def _cause(self, step: CgroupWrite, number: int, used: int | None) -> str:
         """Return why a write was refused, for people."""
@@ -178,36 +179,43 @@ class WriteRun:
                 f"{used} bytes were in use: at this limit the kernel would kill processes;"
                 f" they are reclaimed by {HIGH.name} first, as far as that is possible"
             )
-        words = os.strerror(number)
+        error_text = os.strerror(number)
         cause = burst_cause(self._host.values, step, number)
         if cause:
             burst = DesiredValue(
                 cgroup=step.desired.cgroup, key=BURST, value=0, owner=step.desired.owner
             )
             cause += "" if self._host.original(burst) is not None else "; another agent left it"
-        return words + cause
+        return error_text + cause
 
-    def _refuse(self, desired: DesiredValue, answer: WriteErrorClass, cause: str) -> None:
+    def _record_refusal(
+        self, desired: DesiredValue, error_class: WriteErrorClass, cause: str
+    ) -> None:
         self.failed_targets.add(desired.target)
-        self._left.add(desired.target)
-        if self._host.refusals.record_refusal(desired, answer, self._now_s):
-            self._tell(
-                desired, "LimitInUse" if answer is WriteErrorClass.BUSY else "ValueRefused", cause
+        self._unwritten.add(desired.target)
+        if self._host.refusals.record_refusal(desired, error_class, self._now_s):
+            self._add_problem(
+                desired,
+                "LimitInUse" if error_class is WriteErrorClass.BUSY else "ValueRefused",
+                cause,
             )
 
     def _check_effect(self, desired: DesiredValue) -> None:
-        """Tell where version 2 took a set of CPUs without giving it: the parent has none of it."""
-        wanted = desired.value
-        if desired.key is not CPUS or not wanted or not isinstance(wanted, frozenset):
+        """Report a CPU set that version 2 accepted without effect.
+
+        The parent has none of the CPUs.
+        """
+        desired_cpus = desired.value
+        if desired.key is not CPUS or not desired_cpus or not isinstance(desired_cpus, frozenset):
             return
         effective = self._host.values.effective_cpus(desired.cgroup)
-        if effective is not None and not effective <= wanted:
-            self._tell(desired, "CPUsNotInForce", "the group above has none of these CPUs")
+        if effective is not None and not effective <= desired_cpus:
+            self._add_problem(desired, "CPUsNotInForce", "the group above has none of these CPUs")
 
-    def _tell(self, desired: DesiredValue, reason: str, cause: str) -> None:
+    def _add_problem(self, desired: DesiredValue, reason: str, cause: str) -> None:
         text = desired.key.text(self._host.values.version, desired.value).strip()
         message = f"{desired.key.name} of {desired.cgroup} to {text!r}: {cause}"
-        self._troubles.append(WriteProblem(desired=desired, reason=reason, message=message))
+        self._problems.append(WriteProblem(desired=desired, reason=reason, message=message))
 
     def _audit(
         self,
@@ -233,54 +241,55 @@ class WriteRun:
             )
         )
 
-    def _below_stuck(self, target: WriteTarget) -> bool:
-        """Say whether a group above could not be widened: this one could only fail."""
+    def _is_below_stuck(self, target: WriteTarget) -> bool:
+        """Return whether a group above could not be widened: this write would fail."""
         cgroup, key = target
         return any(k == key and cgroup.startswith(f"{above}/") for above, k in self._stuck)
 
 
-# what the kubelet asks anew when a pod is resized in place: that is what undoing gives back then
+# the kubelet changes these when it resizes a pod in place: restore uses its new values
 _SPEC_KEYS = (SHARES, QUOTA, MEMORY)
 
 
 class _FileState(msgspec.Struct):
-    """One file, or a pair that holds one value."""
+    """One file, or two files with one value."""
 
     paths: tuple[str, ...]
-    desired: DesiredValue | None = None  # that the bytes below are good for
+    desired: DesiredValue | None = None  # that the bytes below have
     raw: RawValue = ()
-    last: CgroupValue | None = None  # as it was in force when it was looked at last, by our doing
+    last: CgroupValue | None = None  # last value of the agent that was read
 
 
 class _MatchedFiles(msgspec.Struct):
-    """Wishes of one pod that were all met, and the bytes that did."""
+    """Desired values of one pod that were all met, and the bytes of their files."""
 
     desired_values: tuple[DesiredValue, ...]
-    files: tuple[tuple[str, int, bytes], ...]  # path, how much of it is read, what was there
+    files: tuple[tuple[str, int, bytes], ...]  # path, bytes read at most, contents
 
 
 NOTHING_TO_WRITE = WritePlan()
 
 
 class CgroupWriter:
-    """Compares and writes the cgroup files of one host. Not for two threads."""
+    """Compares and writes the cgroup files of one host. For one thread."""
 
     def __init__(self, values: CgroupValues, ledger: ChangeLedger, clock: Clock) -> None:
-        """Take over what the ledger says was written by an earlier run."""
+        """Create a writer; `ledger` has the changes of an earlier run."""
         self.values = values
         self.ledger = ledger
         self.refusals = RefusalTracker()
         self.overwrites = OverwriteTracker()
         self._clock = clock
-        self._slots: dict[WriteTarget, _FileState] = {}
-        self._settled: dict[str, _MatchedFiles] = {}  # by the first wish's cgroup
+        self._file_states: dict[WriteTarget, _FileState] = {}
+        # by the cgroup of the first desired value
+        self._matched_files: dict[str, _MatchedFiles] = {}
 
     def prepare(self, desired_values: Iterable[DesiredValue], now_s: float) -> WritePlan:
-        """Compare the files of one pod; say what is to be written, in which order."""
+        """Compare the files of one pod; return the writes that are needed, in order."""
         desired_values = tuple(desired_values)
         if not desired_values:
             return NOTHING_TO_WRITE
-        if self._as_before(desired_values):
+        if self._is_unchanged(desired_values):
             return WritePlan(compared=len(desired_values))
         prepared = self._compare(desired_values, now_s)
         if (
@@ -288,82 +297,93 @@ class CgroupWriter:
             and not prepared.unwritten
             and not prepared.desired
         ):
-            self._settle(desired_values)
+            self._record_matched_files(desired_values)
         return prepared
 
-    def _as_before(self, desired_values: tuple[DesiredValue, ...]) -> bool:
-        """Say whether every file holds what it held when all of these very wishes were met."""
-        settled = self._settled.get(desired_values[0].cgroup)
-        if settled is None or settled.desired_values is not desired_values:
+    def _is_unchanged(self, desired_values: tuple[DesiredValue, ...]) -> bool:
+        """Return whether every file has the same bytes as when exactly these values were met."""
+        matched = self._matched_files.get(desired_values[0].cgroup)
+        if matched is None or matched.desired_values is not desired_values:
             return False
         read = self.values.files.read
         try:
-            return all(read(path, size) == data for path, size, data in settled.files)
+            return all(read(path, size) == data for path, size, data in matched.files)
         except HostFileError:
             return False
 
-    def _settle(self, desired_values: tuple[DesiredValue, ...]) -> None:
-        slots = [(desired.key.size, self._slots[desired.target]) for desired in desired_values]
+    def _record_matched_files(self, desired_values: tuple[DesiredValue, ...]) -> None:
+        slots = [
+            (desired.key.size, self._file_states[desired.target]) for desired in desired_values
+        ]
         files = tuple(
             (path, size, data)
-            for size, slot in slots
-            for path, data in zip(slot.paths, slot.raw, strict=True)
+            for size, file_state in slots
+            for path, data in zip(file_state.paths, file_state.raw, strict=True)
         )
-        self._settled[desired_values[0].cgroup] = _MatchedFiles(desired_values, files)
+        self._matched_files[desired_values[0].cgroup] = _MatchedFiles(desired_values, files)
 
     def _compare(self, desired_values: tuple[DesiredValue, ...], now_s: float) -> WritePlan:
-        open_: list[DesiredValue] = []
+        open_values: list[DesiredValue] = []
         current: dict[WriteTarget, CgroupValue] = {}
-        compared = left = 0
-        woken = self._woken(desired_values)
+        compared = unwritten = 0
+        waking_groups = self._groups_leaving_idle(desired_values)
         for desired in desired_values:
-            slot = self._slots.get(desired.target) or self._slot(desired)
-            if not slot.paths or self.refusals.is_missing(desired.target, now_s):
+            file_state = self._file_states.get(desired.target) or self._add_file_state(desired)
+            if not file_state.paths or self.refusals.is_missing(desired.target, now_s):
                 continue
             try:
-                raw = self.values.read_raw(slot.paths, desired.key)
+                raw = self.values.read_raw(file_state.paths, desired.key)
             except HostFileError:
                 self.refusals.record_missing(desired.target, now_s)
                 continue
             compared += 1
-            reset = desired.key is SHARES and desired.cgroup in woken
+            is_reset = desired.key is SHARES and desired.cgroup in waking_groups
             if (
-                raw == slot.raw
-                and (desired is slot.desired or desired == slot.desired)
-                and not reset
+                raw == file_state.raw
+                and (desired is file_state.desired or desired == file_state.desired)
+                and not is_reset
             ):
                 continue
-            value = self._parsed(desired, raw)
+            value = self._parse(desired, raw)
             if value is not None:
                 current[desired.target] = value
-                if desired.is_met(value) and not reset:
+                if desired.is_met(value) and not is_reset:
                     self.record_match(desired, raw, value)
                     continue
-                if self._may(desired, slot, value, now_s):
-                    open_.append(desired)
+                if self._may_write(desired, file_state, value, now_s):
+                    open_values.append(desired)
                     continue
-            left += 1
-        steps = plan_writes(open_, current, self.values.version) if open_ else ()
+            unwritten += 1
+        steps = plan_writes(open_values, current, self.values.version) if open_values else ()
         return WritePlan(
-            desired=tuple(open_), current=current, steps=steps, compared=compared, unwritten=left
+            desired=tuple(open_values),
+            current=current,
+            steps=steps,
+            compared=compared,
+            unwritten=unwritten,
         )
 
     def record_in_ledger(self, prepared: WritePlan) -> None:
-        """Put what the steps will change into the ledger, which the caller flushes before them."""
-        after: dict[WriteTarget, list[CgroupWrite]] = {}
+        """Put the changes of the writes into the ledger, which the caller flushes before them."""
+        steps_by_target: dict[WriteTarget, list[CgroupWrite]] = {}
         for step in prepared.steps:
-            after.setdefault(step.desired.target, []).append(step)
-        for target, steps in after.items():
+            steps_by_target.setdefault(step.desired.target, []).append(step)
+        for target, steps in steps_by_target.items():
             desired = steps[0].desired
             entry = self._entry(desired, prepared.current[target])
             if entry is not None:
-                ours = (*entry.ours, *(desired.key.to_ledger(step.value_after) for step in steps))
-                self.ledger.set(msgspec.structs.replace(entry, owner=desired.owner, ours=ours))
+                own_values = (
+                    *entry.own_values,
+                    *(desired.key.to_ledger(step.value_after) for step in steps),
+                )
+                self.ledger.set(
+                    msgspec.structs.replace(entry, owner=desired.owner, own_values=own_values)
+                )
 
     def adopt(self, desired: DesiredValue, original: CgroupValue) -> None:
-        """Take over a value that the runtime has set for us; `original` is what it was asked.
+        """Adopt a value that the runtime has set for the agent; `original` is the requested one.
 
-        Nothing is done if the file is in the ledger, or does not hold the wish.
+        Nothing happens if the file is in the ledger, or does not have the desired value.
         """
         value, key = self.values.read_value(desired.cgroup, desired.key), desired.key
         inode = self.values.inode(desired.cgroup, key)
@@ -379,12 +399,12 @@ class CgroupWriter:
                     key=key.name,
                     owner=desired.owner,
                     original=key.to_ledger(original),
-                    ours=(key.to_ledger(value),),
+                    own_values=(key.to_ledger(value),),
                 )
             )
 
     def replace_original(self, desired: DesiredValue, original: CgroupValue) -> None:
-        """Have another value given back than what was found, or than what was asked before."""
+        """Set another value to restore than the one that was read or requested before."""
         key = desired.key
         entry = self.ledger.entries.get((self.values.hierarchy(key), *desired.target))
         if entry is None or entry.inode != self.values.inode(desired.cgroup, key):
@@ -393,86 +413,90 @@ class CgroupWriter:
             self.ledger.set(msgspec.structs.replace(entry, original=key.to_ledger(original)))
 
     def apply(self, prepared: WritePlan, now_s: float) -> WriteResult:
-        """Make the writes; where a neighbour's value is in the way, look and plan again, once."""
-        work = WriteRun(self, now_s, self._clock.wall())
-        work.run(prepared.steps, prepared.current)
-        if work.is_blocked:
+        """Make the writes; if another group's value conflicts, read and plan again, once."""
+        run = WriteRun(self, now_s, self._clock.wall())
+        run.run(prepared.steps, prepared.current)
+        if run.is_blocked:
             desired_values = tuple(
-                desired for desired in prepared.desired if desired.target not in work.failed_targets
+                desired for desired in prepared.desired if desired.target not in run.failed_targets
             )
-            current = {**prepared.current, **self._look(desired_values)}
+            current = {**prepared.current, **self._read_current(desired_values)}
             steps = plan_writes(desired_values, current, self.values.version)
             self.record_in_ledger(WritePlan(desired=desired_values, current=current, steps=steps))
             try:
                 self.ledger.flush()
             except LedgerError as error:  # the next flush fails too, and reports it
                 if error.is_hanging:
-                    return work.result()
-            work.begin_second_try()
-            work.run(steps, current)
-        return work.result()
+                    return run.result()
+            run.begin_second_attempt()
+            run.run(steps, current)
+        return run.result()
 
     def limit_memory(self, step: CgroupWrite, used: int) -> None:
-        """Reclaim, then write a limit below the memory in use; see `reclaim.limit_memory`."""
+        """Reclaim, then write a limit below the memory usage; see `reclaim.limit_memory`."""
         limit_memory(self.values, self.ledger, step, used)
 
     def original(self, desired: DesiredValue) -> CgroupValue | None:
-        """Return what the file held before the first write; `None` if we never wrote it."""
+        """Return the value before the first write; `None` if the agent never wrote the file."""
         entry = self.ledger.entries.get((self.values.hierarchy(desired.key), *desired.target))
         return None if entry is None else desired.key.from_ledger(entry.original)
 
     def record_match(self, desired: DesiredValue, raw: RawValue, value: CgroupValue) -> None:
-        """Remember bytes that are as wanted."""
-        slot = self._slots.get(desired.target) or self._slot(desired)
-        slot.desired, slot.raw, slot.last = desired, raw, value
+        """Record bytes that have the desired value."""
+        file_state = self._file_states.get(desired.target) or self._add_file_state(desired)
+        file_state.desired, file_state.raw, file_state.last = desired, raw, value
 
     def retain(self, targets: frozenset[WriteTarget]) -> None:
-        """Forget all other files, and let go of their descriptors."""
-        self._settled.clear()
-        for target in [target for target in self._slots if target not in targets]:
-            for path in self._slots.pop(target).paths:
+        """Drop all other files, and close their descriptors."""
+        self._matched_files.clear()
+        for target in [target for target in self._file_states if target not in targets]:
+            for path in self._file_states.pop(target).paths:
                 self.values.files.close(path)
         self.refusals.retain(targets)
         self.overwrites.retain(targets)
 
-    def _slot(self, desired: DesiredValue) -> _FileState:
-        slot = self._slots[desired.target] = _FileState(
+    def _add_file_state(self, desired: DesiredValue) -> _FileState:
+        file_state = self._file_states[desired.target] = _FileState(
             self.values.paths(desired.cgroup, desired.key)
         )
-        return slot
+        return file_state
 
-    def _parsed(self, desired: DesiredValue, raw: RawValue) -> CgroupValue | None:
+    def _parse(self, desired: DesiredValue, raw: RawValue) -> CgroupValue | None:
         try:
             return desired.key.parse(self.values.version, raw)
         except ParseError:
-            return None  # no kernel prints it: nothing that we could compare with
+            return None  # no kernel prints it: there is nothing to compare with
 
-    def _woken(self, desired_values: Iterable[DesiredValue]) -> frozenset[str]:
-        """Return the groups that are to stop being idle: the kernel resets their weight then."""
+    def _groups_leaving_idle(self, desired_values: Iterable[DesiredValue]) -> frozenset[str]:
+        """Return the groups that will stop being idle: the kernel resets their weight then."""
         ends = (desired for desired in desired_values if desired.key is IDLE and desired.value == 0)
         return frozenset(
-            desired.cgroup for desired in ends if self._look((desired,)).get(desired.target) == 1
+            desired.cgroup
+            for desired in ends
+            if self._read_current((desired,)).get(desired.target) == 1
         )
 
-    def _may(
-        self, desired: DesiredValue, slot: _FileState, value: CgroupValue, now_s: float
+    def _may_write(
+        self, desired: DesiredValue, file_state: _FileState, value: CgroupValue, now_s: float
     ) -> bool:
-        """Say whether to write now: neither refused lately nor fought over."""
+        """Return whether to write now: neither refused recently nor contested."""
         if self.refusals.is_deferred(desired, now_s):
             return False
         key = desired.key
         entry = self.ledger.entries.get((self.values.hierarchy(key), *desired.target))
-        # also a value on the way between two wanted ones
-        if entry is not None and key.is_any_of(value, entry.ours):
+        # also an intermediate value between two desired ones
+        if entry is not None and key.is_any_of(value, entry.own_values):
             return True
-        if slot.last is None:
-            first = entry is None or not entry.ours or key.is_any_of(value, (entry.original,))
+        if file_state.last is None:
+            is_own = (
+                entry is None or not entry.own_values or key.is_any_of(value, (entry.original,))
+            )
         else:
-            first = key.is_equivalent(slot.last, value)
-        return first or self.overwrites.may_write(desired.target, now_s)
+            is_own = key.is_equivalent(file_state.last, value)
+        return is_own or self.overwrites.may_write(desired.target, now_s)
 
     def _entry(self, desired: DesiredValue, current: CgroupValue) -> LedgerEntry | None:
-        """Return the target's entry, a new one for a group that has none; `None` if it is gone."""
+        """Return the target's entry, or a new one; `None` if the group was removed."""
         key, original = desired.key, desired.key.to_ledger(current)
         inode = self.values.inode(desired.cgroup, key)
         if inode is None:
@@ -488,11 +512,13 @@ class CgroupWriter:
                 owner=desired.owner,
                 original=original,
             )
-        if key in _SPEC_KEYS and not key.is_any_of(current, entry.ours):
+        if key in _SPEC_KEYS and not key.is_any_of(current, entry.own_values):
             return msgspec.structs.replace(entry, original=original)
         return entry
 
-    def _look(self, desired_values: Iterable[DesiredValue]) -> dict[WriteTarget, CgroupValue]:
+    def _read_current(
+        self, desired_values: Iterable[DesiredValue]
+    ) -> dict[WriteTarget, CgroupValue]:
         current: dict[WriteTarget, CgroupValue] = {}
         for desired in desired_values:
             try:

@@ -114,4 +114,6 @@ class OomScores:
                 owner=desired.owner,
                 original=str(first),
             )
-        self._ledger.set(msgspec.structs.replace(entry, ours=(*entry.ours, str(desired.value))))
+        self._ledger.set(
+            msgspec.structs.replace(entry, own_values=(*entry.own_values, str(desired.value)))
+        )

@@ -179,8 +179,8 @@ class QosDirectories:
             owner=switch.owner,
             original=current,
         )
-        ours = (*entry.ours, switch.text)
-        self._ledger.set(msgspec.structs.replace(entry, owner=switch.owner, ours=ours))
+        own_values = (*entry.own_values, switch.text)
+        self._ledger.set(msgspec.structs.replace(entry, owner=switch.owner, own_values=own_values))
 
     def _read(self, path: str) -> str:
         try:

@@ -25,7 +25,7 @@ ENTRY = LedgerEntry(
     key="cpu.shares",
     owner="batch_resources",
     original="1024",
-    ours=("2",),
+    own_values=("2",),
 )
 pytestmark = needs_fuse
 

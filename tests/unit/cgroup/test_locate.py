@@ -49,21 +49,21 @@ def find_root(host: TreeFiles, named: str = "") -> tuple[str | None, str]:
 def test_both_drivers_have_their_own_spelling_of_a_named_root(
     named: str, systemd: str, cgroupfs: str
 ) -> None:
-    assert layout.named_roots(named) == (systemd, cgroupfs)
+    assert layout.configured_roots(named) == (systemd, cgroupfs)
     assert find_root(tree(systemd), named) == (systemd, "systemd")
     assert find_root(tree(cgroupfs), named) == (cgroupfs, "cgroupfs")
 
 
 @pytest.mark.parametrize("group", ["/a/kubepods", "/a.slice/a-kubepods.slice"])
 def test_the_group_itself_may_be_named(group: str) -> None:
-    assert layout.named_roots(group) == (group,)
+    assert layout.configured_roots(group) == (group,)
 
 
 @pytest.mark.parametrize(
     "odd", ["", "kubelet", "/../etc", "/a/./b", "/a b", "/" + "x" * 300, "/\0"]
 )
 def test_what_is_no_path_of_cgroups_names_nothing(odd: str) -> None:
-    assert layout.named_roots(odd) == ()
+    assert layout.configured_roots(odd) == ()
     assert find_root(tree("/kubepods"), odd) == ("/kubepods", "cgroupfs")
 
 

@@ -32,7 +32,7 @@ ENTRY = LedgerEntry(
     key="cpu.shares",
     owner="batch_resources",
     original="1024",
-    ours=("2",),
+    own_values=("2",),
 )
 
 
@@ -99,8 +99,8 @@ def test_another_boot_has_other_cgroups(path: str) -> None:
 
 def test_only_the_newest_values_of_ours_are_kept() -> None:
     ledger = ChangeLedger(None, BOOT)
-    ledger.set(replace(ENTRY, ours=(*map(str, range(20)), "3")))
-    assert ledger.entries[ENTRY.id].ours == ("13", "14", "15", "16", "17", "18", "19", "3")
+    ledger.set(replace(ENTRY, own_values=(*map(str, range(20)), "3")))
+    assert ledger.entries[ENTRY.id].own_values == ("13", "14", "15", "16", "17", "18", "19", "3")
 
 
 def test_a_line_cut_short_at_any_byte_is_cut_off(path: str) -> None:
@@ -208,10 +208,10 @@ def test_a_disk_that_takes_no_rewritten_file_does_not_fill_the_memory(
 def test_many_lines_of_few_entries_are_compacted(path: str) -> None:
     ledger = loaded(path)
     for number in range(COMPACT_LEAST * 2):
-        ledger.set(replace(ENTRY, ours=(str(number),)))
+        ledger.set(replace(ENTRY, own_values=(str(number),)))
         ledger.flush()
     assert Path(path).read_bytes().count(b"\n") <= COMPACT_LEAST
-    assert loaded(path).entries[ENTRY.id].ours[-1] == str(COMPACT_LEAST * 2 - 1)
+    assert loaded(path).entries[ENTRY.id].own_values[-1] == str(COMPACT_LEAST * 2 - 1)
 
 
 def test_an_empty_ledger_leaves_no_file(path: str) -> None:
@@ -302,7 +302,7 @@ def test_after_an_upgrade_and_a_rollback_the_restore_is_whole(path: str, newer: 
         assert ledger.problem == ""
         assert not Path(path + QUARANTINE).exists()
         assert set(ledger.entries) == {ENTRY.id, entries(3)[1].id, entries(3)[2].id}
-        assert ledger.entries[entries(3)[1].id].ours == ("2", "3")
+        assert ledger.entries[entries(3)[1].id].own_values == ("2", "3")
         ledger.set(replace(ENTRY, path="/kubepods/pody"))
         ledger.drop(replace(ENTRY, path="/kubepods/pody"), "undone")
         ledger.flush()
@@ -319,7 +319,7 @@ def test_lines_of_a_newer_version_outlive_a_file_written_anew(path: str) -> None
         file.write(newer + newer_line(op="moved", boot="another boot"))
     ledger = loaded(path)
     for number in range(COMPACT_LEAST * 3):
-        ledger.set(replace(ENTRY, ours=(str(number),)))
+        ledger.set(replace(ENTRY, own_values=(str(number),)))
         ledger.flush()
     data = Path(path).read_bytes()
     assert data.count(b"\n") <= COMPACT_LEAST * 2

@@ -198,7 +198,7 @@ def test_processes_get_the_first_score_back(groups: RealGroups) -> None:
             key=OOM_SCORE_ADJ,
             owner="oom_score",
             original=first,
-            ours=("345",),
+            own_values=("345",),
         )
     )
     assert states(run.undo()) == {"restored"}

@@ -30,7 +30,7 @@ def recorded(folder: Path, hierarchy: str = "cpu") -> ChangeLedger:
             key="cpu.shares",
             owner="batch_resources",
             original="1024",
-            ours=("2",),
+            own_values=("2",),
         )
     )
     ledger.flush()
