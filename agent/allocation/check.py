@@ -445,7 +445,7 @@ class _AllocationCheck:
         if annotation.requests is not None:
             refuse_unrequested(pairs, annotation.requests, is_holding=annotation.is_holding_devices)
         for entry, target in pairs:
-            refuse_unusable(target, running=annotation.is_running)
+            refuse_unusable(target, is_running=annotation.is_running)
             if not annotation.is_holding_devices:
                 refuse_sliced_device(entry, target, annotation.uid)
             if target.partition is not None and target.partition.owner not in ("", annotation.uid):

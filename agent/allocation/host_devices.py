@@ -1,8 +1,6 @@
-"""Device nodes below /dev with the numbers of stat, and the drivers' own numbers.
+"""Reads what the host has for containers: device nodes, driver numbers, CDI specs, kernel files.
 
-What the kernel has for hooks: the version of its cgroups, and files that only some have.
-
-Everything the host has for containers, vendor by vendor, read before anybody asks.
+The hooks then answer without reading the host.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _CHARACTER_HEADER = "Character devices:"
 
 
 class DeviceNodeFinder:
-    """Looks nodes up. A folder in which nothing came or went is not looked at again."""
+    """Finds device nodes below /dev. A folder is read again only after a change of its entries."""
 
     def __init__(self, host: HostFiles, clock: Clock) -> None:
         self._host = host
@@ -55,58 +53,58 @@ class DeviceNodeFinder:
 
     def find(self, patterns: Iterable[str], paths: Iterable[str]) -> tuple[DeviceNode, ...]:
         """Return the nodes that match a pattern, by path, then those of the paths that exist."""
-        found: dict[str, DeviceNode] = {}
+        nodes: dict[str, DeviceNode] = {}
         for pattern in patterns:
             folder, _, name = pattern.rpartition("/")
             for entry in self._names(folder):
                 if fnmatchcase(entry, name) and (node := self._node(folder, entry)) is not None:
-                    found[node.path] = node
+                    nodes[node.path] = node
         for path in dict.fromkeys(paths):
             folder, _, name = path.rpartition("/")
-            if path not in found and name in self._names(folder):
+            if path not in nodes and name in self._names(folder):
                 node = self._node(folder, name)
                 if node is not None:
-                    found[path] = node
-        return tuple(found.values())
+                    nodes[path] = node
+        return tuple(nodes.values())
 
     def drop_changed_folders(self) -> None:
-        """Forget the folders in which something changed; before each round."""
+        """Forget the folders that changed; called before each round."""
         for folder in tuple(self._folders):
             if self._folders[folder][0] != read_stamp(self._host, folder, self._clock.wall()):
                 del self._folders[folder]
 
     def _names(self, folder: str) -> dict[str, DeviceNode | None]:
-        known = self._folders.get(folder)
-        if known is None:
-            now = read_stamp(self._host, folder, self._clock.wall())
+        cached = self._folders.get(folder)
+        if cached is None:
+            stamp = read_stamp(self._host, folder, self._clock.wall())
             try:
-                names = self._host.names(folder)[:MAX_FOLDER_NODES] if now != ABSENT_FILE else ()
+                names = self._host.names(folder)[:MAX_FOLDER_NODES] if stamp != ABSENT_FILE else ()
             except HostFileError:
                 names = ()
-            known = self._folders[folder] = now, dict.fromkeys(names)
-        return known[1]
+            cached = self._folders[folder] = stamp, dict.fromkeys(names)
+        return cached[1]
 
     def _node(self, folder: str, name: str) -> DeviceNode | None:
-        """Return a node of a listed folder; asked again where it could not be told."""
-        known = self._names(folder)
-        if known[name] is None:
+        """Return a node of a listed folder; an unreadable one is tried again each time."""
+        names = self._names(folder)
+        if names[name] is None:
             path = f"{folder}/{name}"
             numbers = self._host.device_number(path)
             if numbers is not None:
-                known[name] = DeviceNode(path=path, major=numbers[0], minor=numbers[1])
-        return known[name]
+                names[name] = DeviceNode(path=path, major=numbers[0], minor=numbers[1])
+        return names[name]
 
 
 def read_majors(host: HostFiles) -> tuple[tuple[str, int], ...]:
-    """Return the numbers of the character drivers; none if the list is not readable."""
+    """Return the numbers of the character drivers; none if the list is unreadable."""
     lines = (read_text(host, PROC_DEVICES) or "").partition(_CHARACTER_HEADER)[2].splitlines()
-    found: dict[str, int] = {}
+    majors: dict[str, int] = {}
     for line in lines[1 : MAX_DRIVERS + 1]:
         number, _, name = line.strip().partition(" ")
         if not number.isdecimal() or len(number) > 10:
-            break  # a blank line ends them; block drivers follow
-        found.setdefault(name, int(number))
-    return tuple(found.items())
+            break  # a blank line ends the list; block drivers follow
+        majors.setdefault(name, int(number))
+    return tuple(majors.items())
 
 
 BVT_FILE = "cpu.bvt_warp_ns"
@@ -115,14 +113,14 @@ MAX_SYSCTL_VALUE = 1 << 31
 
 
 class KernelFeatureReader:
-    """Reads one host. Belongs to one thread."""
+    """Reads the kernel's features of one host. Belongs to one thread."""
 
     def __init__(self, host: HostFiles, kubelet_root: KubeletRoot = no_kubelet_root) -> None:
         self._host = host
         self._locator = LayoutLocator(host, kubelet_root)
 
     def read(self, now_s: float) -> KernelFeatures:
-        """Return what there is now; what cannot be read is as if it were not there."""
+        """Return the current features; an unreadable feature counts as absent."""
         layout = self._locator.layout(now_s)
         switch_present = self._host.exists(IDENTITY_SWITCH)
         return KernelFeatures(
@@ -145,7 +143,7 @@ class KernelFeatureReader:
         return directory is not None and self._host.exists(f"{directory}/{BVT_FILE}")
 
     def _besteffort_cpus(self, layout: CgroupLayout | None) -> CpuSet | None:
-        """Return the CPUs of the directory; version 2 needs no look, it intersects by itself."""
+        """Return the CPUs of the directory; cgroup version 2 intersects them itself."""
         if layout is None or layout.root is None or layout.version != 1:
             return None
         cgroup = qos_directory(layout, KubeQos.BEST_EFFORT)
@@ -163,7 +161,7 @@ _RESCTRL_FOLDERS = ("info", "mon_data", "mon_groups")
 
 MAX_RESCTRL_GROUPS = 256
 
-MAX_LISTED_MOUNTS = 128  # paths of a mount list, as its own reader takes
+MAX_LISTED_MOUNTS = 128  # paths of a mount list, the limit of its own reader
 
 MAX_LIST_BYTES = 16 * 1024
 
@@ -173,7 +171,7 @@ CDI_SPEC_STALE = "CdiSpecStale"
 
 
 class HostDeviceReader:
-    """Reads one host. Belongs to one thread; what did not change is not read again."""
+    """Reads one host. Belongs to one thread; unchanged files are not read again."""
 
     def __init__(
         self,
@@ -208,9 +206,9 @@ class HostDeviceReader:
         self._last_view = HostDevicesView()
 
     def read(self, snapshot: NodeSnapshot) -> HostDevicesView:
-        """Return what there is for each vendor that is here; an equal view is the same object.
+        """Return the host's devices for each vendor of the node; an equal view is the same object.
 
-        A file that cannot be read costs what is in it: it is told as a problem, and never raises.
+        An unreadable file affects only its own facts: it becomes a problem, and nothing is raised.
         """
         self._node_finder.drop_changed_folders()
         specs, problems = self._cdi_specs.read()
@@ -261,8 +259,8 @@ class HostDeviceReader:
         snapshot: NodeSnapshot,
     ) -> HostDevices:
         query = self._queries[name]
-        listed = self._read_mount_list(query.mount_list)
-        paths = (*query.paths, *(listed or ()))
+        mount_list = self._read_mount_list(query.mount_list)
+        paths = (*query.paths, *(mount_list or ()))
         reader = self._function_readers.get(name)
         return HostDevices(
             nodes=self._node_finder.find(query.nodes, _node_paths(devices)),
@@ -273,7 +271,7 @@ class HostDeviceReader:
             driver_version=driver,
             functions=reader.read(devices, self._clock.monotonic()) if reader else (),
             mps=snapshot.sharing.value.mps if query.mps else (),
-            mount_list=listed,
+            mount_list=mount_list,
             settings=self._settings[name],
         )
 
@@ -298,13 +296,13 @@ class HostDeviceReader:
         except HostFileError:
             return ()
         groups = (name for name in names if name not in _RESCTRL_FOLDERS)
-        found = (name for name in groups if self._host.exists(f"{RESCTRL_ROOT}/{name}/schemata"))
-        return tuple(found)[:MAX_RESCTRL_GROUPS]
+        existing = (name for name in groups if self._host.exists(f"{RESCTRL_ROOT}/{name}/schemata"))
+        return tuple(existing)[:MAX_RESCTRL_GROUPS]
 
 
 def _is_plain_path(path: str) -> bool:
-    absolute = path.startswith("/") and len(path) <= MAX_PATH and "\0" not in path
-    return absolute and ".." not in path.split("/")
+    is_absolute = path.startswith("/") and len(path) <= MAX_PATH and "\0" not in path
+    return is_absolute and ".." not in path.split("/")
 
 
 def _node_paths(devices: Iterable[VendorDevice]) -> Iterator[str]:

@@ -265,7 +265,7 @@ def _build_device_index(now: NodeSnapshot) -> DeviceIndex:
     part = now.devices
     is_complete = part.taken_s is not None and not part.value.awaited
     final = not part.value.provisional_minors
-    return DeviceIndex(part.value.devices, complete=is_complete and final, final_minors=final)
+    return DeviceIndex(part.value.devices, is_complete=is_complete and final, final_minors=final)
 
 
 def _sandboxes_by_pod(now: NodeSnapshot) -> Mapping[str, PodSandbox]:

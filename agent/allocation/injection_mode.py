@@ -1,4 +1,4 @@
-"""By which way a vendor's devices get into a container, where a setting decides it."""
+"""How a vendor's devices get into a container, if a setting decides it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from agent.snapshot.node import NodeSnapshot
 AUTO, CDI, NODES, ENV = "auto", "cdi", "nodes", "env"
 
 
-def with_injection_mode(means: HostDevices, vendor: str, injection: str) -> HostDevices:
-    """Return the host as it makes the vendor take this way; `env` is that of its own runtime."""
+def with_injection_mode(host_devices: HostDevices, vendor: str, injection: str) -> HostDevices:
+    """Return the host facts that make the vendor inject this way; `env` is its own runtime."""
     if injection == AUTO:
-        return means
+        return host_devices
     return replace(
-        means,
-        settings=means.settings.with_injection(injection),
+        host_devices,
+        settings=host_devices.settings.with_injection(injection),
         cdi_enabled=injection == CDI,
         default_handler=vendor if injection == ENV else "",
     )
 
 
 def with_kubelet_injection(snapshot: NodeSnapshot, injection: str) -> NodeSnapshot:
-    """Return the snapshot in which hooks decide as the kubelet's way does by this setting."""
+    """Return a snapshot in which hooks inject as this setting says for the kubelet."""
     if injection == AUTO:
         return snapshot
-    means, runtime = snapshot.means.value, snapshot.runtime.value
+    host_view, runtime = snapshot.means.value, snapshot.runtime.value
     vendors = {
-        name: with_injection_mode(one, name, injection) for name, one in means.vendors.items()
+        name: with_injection_mode(one, name, injection) for name, one in host_view.vendors.items()
     }
     return replace(
         snapshot,
-        means=replace(snapshot.means, value=replace(means, vendors=vendors)),
+        means=replace(snapshot.means, value=replace(host_view, vendors=vendors)),
         runtime=replace(snapshot.runtime, value=replace(runtime, takes_cdi=injection == CDI)),
     )
