@@ -10,7 +10,7 @@ import msgspec
 import yaml
 
 from tests.apiserver.refusal import Refusal
-from tests.apiserver.serve.route import Asked
+from tests.apiserver.serve.route import ServedRequest
 
 
 class Rule(msgspec.Struct, frozen=True, rename="camel"):
@@ -22,7 +22,7 @@ class Rule(msgspec.Struct, frozen=True, rename="camel"):
     resource_names: tuple[str, ...] = ()
     non_resource_urls: tuple[str, ...] = msgspec.field(default=(), name="nonResourceURLs")
 
-    def allows(self, asked: Asked) -> bool:
+    def allows(self, asked: ServedRequest) -> bool:
         """Return whether this rule covers a request for a resource."""
         resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
         return (
@@ -45,7 +45,7 @@ def read_roles(path: Path) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def authorize(user: str, rules: Iterable[Rule], asked: Asked) -> None:
+def authorize(user: str, rules: Iterable[Rule], asked: ServedRequest) -> None:
     """Refuse with 403 what no rule allows. Paths that are no resources are open to all users."""
     if not asked.resource or any(rule.allows(asked) for rule in rules):
         return

@@ -20,7 +20,7 @@ from tests.apiserver.rbac import ALL, Rule, read_roles
 from tests.apiserver.running import Running
 from tests.apiserver.schema.kinds import builtin_kinds, custom_kind, custom_kinds
 from tests.apiserver.serve.app import App
-from tests.apiserver.serve.route import Asked
+from tests.apiserver.serve.route import ServedRequest
 from tests.apiserver.store.objects import Store
 from tests.apiserver.store.registry import Registry
 from tests.patience import PATIENCE_S
@@ -176,7 +176,7 @@ class ApiServer(Objects):
         """Forget what was asked."""
         self.app.log.clear()
 
-    def watches(self) -> list[Asked]:
+    def watches(self) -> list[ServedRequest]:
         """Return what the open watches ask for."""
         return [watch.asked for watch in list(self.app.watches)]
 

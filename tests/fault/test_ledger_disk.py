@@ -14,7 +14,7 @@ from agent.snapshot.container import Adjustment, LinuxResources
 from agent.state_writer import StateWriter
 from tests.hanging import HangingFiles, hanging_files, needs_fuse
 from tests.realgroups import RealGroups, needs_v1, real_groups
-from tests.unit.reconcile.scene import SaidHook, Scene
+from tests.unit.reconcile.scene import CannedHook, Scene
 
 BOOT = "b5c3d2e1-0000-4000-8000-000000000001"
 LONG_S = 30.0
@@ -129,7 +129,7 @@ def test_a_ledger_that_could_not_be_read_is_read_when_the_disk_answers(
 def test_no_limit_is_written_while_the_disk_hangs_and_all_are_afterwards(
     files: HangingFiles, writer: StateWriter, groups: RealGroups
 ) -> None:
-    hook = SaidHook("batch_resources")
+    hook = CannedHook("batch_resources")
     ledger = ChangeLedger(str(files.path / "ledger.log"), BOOT, writer)
     ledger.load()
     scene = Scene(groups, hook, ledger=ledger)

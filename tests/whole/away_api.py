@@ -19,7 +19,7 @@ from tests.apiserver.admin import Object, Objects, namespace
 from tests.apiserver.apply.patches import merge_patch
 from tests.apiserver.refusal import Refusal, not_found
 from tests.apiserver.schema.kinds import builtin_kinds, custom_kinds
-from tests.apiserver.serve.route import Asked, read_route
+from tests.apiserver.serve.route import ServedRequest, read_route
 from tests.apiserver.store.history import Change
 from tests.apiserver.store.objects import Store
 from tests.apiserver.store.registry import Registry
@@ -99,14 +99,14 @@ class AwayApi:
                 async with asyncio.timeout(left_s):
                     await stir.wait()
 
-    async def _reached(self, request: ApiRequest) -> Asked:
+    async def _reached(self, request: ApiRequest) -> ServedRequest:
         await asyncio.sleep(ANSWER_S)
         if self._away:
             self.refused += 1
             raise Unreachable(str(request), "connection refused")
         return read_route(request.method, request.path, dict(request.query))
 
-    def _answer(self, asked: Asked, request: ApiRequest) -> object:
+    def _answer(self, asked: ServedRequest, request: ApiRequest) -> object:
         if asked.verb == "list":
             version = str(self._store.history.version)
             items = self.objects.list(asked.resource)

@@ -30,7 +30,7 @@ from tests.apiserver.serve import control, discovery, table, wire
 from tests.apiserver.serve.answer import Answer, refused
 from tests.apiserver.serve.breaks import PAGE
 from tests.apiserver.serve.reads import list_objects
-from tests.apiserver.serve.route import Asked, read_route
+from tests.apiserver.serve.route import ServedRequest, read_route
 from tests.apiserver.serve.watch import Watch
 from tests.apiserver.serve.writes import Writes, decode
 from tests.apiserver.store.objects import Store
@@ -164,7 +164,7 @@ class App:
             raise Refusal(413, "RequestEntityTooLarge", message)
         logged.body = decode(payload, logged.content_type)
 
-    def _allowed(self, logged: Logged) -> Asked:
+    def _allowed(self, logged: Logged) -> ServedRequest:
         asked = read_route(logged.method, logged.path, logged.query)
         if not logged.user:
             raise unauthorized()
@@ -172,7 +172,7 @@ class App:
             authorize(logged.user, self.rules, asked)
         return asked
 
-    def _serve(self, asked: Asked, logged: Logged) -> Answer:
+    def _serve(self, asked: ServedRequest, logged: Logged) -> Answer:
         if not asked.resource:
             return discovery.answer(self.store, logged.path)
         kind = self._kind(asked)
@@ -183,7 +183,7 @@ class App:
             return answer
         return self.writes.write(kind, asked, logged, partial(self._may_create, asked, logged))
 
-    def _read(self, kind: Kind, asked: Asked, logged: Logged) -> Answer:
+    def _read(self, kind: Kind, asked: ServedRequest, logged: Logged) -> Answer:
         if asked.verb == "list":
             return list_objects(
                 self.store, kind, asked, logged.query, pages_from_cache=self.pages_from_cache
@@ -194,12 +194,12 @@ class App:
             raise not_found(kind.plural, asked.group, asked.name)
         return Answer(body=shown(kind, asked.group, asked.version, found))
 
-    def _may_create(self, asked: Asked, logged: Logged) -> None:
+    def _may_create(self, asked: ServedRequest, logged: Logged) -> None:
         """Refuse an apply that would create where only the patch is allowed."""
         if logged.user != ADMIN:
             authorize(logged.user, self.rules, msgspec.structs.replace(asked, verb="create"))
 
-    def _kind(self, asked: Asked) -> Kind:
+    def _kind(self, asked: ServedRequest) -> Kind:
         kind = self.store.kinds.get(asked.resource)
         if kind is None:
             raise no_resource()
@@ -220,7 +220,7 @@ class App:
         return kind
 
     async def _watch(
-        self, request: web.BaseRequest, asked: Asked, logged: Logged, fault: Fault | None
+        self, request: web.BaseRequest, asked: ServedRequest, logged: Logged, fault: Fault | None
     ) -> web.StreamResponse:
         watch = Watch(
             self.store,

@@ -7,14 +7,19 @@ from collections.abc import Mapping
 from tests.apiserver.schema.kinds import Kind
 from tests.apiserver.schema.versions import Object, shown
 from tests.apiserver.serve.answer import Answer
-from tests.apiserver.serve.route import Asked
+from tests.apiserver.serve.route import ServedRequest
 from tests.apiserver.store.objects import Store
 from tests.apiserver.store.paging import Listing, list_page, read_limit
 from tests.apiserver.store.selectors import Matches, field_selector, label_selector
 
 
 def list_objects(
-    store: Store, kind: Kind, asked: Asked, query: Mapping[str, str], *, pages_from_cache: bool
+    store: Store,
+    kind: Kind,
+    asked: ServedRequest,
+    query: Mapping[str, str],
+    *,
+    pages_from_cache: bool,
 ) -> Answer:
     """Return a list, or one page of it."""
     page = list_page(

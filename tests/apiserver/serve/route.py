@@ -16,7 +16,7 @@ _VERBS = {
 }
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ServedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a resource; without `resource` it is for a path that is none."""
 
     verb: str
@@ -28,7 +28,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     subresource: str = ""
 
 
-def read_route(method: str, path: str, query: Mapping[str, str]) -> Asked:
+def read_route(method: str, path: str, query: Mapping[str, str]) -> ServedRequest:
     """Return what is asked for."""
     parts = [part for part in path.split("/") if part]
     verb = _VERBS.get(method, method.lower())
@@ -37,7 +37,7 @@ def read_route(method: str, path: str, query: Mapping[str, str]) -> Asked:
     elif len(parts) >= 4 and parts[0] == "apis":
         group, version, rest = parts[1], parts[2], parts[3:]
     else:
-        return Asked(verb=verb)
+        return ServedRequest(verb=verb)
     namespace = ""
     if rest[0] == "namespaces" and len(rest) >= 3 and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]
@@ -47,7 +47,7 @@ def read_route(method: str, path: str, query: Mapping[str, str]) -> Asked:
         verb = {"get": "watch" if watching else "list", "delete": "deletecollection"}.get(
             verb, verb
         )
-    return Asked(
+    return ServedRequest(
         verb=verb,
         group=group,
         version=version,

@@ -13,7 +13,7 @@ from tests.apiserver.refusal import Refusal, bad_request, expired
 from tests.apiserver.schema.kinds import Kind
 from tests.apiserver.schema.versions import Object, shown
 from tests.apiserver.serve.reads import selector
-from tests.apiserver.serve.route import Asked
+from tests.apiserver.serve.route import ServedRequest
 from tests.apiserver.store.history import Change
 from tests.apiserver.store.objects import Store
 from tests.apiserver.store.paging import read_version, too_new
@@ -29,7 +29,7 @@ class Watch:
         self,
         store: Store,
         kind: Kind,
-        asked: Asked,
+        asked: ServedRequest,
         query: Mapping[str, str],
         *,
         bookmark_interval_s: float | None,

@@ -15,7 +15,7 @@ from tests.apiserver.refusal import Cause, Refusal, bad_request, invalid, not_fo
 from tests.apiserver.schema.kinds import Kind
 from tests.apiserver.schema.versions import Object, shown
 from tests.apiserver.serve.answer import Answer
-from tests.apiserver.serve.route import Asked
+from tests.apiserver.serve.route import ServedRequest
 from tests.apiserver.store.objects import Store
 from tests.apiserver.store.registry import Registry
 from tests.apiserver.store.target import Target, Way, Written
@@ -73,7 +73,7 @@ class Writes:
         self.server_side_apply = server_side_apply
 
     def write(
-        self, kind: Kind, asked: Asked, logged: Logged, may_create: Callable[[], None]
+        self, kind: Kind, asked: ServedRequest, logged: Logged, may_create: Callable[[], None]
     ) -> Answer:
         """Do what is asked; what the log has to know goes to `logged`."""
         query = logged.query
@@ -116,7 +116,7 @@ class Writes:
                 new = strategic_patch(target.shape, live, patch)
             return self.registry.replace(target, new, way, patch=True)
 
-    def _way(self, asked: Asked, logged: Logged, may_create: Callable[[], None]) -> Way:
+    def _way(self, asked: ServedRequest, logged: Logged, may_create: Callable[[], None]) -> Way:
         query = logged.query
         manager = query.get("fieldManager", "")
         applying = logged.content_type.startswith(APPLY) and asked.verb == "patch"
@@ -141,7 +141,7 @@ class Writes:
             may_create=may_create,
         )
 
-    def _named(self, kind: Kind, asked: Asked, body: Any) -> Target:
+    def _named(self, kind: Kind, asked: ServedRequest, body: Any) -> Target:
         """Return the target of a POST: the body names it, or asks for a name."""
         if not isinstance(body, dict) or not isinstance(body.get("metadata", {}), dict):
             raise bad_request("the object provided is unrecognized")
@@ -155,7 +155,9 @@ class Writes:
         if target.namespace and ("", target.namespace) not in namespaces:
             raise not_found("namespaces", "", target.namespace)
 
-    def _delete(self, kind: Kind, asked: Asked, logged: Logged, query: Mapping[str, str]) -> Answer:
+    def _delete(
+        self, kind: Kind, asked: ServedRequest, logged: Logged, query: Mapping[str, str]
+    ) -> Answer:
         options: Object = logged.body if isinstance(logged.body, dict) else {}
         dry_run = query.get("dryRun", "") == "All" or options.get("dryRun") == ["All"]
         target = _target(kind, asked)
@@ -171,7 +173,7 @@ class Writes:
         return Answer(body={**status, "details": details})
 
 
-def _target(kind: Kind, asked: Asked, name: str = "") -> Target:
+def _target(kind: Kind, asked: ServedRequest, name: str = "") -> Target:
     return Target(
         kind=kind,
         group=asked.group,
@@ -182,7 +184,7 @@ def _target(kind: Kind, asked: Asked, name: str = "") -> Target:
     )
 
 
-def _answer(kind: Kind, asked: Asked, written: Written, way: Way) -> Answer:
+def _answer(kind: Kind, asked: ServedRequest, written: Written, way: Way) -> Answer:
     headers = {}
     if written.dropped and way.field_validation == "Warn":
         told = "; ".join(f'unknown field "{path}"' for path in written.dropped[:10])

@@ -16,8 +16,8 @@ from tests.unit.kube_session.conftest import account, authority
 from tests.unit.kube_session.servers import (
     GET,
     OK,
-    Asked,
     Authority,
+    ServedRequest,
     serving,
     session_with,
 )
@@ -25,17 +25,17 @@ from tests.unit.kube_session.servers import (
 __all__ = ["account", "authority"]
 
 
-def failed(account: Path, authority: Authority, *parts: bytes, close: bool = True) -> ApiError:
+def failed(account: Path, authority: Authority, *chunks: bytes, close: bool = True) -> ApiError:
     """Return how a call fails that is answered with these bytes; the next one must succeed."""
 
     async def run() -> ApiError:
-        async def answer(asked: Asked) -> None:
-            if len(server.asked) > 2:  # the library asks twice on a connection that is closed
-                await asked.answer(OK)
+        async def answer(request: ServedRequest) -> None:
+            if len(server.requests) > 2:  # the library asks twice on a connection that is closed
+                await request.answer(OK)
                 return
-            await asked.answer(*parts)
+            await request.answer(*chunks)
             if close:
-                asked.writer.close()
+                request.writer.close()
 
         async with (
             serving(answer, authority.server) as server,
@@ -43,7 +43,7 @@ def failed(account: Path, authority: Authority, *parts: bytes, close: bool = Tru
         ):
             with pytest.raises(ApiError) as caught:
                 await session.call(GET)
-            while len(server.asked) < 2:
+            while len(server.requests) < 2:
                 with pytest.raises(ApiError):
                     await session.call(GET)
             assert (await session.call(GET)).body == b"{}"
@@ -182,7 +182,7 @@ def test_what_is_no_http_is_a_bad_answer_or_a_broken_one(
 
 
 @pytest.mark.parametrize(
-    "parts",
+    "chunks",
     [
         [head(200, "Content-Length: 100") + b'{"kind":'],
         [head(200, "Transfer-Encoding: chunked") + b'8\r\n{"kind":\r\n'],
@@ -192,6 +192,6 @@ def test_what_is_no_http_is_a_bad_answer_or_a_broken_one(
     ],
 )
 def test_an_answer_that_breaks_off_is_no_answer(
-    account: Path, authority: Authority, parts: list[bytes]
+    account: Path, authority: Authority, chunks: list[bytes]
 ) -> None:
-    assert isinstance(failed(account, authority, *parts), Unreachable)
+    assert isinstance(failed(account, authority, *chunks), Unreachable)

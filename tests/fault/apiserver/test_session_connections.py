@@ -15,8 +15,8 @@ from tests.unit.kube_session.conftest import account, authority, no_names
 from tests.unit.kube_session.servers import (
     GET,
     OK,
-    Asked,
     Authority,
+    ServedRequest,
     serving,
     session_with,
 )
@@ -80,19 +80,19 @@ def test_a_server_that_takes_the_request_and_says_nothing_is_given_up(
 ) -> None:
     async def run() -> None:
         async with (
-            serving(Asked.hold, authority.server) as server,
+            serving(ServedRequest.hold, authority.server) as server,
             session_with(server.url, account) as session,
         ):
             assert "waiting for the answer" in str(await error_of(session))
-            await server.left.wait()  # its connection is of no more use
+            await server.disconnected.wait()  # its connection is of no more use
 
     asyncio.run(run())
 
 
 def test_a_deadline_is_of_the_last_byte_too(account: Path, authority: Authority) -> None:
-    async def answer(asked: Asked) -> None:
-        await asked.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{")
-        await asked.hold()
+    async def answer(request: ServedRequest) -> None:
+        await request.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{")
+        await request.hold()
 
     async def run() -> None:
         async with (
@@ -101,14 +101,14 @@ def test_a_deadline_is_of_the_last_byte_too(account: Path, authority: Authority)
         ):
             with pytest.raises(Unreachable, match="reading the answer"):
                 await session.call(SOON)
-            await server.left.wait()
+            await server.disconnected.wait()
 
     asyncio.run(run())
 
 
 def test_a_server_that_resets_is_out_of_reach(account: Path, authority: Authority) -> None:
-    async def answer(asked: Asked) -> None:
-        asked.reset()
+    async def answer(request: ServedRequest) -> None:
+        request.reset()
 
     async def run() -> None:
         async with (
@@ -117,15 +117,15 @@ def test_a_server_that_resets_is_out_of_reach(account: Path, authority: Authorit
         ):
             with pytest.raises(Unreachable):
                 await session.call(GET)
-            assert len(server.asked) <= 2
+            assert len(server.requests) <= 2
 
     asyncio.run(run())
 
 
 def test_a_server_that_comes_back_is_reached_again(account: Path, authority: Authority) -> None:
     async def run() -> None:
-        async def fine(asked: Asked) -> None:
-            await asked.answer(OK)
+        async def fine(request: ServedRequest) -> None:
+            await request.answer(OK)
 
         async with (
             serving(fine, authority.server) as server,
@@ -135,9 +135,9 @@ def test_a_server_that_comes_back_is_reached_again(account: Path, authority: Aut
             port = server.port
             async with session_with(f"https://127.0.0.1:{free_port()}", account) as elsewhere:
                 await error_of(elsewhere)
-            for asked in server.asked:
-                asked.writer.close()  # as a restart would
-            await server.left.wait()
+            for served_request in server.requests:
+                served_request.writer.close()  # as a restart would
+            await server.disconnected.wait()
             await session.call(GET)
             assert (server.port, server.connections) == (port, 2)
             assert session.state.reachable is True
@@ -149,9 +149,9 @@ def test_cancelling_a_call_closes_its_connection(account: Path, authority: Autho
     async def run() -> None:
         came = asyncio.Event()
 
-        async def answer(asked: Asked) -> None:
+        async def answer(request: ServedRequest) -> None:
             came.set()
-            await asked.hold()
+            await request.hold()
 
         async with (
             serving(answer, authority.server) as server,
@@ -162,7 +162,7 @@ def test_cancelling_a_call_closes_its_connection(account: Path, authority: Autho
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
-            await server.left.wait()
+            await server.disconnected.wait()
             assert session.state.in_flight == 0
 
     asyncio.run(run())
@@ -172,9 +172,9 @@ def test_closing_the_session_ends_what_is_under_way(account: Path, authority: Au
     async def run() -> None:
         came = asyncio.Event()
 
-        async def answer(asked: Asked) -> None:
+        async def answer(request: ServedRequest) -> None:
             came.set()
-            await asked.hold()
+            await request.hold()
 
         async with (
             serving(answer, authority.server) as server,
@@ -190,8 +190,8 @@ def test_closing_the_session_ends_what_is_under_way(account: Path, authority: Au
 
 
 def test_an_ipv6_server_is_reached(account: Path, authority: Authority) -> None:
-    async def fine(asked: Asked) -> None:
-        await asked.answer(OK)
+    async def fine(request: ServedRequest) -> None:
+        await request.answer(OK)
 
     async def run() -> None:
         async with (

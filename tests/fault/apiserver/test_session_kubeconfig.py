@@ -182,15 +182,15 @@ class Issuer(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         host = self.headers["Host"]
-        self._say({"issuer": f"https://{host}", "token_endpoint": f"https://{host}/token"})
+        self._respond({"issuer": f"https://{host}", "token_endpoint": f"https://{host}/token"})
 
     def do_POST(self) -> None:
-        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        assert "refresh_token=refresh-1" in asked
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        assert "refresh_token=refresh-1" in body
         answer = {"id_token": self.token, "refresh_token": "refresh-2", "access_token": "a"}
-        self._say({**answer, "token_type": "bearer", "expires_in": 3600})
+        self._respond({**answer, "token_type": "bearer", "expires_in": 3600})
 
-    def _say(self, body: Mapping[str, object]) -> None:
+    def _respond(self, body: Mapping[str, object]) -> None:
         content = json.dumps(body).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -228,6 +228,6 @@ def test_an_oidc_token_that_has_expired_is_renewed_and_the_next_refresh_token_is
         thread.join()
         issuer.server_close()
     assert node["metadata"]["name"] == "node-a"
-    kept = yaml.safe_load(Path(target.paths).read_text())["users"][0]["user"]
-    assert kept["auth-provider"]["config"]["refresh-token"] == "refresh-2"
+    stored_user = yaml.safe_load(Path(target.paths).read_text())["users"][0]["user"]
+    assert stored_user["auth-provider"]["config"]["refresh-token"] == "refresh-2"
     assert theirs(target) == node

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from agent.kube.errors import ApiError
 from tests.unit.kube_session.conftest import account, authority
-from tests.unit.kube_session.servers import GET, OK, Asked, Authority, serving, session_with
+from tests.unit.kube_session.servers import GET, OK, Authority, ServedRequest, serving, session_with
 
 __all__ = ["account", "authority"]
 
@@ -51,10 +51,10 @@ ROUNDS = 120
 def nonsense(seed: int) -> Iterator[bytes]:
     dice = random.Random(seed)
     while True:
-        parts = dice.choices(PARTS, k=dice.randint(0, 8))
+        chunks = dice.choices(PARTS, k=dice.randint(0, 8))
         if dice.random() < 0.6:  # most begin as an answer would
-            parts = [PARTS[dice.randint(0, 2)], *parts]
-        yield b"".join(parts)
+            chunks = [PARTS[dice.randint(0, 2)], *chunks]
+        yield b"".join(chunks)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -64,12 +64,12 @@ def test_no_bytes_raise_anything_but_our_errors(
     answers = nonsense(seed)
     is_well = False
 
-    async def answer(asked: Asked) -> None:
+    async def answer(request: ServedRequest) -> None:
         if is_well:
-            await asked.answer(OK)
+            await request.answer(OK)
             return
-        await asked.answer(next(answers))
-        asked.writer.close()
+        await request.answer(next(answers))
+        request.writer.close()
 
     async def run() -> None:
         nonlocal is_well

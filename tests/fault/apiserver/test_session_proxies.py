@@ -18,8 +18,8 @@ from tests.unit.kube_session.servers import (
     GET,
     OK,
     Answer,
-    Asked,
     Authority,
+    ServedRequest,
     Server,
     serving,
     session_with,
@@ -28,15 +28,15 @@ from tests.unit.kube_session.servers import (
 __all__ = ["account", "authority", "no_names"]
 
 
-async def fine(asked: Asked) -> None:
-    await asked.answer(OK)
+async def fine(request: ServedRequest) -> None:
+    await request.answer(OK)
 
 
-async def tunnel(asked: Asked) -> None:
+async def tunnel(request: ServedRequest) -> None:
     """Do what CONNECT asks for: bytes both ways, until one side ends."""
-    host, _, port = asked.line.split()[1].rpartition(":")
+    host, _, port = request.line.split()[1].rpartition(":")
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    await asked.answer(b"HTTP/1.1 200 Connection established\r\n\r\n")
+    await request.answer(b"HTTP/1.1 200 Connection established\r\n\r\n")
 
     async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ async def tunnel(asked: Asked) -> None:
                 await sink.drain()
         sink.close()
 
-    await asyncio.gather(pass_on(asked.reader, writer), pass_on(reader, asked.writer))
+    await asyncio.gather(pass_on(request.reader, writer), pass_on(reader, request.writer))
 
 
 @contextlib.asynccontextmanager
@@ -68,13 +68,13 @@ def test_a_proxy_is_asked_for_a_tunnel_and_sees_nothing_of_what_goes_through(
         ):
             await session.call(GET)
             await session.call(GET)
-            assert proxy.asked[0].line.startswith("CONNECT ")
-            assert str(server.port) in proxy.asked[0].line
-            assert proxy.asked[0].headers["proxy-authorization"] == "Basic dXM6cGEgc3M="
-            assert "authorization" not in proxy.asked[0].headers
-            assert "proxy-authorization" not in server.asked[0].headers
-            assert server.asked[0].headers["authorization"] == "Bearer token-1"
-            assert len(proxy.asked) == 1  # the tunnel is kept
+            assert proxy.requests[0].line.startswith("CONNECT ")
+            assert str(server.port) in proxy.requests[0].line
+            assert proxy.requests[0].headers["proxy-authorization"] == "Basic dXM6cGEgc3M="
+            assert "authorization" not in proxy.requests[0].headers
+            assert "proxy-authorization" not in server.requests[0].headers
+            assert server.requests[0].headers["authorization"] == "Bearer token-1"
+            assert len(proxy.requests) == 1  # the tunnel is kept
 
     asyncio.run(run())
 
@@ -83,8 +83,8 @@ def test_a_proxy_is_asked_for_a_tunnel_and_sees_nothing_of_what_goes_through(
 def test_a_proxy_that_refuses_is_named_with_its_status(
     account: Path, authority: Authority, status: int
 ) -> None:
-    async def refuse(asked: Asked) -> None:
-        await asked.status(status)
+    async def refuse(request: ServedRequest) -> None:
+        await request.status(status)
 
     async def run() -> None:
         async with (
@@ -116,9 +116,9 @@ def test_a_proxy_that_is_down_is_named(account: Path, authority: Authority) -> N
 def test_a_proxy_that_talks_nonsense_is_out_of_reach(
     account: Path, authority: Authority, answer: bytes
 ) -> None:
-    async def nonsense(asked: Asked) -> None:
-        await asked.answer(answer)
-        asked.writer.close()
+    async def nonsense(request: ServedRequest) -> None:
+        await request.answer(answer)
+        request.writer.close()
 
     async def run() -> None:
         async with (
@@ -134,11 +134,11 @@ def test_a_proxy_that_talks_nonsense_is_out_of_reach(
 
 
 @pytest.mark.usefixtures("no_names")
-@pytest.mark.parametrize(("no_proxy", "asked"), [("", 1), ("api.test", 0), (".test:443", 1)])
+@pytest.mark.parametrize(("no_proxy", "count"), [("", 1), ("api.test", 0), (".test:443", 1)])
 def test_a_pod_goes_by_the_proxy_of_its_environment_unless_no_proxy_says_not(
-    account: Path, no_proxy: str, asked: int
+    account: Path, no_proxy: str, count: int
 ) -> None:
-    async def refuse(request: Asked) -> None:
+    async def refuse(request: ServedRequest) -> None:
         await request.status(503)
 
     async def run() -> None:
@@ -148,7 +148,7 @@ def test_a_pod_goes_by_the_proxy_of_its_environment_unless_no_proxy_says_not(
             session = await open_session(target, SystemClock(), environ)
             with pytest.raises(Unreachable):
                 await session.call(GET)
-            assert len(proxy.asked) == asked
+            assert len(proxy.requests) == count
             await session.close()
 
     asyncio.run(run())

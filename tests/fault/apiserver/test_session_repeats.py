@@ -11,7 +11,7 @@ from agent.clock import ManualClock
 from agent.kube.api import APPLY_PATCH_TYPE, MERGE_PATCH_TYPE, ApiRequest
 from agent.kube.errors import Unauthorized, Unreachable
 from tests.unit.kube_session.conftest import account, authority
-from tests.unit.kube_session.servers import GET, OK, Asked, Authority, serving, session_with
+from tests.unit.kube_session.servers import GET, OK, Authority, ServedRequest, serving, session_with
 
 __all__ = ["account", "authority"]
 
@@ -19,11 +19,11 @@ __all__ = ["account", "authority"]
 def test_a_401_is_tried_again_once_with_the_token_read_anew(
     account: Path, authority: Authority
 ) -> None:
-    async def answer(asked: Asked) -> None:
-        if asked.headers["authorization"] == "Bearer token-2":
-            await asked.answer(OK)
+    async def answer(request: ServedRequest) -> None:
+        if request.headers["authorization"] == "Bearer token-2":
+            await request.answer(OK)
         else:
-            await asked.status(401)
+            await request.status(401)
 
     async def run() -> None:
         async with (
@@ -32,13 +32,14 @@ def test_a_401_is_tried_again_once_with_the_token_read_anew(
         ):
             with pytest.raises(Unauthorized):
                 await session.call(GET)
-            assert len(server.asked) == 1  # the same token once more would be no other answer
+            assert len(server.requests) == 1  # the same token once more would be no other answer
             (account / "token").write_text("token-2")
             await session.call(GET)
             (account / "token").write_text("token-3")
             await session.call(GET)  # not read again: it was not refused
             sent = [
-                asked.headers["authorization"].removeprefix("Bearer ") for asked in server.asked
+                request.headers["authorization"].removeprefix("Bearer ")
+                for request in server.requests
             ]
             assert sent == ["token-1", "token-1", "token-2", "token-2"]
 
@@ -50,8 +51,8 @@ def test_a_token_refused_in_use_is_replaced_without_the_caller_knowing(
 ) -> None:
     good = ["Bearer token-1"]
 
-    async def answer(asked: Asked) -> None:
-        await asked.status(200 if asked.headers["authorization"] in good else 401)
+    async def answer(request: ServedRequest) -> None:
+        await request.status(200 if request.headers["authorization"] in good else 401)
 
     async def run() -> None:
         async with (
@@ -65,7 +66,7 @@ def test_a_token_refused_in_use_is_replaced_without_the_caller_knowing(
             async with session.stream(GET, idle_s=20) as lines:
                 assert [line async for line in lines] == []
             assert session.state.retries == 1
-            assert len(server.asked) == 4
+            assert len(server.requests) == 4
 
     asyncio.run(run())
 
@@ -84,11 +85,11 @@ def test_a_token_refused_in_use_is_replaced_without_the_caller_knowing(
 def test_a_kept_connection_that_the_server_closed_costs_one_more_try_if_it_does_no_harm(
     account: Path, authority: Authority, request_: ApiRequest, *, is_repeated: bool
 ) -> None:
-    async def answer(asked: Asked) -> None:
-        if len(server_of[0].asked) == 2:
-            asked.reset()  # as if it had been closed just when the request was sent
+    async def answer(request: ServedRequest) -> None:
+        if len(server_of[0].requests) == 2:
+            request.reset()  # as if it had been closed just when the request was sent
         else:
-            await asked.answer(OK)
+            await request.answer(OK)
 
     server_of = []
 
@@ -105,6 +106,6 @@ def test_a_kept_connection_that_the_server_closed_costs_one_more_try_if_it_does_
             else:
                 with pytest.raises(Unreachable):
                     await session.call(request_)
-                assert len(server.asked) == 2
+                assert len(server.requests) == 2
 
     asyncio.run(run())

@@ -18,8 +18,8 @@ from tests.unit.kube_session.conftest import account, authority
 from tests.unit.kube_session.servers import (
     CHUNKED,
     Answer,
-    Asked,
     Authority,
+    ServedRequest,
     serving,
     session_with,
 )
@@ -72,19 +72,19 @@ async def until(good: Callable[[], bool]) -> None:
 
 
 def came(
-    account: Path, authority: Authority, *parts: bytes, close: bool = True
+    account: Path, authority: Authority, *chunks: bytes, close: bool = True
 ) -> tuple[list[bytes], ApiError | None]:
-    async def answer(asked: Asked) -> None:
-        await asked.answer(*parts)
+    async def answer(request: ServedRequest) -> None:
+        await request.answer(*chunks)
         if close:
-            asked.writer.close()
+            request.writer.close()
 
     return run_stepped(read(account, authority, answer))
 
 
 def test_a_watch_that_ends_in_order_ends(account: Path, authority: Authority) -> None:
-    parts = (CHUNKED, chunk(LINE + b"\n" + LINE[:5]), chunk(LINE[5:] + b"\n\n"), END)
-    assert came(account, authority, *parts, close=False) == ([LINE, LINE], None)
+    chunks = (CHUNKED, chunk(LINE + b"\n" + LINE[:5]), chunk(LINE[5:] + b"\n\n"), END)
+    assert came(account, authority, *chunks, close=False) == ([LINE, LINE], None)
 
 
 def test_a_watch_without_any_line_ends(account: Path, authority: Authority) -> None:
@@ -104,14 +104,14 @@ def test_a_truncated_last_line_is_not_delivered(account: Path, authority: Author
 def test_a_stream_that_breaks_or_is_reset_in_mid_chunk_is_out_of_reach(
     account: Path, authority: Authority, rest: bytes | None
 ) -> None:
-    async def answer(asked: Asked) -> None:
-        await asked.answer(CHUNKED + chunk(LINE + b"\n") + b"12\r\n{")
-        await seen.wait()
+    async def answer(request: ServedRequest) -> None:
+        await request.answer(CHUNKED + chunk(LINE + b"\n") + b"12\r\n{")
+        await received.wait()
         if rest is None:
-            asked.reset()
+            request.reset()
         else:
-            await asked.answer(rest)
-            asked.writer.close()
+            await request.answer(rest)
+            request.writer.close()
 
     async def run() -> None:
         async with (
@@ -120,23 +120,23 @@ def test_a_stream_that_breaks_or_is_reset_in_mid_chunk_is_out_of_reach(
             session.stream(WATCH, 20) as stream,
         ):
             assert await anext(stream) == LINE
-            seen.set()
+            received.set()
             with pytest.raises(Unreachable) as caught:
                 await anext(stream)
         assert "nothing came" not in str(caught.value)  # it was seen, not waited for
 
-    seen = asyncio.Event()
+    received = asyncio.Event()
     run_stepped(run())
 
 
 def test_a_silent_stream_is_given_up_after_its_idle_time(
     account: Path, authority: Authority
 ) -> None:
-    async def answer(asked: Asked) -> None:
-        await asked.answer(CHUNKED + chunk(LINE + b"\n"))
+    async def answer(request: ServedRequest) -> None:
+        await request.answer(CHUNKED + chunk(LINE + b"\n"))
         await until(lambda: len(lines) == 1)
-        left = asyncio.create_task(asked.hold())
-        await pass_time_until(left.done, IDLE_S / 4)
+        disconnect_wait = asyncio.create_task(request.hold())
+        await pass_time_until(disconnect_wait.done, IDLE_S / 4)
 
     lines: list[bytes] = []
     _, error = run_stepped(read(account, authority, answer, IDLE_S, lines))
@@ -148,14 +148,14 @@ def test_a_silent_stream_is_given_up_after_its_idle_time(
 def test_a_stream_whose_lines_keep_coming_outlasts_its_idle_time(
     account: Path, authority: Authority
 ) -> None:
-    async def answer(asked: Asked) -> None:
-        await asked.answer(CHUNKED)
+    async def answer(request: ServedRequest) -> None:
+        await request.answer(CHUNKED)
         for sent in range(8):
             await turns()
             stepped_loop().advance(IDLE_S * 0.9)  # eight of them outlast the idle time, none alone
-            await asked.answer(chunk(LINE + b"\n"))
+            await request.answer(chunk(LINE + b"\n"))
             await until(lambda sent=sent: len(lines) == sent + 1)  # type: ignore[misc]  # bound now
-        await asked.answer(END)
+        await request.answer(END)
 
     lines: list[bytes] = []
     assert run_stepped(read(account, authority, answer, IDLE_S, lines)) == ([LINE] * 8, None)
@@ -165,13 +165,13 @@ def test_a_stream_whose_lines_keep_coming_outlasts_its_idle_time(
 def test_a_stream_of_bytes_that_never_end_a_line_is_given_up_like_a_silent_one(
     account: Path, authority: Authority, drop: bytes
 ) -> None:
-    async def answer(asked: Asked) -> None:
-        await asked.answer(CHUNKED, chunk(LINE + b"\n"))
+    async def answer(request: ServedRequest) -> None:
+        await request.answer(CHUNKED, chunk(LINE + b"\n"))
         await until(lambda: len(lines) == 1)
-        left = asyncio.create_task(asked.hold())
-        while not left.done():
+        disconnect_wait = asyncio.create_task(request.hold())
+        while not disconnect_wait.done():
             with contextlib.suppress(OSError):  # it may have left just now
-                await asked.answer(chunk(drop))
+                await request.answer(chunk(drop))
             stepped_loop().advance(IDLE_S / 10)
             await turns()
 
@@ -184,9 +184,9 @@ def test_a_stream_of_bytes_that_never_end_a_line_is_given_up_like_a_silent_one(
 def test_a_stream_whose_first_byte_is_late_is_given_up_at_the_deadline(
     account: Path, authority: Authority
 ) -> None:
-    async def answer(asked: Asked) -> None:
-        left = asyncio.create_task(asked.hold())
-        await pass_time_until(left.done, 1.0)
+    async def answer(request: ServedRequest) -> None:
+        disconnect_wait = asyncio.create_task(request.hold())
+        await pass_time_until(disconnect_wait.done, 1.0)
 
     async def run() -> None:
         request = ApiRequest(method="GET", path="/x", deadline_s=10)
@@ -215,8 +215,8 @@ def test_a_line_over_the_limit_is_refused(account: Path, authority: Authority) -
 def test_a_watch_that_is_refused_is_the_error_of_its_status(
     account: Path, authority: Authority, status: int, kind: type[ApiError]
 ) -> None:
-    async def answer(asked: Asked) -> None:
-        await asked.status(status, b'{"kind":"Status","reason":"Expired"}')
+    async def answer(request: ServedRequest) -> None:
+        await request.status(status, b'{"kind":"Status","reason":"Expired"}')
 
     lines, error = run_stepped(read(account, authority, answer))
     assert lines == []
@@ -224,9 +224,9 @@ def test_a_watch_that_is_refused_is_the_error_of_its_status(
 
 
 def test_leaving_a_stream_closes_its_connection(account: Path, authority: Authority) -> None:
-    async def answer(asked: Asked) -> None:
-        await asked.answer(CHUNKED + chunk(LINE + b"\n"))
-        await asked.hold()
+    async def answer(request: ServedRequest) -> None:
+        await request.answer(CHUNKED + chunk(LINE + b"\n"))
+        await request.hold()
 
     async def run() -> None:
         async with (
@@ -236,7 +236,7 @@ def test_leaving_a_stream_closes_its_connection(account: Path, authority: Author
             async with session.stream(WATCH, 20) as stream:
                 assert await anext(stream) == LINE
                 assert session.state.streams == 1
-            await server.left.wait()
+            await server.disconnected.wait()
             assert session.state.streams == 0
 
     run_stepped(run())
@@ -245,9 +245,9 @@ def test_leaving_a_stream_closes_its_connection(account: Path, authority: Author
 def test_cancelling_whoever_reads_closes_the_connection(
     account: Path, authority: Authority
 ) -> None:
-    async def answer(asked: Asked) -> None:
-        await asked.answer(CHUNKED + chunk(LINE + b"\n"))
-        await asked.hold()
+    async def answer(request: ServedRequest) -> None:
+        await request.answer(CHUNKED + chunk(LINE + b"\n"))
+        await request.hold()
 
     async def run() -> None:
         got = asyncio.Event()
@@ -266,16 +266,16 @@ def test_cancelling_whoever_reads_closes_the_connection(
             reader.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await reader
-            await server.left.wait()
+            await server.disconnected.wait()
             assert session.state.last_error == ""
 
     run_stepped(run())
 
 
 def test_an_error_of_whoever_reads_is_not_the_servers(account: Path, authority: Authority) -> None:
-    async def answer(asked: Asked) -> None:
-        await asked.answer(CHUNKED + chunk(LINE + b"\n"))
-        await asked.hold()
+    async def answer(request: ServedRequest) -> None:
+        await request.answer(CHUNKED + chunk(LINE + b"\n"))
+        await request.hold()
 
     async def run() -> None:
         async with (

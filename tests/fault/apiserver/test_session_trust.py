@@ -19,8 +19,8 @@ from tests.unit.kube_session.conftest import account, authority, other_authority
 from tests.unit.kube_session.servers import (
     GET,
     OK,
-    Asked,
     Authority,
+    ServedRequest,
     serving,
     session_with,
 )
@@ -28,8 +28,8 @@ from tests.unit.kube_session.servers import (
 __all__ = ["account", "authority", "other_authority"]
 
 
-async def fine(asked: Asked) -> None:
-    await asked.answer(OK)
+async def fine(request: ServedRequest) -> None:
+    await request.answer(OK)
 
 
 def distrusted(account: Path, tls: ssl.SSLContext | None) -> ApiError:
@@ -37,7 +37,7 @@ def distrusted(account: Path, tls: ssl.SSLContext | None) -> ApiError:
         async with serving(fine, tls) as server, session_with(server.url, account) as session:
             with pytest.raises(ApiError) as caught:
                 await session.call(GET)
-            assert server.asked == []  # neither the token nor anything else went there
+            assert server.requests == []  # neither the token nor anything else went there
             assert server.url in str(caught.value)
             return caught.value
 

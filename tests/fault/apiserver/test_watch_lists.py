@@ -49,14 +49,14 @@ def slo(**spec: object) -> Object:
 def test_a_list_that_fails_is_asked_for_again(api: ApiServer, fault: Fault) -> None:
     async def follow() -> None:
         api.faults.add(fault)
-        async with watching(api) as seen:
-            await seen.shows("default/a", "default/b")
-            assert len(seen.told) == 1
+        async with watching(api) as watcher:
+            await watcher.shows("default/a", "default/b")
+            assert len(watcher.views) == 1
             # the HTTP library itself asks again after a reset
-            assert fault.times // 2 <= seen.watch.state.errors <= fault.times
-            assert len(seen.waits) == seen.watch.state.errors
+            assert fault.times // 2 <= watcher.watch.state.errors <= fault.times
+            assert len(watcher.waits) == watcher.watch.state.errors
             if fault.retry_after_s is not None:
-                assert seen.waits[0] >= fault.retry_after_s
+                assert watcher.waits[0] >= fault.retry_after_s
 
     asyncio.run(follow())
 
@@ -67,10 +67,10 @@ def test_pages_are_put_together_and_a_token_that_expired_begins_anew() -> None:
     async def follow(api: ApiServer) -> None:
         api.app.pages_from_cache = True
         api.faults.add(Fault(verb="list", skip=1, status=410, reason="Expired"))
-        async with watching(api) as seen:
-            await seen.until(lambda: seen.watch.state.lists == 1)
-            assert [len(view) for view in seen.told] == [1100]
-            assert seen.asked("list") == 2 + 3
+        async with watching(api) as watcher:
+            await watcher.until(lambda: watcher.watch.state.lists == 1)
+            assert [len(view) for view in watcher.views] == [1100]
+            assert watcher.requests("list") == 2 + 3
 
     with ApiServer(nodes=(NODE,), objects=pods, validation=False) as api:
         asyncio.run(follow(api))
@@ -81,13 +81,13 @@ def test_a_watch_that_expired_is_listed_from_the_cache_whole_and_not_older() -> 
 
     async def follow(api: ApiServer) -> None:
         api.faults.add(Fault(verb="watch", status=410, reason="Expired"))
-        async with watching(api) as seen:
-            await seen.until(lambda: seen.watch.state.lists == 2)
+        async with watching(api) as watcher:
+            await watcher.until(lambda: watcher.watch.state.lists == 2)
             first, second = api.requests(verb="list", resource="pods")
             assert first.query["resourceVersion"] == "0"
             assert int(second.query["resourceVersion"]) > 0
             assert "limit" not in second.query
-            assert [len(view) for view in seen.told] == [600]
+            assert [len(view) for view in watcher.views] == [600]
 
     with ApiServer(nodes=(NODE,), objects=pods, validation=False) as api:
         asyncio.run(follow(api))
@@ -98,38 +98,38 @@ def test_a_crd_that_is_not_there_is_said_and_found_when_it_appears(
 ) -> None:
     async def follow() -> None:
         api.remove_crd("nodeslos")
-        async with watching(api, OWN_NODE_SLO) as seen:
-            await asyncio.wait_for(seen.watch.wait_ready(), PATIENCE_S)
-            await seen.until(lambda: seen.watch.state.errors >= 2)
-            assert not seen.watch.state.synced
-            assert min(seen.waits) >= 3.0
+        async with watching(api, OWN_NODE_SLO) as watcher:
+            await asyncio.wait_for(watcher.watch.wait_ready(), PATIENCE_S)
+            await watcher.until(lambda: watcher.watch.state.errors >= 2)
+            assert not watcher.watch.state.synced
+            assert min(watcher.waits) >= 3.0
             api.add_crd("nodeslos")
             api.put(slo(extensions={"a": 1}))
-            await seen.shows(NODE)
-            assert seen.watch.state.last_error == ""
+            await watcher.shows(NODE)
+            assert watcher.watch.state.last_error == ""
 
     asyncio.run(follow())
-    said = [(r.getMessage(), r.__dict__.get("state")) for r in caplog.records]
-    assert said == [("watch_failed", WatchPhase.ABSENT.value)]
+    messages = [(r.getMessage(), r.__dict__.get("state")) for r in caplog.records]
+    assert messages == [("watch_failed", WatchPhase.ABSENT.value)]
 
 
 def test_a_crd_that_goes_keeps_what_was_known_until_it_is_back(api: ApiServer) -> None:
     async def follow() -> None:
         api.put(slo())
-        async with watching(api, OWN_NODE_SLO) as seen:
-            await seen.shows(NODE)
+        async with watching(api, OWN_NODE_SLO) as watcher:
+            await watcher.shows(NODE)
             api.remove_crd("nodeslos")
             api.close_watches()
-            await seen.until(lambda: seen.watch.state.errors >= 2)
-            assert "404" in seen.watch.state.last_error
+            await watcher.until(lambda: watcher.watch.state.errors >= 2)
+            assert "404" in watcher.watch.state.last_error
             api.add_crd("nodeslos")
             api.put(slo(cpuBurstStrategy={"policy": "auto"}))
 
-            def told() -> bool:
-                body: Any = seen.watch.view.get(NODE)
+            def received() -> bool:
+                body: Any = watcher.watch.view.get(NODE)
                 return bool(body) and bool(body["spec"])
 
-            await seen.until(told)
+            await watcher.until(received)
 
     asyncio.run(follow())
 
@@ -161,14 +161,14 @@ def test_a_pod_with_wrong_types_costs_itself_only(api: ApiServer, odd: Object) -
     async def follow() -> None:
         body = {**pod("odd"), **odd}
         api.put(body, checked=False)
-        async with watching(api) as seen:
-            await seen.shows("default/a", "default/b")
+        async with watching(api) as watcher:
+            await watcher.shows("default/a", "default/b")
             api.put(pod("c"))
             api.put({**body, "metadata": {**body["metadata"], "labels": {"x": "y"}}}, checked=False)
             api.put(pod("d"))
-            await seen.shows("default/a", "default/b", "default/c", "default/d")
-            assert seen.watch.state.malformed == 2
-            assert seen.watch.state.watches == 1
+            await watcher.shows("default/a", "default/b", "default/c", "default/d")
+            assert watcher.watch.state.malformed == 2
+            assert watcher.watch.state.watches == 1
 
     asyncio.run(follow())
 
@@ -179,39 +179,39 @@ def test_nulls_and_unknown_fields_cost_nothing(api: ApiServer) -> None:
         body = {**pod("odd"), "spec": spec, "status": {"containerStatuses": None}, "more": {}}
         body["metadata"]["labels"] = None
         api.put(body, checked=False)
-        async with watching(api) as seen:
-            await seen.shows("default/a", "default/b", "default/odd")
-            assert seen.watch.state.malformed == 0
+        async with watching(api) as watcher:
+            await watcher.shows("default/a", "default/b", "default/odd")
+            assert watcher.watch.state.malformed == 0
 
     asyncio.run(follow())
 
 
 def test_objects_of_a_megabyte_and_a_half_are_followed(api: ApiServer) -> None:
     async def follow() -> None:
-        async with watching(api) as seen:
-            await seen.shows("default/a", "default/b")
+        async with watching(api) as watcher:
+            await watcher.shows("default/a", "default/b")
             big = pod("big", note="x" * 1000)
             big["status"] = {"conditions": [{"type": "T", "message": "y" * 1_500_000}]}
             api.put(big, checked=False)
-            await seen.shows("default/a", "default/b", "default/big")
-            assert seen.watch.state.watches == 1
+            await watcher.shows("default/a", "default/b", "default/big")
+            assert watcher.watch.state.watches == 1
 
     asyncio.run(follow())
 
 
 def test_a_node_that_was_made_anew_is_another_one(api: ApiServer) -> None:
     async def follow() -> None:
-        async with watching(api, OWN_NODE) as seen:
-            await seen.shows(NODE)
-            first = seen.watch.view[NODE]
+        async with watching(api, OWN_NODE) as watcher:
+            await watcher.shows(NODE)
+            first = watcher.watch.view[NODE]
             body = api.get("Node", NODE)
             assert body is not None
             api.delete("nodes", NODE)
-            await seen.shows()
+            await watcher.shows()
             body["metadata"] = {"name": NODE}
             api.put(body)
-            await seen.shows(NODE)
-            assert first.uid != seen.watch.view[NODE].uid != ""
+            await watcher.shows(NODE)
+            assert first.uid != watcher.watch.view[NODE].uid != ""
 
     asyncio.run(follow())
 
@@ -226,14 +226,14 @@ def test_a_node_metric_tells_how_to_report_and_its_status_is_no_news(api: ApiSer
             "spec": {"metricCollectPolicy": policy},
         }
         api.put(metric)
-        async with watching(api, OWN_NODE_METRIC) as seen:
-            await seen.shows(NODE)
-            assert seen.watch.view[NODE] == MetricCollectPolicy(
+        async with watching(api, OWN_NODE_METRIC) as watcher:
+            await watcher.shows(NODE)
+            assert watcher.watch.view[NODE] == MetricCollectPolicy(
                 aggregate_s=300, report_interval_s=60
             )
             metric["status"] = {"updateTime": "2026-01-02T03:04:05Z"}
             api.put(metric)
-            await seen.until(lambda: seen.watch.state.events >= 1)
-            assert len(seen.told) == 1
+            await watcher.until(lambda: watcher.watch.state.events >= 1)
+            assert len(watcher.views) == 1
 
     asyncio.run(follow())

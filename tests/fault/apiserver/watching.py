@@ -29,7 +29,7 @@ class Watching:
         self.api = api
         self.watch = watch
         self.waits = waits
-        self.told: list[Mapping[str, Any]] = []
+        self.views: list[Mapping[str, Any]] = []
 
     @property
     def names(self) -> list[str]:
@@ -47,7 +47,7 @@ class Watching:
     async def shows(self, *names: str) -> None:
         await self.until(lambda: self.names == sorted(names))
 
-    def asked(self, verb: str) -> int:
+    def requests(self, verb: str) -> int:
         plural = self.watch.state.resource
         return sum(one.verb == verb and one.resource == plural for one in self.api.requests())
 
@@ -67,21 +67,21 @@ async def watching(
     session = await open_session(
         InClusterTarget(url=api.url, folder=str(api.serviceaccount_dir)), clock, {}
     )
-    told: list[Mapping[str, Any]] = []
+    views: list[Mapping[str, Any]] = []
     watch = Reflector(
         kind,
         session,
-        on_change=told.append,
+        on_change=views.append,
         clock=clock,
         field_selector=kind.node_selector(NODE),
         sleep=sleep,
         idle_s=idle_s,
     )
-    found = Watching(api, watch, waits)
-    found.told = told
+    watcher = Watching(api, watch, waits)
+    watcher.views = views
     work = asyncio.create_task(watch.run())
     try:
-        yield found
+        yield watcher
         assert not work.done() or work.exception() is None
     finally:
         work.cancel()

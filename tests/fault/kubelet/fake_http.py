@@ -21,7 +21,7 @@ HANG, RESET, HALF = "hang", "reset", "half"
 SUBRESOURCES = {"/pods/": "pods", "/configz": "configz", "/pods": "pods"}
 
 
-class Asked:
+class ServedRequest:
     """One request as the kubelet saw it."""
 
     def __init__(self, path: str, user: str, status: int | str) -> None:
@@ -44,7 +44,7 @@ class FakeKubelet:
         self.bodies: dict[str, bytes] = {}  # path -> what is answered in place of the truth
         self.statuses: dict[str, int] = {}
         self.faults: dict[str, str] = {}  # path -> HANG, RESET, HALF
-        self.asked: list[Asked] = []
+        self.asked: list[ServedRequest] = []
         self.connections: set[object] = set()
         authority = trustme.CA()
         self._cert = authority.issue_cert(host)
@@ -91,9 +91,9 @@ class FakeKubelet:
             user = self._reviewed(request)
             response = await self._served(request)
         except web.HTTPException as refusal:
-            self.asked.append(Asked(request.path, user, refusal.status))
+            self.asked.append(ServedRequest(request.path, user, refusal.status))
             raise
-        self.asked.append(Asked(request.path, user, response.status))
+        self.asked.append(ServedRequest(request.path, user, response.status))
         return response
 
     def _reviewed(self, request: web.Request) -> str:
@@ -123,7 +123,7 @@ class FakeKubelet:
             raise web.HTTPNotFound(text="404 page not found")
         fault = self.faults.get(path)
         if fault == HANG:
-            self.asked.append(Asked(path, "", HANG))
+            self.asked.append(ServedRequest(path, "", HANG))
             await asyncio.Event().wait()
         body = self.bodies.get(path, self._body(path))
         if fault in (RESET, HALF):

@@ -111,7 +111,7 @@ class Bench:
         self.watches = {"device": all_watches["device"]} if watched else {}
 
     @property
-    def told(self) -> list[tuple[str, str]]:
+    def messages(self) -> list[tuple[str, str]]:
         """Reason and message of each event that was reported."""
         return self.reported.pairs()
 
@@ -141,8 +141,8 @@ class Bench:
 
     def state(self, kind: str = "Device") -> WriterState:
         """Return how one object stands."""
-        (found,) = [state for state in self.outbox.states() if state.kind == kind]
-        return found
+        (states,) = [state for state in self.outbox.states() if state.kind == kind]
+        return states
 
     def phase(self) -> WriterPhase:
         """Return the phase of the only object."""
@@ -152,7 +152,7 @@ class Bench:
     @property
     def reasons(self) -> list[str]:
         """Return the reasons of what was told."""
-        return [reason for reason, _ in self.told]
+        return [reason for reason, _ in self.messages]
 
     def writes(self, resource: str = "devices") -> list[Logged]:
         """Return the writes that the agent asked for since `clear`."""
@@ -168,9 +168,9 @@ class Bench:
 
     def device(self) -> dict[str, Any]:
         """Return the stored Device."""
-        found = self.server.get("Device", NODE)
-        assert found is not None
-        return found
+        stored_object = self.server.get("Device", NODE)
+        assert stored_object is not None
+        return stored_object
 
 
 @contextlib.asynccontextmanager

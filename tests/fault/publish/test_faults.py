@@ -76,7 +76,7 @@ def test_a_server_that_asks_for_time_gets_it(status: int) -> None:
             await bench.advance(40)
             assert bench.phase() is WriterPhase.IDLE
             assert len(bench.writes()) == 1
-            assert bench.told == []
+            assert bench.messages == []
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -106,7 +106,7 @@ def test_a_call_that_fails_is_made_again_after_a_look(fault: Fault) -> None:
             assert bench.phase() is WriterPhase.IDLE
             assert len(bench.device()["spec"]["devices"]) == 2
             assert bench.state().failed <= 1
-            assert bench.told == []
+            assert bench.messages == []
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -192,7 +192,7 @@ def test_content_that_is_refused_is_told_once_and_other_content_is_tried_at_once
             assert bench.phase() is WriterPhase.REFUSED
             await bench.advance(600)
             assert len(bench.writes()) <= 11
-            ((reason, message),) = bench.told
+            ((reason, message),) = bench.messages
             assert reason == "WriteRefused"
             assert "spec.devices[0].conditions[0].reason" in message
             server.faults.remove(refused)
@@ -216,7 +216,7 @@ def test_a_refusal_whose_words_change_each_time_is_told_once(status: int) -> Non
             await bench.offer(device(bench.uid, healthy=False))
             await bench.advance(450)
             assert len(bench.writes()) >= 7
-            ((_, message),) = bench.told
+            ((_, message),) = bench.messages
             assert "ClusterRole" not in message  # nobody lacks a right
 
     with ApiServer(nodes=(NODE,)) as server:

@@ -42,9 +42,9 @@ WRITERS = st.sampled_from(["koordlet", "kubectl-edit", MANAGER])
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
-    with ApiServer(nodes=(clustered.NAME, NODE)) as found:
-        found.faults.add(LATER)
-        yield found
+    with ApiServer(nodes=(clustered.NAME, NODE)) as api_server:
+        api_server.faults.add(LATER)
+        yield api_server
 
 
 def places(tree: Tree) -> Iterator[tuple[Tree, Any]]:
@@ -59,22 +59,22 @@ def made_odd(body: Tree, changes: list[tuple[int, object]]) -> Tree:
     """Return a copy with odd values in some places; it is still an object with its name."""
     copy = json.loads(json.dumps(body))
     for number, value in changes:
-        found = [
+        members = [
             (holder, key)
             for section in ("metadata", *(set(copy) - {"apiVersion", "kind", "metadata"}))
             if isinstance(copy[section], dict | list)
             for holder, key in places(copy[section])
             if key not in ("name", "ownerReferences")
         ]
-        if found:
-            holder, key = found[number % len(found)]
+        if members:
+            holder, key = members[number % len(members)]
             holder[key] = json.loads(json.dumps(value))
     return copy
 
 
 def uid(server: ApiServer) -> str:
-    found: Tree = server.get("Node", clustered.NAME)
-    return str(found["metadata"]["uid"])
+    stored_object: Tree = server.get("Node", clustered.NAME)
+    return str(stored_object["metadata"]["uid"])
 
 
 def topology(owner: str) -> DesiredObject:
@@ -84,8 +84,8 @@ def topology(owner: str) -> DesiredObject:
     return desired
 
 
-def device(owner: str, *found: Inventory) -> DesiredObject | None:
-    now = snap(*found)
+def device(owner: str, *inventory: Inventory) -> DesiredObject | None:
+    now = snap(*inventory)
     cluster = clustered.snapshot(owner=clustered.node(uid=owner)).cluster
     node = replace(now.node, name=clustered.NAME)
     now = replace(now, node=node, cluster=cluster, devices=SnapshotPart(now.devices.value, 1.0))
@@ -121,12 +121,17 @@ def settles(server: ApiServer, desired: DesiredObject, there: Tree, writer: str)
 
 @some
 @given(
-    found=st.lists(inventories("nvidia"), min_size=1, max_size=2), changes=CHANGES, writer=WRITERS
+    inventory_list=st.lists(inventories("nvidia"), min_size=1, max_size=2),
+    changes=CHANGES,
+    writer=WRITERS,
 )
 def test_any_device_is_written_over_any_other_and_then_no_more(
-    server: ApiServer, found: list[Inventory], changes: list[tuple[int, object]], writer: str
+    server: ApiServer,
+    inventory_list: list[Inventory],
+    changes: list[tuple[int, object]],
+    writer: str,
 ) -> None:
-    first, last = device(uid(server), *found[:1]), device(uid(server), *found)
+    first, last = device(uid(server), *inventory_list[:1]), device(uid(server), *inventory_list)
     assume(last is not None)
     assert last is not None
     settles(server, last, made_odd(first.body, changes) if first is not None else None, writer)
@@ -183,9 +188,9 @@ def test_a_status_is_written_over_any_other_and_then_no_more(
                     state.error for state in bench.outbox.states()
                 ]
                 assert len(bench.writes("nodemetrics")) <= most
-        found = server.get("NodeMetric", NODE)
-        assert found is not None
-        assert is_same(metric(1).body["status"], found["status"])
+        stored_object = server.get("NodeMetric", NODE)
+        assert stored_object is not None
+        assert is_same(metric(1).body["status"], stored_object["status"])
 
     asyncio.run(case())
 
@@ -193,8 +198,8 @@ def test_a_status_is_written_over_any_other_and_then_no_more(
 def canonical(tree: Tree) -> Tree:
     """Return the same as Go would write it: sorted, quantities canonical, nothing empty."""
     if isinstance(tree, dict):
-        kept = {key: canonical(value) for key, value in sorted(tree.items())}
-        return {key: value for key, value in kept.items() if value not in (None, {}, [])}
+        members = {key: canonical(value) for key, value in sorted(tree.items())}
+        return {key: value for key, value in members.items() if value not in (None, {}, [])}
     if isinstance(tree, list):
         return [canonical(value) for value in tree]
     return {"1000m": "1", "1024Mi": "1Gi", "81920Mi": "80Gi"}.get(tree, tree)
@@ -215,7 +220,7 @@ def test_a_server_that_writes_everything_in_another_way_is_written_to_once() -> 
             await bench.advance(600)
             assert {state.phase for state in bench.outbox.states()} == {WriterPhase.IDLE}
             assert len(bench.writes("nodemetrics")) == len(bench.writes()) == 1
-            assert bench.told == []
+            assert bench.messages == []
 
     with ApiServer(nodes=(NODE,)) as server:
         for plural in ("devices", "nodemetrics"):

@@ -74,11 +74,11 @@ def test_what_another_program_that_lives_adds_to_a_status_is_left_to_it() -> Non
                 await bench.offer(metric(minute))
                 await bench.advance(60)
             assert bench.phase() is WriterPhase.IDLE
-            found = server.get("NodeMetric", NODE)
-            assert found is not None
-            assert found["status"]["prodReclaimableMetric"]
+            stored_object = server.get("NodeMetric", NODE)
+            assert stored_object is not None
+            assert stored_object["status"]["prodReclaimableMetric"]
             assert len(bench.writes("nodemetrics")) == 5
-            assert bench.told == []
+            assert bench.messages == []
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -113,7 +113,7 @@ def test_what_was_written_in_our_own_name_is_ours_also_where_nobody_is_taken_ove
             await bench.offer(device(bench.uid))
             assert bench.phase() is WriterPhase.IDLE
             assert len(bench.device()["spec"]["devices"]) == 2
-            assert bench.told == []
+            assert bench.messages == []
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))

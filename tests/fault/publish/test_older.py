@@ -38,9 +38,9 @@ def test_a_field_that_an_older_crd_lacks_is_left_out_with_one_warning() -> None:
             await bench.offer(device(bench.uid, healthy=False), metric(9))
             assert [entry.status for entry in bench.writes()] == [200]
             assert bench.reasons == ["FieldsNotKept"] * 2
-            told = " ".join(message for _, message in bench.told)
-            assert "spec.devices[].conditions" in told
-            assert "status.nodeMetric.numaUsages" in told
+            messages = " ".join(message for _, message in bench.messages)
+            assert "spec.devices[].conditions" in messages
+            assert "status.nodeMetric.numaUsages" in messages
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -87,7 +87,7 @@ def test_a_dry_run_finds_the_fields_that_a_refusal_has_no_room_to_name(is_stored
             await bench.offer(device(bench.uid))
             assert bench.phase() is WriterPhase.IDLE
             assert bench.reasons == ["FieldsNotKept"]
-            assert "spec.devices[].conditions" in bench.told[0][1]
+            assert "spec.devices[].conditions" in bench.messages[0][1]
             assert len(bench.device()["spec"]["devices"]) == 2
             assert bench.device()["spec"]["devices"][0]["health"] is True
             methods = [entry.method for entry in bench.writes()]

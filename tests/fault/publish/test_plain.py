@@ -44,7 +44,7 @@ def test_an_object_is_made_and_written_only_when_it_changes() -> None:
             await bench.offer(device(bench.uid, healthy=False))
             assert [entry.verb for entry in bench.writes()] == ["patch"]
             assert bench.device()["spec"]["devices"][0]["health"] is False
-            assert bench.told == []
+            assert bench.messages == []
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -231,11 +231,11 @@ def test_a_restarted_agent_that_saw_no_change_keeps_the_times_of_what_it_did_not
                 writes = bench.writes()
                 bench.clear()
         assert writes == []
-        found = server.get("Device", clustered.NAME)
-        assert found is not None
-        (condition,) = found["spec"]["devices"][1]["conditions"]
+        stored_object = server.get("Device", clustered.NAME)
+        assert stored_object is not None
+        (condition,) = stored_object["spec"]["devices"][1]["conditions"]
         assert condition["lastTransitionTime"] == rfc3339(BOOT_S + 3600)
-        assert rfc3339(BOOT_S + 3600) in found["metadata"]["annotations"][HEALTH_ANNOTATION]
+        assert rfc3339(BOOT_S + 3600) in stored_object["metadata"]["annotations"][HEALTH_ANNOTATION]
 
     with ApiServer(nodes=(clustered.NAME,)) as server:
         asyncio.run(case(server))

@@ -29,7 +29,7 @@ def test_a_koordlet_that_still_runs_is_told_of_once_and_not_fought() -> None:
             await bench.offer(device(bench.uid, healthy=False))
             await bench.advance(30)
             assert bench.phase() is WriterPhase.IN_CONFLICT
-            ((reason, message),) = bench.told
+            ((reason, message),) = bench.messages
             assert reason == "WriteConflict"
             assert "koordlet" in message
             assert ".spec.devices" in message
@@ -101,7 +101,7 @@ def test_a_koordlet_that_writes_again_after_that_is_left_alone_for_longer_each_t
                 await bench.advance(70)
                 assert len(bench.writes()) == 1
             assert bench.reasons.count("WriteConflict") == 3
-            assert "wrote again" in dict(bench.told)["WriteConflict"]
+            assert "wrote again" in dict(bench.messages)["WriteConflict"]
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -159,7 +159,7 @@ def test_what_somebody_erased_is_written_again_and_counted() -> None:
             await bench.advance(70)
             assert server.get("Device", NODE) is not None
             assert bench.state().repaired == 2
-            assert bench.told == []
+            assert bench.messages == []
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -215,7 +215,7 @@ def test_of_two_agents_on_one_object_the_first_gives_way() -> None:
                 assert second.phase() is WriterPhase.IDLE
                 assert first.writes() == []
                 assert first.reasons == ["WriteConflict"]
-                assert "another xpu-agent" in first.told[0][1]
+                assert "another xpu-agent" in first.messages[0][1]
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))

@@ -62,9 +62,9 @@ def test_an_object_that_others_filled_with_more_than_a_megabyte_is_written_as_an
             server.put(huge, manager="somebody", checked=False)
             await bench.offer(device(bench.uid, healthy=False))
             assert bench.phase() is WriterPhase.IDLE
-            found = bench.device()
-            assert found["spec"]["devices"][0]["health"] is False
-            assert len(found["metadata"]["annotations"]["theirs"]) == 200_000
+            stored_object = bench.device()
+            assert stored_object["spec"]["devices"][0]["health"] is False
+            assert len(stored_object["metadata"]["annotations"]["theirs"]) == 200_000
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -110,14 +110,14 @@ def test_our_object_of_a_node_that_was_made_anew_goes_on_with_or_without_a_colle
             asyncio.run(case(server))
 
 
-def with_their_costs(stored: Json, wanted: Json) -> Json:
+def with_their_costs(stored: Json, desired: Json) -> Json:
     """Keep the costs of each zone that somebody else wrote."""
     costs = {zone["name"]: zone.get("costs") for zone in stored["zones"]}  # type: ignore[attr-defined] # of the schema
     zones = [
         {**zone, **({"costs": costs[zone["name"]]} if costs.get(zone["name"]) else {})}
-        for zone in wanted["zones"]  # type: ignore[attr-defined] # as it is built
+        for zone in desired["zones"]  # type: ignore[attr-defined] # as it is built
     ]
-    return {**wanted, "zones": zones}
+    return {**desired, "zones": zones}
 
 
 def test_costs_of_zones_that_another_wrote_survive_every_write_of_ours() -> None:
@@ -130,10 +130,10 @@ def test_costs_of_zones_that_another_wrote_survive_every_write_of_ours() -> None
             server.put(stored, manager="nfd")
             await bench.offer(topology(bench.uid, pool="1-3", merge=with_their_costs))
             await bench.advance(200)
-            found = server.get("NodeResourceTopology", NODE)
-            assert found is not None
-            assert found["zones"][0]["costs"] == [{"name": "node-0", "value": 10}]
-            pools = found["metadata"]["annotations"]["node.koordinator.sh/cpu-shared-pools"]
+            stored_object = server.get("NodeResourceTopology", NODE)
+            assert stored_object is not None
+            assert stored_object["zones"][0]["costs"] == [{"name": "node-0", "value": 10}]
+            pools = stored_object["metadata"]["annotations"]["node.koordinator.sh/cpu-shared-pools"]
             assert pools == "1-3"
             assert bench.phase() is WriterPhase.IDLE
 

@@ -28,7 +28,7 @@ def test_a_right_that_is_missing_holds_one_resource_and_is_told_once() -> None:
             assert bench.state().phase is WriterPhase.FORBIDDEN
             assert bench.state("NodeResourceTopology").phase is WriterPhase.IDLE
             await bench.advance(600)
-            ((reason, message),) = bench.told
+            ((reason, message),) = bench.messages
             assert reason == "WriteForbidden"
             assert "ClusterRole" in message
             assert len(bench.requests()) <= 12
@@ -65,7 +65,7 @@ def test_no_device_is_wanted_and_there_is_no_such_resource_either() -> None:
         async with publishing(server) as bench:
             await bench.offer(no_device())
             assert bench.phase() is WriterPhase.IDLE
-            assert bench.told == []
+            assert bench.messages == []
 
     with ApiServer(nodes=(NODE,)) as server:
         asyncio.run(case(server))
@@ -83,7 +83,7 @@ def test_a_node_metric_that_nobody_made_yet_is_waited_for_and_never_made() -> No
             bench.outbox.recheck("NodeMetric")
             await bench.settle()
             assert bench.phase() is WriterPhase.IDLE
-            assert bench.told == []
+            assert bench.messages == []
             server.delete("NodeMetric", NODE)
             await bench.offer(metric(9))
             assert bench.phase() is WriterPhase.WAITING

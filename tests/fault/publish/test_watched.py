@@ -73,7 +73,7 @@ def test_an_object_that_somebody_changed_is_put_right_at_once() -> None:
             await bench.offer(device(bench.uid))
             server.put(of_koordlet(bench.uid), manager="koordlet")
             await bench.until(lambda: bench.phase() is WriterPhase.IN_CONFLICT)
-            ((reason, message),) = bench.told
+            ((reason, message),) = bench.messages
             assert reason == "WriteConflict"
             assert "koordlet has" in message
             assert "stop the other one" in message

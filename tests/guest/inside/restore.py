@@ -32,7 +32,7 @@ from tests.guest.inside.groups import MOUNT
 from tests.guest.inside.session import kernel_groups
 from tests.kill_steps import killed_at
 from tests.realgroups import UID
-from tests.unit.reconcile.scene import SaidHook, Scene
+from tests.unit.reconcile.scene import CannedHook, Scene
 
 CONTROLLERS = "+cpu +cpuset +memory"
 DRIVERS = ("cgroupfs", "systemd")
@@ -118,7 +118,7 @@ class Node:
     def __init__(self, driver: str, state: Path) -> None:
         self.groups = Version2Groups(driver)
         self.state = state
-        self.hook = SaidHook()
+        self.hook = CannedHook()
         self.hook.answers = {
             "app": Adjustment(
                 resources=LinuxResources(

@@ -44,17 +44,17 @@ def entry(
     template: str = "",
 ) -> dict[str, object]:
     """One entry of the annotation; a number is a minor without an id."""
-    found: dict[str, object] = {"resources": {NAMES[k]: v for k, v in (amounts or {}).items()}}
+    entry_json: dict[str, object] = {"resources": {NAMES[k]: v for k, v in (amounts or {}).items()}}
     if isinstance(device, Device):
-        found |= {"minor": device.info.minor, "id": device.info.uuid}
+        entry_json |= {"minor": device.info.minor, "id": device.info.uuid}
     else:
-        found |= {"minor": device} if isinstance(device, int) else {"minor": 0, "id": device}
+        entry_json |= {"minor": device} if isinstance(device, int) else {"minor": 0, "id": device}
     extension: dict[str, object] = {}
     if vfs:
         extension["vfs"] = [{"busID": address} for address in vfs]
     if template:
         extension["gpuSharedResourceTemplate"] = template
-    return found | ({"extension": extension} if extension else {})
+    return entry_json | ({"extension": extension} if extension else {})
 
 
 def text(*entries: dict[str, object], kind: str = "gpu") -> str:
@@ -68,7 +68,9 @@ def requests_for(annotation: str | None) -> RequestedAmounts:
     """
     try:
         entries = [
-            (kind, one) for kind, given in json.loads(annotation or "{}").items() for one in given
+            (kind, one)
+            for kind, allocated in json.loads(annotation or "{}").items()
+            for one in allocated
         ]
         amounts: Counter[str] = Counter()
         for kind, one in entries:

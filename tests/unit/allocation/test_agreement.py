@@ -47,7 +47,7 @@ def test_one_pod_is_answered_as_a_check_of_all_does(draw: Random) -> None:
     pods: list[PodView] = []
     boxes: list[PodSandbox] = []
     inside: list[RuntimeContainer] = []
-    held: list[KubeletAllocation] = []
+    assignments: list[KubeletAllocation] = []
     for index in range(draw.randint(2, 5)):
         phase = draw.choice(("Pending", "Pending", "Running"))
         one = pod(index, draw.choice(TEXTS), phase=phase, wants=draw.choice(WANTS))
@@ -57,22 +57,23 @@ def test_one_pod_is_answered_as_a_check_of_all_does(draw: Random) -> None:
             inside += [container(boxes[-1], draw.choice(STATES))] * draw.randint(0, 1)
         if draw.random() < 0.4:
             ids = (str(draw.choice(GPUS[:2]).info.uuid),)
-            held.append(
+            assignments.append(
                 KubeletAllocation(pod_uid=one.uid, resource="vendor.example/thing", ids=ids)
             )
     now = replace(
-        snapshot(pods, boxes, inside), served=SnapshotPart(DevicePluginView(held=tuple(held)), 1.0)
+        snapshot(pods, boxes, inside),
+        served=SnapshotPart(DevicePluginView(held=tuple(assignments)), 1.0),
     )
     view = check_allocations(now)
     after = replace(now, grants=SnapshotPart(view, 2.0))
     assert check_allocations(after) == view
     for asks in boxes:
         assert verdict(pod_allocation(after, asks)) == verdict(view.pods.get(asks.uid))
-    known = draw.randint(0, len(pods) - 1)
-    uids = {one.uid for one in pods[:known]}
+    position = draw.randint(0, len(pods) - 1)
+    uids = {one.uid for one in pods[:position]}
     listed = [one for one in boxes if one.uid in uids]
     ran = [one for one in inside if one.sandbox_id in {each.id for each in listed}]
-    behind = check_allocations(snapshot(pods[:known], listed, ran))
+    behind = check_allocations(snapshot(pods[:position], listed, ran))
     early = replace(now, grants=SnapshotPart(behind, 2.0))
     for asks in boxes:  # with a check that is behind it may refuse, and never give what is held
         if verdict(pod_allocation(early, asks)) == "held":
@@ -107,5 +108,5 @@ def test_what_changed_since_the_last_check_is_in_the_view_of_now() -> None:
         assert verdict(freed.pods[new.uid]) == "held"
         assert old.uid not in freed.pods
         assert freed.held == {GPUS[0].key: (new.uid,), GPUS[1].key: (other.uid,)}
-    gone = now(other, deleted=(old.uid,))
-    assert gone.held == {GPUS[1].key: (other.uid,)}
+    without_old = now(other, deleted=(old.uid,))
+    assert without_old.held == {GPUS[1].key: (other.uid,)}

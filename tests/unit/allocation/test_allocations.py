@@ -38,10 +38,10 @@ def beside(
     granted = pod(9, annotation)
     asks = replace(ours, annotations=granted.annotations, wants=granted.wants)
     there = (PIECES, *GPUS[1:], *NICS, NPU)
-    held = KubeletAllocation(pod_uid=other.uid, resource="vendor.example/thing", ids=ids)
+    assignment = KubeletAllocation(pod_uid=other.uid, resource="vendor.example/thing", ids=ids)
     return replace(
         snapshot([other, asks], devices=there),
-        served=SnapshotPart(DevicePluginView(held=(held,)), 1.0),
+        served=SnapshotPart(DevicePluginView(held=(assignment,)), 1.0),
     )
 
 
@@ -75,8 +75,8 @@ def test_what_the_kubelet_gave_away_is_not_granted_again(
     if not free:
         assert "team-a/train-8, by vendor.example/thing" in view.pods[ASKS.uid].message
     assert KUBELETS.uid not in view.pods
-    asked = box(replace(ASKS, annotations=pod(9, annotation).annotations))
-    assert pod_allocation(now, asked) == view.pods[ASKS.uid]
+    sandbox = box(replace(ASKS, annotations=pod(9, annotation).annotations))
+    assert pod_allocation(now, sandbox) == view.pods[ASKS.uid]
 
 
 GRANTED = text(entry(GPUS[0], WHOLE))
@@ -101,9 +101,9 @@ def test_but_who_runs_keeps_a_card_and_some_ids_count_for_nothing(
 
 def test_a_pod_that_is_gone_holds_nothing_by_the_kubelets_account() -> None:
     now = beside(GRANTED, CARD)
-    gone = replace(now, cluster=replace(now.cluster, pods=now.cluster.pods[1:]))
-    assert verdict(check_allocations(gone).pods[ASKS.uid]) == "held"
-    unknown = replace(gone, cluster=replace(gone.cluster, has_pod_list=False))
+    without_pod = replace(now, cluster=replace(now.cluster, pods=now.cluster.pods[1:]))
+    assert verdict(check_allocations(without_pod).pods[ASKS.uid]) == "held"
+    unknown = replace(without_pod, cluster=replace(without_pod.cluster, has_pod_list=False))
     assert verdict(check_allocations(unknown).pods[ASKS.uid]) == "DeviceTaken"
 
 

@@ -151,8 +151,8 @@ def test_amounts_of_a_container_that_runs_are_not_judged_anew() -> None:
 
 
 def test_wants_are_those_of_all_containers_together() -> None:
-    def of(*given: object) -> dict[str, object]:
-        return {"resources": dict(zip(("limits", "requests"), given, strict=False)), "name": "c"}
+    def of(*value: object) -> dict[str, object]:
+        return {"resources": dict(zip(("limits", "requests"), value, strict=False)), "name": "c"}
 
     spec = {
         "initContainers": [of({f"{K}gpu": 50})],
@@ -163,5 +163,5 @@ def test_wants_are_those_of_all_containers_together() -> None:
         ],
     }
     meta = {"uid": "a", "name": "p", "namespace": "n"}
-    found = decode_pod(json.dumps({"metadata": meta, "spec": spec}).encode())
-    assert found.wants == ((f"{K}gpu", 100), (f"{K}gpu-memory", 1 << 30), (f"{K}rdma", 1))
+    pod_view = decode_pod(json.dumps({"metadata": meta, "spec": spec}).encode())
+    assert pod_view.wants == ((f"{K}gpu", 100), (f"{K}gpu-memory", 1 << 30), (f"{K}rdma", 1))

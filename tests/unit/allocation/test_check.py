@@ -48,8 +48,8 @@ VFS = [f"0000:18:00.{i}" for i in range(1, 5)]
 def alone(annotation: str | None, *devices: object, running: bool = False) -> str:
     one = pod(1, annotation, phase="Running" if running else "Pending")
     there = devices or (*GPUS, *NICS)
-    found = check_allocations(snapshot([one], devices=there)).pods  # type: ignore[arg-type]  # devices
-    return verdict(found.get(one.uid))
+    allocations = check_allocations(snapshot([one], devices=there)).pods  # type: ignore[arg-type]  # devices
+    return verdict(allocations.get(one.uid))
 
 
 @pytest.mark.parametrize(
@@ -93,17 +93,17 @@ def test_an_id_decides_and_a_minor_that_moved_is_passed_over() -> None:
 
 def test_a_refusal_names_the_device_and_the_grant_is_empty() -> None:
     one = pod(1, text(entry("GPU-of-another-node", WHOLE)))
-    found = check_allocations(snapshot([one])).pods[one.uid]
-    assert (found.name, found.namespace) == (one.name, one.namespace)
-    assert "'GPU-of-another-node'" in found.message
-    assert found.grant.devices == ()
+    allocation = check_allocations(snapshot([one])).pods[one.uid]
+    assert (allocation.name, allocation.namespace) == (one.name, one.namespace)
+    assert "'GPU-of-another-node'" in allocation.message
+    assert allocation.grant.devices == ()
 
 
 def test_the_words_of_every_refusal_begin_with_its_reason() -> None:
     for annotation in ("no JSON", text(entry("GPU-of-another-node", WHOLE))):
         one = pod(1, annotation)
-        found = check_allocations(snapshot([one])).pods[one.uid]
-        assert found.message.startswith(f"{found.refusal}: ")
+        allocation = check_allocations(snapshot([one])).pods[one.uid]
+        assert allocation.message.startswith(f"{allocation.refusal}: ")
 
 
 @pytest.mark.parametrize(
@@ -133,17 +133,17 @@ def test_a_slice_of_a_card_that_is_cut_may_be_granted_by_its_id() -> None:
 
 def test_a_device_that_may_still_be_told_of_is_not_called_unknown() -> None:
     one = pod(1, text(entry("GPU-late", WHOLE)))
-    found = check_allocations(snapshot([one], awaited=("nvidia",))).pods
-    assert verdict(found[one.uid]) == "DevicesNotKnownYet"
+    allocations = check_allocations(snapshot([one], awaited=("nvidia",))).pods
+    assert verdict(allocations[one.uid]) == "DevicesNotKnownYet"
 
 
 def test_a_minor_means_no_device_while_it_may_differ_from_the_published_one() -> None:
     by_minor, by_id = pod(1, text(entry(1, WHOLE))), pod(2, text(entry(GPUS[1], WHOLE)))
     node = snapshot([by_minor, by_id])
     early = replace(node.devices.value, provisional_minors=True)
-    found = check_allocations(replace(node, devices=SnapshotPart(early, 1.0))).pods
-    assert verdict(found[by_minor.uid]) == "DevicesNotKnownYet"
-    assert verdict(found[by_id.uid]) == "held"
+    allocations = check_allocations(replace(node, devices=SnapshotPart(early, 1.0))).pods
+    assert verdict(allocations[by_minor.uid]) == "DevicesNotKnownYet"
+    assert verdict(allocations[by_id.uid]) == "held"
     assert verdict(check_allocations(snapshot([by_minor])).pods[by_minor.uid]) == "held"
 
 

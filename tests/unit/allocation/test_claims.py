@@ -41,15 +41,15 @@ def test_a_pods_age_is_the_time_it_was_made_at(written: dict[str, object], creat
 
 
 def test_claims_are_heard_by_who_runs_then_by_age_then_by_uid() -> None:
-    heard = [
+    ordered = [
         AllocationAnnotation(uid="4", is_holding_devices=True),
         AllocationAnnotation(uid="3", created="2026-01-02T03:04:05Z"),
         AllocationAnnotation(uid="1", created="2026-01-02T03:04:06Z"),
         AllocationAnnotation(uid="5", created="2026-01-02T03:04:06Z"),
         AllocationAnnotation(uid="2"),  # nobody has told how old it is: it has just come
     ]
-    mixed = [heard[at] for at in (3, 1, 4, 0, 2)]
-    assert sorted(mixed, key=lambda one: one.sort_key) == heard
+    mixed = [ordered[at] for at in (3, 1, 4, 0, 2)]
+    assert sorted(mixed, key=lambda one: one.sort_key) == ordered
 
 
 def test_who_asks_is_heard_though_nobody_knows_of_it() -> None:
@@ -92,17 +92,17 @@ def test_a_sandbox_made_anew_with_another_annotation_does_not_take_a_card_in_use
 
 def test_who_came_since_the_last_check_is_told_by_pod_and_by_sandbox() -> None:
     annotation = text(entry(GPUS[0], WHOLE))
-    told, made, silent = pod(1, annotation), box(pod(2, annotation)), box(pod(3))
-    now = snapshot([told], [made, silent])
+    snapshot_parts, made, silent = pod(1, annotation), box(pod(2, annotation)), box(pod(3))
+    now = snapshot([snapshot_parts], [made, silent])
 
-    def since(*looked: str) -> frozenset[str]:
-        view = AllocationView(looked=frozenset(looked))
+    def since(*checked: str) -> frozenset[str]:
+        view = AllocationView(looked=frozenset(checked))
         return AllocationIndex().tables(replace(now, grants=SnapshotPart(view, 1.0))).unchecked
 
-    assert since() == {told.uid, made.uid}
-    assert since(told.uid) == {made.uid}
-    assert since(told.uid, made.uid) == {made.uid}  # its sandbox is another
-    assert since(told.uid, made.id) == frozenset()
+    assert since() == {snapshot_parts.uid, made.uid}
+    assert since(snapshot_parts.uid) == {made.uid}
+    assert since(snapshot_parts.uid, made.uid) == {made.uid}  # its sandbox is another
+    assert since(snapshot_parts.uid, made.id) == frozenset()
 
 
 @pytest.mark.parametrize("end", ["deleted", "Succeeded", "Failed"])

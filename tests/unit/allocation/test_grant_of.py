@@ -40,10 +40,12 @@ def test_a_pod_without_the_annotation_was_granted_nothing() -> None:
 def test_a_pod_that_came_since_the_last_check_is_answered_by_its_sandbox() -> None:
     one = pod(1, CLAIM)
     sandbox = box(one)
-    found = pod_allocation(replace(snapshot([one]), grants=checked(snapshot()).grants), sandbox)
-    assert found is not None
-    assert [one.id for one in found.grant.devices] == [GPUS[0].info.uuid]
-    assert (found.uid, found.name) == (sandbox.uid, sandbox.name)
+    allocation = pod_allocation(
+        replace(snapshot([one]), grants=checked(snapshot()).grants), sandbox
+    )
+    assert allocation is not None
+    assert [one.id for one in allocation.grant.devices] == [GPUS[0].info.uuid]
+    assert (allocation.uid, allocation.name) == (sandbox.uid, sandbox.name)
 
 
 def test_who_came_first_is_asked_of_those_the_last_check_knows() -> None:
@@ -76,8 +78,8 @@ def test_a_rival_that_ended_since_the_last_check_holds_nothing_any_more() -> Non
     view, new = checked(snapshot([pod(1, CLAIM)])).grants, pod(2, CLAIM)
     ended = replace(snapshot([pod(1, CLAIM, phase="Failed"), new]), grants=view)
     assert verdict(pod_allocation(ended, box(new))) == "held"
-    gone = replace(snapshot([new]), grants=view)
-    assert verdict(pod_allocation(gone, box(new))) == "held"
+    without_rival = replace(snapshot([new]), grants=view)
+    assert verdict(pod_allocation(without_rival, box(new))) == "held"
 
 
 def test_who_was_given_a_card_since_the_last_check_keeps_it_from_who_had_it_by_that_check() -> None:
@@ -106,26 +108,26 @@ def test_without_any_check_so_far_all_pods_are_heard() -> None:
     made=st.lists(
         st.tuples(texts, st.sampled_from(("Pending", "Running")), st.booleans()), max_size=6
     ),
-    asked=st.integers(0, 5),
+    position=st.integers(0, 5),
     since=st.integers(0, 6),
 )
 def test_it_says_what_a_check_of_all_pods_says(
-    made: list[tuple[str, str, bool]], asked: int, since: int
+    made: list[tuple[str, str, bool]], position: int, since: int
 ) -> None:
     """However many pods came since the last check, and whether the sandbox is known or not."""
     pods: list[PodView] = []
     boxes: list[PodSandbox] = []
-    for index, (annotation, phase, known) in enumerate(made):
+    for index, (annotation, phase, row) in enumerate(made):
         pods.append(pod(index, annotation, phase=phase))
-        if known:
+        if row:
             boxes.append(box(pods[-1]))
-    if asked >= len(pods):
+    if position >= len(pods):
         return
     now = snapshot(pods, boxes)
     before = checked(snapshot(pods[: len(pods) - since], boxes)).grants
-    uid = pods[asked].uid
-    wanted: PodAllocation | None = check_allocations(now).pods.get(uid)
-    found = pod_allocation(replace(now, grants=before), box(pods[asked]))
+    uid = pods[position].uid
+    desired: PodAllocation | None = check_allocations(now).pods.get(uid)
+    allocation = pod_allocation(replace(now, grants=before), box(pods[position]))
     # who was refused at that check is not heard again: it was given nothing since
     refused = any(one.refusal for one in before.value.pods.values())
-    assert found == wanted or (verdict(found) == "held" and refused)
+    assert allocation == desired or (verdict(allocation) == "held" and refused)

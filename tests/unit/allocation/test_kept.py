@@ -57,9 +57,9 @@ held = st.builds(
 )
 
 
-def with_pods(listed: list[PodView], known: bool) -> Step:
+def with_pods(listed: list[PodView], is_listed: bool) -> Step:
     return lambda now: replace(
-        now, cluster=replace(now.cluster, pods=tuple(listed), has_pod_list=known)
+        now, cluster=replace(now.cluster, pods=tuple(listed), has_pod_list=is_listed)
     )
 
 
@@ -84,8 +84,10 @@ def with_devices(there: tuple[Device, ...]) -> Step:
     return lambda now: replace(now, devices=SnapshotPart(DeviceView(devices=there), 1.0))
 
 
-def with_held(given: list[KubeletAllocation]) -> Step:
-    return lambda now: replace(now, served=SnapshotPart(DevicePluginView(held=tuple(given)), 1.0))
+def with_assignments(assignments: list[KubeletAllocation]) -> Step:
+    return lambda now: replace(
+        now, served=SnapshotPart(DevicePluginView(held=tuple(assignments)), 1.0)
+    )
 
 
 def checked(now: NodeSnapshot) -> NodeSnapshot:
@@ -97,22 +99,22 @@ steps_drawn = st.one_of(
     st.builds(with_boxes, boxes),
     st.builds(with_containers, st.lists(st.sampled_from(ContainerState), max_size=4)),
     st.builds(with_devices, st.sampled_from(((*GPUS, *NICS), GPUS[:2], ()))),
-    st.builds(with_held, st.lists(held, max_size=3)),
+    st.builds(with_assignments, st.lists(held, max_size=3)),
     st.just(checked),
 )
 
 
-@given(steps=st.lists(steps_drawn, min_size=1, max_size=8), asked=indexes, annotation=texts)
+@given(steps=st.lists(steps_drawn, min_size=1, max_size=8), position=indexes, annotation=texts)
 def test_answers_are_those_of_who_remembers_nothing(
-    steps: list[Step], asked: int, annotation: str
+    steps: list[Step], position: int, annotation: str
 ) -> None:
-    kept, now, asks = AllocationIndex(), snapshot(), box(pod(asked, annotation))
+    rig, now, asks = AllocationIndex(), snapshot(), box(pod(position, annotation))
     earlier: list[NodeSnapshot] = []
     for step in steps:
         now = step(now)
         for one in (now, *earlier[-1:]):  # another thread may still have the one before
-            assert pod_allocation(one, asks, kept) == pod_allocation(one, asks)
-            assert check_allocations(one, kept) == check_allocations(one)
+            assert pod_allocation(one, asks, rig) == pod_allocation(one, asks)
+            assert check_allocations(one, rig) == check_allocations(one)
             for sandbox in one.runtime.value.sandboxes.values():
-                assert pod_allocation(one, sandbox, kept) == pod_allocation(one, sandbox)
+                assert pod_allocation(one, sandbox, rig) == pod_allocation(one, sandbox)
         earlier.append(now)

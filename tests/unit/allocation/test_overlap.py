@@ -75,14 +75,14 @@ def index() -> AllocationIndex:
     return AllocationIndex(slicing_vendors({"ascend": load_vendor("ascend")}).values())
 
 
-def told(view: AllocationView, *pods: PodView) -> list[str]:
+def refusals(view: AllocationView, *pods: PodView) -> list[str]:
     return [verdict(view.pods.get(one.uid)) for one in pods]
 
 
 def two(first: str, second: str, *devices: Device) -> list[str]:
     """Two pods, the first the older."""
     pods = pod(1, first), pod(2, second)
-    return told(
+    return refusals(
         check_allocations(snapshot(pods, devices=devices or (*GPUS, *NICS)), index()), *pods
     )
 
@@ -177,7 +177,7 @@ def test_a_template_is_looked_up_for_models_whose_templates_are_known(
 def test_a_third_template_of_four_cores_does_not_fit_a_chip_of_eight() -> None:
     pods = [pod(index, vnpu("vir04", 1, "1Gi", 1)) for index in range(3)]
     view = check_allocations(snapshot(pods, devices=(NPU,)), index())
-    assert told(view, *pods) == ["held", "held", "DeviceTaken"]
+    assert refusals(view, *pods) == ["held", "held", "DeviceTaken"]
 
 
 def test_a_pod_has_slices_of_one_card_or_whole_ones() -> None:
@@ -197,7 +197,7 @@ def test_a_refused_grant_holds_nothing_at_all() -> None:
         pod(3, text(entry(GPUS[1], WHOLE))),
     ]
     view = check_allocations(snapshot(pods))
-    assert told(view, *pods) == ["held", "DeviceTaken", "held"]
+    assert refusals(view, *pods) == ["held", "DeviceTaken", "held"]
     assert view.held == {GPUS[0].key: (pods[0].uid,), GPUS[1].key: (pods[2].uid,)}
     assert "is held by team-a/train-1" in view.pods[pods[1].uid].message
 
@@ -206,7 +206,7 @@ CLAIM = text(entry(GPUS[0], WHOLE))
 
 
 @pytest.mark.parametrize(
-    ("second", "state", "kept"),
+    ("second", "state", "expected"),
     [
         ({}, ContainerState.RUNNING, 1),
         ({}, ContainerState.CREATED, 1),
@@ -220,31 +220,33 @@ CLAIM = text(entry(GPUS[0], WHOLE))
     ],
 )
 def test_who_runs_keeps_it_then_the_older_then_the_first_by_uid(
-    second: dict[str, object], state: ContainerState | None, kept: int
+    second: dict[str, object], state: ContainerState | None, expected: int
 ) -> None:
     pods = pod(1, CLAIM), pod(2, CLAIM, **second)
     boxes = [box(pods[1])] if state else []
     inside = [container(boxes[0], state)] if state else []
     view = check_allocations(snapshot(pods, boxes, inside))
-    assert [one is pods[kept] for one in pods] == [word == "held" for word in told(view, *pods)]
+    assert [one is pods[expected] for one in pods] == [
+        word == "held" for word in refusals(view, *pods)
+    ]
 
 
 def test_a_sandbox_whose_pod_nobody_lists_holds_what_it_has_until_it_is_over() -> None:
-    gone, new = pod(9, CLAIM), pod(1, CLAIM)
-    sandbox = box(gone)
+    listed_pods, new = pod(9, CLAIM), pod(1, CLAIM)
+    sandbox = box(listed_pods)
 
-    def held_by(state: ContainerState) -> tuple[str, ...]:
+    def holders_of(state: ContainerState) -> tuple[str, ...]:
         inside = [container(sandbox, state)]
         return check_allocations(snapshot([new], [sandbox], inside)).held[GPUS[0].key]
 
-    assert held_by(ContainerState.RUNNING) == (gone.uid,)
-    assert held_by(ContainerState.STOPPED) == (new.uid,)
-    stopped = snapshot([new], [box(gone, stopped=True)])
+    assert holders_of(ContainerState.RUNNING) == (listed_pods.uid,)
+    assert holders_of(ContainerState.STOPPED) == (new.uid,)
+    stopped = snapshot([new], [box(listed_pods, stopped=True)])
     assert check_allocations(stopped).held[GPUS[0].key] == (new.uid,)
     # an agent without a cluster knows of no deleted pods
     alone = snapshot([], [sandbox], [container(sandbox, ContainerState.STOPPED)])
     assert check_allocations(alone).held == {}
-    assert check_allocations(without_cluster(alone)).held[GPUS[0].key] == (gone.uid,)
+    assert check_allocations(without_cluster(alone)).held[GPUS[0].key] == (listed_pods.uid,)
 
 
 devices = st.sampled_from((*GPUS[:2], *NICS, NPU, *MLUS[:1]))
@@ -285,6 +287,6 @@ def test_no_device_is_ever_held_beyond_its_amount_whatever_the_order(
             functions |= set(one.vfs)
     limits: Mapping[str, int] = {"npu-core": 8}
     for (key, name), amount in used.items():
-        known = dict(next(d.info.resources for d in there if d.key == key))
-        if name in known:
+        totals = dict(next(d.info.resources for d in there if d.key == key))
+        if name in totals:
             assert amount <= limits.get(name.rpartition("/")[2], 100)

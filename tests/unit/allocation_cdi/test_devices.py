@@ -45,19 +45,21 @@ MLUS = HostDevices(
 )
 
 
-def node(vendor: str, means: HostDevices | None, *devices: VendorDevice) -> NodeSnapshot:
+def node(vendor: str, host_devices: HostDevices | None, *devices: VendorDevice) -> NodeSnapshot:
     state = VendorState(
         vendor=vendor, inventory=SnapshotPart(Inventory(vendor=vendor, devices=devices), 1.0)
     )
     return NodeSnapshot(
         node=NodeIdentity(name="a"),
         vendors=(state,),
-        means=SnapshotPart(HostDevicesView(vendors={vendor: means} if means else {}), 1.0),
+        means=SnapshotPart(
+            HostDevicesView(vendors={vendor: host_devices} if host_devices else {}), 1.0
+        ),
     )
 
 
-def of(vendor: str, means: HostDevices | None, *devices: VendorDevice) -> CdiFileSet:
-    return build_cdi_files(node(vendor, means, *devices), VENDORS)
+def of(vendor: str, host_devices: HostDevices | None, *devices: VendorDevice) -> CdiFileSet:
+    return build_cdi_files(node(vendor, host_devices, *devices), VENDORS)
 
 
 def test_chips_have_their_own_node_and_share_managers_mounts_and_library_path() -> None:
@@ -108,9 +110,9 @@ def test_nics_are_called_by_address_and_their_functions_too() -> None:
     )
     group = VirtualFunctionGroup(vfs=(VirtualFunction(bus_id="0000:18:00.1"),))
     manager = DeviceNode(path="/dev/infiniband/rdma_cm", major=10, minor=58)
-    means = HostDevices(functions=functions, nodes=(manager,))
+    host_devices = HostDevices(functions=functions, nodes=(manager,))
     nic = replace(factory.nic(0).info, vf_groups=(group,), nodes=verbs(0))
-    (file,) = of("rdma", means, nic).files
+    (file,) = of("rdma", host_devices, nic).files
     spec = read(file.text)
     assert [one.name for one in spec.devices] == ["0000:18:00.0", "0000:18:00.1"]
     own = [[n.path for n in one.container_edits.device_nodes] for one in spec.devices]
@@ -138,9 +140,9 @@ def test_our_own_file_does_not_stand_in_for_itself() -> None:
 
 
 def test_a_device_without_its_node_is_left_out_and_told() -> None:
-    found = of("ascend", ASCEND, npu(0), npu(9))
-    assert found.files[0].devices == ("0",)
-    assert [(vendor, one.reason) for vendor, one in found.problems] == [
+    file_set = of("ascend", ASCEND, npu(0), npu(9))
+    assert file_set.files[0].devices == ("0",)
+    assert [(vendor, one.reason) for vendor, one in file_set.problems] == [
         ("ascend", "DeviceNodeMissing")
     ]
 
@@ -152,10 +154,10 @@ def test_a_name_that_no_runtime_would_read_costs_one_device_and_is_told() -> Non
         nodes=(DeviceNode(path="/dev/infiniband/uverbs0", major=231, minor=192),),
     )
     good = replace(bad, bus_id="0000:41:00.0", uuid="0000:41:00.0")
-    found = of("rdma", HostDevices(), bad, good)
-    assert found.files[0].devices == ("0000:41:00.0",)
+    file_set = of("rdma", HostDevices(), bad, good)
+    assert file_set.files[0].devices == ("0000:41:00.0",)
     assert of("rdma", HostDevices(), bad).files == ()
-    assert [one.reason for _, one in found.problems] == ["BadCDIName"]
+    assert [one.reason for _, one in file_set.problems] == ["BadCDIName"]
 
 
 def test_without_devices_means_or_answers_there_is_no_file() -> None:
@@ -178,12 +180,12 @@ def test_kinds_are_in_use_by_the_kubelets_account_or_by_a_grant() -> None:
             resources=(PluginResource(name="example.com/renamed", vendor="ascend"),),
             held=(KubeletAllocation(pod_uid="a", resource=resource),),
         )
-        held = replace(snapshot, served=SnapshotPart(served, 1.0))
-        assert kinds_in_use(held, NAMINGS) == {"xpu-agent.io/npu"}
+        with_assignment = replace(snapshot, served=SnapshotPart(served, 1.0))
+        assert kinds_in_use(with_assignment, NAMINGS) == {"xpu-agent.io/npu"}
     other = DevicePluginView(held=(KubeletAllocation(pod_uid="a", resource="example.com/other"),))
     assert kinds_in_use(replace(snapshot, served=SnapshotPart(other, 1.0)), NAMINGS) == frozenset()
-    grants = AllocationView(held={npu(0).key: ("a",)})
-    assert kinds_in_use(replace(snapshot, grants=SnapshotPart(grants, 1.0)), NAMINGS) == {
+    allocations = AllocationView(held={npu(0).key: ("a",)})
+    assert kinds_in_use(replace(snapshot, grants=SnapshotPart(allocations, 1.0)), NAMINGS) == {
         "xpu-agent.io/npu"
     }
 
@@ -195,6 +197,6 @@ def test_kinds_are_in_use_by_a_checkpoint_that_nobody_serves_the_kubelet_of() ->
         ("example.com/shared", "xpu-agent.io/gpu"),
         ("rdma/hca", "xpu-agent.io/rdma"),
     ):
-        held = (KubeletAllocation(pod_uid="a", resource=resource),)
+        assignment = (KubeletAllocation(pod_uid="a", resource=resource),)
         renamed = {"example.com/shared": "nvidia.com/gpu"}
-        assert kinds_in_use(snapshot, NAMINGS, held, renamed) == {kind}
+        assert kinds_in_use(snapshot, NAMINGS, assignment, renamed) == {kind}

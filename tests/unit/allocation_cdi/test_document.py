@@ -84,10 +84,10 @@ def test_what_a_node_a_mount_and_a_hook_say() -> None:
     hook = CdiHook(name="createContainer", path="/usr/bin/h", args=("h", "x"), env=("A=b",))
     spec = read(written({"a": CdiEdits(nodes=(moved,), mounts=(FILE,), hooks=(hook,))}).encode())
     edits = spec.devices[0].container_edits
-    (found,) = edits.device_nodes
-    assert (found.path, found.host_path) == ("/dev/davinci116", "/dev/vdavinci116")
-    assert (found.type, found.major, found.minor, found.file_mode) == ("c", 195, 7, 0o666)
-    assert found.permissions == "rw"
+    (nodes,) = edits.device_nodes
+    assert (nodes.path, nodes.host_path) == ("/dev/davinci116", "/dev/vdavinci116")
+    assert (nodes.type, nodes.major, nodes.minor, nodes.file_mode) == ("c", 195, 7, 0o666)
+    assert nodes.permissions == "rw"
     assert edits.mounts[0].options == list(BIND_READ_ONLY)
     assert edits.hooks[0].args == ["h", "x"]
 
@@ -120,20 +120,20 @@ def test_only_the_environment_of_every_container_is_kept_and_limits_are_not() ->
 
 
 def test_what_all_devices_have_is_told_once() -> None:
-    parts = {
+    partitions = {
         str(i): CdiEdits(nodes=(node(f"/dev/nvidia{i}", i), CTL), mounts=(FILE,), env=(("A", "b"),))
         for i in range(2)
     }
-    shared, own = split_common(parts, {})
+    shared, own = split_common(partitions, {})
     assert shared == CdiEdits(nodes=(CTL,), mounts=(FILE,), env=(("A", "b"),))
     assert own == {str(i): CdiEdits(nodes=(node(f"/dev/nvidia{i}", i),)) for i in range(2)}
 
 
 def test_an_only_device_keeps_its_own_node_and_one_without_keeps_all() -> None:
-    parts = {"0": CdiEdits(nodes=(node("/dev/nvidia0"), CTL))}
-    shared, own = split_common(parts, {"0": ("/dev/nvidia0",)})
+    partitions = {"0": CdiEdits(nodes=(node("/dev/nvidia0"), CTL))}
+    shared, own = split_common(partitions, {"0": ("/dev/nvidia0",)})
     assert (shared.nodes, own["0"].nodes) == ((CTL,), (node("/dev/nvidia0"),))
-    assert split_common(parts, {}) == (CdiEdits(), parts)
+    assert split_common(partitions, {}) == (CdiEdits(), partitions)
     assert split_common({}, {}) == (CdiEdits(), {})
 
 

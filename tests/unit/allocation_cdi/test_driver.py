@@ -64,8 +64,8 @@ def files(of: NodeSnapshot, driver: NvidiaDriverFiles | None) -> CdiFileSet:
 
 
 def test_the_loaded_drivers_files_are_found_once() -> None:
-    found = read_driver_files(host(), VERSION)
-    assert found == NvidiaDriverFiles(
+    driver_files = read_driver_files(host(), VERSION)
+    assert driver_files == NvidiaDriverFiles(
         version=VERSION,
         hook="/usr/bin/nvidia-cdi-hook",
         libraries=(
@@ -154,5 +154,7 @@ def test_our_names_are_used_where_nvidias_own_do_not_name_every_card() -> None:
         (spec("nvidia.com/gpu", card(0)), "xpu-agent.io/gpu"),
         (spec("nvidia.com/gpu", card(1)), "nvidia.com/gpu"),
     ):
-        found = edits(cards, grant, POD, HostDevices(cdi=(ours, theirs), cdi_enabled=True))
-        assert found.cdi == (f"{kind}={card(1)}",)
+        container_edits = edits(
+            cards, grant, POD, HostDevices(cdi=(ours, theirs), cdi_enabled=True)
+        )
+        assert container_edits.cdi == (f"{kind}={card(1)}",)

@@ -44,19 +44,19 @@ def devices(path: Path) -> list[str]:
 
 def test_files_are_written_once_and_readable_by_everybody(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "cdi"
-    keep = CdiFolder(str(folder)).synchronize
+    synchronize = CdiFolder(str(folder)).synchronize
     before_umask = os.umask(0o077)
     try:
-        assert keep((ONE, OTHER)).written == (ONE.name, OTHER.name)
+        assert synchronize((ONE, OTHER)).written == (ONE.name, OTHER.name)
     finally:
         os.umask(before_umask)
     assert folder.stat().st_mode & 0o777 == 0o755
     assert (folder / ONE.name).stat().st_mode & 0o777 == 0o644
     assert (folder / ONE.name).read_bytes() == ONE.text
     before = (folder / ONE.name).stat().st_ino
-    assert keep((ONE, OTHER)).written == ()
+    assert synchronize((ONE, OTHER)).written == ()
     assert (folder / ONE.name).stat().st_ino == before
-    assert keep((TWO, OTHER)).written == (TWO.name,)
+    assert synchronize((TWO, OTHER)).written == (TWO.name,)
     assert (folder / ONE.name).stat().st_ino != before  # never written in place
 
 
@@ -126,14 +126,14 @@ CALLS = ("open", "write", "fsync", "replace", "unlink", "fchmod")
 @pytest.fixture
 def kill_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], None]]:
     """Return what has the process end before its n-th call to the kernel's file functions."""
-    left: list[int | None] = [None]
+    remaining: list[int | None] = [None]
 
     def counted(real: Callable[..., object]) -> Callable[..., object]:
         def call(*args: object, **more: object) -> object:
-            if left[0] is not None:
-                if left[0] == 0:
+            if remaining[0] is not None:
+                if remaining[0] == 0:
                     raise Killed
-                left[0] -= 1
+                remaining[0] -= 1
             return real(*args, **more)
 
         return call
@@ -142,7 +142,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], 
         monkeypatch.setattr(os, name, counted(getattr(os, name)))
 
     def arm(step: int | None) -> None:
-        left[0] = step
+        remaining[0] = step
 
     yield arm
     arm(None)

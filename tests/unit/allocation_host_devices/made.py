@@ -63,7 +63,7 @@ class Living(LiveHostFiles):
         digits = "".join(filter(str.isdigit, path.rpartition("/")[2]))
         return 240, int(digits or 0)
 
-    def put(self, path: str, text: str = "") -> None:
+    def write(self, path: str, text: str = "") -> None:
         """Write a file as editors do: a new one in the place of the old."""
         file = Path(self.path(path))
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def here(devices: Iterable[VendorDevice], driver: str | None = None) -> NodeSnap
     now = snapshot(devices=tuple(Device(info=info) for info in devices))
     states = []
     for state in now.vendors:
-        told = state.inventory.value or Inventory(vendor=state.vendor)
-        inventory = replace(told, driver_version=driver)
+        reported_inventory = state.inventory.value or Inventory(vendor=state.vendor)
+        inventory = replace(reported_inventory, driver_version=driver)
         states.append(replace(state, inventory=SnapshotPart(inventory, 1.0)))
     return replace(now, vendors=tuple(states))

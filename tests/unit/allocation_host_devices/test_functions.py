@@ -18,8 +18,13 @@ NIC = nic(0, vfs=1).info
 
 def sysfs(*, vf: bool = True, driver: str = "mlx5_core") -> TreeFiles:
     files: dict[str, object] = {}
-    shown = [("mlx5_0", PF, 0), ("mlx5_1", PF, 1), ("smi1", PF, 9), *([("mlx5_7", VF, 7)] * vf)]
-    for name, address, number in shown:
+    functions_shown = [
+        ("mlx5_0", PF, 0),
+        ("mlx5_1", PF, 1),
+        ("smi1", PF, 9),
+        *([("mlx5_7", VF, 7)] * vf),
+    ]
+    for name, address, number in functions_shown:
         files[f"{PCI}/{address}/infiniband/{name}/node_type"] = "1: CA"
         files[f"/sys/class/infiniband/{name}/node_type"] = "1: CA"
         files[f"/sys/class/infiniband_verbs/uverbs{number}/ibdev"] = name
@@ -64,16 +69,16 @@ def test_a_virtual_function_in_a_pods_namespace_is_as_it_was_last_seen() -> None
     host.now = sysfs(vf=False)
     assert functions.read([NIC], 1.0)[1] == before[1]
     host.now = sysfs(vf=False, driver="vfio-pci")
-    found = functions.read([NIC], REFRESH_S + 1)[1]
-    assert (found.verbs, found.driver) == ((), "vfio-pci")
+    function = functions.read([NIC], REFRESH_S + 1)[1]
+    assert (function.verbs, function.driver) == ((), "vfio-pci")
 
 
 def test_a_function_that_was_never_seen_may_tell_in_its_own_folder() -> None:
     folder = f"{PCI}/{VF}/infiniband_verbs"
     files = {f"{folder}/uverbs7/dev": "231:199", f"{folder}/abi_version": "1"}
-    found = RdmaFunctionReader(recorded(files)).read([NIC], 0.0)
-    assert found[1].verbs == (verbs(7),)
-    assert found[0].verbs == ()
+    functions = RdmaFunctionReader(recorded(files)).read([NIC], 0.0)
+    assert functions[1].verbs == (verbs(7),)
+    assert functions[0].verbs == ()
 
 
 def test_the_reader_asks_for_functions_of_rdma_alone(tmp_path: Path) -> None:
@@ -81,13 +86,13 @@ def test_the_reader_asks_for_functions_of_rdma_alone(tmp_path: Path) -> None:
     view = reader(sysfs(), clock).read(here([NIC]))
     assert [one.address for one in view.vendors["rdma"].functions] == [PF, VF]
     host = Living(tmp_path)
-    host.put("/sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0")
-    means, now = reader(host, clock), here([NIC])
-    first = means.read(now)
+    host.write("/sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0")
+    host_devices, now = reader(host, clock), here([NIC])
+    first = host_devices.read(now)
     host.reads.clear()
-    assert means.read(now) is first
+    assert host_devices.read(now) is first
     verbs_file = "/sys/class/infiniband_verbs/uverbs0/ibdev"
     assert verbs_file not in host.reads
     clock.advance(REFRESH_S)
-    assert means.read(now) is first
+    assert host_devices.read(now) is first
     assert verbs_file in host.reads  # names alone do not tell of everything

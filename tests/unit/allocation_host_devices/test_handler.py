@@ -65,11 +65,11 @@ def test_it_is_read_from_where_each_runtime_keeps_it(
 
 def test_a_file_is_read_again_when_it_was_written(tmp_path: Path) -> None:
     host = Living(tmp_path)
-    host.put(CONTAINERD_CONFIG, V2.format("runc"))
+    host.write(CONTAINERD_CONFIG, V2.format("runc"))
     handler = RuntimeHandlerReader(host, ManualClock(wall_s=0.0))
     assert handler.read("containerd") == "runc"
     host.reads.clear()
     assert handler.read("containerd") == "runc"
     assert host.reads == []
-    host.put(CONTAINERD_CONFIG, V2.format("nvidia"))
+    host.write(CONTAINERD_CONFIG, V2.format("nvidia"))
     assert handler.read("containerd") == "nvidia"

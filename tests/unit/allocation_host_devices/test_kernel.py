@@ -38,14 +38,14 @@ def host(mounts: str, **files: bytes) -> TreeFiles:
 )
 def test_the_squeezed_directory_of_version_1(text: bytes, cpus: frozenset[int] | None) -> None:
     path = "/sys/fs/cgroup/cpuset/kubepods/besteffort/cpuset.cpus"
-    found = KernelFeatureReader(host(V1, **{path: text})).read(0.0)
-    assert found == KernelFeatures(cgroup_version=1, besteffort_cpus=cpus)
+    features = KernelFeatureReader(host(V1, **{path: text})).read(0.0)
+    assert features == KernelFeatures(cgroup_version=1, besteffort_cpus=cpus)
 
 
 def test_version_2_needs_no_look() -> None:
     path = f"/sys/fs/cgroup/{SYSTEMD}/cpuset.cpus"
-    found = KernelFeatureReader(host(V2, **{path: b"0-1\n"})).read(0.0)
-    assert found == KernelFeatures(cgroup_version=2)
+    features = KernelFeatureReader(host(V2, **{path: b"0-1\n"})).read(0.0)
+    assert features == KernelFeatures(cgroup_version=2)
 
 
 @pytest.mark.parametrize(

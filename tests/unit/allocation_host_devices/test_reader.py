@@ -41,18 +41,18 @@ CHIP = VendorDevice(
 )
 
 
-def paths(means: HostDevices) -> list[str]:
-    return [node.path for node in means.nodes]
+def paths(host_devices: HostDevices) -> list[str]:
+    return [node.path for node in host_devices.nodes]
 
 
 def test_nodes_are_those_of_the_vendors_patterns_with_the_kernels_numbers() -> None:
-    means = reader(recorded(DEV)).read(here([gpu(0)], "570.1")).vendors["nvidia"]
-    assert paths(means) == ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-caps/nvidia-cap1"]
-    found = means.node("/dev/nvidiactl")
-    assert found is not None
-    assert (found.major, found.minor) == (195, 255)
-    assert means.majors == (("mem", 1), ("nvidia", 195), ("nvidia-uvm", 511))
-    assert means.driver_version == "570.1"
+    host_devices = reader(recorded(DEV)).read(here([gpu(0)], "570.1")).vendors["nvidia"]
+    assert paths(host_devices) == ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-caps/nvidia-cap1"]
+    node = host_devices.node("/dev/nvidiactl")
+    assert node is not None
+    assert (node.major, node.minor) == (195, 255)
+    assert host_devices.majors == (("mem", 1), ("nvidia", 195), ("nvidia-uvm", 511))
+    assert host_devices.driver_version == "570.1"
 
 
 def test_nodes_below_a_drivers_own_root_are_found_beside_them() -> None:
@@ -99,9 +99,9 @@ def test_ascends_own_list_of_mounts_is_read(
     }
     if content is not None:
         files["/etc/ascend-docker-runtime.d/base.list"] = content
-    means = reader(recorded(files)).read(here([CHIP])).vendors["ascend"]
-    assert means.mount_list == listed
-    assert set(listed or ()) <= means.paths
+    host_devices = reader(recorded(files)).read(here([CHIP])).vendors["ascend"]
+    assert host_devices.mount_list == listed
+    assert set(listed or ()) <= host_devices.paths
 
 
 def test_mps_daemons_and_resctrl_groups_are_those_that_are_known_and_mounted() -> None:
@@ -126,35 +126,35 @@ def test_what_cannot_be_read_costs_itself_only() -> None:
 
 def test_a_recorded_machine_has_the_capabilities_of_its_slices() -> None:
     host = open_host(str(ROOT / "fixtures" / "hosts" / "a100-mig-4x")).files
-    means = reader(host).read(here([gpu(0)])).vendors["nvidia"]
-    caps = [path for path in paths(means) if path.startswith("/dev/nvidia-caps/")]
-    assert means.node("/dev/nvidia0") == DeviceNode(path="/dev/nvidia0", major=195, minor=0)
+    host_devices = reader(host).read(here([gpu(0)])).vendors["nvidia"]
+    caps = [path for path in paths(host_devices) if path.startswith("/dev/nvidia-caps/")]
+    assert host_devices.node("/dev/nvidia0") == DeviceNode(path="/dev/nvidia0", major=195, minor=0)
     assert len(caps) > 10
 
 
 def test_an_unchanged_host_gives_the_same_view_and_is_hardly_looked_at(tmp_path: Path) -> None:
     host = Living(tmp_path)
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
-        host.put(f"/dev/{name}")
-    host.put("/etc/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
-    host.put("/etc/containerd/config.toml", "")
-    means, now = reader(host), here([gpu(0)])
-    first = means.read(now)
+        host.write(f"/dev/{name}")
+    host.write("/etc/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
+    host.write("/etc/containerd/config.toml", "")
+    host_devices, now = reader(host), here([gpu(0)])
+    first = host_devices.read(now)
     host.reads.clear()
     host.stats.clear()
-    assert means.read(now) is first
+    assert host_devices.read(now) is first
     assert host.stats == []
     assert [path for path in host.reads if not path.startswith("/proc/")] == []
 
 
 def test_nodes_that_come_and_go_are_seen_at_the_next_look(tmp_path: Path) -> None:
     host = Living(tmp_path)
-    host.put("/dev/nvidia0")
-    means, now = reader(host, ManualClock(wall_s=time.time())), here([gpu(0)])
-    assert paths(means.read(now).vendors["nvidia"]) == ["/dev/nvidia0"]
-    host.put("/dev/nvidia1")
-    assert paths(means.read(now).vendors["nvidia"]) == ["/dev/nvidia0", "/dev/nvidia1"]
+    host.write("/dev/nvidia0")
+    host_devices, now = reader(host, ManualClock(wall_s=time.time())), here([gpu(0)])
+    assert paths(host_devices.read(now).vendors["nvidia"]) == ["/dev/nvidia0"]
+    host.write("/dev/nvidia1")
+    assert paths(host_devices.read(now).vendors["nvidia"]) == ["/dev/nvidia0", "/dev/nvidia1"]
     Path(host.path("/dev/nvidia0")).unlink()
-    assert paths(means.read(now).vendors["nvidia"]) == ["/dev/nvidia1"]
-    host.put("/dev/nvidia-caps/nvidia-cap3")  # a folder that was not there
-    assert "/dev/nvidia-caps/nvidia-cap3" in paths(means.read(now).vendors["nvidia"])
+    assert paths(host_devices.read(now).vendors["nvidia"]) == ["/dev/nvidia1"]
+    host.write("/dev/nvidia-caps/nvidia-cap3")  # a folder that was not there
+    assert "/dev/nvidia-caps/nvidia-cap3" in paths(host_devices.read(now).vendors["nvidia"])

@@ -93,13 +93,13 @@ def test_any_bytes_are_data_or_unfit(data: bytes) -> None:
 
 def test_a_spec_is_decoded_again_only_when_it_was_written(tmp_path: Path) -> None:
     host = Living(tmp_path)
-    host.put("/etc/cdi/nvidia.yaml", YAML)
+    host.write("/etc/cdi/nvidia.yaml", YAML)
     specs = CdiSpecReader(host, ManualClock(wall_s=0.0))
     first = specs.read()
     host.reads.clear()
     assert specs.read() == first
     assert host.reads == []
-    host.put("/etc/cdi/nvidia.yaml", YAML.replace('"0"', '"gpu0"'))
+    host.write("/etc/cdi/nvidia.yaml", YAML.replace('"0"', '"gpu0"'))
     assert specs.read()[0][0].devices[0].name == "gpu0"
     Path(host.path("/etc/cdi/nvidia.yaml")).unlink()
     assert specs.read() == ((), ())
@@ -113,5 +113,5 @@ def test_mounts_of_specs_are_looked_for_and_an_old_spec_is_told_of() -> None:
     assert view.problems == ()
     upgraded = reader(recorded(files)).read(here([gpu(0)], "580.0.0"))
     assert [reason for reason, _ in upgraded.problems] == ["CdiSpecStale"]
-    gone = reader(recorded({"/etc/cdi/nvidia.yaml": YAML})).read(here([gpu(0)], "570.1.2"))
-    assert "is gone" in gone.problems[0][1]
+    host_view = reader(recorded({"/etc/cdi/nvidia.yaml": YAML})).read(here([gpu(0)], "570.1.2"))
+    assert "is gone" in host_view.problems[0][1]

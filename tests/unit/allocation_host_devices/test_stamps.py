@@ -28,20 +28,20 @@ def test_what_stays_is_the_same_and_what_changes_differs(
 ) -> None:
     host, file = make(tmp_path), tmp_path / "a"
     assert read_stamp(host, "/a", LATER_S) == ABSENT_FILE
-    seen = {ABSENT_FILE}
+    stamps = {ABSENT_FILE}
     for written_s in (1000, 2000):
         for text in ("1", "22"):
             file.write_text(text)
             os.utime(file, (0, written_s))
             now = read_stamp(host, "/a", LATER_S)
-            assert now not in seen
+            assert now not in stamps
             assert read_stamp(host, "/a", LATER_S + 1) == now
-            seen.add(now)
+            stamps.add(now)
     replaced = tmp_path / "b"
     replaced.write_text("22")
     os.utime(replaced, (0, 2000))
     replaced.rename(file)
-    assert read_stamp(host, "/a", LATER_S) not in seen
+    assert read_stamp(host, "/a", LATER_S) not in stamps
 
 
 @pytest.mark.parametrize("make", HOSTS, ids=["live", "of a container"])

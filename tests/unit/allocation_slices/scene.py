@@ -42,20 +42,20 @@ def pod(uid: str, phase: str = "Pending") -> PodView:
 
 
 def node(
-    *grants: tuple[str, AllocatedDevice], pods: tuple[PodView, ...] | None = None
+    *allocations: tuple[str, AllocatedDevice], pods: tuple[PodView, ...] | None = None
 ) -> NodeSnapshot:
     """Return the node whose pods were granted that; listed are those that were, unless said."""
-    listed = pods if pods is not None else tuple(pod(uid) for uid, _ in grants)
-    found = {
+    listed = pods if pods is not None else tuple(pod(uid) for uid, _ in allocations)
+    pod_allocations = {
         uid: PodAllocation(uid=uid, grant=DeviceAllocation(devices=(entry,)))
-        for uid, entry in grants
+        for uid, entry in allocations
     }
     vendors = (_vendor("ascend", NPU), _vendor("cambricon", MLU))
     return NodeSnapshot(
         node=NodeIdentity(name="n"),
         vendors=vendors,
         devices=SnapshotPart(DeviceView(devices=(Device(info=NPU), Device(info=MLU))), 0.0),
-        grants=SnapshotPart(AllocationView(pods=found), 0.0),
+        grants=SnapshotPart(AllocationView(pods=pod_allocations), 0.0),
         cluster=ClusterView(is_clustered=True, pods=listed, has_pod_list=True),
     )
 

@@ -16,7 +16,7 @@ from agent.workers.lifecycle import RestartHistory, RestartPolicy
 from tests.unit.allocation_slices.scene import NPU, PART, SLICERS, TEMPLATE, cut, node
 
 GRACE_S = 60.0
-Asked = tuple[str, tuple[str, ...], tuple[str, ...] | None]
+ServedRequest = tuple[str, tuple[str, ...], tuple[str, ...] | None]
 
 
 class Rig:
@@ -25,7 +25,7 @@ class Rig:
     def __init__(self, snapshot: NodeSnapshot) -> None:
         self.snapshot = snapshot
         self.clock = ManualClock()
-        self.asked: list[Asked] = []
+        self.calls: list[ServedRequest] = []
         self.messages = MessageQueue()
         self._events: list[EventReported] = []
         self.answers: dict[str, SliceReport | WorkerError] = {}
@@ -41,25 +41,25 @@ class Rig:
     async def _cut(
         self, vendor: str, wishes: tuple[SliceRequest, ...], pods: tuple[str, ...] | None
     ) -> SliceReport:
-        self.asked.append((vendor, tuple(wish.pod for wish in wishes), pods))
+        self.calls.append((vendor, tuple(wish.pod for wish in wishes), pods))
         answer = self.answers.get(vendor, SliceReport())
         if isinstance(answer, WorkerError):
             raise answer
         return answer
 
     @property
-    def told(self) -> list[tuple[str, str]]:
+    def reported_events(self) -> list[tuple[str, str]]:
         """Pod and reason of each event so far; the pod is empty for an event of the node."""
         self._events += self.messages.drain_events()
         assert all(event.message for event in self._events)
         return [(_pod_of(event), event.reason) for event in self._events]
 
-    def step(self, after_s: float = 1.0) -> list[Asked]:
+    def step(self, after_s: float = 1.0) -> list[ServedRequest]:
         """Let time pass and look once; return who was asked."""
         self.clock.advance(after_s)
-        self.asked.clear()
+        self.calls.clear()
         asyncio.run(self.slicer.step())
-        return list(self.asked)
+        return list(self.calls)
 
 
 def _pod_of(event: EventReported) -> str:
@@ -82,7 +82,7 @@ def test_a_worker_that_does_not_answer_is_not_asked(state: str) -> None:
     away = tuple(replace(vendor, state=state) for vendor in rig.snapshot.vendors)
     rig.snapshot = replace(rig.snapshot, vendors=away)
     assert rig.step() == []
-    assert rig.told == []
+    assert rig.reported_events == []
 
 
 def test_every_vendor_is_asked_once_at_the_start_to_tidy_up() -> None:
@@ -96,7 +96,7 @@ def test_a_vendor_whose_cards_are_not_cut_is_asked_once() -> None:
     for vendor in ("ascend", "cambricon"):
         rig.answers[vendor] = WorkerError(vendor, "NotSupported", "no slices")
     assert sum(len(rig.step()) for _ in range(300)) == 2
-    assert rig.told == []
+    assert rig.reported_events == []
 
 
 def test_nothing_is_taken_back_before_the_pods_are_known() -> None:
@@ -123,12 +123,12 @@ def test_a_pod_that_comes_back_within_the_grace_keeps_its_slice() -> None:
 def test_while_nobody_knows_the_pods_no_grace_runs() -> None:
     rig = Rig(cut(node(), "ascend", "gone"))
     rig.step()
-    known, rig.snapshot = (
+    snapshots, rig.snapshot = (
         rig.snapshot,
         replace(rig.snapshot, cluster=ClusterView(is_clustered=True)),
     )
     assert rig.step(GRACE_S - 1) == []
-    rig.snapshot = known
+    rig.snapshot = snapshots
     assert rig.step(2.0) == []
     assert rig.step(GRACE_S) == [("ascend", (), ())]
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_cut_is_told_once_and_tried_again_ever_more_rarely() -> N
     unmade = SliceFailure(pod="a", device=NPU.key, reason="VnpuRefused", message="full")
     rig.answers["ascend"] = SliceReport(unmade=(unmade,))
     tries = sum(("ascend", ("a",), ("a",)) in rig.step() for _ in range(300))
-    assert rig.told == [("a", "VnpuRefused")]
+    assert rig.reported_events == [("a", "VnpuRefused")]
     assert 8 <= tries <= 12
 
 
@@ -149,14 +149,14 @@ def test_a_pod_that_cannot_be_served_holds_up_no_other() -> None:
     for _ in range(60):
         rig.step()
     rig.snapshot = node(("a", TEMPLATE), ("b", TEMPLATE))
-    assert [asked[1] for asked in rig.step(0.0)] == [("a", "b")]
+    assert [request[1] for request in rig.step(0.0)] == [("a", "b")]
 
 
 def test_a_worker_that_fails_is_told_of_and_asked_again() -> None:
     rig = Rig(node(("m", PART)))
     rig.answers["cambricon"] = WorkerError("cambricon", "OwnershipUnknown", "no list")
     rig.step()
-    assert rig.told == [("m", "OwnershipUnknown")]
+    assert rig.reported_events == [("m", "OwnershipUnknown")]
     rig.answers.clear()
     assert ("cambricon", ("m",), ("m",)) in rig.step(2.0)
 
@@ -170,7 +170,7 @@ def test_a_driver_that_dies_of_the_question_is_not_put_into_quarantine_by_it(rea
     for second in range(0, 4000, 5):
         others = ((f"n{second}", PART),)  # also while new pods come, which are tried at once
         rig.snapshot = node(("m", PART), *others)
-        if any(asked[0] == "cambricon" for asked in rig.step(5.0)):
+        if any(request[0] == "cambricon" for request in rig.step(5.0)):
             history, deaths = history.with_death(rig.clock.monotonic(), policy), deaths + 1
             assert not history.is_quarantined
     assert deaths >= 12
@@ -185,7 +185,7 @@ def test_what_stands_and_does_not_show_is_not_asked_for_each_second() -> None:
     rig = Rig(node(("a", TEMPLATE)))
     tries = sum(("ascend", ("a",), ("a",)) in rig.step() for _ in range(300))
     assert 8 <= tries <= 12
-    assert rig.told == []
+    assert rig.reported_events == []
 
 
 def test_nothing_is_cut_for_a_pod_that_is_gone_and_whose_grant_is_still_known() -> None:
@@ -201,7 +201,7 @@ def test_a_lost_slice_and_one_taken_back_are_told() -> None:
     )
     rig.step()
     rig.step(GRACE_S + 1)
-    assert ("", "SliceReclaimed") in rig.told
-    assert ("m", "SliceLost") in rig.told
-    assert ("", "SliceNotReclaimed") in rig.told
+    assert ("", "SliceReclaimed") in rig.reported_events
+    assert ("m", "SliceLost") in rig.reported_events
+    assert ("", "SliceNotReclaimed") in rig.reported_events
     assert rig.slicer.reclaimed_count >= 1

@@ -65,24 +65,24 @@ def test_slices_of_pods_that_are_gone_are_given_back_and_those_of_others_stay(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile
 ) -> None:
     reconcile_slices(owned, cards, [A, B], None, _no_pause)
-    told = reconcile_slices(owned, cards, [B], ["pod-b"], _no_pause)
-    assert [made.pod for made in told.made] == ["pod-b"]
-    assert len(told.reclaimed) == 1
-    assert told.changed
-    assert "pod-a" in told.reclaimed[0]
+    report = reconcile_slices(owned, cards, [B], ["pod-b"], _no_pause)
+    assert [made.pod for made in report.made] == ["pod-b"]
+    assert len(report.reclaimed) == 1
+    assert report.changed
+    assert "pod-a" in report.reclaimed[0]
     assert [item.owner for item in owned.read()] == ["pod-b"]
 
 
 def test_slices_in_use_of_pods_that_are_gone_hold_up_no_other(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile, stub: Stub
 ) -> None:
-    gone = [replace(B, pod=f"gone-{n}", core_percent=10) for n in range(4)]
-    reconcile_slices(owned, cards, gone, None, _no_pause)
+    orphans = [replace(B, pod=f"gone-{n}", core_percent=10) for n in range(4)]
+    reconcile_slices(owned, cards, orphans, None, _no_pause)
     stub.add("call.cndevDestroySMluInstanceByHandle.ret 15")
     pauses: list[float] = []
-    told = reconcile_slices(owned, cards, [A], ["pod-a"], pauses.append)
-    assert [one.pod for one in told.made] == ["pod-a"]
-    assert (len(told.failed), len(pauses)) == (4, 4)
+    report = reconcile_slices(owned, cards, [A], ["pod-a"], pauses.append)
+    assert [one.pod for one in report.made] == ["pod-a"]
+    assert (len(report.failed), len(pauses)) == (4, 4)
 
 
 def test_nothing_is_given_back_while_nobody_knows_the_pods(
@@ -98,9 +98,9 @@ def test_a_slice_that_a_reset_took_is_told_as_lost(
 ) -> None:
     reconcile_slices(owned, cards, [A], None, _no_pause)
     (stub.folder / "scenario.state").unlink()
-    told = reconcile_slices(owned, cards, [], ["pod-a"], _no_pause)
-    assert told.lost == ("pod-a",)
-    assert told.changed
+    report = reconcile_slices(owned, cards, [], ["pod-a"], _no_pause)
+    assert report.lost == ("pod-a",)
+    assert report.changed
     assert owned.read() == ()
 
 
@@ -134,9 +134,9 @@ def test_a_slice_that_a_worker_was_ended_over_is_found_again(
     tmp_path: Path,
 ) -> None:
     _ended_while_making(owned, cards, tmp_path, made=made)
-    told = reconcile_slices(owned, cards, [A, B], ["pod-a", "pod-b"], _no_pause)
+    report = reconcile_slices(owned, cards, [A, B], ["pod-a", "pod-b"], _no_pause)
     # of two new ones nobody knows whose they are, and the profile has no third
-    assert [one.pod for one in told.made] == (["pod-b"] if made == 2 else ["pod-a", "pod-b"])
+    assert [one.pod for one in report.made] == (["pod-b"] if made == 2 else ["pod-a", "pod-b"])
     assert [one.number for one in cards[KEY].card.smlu_instances()] == instances
     assert {item.owner for item in owned.read() if item.instance is None} == set()
 
@@ -172,8 +172,8 @@ def test_nothing_is_cut_while_it_is_not_known_what_became_of_an_earlier_try(
 ) -> None:
     _ended_while_making(owned, cards, tmp_path, made=1)
     stub.add(f"call.cndevGetAllSMluInstanceInfo.ret 999{times}")
-    told = reconcile_slices(owned, cards, [A], ["pod-a", "pod-b"], _no_pause)
-    assert [(one.pod, one.reason) for one in told.unmade] == [("pod-a", "SliceRefused")]
+    report = reconcile_slices(owned, cards, [A], ["pod-a", "pod-b"], _no_pause)
+    assert [(one.pod, one.reason) for one in report.unmade] == [("pod-a", "SliceRefused")]
     assert [item.instance for item in owned.read()] == [1, None]
 
 
@@ -191,14 +191,14 @@ def test_slices_of_another_boot_are_not_ours(
 ) -> None:
     reconcile_slices(owned, cards, [A], None, _no_pause)
     after = SmluOwnershipFile(str(tmp_path / "state"), "next boot")
-    told = reconcile_slices(after, cards, [], [], _no_pause)
-    assert (told.reclaimed, told.lost) == ((), ())
+    report = reconcile_slices(after, cards, [], [], _no_pause)
+    assert (report.reclaimed, report.lost) == ((), ())
     assert len(cards[KEY].card.smlu_instances()) == 1
 
 
 def test_without_a_place_to_write_it_down_nothing_is_cut(cards: dict[str, DivisibleCard]) -> None:
-    told = reconcile_slices(None, cards, [A], [], _no_pause)
-    assert [(one.pod, one.reason) for one in told.unmade] == [("pod-a", "SliceRefused")]
+    report = reconcile_slices(None, cards, [A], [], _no_pause)
+    assert [(one.pod, one.reason) for one in report.unmade] == [("pod-a", "SliceRefused")]
     assert cards[KEY].card.smlu_instances() == ()
 
 
@@ -214,6 +214,6 @@ def test_without_a_place_to_write_it_down_nothing_is_cut(cards: dict[str, Divisi
 def test_a_wish_that_makes_no_sense_keeps_no_other_from_its_slice(
     wish: SliceRequest, cards: dict[str, DivisibleCard], owned: SmluOwnershipFile
 ) -> None:
-    told = reconcile_slices(owned, cards, [wish, A], None, _no_pause)
-    assert [one.pod for one in told.unmade] == ["p"]
-    assert [one.pod for one in told.made] == ["pod-a"]
+    report = reconcile_slices(owned, cards, [wish, A], None, _no_pause)
+    assert [one.pod for one in report.unmade] == ["p"]
+    assert [one.pod for one in report.made] == ["pod-a"]

@@ -14,8 +14,8 @@ from tests.unit.allocation_slices.scene import MLU, NPU, PART, SLICERS, TEMPLATE
 
 
 def test_a_template_and_a_part_of_a_card_are_wished_for_and_a_whole_card_is_not() -> None:
-    found = slice_requests(node(("b", TEMPLATE), ("a", PART), ("c", WHOLE)), SLICERS)
-    assert found == {
+    requests = slice_requests(node(("b", TEMPLATE), ("a", PART), ("c", WHOLE)), SLICERS)
+    assert requests == {
         "ascend": (SliceRequest(pod="b", device=NPU.key, template="vir05_1c_16g"),),
         "cambricon": (
             SliceRequest(pod="a", device=MLU.key, core_percent=50, memory_bytes=1 << 30),
@@ -48,10 +48,10 @@ def test_where_the_runtime_cuts_itself_nothing_is_wished_for(by: str) -> None:
         box = PodSandbox(id="s", uid="a", runtime_handler="ascend")
         snapshot = replace(snapshot, runtime=SnapshotPart(RuntimeView(sandboxes={"s": box}), 0.0))
     else:
-        means = HostDevicesView(
+        host_devices = HostDevicesView(
             vendors={"ascend": HostDevices(default_handler="ascend-docker-runtime")}
         )
-        snapshot = replace(snapshot, means=SnapshotPart(means, 0.0))
+        snapshot = replace(snapshot, means=SnapshotPart(host_devices, 0.0))
     assert slice_requests(snapshot, SLICERS) == {}
 
 

@@ -69,8 +69,8 @@ class Client:
 
     def apply(self, path: str, body: object, **query: object) -> tuple[int, Any]:
         """Apply, by default as the manager `xpu-agent`."""
-        asked = {"fieldManager": "xpu-agent", **query}
-        return self.call("PATCH", path, body, content_type=APPLY, **asked)
+        parameters = {"fieldManager": "xpu-agent", **query}
+        return self.call("PATCH", path, body, content_type=APPLY, **parameters)
 
     def merge(self, path: str, body: object, **query: object) -> tuple[int, Any]:
         """Merge-patch."""

@@ -55,9 +55,9 @@ def test_a_fault_strikes_what_it_names_until_it_is_removed(
 def test_chance_is_the_same_every_time(api: ApiServer, client: Client) -> None:
     def struck() -> list[int]:
         fault = api.faults.add(Fault(status=500, probability=0.5, seed=3, times=0))
-        found = [client.get(DEVICES)[0] for _ in range(12)]
+        statuses = [client.get(DEVICES)[0] for _ in range(12)]
         api.faults.remove(fault)
-        return found
+        return statuses
 
     first = struck()
     assert first == struck()
@@ -126,13 +126,13 @@ def test_a_request_may_hang_until_the_client_leaves(api: ApiServer, client: Clie
     api.faults.add(Fault(hang=True))
     failures: list[BaseException] = []
 
-    def ask() -> None:
+    def request() -> None:
         try:
             client.get(DEVICES)
         except OSError as error:
             failures.append(error)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=request)
     thread.start()
     api.wait_until(api.requests)
     assert thread.is_alive()

@@ -79,8 +79,8 @@ def test_kubectl_gets_everything_in_one_line(api: ApiServer, kubectl: Kubectl) -
     api.put(event())
     assert "Warning   DeviceLost   node/node-a   card 3" in kubectl("get", "events")
     api.delete("events", "node-a.1", "default")
-    found = json.loads(kubectl("get", everything, "-A", "-o", "json"))
-    assert [item["kind"] for item in found["items"]] == ["Device", "NodeMetric", "Node", "Pod"]
+    document = json.loads(kubectl("get", everything, "-A", "-o", "json"))
+    assert [item["kind"] for item in document["items"]] == ["Device", "NodeMetric", "Node", "Pod"]
     assert "kind: Device" in kubectl("get", "device", "node-a", "-o", "yaml")
 
 
@@ -144,12 +144,12 @@ def test_the_command_serves_and_is_steered_from_outside(
     command: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     assert command.stdout is not None
-    told = dict(command.stdout.readline().strip().split(": ", 1) for _ in range(3))
+    addresses = dict(command.stdout.readline().strip().split(": ", 1) for _ in range(3))
     context = create_default_context(cafile=str(tmp_path / "d" / "ca.crt"))
 
     def control(method: str, what: str, body: object = None) -> Any:
         payload = None if body is None else json.dumps(body).encode()
-        url = f"{told['url']}/_control/{what}"
+        url = f"{addresses['url']}/_control/{what}"
         request = urllib.request.Request(url, payload, method=method)
         with urllib.request.urlopen(request, context=context, timeout=PATIENCE_S) as answer:
             return json.load(answer)
@@ -157,7 +157,7 @@ def test_the_command_serves_and_is_steered_from_outside(
     assert control("POST", "put", device("node-b"))["metadata"]["name"] == "node-b"
     control("POST", "faults", {"resource": "devices", "status": 503})
     assert control("GET", "watches") == []
-    url = f"{told['url']}/apis/scheduling.koordinator.sh/v1alpha1/devices"
+    url = f"{addresses['url']}/apis/scheduling.koordinator.sh/v1alpha1/devices"
     token = (tmp_path / "d" / "serviceaccount" / "token").read_text()
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     with pytest.raises(urllib.error.HTTPError, match="503"):
@@ -165,7 +165,7 @@ def test_the_command_serves_and_is_steered_from_outside(
     with urllib.request.urlopen(request, context=context, timeout=PATIENCE_S) as answer:
         assert len(json.load(answer)["items"]) == 2
     assert [entry["status"] for entry in control("GET", "requests")] == [503, 200]
-    assert Path(told["kubeconfig"]).is_file()
+    assert Path(addresses["kubeconfig"]).is_file()
 
 
 def test_the_python_client_lists_applies_and_watches(api: ApiServer) -> None:
@@ -189,6 +189,6 @@ def test_the_python_client_lists_applies_and_watches(api: ApiServer) -> None:
         )
         watch = kubernetes.watch.Watch()
         stream = watch.stream(custom.list_cluster_custom_object, *where, timeout_seconds=5)
-        seen = next(iter(stream))
-        assert (seen["type"], seen["object"]["metadata"]["name"]) == ("ADDED", "node-a")
+        event = next(iter(stream))
+        assert (event["type"], event["object"]["metadata"]["name"]) == ("ADDED", "node-a")
         watch.stop()

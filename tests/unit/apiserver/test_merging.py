@@ -109,8 +109,8 @@ def test_a_forced_apply_holds_and_takes_nothing_that_others_alone_own(
     assert compare(SHAPE, live, merge(SHAPE, live, theirs)) == (set(), set(), set())
     live, managers = apply(SHAPE, live, again, managers, MINE, NOTHING, force=True)
     assert compare(SHAPE, live, merge(SHAPE, live, again)) == (set(), set(), set())
-    kept = managers[THEIRS].fields if THEIRS in managers else frozenset()
-    assert kept <= field_set(SHAPE, live), "what is owned is there"
+    fields = managers[THEIRS].fields if THEIRS in managers else frozenset()
+    assert fields <= field_set(SHAPE, live), "what is owned is there"
 
 
 @given(CONFIGS, CONFIGS)

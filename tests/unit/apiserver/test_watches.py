@@ -49,11 +49,11 @@ def test_what_enters_and_leaves_a_selector_is_added_and_deleted(
     api.put(pod("p", "node-a", a="b"))
     api.put(pod("p", "node-b", a="b"))
     assert watch.types(2) == [("ADDED", "p"), ("MODIFIED", "p")]
-    left = watch.next() or {}
-    assert left["type"] == "DELETED"
-    assert left["object"]["spec"]["nodeName"] == "node-a"
+    event = watch.next() or {}
+    assert event["type"] == "DELETED"
+    assert event["object"]["spec"]["nodeName"] == "node-a"
     now = (api.get("pods", "p", "default") or {})["metadata"]["resourceVersion"]
-    assert left["object"]["metadata"]["resourceVersion"] == now
+    assert event["object"]["metadata"]["resourceVersion"] == now
     watch.close()
 
 

@@ -143,9 +143,9 @@ def test_a_delete_says_what_went_and_keeps_to_its_preconditions(client: Client) 
     for wrong in ({"uid": "other"}, {"resourceVersion": "1"}):
         assert client.call("DELETE", NODE_A, {"preconditions": wrong})[0] == 409
     right = {"uid": body["metadata"]["uid"]}
-    status, told = client.call("DELETE", NODE_A, {"preconditions": right})
+    status, answer = client.call("DELETE", NODE_A, {"preconditions": right})
     assert status == 200
-    assert told["details"]["uid"] == body["metadata"]["uid"]
+    assert answer["details"]["uid"] == body["metadata"]["uid"]
     assert client.call("DELETE", NODE_A)[0] == 404
 
 

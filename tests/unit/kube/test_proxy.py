@@ -28,14 +28,14 @@ API = "https://10.96.0.1:443"
     ],
 )
 def test_the_environment_names_the_proxy(environ: dict[str, str], proxy: str | None) -> None:
-    found = proxy_for(API, environ)
-    assert (found and found.url) == proxy
+    chosen_proxy = proxy_for(API, environ)
+    assert (chosen_proxy and chosen_proxy.url) == proxy
 
 
 def test_plain_http_has_a_proxy_of_its_own() -> None:
-    found = proxy_for("http://10.0.0.1:8001", {"HTTP_PROXY": "p", "HTTPS_PROXY": "q"})
-    assert found is not None
-    assert found.url == "http://p"
+    proxy = proxy_for("http://10.0.0.1:8001", {"HTTP_PROXY": "p", "HTTPS_PROXY": "q"})
+    assert proxy is not None
+    assert proxy.url == "http://p"
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_plain_http_has_a_proxy_of_its_own() -> None:
     ],
 )
 def test_no_proxy_is_read_as_go_reads_it(url: str, no_proxy: str, *, is_direct: bool) -> None:
-    found = proxy_for(url, {"HTTPS_PROXY": "http://p", "NO_PROXY": no_proxy})
-    assert (found is None) == is_direct
+    proxy = proxy_for(url, {"HTTPS_PROXY": "http://p", "NO_PROXY": no_proxy})
+    assert (proxy is None) == is_direct
 
 
 def test_a_password_is_sent_and_never_said() -> None:

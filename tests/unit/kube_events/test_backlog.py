@@ -27,25 +27,25 @@ def event(
     )
 
 
-def tell_all(backlog: EventBacklog, now_s: float) -> list[PendingEvent]:
+def send_all(backlog: EventBacklog, now_s: float) -> list[PendingEvent]:
     """Tell what is due, as long as anything is."""
-    told = []
+    items = []
     while (item := backlog.next(now_s)) is not None:
         backlog.mark_sent(item, now_s)
-        told.append(item)
-    return told
+        items.append(item)
+    return items
 
 
 def test_an_event_is_told_at_once_and_its_repeats_together_a_minute_later() -> None:
     backlog = EventBacklog()
     backlog.offer(event(at_s=5.0), 0.0)
-    (first,) = tell_all(backlog, 0.0)
+    (first,) = send_all(backlog, 0.0)
     assert (first.count, first.sent_count, first.first_s) == (1, 0, 5.0)
     for second in range(1, 50):
         backlog.offer(event(at_s=5.0 + second), float(second))
-    assert tell_all(backlog, 59.9) == []
+    assert send_all(backlog, 59.9) == []
     assert backlog.wait_s(50.0) == 10.0
-    (repeats,) = tell_all(backlog, 60.0)
+    (repeats,) = send_all(backlog, 60.0)
     assert (repeats.count, repeats.sent_count, repeats.first_s, repeats.last_s) == (
         50,
         1,
@@ -60,14 +60,14 @@ def test_events_are_told_in_the_order_they_came() -> None:
     backlog = EventBacklog()
     for number in range(20):
         backlog.offer(event(str(number)), 0.0)
-    assert [item.event.message for item in tell_all(backlog, 0.0)] == [str(n) for n in range(20)]
+    assert [item.event.message for item in send_all(backlog, 0.0)] == [str(n) for n in range(20)]
 
 
 def test_events_of_two_pods_with_one_message_are_two() -> None:
     backlog = EventBacklog()
     backlog.offer(event(pod="a"), 0.0)
     backlog.offer(event(pod="b"), 0.0)
-    assert len(tell_all(backlog, 0.0)) == 2
+    assert len(send_all(backlog, 0.0)) == 2
 
 
 def test_one_subject_and_reason_may_tell_25_at_once_and_then_one_in_five_minutes() -> None:
@@ -75,38 +75,38 @@ def test_one_subject_and_reason_may_tell_25_at_once_and_then_one_in_five_minutes
     for number in range(30):
         backlog.offer(event(str(number)), 0.0)
         backlog.offer(event(str(number), reason="Other"), 0.0)
-    told = tell_all(backlog, 0.0)
-    assert len(told) == 50
+    items = send_all(backlog, 0.0)
+    assert len(items) == 50
     assert backlog.counts.limited == 10
-    rest = tell_all(backlog, 10.0)
+    rest = send_all(backlog, 10.0)
     assert [(item.event.message, item.count) for item in rest] == [(module.REST_MESSAGE, 5)] * 2
     assert [item.event.reason for item in rest] == ["R", "Other"]
     backlog.offer(event("later"), 299.0)
     assert backlog.counts.limited == 11
     backlog.offer(event("later"), 300.0)
-    assert len(tell_all(backlog, 300.0)) == 1
+    assert len(send_all(backlog, 300.0)) == 1
 
 
 def test_repeats_without_a_token_are_kept_and_told_when_there_is_one() -> None:
     backlog = EventBacklog()
     for number in range(25):
         backlog.offer(event(str(number)), 0.0)
-    tell_all(backlog, 0.0)
+    send_all(backlog, 0.0)
     backlog.offer(event("0"), 1.0)
-    assert tell_all(backlog, 100.0) == []
+    assert send_all(backlog, 100.0) == []
     assert backlog.wait_s(100.0) == 200.0
-    (told,) = tell_all(backlog, 300.0)
-    assert told.count == 2
+    (items,) = send_all(backlog, 300.0)
+    assert items.count == 2
 
 
 def test_a_node_tells_no_more_than_its_total() -> None:
     backlog = EventBacklog()
     for number in range(80):
         backlog.offer(event(pod=str(number)), 0.0)
-    assert len(tell_all(backlog, 0.0)) == module.TOTAL_BURST
+    assert len(send_all(backlog, 0.0)) == module.TOTAL_BURST
     assert backlog.wait_s(0.0) == module.TOTAL_REFILL_S
-    assert len(tell_all(backlog, 5.0)) == 1
-    assert len(tell_all(backlog, 150.0)) == 29
+    assert len(send_all(backlog, 5.0)) == 1
+    assert len(send_all(backlog, 150.0)) == 29
     assert backlog.counts.dropped == 0
 
 
@@ -114,8 +114,8 @@ def test_all_hundred_cards_that_fail_at_once_are_told_within_minutes() -> None:
     backlog = EventBacklog()
     for number in range(100):
         backlog.offer(event(f"card {number}", device=str(number)), 0.0)
-    told = [item for seconds in range(0, 255, 5) for item in tell_all(backlog, float(seconds))]
-    assert len(told) == 100
+    items = [item for seconds in range(0, 255, 5) for item in send_all(backlog, float(seconds))]
+    assert len(items) == 100
     assert (backlog.counts.limited, backlog.counts.dropped) == (0, 0)
 
 
@@ -124,14 +124,14 @@ def test_a_card_that_fails_often_does_not_keep_another_ones_failure_from_being_t
     for number in range(40):
         backlog.offer(event(f"after {number} s", device="flapping"), 0.0)
     backlog.offer(event("fell off the bus", device="dying"), 1.0)
-    assert tell_all(backlog, 200.0)[-1].event.device == "dying"
+    assert send_all(backlog, 200.0)[-1].event.device == "dying"
 
 
 def test_a_text_that_differs_each_time_is_a_repeat_where_the_event_says_so() -> None:
     backlog = EventBacklog()
     for percent in (0, 25, 50):
         backlog.offer(event(f"looks well again: {percent} %", repeat_key="Xid79"), 0.0)
-    (item,) = tell_all(backlog, 0.0)
+    (item,) = send_all(backlog, 0.0)
     assert (item.event.message, item.count) == ("looks well again: 0 %", 3)
 
 
@@ -141,8 +141,8 @@ def test_no_number_of_pods_keeps_what_happens_to_the_node_from_being_told() -> N
     for number in range(2 * module.MAX_WAITING):
         backlog.offer(event(pod=str(number)), 0.0)
     backlog.offer(event("last"), 0.0)
-    told = tell_all(backlog, 0.0)
-    assert [item.event.message for item in told[:2]] == ["first", "last"]
+    items = send_all(backlog, 0.0)
+    assert [item.event.message for item in items[:2]] == ["first", "last"]
 
 
 def test_the_oldest_go_when_too_many_wait_and_are_counted() -> None:
@@ -160,23 +160,23 @@ def test_the_oldest_go_when_too_many_wait_and_are_counted() -> None:
 def test_an_object_that_is_gone_becomes_a_new_one_with_what_was_untold() -> None:
     backlog = EventBacklog()
     backlog.offer(event(at_s=0.0), 0.0)
-    tell_all(backlog, 0.0)
+    send_all(backlog, 0.0)
     for _ in range(4):
         backlog.offer(event(at_s=70.0), 70.0)
     item = backlog.next(70.0)
     assert item is not None
     assert (item.count, item.sent_count) == (5, 1)
     backlog.mark_missing(item)
-    (again,) = tell_all(backlog, 70.0)
+    (again,) = send_all(backlog, 70.0)
     assert (again.count, again.sent_count, again.first_s) == (4, 0, 70.0)
 
 
 def test_a_series_that_was_silent_for_an_hour_starts_again() -> None:
     backlog = EventBacklog()
     backlog.offer(event(at_s=0.0), 0.0)
-    tell_all(backlog, 0.0)
+    send_all(backlog, 0.0)
     backlog.offer(event(at_s=3600.0), 3600.0)
-    (again,) = tell_all(backlog, 3600.0)
+    (again,) = send_all(backlog, 3600.0)
     assert (again.count, again.sent_count, again.first_s) == (1, 0, 3600.0)
 
 
@@ -188,7 +188,7 @@ def test_what_was_refused_is_not_tried_again_nor_are_its_repeats() -> None:
     assert item is not None
     backlog.mark_refused(item)
     backlog.offer(event("bad"), 61.0)
-    assert [told.event.message for told in tell_all(backlog, 61.0)] == ["good"]
+    assert [items.event.message for items in send_all(backlog, 61.0)] == ["good"]
     assert backlog.counts.refused == 2
 
 
@@ -200,7 +200,7 @@ def test_repeats_while_an_event_is_being_told_are_told_after_it() -> None:
     backlog.offer(event(at_s=1.0), 1.0)
     backlog.mark_sent(item, 2.0)
     assert backlog.counts.waiting == 1
-    (repeat,) = tell_all(backlog, 62.0)
+    (repeat,) = send_all(backlog, 62.0)
     assert (repeat.count, repeat.sent_count) == (2, 1)
 
 
@@ -221,8 +221,8 @@ def test_the_one_that_fails_can_be_passed_by() -> None:
     backlog = EventBacklog()
     for number in range(3):
         backlog.offer(event(str(number)), 0.0)
-    found = [backlog.next(0.0, skip) for skip in range(4)]
-    assert [item.event.message for item in found if item] == ["0", "1", "2", "0"]
+    items = [backlog.next(0.0, skip) for skip in range(4)]
+    assert [item.event.message for item in items if item] == ["0", "1", "2", "0"]
 
 
 @given(

@@ -23,7 +23,7 @@ from tests.unit.nri.talk import nothing
 NODE = NodeSnapshot(node=NodeIdentity(name="node-a"))
 
 
-def told(*snapshots: NodeSnapshot) -> list[str]:
+def events_of(*snapshots: NodeSnapshot) -> list[str]:
     """Return the reasons of all events from the first to the last."""
     before: tuple[NodeSnapshot | None, ...] = (None, *snapshots)
     pairs = zip(before, snapshots, strict=False)
@@ -49,9 +49,9 @@ def test_the_runtime_is_told_of_when_it_is_lost_and_back_but_not_when_it_is_met(
     snapshots = []
     for state in states:
         picture.set_state(state, "Reason")
-        seen = replace(picture.view, runtime="" if state == "waiting" else "containerd")
-        snapshots.append(replace(NODE, runtime=SnapshotPart(seen, 1.0)))
-    assert told(*snapshots) == expected
+        view = replace(picture.view, runtime="" if state == "waiting" else "containerd")
+        snapshots.append(replace(NODE, runtime=SnapshotPart(view, 1.0)))
+    assert events_of(*snapshots) == expected
 
 
 def test_a_refused_grant_is_told_once_and_again_when_it_is_refused_for_something_else() -> None:
@@ -63,15 +63,15 @@ def test_a_refused_grant_is_told_once_and_again_when_it_is_refused_for_something
 
     first = refused("DeviceTaken")
     same = refused("DeviceTaken")
-    assert told(first, same, refused("WrongNode"), refused("")) == ["GrantRefused"] * 2
+    assert events_of(first, same, refused("WrongNode"), refused("")) == ["GrantRefused"] * 2
     # the sandbox is often made before the pod is listed: the refusal of a container has an event
     unknown = refused("PodRequestsUnknown")
-    assert told(unknown) == []
-    assert told(unknown, refused("GrantNotAskedFor")) == ["GrantRefused"]
+    assert events_of(unknown) == []
+    assert events_of(unknown, refused("GrantNotAskedFor")) == ["GrantRefused"]
 
 
 def test_a_verdict_is_told_while_it_is_news_and_that_all_is_well_only_after_bad_news() -> None:
-    def found(verdict: VerificationStatus) -> NodeSnapshot:
+    def verification(verdict: VerificationStatus) -> NodeSnapshot:
         proof = ContainerVerification(
             container_id="1", pod_uid="u", namespace="d", pod="p", container="c", verdict=verdict
         )
@@ -84,7 +84,7 @@ def test_a_verdict_is_told_while_it_is_news_and_that_all_is_well_only_after_bad_
         VerificationStatus.VERIFIED,
     )
     expected = ["AllocationNotVerified", "AllocationVerified"]
-    assert told(*map(found, verdicts)) == expected
-    assert told(found(VerificationStatus.UNKNOWN), found(VerificationStatus.EXCESS)) == [
-        "AllocationNotVerified"
-    ]
+    assert events_of(*map(verification, verdicts)) == expected
+    assert events_of(
+        verification(VerificationStatus.UNKNOWN), verification(VerificationStatus.EXCESS)
+    ) == ["AllocationNotVerified"]

@@ -30,7 +30,7 @@ def server() -> Iterator[ApiServer]:
         yield api
 
 
-def tell(api: ApiServer, scenario: Callable[[EventSink, ManualClock], Awaitable[None]]) -> None:
+def send(api: ApiServer, scenario: Callable[[EventSink, ManualClock], Awaitable[None]]) -> None:
     """Run a scenario with a sink whose time is simulated and whose wire is real."""
 
     async def run() -> None:
@@ -73,7 +73,7 @@ def test_events_of_node_device_and_pod_are_stored_where_people_look(server: ApiS
         assert await sink.step() is None
         assert sink.state.counts.created == 3
 
-    tell(server, scenario)
+    send(server, scenario)
     kinds = {item["regarding"]["kind"] for item in stored(server)}
     assert kinds == {"Node", "Device"}
     (pods,) = stored(server, "team-a")
@@ -89,9 +89,9 @@ def test_repeats_become_the_series_of_the_same_object(server: ApiServer) -> None
         clock.advance(60)
         assert await sink.step() is None
 
-    tell(server, scenario)
-    (found,) = stored(server)
-    assert found["series"] == {"count": 5, "lastObservedTime": "2026-01-02T03:04:09.250000Z"}
+    send(server, scenario)
+    (events,) = stored(server)
+    assert events["series"] == {"count": 5, "lastObservedTime": "2026-01-02T03:04:09.250000Z"}
 
 
 def test_what_people_write_wildly_is_stored_all_the_same(server: ApiServer) -> None:
@@ -102,7 +102,7 @@ def test_what_people_write_wildly_is_stored_all_the_same(server: ApiServer) -> N
         assert await sink.step() is None
         assert sink.state.counts.refused == 0
 
-    tell(server, scenario)
+    send(server, scenario)
     assert len(stored(server)) == len(wild)
 
 
@@ -115,7 +115,7 @@ def test_an_answer_that_was_lost_leaves_one_object(server: ApiServer) -> None:
         assert await sink.step() is None
         assert sink.state.counts.created == 1
 
-    tell(server, scenario)
+    send(server, scenario)
     assert len(stored(server)) == 1
 
 
@@ -129,10 +129,10 @@ def test_an_event_that_its_time_to_live_took_is_written_anew(server: ApiServer) 
         clock.advance(90)
         assert await sink.step() is None
 
-    tell(server, scenario)
-    (found,) = stored(server)
-    assert found["eventTime"] == "2026-01-02T03:05:35.250000Z"
-    assert "series" not in found
+    send(server, scenario)
+    (events,) = stored(server)
+    assert events["eventTime"] == "2026-01-02T03:05:35.250000Z"
+    assert "series" not in events
 
 
 def test_a_namespace_that_is_gone_costs_its_own_event_only(server: ApiServer) -> None:
@@ -141,7 +141,7 @@ def test_a_namespace_that_is_gone_costs_its_own_event_only(server: ApiServer) ->
         assert await sink.step() is None
         assert sink.state.counts.refused == 1
 
-    tell(server, scenario)
+    send(server, scenario)
     assert [item["note"] for item in stored(server)] == ["n"]
 
 
@@ -156,7 +156,7 @@ def test_a_namespace_that_is_being_deleted_does_not_switch_events_off(server: Ap
         assert await sink.step() is None
         assert not sink.state.is_forbidden
 
-    tell(server, scenario)
+    send(server, scenario)
     assert [item["note"] for item in stored(server)] == ["n"]
 
 
@@ -173,7 +173,7 @@ def test_without_the_right_events_are_off_until_it_is_granted(server: ApiServer)
         assert await sink.step() is None
         assert not sink.state.is_forbidden
 
-    tell(server, scenario)
+    send(server, scenario)
     assert [item["note"] for item in stored(server)] == ["a"]
 
 
@@ -198,5 +198,5 @@ def test_an_event_outlives_a_server_in_trouble(server: ApiServer, fault: Fault) 
         clock.advance(waits_s)
         assert await sink.step() is None
 
-    tell(server, scenario)
+    send(server, scenario)
     assert len(stored(server)) == 1

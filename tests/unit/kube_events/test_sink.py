@@ -48,26 +48,26 @@ class Line:
     """The wire to an API server: `fails` says what an error a request meets, if any."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str, Any]] = []  # method, path, body
-        self.asked = 0
+        self.sent: list[tuple[str, str, Any]] = []  # method, path, body
+        self.calls = 0
         self.error: ApiError | None = None
         self.bad: dict[str, ApiError] = {}  # by text in the body
 
     async def call(self, request: ApiRequest) -> ApiResponse:
-        self.asked += 1
+        self.calls += 1
         await asyncio.sleep(0)
         text = request.body.decode()
         error = self.error or next((e for key, e in self.bad.items() if key in text), None)
         if error is not None:
             raise error
-        self.told.append((request.method, request.path, json.loads(text)))
+        self.sent.append((request.method, request.path, json.loads(text)))
         return ApiResponse(status=201, headers={}, body=b"{}")
 
     def stream(self, request: ApiRequest, idle_s: float) -> AbstractAsyncContextManager[Any]:
         raise AssertionError(f"{request} {idle_s}: events are not watched")
 
     def notes(self) -> list[str]:
-        return [body["note"] for method, _, body in self.told if method == "POST"]
+        return [body["note"] for method, _, body in self.sent if method == "POST"]
 
 
 def event(message: str, at_s: float = 0.0, namespace: str = "") -> Event:
@@ -127,7 +127,7 @@ def test_repeats_are_a_patch_of_the_same_object() -> None:
     assert step(sink) == 60.0
     clock.advance(60)
     assert step(sink) is None
-    (post, created_at, created), (patch, patched_at, patched) = line.told
+    (post, created_at, created), (patch, patched_at, patched) = line.sent
     assert (post, patch) == ("POST", "PATCH")
     assert patched_at == f"{created_at}/{created['metadata']['name']}"
     assert patched == {"series": {"count": 3, "lastObservedTime": "1970-01-01T00:00:03.000000Z"}}
@@ -139,7 +139,7 @@ def test_events_wait_until_the_node_is_known_to_be_this_machine() -> None:
     sink = EventSink(line, "node-a", ManualClock(), uid_of=lambda _: "", may_send=lambda: ours[0])
     sink.offer([event("a")])
     assert step(sink) == BLOCKED_S
-    assert (line.told, sink.state.counts.waiting) == ([], 1)
+    assert (line.sent, sink.state.counts.waiting) == ([], 1)
     ours[0] = True
     assert step(sink) is None
     assert line.notes() == ["a"]
@@ -160,7 +160,7 @@ def test_an_api_that_is_away_for_six_hours_costs_no_memory_and_keeps_the_order()
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 5_000_000
-    assert line.asked <= 362, "backed off: at most one try a minute"
+    assert line.calls <= 362, "backed off: at most one try a minute"
     state = sink.state
     assert state.counts.waiting == MAX_WAITING
     assert state.counts.dropped >= 360 - MAX_WAITING
@@ -173,7 +173,7 @@ def test_an_api_that_is_away_for_six_hours_costs_no_memory_and_keeps_the_order()
     assert notes == sorted(notes)
     assert notes[-1] == "359"
     assert sink.state.error == ""
-    assert len(line.told) >= MAX_WAITING
+    assert len(line.sent) >= MAX_WAITING
 
 
 def test_without_the_right_it_is_off_with_one_line_and_tried_again_after_an_hour(
@@ -187,7 +187,7 @@ def test_without_the_right_it_is_off_with_one_line_and_tried_again_after_an_hour
         assert step(sink) == FORBIDDEN_S
         clock.advance(FORBIDDEN_S)
         sink.offer([event("b")])
-    assert line.asked == 3
+    assert line.calls == 3
     assert sink.state.is_forbidden
     assert [record.getMessage() for record in caplog.records] == ["events_off"]
     line.error = None
@@ -214,11 +214,11 @@ def test_one_bad_event_costs_itself_only(error: ApiError) -> None:
     assert step(sink) is None
     assert line.notes() == ["good"]
     assert sink.state.counts.refused == 1
-    asked = line.asked
+    count = line.calls
     sink.offer([event("bad", namespace="gone")])
     clock.advance(120)
     assert step(sink) is None
-    assert line.asked == asked
+    assert line.calls == count
 
 
 def test_an_object_that_expired_is_followed_by_a_new_one() -> None:
@@ -230,7 +230,7 @@ def test_an_object_that_expired_is_followed_by_a_new_one() -> None:
     clock.advance(90)
     line.bad["lastObservedTime"] = NotFound("PATCH", "not found", code=404)
     assert step(sink) is None
-    names = [body["metadata"]["name"] for method, _, body in line.told if method == "POST"]
+    names = [body["metadata"]["name"] for method, _, body in line.sent if method == "POST"]
     assert len(set(names)) == 2
 
 
@@ -240,7 +240,7 @@ def test_an_answer_that_was_lost_is_not_told_twice() -> None:
     line.error = Conflict("POST", "already exists", code=409, reason="AlreadyExists")
     sink.offer([event("a")])
     assert step(sink) is None
-    assert line.asked == 1
+    assert line.calls == 1
     assert sink.state.counts.created == 1
 
 
@@ -263,7 +263,7 @@ def test_a_server_that_asks_for_patience_gets_it() -> None:
     assert (step(sink) or 0) >= 40.0
     clock.advance(30)
     assert step(sink) is not None
-    assert line.asked == 1
+    assert line.calls == 1
 
 
 def test_offers_of_other_threads_wake_it_and_never_wait() -> None:
@@ -277,7 +277,7 @@ def test_offers_of_other_threads_wake_it_and_never_wait() -> None:
             thread = threading.Thread(target=sink.offer, args=([event(str(number))],))
             thread.start()
             thread.join()
-        while len(line.told) < 5:
+        while len(line.sent) < 5:
             await asyncio.sleep(0.001)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -60,19 +60,19 @@ def test_an_event_of_a_device_is_whole() -> None:
 
 
 def test_a_pods_event_is_kept_beside_the_pod() -> None:
-    found = event_object(POD, "node-a", "", 3, AT_S, AT_S + 1)
-    assert found["metadata"] == {
+    event_body = event_object(POD, "node-a", "", 3, AT_S, AT_S + 1)
+    assert event_body["metadata"] == {
         "name": event_name(POD, "node-a", AT_S),
         "namespace": "team-a",
     }
-    assert found["regarding"] == {
+    assert event_body["regarding"] == {
         "apiVersion": "v1",
         "kind": "Pod",
         "name": "train-0",
         "namespace": "team-a",
         "uid": "p-1",
     }
-    assert found["series"] == {"count": 3, "lastObservedTime": "2026-01-02T03:04:06.250000Z"}
+    assert event_body["series"] == {"count": 3, "lastObservedTime": "2026-01-02T03:04:06.250000Z"}
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_a_clock_that_was_set_back_ends_no_series_before_its_beginning() -> None
 
 @given(message=st.text(max_size=3000))
 def test_a_note_is_short_enough_in_bytes_and_whole_in_characters(message: str) -> None:
-    found = note_text(message)
-    assert len(found.encode()) <= 1024
+    text = note_text(message)
+    assert len(text.encode()) <= 1024
 
 
 def test_a_note_is_cut_between_two_characters() -> None:
@@ -116,9 +116,9 @@ def test_a_note_is_cut_between_two_characters() -> None:
 def test_every_name_is_one_that_kubernetes_allows(name: str, pod: bool) -> None:
     ref = PodRef(namespace="n", name=name) if pod else None
     event = Event(type="Normal", reason="R", message="m", object_kind="Node", at_s=AT_S, pod=ref)
-    found = event_name(event, name, AT_S)
-    assert len(found) <= MAX_EVENT_NAME
-    assert SUBDOMAIN.fullmatch(found)
+    event_name_text = event_name(event, name, AT_S)
+    assert len(event_name_text) <= MAX_EVENT_NAME
+    assert SUBDOMAIN.fullmatch(event_name_text)
 
 
 def test_names_of_the_longest_nodes_still_differ() -> None:
@@ -133,8 +133,8 @@ def test_one_series_has_one_name_and_another_start_another() -> None:
 
 
 def test_a_long_node_is_a_shorter_instance() -> None:
-    found = event_object(DEVICE, "n" * 253, "", 1, AT_S, AT_S)
-    assert found["reportingInstance"] == "n" * 128
+    event_body = event_object(DEVICE, "n" * 253, "", 1, AT_S, AT_S)
+    assert event_body["reportingInstance"] == "n" * 128
 
 
 def test_a_reason_that_is_no_word_is_made_one() -> None:

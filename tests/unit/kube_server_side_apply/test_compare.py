@@ -17,12 +17,12 @@ JSON = st.recursive(
 )
 
 
-def found(wanted: dict[str, object], stored: object) -> list[str]:
-    return [render_path(path) for path in differences(wanted, stored)]
+def differing(desired: dict[str, object], stored: object) -> list[str]:
+    return [render_path(path) for path in differences(desired, stored)]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "stored"),
+    ("desired", "stored"),
     [
         ("24", "24"),
         ("24", 24),
@@ -34,61 +34,61 @@ def found(wanted: dict[str, object], stored: object) -> list[str]:
         ("0", "0"),
     ],
 )
-def test_quantities_of_resources_are_compared_by_value(wanted: str, stored: object) -> None:
-    assert not found({"resources": {"cpu": wanted}}, {"resources": {"cpu": stored}})
-    zone: dict[str, object] = {"resources": [{"name": "cpu", "capacity": wanted}]}
-    assert not found(zone, {"resources": [{"name": "cpu", "capacity": stored}]})
+def test_quantities_of_resources_are_compared_by_value(desired: str, stored: object) -> None:
+    assert not differing({"resources": {"cpu": desired}}, {"resources": {"cpu": stored}})
+    zone: dict[str, object] = {"resources": [{"name": "cpu", "capacity": desired}]}
+    assert not differing(zone, {"resources": [{"name": "cpu", "capacity": stored}]})
 
 
 @pytest.mark.parametrize(
-    ("wanted", "stored"), [("24", "25"), ("1", "1m"), ("1Ki", "1k"), ("1", True)]
+    ("desired", "stored"), [("24", "25"), ("1", "1m"), ("1Ki", "1k"), ("1", True)]
 )
-def test_other_quantities_differ(wanted: str, stored: object) -> None:
-    assert found({"resources": {"cpu": wanted}}, {"resources": {"cpu": stored}})
+def test_other_quantities_differ(desired: str, stored: object) -> None:
+    assert differing({"resources": {"cpu": desired}}, {"resources": {"cpu": stored}})
 
 
 def test_an_id_that_looks_like_a_quantity_is_text() -> None:
-    assert found({"id": "1k"}, {"id": "1000"}) == [".id"]
+    assert differing({"id": "1k"}, {"id": "1000"}) == [".id"]
 
 
 def test_annotations_are_compared_as_the_json_they_hold() -> None:
     def at(text: str) -> dict[str, object]:
         return {"metadata": {"annotations": {"a/b": text}}}
 
-    assert not found(at('{"a":1,"b":[2]}'), at('{ "b": [2], "a": 1 }'))
-    assert found(at('{"a":1}'), at('{"a":2}')) == ['.metadata.annotations["a/b"]']
-    assert found(at('{"a":1}'), at("{broken")) == ['.metadata.annotations["a/b"]']
-    assert found(at("null"), {"metadata": {}}) == ['.metadata.annotations["a/b"]']
+    assert not differing(at('{"a":1,"b":[2]}'), at('{ "b": [2], "a": 1 }'))
+    assert differing(at('{"a":1}'), at('{"a":2}')) == ['.metadata.annotations["a/b"]']
+    assert differing(at('{"a":1}'), at("{broken")) == ['.metadata.annotations["a/b"]']
+    assert differing(at("null"), {"metadata": {}}) == ['.metadata.annotations["a/b"]']
 
 
 def test_labels_are_compared_as_text() -> None:
-    wanted: dict[str, object] = {"metadata": {"labels": {"l": "{}"}}}
-    assert found(wanted, {"metadata": {"labels": {"l": "{ }"}}}) == [".metadata.labels.l"]
+    desired: dict[str, object] = {"metadata": {"labels": {"l": "{}"}}}
+    assert differing(desired, {"metadata": {"labels": {"l": "{ }"}}}) == [".metadata.labels.l"]
 
 
 def test_what_others_added_is_no_difference() -> None:
     stored = {"metadata": {"labels": {"l": "x", "theirs": "y"}, "uid": "u"}, "status": {"a": 1}}
-    assert not found({"metadata": {"labels": {"l": "x"}}}, stored)
+    assert not differing({"metadata": {"labels": {"l": "x"}}}, stored)
 
 
 def test_a_list_is_compared_whole() -> None:
-    wanted: dict[str, object] = {"spec": {"devices": [{"minor": 0}]}}
+    desired: dict[str, object] = {"spec": {"devices": [{"minor": 0}]}}
     for devices in ([], [{"minor": 0}, {"minor": 1}], [{"minor": 0, "labels": {"a": "b"}}]):
-        assert found(wanted, {"spec": {"devices": devices}}) == [".spec.devices"]
-    assert not found(wanted, {"spec": {"devices": [{"minor": 0, "labels": {}}]}})
+        assert differing(desired, {"spec": {"devices": devices}}) == [".spec.devices"]
+    assert not differing(desired, {"spec": {"devices": [{"minor": 0, "labels": {}}]}})
 
 
 def test_of_owners_and_conditions_only_the_wanted_entries_count() -> None:
-    wanted: dict[str, object] = {
+    desired: dict[str, object] = {
         "metadata": {"ownerReferences": [{"uid": "u", "kind": "Node"}]},
         "status": {"conditions": [{"type": "Ours", "status": "True"}]},
     }
     conditions = [{"type": "Ready"}, {"type": "Ours", "status": "True", "x": 1}]
     owners = [{"uid": "other"}, {"uid": "u", "kind": "Node"}]
     stored = {"metadata": {"ownerReferences": owners}, "status": {"conditions": conditions}}
-    assert not found(wanted, stored)
+    assert not differing(desired, stored)
     conditions.pop()
-    assert found(wanted, stored) == ['.status.conditions[{"type":"Ours"}]']
+    assert differing(desired, stored) == ['.status.conditions[{"type":"Ours"}]']
 
 
 def test_true_is_not_one() -> None:
@@ -104,12 +104,12 @@ def test_everything_is_equal_to_itself(value: object) -> None:
 
 @given(st.dictionaries(st.text(max_size=8), JSON, max_size=4), JSON)
 def test_no_answer_of_a_server_breaks_the_comparison(
-    wanted: dict[str, object], stored: object
+    desired: dict[str, object], stored: object
 ) -> None:
-    list(differences(wanted, stored))
+    list(differences(desired, stored))
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_no_text_breaks_the_comparison_of_annotations(wanted: str, stored: str) -> None:
-    is_same_text("{" + wanted, "{" + stored)
-    is_same({"resources": {"a": wanted}}, {"resources": {"a": stored}})
+def test_no_text_breaks_the_comparison_of_annotations(desired: str, stored: str) -> None:
+    is_same_text("{" + desired, "{" + stored)
+    is_same({"resources": {"a": desired}}, {"resources": {"a": stored}})

@@ -48,11 +48,11 @@ def test_a_manager_owns_what_its_fields_say(path: tuple[str, ...], owned: bool) 
 
 
 def test_what_a_manager_has_and_is_no_longer_wanted_is_found() -> None:
-    wanted = {
+    desired = {
         "metadata": {"annotations": {}, "ownerReferences": [{"uid": "u", "kind": "Node"}]},
         "spec": {"devices": []},
     }
-    assert [render_path(path) for path in surplus_fields(FIELDS, wanted)] == [
+    assert [render_path(path) for path in surplus_fields(FIELDS, desired)] == [
         '.metadata.annotations["a/b"]'
     ]
     assert [render_path(path) for path in surplus_fields(FIELDS, {})] == [".metadata", ".spec"]

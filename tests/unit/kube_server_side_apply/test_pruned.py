@@ -38,11 +38,11 @@ def test_a_refused_apply_names_the_fields(message: str, places: set[tuple[str, .
 
 
 def test_fields_that_were_not_kept_are_found_once_for_all_entries() -> None:
-    wanted = {
+    desired = {
         "spec": {"devices": [{"minor": 0, "conditions": [1]}, {"minor": 1, "conditions": [2]}]}
     }
-    kept = {"spec": {"devices": [{"minor": 0}, {"minor": 1}]}}
-    assert set(missing_fields(wanted, kept)) == {CONDITIONS}
+    stored = {"spec": {"devices": [{"minor": 0}, {"minor": 1}]}}
+    assert set(missing_fields(desired, stored)) == {CONDITIONS}
     assert render_schema_path(CONDITIONS) == "spec.devices[].conditions"
 
 

@@ -54,7 +54,7 @@ class Authority:
         return cert, key
 
 
-class Asked:
+class ServedRequest:
     """One request as it came, and the way to answer it."""
 
     def __init__(
@@ -67,9 +67,9 @@ class Asked:
             for name, _, value in (field.partition(":") for field in fields)
         }
 
-    async def answer(self, *parts: bytes) -> None:
+    async def answer(self, *chunks: bytes) -> None:
         """Send bytes, each part in a write of its own."""
-        for part in parts:
+        for part in chunks:
             self.writer.write(part)
             await self.writer.drain()
 
@@ -88,7 +88,7 @@ class Asked:
         self.writer.transport.abort()
 
 
-Answer = Callable[[Asked], Awaitable[None]]
+Answer = Callable[[ServedRequest], Awaitable[None]]
 
 
 class Server:
@@ -97,9 +97,9 @@ class Server:
     def __init__(self, host: str, port: int) -> None:
         self.port = port
         self.url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
-        self.asked: list[Asked] = []
+        self.requests: list[ServedRequest] = []
         self.connections = 0
-        self.left = asyncio.Event()  # a connection ended
+        self.disconnected = asyncio.Event()  # a connection ended
 
 
 @contextlib.asynccontextmanager
@@ -117,11 +117,11 @@ async def serving(
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 while not writer.is_closing():
-                    asked = await _read(reader, writer)
-                    server.asked.append(asked)
-                    await answer(asked)
+                    request = await _read(reader, writer)
+                    server.requests.append(request)
+                    await answer(request)
         finally:
-            server.left.set()
+            server.disconnected.set()
             writer.close()
 
     listener = await asyncio.start_server(talk, host, 0, ssl=tls)
@@ -135,13 +135,13 @@ async def serving(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Asked:
+async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ServedRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    asked = Asked(reader, writer, head, b"")
-    length = int(asked.headers.get("content-length", "0"))
+    request = ServedRequest(reader, writer, head, b"")
+    length = int(request.headers.get("content-length", "0"))
     if length:
-        asked.body = await reader.readexactly(length)
-    return asked
+        request.body = await reader.readexactly(length)
+    return request
 
 
 @contextlib.asynccontextmanager

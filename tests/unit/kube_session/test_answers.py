@@ -121,8 +121,8 @@ def test_no_body_breaks_it(body: bytes) -> None:
 )
 def test_tokens_that_the_server_repeats_are_cut_out(body: bytes) -> None:
     error = failed(401, body, secret="s3cr3t-token")
-    said = f"{error} {error.reason} {error.causes}"
-    assert not any(word in said for word in ("s3cr3t", "t0ken", "eyJ"))
+    text = f"{error} {error.reason} {error.causes}"
+    assert not any(word in text for word in ("s3cr3t", "t0ken", "eyJ"))
 
 
 def test_a_redirect_says_where_it_leads() -> None:

@@ -18,11 +18,11 @@ from agent.kube.errors import Unreachable
 from agent.kube.session import MAX_CALLS
 from agent.version import VERSION
 from tests.patience import PATIENCE_S
-from tests.unit.kube_session.servers import GET, OK, Asked, Authority, serving, session_with
+from tests.unit.kube_session.servers import GET, OK, Authority, ServedRequest, serving, session_with
 
 
-async def fine(asked: Asked) -> None:
-    await asked.answer(OK)
+async def fine(request: ServedRequest) -> None:
+    await request.answer(OK)
 
 
 def test_a_request_is_what_the_api_expects(account: Path, authority: Authority) -> None:
@@ -40,16 +40,16 @@ def test_a_request_is_what_the_api_expects(account: Path, authority: Authority) 
             session_with(server.url, account) as session,
         ):
             response = await session.call(request)
-            asked = server.asked[0]
+            served_request = server.requests[0]
         assert (response.status, response.body) == (200, b"{}")
         assert response.headers["content-length"] == "2"
-        assert asked.line == (
+        assert served_request.line == (
             "PATCH /apis/g/v1/things/a%20b?fieldManager=xpu-agent"
             "&labelSelector=a%20in%20%28b%2Cc%29 HTTP/1.1"
         )
-        assert asked.body == request.body
+        assert served_request.body == request.body
         assert (
-            asked.headers
+            served_request.headers
             | {
                 "authorization": "Bearer token-1",
                 "content-type": APPLY_PATCH_TYPE,
@@ -57,7 +57,7 @@ def test_a_request_is_what_the_api_expects(account: Path, authority: Authority) 
                 "accept-encoding": "identity",
                 "user-agent": f"xpu-agent/{VERSION}",
             }
-            == asked.headers
+            == served_request.headers
         )
 
     asyncio.run(run())
@@ -86,8 +86,8 @@ def test_a_peer_that_vanished_is_found_out_by_the_kernel(
 def test_an_object_of_a_megabyte_and_a_half_goes_both_ways(
     account: Path, authority: Authority
 ) -> None:
-    async def echo(asked: Asked) -> None:
-        await asked.status(200, asked.body)
+    async def echo(request: ServedRequest) -> None:
+        await request.status(200, request.body)
 
     async def run() -> None:
         big = ApiRequest(method="POST", path="/x", body=b"x" * 1_500_000, deadline_s=PATIENCE_S)
@@ -107,7 +107,7 @@ def test_a_path_of_the_server_comes_before_that_of_every_request(
         async with serving(fine, authority.server) as server:
             async with session_with(f"{server.url}/k8s/clusters/c-1/", account) as session:
                 await session.call(GET)
-            assert server.asked[0].line == "GET /k8s/clusters/c-1/api/v1/nodes/n HTTP/1.1"
+            assert server.requests[0].line == "GET /k8s/clusters/c-1/api/v1/nodes/n HTTP/1.1"
 
     asyncio.run(run())
 
@@ -135,11 +135,11 @@ def test_no_more_than_a_few_calls_are_under_way_at_once(
     async def run() -> None:
         full, go = asyncio.Event(), asyncio.Event()
 
-        async def answer(asked: Asked) -> None:
-            if len(server.asked) == MAX_CALLS:
+        async def answer(request: ServedRequest) -> None:
+            if len(server.requests) == MAX_CALLS:
                 full.set()
             await go.wait()
-            await asked.answer(OK)
+            await request.answer(OK)
 
         async with (
             serving(answer, authority.server) as server,
@@ -150,7 +150,7 @@ def test_no_more_than_a_few_calls_are_under_way_at_once(
             late = replace(GET, deadline_s=0.1)
             with pytest.raises(Unreachable, match="waiting for one of 8 other calls"):
                 await session.call(late)
-            assert len(server.asked) == MAX_CALLS
+            assert len(server.requests) == MAX_CALLS
             go.set()
             await asyncio.gather(*calls)
             assert server.connections == MAX_CALLS
@@ -179,7 +179,7 @@ def test_after_it_was_closed_nothing_is_sent(account: Path, authority: Authority
                 await session.call(GET)
             with pytest.raises(Unreachable, match="closed"):
                 await session.call(GET)
-            assert len(server.asked) == 1
+            assert len(server.requests) == 1
 
     asyncio.run(run())
 
@@ -190,7 +190,7 @@ def test_a_token_does_not_go_where_anybody_can_read_it(account: Path) -> None:
             url = server.url.replace("https", "http")
             async with session_with(url, account, endpoint=Endpoint(url=url)) as session:
                 await session.call(GET)
-            assert "authorization" not in server.asked[0].headers
+            assert "authorization" not in server.requests[0].headers
 
     asyncio.run(run())
 
@@ -208,8 +208,8 @@ def test_a_name_that_nobody_can_have_is_no_answer(host: str, account: Path) -> N
 def test_a_clock_that_differs_is_seen(account: Path, authority: Authority) -> None:
     clock = ManualClock()  # of 2026-01-02 03:04:05
 
-    async def answer(asked: Asked) -> None:
-        await asked.status(200, b"{}", "Date: Fri, 02 Jan 2026 04:04:05 GMT")
+    async def answer(request: ServedRequest) -> None:
+        await request.status(200, b"{}", "Date: Fri, 02 Jan 2026 04:04:05 GMT")
 
     async def run() -> None:
         async with (

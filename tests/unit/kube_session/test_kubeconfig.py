@@ -158,10 +158,10 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> Non
     try:
         account = read_account(target)
     except NoApiServer as error:
-        said = str(error)
+        message = str(error)
     else:
-        said = f"{target} {account.authorization}"  # 7 is as good a token as any
-    assert str(tmp_path / "config") in said
+        message = f"{target} {account.authorization}"  # 7 is as good a token as any
+    assert str(tmp_path / "config") in message
 
 
 def test_a_context_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -202,11 +202,11 @@ ANYTHING = st.recursive(
 def test_no_wrong_type_breaks_it(tmp_path: Path, user: object, key: str, server: object) -> None:
     target = kubeconfig(tmp_path, {key: user}, {"server": server})
     try:
-        found = read_account(target)
+        account = read_account(target)
     except NoApiServer as error:
         assert str(target) in str(error)  # noqa: PT017 - either is right
     else:
-        assert isinstance(found, KubeconfigAccount)
+        assert isinstance(account, KubeconfigAccount)
         assert isinstance(yaml.safe_load(Path(target.paths).read_text()), dict)
 
 

@@ -11,16 +11,16 @@ from agent.kube.errors import BadResponse
 
 
 @given(st.lists(st.binary(max_size=20)), st.integers(1, 7))
-def test_lines_come_out_the_same_however_they_are_cut(parts: list[bytes], size: int) -> None:
-    lines = [part.replace(b"\n", b"").replace(b"\r", b"") for part in parts]
+def test_lines_come_out_the_same_however_they_are_cut(chunks: list[bytes], size: int) -> None:
+    lines = [part.replace(b"\n", b"").replace(b"\r", b"") for part in chunks]
     stream = b"".join(line + b"\n" for line in lines) + b"rest"
     reader = LineReader("GET /x", 100)
-    found = [
+    read_lines = [
         line
         for start in range(0, len(stream), size)
         for line in reader.feed(stream[start : start + size])
     ]
-    assert found == [line for line in lines if line]
+    assert read_lines == [line for line in lines if line]
     assert reader.pending_bytes == len(b"rest")
 
 

@@ -41,7 +41,7 @@ class File:
     def credentials(self, clock: ManualClock, deadline_s: float = 20) -> KubeconfigCredentials:
         return KubeconfigCredentials(TARGET, clock, self.read, deadline_s)
 
-    def say(self, authorization: str) -> None:
+    def write(self, authorization: str) -> None:
         self.account = replace(self.account, authorization=authorization)
 
 
@@ -50,7 +50,7 @@ def test_it_is_read_again_each_minute() -> None:
         file, clock = File(), ManualClock()
         credentials = file.credentials(clock)
         await credentials.open()
-        file.say("two")
+        file.write("two")
         clock.advance(59)
         assert await credentials.authorization() == "one"
         clock.advance(1)
@@ -66,10 +66,10 @@ def test_after_a_401_it_is_read_again_sooner_but_not_for_every_401() -> None:
         credentials = file.credentials(clock)
         await credentials.open()
         clock.advance(10)
-        file.say("two")
+        file.write("two")
         credentials.expire()
         assert await credentials.authorization() == "two"
-        file.say("three")
+        file.write("three")
         credentials.expire()
         assert await credentials.authorization() == "two"
         clock.advance(10)
@@ -80,11 +80,11 @@ def test_after_a_401_it_is_read_again_sooner_but_not_for_every_401() -> None:
 
 def test_a_plug_in_is_asked_whether_its_token_has_expired_and_run_again_after_a_401() -> None:
     async def run() -> None:
-        asked = []
+        calls = []
 
         def renewed() -> str:
-            asked.append(1)
-            return f"renewed {len(asked)}"
+            calls.append(1)
+            return f"renewed {len(calls)}"
 
         account = KubeconfigAccount(
             url="https://x", tls=TlsFiles(), authorization="one", renew_token=renewed
@@ -114,7 +114,7 @@ def test_what_fails_leaves_the_credentials_before() -> None:
             assert await credentials.authorization() == "one"
             assert (credentials.read_errors, credentials.problem) == (errors, "/k: broken")
         file.error = None
-        file.say("two")
+        file.write("two")
         clock.advance(60)
         assert await credentials.authorization() == "two"
         assert credentials.problem == ""
@@ -133,7 +133,7 @@ def test_a_plug_in_that_hangs_is_not_waited_for_and_not_started_twice() -> None:
             assert await credentials.authorization() == "one"
         assert (file.reads, credentials.read_errors) == (2, 3)
         assert "does its plug-in wait for somebody" in credentials.problem
-        file.say("two")
+        file.write("two")
         file.waits_for.set()
         while await credentials.authorization() != "two":  # the thread ends when it ends
             clock.advance(60)
@@ -212,7 +212,7 @@ def test_what_a_slow_plug_in_gives_is_taken_although_the_call_that_wanted_it_has
         credentials = file.credentials(clock)
         await credentials.open()
         file.waits_for = threading.Event()
-        file.say("two")
+        file.write("two")
         clock.advance(60)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):

@@ -33,10 +33,10 @@ def where(
     ],
 )
 def test_a_pod_asks_the_service_of_its_environment(environ: Mapping[str, str], url: str) -> None:
-    found = where(environ, TOKEN)
-    assert isinstance(found, InClusterTarget)
-    assert found.url == url
-    assert url in str(found)
+    target = where(environ, TOKEN)
+    assert isinstance(target, InClusterTarget)
+    assert target.url == url
+    assert url in str(target)
 
 
 def test_a_pod_may_have_its_account_in_another_folder() -> None:
@@ -47,10 +47,10 @@ def test_a_pod_may_have_its_account_in_another_folder() -> None:
 
 
 def test_a_kubeconfig_of_the_settings_wins_over_the_pods_account() -> None:
-    found = where(POD, TOKEN, "/etc/k", kubeconfig="/etc/k", context="blue")
-    assert found == KubeconfigTarget(paths="/etc/k", context="blue")
-    assert "/etc/k" in str(found)
-    assert "blue" in str(found)
+    target = where(POD, TOKEN, "/etc/k", kubeconfig="/etc/k", context="blue")
+    assert target == KubeconfigTarget(paths="/etc/k", context="blue")
+    assert "/etc/k" in str(target)
+    assert "blue" in str(target)
 
 
 @pytest.mark.parametrize(

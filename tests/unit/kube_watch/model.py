@@ -41,10 +41,10 @@ class Server:
     def revision_of(self, version: str) -> int:
         return int(version.strip("vx"))
 
-    def put(self, key: str, value: int) -> None:
-        known = self.objects.get(key)
-        uid = known[0] if known else f"uid-{self.revision + 1}"
-        self._write("MODIFIED" if known else "ADDED", key, uid, value)
+    def store(self, key: str, value: int) -> None:
+        existing = self.objects.get(key)
+        uid = existing[0] if existing else f"uid-{self.revision + 1}"
+        self._write("MODIFIED" if existing else "ADDED", key, uid, value)
 
     def delete(self, key: str) -> None:
         if key in self.objects:
@@ -53,7 +53,7 @@ class Server:
 
     def recreate(self, key: str, value: int) -> None:
         self.delete(key)
-        self.put(key, value)
+        self.store(key, value)
 
     def touch(self) -> None:
         """Let the revision move by another kind of object."""
@@ -80,14 +80,14 @@ class Server:
             revision = max(floor, self.revision - stale)
         state = sorted(self.states[revision].items())
         token = f"{revision}/{start + limit}" if start + limit < len(state) else ""
-        found = [
+        decoded = [
             DecodedObject(key=key, uid=uid, version=self.version(at), body=value)
             for key, (uid, at, value) in state[start : start + limit]
         ]
         page = PageSummary(
-            version=self.version(revision), token=token, objects=len(found), bytes=100
+            version=self.version(revision), token=token, objects=len(decoded), bytes=100
         )
-        return page, found
+        return page, decoded
 
     def stream(self, command: StreamCommand) -> list[Change] | WatchFailure:
         """Return what there is to send from a version on."""
@@ -98,8 +98,8 @@ class Server:
 
     def event(self, change: Change) -> tuple[WatchEvent, DecodedObject[int]]:
         version = self.version(change.revision)
-        found = DecodedObject(key=change.key, uid=change.uid, version=version, body=change.value)
-        return WatchEvent(type=change.type, version=version), found
+        decoded = DecodedObject(key=change.key, uid=change.uid, version=version, body=change.value)
+        return WatchEvent(type=change.type, version=version), decoded
 
     def was(self, state: State) -> bool:
         """Say whether all of the view was so at one moment."""

@@ -139,8 +139,14 @@ def bookmark(version: int) -> bytes:
 
 
 def status(code: int, reason: str, **details: object) -> bytes:
-    said = {"kind": "Status", "code": code, "reason": reason, "message": "no", "details": details}
-    return line("ERROR", said)
+    status_json = {
+        "kind": "Status",
+        "code": code,
+        "reason": reason,
+        "message": "no",
+        "details": details,
+    }
+    return line("ERROR", status_json)
 
 
 def _next(answers: deque[T]) -> T:

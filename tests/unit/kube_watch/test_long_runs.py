@@ -53,7 +53,7 @@ class Outage(ScriptedApi):
         super().__init__(clock)
         self.since_s, self.until_s, self.end_s = since_s, until_s, end_s
         self.served: Counter[str] = Counter()
-        self.asked = 0
+        self.request_count = 0
 
     @property
     def back(self) -> bool:
@@ -67,7 +67,7 @@ class Outage(ScriptedApi):
 
     async def call(self, request: ApiRequest) -> ApiResponse:
         assert request.method == "GET"
-        self.asked += 1
+        self.request_count += 1
         self._here()
         self.served["lists after the outage" if self.back else "lists"] += 1
         version = 90_000 if self.back else 7
@@ -82,7 +82,7 @@ class Outage(ScriptedApi):
 
     @contextlib.asynccontextmanager
     async def _opened(self, request: ApiRequest) -> AsyncIterator[AsyncIterator[bytes]]:
-        self.asked += 1
+        self.request_count += 1
         self._here()
         if self.back and int(dict(request.query)["resourceVersion"]) < 90_000:
             raise Expired("GET", "too old", code=410)
@@ -122,7 +122,7 @@ def test_after_six_hours_without_a_server_one_list_brings_the_view_back() -> Non
 
 def test_while_the_server_is_away_it_is_asked_every_half_minute_at_most() -> None:
     api, followed = away(6)
-    assert api.asked < 6 * HOUR_S / 10
+    assert api.request_count < 6 * HOUR_S / 10
     assert max(followed.waits) <= RETRY.max_s
     assert min(followed.waits) >= 0.08
 
@@ -224,8 +224,8 @@ def test_errors_after_long_streams_are_no_row_of_failures() -> None:
 
 
 def test_a_list_of_far_too_many_objects_is_given_up() -> None:
-    told = PageSummary(version="7", token="", objects=MAX_OBJECTS + 1, bytes=1)
-    assert isinstance(machine.step(ListWatchState(), told, max).command, DelayCommand)
+    page = PageSummary(version="7", token="", objects=MAX_OBJECTS + 1, bytes=1)
+    assert isinstance(machine.step(ListWatchState(), page, max).command, DelayCommand)
 
 
 def test_a_stream_that_outlasts_what_was_asked_is_closed() -> None:
@@ -259,7 +259,7 @@ def test_a_burst_of_events_lets_other_work_have_its_turn() -> None:
 def test_who_waits_for_a_view_is_told_also_when_there_is_none_to_be_had() -> None:
     busy = ServerError("GET", "busy", code=503)
 
-    async def settled(followed: Followed) -> bool:
+    async def wait(followed: Followed) -> bool:
         work = asyncio.create_task(followed.watch.run())
         waiting = asyncio.create_task(followed.watch.wait_ready())
         await asyncio.wait((work,))
@@ -269,10 +269,10 @@ def test_who_waits_for_a_view_is_told_also_when_there_is_none_to_be_had() -> Non
         assert isinstance(work.exception(), EndOfScript)
         return done
 
-    assert asyncio.run(settled(Followed().listing(page(7))))
-    assert asyncio.run(settled(Followed().listing(NotFound("GET", "no", code=404))))
-    assert asyncio.run(settled(Followed().listing(Forbidden("GET", "no", code=403))))
-    assert not asyncio.run(settled(Followed().listing(busy)))
+    assert asyncio.run(wait(Followed().listing(page(7))))
+    assert asyncio.run(wait(Followed().listing(NotFound("GET", "no", code=404))))
+    assert asyncio.run(wait(Followed().listing(Forbidden("GET", "no", code=403))))
+    assert not asyncio.run(wait(Followed().listing(busy)))
 
 
 def test_every_kind_selects_its_own() -> None:

@@ -49,14 +49,14 @@ class Followed(RuleBasedStateMachine):
         self.unspaced = 0  # requests since the last wait
         self.orderly = True  # no event was left out or sent in another order
         for key in "abcde":
-            self.server.put(key, 0)
-        self.tell(DelayOver())
+            self.server.store(key, 0)
+        self.feed(DelayOver())
 
     # what happens at the server
 
     @rule(key=keys, value=st.integers(0, 3))
     def put(self, key: str, value: int) -> None:
-        self.arrives(lambda: self.server.put(key, value))
+        self.arrives(lambda: self.server.store(key, value))
 
     @rule(key=keys)
     def delete(self, key: str) -> None:
@@ -85,29 +85,29 @@ class Followed(RuleBasedStateMachine):
     @rule(reason=st.none() | why, lasted=lasted_s)
     def breaks(self, reason: WatchFailureReason | None, lasted: float) -> None:
         if reason is not None:
-            self.tell(WatchFailure(reason=reason, lasted_s=lasted if self.streaming else 0.0))
+            self.feed(WatchFailure(reason=reason, lasted_s=lasted if self.streaming else 0.0))
         elif self.streaming:
-            self.tell(StreamEnd(lasted_s=lasted))
+            self.feed(StreamEnd(lasted_s=lasted))
 
     @precondition(lambda self: self.streaming and not self.pending)
     @rule()
     def bookmark(self) -> None:
-        self.tell(WatchEvent(type="BOOKMARK", version=self.server.version(self.server.revision)))
+        self.feed(WatchEvent(type="BOOKMARK", version=self.server.version(self.server.revision)))
 
     @precondition(lambda self: self.streaming)
     @rule(type_=st.sampled_from(["BOOKMARK", "ADDED", "NEWS"]))
     def nonsense(self, type_: str) -> None:
-        self.tell(WatchEvent(type=type_, version=""))
+        self.feed(WatchEvent(type=type_, version=""))
 
     @precondition(lambda self: self.streaming and self.sent)
     @rule()
     def the_last_event_again(self) -> None:
-        self.tell(*self.server.event(self.sent[-1]))
+        self.feed(*self.server.event(self.sent[-1]))
 
     @precondition(lambda self: self.streaming and self.sent and not self.server.opaque)
     @rule(data=st.data())
     def an_old_event_again(self, data: st.DataObject) -> None:
-        self.tell(*self.server.event(data.draw(st.sampled_from(self.sent))))
+        self.feed(*self.server.event(data.draw(st.sampled_from(self.sent))))
 
     @precondition(lambda self: self.streaming and len(self.pending) > 1 and not self.server.opaque)
     @rule()
@@ -144,7 +144,7 @@ class Followed(RuleBasedStateMachine):
         if self.orderly or self.server.opaque:
             assert dict(self.view.mapping) == self.server.now()
         else:  # a bookmark tells that something was amiss, at the latest the next list does
-            self.tell(WatchFailure(reason=WatchFailureReason.EXPIRED))
+            self.feed(WatchFailure(reason=WatchFailureReason.EXPIRED))
             self.quiet_again()
 
     def quiet_again(self) -> None:
@@ -173,55 +173,55 @@ class Followed(RuleBasedStateMachine):
         match self.step.command:
             case DelayCommand():
                 self.unspaced = 0
-                self.tell(DelayOver())
+                self.feed(DelayOver())
             case ListCommand() as command:
                 answer = self.server.listed(command, stale)
                 if isinstance(answer, WatchFailure):
-                    self.tell(answer)
+                    self.feed(answer)
                 else:
                     self.page(*answer)
             case StreamCommand() as command if not self.opened:
                 begun = self.server.stream(command)
                 if isinstance(begun, WatchFailure):
-                    self.tell(begun)
+                    self.feed(begun)
                 else:
                     self.pending, self.sent, self.opened = begun, [], True
             case _:
                 if self.pending:
                     self.sent.append(self.pending.pop(0))
-                    self.tell(*self.server.event(self.sent[-1]))
+                    self.feed(*self.server.event(self.sent[-1]))
 
-    def page(self, page: PageSummary, found: list[DecodedObject[int]]) -> None:
+    def page(self, page: PageSummary, expected: list[DecodedObject[int]]) -> None:
         before = dict(self.view.mapping)
-        self.view.stage(found)
+        self.view.stage(expected)
         assert dict(self.view.mapping) == before  # a list that is not complete is not shown
-        self.tell(page)
+        self.feed(page)
 
-    def tell(self, told: WatchInput, found: DecodedObject[int] | None = None) -> None:
+    def feed(self, watch_input: WatchInput, decoded: DecodedObject[int] | None = None) -> None:
         before = dict(self.view.mapping)
-        self.step = machine.step(self.step.state, told, self.uniform)
+        self.step = machine.step(self.step.state, watch_input, self.uniform)
         command = self.step.command
         if isinstance(command, ListCommand | StreamCommand):
             self.unspaced += 1
         if not isinstance(command, ReadCommand):
             self.opened, self.pending = False, []
-        self.apply(found)
+        self.apply(decoded)
         if self.step.effect in (CacheEffect.NONE, CacheEffect.STAGE, CacheEffect.DROP):
             assert dict(self.view.mapping) == before
         slow = self.step.state.phase in (WatchPhase.ABSENT, WatchPhase.FORBIDDEN)
         assert not slow or isinstance(command, DelayCommand)
 
-    def apply(self, found: DecodedObject[int] | None) -> None:
+    def apply(self, decoded: DecodedObject[int] | None) -> None:
         match self.step.effect:
             case CacheEffect.REPLACE:
                 self.view.replace()
                 assert self.server.was(dict(self.view.mapping))
             case CacheEffect.DROP:
                 self.view.drop()
-            case CacheEffect.UPDATE if found is not None:
-                self.view.update(found)
-            case CacheEffect.REMOVE if found is not None:
-                self.view.remove(found)
+            case CacheEffect.UPDATE if decoded is not None:
+                self.view.update(decoded)
+            case CacheEffect.REMOVE if decoded is not None:
+                self.view.remove(decoded)
 
 
 TestFollowed = Followed.TestCase

@@ -14,8 +14,8 @@ def test_a_malformed_object_costs_itself_only(caplog: pytest.LogCaptureFixture) 
     assert followed.names == ["d/a"]
     assert followed.watch.view["d/a"].resource_version == "9"
     assert followed.watch.state.malformed == 2 * len(odd)
-    said = {record.__dict__["object"] for record in caplog.records}
-    assert said == {"", "d/x", "d/A B"}
+    names = {record.__dict__["object"] for record in caplog.records}
+    assert names == {"", "d/x", "d/A B"}
     assert len(caplog.records) == 3
 
 

@@ -119,10 +119,10 @@ def test_a_stream_that_breaks_is_taken_up_where_it_was(broken: object) -> None:
     assert all(wait_s >= 0.08 for wait_s in followed.waits)
 
 
-@pytest.mark.parametrize("gone", [GONE, [status(410, "Expired")], [status(410, "Gone")]])
-def test_410_at_the_start_or_in_the_stream_lists_anew_nothing_older(gone: object) -> None:
+@pytest.mark.parametrize("failure", [GONE, [status(410, "Expired")], [status(410, "Gone")]])
+def test_410_at_the_start_or_in_the_stream_lists_anew_nothing_older(failure: object) -> None:
     followed = Followed().listing(page(7, pod("a", 3), pod("b", 4)), page(90, pod("b", 4)))
-    followed.streaming(gone).run()  # type: ignore[arg-type]  # of the table
+    followed.streaming(failure).run()  # type: ignore[arg-type]  # of the table
     # without a limit: a server reads pages from etcd, the pods of all nodes
     assert followed.api.queries()[2] == {
         "fieldSelector": "spec.nodeName=n",
@@ -146,8 +146,8 @@ def test_a_list_whose_version_does_not_help_is_followed_by_the_most_recent(
     followed = Followed().listing(page(70, pod("a", 60)), refused, page(9, pod("b", 8)))
     followed.streaming(GONE, GONE).run()
     assert followed.names == ["d/b"]
-    asked = [query.get("resourceVersion") for query in followed.api.queries()]
-    assert asked == ["0", "70", "70", None, "9", "9"]
+    versions = [query.get("resourceVersion") for query in followed.api.queries()]
+    assert versions == ["0", "70", "70", None, "9", "9"]
     assert "watch" not in followed.api.queries()[-1]  # from the cache again
 
 
@@ -157,8 +157,8 @@ def test_a_list_anew_is_never_older_whatever_came_between(code: int) -> None:
     followed = Followed().listing(page(70, pod("a", 60)))
     followed.listing(*[kinds[code]("GET", "no", code=code)] * 3, page(71, pod("a", 60)))
     followed.streaming(GONE).run()
-    asked = [query["resourceVersion"] for query in followed.api.queries()]
-    assert asked == ["0", *["70"] * 5, "71"]
+    versions = [query["resourceVersion"] for query in followed.api.queries()]
+    assert versions == ["0", *["70"] * 5, "71"]
 
 
 def test_what_no_single_answer_can_hold_is_read_in_pages_in_the_end() -> None:
@@ -293,12 +293,12 @@ def test_what_is_absent_keeps_what_was_known() -> None:
 
 
 def test_who_raises_when_told_is_told_the_whole_view_again_and_nothing_is_lost() -> None:
-    told: list[list[str]] = []
+    views: list[list[str]] = []
 
     def take(view: Mapping[str, PodView]) -> None:
         if "d/b" in view and "d/c" not in view:
             raise LookupError("a bug")
-        told.append(sorted(view))
+        views.append(sorted(view))
 
     followed = Followed(on_change=take).listing(page(7, pod("a", 3)))
     followed.streaming([line("ADDED", pod("b", 8))])
@@ -307,7 +307,7 @@ def test_who_raises_when_told_is_told_the_whole_view_again_and_nothing_is_lost()
         with pytest.raises(LookupError):
             followed.run()
     followed.run()
-    assert told == [["d/a"], ["d/a", "d/b", "d/c"]]
+    assert views == [["d/a"], ["d/a", "d/b", "d/c"]]
     assert [query.get("resourceVersion") for query in followed.api.queries()] == [
         *("0", "7", "8", "9"),
         *("10", "11"),

@@ -15,38 +15,40 @@ def make(body: str) -> str:
     return body
 
 
-def found(key: str, version: str, body: str | None = "good", uid: str = "u") -> DecodedObject[str]:
+def decoded(
+    key: str, version: str, body: str | None = "good", uid: str = "u"
+) -> DecodedObject[str]:
     return DecodedObject(key=key, uid=uid, version=version, body=body, error="unreadable")
 
 
 @pytest.fixture
 def view() -> WatchCache[str, str]:
     made: WatchCache[str, str] = WatchCache("things", make)
-    made.stage([found("a", "1"), found("b", "2")])
+    made.stage([decoded("a", "1"), decoded("b", "2")])
     assert made.replace()
     return made
 
 
 def test_a_view_that_somebody_holds_never_changes(view: WatchCache[str, str]) -> None:
-    held = view.mapping
-    view.update(found("c", "3"))
-    view.remove(found("a", "4"))
-    view.stage([found("z", "5")])
+    mapping = view.mapping
+    view.update(decoded("c", "3"))
+    view.remove(decoded("a", "4"))
+    view.stage([decoded("z", "5")])
     view.replace()
-    assert dict(held) == {"a": "good", "b": "good"}
+    assert dict(mapping) == {"a": "good", "b": "good"}
     with pytest.raises(TypeError):
-        held["x"] = "y"  # type: ignore[index]  # that it cannot be done is the point
+        mapping["x"] = "y"  # type: ignore[index]  # that it cannot be done is the point
 
 
 def test_the_end_of_an_object_is_not_that_of_its_namesake(view: WatchCache[str, str]) -> None:
-    assert not view.remove(found("a", "9", uid="of another"))
-    assert not view.remove(found("never seen", "9"))
-    assert view.remove(found("a", "9"))
+    assert not view.remove(decoded("a", "9", uid="of another"))
+    assert not view.remove(decoded("never seen", "9"))
+    assert view.remove(decoded("a", "9"))
     assert dict(view.mapping) == {"b": "good"}
 
 
 def test_another_object_of_the_same_name_and_version_is_read(view: WatchCache[str, str]) -> None:
-    assert view.update(found("a", "1", body="anew", uid="v"))
+    assert view.update(decoded("a", "1", body="anew", uid="v"))
     assert view.mapping["a"] == "anew"
 
 
@@ -54,15 +56,15 @@ def test_a_new_version_with_the_same_value_is_no_change_but_is_known(
     view: WatchCache[str, str],
 ) -> None:
     before = view.mapping
-    assert not view.update(found("a", "7"))
+    assert not view.update(decoded("a", "7"))
     assert view.mapping is before
-    assert not view.update(found("a", "7", body="never read"))
+    assert not view.update(decoded("a", "7", body="never read"))
 
 
 def test_what_replaced_a_good_object_and_cannot_be_read_is_not_it(
     view: WatchCache[str, str],
 ) -> None:
-    view.stage([found("a", "9", body="bad"), found("b", "9", body="bad", uid="v")])
+    view.stage([decoded("a", "9", body="bad"), decoded("b", "9", body="bad", uid="v")])
     view.replace()
     assert dict(view.mapping) == {"a": "good"}
     assert view.malformed == 2
@@ -73,7 +75,7 @@ def test_a_malformed_object_is_said_once_until_it_was_good_again(
 ) -> None:
     caplog.set_level(logging.WARNING)
     for version, body in (("3", "bad"), ("4", "bad"), ("5", "good"), ("6", "bad")):
-        view.update(found("a", version, body=body))
+        view.update(decoded("a", version, body=body))
     assert len(caplog.records) == 2
     assert view.malformed == 3
 
@@ -83,14 +85,14 @@ def test_malformed_objects_that_come_and_go_are_each_said(
 ) -> None:
     monkeypatch.setattr(module, "MAX_OBJECTS", 3)
     for i in range(10):
-        view.update(found(f"odd-{i}", str(2 * i), body="bad"))
-        view.remove(found(f"odd-{i}", str(2 * i + 1)))
+        view.update(decoded(f"odd-{i}", str(2 * i), body="bad"))
+        view.remove(decoded(f"odd-{i}", str(2 * i + 1)))
     assert len(caplog.records) == 10
 
 
 def test_objects_without_a_version_are_read_each_time(view: WatchCache[str, str]) -> None:
-    view.update(found("a", "", body="one"))
-    view.update(found("a", "", body="two"))
+    view.update(decoded("a", "", body="one"))
+    view.update(decoded("a", "", body="two"))
     assert view.mapping["a"] == "two"
 
 
@@ -99,7 +101,7 @@ def test_a_view_does_not_grow_without_bound(
 ) -> None:
     monkeypatch.setattr(module, "MAX_OBJECTS", 3)
     for i in range(10):
-        view.update(found(f"new-{i}", "9"))
+        view.update(decoded(f"new-{i}", "9"))
     assert len(view.mapping) == 3
-    assert view.update(found("a", "10", body="changed"))
+    assert view.update(decoded("a", "10", body="changed"))
     assert view.malformed == 9

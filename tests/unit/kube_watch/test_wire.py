@@ -36,9 +36,9 @@ def test_no_bytes_raise_anything_but_a_bad_answer(data: bytes) -> None:
 def test_no_object_of_a_list_makes_it_useless(items: list[object]) -> None:
     good = {"metadata": {"name": "a", "namespace": "d", "uid": "u", "resourceVersion": "3"}}
     body = {"metadata": {"resourceVersion": "7"}, "items": [*items, good]}
-    found = READER.decode_page(json.dumps(body).encode())
-    assert found.objects[-1].key == "d/a"
-    assert len(found.objects) + len(found.unreadable) == len(items) + 1
+    page = READER.decode_page(json.dumps(body).encode())
+    assert page.objects[-1].key == "d/a"
+    assert len(page.objects) + len(page.unreadable) == len(items) + 1
 
 
 @given(st.sampled_from(["ADDED", "DELETED", "BOOKMARK", "ERROR", "?"]), json_values)

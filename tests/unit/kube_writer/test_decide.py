@@ -77,7 +77,7 @@ def test_labels_of_a_node_are_written_only_to_the_node_that_was_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("server_s", "claims", "forced"),
+    ("server_s", "history", "forced"),
     [
         (SOON, ConflictHistory(), False),
         (LATE, ConflictHistory(), True),
@@ -89,10 +89,10 @@ def test_labels_of_a_node_are_written_only_to_the_node_that_was_seen() -> None:
     ],
 )
 def test_fields_of_another_writer_are_taken_only_when_it_is_silent(
-    server_s: float | None, claims: ConflictHistory, forced: bool
+    server_s: float | None, history: ConflictHistory, forced: bool
 ) -> None:
     there = stored(body(2), entry("koordlet", SPEC))
-    step = decide(desired(), sight(there, server_s), replace(NOW, conflict_history=claims))
+    step = decide(desired(), sight(there, server_s), replace(NOW, conflict_history=history))
     if not forced:
         assert isinstance(step, ConflictStep)
         assert [rival.manager for rival in step.conflicts] == ["koordlet"]

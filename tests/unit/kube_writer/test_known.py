@@ -14,12 +14,12 @@ from tests.unit.kube_watch.script import ScriptedApi
 def answered(version: str | None) -> ObjectCache:
     clock = ManualClock()
     api = ScriptedApi(clock)
-    known = ObjectCache(
+    cache = ObjectCache(
         "Device",
         WriterContext(api=api, clock=clock, node_uid=lambda: "u", messages=MessageQueue()),
     )
-    known.store(None if version is None else {"metadata": {"resourceVersion": version}}, None)
-    return known
+    cache.store(None if version is None else {"metadata": {"resourceVersion": version}}, None)
+    return cache
 
 
 @pytest.mark.parametrize(
@@ -37,18 +37,18 @@ def answered(version: str | None) -> ObjectCache:
 def test_an_object_is_read_again_where_a_watch_reports_a_version_that_was_not_answered(
     answer: str | None, event: str | None, outdated: bool
 ) -> None:
-    known = answered(answer)
-    known.note_version(event)
-    assert known.is_outdated is outdated
-    assert (known.due_in_s() == 0.0) is outdated
+    cache = answered(answer)
+    cache.note_version(event)
+    assert cache.is_outdated is outdated
+    assert (cache.due_in_s() == 0.0) is outdated
 
 
 def test_an_event_during_a_read_counts_if_the_answer_is_older() -> None:
-    known = answered("9")
-    known.begin_read()
-    known.note_version("11")
-    known.store({"metadata": {"resourceVersion": "10"}}, None)
-    assert known.is_outdated
-    known.begin_read()
-    known.store({"metadata": {"resourceVersion": "11"}}, None)
-    assert not known.is_outdated
+    cache = answered("9")
+    cache.begin_read()
+    cache.note_version("11")
+    cache.store({"metadata": {"resourceVersion": "10"}}, None)
+    assert cache.is_outdated
+    cache.begin_read()
+    cache.store({"metadata": {"resourceVersion": "11"}}, None)
+    assert not cache.is_outdated

@@ -23,11 +23,11 @@ class Unplugged:
     """An API server at the other end of a cut cable; a path that is asked for may be a bug."""
 
     def __init__(self, bug: str = "") -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._bug = bug
 
     async def call(self, request: ApiRequest) -> ApiResponse:
-        self.asked.append(str(request))
+        self.requests.append(str(request))
         if self._bug and self._bug in request.path:
             raise LookupError("a bug")
         raise Unreachable(str(request), "no route to host")
@@ -87,7 +87,7 @@ def test_what_is_no_longer_offered_is_no_longer_pending() -> None:
         box.offer("test", (desired(),))
         box.offer("test", ())
         task = await passes(box)
-        assert api.asked == []
+        assert api.requests == []
         assert box.states()[0].phase is WriterPhase.IDLE
         await box.close(1.0)
         await task
@@ -134,9 +134,9 @@ def test_closing_does_not_wait_for_a_server_that_is_not_there() -> None:
         box = outbox(api)
         box.offer("test", (desired(),))
         task = await passes(box)
-        assert len(api.asked) == 1
+        assert len(api.requests) == 1
         await box.close(5.0)
-        assert len(api.asked) == 2
+        assert len(api.requests) == 2
         await task
 
     asyncio.run(case())

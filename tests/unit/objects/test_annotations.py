@@ -38,9 +38,9 @@ def topology(*devices: Device, **view: Any) -> dict[str, Any]:
 
 
 def test_the_place_of_a_device_is_written_as_documented() -> None:
-    found = topology(gpu(0))
-    assert found["v"] == 1
-    assert found["devices"]["0000:1b:00.0"] == {
+    entry = topology(gpu(0))
+    assert entry["v"] == 1
+    assert entry["devices"]["0000:1b:00.0"] == {
         "path": ["pci0000:15", "0000:15:01.0", "0000:16:00.0", "0000:17:00.0", "0000:1b:00.0"],
         "switch": "0000:16:00.0",
         "node": 0,
@@ -59,8 +59,8 @@ def test_the_chip_is_named_only_when_it_is_not_the_switch() -> None:
 
 
 def test_unknown_facts_are_omitted() -> None:
-    found = topology(Device(info=gpu(0).info, place=Placement()))
-    assert found["devices"] == {"0000:1b:00.0": {}}
+    entry = topology(Device(info=gpu(0).info, place=Placement()))
+    assert entry["devices"] == {"0000:1b:00.0": {}}
 
 
 def test_memory_nodes_and_links_are_listed() -> None:
@@ -70,12 +70,12 @@ def test_memory_nodes_and_links_are_listed() -> None:
         NumaNode(id=2, cpus=frozenset((5,)), memory_bytes=1, distances=(21, 10)),
     )
     snap = replace(snap, numa=SnapshotPart(NumaTopology(nodes=nodes), NOW_S))
-    found = json.loads(topology_annotation(snap, snap.devices.value.devices))
-    assert found["numa"] == {
+    document = json.loads(topology_annotation(snap, snap.devices.value.devices))
+    assert document["numa"] == {
         "0": {"cpus": "0-2", "distances": {"0": 10, "2": 21}, "kind": "cpu"},
         "2": {"cpus": "5", "distances": {"0": 21, "2": 10}, "kind": "cpu"},
     }
-    assert found["links"] == [["0000:1b:00.0", "0000:43:00.0", "NVLink", 18]]
+    assert document["links"] == [["0000:1b:00.0", "0000:43:00.0", "NVLink", 18]]
 
 
 def test_instances_of_a_partitioned_card_are_listed() -> None:
@@ -94,18 +94,18 @@ def test_text_is_compact_with_sorted_keys() -> None:
 
 def crowd(count: int, depth: int) -> tuple[Device, ...]:
     """Many devices on long paths, every third one a NIC."""
-    found = []
+    devices = []
     for i in range(count):
         base = nic(0) if i % 3 == 0 else gpu(0)
         info: VendorDevice = replace(base.info, bus_id=f"{i:04x}:00:00.0", minor=i, uuid=f"id-{i}")
         path = tuple(f"0000:{j:02x}:00.0" for j in range(depth))
         place = replace(base.place, path=path, acs=(0,) * depth)
-        found.append(Device(info=info, place=place))
-    return tuple(found)
+        devices.append(Device(info=info, place=place))
+    return tuple(devices)
 
 
 @pytest.mark.parametrize(
-    ("count", "depth", "links", "kept", "gone"),
+    ("count", "depth", "links", "remaining", "dropped"),
     [
         (220, 8, 0, {"link", "path"}, {"acs"}),
         (230, 11, 0, {"path"}, {"acs", "link"}),
@@ -116,7 +116,7 @@ def crowd(count: int, depth: int) -> tuple[Device, ...]:
     ],
 )
 def test_what_does_not_fit_is_dropped_in_order(
-    count: int, depth: int, links: int, kept: set[str], gone: set[str]
+    count: int, depth: int, links: int, remaining: set[str], dropped: set[str]
 ) -> None:
     devices = crowd(count, depth)
     view = DeviceView(
@@ -126,14 +126,14 @@ def test_what_does_not_fit_is_dropped_in_order(
     snap = replace(snapshot(devices), devices=SnapshotPart(view, NOW_S))
     text = topology_annotation(snap, devices)
     assert len(text.encode()) <= MAX_ANNOTATION_BYTES
-    found = json.loads(text)
-    entries = found.get("devices", {})
-    members = {name for entry in entries.values() for name in entry} | set(found)
+    document = json.loads(text)
+    entries = document.get("devices", {})
+    members = {name for entry in entries.values() for name in entry} | set(document)
     nics = {d.info.bus_id for d in devices if d.info.kind.wire_type == "rdma"}
     members |= {"path of nics" for key in entries if key in nics and "path" in entries[key]}
     members |= {"path of cards" for key in entries if key not in nics and "path" in entries[key]}
-    assert kept <= members
-    assert not gone & members
+    assert remaining <= members
+    assert not dropped & members
 
 
 @few
@@ -211,6 +211,6 @@ def test_a_restarted_agent_keeps_the_time_of_a_state_that_lasts() -> None:
     "text", ["", "{", "[]", "5", '{"0000:1b:00.0": 5}', '{"0000:1b:00.0": {"since": "x"}}']
 )
 def test_whatever_is_stored_as_health_is_no_time(text: str) -> None:
-    wanted = written(Health())
+    desired = written(Health())
     for stored in (None, {}, {"metadata": {"annotations": {"xpu-agent.io/health": text}}}):
-        assert keep_health_times(stored, wanted) is wanted
+        assert keep_health_times(stored, desired) is desired

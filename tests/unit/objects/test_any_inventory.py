@@ -45,12 +45,12 @@ def card(**changes: object) -> VendorDevice:
     return replace(made, **changes)
 
 
-def snap(*found: Inventory) -> NodeSnapshot:
+def snap(*inventory: Inventory) -> NodeSnapshot:
     """Join inventories on a host whose sysfs knows none of their functions."""
-    view = build_device_view(found, PciTree(), CpuTopology(), NumaTopology())
+    view = build_device_view(inventory, PciTree(), CpuTopology(), NumaTopology())
     vendors = tuple(
         VendorState(vendor=item.vendor, state="ready", inventory=SnapshotPart(item, NOW_S))
-        for item in found
+        for item in inventory
     )
     return NodeSnapshot(
         node=NodeIdentity(name="node-1", boot_time_s=BOOT_S),
@@ -59,15 +59,15 @@ def snap(*found: Inventory) -> NodeSnapshot:
     )
 
 
-def device_object(*found: Inventory) -> dict[str, Any]:
-    (desired,) = DevicePublisher().render(snap(*found), 0.0)
+def device_object(*inventory: Inventory) -> dict[str, Any]:
+    (desired,) = DevicePublisher().render(snap(*inventory), 0.0)
     text = json.dumps(desired.body, allow_nan=False)
     text.encode()  # no lone surrogate is left
     return json.loads(text)  # type: ignore[no-any-return]  # JSON is untyped
 
 
-def listed(*found: Inventory) -> list[dict[str, Any]]:
-    return list(device_object(*found)["spec"].get("devices", []))
+def listed(*inventory: Inventory) -> list[dict[str, Any]]:
+    return list(device_object(*inventory)["spec"].get("devices", []))
 
 
 @needs_crds
@@ -138,9 +138,9 @@ def test_each_device_is_published_or_left_out_with_a_reason(
     first: Inventory, second: Inventory
 ) -> None:
     devices = snap(first, second).devices.value.devices
-    found = select_devices(devices)
-    assert len(found.published) + len(found.omissions) == len(devices)
-    assert all(reason.isalnum() for _, reason in found.omissions)
+    selection = select_devices(devices)
+    assert len(selection.published) + len(selection.omissions) == len(devices)
+    assert all(reason.isalnum() for _, reason in selection.omissions)
 
 
 @few

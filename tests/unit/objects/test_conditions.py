@@ -36,8 +36,8 @@ json_like = st.recursive(
 )
 
 
-def carry_over(previous: object, wanted: Json) -> Json:
-    return device_object.keep_transition_times(previous, wanted, BOOT_S + 1000)
+def carry_over(previous: object, desired: Json) -> Json:
+    return device_object.keep_transition_times(previous, desired, BOOT_S + 1000)
 
 
 def body(*devices: Device) -> dict[str, Any]:
@@ -45,16 +45,16 @@ def body(*devices: Device) -> dict[str, Any]:
     return json.loads(json.dumps(desired.body))  # type: ignore[no-any-return]  # JSON is untyped
 
 
-def aged(found: dict[str, Any]) -> dict[str, Any]:
+def aged(condition_json: dict[str, Any]) -> dict[str, Any]:
     """The same object as an earlier writer left it."""
-    for device in found["spec"]["devices"]:
+    for device in condition_json["spec"]["devices"]:
         for condition in device.get("conditions", []):
             condition["lastTransitionTime"] = OLD
-    return found
+    return condition_json
 
 
-def moments(found: object) -> list[str]:
-    devices = json.loads(json.dumps(found))["spec"]["devices"]
+def moments(condition: object) -> list[str]:
+    devices = json.loads(json.dumps(condition))["spec"]["devices"]
     return [c["lastTransitionTime"] for d in devices for c in d.get("conditions", [])]
 
 
@@ -96,8 +96,8 @@ def test_a_stored_time_that_is_none_is_not_taken_over(moment: object) -> None:
 
 @given(json_like)
 def test_whatever_is_stored_only_times_may_change(stored: object) -> None:
-    wanted = body(gpu(0), nic(0))
-    assert aged(json.loads(json.dumps(carry_over(stored, wanted)))) == aged(wanted)
+    desired = body(gpu(0), nic(0))
+    assert aged(json.loads(json.dumps(carry_over(stored, desired)))) == aged(desired)
 
 
 def test_an_object_without_devices_is_left_alone() -> None:
@@ -143,10 +143,13 @@ def test_a_known_state_after_an_unknown_one_is_a_transition_though_the_state_is_
 
 
 def test_conditions_of_the_vendor_follow_with_their_own_dates() -> None:
-    told = (own("Degraded", since_s=BOOT_S + 9), own("nvidia.com/FabricReady", status=False))
-    (entry,) = body(gpu(0, health=GOOD, conditions=told))["spec"]["devices"]
-    found = [(c["type"], c["status"], c["lastTransitionTime"]) for c in entry["conditions"]]
-    assert found == [
+    conditions_of_vendor = (
+        own("Degraded", since_s=BOOT_S + 9),
+        own("nvidia.com/FabricReady", status=False),
+    )
+    (entry,) = body(gpu(0, health=GOOD, conditions=conditions_of_vendor))["spec"]["devices"]
+    rows = [(c["type"], c["status"], c["lastTransitionTime"]) for c in entry["conditions"]]
+    assert rows == [
         ("Healthy", "True", "2026-01-02T03:04:05Z"),
         ("Degraded", "True", "2026-01-02T03:04:14Z"),
         ("nvidia.com/FabricReady", "False", "2026-01-02T03:04:05Z"),
@@ -154,11 +157,18 @@ def test_conditions_of_the_vendor_follow_with_their_own_dates() -> None:
 
 
 def test_of_one_type_there_is_one_condition_and_ours_come_first() -> None:
-    told = (own("Healthy"), own("Schedulable"), own("Degraded"), own("Degraded", status=False))
-    card = gpu(0, health=BAD, conditions=told, facts=(("unschedulable", "MIGEnabled"),))
+    conditions_of_vendor = (
+        own("Healthy"),
+        own("Schedulable"),
+        own("Degraded"),
+        own("Degraded", status=False),
+    )
+    card = gpu(
+        0, health=BAD, conditions=conditions_of_vendor, facts=(("unschedulable", "MIGEnabled"),)
+    )
     (entry,) = body(card)["spec"]["devices"]
-    found = [(c["type"], c["status"]) for c in entry["conditions"]]
-    assert found == [("Healthy", "False"), ("Schedulable", "False"), ("Degraded", "True")]
+    rows = [(c["type"], c["status"]) for c in entry["conditions"]]
+    assert rows == [("Healthy", "False"), ("Schedulable", "False"), ("Degraded", "True")]
 
 
 def test_a_condition_that_was_not_there_before_did_not_begin_before_it_was_looked_for() -> None:
@@ -177,6 +187,9 @@ def test_a_condition_that_was_not_there_before_did_not_begin_before_it_was_looke
 @needs_shared
 @given(st.lists(st.builds(own, st.text(max_size=140)), max_size=30))
 def test_whatever_a_vendor_calls_its_conditions_the_object_is_valid(
-    told: list[DeviceCondition],
+    conditions_of_vendor: list[DeviceCondition],
 ) -> None:
-    check("scheduling.koordinator.sh_devices.yaml", body(gpu(0, conditions=tuple(told))))
+    check(
+        "scheduling.koordinator.sh_devices.yaml",
+        body(gpu(0, conditions=tuple(conditions_of_vendor))),
+    )

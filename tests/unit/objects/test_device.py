@@ -79,15 +79,15 @@ def test_two_renderings_are_byte_equal(devices: tuple[Device, ...]) -> None:
 
 @needs_crds
 def test_an_hgx_machine_looks_like_the_worked_example() -> None:
-    found = body(snapshot())
-    check(CRD, found)
-    assert found["metadata"]["name"] == "hgx-h100-01"
-    assert found["metadata"]["labels"] == {
+    document = body(snapshot())
+    check(CRD, document)
+    assert document["metadata"]["name"] == "hgx-h100-01"
+    assert document["metadata"]["labels"] == {
         "node.koordinator.sh/gpu-vendor": "nvidia",
         "node.koordinator.sh/gpu-model": "H100-80GB-HBM3",
         "node.koordinator.sh/gpu-driver-version": "570.124.06",
     }
-    devices = found["spec"]["devices"]
+    devices = document["spec"]["devices"]
     assert [(d["type"], d["minor"]) for d in devices] == [
         *(("gpu", i) for i in range(8)),
         *(("rdma", i) for i in (0, 3, 6, 10)),
@@ -133,10 +133,10 @@ def test_a_failed_card_stays_listed_with_its_resources() -> None:
         message="NPU 5 reports 1 chip fault",
         since_s=BOOT_S + 60,
     )
-    (found,) = listed(gpu(5, health=health))
-    assert found["health"] is False
-    assert found["resources"]["koordinator.sh/gpu-core"] == "100"
-    assert found["conditions"] == [
+    (entry,) = listed(gpu(5, health=health))
+    assert entry["health"] is False
+    assert entry["resources"]["koordinator.sh/gpu-core"] == "100"
+    assert entry["conditions"] == [
         {
             "type": "Healthy",
             "status": "False",
@@ -152,10 +152,10 @@ def test_a_failed_card_stays_listed_with_its_resources() -> None:
     [(HealthState.SUSPECT, True), (HealthState.PROBING, False), (HealthState.FAILED, False)],
 )
 def test_failed_and_probed_devices_are_out_of_service(state: HealthState, health: bool) -> None:
-    (found,) = listed(nic(1, health=Health(state=state, reason="LinkFlapping", message="flaps")))
-    assert found["health"] is health
-    assert found["conditions"][0]["status"] == str(health)
-    assert found["conditions"][0]["reason"] == "LinkFlapping"
+    (entry,) = listed(nic(1, health=Health(state=state, reason="LinkFlapping", message="flaps")))
+    assert entry["health"] is health
+    assert entry["conditions"][0]["status"] == str(health)
+    assert entry["conditions"][0]["reason"] == "LinkFlapping"
 
 
 def test_a_partitioned_card_stays_listed_without_resources() -> None:
@@ -165,10 +165,10 @@ def test_a_partitioned_card_stays_listed_without_resources() -> None:
         labels=(("xpu-agent.io/mig", "true"),),
         facts=(("unschedulable", "MIGEnabled"),),
     )
-    (found,) = listed(cut)
-    assert "resources" not in found
-    assert found["labels"] == {"xpu-agent.io/mig": "true"}
-    assert [(c["type"], c["status"], c["reason"]) for c in found["conditions"]] == [
+    (entry,) = listed(cut)
+    assert "resources" not in entry
+    assert entry["labels"] == {"xpu-agent.io/mig": "true"}
+    assert [(c["type"], c["status"], c["reason"]) for c in entry["conditions"]] == [
         ("Healthy", "True", "DeviceHealthy"),
         ("Schedulable", "False", "MIGEnabled"),
     ]
@@ -195,7 +195,7 @@ def test_what_cannot_be_published_is_left_out_with_a_reason(
 
 
 @pytest.mark.parametrize(
-    ("memory", "core", "kept"),
+    ("memory", "core", "expected"),
     [
         ("0", "100", set()),
         ("0Mi", "100", set()),
@@ -205,16 +205,16 @@ def test_what_cannot_be_published_is_left_out_with_a_reason(
     ],
 )
 def test_nothing_is_granted_of_a_card_without_memory(
-    memory: str, core: str, kept: set[str]
+    memory: str, core: str, expected: set[str]
 ) -> None:
     resources = (("koordinator.sh/gpu-memory", memory), ("koordinator.sh/gpu-core", core))
-    (found,) = listed(gpu(0, resources=resources))
-    assert set(found.get("resources", ())) == kept
+    (entry,) = listed(gpu(0, resources=resources))
+    assert set(entry.get("resources", ())) == expected
 
 
 def test_topology_is_always_there_even_when_nothing_is_known() -> None:
-    (found,) = listed(Device(info=gpu(0, bus_id=None).info))
-    assert found["topology"] == {"socketID": -1, "nodeID": -1, "pcieID": ""}
+    (entry,) = listed(Device(info=gpu(0, bus_id=None).info))
+    assert entry["topology"] == {"socketID": -1, "nodeID": -1, "pcieID": ""}
 
 
 def test_virtual_functions_are_in_order_of_their_bus_id_and_empty_groups_are_gone() -> None:
@@ -222,8 +222,8 @@ def test_virtual_functions_are_in_order_of_their_bus_id_and_empty_groups_are_gon
     full = VirtualFunctionGroup(
         labels=(("pool", "a"),), vfs=tuple(VirtualFunction(bus_id=a) for a in addresses)
     )
-    (found,) = listed(nic(0, vf_groups=(VirtualFunctionGroup(), full)))
-    assert found["vfGroups"] == [
+    (entry,) = listed(nic(0, vf_groups=(VirtualFunctionGroup(), full)))
+    assert entry["vfGroups"] == [
         {
             "labels": {"pool": "a"},
             "vfs": [{"minor": -1, "busID": a} for a in sorted(addresses)],
@@ -256,8 +256,8 @@ def test_a_node_without_accelerators_has_no_accelerator_labels() -> None:
 def test_the_owner_is_the_node_when_its_uid_is_known() -> None:
     snap = snapshot()
     assert "ownerReferences" not in body(snap)["metadata"]
-    known = replace(snap, node=replace(snap.node, uid="6f6f"))
-    assert body(known)["metadata"]["ownerReferences"] == [
+    with_uid = replace(snap, node=replace(snap.node, uid="6f6f"))
+    assert body(with_uid)["metadata"]["ownerReferences"] == [
         {
             "apiVersion": "v1",
             "kind": "Node",

@@ -71,14 +71,14 @@ def ours(one: dict[str, Any]) -> dict[str, Any]:
 def comparable(spec: dict[str, Any], like: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """Blank out times; conditions of devices for which upstream has none are an addition."""
     upstream = {d["id"]: d for d in (like or spec).get("devices", [])}
-    found = []
+    entries = []
     for entry in spec.get("devices", []):
         conditions = [{**c, "lastTransitionTime": "T"} for c in entry.get("conditions", [])]
-        kept = {k: v for k, v in entry.items() if k != "conditions"}
+        comparable_entry = {k: v for k, v in entry.items() if k != "conditions"}
         if "conditions" in upstream[entry["id"]]:
-            kept["conditions"] = conditions
-        found.append(kept)
-    return found
+            comparable_entry["conditions"] = conditions
+        entries.append(comparable_entry)
+    return entries
 
 
 def equal_cases() -> list[dict[str, Any]]:
@@ -118,17 +118,17 @@ def test_a_number_that_cannot_be_read_is_not_published_as_zero() -> None:
 
 
 def test_a_device_without_a_place_says_that_nothing_is_known() -> None:
-    (found,) = ours(case("no topology"))["spec"]["devices"]
-    assert found["topology"] == {"socketID": -1, "nodeID": -1, "pcieID": ""}
+    (devices,) = ours(case("no topology"))["spec"]["devices"]
+    assert devices["topology"] == {"socketID": -1, "nodeID": -1, "pcieID": ""}
 
 
 def test_the_object_a_koordlet_left_behind_is_taken_over_with_its_times() -> None:
     one = case("status healthy and not")
     text = json.dumps({"spec": one["device"]["spec"]}).replace('"T"', '"2020-01-01T00:00:00Z"')
-    taken = keep_transition_times(json.loads(text), ours(one), BOOT_S)
+    merged_json = keep_transition_times(json.loads(text), ours(one), BOOT_S)
     times = {
         c["lastTransitionTime"]
-        for d in json.loads(json.dumps(taken))["spec"]["devices"]
+        for d in json.loads(json.dumps(merged_json))["spec"]["devices"]
         for c in d["conditions"]
     }
     assert times == {"2020-01-01T00:00:00Z"}

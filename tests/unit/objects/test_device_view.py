@@ -38,14 +38,14 @@ def scalars(value: object) -> Iterator[object]:
 
 @pytest.mark.parametrize("device", [gpu(0), nic(0, vfs=2), BARE])
 def test_every_promised_key_is_there(device: Device) -> None:
-    found = device_json(device)
-    assert set(found) >= PROMISED
+    document = device_json(device)
+    assert set(document) >= PROMISED
     assert list(devices_json(DeviceView(devices=(device,)))) == [
         "devices",
         "groups",
         "group_policy",
     ]
-    health = found["health"]
+    health = document["health"]
     assert isinstance(health, dict)
     assert set(health) >= {"state", "reason", "message", "since"}
 

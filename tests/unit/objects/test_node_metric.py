@@ -120,9 +120,9 @@ def test_the_time_is_that_of_the_report_in_whole_seconds() -> None:
 
 
 def test_quantities_are_truncated_and_canonical() -> None:
-    found = node_metric()
-    assert found["nodeUsage"]["resources"] == {"cpu": "38250m", "memory": "384Gi"}
-    assert found["systemUsage"]["resources"] == {"cpu": "2150m", "memory": "9Gi"}
+    document = node_metric()
+    assert document["nodeUsage"]["resources"] == {"cpu": "38250m", "memory": "384Gi"}
+    assert document["systemUsage"]["resources"] == {"cpu": "2150m", "memory": "9Gi"}
 
 
 def test_empty_maps_are_written_and_all_five_keys_always() -> None:
@@ -186,8 +186,8 @@ def test_a_device_is_called_as_in_the_device_object() -> None:
 
 def test_pods_are_sorted_and_those_without_a_name_left_out() -> None:
     pods = body()["status"]["podsMetric"]
-    shown = [(pod["name"], pod["priority"], pod["qos"]) for pod in pods]
-    assert shown == [("a", "koord-batch", "BE"), ("trainer-0", "koord-prod", "LSR")]
+    rows = [(pod["name"], pod["priority"], pod["qos"]) for pod in pods]
+    assert rows == [("a", "koord-batch", "BE"), ("trainer-0", "koord-prod", "LSR")]
     assert pods[0]["podUsage"] == {"resources": {"cpu": "0", "memory": "0"}}
     assert len(pods[1]["podUsage"]["devices"]) == 1
 

@@ -32,20 +32,22 @@ FOUR = tuple(gpu(index) for index in range(4))
 
 
 def test_groups_are_listed_by_size_and_numbers_with_one_score() -> None:
-    found = table(group(*FOUR), group(FOUR[3], FOUR[2]), group(*FOUR[:2]), devices=FOUR)
-    assert list(found) == ["2", "4"]
-    assert [entry["minors"] for entry in found["2"]] == [[0, 1], [2, 3]]
-    assert found["4"] == [{"minors": [0, 1, 2, 3], "gpuLinkType": "NVLink", "allocationScore": 1}]
+    partitions = table(group(*FOUR), group(FOUR[3], FOUR[2]), group(*FOUR[:2]), devices=FOUR)
+    assert list(partitions) == ["2", "4"]
+    assert [entry["minors"] for entry in partitions["2"]] == [[0, 1], [2, 3]]
+    assert partitions["4"] == [
+        {"minors": [0, 1, 2, 3], "gpuLinkType": "NVLink", "allocationScore": 1}
+    ]
 
 
 def test_the_bandwidth_of_a_ring_is_a_quantity() -> None:
-    found = table(group(*FOUR[:2], bandwidth_bytes_per_s=478_116_000_000), devices=FOUR)
-    assert found["2"][0]["ringBusBandwidth"] == "478116M"
+    partitions = table(group(*FOUR[:2], bandwidth_bytes_per_s=478_116_000_000), devices=FOUR)
+    assert partitions["2"][0]["ringBusBandwidth"] == "478116M"
 
 
 def test_a_group_with_a_member_that_is_not_published_is_left_out() -> None:
-    found = table(group(*FOUR), group(*FOUR[:2]), devices=FOUR[:3])
-    assert list(found) == ["2"]
+    partitions = table(group(*FOUR), group(*FOUR[:2]), devices=FOUR[:3])
+    assert list(partitions) == ["2"]
 
 
 def test_equal_groups_are_listed_once_and_nics_are_no_members() -> None:

@@ -35,25 +35,25 @@ def test_a_reason_becomes_camel_case(text: str, reason: str) -> None:
 
 @given(texts)
 def test_any_reason_fits_the_schema(text: str) -> None:
-    found = api_values.reason_text(text)
-    assert REASON.fullmatch(found)
-    assert len(found) <= 1024
-    assert api_values.reason_text(found) == found
+    sanitised = api_values.reason_text(text)
+    assert REASON.fullmatch(sanitised)
+    assert len(sanitised) <= 1024
+    assert api_values.reason_text(sanitised) == sanitised
 
 
 @given(texts)
 def test_any_label_value_is_accepted(text: str) -> None:
-    found = api_values.label_value(text)
-    assert LABEL.fullmatch(found)
-    assert len(found) <= 63
-    assert api_values.label_value(found) == found
+    sanitised = api_values.label_value(text)
+    assert LABEL.fullmatch(sanitised)
+    assert len(sanitised) <= 63
+    assert api_values.label_value(sanitised) == sanitised
 
 
 @given(texts, texts)
 def test_any_message_is_bounded_utf8_on_one_line(text: str, reason: str) -> None:
-    found = api_values.condition_message(text, reason)
-    assert len(found) <= api_values.MAX_MESSAGE
-    assert "\n" not in found.encode().decode()
+    sanitised = api_values.condition_message(text, reason)
+    assert len(sanitised) <= api_values.MAX_MESSAGE
+    assert "\n" not in sanitised.encode().decode()
 
 
 @pytest.mark.parametrize(

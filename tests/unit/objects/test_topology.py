@@ -111,8 +111,8 @@ def zone_of(**fields: object) -> Mapping[str, object]:
 
 
 def test_other_page_sizes_are_listed_where_there_are_pages() -> None:
-    found = resources(zone_of(hugepages=((64 << 10, 0), (16 << 20, 2))))
-    assert (found["hugepages-16Mi"], "hugepages-64Ki" in found, found["memory"]) == (
+    amounts = resources(zone_of(hugepages=((64 << 10, 0), (16 << 20, 2))))
+    assert (amounts["hugepages-16Mi"], "hugepages-64Ki" in amounts, amounts["memory"]) == (
         "32Mi",
         False,
         "992Mi",

@@ -57,8 +57,8 @@ def test_a_series_that_was_silent_or_whose_clock_went_back_starts_again(later_s:
 
 def test_a_storm_of_different_events_is_cut_off_and_recovers() -> None:
     series = EventLineLimiter()
-    taken = [series.take(event(str(i))) for i in range(BURST + 20)]
-    assert taken.count(None) == 20
+    lines = [series.take(event(str(i))) for i in range(BURST + 20)]
+    assert lines.count(None) == 20
     assert series.dropped == 20
     assert series.take(event("x", BOOT_S + event_log.REFILL_S)) is not None
     assert series.take(event("y", BOOT_S + event_log.REFILL_S)) is None

@@ -64,7 +64,7 @@ def test_devices_appear_and_go() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "found"),
+    ("before", "after", "expected"),
     [
         (Health(), FAILED, [("Warning", "DeviceUnhealthy")]),
         (FAILED, PROBING, [("Normal", "DeviceProbing")]),
@@ -81,10 +81,10 @@ def test_devices_appear_and_go() -> None:
     ],
 )
 def test_a_change_of_health_is_an_event(
-    before: Health, after: Health, found: list[tuple[str, str]]
+    before: Health, after: Health, expected: list[tuple[str, str]]
 ) -> None:
     old, new = snapshot((gpu(0, health=before),)), snapshot((gpu(0, health=after),))
-    assert reasons(old, new) == found
+    assert reasons(old, new) == expected
 
 
 def degraded(*reasons: str) -> NodeSnapshot:
@@ -96,7 +96,7 @@ def degraded(*reasons: str) -> NodeSnapshot:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "found"),
+    ("before", "after", "expected"),
     [
         (None, degraded("CallHung"), ["CallHung"]),
         (degraded(), degraded("CallHung"), ["CallHung"]),
@@ -106,15 +106,15 @@ def degraded(*reasons: str) -> NodeSnapshot:
     ],
 )
 def test_a_device_that_is_degraded_for_another_reason_is_a_warning(
-    before: NodeSnapshot | None, after: NodeSnapshot, found: list[str]
+    before: NodeSnapshot | None, after: NodeSnapshot, expected: list[str]
 ) -> None:
     events = events_between(before, after, AT_S)
-    assert [(e.type, e.reason) for e in events] == [("Warning", "DeviceDegraded")] * len(found)
-    assert all(f"{reason}: GetHeat hung" in events[0].message for reason in found)
+    assert [(e.type, e.reason) for e in events] == [("Warning", "DeviceDegraded")] * len(expected)
+    assert all(f"{reason}: GetHeat hung" in events[0].message for reason in expected)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "found"),
+    ("before", "after", "expected"),
     [
         (Health(), PROBING, [("Warning", "DeviceUnhealthy"), ("Normal", "DeviceProbing")]),
         (SUSPECT, PROBING, [("Warning", "DeviceUnhealthy"), ("Normal", "DeviceProbing")]),
@@ -127,11 +127,11 @@ def test_a_device_that_is_degraded_for_another_reason_is_a_warning(
     ],
 )
 def test_a_fault_that_came_and_went_between_two_looks_is_a_warning(
-    before: Health, after: Health, found: list[tuple[str, str]]
+    before: Health, after: Health, expected: list[tuple[str, str]]
 ) -> None:
     old, new = snapshot((gpu(0, health=before),)), snapshot((gpu(0, health=after),))
-    assert reasons(old, new) == found
-    if found:
+    assert reasons(old, new) == expected
+    if expected:
         first = events_between(old, new, AT_S)[0]
         assert ("Xid79: well for 5 s" in first.message) == (first.reason == "DeviceUnhealthy")
 
@@ -143,14 +143,14 @@ def test_what_is_probing_at_the_first_look_was_told_by_an_earlier_run() -> None:
 def test_how_far_a_probing_device_has_come_makes_no_other_event() -> None:
     halves = [replace(PROBING, message=f"looks well again: {done} %") for done in (0, 50)]
     failed = snapshot((gpu(0, health=FAILED),))
-    told = [
+    keys = [
         events_between(failed, snapshot((gpu(0, health=half),)), AT_S)[0].series for half in halves
     ]
-    assert told[0] == told[1]
+    assert keys[0] == keys[1]
     other = events_between(
         snapshot((gpu(1, health=FAILED),)), snapshot((gpu(1, health=PROBING),)), AT_S
     )
-    assert other[0].series != told[0]
+    assert other[0].series != keys[0]
 
 
 def test_the_reason_of_the_vendor_is_in_the_message() -> None:
@@ -159,7 +159,7 @@ def test_the_reason_of_the_vendor_is_in_the_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "found"),
+    ("before", "after", "expected"),
     [
         ("starting", "ready", []),
         ("ready", "stalled", [("Warning", "VendorWorkerStalled")]),
@@ -172,9 +172,9 @@ def test_the_reason_of_the_vendor_is_in_the_message() -> None:
     ],
 )
 def test_a_change_of_a_workers_state_is_an_event(
-    before: str, after: str, found: list[tuple[str, str]]
+    before: str, after: str, expected: list[tuple[str, str]]
 ) -> None:
-    assert reasons(worker(before), worker(after)) == found
+    assert reasons(worker(before), worker(after)) == expected
 
 
 def test_a_workers_event_says_why_and_is_about_the_node() -> None:
@@ -197,9 +197,9 @@ def test_events_of_any_devices_are_bounded_text(
 
 def test_an_event_has_the_shape_of_kubernetes() -> None:
     event = Event(type="Warning", reason="DeviceGone", message="m", object_kind="Device", at_s=AT_S)
-    found = core_event(event, snapshot(), 3, BOOT_S)
-    name = found["metadata"]
-    assert found == {
+    event_body = core_event(event, snapshot(), 3, BOOT_S)
+    name = event_body["metadata"]
+    assert event_body == {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": name,
@@ -225,8 +225,8 @@ def test_an_event_has_the_shape_of_kubernetes() -> None:
 def test_an_event_of_a_worker_names_the_node_and_its_uid() -> None:
     event = Event(type="Warning", reason="R", message="m", object_kind="Node", at_s=AT_S)
     snap = snapshot()
-    found = core_event(event, replace(snap, node=replace(snap.node, uid="6f6f")), 1, AT_S)
-    assert found["involvedObject"] == {
+    event_body = core_event(event, replace(snap, node=replace(snap.node, uid="6f6f")), 1, AT_S)
+    assert event_body["involvedObject"] == {
         "apiVersion": "v1",
         "kind": "Node",
         "name": "hgx-h100-01",

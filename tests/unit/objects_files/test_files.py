@@ -149,7 +149,7 @@ class DyingSystem:
     """The `os` module of a process that is killed at its n-th call."""
 
     def __init__(self, calls: int) -> None:
-        self.left = calls
+        self.remaining_calls = calls
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(os, name)
@@ -157,8 +157,10 @@ class DyingSystem:
             return real
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            self.left -= 1
-            if self.left < 0 and name != "close":  # the kernel closes what a dead process had
+            self.remaining_calls -= 1
+            if (
+                self.remaining_calls < 0 and name != "close"
+            ):  # the kernel closes what a dead process had
                 raise Killed(name)
             return real(*args, **kwargs)
 
@@ -169,7 +171,7 @@ def test_a_process_killed_at_any_step_leaves_the_old_file_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = desired({"a": 1}), desired({"a": 2, "text": "x" * 10_000})
-    seen = []
+    contents = []
     for calls in range(40):
         FileSink(str(tmp_path)).apply([old])
         dying = DyingSystem(calls)
@@ -177,15 +179,15 @@ def test_a_process_killed_at_any_step_leaves_the_old_file_or_the_new_one(
             monkeypatch.setattr(module, "os", dying)
         try:
             FileSink(str(tmp_path)).apply([new])
-            seen.append("done")
+            contents.append("done")
         except Killed as death:
-            seen.append(str(death))
+            contents.append(str(death))
         for module in (files, durable):
             monkeypatch.setattr(module, "os", os)
         assert yaml.safe_load((tmp_path / "thing.yaml").read_bytes()) in (old.body, new.body)
         FileSink(str(tmp_path)).apply([new])
         assert os.listdir(tmp_path) == ["thing.yaml"]
-    assert {"open", "write", "fsync", "replace", "done"} <= set(seen)
+    assert {"open", "write", "fsync", "replace", "done"} <= set(contents)
 
 
 def test_leftovers_of_a_killed_process_are_removed_even_when_nothing_changes(

@@ -27,12 +27,12 @@ FAILED = Health(state=HealthState.FAILED, reason="Xid79", since_s=BOOT_S + 60)
 
 
 def live(server: ApiServer) -> Tree:
-    found = server.get("Node", NAME)
-    assert found is not None
-    return found
+    stored_object = server.get("Node", NAME)
+    assert stored_object is not None
+    return stored_object
 
 
-def seen(server: ApiServer, *devices: Device) -> NodeSnapshot:
+def snapshot_with(server: ApiServer, *devices: Device) -> NodeSnapshot:
     now = clustered.snapshot(owner=clustered.node(uid=live(server)["metadata"]["uid"]))
     inventory: SnapshotPart[Inventory | None] = SnapshotPart(Inventory(vendor="nvidia"), 1.0)
     return replace(
@@ -44,7 +44,7 @@ def seen(server: ApiServer, *devices: Device) -> NodeSnapshot:
     )
 
 
-def said(now: NodeSnapshot) -> tuple[DesiredObject, ...]:
+def reported(now: NodeSnapshot) -> tuple[DesiredObject, ...]:
     return (
         *NodeLabelsPublisher().render(now, 0.0),
         *NodeConditionPublisher().render(now, 0.0),
@@ -93,12 +93,12 @@ def test_labels_and_condition_are_added_and_taken_back_and_nothing_else_is_touch
         node["metadata"].setdefault("labels", {})["theirs"] = "x"
         server.put(node, manager="kubelet")
         before = others(live(server))
-        await bench.offer(*said(seen(server, gpu(0))))
+        await bench.offer(*reported(snapshot_with(server, gpu(0))))
         assert {state.phase for state in bench.outbox.states()} == {WriterPhase.IDLE}
         assert live(server)["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "nvidia"
         assert [c["status"] for c in ours(live(server))] == ["True"]
         assert others(live(server)) == before
-        await bench.offer(*said(seen(server)))
+        await bench.offer(*reported(snapshot_with(server)))
         assert ours(live(server)) == []
         assert live(server)["metadata"]["labels"] == before["labels"]
         assert others(live(server)) == before
@@ -109,25 +109,25 @@ def test_labels_and_condition_are_added_and_taken_back_and_nothing_else_is_touch
 def test_a_healthy_node_is_written_once_and_a_failing_card_once_more() -> None:
     async def case(bench: Bench, server: ApiServer) -> None:
         for _ in range(3):
-            await bench.offer(*said(seen(server, gpu(0), gpu(1))))
+            await bench.offer(*reported(snapshot_with(server, gpu(0), gpu(1))))
             await bench.advance(3600)
         assert sorted(accepted(bench)) == ["", "status"]
         bench.clear()
-        await bench.offer(*said(seen(server, gpu(0), gpu(1, health=FAILED))))
+        await bench.offer(*reported(snapshot_with(server, gpu(0), gpu(1, health=FAILED))))
         await bench.advance(3600)
         assert accepted(bench) == ["status"]
-        (found,) = ours(live(server))
-        assert (found["status"], found["reason"]) == ("False", "Xid79")
-        assert "GPU 1" in found["message"]
+        (labels,) = ours(live(server))
+        assert (labels["status"], labels["reason"]) == ("False", "Xid79")
+        assert "GPU 1" in labels["message"]
 
     run(case)
 
 
 def test_the_device_of_a_node_without_hardware_is_removed() -> None:
     async def case(bench: Bench, server: ApiServer) -> None:
-        await bench.offer(*DevicePublisher().render(seen(server, gpu(0)), 0.0))
+        await bench.offer(*DevicePublisher().render(snapshot_with(server, gpu(0)), 0.0))
         assert server.get("Device", NAME) is not None
-        await bench.offer(*DevicePublisher().render(seen(server), 0.0))
+        await bench.offer(*DevicePublisher().render(snapshot_with(server), 0.0))
         assert server.get("Device", NAME) is None
 
     run(case)
@@ -135,13 +135,13 @@ def test_the_device_of_a_node_without_hardware_is_removed() -> None:
 
 def test_a_kubelet_that_writes_its_status_all_the_time_holds_up_no_condition_of_ours() -> None:
     async def case(bench: Bench, server: ApiServer) -> None:
-        await bench.offer(*NodeConditionPublisher().render(seen(server, gpu(0)), 0.0))
+        await bench.offer(*NodeConditionPublisher().render(snapshot_with(server, gpu(0)), 0.0))
         bench.clear()
         beat: Tree = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}}
         for number, card in enumerate((gpu(0, health=FAILED), gpu(0))):
             beat["status"] = {"volumesInUse": [str(number)]}
             server.apply(beat, manager="kubelet", force=True, subresource="status")
-            await bench.offer(*NodeConditionPublisher().render(seen(server, card), 0.0))
+            await bench.offer(*NodeConditionPublisher().render(snapshot_with(server, card), 0.0))
         assert [entry.status for entry in bench.writes("nodes")] == [200, 200]
         assert [c["status"] for c in ours(live(server))] == ["True"]
 

@@ -27,7 +27,7 @@ UNKNOWN = Health(reason="DriverStalled", certain=False, since_s=LATER_S)
 SUSPECT = Health(state=HealthState.SUSPECT, reason="SlowAnswer", since_s=LATER_S)
 
 
-def seen(*devices: Device, state: str = "ready") -> NodeSnapshot:
+def snapshot_with(*devices: Device, state: str = "ready") -> NodeSnapshot:
     now = clustered.snapshot()
     inventory: SnapshotPart[Inventory | None] = SnapshotPart(Inventory(vendor="nvidia"), 1.0)
     return replace(
@@ -51,9 +51,9 @@ def body(now: NodeSnapshot) -> Tree:
 
 
 def condition(now: NodeSnapshot) -> Tree:
-    (found,) = body(now)["status"]["conditions"]
-    assert found["type"] == "AcceleratorsHealthy"
-    return found
+    (conditions,) = body(now)["status"]["conditions"]
+    assert conditions["type"] == "AcceleratorsHealthy"
+    return conditions
 
 
 @pytest.mark.parametrize(
@@ -85,44 +85,46 @@ def condition(now: NodeSnapshot) -> Tree:
 def test_it_says_what_is_wrong_and_with_which_devices(
     healths: tuple[Health, ...], status: str, reason: str, message: str | None
 ) -> None:
-    found = condition(seen(*(gpu(n, health=health) for n, health in enumerate(healths))))
-    assert (found["status"], found["reason"]) == (status, reason)
-    assert message is None or found["message"] == message
+    condition_json = condition(
+        snapshot_with(*(gpu(n, health=health) for n, health in enumerate(healths)))
+    )
+    assert (condition_json["status"], condition_json["reason"]) == (status, reason)
+    assert message is None or condition_json["message"] == message
 
 
 def test_a_nic_that_is_down_is_no_accelerator() -> None:
-    assert condition(seen(gpu(0), nic(0, health=FAILED)))["status"] == "True"
+    assert condition(snapshot_with(gpu(0), nic(0, health=FAILED)))["status"] == "True"
 
 
 def test_many_devices_are_named_in_part() -> None:
     cards = [replace(gpu(0), info=replace(gpu(0).info, minor=n, health=FAILED)) for n in range(64)]
-    message = condition(seen(*cards))["message"]
+    message = condition(snapshot_with(*cards))["message"]
     assert message.count("(Xid79)") == MAX_NAMED
     assert message.endswith(f"and {64 - MAX_NAMED} more")
 
 
 def test_reasons_of_any_text_are_acceptable_and_bounded() -> None:
     odd = replace(FAILED, reason="chip error \n" + "x" * 5000)
-    found = condition(seen(*(gpu(n, health=odd) for n in range(8))))
-    assert found["reason"].isascii()
-    assert " " not in found["reason"]
-    assert len(found["message"]) <= 1024
+    condition_json = condition(snapshot_with(*(gpu(n, health=odd) for n in range(8))))
+    assert condition_json["reason"].isascii()
+    assert " " not in condition_json["reason"]
+    assert len(condition_json["message"]) <= 1024
 
 
 def test_it_is_dated_by_the_change_it_is_about() -> None:
     earlier = replace(FAILED, since_s=LATER_S - 60)
-    found = condition(seen(gpu(0, health=FAILED), gpu(1, health=earlier)))
-    assert found["lastTransitionTime"] == rfc3339(LATER_S - 60)
-    assert condition(seen(gpu(0)))["lastTransitionTime"] == rfc3339(BOOT_S)
+    condition_json = condition(snapshot_with(gpu(0, health=FAILED), gpu(1, health=earlier)))
+    assert condition_json["lastTransitionTime"] == rfc3339(LATER_S - 60)
+    assert condition(snapshot_with(gpu(0)))["lastTransitionTime"] == rfc3339(BOOT_S)
 
 
 def test_a_node_without_accelerators_has_no_condition_and_an_uncertain_one_keeps_its() -> None:
-    assert body(seen())["status"]["conditions"] == []
-    assert NodeConditionPublisher().render(seen(state="stalled"), 0.0) == ()
+    assert body(snapshot_with())["status"]["conditions"] == []
+    assert NodeConditionPublisher().render(snapshot_with(state="stalled"), 0.0) == ()
 
 
 def test_there_is_none_outside_a_cluster() -> None:
-    now = seen(gpu(0))
+    now = snapshot_with(gpu(0))
     alone = replace(now, cluster=replace(now.cluster, is_clustered=False))
     assert NodeConditionPublisher().render(alone, 0.0) == ()
 
@@ -135,30 +137,30 @@ def standing(now: NodeSnapshot, **changes: str) -> Tree:
 
 def test_while_the_status_stands_its_times_stand_and_nothing_is_written() -> None:
     old = "2026-01-01T00:00:00Z"
-    healthy = seen(gpu(0))
+    healthy = snapshot_with(gpu(0))
     stood = standing(healthy, lastTransitionTime=old, lastHeartbeatTime=old)
-    (found,) = merged(stood, healthy)
-    assert found == stood["status"]["conditions"][1]
+    (merged_json,) = merged(stood, healthy)
+    assert merged_json == stood["status"]["conditions"][1]
 
 
 def merged(stood: Tree, now: NodeSnapshot) -> list[Tree]:
-    found: Tree = merge_condition_times(stood, body(now))
-    return list(found["status"]["conditions"])
+    document: Tree = merge_condition_times(stood, body(now))
+    return list(document["status"]["conditions"])
 
 
 def test_a_second_failed_card_changes_the_text_and_not_the_time() -> None:
-    one = seen(gpu(0, health=FAILED), gpu(1))
-    two = seen(gpu(0, health=FAILED), gpu(1, health=replace(FAILED, since_s=LATER_S + 60)))
-    (found,) = merged(standing(one), two)
-    assert found["message"].startswith("2 of 2")
-    assert found["lastTransitionTime"] == rfc3339(LATER_S)
+    one = snapshot_with(gpu(0, health=FAILED), gpu(1))
+    two = snapshot_with(gpu(0, health=FAILED), gpu(1, health=replace(FAILED, since_s=LATER_S + 60)))
+    (merged_json,) = merged(standing(one), two)
+    assert merged_json["message"].startswith("2 of 2")
+    assert merged_json["lastTransitionTime"] == rfc3339(LATER_S)
 
 
 def test_a_turn_moves_the_time_and_never_back() -> None:
-    (found,) = merged(standing(seen(gpu(0))), seen(gpu(0, health=FAILED)))
-    assert found["lastTransitionTime"] == found["lastHeartbeatTime"] == rfc3339(LATER_S)
-    newer = standing(seen(gpu(0, health=FAILED)), lastTransitionTime=rfc3339(LATER_S + 5))
-    (back,) = merged(newer, seen(gpu(0)))  # its recovery was seen by nobody
+    (merged_json,) = merged(standing(snapshot_with(gpu(0))), snapshot_with(gpu(0, health=FAILED)))
+    assert merged_json["lastTransitionTime"] == merged_json["lastHeartbeatTime"] == rfc3339(LATER_S)
+    newer = standing(snapshot_with(gpu(0, health=FAILED)), lastTransitionTime=rfc3339(LATER_S + 5))
+    (back,) = merged(newer, snapshot_with(gpu(0)))  # its recovery was seen by nobody
     assert (back["status"], back["lastTransitionTime"]) == ("True", rfc3339(LATER_S + 5))
 
 
@@ -174,9 +176,9 @@ def test_a_turn_moves_the_time_and_never_back() -> None:
     )
 )
 def test_whatever_stands_there_is_passed_over(stood: Tree) -> None:
-    now = seen(gpu(0))
+    now = snapshot_with(gpu(0))
     live = stood if isinstance(stood, dict) else {"status": stood}
     once = merge_condition_times(live, body(now))
     assert merge_condition_times(once, body(now)) == once
-    (found,) = merged(live, now)
-    assert found["status"] == "True"
+    (merged_json,) = merged(live, now)
+    assert merged_json["status"] == "True"

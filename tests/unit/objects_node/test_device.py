@@ -33,7 +33,7 @@ def vendor(name: str = "nvidia", state: str = "ready", error: str = "") -> Vendo
     )
 
 
-def seen(
+def snapshot_with(
     *devices: Device, vendors: tuple[VendorState, ...] = (vendor(),), **view: Any
 ) -> NodeSnapshot:
     return replace(
@@ -54,21 +54,21 @@ def absent(now: NodeSnapshot) -> bool:
 
 
 def test_the_node_owns_the_object() -> None:
-    (desired,) = rendered(seen(gpu(0)))
+    (desired,) = rendered(snapshot_with(gpu(0)))
     body: Tree = desired.body
     assert body["metadata"]["ownerReferences"][0]["uid"] == clustered.UID
     assert body["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] is False
 
 
 def test_nothing_is_published_before_the_node_is_known() -> None:
-    now = seen(gpu(0))
+    now = snapshot_with(gpu(0))
     unknown = replace(now, cluster=replace(now.cluster, node=SnapshotPart(None)))
     assert rendered(unknown) == ()
 
 
 def test_a_node_without_hardware_has_no_device_and_an_old_one_goes() -> None:
     for vendors in ((), (vendor(),), (vendor("nvidia"), vendor("rdma"))):
-        (desired,) = rendered(seen(vendors=vendors))
+        (desired,) = rendered(snapshot_with(vendors=vendors))
         assert desired.is_absent
         assert desired.body == {
             "apiVersion": "scheduling.koordinator.sh/v1alpha1",
@@ -78,56 +78,56 @@ def test_a_node_without_hardware_has_no_device_and_an_old_one_goes() -> None:
 
 
 def test_without_a_cluster_such_a_node_has_an_empty_object_as_ever() -> None:
-    now = seen()
+    now = snapshot_with()
     (desired,) = rendered(replace(now, cluster=replace(now.cluster, is_clustered=False)))
     assert not desired.is_absent
     assert desired.body["spec"] == {}
 
 
 def test_a_pulled_card_is_listed_first_and_its_object_goes_when_nobody_lists_it_any_more() -> None:
-    (desired,) = rendered(seen(gpu(0)))
+    (desired,) = rendered(snapshot_with(gpu(0)))
     assert not desired.is_absent
-    assert absent(seen())
+    assert absent(snapshot_with())
 
 
 @pytest.mark.parametrize("state", SILENT)
 def test_a_vendor_that_does_not_answer_is_no_proof_of_no_hardware(state: str) -> None:
-    assert rendered(seen(vendors=(vendor("nvidia", state), vendor("rdma")))) == ()
+    assert rendered(snapshot_with(vendors=(vendor("nvidia", state), vendor("rdma")))) == ()
 
 
 @pytest.mark.parametrize(
-    "told",
+    "state",
     [
         VendorState(vendor="nvidia", state="ready"),
         vendor(error="the library went away"),
     ],
 )
-def test_a_vendor_without_a_whole_answer_is_no_proof_either(told: VendorState) -> None:
-    assert rendered(seen(vendors=(told,))) == ()
+def test_a_vendor_without_a_whole_answer_is_no_proof_either(state: VendorState) -> None:
+    assert rendered(snapshot_with(vendors=(state,))) == ()
 
 
 @pytest.mark.parametrize("reason", ["LibraryMissing", "DriverMissing", "PermissionDenied"])
 def test_a_missing_library_or_driver_is_no_proof_either(reason: str) -> None:
     problem = Problem(reason=reason, message="…")
-    assert rendered(seen(problems=(("nvidia", problem),))) == ()
+    assert rendered(snapshot_with(problems=(("nvidia", problem),))) == ()
 
 
 @pytest.mark.parametrize(
     ("reason", "goes"), [("UeventsUnavailable", True), ("PciLimit", False), ("PciVanished", False)]
 )
 def test_of_the_hosts_problems_those_count_that_may_hide_a_device(reason: str, goes: bool) -> None:
-    assert absent(seen(problems=(("host", Problem(reason=reason, message="…")),))) is goes
+    assert absent(snapshot_with(problems=(("host", Problem(reason=reason, message="…")),))) is goes
 
 
 def test_an_awaited_vendor_or_an_unread_bus_is_no_proof_either() -> None:
-    now = seen()
-    assert rendered(seen(awaited=("nvidia",))) == ()
+    now = snapshot_with()
+    assert rendered(snapshot_with(awaited=("nvidia",))) == ()
     assert rendered(replace(now, pci=SnapshotPart(PciTree()))) == ()
     assert rendered(replace(now, pci=SnapshotPart(PciTree(), 1.0, "/sys/bus/pci: EIO"))) == ()
 
 
 def test_a_card_that_is_not_ours_to_grant_is_hardware_all_the_same() -> None:
-    (desired,) = rendered(seen(gpu(0, managed=False)))
+    (desired,) = rendered(snapshot_with(gpu(0, managed=False)))
     assert not desired.is_absent
     assert desired.body["spec"] == {}
 
@@ -135,9 +135,9 @@ def test_a_card_that_is_not_ours_to_grant_is_hardware_all_the_same() -> None:
 def plain_nics() -> tuple[Device, ...]:
     """NICs of a CPU node, as the vendor describes them: their RDMA module is not loaded."""
     entries = made.nics(("0000:1a:00.0", "mlx5_0"), ("0000:3e:00.0", "mlx5_1"))
-    found = {path: entry for path, entry in entries.items() if "infiniband" not in path}
+    nics = {path: entry for path, entry in entries.items() if "infiniband" not in path}
     infos = (
-        RdmaSession(made.tree(found), RdmaSettings(), SessionContext(is_replay=True))
+        RdmaSession(made.tree(nics), RdmaSettings(), SessionContext(is_replay=True))
         .discover()
         .devices
     )
@@ -149,25 +149,25 @@ def test_a_node_with_nics_that_serve_no_rdma_has_no_device_and_nobody_is_warned(
     assert [(nic.info.managed, nic.info.health.reason) for nic in nics] == [
         (False, "NoRdmaDevice")
     ] * 2
-    assert absent(seen(*nics, vendors=(vendor("rdma"),)))
-    assert rendered(seen(*nics, vendors=(vendor("rdma", "stalled"),))) == ()
-    kinds = {event.type for event in events_between(None, seen(*nics), 0.0)}
+    assert absent(snapshot_with(*nics, vendors=(vendor("rdma"),)))
+    assert rendered(snapshot_with(*nics, vendors=(vendor("rdma", "stalled"),))) == ()
+    kinds = {event.type for event in events_between(None, snapshot_with(*nics), 0.0)}
     assert "Warning" not in kinds
 
 
 def test_such_nics_beside_other_devices_change_nothing() -> None:
     nics = plain_nics()
-    (desired,) = rendered(seen(gpu(0), *nics))
+    (desired,) = rendered(snapshot_with(gpu(0), *nics))
     body: Tree = desired.body
     assert [one["type"] for one in body["spec"]["devices"]] == ["gpu"]
-    assert not absent(seen(gpu(0, managed=False), *nics))
+    assert not absent(snapshot_with(gpu(0, managed=False), *nics))
 
 
 def test_a_nic_that_lost_its_driver_keeps_the_object() -> None:
     unbound = Health(state=HealthState.FAILED, reason="DriverUnbound", message="…")
-    assert not absent(seen(nic(0, managed=False, health=unbound)))
+    assert not absent(snapshot_with(nic(0, managed=False, health=unbound)))
 
 
 def test_a_vendor_that_is_switched_off_leaves_nothing_behind() -> None:
     # its cards are in the tree of PCI functions and in nobody's list: a person has said so
-    assert absent(seen(vendors=()))
+    assert absent(snapshot_with(vendors=()))

@@ -11,7 +11,7 @@ from agent.objects.node import GRACE_S, NodeConditionPublisher, merge_condition_
 from agent.snapshot.container import RuntimeView
 from agent.snapshot.part import SnapshotPart
 from tests.factory import BOOT_S, gpu, nic
-from tests.unit.objects_node.test_condition import seen
+from tests.unit.objects_node.test_condition import snapshot_with
 
 NOW_S = BOOT_S + 7200
 TURNED_S = NOW_S - GRACE_S
@@ -20,12 +20,12 @@ Tree = Any
 
 def conditions(view: RuntimeView, now_s: float = NOW_S) -> dict[str, Tree] | None:
     """Return the conditions by type; `None` where nothing is written."""
-    found = NodeConditionPublisher().render(
-        replace(seen(gpu(0)), runtime=SnapshotPart(view, 1.0)), now_s
+    conditions_json = NodeConditionPublisher().render(
+        replace(snapshot_with(gpu(0)), runtime=SnapshotPart(view, 1.0)), now_s
     )
-    if not found:
+    if not conditions_json:
         return None
-    listed: Tree = found[0].body
+    listed: Tree = conditions_json[0].body
     return {one["type"]: one for one in listed["status"]["conditions"]}
 
 
@@ -41,22 +41,22 @@ def conditions(view: RuntimeView, now_s: float = NOW_S) -> dict[str, Tree] | Non
 def test_it_says_whether_new_containers_get_their_devices(
     state: str, status: str, reason: str
 ) -> None:
-    found = conditions(RuntimeView(state=state, reason="NoSocket", turned_s=TURNED_S))
-    assert found is not None
-    one = found["DeviceInjectionReady"]
+    conditions_json = conditions(RuntimeView(state=state, reason="NoSocket", turned_s=TURNED_S))
+    assert conditions_json is not None
+    one = conditions_json["DeviceInjectionReady"]
     assert (one["status"], one["reason"]) == (status, reason)
     assert ("NoSocket" in one["message"]) is (status == "False")
-    assert "AcceleratorsHealthy" in found
+    assert "AcceleratorsHealthy" in conditions_json
 
 
 def test_where_no_runtime_is_dialled_nothing_is_said_of_it() -> None:
-    found = conditions(RuntimeView())
-    assert found is not None
-    assert set(found) == {"AcceleratorsHealthy"}
+    conditions_json = conditions(RuntimeView())
+    assert conditions_json is not None
+    assert set(conditions_json) == {"AcceleratorsHealthy"}
 
 
 def test_a_node_without_accelerators_has_neither() -> None:
-    now = replace(seen(nic(0)), runtime=SnapshotPart(RuntimeView(state="waiting"), 1.0))
+    now = replace(snapshot_with(nic(0)), runtime=SnapshotPart(RuntimeView(state="waiting"), 1.0))
     body: Tree = NodeConditionPublisher().render(now, NOW_S)[0].body
     assert body["status"]["conditions"] == []
 
@@ -72,8 +72,8 @@ def test_times_of_each_condition_stand_while_its_own_status_does() -> None:
     assert before is not None
     assert after is not None
     live = {"status": {"conditions": list(before.values())}}
-    wanted = {"status": {"conditions": list(after.values())}}
-    kept: Tree = merge_condition_times(live, wanted)
-    times = {one["type"]: one["lastTransitionTime"] for one in kept["status"]["conditions"]}
+    desired = {"status": {"conditions": list(after.values())}}
+    merged: Tree = merge_condition_times(live, desired)
+    times = {one["type"]: one["lastTransitionTime"] for one in merged["status"]["conditions"]}
     assert times["AcceleratorsHealthy"] == before["AcceleratorsHealthy"]["lastTransitionTime"]
     assert times["DeviceInjectionReady"] == after["DeviceInjectionReady"]["lastTransitionTime"]

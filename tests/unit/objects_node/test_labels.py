@@ -21,7 +21,7 @@ Tree = Any
 CLIQUE = "3a1d4dd5-1e5b-4c0f-8a3b-0d5f5a7e9c11.7"
 
 
-def seen(*devices: Device, state: str = "ready") -> NodeSnapshot:
+def snapshot_with(*devices: Device, state: str = "ready") -> NodeSnapshot:
     inventory = Inventory(vendor="nvidia", driver_version="570.124.06")
     return replace(
         clustered.snapshot(),
@@ -49,7 +49,7 @@ def labels(now: NodeSnapshot) -> Tree:
 
 
 def test_they_are_those_that_koordinators_manager_would_copy() -> None:
-    assert labels(seen(gpu(0), gpu(1), nic(0))) == {
+    assert labels(snapshot_with(gpu(0), gpu(1), nic(0))) == {
         "node.koordinator.sh/gpu-vendor": "nvidia",
         "node.koordinator.sh/gpu-model": "H100-80GB-HBM3",
         "node.koordinator.sh/gpu-driver-version": "570.124.06",
@@ -70,21 +70,24 @@ def test_the_nvlink_domain_is_told_if_all_cards_agree(
     cliques: tuple[str, str], label: str | None
 ) -> None:
     cards = [gpu(n, facts=(("clique", value),) if value else ()) for n, value in enumerate(cliques)]
-    assert labels(seen(*cards)).get("nvidia.com/gpu.clique") == label
+    assert labels(snapshot_with(*cards)).get("nvidia.com/gpu.clique") == label
 
 
 def test_a_node_that_certainly_has_no_accelerator_loses_them() -> None:
-    assert labels(seen()) == labels(seen(nic(0))) == {}
+    assert labels(snapshot_with()) == labels(snapshot_with(nic(0))) == {}
 
 
 def test_they_stay_while_nobody_can_tell() -> None:
     publisher = NodeLabelsPublisher()
-    assert publisher.render(seen(state="stalled"), 0.0) == ()
-    assert publisher.render(replace(seen(gpu(0)), devices=SnapshotPart(DeviceView())), 0.0) == ()
+    assert publisher.render(snapshot_with(state="stalled"), 0.0) == ()
+    assert (
+        publisher.render(replace(snapshot_with(gpu(0)), devices=SnapshotPart(DeviceView())), 0.0)
+        == ()
+    )
 
 
 def test_there_are_none_outside_a_cluster_or_before_the_node_is_known() -> None:
-    now = seen(gpu(0))
+    now = snapshot_with(gpu(0))
     alone = replace(now, cluster=replace(now.cluster, is_clustered=False))
     unknown = replace(now, cluster=replace(now.cluster, node=SnapshotPart(None)))
     assert NodeLabelsPublisher().render(alone, 0.0) == ()

@@ -44,8 +44,10 @@ def test_without_an_object_nothing_is_rendered_so_that_nothing_is_created() -> N
 
 def test_an_object_that_goes_takes_the_reports_with_it() -> None:
     now = reported()
-    gone = replace(now, cluster=replace(now.cluster, metric_policy=SnapshotPart(None, 9.0)))
-    assert NodeMetricPublisher().render(gone, 0.0) == ()
+    without_object = replace(
+        now, cluster=replace(now.cluster, metric_policy=SnapshotPart(None, 9.0))
+    )
+    assert NodeMetricPublisher().render(without_object, 0.0) == ()
 
 
 def test_without_a_cluster_the_report_is_a_file_as_ever() -> None:
@@ -88,10 +90,10 @@ def koordlets() -> Tree:
     return objects["nodemetric"]["status"]
 
 
-def resources(told: Tree) -> ResourceUsage:
+def resources(tree: Tree) -> ResourceUsage:
     """The values behind what was written."""
-    found = told.get("resources", {})
-    cpu, memory = parse_amount(found.get("cpu", "")), parse_amount(found.get("memory", ""))
+    amounts = tree.get("resources", {})
+    cpu, memory = parse_amount(amounts.get("cpu", "")), parse_amount(amounts.get("memory", ""))
     return ResourceUsage(
         cpu_cores=None if cpu is None else float(cpu),
         memory_bytes=None if memory is None else float(memory),

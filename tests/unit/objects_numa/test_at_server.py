@@ -27,7 +27,7 @@ STATIC = KubeletView(
 Case = Callable[[Bench, ApiServer], Awaitable[None]]
 
 
-def wanted(
+def desired_object(
     server: ApiServer, version: str = V1ALPHA2, kubelet: KubeletView | None = STATIC
 ) -> DesiredObject:
     pods = (pod("pinned", "1,5", "LSR"),)
@@ -37,14 +37,14 @@ def wanted(
 
 
 def uid(server: ApiServer) -> str:
-    found: Tree = server.get("Node", NAME)
-    return str(found["metadata"]["uid"])
+    stored_object: Tree = server.get("Node", NAME)
+    return str(stored_object["metadata"]["uid"])
 
 
 def stored(server: ApiServer) -> Tree:
-    found = server.get("NodeResourceTopology", NAME)
-    assert found is not None
-    return found
+    stored_object = server.get("NodeResourceTopology", NAME)
+    assert stored_object is not None
+    return stored_object
 
 
 def run(server: ApiServer, *cases: Case) -> None:
@@ -60,7 +60,7 @@ def run(server: ApiServer, *cases: Case) -> None:
 
 async def writes_nothing(bench: Bench, server: ApiServer) -> None:
     bench.clear()
-    await bench.offer(wanted(server))
+    await bench.offer(desired_object(server))
     await bench.advance(3600)
     assert bench.phase() is WriterPhase.IDLE
     assert bench.writes(PLURAL) == []
@@ -69,14 +69,14 @@ async def writes_nothing(bench: Bench, server: ApiServer) -> None:
 async def silent_kubelet(bench: Bench, server: ApiServer) -> None:
     bench.clear()
     before = stored(server)
-    await bench.offer(wanted(server, kubelet=None))
+    await bench.offer(desired_object(server, kubelet=None))
     await bench.advance(3600)
     assert bench.writes(PLURAL) == []
     assert stored(server) == before
 
 
 async def publish(bench: Bench, server: ApiServer) -> None:
-    await bench.offer(wanted(server))
+    await bench.offer(desired_object(server))
     assert bench.phase() is WriterPhase.IDLE
     assert [entry.dropped for entry in bench.writes(PLURAL)] == [()]  # it knows every field
 
@@ -90,7 +90,7 @@ def test_a_restart_writes_nothing_also_while_the_kubelet_is_silent() -> None:
 def test_either_version_is_accepted_and_one_manager_stands_for_both() -> None:
     async def both(bench: Bench, server: ApiServer) -> None:
         for version in (V1ALPHA1, V1ALPHA2, V1ALPHA1):
-            await bench.offer(wanted(server, version))
+            await bench.offer(desired_object(server, version))
             assert {state.phase for state in bench.outbox.states()} == {WriterPhase.IDLE}
         managers = {entry["manager"] for entry in stored(server)["metadata"]["managedFields"]}
         assert managers == {"xpu-agent"}
@@ -101,7 +101,7 @@ def test_either_version_is_accepted_and_one_manager_stands_for_both() -> None:
 
 def test_an_old_server_has_the_older_version() -> None:
     async def older(bench: Bench, server: ApiServer) -> None:
-        await bench.offer(wanted(server, V1ALPHA1))
+        await bench.offer(desired_object(server, V1ALPHA1))
         assert bench.phase() is WriterPhase.IDLE
         assert "attributes" not in stored(server)
 
@@ -111,7 +111,7 @@ def test_an_old_server_has_the_older_version() -> None:
 
 def others(server: ApiServer) -> Tree:
     """What NFD's updater applies: the machine's zones with a device plug-in's resource."""
-    own: Tree = wanted(server, kubelet=KUBELET).body
+    own: Tree = desired_object(server, kubelet=KUBELET).body
     gpu = {"name": "nvidia.com/gpu", "capacity": "4", "allocatable": "4", "available": "1"}
     zones = [{**zone, "resources": [*zone["resources"], gpu]} for zone in own["zones"]]
     return {
@@ -130,12 +130,15 @@ def others(server: ApiServer) -> Tree:
 def test_what_another_writer_keeps_in_the_object_survives_ours(first: str) -> None:
     async def beside(bench: Bench, server: ApiServer) -> None:
         server.apply(others(server), manager=NFD, force=True)  # as NFD does
-        await bench.offer(wanted(server))
-        found = stored(server)
-        assert found["metadata"]["labels"]["theirs"] == "x"
-        assert found["metadata"]["annotations"]["theirs"] == "y"
-        assert {r["name"] for r in found["zones"][0]["resources"]} > {"cpu", "nvidia.com/gpu"}
-        assert found["attributes"] == [
+        await bench.offer(desired_object(server))
+        stored_object = stored(server)
+        assert stored_object["metadata"]["labels"]["theirs"] == "x"
+        assert stored_object["metadata"]["annotations"]["theirs"] == "y"
+        assert {r["name"] for r in stored_object["zones"][0]["resources"]} > {
+            "cpu",
+            "nvidia.com/gpu",
+        }
+        assert stored_object["attributes"] == [
             {"name": "topologyManagerPolicy", "value": "restricted"},
             {"name": "topologyManagerScope", "value": "pod"},
             {"name": "nodeTopologyPodsFingerprint", "value": "pfp0v001"},

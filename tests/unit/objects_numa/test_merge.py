@@ -24,14 +24,14 @@ from tests.clustered import KUBELET, snapshot
 Tree = Any  # JSON of an object
 
 
-def wanted(version: str = "v1alpha2", *, asked_and_silent: bool = False) -> Tree:
+def desired_object(version: str = "v1alpha2", *, asked_and_silent: bool = False) -> Tree:
     now = snapshot(kubelet=None if asked_and_silent else KUBELET)
     return json.loads(json.dumps(render_topology(now, version, reads_kubelet=True).body))
 
 
 def nfd(**changes: object) -> Tree:
     """The object as NFD's topology-updater leaves it: device resources, costs, attributes."""
-    own = wanted()
+    own = desired_object()
     gpu = {"name": "nvidia.com/gpu", "capacity": "4", "allocatable": "4", "available": "1"}
     for zone in own["zones"]:
         zone["resources"] = [gpu, *zone["resources"]]
@@ -58,7 +58,7 @@ def test_what_others_count_in_a_zone_stays_as_they_count_it() -> None:
 
 
 def merged(live: Tree, version: str = "v1alpha2") -> Tree:
-    return merge_topology(live, wanted(version))
+    return merge_topology(live, desired_object(version))
 
 
 def test_our_resources_are_written_in_all_three_values() -> None:
@@ -108,9 +108,9 @@ def test_a_list_of_which_nothing_is_ours_is_left_to_its_writer() -> None:
 def test_zones_that_are_no_memory_node_stay_and_nodes_that_are_gone_go() -> None:
     cache = {"name": "l3-0", "type": "Cache", "resources": []}
     other = {"name": "rack", "type": "Node"}
-    gone = {"name": "node-17", "type": "Node"}
+    removed_zone = {"name": "node-17", "type": "Node"}
     live = nfd()
-    live["zones"] = [cache, gone, *live["zones"], other]
+    live["zones"] = [cache, removed_zone, *live["zones"], other]
     assert names(merged(live)["zones"]) == ["node-0", "node-1", "l3-0", "rack"]
 
 
@@ -121,18 +121,18 @@ def test_while_the_kubelet_is_silent_what_stands_of_it_stays() -> None:
     annotations["somebody/else"] = "x"
     desired = render_topology(snapshot(kubelet=None), "v1alpha2", reads_kubelet=True)
     assert desired.merge is merge_without_policies
-    found: Tree = desired.merge(stood, desired.body)
-    assert found["topologyPolicies"] == ["RestrictedPodLevel"]
-    assert found["attributes"] == stood["attributes"]
+    merged_json: Tree = desired.merge(stood, desired.body)
+    assert merged_json["topologyPolicies"] == ["RestrictedPodLevel"]
+    assert merged_json["attributes"] == stood["attributes"]
     for key in (CPU_MANAGER_POLICY, POD_CPU_ALLOCS, SHARED_POOLS):
-        assert found["metadata"]["annotations"][key] == annotations[key]
+        assert merged_json["metadata"]["annotations"][key] == annotations[key]
         assert key not in desired.body["metadata"]["annotations"]  # type: ignore[index] # as built
-    assert "somebody/else" not in found["metadata"]["annotations"]
+    assert "somebody/else" not in merged_json["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("policies", [None, "None", [], [1], {}])
 def test_a_first_object_has_a_policy_before_the_kubelet_told_any(policies: object) -> None:
-    silent = wanted(asked_and_silent=True)
+    silent = desired_object(asked_and_silent=True)
     assert merge_without_policies({"topologyPolicies": policies}, silent)["topologyPolicies"] == [
         "None"
     ]
@@ -172,7 +172,7 @@ LIVE = st.fixed_dictionaries(
 def test_whatever_stands_there_merging_its_own_result_changes_nothing(
     how: Callable[[Json, Json], Json], live: Mapping[str, object]
 ) -> None:
-    ours = wanted(asked_and_silent=how is merge_without_policies)
+    ours = desired_object(asked_and_silent=how is merge_without_policies)
     once: Tree = how(live, ours)
     assert how(once, ours) == once
     assert [zone["name"] for zone in once["zones"][:2]] == ["node-0", "node-1"]

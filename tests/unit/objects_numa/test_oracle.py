@@ -40,7 +40,7 @@ def koordlets() -> Tree:
 def listed_pods() -> tuple[PodView, ...]:
     """The pods of that machine as its kubelet listed them."""
     items = json.loads((ORACLE / "koordlet-cgroup-files.json").read_text())["pods"]
-    found = items["items"] if isinstance(items, dict) else items
+    items_found_pods = items["items"] if isinstance(items, dict) else items
     return tuple(
         PodView(
             uid=item["metadata"]["uid"],
@@ -50,7 +50,7 @@ def listed_pods() -> tuple[PodView, ...]:
             labels=tuple(item["metadata"].get("labels", {}).items()),
             annotations=tuple(item["metadata"].get("annotations", {}).items()),
         )
-        for item in found
+        for item in items_found_pods
     )
 
 
@@ -82,11 +82,11 @@ def test_of_fifteen_pods_one_annotation_is_refused() -> None:
 @functools.cache
 def cases() -> dict[str, Tree]:
     with lzma.open(ORACLE / "numa-decisions.json.xz") as file:
-        found: dict[str, Tree] = json.load(file)
-    return found
+        document: dict[str, Tree] = json.load(file)
+    return document
 
 
-def given(case: Tree) -> tuple[CpuTopology, KubeletView, dict[str, Tree]]:
+def kubelet_facts(case: Tree) -> tuple[CpuTopology, KubeletView, dict[str, Tree]]:
     texts = case["nodeResourceTopology"]["metadata"]["annotations"]
     theirs = {key: json.loads(value) for key, value in texts.items()}
     detail = theirs[CPU_TOPOLOGY]["detail"]
@@ -94,11 +94,11 @@ def given(case: Tree) -> tuple[CpuTopology, KubeletView, dict[str, Tree]]:
         usable=frozenset(cpu["id"] for cpu in detail),
         cpus=tuple(Cpu(**cpu, l3=0) for cpu in detail),
     )
-    told = theirs[CPU_MANAGER_POLICY]
+    policy = theirs[CPU_MANAGER_POLICY]
     kubelet = KubeletView(
-        cpu_manager_policy=told.get("policy"),
-        cpu_manager_options=tuple(told.get("options", {}).items()),
-        reserved_cpus=parse_cpu_list(told.get("reservedCPUs", "")),
+        cpu_manager_policy=policy.get("policy"),
+        cpu_manager_options=tuple(policy.get("options", {}).items()),
+        reserved_cpus=parse_cpu_list(policy.get("reservedCPUs", "")),
         topology_policy="none",
     )
     return cpus, kubelet, theirs
@@ -107,33 +107,35 @@ def given(case: Tree) -> tuple[CpuTopology, KubeletView, dict[str, Tree]]:
 def test_what_the_scheduler_was_given_of_eighty_nodes_is_what_we_publish() -> None:
     assert len(cases()) == 80
     for name, case in cases().items():
-        cpus, kubelet, theirs = given(case)
+        cpus, kubelet, theirs = kubelet_facts(case)
         owner = node(case["annotations"] or {})
-        found = managed(snapshot(cpus, owner, kubelet), TopologyPublisher())
+        annotations = managed(snapshot(cpus, owner, kubelet), TopologyPublisher())
         for key in (CPU_TOPOLOGY, CPU_MANAGER_POLICY, POD_CPU_ALLOCS, RESERVATION):
-            assert found[key] == theirs.get(key, {}), (name, key)
+            assert annotations[key] == theirs.get(key, {}), (name, key)
 
 
 def test_what_the_scheduler_gave_away_is_in_no_pool_of_shared_cpus() -> None:
     checked = 0
     for case in cases().values():
-        held: dict[str, str] = {}
+        cpus_by_pod: dict[str, str] = {}
         for step in case["steps"]:
             if step["op"] == "delete":
-                held.pop(step["pod"], None)
+                cpus_by_pod.pop(step["pod"], None)
             elif (step["result"].get("resource_status") or {}).get("cpuset"):
-                held[step["pod"]["metadata"]["name"]] = step["result"]["resource_status"]["cpuset"]
-        cpus, _, _ = given(case)
-        pods = tuple(pod(name, given_cpus, "LSR") for name, given_cpus in held.items())
-        found = managed(
+                cpus_by_pod[step["pod"]["metadata"]["name"]] = step["result"]["resource_status"][
+                    "cpuset"
+                ]
+        cpus, _, _ = kubelet_facts(case)
+        pods = tuple(pod(name, given_cpus, "LSR") for name, given_cpus in cpus_by_pod.items())
+        annotations = managed(
             snapshot(cpus, node(case["annotations"] or {}), KUBELET, pods), TopologyPublisher()
         )
-        shared = cpus_of(found[SHARED_POOLS])
-        taken = frozenset[int]().union(*map(parse_cpu_list, held.values()))
-        reserved = parse_cpu_list(found[RESERVATION].get("reservedCPUs", ""))
-        assert shared == cpus.usable - taken - reserved
-        assert cpus_of(found[BE_SHARED_POOLS]) == cpus.usable - reserved
-        checked += len(held)
+        shared = cpus_of(annotations[SHARED_POOLS])
+        allocated = frozenset[int]().union(*map(parse_cpu_list, cpus_by_pod.values()))
+        reserved = parse_cpu_list(annotations[RESERVATION].get("reservedCPUs", ""))
+        assert shared == cpus.usable - allocated - reserved
+        assert cpus_of(annotations[BE_SHARED_POOLS]) == cpus.usable - reserved
+        checked += len(cpus_by_pod)
     assert checked > 100
 
 

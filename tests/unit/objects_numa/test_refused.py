@@ -15,7 +15,7 @@ BAD_POD = pod("p", annotations=((RESOURCE_STATUS, '{"cpuset":"x"}'),))
 FINE, SPOILT = snapshot(), snapshot(owner=BAD_NODE, pods=(BAD_POD,))
 
 
-def told(*events: Event) -> list[tuple[str, str, str]]:
+def refused_entries(*events: Event) -> list[tuple[str, str, str]]:
     assert {event.type for event in events} <= {"Warning"}
     return [(event.reason, event.object_kind, event.message) for event in events]
 
@@ -23,7 +23,7 @@ def told(*events: Event) -> list[tuple[str, str, str]]:
 def test_it_is_told_at_the_node_and_at_the_pod_when_it_is_found() -> None:
     for before in (None, FINE):
         events = events_between(before, SPOILT, 1.0)
-        assert told(*events) == [
+        assert refused_entries(*events) == [
             ("AnnotationRefused", "Node", f"annotation {RESERVATION}: no JSON"),
             (
                 "AnnotationRefused",
@@ -41,6 +41,6 @@ def test_it_is_not_told_again_while_it_stands_or_when_it_goes() -> None:
 
 def test_another_mistake_is_another_event() -> None:
     worse = snapshot(owner=node({RESERVATION: "[]"}), pods=(BAD_POD,))
-    assert told(*events_between(SPOILT, worse, 1.0)) == [
+    assert refused_entries(*events_between(SPOILT, worse, 1.0)) == [
         ("AnnotationRefused", "Node", f"annotation {RESERVATION}: no JSON object")
     ]

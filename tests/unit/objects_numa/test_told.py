@@ -34,8 +34,8 @@ STATIC = KubeletView(
 
 
 def values(now: NodeSnapshot) -> dict[str, object]:
-    found = cpu_annotations(now, reads_kubelet=True)
-    return {key: json.loads(value) for key, value in found.items()}
+    annotations = cpu_annotations(now, reads_kubelet=True)
+    return {key: json.loads(value) for key, value in annotations.items()}
 
 
 def pool(now: NodeSnapshot, key: str = SHARED_POOLS) -> list[str]:
@@ -197,10 +197,10 @@ def test_bad_annotations_cost_themselves_only_and_are_said() -> None:
     spoilt = pod("spoilt", annotations=((RESOURCE_STATUS, "{"),))
     owner = node({RESERVATION: "[1]", SYSTEM_QOS: '{"cpuset":"all","cpusetExclusive":"no"}'})
     now = snapshot(owner=owner, pods=(spoilt, pod("pinned", "1", "LSR")))
-    found = values(now)
-    assert (found[RESERVATION], found[SYSTEM_QOS]) == ({}, {})
+    annotations = values(now)
+    assert (annotations[RESERVATION], annotations[SYSTEM_QOS]) == ({}, {})
     assert pool(now) == ["0/0:0,4-5", "1/1:2-3,6-7"]
-    refused = found[REFUSED_ANNOTATION]
+    refused = annotations[REFUSED_ANNOTATION]
     assert isinstance(refused, list)
     assert [(r["of"], r["path"]) for r in refused] == [
         ("Node", RESERVATION),
@@ -227,16 +227,16 @@ def test_before_the_kubelet_told_nothing_is_said_that_depends_on_it() -> None:
 
 
 def test_where_the_kubelet_is_not_asked_its_part_is_empty_as_upstream() -> None:
-    found = cpu_annotations(snapshot(kubelet=None), reads_kubelet=False)
-    assert (found[CPU_MANAGER_POLICY], found[POD_CPU_ALLOCS]) == ("{}", "null")
-    assert found.keys() >= POOLS
+    annotations = cpu_annotations(snapshot(kubelet=None), reads_kubelet=False)
+    assert (annotations[CPU_MANAGER_POLICY], annotations[POD_CPU_ALLOCS]) == ("{}", "null")
+    assert annotations.keys() >= POOLS
 
 
 def test_a_checkpoint_without_settings_tells_of_pods_but_not_of_the_policy() -> None:
     kubelet = KubeletView(cpu_manager_policy="static", pod_cpus=(("u", frozenset((1,))),))
-    found = values(snapshot(kubelet=kubelet))
-    assert CPU_MANAGER_POLICY not in found
-    assert found.keys() >= POOLS | {POD_CPU_ALLOCS}
+    annotations = values(snapshot(kubelet=kubelet))
+    assert CPU_MANAGER_POLICY not in annotations
+    assert annotations.keys() >= POOLS | {POD_CPU_ALLOCS}
 
 
 def test_pools_wait_for_the_list_of_pods_that_the_cgroups_show() -> None:

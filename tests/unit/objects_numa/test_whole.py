@@ -74,8 +74,8 @@ def test_the_newer_version_tells_policy_and_scope_as_attributes_too() -> None:
 def test_the_newer_version_is_written_where_it_is_served(
     served: tuple[str, ...], version: str
 ) -> None:
-    found = body(snapshot(versions=served))
-    assert found["apiVersion"] == f"topology.node.k8s.io/{version}"
+    document = body(snapshot(versions=served))
+    assert document["apiVersion"] == f"topology.node.k8s.io/{version}"
 
 
 def test_nothing_is_written_before_the_server_told_its_versions() -> None:
@@ -108,11 +108,11 @@ def test_a_recreated_node_owns_it_with_its_new_uid() -> None:
 
 
 def test_nothing_is_published_for_a_node_that_is_not_known_or_was_deleted() -> None:
-    known = snapshot()
+    with_node = snapshot()
     for part in (SnapshotPart(None), SnapshotPart(None, 5.0)):
-        gone = replace(known, cluster=replace(known.cluster, node=part))
-        stale = replace(gone, node=replace(known.node, uid=UID))
-        assert TopologyPublisher().render(gone, 0.0) == ()
+        without_node = replace(with_node, cluster=replace(with_node.cluster, node=part))
+        stale = replace(without_node, node=replace(with_node.node, uid=UID))
+        assert TopologyPublisher().render(without_node, 0.0) == ()
         assert TopologyPublisher().render(stale, 0.0) == ()
 
 

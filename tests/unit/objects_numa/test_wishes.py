@@ -39,9 +39,9 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("key", [RESERVATION, SYSTEM_QOS])
 def test_what_is_no_object_is_refused_whole_and_counts_as_nothing(key: str, text: str) -> None:
-    found = parse_node_annotations(node({key: text}), MACHINE)
-    assert (found.reservation, found.system_qos) == (NodeReservation(), SystemQos())
-    (refused,) = found.invalid
+    annotations = parse_node_annotations(node({key: text}), MACHINE)
+    assert (annotations.reservation, annotations.system_qos) == (NodeReservation(), SystemQos())
+    (refused,) = annotations.invalid
     assert refused.path == key
     assert refused.why
 
@@ -68,30 +68,34 @@ def test_what_is_no_object_is_refused_whole_and_counts_as_nothing(key: str, text
 )
 def test_a_bad_member_of_a_reservation_costs_itself_only(member: str, value: object) -> None:
     good = {"resources": {"memory": "1Gi"}, "reservedCPUs": "7", "applyPolicy": "Default"}
-    found = parse_node_annotations(
+    annotations = parse_node_annotations(
         node({RESERVATION: json.dumps({**good, member: value})}), MACHINE
     )
-    kept = {
-        "resources": found.reservation.resources == (("memory", "1Gi"),),
-        "reservedCPUs": found.reservation.cpus == {7},
-        "applyPolicy": found.reservation.policy == "Default",
+    is_correct = {
+        "resources": annotations.reservation.resources == (("memory", "1Gi"),),
+        "reservedCPUs": annotations.reservation.cpus == {7},
+        "applyPolicy": annotations.reservation.policy == "Default",
     }
-    assert kept == {name: name != member for name in kept}
-    assert [r.path for r in found.invalid] == [f"{RESERVATION}.{member}"]
+    assert is_correct == {name: name != member for name in is_correct}
+    assert [r.path for r in annotations.invalid] == [f"{RESERVATION}.{member}"]
 
 
 def test_cpus_that_the_machine_lacks_are_left_out_and_said() -> None:
-    found = parse_node_annotations(node({RESERVATION: '{"reservedCPUs":"6-9"}'}), MACHINE)
-    assert found.reservation.cpus == {6, 7}
-    assert "no CPU 8-9" in found.invalid[0].why
+    annotations = parse_node_annotations(node({RESERVATION: '{"reservedCPUs":"6-9"}'}), MACHINE)
+    assert annotations.reservation.cpus == {6, 7}
+    assert "no CPU 8-9" in annotations.invalid[0].why
 
 
 def test_more_cpus_than_there_are_are_not_reserved() -> None:
-    found = parse_node_annotations(node({RESERVATION: '{"resources":{"cpu":"7500m"}}'}), MACHINE)
-    assert (found.reservation.count, found.invalid) == (8, ())
-    found = parse_node_annotations(node({RESERVATION: '{"resources":{"cpu":"8001m"}}'}), MACHINE)
-    assert found.reservation.count == 0
-    assert [r.path for r in found.invalid] == [f"{RESERVATION}.resources.cpu"]
+    annotations = parse_node_annotations(
+        node({RESERVATION: '{"resources":{"cpu":"7500m"}}'}), MACHINE
+    )
+    assert (annotations.reservation.count, annotations.invalid) == (8, ())
+    annotations = parse_node_annotations(
+        node({RESERVATION: '{"resources":{"cpu":"8001m"}}'}), MACHINE
+    )
+    assert annotations.reservation.count == 0
+    assert [r.path for r in annotations.invalid] == [f"{RESERVATION}.resources.cpu"]
 
 
 @pytest.mark.parametrize(
@@ -127,12 +131,12 @@ MEMBERS = st.sampled_from(
 
 @given(st.text(max_size=60) | st.dictionaries(MEMBERS, ANYTHING).map(json.dumps))
 def test_whatever_stands_there_what_is_used_fits_the_machine(text: str) -> None:
-    found = parse_node_annotations(node({RESERVATION: text, SYSTEM_QOS: text}), MACHINE)
-    assert found.reservation.cpus <= MACHINE
-    assert 0 <= found.reservation.count <= len(MACHINE)
-    assert found.system_qos is not None
-    assert found.system_qos.exclusive_cpus <= MACHINE
-    assert len(found.invalid) <= 200
+    annotations = parse_node_annotations(node({RESERVATION: text, SYSTEM_QOS: text}), MACHINE)
+    assert annotations.reservation.cpus <= MACHINE
+    assert 0 <= annotations.reservation.count <= len(MACHINE)
+    assert annotations.system_qos is not None
+    assert annotations.system_qos.exclusive_cpus <= MACHINE
+    assert len(annotations.invalid) <= 200
 
 
 def listing(cpus: str) -> PodView:
@@ -148,5 +152,5 @@ def test_a_list_of_cpus_that_would_take_long_is_refused_before(cpus: str) -> Non
 
 
 def test_all_cpus_of_the_largest_machine_are_a_list() -> None:
-    found = allocated_cpus(listing("0-8191"))
-    assert len(found) == 8192
+    cpus = allocated_cpus(listing("0-8191"))
+    assert len(cpus) == 8192

@@ -29,46 +29,46 @@ def reserving(cpu: str = "7500m", wish: str = "true", **allocatable: str) -> Nod
     )
 
 
-def told(owner: NodeView, numa: NumaTopology | None = None) -> list[dict[str, Triple]]:
-    found = []
+def zone_rows(owner: NodeView, numa: NumaTopology | None = None) -> list[dict[str, Triple]]:
+    rows = []
     for zone in numa_zones(numa or memory(machine()), owner):
         listed = cast(list[dict[str, str]], zone["resources"])
-        found.append({r["name"]: (r["capacity"], r["allocatable"], r["available"]) for r in listed})
-    return found
+        rows.append({r["name"]: (r["capacity"], r["allocatable"], r["available"]) for r in listed})
+    return rows
 
 
 def test_capacity_stays_and_the_rest_is_reduced_by_an_equal_part() -> None:
-    for zone in told(reserving()):
+    for zone in zone_rows(reserving()):
         assert zone["cpu"] == ("4", "3750m", "3750m")
         assert zone["memory"] == ("16Gi", "15872Mi", "15872Mi")
         assert zone["hugepages-1Gi"] == ("0", "0", "0")
 
 
 def test_a_part_is_rounded_up() -> None:
-    (zone, _) = told(reserving(cpu="7999m"))
+    (zone, _) = zone_rows(reserving(cpu="7999m"))
     assert zone["cpu"] == ("4", "3999m", "3999m")
 
 
 def test_nothing_falls_below_zero() -> None:
-    (zone, _) = told(reserving(cpu="0", memory="0"))
+    (zone, _) = zone_rows(reserving(cpu="0", memory="0"))
     assert (zone["cpu"], zone["memory"]) == (("4", "0", "0"), ("16Gi", "0", "0"))
 
 
 @pytest.mark.parametrize("wish", ["false", "", "True", "yes"])
 def test_the_label_must_say_true(wish: str) -> None:
-    assert told(reserving(wish=wish))[0]["cpu"] == ("4", "4", "4")
+    assert zone_rows(reserving(wish=wish))[0]["cpu"] == ("4", "4", "4")
 
 
 @pytest.mark.parametrize("odd", [{"cpu": "many"}, {"cpu": ""}, {"cpu": "12"}])
 def test_what_the_node_does_not_tell_reduces_nothing(odd: dict[str, str]) -> None:
-    assert told(reserving(**odd))[0]["cpu"] == ("4", "4", "4")
+    assert zone_rows(reserving(**odd))[0]["cpu"] == ("4", "4", "4")
 
 
 def test_a_memory_node_without_cpus_gives_up_no_cpu() -> None:
     cpus = machine(1, 4, 2)
     first = replace(memory(cpus).nodes[0], distances=None)
     expander = NumaNode(id=1, cpus=frozenset(), memory_bytes=16 * GIB, kind=NumaNodeKind.MEMORY)
-    with_cpus, without = told(reserving(), NumaTopology(nodes=(first, expander)))
+    with_cpus, without = zone_rows(reserving(), NumaTopology(nodes=(first, expander)))
     assert (with_cpus["cpu"][1], without["cpu"][1]) == ("7500m", "0")
     assert (with_cpus["memory"][1], without["memory"][1]) == ("15872Mi", "15872Mi")
 

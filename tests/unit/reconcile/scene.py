@@ -23,7 +23,7 @@ Answer = Callable[[HookRequest], Adjustment]
 ONE, SANDBOX = f"{1:064x}", f"{2:064x}"
 
 
-class SaidHook:
+class CannedHook:
     """Says what is in `answers`: by container name, `""` for the sandbox, `None` for the pod."""
 
     stages = frozenset(HookStage)
@@ -32,10 +32,10 @@ class SaidHook:
     def __init__(self, name: str = "cpuset") -> None:
         self.name = name
         self.answers: dict[str | None, Adjustment] = {}
-        self.asked: list[HookRequest] = []
+        self.requests: list[HookRequest] = []
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:  # noqa: ARG002 - as its Protocol
-        self.asked.append(request)
+        self.requests.append(request)
         name = None if request.container is None else request.container.name
         return self.answers.get(name, NO_ADJUSTMENT)
 
@@ -100,9 +100,9 @@ class Scene:
         self.clock.advance(seconds)
         return self.reconciler.cycle(self.snapshot, self.groups.layout)
 
-    def renew(self, **parts: object) -> None:
+    def renew(self, **changes: object) -> None:
         """Change the snapshot, so that hooks are asked again about all pods."""
         self.renewed += 1
-        means = HostDevicesView(kernel=KernelFeatures(core_switch=self.renewed))
-        parts = {"means": SnapshotPart(means, 1.0), **parts}
-        self.snapshot = msgspec.structs.replace(self.snapshot, **parts)
+        host_devices = HostDevicesView(kernel=KernelFeatures(core_switch=self.renewed))
+        changes = {"means": SnapshotPart(host_devices, 1.0), **changes}
+        self.snapshot = msgspec.structs.replace(self.snapshot, **changes)

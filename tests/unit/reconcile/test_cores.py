@@ -15,7 +15,7 @@ from agent.reconcile.core_cookies import INTERVAL_S, CookieReconciler
 from agent.reconcile.desired_state import DesiredCoreGroup
 from agent.snapshot.container import Adjustment, CoreSchedulingGroup
 from tests.realgroups import RealGroups, needs_v1, real_groups
-from tests.unit.reconcile.scene import SaidHook, Scene
+from tests.unit.reconcile.scene import CannedHook, Scene
 
 GROUP = CoreSchedulingGroup(enabled=True, id="a")
 
@@ -116,7 +116,7 @@ class TestOnRealGroups:
         self, groups: RealGroups
     ) -> None:
         kernel = TableCookies()
-        hook = SaidHook("core_scheduling")
+        hook = CannedHook("core_scheduling")
         hook.answers = {"app": Adjustment(core_group=GROUP)}
         scene = Scene(groups, hook, ledger=ChangeLedger(None, ""))
         pid = groups.sleeper(scene.container)

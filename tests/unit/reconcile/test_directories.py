@@ -43,12 +43,12 @@ class Node:
         self.ledger = ChangeLedger(str(root / "ledger.log"), "boot")
         self.ledger.load()
         for cgroup in DIRS:
-            self.put(f"/sys/fs/cgroup{cgroup}/cpu.bvt_warp_ns", "0\n")
-        self.put(SWITCH, "0\n")
+            self.write(f"/sys/fs/cgroup{cgroup}/cpu.bvt_warp_ns", "0\n")
+        self.write(SWITCH, "0\n")
         self.modes = {"group_identity": "on"}
         self.reconciler = self.again()
 
-    def put(self, path: str, text: str) -> None:
+    def write(self, path: str, text: str) -> None:
         file = self.root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -156,9 +156,9 @@ def test_a_rule_that_is_taken_away_gives_the_switch_back_once_nothing_needs_it(n
 
 def test_cookies_come_with_their_switch_and_never_beside_group_identity(node: Node) -> None:
     node.modes["core_scheduling"] = "on"
-    node.put(CORE, "0\n")
+    node.write(CORE, "0\n")
     for cgroup in DIRS[1:]:
-        node.put(f"/sys/fs/cgroup{cgroup}/cpu.idle", "0\n")
+        node.write(f"/sys/fs/cgroup{cgroup}/cpu.idle", "0\n")
     node.cycle()
     assert (node.switch(), node.text(CORE)) == ("1", "0")
     for _ in range(80):

@@ -12,7 +12,7 @@ from agent.host.files import LiveHostFiles
 from agent.snapshot.container import Adjustment, LinuxResources
 from tests.kill_steps import killed_at
 from tests.realgroups import RealGroups, needs_v1, real_groups
-from tests.unit.reconcile.scene import SaidHook, Scene
+from tests.unit.reconcile.scene import CannedHook, Scene
 
 pytestmark = [needs_v1, pytest.mark.root]
 
@@ -31,7 +31,7 @@ class Life:
     def __init__(self, groups: RealGroups, ledger_path: Path) -> None:
         self.groups = groups
         self.path = str(ledger_path)
-        hook = SaidHook()
+        hook = CannedHook()
         hook.answers = {
             None: Adjustment(resources=LinuxResources(quota_us=50000, period_us=100000)),
             "app": Adjustment(resources=LinuxResources(cpus="1", quota_us=20000, period_us=50000)),
@@ -136,12 +136,12 @@ def test_killed_in_a_second_change_of_mind_a_restore_gives_the_first_originals(
     other: dict[str | None, Adjustment] = {
         "app": Adjustment(resources=LinuxResources(cpus="0-1", quota_us=-1, period_us=100000))
     }
-    wanted = dict(life.hook.answers)
+    desired = dict(life.hook.answers)
     for step in steps():
         life.originals()
-        life.hook.answers = wanted
+        life.hook.answers = desired
         life.live()
-        life.hook.answers = {**wanted, **other}
+        life.hook.answers = {**desired, **other}
         killed = killed_at(step, life.live)
         life.restore()
         assert life.now() == life.all_of(0), step

@@ -19,7 +19,7 @@ from agent.snapshot.node import NodeIdentity, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import KubeQos, PodView
 from agent.snapshot.slo import NodeSloView
-from tests.unit.reconcile.scene import SaidHook
+from tests.unit.reconcile.scene import CannedHook
 
 LAYOUT = CgroupLayout(
     version=2, driver="cgroupfs", mounts=(), unified="/sys/fs/cgroup", root="/kubepods"
@@ -33,7 +33,7 @@ class Node:
     def __init__(self, root: Path, pods: int = PODS) -> None:
         self.root = root
         self.clock = ManualClock()
-        self.hook = SaidHook("batch_resources")
+        self.hook = CannedHook("batch_resources")
         self.hook.answers = {None: Adjustment(resources=LinuxResources(quota_us=50000))}
         self.ledger = ChangeLedger(None, "")
         self.reconciler = Reconciler(
@@ -90,12 +90,12 @@ def test_without_word_of_the_cluster_everything_stays_as_it_is(
     node.cycle()
     node.cycle(61.0)
     now_s = node.clock.monotonic()
-    taken = SnapshotPart(NodeSloView(), None if slo_age_s is None else now_s - slo_age_s)
-    cluster = ClusterView(is_clustered=True, slo=taken, node=SnapshotPart(None, now_s))
-    means = SnapshotPart(
+    slo = SnapshotPart(NodeSloView(), None if slo_age_s is None else now_s - slo_age_s)
+    cluster = ClusterView(is_clustered=True, slo=slo, node=SnapshotPart(None, now_s))
+    host_devices = SnapshotPart(
         HostDevicesView(kernel=KernelFeatures(core_switch=1)), 1.0
     )  # hooks are asked again
-    node.snapshot = replace(node.snapshot, cluster=cluster, means=means)
+    node.snapshot = replace(node.snapshot, cluster=cluster, means=host_devices)
     node.hook.answers = {}
     for _ in range(15):
         node.cycle()

@@ -18,7 +18,7 @@ from agent.snapshot.container import (
 from agent.snapshot.edits import ContainerEdits, ContainerNote
 from agent.snapshot.part import SnapshotPart
 from tests.realgroups import UID, RealGroups, needs_v1, real_groups
-from tests.unit.reconcile.scene import ONE, SANDBOX, SaidHook, Scene
+from tests.unit.reconcile.scene import ONE, SANDBOX, CannedHook, Scene
 
 pytestmark = [needs_v1, pytest.mark.root]
 
@@ -38,7 +38,7 @@ def quota(quota_us: int) -> Adjustment:
 
 
 def test_files_of_pod_container_and_sandbox_become_what_the_hooks_say(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {None: quota(50000), "app": cpus("1"), "": cpus("0")}
     scene = Scene(groups, hook)
     report = scene.cycle()
@@ -49,23 +49,23 @@ def test_files_of_pod_container_and_sandbox_become_what_the_hooks_say(groups: Re
 
 
 def test_a_sandbox_is_given_cpus_and_nothing_else(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"": Adjustment(resources=LinuxResources(cpus="0", shares=2, memory_bytes=4096))}
     assert Scene(groups, hook).cycle().written == 1
 
 
 def test_a_second_cycle_asks_nobody_and_writes_nothing(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
-    asked = len(hook.asked)
+    count = len(hook.requests)
     report = scene.cycle()
-    assert (report.files, report.written, len(hook.asked)) == (1, 0, asked)
+    assert (report.files, report.written, len(hook.requests)) == (1, 0, count)
 
 
 def test_a_value_that_somebody_changed_is_put_back_within_a_cycle(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
@@ -75,7 +75,7 @@ def test_a_value_that_somebody_changed_is_put_back_within_a_cycle(groups: RealGr
 
 
 def test_a_fight_over_a_file_is_a_condition(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
@@ -86,23 +86,23 @@ def test_a_fight_over_a_file_is_a_condition(groups: RealGroups) -> None:
 
 
 def test_a_fight_over_more_and_more_files_is_told_once(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1"), "": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
-    told: list[FileCondition] = []
+    conditions: list[FileCondition] = []
     for seconds in range(12):
         groups.put(scene.sandbox, "cpuset.cpus", "0-1")
         if seconds > 3:
             groups.put(scene.container, "cpuset.cpus", "0-1")
-        told += scene.cycle().conditions
-    assert len(told) == 10
-    assert len(set(told)) == 1
-    assert scene.sandbox in told[0].message
+        conditions += scene.cycle().conditions
+    assert len(conditions) == 10
+    assert len(set(conditions)) == 1
+    assert scene.sandbox in conditions[0].message
 
 
 def test_hooks_are_asked_with_the_labels_of_now(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     scene = Scene(groups, hook)
     old = PodSandbox(id=SANDBOX, uid=UID, name="pod", annotations=(("a", "old"),))
     now = scene.view(annotations=(("a", "new"),), labels=(("l", "x"),))
@@ -111,23 +111,23 @@ def test_hooks_are_asked_with_the_labels_of_now(groups: RealGroups) -> None:
         runtime=SnapshotPart(RuntimeView(sandboxes={SANDBOX: old}), 1.0),
     )
     scene.cycle()
-    pod = hook.asked[0].pod
+    pod = hook.requests[0].pod
     assert (pod.id, pod.annotation("a"), pod.label("l")) == (SANDBOX, "new", "x")
     assert pod.cgroup_parent == scene.pod
-    assert {request.stage for request in hook.asked} == {HookStage.RECONCILE}
+    assert {request.stage for request in hook.requests} == {HookStage.RECONCILE}
 
 
 def test_a_pod_that_nobody_told_of_is_left_alone(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {None: quota(50000)}
     scene = Scene(groups, hook)
     scene.renew(pods=SnapshotPart((scene.view(name="", namespace=""),), 1.0))
     assert scene.cycle().pods == 0
-    assert hook.asked == []
+    assert hook.requests == []
 
 
 def test_the_runtime_alone_is_enough_to_know_a_pod(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
     bare = tuple(replace(one, name="") for one in scene.view().containers)
@@ -143,7 +143,7 @@ def test_the_runtime_alone_is_enough_to_know_a_pod(groups: RealGroups) -> None:
 
 
 def test_a_pod_that_has_ended_is_left_alone(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {None: quota(50000)}
     scene = Scene(groups, hook)
     scene.renew(pods=SnapshotPart((scene.view(phase="Succeeded"),), 1.0))
@@ -153,7 +153,7 @@ def test_a_pod_that_has_ended_is_left_alone(groups: RealGroups) -> None:
 def test_containers_in_a_virtual_machine_have_no_files_but_the_sandbox_has(
     groups: RealGroups,
 ) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1"), "": cpus("0")}
     scene = Scene(groups, hook)
     sandbox = PodSandbox(id=SANDBOX, uid=UID, name="pod", runtime_handler="kata-qemu")
@@ -163,7 +163,7 @@ def test_containers_in_a_virtual_machine_have_no_files_but_the_sandbox_has(
 
 
 def test_in_plan_mode_the_value_is_told_once_and_nothing_is_written(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook, modes={"cpuset": "plan"})
     assert [scene.cycle().planned for _ in range(2)] == [1, 1]
@@ -173,7 +173,7 @@ def test_in_plan_mode_the_value_is_told_once_and_nothing_is_written(groups: Real
 
 
 def test_each_change_is_recorded_with_who_why_and_both_values(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
@@ -188,7 +188,7 @@ def test_each_change_is_recorded_with_who_why_and_both_values(groups: RealGroups
 
 
 def test_an_empty_set_of_cpus_is_never_written(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("")}
     assert Scene(groups, hook).cycle().files == 0
 
@@ -196,7 +196,7 @@ def test_an_empty_set_of_cpus_is_never_written(groups: RealGroups) -> None:
 def test_a_value_that_no_kernel_takes_is_a_note_and_the_others_are_written(
     groups: RealGroups,
 ) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {None: quota(667), "app": cpus("1")}
     report = Scene(groups, hook).cycle()
     assert report.written == 1
@@ -204,7 +204,7 @@ def test_a_value_that_no_kernel_takes_is_a_note_and_the_others_are_written(
 
 
 def test_what_only_a_new_container_can_get_is_told_once(groups: RealGroups) -> None:
-    hook = SaidHook("devices")
+    hook = CannedHook("devices")
     hook.answers = {"app": Adjustment(edits=ContainerEdits(env=(("A", "b"),)))}
     scene = Scene(groups, hook)
     notes = [note.note for _ in range(2) for note in scene.cycle().notes]
@@ -217,11 +217,11 @@ def test_what_only_a_new_container_can_get_is_told_once(groups: RealGroups) -> N
 
 
 def test_a_hook_with_a_bug_is_named_and_the_others_go_on(groups: RealGroups) -> None:
-    class Broken(SaidHook):
+    class Broken(CannedHook):
         def adjust(self, request: HookRequest, snapshot: object) -> Adjustment:  # noqa: ARG002 - as its Protocol
             raise RuntimeError("oops")
 
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, Broken("broken"), hook)
     first, second = scene.cycle(), scene.cycle()
@@ -231,7 +231,7 @@ def test_a_hook_with_a_bug_is_named_and_the_others_go_on(groups: RealGroups) -> 
 
 
 def test_a_pods_own_files_are_written_before_its_sandbox_runs(groups: RealGroups) -> None:
-    hook = SaidHook("batch_resources")
+    hook = CannedHook("batch_resources")
     hook.answers = {None: quota(50000)}
     scene = Scene(groups, hook)
     request = HookRequest(
@@ -247,7 +247,7 @@ def test_a_pods_own_files_are_written_before_its_sandbox_runs(groups: RealGroups
 def test_a_parent_that_is_no_pods_is_told_and_nothing_is_written(
     groups: RealGroups, parent: str
 ) -> None:
-    hook = SaidHook("batch_resources")
+    hook = CannedHook("batch_resources")
     hook.answers = {None: quota(50000)}
     scene = Scene(groups, hook)
     request = HookRequest(

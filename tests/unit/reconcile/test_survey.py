@@ -22,7 +22,7 @@ from agent.snapshot.node import NodeIdentity, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import ContainerView, KubeQos, PodView
 from agent.wire_formats.resource_status import RESOURCE_STATUS
-from tests.unit.reconcile.scene import SaidHook
+from tests.unit.reconcile.scene import CannedHook
 
 IDS = [f"{number:064x}" for number in range(4)]
 
@@ -47,12 +47,12 @@ def running(pod_number: int, index: int, name: str = "") -> ContainerView:
     return ContainerView(id=IDS[index], name=name, cgroup=cgroup)
 
 
-def snapshot(*pods: PodView, **parts: object) -> NodeSnapshot:
+def snapshot(*pods: PodView, **changes: object) -> NodeSnapshot:
     made = NodeSnapshot(node=NodeIdentity(name="node"), pods=SnapshotPart(pods, 1.0))
-    return replace(made, **parts)
+    return replace(made, **changes)
 
 
-class SlowHook(SaidHook):
+class SlowHook(CannedHook):
     """Takes its time, which is the clock's."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -69,7 +69,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def survey_of(hook: SaidHook, clock: ManualClock) -> PodScan:
+def survey_of(hook: CannedHook, clock: ManualClock) -> PodScan:
     return PodScan((hook,), {hook.name: "on"}, clock)
 
 
@@ -77,9 +77,9 @@ def refresh(survey: PodScan, now: NodeSnapshot) -> frozenset[str]:
     return survey.refresh(now, 2, lambda _: NO_RESOURCES)
 
 
-def asked(hook: SaidHook) -> list[str]:
-    names = [request.pod.name for request in hook.asked]
-    hook.asked.clear()
+def requested_pods(hook: CannedHook) -> list[str]:
+    names = [request.pod.name for request in hook.requests]
+    hook.requests.clear()
     return list(dict.fromkeys(names))
 
 
@@ -87,22 +87,22 @@ def test_new_pods_are_asked_at_once_however_many(clock: ManualClock) -> None:
     hook = SlowHook(clock)
     survey = survey_of(hook, clock)
     refresh(survey, snapshot(*map(pod, range(30))))
-    assert len(asked(hook)) == 30
+    assert len(requested_pods(hook)) == 30
     assert (survey.backlog, survey.is_changed) == (0, True)
 
 
 def test_a_pod_that_comes_costs_no_question_about_others_unless_it_holds_cpus(
     clock: ManualClock,
 ) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     survey = survey_of(hook, clock)
     refresh(survey, snapshot(pod(1)))
-    asked(hook)
+    requested_pods(hook)
     refresh(survey, snapshot(pod(1), pod(2)))
-    assert asked(hook) == ["pod2"]
+    assert requested_pods(hook) == ["pod2"]
     pinned = replace(pod(3), annotations=((RESOURCE_STATUS, '{"cpuset":"1"}'),))
     refresh(survey, snapshot(pod(1), pod(2), pinned))
-    assert asked(hook) == ["pod3", "pod1", "pod2"]
+    assert requested_pods(hook) == ["pod3", "pod1", "pod2"]
 
 
 def test_a_change_of_the_node_is_taken_to_all_pods_a_few_in_each_cycle(
@@ -111,32 +111,32 @@ def test_a_change_of_the_node_is_taken_to_all_pods_a_few_in_each_cycle(
     hook = SlowHook(clock)
     survey, pods = survey_of(hook, clock), tuple(map(pod, range(30)))
     refresh(survey, snapshot(*pods))
-    asked(hook)
+    requested_pods(hook)
     later = snapshot(
         *pods, means=SnapshotPart(HostDevicesView(kernel=KernelFeatures(core_switch=1)), 2.0)
     )
-    found: list[list[str]] = []
-    while not found or survey.backlog:
+    rounds: list[list[str]] = []
+    while not rounds or survey.backlog:
         refresh(survey, later)
-        found.append(asked(hook))
-    assert {len(names) for names in found} <= {MIN_PODS, 30 % MIN_PODS}
-    assert sorted(name for names in found for name in names) == sorted(p.name for p in pods)
+        rounds.append(requested_pods(hook))
+    assert {len(names) for names in rounds} <= {MIN_PODS, 30 % MIN_PODS}
+    assert sorted(name for names in rounds for name in names) == sorted(p.name for p in pods)
     assert not survey.is_changed
 
 
 def test_a_marked_pod_comes_first_and_is_named(clock: ManualClock) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     survey, now = survey_of(hook, clock), snapshot(*map(pod, range(3)))
     refresh(survey, now)
-    asked(hook)
+    requested_pods(hook)
     assert refresh(survey, now) == frozenset()
     survey.prioritize(uid(2))
     assert refresh(survey, now) == {uid(2)}
-    assert asked(hook) == ["pod2"]
+    assert requested_pods(hook) == ["pod2"]
 
 
 def test_a_pod_that_went_is_forgotten(clock: ManualClock) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {None: Adjustment(resources=LinuxResources(quota_us=-1))}
     survey = survey_of(hook, clock)
     refresh(survey, snapshot(pod(1), pod(2)))
@@ -175,11 +175,11 @@ def test_a_sandbox_whose_end_was_told_is_of_no_use() -> None:
 
 
 def test_a_late_answer_is_told_of_pods_that_were_granted_devices(clock: ManualClock) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {None: NO_ADJUSTMENT}
     survey = survey_of(hook, clock)
-    grants = AllocationView(pods={uid(1): PodAllocation(uid=uid(1))})
-    now = snapshot(pod(1), pod(2), grants=SnapshotPart(grants, 1.0))
+    allocations = AllocationView(pods={uid(1): PodAllocation(uid=uid(1))})
+    now = snapshot(pod(1), pod(2), grants=SnapshotPart(allocations, 1.0))
     refresh(survey, now)
     telling, both = ReportHistory(), {uid(1), uid(2)}
     notes = telling.late_notes(now, survey.desired.values(), both)
@@ -191,12 +191,12 @@ def test_a_pod_that_goes_while_its_turn_has_not_come_is_not_asked(clock: ManualC
     hook = SlowHook(clock)
     survey, pods = survey_of(hook, clock), tuple(map(pod, range(30)))
     refresh(survey, snapshot(*pods))
-    asked(hook)
-    means = SnapshotPart(HostDevicesView(kernel=KernelFeatures(core_switch=1)), 2.0)
-    refresh(survey, snapshot(*pods, means=means))
-    first = asked(hook)
-    left = tuple(one for one in pods if one.name in first[:2])
+    requested_pods(hook)
+    host_devices = SnapshotPart(HostDevicesView(kernel=KernelFeatures(core_switch=1)), 2.0)
+    refresh(survey, snapshot(*pods, means=host_devices))
+    first = requested_pods(hook)
+    remaining_pods = tuple(one for one in pods if one.name in first[:2])
     for _ in range(3):
-        refresh(survey, snapshot(*left, means=means))
+        refresh(survey, snapshot(*remaining_pods, means=host_devices))
     assert survey.backlog == 0
-    assert set(asked(hook)) <= {one.name for one in left}
+    assert set(requested_pods(hook)) <= {one.name for one in remaining_pods}

@@ -21,7 +21,7 @@ from agent.snapshot.pod import ContainerView
 from agent.snapshot.slo import NodeSloView
 from tests.clustered import KUBELET
 from tests.realgroups import UID, RealGroups, needs_v1, real_groups
-from tests.unit.reconcile.scene import SaidHook, Scene
+from tests.unit.reconcile.scene import CannedHook, Scene
 
 pytestmark = [needs_v1, pytest.mark.root]
 
@@ -41,7 +41,7 @@ def quota(quota_us: int) -> Adjustment:
 
 
 def test_a_hook_that_is_switched_off_has_its_changes_taken_back(groups: RealGroups) -> None:
-    hook, other = SaidHook(), SaidHook("batch_resources")
+    hook, other = CannedHook(), CannedHook("batch_resources")
     hook.answers, other.answers = {"app": cpus("1")}, {None: quota(50000)}
     scene = Scene(groups, hook, other)
     assert scene.cycle().written == 2
@@ -53,7 +53,7 @@ def test_a_hook_that_is_switched_off_has_its_changes_taken_back(groups: RealGrou
 
 
 def test_what_somebody_else_has_written_since_is_asked_about_seldom(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
@@ -70,7 +70,7 @@ def test_what_somebody_else_has_written_since_is_asked_about_seldom(groups: Real
 
 
 def test_what_is_not_wanted_any_more_is_taken_back_after_a_while(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
@@ -85,7 +85,7 @@ def test_what_is_not_wanted_any_more_is_taken_back_after_a_while(groups: RealGro
 
 
 def test_what_a_pod_has_that_the_hooks_were_not_asked_about_stays(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
@@ -98,7 +98,7 @@ def test_what_a_pod_has_that_the_hooks_were_not_asked_about_stays(groups: RealGr
 
 
 @pytest.mark.parametrize(
-    ("kubelet", "kept"),
+    ("kubelet", "is_unchanged"),
     [
         pytest.param(SnapshotPart(None, None, "refused"), True, id="it does not answer"),
         pytest.param(
@@ -109,9 +109,9 @@ def test_what_a_pod_has_that_the_hooks_were_not_asked_about_stays(groups: RealGr
     ],
 )
 def test_cpus_stay_as_they_are_while_nobody_knows_whom_they_belong_to(
-    groups: RealGroups, kubelet: SnapshotPart[KubeletView | None], kept: bool
+    groups: RealGroups, kubelet: SnapshotPart[KubeletView | None], is_unchanged: bool
 ) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1"), None: quota(50000)}
     scene = Scene(groups, hook)
     scene.cycle()
@@ -124,12 +124,12 @@ def test_cpus_stay_as_they_are_while_nobody_knows_whom_they_belong_to(
     scene.renew(cluster=ClusterView(is_clustered=True, node=now, slo=slo, kubelet=kubelet))
     for _ in range(15):
         scene.cycle()
-    assert groups.get(scene.container, "cpuset.cpus") == ("1" if kept else "0-1")
+    assert groups.get(scene.container, "cpuset.cpus") == ("1" if is_unchanged else "0-1")
     assert groups.get(scene.pod, "cpu.cfs_quota_us") == "-1"
 
 
 def test_hooks_that_are_silent_right_after_a_start_take_nothing_back(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
@@ -141,7 +141,7 @@ def test_hooks_that_are_silent_right_after_a_start_take_nothing_back(groups: Rea
 
 
 def test_entries_of_groups_that_are_gone_are_dropped(groups: RealGroups) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
     scene.cycle()
@@ -155,7 +155,7 @@ def test_entries_of_groups_that_are_gone_are_dropped(groups: RealGroups) -> None
 def test_a_new_group_in_the_place_of_one_that_is_gone_has_its_own_original(
     groups: RealGroups,
 ) -> None:
-    hook = SaidHook("batch_resources")
+    hook = CannedHook("batch_resources")
     hook.answers = {"app": Adjustment(resources=LinuxResources(shares=2))}
     scene = Scene(groups, hook)
     groups.put(scene.container, "cpu.shares", "512")
@@ -174,7 +174,7 @@ def test_a_new_group_in_the_place_of_one_that_is_gone_has_its_own_original(
 def test_what_the_runtime_set_by_our_word_is_given_back_as_it_was_asked(
     groups: RealGroups,
 ) -> None:
-    hook = SaidHook("batch_resources")
+    hook = CannedHook("batch_resources")
     hook.answers = {"app": Adjustment(resources=LinuxResources(quota_us=-1, shares=2))}
     scene = Scene(groups, hook)
     groups.put(scene.container, "cpu.shares", "2")
@@ -188,7 +188,7 @@ def test_what_the_runtime_set_by_our_word_is_given_back_as_it_was_asked(
 
 
 def test_what_a_resize_asked_for_while_ours_was_in_force_is_given_back(groups: RealGroups) -> None:
-    hook = SaidHook("batch_resources")
+    hook = CannedHook("batch_resources")
     hook.answers = {"app": Adjustment(resources=LinuxResources(quota_us=-1, shares=2))}
     scene = Scene(groups, hook)
     groups.put(scene.container, "cpu.cfs_quota_us", "200000")
@@ -206,7 +206,7 @@ def test_what_a_resize_asked_for_while_ours_was_in_force_is_given_back(groups: R
 
 @pytest.mark.parametrize("runs", [False, True])
 def test_a_request_that_means_nothing_costs_only_itself(groups: RealGroups, runs: bool) -> None:
-    hook = SaidHook()
+    hook = CannedHook()
     hook.answers = {"app": cpus("0-1"), None: quota(50000)}
     scene = Scene(groups, hook)
     scene.reconciler.record_request(
@@ -219,7 +219,7 @@ def test_a_request_that_means_nothing_costs_only_itself(groups: RealGroups, runs
 def test_every_process_of_a_container_gets_its_score_and_the_first_back(
     groups: RealGroups,
 ) -> None:
-    hook = SaidHook("oom_score")
+    hook = CannedHook("oom_score")
     hook.answers = {"app": Adjustment(oom_score_adj=321)}
     scene = Scene(groups, hook)
     pids = groups.sleeper(scene.container), groups.sleeper(groups.make(f"{scene.container}/in"))
@@ -243,18 +243,18 @@ def test_a_score_that_may_not_be_written_is_told_without_the_process(groups: Rea
     scores = OomScores(NotPermitted(LiveHostFiles()), ChangeLedger(None, ""), ManualClock())
     scene = Scene(groups)
     wish = DesiredOomScore(cgroup=scene.container, value=321, owner="oom_score")
-    told = set()
+    problems = set()
     for seconds in (0.0, 61.0):
         groups.sleeper(scene.container)
         scores.apply(scores.prepare([wish], groups.layout, seconds), seconds)
-        told.add(scores.problem)
-    assert told == {"/proc/PID/oom_score_adj: Operation not permitted"}
+        problems.add(scores.problem)
+    assert problems == {"/proc/PID/oom_score_adj: Operation not permitted"}
 
 
 def test_an_earlier_container_of_the_name_is_not_taken_for_the_one_that_was_answered(
     groups: RealGroups,
 ) -> None:
-    hook = SaidHook("batch_resources")
+    hook = CannedHook("batch_resources")
     hook.answers = {"app": Adjustment(resources=LinuxResources(shares=2))}
     scene = Scene(groups, hook)
     groups.put(scene.container, "cpu.shares", "2")

@@ -36,7 +36,7 @@ CARD = VendorDevice(
 NIC = replace(CARD, kind=DeviceKind.RDMA, uuid="0000:18:00.0", bus_id="0000:18:00.0")
 
 
-def found(*entries: AllocatedDevice) -> list[tuple[str, str]]:
+def matches(*entries: AllocatedDevice) -> list[tuple[str, str]]:
     pairs = match_devices(DeviceAllocation(devices=entries), (CARD, NIC))
     return [(m.device.key, m.partition.uuid if m.partition else "") for m in pairs]
 
@@ -59,7 +59,7 @@ def found(*entries: AllocatedDevice) -> list[tuple[str, str]]:
 def test_an_id_decides_and_the_minor_only_without_one(
     entry: AllocatedDevice, expected: list[tuple[str, str]]
 ) -> None:
-    assert found(entry) == expected
+    assert matches(entry) == expected
 
 
 def test_neither_id_nor_minor_means_no_device_without_a_minor() -> None:
@@ -69,9 +69,9 @@ def test_neither_id_nor_minor_means_no_device_without_a_minor() -> None:
 
 def test_one_entry_twice_is_one_match_and_a_slice_that_is_gone_is_refused() -> None:
     entry = AllocatedDevice(type="gpu", id="GPU-0")
-    assert len(found(entry, entry)) == 1
+    assert len(matches(entry, entry)) == 1
     with pytest.raises(AllocationRefused, match="PartitionMissing"):
-        found(replace(entry, partition="MIG-2"))
+        matches(replace(entry, partition="MIG-2"))
 
 
 @given(

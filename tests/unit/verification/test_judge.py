@@ -34,8 +34,8 @@ SECRET = "hunter2"
 
 
 def test_a_container_that_has_everything_is_verified_without_a_word() -> None:
-    found = check_container(EDITS, OWN, CARDS, SEEN)
-    assert (found.verdict, found.details) == (VerificationStatus.VERIFIED, ())
+    result = check_container(EDITS, OWN, CARDS, SEEN)
+    assert (result.verdict, result.details) == (VerificationStatus.VERIFIED, ())
 
 
 def without_record(**changes: object) -> ContainerObservation:
@@ -93,8 +93,8 @@ def without_record(**changes: object) -> ContainerObservation:
 def test_what_is_not_there_is_missing_and_named(
     evidence: ContainerObservation, detail: str
 ) -> None:
-    found = check_container(EDITS, OWN, CARDS, evidence)
-    assert (found.verdict, found.details) == (VerificationStatus.MISSING, (detail,))
+    result = check_container(EDITS, OWN, CARDS, evidence)
+    assert (result.verdict, result.details) == (VerificationStatus.MISSING, (detail,))
 
 
 @pytest.mark.parametrize(
@@ -111,17 +111,17 @@ def test_what_is_not_there_is_missing_and_named(
 def test_what_could_not_be_looked_at_is_unknown_and_not_missing(
     evidence: ContainerObservation, detail: str
 ) -> None:
-    found = check_container(EDITS, OWN, CARDS, evidence)
-    assert (found.verdict, found.details) == (VerificationStatus.UNKNOWN, (detail,))
+    result = check_container(EDITS, OWN, CARDS, evidence)
+    assert (result.verdict, result.details) == (VerificationStatus.UNKNOWN, (detail,))
 
 
 @pytest.mark.parametrize("env", [None, (), (("LANG", "C"),)])
 def test_a_process_that_cleaned_its_environment_is_unknown_without_the_runtimes_record(
     env: tuple[tuple[str, str], ...] | None,
 ) -> None:
-    found = check_container(EDITS, OWN, CARDS, without_record(env=env))
-    assert found.verdict is VerificationStatus.UNKNOWN
-    assert len(found.details) == 2
+    result = check_container(EDITS, OWN, CARDS, without_record(env=env))
+    assert result.verdict is VerificationStatus.UNKNOWN
+    assert len(result.details) == 2
     assert (
         check_container(EDITS, OWN, CARDS, replace(SEEN, env=env)).verdict
         is VerificationStatus.VERIFIED
@@ -179,8 +179,8 @@ def test_a_limit_that_the_process_lowered_itself_was_given_all_the_same() -> Non
 def test_a_device_of_somebody_else_is_excess_and_named(
     evidence: ContainerObservation, detail: str
 ) -> None:
-    found = check_container(EDITS, OWN, CARDS, evidence)
-    assert (found.verdict, found.details) == (VerificationStatus.EXCESS, (detail,))
+    result = check_container(EDITS, OWN, CARDS, evidence)
+    assert (result.verdict, result.details) == (VerificationStatus.EXCESS, (detail,))
 
 
 def test_nodes_belong_to_whom_they_are_whatever_the_edits_name() -> None:
@@ -188,14 +188,14 @@ def test_nodes_belong_to_whom_they_are_whatever_the_edits_name() -> None:
     wrong = DeviceNodeEdit(
         host_path="/dev/nvidia1", path="/dev/nvidia1", major=OTHER[0], minor=OTHER[1]
     )
-    seen = replace(
+    observation = replace(
         SEEN,
         nodes=(ObservedNode("/dev/nvidia1", "c", *OTHER),),
         rules=(DeviceRule("c", *OTHER, "rw"),),
     )
-    found = check_container(replace(EDITS, nodes=(wrong,)), OWN, CARDS, seen)
-    assert found.verdict is VerificationStatus.EXCESS
-    assert found.details == (
+    result = check_container(replace(EDITS, nodes=(wrong,)), OWN, CARDS, observation)
+    assert result.verdict is VerificationStatus.EXCESS
+    assert result.details == (
         "/dev/nvidia1 shows card-1, which was not granted",
         "card-0 is not there: no node is c 195:0",
     )
@@ -249,13 +249,13 @@ BY_VARIABLE = replace(EDITS, nodes=())  # a maker's runtime brings the nodes
 def test_a_granted_card_must_be_there_by_its_own_numbers(
     evidence: ContainerObservation, verdict: VerificationStatus, detail: str
 ) -> None:
-    found = check_container(BY_VARIABLE, OWN, CARDS, evidence)
-    assert (found.verdict, found.details) == (verdict, (detail,) if detail else ())
+    result = check_container(BY_VARIABLE, OWN, CARDS, evidence)
+    assert (result.verdict, result.details) == (verdict, (detail,) if detail else ())
 
 
 def test_a_device_whose_nodes_nobody_knows_is_never_verified() -> None:
-    found = check_container(BY_VARIABLE, (DeviceNodes(name="card-0"),), CARDS, SEEN)
-    assert (found.verdict, found.details) == (
+    result = check_container(BY_VARIABLE, (DeviceNodes(name="card-0"),), CARDS, SEEN)
+    assert (result.verdict, result.details) == (
         VerificationStatus.UNKNOWN,
         ("no device node of card-0 is known",),
     )
@@ -274,32 +274,35 @@ def test_of_a_device_with_several_nodes_one_may_be_enough() -> None:
 
 def test_a_device_that_may_be_there_is_neither_missing_nor_excess() -> None:
     free = (*OWN, DeviceNodes(name="card-1", is_optional=True))
-    shown = replace(SEEN, nodes=(*RECORD.nodes, ObservedNode("/dev/nvidia1", "c", *OTHER)))
+    observation = replace(SEEN, nodes=(*RECORD.nodes, ObservedNode("/dev/nvidia1", "c", *OTHER)))
     assert check_container(EDITS, free, CARDS, SEEN).verdict is VerificationStatus.VERIFIED
-    assert check_container(EDITS, free, CARDS, shown).verdict is VerificationStatus.VERIFIED
-    assert check_container(EDITS, OWN, CARDS, shown).verdict is VerificationStatus.EXCESS
+    assert check_container(EDITS, free, CARDS, observation).verdict is VerificationStatus.VERIFIED
+    assert check_container(EDITS, OWN, CARDS, observation).verdict is VerificationStatus.EXCESS
 
 
 def test_what_is_not_known_does_not_keep_the_devices_from_being_compared() -> None:
     nothing = ContainerEdits()
-    found = check_container(nothing, OWN, CARDS, SEEN, "DeviceUnknown: gone")
-    assert (found.verdict, found.details) == (
+    result = check_container(nothing, OWN, CARDS, SEEN, "DeviceUnknown: gone")
+    assert (result.verdict, result.details) == (
         VerificationStatus.UNKNOWN,
         ("what it should have cannot be told: DeviceUnknown: gone",),
     )
-    shown = replace(SEEN, nodes=(*RECORD.nodes, ObservedNode("/dev/nvidia1", "c", *OTHER)))
-    assert check_container(nothing, OWN, CARDS, shown, "gone").verdict is VerificationStatus.EXCESS
+    observation = replace(SEEN, nodes=(*RECORD.nodes, ObservedNode("/dev/nvidia1", "c", *OTHER)))
+    assert (
+        check_container(nothing, OWN, CARDS, observation, "gone").verdict
+        is VerificationStatus.EXCESS
+    )
 
 
 def test_rules_of_the_record_are_not_believed_after_systemd_dropped_them() -> None:
     by_record = replace(SEEN, rules=None, denied_after_reload=frozenset((CARD,)))
-    told = "systemd was reloaded since, without /dev/char/195:0 it denies the device"
-    found = check_container(EDITS, OWN, CARDS, by_record)
-    assert (found.verdict, found.details) == (
+    text = "systemd was reloaded since, without /dev/char/195:0 it denies the device"
+    result = check_container(EDITS, OWN, CARDS, by_record)
+    assert (result.verdict, result.details) == (
         VerificationStatus.UNKNOWN,
-        (f"/dev/nvidia0: {told}",),
+        (f"/dev/nvidia0: {text}",),
     )
-    assert found.causes == (VerificationCause.SYSTEMD_RELOADED,)
+    assert result.causes == (VerificationCause.SYSTEMD_RELOADED,)
     denied = check_container(EDITS, OWN, CARDS, replace(SEEN, rules=()))
     assert denied.causes == (VerificationCause.DEVICE_DENIED,)
     other = replace(by_record, denied_after_reload=frozenset((OTHER,)))
@@ -332,21 +335,21 @@ def test_rules_about_something_else_are_no_excess(rule: DeviceRule) -> None:
 
 def test_excess_weighs_more_than_missing_and_both_are_told() -> None:
     both = replace(SEEN, nodes=(ObservedNode("/dev/x", "c", *OTHER),))
-    found = check_container(EDITS, OWN, CARDS, both)
-    assert found.verdict is VerificationStatus.EXCESS
-    assert [detail.split()[0] for detail in found.details] == ["/dev/x", "/dev/nvidia0"]
+    result = check_container(EDITS, OWN, CARDS, both)
+    assert result.verdict is VerificationStatus.EXCESS
+    assert [detail.split()[0] for detail in result.details] == ["/dev/x", "/dev/nvidia0"]
 
 
 def test_no_value_of_a_containers_environment_is_ever_told() -> None:
     env = (("CUDA_DEVICE_SM_LIMIT", SECRET), ("LD_PRELOAD", SECRET), ("PATH", SECRET))
-    found = check_container(EDITS, OWN, CARDS, without_record(env=env))
-    assert SECRET not in "".join(found.details)
+    result = check_container(EDITS, OWN, CARDS, without_record(env=env))
+    assert SECRET not in "".join(result.details)
 
 
 def test_the_details_of_one_container_have_a_bound() -> None:
     node = EDITS.nodes[0]
     many = tuple(replace(node, path=f"/dev/n{i}", minor=i) for i in range(100))
-    found = check_container(
+    result = check_container(
         ContainerEdits(nodes=many), (), CARDS, replace(SEEN, nodes=(), rules=None)
     )
-    assert len(found.details) == MAX_DETAILS
+    assert len(result.details) == MAX_DETAILS

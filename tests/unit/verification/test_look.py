@@ -41,7 +41,7 @@ class Fake:
         self.host = CgroupHost(folder, version=version)
         self.host.write("/sys/fs/cgroup/memory/kubepods/x", "")
         self.clock = ManualClock()
-        self.looker = ContainerInspector(
+        self.inspector = ContainerInspector(
             LiveHostFiles(str(folder)), self.clock, proc=str(folder / "proc"), records=RECORDS
         )
         self.group = (
@@ -60,13 +60,13 @@ class Fake:
     def members(self, *pids: int, below: str = "") -> None:
         self.host.write(f"{self.group}{below}/cgroup.procs", "".join(f"{pid}\n" for pid in pids))
 
-    def look(
+    def observe(
         self, edits: ContainerEdits = NO_EDITS, *numbers: DeviceNumbers
     ) -> ContainerObservation:
         layout = detect_layout(self.host.files)
         assert layout is not None
         where = ContainerLocation(container_id=ID, pod_cgroups=(POD,))
-        return self.looker.inspect(layout, where, edits, numbers)
+        return self.inspector.inspect(layout, where, edits, numbers)
 
 
 @pytest.fixture
@@ -75,18 +75,18 @@ def fake(tmp_path: Path) -> Fake:
 
 
 def test_a_container_without_a_cgroup_or_process_is_absent_and_not_missing(fake: Fake) -> None:
-    assert fake.look().absence_reason == "it has no cgroup (yet)"
+    assert fake.observe().absence_reason == "it has no cgroup (yet)"
     fake.members()
-    assert fake.look().absence_reason == "it has no process (yet)"
+    assert fake.observe().absence_reason == "it has no process (yet)"
     fake.members(11)  # ended since the kernel listed it
-    assert fake.look().absence_reason == "it has no process (yet)"
+    assert fake.observe().absence_reason == "it has no process (yet)"
 
 
 def test_the_oldest_process_is_looked_at_and_not_one_started_into_the_container(fake: Fake) -> None:
     fake.process(30, started=50, environ=b"A=first\0")
     fake.process(12, started=90, environ=b"A=exec\0")
     fake.members(12, 30)
-    assert fake.look().env == (("A", "first"),)
+    assert fake.observe().env == (("A", "first"),)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -98,13 +98,13 @@ def test_processes_that_were_moved_into_groups_of_their_own_are_found(
     fake.members(below="/init.scope")
     fake.members(9, below="/init.scope/below")
     fake.process(9)
-    assert fake.look().env == (("PATH", "/bin"),)
+    assert fake.observe().env == (("PATH", "/bin"),)
 
 
 def test_the_runtimes_own_first_process_is_not_taken_for_the_containers(fake: Fake) -> None:
     fake.process(9, environ=b"_LIBCONTAINER_INITTYPE=standard\0")
     fake.members(9)
-    assert fake.look().absence_reason == "the runtime has not started it yet"
+    assert fake.observe().absence_reason == "the runtime has not started it yet"
 
 
 class Starting(LiveHostFiles):
@@ -124,19 +124,22 @@ def test_a_container_that_starts_while_it_is_looked_at_is_not_judged_by_what_cam
     fake.process(9, environ=b"_LIBCONTAINER_INITTYPE=standard\0")
     fake.members(9)
     proc = str(fake.host.root / "proc")
-    fake.looker = ContainerInspector(
+    fake.inspector = ContainerInspector(
         Starting(str(fake.host.root)), fake.clock, proc=proc, records=RECORDS
     )
-    found = fake.look()
-    assert (found.absence_reason, found.nodes) == ("the runtime has not started it yet", None)
+    observation = fake.observe()
+    assert (observation.absence_reason, observation.nodes) == (
+        "the runtime has not started it yet",
+        None,
+    )
 
 
 def test_what_is_longer_than_anybody_needs_is_not_believed_in_part(fake: Fake) -> None:
     fake.process(9, environ=b"A=" + b"x" * MAX_ENVIRON)
     fake.members(9)
     fake.host.write(f"/run/{ID}/config.json", '{"process": {}}' + " " * MAX_RECORD)
-    found = fake.look()
-    assert (found.env, found.record) == (None, None)
+    observation = fake.observe()
+    assert (observation.env, observation.record) == (None, None)
 
 
 def rules(fake: Fake, text: str) -> None:
@@ -152,17 +155,17 @@ def test_rules_that_changed_since_the_last_look_are_noticed_without_another(fake
     fake.members(9)
     rules(fake, "c 195:0 rw\n")
     assert (
-        fake.looker.containers_with_changed_rules((ID,)) == ()
+        fake.inspector.containers_with_changed_rules((ID,)) == ()
     )  # nobody looked yet: it is due anyway
-    fake.look()
-    assert fake.looker.containers_with_changed_rules((ID,)) == ()
+    fake.observe()
+    assert fake.inspector.containers_with_changed_rules((ID,)) == ()
     rules(fake, "c 1:3 rwm\n")
-    assert fake.looker.containers_with_changed_rules((ID, "another")) == (ID,)
-    fake.look()
-    assert fake.looker.containers_with_changed_rules((ID,)) == ()
-    fake.looker.forget({"another"})
+    assert fake.inspector.containers_with_changed_rules((ID, "another")) == (ID,)
+    fake.observe()
+    assert fake.inspector.containers_with_changed_rules((ID,)) == ()
+    fake.inspector.forget({"another"})
     rules(fake, "")
-    assert fake.looker.containers_with_changed_rules((ID,)) == ()
+    assert fake.inspector.containers_with_changed_rules((ID,)) == ()
 
 
 BOOTED_S, STARTED_S = 1_767_000_000, 50.0
@@ -185,26 +188,26 @@ def test_a_reloaded_systemd_denies_what_it_has_no_link_for(
     fake.members(9)
     fake.host.write("/proc/stat", f"intr {'0 ' * 70000}\nbtime {BOOTED_S}\n")
     assert (
-        fake.look(NO_EDITS, (195, 0)).denied_after_reload == frozenset()
+        fake.observe(NO_EDITS, (195, 0)).denied_after_reload == frozenset()
     )  # this host has no such systemd
     fake.host.write(UNITS_LOADED, "")
     loaded_s = BOOTED_S + STARTED_S + after_s
     os.utime(fake.host.path(UNITS_LOADED), (loaded_s, loaded_s))
     if link:
         fake.host.write("/dev/char/195:0", "")
-    found = fake.look(NO_EDITS, (195, 0))
-    assert found.denied_after_reload == (frozenset(((195, 0),)) if denied else frozenset())
+    observation = fake.observe(NO_EDITS, (195, 0))
+    assert observation.denied_after_reload == (frozenset(((195, 0),)) if denied else frozenset())
 
 
 def test_a_reload_of_systemd_is_noticed_by_what_it_writes(fake: Fake) -> None:
-    before = fake.looker.reload_stamp()
+    before = fake.inspector.reload_stamp()
     fake.host.write(UNITS_LOADED, "")
     os.utime(fake.host.path(UNITS_LOADED), (BOOTED_S, BOOTED_S))
-    first = fake.looker.reload_stamp()
+    first = fake.inspector.reload_stamp()
     assert first != before
-    assert fake.looker.reload_stamp() == first
+    assert fake.inspector.reload_stamp() == first
     os.utime(fake.host.path(UNITS_LOADED), (BOOTED_S, BOOTED_S + 1))
-    assert fake.looker.reload_stamp() != first
+    assert fake.inspector.reload_stamp() != first
 
 
 def test_rules_limits_and_the_runtimes_record_are_read(fake: Fake) -> None:
@@ -213,13 +216,13 @@ def test_rules_limits_and_the_runtimes_record_are_read(fake: Fake) -> None:
     rules(fake, "c 195:0 rw\n")
     fake.host.write(f"/run/{ID}/config.json", '{"process": {"env": ["A=b"]}}')
     limit = RlimitEdit(name="RLIMIT_MEMLOCK", soft=1, hard=1)
-    found = fake.look(ContainerEdits(rlimits=(limit,)))
-    assert found.rules is not None
-    assert [(rule.major, rule.minor, rule.access) for rule in found.rules] == [(195, 0, "rw")]
-    assert found.limits is not None
-    assert (found.limits[0].soft, found.limits[0].hard) == (1, 2)
-    assert found.record is not None
-    assert found.record.env == (("A", "b"),)
+    observation = fake.observe(ContainerEdits(rlimits=(limit,)))
+    assert observation.rules is not None
+    assert [(rule.major, rule.minor, rule.access) for rule in observation.rules] == [(195, 0, "rw")]
+    assert observation.limits is not None
+    assert (observation.limits[0].soft, observation.limits[0].hard) == (1, 2)
+    assert observation.record is not None
+    assert observation.record.env == (("A", "b"),)
 
 
 @root_only
@@ -232,7 +235,7 @@ def test_device_nodes_are_found_with_their_numbers_and_links_are_not_followed(fa
     (device / "null").symlink_to("/dev/null")
     (device / "up").symlink_to("..")
     os.mkfifo(device / "pipe")
-    assert sorted(fake.look().nodes or (), key=str) == [
+    assert sorted(fake.observe().nodes or (), key=str) == [
         ObservedNode("/dev/infiniband/uverbs0", "c", 511, 300),
         ObservedNode("/dev/nvidia0", "c", 195, 0),
     ]
@@ -259,11 +262,11 @@ def test_a_dev_folder_that_is_none_or_has_no_end_tells_nothing(
 ) -> None:
     make(fake.process(9))
     fake.members(9)
-    assert fake.look().nodes is None
+    assert fake.observe().nodes is None
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "is_read"),
     [
         ("21 20 0:5 / /dev rw - tmpfs tmpfs rw\n", True),
         ("21 20 0:5 / /dev rw - fuse.trap trap rw\n", False),
@@ -272,11 +275,11 @@ def test_a_dev_folder_that_is_none_or_has_no_end_tells_nothing(
     ],
 )
 def test_file_systems_that_a_process_serves_are_never_asked(
-    tmp_path: Path, table: str, told: bool
+    tmp_path: Path, table: str, is_read: bool
 ) -> None:
     (tmp_path / "dev").mkdir()
-    found = list_nodes(str(tmp_path), parse_mountinfo(table.encode()))
-    assert (found == ()) is told
+    nodes = list_nodes(str(tmp_path), parse_mountinfo(table.encode()))
+    assert (nodes == ()) is is_read
 
 
 @root_only
@@ -285,8 +288,8 @@ def test_a_node_on_such_a_file_system_is_passed_over(tmp_path: Path) -> None:
     for name in ("a", "b"):
         os.mknod(tmp_path / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(195, 0))
     table = b"21 20 0:5 / /dev/a rw - fuse trap rw\n"
-    found = list_nodes(str(tmp_path), parse_mountinfo(table))
-    assert found == (ObservedNode("/dev/b", "c", 195, 0),)
+    nodes = list_nodes(str(tmp_path), parse_mountinfo(table))
+    assert nodes == (ObservedNode("/dev/b", "c", 195, 0),)
 
 
 def test_host_paths_have_the_file_system_and_path_that_mount_tables_name(tmp_path: Path) -> None:
@@ -314,5 +317,5 @@ def test_what_the_mounts_of_an_edit_show_is_looked_up_on_the_host(fake: Fake) ->
     fake.members(9)
     fake.host.write("/proc/1/mountinfo", TABLE)
     mount = MountEdit(host_path="/srv/lib.so", path="/lib.so", options=BIND_READ_ONLY)
-    found = fake.look(ContainerEdits(mounts=(mount,)))
-    assert found.origins == {"/srv/lib.so": (MountOrigin("254:0", "/srv/lib.so"),)}
+    observation = fake.observe(ContainerEdits(mounts=(mount,)))
+    assert observation.origins == {"/srv/lib.so": (MountOrigin("254:0", "/srv/lib.so"),)}

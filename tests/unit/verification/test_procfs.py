@@ -26,8 +26,8 @@ TABLE = (
 
 def test_an_environment_keeps_its_order_and_passes_over_what_is_no_variable() -> None:
     data = b"A=1\0B=x=y\0nonsense\0=odd\0EMPTY=\0\xff=\xfe\0"
-    found = procfs.parse_environ(data)
-    assert found == (("A", "1"), ("B", "x=y"), ("EMPTY", ""), ("\\xff", "\\xfe"))
+    variables = procfs.parse_environ(data)
+    assert variables == (("A", "1"), ("B", "x=y"), ("EMPTY", ""), ("\\xff", "\\xfe"))
 
 
 def test_a_mount_table_is_read_with_its_escapes_and_optional_fields() -> None:
@@ -45,8 +45,8 @@ def test_limits_are_known_by_the_runtimes_names() -> None:
 
 
 def test_device_rules_are_read_as_the_kernel_prints_them() -> None:
-    found = procfs.parse_rules("c *:* m\nc 195:0 rw\nb 8:* r\nnonsense\na *:* rwm\n")
-    assert found == (
+    rules = procfs.parse_rules("c *:* m\nc 195:0 rw\nb 8:* r\nnonsense\na *:* rwm\n")
+    assert rules == (
         DeviceRule("c", None, None, "m"),
         DeviceRule("c", 195, 0, "rw"),
         DeviceRule("b", 8, None, "r"),

@@ -44,24 +44,24 @@ from tests.unit.verification.test_watching import BOX, HELD, ID, POD, snapshot
 ENV = ContainerEdits(env=(("A", "1"),))
 
 
-class Gives:
+class FixedHook:
     """A hook that gives every container the same."""
 
     name, stages, required = "devices", frozenset((HookStage.CREATE,)), True
 
     def __init__(self, answer: Adjustment | AllocationRefused) -> None:
         self.answer = answer
-        self.asked: list[HookRequest] = []
+        self.requests: list[HookRequest] = []
 
     def adjust(self, request: HookRequest, _: NodeSnapshot) -> Adjustment:
-        self.asked.append(request)
+        self.requests.append(request)
         if isinstance(self.answer, AllocationRefused):
             raise self.answer
         return self.answer
 
 
-def gives(**fields: object) -> Gives:
-    return Gives(Adjustment(**fields))  # type: ignore[arg-type]  # fields of the struct
+def fixed_hook(**fields: object) -> FixedHook:
+    return FixedHook(Adjustment(**fields))  # type: ignore[arg-type]  # fields of the struct
 
 
 def node(path: str, minor: int) -> DeviceNode:
@@ -69,24 +69,28 @@ def node(path: str, minor: int) -> DeviceNode:
 
 
 def test_a_container_must_have_what_its_hook_would_give_it_now() -> None:
-    hook = gives(edits=ENV)
-    found = expectation_of(hook, snapshot(), BOX, "main")
-    assert (found.edits, found.problem, found.is_empty) == (ENV, "", False)
-    (asked,) = hook.asked
-    assert asked.container is not None
-    assert (asked.stage, asked.pod, asked.container.name) == (HookStage.RECONCILE, BOX, "main")
+    hook = fixed_hook(edits=ENV)
+    expectation = expectation_of(hook, snapshot(), BOX, "main")
+    assert (expectation.edits, expectation.problem, expectation.is_empty) == (ENV, "", False)
+    (request,) = hook.requests
+    assert request.container is not None
+    assert (request.stage, request.pod, request.container.name) == (
+        HookStage.RECONCILE,
+        BOX,
+        "main",
+    )
 
 
 def test_what_cannot_be_told_any_more_is_said_and_not_taken_for_nothing() -> None:
-    refused = Gives(AllocationRefused(RefusalReason.DEVICE_UNKNOWN, "gone"))
-    failed = gives(failed="DeviceTaken: by another", reason="DeviceTaken")
+    refused = FixedHook(AllocationRefused(RefusalReason.DEVICE_UNKNOWN, "gone"))
+    failed = fixed_hook(failed="DeviceTaken: by another", reason="DeviceTaken")
     problems = [expectation_of(hook, snapshot(), BOX, "m") for hook in (refused, failed)]
-    assert [found.problem for found in problems] == [
+    assert [expectation.problem for expectation in problems] == [
         "DeviceUnknown: gone",
         "DeviceTaken: by another",
     ]
-    assert not any(found.is_empty for found in problems)
-    assert expectation_of(gives(), snapshot(), BOX, "m").is_empty
+    assert not any(expectation.is_empty for expectation in problems)
+    assert expectation_of(fixed_hook(), snapshot(), BOX, "m").is_empty
 
 
 def inventory(*devices: VendorDevice) -> SnapshotPart[DeviceView]:
@@ -95,17 +99,17 @@ def inventory(*devices: VendorDevice) -> SnapshotPart[DeviceView]:
 
 def test_a_cdi_name_says_nothing_of_what_a_container_must_have() -> None:
     """What its file says of it may be another card."""
-    named = gives(edits=ContainerEdits(cdi=("nvidia.com/gpu=0",)))
+    named = fixed_hook(edits=ContainerEdits(cdi=("nvidia.com/gpu=0",)))
     card = replace(factory.gpu(0).info, nodes=(node("/dev/nvidia0", 0),))
-    found = expectation_of(named, snapshot(devices=inventory(card)), BOX, "m")
-    assert found.edits.nodes == ()
-    assert found.devices == (DeviceNodes(name=card.key, nodes=card.nodes),)
+    expectation = expectation_of(named, snapshot(devices=inventory(card)), BOX, "m")
+    assert expectation.edits.nodes == ()
+    assert expectation.devices == (DeviceNodes(name=card.key, nodes=card.nodes),)
 
 
 def test_the_published_number_of_a_card_is_not_taken_for_the_drivers() -> None:
     npu = replace(factory.gpu(1).info, minor=0, nodes=(node("/dev/davinci3", 3),))
-    found = expectation_of(gives(edits=ENV), snapshot(devices=inventory(npu)), BOX, "m")
-    assert found.devices == (DeviceNodes(name=npu.key, nodes=(node("/dev/davinci3", 3),)),)
+    expectation = expectation_of(fixed_hook(edits=ENV), snapshot(devices=inventory(npu)), BOX, "m")
+    assert expectation.devices == (DeviceNodes(name=npu.key, nodes=(node("/dev/davinci3", 3),)),)
 
 
 def test_a_devices_own_nodes_tell_who_it_is_and_shared_ones_do_not() -> None:
@@ -116,8 +120,10 @@ def test_a_devices_own_nodes_tell_who_it_is_and_shared_ones_do_not() -> None:
         replace(factory.gpu(1).info, nodes=(node("/dev/nvidia1", 1), shared)),
     )
     virtual = RdmaFunction(address="0000:3b:00.1", verbs=(node("/dev/uverbs1", 9),))
-    means = SnapshotPart(HostDevicesView(vendors={"rdma": HostDevices(functions=(virtual,))}))
-    now = snapshot(devices=inventory(*cards), means=means)
+    host_devices = SnapshotPart(
+        HostDevicesView(vendors={"rdma": HostDevices(functions=(virtual,))})
+    )
+    now = snapshot(devices=inventory(*cards), means=host_devices)
     assert card_names(now) == {
         (195, 0): cards[0].key,
         (195, 21): "MIG-1",
@@ -127,18 +133,18 @@ def test_a_devices_own_nodes_tell_who_it_is_and_shared_ones_do_not() -> None:
 
 
 def granted(now: NodeSnapshot, *devices: AllocatedDevice) -> NodeSnapshot:
-    held = replace(HELD, grant=DeviceAllocation(devices=devices))
+    allocation = replace(HELD, grant=DeviceAllocation(devices=devices))
     return replace(
-        now, grants=SnapshotPart(AllocationView(pods=MappingProxyType({HELD.uid: held})))
+        now, grants=SnapshotPart(AllocationView(pods=MappingProxyType({HELD.uid: allocation})))
     )
 
 
 def test_what_was_granted_has_nodes_of_its_own_however_it_is_shown() -> None:
-    parts = (
+    partitions = (
         DevicePartition(uuid="MIG-1", profile="p", nodes=(node("/dev/cap", 21),)),
         DevicePartition(uuid="VNPU-1", profile="p", nodes=(node("/dev/v", 22),), with_card=False),
     )
-    card = replace(factory.gpu(0).info, nodes=(node("/dev/nvidia0", 0),), partitions=parts)
+    card = replace(factory.gpu(0).info, nodes=(node("/dev/nvidia0", 0),), partitions=partitions)
     nodes = (node("/dev/uverbs0", 8), node("/dev/umad0", 18))
     member = "0000:18:00.7"
     nic = replace(factory.nic(0, vfs=2).info, nodes=nodes, facts=(("members", member),))
@@ -147,12 +153,14 @@ def test_what_was_granted_has_nodes_of_its_own_however_it_is_shown() -> None:
         RdmaFunction(address=address, verbs=(node(f"/dev/uverbs{minor}", minor),))
         for minor, address in ((8, nic.bus_id or ""), (9, "0000:18:00.1"), (10, "0000:18:00.2"))
     )
-    means = SnapshotPart(HostDevicesView(vendors={"rdma": HostDevices(functions=verbs)}))
-    now = snapshot(devices=inventory(card, nic, away), means=means)
+    host_devices = SnapshotPart(HostDevicesView(vendors={"rdma": HostDevices(functions=verbs)}))
+    now = snapshot(devices=inventory(card, nic, away), means=host_devices)
 
     def own(*devices: AllocatedDevice) -> list[tuple[str, list[int]]]:
-        found = expectation_of(gives(edits=ENV), granted(now, *devices), BOX, "m").devices
-        return [(one.name, [own.minor for own in one.nodes]) for one in found]
+        expectation = expectation_of(
+            fixed_hook(edits=ENV), granted(now, *devices), BOX, "m"
+        ).devices
+        return [(one.name, [own.minor for own in one.nodes]) for one in expectation]
 
     key = nic.bus_id or ""
     assert own(AllocatedDevice(type="gpu", minor=0)) == [(card.key, [0])]
@@ -189,11 +197,15 @@ def test_what_came_by_the_kubelet_is_compared_with_what_the_setting_of_its_way_b
     tmp_path: Path,
 ) -> None:
     host = HostDevices(default_handler="nvidia", settings=NvidiaSettings())
-    means = SnapshotPart(HostDevicesView(vendors={"nvidia": host}))
+    host_devices = SnapshotPart(HostDevicesView(vendors={"nvidia": host}))
     asks = (ResourceRequest(container="worker-0", resource="nvidia.com/gpu", count=1),)
-    now = snapshot(missed={ID: "Late"}, pods=SnapshotPart((replace(POD, asks=asks),)), means=means)
+    now = snapshot(
+        missed_containers={ID: "Late"},
+        pods=SnapshotPart((replace(POD, asks=asks),)),
+        means=host_devices,
+    )
 
-    class Takes(Gives):
+    class Takes(FixedHook):
         def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
             vendor = snapshot.means.value.vendors["nvidia"]
             injection = vendor.settings_as(NvidiaSettings).injection
@@ -218,9 +230,9 @@ def test_what_came_by_the_kubelet_is_compared_with_what_the_setting_of_its_way_b
 class Node:
     """A host with one container in files, and who looks at it."""
 
-    def __init__(self, folder: Path, hook: Gives) -> None:
+    def __init__(self, folder: Path, hook: FixedHook) -> None:
         self.host, self.clock = CgroupHost(folder), ManualClock()
-        self.prover = Verifier(self.host.files, hook, self.clock, proc=str(folder / "proc"))
+        self.verifier = Verifier(self.host.files, hook, self.clock, proc=str(folder / "proc"))
 
     def begin(self, environ: bytes) -> None:
         self.host.write(f"/sys/fs/cgroup{POD.cgroup}/{ID}/cgroup.procs", "9\n")
@@ -229,78 +241,78 @@ class Node:
 
 
 def test_a_container_is_unknown_until_it_has_started_and_then_verified(tmp_path: Path) -> None:
-    there = Node(tmp_path, gives(edits=ENV))
+    there = Node(tmp_path, fixed_hook(edits=ENV))
     now = snapshot(pods=SnapshotPart((POD,)))
-    first = there.prover.run_once(now).containers[ID]
+    first = there.verifier.run_once(now).containers[ID]
     assert (first.verdict, first.details) == (
         VerificationStatus.UNKNOWN,
         ("it has no cgroup (yet)",),
     )
     there.begin(b"PATH=/bin\0A=1\0")
     there.clock.advance(1)
-    second = there.prover.run_once(now).containers[ID]
+    second = there.verifier.run_once(now).containers[ID]
     assert (second.verdict, second.details) == (VerificationStatus.VERIFIED, ())
     assert (second.pod, second.container, second.way) == ("told", "worker-0", "nri")
     assert second.looked_s == there.clock.wall()
 
 
 def test_between_looks_a_proof_is_kept_and_it_goes_with_its_container(tmp_path: Path) -> None:
-    there = Node(tmp_path, gives(edits=ENV))
+    there = Node(tmp_path, fixed_hook(edits=ENV))
     there.begin(b"PATH=/bin\0")
     now = snapshot(pods=SnapshotPart((POD,)))
-    there.prover.run_once(now)
+    there.verifier.run_once(now)
     there.clock.advance(1)
-    first = there.prover.run_once(now)
+    first = there.verifier.run_once(now)
     assert first.containers[ID].verdict is VerificationStatus.MISSING
     assert first.containers[ID].details == ("the variable A is not set",)
     there.clock.advance(49)
-    assert there.prover.run_once(now) == first
+    assert there.verifier.run_once(now) == first
     there.begin(b"PATH=/bin\0A=1\0")
     there.clock.advance(1)
-    assert there.prover.run_once(now).containers[ID].verdict is VerificationStatus.VERIFIED
-    assert there.prover.run_once(snapshot(state=None)).containers == {}
+    assert there.verifier.run_once(now).containers[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verifier.run_once(snapshot(state=None)).containers == {}
 
 
 def test_what_the_hook_gives_later_is_not_asked_of_a_container_that_had_everything(
     tmp_path: Path,
 ) -> None:
-    hook = gives(edits=ENV)
+    hook = fixed_hook(edits=ENV)
     there = Node(tmp_path, hook)
     there.begin(b"PATH=/bin\0A=1\0")
     now = snapshot(pods=SnapshotPart((POD,)))
-    assert there.prover.run_once(now).containers[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verifier.run_once(now).containers[ID].verdict is VerificationStatus.VERIFIED
     for later in (ContainerEdits(env=(("A", "1"), ("NEW", "2"))), ContainerEdits()):
         hook.answer = Adjustment(edits=later)
         there.clock.advance(60)
-        assert there.prover.run_once(now).containers[ID].verdict is VerificationStatus.VERIFIED
+        assert there.verifier.run_once(now).containers[ID].verdict is VerificationStatus.VERIFIED
     there.begin(b"PATH=/bin\0")
     there.clock.advance(60)
-    assert there.prover.run_once(now).containers[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verifier.run_once(now).containers[ID].verdict is VerificationStatus.VERIFIED
     there.clock.advance(1)
-    assert there.prover.run_once(now).containers[ID].verdict is VerificationStatus.MISSING
+    assert there.verifier.run_once(now).containers[ID].verdict is VerificationStatus.MISSING
 
 
 def test_a_grant_that_gives_nothing_to_be_found_is_not_in_the_view(tmp_path: Path) -> None:
-    there = Node(tmp_path, gives())
-    assert there.prover.run_once(snapshot()).containers == {}
+    there = Node(tmp_path, fixed_hook())
+    assert there.verifier.run_once(snapshot()).containers == {}
 
 
 def test_a_host_without_cgroups_tells_nothing(tmp_path: Path) -> None:
-    there = Node(tmp_path, gives(edits=ENV))
+    there = Node(tmp_path, fixed_hook(edits=ENV))
     there.host.write("/proc/mounts", "")
     (tmp_path / "sys").rename(tmp_path / "gone")
-    found = there.prover.run_once(snapshot()).containers[ID]
-    assert (found.verdict, found.details) == (
+    verification = there.verifier.run_once(snapshot()).containers[ID]
+    assert (verification.verdict, verification.details) == (
         VerificationStatus.UNKNOWN,
         ("this host has no cgroups",),
     )
 
 
 def test_proofs_are_frozen_for_who_reads_them_on_other_threads(tmp_path: Path) -> None:
-    there = Node(tmp_path, gives(edits=ENV))
-    view = there.prover.run_once(snapshot())
+    there = Node(tmp_path, fixed_hook(edits=ENV))
+    view = there.verifier.run_once(snapshot())
     assert isinstance(view.containers, MappingProxyType)
-    there.prover.run_once(snapshot(state=None))
+    there.verifier.run_once(snapshot(state=None))
     assert ID in view.containers
 
 
@@ -313,18 +325,22 @@ INVENTORY = inventory(*CARDS)
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 
 
-class Shows(Node):
+class CardHost(Node):
     """A host with one container that has nodes of its own and rules of the kernel."""
 
     def __init__(self, folder: Path, exempt: IsExempt = exempt_none) -> None:
-        super().__init__(folder, gives())
+        super().__init__(folder, fixed_hook())
         self.points = "/sys/fs/cgroup/memory", "/sys/fs/cgroup/devices"
         self.folder = folder
         self.host.write(
             "/proc/mounts", "".join(f"cgroup {p} cgroup rw,{p[15:]} 0 0\n" for p in self.points)
         )
-        self.prover = Verifier(
-            self.host.files, self.prover._hook, self.clock, proc=str(folder / "proc"), exempt=exempt
+        self.verifier = Verifier(
+            self.host.files,
+            self.verifier._hook,
+            self.clock,
+            proc=str(folder / "proc"),
+            exempt=exempt,
         )
         for point in self.points:
             self.host.write(f"{point}{POD.cgroup}/{ID}/cgroup.procs", "9\n")
@@ -344,50 +360,50 @@ class Shows(Node):
         path = self.folder / f"proc/9/root/dev/nvidia{minor}"
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(195, minor))
 
-    def look(self, now: NodeSnapshot) -> Mapping[str, ContainerVerification]:
+    def verify(self, now: NodeSnapshot) -> Mapping[str, ContainerVerification]:
         """Look, and a second later look again, as a wrong verdict needs."""
-        self.look_once(now)
+        self.verify_once(now)
         self.clock.advance(1)
-        return self.look_once(now)
+        return self.verify_once(now)
 
-    def look_once(self, now: NodeSnapshot) -> Mapping[str, ContainerVerification]:
-        return self.prover.run_once(replace(now, pods=SnapshotPart((POD,)))).containers
+    def verify_once(self, now: NodeSnapshot) -> Mapping[str, ContainerVerification]:
+        return self.verifier.run_once(replace(now, pods=SnapshotPart((POD,)))).containers
 
 
 @root_only
 def test_a_card_is_verified_by_its_own_node_and_a_lost_rule_is_noticed_at_the_next_run(
     tmp_path: Path,
 ) -> None:
-    there, now = Shows(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
     there.show(0)
-    assert there.look(now)[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verify(now)[ID].verdict is VerificationStatus.VERIFIED
     there.rules("c 1:3 rwm\n")
-    assert there.look(now)[ID].details == (f"{CARDS[0].key}: the device cgroup denies rw",)
+    assert there.verify(now)[ID].details == (f"{CARDS[0].key}: the device cgroup denies rw",)
     there.rules("c 195:0 rw\n")
-    assert there.look(now)[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verify(now)[ID].verdict is VerificationStatus.VERIFIED
 
 
 @root_only
 def test_what_is_wrong_at_one_look_only_is_never_reported(tmp_path: Path) -> None:
-    there, now = Shows(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
-    first = there.look_once(now)[ID]  # the runtime has not made the node yet
+    there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    first = there.verify_once(now)[ID]  # the runtime has not made the node yet
     assert first.verdict is VerificationStatus.UNKNOWN
     assert first.details == (f"{CARDS[0].key} is not there: no node is c 195:0",)
     there.show(0)
-    assert there.look_once(now)[ID] == first  # it is looked at again a second later
+    assert there.verify_once(now)[ID] == first  # it is looked at again a second later
     there.clock.advance(1)
-    assert there.look_once(now)[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verify_once(now)[ID].verdict is VerificationStatus.VERIFIED
     there.rules("")  # systemd empties the list, then fills it
-    assert there.look_once(now)[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verify_once(now)[ID].verdict is VerificationStatus.VERIFIED
     there.rules("c 195:0 rw\n")
     there.clock.advance(1)
-    assert there.look_once(now)[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verify_once(now)[ID].verdict is VerificationStatus.VERIFIED
     there.rules("")
-    assert there.look_once(now)[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verify_once(now)[ID].verdict is VerificationStatus.VERIFIED
     there.clock.advance(1)
-    assert there.look_once(now)[ID].verdict is VerificationStatus.MISSING
+    assert there.verify_once(now)[ID].verdict is VerificationStatus.MISSING
     there.rules("c 195:0 rw\n")
-    assert there.look_once(now)[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verify_once(now)[ID].verdict is VerificationStatus.VERIFIED
 
 
 @root_only
@@ -395,27 +411,27 @@ def test_what_is_wrong_at_one_look_only_is_never_reported(tmp_path: Path) -> Non
 def test_after_a_reload_all_containers_with_a_grant_are_looked_at_again(
     tmp_path: Path, what: str
 ) -> None:
-    there, now = Shows(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
     there.show(0)
-    assert there.look(now)[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verify(now)[ID].verdict is VerificationStatus.VERIFIED
     (tmp_path / "proc/9/root/dev/nvidia0").unlink()
-    assert there.look(now)[ID].verdict is VerificationStatus.VERIFIED  # it is not due
+    assert there.verify(now)[ID].verdict is VerificationStatus.VERIFIED  # it is not due
     if what == "runtime":
         now = replace(now, runtime=SnapshotPart(replace(now.runtime.value, turned_s=5.0)))
     else:
         there.host.write(UNITS_LOADED, "")
-    assert there.look(now)[ID].verdict is VerificationStatus.MISSING
+    assert there.verify(now)[ID].verdict is VerificationStatus.MISSING
 
 
 @root_only
 def test_another_card_that_got_the_number_of_the_granted_one_is_excess(tmp_path: Path) -> None:
-    there, now = Shows(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
     there.show(0)
-    assert there.look(now)[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verify(now)[ID].verdict is VerificationStatus.VERIFIED
     other = replace(factory.gpu(2).info, nodes=CARDS[0].nodes)  # hot-plugged in its place
     there.clock.advance(60)
-    found = there.look(replace(now, devices=inventory(other)))[ID]
-    assert (found.verdict, found.details) == (
+    verification = there.verify(replace(now, devices=inventory(other)))[ID]
+    assert (verification.verdict, verification.details) == (
         VerificationStatus.EXCESS,
         (f"/dev/nvidia0 shows {other.key}, which was not granted",),
     )
@@ -425,42 +441,45 @@ def test_another_card_that_got_the_number_of_the_granted_one_is_excess(tmp_path:
 def test_nodes_that_got_new_numbers_are_missed_in_a_container_that_has_the_old_ones(
     tmp_path: Path,
 ) -> None:
-    there, now = Shows(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
     there.show(0)
-    assert there.look(now)[ID].verdict is VerificationStatus.VERIFIED
+    assert there.verify(now)[ID].verdict is VerificationStatus.VERIFIED
     moved = replace(CARDS[0], nodes=(DeviceNode(path="/dev/nvidia0", major=240, minor=0),))
     there.clock.advance(60)
-    found = there.look(replace(now, devices=inventory(moved)))[ID]
-    assert found.details == (f"{moved.key} is not there: no node is c 240:0",)
+    verification = there.verify(replace(now, devices=inventory(moved)))[ID]
+    assert verification.details == (f"{moved.key} is not there: no node is c 240:0",)
     there.clock.advance(60)
-    gone = replace(CARDS[0], nodes=())  # nobody can say: what was true stays so
+    without_nodes = replace(CARDS[0], nodes=())  # nobody can say: what was true stays so
     assert (
-        there.look(replace(now, devices=inventory(gone)))[ID].verdict is VerificationStatus.VERIFIED
+        there.verify(replace(now, devices=inventory(without_nodes)))[ID].verdict
+        is VerificationStatus.VERIFIED
     )
 
 
-def of_another(now: NodeSnapshot, *held: KubeletAllocation) -> NodeSnapshot:
+def of_another(now: NodeSnapshot, *assignment: KubeletAllocation) -> NodeSnapshot:
     """Card 0 is granted to a pod that is not looked at; the pod here has no grant."""
     owner = PodAllocation(
         uid="o", namespace="a", name="owner", grant=DeviceAllocation(devices=(GRANTED,))
     )
-    grants = SnapshotPart(AllocationView(pods=MappingProxyType({"o": owner})))
-    return replace(now, grants=grants, served=SnapshotPart(DevicePluginView(held=held)))
+    allocations = SnapshotPart(AllocationView(pods=MappingProxyType({"o": owner})))
+    return replace(now, grants=allocations, served=SnapshotPart(DevicePluginView(held=assignment)))
 
 
 @root_only
 def test_a_pod_without_a_grant_that_has_a_granted_card_is_told_and_no_other(
     tmp_path: Path,
 ) -> None:
-    there, now = Shows(tmp_path), of_another(snapshot(devices=INVENTORY))
+    there, now = CardHost(tmp_path), of_another(snapshot(devices=INVENTORY))
     there.rules("c 195:* rw\n")
     there.show(1)  # which nobody was granted
-    found = there.look(now)[ID]
-    assert (found.verdict, found.pod) == (VerificationStatus.EXCESS, "told")
-    assert found.details == (f"{CARDS[0].key} of a/owner may be opened, which was not granted",)
+    verification = there.verify(now)[ID]
+    assert (verification.verdict, verification.pod) == (VerificationStatus.EXCESS, "told")
+    assert verification.details == (
+        f"{CARDS[0].key} of a/owner may be opened, which was not granted",
+    )
     there.rules("c 195:1 rw\n")
     there.clock.advance(60)
-    assert there.look(now) == {}
+    assert there.verify(now) == {}
 
 
 @root_only
@@ -468,21 +487,23 @@ def test_a_pod_without_a_grant_that_has_a_granted_card_is_told_and_no_other(
 def test_a_pod_without_a_grant_that_may_have_any_card_is_left_alone(
     tmp_path: Path, why: str
 ) -> None:
-    there = Shows(tmp_path, exempt=lambda _: why == "exempt")
+    there = CardHost(tmp_path, exempt=lambda _: why == "exempt")
     there.rules("a *:* rwm\n" if why == "privileged" else "c 195:0 rw\n")
     there.show(0)
-    assert there.look(of_another(snapshot(devices=INVENTORY))) == {}
+    assert there.verify(of_another(snapshot(devices=INVENTORY))) == {}
 
 
 @root_only
 def test_a_granted_card_is_excess_also_where_the_kubelet_accounts_it_to_the_pod(
     tmp_path: Path,
 ) -> None:
-    there = Shows(tmp_path)
+    there = CardHost(tmp_path)
     there.show(0)
-    held = KubeletAllocation(pod_uid=POD.uid, resource="nvidia.com/gpu", ids=(CARDS[0].uuid or "",))
-    found = there.look(of_another(snapshot(devices=INVENTORY), held))
-    assert found[ID].verdict is VerificationStatus.EXCESS
+    assignment = KubeletAllocation(
+        pod_uid=POD.uid, resource="nvidia.com/gpu", ids=(CARDS[0].uuid or "",)
+    )
+    verification = there.verify(of_another(snapshot(devices=INVENTORY), assignment))
+    assert verification[ID].verdict is VerificationStatus.EXCESS
 
 
 @root_only
@@ -492,57 +513,62 @@ def test_a_granted_card_is_excess_also_where_the_kubelet_accounts_it_to_the_pod(
 def test_beside_a_grant_the_kubelet_gives_devices_of_other_types(
     tmp_path: Path, kind: str, verdict: VerificationStatus
 ) -> None:
-    there = Shows(tmp_path)
+    there = CardHost(tmp_path)
     there.show(0)
     there.show(1)
     other = factory.nic(0).info if kind == "rdma" else CARDS[1]
     other = replace(other, nodes=CARDS[1].nodes)
-    held = KubeletAllocation(pod_uid=POD.uid, resource="a.com/b", ids=(other.uuid or "",))
+    assignment = KubeletAllocation(pod_uid=POD.uid, resource="a.com/b", ids=(other.uuid or "",))
     now = snapshot(
-        devices=inventory(CARDS[0], other), served=SnapshotPart(DevicePluginView(held=(held,)))
+        devices=inventory(CARDS[0], other),
+        served=SnapshotPart(DevicePluginView(held=(assignment,))),
     )
-    assert there.look(granted(now, GRANTED))[ID].verdict is verdict
+    assert there.verify(granted(now, GRANTED))[ID].verdict is verdict
 
 
 def assigned(*cards: VendorDevice, container: str = "worker-0", state: str = "watched") -> object:
     """The kubelet has assigned cards to the pod; the resource is served by the agent."""
     ids = tuple(card.uuid or "" for card in cards)
-    held = KubeletAllocation(
+    assignment = KubeletAllocation(
         pod_uid=POD.uid, resource="nvidia.com/gpu", ids=ids, container=container
     )
     served = PluginResource(name="nvidia.com/gpu", vendor="nvidia", state=state)
-    return SnapshotPart(DevicePluginView(resources=(served,), held=(held,)))
+    return SnapshotPart(DevicePluginView(resources=(served,), held=(assignment,)))
 
 
 @root_only
 @pytest.mark.parametrize(
-    ("shown", "verdict", "details"),
+    ("minor", "verdict", "details"),
     [
         (0, VerificationStatus.VERIFIED, ()),
         (1, VerificationStatus.MISSING, (f"{CARDS[0].key} is not there: no node is c 195:0",)),
     ],
 )
 def test_a_card_that_the_kubelet_assigned_is_looked_for_by_its_own_node(
-    tmp_path: Path, shown: int, verdict: VerificationStatus, details: tuple[str, ...]
+    tmp_path: Path, minor: int, verdict: VerificationStatus, details: tuple[str, ...]
 ) -> None:
-    there = Shows(tmp_path, exempt=lambda _: True)  # of no meaning: it has devices
-    there.show(shown)
+    there = CardHost(tmp_path, exempt=lambda _: True)  # of no meaning: it has devices
+    there.show(minor)
     now = snapshot(devices=INVENTORY, served=assigned(CARDS[0]))
-    found = there.look(replace(now, grants=SnapshotPart(AllocationView())))[ID]
-    assert (found.verdict, found.details, found.way) == (verdict, details, "kubelet")
+    verification = there.verify(replace(now, grants=SnapshotPart(AllocationView())))[ID]
+    assert (verification.verdict, verification.details, verification.way) == (
+        verdict,
+        details,
+        "kubelet",
+    )
 
 
 @root_only
 def test_the_card_of_another_pod_in_the_place_of_the_assigned_one_is_excess(
     tmp_path: Path,
 ) -> None:
-    there = Shows(tmp_path)
+    there = CardHost(tmp_path)
     there.rules("c 195:* rw\n")
     there.show(0)
     now = replace(of_another(snapshot(devices=INVENTORY)), served=assigned(CARDS[1]))
-    found = there.look(now)[ID]
-    assert found.verdict is VerificationStatus.EXCESS
-    assert found.details == (
+    verification = there.verify(now)[ID]
+    assert verification.verdict is VerificationStatus.EXCESS
+    assert verification.details == (
         f"/dev/nvidia0 shows {CARDS[0].key} of a/owner, which was not granted",
         f"{CARDS[1].key} is not there: no node is c 195:1",
     )
@@ -553,24 +579,27 @@ def test_the_card_of_another_pod_in_the_place_of_the_assigned_one_is_excess(
 def test_a_container_that_got_nothing_by_our_plug_in_is_not_judged_by_the_kubelets_account(
     tmp_path: Path, container: str, state: str
 ) -> None:
-    there = Shows(tmp_path)
+    there = CardHost(tmp_path)
     now = snapshot(devices=INVENTORY, served=assigned(CARDS[0], container=container, state=state))
-    assert there.look(replace(now, grants=SnapshotPart(AllocationView()))) == {}
+    assert there.verify(replace(now, grants=SnapshotPart(AllocationView()))) == {}
 
 
 def test_a_grant_that_came_after_the_sandbox_is_said(tmp_path: Path) -> None:
-    there = Node(tmp_path, gives())
+    there = Node(tmp_path, fixed_hook())
     pod = replace(POD, annotations=((ANNOTATION, '{"gpu":[{"minor":0}]}'),))
     now = replace(snapshot(cluster=ClusterView(pods=(pod,))), grants=SnapshotPart(AllocationView()))
-    there.prover.run_once(now)
+    there.verifier.run_once(now)
     there.clock.advance(1)
-    found = there.prover.run_once(now).containers[ID]
-    assert (found.verdict, found.details) == (VerificationStatus.MISSING, (ALLOCATION_LATE,))
+    verification = there.verifier.run_once(now).containers[ID]
+    assert (verification.verdict, verification.details) == (
+        VerificationStatus.MISSING,
+        (ALLOCATION_LATE,),
+    )
 
 
 @root_only
 @pytest.mark.parametrize(
-    ("shown", "verdict"),
+    ("minor", "verdict"),
     [
         (0, VerificationStatus.EXCESS),
         (1, VerificationStatus.VERIFIED),
@@ -578,22 +607,22 @@ def test_a_grant_that_came_after_the_sandbox_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_a_pod_whose_card_was_exchanged_must_have_the_one_that_it_was_given(
-    tmp_path: Path, shown: int | None, verdict: VerificationStatus
+    tmp_path: Path, minor: int | None, verdict: VerificationStatus
 ) -> None:
     """The kubelet accounts card 0, which another pod was granted."""
-    there = Shows(tmp_path)
-    there.rules("" if shown is None else f"c 195:{shown} rw\n")
-    if shown is not None:
-        there.show(shown)
-    accounted, given = (card.uuid or "" for card in CARDS)
-    held = KubeletAllocation(
+    there = CardHost(tmp_path)
+    there.rules("" if minor is None else f"c 195:{minor} rw\n")
+    if minor is not None:
+        there.show(minor)
+    accounted, assigned_id = (card.uuid or "" for card in CARDS)
+    assignment = KubeletAllocation(
         pod_uid=POD.uid,
         resource="nvidia.com/gpu",
         ids=(accounted,),
         container="worker-0",
-        exchanges=((accounted, given),),
+        exchanges=((accounted, assigned_id),),
     )
     ours = PluginResource(name="nvidia.com/gpu", vendor="nvidia", state="watched")
     now = of_another(snapshot(devices=INVENTORY))
-    now = replace(now, served=SnapshotPart(DevicePluginView(resources=(ours,), held=(held,))))
-    assert there.look(now)[ID].verdict is verdict
+    now = replace(now, served=SnapshotPart(DevicePluginView(resources=(ours,), held=(assignment,))))
+    assert there.verify(now)[ID].verdict is verdict

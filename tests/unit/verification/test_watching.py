@@ -43,22 +43,22 @@ HELD = PodAllocation(
 def snapshot(
     grant: PodAllocation = HELD,
     state: ContainerState | None = ContainerState.RUNNING,
-    missed: dict[str, str] | None = None,
-    **parts: object,
+    missed_containers: dict[str, str] | None = None,
+    **changes: object,
 ) -> NodeSnapshot:
     """One granted pod that the runtime told of, in a state."""
     container = RuntimeContainer(id=ID, sandbox_id="box", name="worker-0", state=state or HIDDEN)
     runtime = RuntimeView(
         sandboxes=MappingProxyType({"box": BOX}),
         containers=MappingProxyType({ID: container} if state else {}),
-        missed=MappingProxyType(missed or {}),
+        missed=MappingProxyType(missed_containers or {}),
     )
     first = NodeSnapshot(
         node=NodeIdentity(name="n"),
         runtime=SnapshotPart(runtime),
         grants=SnapshotPart(AllocationView(pods=MappingProxyType({UID: grant}))),
     )
-    return replace(first, **parts)
+    return replace(first, **changes)
 
 
 HIDDEN = ContainerState.UNKNOWN
@@ -109,11 +109,11 @@ def test_pods_with_a_grant_that_holds_are_looked_at_while_they_run(
     assert len(targets(changed)) == looked_at
 
 
-def beside(**parts: object) -> NodeSnapshot:
+def beside(**changes: object) -> NodeSnapshot:
     """A pod with a grant whose containers nobody lists, and the pod of `snapshot` without one."""
     other = PodAllocation(uid="other", grant=HELD.grant)
-    grants = SnapshotPart(AllocationView(pods=MappingProxyType({"other": other})))
-    return replace(snapshot(), grants=grants, **parts)
+    allocations = SnapshotPart(AllocationView(pods=MappingProxyType({"other": other})))
+    return replace(snapshot(), grants=allocations, **changes)
 
 
 def test_pods_without_a_grant_are_looked_at_where_another_has_one() -> None:
@@ -125,9 +125,11 @@ def test_pods_without_a_grant_are_looked_at_where_another_has_one() -> None:
 
 
 def test_pods_with_devices_of_our_plug_in_are_looked_at_on_a_node_without_grants() -> None:
-    held = (KubeletAllocation(pod_uid=UID, resource="a.com/b", ids=("1",)),)
+    assignment = (KubeletAllocation(pod_uid=UID, resource="a.com/b", ids=("1",)),)
     for name, looked_at in (("a.com/b", [(True, "kubelet")]), ("another", [])):
-        served = DevicePluginView(resources=(PluginResource(name=name, vendor="v"),), held=held)
+        served = DevicePluginView(
+            resources=(PluginResource(name=name, vendor="v"),), held=assignment
+        )
         now = replace(
             snapshot(), grants=SnapshotPart(AllocationView()), served=SnapshotPart(served)
         )
@@ -161,13 +163,14 @@ def test_what_asks_for_a_device_plug_ins_resource_came_by_the_kubelet() -> None:
     pods = SnapshotPart((replace(POD, containers=(running,), asks=asks),))
     assert targets(snapshot(state=None, pods=pods))[0].injection_path == "kubelet"
     assert (
-        targets(snapshot(missed={ID: "BudgetExceeded"}, pods=pods))[0].injection_path == "kubelet"
+        targets(snapshot(missed_containers={ID: "BudgetExceeded"}, pods=pods))[0].injection_path
+        == "kubelet"
     )
     assert targets(snapshot(pods=pods))[0].injection_path == "nri"
 
 
 def test_a_container_that_went_on_without_its_hooks_came_by_no_way_of_ours() -> None:
-    assert targets(snapshot(missed={ID: "BudgetExceeded"}))[0].injection_path == ""
+    assert targets(snapshot(missed_containers={ID: "BudgetExceeded"}))[0].injection_path == ""
 
 
 def target(number: int) -> VerificationTarget:
@@ -210,14 +213,14 @@ def test_a_full_node_is_looked_at_a_few_at_a_time_and_all_have_their_turn() -> N
         VerificationSchedule(),
         [target(number) for number in range(3 * MAX_CHECKS_PER_RUN)],
     )
-    seen: set[str] = set()
+    verified_ids: set[str] = set()
     for run in range(3):
         due = schedule.due(here, run)
         assert len(due) == MAX_CHECKS_PER_RUN
         for one in due:
             schedule.set_next(one, VerificationStatus.VERIFIED, run)
-        seen.update(one.id for one in due)
-    assert len(seen) == len(here)
+        verified_ids.update(one.id for one in due)
+    assert len(verified_ids) == len(here)
 
 
 def test_a_container_without_a_grant_is_looked_at_less_often_and_after_those_with_one() -> None:
