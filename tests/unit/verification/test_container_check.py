@@ -16,7 +16,7 @@ from agent.verification.observation import (
     ResourceLimit,
     RuntimeRecord,
 )
-from tests.unit.verification.found import (
+from tests.unit.verification.example import (
     CARD,
     CARDS,
     DENIED,
