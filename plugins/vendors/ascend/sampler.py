@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from agent.clock import SYSTEM_CLOCK, Clock
 from agent.snapshot.inventory import DeviceSample, MetricFamily, MetricValue, ProcessSample
 from plugins.shared import metric_families
+from plugins.vendors.ascend import metrics
 from plugins.vendors.ascend.discovery.descriptions import MIB, ChipDescription
 from plugins.vendors.ascend.discovery.models import A3, A910, B310, B910, P310, S310, WITH_HBM
 from plugins.vendors.ascend.library import meters
@@ -98,7 +99,7 @@ def _electric(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]
         yield from _reading(metric_families.POWER, None if power is None else power / 10)
     voltage = meters.voltage_centivolt(chip)
     volts = None if voltage is None else voltage / 100
-    yield from _reading_of("xpu_npu_voltage_volts", volts)
+    yield from _reading(metrics.VOLTAGE, volts)
     clock = meters.core_clock_mhz(chip)
     yield from _reading(metric_families.CLOCK, None if clock is None else clock * 1e6, "aicore")
 
@@ -123,7 +124,7 @@ def _busy(chip: Chip, busy: UtilizationRates | None, hbm: HbmState | None) -> It
 
 def _ratio(percent: int | None, unit: str) -> Iterator[MetricValue]:
     ratio = None if percent is None else percent / 100
-    yield from _reading_of("xpu_npu_utilization_ratio", ratio, unit)
+    yield from _reading(metrics.UTILIZATION, ratio, unit)
 
 
 def _errors(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
@@ -135,13 +136,13 @@ def _errors(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
         yield from _reading(metric_families.ECC_ERRORS, error_counts.uncorrected, "uncorrected")
     for link in meters.link_errors(chip):
         labels = (link.link, str(link.port), link.kind)
-        yield from _reading_of("xpu_npu_link_errors_total", link.count, *labels)
+        yield from _reading(metrics.LINK_ERRORS, link.count, *labels)
 
 
 def _ddr(hbm: HbmState | None, ddr: tuple[int, int | None] | None) -> Iterator[MetricValue]:
     """Yield the used DDR memory of a chip that also has HBM."""
     if hbm is not None and ddr is not None and ddr[1] is not None:
-        yield from _reading_of("xpu_npu_ddr_used_bytes", ddr[1] * MIB)
+        yield from _reading(metrics.DDR_USED, ddr[1] * MIB)
 
 
 def _vnpus(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
@@ -151,20 +152,16 @@ def _vnpus(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
             continue
         percent, used = activity
         ratio = None if percent is None else percent / 100
-        yield from _reading_of("xpu_npu_vnpu_utilization_ratio", ratio, str(number))
+        yield from _reading(metrics.VNPU_UTILIZATION, ratio, str(number))
         size = None if used is None else used * MIB
-        yield from _reading_of("xpu_npu_vnpu_memory_used_bytes", size, str(number))
+        yield from _reading(metrics.VNPU_MEMORY, size, str(number))
 
 
 def _port(port: RocePortState | None) -> Iterator[MetricValue]:
     if port is not None:
-        yield from _reading_of("xpu_npu_network_up", 1 if port.is_working else 0, port.address)
+        yield from _reading(metrics.NETWORK_UP, 1 if port.is_working else 0, port.address)
 
 
 def _reading(family: MetricFamily, value: float | None, *labels: str) -> Iterator[MetricValue]:
-    yield from _reading_of(family.name, value, *labels)
-
-
-def _reading_of(family: str, value: float | None, *labels: str) -> Iterator[MetricValue]:
     if value is not None:
-        yield MetricValue(family=family, value=float(value), labels=labels)
+        yield MetricValue(family=family.name, value=float(value), labels=labels)

@@ -38,6 +38,7 @@ from plugins.vendors.cambricon.discovery.descriptions import (
 from plugins.vendors.cambricon.discovery.links import find_links, group_cards, ring_pairs
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
 from plugins.vendors.cambricon.health import XidWatch, judge_silence, judge_status
+from plugins.vendors.cambricon.kubelet import MIM_MODE_REASON
 from plugins.vendors.cambricon.library.card import MIB, CndevCard, MluInstance, open_cards
 from plugins.vendors.cambricon.library.cndev import Cndev, card_name, locate_cndev
 from plugins.vendors.cambricon.library.codes import BAD_LINK, GARBLED, NOT_LOADED, CndevFault
@@ -286,7 +287,7 @@ class CambriconSession:
             entry.failed_calls += 1
             return judge_silence(entry.failed_calls, GARBLED if code is None else code)
         entry.failed_calls = 0
-        if entry.device.health.reason == "MIMMode":
+        if entry.device.health.reason == MIM_MODE_REASON:
             return entry.device.health
         return judge_status(status, self._watch.last.get(entry.device.key))
 

@@ -12,7 +12,7 @@ from plugins.vendors.cambricon import injection, kubelet
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
 from plugins.vendors.cambricon.metrics import FAMILIES
 from plugins.vendors.cambricon.settings import CambriconSettings
-from plugins.vendors.cambricon.smlu import requests
+from plugins.vendors.cambricon.smlu import profiles
 
 if TYPE_CHECKING:
     from plugins.vendors.cambricon.session import CambriconSession
@@ -42,10 +42,10 @@ class CambriconVendor:
     socket_prefixes = kubelet.SOCKET_PREFIXES
     serves_device = staticmethod(kubelet.serves_device)
     kubelet_units = staticmethod(kubelet.kubelet_units)
-    slices_device = staticmethod(requests.slices_device)
-    resolve_entry = staticmethod(requests.resolve_entry)
-    slice_request = staticmethod(requests.slice_request)
-    is_sliced_by_runtime = staticmethod(requests.is_sliced_by_runtime)
+    slices_device = staticmethod(profiles.slices_device)
+    resolve_entry = staticmethod(profiles.resolve_entry)
+    slice_request = staticmethod(profiles.slice_request)
+    is_sliced_by_runtime = staticmethod(profiles.is_sliced_by_runtime)
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List Cambricon's accelerator functions in sysfs."""
@@ -78,7 +78,7 @@ REMEDIES: dict[str, str] = {
     "DriverError": "see the kernel's log, and `cnmon info`",
     "DriverNotLoaded": "install or load Cambricon's driver",
     "ToolOnly": "install libcndev, or name its folder in discovery.cambricon.library_dirs",
-    "MIMMode": "nothing: the card is cut into instances",
+    kubelet.MIM_MODE_REASON: "nothing: the card is cut into instances",
     "Incident3": _RESET,
     "Incident9": "check the MLULink cables and connectors",
     "Incident15": _RESET,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from agent.errors import BadConfig
 from agent.snapshot.device import DeviceKind, Health, HealthState, VendorDevice
@@ -11,7 +11,6 @@ from agent.snapshot.settings import SettingRule, VendorSettings
 from agent.snapshot.vendor import SWITCH_CHOICES, SessionContext, VendorDescription
 from plugins.shared import injection
 from plugins.vendors.fake import answers
-from plugins.vendors.fake.settings import FakeSettings
 
 if TYPE_CHECKING:
     from plugins.vendors.fake.session import FakeSession
@@ -21,6 +20,22 @@ UNANSWERED = Health(
     reason="WorkerNotReady",
     message="stands for the devices of the file until the worker has read it",
 )
+
+
+class FakeSettings(VendorSettings, frozen=True, kw_only=True):
+    """Devices that do not exist, for demonstrations and scale tests."""
+
+    file: Annotated[str, SettingRule("YAML file that describes them; empty: none")] = ""
+
+    def check(self, *, is_forced: bool = False) -> None:
+        """Raise `BadConfig` if the vendor is switched on without a file."""
+        if is_forced and not self.file:
+            raise BadConfig("discovery.vendors.fake: on, but discovery.fake.file names no devices")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is a file: only few hosts have one."""
+        return bool(self.file)
 
 
 class FakeVendor:

@@ -1,14 +1,19 @@
-"""RDMA as a device vendor: sighted by the agent, discovered and watched in the worker."""
+"""RDMA devices as a vendor: what the agent sees of them, and what it offers the kubelet."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from agent.snapshot.device import VendorDevice
+import msgspec
+
+from agent.snapshot.device import Device, DeviceKind, VendorDevice
+from agent.snapshot.device_plugin import DeviceUnit
 from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import Problem
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
 from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
-from plugins.vendors.rdma import injection, kubelet
+from plugins.vendors.rdma import injection
 from plugins.vendors.rdma.health.ports import remedy
 from plugins.vendors.rdma.host_functions import RdmaFunctionReader
 from plugins.vendors.rdma.metrics import FAMILIES
@@ -17,6 +22,42 @@ from plugins.vendors.rdma.sysfs.functions import detect_devices
 
 if TYPE_CHECKING:
     from plugins.vendors.rdma.session import RdmaSession
+
+
+_DEMONSTRATION = "fake"  # maker of devices from a file: no container can have one
+
+
+class RdmaKubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of `device_plugin` that concern NICs alone."""
+
+    rdma_resource: str = "rdma/hca"
+
+
+def serves_device(device: VendorDevice) -> bool:
+    """Return whether the device is a NIC, of any maker."""
+    return device.kind is DeviceKind.RDMA and device.vendor != _DEMONSTRATION
+
+
+def kubelet_units(
+    devices: Sequence[Device],
+    settings: msgspec.Struct,
+    problems: list[Problem],  # noqa: ARG001 - nothing can go wrong here
+) -> Iterator[tuple[str, DeviceUnit]]:
+    """Yield NICs by address; a NIC with virtual functions is offered as these only."""
+    name = msgspec.convert(settings, RdmaKubeletSettings, from_attributes=True).rdma_resource
+    for device in devices:
+        info = device.info
+        address = info.bus_id or info.uuid
+        if not address or not info.managed or not info.resources:
+            continue
+        functions = [vf.bus_id for group in info.vf_groups for vf in group.vfs]
+        if not functions:
+            yield name, DeviceUnit(id=address, device=device, is_exclusive=False)
+        for function in functions:
+            yield (
+                name,
+                DeviceUnit(id=function, device=device, function=function, is_exclusive=False),
+            )
 
 
 class RdmaVendor:
@@ -38,9 +79,9 @@ class RdmaVendor:
     host_query = staticmethod(injection.host_query)
     edits = staticmethod(injection.edits)
     function_reader = staticmethod(RdmaFunctionReader)
-    socket_prefixes = kubelet.SOCKET_PREFIXES
-    serves_device = staticmethod(kubelet.serves_device)
-    kubelet_units = staticmethod(kubelet.kubelet_units)
+    socket_prefixes: tuple[str, ...] = ()  # of the vendor's own device plug-in
+    serves_device = staticmethod(serves_device)
+    kubelet_units = staticmethod(kubelet_units)
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List RDMA devices and functions whose driver should have one, from links alone."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from agent.containers.core_scheduling import GROUP_LABEL, POLICY_LABEL
+from agent.containers.hooks import OOM_DEFAULT, OOM_SPEC
 from agent.containers.identity import CPU_QOS
-from agent.containers.oom import OOM_DEFAULT, OOM_SPEC
 from agent.containers.resctrl import RESCTRL
 from agent.snapshot.container import (
     ContainerSpec,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from agent.allocation.cdi_spec_reader import decode_plain_data
-from agent.containers.oom import OOM_DEFAULT, OOM_SPEC, oom_score
+from agent.containers.hooks import OOM_DEFAULT, OOM_SPEC, oom_score
 from agent.containers.resctrl import parse_resctrl_request
 from agent.deviceplugin import resource_cache
 from agent.deviceplugin.resources import KubeletDevice, KubeletResource

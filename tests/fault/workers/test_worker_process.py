@@ -22,7 +22,7 @@ from agent.workers.protocol import (
     encode_message,
     encode_start,
 )
-from plugins.vendors.fake.settings import FakeSettings
+from plugins.vendors.fake.vendor import FakeSettings
 from tests.fault.workers.watched import nothing_left, scene
 from tests.patience import PATIENCE_S
 

@@ -19,8 +19,7 @@ from agent.snapshot.node import VendorState
 from agent.workers.client import VendorClient
 from agent.workers.lifecycle import WorkerTiming
 from agent.workers.process import WorkerSpec
-from plugins.vendors.fake.settings import FakeSettings
-from plugins.vendors.fake.vendor import FakeVendor
+from plugins.vendors.fake.vendor import FakeSettings, FakeVendor
 from tests.direct_messages import DirectMessages
 from tests.patience import PATIENCE_S
 

@@ -22,8 +22,7 @@ from agent.workers.load import vendor_settings
 from agent.workers.manager import VendorManager, replace_vendor
 from agent.workers.process import WorkerSpec
 from agent.workers.selection import SelectedVendor, launch_workers
-from plugins.vendors.fake.settings import FakeSettings
-from plugins.vendors.fake.vendor import FakeVendor
+from plugins.vendors.fake.vendor import FakeSettings, FakeVendor
 from tests.patience import PATIENCE_S
 from tests.vendors import decode
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from agent.containers.oom import OOM_DEFAULT, OOM_SPEC, OomHook
+from agent.containers.hooks import OOM_DEFAULT, OOM_SPEC, OomHook
 from agent.snapshot.container import HookStage
 from agent.wire_formats.annotations import AnnotationError
 from tests.unit.containers.scene import ask, pod, scene

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from agent.workers.process import WorkerSpec
-from plugins.vendors.fake.settings import FakeSettings
+from plugins.vendors.fake.vendor import FakeSettings
 from plugins.vendors.nvidia.settings import NvidiaSettings
 
 

@@ -14,8 +14,7 @@ from agent.snapshot.vendor import DeviceVendor
 from agent.workers.lifecycle import DEFAULT_TIMING, WorkerTiming
 from agent.workers.query import query_vendors
 from agent.workers.tape import TapeWriter, parse_tape
-from plugins.vendors.fake.settings import FakeSettings
-from plugins.vendors.fake.vendor import FakeVendor
+from plugins.vendors.fake.vendor import FakeSettings, FakeVendor
 from plugins.vendors.template.vendor import TemplateVendor
 
 WAVE = {"mean": 50, "swing": 50, "period_s": 0.5}

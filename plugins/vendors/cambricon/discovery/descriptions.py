@@ -14,6 +14,7 @@ from agent.wire_formats.device_info import NUMA_NODE_FACT
 from plugins.shared.pci_functions import DEVICES
 from plugins.shared.resources import card_resources
 from plugins.vendors.cambricon.discovery.sysfs import read_node
+from plugins.vendors.cambricon.kubelet import MIM_MODE_REASON
 from plugins.vendors.cambricon.library.card import MIB, CndevCard, MluInstance
 from plugins.vendors.cambricon.smlu.profiles import unit_mib
 
@@ -44,7 +45,7 @@ LABEL = "xpu-agent.io/"
 
 _MIM_HEALTH = Health(
     state=HealthState.FAILED,
-    reason="MIMMode",
+    reason=MIM_MODE_REASON,
     message="the card is cut into instances by an administrator; they are served one by one",
 )
 
@@ -96,7 +97,7 @@ def describe_card(
         ("smlu-unit", f"{unit_mib(unit, total // MIB)}Mi" if division.smlu and total else None),
         ("mim", _switch(division.mim)),
         (NUMA_NODE_FACT, _numa_node(card, host, bus_id, facts_before.get(NUMA_NODE_FACT))),
-        ("unschedulable", "MIMMode" if division.mim else None if total else "MemoryUnknown"),
+        ("unschedulable", MIM_MODE_REASON if division.mim else None if total else "MemoryUnknown"),
     )
     return VendorDevice(
         kind=DeviceKind.MLU,
