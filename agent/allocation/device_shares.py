@@ -22,7 +22,16 @@ from agent.snapshot.allocation import (
     AllocationRefused,
     RefusalReason,
 )
-from agent.snapshot.device import Device, DeviceKind, DevicePartition, Pairs, VendorDevice
+from agent.snapshot.device import (
+    DEVICE_TYPES,
+    GPU_TYPE,
+    RDMA_TYPE,
+    Device,
+    DeviceKind,
+    DevicePartition,
+    Pairs,
+    VendorDevice,
+)
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import ENDED_PHASES, PodView
 from agent.wire_formats.quantities import parse_quantity
@@ -37,8 +46,8 @@ _FULL_PERCENT = 100
 
 # of a device that reports no amounts, as while its library does not answer
 _PERCENT_TOTALS: Mapping[str, Mapping[str, int]] = {
-    "gpu": {CORE: _FULL_PERCENT, RATIO: _FULL_PERCENT},
-    "rdma": {RDMA_RESOURCE: _FULL_PERCENT},
+    GPU_TYPE: {CORE: _FULL_PERCENT, RATIO: _FULL_PERCENT},
+    RDMA_TYPE: {RDMA_RESOURCE: _FULL_PERCENT},
 }
 
 
@@ -379,7 +388,7 @@ def _share_of_id(device_id: str, devices: DeviceIndex) -> tuple[str, DeviceShare
 
 
 def _find_target(device_id: str, devices: DeviceIndex) -> AllocationTarget | None:
-    for kind in ("gpu", "rdma"):
+    for kind in DEVICE_TYPES:
         try:
             return devices.find(AllocatedDevice(type=kind, id=device_id))
         except AllocationRefused:

@@ -29,8 +29,6 @@ from agent.workers.selection import select_vendors
 
 RESCAN_INTERVAL_S = 30.0  # of the loops of one rescan, which nothing schedules
 
-RDMA_VENDOR = "rdma"  # its devices belong to a class of the kernel of their own
-
 PAUSED_STATES = ("restarting", "quarantined")  # a new driver justifies an early attempt
 
 
@@ -50,6 +48,12 @@ class VendorSearch:
         self._settings = settings
         self._vendor_manager = vendor_manager
         self._event_loop = asyncio.get_running_loop()
+
+    @property
+    def network_vendors(self) -> frozenset[str]:
+        """Return the names of the vendors whose devices are NICs."""
+        descriptions = (vendor.description for vendor in self._vendors)
+        return frozenset(one.name for one in descriptions if one.is_network)
 
     def run(self) -> None:
         """Search once; for a thread that may read the host.
@@ -84,6 +88,7 @@ class HardwareScanner:
         self._vendor_manager = vendor_manager
         self._executor = executor
         self._host_loop = Loop("hotplug-host", RESCAN_INTERVAL_S, read_host)
+        self._network_vendors = vendor_search.network_vendors
         self._search_loop = Loop("hotplug-vendors", RESCAN_INTERVAL_S, vendor_search.run)
 
     async def rescan(self, scopes: frozenset[RescanScope]) -> None:
@@ -93,7 +98,7 @@ class HardwareScanner:
             await self._step(self._host_loop)
             self._drop_returned(began_s)
         for client in self._vendor_manager.clients:
-            if not is_affected(client.state.vendor, scopes):
+            if not is_affected(self._network_vendors, client.state.vendor, scopes):
                 continue
             if client.state.state in PAUSED_STATES:
                 client.retry()
@@ -113,9 +118,11 @@ class HardwareScanner:
         await event_loop.run_in_executor(self._executor, loop.step, self._clock.monotonic())
 
 
-def is_affected(vendor: str, scopes: frozenset[RescanScope]) -> bool:
+def is_affected(
+    network_vendors: frozenset[str], vendor: str, scopes: frozenset[RescanScope]
+) -> bool:
     """Return whether changes in these scopes may concern the vendor's devices."""
-    return (RescanScope.RDMA if vendor == RDMA_VENDOR else RescanScope.ACCELERATORS) in scopes
+    return (RescanScope.RDMA if vendor in network_vendors else RescanScope.ACCELERATORS) in scopes
 
 
 log = logging.getLogger(__name__)
@@ -161,6 +168,7 @@ class HotplugListener:
         *,
         messages: MessageQueue,
         on_listening_changed: Callable[[bool], None],
+        driver_modules: tuple[str, ...] = (),
         open_monitor: Callable[[], UeventSource] = UeventMonitor,
     ) -> None:
         """`on_listening_changed` is called with whether uevents arrive; else the host is polled."""
@@ -171,7 +179,7 @@ class HotplugListener:
         self._messages = messages
         self._on_listening_changed = on_listening_changed
         self._open_monitor = open_monitor
-        self._tracker = HotplugTracker()
+        self._tracker = HotplugTracker(driver_modules)
         self._wake = asyncio.Event()
         self._problem = ""
 

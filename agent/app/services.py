@@ -47,6 +47,7 @@ from agent.snapshot.self_check import LoopStatus, SelfCheck
 from agent.usage.monitor import UsageMonitor
 from agent.usage.peak_monitor import PeakMonitor
 from agent.web.http_server import HttpServer
+from agent.workers.load import driver_modules
 from agent.workers.manager import VendorManager
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ class Services:
                 threads.collector,
                 messages=self._devices.messages,
                 on_listening_changed=self._adjust_host_intervals,
+                driver_modules=driver_modules(),
             )
             tasks.start(listener.run(), "hotplug")
 

@@ -35,7 +35,7 @@ from agent.doctor.report import is_bad_news, result_rows, run_checks
 from agent.errors import AgentError, BadConfig
 from agent.snapshot.part import SnapshotPart
 from agent.workers.abilities import find_remedy
-from agent.workers.load import vendor_descriptions
+from agent.workers.load import load_vendors, vendor_descriptions
 
 _STYLES = {
     CheckStatus.OK: GREEN,
@@ -92,6 +92,7 @@ def doctor(arguments: argparse.Namespace) -> int:
         inputs.node_files,
         live=live,
         own=own,
+        vendors=load_vendors(),
         answer=answer,
         remedy=remedy,
     )

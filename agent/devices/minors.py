@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from agent.devices.presence import has_current_inventory
 from agent.errors import ParseError
 from agent.snapshot.allocation import REPLICA_SEPARATOR
-from agent.snapshot.device import HealthState, VendorDevice
+from agent.snapshot.device import DEVICE_TYPES, HealthState, VendorDevice
 from agent.snapshot.inventory import Inventory, Problem
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pci import address_sort_key, parse_address
@@ -30,8 +30,6 @@ VERSION = 1
 MAX_RECORDS = 1024  # of one node
 
 MAX_ID = 128  # characters
-
-TYPES = ("gpu", "rdma")
 
 _RecordText = Annotated[str, msgspec.Meta(max_length=MAX_ID)]
 
@@ -120,7 +118,7 @@ def _drop_conflicts(records: Iterable[MinorRecord]) -> MinorRecords:
         keys: set[tuple[str, str, str | int]] = {
             (record.type, name, value) for name, value in names if value
         }
-        if record.type in TYPES and keys:
+        if record.type in DEVICE_TYPES and keys:
             keys.add((record.type, "minor", record.minor))
             if not keys & used and len(unique) < MAX_RECORDS:
                 used |= keys

@@ -68,6 +68,9 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     runtimes: tuple[RuntimeProcess, ...] = ()
     process_states: Mapping[int, str] = {}  # of the vendors' workers, by pid, as psutil names them
     paths: frozenset[str] = frozenset()  # that exist, of those that checks look for
+    device_runtimes: tuple[
+        str, ...
+    ] = ()  # parts of names of runtimes that give devices by variables
     char_links: Mapping[str, bool] = {}  # device node: whether systemd finds it by its number
     cgroup_version: int | None = None
     cgroup_driver: str | None = None  # None: no group of a kubelet was found

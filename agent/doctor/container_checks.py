@@ -15,7 +15,6 @@ _WITHOUT_NRI = (
     "without NRI a grant's devices cannot be put into containers; only CPUs and limits are set, "
     "after the start"
 )
-_VENDOR_RUNTIMES = ("nvidia", "ascend", "cambricon")
 
 
 def check_agent(facts: CheckInputs) -> Iterator[CheckResult]:
@@ -140,7 +139,7 @@ def check_hami(facts: CheckInputs) -> Iterator[CheckResult]:
 def check_default_runtime(facts: CheckInputs) -> Iterator[CheckResult]:
     """Say whether containers can help themselves to devices."""
     handlers = {host.default_handler for host in facts.snapshot.means.value.vendors.values()} - {""}
-    ours = [name for name in handlers if any(word in name for word in _VENDOR_RUNTIMES)]
+    ours = [name for name in handlers if any(word in name for word in facts.device_runtimes)]
     if not ours:
         return
     void = facts.settings.hooks.ungranted == "void"

@@ -8,7 +8,8 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import psutil
 
@@ -22,6 +23,7 @@ from agent.errors import BadConfig, HostFileError, ParseError
 from agent.host.files import list_entries, read_text
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.vendor import DeviceVendor, WithholdsDevices
 
 RUNTIME_NAMES = ("containerd", "crio")
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
@@ -33,6 +35,8 @@ MAX_CONFIG_BYTES = 256 * 1024
 _MEMLOCK = re.compile(r"^Max locked memory +([0-9]{1,20}|unlimited) ", re.MULTILINE)
 
 
+_NO_VENDORS: Mapping[str, DeviceVendor] = MappingProxyType({})
+
 AgentAnswer = tuple[Mapping[str, object] | None, str]  # a snapshot, or why none was received
 
 
@@ -43,13 +47,14 @@ def read_inputs(
     *,
     live: bool,
     own: HostFiles,
+    vendors: Mapping[str, DeviceVendor] = _NO_VENDORS,
     answer: AgentAnswer = (None, "a recorded host"),
     remedy: RemedyLookup = no_remedy,
 ) -> CheckInputs:
     """Read what checks need beside the snapshot; what cannot be read is not known.
 
     In the agent's container `own` files are those that it sees itself: its cgroups, its socket.
-    `answer` is that of `ask_agent`.
+    `answer` is that of `fetch_agent_snapshot`; `vendors` are all that there are.
     """
     agent, why = answer
     process = kubelet_process(host) if live else None
@@ -76,7 +81,8 @@ def read_inputs(
         paths=frozenset(
             _existing_paths(own, (settings.nri.socket,)) + _existing_paths(host, CHECKED_PATHS)
         ),
-        char_links=_char_links(snapshot, host) if live else {},
+        device_runtimes=device_runtimes(vendors.values()),
+        char_links=_char_links(snapshot, host, vendors) if live else {},
         cgroup_version=layout.version if layout is not None else None,
         cgroup_driver=layout.driver if layout is not None and layout.root is not None else None,
         kubelet=_kubelet_evidence(process, settings, host) if live else "",
@@ -216,11 +222,20 @@ def _is_nri_disabled(host: HostFiles) -> bool | None:
     return is_disabled if isinstance(is_disabled, bool) else None
 
 
-def _char_links(snapshot: NodeSnapshot, host: HostFiles) -> dict[str, bool]:
-    """Return of each NVIDIA node whether it is found by its number."""
-    means = snapshot.means.value.vendors.get("nvidia")
+def _char_links(
+    snapshot: NodeSnapshot, host: HostFiles, vendors: Mapping[str, DeviceVendor]
+) -> dict[str, bool]:
+    """Return whether /dev/char has a link to each node of the vendors that need links there."""
+    means = snapshot.means.value.vendors
     return {
         node.path: host.exists(f"/dev/char/{node.major}:{node.minor}")
-        for node in (means.nodes if means is not None else ())
-        if node.path.startswith("/dev/nvidia")
+        for name, vendor in vendors.items()
+        if vendor.description.char_link_prefix and name in means
+        for node in means[name].nodes
+        if node.path.startswith(vendor.description.char_link_prefix)
     }
+
+
+def device_runtimes(vendors: Iterable[DeviceVendor]) -> tuple[str, ...]:
+    """Return parts of the names of runtimes that give devices to whoever sets a variable."""
+    return tuple(one.runtime_handler for one in vendors if isinstance(one, WithholdsDevices))

@@ -148,7 +148,9 @@ OTHER = "other"
 class HotplugTracker:
     """Decides; whoever calls it listens, waits and looks. All times are monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver_modules: tuple[str, ...] = ()) -> None:
+        """`driver_modules`: how names of the modules of vendors' drivers start."""
+        self._driver_modules = driver_modules
         self._window = RescanWindow()
         self._arrivals = PendingFunctions()
         self._number: int | None = None
@@ -162,7 +164,7 @@ class HotplugTracker:
             self._dropped[event] += 1
             return None
         self._follow(event, now_s)
-        scopes = event.scopes
+        scopes = event.scopes(self._driver_modules)
         self._seen[event.subsystem if scopes else OTHER] += 1
         self._window = self._window.extend(scopes, "event", now_s)
         if event.address is not None and event.is_function_added:

@@ -40,19 +40,15 @@ _SEQUENCE_NUMBER = re.compile(r"[0-9]{1,20}")
 
 _VIRTUAL_NET = "/devices/virtual/"  # of containers: each pod makes some
 
-# of the drivers that make devices usable; the kernel loads many others all day
-_DRIVER_MODULES = (
-    *("nvidia", "nouveau", "drv_", "davinci", "devdrv", "cambricon", "amdgpu", "xe", "habanalabs"),
-    *("mlx", "ib_", "rdma", "irdma", "bnxt", "qedr", "hns", "erdma", "efa", "siw", "vfio"),
-)
+_PASSTHROUGH_MODULES = ("vfio",)  # give devices of any vendor to virtual machines
 
 
 class RescanScope(enum.Enum):
     """What of the host may be another after an event."""
 
-    HOST = "host"  # CPUs, memory nodes, PCI
-    RDMA = "rdma"
-    ACCELERATORS = "accelerators"
+    HOST = enum.auto()  # CPUs, memory nodes, PCI
+    RDMA = enum.auto()
+    ACCELERATORS = enum.auto()
 
 
 _ALL_SCOPES = frozenset(RescanScope)
@@ -84,13 +80,16 @@ class Uevent(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None = None  # of the PCI function that it is about or below
     sequence_number: int | None = None  # in the kernel's sequence, which has no gaps
 
-    @property
-    def scopes(self) -> frozenset[RescanScope]:
-        """Return what has to be read again; empty if the event means nothing to us."""
+    def scopes(self, driver_modules: tuple[str, ...]) -> frozenset[RescanScope]:
+        """Return what has to be read again; empty if the event concerns no device.
+
+        `driver_modules`: how names of the drivers' modules start. The kernel loads many others.
+        """
         name = self.devpath.rpartition("/")[2]
         if self.subsystem == "net" and self.devpath.startswith(_VIRTUAL_NET):
             return frozenset()
-        if self.subsystem == "module" and not name.startswith(_DRIVER_MODULES):
+        modules = (*driver_modules, *_PASSTHROUGH_MODULES)
+        if self.subsystem == "module" and not name.startswith(modules):
             return frozenset()
         return _SCOPES_BY_SUBSYSTEM.get(self.subsystem, frozenset())
 

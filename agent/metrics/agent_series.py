@@ -9,6 +9,7 @@ from agent.metrics.text_format import SeriesLines, label_pairs, sample_line
 from agent.snapshot.node import HotplugView, NodeSnapshot, VendorState
 from agent.snapshot.publications import PublisherStatus
 from agent.version import VERSION
+from agent.wire_formats.device_info import CUDA_VENDOR
 from agent.wire_formats.device_object import select_devices
 from agent.wire_formats.snapshot_json import SNAPSHOT_PARTS
 
@@ -83,7 +84,7 @@ def _ages(name: str, opened: str, ages: list[tuple[str, float | None]]) -> list[
 def _problem_series(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
     view = snapshot.devices.value
     name = "xpu_agent_vendor_problem"
-    shared = [("nvidia", problem) for problem in snapshot.sharing.value.problems]
+    shared = [(CUDA_VENDOR, problem) for problem in snapshot.sharing.value.problems]
     reasons = sorted({(vendor, p.reason) for vendor, p in (*view.problems, *shared)})
     yield (
         name,

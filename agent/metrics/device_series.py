@@ -13,6 +13,7 @@ from agent.snapshot.device import Device, DeviceKind, HealthState, VendorDevice
 from agent.snapshot.inventory import DeviceSample, MetricFamily
 from agent.snapshot.node import GpuDirectPair, VendorState
 from agent.snapshot.usage import MpsDaemon
+from agent.wire_formats.device_info import is_cuda_device
 
 _METRIC_NAME = re.compile(r"xpu_[a-z0-9]+(_[a-z0-9]+)*")
 
@@ -127,7 +128,7 @@ def device_series(
     reached = [
         (opened, [daemon for daemon in mps if daemon.reaches(device.info.uuid or "")])
         for opened, device in rows
-        if device.info.vendor == "nvidia" and device.info.uuid
+        if is_cuda_device(device.info) and device.info.uuid
     ]
     yield (
         name,

@@ -8,11 +8,11 @@ import msgspec
 
 from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
-from agent.snapshot.device import Device, DeviceKind
 from agent.snapshot.inventory import DeviceSample
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import PodView
 from agent.snapshot.usage import SharedCard, SharedRegion, SharingView
+from agent.wire_formats.device_info import is_cuda_device
 
 HAMI_ALIAS, HAMI_LEGACY_ALIAS = "hami", "hami_legacy"  # values of `metrics.aliases`
 
@@ -258,15 +258,11 @@ def _host_cards(
     node = snapshot.node.name or "unknown"
     for device in snapshot.devices.value.devices:
         sample = fresh.get(device.key)
-        if sample is not None and device.info.vendor == "nvidia" and _is_card(device):
+        if sample is not None and is_cuda_device(device.info):
             facts = dict(device.info.facts)
             name = facts.get("name") or device.info.model
             kind = f"NVIDIA-{name}" if name else "NVIDIA"
             yield (ZONE, node, facts.get("index", ""), device.info.uuid or "", kind), sample
-
-
-def _is_card(device: Device) -> bool:
-    return device.info.kind is not DeviceKind.RDMA
 
 
 def _shared_cards(

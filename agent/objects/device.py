@@ -35,6 +35,7 @@ from agent.wire_formats import api_values
 from agent.wire_formats.device_object import (
     DEVICE_API_VERSION,
     DEVICE_KIND,
+    VENDORS_WITHOUT_MIXED_MODELS,
     device_id,
     select_devices,
 )
@@ -48,8 +49,6 @@ VENDOR_LABEL = "node.koordinator.sh/gpu-vendor"
 MODEL_LABEL = "node.koordinator.sh/gpu-model"
 
 DRIVER_LABEL = "node.koordinator.sh/gpu-driver-version"
-
-_SINGLE_MODEL_VENDOR = "nvidia"  # the vendor whose mixed cards have no label upstream
 
 GPU_MEMORY = "koordinator.sh/gpu-memory"
 
@@ -137,7 +136,7 @@ def accelerator_labels(snapshot: NodeSnapshot, published: tuple[Device, ...]) ->
     vendor = cards[0].info.vendor
     labels = {VENDOR_LABEL: vendor}
     models = Counter(c.info.model for c in cards if c.info.vendor == vendor and c.info.model)
-    if len(models) <= 1 or vendor != _SINGLE_MODEL_VENDOR:
+    if len(models) <= 1 or vendor not in VENDORS_WITHOUT_MIXED_MODELS:
         labels[MODEL_LABEL] = (_most_frequent(models) or "").removeprefix("NVIDIA ")
         labels[DRIVER_LABEL] = _driver_version(snapshot, cards[0]) or ""
     valid = {key: api_values.label_value(value) for key, value in labels.items()}

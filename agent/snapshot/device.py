@@ -12,6 +12,9 @@ from agent.snapshot.pci import PciLink, parse_address
 Pairs = tuple[tuple[str, str], ...]  # a small ordered map that hashes and compares
 
 
+GPU_TYPE, RDMA_TYPE = DEVICE_TYPES = ("gpu", "rdma")  # types of the Device object
+
+
 class DeviceKind(enum.Enum):
     """The kinds apart; the Device object calls every accelerator `gpu`."""
 
@@ -19,12 +22,12 @@ class DeviceKind(enum.Enum):
     NPU = "npu"
     MLU = "mlu"
     XPU = "xpu"
-    RDMA = "rdma"
+    RDMA = RDMA_TYPE
 
     @property
     def wire_type(self) -> str:
         """`type` of the Device object: the scheduler knows gpu, rdma and fpga only."""
-        return "rdma" if self is DeviceKind.RDMA else "gpu"
+        return RDMA_TYPE if self is DeviceKind.RDMA else GPU_TYPE
 
 
 class HealthState(enum.Enum):

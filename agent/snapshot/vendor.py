@@ -67,6 +67,10 @@ class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
     families: tuple[MetricFamily, ...] = ()  # of the values in its samples
     cdi: CdiNaming | None = None  # None: the agent writes no CDI file for its devices
     serves_kubelet: bool = False  # a `ServesKubelet`: `device_plugin.vendors` may name it
+    is_network: bool = False  # devices are NICs: events of network devices may concern them
+    kernel_modules: tuple[str, ...] = ()  # how names of its drivers' modules start
+    # how paths of nodes start that runc on systemd finds only by a link in /dev/char
+    char_link_prefix: str = ""
     is_isolated: bool = True  # False: it only reads files, its session lives in the agent
 
 
@@ -217,6 +221,7 @@ class WithholdsDevices(Protocol):
     """
 
     request_variables: frozenset[str]
+    runtime_handler: str  # is part of the names of such runtimes in the settings of CRI
 
 
 NamedUnits = Iterator[tuple[str, DeviceUnit]]  # name of the resource, and one of its units

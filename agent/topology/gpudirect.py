@@ -18,6 +18,7 @@ from agent.snapshot.device import Device, DeviceKind
 from agent.snapshot.node import DeviceView, GpuDirectCheck, GpuDirectHost, GpuDirectPair
 from agent.snapshot.pci import PciFunction, PciTree
 from agent.topology.distance import NODE, PHB, PIX, PXB, PciPosition, pci_level, position_of
+from agent.wire_formats.device_info import is_cuda_device
 
 OK, SLOW, NO, UNKNOWN = "ok", "slow", "no", "unknown"
 
@@ -135,8 +136,6 @@ def _check(name: str, verdict: str, detail: str) -> GpuDirectCheck:
     return GpuDirectCheck(name=name, verdict=verdict, detail=detail)
 
 
-NVIDIA = "nvidia"
-
 C2C = "C2C"
 
 MAX_PAIRS = 1024
@@ -145,7 +144,7 @@ MAX_PAIRS = 1024
 def candidates(devices: Iterable[Device]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
     """Return the GPUs and the NICs that a pair can be made of: ours, and on PCI."""
     ours = [device for device in devices if device.info.managed and device.info.bus_id]
-    gpus = (d for d in ours if d.info.kind is DeviceKind.GPU and d.info.vendor == NVIDIA)
+    gpus = (d for d in ours if is_cuda_device(d.info))
     return tuple(gpus), tuple(d for d in ours if d.info.kind is DeviceKind.RDMA)
 
 

@@ -14,6 +14,7 @@ from agent.snapshot.pod import PodView
 from agent.snapshot.usage import MpsDaemon, SharedCard, SharedRegion, SharingView
 from agent.usage.hami_regions import read_regions
 from agent.usage.mps import read_mps
+from agent.wire_formats.device_info import is_cuda_device
 
 MIN_MISMATCH_RATIO = 0.10
 
@@ -133,7 +134,7 @@ class SharedDeviceCollector:
         if self._regions_read_s is not None and now_s - self._regions_read_s < REGIONS_INTERVAL_S:
             return None
         self._regions_read_s = now_s
-        uuids = {d.key: d.info.uuid for d in devices if d.info.vendor == "nvidia" and d.info.uuid}
+        uuids = {d.key: d.info.uuid for d in devices if is_cuda_device(d.info) and d.info.uuid}
         if not uuids:
             return SharingView()
         if self._mps_read_s is None or now_s - self._mps_read_s >= MPS_INTERVAL_S:

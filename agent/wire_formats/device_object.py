@@ -23,6 +23,8 @@ DEVICE_API_VERSION = "scheduling.koordinator.sh/v1alpha1"
 
 DEVICE_KIND = "Device"
 
+VENDORS_WITHOUT_MIXED_MODELS = ("nvidia",)  # whose cards of several models have no model label
+
 NODE_RESOURCE_PREFIX = "huawei.com/npu-"  # resources that the Node has from the Device object
 
 UNMANAGED = "Unmanaged"

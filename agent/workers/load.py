@@ -34,6 +34,11 @@ def cdi_namings() -> dict[str, CdiNaming]:
     return {one.name: one.cdi for one in vendor_descriptions() if one.cdi is not None}
 
 
+def driver_modules() -> tuple[str, ...]:
+    """Return how names of kernel modules of all vendors' drivers start."""
+    return tuple(name for vendor in vendor_descriptions() for name in vendor.kernel_modules)
+
+
 def load_enabled_vendors(settings: Settings) -> dict[str, DeviceVendor]:
     """Return the vendors that no setting disables.
 

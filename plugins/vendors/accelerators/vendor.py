@@ -28,6 +28,7 @@ class AcceleratorsVendor:
             maturity="beta",
         ),
         settings=AcceleratorsSettings,
+        kernel_modules=("amdgpu", "xe", "habanalabs"),
         is_isolated=False,
     )
     host_query = staticmethod(injection.host_query)

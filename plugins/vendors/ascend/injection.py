@@ -39,6 +39,8 @@ from plugins.shared.injection import (
 )
 from plugins.vendors.ascend.settings import AscendSettings
 
+RUNTIME_HANDLER = "ascend"
+
 VISIBLE = "ASCEND_VISIBLE_DEVICES"
 
 SPECS = "ASCEND_VNPU_SPECS"
@@ -177,7 +179,9 @@ def edits(
     Raises `AllocationRefused` if the container could not use the allocated devices.
     """
     matches = match_devices(allocation, devices)
-    has_vendor_runtime = "ascend" in host.effective_handler(container.runtime_handler).lower()
+    has_vendor_runtime = (
+        RUNTIME_HANDLER in host.effective_handler(container.runtime_handler).lower()
+    )
     if not matches:
         return withhold_devices(
             container, VISIBLE, container.unallocated_policy, ours=has_vendor_runtime

@@ -27,6 +27,7 @@ class AscendVendor:
         title="Ascend",
         switch=SettingRule("Ascend NPUs through libdcmi", choices=SWITCH_CHOICES, maturity="alpha"),
         settings=AscendSettings,
+        kernel_modules=("drv_", "davinci", "devdrv"),
         cdi=CdiNaming(
             kind=injection.OWN_KIND,
             is_named_by_number=True,
@@ -38,6 +39,7 @@ class AscendVendor:
         families=FAMILIES,
     )
     request_variables = frozenset((injection.VISIBLE,))
+    runtime_handler = injection.RUNTIME_HANDLER
     host_query = staticmethod(injection.host_query)
     edits = staticmethod(injection.edits)
     socket_prefixes = kubelet.SOCKET_PREFIXES

@@ -29,6 +29,7 @@ from plugins.shared.injection import (
 )
 from plugins.vendors.cambricon.settings import CambriconSettings
 
+RUNTIME_HANDLER = "cambricon"
 VISIBLE = "CAMBRICON_VISIBLE_DEVICES"
 SLICES = "VIRTUAL_DEVICES"
 OWN_KIND = "xpu-agent.io/mlu"  # of the CDI file that the agent writes
@@ -77,7 +78,9 @@ def edits(
     `AllocationRefused` if the container could not use the allocated devices.
     """
     matches = sorted(match_devices(allocation, devices), key=_order)
-    has_vendor_runtime = "cambricon" in host.effective_handler(container.runtime_handler).lower()
+    has_vendor_runtime = (
+        RUNTIME_HANDLER in host.effective_handler(container.runtime_handler).lower()
+    )
     if not matches:
         return withhold_devices(
             container, VISIBLE, _at_most_warn(container.unallocated_policy), ours=has_vendor_runtime

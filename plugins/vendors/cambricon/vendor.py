@@ -26,6 +26,7 @@ class CambriconVendor:
         title="Cambricon",
         switch=SettingRule("Cambricon MLUs through CNDev", choices=SWITCH_CHOICES, maturity="beta"),
         settings=CambriconSettings,
+        kernel_modules=("cambricon",),
         cdi=CdiNaming(
             kind=injection.OWN_KIND,
             is_named_by_number=True,
@@ -37,6 +38,7 @@ class CambriconVendor:
         families=FAMILIES,
     )
     request_variables = frozenset((injection.VISIBLE,))
+    runtime_handler = injection.RUNTIME_HANDLER
     host_query = staticmethod(injection.host_query)
     edits = staticmethod(injection.edits)
     socket_prefixes = kubelet.SOCKET_PREFIXES

@@ -31,6 +31,8 @@ class NvidiaVendor:
         title="NVIDIA",
         switch=SettingRule("NVIDIA GPUs through NVML", choices=SWITCH_CHOICES, maturity="beta"),
         settings=NvidiaSettings,
+        kernel_modules=("nvidia", "nouveau"),
+        char_link_prefix="/dev/nvidia",
         cdi=CdiNaming(
             kind=edits.OWN_KIND,
             resource_domain="nvidia.com/",
@@ -46,6 +48,7 @@ class NvidiaVendor:
         families=FAMILIES,
     )
     request_variables = frozenset((edits.VISIBLE, edits.OLD_IMAGE))
+    runtime_handler = edits.RUNTIME_HANDLER
     host_query = staticmethod(edits.host_query)
     edits = staticmethod(edits.edits)
     driver_edits = staticmethod(driver_files.driver_edits)

@@ -70,6 +70,10 @@ class RdmaVendor:
             "InfiniBand, RoCE and soft-RoCE devices", choices=SWITCH_CHOICES, maturity="beta"
         ),
         settings=RdmaSettings,
+        is_network=True,
+        kernel_modules=(
+            *("mlx", "ib_", "rdma", "irdma", "bnxt", "qedr", "hns", "erdma", "efa", "siw"),
+        ),
         cdi=CdiNaming(kind="xpu-agent.io/rdma", resource_domain="rdma/"),
         serves_kubelet=True,
         # a port is watched for seconds before the session reports that it went down or came up

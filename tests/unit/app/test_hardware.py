@@ -209,4 +209,4 @@ def test_actions_on_what_is_not_there_name_what_is(tmp_path: Path) -> None:
 def test_only_those_whom_it_concerns_are_asked(
     vendor: str, parts: set[RescanScope], *, asked: bool
 ) -> None:
-    assert is_affected(vendor, frozenset(parts)) is asked
+    assert is_affected(frozenset(("rdma",)), vendor, frozenset(parts)) is asked

@@ -41,6 +41,7 @@ def facts(snapshot: NodeSnapshot | None = None, **changes: object) -> CheckInput
         cgroup_version=2,
         cgroup_driver="systemd",
         protobuf="upb",
+        device_runtimes=("nvidia", "ascend"),
     )
     return replace(well, **changes)
 

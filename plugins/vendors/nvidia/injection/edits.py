@@ -199,6 +199,8 @@ class _NodeFinder:
         return driver_node or self._by_path.get(path)
 
 
+RUNTIME_HANDLER = "nvidia"
+
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 CHANNELS = "NVIDIA_IMEX_CHANNELS"
@@ -232,7 +234,9 @@ def edits(
     """
     settings = host.settings_as(NvidiaSettings)
     matches = match_devices(allocation, devices)
-    has_vendor_runtime = host.effective_handler(container.runtime_handler).startswith("nvidia")
+    has_vendor_runtime = host.effective_handler(container.runtime_handler).startswith(
+        RUNTIME_HANDLER
+    )
     if not matches:
         is_old_image = _is_old_image(container)
         return withhold_devices(
@@ -283,13 +287,13 @@ def _visible(
         raise AllocationRefused(RefusalReason.CDI_NAME_MISSING, problem)
     handler = host.effective_handler(container.runtime_handler)
     if settings.injection == "env" or (
-        settings.injection == "auto" and handler.startswith("nvidia")
+        settings.injection == "auto" and handler.startswith(RUNTIME_HANDLER)
     ):
         return _environment(matches, by_bus_id, allocation, container, settings)
     nodes = node_edits(by_bus_id, allocation.channels, host, settings.driver_root)
     message = "only device nodes are injected: the image must bring the driver's libraries"
     # otherwise NVIDIA's runtime would add devices that the image requests, such as all cards
-    suppressed = [(VISIBLE, "void")] if handler.startswith("nvidia") else []
+    suppressed = [(VISIBLE, "void")] if handler.startswith(RUNTIME_HANDLER) else []
     if suppressed and container.env_value(CHANNELS):
         suppressed.append((CHANNELS, ""))
     return ContainerEdits(
