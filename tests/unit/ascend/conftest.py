@@ -43,9 +43,12 @@ class Machine:
 
     def session(self, **settings: object) -> Child:
         """Return the vendor's session in a process of its own, not yet started."""
-        given: dict[str, object] = {"library_path": str(self.stub.path), "sample_interval_s": 0.0}
+        defaults: dict[str, object] = {
+            "library_path": str(self.stub.path),
+            "sample_interval_s": 0.0,
+        }
         environment = self.stub.environment
-        return on_tree("ascend", environment, self.host, {**given, **settings})
+        return on_tree("ascend", environment, self.host, {**defaults, **settings})
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ class NotPlaced(Exception):
     """The scheduler refuses the node; the text is what users see."""
 
 
-def place(table: Table, count: int, used: frozenset[int], gone: frozenset[int]) -> list[int]:
+def place(table: Table, count: int, used: frozenset[int], unhealthy: frozenset[int]) -> list[int]:
     """Return the minors that a pod of `count` whole devices gets under the policy Honor.
 
     `gone` are devices that are not healthy. Groups of rows with one score are visited from the
@@ -26,7 +26,7 @@ def place(table: Table, count: int, used: frozenset[int], gone: frozenset[int]) 
         raise NotPlaced(UNSUPPORTED)
     for group in _by_score(table[str(count)]):
         free = [row for row in group if not used & {*row["minors"]}]
-        free = [row for row in free if not gone & {*row["minors"]}]
+        free = [row for row in free if not unhealthy & {*row["minors"]}]
         if free:
             return list(max(free, key=lambda row: _untouched(table, count, used, row))["minors"])
     raise NotPlaced(INSUFFICIENT)
@@ -37,13 +37,13 @@ def _by_score(rows: Sequence[Row]) -> list[list[Row]]:
     return [[row for row in rows if row["allocationScore"] == score] for score in scores]
 
 
-def _untouched(table: Table, count: int, used: frozenset[int], taken: Row) -> int:
+def _untouched(table: Table, count: int, used: frozenset[int], chosen_row: Row) -> int:
     """Return what is left of larger rows once a row is taken: `max` keeps the first of equals."""
-    held = used | {*taken["minors"]}
-    found = 0
+    occupied = used | {*chosen_row["minors"]}
+    untouched = 0
     for size, weight in WEIGHTS.items():
         if size >= count and table.get(str(size)):
             for row in _by_score(table[str(size)])[0]:
-                if not held & {*row["minors"]}:
-                    found += weight * row["allocationScore"]
-    return found
+                if not occupied & {*row["minors"]}:
+                    untouched += weight * row["allocationScore"]
+    return untouched

@@ -19,7 +19,7 @@ BUSES = [bus for bus, *_ in IDLE_910B3]
 
 
 @pytest.mark.parametrize(
-    ("facts", "seen"),
+    ("facts", "is_npu"),
     [
         pytest.param({"device": "0xd802"}, True, id="V61 an NPU"),
         pytest.param({"device": "0xd999"}, True, id="an NPU of the future"),
@@ -30,12 +30,12 @@ BUSES = [bus for bus, *_ in IDLE_910B3]
         pytest.param({"device": "0xd802", "vendor": "0x10de"}, False, id="another maker's"),
     ],
 )
-def test_npus_are_sighted_by_their_pci_identity(facts: dict[str, str], seen: bool) -> None:
+def test_npus_are_sighted_by_their_pci_identity(facts: dict[str, str], is_npu: bool) -> None:
     sysfs = Sysfs()
     sysfs.function("pci0000:00/0000:01:00.0", **{"vendor": "0x19e5", "class": "0x120000", **facts})
-    found = AscendVendor().detect(sysfs.builder.build(), VendorSettings())
-    assert len(found) == seen
-    assert all(device.minor is None and device.health.message for device in found)
+    devices = AscendVendor().detect(sysfs.builder.build(), VendorSettings())
+    assert len(devices) == is_npu
+    assert all(device.minor is None and device.health.message for device in devices)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_a_chip_has_its_family_before_the_library_answers(device: str, family: s
     sysfs = Sysfs()
     facts = {"vendor": "0x19e5", "class": "0x120000", "device": device}
     sysfs.function("pci0000:00/0000:01:00.0", **facts)
-    (found,) = AscendVendor().detect(sysfs.builder.build(), VendorSettings())
-    assert dict(found.labels).get("xpu-agent.io/family") == family
-    assert dict(found.facts).get("family") == family
+    (described,) = AscendVendor().detect(sysfs.builder.build(), VendorSettings())
+    assert dict(described.labels).get("xpu-agent.io/family") == family
+    assert dict(described.facts).get("family") == family
 
 
 def test_a_chip_of_a_virtual_machine_is_nobodys_here() -> None:
@@ -70,9 +70,9 @@ def test_a_broken_tree_shows_nothing_and_raises_nothing() -> None:
 def test_cards_may_have_gaps_in_their_ids(b3: Machine) -> None:
     b3.stub.play("card_list 0,1,4", *(line for i in (0, 1, 4) for line in one(i)))
     with b3.session() as child:
-        found = child.discover()
-    assert [d.minor for d in found.devices if d.minor is not None] == [0, 1, 4]
-    rest = [d for d in found.devices if d.minor is None]
+        inventory = child.discover()
+    assert [d.minor for d in inventory.devices if d.minor is not None] == [0, 1, 4]
+    rest = [d for d in inventory.devices if d.minor is None]
     assert {d.health.reason for d in rest} == {"DriverError"}
     assert len(rest) == 5
 
@@ -80,11 +80,11 @@ def test_cards_may_have_gaps_in_their_ids(b3: Machine) -> None:
 def test_a_chip_that_fails_hides_no_other_and_is_listed_from_sysfs(b3: Machine) -> None:
     b3.stub.add("call.*.6.0.ret -8010")
     with b3.session() as child:
-        found = child.discover()
-    assert [d.minor for d in found.devices if d.minor is not None] == [0, 1, 2, 3, 4, 5, 7]
-    (lost,) = (d for d in found.devices if d.bus_id == SIX)
-    assert lost.health.state is HealthState.FAILED
-    assert any("card 6, chip 0" in problem.message for problem in found.problems)
+        inventory = child.discover()
+    assert [d.minor for d in inventory.devices if d.minor is not None] == [0, 1, 2, 3, 4, 5, 7]
+    (failed,) = (d for d in inventory.devices if d.bus_id == SIX)
+    assert failed.health.state is HealthState.FAILED
+    assert any("card 6, chip 0" in problem.message for problem in inventory.problems)
 
 
 def test_a_chip_that_stops_answering_keeps_its_number_and_is_lost_after_a_while(
@@ -93,27 +93,27 @@ def test_a_chip_that_stops_answering_keeps_its_number_and_is_lost_after_a_while(
     with b3.session() as child:
         before = child.discover().devices[6]
         b3.stub.add("call.*.6.0.ret -8010")
-        found = [child.discover().devices[6] for _ in range(3)]
+        devices = [child.discover().devices[6] for _ in range(3)]
         b3.stub.add("call.*.6.0.ret")
         after = child.discover().devices[6]
-    assert [d.minor for d in found] == [6, 6, 6]
-    assert [d.resources for d in found] == [before.resources] * 3
-    assert [d.health.certain for d in found] == [False, False, True]
-    assert found[2].health.reason == "DeviceLost"
+    assert [d.minor for d in devices] == [6, 6, 6]
+    assert [d.resources for d in devices] == [before.resources] * 3
+    assert [d.health.certain for d in devices] == [False, False, True]
+    assert devices[2].health.reason == "DeviceLost"
     assert after.health.is_in_service
 
 
-@pytest.mark.parametrize("gone", ["sys/bus/pci/devices/0000:41:00.0", "dev/davinci6"])
-def test_a_chip_that_the_machine_lost_is_out_of_service(b3: Machine, gone: str) -> None:
+@pytest.mark.parametrize("path", ["sys/bus/pci/devices/0000:41:00.0", "dev/davinci6"])
+def test_a_chip_that_the_machine_lost_is_out_of_service(b3: Machine, path: str) -> None:
     b3.as_folder(BUSES)
     with b3.session() as child:
         assert all(d.health.is_in_service for d in child.discover().devices)
-        (b3.host / gone).rename(b3.folder / "gone")
-        found = child.discover().devices[6]
-        (b3.folder / "gone").rename(b3.host / gone)
+        (b3.host / path).rename(b3.folder / "gone")
+        device = child.discover().devices[6]
+        (b3.folder / "gone").rename(b3.host / path)
         again = child.discover().devices[6]
-    assert found.health.reason == "DeviceLost"
-    assert "not there any more" in found.health.message
+    assert device.health.reason == "DeviceLost"
+    assert "not there any more" in device.health.message
     assert again.health.is_in_service
 
 
@@ -125,17 +125,17 @@ def test_a_driver_that_was_unloaded_takes_all_chips_out_and_wants_a_new_process_
     with b3.session() as child:
         before = child.discover().devices
         manager.unlink()
-        found = child.discover()
+        inventory = child.discover()
         manager.write_text("")
         reply = child.ask("discover")
-    assert {d.health.reason for d in found.devices} == {"DriverNotLoaded"}
-    assert {d.key: d.minor for d in found.devices} == {d.key: d.minor for d in before}
+    assert {d.health.reason for d in inventory.devices} == {"DriverNotLoaded"}
+    assert {d.key: d.minor for d in inventory.devices} == {d.key: d.minor for d in before}
     assert isinstance(reply, ErrorReply)
     assert reply.kind == "LibraryReplaced"
 
 
 @pytest.mark.parametrize(
-    ("lines", "minors", "told"),
+    ("lines", "minors", "message"),
     [
         pytest.param(["chip.3.0.phy 2"], [0, 1, 2, 4, 5, 6, 7], "both say", id="one number"),
         pytest.param(["chip.3.0.phy 300"], [0, 1, 2, 4, 5, 6, 7], "id 300", id="too great"),
@@ -144,22 +144,22 @@ def test_a_driver_that_was_unloaded_takes_all_chips_out_and_wants_a_new_process_
     ],
 )
 def test_what_cannot_be_true_costs_the_chip_that_says_it(
-    b3: Machine, lines: list[str], minors: list[int] | None, told: str
+    b3: Machine, lines: list[str], minors: list[int] | None, message: str
 ) -> None:
     b3.stub.add(*lines)
     with b3.session() as child:
-        found = child.discover()
-    listed = [d.minor for d in found.devices if d.minor is not None]
-    assert listed == (minors or [0, 1, 2, 4, 5, 6, 7])
-    assert any(told in problem.message for problem in found.problems)
+        inventory = child.discover()
+    listed_minors = [d.minor for d in inventory.devices if d.minor is not None]
+    assert listed_minors == (minors or [0, 1, 2, 4, 5, 6, 7])
+    assert any(message in problem.message for problem in inventory.problems)
 
 
 def test_chips_that_share_a_die_id_are_named_by_their_place(b3: Machine) -> None:
     b3.stub.add("chip.3.0.die 2:0:0:0:0")
     with b3.session() as child:
-        found = child.discover()
-    assert [d.uuid for d in found.devices[2:4]] == ["npu-2-2", "npu-3-3"]
-    assert {p.reason for p in found.problems} == {"BadDriverAnswer"}
+        inventory = child.discover()
+    assert [d.uuid for d in inventory.devices[2:4]] == ["npu-2-2", "npu-3-3"]
+    assert {p.reason for p in inventory.problems} == {"BadDriverAnswer"}
 
 
 def test_controllers_and_cpus_of_a_card_are_no_npus(b3: Machine) -> None:
@@ -172,22 +172,22 @@ def test_controllers_and_cpus_of_a_card_are_no_npus(b3: Machine) -> None:
 def test_an_absurd_list_of_cards_leaves_what_sysfs_shows(b3: Machine, count: int) -> None:
     b3.stub.add(f"card_count {count}")
     with b3.session() as child:
-        found = child.discover()
-    assert found.problems[0].reason == "DriverError"
-    assert len(found.devices) == 8
-    assert not any(d.health.is_in_service for d in found.devices)
+        inventory = child.discover()
+    assert inventory.problems[0].reason == "DriverError"
+    assert len(inventory.devices) == 8
+    assert not any(d.health.is_in_service for d in inventory.devices)
 
 
 def test_cards_that_are_still_booting_are_told_and_looked_for_again(b3: Machine) -> None:
     b3.stub.add("card_list 0,1,2,3,4,5,-1,-1")
     with b3.session() as child:
-        found = child.discover()
-        assert [p.reason for p in found.problems] == ["CardsBooting"]
-        assert len([d for d in found.devices if d.minor is not None]) == 6
+        inventory = child.discover()
+        assert [p.reason for p in inventory.problems] == ["CardsBooting"]
+        assert len([d for d in inventory.devices if d.minor is not None]) == 6
         b3.stub.play(*b3x8())
-        found = child.discover()
-    assert found.problems == ()
-    assert len([d for d in found.devices if d.minor is not None]) == 8
+        inventory = child.discover()
+    assert inventory.problems == ()
+    assert len([d for d in inventory.devices if d.minor is not None]) == 8
 
 
 def test_a_die_with_another_number_than_before_the_restart_is_told(b3: Machine) -> None:
@@ -207,11 +207,11 @@ def test_without_a_driver_chips_keep_the_numbers_that_they_had(b3: Machine) -> N
     with b3.session(state_dir=state) as child:
         before = child.discover().devices
     with b3.session(state_dir=state, library_path=str(b3.folder / "none.so")) as child:
-        found = child.discover()
-    assert found.problems[0].reason == "LibraryMissing"
-    assert {d.minor: d.uuid for d in found.devices} == {d.minor: d.uuid for d in before}
-    assert {d.resources for d in found.devices} == {before[0].resources}
-    assert not any(d.health.is_in_service for d in found.devices)
+        inventory = child.discover()
+    assert inventory.problems[0].reason == "LibraryMissing"
+    assert {d.minor: d.uuid for d in inventory.devices} == {d.minor: d.uuid for d in before}
+    assert {d.resources for d in inventory.devices} == {before[0].resources}
+    assert not any(d.health.is_in_service for d in inventory.devices)
 
 
 def test_a_file_of_an_earlier_version_has_the_drivers_numbers_as_minors(b3: Machine) -> None:
@@ -223,34 +223,34 @@ def test_a_file_of_an_earlier_version_has_the_drivers_numbers_as_minors(b3: Mach
     assert all(entry.pop("vendor_minor") == entry["minor"] for entry in stored)
     file.write_text(json.dumps(stored))
     with b3.session(state_dir=str(state), library_path=str(b3.folder / "none.so")) as child:
-        found = child.discover().devices
-    assert {d.uuid: d.vendor_minor for d in found} == {d.uuid: d.minor for d in before}
+        devices = child.discover().devices
+    assert {d.uuid: d.vendor_minor for d in devices} == {d.uuid: d.minor for d in before}
 
 
 def test_a_super_pod_is_told_of_the_node(a3: Machine) -> None:
     with a3.session() as child:
         facts = dict(child.discover().facts)
-    told = json.loads(facts["xpu-agent.io/super-pod"])
-    assert (told["superPodId"], told["serverId"]) == (7, 3)
-    assert told["sdid"]["15"] == 15 * 65536 + 1024
-    assert len(told["sdid"]) == 16
+    document = json.loads(facts["xpu-agent.io/super-pod"])
+    assert (document["superPodId"], document["serverId"]) == (7, 3)
+    assert document["sdid"]["15"] == 15 * 65536 + 1024
+    assert len(document["sdid"]) == 16
 
 
 def test_a_chip_outside_of_a_super_pod_is_left_out_of_it(a3: Machine) -> None:
     a3.stub.add("chip.0.0.spod 1024:7:4294967295", "chip.0.1.spod 4294967295:7:3")
     with a3.session() as child:
         facts = dict(child.discover().facts)
-    told = json.loads(facts["xpu-agent.io/super-pod"])
-    assert (told["serverId"], sorted(map(int, told["sdid"]))) == (3, list(range(2, 16)))
+    document = json.loads(facts["xpu-agent.io/super-pod"])
+    assert (document["serverId"], sorted(map(int, document["sdid"]))) == (3, list(range(2, 16)))
 
 
 def test_a_chip_without_a_name_is_of_the_family_that_its_address_tells(b3: Machine) -> None:
     b3.stub.add("chip.3.0.name \\x20")
     with b3.session() as child:
-        found = child.discover()
-    assert (found.devices[3].minor, found.devices[3].model) == (3, None)
-    assert dict(found.devices[3].facts)["family"] == "910B"
-    assert "chip-name" not in dict(found.devices[3].facts)
+        inventory = child.discover()
+    assert (inventory.devices[3].minor, inventory.devices[3].model) == (3, None)
+    assert dict(inventory.devices[3].facts)["family"] == "910B"
+    assert "chip-name" not in dict(inventory.devices[3].facts)
 
 
 def test_both_dies_of_a_card_are_devices_of_one_module(a3: Machine) -> None:
@@ -279,22 +279,22 @@ def test_a_chip_that_fails_after_a_restart_keeps_the_number_that_it_had(b3: Mach
     b3.stub.add("call.*.6.0.ret -8010")
     for _ in range(2):
         with b3.session(state_dir=state) as child:
-            (found,) = (d for d in child.discover().devices if d.bus_id == SIX)
-        assert (found.minor, found.uuid, found.resources) == (6, before.uuid, before.resources)
-        assert not found.health.is_in_service
+            (device,) = (d for d in child.discover().devices if d.bus_id == SIX)
+        assert (device.minor, device.uuid, device.resources) == (6, before.uuid, before.resources)
+        assert not device.health.is_in_service
 
 
 def test_a_list_of_cards_that_fails_once_condemns_nobody(b3: Machine) -> None:
     with b3.session() as child:
         child.discover()
         b3.stub.add("call.dcmi_get_card_list.ret -8010")
-        found = [child.discover() for _ in range(3)]
+        inventories = [child.discover() for _ in range(3)]
         b3.stub.add("call.dcmi_get_card_list.ret")
         after = child.discover()
-    certain = [{device.health.certain for device in one.devices} for one in found]
+    certain = [{device.health.certain for device in one.devices} for one in inventories]
     assert certain == [{False}, {False}, {True}]
-    assert [{d.health.state for d in one.devices} for one in found[:2]] == [
+    assert [{d.health.state for d in one.devices} for one in inventories[:2]] == [
         {HealthState.HEALTHY}
     ] * 2
-    assert not any(device.health.is_in_service for device in found[2].devices)
+    assert not any(device.health.is_in_service for device in inventories[2].devices)
     assert all(device.health.is_in_service for device in after.devices)

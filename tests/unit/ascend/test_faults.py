@@ -28,12 +28,12 @@ HEALTHY, SUSPECT, FAILED = HealthState.HEALTHY, HealthState.SUSPECT, HealthState
 LINK = 0x81078603
 
 
-def told(*times: tuple[float, Sequence[int]]) -> FaultHistory:
+def history_after(*times: tuple[float, Sequence[int]]) -> FaultHistory:
     """Return the history after looks at these times that showed these codes."""
-    found = NO_FAULTS
+    history = NO_FAULTS
     for at_s, codes in times:
-        found = fault_history.update_codes(found, codes, at_s)
-    return found
+        history = fault_history.update_codes(history, codes, at_s)
+    return history
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def told(*times: tuple[float, Sequence[int]]) -> FaultHistory:
 def test_codes_and_health_come_to_a_verdict(
     phy: int, codes: Sequence[int], health: int, state: HealthState, reason: str, message: str
 ) -> None:
-    found = judge_chip(ChipState(phy=phy, health=health, history=told((0.0, codes))))
-    assert (found.state, found.reason, found.message) == (state, reason, message)
+    result = judge_chip(ChipState(phy=phy, health=health, history=history_after((0.0, codes))))
+    assert (result.state, result.reason, result.message) == (state, reason, message)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_an_unknown_code_is_judged_by_its_severity_else_by_the_chip(
     severity: int | None, health: int, state: HealthState
 ) -> None:
     severities = {} if severity is None else {0xDEADBEEF: severity}
-    history = told((0.0, (0xDEADBEEF,)))
-    found = judge_chip(ChipState(phy=0, health=health, history=history, severities=severities))
-    assert found.state is state
+    history = history_after((0.0, (0xDEADBEEF,)))
+    result = judge_chip(ChipState(phy=0, health=health, history=history, severities=severities))
+    assert result.state is state
 
 
 @pytest.mark.parametrize("code", [pytest.param(0xA2301001, id="E26")])
 def test_a_code_in_two_lists_is_of_the_worse_one(code: int) -> None:
     assert classify(code, maker_table(), None, 0) is FaultClass.SEPARATE
-    assert judge_chip(ChipState(phy=0, history=told((0.0, (code,))))).state is FAILED
+    assert judge_chip(ChipState(phy=0, history=history_after((0.0, (code,))))).state is FAILED
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_a_code_in_two_lists_is_of_the_worse_one(code: int) -> None:
 def test_a_lost_link_counts_when_it_lasts(
     looks: list[tuple[int, int]], state: HealthState, reason: str
 ) -> None:
-    history = told(*((float(at), (LINK,) if there else ()) for at, there in looks))
-    found = judge_chip(ChipState(phy=0, health=0, history=history))
-    assert (found.state, found.reason) == (state, reason)
+    history = history_after(*((float(at), (LINK,) if there else ()) for at, there in looks))
+    health = judge_chip(ChipState(phy=0, health=0, history=history))
+    assert (health.state, health.reason) == (state, reason)
 
 
 @pytest.mark.parametrize(
@@ -144,23 +144,23 @@ def test_a_lost_link_counts_when_it_lasts(
 def test_a_fault_that_comes_back_within_a_day_takes_the_chip_out(
     again_s: float, reason: str
 ) -> None:
-    history = told((0.0, (0x80A18008,)), (10.0, ()), (again_s, (0x80A18008,)))
-    found = judge_chip(ChipState(phy=4, health=2, history=history))
-    assert found.reason == reason
+    history = history_after((0.0, (0x80A18008,)), (10.0, ()), (again_s, (0x80A18008,)))
+    health = judge_chip(ChipState(phy=4, health=2, history=history))
+    assert health.reason == reason
     if reason == "ChipFault":
-        assert found.message.endswith("(RestartNPU)")
+        assert health.message.endswith("(RestartNPU)")
     over = fault_history.update_codes(history, (), again_s + 1e6)
     assert (judge_chip(ChipState(phy=4, history=over)).state is FAILED) == (reason != "ChipFault")
 
 
 def test_a_fault_that_stays_is_one_fault() -> None:
-    history = told(*((float(at), (0x80A18008,)) for at in range(0, 1000, 5)))
+    history = history_after(*((float(at), (0x80A18008,)) for at in range(0, 1000, 5)))
     assert history.separated_s is None
 
 
 def test_a_link_that_was_lost_five_times_is_let_back_after_two_days() -> None:
     looks = [(at, (LINK,) if at % 2 == 0 else ()) for at in range(10)]
-    history = told(*((float(at), codes) for at, codes in looks))
+    history = history_after(*((float(at), codes) for at, codes in looks))
     assert judge_chip(ChipState(phy=0, history=history)).reason == "ManuallySeparated"
     later = fault_history.update_codes(history, (), 8.0 + fault_history.LINK_RELEASED_S - 1)
     assert later.separated_s is not None
@@ -172,7 +172,7 @@ def test_a_link_that_was_lost_five_times_is_let_back_after_two_days() -> None:
 
 def test_three_hangs_of_the_driver_take_the_chip_out_and_two_do_not() -> None:
     code = 0x80E18005
-    twice = told((0, (code,)), (1, ()), (2, (code,)))
+    twice = history_after((0, (code,)), (1, ()), (2, (code,)))
     assert twice.separated_s is None
     assert (
         fault_history.update_codes(fault_history.update_codes(twice, (), 3), (code,), 4).separated_s
@@ -194,10 +194,10 @@ def test_three_hangs_of_the_driver_take_the_chip_out_and_two_do_not() -> None:
     ],
 )
 def test_the_gravest_cause_is_the_reason(state: dict[str, object], reason: str) -> None:
-    found = judge_chip(ChipState(phy=4, **state))  # type: ignore[arg-type]
-    assert (found.state, found.reason) == (FAILED, reason)
+    health = judge_chip(ChipState(phy=4, **state))  # type: ignore[arg-type]
+    assert (health.state, health.reason) == (FAILED, reason)
     if reason == "CardDropped":
-        assert found.message == "NPU 4 is not ready (-8012)"
+        assert health.message == "NPU 4 is not ready (-8012)"
 
 
 @pytest.mark.parametrize(
@@ -212,22 +212,22 @@ def test_the_gravest_cause_is_the_reason(state: dict[str, object], reason: str) 
 def test_what_needs_a_look_leaves_the_chip_in_service(
     state: dict[str, object], reason: str
 ) -> None:
-    found = judge_chip(ChipState(phy=4, **state))  # type: ignore[arg-type]
-    assert (found.state, found.reason) == (SUSPECT, reason)
+    health = judge_chip(ChipState(phy=4, **state))  # type: ignore[arg-type]
+    assert (health.state, health.reason) == (SUSPECT, reason)
 
 
 def test_faults_without_codes_are_counted() -> None:
-    found = judge_chip(ChipState(phy=5, health=2, uncoded=1))
-    assert (found.reason, found.message) == ("ChipFault", "NPU 5 reports 1 chip fault")
+    health = judge_chip(ChipState(phy=5, health=2, uncoded=1))
+    assert (health.reason, health.message) == ("ChipFault", "NPU 5 reports 1 chip fault")
 
 
 def test_what_ended_more_than_a_day_ago_is_not_kept() -> None:
-    history = told(*((float(n), (n,)) for n in range(1, 100)))
+    history = history_after(*((float(n), (n,)) for n in range(1, 100)))
     assert [entry.code for entry in fault_history.update_codes(history, (7,), 2e5).codes] == [99, 7]
 
 
 def test_an_occurrence_of_a_time_that_is_far_ahead_counts_no_more() -> None:
-    history = told((1e9, (0x80A18008,)), (1e9 + 1, ()), (0.0, (0x80A18008,)))
+    history = history_after((1e9, (0x80A18008,)), (1e9 + 1, ()), (0.0, (0x80A18008,)))
     assert history.separated_s is None
 
 

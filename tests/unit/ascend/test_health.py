@@ -85,9 +85,9 @@ def test_what_the_driver_says_is_judged_and_touches_no_other_chip(
     b3.stub.add(*lines)
     with b3.session() as child:
         devices = {d.key: d.health for d in child.discover().devices}
-    found = devices.pop(FOUR)
-    assert (found.state, found.reason) == (state, reason)
-    assert message in found.message
+    device = devices.pop(FOUR)
+    assert (device.state, device.reason) == (state, reason)
+    assert message in device.message
     assert set(devices.values()) == {Health()}
 
 
@@ -95,10 +95,10 @@ def test_one_failing_call_decides_nothing_and_three_in_a_row_do(b3: Machine) -> 
     with b3.session() as child:
         assert verdict(child, FOUR).state is HEALTHY
         b3.stub.add("call.dcmi_get_device_health.4.0.ret -8010")
-        found = [verdict(child, FOUR) for _ in range(3)]
+        verdicts = [verdict(child, FOUR) for _ in range(3)]
         b3.stub.add("call.dcmi_get_device_health.4.0.ret")
         after = verdict(child, FOUR)
-    assert [(h.state, h.reason, h.certain) for h in found] == [
+    assert [(h.state, h.reason, h.certain) for h in verdicts] == [
         (HEALTHY, "DriverError", False),
         (HEALTHY, "DriverError", False),
         (FAILED, "DriverError", True),
@@ -107,30 +107,30 @@ def test_one_failing_call_decides_nothing_and_three_in_a_row_do(b3: Machine) -> 
 
 
 def test_a_failure_that_changes_its_code_keeps_its_words(b3: Machine) -> None:
-    told = []
+    messages = []
     with b3.session() as child:
         for code in (-8010, -8006, -8005, -8010, -8011):
             b3.stub.add(f"call.dcmi_get_device_health.4.0.ret {code}")
-            told.append(verdict(child, FOUR).message)
-    assert len(set(told[2:])) == 1
-    assert "DCMI error -8005" in told[2]
+            messages.append(verdict(child, FOUR).message)
+    assert len(set(messages[2:])) == 1
+    assert "DCMI error -8005" in messages[2]
 
 
 def test_a_health_that_cannot_be_is_no_error_of_the_driver(b3: Machine) -> None:
     b3.stub.add("chip.4.0.health 9")
     with b3.session() as child:
-        found = [verdict(child, FOUR) for _ in range(3)]
-    assert found[2].state is FAILED
-    assert "an answer that cannot be true" in found[2].message
+        verdicts = [verdict(child, FOUR) for _ in range(3)]
+    assert verdicts[2].state is FAILED
+    assert "an answer that cannot be true" in verdicts[2].message
 
 
 def test_an_upgrade_freezes_what_was_known(b3: Machine) -> None:
     with b3.session() as child:
         child.discover()
         b3.stub.add("call.dcmi_get_device_health.4.0.ret -8017")
-        found = verdict(child, FOUR)
+        health = verdict(child, FOUR)
         samples = {sample.key: sample for sample in child.sample()}
-    assert (found.state, found.reason, found.certain) == (HEALTHY, "FirmwareUpgrade", False)
+    assert (health.state, health.reason, health.certain) == (HEALTHY, "FirmwareUpgrade", False)
     assert samples[FOUR].readings == ()
 
 
@@ -148,11 +148,11 @@ def test_a_die_that_is_reset_takes_the_other_out_at_once(a3: Machine) -> None:
         a3.stub.add("chip.2.1.boot 2")
         a3.stub.happen("2 1 8C2FA001 1 1")
         child.wait_event()
-        samples = {found.key: found.health for found in child.sample()}
+        samples = {sample.key: sample.health for sample in child.sample()}
     for key in ("0000:41:00.0", "0000:43:00.0"):
-        found = samples[key]
-        assert found is not None
-        assert found.reason == "Resetting"
+        sample = samples[key]
+        assert sample is not None
+        assert sample.reason == "Resetting"
 
 
 @pytest.mark.parametrize(
@@ -189,25 +189,25 @@ def test_a_chip_comes_back_after_three_clean_looks(b3: Machine, logic: int) -> N
     health = VendorHealth("ascend", HealthSettings())
     now = TimePoint(0.0, 1000.0)
 
-    def look(child: Child) -> Health:
+    def check(child: Child) -> Health:
         nonlocal now
         now = TimePoint(now.mono_s + 10.0, now.wall_s + 10.0)
         part: SnapshotPart[Inventory | None] = SnapshotPart(child.discover(), now.mono_s)
-        told = health.update(VendorState(vendor="ascend", state="ready", inventory=part), now)
-        assert told.inventory.value is not None
-        return told.inventory.value.devices[logic].health
+        answer = health.update(VendorState(vendor="ascend", state="ready", inventory=part), now)
+        assert answer.inventory.value is not None
+        return answer.inventory.value.devices[logic].health
 
     with b3.session() as child:
-        assert look(child).is_in_service
+        assert check(child).is_in_service
         b3.stub.add(f"chip.{logic}.0.codes 80E01801", f"chip.{logic}.0.health 2")
         b3.stub.happen(f"{logic} 0 80E01801 2 1")
         event = child.wait_event()
         health.record_events((event,), now)
-        assert not look(child).is_in_service
+        assert not check(child).is_in_service
         b3.stub.add(f"chip.{logic}.0.codes", f"chip.{logic}.0.health 0")
         b3.stub.happen(f"{logic} 0 80E01801 2 0")
         assert child.wait_event().reason == "FaultCleared"
-        states = [look(child).is_in_service for _ in range(4)]
+        states = [check(child).is_in_service for _ in range(4)]
     assert states == [False, False, True, True]
 
 
@@ -228,9 +228,9 @@ def test_a_fault_that_a_poll_finds_is_told_at_once(b3: Machine) -> None:
         child.wait_event()
         samples = {sample.key: sample.health for sample in child.sample()}
         event = child.wait_event()
-    found = samples[FIVE]
-    assert found is not None
-    assert found.reason == "ChipFault"
+    health = samples[FIVE]
+    assert health is not None
+    assert health.reason == "ChipFault"
     assert (event.key, event.state, event.reason) == (FIVE, FAILED, "ChipFault")
 
 
@@ -243,8 +243,8 @@ def test_a_chip_that_a_person_let_back_is_judged_anew(b3: Machine) -> None:
             child.discover()
     with b3.session(state_dir=state) as child:
         assert verdict(child, FIVE).reason == "ManuallySeparated"
-        told = [child.ask("clear", device=key) for key in (FIVE, FIVE, "0000:ff:00.0")]
-        assert [isinstance(t, ClearReply) and t.cleared for t in told] == [True, False, False]
+        replies = [child.ask("clear", device=key) for key in (FIVE, FIVE, "0000:ff:00.0")]
+        assert [isinstance(t, ClearReply) and t.cleared for t in replies] == [True, False, False]
         assert verdict(child, FIVE) == Health()
     with b3.session(state_dir=state) as child:
         assert verdict(child, FIVE) == Health()
@@ -258,9 +258,9 @@ def test_the_administrators_table_is_in_force(b3: Machine) -> None:
         assert verdict(child, FIVE) == Health()
     file.write_text("nonsense")
     with b3.session(fault_codes=str(file)) as child:
-        found = child.discover()
-    assert [problem.reason for problem in found.problems] == ["FaultCodesRefused"]
-    assert found.devices[5].health.state is FAILED
+        inventory = child.discover()
+    assert [problem.reason for problem in inventory.problems] == ["FaultCodesRefused"]
+    assert inventory.devices[5].health.state is FAILED
 
 
 @pytest.mark.parametrize(("counts", "state"), [(False, SUSPECT), (True, FAILED)])
@@ -271,9 +271,9 @@ def test_a_port_that_fails_is_told_and_counts_where_it_is_set(
     with b3.session(network_is_health=counts) as child:
         child.discover()
         for _ in range(100):
-            found = child.discover()
-            if found.devices[5].health.reason == "NetworkUnhealthy":
+            inventory = child.discover()
+            if inventory.devices[5].health.reason == "NetworkUnhealthy":
                 break
-    assert found.devices[5].health.state is state
-    assert found.devices[4].health.is_in_service
-    assert dict(found.facts)["xpu-agent.io/npu-network-unhealthy"] == "5"
+    assert inventory.devices[5].health.state is state
+    assert inventory.devices[4].health.is_in_service
+    assert dict(inventory.facts)["xpu-agent.io/npu-network-unhealthy"] == "5"

@@ -84,8 +84,8 @@ def test_a_chip_is_named_by_its_die(b3: Machine, die: str | None, uuid: str) -> 
 def test_a_bus_id_is_spelt_as_sysfs_does(b3: Machine, pci: str, bus_id: str | None) -> None:
     b3.stub.play("card_list 0", *chip_of(0, pci=pci))
     with b3.session() as child:
-        found = child.discover().devices
-    assert [d.bus_id for d in found if d.minor == 0] == [bus_id]
+        devices = child.discover().devices
+    assert [d.bus_id for d in devices if d.minor == 0] == [bus_id]
 
 
 def test_a_negative_domain_is_domain_0(b3: Machine) -> None:
@@ -113,8 +113,8 @@ def test_a_negative_domain_is_domain_0(b3: Machine) -> None:
 def test_what_is_granted_of_a_chip(
     family: str, facts: dict[str, object], name: str, value: str | None
 ) -> None:
-    known = ChipFacts(**{"hbm_mb": 1024, "name": "910B3", **_without(facts)})  # type: ignore[arg-type]
-    assert dict(resources(family, known)).get(name) == value
+    chip_facts = ChipFacts(**{"hbm_mb": 1024, "name": "910B3", **_without(facts)})  # type: ignore[arg-type]
+    assert dict(resources(family, chip_facts)).get(name) == value
 
 
 def _without(facts: dict[str, object]) -> dict[str, object]:
@@ -140,10 +140,10 @@ def test_no_gpu_core_is_granted_and_no_ratio_is_missing(b3: Machine) -> None:
 def test_a_chip_whose_memory_nobody_knows_is_listed_and_grants_nothing(b3: Machine) -> None:
     b3.stub.play("card_list 0", *chip(0, logic=0, phy=0, name="Z9", health=0, pci="0:99:0:0"))
     with b3.session() as child:
-        found = child.discover()
-    device = found.devices[0]
+        inventory = child.discover()
+    device = inventory.devices[0]
     assert device.resources == ()
-    assert [p.reason for p in found.problems] == ["UnknownModel"]
+    assert [p.reason for p in inventory.problems] == ["UnknownModel"]
     assert dict(device.facts)["unschedulable"] == "MemoryUnknown"
 
 

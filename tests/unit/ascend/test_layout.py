@@ -19,11 +19,11 @@ def test_library_and_stub_describe_the_same_structures() -> None:
 
 @pytest.mark.parametrize("name", layout.NAMES)
 def test_a_structure_has_the_size_and_offsets_that_the_c_compiler_confirmed(name: str) -> None:
-    made, record = layout.structure(name), BY_NAME[name]
-    assert (ctypes.sizeof(made), ctypes.alignment(made)) == (record.size, record.align)
+    structure, record = layout.structure(name), BY_NAME[name]
+    assert (ctypes.sizeof(structure), ctypes.alignment(structure)) == (record.size, record.align)
     for member in record.members:
-        found = getattr(made, KEYWORDS.get(member.name, member.name))
-        assert found.offset == member.offset
+        field = getattr(structure, KEYWORDS.get(member.name, member.name))
+        assert field.offset == member.offset
 
 
 def test_a_layout_that_differs_is_refused_instead_of_read_wrongly() -> None:
@@ -32,6 +32,6 @@ def test_a_layout_that_differs_is_refused_instead_of_read_wrongly() -> None:
 
 
 def test_text_ends_at_its_nul_and_drops_what_is_no_ascii() -> None:
-    made = layout.structure("chip_info")()
-    made.chip_name = b" 910B3\xff \0rest"
-    assert layout.text_member(made, "chip_name") == "910B3"
+    structure = layout.structure("chip_info")()
+    structure.chip_name = b" 910B3\xff \0rest"
+    assert layout.text_member(structure, "chip_name") == "910B3"

@@ -19,7 +19,7 @@ from tests.stubs.dcmi.library import NEXT
 from tests.unit.ascend.conftest import Machine
 
 
-def put(folder: Path, mode: int = 0o755) -> Path:
+def write_library(folder: Path, mode: int = 0o755) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(mode)
     file = folder / "libdcmi.so"
@@ -29,10 +29,10 @@ def put(folder: Path, mode: int = 0o755) -> Path:
 
 
 def test_the_setting_is_the_only_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = put(tmp_path / "ld")
+    other = write_library(tmp_path / "ld")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(other.parent))
-    chosen = put(tmp_path / "chosen")
-    assert locate_dcmi(AscendSettings(library_path=str(chosen))) == str(chosen)
+    configured = write_library(tmp_path / "chosen")
+    assert locate_dcmi(AscendSettings(library_path=str(configured))) == str(configured)
     with pytest.raises(LibraryUnavailable) as refused:
         locate_dcmi(AscendSettings(library_path=str(tmp_path / "nowhere/libdcmi.so")))
     assert refused.value.reason == "LibraryMissing"
@@ -44,17 +44,17 @@ def test_the_linkers_path_comes_before_the_drivers_folders_below_its_root(
     monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path / 'ld'}")
     settings = AscendSettings(driver_root=str(tmp_path / "root"))
     assert locate_dcmi(settings) == "libdcmi.so"
-    common = put(tmp_path / "root/usr/local/Ascend/driver/lib64/common")
+    common = write_library(tmp_path / "root/usr/local/Ascend/driver/lib64/common")
     assert locate_dcmi(settings) == str(common)
-    own = put(tmp_path / "root/usr/local/dcmi")
+    own = write_library(tmp_path / "root/usr/local/dcmi")
     assert locate_dcmi(settings) == str(own)
-    first = put(tmp_path / "ld")
+    first = write_library(tmp_path / "ld")
     assert locate_dcmi(settings) == str(first)
 
 
 @pytest.mark.parametrize("which", ["file", "folder"])
 def test_a_library_that_others_may_change_is_refused(tmp_path: Path, which: str) -> None:
-    file = put(tmp_path / "open")
+    file = write_library(tmp_path / "open")
     link = tmp_path / "link.so"
     link.symlink_to(file)
     (file if which == "file" else file.parent).chmod(0o777)
@@ -99,20 +99,20 @@ def test_a_library_without_a_mandatory_symbol_is_refused_and_the_chips_stay_list
     b3: Machine, symbol: str
 ) -> None:
     with b3.session(library_path=str(lacking(b3, symbol))) as child:
-        found = child.discover()
-    assert [problem.reason for problem in found.problems] == ["LibraryUnfit"]
-    assert symbol in found.problems[0].message
-    assert len(found.devices) == 8
-    assert {device.health.reason for device in found.devices} == {"LibraryUnfit"}
+        inventory = child.discover()
+    assert [problem.reason for problem in inventory.problems] == ["LibraryUnfit"]
+    assert symbol in inventory.problems[0].message
+    assert len(inventory.devices) == 8
+    assert {device.health.reason for device in inventory.devices} == {"LibraryUnfit"}
 
 
 @pytest.mark.parametrize("symbol", OPTIONAL)
 def test_a_symbol_that_is_missing_takes_its_fact_away_and_no_chip(b3: Machine, symbol: str) -> None:
     with b3.session(library_path=str(lacking(b3, symbol))) as child:
-        found, samples = child.discover(), child.sample()
-    assert dict(found.facts).get("missing-symbols") == symbol
-    assert [d.minor for d in found.devices if d.resources] == list(range(8))
-    assert all(device.health.is_in_service for device in found.devices)
+        inventory, samples = child.discover(), child.sample()
+    assert dict(inventory.facts).get("missing-symbols") == symbol
+    assert [d.minor for d in inventory.devices if d.resources] == list(range(8))
+    assert all(device.health.is_in_service for device in inventory.devices)
     assert len(samples) == 8
 
 
@@ -132,10 +132,10 @@ def lacking(machine: Machine, *symbols: str) -> Path:
 def test_a_driver_that_cannot_be_initialised_leaves_the_chips_of_sysfs(b3: Machine) -> None:
     b3.stub.add("call.dcmi_init.ret -8005")
     with b3.session() as child:
-        found = child.discover()
-        assert found.problems[0].reason == "DriverNotLoaded"
-        assert {d.health.reason for d in found.devices} == {"DriverNotLoaded"}
-        assert not any(device.health.is_in_service for device in found.devices)
+        inventory = child.discover()
+        assert inventory.problems[0].reason == "DriverNotLoaded"
+        assert {d.health.reason for d in inventory.devices} == {"DriverNotLoaded"}
+        assert not any(device.health.is_in_service for device in inventory.devices)
         assert child.sample() == ()
         b3.stub.add("call.dcmi_init.ret")
         assert all(device.health.is_in_service for device in child.discover().devices)
@@ -148,10 +148,10 @@ def test_the_generation_after_is_known_from_sysfs(
     b3.stub.driver = NEXT
     b3.stub.add("call.dcmi_init.ret -8005", f"call.dcmiv2_init.ret {code}")
     with b3.session() as child:
-        found = child.discover()
-    assert found.problems[0].reason == (reason or "DriverNotLoaded")
-    assert len(found.devices) == 8
-    assert {d.health.is_in_service for d in found.devices} == {reason is not None}
+        inventory = child.discover()
+    assert inventory.problems[0].reason == (reason or "DriverNotLoaded")
+    assert len(inventory.devices) == 8
+    assert {d.health.is_in_service for d in inventory.devices} == {reason is not None}
 
 
 def test_a_library_that_was_replaced_asks_for_a_new_process(b3: Machine) -> None:
@@ -189,10 +189,10 @@ assert [event.reason for event in session.events(0.0)] == ["DriverCame"]
 assert all(device.health.is_in_service for device in session.discover().devices)
 """
     environment = {**os.environ, **b3.stub.environment}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], env=environment, cwd=ROOT, check=False, timeout=PATIENCE_S
     )
-    assert done.returncode == 0
+    assert result.returncode == 0
 
 
 def test_a_driver_of_another_version_asks_for_a_new_process(b3: Machine) -> None:

@@ -32,14 +32,14 @@ def chips(count: int, family: str, board: int | None = None) -> list[ChipDescrip
     ]
 
 
-def told(pairs: list[tuple[int, int]], kind: str = "HCCS") -> LinkTypes:
+def links_between(pairs: list[tuple[int, int]], kind: str = "HCCS") -> LinkTypes:
     return {(f"0000:{a:02x}:00.0", f"0000:{b:02x}:00.0"): kind for a, b in pairs}
 
 
-def table(found: LinkTopology) -> dict[str, list[list[int]]]:
+def table(topology: LinkTopology) -> dict[str, list[list[int]]]:
     """Return the groups as the annotation has them: size to lists of numbers."""
     groups: dict[str, list[list[int]]] = {}
-    for group in found.groups:
+    for group in topology.groups:
         minors = [int(key.split(":")[1], 16) for key in group.keys]
         groups.setdefault(str(len(minors)), []).append(minors)
     return groups
@@ -47,8 +47,8 @@ def table(found: LinkTopology) -> dict[str, list[list[int]]]:
 
 MESH = list(combinations(range(8), 2))
 TWO_MESHES = [*MESH, *((a + 8, b + 8) for a, b in MESH)]
-DIES = {**told(list(combinations(range(16), 2)), "HCCS_SW")}
-DIES |= told([(a, a + 1) for a in range(0, 16, 2)], "SIO")
+DIES = {**links_between(list(combinations(range(16), 2)), "HCCS_SW")}
+DIES |= links_between([(a, a + 1) for a in range(0, 16, 2)], "SIO")
 PAIRS = [[a, a + 1] for a in range(0, 16, 2)]
 ALL = list(range(16))
 
@@ -57,21 +57,24 @@ def combined(cards: Sequence[int]) -> dict[str, list[list[int]]]:
     """Return the rows of all combinations of these cards, by number of dies."""
     rows: dict[str, list[list[int]]] = {}
     for count in range(1, len(cards) + 1):
-        for chosen in combinations(cards, count):
+        for members in combinations(cards, count):
             rows.setdefault(str(2 * count), []).append(
-                [die for card in chosen for die in (2 * card, 2 * card + 1)]
+                [die for card in members for die in (2 * card, 2 * card + 1)]
             )
     return rows
 
 
 @pytest.mark.parametrize(
-    ("found", "groups", "policy"),
+    ("topology", "groups", "policy"),
     [
         pytest.param(
-            derive_links(chips(8, "910B"), told(MESH), None), {"8": [ALL[:8]]}, "Prefer", id="E33"
+            derive_links(chips(8, "910B"), links_between(MESH), None),
+            {"8": [ALL[:8]]},
+            "Prefer",
+            id="E33",
         ),
         pytest.param(
-            derive_links(chips(16, "910B"), told(TWO_MESHES), None),
+            derive_links(chips(16, "910B"), links_between(TWO_MESHES), None),
             {"8": [ALL[:8], ALL[8:]]},
             "Prefer",
             id="E34",
@@ -83,9 +86,14 @@ def combined(cards: Sequence[int]) -> dict[str, list[list[int]]]:
             id="E35",
         ),
         pytest.param(derive_links(chips(16, "A3"), DIES, 0), combined(range(8)), "Honor", id="E36"),
-        pytest.param(derive_links(chips(8, "910B", 0x3C), told(MESH), None), {}, None, id="E37"),
         pytest.param(
-            derive_links(chips(4, "910B"), told([(0, 1), (1, 2), (2, 3)]), None), {}, None, id="E38"
+            derive_links(chips(8, "910B", 0x3C), links_between(MESH), None), {}, None, id="E37"
+        ),
+        pytest.param(
+            derive_links(chips(4, "910B"), links_between([(0, 1), (1, 2), (2, 3)]), None),
+            {},
+            None,
+            id="E38",
         ),
         pytest.param(
             derive_links(chips(16, "A3"), None, None),
@@ -125,15 +133,15 @@ def combined(cards: Sequence[int]) -> dict[str, list[list[int]]]:
     ],
 )
 def test_links_make_groups_and_a_policy(
-    found: LinkTopology, groups: dict[str, list[list[int]]], policy: str | None
+    topology: LinkTopology, groups: dict[str, list[list[int]]], policy: str | None
 ) -> None:
-    assert table(found) == groups
-    assert found.policy == policy
+    assert table(topology) == groups
+    assert topology.policy == policy
 
 
 def test_rows_of_all_combinations_of_cards_are_as_many_as_the_vector_says() -> None:
-    found = table(derive_links(chips(16, "A3"), DIES, 0))
-    counts = {size: len(rows) for size, rows in found.items()}
+    table_rows = table(derive_links(chips(16, "A3"), DIES, 0))
+    counts = {size: len(rows) for size, rows in table_rows.items()}
     assert counts == {
         "2": 8,
         "4": 28,
@@ -147,8 +155,8 @@ def test_rows_of_all_combinations_of_cards_are_as_many_as_the_vector_says() -> N
 
 
 def test_aligned_blocks_of_cards_are_told_from_other_combinations() -> None:
-    found = derive_links(chips(16, "A3"), DIES, 0)
-    aligned = table(replace(found, groups=tuple(g for g in found.groups if g.aligned)))
+    topology = derive_links(chips(16, "A3"), DIES, 0)
+    aligned = table(replace(topology, groups=tuple(g for g in topology.groups if g.aligned)))
     fours = [[*range(at, at + 4)] for at in range(0, 16, 4)]
     assert aligned == {
         "2": PAIRS,
@@ -176,57 +184,57 @@ def test_more_cards_than_a_table_holds_have_aligned_blocks_and_other_sizes_pass(
 
 
 def test_links_that_form_no_groups_are_told() -> None:
-    found = derive_links(chips(4, "910B"), told([(0, 1), (1, 2), (2, 3)]), None)
-    assert [problem.reason for problem in found.problems] == ["LinksWithoutGroups"]
-    assert len(found.links) == 3
+    topology = derive_links(chips(4, "910B"), links_between([(0, 1), (1, 2), (2, 3)]), None)
+    assert [problem.reason for problem in topology.problems] == ["LinksWithoutGroups"]
+    assert len(topology.links) == 3
 
 
 def test_pairs_of_dies_are_joined_by_their_own_link() -> None:
-    found = derive_links(chips(16, "A3"), DIES, 0)
-    kinds = {group.link_type for group in found.groups if len(group.keys) == 2}
+    topology = derive_links(chips(16, "A3"), DIES, 0)
+    kinds = {group.link_type for group in topology.groups if len(group.keys) == 2}
     assert kinds == {"SIO"}
-    assert {link.type for link in found.links} == {"SIO", "HCCS"}
+    assert {link.type for link in topology.links} == {"SIO", "HCCS"}
 
 
 def test_links_are_asked_of_the_driver(b3: Machine) -> None:
     with b3.session() as child:
-        found = child.discover()
-    assert len(found.links) == 28
-    assert [len(group.keys) for group in found.groups] == [8]
-    assert found.group_policy == "Prefer"
+        inventory = child.discover()
+    assert len(inventory.links) == 28
+    assert [len(group.keys) for group in inventory.groups] == [8]
+    assert inventory.group_policy == "Prefer"
 
 
 def test_links_are_asked_once_and_stay_while_a_chip_is_silent(b3: Machine) -> None:
     with b3.session() as child:
         first = child.discover()
-        asked = b3.stub.counts()["dcmi_get_topo_info_by_device_id"]
+        calls = b3.stub.counts()["dcmi_get_topo_info_by_device_id"]
         b3.stub.add("call.*.3.0.ret -8012")
         second = child.discover()
-    assert asked == 28
-    assert b3.stub.counts()["dcmi_get_topo_info_by_device_id"] == asked
+    assert calls == 28
+    assert b3.stub.counts()["dcmi_get_topo_info_by_device_id"] == calls
     assert second.groups == first.groups
     assert second.links == first.links
 
 
 def test_the_driver_of_a_super_node_tells_groups_and_policy(a3: Machine) -> None:
     with a3.session() as child:
-        found = child.discover()
-    sizes = Counter(len(group.keys) for group in found.groups)
+        inventory = child.discover()
+    sizes = Counter(len(group.keys) for group in inventory.groups)
     assert sizes == {2: 8, 4: 28, 6: 56, 8: 70, 10: 56, 12: 28, 14: 8, 16: 1}
-    assert found.group_policy == "Honor"
+    assert inventory.group_policy == "Honor"
     a3.stub.add("die_policy 1")
     with a3.session() as child:
-        found = child.discover()
-    assert [len(group.keys) for group in found.groups] == [2] * 8 + [16]
-    assert found.group_policy == "Prefer"
+        inventory = child.discover()
+    assert [len(group.keys) for group in inventory.groups] == [2] * 8 + [16]
+    assert inventory.group_policy == "Prefer"
 
 
 def test_a_driver_that_knows_no_links_leaves_it_to_the_family(b3: Machine) -> None:
     lines = b3.stub.scenario.read_text().splitlines()
     b3.stub.play(*(line for line in lines if not line.startswith("topo.")))
     with b3.session() as child:
-        found = child.discover()
-    assert [len(group.keys) for group in found.groups] == [8]
+        inventory = child.discover()
+    assert [len(group.keys) for group in inventory.groups] == [8]
 
 
 def test_a_link_that_was_not_told_for_a_moment_is_asked_for_again(b3: Machine) -> None:

@@ -55,9 +55,9 @@ def test_the_table_of_a_real_machine_is_read() -> None:
 
 @needs_shared
 def test_the_matrix_of_a_real_machine_is_a_full_mesh() -> None:
-    found = parse_topo(TOPO.read_text())
-    assert set(found) == set(combinations(range(8), 2))
-    assert set(found.values()) == {"HCCS"}
+    link_types = parse_topo(TOPO.read_text())
+    assert set(link_types) == set(combinations(range(8), 2))
+    assert set(link_types.values()) == {"HCCS"}
 
 
 def test_dies_have_numbers_of_their_own_and_a_dash_is_not_zero() -> None:
@@ -121,17 +121,17 @@ def test_without_the_library_the_command_tells(a3: Machine) -> None:
     table.write_text(A3.replace("0000:9D", "0000:61").replace("0000:9F", "0000:63"))
     settings = command(a3.folder, f'[ "$2" ] && exit 1; cat {table}')
     with a3.session(**settings) as child:
-        found = child.discover()
+        inventory = child.discover()
         samples = child.sample()
-    told = {d.minor: d for d in found.devices if d.minor is not None}
-    assert [p.reason for p in found.problems] == ["LibraryMissing"]
-    assert [(m, d.uuid, d.model) for m, d in told.items()] == [
+    by_minor = {d.minor: d for d in inventory.devices if d.minor is not None}
+    assert [p.reason for p in inventory.problems] == ["LibraryMissing"]
+    assert [(m, d.uuid, d.model) for m, d in by_minor.items()] == [
         (6, "npu-3-6", "Ascend-910C"),
         (7, "npu-3-7", "Ascend-910C"),
     ]
-    assert told[6].health.state is HealthState.FAILED
-    assert told[7].health.is_in_service
-    assert dict(found.facts)["source"] == "npu-smi"
+    assert by_minor[6].health.state is HealthState.FAILED
+    assert by_minor[7].health.is_in_service
+    assert dict(inventory.facts)["source"] == "npu-smi"
     assert [sample.core_percent for sample in samples] == [7.0, 0.0]
 
 
@@ -139,21 +139,21 @@ def test_without_the_library_the_command_tells(a3: Machine) -> None:
 def test_the_command_tells_groups_as_the_library_does(b3: Machine) -> None:
     settings = command(b3.folder, f'if [ "$2" ]; then cat {TOPO}; else cat {INFO}; fi')
     with b3.session(**settings) as child:
-        found = child.discover()
-    assert [d.minor for d in found.devices] == list(range(8))
-    assert [len(group.keys) for group in found.groups] == [8]
-    assert found.group_policy == "Prefer"
-    assert {dict(d.resources)["koordinator.sh/gpu-memory"] for d in found.devices} == {"64Gi"}
-    assert {dict(d.resources)["huawei.com/npu-core"] for d in found.devices} == {"20"}
+        inventory = child.discover()
+    assert [d.minor for d in inventory.devices] == list(range(8))
+    assert [len(group.keys) for group in inventory.groups] == [8]
+    assert inventory.group_policy == "Prefer"
+    assert {dict(d.resources)["koordinator.sh/gpu-memory"] for d in inventory.devices} == {"64Gi"}
+    assert {dict(d.resources)["huawei.com/npu-core"] for d in inventory.devices} == {"20"}
 
 
 @pytest.mark.parametrize("script", ["exit 203", "echo nonsense"])
 def test_a_command_that_fails_leaves_what_sysfs_shows(b3: Machine, script: str) -> None:
     with b3.session(**command(b3.folder, script)) as child:
-        found = child.discover()
-    assert len(found.devices) == 8
-    assert found.problems[0].reason == "LibraryMissing"
-    assert "npu-smi" in found.problems[0].message
+        inventory = child.discover()
+    assert len(inventory.devices) == 8
+    assert inventory.problems[0].reason == "LibraryMissing"
+    assert "npu-smi" in inventory.problems[0].message
 
 
 def test_a_command_that_others_may_change_is_not_run(tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_a_command_that_does_not_end_is_ended(
 
 def test_chips_of_one_card_without_numbers_are_left_to_sysfs(tmp_path: Path) -> None:
     root = command_root(tmp_path, "exit 0")
-    asked = NpuSmi(root, lambda *_: A3.replace("Chip  Phy-ID", "Chip        ")).query()
-    assert asked is not None
-    assert asked.chips == ()
+    answer = NpuSmi(root, lambda *_: A3.replace("Chip  Phy-ID", "Chip        ")).query()
+    assert answer is not None
+    assert answer.chips == ()
 
 
 def test_the_command_is_run_seldom(tmp_path: Path) -> None:
@@ -190,8 +190,8 @@ def test_the_command_is_run_seldom(tmp_path: Path) -> None:
         runs.append((path, arguments))
         return A3
 
-    asked = NpuSmi(root, run, clock)
+    npu_smi = NpuSmi(root, run, clock)
     for seconds in (0.0, 29.0, 2.0):
         clock.advance(seconds)
-        assert asked.query() is not None
+        assert npu_smi.query() is not None
     assert [arguments for _, arguments in runs].count(("info",)) == 2

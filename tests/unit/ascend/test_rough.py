@@ -56,9 +56,9 @@ def test_a_call_that_dies_takes_its_process_only(b3: Machine, signal: int) -> No
 def test_garbage_is_refused_and_costs_no_other_answer(b3: Machine, symbol: str, byte: int) -> None:
     b3.stub.add("chip.5.0.ip 10.0.0.5", f"call.{symbol}.fill {byte}")
     with b3.session() as child:
-        found, samples = child.discover(), child.sample()
-    assert len({device.key for device in found.devices}) == len(found.devices) >= 8
-    for device in found.devices:
+        inventory, samples = child.discover(), child.sample()
+    assert len({device.key for device in inventory.devices}) == len(inventory.devices) >= 8
+    for device in inventory.devices:
         assert device.minor is None or 0 <= device.minor < 64
         assert (device.memory_bytes or 0) < 1 << 45
         assert device.model is None or device.model.isascii()
@@ -73,10 +73,10 @@ def test_garbage_is_refused_and_costs_no_other_answer(b3: Machine, symbol: str, 
 def test_every_call_full_of_garbage_publishes_nothing(b3: Machine) -> None:
     b3.stub.add(*(f"call.{symbol}.fill 255" for symbol in ASKED))
     with b3.session() as child:
-        found = child.discover()
+        inventory = child.discover()
         assert child.sample() == ()
-    assert all(device.minor is None and not device.resources for device in found.devices)
-    assert {device.health.state for device in found.devices} == {HealthState.FAILED}
+    assert all(device.minor is None and not device.resources for device in inventory.devices)
+    assert {device.health.state for device in inventory.devices} == {HealthState.FAILED}
 
 
 @pytest.mark.parametrize("code", [-8003, -8005, -8006, -8009, -8010, -8014, -8255, -1])
@@ -84,12 +84,12 @@ def test_one_chip_whose_every_call_fails_leaves_fifteen(a3: Machine, code: int) 
     with a3.session() as child:
         child.discover()
         a3.stub.add(f"call.*.3.1.ret {code}")
-        found, samples = child.discover(), child.sample()
-    assert len(found.devices) == 16
-    assert [d.minor for d in found.devices if d.health == found.devices[0].health][:7] == [
+        inventory, samples = child.discover(), child.sample()
+    assert len(inventory.devices) == 16
+    assert [d.minor for d in inventory.devices if d.health == inventory.devices[0].health][:7] == [
         *range(7)
     ]
-    assert found.devices[7].minor == 7
+    assert inventory.devices[7].minor == 7
     assert len([sample for sample in samples if sample.core_percent is not None]) >= 15
 
 
@@ -125,8 +125,8 @@ def test_a_round_asks_a_chip_few_questions(a3: Machine) -> None:
         for _ in range(rounds):
             child.sample()
         after = a3.stub.counts()
-    asked = sum(after[name] - before.get(name, 0) for name in after)
-    assert asked <= most * chips * rounds
+    calls = sum(after[name] - before.get(name, 0) for name in after)
+    assert calls <= most * chips * rounds
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_an_event_during_a_look_is_newer_than_what_the_look_shows(
         book.record_cleared("die", 0x80A18008, 10.5)
     else:
         book.record_raised("die", 0x80A18008, 3, 10.5)
-    known = book.history_of("die")
-    assert book.record_poll("die", codes, 11.0, poll_start_s=10.0) == known
+    history = book.history_of("die")
+    assert book.record_poll("die", codes, 11.0, poll_start_s=10.0) == history
     after = () if began_first else (0x80A18008,)
     assert book.record_poll("die", after, 16.0, poll_start_s=15.0).separated_s is None

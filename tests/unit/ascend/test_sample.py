@@ -18,7 +18,7 @@ def machine(b3: Machine) -> Machine:
 
 
 def readings(sample: DeviceSample) -> dict[tuple[str, ...], float]:
-    return {(found.family, *found.labels): found.value for found in sample.readings}
+    return {(reading.family, *reading.labels): reading.value for reading in sample.readings}
 
 
 def sampled(machine: Machine, *lines: str, **settings: object) -> DeviceSample:
@@ -29,12 +29,12 @@ def sampled(machine: Machine, *lines: str, **settings: object) -> DeviceSample:
 
 
 def test_an_idle_910machineshows_what_npu_smi_printed(machine: Machine) -> None:
-    found = sampled(machine, *one(0))
-    assert (found.core_percent, found.memory_total_bytes) == (0.0, 68719476736)
-    told = readings(found)
-    assert told["xpu_device_power_watts",] == 101.8
-    assert told["xpu_device_temperature_celsius", "chip"] == 43.0
-    assert "xpu_npu_ddr_used_bytes" not in {family for family, *_ in told}
+    sample = sampled(machine, *one(0))
+    assert (sample.core_percent, sample.memory_total_bytes) == (0.0, 68719476736)
+    values = readings(sample)
+    assert values["xpu_device_power_watts",] == 101.8
+    assert values["xpu_device_temperature_celsius", "chip"] == 43.0
+    assert "xpu_npu_ddr_used_bytes" not in {family for family, *_ in values}
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_the_busy_share_is_of_the_ai_cores(
 
 
 def test_the_blocking_call_is_used_where_it_is_asked_for_seldom(machine: Machine) -> None:
-    found = sampled(machine, *one(0, multi_period="1:2:66:4"), sample_interval_s=10.0)
-    assert found.core_percent == 66.0
+    sample = sampled(machine, *one(0, multi_period="1:2:66:4"), sample_interval_s=10.0)
+    assert sample.core_percent == 66.0
 
 
 def test_a_call_that_does_block_is_not_used_for_the_other_chips(a3: Machine) -> None:
@@ -122,7 +122,7 @@ def test_a_call_that_does_block_is_not_used_for_the_other_chips(a3: Machine) -> 
     a3.stub.add(*lines, f"call.{symbol}.sleep_ms 500")
     with a3.session(sample_interval_s=10.0) as child:
         child.discover()
-        busy = [found.core_percent for found in child.sample()]
+        busy = [sample.core_percent for sample in child.sample()]
     assert busy == [66.0, *[0.0] * 15]
     assert a3.stub.counts()[symbol] == 1
 
@@ -131,7 +131,7 @@ def test_the_second_die_of_a_card_tells_no_power_and_no_zero(a3: Machine) -> Non
     with a3.session() as child:
         child.discover()
         samples = child.sample()
-    power = [readings(found).get(("xpu_device_power_watts",)) for found in samples[:4]]
+    power = [readings(sample).get(("xpu_device_power_watts",)) for sample in samples[:4]]
     assert power == [172.2, None, 172.2, None]
 
 
@@ -146,40 +146,40 @@ def test_the_power_of_a_310p_card_is_counted_once(machine: Machine) -> None:
         devices = child.discover().devices
         samples = child.sample()
     assert {d.model for d in devices if d.minor is not None} == {"Ascend-310P3-300I-DUO"}
-    power = [readings(found).get(("xpu_device_power_watts",)) for found in samples]
+    power = [readings(sample).get(("xpu_device_power_watts",)) for sample in samples]
     assert power == [45.3, None]
-    assert [found.memory_used_bytes for found in samples] == [1527 << 20] * 2
+    assert [sample.memory_used_bytes for sample in samples] == [1527 << 20] * 2
 
 
 def test_processes_are_counted_once_each(machine: Machine) -> None:
     lines = [*one(0), "chip.0.0.proc.4100 1048576", "chip.0.0.proc.77 5"]
-    found = sampled(machine, *lines)
-    assert found.processes is not None
-    assert [(p.pid, p.memory_bytes) for p in found.processes] == [(77, 5), (4100, 1048576)]
+    sample = sampled(machine, *lines)
+    assert sample.processes is not None
+    assert [(p.pid, p.memory_bytes) for p in sample.processes] == [(77, 5), (4100, 1048576)]
 
 
 def test_a_vnpu_tells_what_it_uses(machine: Machine) -> None:
     cut = ["vdev.0.0.100 vir05_1c_16g:5:16384", "vdev_use.0.0.100 40:16384:8192"]
-    told = readings(sampled(machine, *one(0), *cut))
-    assert told["xpu_npu_vnpu_utilization_ratio", "100"] == 0.4
-    assert told["xpu_npu_vnpu_memory_used_bytes", "100"] == 8192 << 20
+    values = readings(sampled(machine, *one(0), *cut))
+    assert values["xpu_npu_vnpu_utilization_ratio", "100"] == 0.4
+    assert values["xpu_npu_vnpu_memory_used_bytes", "100"] == 8192 << 20
 
 
 def test_between_rounds_the_last_values_are_repeated_without_a_verdict(machine: Machine) -> None:
     with machine.session(sample_interval_s=60.0, fault_codes="") as child:
         child.discover()
         first = child.sample()
-        asked = machine.stub.counts()["dcmi_get_device_temperature"]
+        calls = machine.stub.counts()["dcmi_get_device_temperature"]
         again = child.sample()
-    assert machine.stub.counts()["dcmi_get_device_temperature"] == asked
-    assert [found.readings for found in again] == [found.readings for found in first]
-    assert {found.health for found in again} == {None}
+    assert machine.stub.counts()["dcmi_get_device_temperature"] == calls
+    assert [sample.readings for sample in again] == [sample.readings for sample in first]
+    assert {sample.health for sample in again} == {None}
 
 
 def test_readings_are_of_declared_families(a3: Machine) -> None:
     with a3.session() as child:
         child.discover()
         samples = child.sample()
-    for found in samples:
-        for reading in found.readings:
+    for sample in samples:
+        for reading in sample.readings:
             assert len(reading.labels) == DECLARED[reading.family]

@@ -26,9 +26,9 @@ NOBODY: frozenset[int] = frozenset()
 def table() -> Table:
     """What is published for the recorded super node."""
     host = ROOT / "fixtures" / "hosts" / "atlas-a3x16"
-    done = run_agent("render", "device", "--host", str(host), "--node-name", "atlas-01")
-    found: Table = json.loads(yaml.safe_load(done.stdout)["metadata"]["annotations"][PARTITIONS])
-    return found
+    result = run_agent("render", "device", "--host", str(host), "--node-name", "atlas-01")
+    rows: Table = json.loads(yaml.safe_load(result.stdout)["metadata"]["annotations"][PARTITIONS])
+    return rows
 
 
 @pytest.mark.parametrize("count", range(2, 17, 2))
@@ -36,11 +36,11 @@ def test_a_job_of_every_even_number_of_dies_is_placed_on_whole_cards(
     table: Table, count: int
 ) -> None:
     assert place(table, count, NOBODY, NOBODY) == list(range(count))
-    for broken in range(0, 16, 2):  # one card fails: all jobs but the largest still run
+    for failed_die in range(0, 16, 2):  # one card fails: all jobs but the largest still run
         if count < 16:
-            found = place(table, count, NOBODY, frozenset({broken}))
-            assert {minor ^ 1 for minor in found} == set(found)
-            assert broken not in found
+            minors = place(table, count, NOBODY, frozenset({failed_die}))
+            assert {minor ^ 1 for minor in minors} == set(minors)
+            assert failed_die not in minors
 
 
 @pytest.mark.parametrize("count", [1, 3, 15])
@@ -64,26 +64,26 @@ def test_blocks_stay_whole_while_jobs_come(table: Table) -> None:
 def test_all_rows_of_a_size_have_one_score(table: Table) -> None:
     """Readers disagree on whether the lowest or the highest wins: with one none goes wrong."""
     scores = {size: {row["allocationScore"] for row in rows} for size, rows in table.items()}
-    assert {len(found) for found in scores.values()} == {1}
+    assert {len(score_set) for score_set in scores.values()} == {1}
 
 
 @needs_shared
 def test_the_reader_places_as_the_real_scheduler_did() -> None:
     outcomes: Counter[str] = Counter()
-    for name, table, gone, used, pod, result in _decisions():
+    for name, table, unhealthy, used, pod, result in _decisions():
         count = _whole_cards(pod)
         if count is None:
             continue
         try:
-            found: object = place(table, count, used, gone)
+            minors: object = place(table, count, used, unhealthy)
         except NotPlaced as refused:
-            found = str(refused)
+            minors = str(refused)
             assert not result["bound"], (name, pod["metadata"]["name"])
-            assert str(found) in result["message"], (name, pod["metadata"]["name"])
+            assert str(minors) in result["message"], (name, pod["metadata"]["name"])
             outcomes["refused"] += 1
         else:
-            given = [entry["minor"] for entry in result["device_allocated"]["gpu"]]
-            assert found == given, (name, pod["metadata"]["name"])
+            allocated = [entry["minor"] for entry in result["device_allocated"]["gpu"]]
+            assert minors == allocated, (name, pod["metadata"]["name"])
             outcomes["placed"] += 1
     assert outcomes["placed"] >= 13
     assert outcomes["refused"] >= 4
@@ -101,16 +101,16 @@ def _decisions() -> Iterator[Decision]:
             continue
         table = json.loads(meta["annotations"][PARTITIONS])
         devices = [one for one in node["device"]["spec"]["devices"] if one["type"] == "gpu"]
-        gone = frozenset(one["minor"] for one in devices if not one["health"])
-        held: dict[str, list[int]] = {}
+        unhealthy = frozenset(one["minor"] for one in devices if not one["health"])
+        pod_minors: dict[str, list[int]] = {}
         for step in node["steps"]:
             if step["op"] == "delete":
-                held.pop(step["pod"], None)
+                pod_minors.pop(step["pod"], None)
                 continue
-            used = frozenset(minor for minors in held.values() for minor in minors)
-            yield name, table, gone, used, step["pod"], step["result"]
+            used = frozenset(minor for minors in pod_minors.values() for minor in minors)
+            yield name, table, unhealthy, used, step["pod"], step["result"]
             granted = (step["result"].get("device_allocated") or {}).get("gpu", ())
-            held[step["pod"]["metadata"]["name"]] = [entry["minor"] for entry in granted]
+            pod_minors[step["pod"]["metadata"]["name"]] = [entry["minor"] for entry in granted]
 
 
 def _whole_cards(pod: Mapping[str, Any]) -> int | None:
@@ -119,8 +119,8 @@ def _whole_cards(pod: Mapping[str, Any]) -> int | None:
         return None
     amounts: dict[str, str] = {}
     for container in pod["spec"]["containers"]:
-        for given in ("requests", "limits"):
-            for key, value in (container["resources"].get(given) or {}).items():
+        for section in ("requests", "limits"):
+            for key, value in (container["resources"].get(section) or {}).items():
                 if key not in ("cpu", "memory"):
                     amounts[key] = str(value)
     if len(amounts) != 1 or not set(amounts) <= set(WHOLE):

@@ -40,19 +40,23 @@ def do(session: AscendSession, step: list[object]) -> object:
     if what == "create":
         device, template, pod = map(str, rest)
         wish = SliceRequest(pod=pod, device=device, template=template)
-        kept = session.slices([wish], None)
-        for refused in kept.unmade:
+        report = session.slices([wish], None)
+        for refused in report.unmade:
             return {"error": refused.reason, "message": refused.message}
-        found = kept.made[0].partition
-        return {"instance": found.instance, "memory": found.memory_bytes, "cores": found.cores}
+        partition = report.made[0].partition
+        return {
+            "instance": partition.instance,
+            "memory": partition.memory_bytes,
+            "cores": partition.cores,
+        }
     pods = rest[0]
-    told = session.slices([], set(map(str, pods)) if isinstance(pods, list) else None)
+    reconciled = session.slices([], set(map(str, pods)) if isinstance(pods, list) else None)
     if what == "changed":
-        return {"changed": told.changed}
+        return {"changed": reconciled.changed}
     return {
-        "destroyed": list(told.reclaimed),
-        "lost": list(told.lost),
-        "failed": len(told.failed),
+        "destroyed": list(reconciled.reclaimed),
+        "lost": list(reconciled.lost),
+        "failed": len(reconciled.failed),
     }
 
 

@@ -18,13 +18,13 @@ CREATE = ["create", KEY, "vir05_1c_16g", "pod-1"]
 Answer = dict[str, object]
 
 
-def do(machine: Machine, *steps: object, keep: bool = True) -> list[Answer]:
+def do(machine: Machine, *steps: object, keeps_state: bool = True) -> list[Answer]:
     """Do the steps in one process, as a worker would."""
     settings = {"library_path": str(machine.stub.path)}
-    if keep:
+    if keeps_state:
         settings["state_dir"] = str(machine.folder / "state")
     arguments = [str(machine.host), json.dumps(settings), *map(json.dumps, steps)]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "tests.unit.ascend_vnpu.steps", *arguments],
         cwd=ROOT,
         env={**os.environ, **machine.stub.environment},
@@ -33,7 +33,7 @@ def do(machine: Machine, *steps: object, keep: bool = True) -> list[Answer]:
         check=True,
         timeout=PATIENCE_S,
     )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def there(machine: Machine) -> list[int]:
@@ -44,8 +44,8 @@ def there(machine: Machine) -> list[int]:
 
 
 def test_a_piece_is_made_read_back_and_listed(b3: Machine) -> None:
-    (made,) = do(b3, CREATE)
-    assert made == {"instance": 100, "memory": 16 << 30, "cores": 5}
+    (answer,) = do(b3, CREATE)
+    assert answer == {"instance": 100, "memory": 16 << 30, "cores": 5}
     with b3.session() as child:
         device = child.discover().devices[0]
     (piece,) = device.partitions
@@ -65,13 +65,13 @@ def test_a_piece_that_is_not_what_was_asked_for_is_destroyed(b3: Machine, line: 
     assert there(b3) == []
 
 
-def left(machine: Machine) -> set[str]:
+def remaining_vdevs(machine: Machine) -> set[str]:
     """Return the vNPUs that the driver holds, whatever it says of them."""
-    held: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for line in machine.stub.state():
         path, _, value = line.partition(" ")
-        held[path] = value
-    return {path for path, value in held.items() if path.startswith("vdev.") and value}
+        entries[path] = value
+    return {path for path, value in entries.items() if path.startswith("vdev.") and value}
 
 
 @pytest.mark.parametrize("lie", ["vdev_next 99", "vdev_told 99", "vdev_told 4294967295"])
@@ -79,10 +79,10 @@ def test_what_was_made_under_an_id_that_cannot_be_is_not_left(b3: Machine, lie: 
     b3.stub.add(lie)
     (refused,) = do(b3, CREATE)
     assert refused["error"] == "BadVdevId"
-    assert left(b3) == set()
+    assert remaining_vdevs(b3) == set()
     b3.stub.add("vdev_next 100", "vdev_told 100")
-    (made,) = do(b3, CREATE)
-    assert made["instance"] == 100
+    (answer,) = do(b3, CREATE)
+    assert answer["instance"] == 100
 
 
 def test_one_that_cannot_be_destroyed_at_once_is_destroyed_with_its_pod(b3: Machine) -> None:
@@ -90,24 +90,24 @@ def test_one_that_cannot_be_destroyed_at_once_is_destroyed_with_its_pod(b3: Mach
     b3.stub.add("vdev_told 99", "call.dcmi_set_destroy_vdevice.ret -8020")
     (refused,) = do(b3, CREATE)
     assert refused["error"] == "BadVdevId"
-    assert len(left(b3)) == 1
+    assert len(remaining_vdevs(b3)) == 1
     b3.stub.play(*before)
     (answer,) = do(b3, ["reconcile", []])
     assert answer["failed"] == 0
-    assert left(b3) == set()
+    assert remaining_vdevs(b3) == set()
 
 
 @pytest.mark.parametrize(
-    ("step", "told"),
+    ("step", "message"),
     [
         (["create", KEY, "vir99", "p"], "no template"),
         (["create", "0000:00:00.0", "vir05_1c_16g", "p"], "no chip"),
     ],
 )
-def test_what_makes_no_sense_is_refused(b3: Machine, step: list[object], told: str) -> None:
+def test_what_makes_no_sense_is_refused(b3: Machine, step: list[object], message: str) -> None:
     (refused,) = do(b3, step)
     assert refused["error"] == "VnpuRefused"
-    assert told in str(refused["message"])
+    assert message in str(refused["message"])
 
 
 def test_a_pod_has_one_piece_of_a_chip_however_often_it_is_wished_for(b3: Machine) -> None:
@@ -133,8 +133,8 @@ def test_a_full_chip_is_not_cut_further(b3: Machine) -> None:
 
 def test_a_busy_driver_is_asked_again(b3: Machine) -> None:
     b3.stub.add("call.dcmi_create_vdevice.ret -8020 x2")
-    (made,) = do(b3, CREATE)
-    assert made["instance"] == 100
+    (answer,) = do(b3, CREATE)
+    assert answer["instance"] == 100
     assert b3.stub.counts()["dcmi_create_vdevice"] == 3
 
 
@@ -161,13 +161,13 @@ def test_only_orphans_of_ours_are_destroyed(b3: Machine) -> None:
     assert there(b3) == [100, 101, 104]
     (unknown,) = do(b3, ["reconcile", None])
     assert unknown == {"destroyed": [], "lost": [], "failed": 0}
-    (told,) = do(b3, ["reconcile", ["pod-2"]])
-    assert told["destroyed"] == ["vNPU 100 of pod pod-1"]
+    (answer,) = do(b3, ["reconcile", ["pod-2"]])
+    assert answer["destroyed"] == ["vNPU 100 of pod pod-1"]
     assert there(b3) == [101, 104]
 
 
 def test_nothing_is_made_that_could_not_be_found_again(b3: Machine) -> None:
-    (refused,) = do(b3, CREATE, keep=False)
+    (refused,) = do(b3, CREATE, keeps_state=False)
     assert refused["error"] == "HostFileError"
     assert there(b3) == []
 
@@ -178,16 +178,16 @@ def test_a_piece_made_just_before_the_worker_was_ended_is_ours(b3: Machine) -> N
     file = b3.folder / "state/ascend-vnpus.json"
     (entry,) = json.loads(file.read_text())
     file.write_text(json.dumps([{**entry, "vdev": None, "before": []}]))
-    (told,) = do(b3, ["reconcile", []])
-    assert told["destroyed"] == ["vNPU 100 of pod pod-1"]
+    (answer,) = do(b3, ["reconcile", []])
+    assert answer["destroyed"] == ["vNPU 100 of pod pod-1"]
     assert there(b3) == []
 
 
 def test_a_reset_that_removed_pieces_is_told(b3: Machine) -> None:
     do(b3, CREATE)
     (b3.folder / "scenario.state").unlink()
-    (told, again) = do(b3, ["reconcile", ["pod-1"]], ["reconcile", []])
-    assert told["lost"] == ["pod-1"]
+    (answer, again) = do(b3, ["reconcile", ["pod-1"]], ["reconcile", []])
+    assert answer["lost"] == ["pod-1"]
     assert again == {"destroyed": [], "lost": [], "failed": 0}
 
 
@@ -195,23 +195,23 @@ def test_a_number_that_another_piece_took_is_not_ours_any_more(b3: Machine) -> N
     do(b3, CREATE)
     (b3.folder / "scenario.state").unlink()
     b3.stub.add("vdev.0.0.100 vir10_3c_32g:10:32768")
-    (told,) = do(b3, ["reconcile", []])
-    assert (told["destroyed"], told["lost"]) == ([], ["pod-1"])
+    (answer,) = do(b3, ["reconcile", []])
+    assert (answer["destroyed"], answer["lost"]) == ([], ["pod-1"])
     assert there(b3) == [100]
 
 
 def test_a_chip_that_does_not_answer_loses_nothing(b3: Machine) -> None:
     do(b3, CREATE)
     b3.stub.add("call.dcmi_get_device_info.ret -8010")
-    (told,) = do(b3, ["reconcile", ["pod-1"]])
-    assert told == {"destroyed": [], "lost": [], "failed": 0}
+    (answer,) = do(b3, ["reconcile", ["pod-1"]])
+    assert answer == {"destroyed": [], "lost": [], "failed": 0}
 
 
 def test_a_piece_that_cannot_be_described_loses_no_other(b3: Machine) -> None:
     do(b3, CREATE)
     b3.stub.add("vdev.0.0.104 odd")  # the driver refuses to describe this one, for good
-    (told, again) = do(b3, ["reconcile", ["pod-1"]], ["reconcile", []])
-    assert told == {"destroyed": [], "lost": [], "failed": 0}
+    (answer, again) = do(b3, ["reconcile", ["pod-1"]], ["reconcile", []])
+    assert answer == {"destroyed": [], "lost": [], "failed": 0}
     assert again["destroyed"] == ["vNPU 100 of pod pod-1"]
 
 
@@ -219,18 +219,18 @@ def test_a_piece_that_cannot_be_described_loses_no_other(b3: Machine) -> None:
 def test_a_driver_that_cannot_list_pieces_loses_none(b3: Machine, code: int) -> None:
     do(b3, CREATE)
     b3.stub.add(f"call.dcmi_get_device_info.ret {code}")
-    (told,) = do(b3, ["reconcile", ["pod-1"]])
-    assert told == {"destroyed": [], "lost": [], "failed": 0}
+    (answer,) = do(b3, ["reconcile", ["pod-1"]])
+    assert answer == {"destroyed": [], "lost": [], "failed": 0}
     b3.stub.add("call.dcmi_get_device_info.ret")
-    (told,) = do(b3, ["reconcile", []])
-    assert told["destroyed"] == ["vNPU 100 of pod pod-1"]
+    (answer,) = do(b3, ["reconcile", []])
+    assert answer["destroyed"] == ["vNPU 100 of pod pod-1"]
 
 
 def test_firmware_that_is_being_upgraded_is_not_asked_to_destroy(b3: Machine) -> None:
     do(b3, CREATE)
     b3.stub.add("call.dcmi_get_device_health.0.0.ret -8017")
-    (told,) = do(b3, ["reconcile", []])
-    assert told == {"destroyed": [], "lost": [], "failed": 0}
+    (answer,) = do(b3, ["reconcile", []])
+    assert answer == {"destroyed": [], "lost": [], "failed": 0}
     b3.stub.add("call.dcmi_get_device_health.0.0.ret")
     assert there(b3) == [100]
 
@@ -243,16 +243,16 @@ def test_without_the_name_of_a_boot_no_number_is_ours_after_a_restart(tmp_path: 
 def test_a_destroy_that_fails_is_tried_again_and_told(b3: Machine) -> None:
     do(b3, CREATE)
     b3.stub.add("call.dcmi_set_destroy_vdevice.ret -8005 x1")
-    (told,) = do(b3, ["reconcile", []])
-    assert told["destroyed"] == ["vNPU 100 of pod pod-1"]
+    (answer,) = do(b3, ["reconcile", []])
+    assert answer["destroyed"] == ["vNPU 100 of pod pod-1"]
     assert b3.stub.counts()["dcmi_set_destroy_vdevice"] == 2
 
 
 def test_what_cannot_be_destroyed_is_told_and_stays_ours(b3: Machine) -> None:
     do(b3, CREATE)
     b3.stub.add("call.dcmi_set_destroy_vdevice.ret -8005 x3")
-    (told, after) = do(b3, ["reconcile", []], ["reconcile", []])
-    assert (told["destroyed"], told["failed"]) == ([], 1)
+    (answer, after) = do(b3, ["reconcile", []], ["reconcile", []])
+    assert (answer["destroyed"], answer["failed"]) == ([], 1)
     assert after["destroyed"] == ["vNPU 100 of pod pod-1"]
 
 

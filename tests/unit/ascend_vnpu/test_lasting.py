@@ -20,10 +20,10 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_nothing_lasts_and_nothing_fails() -> None:
-    kept = file("")
-    assert not kept.save({"a": 1})
-    assert kept.load() is None
-    assert kept.problem is None
+    state_file = file("")
+    assert not state_file.save({"a": 1})
+    assert state_file.load() is None
+    assert state_file.problem is None
 
 
 def test_a_write_that_was_cut_off_leaves_the_old_content(tmp_path: Path) -> None:
@@ -37,46 +37,46 @@ def test_a_write_that_was_cut_off_leaves_the_old_content(tmp_path: Path) -> None
 @pytest.mark.parametrize("content", [b"", b"{", b'{"a": "x"}', b"\xff", b" " * (MAX_FILE + 1)])
 def test_a_damaged_file_is_put_aside(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "state.json").write_bytes(content)
-    kept = file(str(tmp_path))
-    assert kept.load() is None
-    assert kept.problem is not None
-    assert kept.problem.reason == "StateFileDamaged"
+    state_file = file(str(tmp_path))
+    assert state_file.load() is None
+    assert state_file.problem is not None
+    assert state_file.problem.reason == "StateFileDamaged"
     assert (tmp_path / "state.json.bad").exists()
-    assert kept.save({"a": 1})
-    assert kept.problem is None
+    assert state_file.save({"a": 1})
+    assert state_file.problem is None
 
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
-    kept = file(str(tmp_path))
-    assert kept.save({"a": 1})
-    assert not kept.save({"a" * MAX_FILE: 1})
-    assert kept.problem is not None
-    assert kept.problem.reason == "StateNotWritten"
+    state_file = file(str(tmp_path))
+    assert state_file.save({"a": 1})
+    assert not state_file.save({"a" * MAX_FILE: 1})
+    assert state_file.problem is not None
+    assert state_file.problem.reason == "StateNotWritten"
     assert file(str(tmp_path)).load() == {"a": 1}
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    kept = file(str(tmp_path / "file"))
-    assert not kept.save({"a": 1})
-    assert kept.problem is not None
-    assert kept.problem.reason == "StateNotWritten"
+    state_file = file(str(tmp_path / "file"))
+    assert not state_file.save({"a": 1})
+    assert state_file.problem is not None
+    assert state_file.problem.reason == "StateNotWritten"
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "state.json").mkdir()
-    kept = file(str(tmp_path))
-    assert kept.load() is None
-    assert kept.problem is not None
-    assert kept.problem.reason == "StateFileUnreadable"
+    state_file = file(str(tmp_path))
+    assert state_file.load() is None
+    assert state_file.problem is not None
+    assert state_file.problem.reason == "StateFileUnreadable"
 
 
 def test_equal_content_is_written_once_unless_it_is_gone(tmp_path: Path) -> None:
-    kept = file(str(tmp_path))
-    kept.save({"a": 1})
+    state_file = file(str(tmp_path))
+    state_file.save({"a": 1})
     first = (tmp_path / "state.json").stat().st_ino
-    assert kept.save({"a": 1})
+    assert state_file.save({"a": 1})
     assert (tmp_path / "state.json").stat().st_ino == first
     (tmp_path / "state.json").unlink()
-    assert kept.save({"a": 1})
-    assert kept.load() == {"a": 1}
+    assert state_file.save({"a": 1})
+    assert state_file.load() == {"a": 1}

@@ -27,15 +27,15 @@ from plugins.vendors.ascend.vnpu.templates import (
     ],
 )
 def test_templates_are_those_of_the_model(model: str, cores: int | None, names: list[str]) -> None:
-    found = templates(model, cores)
-    assert [template.name for template in found] == names
+    model_templates = templates(model, cores)
+    assert [template.name for template in model_templates] == names
 
 
 SMALL = VnpuTemplate(name="vir05_1c_16g", kind="", cores=5, cpus=1, dvpp=None, memory_mb=16384)
 
 
 @pytest.mark.parametrize(
-    ("made", "word"),
+    ("changes", "text"),
     [
         pytest.param({"memory_mb": 32768}, "200 %", id="E50"),
         pytest.param({"memory_mb": 15400}, "93.99 %", id="a little too small"),
@@ -47,12 +47,12 @@ SMALL = VnpuTemplate(name="vir05_1c_16g", kind="", cores=5, cpus=1, dvpp=None, m
     ],
 )
 def test_what_was_cut_is_compared_with_what_was_asked_for(
-    made: dict[str, object], word: str
+    changes: dict[str, object], text: str
 ) -> None:
-    facts = {"template": SMALL.name, "cores": 5, "cpus": 1, "memory_mb": 16384, **made}
-    told = difference(Vdev(id=100, **facts), SMALL)  # type: ignore[arg-type]
-    assert word in told
-    assert bool(told) == bool(word)
+    facts = {"template": SMALL.name, "cores": 5, "cpus": 1, "memory_mb": 16384, **changes}
+    message = difference(Vdev(id=100, **facts), SMALL)  # type: ignore[arg-type]
+    assert text in message
+    assert bool(message) == bool(text)
 
 
 def test_a_chip_is_cut_while_it_has_cores_and_numbers() -> None:
@@ -71,11 +71,11 @@ def test_what_we_made_is_remembered_for_the_boot(tmp_path: Path) -> None:
     ledger = VnpuOwnershipFile(str(tmp_path), "boot-1")
     entry = ledger.record_intent("die", "vir02", "pod-1", [100])
     assert VnpuOwnershipFile(str(tmp_path), "boot-1").entries == (entry,)
-    made = ledger.record_created(entry, 101)
+    created = ledger.record_created(entry, 101)
     again = VnpuOwnershipFile(str(tmp_path), "boot-1")
-    assert again.entries == (made,)
+    assert again.entries == (created,)
     assert orphaned_vnpus(again.entries, {"pod-1"}) == ()
-    assert orphaned_vnpus(again.entries, {"pod-2"}) == (made,)
+    assert orphaned_vnpus(again.entries, {"pod-2"}) == (created,)
     assert VnpuOwnershipFile(str(tmp_path), "boot-2").entries == ()
 
 

@@ -72,6 +72,6 @@ def stub_of(folder: Path, *lines: str, without: tuple[str, ...] = ()) -> Stub:
 @contextlib.contextmanager
 def session(stub: Stub, tree: Path, **settings: object) -> Iterator[Child]:
     """Run the vendor's session on a stub and a tree, in a process of its own."""
-    given = {"library_path": str(stub.path), **settings}
-    with on_tree("cambricon", stub.environment, tree, given) as child:
+    values = {"library_path": str(stub.path), **settings}
+    with on_tree("cambricon", stub.environment, tree, values) as child:
         yield child

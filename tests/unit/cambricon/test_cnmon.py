@@ -69,28 +69,28 @@ def _printed(capture: dict[str, Any]) -> str:
 @needs_shared
 def test_the_captured_table_is_read_as_it_was_printed() -> None:
     capture = json.loads((mock.FOLDER / "cnmon-mlu370x4-3cards.json").read_text())
-    found = parse_table(_printed(capture))
-    assert [(c.index, c.model, c.driver) for c in found] == [
+    rows = parse_table(_printed(capture))
+    assert [(c.index, c.model, c.driver) for c in rows] == [
         (i, "MLU370-X4", "4.20.11") for i in range(3)
     ]
-    assert [(c.celsius, c.power_watts) for c in found] == [(32, 30), (33, 25), (30, 26)]
-    assert {(c.memory_used_bytes, c.memory_bytes, c.power_cap_watts) for c in found} == {
+    assert [(c.celsius, c.power_watts) for c in rows] == [(32, 30), (33, 25), (30, 26)]
+    assert {(c.memory_used_bytes, c.memory_bytes, c.power_cap_watts) for c in rows} == {
         (0, 23308 << 20, 150)
     }
-    assert {c.core_percent for c in found} == {0.0}
+    assert {c.core_percent for c in rows} == {0.0}
 
 
 def test_the_newer_table_tells_the_bus_and_lists_virtual_functions_which_are_left_out() -> None:
-    (found,) = parse_table(FIFTH)
-    assert (found.bus_id, found.driver, found.core_percent) == ("0000:1a:00.0", "5.10.13", 7.0)
-    assert (found.memory_used_bytes, found.memory_bytes) == (12 << 20, 23374 << 20)
+    (row,) = parse_table(FIFTH)
+    assert (row.bus_id, row.driver, row.core_percent) == ("0000:1a:00.0", "5.10.13", 7.0)
+    assert (row.memory_used_bytes, row.memory_bytes) == (12 << 20, 23374 << 20)
 
 
 def test_details_of_a_card_are_read() -> None:
-    found = parse_detail(DETAIL)
-    assert found.uuid == "MLU-00000000-0000-4000-8000-00000000000a"
-    assert (found.address, found.numa_node) == (("0", "1a", "0", "0"), 1)
-    assert (found.memory_bytes, found.good) == (23374 << 20, True)
+    detail = parse_detail(DETAIL)
+    assert detail.uuid == "MLU-00000000-0000-4000-8000-00000000000a"
+    assert (detail.address, detail.numa_node) == (("0", "1a", "0", "0"), 1)
+    assert (detail.memory_bytes, detail.good) == (23374 << 20, True)
 
 
 @pytest.mark.parametrize(
@@ -137,17 +137,17 @@ def _without_library(tmp_path: Path, tree: Path, **settings: object) -> Inventor
 def test_without_the_library_the_tool_tells_what_it_knows(tmp_path: Path) -> None:
     tree = tree_of(tmp_path, 2)
     _answers(tree)
-    found = _without_library(tmp_path, tree)
-    known, unknown = found.devices
-    assert (known.bus_id, known.minor, known.model) == ("0000:1a:00.0", 0, "MLU370-X8")
-    assert (known.uuid, known.memory_bytes) == (
+    inventory = _without_library(tmp_path, tree)
+    listed, unknown = inventory.devices
+    assert (listed.bus_id, listed.minor, listed.model) == ("0000:1a:00.0", 0, "MLU370-X8")
+    assert (listed.uuid, listed.memory_bytes) == (
         "MLU-00000000-0000-4000-8000-00000000000a",
         23374 << 20,
     )
-    assert known.health.state is HealthState.HEALTHY
+    assert listed.health.state is HealthState.HEALTHY
     assert (unknown.bus_id, unknown.health.reason) == ("0000:1b:00.0", "LibraryMissing")
-    assert [p.reason for p in found.problems] == ["LibraryMissing", "ToolOnly"]
-    assert found.driver_version == "5.10.13"
+    assert [p.reason for p in inventory.problems] == ["LibraryMissing", "ToolOnly"]
+    assert inventory.driver_version == "5.10.13"
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_a_card_that_the_tool_does_not_call_good_is_not(
 def test_a_tool_of_no_use_changes_nothing(script: str, tmp_path: Path) -> None:
     tree = tree_of(tmp_path, 1)
     _tool(tree, script)
-    found = _without_library(tmp_path, tree)
-    assert [p.reason for p in found.problems] == ["LibraryMissing"]
-    assert [d.health.reason for d in found.devices] == ["LibraryMissing"]
+    inventory = _without_library(tmp_path, tree)
+    assert [p.reason for p in inventory.problems] == ["LibraryMissing"]
+    assert [d.health.reason for d in inventory.devices] == ["LibraryMissing"]
 
 
 def test_a_tool_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

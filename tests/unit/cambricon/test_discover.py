@@ -37,21 +37,21 @@ def test_a_card_of_the_makers_mock_is_what_it_says(
     assert last.bus_id is None  # function 8 is none
 
 
-@pytest.mark.parametrize(("listed", "functions"), [pytest.param(7, 8, id="V60"), (6, 8)])
+@pytest.mark.parametrize(("listed_count", "functions"), [pytest.param(7, 8, id="V60"), (6, 8)])
 def test_a_card_that_the_library_does_not_list_is_told_from_sysfs(
-    listed: int, functions: int, tmp_path: Path
+    listed_count: int, functions: int, tmp_path: Path
 ) -> None:
-    stub = stub_of(tmp_path, *machine(listed))
+    stub = stub_of(tmp_path, *machine(listed_count))
     with session(stub, tree_of(tmp_path, functions)) as child:
-        found = child.discover()
+        inventory = child.discover()
         stub.play(*machine(functions))
         later = child.discover()
-    lacking = functions - listed
-    assert [d.health.reason for d in found.devices] == [
-        *["DeviceHealthy"] * listed,
+    lacking = functions - listed_count
+    assert [d.health.reason for d in inventory.devices] == [
+        *["DeviceHealthy"] * listed_count,
         *["DriverError"] * lacking,
     ]
-    assert tuple(d.bus_id for d in found.devices) == BUSES[:functions]
+    assert tuple(d.bus_id for d in inventory.devices) == BUSES[:functions]
     assert {d.health.reason for d in later.devices} == {"DeviceHealthy"}
 
 
@@ -72,9 +72,9 @@ def test_what_a_card_cannot_say_for_a_moment_is_what_it_said_before(tmp_path: Pa
         calls = ("UUID", "PCIeInfoV2", "MemoryUsageV2", "CardNameStringByDevId", "CardName")
         stub.add(*(f"call.cndevGet{call}.ret 7" for call in calls))
         (after,) = child.discover().devices
-    told = ("key", "uuid", "minor", "memory_bytes", "model", "resources", "health")
-    assert {name: getattr(after, name) for name in told} == {
-        name: getattr(before, name) for name in told
+    members = ("key", "uuid", "minor", "memory_bytes", "model", "resources", "health")
+    assert {name: getattr(after, name) for name in members} == {
+        name: getattr(before, name) for name in members
     }
 
 
@@ -127,33 +127,33 @@ def test_another_card_of_the_same_number_inherits_nothing(tmp_path: Path) -> Non
     with session(stub, tree_of(tmp_path, 1)) as child:
         child.discover()
         stub.play("count 1", *card(0, uuid="f0000000-0000-4000-8000-000000000000", mem=None))
-        (found,) = child.discover().devices
-    assert found.uuid == "MLU-f0000000-0000-4000-8000-000000000000"
-    assert found.memory_bytes is None
+        (device,) = child.discover().devices
+    assert device.uuid == "MLU-f0000000-0000-4000-8000-000000000000"
+    assert device.memory_bytes is None
 
 
 @pytest.mark.parametrize(
-    ("sysfs", "library", "told"),
+    ("sysfs", "library", "expected"),
     [("1", "0", None), ("-1", "1", "1"), (None, "1", "1"), ("-1", "-1", None)],
 )
 def test_the_librarys_memory_node_counts_where_sysfs_has_none(
-    sysfs: str | None, library: str, told: str | None, tmp_path: Path
+    sysfs: str | None, library: str, expected: str | None, tmp_path: Path
 ) -> None:
     tree = tree_of(tmp_path, 1)
     if sysfs is not None:
         (tree / "sys/bus/pci/devices" / BUSES[0] / "numa_node").write_text(f"{sysfs}\n")
     stub = stub_of(tmp_path, "count 1", *card(0, numa=library))
     with session(stub, tree) as child:
-        (found,) = child.discover().devices
-    assert dict(found.facts).get("told_numa_node") == told
+        (device,) = child.discover().devices
+    assert dict(device.facts).get("told_numa_node") == expected
 
 
 def test_a_card_without_memory_has_nothing_to_grant(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, "count 1", *card(0, mem=0))
     with session(stub, tree_of(tmp_path, 1)) as child:
-        (found,) = child.discover().devices
-    assert (found.memory_bytes, found.resources) == (None, ())
-    assert ("unschedulable", "MemoryUnknown") in found.facts
+        (device,) = child.discover().devices
+    assert (device.memory_bytes, device.resources) == (None, ())
+    assert ("unschedulable", "MemoryUnknown") in device.facts
 
 
 def test_a_card_cut_by_an_administrator_is_out_of_service_and_lists_its_instances(
@@ -162,14 +162,14 @@ def test_a_card_cut_by_an_administrator_is_out_of_service_and_lists_its_instance
     cut = ("mlu.0.mim_mode 1", "mlu.0.mim.1 2m.16gb:16384:2:B0001012-1916-0000-0000-000000000000")
     stub = stub_of(tmp_path, *machine(1), *cut)
     with session(stub, tree_of(tmp_path, 1)) as child:
-        (found,) = child.discover().devices
+        (device,) = child.discover().devices
         (sample,) = child.sample()
-    assert (found.health.state, found.health.reason) == (HealthState.FAILED, "MIMMode")
-    assert sample.health == found.health
-    assert found.resources == ()
-    (part,) = found.partitions
+    assert (device.health.state, device.health.reason) == (HealthState.FAILED, "MIMMode")
+    assert sample.health == device.health
+    assert device.resources == ()
+    (part,) = device.partitions
     assert (part.profile, part.memory_bytes, part.instance) == ("2m.16gb", 16 << 30, 1)
-    assert part.uuid == f"{found.uuid}-mim-B0001012-1916-0000-0000-000000000000"
+    assert part.uuid == f"{device.uuid}-mim-B0001012-1916-0000-0000-000000000000"
 
 
 def test_slices_of_a_card_are_its_partitions(tmp_path: Path) -> None:
@@ -177,22 +177,22 @@ def test_slices_of_a_card_are_its_partitions(tmp_path: Path) -> None:
         tmp_path, *machine(1), "mlu.0.smlu_mode 1", "mlu.0.smlu.1 0:5:1073741824:3:524288"
     )
     with session(stub, tree_of(tmp_path, 1), smlu_unit_mib=256) as child:
-        (found,) = child.discover().devices
+        (device,) = child.discover().devices
         (sample,) = child.sample()
-    (part,) = found.partitions
+    (part,) = device.partitions
     assert (part.instance, part.cores, part.memory_bytes) == (1, 5, 1 << 30)
-    assert ("smlu-unit", "256Mi") in found.facts
-    told = {(r.family, r.labels): r.value for r in sample.readings}
-    assert told["xpu_device_smlu_core_percent", ("1",)] == 3
-    assert told["xpu_device_smlu_memory_used_bytes", ("1",)] == 524288
+    assert ("smlu-unit", "256Mi") in device.facts
+    values = {(r.family, r.labels): r.value for r in sample.readings}
+    assert values["xpu_device_smlu_core_percent", ("1",)] == 3
+    assert values["xpu_device_smlu_memory_used_bytes", ("1",)] == 524288
 
 
 @pytest.mark.parametrize("count", [0, 65, 4294967295])
 def test_a_count_that_cannot_be_is_bounded(count: int, tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1), f"count {count}")
     with session(stub, tree_of(tmp_path, 1)) as child:
-        found = child.discover()
-    assert 1 <= len(found.devices) <= 64
+        inventory = child.discover()
+    assert 1 <= len(inventory.devices) <= 64
 
 
 def test_only_accelerator_functions_of_the_maker_are_sighted(tmp_path: Path) -> None:
@@ -200,16 +200,16 @@ def test_only_accelerator_functions_of_the_maker_are_sighted(tmp_path: Path) -> 
     add_function(tree, "0000:20:00.0", code="0x020000")  # a network function
     add_function(tree, "0000:20:00.1", virtual=True)
     (tree / "sys/bus/pci/devices/0000:20:00.2").mkdir()
-    found = CambriconVendor().detect(open_host(str(tree)).files, VendorSettings())
-    assert [d.bus_id for d in found] == [BUSES[0]]
+    devices = CambriconVendor().detect(open_host(str(tree)).files, VendorSettings())
+    assert [d.bus_id for d in devices] == [BUSES[0]]
 
 
 def test_on_a_recorded_host_no_library_is_looked_for(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1))
     with session(stub, tree_of(tmp_path, 1), replay=True) as child:
-        (found,) = child.discover().devices
+        (device,) = child.discover().devices
         assert child.sample() == ()
-    assert found.health.reason == "NoRecordedAnswers"
+    assert device.health.reason == "NoRecordedAnswers"
     assert stub.counts() == {}
 
 

@@ -18,16 +18,16 @@ PLACE = ("nodeID", "pcieID", "busID")  # the socket is ours to fill in
 @pytest.fixture(scope="module")
 def rendered() -> dict[str, Any]:
     """Return the Device object of the recorded host."""
-    done = run_agent("render", "device", "--host", str(HOST), "--node-name", "mlu370-01")
-    found: dict[str, Any] = yaml.safe_load(done.stdout)
-    return found
+    result = run_agent("render", "device", "--host", str(HOST), "--node-name", "mlu370-01")
+    document: dict[str, Any] = yaml.safe_load(result.stdout)
+    return document
 
 
 def _worked_example() -> dict[str, Any]:
     text = (SHARED / "reference" / "crds-and-metrics.md").read_text()
     _, _, section = text.partition("### 21.3 ")
-    found: dict[str, Any] = yaml.safe_load(section.partition("```yaml\n")[2].partition("```")[0])
-    return found
+    document: dict[str, Any] = yaml.safe_load(section.partition("```yaml\n")[2].partition("```")[0])
+    return document
 
 
 @needs_shared
@@ -35,9 +35,9 @@ def test_the_recorded_host_is_published_as_the_worked_example(rendered: dict[str
     example = _worked_example()
     labels = example["metadata"]["labels"]
     assert labels.items() <= rendered["metadata"]["labels"].items()
-    ours, theirs = rendered["spec"]["devices"], example["spec"]["devices"]
-    assert len(ours) == len(theirs) == 8
-    for one, other in zip(ours, theirs, strict=True):
+    devices, expected_devices = rendered["spec"]["devices"], example["spec"]["devices"]
+    assert len(devices) == len(expected_devices) == 8
+    for one, other in zip(devices, expected_devices, strict=True):
         for key in ("type", "id", "minor", "health", "resources"):
             assert one[key] == other[key]
         assert {k: one["topology"][k] for k in PLACE} == {k: other["topology"][k] for k in PLACE}

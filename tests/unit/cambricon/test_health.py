@@ -16,7 +16,7 @@ GOOD: dict[str, Any] = {"health": 1, "device": 1, "driver": 4, "compute": 0}
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("changes", "reason"),
     [
         pytest.param({}, "DeviceHealthy", id="V53 all good"),
         pytest.param({"compute": 2}, "ComputeProhibited", id="V53 compute 2"),
@@ -34,10 +34,10 @@ GOOD: dict[str, Any] = {"health": 1, "device": 1, "driver": 4, "compute": 0}
         ({"overall": 20, "compute": 2, "incidents": ((9, ""),)}, "Incident9"),
     ],
 )
-def test_the_gravest_cause_is_the_verdict(told: dict[str, Any], reason: str) -> None:
-    found = judge_status(MluStatus(**{**GOOD, **told}))
-    assert found.reason == reason
-    assert found.is_in_service is (reason in ("DeviceHealthy", "SubHealth"))
+def test_the_gravest_cause_is_the_verdict(changes: dict[str, Any], reason: str) -> None:
+    health = judge_status(MluStatus(**{**GOOD, **changes}))
+    assert health.reason == reason
+    assert health.is_in_service is (reason in ("DeviceHealthy", "SubHealth"))
 
 
 def test_an_xid_is_worth_a_word_only_where_something_is_wrong() -> None:
@@ -58,8 +58,8 @@ def test_an_xid_is_worth_a_word_only_where_something_is_wrong() -> None:
         incidents=st.lists(st.tuples(st.integers(), st.text(max_size=9)), max_size=3).map(tuple),
     )
 )
-def test_every_verdict_has_a_reason_that_a_condition_takes(found: MluStatus) -> None:
-    verdict = judge_status(found)
+def test_every_verdict_has_a_reason_that_a_condition_takes(status: MluStatus) -> None:
+    verdict = judge_status(status)
     assert verdict.reason.isalnum()
     assert verdict.reason[0].isupper()
     assert verdict.is_in_service or verdict.state is HealthState.FAILED
@@ -111,17 +111,17 @@ def test_a_permission_that_was_lost_is_no_fault_of_the_card(tmp_path: Path) -> N
 def test_a_card_that_never_said_how_it_is_is_not_healthy(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1), "call.cndevGetCardHealthState.ret 7")
     with session(stub, tree_of(tmp_path, 1)) as child:
-        (found,) = child.discover().devices
-    assert (found.health.state, found.health.reason) == (HealthState.SUSPECT, "DriverError")
+        (device,) = child.discover().devices
+    assert (device.health.state, device.health.reason) == (HealthState.SUSPECT, "DriverError")
 
 
 def test_incidents_are_told_in_the_cards_own_words(tmp_path: Path) -> None:
     words = ("mlu.0.overall 20", "mlu.0.incident.0 26:hot as hell", "mlu.0.incident.1 15:bits")
     stub = stub_of(tmp_path, *machine(1), *words)
     with session(stub, tree_of(tmp_path, 1)) as child:
-        (found,) = child.discover().devices
-    assert found.health.reason == "Incident26"
-    assert found.health.message == "the card fails: hot as hell, bits"
+        (device,) = child.discover().devices
+    assert device.health.reason == "Incident26"
+    assert device.health.message == "the card fails: hot as hell, bits"
 
 
 def test_after_an_xid_the_card_is_looked_at_and_the_verdict_told(tmp_path: Path) -> None:
@@ -132,13 +132,13 @@ def test_after_an_xid_the_card_is_looked_at_and_the_verdict_told(tmp_path: Path)
         harmless = child.wait_event()
         stub.add("mlu.1.device 0")
         stub.happen("1 0x2f")
-        bad = child.wait_event()
+        event = child.wait_event()
         _, sample = child.sample()
     assert (harmless.key, harmless.reason, harmless.state) == ("0000:1b:00.0", "Xid47", None)
-    assert (bad.reason, bad.state) == ("DeviceInProblem", HealthState.FAILED)
-    assert "Xid 0x000000000000002f" in bad.message
-    counted = [r for r in sample.readings if r.family == "xpu_device_mlu_xid_errors_total"]
-    assert [(r.labels, r.value) for r in counted] == [(("0x000000000000002f",), 2.0)]
+    assert (event.reason, event.state) == ("DeviceInProblem", HealthState.FAILED)
+    assert "Xid 0x000000000000002f" in event.message
+    counters = [r for r in sample.readings if r.family == "xpu_device_mlu_xid_errors_total"]
+    assert [(r.labels, r.value) for r in counters] == [(("0x000000000000002f",), 2.0)]
 
 
 def test_after_the_driver_was_loaded_anew_xids_are_asked_for_anew(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_after_the_driver_was_loaded_anew_xids_are_asked_for_anew(tmp_path: Path
     with session(stub, tree_of(tmp_path)) as child:
         child.discover()
         stub.add("call.cndevGetDeviceCount.ret 1")
-        assert {found.health.reason for found in child.discover().devices} == {"DriverNotLoaded"}
+        assert {device.health.reason for device in child.discover().devices} == {"DriverNotLoaded"}
         stub.play(*machine(2), "call.cndevEventHandleCreate.ret 7")
-        assert {found.health.reason for found in child.discover().devices} == {"DeviceHealthy"}
+        assert {device.health.reason for device in child.discover().devices} == {"DeviceHealthy"}
         stub.play(*machine(2))
         child.discover()
         stub.happen("1 0x2f")

@@ -26,12 +26,12 @@ def test_binding_and_stub_know_the_same_structures_and_symbols() -> None:
 @pytest.mark.parametrize("name", STRUCTURE_NAMES)
 def test_structures_are_laid_out_as_the_stub_asserts_in_c(name: str) -> None:
     record = next(record for record in described("cndev").records if record.name == name)
-    ours = STRUCTURES[name]
-    assert (ctypes.sizeof(ours), ctypes.alignment(ours)) == (record.size, record.align)
-    known = {field[0] for field in ours._fields_}
+    structure = STRUCTURES[name]
+    assert (ctypes.sizeof(structure), ctypes.alignment(structure)) == (record.size, record.align)
+    members = {field[0] for field in structure._fields_}
     for member in record.members:
-        if member.name in known:
-            assert getattr(ours, member.name).offset == member.offset
+        if member.name in members:
+            assert getattr(structure, member.name).offset == member.offset
 
 
 @pytest.mark.parametrize(

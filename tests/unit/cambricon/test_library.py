@@ -20,9 +20,9 @@ from tests.vendors import section
 def test_without_a_symbol_it_must_have_the_library_is_refused(symbol: str, tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(), without=(symbol,))
     with session(stub, tree_of(tmp_path)) as child:
-        found = child.discover()
-    assert [(p.reason, symbol in p.message) for p in found.problems] == [("LibraryUnfit", True)]
-    assert {(d.health.state, d.health.reason) for d in found.devices} == {
+        inventory = child.discover()
+    assert [(p.reason, symbol in p.message) for p in inventory.problems] == [("LibraryUnfit", True)]
+    assert {(d.health.state, d.health.reason) for d in inventory.devices} == {
         (HealthState.FAILED, "LibraryUnfit")
     }
 
@@ -33,10 +33,10 @@ def test_without_any_other_symbol_what_it_tells_is_absent_and_nothing_else(
 ) -> None:
     stub = stub_of(tmp_path, *machine(), without=(symbol,))
     with session(stub, tree_of(tmp_path)) as child:
-        found, samples = child.discover(), child.sample()
-    assert ("missing-symbols", symbol) in found.facts
-    assert [d.health.state for d in found.devices] == [HealthState.HEALTHY] * 2
-    assert [d.memory_bytes for d in found.devices] == [23308 << 20] * 2
+        inventory, samples = child.discover(), child.sample()
+    assert ("missing-symbols", symbol) in inventory.facts
+    assert [d.health.state for d in inventory.devices] == [HealthState.HEALTHY] * 2
+    assert [d.memory_bytes for d in inventory.devices] == [23308 << 20] * 2
     assert [s.memory_used_bytes for s in samples] == [0, 0]
     busy = None if symbol == "cndevGetDeviceUtilizationInfo" else 0.0
     assert {s.core_percent for s in samples} == {busy}
@@ -45,9 +45,9 @@ def test_without_any_other_symbol_what_it_tells_is_absent_and_nothing_else(
 def test_a_library_that_refuses_version_6_is_asked_with_5(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(), "api 5")
     with session(stub, tree_of(tmp_path)) as child:
-        found, samples = child.discover(), child.sample()
-    assert dict(found.facts)["api"] == "5"
-    assert [d.health.state for d in found.devices] == [HealthState.HEALTHY] * 2
+        inventory, samples = child.discover(), child.sample()
+    assert dict(inventory.facts)["api"] == "5"
+    assert [d.health.state for d in inventory.devices] == [HealthState.HEALTHY] * 2
     assert len(samples) == 2
 
 
@@ -76,10 +76,10 @@ def test_a_driver_that_is_unloaded_and_comes_back_is_initialised_anew(tmp_path: 
     with session(stub, tree_of(tmp_path)) as child:
         child.discover()
         stub.add("call.cndevGetDeviceCount.ret 1")
-        gone, silent = child.discover(), child.sample()
+        inventory, silent = child.discover(), child.sample()
         stub.play(*machine())
         back = child.discover()
-    assert [(d.minor, d.health.reason) for d in gone.devices] == [
+    assert [(d.minor, d.health.reason) for d in inventory.devices] == [
         (0, "DriverNotLoaded"),
         (1, "DriverNotLoaded"),
     ]
@@ -92,9 +92,9 @@ def test_the_agents_own_worker_serves_the_cards(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine())
     settings = {"library_path": str(stub.path)}
     with real_worker("cambricon", stub.environment, settings) as child:
-        found = child.discover()
+        inventory = child.discover()
         assert len(child.sample()) == 2
-    assert [d.minor for d in found.devices] == [0, 1]
+    assert [d.minor for d in inventory.devices] == [0, 1]
 
 
 @pytest.mark.parametrize("method", ["discover", "sample"])

@@ -24,13 +24,13 @@ def test_cards_of_the_makers_mock_fall_into_two_meshes(
 ) -> None:
     stub = stub_of(tmp_path, *mock.scenario())
     with session(stub, tree_of(tmp_path, 0)) as child:
-        found = child.discover()
-    minors = {device.key: device.minor for device in found.devices}
-    told = [[minors[key] for key in group.keys] for group in found.groups]
-    assert told == meshes
-    assert {group.link_type for group in found.groups} == {"MLULink"}
-    assert found.group_policy == "Prefer"
-    across = {(minors[link.a], minors[link.b]) for link in found.links}
+        inventory = child.discover()
+    minors = {device.key: device.minor for device in inventory.devices}
+    group_minors = [[minors[key] for key in group.keys] for group in inventory.groups]
+    assert group_minors == meshes
+    assert {group.link_type for group in inventory.groups} == {"MLULink"}
+    assert inventory.group_policy == "Prefer"
+    across = {(minors[link.a], minors[link.b]) for link in inventory.links}
     assert {frozenset(pair) for pair in across} >= {frozenset((i, i + 4)) for i in range(4)}
 
 
@@ -48,8 +48,8 @@ def test_rings_and_meshes_stand_beside_each_other(tmp_path: Path) -> None:
     (tree / "rings.json").write_bytes((mock.FOLDER / "cntopo.json").read_bytes())
     stub = stub_of(tmp_path, *mock.scenario())
     with session(stub, tree, cntopo_file="/rings.json") as child:
-        found = child.discover()
-    assert [len(group.keys) for group in found.groups] == [2, 2, 2, 2, 4, 4]
+        inventory = child.discover()
+    assert [len(group.keys) for group in inventory.groups] == [2, 2, 2, 2, 4, 4]
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "[[]]", '[{"device_num":2}]'])

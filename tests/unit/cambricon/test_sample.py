@@ -85,9 +85,9 @@ def test_garbage_of_one_call_spoils_nothing_else(symbol: str, tmp_path: Path) ->
     with session(stub, tree_of(tmp_path)) as child:
         child.discover()
         stub.add(f"call.{symbol}.0.fill 255")
-        found, samples = child.discover(), child.sample()
-    assert [d.minor for d in found.devices][:2] == [0, 1]
-    assert found.devices[1].health.is_in_service
+        inventory, samples = child.discover(), child.sample()
+    assert [d.minor for d in inventory.devices][:2] == [0, 1]
+    assert inventory.devices[1].health.is_in_service
     last = samples[-1]
     assert (last.core_percent, last.memory_used_bytes) == (0.0, 0)
     for sample in samples:

@@ -27,10 +27,10 @@ CARD = ("count 1", *lines_of(0, smlu_mode=1))
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
     """Return the stub of one card that sMLU cuts, for use in this very process."""
-    made = stub_of(tmp_path, *CARD)
-    for name, value in made.environment.items():
+    built = stub_of(tmp_path, *CARD)
+    for name, value in built.environment.items():
         monkeypatch.setenv(name, value)
-    return made
+    return built
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def _no_pause(seconds: float) -> None:
 
 
 def test_a_slice_is_cut_and_written_down_as_ours(card: CndevCard, owned: SmluOwnershipFile) -> None:
-    made, instance = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
+    owned_slice, instance = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
     assert instance.nodes == ("/dev/cambricon-caps/cap_dev0_mi1",)
     assert (instance.cores, instance.memory_bytes) == (50, 1 << 30)
-    assert owned.read() == (made,)
-    assert made.owner == "pod-a"
+    assert owned.read() == (owned_slice,)
+    assert owned_slice.owner == "pod-a"
 
 
 def test_a_second_slice_of_the_size_uses_the_profile_that_is_there(
@@ -93,24 +93,24 @@ def test_a_destroyed_slice_takes_its_empty_profile_along(
 def test_a_slice_in_use_is_tried_again_and_stays_ours_after_the_last(
     card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
-    made, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
+    owned_slice, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
     pauses: list[float] = []
     stub.add("call.cndevDestroySMluInstanceByHandle.ret 15")
     with pytest.raises(CndevFault, match="in use"):
-        destroy_slice(card, made, owned, pauses.append)
+        destroy_slice(card, owned_slice, owned, pauses.append)
     assert pauses == [1.0] * 4
-    assert owned.read() == (made,)
+    assert owned.read() == (owned_slice,)
     stub.play(*CARD, "call.cndevDestroySMluInstanceByHandle.ret 15 x2")
-    destroy_slice(card, made, owned, pauses.append)
+    destroy_slice(card, owned_slice, owned, pauses.append)
     assert (len(pauses), owned.read()) == (6, ())
 
 
 def test_one_that_somebody_else_destroyed_is_given_up(
     card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
-    made, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
+    owned_slice, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
     stub.add("call.cndevDestroySMluInstanceByHandle.ret 14")
-    destroy_slice(card, made, owned, _no_pause)
+    destroy_slice(card, owned_slice, owned, _no_pause)
     assert owned.read() == ()
 
 
@@ -120,8 +120,8 @@ def test_one_that_somebody_else_destroyed_is_given_up(
 def test_what_is_not_ours_is_never_destroyed(
     change: dict[str, object], card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
-    made, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
-    values = {name: getattr(made, name) for name in OwnedSmlu.__struct_fields__}
+    owned_slice, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
+    values = {name: getattr(owned_slice, name) for name in OwnedSmlu.__struct_fields__}
     before = stub.state()
     with pytest.raises(SliceRefused, match="not ours"):
         destroy_slice(card, OwnedSmlu(**{**values, **change}), owned, _no_pause)

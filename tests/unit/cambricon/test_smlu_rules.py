@@ -36,10 +36,10 @@ def test_handles_of_instances(instance: int, card: int, handle: int) -> None:
 def test_memory_is_rounded_down_to_units_and_the_remark_says_so(
     memory_mib: int, core: int, card: int, unit: int, text: str
 ) -> None:
-    found, remark = request_of(card, core, memory_mib * MIB, unit)
-    assert found.text == text
-    lost = f"1024Mi of {memory_mib}Mi: memory comes in units of 256Mi"
-    assert remark == (lost if memory_mib % unit else "")
+    request, remark = request_of(card, core, memory_mib * MIB, unit)
+    assert request.text == text
+    expected_remark = f"1024Mi of {memory_mib}Mi: memory comes in units of 256Mi"
+    assert remark == (expected_remark if memory_mib % unit else "")
 
 
 @pytest.mark.parametrize(("core", "memory_mib"), [(0, 512), (101, 512), (5, 255), (5, 0)])

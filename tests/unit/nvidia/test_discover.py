@@ -27,8 +27,8 @@ def profile(name: str) -> dict[str, Any]:
     return loaded
 
 
-def states(found: Inventory) -> list[tuple[str, str]]:
-    return [(d.bus_id or "", d.health.reason) for d in found.devices]
+def states(inventory: Inventory) -> list[tuple[str, str]]:
+    return [(d.bus_id or "", d.health.reason) for d in inventory.devices]
 
 
 def one(child: Child, bus: str = BUSES[0]) -> VendorDevice:
@@ -38,11 +38,11 @@ def one(child: Child, bus: str = BUSES[0]) -> VendorDevice:
 def test_eight_cards_are_described_whole(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
-        found = child.discover()
-    card = found.devices[2]
-    assert [d.bus_id for d in found.devices] == list(BUSES)
-    assert [d.minor for d in found.devices] == list(range(8))
-    assert [d.module_id for d in found.devices] == list(range(1, 9))
+        inventory = child.discover()
+    card = inventory.devices[2]
+    assert [d.bus_id for d in inventory.devices] == list(BUSES)
+    assert [d.minor for d in inventory.devices] == list(range(8))
+    assert [d.module_id for d in inventory.devices] == list(range(1, 9))
     assert card.uuid == "GPU-00000000-0000-4000-8000-000000000002"
     assert card.resources == (
         ("koordinator.sh/gpu-core", "100"),
@@ -56,16 +56,16 @@ def test_eight_cards_are_described_whole(stub: Stub, tree: Path) -> None:
         "xpu-agent.io/mig": "false",
     }
     assert dict(card.facts)["index"] == "2"
-    assert (found.driver_version, dict(found.facts)["cuda"]) == ("570.124.06", "12.8")
-    assert found.problems == ()
+    assert (inventory.driver_version, dict(inventory.facts)["cuda"]) == ("570.124.06", "12.8")
+    assert inventory.problems == ()
 
 
 def test_the_agents_own_worker_finds_cards_that_sysfs_does_not_show(stub: Stub) -> None:
     stub.play(SYSTEM, *GPUS)
     with real_worker(stub) as child:
-        found, again = child.discover(), child.discover()
-    assert set(BUSES) <= {d.bus_id for d in found.devices}
-    assert again == found
+        inventory, again = child.discover(), child.discover()
+    assert set(BUSES) <= {d.bus_id for d in inventory.devices}
+    assert again == inventory
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_one_card_without_a_handle_hides_no_other(
 ) -> None:
     stub.play(SYSTEM, *GPUS, f"{NO_HANDLE} 3 {code}")
     with on_tree(stub, tree) as child:
-        found = child.discover()
-    bad = found.devices[3]
-    assert [d.bus_id for d in found.devices if d.health.reason == "DeviceHealthy"] == [
+        inventory = child.discover()
+    failed = inventory.devices[3]
+    assert [d.bus_id for d in inventory.devices if d.health.reason == "DeviceHealthy"] == [
         b for b in BUSES if b != BUSES[3]
     ]
-    assert (bad.health.state, bad.health.reason) == (state, reason)
+    assert (failed.health.state, failed.health.reason) == (state, reason)
     # what procfs tells of it
-    assert (bad.uuid, bad.minor) == ("GPU-00000000-0000-4000-8000-000000000003", 3)
+    assert (failed.uuid, failed.minor) == ("GPU-00000000-0000-4000-8000-000000000003", 3)
 
 
 def test_a_card_lost_later_keeps_what_was_known_of_it(stub: Stub, tree: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_card_whose_function_vanishes_stays_listed_as_lost(stub: Stub, tree: P
         child.discover()
         (tree / "sys/bus/pci/devices" / BUSES[7]).rename(tree / "away")
         stub.play(SYSTEM, *GPUS[:7])
-        found = child.discover()
-    assert states(found)[6:] == [(BUSES[6], "DeviceHealthy"), (BUSES[7], "GpuLost")]
+        inventory = child.discover()
+    assert states(inventory)[6:] == [(BUSES[6], "DeviceHealthy"), (BUSES[7], "GpuLost")]
 
 
 def test_a_vanished_card_is_forgotten_in_the_end(stub: Stub, tree: Path) -> None:
@@ -134,14 +134,16 @@ def test_an_old_driver_tells_less_and_nothing_wrong(level: int, tmp_path: Path, 
     stub = Stub(tmp_path, level)
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
-        found = child.discover()
-    assert {reason for _, reason in states(found)} == {"DeviceHealthy"}
-    assert {dict(d.resources)["koordinator.sh/gpu-memory"] for d in found.devices} == {"81559Mi"}
+        inventory = child.discover()
+    assert {reason for _, reason in states(inventory)} == {"DeviceHealthy"}
+    assert {dict(d.resources)["koordinator.sh/gpu-memory"] for d in inventory.devices} == {
+        "81559Mi"
+    }
 
 
 def test_what_a_card_does_not_support_is_absent(stub: Stub, tree: Path) -> None:
-    bare = dict.fromkeys(("module", "power", "temp", "arch", "cc", "virt", "ecc", "migmode"))
-    stub.play(SYSTEM, gpu(0, BUSES[0], **bare))
+    unsupported = dict.fromkeys(("module", "power", "temp", "arch", "cc", "virt", "ecc", "migmode"))
+    stub.play(SYSTEM, gpu(0, BUSES[0], **unsupported))
     with on_tree(stub, tree) as child:
         card = one(child)
     assert card.module_id is None
@@ -234,8 +236,8 @@ def test_cards_of_others_and_excluded_ones_are_listed_with_their_reason(
     add_function(tree, "0000:c2:00.0", GPU_Excluded="Yes", Device_Minor="8")
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
-        found = child.discover()
-    others = {d.bus_id: (d.managed, d.health.reason) for d in found.devices[8:]}
+        inventory = child.discover()
+    others = {d.bus_id: (d.managed, d.health.reason) for d in inventory.devices[8:]}
     assert others == {"0000:c1:00.0": (False, "BoundToVFIO"), "0000:c2:00.0": (True, "Excluded")}
 
 
@@ -246,9 +248,12 @@ def test_a_card_that_is_given_to_a_guest_is_listed_once(stub: Stub, tree: Path) 
         link = tree / "sys/bus/pci/devices" / BUSES[2] / "driver"
         link.unlink()
         link.symlink_to("../../../../bus/pci/drivers/vfio-pci")
-        found = child.discover()
-    assert [d.bus_id for d in found.devices] == list(BUSES)
-    assert (found.devices[2].managed, found.devices[2].health.reason) == (False, "BoundToVFIO")
+        inventory = child.discover()
+    assert [d.bus_id for d in inventory.devices] == list(BUSES)
+    assert (inventory.devices[2].managed, inventory.devices[2].health.reason) == (
+        False,
+        "BoundToVFIO",
+    )
 
 
 def test_a_card_that_we_may_not_ask_everything_is_healthy_and_not_a_unified_one(
@@ -291,12 +296,12 @@ def test_the_machines_memory_is_read_from_meminfo(text: str, size: int | None) -
     [("h100", "H100-80GB-HBM3"), ("a100", "A100-SXM4-40GB"), ("b200", "B200"), ("t4", "T4")],
 )
 def test_a_product_is_labelled_and_granted(name: str, label: str, stub: Stub, tree: Path) -> None:
-    told = profile(name)
-    card = told["device_defaults"]
+    product = profile(name)
+    card = product["device_defaults"]
     total = int(card["memory"]["total_bytes"])
     capability = "{major}.{minor}".format(**card["compute_capability"])
     stub.play(
-        f"system driver={told['system']['driver_version']} cuda=12040",
+        f"system driver={product['system']['driver_version']} cuda=12040",
         gpu(
             0,
             BUSES[0],
@@ -309,11 +314,11 @@ def test_a_product_is_labelled_and_granted(name: str, label: str, stub: Stub, tr
         ),
     )
     with on_tree(stub, tree) as child:
-        found = child.discover()
-    labels, facts = dict(found.devices[0].labels), dict(found.devices[0].facts)
+        inventory = child.discover()
+    labels, facts = dict(inventory.devices[0].labels), dict(inventory.devices[0].facts)
     assert labels["xpu-agent.io/model"] == label
     assert labels["xpu-agent.io/architecture"] == card["architecture"].capitalize()
     assert labels["xpu-agent.io/compute-capability"] == capability
-    assert dict(found.devices[0].resources)["koordinator.sh/gpu-memory"] == format_binary(total)
+    assert dict(inventory.devices[0].resources)["koordinator.sh/gpu-memory"] == format_binary(total)
     assert facts["serial"] == card["serial"]
-    assert found.driver_version == told["system"]["driver_version"]
+    assert inventory.driver_version == product["system"]["driver_version"]

@@ -62,9 +62,9 @@ def test_other_events_are_pushed_under_their_name(
 def test_cards_without_events_stay_healthy_and_sampled(stub: Stub, tree: Path, line: str) -> None:
     stub.play(SYSTEM, *GPUS, line)
     with on_tree(stub, tree) as child:
-        found = child.discover()
+        inventory = child.discover()
         assert len(child.sample()) == 8
-    assert {d.health.reason for d in found.devices} == {"DeviceHealthy"}
+    assert {d.health.reason for d in inventory.devices} == {"DeviceHealthy"}
 
 
 def test_the_noise_of_the_driver_is_not_asked_for(stub: Stub, tree: Path) -> None:
@@ -112,9 +112,9 @@ def test_a_set_that_fails_is_made_anew(stub: Stub, tree: Path) -> None:
 def test_a_driver_without_events_at_all_leaves_sampling_alone(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS, "error nvmlEventSetCreate 3", "lost 1")
     with on_tree(stub, tree) as child:
-        found = child.discover()
+        inventory = child.discover()
         samples = child.sample()
-    assert found.devices[1].health.reason == "GpuLost"
+    assert inventory.devices[1].health.reason == "GpuLost"
     assert [s.health is not None and s.health.reason for s in samples][:3] == [
         False,
         "GpuLost",

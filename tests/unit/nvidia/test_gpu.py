@@ -41,10 +41,10 @@ pytestmark = [
 
 def test_a_real_card_is_described() -> None:
     with Child("nvidia", WORKER, {}) as child:
-        found = child.discover()
-    answering = [d for d in found.devices if d.health.state is HealthState.HEALTHY]
-    assert answering
-    for card in answering:
+        inventory = child.discover()
+    healthy = [d for d in inventory.devices if d.health.state is HealthState.HEALTHY]
+    assert healthy
+    for card in healthy:
         assert card.uuid is not None
         assert card.uuid.startswith("GPU-")
         assert card.minor is not None
@@ -52,8 +52,8 @@ def test_a_real_card_is_described() -> None:
         assert card.memory_bytes is not None
         assert card.memory_bytes > 1 << 30
         assert dict(card.facts).get("unschedulable") or card.resources
-    assert found.driver_version
-    assert found.library
+    assert inventory.driver_version
+    assert inventory.library
 
 
 def test_a_real_card_is_sampled() -> None:
@@ -77,10 +77,10 @@ def test_a_real_cards_answers_play_back_from_a_tape_as_they_were(tmp_path: Path)
     with path.open("wb") as file, Child("nvidia", WORKER, {}) as child:
         writer = TapeWriter("nvidia", file.write)
         started_s = time.monotonic()
-        found = child.discover()
-        writer.write_inventory(found, time.monotonic() - started_s)
+        inventory = child.discover()
+        writer.write_inventory(inventory, time.monotonic() - started_s)
         samples = child.sample()
         writer.write_samples(samples, 0.0)
     played = TapeSession(parse_tape(path.read_bytes(), "nvidia"))
-    assert played.discover() == found
+    assert played.discover() == inventory
     assert played.sample() == samples

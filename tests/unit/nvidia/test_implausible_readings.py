@@ -104,8 +104,8 @@ def sampled(child: Child) -> list[DeviceSample]:
     until_s = time.monotonic() + 20
     while time.monotonic() < until_s:
         samples.append(child.sample()[0])
-        told = {r.family for r in samples[-1].readings}
-        if len(samples) >= 12 and "xpu_device_sm_occupancy_ratio" in told:
+        families = {r.family for r in samples[-1].readings}
+        if len(samples) >= 12 and "xpu_device_sm_occupancy_ratio" in families:
             return samples
     raise TimeoutError
 
@@ -129,8 +129,11 @@ def test_no_answer_of_noise_is_published(stub: Stub, tree: Path, byte: int) -> N
         for symbol in symbols:
             stub.play(SYSTEM, CARD, *PARTS, f"fill {symbol} 0 {byte}")
             card = child.discover().devices[0]
-            found = [*odd(card), *(told for s in child.sample() for told in impossible(s))]
-            assert not found, (symbol, found)
+            implausible = [
+                *odd(card),
+                *(reading for s in child.sample() for reading in impossible(s)),
+            ]
+            assert not implausible, (symbol, implausible)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,7 @@ def test_an_impossible_reading_is_absent_counted_and_named_once(
         child.discover()
         assert read_events(child) == events
     last = samples[-1]
-    assert not [told for sample in samples for told in impossible(sample)]
+    assert not [reading for sample in samples for reading in impossible(sample)]
     names = {" ".join((r.family, *r.labels)) for r in last.readings}
     names |= {"core"} if last.core_percent is not None else set()
     names |= {"used"} if last.memory_used_bytes is not None else set()
@@ -180,8 +183,8 @@ def test_an_impossible_reading_is_absent_counted_and_named_once(
     assert counts(last)
     assert min(counts(last).values()) >= 1
     assert {(event.key, event.state) for event in events} == {(BUSES[0], None)}
-    named = sorted(event.message.partition(" answered ")[0] for event in events)
-    assert named == sorted(counts(last))
+    calls = sorted(event.message.partition(" answered ")[0] for event in events)
+    assert calls == sorted(counts(last))
 
 
 def test_a_time_stamp_from_the_far_future_does_not_end_the_samples(stub: Stub, tree: Path) -> None:

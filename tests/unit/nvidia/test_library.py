@@ -110,9 +110,9 @@ def test_a_node_whose_cards_belong_to_guests_is_no_error(stub: Stub, tmp_path: P
     add_function(tree, BUSES[0], "vfio-pci")
     stub.play(SYSTEM)
     with on_tree(stub, tree) as child:
-        found = child.discover()
-    assert [(d.managed, d.health.reason) for d in found.devices] == [(False, "BoundToVFIO")]
-    assert found.problems == ()
+        inventory = child.discover()
+    assert [(d.managed, d.health.reason) for d in inventory.devices] == [(False, "BoundToVFIO")]
+    assert inventory.problems == ()
 
 
 def test_a_recorded_host_is_never_asked_about_with_this_machines_library(
@@ -122,10 +122,10 @@ def test_a_recorded_host_is_never_asked_about_with_this_machines_library(
     add_function(tree, "0000:c2:00.0", "nouveau")
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree, replay=True) as child:
-        found = child.discover()
+        inventory = child.discover()
         assert child.sample() == ()
     assert stub.take_calls() == []
-    assert [(d.health.reason, d.managed) for d in found.devices] == [
+    assert [(d.health.reason, d.managed) for d in inventory.devices] == [
         *[("NoRecordedAnswers", True)] * 8,
         ("NoRecordedAnswers", False),
         ("BoundToNouveau", False),
@@ -160,10 +160,10 @@ def test_an_orderly_end_lets_go_of_the_driver(stub: Stub, tree: Path) -> None:
 
 def test_the_binding_is_imported_by_nobody_who_only_looks() -> None:
     code = "import sys, plugins.vendors.nvidia.vendor; print('pynvml' in sys.modules)"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "False"
+    assert result.stdout.strip() == "False"
 
 
 def test_the_usual_places_are_those_of_the_driver_root() -> None:

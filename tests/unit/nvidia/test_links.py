@@ -95,7 +95,7 @@ def test_cards_of_two_cliques_share_neither_links_nor_a_name_v29() -> None:
 
 
 @pytest.mark.parametrize(
-    ("links", "ancestor", "word"),
+    ("links", "ancestor", "relation"),
     [
         pytest.param(0, 30, "PHB", id="V30"),
         pytest.param(12, None, "NV12", id="V30-nvlink"),
@@ -103,9 +103,9 @@ def test_cards_of_two_cliques_share_neither_links_nor_a_name_v29() -> None:
     ],
 )
 def test_a_pair_is_named_as_in_a_topology_table(
-    links: int, ancestor: int | None, word: str | None | None
+    links: int, ancestor: int | None, relation: str | None | None
 ) -> None:
-    assert relation_name(links, ancestor) == word
+    assert relation_name(links, ancestor) == relation
 
 
 def test_a_link_down_among_active_ones_is_reported_with_its_number() -> None:
@@ -141,14 +141,14 @@ def test_links_through_switches_become_a_matrix(stub: Stub, tree: Path) -> None:
     fields = [f"field {i} 91 u32 18" for i in range(8)]
     stub.play(SYSTEM, *GPUS, *lines, *fields, "link 6 4 state=0")
     with on_tree(stub, tree) as child:
-        found = child.discover()
-    assert len(found.links) == 28
-    assert {(k.type, k.count) for k in found.links if BUSES[6] not in (k.a, k.b)} == {
+        inventory = child.discover()
+    assert len(inventory.links) == 28
+    assert {(k.type, k.count) for k in inventory.links if BUSES[6] not in (k.a, k.b)} == {
         ("NVSwitch", 18)
     }
-    assert {k.count for k in found.links if BUSES[6] in (k.a, k.b)} == {17}
-    assert [p.reason for p in found.problems] == ["NVLinkDown"]
-    assert f"{BUSES[1]}=NV18" in dict(found.devices[0].facts)["peers"].split()
+    assert {k.count for k in inventory.links if BUSES[6] in (k.a, k.b)} == {17}
+    assert [p.reason for p in inventory.problems] == ["NVLinkDown"]
+    assert f"{BUSES[1]}=NV18" in dict(inventory.devices[0].facts)["peers"].split()
 
 
 def test_a_link_that_a_card_lacks_hides_no_other(stub: Stub, tree: Path) -> None:

@@ -35,11 +35,11 @@ def test_every_card_is_sampled(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
         child.discover()
-        found = child.sample()
-    assert [s.key for s in found] == list(BUSES)
-    assert [s.core_percent for s in found] == [10.0 + i for i in range(8)]
-    assert {s.memory_total_bytes for s in found} == {85520809984}
-    assert found[3].memory_used_bytes == 1000000003  # without the driver's reserve
+        samples = child.sample()
+    assert [s.key for s in samples] == list(BUSES)
+    assert [s.core_percent for s in samples] == [10.0 + i for i in range(8)]
+    assert {s.memory_total_bytes for s in samples} == {85520809984}
+    assert samples[3].memory_used_bytes == 1000000003  # without the driver's reserve
 
 
 def test_nothing_is_sampled_before_a_discovery(stub: Stub, tree: Path) -> None:
@@ -59,8 +59,10 @@ def test_readings_are_in_base_units(stub: Stub, tree: Path) -> None:
         f"field 0 139:{ALL_LINKS} u64 4",
         "field 0 230 u32 0",
     ]
-    found = readings(first(stub, tree, gpu(0, BUSES[0], throttle="0x48", remap="1,2,0,0"), *fields))
-    assert found == pytest.approx(
+    values = readings(
+        first(stub, tree, gpu(0, BUSES[0], throttle="0x48", remap="1,2,0,0"), *fields)
+    )
+    assert values == pytest.approx(
         {
             "xpu_device_power_watts": 345.678,
             "xpu_device_energy_joules_total": 987654.321,
@@ -94,8 +96,8 @@ def test_every_reading_is_of_a_family_with_its_labels(stub: Stub, tree: Path) ->
 def test_what_a_card_does_not_tell_is_absent_and_not_zero(stub: Stub, tree: Path) -> None:
     lists = ("ComputeRunningProcesses", "GraphicsRunningProcesses", "MPSComputeRunningProcesses")
     silent = [f"error nvmlDeviceGet{n}{v} 3" for n in lists for v in ("", "_v2", "_v3")]
-    found = first(stub, tree, f"gpu 0 bus={BUSES[0]} mem=1000 used=10", *silent)
-    assert found == DeviceSample(
+    sample = first(stub, tree, f"gpu 0 bus={BUSES[0]} mem=1000 used=10", *silent)
+    assert sample == DeviceSample(
         key=BUSES[0], memory_used_bytes=10, memory_total_bytes=1000, processes=None
     )
 
@@ -142,8 +144,8 @@ def test_what_a_card_does_not_tell_is_absent_and_not_zero(stub: Stub, tree: Path
 def test_processes_are_merged_by_pid(
     stub: Stub, tree: Path, lines: list[str], expected: list[tuple[int, int | None, float | None]]
 ) -> None:
-    found = first(stub, tree, CARD, *lines).processes
-    assert found == tuple(
+    processes = first(stub, tree, CARD, *lines).processes
+    assert processes == tuple(
         ProcessSample(pid=pid, memory_bytes=size, core_percent=busy) for pid, size, busy in expected
     )
 
@@ -153,13 +155,13 @@ def test_processes_are_listed_by_the_entry_point_that_the_driver_has(
     tmp_path: Path, tree: Path, level: int
 ) -> None:
     lines = [f"proc 0 pid={n} mem=77 sm=3" for n in range(1, 7)]
-    found = first(Stub(tmp_path, level), tree, CARD, *lines)
-    assert found.processes is not None
-    assert [(p.pid, p.memory_bytes, p.core_percent) for p in found.processes] == [
+    sample = first(Stub(tmp_path, level), tree, CARD, *lines)
+    assert sample.processes is not None
+    assert [(p.pid, p.memory_bytes, p.core_percent) for p in sample.processes] == [
         (n, 77, 3.0) for n in range(1, 7)
     ]
     # before version 2 of the call the driver's reserve counts as used
-    assert found.memory_used_bytes == (1500000000 if level == 450 else 1000000000)
+    assert sample.memory_used_bytes == (1500000000 if level == 450 else 1000000000)
 
 
 def test_a_cycle_makes_few_calls_and_none_that_blocks(stub: Stub, tree: Path) -> None:
@@ -183,9 +185,9 @@ def test_fields_are_asked_in_one_call_and_unsupported_ones_once(stub: Stub, tree
         stub.take_calls()
         child.sample()
         child.sample()
-        asked = [c for c in stub.take_calls() if c.startswith("nvmlDeviceGetFieldValues")]
+        calls = [c for c in stub.take_calls() if c.startswith("nvmlDeviceGetFieldValues")]
     # energy was asked for, and refused, when the discovery looked at the card's health
-    assert asked == ["nvmlDeviceGetFieldValues 0 9", "nvmlDeviceGetFieldValues 0 2"]
+    assert calls == ["nvmlDeviceGetFieldValues 0 9", "nvmlDeviceGetFieldValues 0 2"]
 
 
 def test_a_card_that_does_not_tell_who_is_busy_never_says_nobody(stub: Stub, tree: Path) -> None:
@@ -212,14 +214,14 @@ def test_a_card_that_is_lost_has_no_figures_and_is_announced(stub: Stub, tree: P
     with on_tree(stub, tree) as child:
         child.discover()
         stub.play(SYSTEM, *GPUS, "lost 2")
-        found = child.sample()
+        samples = child.sample()
         event = child.wait_event()
         child.sample()
         assert child.events == []  # once
-    assert [s.key for s in found] == list(BUSES)
-    assert found[2] == DeviceSample(key=BUSES[2], health=found[2].health)
-    assert found[2].health is not None
-    assert found[2].health.reason == "GpuLost"
+    assert [s.key for s in samples] == list(BUSES)
+    assert samples[2] == DeviceSample(key=BUSES[2], health=samples[2].health)
+    assert samples[2].health is not None
+    assert samples[2].health.reason == "GpuLost"
     assert (event.key, event.reason, event.state) == (BUSES[2], "GpuLost", HealthState.FAILED)
 
 

@@ -56,24 +56,24 @@ def test_the_binding_says_whose_a_card_is(
     tmp_path: Path, driver: str | None, *, managed: bool, reason: str
 ) -> None:
     add_function(tmp_path, BUS, driver)
-    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
-    assert (found.managed, found.health.reason) == (managed, reason)
-    assert found.health.state is HealthState.SUSPECT
-    assert found.health.message
+    (device,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
+    assert (device.managed, device.health.reason) == (managed, reason)
+    assert device.health.state is HealthState.SUSPECT
+    assert device.health.message
 
 
 def test_an_unbound_card_beside_a_loaded_driver_is_told_apart(tmp_path: Path) -> None:
     add_function(tmp_path, BUS, None)
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
-    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
-    assert found.health.reason == "DriverNotBound"
+    (device,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
+    assert device.health.reason == "DriverNotBound"
 
 
 def test_procfs_tells_who_the_card_is_before_the_library_does(tmp_path: Path) -> None:
     add_function(tmp_path, BUS, Model="x")
     (tmp_path / f"proc/driver/nvidia/gpus/{BUS}/information").write_text(INFORMATION)
-    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
-    assert (found.uuid, found.minor, found.model) == (
+    (device,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
+    assert (device.uuid, device.minor, device.model) == (
         "GPU-00000000-0000-4000-8000-000000000001",
         4,
         "H100-80GB-HBM3",
@@ -83,23 +83,23 @@ def test_procfs_tells_who_the_card_is_before_the_library_does(tmp_path: Path) ->
 @pytest.mark.parametrize("uuid", ["GPU-????????-????-????-????-????????????", "", "x"])
 def test_a_uuid_that_is_not_known_yet_is_absent(tmp_path: Path, uuid: str) -> None:
     add_function(tmp_path, BUS, GPU_UUID=uuid, Device_Minor="-1")
-    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
-    assert (found.uuid, found.minor) == (None, None)
+    (device,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
+    assert (device.uuid, device.minor) == (None, None)
 
 
 def test_a_recorded_host_shows_its_cards_with_their_nodes() -> None:
-    found = NvidiaVendor().detect(open_host(str(HOSTS / H100.host)).files, VendorSettings())
-    assert [(d.bus_id, d.minor) for d in found] == list(zip(BUSES, range(8), strict=True))
-    assert {d.uuid for d in found} == {
+    devices = NvidiaVendor().detect(open_host(str(HOSTS / H100.host)).files, VendorSettings())
+    assert [(d.bus_id, d.minor) for d in devices] == list(zip(BUSES, range(8), strict=True))
+    assert {d.uuid for d in devices} == {
         f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(8)
     }
-    assert [n.path for d in found for n in d.nodes] == [f"/dev/nvidia{n}" for n in range(8)]
+    assert [n.path for d in devices for n in d.nodes] == [f"/dev/nvidia{n}" for n in range(8)]
 
 
 def test_an_excluded_card_is_out_of_service(tmp_path: Path) -> None:
     add_function(tmp_path, BUS, GPU_Excluded="Yes")
-    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
-    assert (found.health.reason, found.health.is_in_service) == ("Excluded", False)
+    (device,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
+    assert (device.health.reason, device.health.is_in_service) == ("Excluded", False)
 
 
 @pytest.mark.parametrize("code", ["0x068000", "0x040300", "0x0c0330", "0xzz", ""])
@@ -111,8 +111,8 @@ def test_switches_audio_and_nonsense_are_no_cards(tmp_path: Path, code: str) -> 
 def test_a_virtual_function_on_its_host_is_not_ours(tmp_path: Path) -> None:
     add_function(tmp_path, BUS)
     (tmp_path / f"sys/bus/pci/devices/{BUS}/physfn").symlink_to("../0000:3b:00.4")
-    (found,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
-    assert (found.managed, found.health.reason) == (False, "VirtualFunction")
+    (device,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
+    assert (device.managed, device.health.reason) == (False, "VirtualFunction")
 
 
 def test_a_machine_of_others_costs_one_short_read_a_function(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_odd_entries_are_skipped(tmp_path: Path) -> None:
     add_function(tmp_path, "not-an-address")
     (tmp_path / "sys/bus/pci/devices/0000:00:00.0").mkdir()
     add_function(tmp_path, "10000:01:00.0")
-    found = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
-    assert [d.bus_id for d in found] == ["10000:01:00.0"]
+    devices = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
+    assert [d.bus_id for d in devices] == ["10000:01:00.0"]
 
 
 @given(st.text(max_size=300))

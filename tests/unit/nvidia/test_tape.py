@@ -30,11 +30,13 @@ def test_the_tape_beside_its_scenario_is_that_of_the_host() -> None:
 
 
 def test_the_tape_is_of_the_cards_on_the_recorded_host(tape: Tape) -> None:
-    (found,) = tape.inventories
-    assert [(d.bus_id, d.minor) for d in found.devices] == list(zip(BUSES, range(8), strict=True))
-    assert {(k.type, k.count) for k in found.links} == {("NVSwitch", 18)}
-    assert len(found.links) == 28
-    assert found.problems == ()
+    (inventory,) = tape.inventories
+    assert [(d.bus_id, d.minor) for d in inventory.devices] == list(
+        zip(BUSES, range(8), strict=True)
+    )
+    assert {(k.type, k.count) for k in inventory.links} == {("NVSwitch", 18)}
+    assert len(inventory.links) == 28
+    assert inventory.problems == ()
 
 
 def test_the_tapes_counters_never_go_back(tape: Tape) -> None:

@@ -34,7 +34,7 @@ PART = "mig 0 1 uuid=MIG-1c gi=2 ci=0 k=2 cik=0 start=4 size=4 mb=19968 sm=14"
 ONE = "mig 0 2 uuid=MIG-1g gi=7 ci=0 k=0 cik=0 start=6 size=1 mb=4864 sm=14"
 
 
-def told(stub: Stub, tree: Path, *lines: str, level: int | None = None) -> Inventory:
+def discover_cards(stub: Stub, tree: Path, *lines: str, level: int | None = None) -> Inventory:
     if level is not None:
         stub.level = level
     stub.play(SYSTEM, gpu(0, BUSES[0], **A100), *lines)
@@ -42,8 +42,8 @@ def told(stub: Stub, tree: Path, *lines: str, level: int | None = None) -> Inven
         return child.discover()
 
 
-def first(found: Inventory) -> VendorDevice:
-    return found.devices[0]
+def first(inventory: Inventory) -> VendorDevice:
+    return inventory.devices[0]
 
 
 def capabilities(tree: Path, *numbers: tuple[str, int]) -> None:
@@ -56,8 +56,8 @@ def capabilities(tree: Path, *numbers: tuple[str, int]) -> None:
 
 def test_instances_are_listed_with_their_place_and_what_is_free(stub: Stub, tree: Path) -> None:
     capabilities(tree, ("gpu0/gi1", 12), ("gpu0/gi1/ci0", 13))
-    found = told(stub, tree, *PROFILES, ONE, THREE)
-    card = first(found)
+    inventory = discover_cards(stub, tree, *PROFILES, ONE, THREE)
+    card = first(inventory)
     three, one = card.partitions
     assert (three.profile, three.instance, three.compute_instance) == ("3g.20gb", 1, 0)
     assert (three.start, three.size, three.cores) == (0, 4, 42)
@@ -73,29 +73,29 @@ def test_instances_are_listed_with_their_place_and_what_is_free(stub: Stub, tree
         "1g.10gb": (4,),
         "2g.10gb": (4,),
     }
-    told_of = json.loads(dict(found.facts)["xpu-agent.io/mig"])
-    assert [item["uuid"] for item in told_of["0"]["instances"]] == ["MIG-3g", "MIG-1g"]
-    assert told_of["0"]["free"]["1g.10gb"] == [4]
+    annotation = json.loads(dict(inventory.facts)["xpu-agent.io/mig"])
+    assert [item["uuid"] for item in annotation["0"]["instances"]] == ["MIG-3g", "MIG-1g"]
+    assert annotation["0"]["free"]["1g.10gb"] == [4]
 
 
 def test_a_compute_instance_is_named_as_a_part_of_its_gpu_instance_v03(
     stub: Stub, tree: Path
 ) -> None:
-    assert [p.profile for p in first(told(stub, tree, *PROFILES, PART)).partitions] == [
+    assert [p.profile for p in first(discover_cards(stub, tree, *PROFILES, PART)).partitions] == [
         "1c.3g.20gb"
     ]
 
 
 def test_two_compute_instances_share_one_place(stub: Stub, tree: Path) -> None:
     second = "mig 0 3 uuid=MIG-1d gi=2 ci=1 k=2 cik=0 start=4 size=4 mb=19968 sm=14"
-    card = first(told(stub, tree, *PROFILES, PART, second))
+    card = first(discover_cards(stub, tree, *PROFILES, PART, second))
     assert [p.compute_instance for p in card.partitions] == [0, 1]
     assert dict(card.free_slices)["3g.20gb"] == (0,)
 
 
 @pytest.mark.parametrize("level", [450, 510])
 def test_old_drivers_tell_places_without_names(stub: Stub, tree: Path, level: int) -> None:
-    card = first(told(stub, tree, *PROFILES, THREE, level=level))
+    card = first(discover_cards(stub, tree, *PROFILES, THREE, level=level))
     assert [p.profile for p in card.partitions] == ["3g.20gb"]
     assert dict(card.free_slices)["2g.10gb"] == (4,)
 
@@ -112,7 +112,7 @@ def test_without_the_rights_names_are_reckoned_and_nothing_is_called_free(
             "DeviceGetGpuInstancePossiblePlacements",
         )
     ]
-    card = first(told(stub, tree, *PROFILES, THREE, ONE, *refused))
+    card = first(discover_cards(stub, tree, *PROFILES, THREE, ONE, *refused))
     assert [(p.profile, p.start) for p in card.partitions] == [("3g.20gb", None), ("1g.5gb", None)]
     assert card.free_slices == ()
 
@@ -120,12 +120,12 @@ def test_without_the_rights_names_are_reckoned_and_nothing_is_called_free(
 def test_an_old_uuid_tells_what_no_call_does_v08(stub: Stub, tree: Path) -> None:
     old = "mig 0 0 uuid=MIG-GPU-aa-bb/7/0 k=0 cik=0 mb=4864 sm=14"
     silent = ["error nvmlDeviceGetGpuInstanceId 13", "error nvmlDeviceGetComputeInstanceId 13"]
-    (part,) = first(told(stub, tree, *PROFILES, old, *silent)).partitions
+    (part,) = first(discover_cards(stub, tree, *PROFILES, old, *silent)).partitions
     assert (part.instance, part.compute_instance) == (7, 0)
 
 
 @pytest.mark.parametrize(
-    ("bad", "words"),
+    ("lines", "words"),
     [
         pytest.param(["mig 0 3 gi=9 ci=0 k=0 cik=0 mb=4864"], "has no UUID", id="no-uuid"),
         pytest.param(
@@ -135,17 +135,17 @@ def test_an_old_uuid_tells_what_no_call_does_v08(stub: Stub, tree: Path) -> None
     ],
 )
 def test_an_instance_that_cannot_be_named_hides_no_other(
-    stub: Stub, tree: Path, bad: list[str], words: str
+    stub: Stub, tree: Path, lines: list[str], words: str
 ) -> None:
-    found = told(stub, tree, *PROFILES, THREE, *bad)
-    assert [p.uuid for p in first(found).partitions] == ["MIG-3g"]
-    assert [p.reason for p in found.problems] == ["InstanceUnread"]
-    assert words in found.problems[0].message
+    inventory = discover_cards(stub, tree, *PROFILES, THREE, *lines)
+    assert [p.uuid for p in first(inventory).partitions] == ["MIG-3g"]
+    assert [p.reason for p in inventory.problems] == ["InstanceUnread"]
+    assert words in inventory.problems[0].message
 
 
 def test_an_instance_whose_size_is_not_told_is_suspect(stub: Stub, tree: Path) -> None:
     refused = ["error nvmlDeviceGetAttributes_v2 999", "error nvmlDeviceGetGpuInstanceById 999"]
-    (part,) = first(told(stub, tree, *PROFILES, THREE, *refused)).partitions
+    (part,) = first(discover_cards(stub, tree, *PROFILES, THREE, *refused)).partitions
     assert (part.profile, part.memory_bytes, part.cores) == ("unknown", None, None)
     assert (part.health.state, part.health.reason) == (HealthState.SUSPECT, "InstanceUnread")
 
@@ -158,14 +158,14 @@ def test_instances_of_a_lost_card_are_lost_with_it(stub: Stub, tree: Path) -> No
         silent = child.discover().devices[0]
         (tree / "sys/bus/pci/devices" / BUSES[0]).rename(tree / "away")
         stub.play(SYSTEM)
-        gone = child.discover().devices[0]
-    for card in (silent, gone):
+        lost_card = child.discover().devices[0]
+    for card in (silent, lost_card):
         assert [(p.uuid, p.health.reason) for p in card.partitions] == [("MIG-3g", "GpuLost")]
 
 
 def test_a_gpu_instance_without_compute_instances_takes_its_place(stub: Stub, tree: Path) -> None:
     empty = "mig 0 0 gi=1 ci=na k=2 start=4 size=4"
-    card = first(told(stub, tree, *PROFILES, empty, ONE.replace("start=6", "start=0")))
+    card = first(discover_cards(stub, tree, *PROFILES, empty, ONE.replace("start=6", "start=0")))
     assert [p.uuid for p in card.partitions] == ["MIG-1g"]
     assert dict(card.free_slices) == {
         "1g.5gb": (1, 2, 3),
@@ -189,6 +189,6 @@ def test_a_card_that_is_to_be_cut_at_its_next_reset_says_so(stub: Stub, tree: Pa
 
 
 def test_a_card_that_is_cut_and_has_no_instance_is_all_free(stub: Stub, tree: Path) -> None:
-    card = first(told(stub, tree, *PROFILES))
+    card = first(discover_cards(stub, tree, *PROFILES))
     assert (card.partitions, card.resources) == ((), ())
     assert dict(card.free_slices)["7g.40gb"] == (0,)

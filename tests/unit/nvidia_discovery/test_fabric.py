@@ -73,8 +73,8 @@ def test_a_fabric_that_failed_is_told_at_once_with_its_flags() -> None:
 
 @pytest.mark.parametrize("state", [1, 2])
 def test_a_status_that_means_nothing_yet_is_no_news(state: int) -> None:
-    told = {NvlinkFabric(state=state, status=status).stage for status in (0, 27, 999)}
-    assert len(told) == 1
+    stages = {NvlinkFabric(state=state, status=status).stage for status in (0, 27, 999)}
+    assert len(stages) == 1
 
 
 def test_a_card_without_a_fabric_has_no_condition() -> None:
@@ -132,9 +132,9 @@ def test_a_fabric_that_is_not_needed_leaves_the_cards_in_service() -> None:
         "a", NvlinkFabric(state=3, status=1), manager_is_down=False
     )
     assert fabric_health(failed, must=False) is None
-    found = fabric_health(failed, must=True)
-    assert found is not None
-    assert (found.state, found.reason) == (HealthState.FAILED, "FabricError")
+    health = fabric_health(failed, must=True)
+    assert health is not None
+    assert (health.state, health.reason) == (HealthState.FAILED, "FabricError")
 
 
 def switches(tree: Path, count: int) -> None:
@@ -166,12 +166,15 @@ def test_a_fabric_that_failed_takes_its_cards_along_where_it_must_be_ready(
     lines = [f"fabric {i} state=3 status=999 mask=0x500" for i in range(8)]
     stub.play(SYSTEM, *GPUS, *lines)
     with on_tree(stub, tree, fabric_must_be_ready=setting) as child:
-        found = child.discover()
+        inventory = child.discover()
         for _ in range(11):
             child.sample()
-    assert {d.health.reason for d in found.devices} == {reason}
-    assert {c.reason for d in found.devices for c in d.conditions} == {"FabricError"}
-    assert dict(found.devices[0].facts)["fabric-flags"] == "incorrect-configuration=too-few-nvlinks"
+    assert {d.health.reason for d in inventory.devices} == {reason}
+    assert {c.reason for d in inventory.devices for c in d.conditions} == {"FabricError"}
+    assert (
+        dict(inventory.devices[0].facts)["fabric-flags"]
+        == "incorrect-configuration=too-few-nvlinks"
+    )
     # what a look at the card itself shows does not lift what stands against it
     assert [e for e in child.events if e.reason == "DeviceHealthy"] == []
 
@@ -196,9 +199,9 @@ def test_a_clique_is_a_fact_of_each_card_and_of_the_node_v28(stub: Stub, tree: P
     lines = [f"fabric {i} state=3 uuid=00112233445566778899aabbccddeeff clique=7" for i in range(8)]
     stub.play(SYSTEM, *GPUS, *lines)
     with on_tree(stub, tree) as child:
-        found = child.discover()
-    assert dict(found.facts)["clique"] == "00112233-4455-6677-8899-aabbccddeeff.7"
-    assert {dict(d.facts)["clique"] for d in found.devices} == {dict(found.facts)["clique"]}
+        inventory = child.discover()
+    assert dict(inventory.facts)["clique"] == "00112233-4455-6677-8899-aabbccddeeff.7"
+    assert {dict(d.facts)["clique"] for d in inventory.devices} == {dict(inventory.facts)["clique"]}
 
 
 def test_cards_of_two_cliques_leave_the_node_without_one_v29(stub: Stub, tree: Path) -> None:
@@ -207,6 +210,6 @@ def test_cards_of_two_cliques_leave_the_node_without_one_v29(stub: Stub, tree: P
     ]
     stub.play(SYSTEM, *GPUS, *lines)
     with on_tree(stub, tree) as child:
-        found = child.discover()
-    assert "clique" not in dict(found.facts)
-    assert [p.reason for p in found.problems] == ["CliqueMismatch"]
+        inventory = child.discover()
+    assert "clique" not in dict(inventory.facts)
+    assert [p.reason for p in inventory.problems] == ["CliqueMismatch"]

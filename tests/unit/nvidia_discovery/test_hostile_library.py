@@ -29,7 +29,7 @@ LINES = (
 )
 CODES = (2, 3, 4, 6, 7, 8, 15, 16, 19, 25, 27, 999, 12345)
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-Told = tuple[object, ...]
+CardFacts = tuple[object, ...]
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def four(tree: Path) -> Path:
     return tree
 
 
-def told(card: VendorDevice) -> Told:
-    kept = (
+def card_facts(card: VendorDevice) -> CardFacts:
+    entries = (
         card.uuid,
         card.minor,
         card.model,
@@ -49,14 +49,14 @@ def told(card: VendorDevice) -> Told:
         card.resources,
         card.health.reason,
     )
-    return (*kept, card.partitions, card.free_slices)
+    return (*entries, card.partitions, card.free_slices)
 
 
-def others(found: Inventory) -> list[Told]:
-    return [told(card) for card in found.devices if card.bus_id != BUSES[BAD]]
+def others(inventory: Inventory) -> list[CardFacts]:
+    return [card_facts(card) for card in inventory.devices if card.bus_id != BUSES[BAD]]
 
 
-def asked(stub: Stub, child: Child) -> list[str]:
+def device_calls(stub: Stub, child: Child) -> list[str]:
     """Return every call that a discovery makes about a card."""
     stub.take_calls()
     child.discover()
@@ -69,15 +69,15 @@ def test_a_call_that_fails_for_one_card_hides_no_other(stub: Stub, four: Path, c
     stub.play(SYSTEM, *LINES)
     with on_tree(stub, four) as child:
         before = child.discover()
-        symbols = asked(stub, child)
+        symbols = device_calls(stub, child)
         assert len(symbols) > 30
         for symbol in symbols:
             stub.play(SYSTEM, *LINES, f"error {symbol} {BAD} {code}")
-            found = child.discover()
-            assert others(found) == others(before), symbol
-            bad = next(d for d in found.devices if d.bus_id == BUSES[BAD])
+            inventory = child.discover()
+            assert others(inventory) == others(before), symbol
+            faulty = next(d for d in inventory.devices if d.bus_id == BUSES[BAD])
             # what was known of it stays: pods may hold it
-            assert (bad.uuid, bad.minor, bad.resources) == (
+            assert (faulty.uuid, faulty.minor, faulty.resources) == (
                 before.devices[BAD].uuid,
                 BAD,
                 before.devices[BAD].resources,
@@ -111,8 +111,8 @@ def test_a_lie_about_one_card_hides_no_other(
         before = child.discover()
         words = " ".join(f"{key}={value}" for key, value in lie.items())
         stub.play(SYSTEM, *LINES, f"gpu {BAD} {words}")
-        found = child.discover()
+        inventory = child.discover()
         child.sample()
-    assert others(found) == others(before)
-    assert len(found.devices) == len(before.devices)
-    assert all(LABEL.fullmatch(value) for d in found.devices for _, value in d.labels)
+    assert others(inventory) == others(before)
+    assert len(inventory.devices) == len(before.devices)
+    assert all(LABEL.fullmatch(value) for d in inventory.devices for _, value in d.labels)

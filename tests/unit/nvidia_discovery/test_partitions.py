@@ -36,15 +36,15 @@ def direct(*joined: tuple[int, int, int]) -> list[str]:
     return lines
 
 
-def table(found: Inventory) -> dict[int, list[list[int]]]:
-    minors = {d.key: d.minor if d.minor is not None else -1 for d in found.devices}
+def table(inventory: Inventory) -> dict[int, list[list[int]]]:
+    minors = {d.key: d.minor if d.minor is not None else -1 for d in inventory.devices}
     rows: dict[int, list[list[int]]] = {}
-    for group in found.groups:
+    for group in inventory.groups:
         rows.setdefault(len(group.keys), []).append([minors[key] for key in group.keys])
     return rows
 
 
-def told(stub: Stub, tree: Path, lines: list[str], **settings: object) -> Inventory:
+def discover_links(stub: Stub, tree: Path, lines: list[str], **settings: object) -> Inventory:
     stub.play(SYSTEM, *lines)
     with on_tree(stub, tree, **settings) as child:
         return child.discover()
@@ -98,17 +98,21 @@ SINGLES = [[n] for n in range(8)]
 def test_links_become_the_scheduler_s_table(
     stub: Stub, tree: Path, lines: list[str], expected: dict[int, list[list[int]]]
 ) -> None:
-    found = told(stub, tree, lines)
-    assert table(found) == expected
-    assert found.group_policy == ("Prefer" if expected else None)
-    assert {g.bandwidth_bytes_per_s for g in found.groups} <= {None}
+    inventory = discover_links(stub, tree, lines)
+    assert table(inventory) == expected
+    assert inventory.group_policy == ("Prefer" if expected else None)
+    assert {g.bandwidth_bytes_per_s for g in inventory.groups} <= {None}
 
 
 def test_bandwidth_and_policy_come_by_setting(stub: Stub, tree: Path) -> None:
     lines = [*cards(), *SWITCHED, *SPEEDS]
-    found = told(stub, tree, lines, partition_bandwidth=True, partition_policy="Honor")
-    assert found.group_policy == "Honor"
-    assert {g.bandwidth_bytes_per_s for g in found.groups if len(g.keys) > 1} == {478_116_000_000}
+    inventory = discover_links(
+        stub, tree, lines, partition_bandwidth=True, partition_policy="Honor"
+    )
+    assert inventory.group_policy == "Honor"
+    assert {g.bandwidth_bytes_per_s for g in inventory.groups if len(g.keys) > 1} == {
+        478_116_000_000
+    }
 
 
 def test_a_lost_card_keeps_its_place_in_the_table(stub: Stub, tree: Path) -> None:
@@ -122,15 +126,15 @@ def test_a_lost_card_keeps_its_place_in_the_table(stub: Stub, tree: Path) -> Non
 
 
 def test_each_card_is_labelled_with_its_island(stub: Stub, tree: Path) -> None:
-    found = told(stub, tree, [*cards(), *direct((0, 1, 4), (2, 3, 4))])
-    islands = [dict(d.labels).get("xpu-agent.io/nvlink-island") for d in found.devices]
+    inventory = discover_links(stub, tree, [*cards(), *direct((0, 1, 4), (2, 3, 4))])
+    islands = [dict(d.labels).get("xpu-agent.io/nvlink-island") for d in inventory.devices]
     assert islands == ["0", "0", "2", "2", None, None, None, None]
 
 
 def test_links_that_two_cards_count_differently_are_told_of_v26(stub: Stub, tree: Path) -> None:
     remote = f"0000{BUSES[1].upper()}"
-    found = told(
+    inventory = discover_links(
         stub, tree, [*cards(), *direct((0, 1, 3)), f"link 0 3 state=1 type=0 remote={remote}"]
     )
-    assert [link.count for link in found.links] == [3]
-    assert [p.reason for p in found.problems] == ["NVLinkAsymmetric"]
+    assert [link.count for link in inventory.links] == [3]
+    assert [p.reason for p in inventory.problems] == ["NVLinkAsymmetric"]

@@ -23,7 +23,7 @@ ABSENT = dict.fromkeys(
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Path:
+def empty_host(tmp_path: Path) -> Path:
     """A machine's root without a card on any bus."""
     root = tmp_path / "bare"
     (root / "proc").mkdir(parents=True)
@@ -47,55 +47,57 @@ def tegra(root: Path) -> None:
     (root / "sys/devices/soc0/family").write_text("Tegra\n")
 
 
-def test_a_pool_of_cards_behind_windows_is_numbered_by_nvml(stub: Stub, bare: Path) -> None:
-    wsl(bare)
+def test_a_pool_of_cards_behind_windows_is_numbered_by_nvml(stub: Stub, empty_host: Path) -> None:
+    wsl(empty_host)
     stub.play(SYSTEM, *(gpu(i, BUSES[i], **ABSENT) for i in range(2)))
-    with on_tree(stub, bare) as child:
-        found = child.discover()
+    with on_tree(stub, empty_host) as child:
+        inventory = child.discover()
         samples = child.sample()
-    assert [(d.bus_id, d.minor) for d in found.devices] == [(None, 0), (None, 1)]
-    assert {dict(d.facts)["platform"] for d in found.devices} == {"wsl"}
-    assert all(d.resources and d.health.state is HealthState.HEALTHY for d in found.devices)
-    assert (found.links, found.groups) == ((), ())
-    assert {s.key for s in samples} == {d.key for d in found.devices}
+    assert [(d.bus_id, d.minor) for d in inventory.devices] == [(None, 0), (None, 1)]
+    assert {dict(d.facts)["platform"] for d in inventory.devices} == {"wsl"}
+    assert all(d.resources and d.health.state is HealthState.HEALTHY for d in inventory.devices)
+    assert (inventory.links, inventory.groups) == ((), ())
+    assert {s.key for s in samples} == {d.key for d in inventory.devices}
 
 
-def test_an_integrated_card_has_the_machines_memory_and_no_bus(stub: Stub, bare: Path) -> None:
-    tegra(bare)
+def test_an_integrated_card_has_the_machines_memory_and_no_bus(
+    stub: Stub, empty_host: Path
+) -> None:
+    tegra(empty_host)
     orin = gpu(0, BUSES[0], **ABSENT, name='"Orin (nvgpu)"', mem=None, uuid="0123abcd-0000")
     stub.play(SYSTEM, orin)
-    with on_tree(stub, bare) as child:
-        found = child.discover()
-    (card,) = found.devices
+    with on_tree(stub, empty_host) as child:
+        inventory = child.discover()
+    (card,) = inventory.devices
     assert (card.bus_id, card.minor, card.uuid) == (None, 0, "0123abcd-0000")
     assert card.model == "Orin--nvgpu"
     assert dict(card.facts)["unified-memory"] == "true"
-    assert dict(found.facts)["xpu-agent.io/unified-memory"] == "true"
+    assert dict(inventory.facts)["xpu-agent.io/unified-memory"] == "true"
     assert dict(card.resources)["koordinator.sh/gpu-memory"] == "125Gi"
 
 
 @pytest.mark.parametrize("make", [wsl, tegra])
 def test_cards_that_no_bus_shows_are_sighted_and_start_a_worker(
-    stub: Stub, bare: Path, make: object
+    stub: Stub, empty_host: Path, make: object
 ) -> None:
     assert callable(make)
-    make(bare)
-    (seen,) = NvidiaVendor().detect(LiveHostFiles(str(bare)), VendorSettings())
-    assert (seen.bus_id, seen.minor, seen.health.reason) == (None, None, "NotYetAsked")
-    card = first(stub, bare, SYSTEM, library_dirs=[str(bare)])
+    make(empty_host)
+    (device,) = NvidiaVendor().detect(LiveHostFiles(str(empty_host)), VendorSettings())
+    assert (device.bus_id, device.minor, device.health.reason) == (None, None, "NotYetAsked")
+    card = first(stub, empty_host, SYSTEM, library_dirs=[str(empty_host)])
     assert card.health.reason == "LibraryMissing"
 
 
-def test_a_machine_of_others_is_none_of_ours(bare: Path) -> None:
-    assert NvidiaVendor().detect(LiveHostFiles(str(bare)), VendorSettings()) == ()
-    (bare / "sys/devices/soc0/family").write_text("Snapdragon\n")
-    assert find_hardware(LiveHostFiles(str(bare))).platform == ""
+def test_a_machine_of_others_is_none_of_ours(empty_host: Path) -> None:
+    assert NvidiaVendor().detect(LiveHostFiles(str(empty_host)), VendorSettings()) == ()
+    (empty_host / "sys/devices/soc0/family").write_text("Snapdragon\n")
+    assert find_hardware(LiveHostFiles(str(empty_host))).platform == ""
 
 
-def test_the_file_of_a_jetson_tells_of_it_too(bare: Path) -> None:
-    (bare / "etc").mkdir()
-    (bare / "etc/nv_tegra_release").write_text("# R36 (release)\n")
-    assert find_hardware(LiveHostFiles(str(bare))).platform == "tegra"
+def test_the_file_of_a_jetson_tells_of_it_too(empty_host: Path) -> None:
+    (empty_host / "etc").mkdir()
+    (empty_host / "etc/nv_tegra_release").write_text("# R36 (release)\n")
+    assert find_hardware(LiveHostFiles(str(empty_host))).platform == "tegra"
 
 
 def test_cards_on_the_bus_are_what_counts(tree: Path) -> None:
@@ -103,8 +105,8 @@ def test_cards_on_the_bus_are_what_counts(tree: Path) -> None:
     (tree / "sys/devices/soc0").mkdir(parents=True)
     tegra(tree)
     add_function(tree, "0000:c0:00.0", "nvidia-nvswitch", code="0x068000")
-    found = find_hardware(LiveHostFiles(str(tree)))
-    assert (found.platform, len(found.cards), found.switches) == ("", 8, 1)
+    hardware = find_hardware(LiveHostFiles(str(tree)))
+    assert (hardware.platform, len(hardware.cards), hardware.switches) == ("", 8, 1)
 
 
 def test_memory_that_the_kernel_shares_out_is_marked(stub: Stub, tree: Path) -> None:
@@ -122,8 +124,10 @@ def test_memory_that_the_kernel_shares_out_is_marked(stub: Stub, tree: Path) -> 
 def test_the_place_in_a_rack_is_told(stub: Stub, tree: Path) -> None:
     line = gpu(0, BUSES[0], chassis='"1820000000001"', rack="7,3,1,1")
     facts = dict(first(stub, tree, SYSTEM, line).facts)
-    told = {key: facts[key] for key in ("chassis-serial", "slot", "tray", "host", "peer-type")}
-    assert told == {
+    rack_facts = {
+        key: facts[key] for key in ("chassis-serial", "slot", "tray", "host", "peer-type")
+    }
+    assert rack_facts == {
         "chassis-serial": "1820000000001",
         "slot": "7",
         "tray": "3",
@@ -175,13 +179,13 @@ def test_of_cards_with_one_uuid_the_second_cannot_be_granted(stub: Stub, tree: P
     twin = gpu(3, BUSES[3], uuid="GPU-00000000-0000-4000-8000-000000000001")
     stub.play(SYSTEM, *GPUS[:3], twin, *GPUS[4:])
     with on_tree(stub, tree) as child:
-        found = child.discover()
-    assert [p.reason for p in found.problems] == ["DuplicateUUID"]
-    assert (found.devices[1].health.reason, bool(found.devices[1].resources)) == (
+        inventory = child.discover()
+    assert [p.reason for p in inventory.problems] == ["DuplicateUUID"]
+    assert (inventory.devices[1].health.reason, bool(inventory.devices[1].resources)) == (
         "DeviceHealthy",
         True,
     )
-    second = found.devices[3]
+    second = inventory.devices[3]
     assert (second.uuid, second.minor, second.resources) == (None, 3, ())
     assert second.health.reason == "DuplicateUUID"
 
@@ -206,5 +210,5 @@ def test_two_cards_with_one_minor_are_in_no_partition(stub: Stub, tree: Path) ->
     links = [f"link {i} {n} state=1 type=2" for i in range(8) for n in range(18)]
     stub.play(SYSTEM, *GPUS[:7], gpu(7, BUSES[7], minor=6), *links)
     with on_tree(stub, tree) as child:
-        found = child.discover()
-    assert {key for g in found.groups for key in g.keys} == set(BUSES[:6])
+        inventory = child.discover()
+    assert {key for g in inventory.groups for key in g.keys} == set(BUSES[:6])

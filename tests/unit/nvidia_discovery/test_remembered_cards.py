@@ -30,15 +30,17 @@ UUID = "GPU-00000000-0000-4000-8000-00000000000{}"
 NO_HANDLE = "error nvmlDeviceGetHandleByPciBusId_v2"
 
 
-def once(stub: Stub, tree: Path, *lines: str, **settings: object) -> Inventory:
+def discover_once(stub: Stub, tree: Path, *lines: str, **settings: object) -> Inventory:
     """Return what a new process finds."""
     stub.play(SYSTEM, *lines)
     with on_tree(stub, tree, state_dir=str(stub.folder / "state"), **settings) as child:
         return child.discover()
 
 
-def reasons(found: Inventory) -> dict[int | None, str]:
-    return {d.minor: d.health.reason for d in found.devices if d.health.reason != "DeviceHealthy"}
+def reasons(inventory: Inventory) -> dict[int | None, str]:
+    return {
+        d.minor: d.health.reason for d in inventory.devices if d.health.reason != "DeviceHealthy"
+    }
 
 
 def stored(stub: Stub) -> dict[str, dict[str, object]]:
@@ -55,7 +57,7 @@ def clear(child: Child, key: str) -> bool:
 
 
 def test_cards_are_remembered_by_their_uuid(stub: Stub, tree: Path) -> None:
-    once(stub, tree, *GPUS)
+    discover_once(stub, tree, *GPUS)
     cards = stored(stub)
     assert {c["bdf"]: c["minor"] for c in cards.values()} == dict(zip(BUSES, range(8), strict=True))
 
@@ -70,25 +72,25 @@ def test_without_a_folder_nothing_is_kept(stub: Stub, tree: Path) -> None:
 def test_a_card_whose_function_went_while_nobody_looked_is_listed_as_lost(
     stub: Stub, tree: Path
 ) -> None:
-    once(stub, tree, *GPUS)
+    discover_once(stub, tree, *GPUS)
     (tree / "sys/bus/pci/devices" / BUSES[3]).rename(tree / "away")
-    found = once(stub, tree, *GPUS[:3], *GPUS[4:])
-    assert reasons(found) == {3: "GpuLost"}
-    lost = found.devices[3]
-    assert (lost.bus_id, lost.uuid, lost.resources) == (BUSES[3], UUID.format(3), ())
+    inventory = discover_once(stub, tree, *GPUS[:3], *GPUS[4:])
+    assert reasons(inventory) == {3: "GpuLost"}
+    card = inventory.devices[3]
+    assert (card.bus_id, card.uuid, card.resources) == (BUSES[3], UUID.format(3), ())
     (tree / "away").rename(tree / "sys/bus/pci/devices" / BUSES[3])
-    assert reasons(once(stub, tree, *GPUS)) == {}
+    assert reasons(discover_once(stub, tree, *GPUS)) == {}
 
 
 def test_a_card_that_is_away_too_long_is_forgotten(stub: Stub, tree: Path) -> None:
-    once(stub, tree, *GPUS)
+    discover_once(stub, tree, *GPUS)
     (tree / "sys/bus/pci/devices" / BUSES[3]).rename(tree / "away")
     file = stub.folder / "state" / FILE_NAME
     text = json.loads(file.read_text())
     text["cards"][UUID.format(3)]["last_seen_s"] = time.time() - 90_000
     file.write_text(json.dumps(text))
-    found = once(stub, tree, *GPUS[:3], *GPUS[4:])
-    assert len(found.devices) == 7
+    inventory = discover_once(stub, tree, *GPUS[:3], *GPUS[4:])
+    assert len(inventory.devices) == 7
     assert UUID.format(3) not in stored(stub)
 
 
@@ -99,11 +101,11 @@ def test_a_card_that_lost_its_driver_stays_listed(stub: Stub, tree: Path, *, ane
         child.discover()
         (tree / "sys/bus/pci/devices" / BUSES[3] / "driver").unlink()
         if not anew:
-            found = child.discover()
+            inventory = child.discover()
     if anew:
-        found = once(stub, tree, *GPUS)
-    assert reasons(found) == {3: "DriverNotBound"}
-    card = found.devices[3]
+        inventory = discover_once(stub, tree, *GPUS)
+    assert reasons(inventory) == {3: "DriverNotBound"}
+    card = inventory.devices[3]
     assert (card.managed, card.uuid, card.health.state) == (
         True,
         UUID.format(3),
@@ -129,31 +131,33 @@ def test_a_discrete_card_keeps_its_size_over_a_restart(stub: Stub, tree: Path, b
 
 
 def test_while_the_driver_is_away_all_cards_stay_listed(stub: Stub, tree: Path) -> None:
-    once(stub, tree, *GPUS)
+    discover_once(stub, tree, *GPUS)
     (tree / "sys/bus/pci/devices" / BUSES[0]).rename(tree / "away")
     for bus in BUSES[1:]:
         (tree / "sys/bus/pci/devices" / bus / "driver").unlink()
     (tree / "sys/module/nvidia").rmdir()
-    found = once(stub, tree, library_dirs=[str(tree)])
-    assert reasons(found) == {0: "GpuLost", **dict.fromkeys(range(1, 8), "DriverMissing")}
-    assert {card.managed for card in found.devices} == {True}
-    assert [p.reason for p in found.problems] == ["LibraryMissing"]
+    inventory = discover_once(stub, tree, library_dirs=[str(tree)])
+    assert reasons(inventory) == {0: "GpuLost", **dict.fromkeys(range(1, 8), "DriverMissing")}
+    assert {card.managed for card in inventory.devices} == {True}
+    assert [p.reason for p in inventory.problems] == ["LibraryMissing"]
 
 
 def test_a_function_that_never_was_ours_is_none_of_ours(stub: Stub, tree: Path) -> None:
     add_function(tree, "0000:c4:00.0", None)
-    found = once(stub, tree, *GPUS)
-    assert [d.managed for d in found.devices] == [True] * 8 + [False]
+    inventory = discover_once(stub, tree, *GPUS)
+    assert [d.managed for d in inventory.devices] == [True] * 8 + [False]
 
 
 def test_a_card_that_does_not_answer_is_named_by_what_is_remembered(stub: Stub, tree: Path) -> None:
-    once(stub, tree, *GPUS)
+    discover_once(stub, tree, *GPUS)
     information = tree / "proc/driver/nvidia/gpus" / BUSES[5] / "information"
     information.write_text("Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-????????-????-????\n")
-    found = once(stub, tree, *GPUS, f"{NO_HANDLE} 5 15")
-    assert (found.devices[5].uuid, found.devices[5].minor) == (UUID.format(5), 5)
-    assert found.devices[5].vendor_minor is None  # nobody can tell whether it has that number now
-    assert reasons(found) == {5: "GpuLost"}
+    inventory = discover_once(stub, tree, *GPUS, f"{NO_HANDLE} 5 15")
+    assert (inventory.devices[5].uuid, inventory.devices[5].minor) == (UUID.format(5), 5)
+    assert (
+        inventory.devices[5].vendor_minor is None
+    )  # nobody can tell whether it has that number now
+    assert reasons(inventory) == {5: "GpuLost"}
 
 
 @pytest.mark.parametrize("anew", [True, False])
@@ -165,42 +169,42 @@ def test_a_card_in_another_slot_is_the_same_card(stub: Stub, tree: Path, *, anew
         add_function(tree, "0000:0a:00.0", GPU_UUID=UUID.format(7), Device_Minor="7")
         stub.play(SYSTEM, *GPUS[:7], gpu(7, "0000:0a:00.0"))
         if not anew:
-            found = child.discover()
+            inventory = child.discover()
     if anew:
-        found = once(stub, tree, *GPUS[:7], gpu(7, "0000:0a:00.0"))
-    assert [d.bus_id for d in found.devices] == ["0000:0a:00.0", *BUSES[:7]]
-    assert found.problems == ()
-    assert reasons(found) == {}
+        inventory = discover_once(stub, tree, *GPUS[:7], gpu(7, "0000:0a:00.0"))
+    assert [d.bus_id for d in inventory.devices] == ["0000:0a:00.0", *BUSES[:7]]
+    assert inventory.problems == ()
+    assert reasons(inventory) == {}
 
 
 def test_a_card_under_another_number_waits_under_its_old_one(stub: Stub, tree: Path) -> None:
-    once(stub, tree, *GPUS)
+    discover_once(stub, tree, *GPUS)
     swapped = [*GPUS[:6], gpu(6, BUSES[6], minor=7), gpu(7, BUSES[7], minor=6)]
-    found = once(stub, tree, *swapped)
-    assert reasons(found) == {6: "MinorChanged", 7: "MinorChanged"}
-    assert [d.minor for d in found.devices] == list(range(8))
-    assert [d.vendor_minor for d in found.devices] == [*range(6), 7, 6]
-    assert dict(found.devices[6].facts)["minor-now"] == "7"
-    assert once(stub, tree, *swapped).devices[6].health.reason == "MinorChanged"
-    assert reasons(once(stub, tree, *GPUS)) == {}
+    inventory = discover_once(stub, tree, *swapped)
+    assert reasons(inventory) == {6: "MinorChanged", 7: "MinorChanged"}
+    assert [d.minor for d in inventory.devices] == list(range(8))
+    assert [d.vendor_minor for d in inventory.devices] == [*range(6), 7, 6]
+    assert dict(inventory.devices[6].facts)["minor-now"] == "7"
+    assert discover_once(stub, tree, *swapped).devices[6].health.reason == "MinorChanged"
+    assert reasons(discover_once(stub, tree, *GPUS)) == {}
 
 
 def test_a_card_goes_on_under_its_new_number_on_a_person_s_word(stub: Stub, tree: Path) -> None:
-    once(stub, tree, *GPUS)
+    discover_once(stub, tree, *GPUS)
     stub.play(SYSTEM, *GPUS[:7], gpu(7, BUSES[7], minor=9))
     with on_tree(stub, tree, state_dir=str(stub.folder / "state")) as child:
         assert reasons(child.discover()) == {7: "MinorChanged"}
         assert clear(child, BUSES[7])
         assert not clear(child, BUSES[0])
-        found = child.discover()
-    assert (found.devices[7].minor, reasons(found)) == (9, {})
+        inventory = child.discover()
+    assert (inventory.devices[7].minor, reasons(inventory)) == (9, {})
 
 
 def test_another_card_in_the_slot_takes_its_own_number(stub: Stub, tree: Path) -> None:
-    once(stub, tree, *GPUS)
+    discover_once(stub, tree, *GPUS)
     fresh = gpu(2, BUSES[2], uuid="GPU-ffffffff-0000-4000-8000-000000000002")
-    found = once(stub, tree, *GPUS[:2], fresh, *GPUS[3:])
-    assert reasons(found) == {}
+    inventory = discover_once(stub, tree, *GPUS[:2], fresh, *GPUS[3:])
+    assert reasons(inventory) == {}
     assert UUID.format(2) not in stored(stub)
 
 
@@ -208,7 +212,7 @@ def test_another_card_in_the_slot_takes_its_own_number(stub: Stub, tree: Path) -
 def test_a_damaged_file_is_begun_anew(stub: Stub, tree: Path, content: str) -> None:
     (stub.folder / "state").mkdir()
     (stub.folder / "state" / FILE_NAME).write_text(content)
-    assert len(once(stub, tree, *GPUS).devices) == 8
+    assert len(discover_once(stub, tree, *GPUS).devices) == 8
     assert len(stored(stub)) == 8
 
 
@@ -217,9 +221,9 @@ def test_a_folder_that_cannot_be_written_is_told_of(stub: Stub, tree: Path) -> N
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree, state_dir=str(stub.folder / "state")) as child:
         child.discover()
-        found = child.discover()
-    assert "StateNotWritten" in [p.reason for p in found.problems]
-    assert reasons(found) == {}
+        inventory = child.discover()
+    assert "StateNotWritten" in [p.reason for p in inventory.problems]
+    assert reasons(inventory) == {}
 
 
 def test_a_number_is_given_up_on_a_person_s_word(tmp_path: Path) -> None:
@@ -309,7 +313,7 @@ def test_a_library_of_another_driver_asks_for_the_discovery_that_takes_the_cards
     stub: Stub, tree: Path
 ) -> None:
     stub.play(SYSTEM, *GPUS, "error nvmlInitWithFlags 18")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", AFTER_A_MINUTE, str(tree), str(build())],
         env={**os.environ, **stub.environment},
         cwd=ROOT,
@@ -318,7 +322,7 @@ def test_a_library_of_another_driver_asks_for_the_discovery_that_takes_the_cards
         check=True,
         timeout=60,
     )
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
         [1000.0, [], "suspect"],
         [1059.0, [], None],
         [1061.0, ["DriverMismatch"], "failed"],
@@ -330,10 +334,10 @@ def test_a_library_of_another_driver_asks_for_the_discovery_that_takes_the_cards
 def test_a_library_of_another_driver_has_a_minute_before_the_cards_are_out() -> None:
     clock = ManualClock()
     cards = NvidiaCards(CardStore("", "boot"), clock, 86_400.0)
-    sight = NvidiaHardware(cards=(NvidiaFunction(bus_id=BUSES[0], driver="nvidia", minor=0),))
+    hardware = NvidiaHardware(cards=(NvidiaFunction(bus_id=BUSES[0], driver="nvidia", minor=0),))
 
     def state(reason: str) -> HealthState:
-        (card,) = cards.describe_all_unreachable(sight, reason, "told")
+        (card,) = cards.describe_all_unreachable(hardware, reason, "told")
         assert card.health.reason == reason
         return card.health.state
 

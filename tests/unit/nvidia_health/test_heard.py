@@ -41,7 +41,7 @@ def xid(bus: str, number: int, tail: str = "pid=1, name=a") -> str:
     return f"NVRM: Xid (PCI:{bus.removesuffix('.0')}): {number}, {tail}"
 
 
-def told(events: list[DeviceEvent]) -> list[tuple[str, str, HealthState | None]]:
+def reported(events: list[DeviceEvent]) -> list[tuple[str, str, HealthState | None]]:
     return [(e.key, e.reason, e.state) for e in events]
 
 
@@ -88,7 +88,7 @@ def test_a_changed_recovery_action_is_asked_for_at_once(stub: Stub, tree: Path) 
         child.discover()
         stub.play(SYSTEM, *GPUS, "field 1 230 u32 1", f"event 1 type={0x8000} at=0")
         events = [child.wait_event(), child.wait_event()]
-    assert told(events) == [
+    assert reported(events) == [
         (BUSES[1], "RecoveryActionChanged", None),
         (BUSES[1], "GPUResetRequired", FAILED),
     ]
@@ -100,7 +100,7 @@ def test_a_card_that_is_bound_or_taken_away_has_all_looked_at(stub: Stub, tree: 
         child.discover()
         stub.play(SYSTEM, *GPUS, "binding type=1", "binding type=2")
         events = [child.wait_event(), child.wait_event()]
-    assert told(events) == [("", "DriverUnbound", None), ("", "DriverBound", None)]
+    assert reported(events) == [("", "DriverUnbound", None), ("", "DriverBound", None)]
 
 
 def test_the_kernels_log_is_heard_without_the_library(tree: Path, tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ def test_the_kernels_log_is_heard_without_the_library(tree: Path, tmp_path: Path
     assert session.events(0.0) == ()
     log_line(tree, xid(BUSES[2], 79), "noise", xid(BUSES[3], 31), first=2)
     events = session.events(0.0)
-    found = {d.key: d.health.reason for d in session.discover().devices}
+    reasons = {d.key: d.health.reason for d in session.discover().devices}
     session.close()
-    assert told(list(events)) == [(BUSES[2], "Xid79", FAILED), (BUSES[3], "Xid31", None)]
-    assert found[BUSES[2]] == "Xid79"
-    assert found[BUSES[3]] == "LibraryMissing"
+    assert reported(list(events)) == [(BUSES[2], "Xid79", FAILED), (BUSES[3], "Xid31", None)]
+    assert reasons[BUSES[2]] == "Xid79"
+    assert reasons[BUSES[3]] == "LibraryMissing"
 
 
 def test_the_log_tells_what_the_driver_asks_for_when_it_cannot_be_asked(
@@ -131,26 +131,26 @@ def test_the_log_tells_what_the_driver_asks_for_when_it_cannot_be_asked(
     log_line(tree, xid(BUSES[1], 154, change), first=2)
     events = session.events(0.0)
     session.close()
-    assert told(list(events)) == [
+    assert reported(list(events)) == [
         (BUSES[1], "Xid154", None),
         (BUSES[1], "GPUResetRequired", FAILED),
     ]
 
 
-@pytest.mark.parametrize("hung", ["nvmlDeviceGetMemoryInfo_v2 3", "nvmlEventSetWait_v2"])
+@pytest.mark.parametrize("call", ["nvmlDeviceGetMemoryInfo_v2 3", "nvmlEventSetWait_v2"])
 def test_the_kernels_log_is_heard_while_the_library_hangs(
-    stub: Stub, tree: Path, hung: str
+    stub: Stub, tree: Path, call: str
 ) -> None:
     log_line(tree, "ready")
     stub.play(SYSTEM, *GPUS)
     with on_live_tree(stub, tree) as child:
         child.discover()
-        stub.play(SYSTEM, *GPUS, f"hang {hung}", "hang nvmlDeviceGetMemoryInfo_v2 3")
+        stub.play(SYSTEM, *GPUS, f"hang {call}", "hang nvmlDeviceGetMemoryInfo_v2 3")
         with pytest.raises(TimeoutError):
             child.ask("sample", 0.5)
         log_line(tree, "NVRM: GPU 0000:83:00.0: GPU has fallen off the bus.", first=2)
         event = child.wait_event()
-    assert told([event]) == [("0000:83:00.0", "Xid79", FAILED)]
+    assert reported([event]) == [("0000:83:00.0", "Xid79", FAILED)]
 
 
 def test_the_log_and_the_driver_telling_of_one_event_are_heard_once(stub: Stub, tree: Path) -> None:
@@ -178,7 +178,7 @@ def test_at_the_start_the_past_of_this_boot_is_read_and_a_later_recovery_counts(
     with on_live_tree(stub, tree) as child:
         events = [child.wait_event(), child.wait_event()]
         health = [d.health.reason for d in child.discover().devices[:5]]
-    assert told(events) == [(BUSES[1], "Xid119", FAILED), (BUSES[2], "Xid79", FAILED)]
+    assert reported(events) == [(BUSES[1], "Xid119", FAILED), (BUSES[2], "Xid79", FAILED)]
     # the driver asks nothing of the second card any more, the third needs a reboot
     assert health == [
         "DeviceHealthy",
@@ -199,13 +199,13 @@ def test_after_a_restart_the_past_is_counted_again_but_not_judged_again(
     context = SessionContext(state_dir=str(tmp_path / "state"))
     log_line(tree, xid(BUSES[1], 119))
     first = NvidiaSession(LiveHostFiles(str(tree)), settings, context)
-    assert told(list(first.events(0.0))) == [(BUSES[1], "Xid119", FAILED)]
+    assert reported(list(first.events(0.0))) == [(BUSES[1], "Xid119", FAILED)]
     assert first.clear(BUSES[1])
     first.close()
     second = NvidiaSession(LiveHostFiles(str(tree)), settings, context)
     assert second.events(0.0) == ()
     log_line(tree, xid(BUSES[2], 48), first=2)
-    assert told(list(second.events(0.0))) == [(BUSES[2], "Xid48", FAILED)]
+    assert reported(list(second.events(0.0))) == [(BUSES[2], "Xid48", FAILED)]
     second.close()
 
 
@@ -223,9 +223,9 @@ def test_a_storm_in_the_log_is_told_in_few_events(tree: Path, tmp_path: Path) ->
     )
     session.events(0.0)
     log_line(tree, *[xid(BUSES[0], 31)] * 5000, first=2)
-    heard = [event for _ in range(10) for event in session.events(0.0)]
+    events = [event for _ in range(10) for event in session.events(0.0)]
     session.close()
-    assert 1 <= len(heard) <= 3
+    assert 1 <= len(events) <= 3
 
 
 def test_an_error_of_a_switch_concerns_all_cards(tree: Path, tmp_path: Path) -> None:

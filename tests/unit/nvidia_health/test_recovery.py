@@ -22,11 +22,11 @@ def reason(sample: DeviceSample) -> str | None:
     return sample.health.reason if sample.health is not None else None
 
 
-def until(child: Child, wanted: str | None, card: int = 0) -> DeviceSample:
+def until(child: Child, expected_reason: str | None, card: int = 0) -> DeviceSample:
     """Sample until the card's verdict is the one that is waited for, at most ten cycles."""
     for _ in range(11):
         sample = child.sample()[card]
-        if reason(sample) == wanted:
+        if reason(sample) == expected_reason:
             return sample
     raise AssertionError(reason(sample))
 
@@ -45,10 +45,10 @@ def test_each_sample_of_a_failed_card_is_a_probe_until_it_is_well_again(
         assert [reason(child.sample()[0]) for _ in range(3)] == [f"Xid{number}"] * 3
         stub.play(SYSTEM, *GPUS, "field 0 230 u32 0", event)
         assert [reason(child.sample()[0]) for _ in range(3)] == ["DeviceHealthy"] * 3
-        told = child.wait_event()
+        first_event = child.wait_event()
         assert child.discover().devices[0].health == Health()
     # the agent takes it back after as many looks as it wants: the event only has it looked at
-    assert (told.reason, told.state) == ("CauseGone", None)
+    assert (first_event.reason, first_event.state) == ("CauseGone", None)
 
 
 @pytest.mark.parametrize("number", [pytest.param(79, id="V42")])
@@ -63,8 +63,8 @@ def test_a_card_that_fell_off_stays_out_over_restarts_until_another_boot(
         child.discover()
         child.wait_event()
         assert [reason(child.sample()[2]) for _ in range(3)] == [f"Xid{number}"] * 3
-        kept, until_s = Path(state) / "nvidia-causes.json", time.monotonic() + 20
-        while not kept.exists():  # written by the thread that waits for events
+        state_file, until_s = Path(state) / "nvidia-causes.json", time.monotonic() + 20
+        while not state_file.exists():  # written by the thread that waits for events
             assert time.monotonic() < until_s
             child.ask("ping")
     stub.play(SYSTEM, *GPUS, "field 2 230 u32 0")
@@ -179,11 +179,11 @@ def test_warnings_are_a_condition_of_a_healthy_card(
 ) -> None:
     stub.play(SYSTEM, *GPUS, *lines)
     with on_tree(stub, tree) as child:
-        found = child.discover()
+        inventory = child.discover()
         if "event" in lines[0]:
             child.wait_event()
-            found = child.discover()
-    card = found.devices[0]
+            inventory = child.discover()
+    card = inventory.devices[0]
     assert card.health == Health()
     assert [(c.type, c.status, c.reason) for c in card.conditions] == [("Degraded", True, expected)]
 

@@ -36,7 +36,7 @@ def readings(sample: DeviceSample) -> dict[str, float]:
     return {" ".join((r.family, *r.labels)): r.value for r in sample.readings}
 
 
-def counted(child: Child, family: str) -> DeviceSample:
+def sample_with(child: Child, family: str) -> DeviceSample:
     """Sample until the performance counters tell: they need two looks 100 ms apart."""
     until_s = time.monotonic() + 20
     while time.monotonic() < until_s:
@@ -50,8 +50,10 @@ def test_a_card_with_performance_counters_tells_what_its_parts_do(stub: Stub, tr
     stub.play(SYSTEM, CARD, *COUNTERS)
     with on_tree(stub, tree) as child:
         child.discover()
-        found = readings(counted(child, "xpu_device_sm_active_ratio"))
-    assert {name: value for name, value in found.items() if "_sm_" in name or "_pipe_" in name} == {
+        values = readings(sample_with(child, "xpu_device_sm_active_ratio"))
+    assert {
+        name: value for name, value in values.items() if "_sm_" in name or "_pipe_" in name
+    } == {
         "xpu_device_sm_active_ratio": 0.625,
         "xpu_device_sm_occupancy_ratio": 0.25,
         "xpu_device_pipe_active_ratio tensor": 0.125,
@@ -87,18 +89,18 @@ def test_a_cut_card_is_as_busy_as_its_instances_and_each_tells_its_own(
 ) -> None:
     stub.play(SYSTEM, *CUT, "gpm 0 2 gi=3 70", "gpm 0 2 gi=5 35", "mig 0 2 used=12345")
     with on_tree(stub, tree) as child:
-        found = child.discover().devices[0]
-        assert [p.profile for p in found.partitions] == ["1c.3g.40gb", "1c.3g.40gb", "1g.10gb"]
+        device = child.discover().devices[0]
+        assert [p.profile for p in device.partitions] == ["1c.3g.40gb", "1c.3g.40gb", "1g.10gb"]
         for _ in range(12):
-            sample = counted(child, "xpu_device_slice_utilization_ratio")
+            sample = sample_with(child, "xpu_device_slice_utilization_ratio")
     assert sample.core_percent == pytest.approx(70 * 3 / 7 + 35 / 7)
-    told = readings(sample)
-    assert told["xpu_device_slice_utilization_ratio MIG-b 1c.3g.40gb"] == 0.7
-    assert told["xpu_device_slice_utilization_ratio MIG-c 1g.10gb"] == 0.35
-    assert told["xpu_device_slice_memory_total_bytes MIG-c 1g.10gb"] == 9984 << 20
-    assert told["xpu_device_slice_memory_used_bytes MIG-c 1g.10gb"] == 12345
-    asked = [c.split()[0] for c in stub.take_calls() if "MemoryInfo" in c]
-    newer = [asked[n - 1] for n, name in enumerate(asked) if not name.endswith("_v2")]
+    values = readings(sample)
+    assert values["xpu_device_slice_utilization_ratio MIG-b 1c.3g.40gb"] == 0.7
+    assert values["xpu_device_slice_utilization_ratio MIG-c 1g.10gb"] == 0.35
+    assert values["xpu_device_slice_memory_total_bytes MIG-c 1g.10gb"] == 9984 << 20
+    assert values["xpu_device_slice_memory_used_bytes MIG-c 1g.10gb"] == 12345
+    calls = [c.split()[0] for c in stub.take_calls() if "MemoryInfo" in c]
+    newer = [calls[n - 1] for n, name in enumerate(calls) if not name.endswith("_v2")]
     assert set(newer) == {"nvmlDeviceGetMemoryInfo_v2"}  # which leaves the driver's reserve out
 
 
@@ -161,7 +163,7 @@ def test_lists_that_were_empty_rest_and_those_that_are_dear_more(stub: Stub, tre
         samples = [child.sample()[0].processes for _ in range(13)]
         calls = [c.split()[0] for c in stub.take_calls()]
     assert calls.count("nvmlDeviceGetComputeRunningProcesses_v3") <= 6
-    assert {p.pid for found in samples for p in found or ()} == {10}
+    assert {p.pid for processes in samples for p in processes or ()} == {10}
 
 
 def test_what_changes_seldom_is_of_declared_families(stub: Stub, tree: Path) -> None:
@@ -171,7 +173,7 @@ def test_what_changes_seldom_is_of_declared_families(stub: Stub, tree: Path) -> 
     with on_tree(stub, tree) as child:
         child.discover()
         (sample, *_) = child.sample()
-    found = readings(sample)
+    values = readings(sample)
     assert {
         "xpu_device_engine_busy_ratio encoder": 0.25,
         "xpu_device_engine_busy_ratio decoder": 0.5,
@@ -180,7 +182,7 @@ def test_what_changes_seldom_is_of_declared_families(stub: Stub, tree: Path) -> 
         "xpu_device_nvlink_errors_total replay": 8,
         "xpu_device_nvlink_errors_total recovery": 8,
         "xpu_device_nvlink_errors_total crc": 8,
-    }.items() <= found.items()
+    }.items() <= values.items()
     families = {f.name: len(f.labels) for f in NvidiaVendor.description.families}
     assert all(families[r.family] == len(r.labels) for r in sample.readings)
 

@@ -39,8 +39,8 @@ def host_of(**nodes: Recorded) -> TreeBuilder:
 
 def test_the_list_names_the_nodes_of_both_instances_v11() -> None:
     host = host_of(nvidia_cap12=Recorded(510, 12), nvidia_cap13=Recorded(510, 13)).build()
-    found = MigCapabilities(host).access(0, 1, 0)
-    assert (found.reason, found.nodes) == (
+    access = MigCapabilities(host).access(0, 1, 0)
+    assert (access.reason, access.nodes) == (
         "",
         (
             DeviceNode(path="/dev/nvidia-caps/nvidia-cap12", major=510, minor=12),
@@ -56,9 +56,9 @@ def test_capability_files_stand_in_for_the_list(tmp_path: Path) -> None:
         text = f"DeviceFileMinor: {number}\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
         file.write_text(text)
     (tmp_path / "proc/devices").write_text(DEVICES)
-    found = MigCapabilities(LiveHostFiles(str(tmp_path))).access(0, 1, 0)
-    assert [node.minor for node in found.nodes] == [12, 13]
-    assert found.reason == "MIGNodeMissing"
+    access = MigCapabilities(LiveHostFiles(str(tmp_path))).access(0, 1, 0)
+    assert [node.minor for node in access.nodes] == [12, 13]
+    assert access.reason == "MIGNodeMissing"
 
 
 @pytest.mark.parametrize(
@@ -76,19 +76,21 @@ def test_capability_files_stand_in_for_the_list(tmp_path: Path) -> None:
 def test_a_node_that_is_missing_or_another_is_told(
     nodes: dict[str, Recorded], reason: str, words: str
 ) -> None:
-    found = MigCapabilities(host_of(**nodes).build()).access(0, 1, 0)
-    assert found.reason == reason
-    assert words in found.message
-    assert len(found.nodes) == 2
+    access = MigCapabilities(host_of(**nodes).build()).access(0, 1, 0)
+    assert access.reason == reason
+    assert words in access.message
+    assert len(access.nodes) == 2
 
 
-@pytest.mark.parametrize("asked", [(None, 1, 0), (0, None, 0), (0, 1, None), (3, 1, 0), (0, 1, 7)])
+@pytest.mark.parametrize(
+    "numbers", [(None, 1, 0), (0, None, 0), (0, 1, None), (3, 1, 0), (0, 1, 7)]
+)
 def test_an_instance_without_capability_has_a_reason(
-    asked: tuple[int | None, int | None, int | None],
+    numbers: tuple[int | None, int | None, int | None],
 ) -> None:
-    found = MigCapabilities(host_of().build()).access(*asked)
-    assert found.reason == "MIGNodeMissing"
-    assert found.message
+    access = MigCapabilities(host_of().build()).access(*numbers)
+    assert access.reason == "MIGNodeMissing"
+    assert access.message
 
 
 @given(st.text(max_size=300))

@@ -35,12 +35,14 @@ Free = dict[str, tuple[int, ...]]
 
 def at(*places: str) -> tuple[InstancePlacement, ...]:
     """Return what occupies the card, as `3g.20gb@4`."""
-    found = []
+    placements = []
     for place in places:
         name, _, start = place.partition("@")
         number, slices, _, _, size = A100[name]
-        found.append(InstancePlacement(profile=number, start=int(start), size=size, slices=slices))
-    return tuple(found)
+        placements.append(
+            InstancePlacement(profile=number, start=int(start), size=size, slices=slices)
+        )
+    return tuple(placements)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +110,9 @@ def test_recorded_facts_of_cards_make_a_menu(card: str) -> None:
                     id=number,
                     slices=table[name]["SliceCount"],
                     max_instances=table[name]["InstanceCount"],
-                    places=tuple((start, size) for start, size in listed),
+                    places=tuple((start, size) for start, size in profile_places),
                 )
-                for number, (name, listed) in enumerate(places.items())
+                for number, (name, profile_places) in enumerate(places.items())
             )
             free = dict(free_slices(menu, ()))
             assert free == {p.name: tuple(sorted(s for s, _ in p.places or ())) for p in menu}

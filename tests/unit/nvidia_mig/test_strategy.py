@@ -74,8 +74,8 @@ WHOLE, EQUAL = card(0), card(1, "1g.5gb", "1g.5gb")
 def test_a_strategy_decides_what_is_offered(
     cards: list[VendorDevice], strategy: str, offered: Offered
 ) -> None:
-    found = kubelet_offer(cards, strategy)
-    assert (dict(found.resources), found.problems) == (offered, ())
+    offer = kubelet_offer(cards, strategy)
+    assert (dict(offer.resources), offer.problems) == (offered, ())
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ def test_a_strategy_decides_what_is_offered(
     ],
 )
 def test_single_offers_nothing_where_one_card_is_odd(odd: VendorDevice, words: str) -> None:
-    found = kubelet_offer([EQUAL, odd], "single")
-    assert found.resources == ()
-    assert [p.reason for p in found.problems] == ["MIGNotUniform"]
-    assert words in found.problems[0].message
+    offer = kubelet_offer([EQUAL, odd], "single")
+    assert offer.resources == ()
+    assert [p.reason for p in offer.problems] == ["MIGNotUniform"]
+    assert words in offer.problems[0].message
 
 
 def test_a_profile_that_makes_no_resource_name_hides_no_other() -> None:
-    found = kubelet_offer([card(0, "un known", "1g.5gb")], "mixed")
-    assert dict(found.resources) == {"nvidia.com/mig-1g.5gb": ("MIG-0-1",)}
-    assert [p.reason for p in found.problems] == ["BadResourceName"]
+    offer = kubelet_offer([card(0, "un known", "1g.5gb")], "mixed")
+    assert dict(offer.resources) == {"nvidia.com/mig-1g.5gb": ("MIG-0-1",)}
+    assert [p.reason for p in offer.problems] == ["BadResourceName"]
 
 
 def test_the_annotation_lists_instances_and_free_places_by_minor() -> None:

@@ -39,7 +39,7 @@ class FaultHistory(msgspec.Struct, frozen=True, kw_only=True):
     released_s: float | None = None  # wall time of the release; None: a person must release it
     link_outage: bool = msgspec.field(
         default=False, name="link_held"
-    )  # a lost link lasted, and is not gone for long enough
+    )  # a link outage lasts, or ended a short time ago
 
 
 NO_FAULTS = FaultHistory()

@@ -20,7 +20,7 @@ JOIN_S = 0.55
 SYSTEM_EVERY = 4  # waits between two reads of system events (cards bound or unbound)
 PAUSE_S = 1.0  # after an error that returns at once and may repeat
 RECOVERY_ACTION = ((230, 0),)
-NO_INSTANCE = 0xFFFFFFFF  # an event's instance number when the driver cannot tell
+NO_INSTANCE = 0xFFFFFFFF  # instance number of an event whose instance is unknown
 
 DOUBLE_BIT, XID, MIG_CHANGED = 0x2, 0x8, 0x100
 SINGLE_BIT_STORM, DRAM_RETIRED, DRAM_NOT_RETIRED = 0x200, 0x400, 0x800

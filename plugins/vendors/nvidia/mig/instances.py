@@ -180,7 +180,7 @@ def _profile(slot: _MigDevice, table: MigProfileTable, total_bytes: int | None) 
     return slice_name(gpu, compute or gpu, memory_mb, total_bytes, suffix)
 
 
-NO_INSTANCE = 0xFFFFFFFF  # an event's instance number when the driver cannot tell
+NO_INSTANCE = 0xFFFFFFFF  # instance number of an event whose instance is unknown
 
 
 def instances_of_event(
