@@ -1,4 +1,4 @@
-"""Which CDI files this node should have: those of devices that no vendor's own file names. Pure."""
+"""The CDI files that this node needs: for devices that no file of another program names. Pure."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from agent.snapshot.vendor import (
     injecting_vendors,
 )
 
-AGENT_DOMAIN = "xpu-agent.io/"  # what our kinds start with
+AGENT_DOMAIN = "xpu-agent.io/"  # prefix of the agent's CDI kinds
 _NOT_RENAMED: Mapping[str, str] = MappingProxyType({})
 _NO_DRIVER_EDITS: Mapping[str, CdiEdits] = MappingProxyType({})
 
 
 class CdiFileSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The files by name, and of which devices there is nothing in them that should be."""
+    """The files by name, and the problems of devices that are in no file."""
 
     files: tuple[CdiFile, ...] = ()
     problems: tuple[tuple[str, Problem], ...] = ()  # (vendor, problem)
@@ -50,24 +50,24 @@ def build_cdi_files(
     vendors: Mapping[str, DeviceVendor],
     driver_edits: Mapping[str, CdiEdits] = _NO_DRIVER_EDITS,
 ) -> CdiFileSet:
-    """Return the files that should be there now; equal snapshots give equal bytes.
+    """Return the files that should exist now; equal snapshots give equal bytes.
 
-    Whole cards, MIG instances and virtual functions have names, other slices have none. What CDI
-    cannot say, such as limits, is not in them. `driver_edits` are by vendor; one that supplies
-    driver files has a CDI file only if they are in it.
+    Whole cards, MIG instances and virtual functions have names, other slices have none. Edits that
+    CDI cannot express, such as limits, are left out. `driver_edits` are by vendor; a vendor that
+    supplies driver files has a CDI file only if it is in `driver_edits`.
     """
     files: list[CdiFile] = []
     problems: list[tuple[str, Problem]] = []
     states = {state.vendor: state for state in snapshot.vendors}
     for name, vendor in injecting_vendors(vendors).items():
         naming = vendors[name].description.cdi
-        means = snapshot.means.value.vendors.get(name)
+        host_devices = snapshot.means.value.vendors.get(name)
         inventory = states[name].inventory.value if name in states else None
-        if naming is None or means is None or inventory is None:
+        if naming is None or host_devices is None or inventory is None:
             continue
         if isinstance(vendor, SuppliesDriverFiles) and name not in driver_edits:
             continue
-        builder = _CdiFileBuilder(name, naming, vendor, means)
+        builder = _CdiFileBuilder(name, naming, vendor, host_devices)
         file = builder.build(inventory.devices, driver_edits.get(name, CdiEdits()))
         files += [file] if file else []
         problems += ((name, problem) for problem in builder.problems)
@@ -77,19 +77,19 @@ def build_cdi_files(
 def kinds_in_use(
     snapshot: NodeSnapshot,
     namings: Mapping[str, CdiNaming],
-    held: Iterable[KubeletAllocation] = (),
+    assignments: Iterable[KubeletAllocation] = (),
     renamed: Mapping[str, str] = _NOT_RENAMED,
 ) -> frozenset[str]:
-    """Return the kinds of which a pod may hold names, by the kubelet's account or by a grant.
+    """Return the kinds whose names a pod may use, by the kubelet's account or by an allocation.
 
-    `namings` are by vendor, also of vendors that are switched off: pods may still hold their names.
-    `held` is what the kubelet's checkpoint says where nobody serves the kubelet, or not yet;
-    `renamed` are names of resources that settings give, with those that they stand for.
+    `namings` are by vendor, disabled vendors included: pods may still use their names.
+    `assignments` are those of the kubelet's checkpoint, while no device plug-in serves the kubelet.
+    `renamed` are resource names in the settings, with the names that they replace.
     """
     view = snapshot.served.value
     vendors = {one.name: one.vendor for one in view.resources}
-    resources = {one.resource for one in (*view.held, *held)}
-    granted = snapshot.grants.value.held.keys()
+    resources = {one.resource for one in (*view.held, *assignments)}
+    allocated = snapshot.grants.value.held.keys()
     states = {state.vendor: state for state in snapshot.vendors}
     kinds = set()
     for name, naming in namings.items():
@@ -101,7 +101,7 @@ def kinds_in_use(
             or (domain and renamed.get(resource, resource).startswith(domain))
             for resource in resources
         )
-        if by_kubelet or keys & granted:
+        if by_kubelet or keys & allocated:
             kinds.add(naming.kind)
     return frozenset(kinds)
 
@@ -110,31 +110,31 @@ class _CdiFileBuilder:
     """Builds one vendor's file."""
 
     def __init__(
-        self, vendor_name: str, naming: CdiNaming, vendor: InjectsDevices, means: HostDevices
+        self, vendor_name: str, naming: CdiNaming, vendor: InjectsDevices, host_devices: HostDevices
     ) -> None:
         self.problems: list[Problem] = []
         self._naming = naming
         self._vendor = vendor
         self._file_name = f"xpu-agent-{vendor_name}.json"
-        foreign_specs = tuple(spec for spec in means.cdi if not is_agent_spec(spec))
-        host = replace(means, cdi=foreign_specs)
+        foreign_specs = tuple(spec for spec in host_devices.cdi if not is_agent_spec(spec))
+        host = replace(host_devices, cdi=foreign_specs)
         self._has_foreign_specs = bool(foreign_specs)
         self._host_for_nodes = with_injection_mode(host, vendor_name, NODES)
         self._host_for_names = with_injection_mode(host, vendor_name, CDI)
 
     def build(self, devices: Iterable[VendorDevice], driver_edits: CdiEdits) -> CdiFile | None:
         """Return the file with all devices that no file of another program names."""
-        parts: dict[str, CdiEdits] = {}
+        edits_by_name: dict[str, CdiEdits] = {}
         paths: dict[str, tuple[str, ...]] = {}
         managed = [device for device in devices if device.managed]
         for device in sorted(managed, key=lambda one: (one.minor or 0, one.key)):
             for name, entry in _named_entries(self._naming, device):
                 edits = self._edits_of(device, name, entry)
                 if edits is not None:
-                    parts[name] = to_cdi_edits(edits, self._naming.variables)
+                    edits_by_name[name] = to_cdi_edits(edits, self._naming.variables)
                     nodes = (*device.nodes, *_slice_nodes(device, name))
                     paths[name] = tuple(node.path for node in nodes)
-        return self._render_file(parts, paths, driver_edits)
+        return self._render_file(edits_by_name, paths, driver_edits)
 
     def _edits_of(
         self, device: VendorDevice, name: str, entry: AllocatedDevice
@@ -142,7 +142,7 @@ class _CdiFileBuilder:
         """Return what the name stands for; `None` if the file has no such name."""
         if self._has_foreign_name(device, entry):
             return None
-        if not is_device_name(name):  # in a file it would make all others unreadable
+        if not is_device_name(name):  # an invalid name would make the whole file unreadable
             text = f"{device.key} is in no CDI file: {name[:80]!r} is no name there"
             self.problems.append(Problem(reason="BadCDIName", message=text))
             return None
@@ -162,11 +162,11 @@ class _CdiFileBuilder:
 
     def _render_file(
         self,
-        parts: Mapping[str, CdiEdits],
+        edits_by_name: Mapping[str, CdiEdits],
         paths: Mapping[str, tuple[str, ...]],
         driver_edits: CdiEdits,
     ) -> CdiFile | None:
-        full = {name: part for name, part in parts.items() if part}
+        full = {name: one for name, one in edits_by_name.items() if one}
         shared, own = split_common(full, paths)
         if not own:
             return None
@@ -214,9 +214,11 @@ def _slice_nodes(device: VendorDevice, name: str) -> tuple[DeviceNode, ...]:
 
 
 def _vendor_edits(
-    device: VendorDevice, entry: AllocatedDevice, means: HostDevices, vendor: InjectsDevices
+    device: VendorDevice, entry: AllocatedDevice, host_devices: HostDevices, vendor: InjectsDevices
 ) -> ContainerEdits | AllocationRefused:
     try:
-        return vendor.edits((device,), DeviceAllocation(devices=(entry,)), ContainerSpec(), means)
+        return vendor.edits(
+            (device,), DeviceAllocation(devices=(entry,)), ContainerSpec(), host_devices
+        )
     except AllocationRefused as error:
         return error

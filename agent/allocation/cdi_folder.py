@@ -64,7 +64,7 @@ class CdiFolder:
             for name, text in present.items():
                 kind = _kind_of(text)
                 if kind in in_use:
-                    merged = keep_old_devices(text, desired.get(name))
+                    merged = merge_old_devices(text, desired.get(name))
                     if merged != desired.get(name):
                         desired[name] = merged
             written = self._write(desired, present)
@@ -111,7 +111,7 @@ class CdiFolder:
         return files
 
 
-def keep_old_devices(old: bytes, new: bytes | None) -> bytes:
+def merge_old_devices(old: bytes, new: bytes | None) -> bytes:
     """Return the new document, with devices that only the old one has added.
 
     Without a new document the old one stays. An old one of another kind, or an invalid one, adds

@@ -17,7 +17,7 @@ from agent.wire_formats.event import Event
 MAX_WAITING = 256  # series with unsent events; the oldest of a pod is dropped first
 MAX_SERIES = 512  # remembered, sent ones included
 REPEAT_S = 60.0  # between two updates of one series, each with all its repeats
-FORGET_S = 3600.0  # after this silence a series starts anew; API servers keep events an hour
+FORGET_S = 3600.0  # after this silence a series starts again; API servers keep events an hour
 BURST, REFILL_S = 25, 300.0  # of one subject and reason, as in client-go
 TOTAL_BURST, TOTAL_REFILL_S = 50, 5.0  # of the whole node
 REST_MESSAGE = "more of these in short time than are told one by one; the agent's log has them"

@@ -68,8 +68,8 @@ def plan_cookies(
     if not processes:
         return EMPTY_PLAN
     if not group.enabled:
-        ours = {one.cookie for one in recorded.values()} - {DEFAULT_COOKIE}
-        marked = tuple(process.pid for process in processes if process.cookie in ours)
+        recorded_cookies = {one.cookie for one in recorded.values()} - {DEFAULT_COOKIE}
+        marked = tuple(process.pid for process in processes if process.cookie in recorded_cookies)
         return CookiePlan(targets=marked, cookie=DEFAULT_COOKIE) if marked else EMPTY_PLAN
     own = {process.pid: process.cookie for process in processes}
     source, cookie = _cookie_source(group.id, own, recorded, living)

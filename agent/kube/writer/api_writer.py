@@ -77,7 +77,7 @@ class ApiWriter:
         writers: dict[tuple[str, str, bool], ObjectWriter] = {}
         for (_, kind, name, status_only), writer in list(self._writers.items()):
             slot = (kind, name, status_only)
-            if writer.is_wanted or slot not in writers:
+            if writer.has_desired or slot not in writers:
                 writers[slot] = writer
         return tuple(writer.state for writer in writers.values())
 
@@ -140,7 +140,7 @@ class ObjectWriter:
         return self._reconciler.state
 
     @property
-    def is_wanted(self) -> bool:
+    def has_desired(self) -> bool:
         """Return whether the publisher currently wants anything of the object."""
         return self._desired is not None
 

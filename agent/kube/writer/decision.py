@@ -304,8 +304,8 @@ _NOT_CONTENT = frozenset({"apiVersion", "kind", "metadata"})
 _WRITTEN_METADATA = ("labels", "annotations", "ownerReferences")
 
 _RESOURCES = {
-    known.kind: known
-    for known in (DEVICES, EVENTS, NODE_METRICS, NODE_SLOS, NODES, PODS, TOPOLOGIES)
+    resource.kind: resource
+    for resource in (DEVICES, EVENTS, NODE_METRICS, NODE_SLOS, NODES, PODS, TOPOLOGIES)
 }
 
 

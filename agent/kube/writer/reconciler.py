@@ -62,7 +62,7 @@ class ObjectReconciler:
         self._written_content: DesiredObject | None = (
             None  # written, but not yet compared with the response
         )
-        self._settled_content: DesiredObject | None = (
+        self._final_content: DesiredObject | None = (
             None  # nothing more can be done for this content until the object changes
         )
         self._stored_content: DesiredObject | None = (
@@ -82,8 +82,8 @@ class ObjectReconciler:
             self.reporter.update(phase=WriterPhase.WAITING, error=wait.why)
             return WriterPause(self._context.jitter(self._context.timing.resync_s))
         live = self.cache.live
-        if live is None or (desired is self._settled_content and not self.cache.due_in_s()):
-            self._settled_content = None
+        if live is None or (desired is self._final_content and not self.cache.due_in_s()):
+            self._final_content = None
             self.cache.retry_limits()
             await self._calls.read(desired, again=self.last_confirmed is not None)
             return None
@@ -248,7 +248,7 @@ class ObjectReconciler:
         self._failures = 0
         if not has_written:
             self._repairs = 0
-        self._settled_content, self._written_content = desired, None
+        self._final_content, self._written_content = desired, None
         return has_written
 
     def _wait(self, phase: WriterPhase, why: str) -> WriterPause:

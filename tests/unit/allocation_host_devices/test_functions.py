@@ -18,13 +18,13 @@ NIC = nic(0, vfs=1).info
 
 def sysfs(*, vf: bool = True, driver: str = "mlx5_core") -> TreeFiles:
     files: dict[str, object] = {}
-    functions_shown = [
+    rows = [
         ("mlx5_0", PF, 0),
         ("mlx5_1", PF, 1),
         ("smi1", PF, 9),
         *([("mlx5_7", VF, 7)] * vf),
     ]
-    for name, address, number in functions_shown:
+    for name, address, number in rows:
         files[f"{PCI}/{address}/infiniband/{name}/node_type"] = "1: CA"
         files[f"/sys/class/infiniband/{name}/node_type"] = "1: CA"
         files[f"/sys/class/infiniband_verbs/uverbs{number}/ibdev"] = name

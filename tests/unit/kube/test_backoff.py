@@ -25,8 +25,8 @@ def test_the_wait_is_between_a_tick_and_what_the_server_asked_for_or_the_bound(
     failures: int, retry_after_s: float | None
 ) -> None:
     wait_s = Backoff().wait_s(failures, retry_after_s)
-    asked_s = retry_after_s or 0.0
-    assert asked_s + 0.08 <= wait_s <= asked_s + max(30.0, asked_s / 4)
+    requested_s = retry_after_s or 0.0
+    assert requested_s + 0.08 <= wait_s <= requested_s + max(30.0, requested_s / 4)
 
 
 def test_a_fleet_that_was_told_to_wait_does_not_come_back_at_once() -> None:

@@ -54,7 +54,7 @@ def test_what_lists_no_versions_is_a_bad_answer(body: bytes) -> None:
 
 def followed(*answers: bytes | ApiError) -> tuple[list[tuple[str, ...]], list[float]]:
     """Return what was told, and the pauses, until the answers end."""
-    taken: list[tuple[str, ...]] = []
+    results: list[tuple[str, ...]] = []
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -64,13 +64,13 @@ def followed(*answers: bytes | ApiError) -> tuple[list[tuple[str, ...]], list[fl
 
     middle: Callable[[float, float], float] = lambda low, high: (low + high) / 2  # noqa: E731
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(follow_api_versions(Answers(*answers), GROUP, taken.append, sleep, middle))
-    return taken, pauses
+        asyncio.run(follow_api_versions(Answers(*answers), GROUP, results.append, sleep, middle))
+    return results, pauses
 
 
 def test_they_are_asked_for_again_sooner_while_there_are_none() -> None:
-    taken, pauses = followed(NotFound("GET", "no", code=404), BOTH)
-    assert taken == [(), ("v1alpha1", "v1alpha2")]
+    results, pauses = followed(NotFound("GET", "no", code=404), BOTH)
+    assert results == [(), ("v1alpha1", "v1alpha2")]
     assert pauses == [ABSENT_S, REREAD_S]
 
 
@@ -80,7 +80,7 @@ def test_who_may_not_ask_is_told_of_none() -> None:
 
 def test_while_the_server_fails_what_was_told_last_stands() -> None:
     down = Unreachable("GET", "no route", retry_after_s=40.0)
-    taken, pauses = followed(BOTH, down, Unreachable("GET", "no route"), b"odd", BOTH)
-    assert taken == [("v1alpha1", "v1alpha2")] * 2
+    results, pauses = followed(BOTH, down, Unreachable("GET", "no route"), b"odd", BOTH)
+    assert results == [("v1alpha1", "v1alpha2")] * 2
     assert pauses[1] >= 40.0
     assert 0 < pauses[2] < pauses[3] < 30.0

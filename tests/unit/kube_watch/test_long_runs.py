@@ -129,7 +129,7 @@ def test_while_the_server_is_away_it_is_asked_every_half_minute_at_most() -> Non
 
 def test_an_outage_leaves_nothing_behind() -> None:
     away(0.1)  # what is made once
-    left_bytes = []
+    remaining_bytes = []
     for hours in (0.5, 6):
         gc.collect()
         tracemalloc.start()
@@ -137,10 +137,10 @@ def test_an_outage_leaves_nothing_behind() -> None:
             followed = away(hours)[1]
             followed.waits.clear()
             gc.collect()
-            left_bytes.append(tracemalloc.get_traced_memory()[0])
+            remaining_bytes.append(tracemalloc.get_traced_memory()[0])
         finally:
             tracemalloc.stop()
-    assert left_bytes[1] - left_bytes[0] < 16 * 1024
+    assert remaining_bytes[1] - remaining_bytes[0] < 16 * 1024
 
 
 def test_a_fleet_that_must_list_anew_spreads_over_seconds() -> None:

@@ -77,9 +77,9 @@ def test_each_error_asks_for_one_thing(error: ApiError, why: WatchFailureReason)
     assert classify_failure(error).reason is why
 
 
-@pytest.mark.parametrize("asked_s", [-5, 0, 7, 10**9])
-def test_an_error_in_a_stream_is_waited_for_within_bounds(asked_s: int) -> None:
-    status = {"code": 429, "details": {"retryAfterSeconds": asked_s}}
+@pytest.mark.parametrize("requested_s", [-5, 0, 7, 10**9])
+def test_an_error_in_a_stream_is_waited_for_within_bounds(requested_s: int) -> None:
+    status = {"code": 429, "details": {"retryAfterSeconds": requested_s}}
     failure = READER.decode_line(json.dumps({"type": "ERROR", "object": status}).encode()).failure
     assert failure is not None
     assert 0 <= (failure.retry_after_s or 0) <= 300

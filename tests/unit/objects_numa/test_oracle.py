@@ -40,7 +40,7 @@ def koordlets() -> Tree:
 def listed_pods() -> tuple[PodView, ...]:
     """The pods of that machine as its kubelet listed them."""
     items = json.loads((ORACLE / "koordlet-cgroup-files.json").read_text())["pods"]
-    items_found_pods = items["items"] if isinstance(items, dict) else items
+    entries = items["items"] if isinstance(items, dict) else items
     return tuple(
         PodView(
             uid=item["metadata"]["uid"],
@@ -50,7 +50,7 @@ def listed_pods() -> tuple[PodView, ...]:
             labels=tuple(item["metadata"].get("labels", {}).items()),
             annotations=tuple(item["metadata"].get("annotations", {}).items()),
         )
-        for item in items_found_pods
+        for item in entries
     )
 
 
