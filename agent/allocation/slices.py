@@ -20,6 +20,8 @@ from agent.snapshot.vendor import SlicesDevices
 from agent.workers.protocol import CLOSED
 from agent.workers.worker_process import LATE
 
+log = logging.getLogger(__name__)
+
 RequestsByVendor = Mapping[str, tuple[SliceRequest, ...]]  # by the vendor's plug-in
 
 
@@ -95,8 +97,6 @@ def _is_device_of(entry: AllocatedDevice, card: VendorDevice) -> bool:
         return False
     return entry.id == card.uuid if entry.id else entry.minor == card.minor
 
-
-log = logging.getLogger(__name__)
 
 SLICE_CHECK_S = 1.0
 

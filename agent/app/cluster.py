@@ -1,7 +1,4 @@
-"""The agent as a citizen of a cluster: opens the session, follows, asks, writes, and stops.
-
-The kubelet of this node, asked in turn; and its pod-resources served with our grants.
-"""
+"""The agent in a cluster: the API session, watches and writers, and the kubelet's services."""
 
 from __future__ import annotations
 

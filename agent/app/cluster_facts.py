@@ -1,7 +1,4 @@
-"""Which objects the agent watches, and how what they say gets into the snapshot.
-
-Which objects the agent follows, and where what it learns of them goes.
-"""
+"""Which objects the agent watches, and how their values get into the snapshot."""
 
 from __future__ import annotations
 
@@ -182,7 +179,6 @@ class ClusterFactsUpdater:
         log.log(logging.INFO if now.is_allowed else logging.WARNING, "node_judged", extra=fields)
 
     def _apply_slo(self) -> None:
-
         with self._slo_lock:
             raw, at_s = self._pending_slos.popleft()
             before = self._store.current.cluster.slo.value

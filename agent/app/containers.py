@@ -199,7 +199,6 @@ class ContainerService:
         self._run_forever(self._nri.run, "container runtime")
 
     def _start_device_plugin(self, plugin: type[DevicePlugin]) -> None:
-
         inputs = self._inputs
         self._allocator = Allocator(inputs.settings.device_plugin, inputs.vendors)
         self._plugin = plugin(

@@ -27,6 +27,8 @@ from agent.snapshot.vendor import DeviceVendor
 from agent.workers.manager import VendorManager
 from agent.workers.selection import select_vendors
 
+log = logging.getLogger(__name__)
+
 RESCAN_INTERVAL_S = 30.0  # of the loops of one rescan, which nothing schedules
 
 PAUSED_STATES = ("restarting", "quarantined")  # a new driver justifies an early attempt
@@ -124,8 +126,6 @@ def is_affected(
     """Return whether changes in these scopes may concern the vendor's devices."""
     return (RescanScope.RDMA if vendor in network_vendors else RescanScope.ACCELERATORS) in scopes
 
-
-log = logging.getLogger(__name__)
 
 LISTEN_RETRY_S = 30.0  # without uevents: until the next rescan and attempt to listen
 

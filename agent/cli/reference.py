@@ -57,7 +57,6 @@ def config(arguments: argparse.Namespace) -> int:
 
 
 def _check_settings_file(file: Path) -> int:
-
     try:
         settings = load_settings(file, {}, {}, vendor_descriptions()).settings
         vendors = load_enabled_vendors(settings)

@@ -21,6 +21,8 @@ import msgspec
 
 from agent.errors import AgentError
 
+log = logging.getLogger(__name__)
+
 PLUGIN_FOLDER = "device-plugins"  # below the kubelet's root folder
 
 KUBELET_SOCKET = "kubelet.sock"
@@ -109,8 +111,6 @@ def _watch_error(path: str, advice: str) -> FolderWatchError:
         f"{path}: cannot be watched: {os.strerror(ctypes.get_errno())}; {advice}"
     )
 
-
-log = logging.getLogger(__name__)
 
 MAX_FILE_NAMES = 1000  # of the folder that are read
 

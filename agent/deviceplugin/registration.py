@@ -25,6 +25,8 @@ from agent.deviceplugin.servicer import RESULT_OK, ResourceServicer
 from agent.errors import AgentError
 from agent.messages import EventReported
 
+log = logging.getLogger(__name__)
+
 REGISTER_METHOD = "/v1beta1.Registration/Register"
 
 CHANNEL_OPTIONS = (
@@ -107,8 +109,6 @@ def find_conflicting_socket(
             return name
     return ""
 
-
-log = logging.getLogger(__name__)
 
 WAITING, REGISTERING, REGISTERED = "waiting", "registering", "registered"
 

@@ -115,12 +115,10 @@ class ResourceServer:
         return os.path.join(self._context.folder, socket_name(self._servicer.resource.name, number))
 
     def _options(self) -> pb.DevicePluginOptions:
-
         check_start, choose = self.options
         return build_options(check_start=check_start, choose=choose)
 
     def _build_server(self) -> aio.Server:
-
         server = aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         options = self._options().SerializeToString()
         server.add_generic_rpc_handlers((build_service(self._servicer, self._streams, options),))

@@ -85,7 +85,6 @@ def _with_status(name: str, answer: RpcMethod) -> Callable[[bytes, Context], Awa
     """Turn every error into a status; a bug fails that one call and is logged with its trace."""
 
     async def call(request: bytes, context: Context) -> bytes:
-
         try:
             return await answer(request)
         except AllocationError as error:
@@ -300,7 +299,6 @@ class ResourceServicer:
 
 
 def _cut_to_message(resource: KubeletResource) -> KubeletResource:
-
     devices = cut_to_message(resource.devices)
     if len(devices) == len(resource.devices):
         return resource
@@ -365,7 +363,6 @@ class ListStreams:
         return self._is_ending or self._servicer.devices is not devices
 
     async def _encode_list(self, devices: tuple[KubeletDevice, ...]) -> bytes:
-
         if len(devices) <= MANY_DEVICES:
             return encode_list(devices)
         return await run_in_thread(lambda: encode_list(devices))

@@ -34,6 +34,8 @@ from agent.snapshot.pod import PodView
 if TYPE_CHECKING:
     from grpc import aio
 
+log = logging.getLogger(__name__)
+
 SERVICE = "v1.PodResourcesLister"
 
 LIST, ALLOCATABLE, GET = "List", "GetAllocatableResources", "Get"
@@ -261,8 +263,6 @@ def _inode(path: Path) -> tuple[int, int] | None:
         return None
     return status.st_dev, status.st_ino
 
-
-log = logging.getLogger(__name__)
 
 CHECK_S = 10.0
 

@@ -47,17 +47,14 @@ def _topology_publisher(settings: Settings) -> Publisher:
 
 
 def _report_publisher(settings: Settings) -> Publisher:
-
     return NodeMetricPublisher(interval_s=settings.publish.report_interval_s)
 
 
 def _labels_publisher(settings: Settings) -> Publisher:
-
     return NodeLabelsPublisher(interval_s=settings.publish.interval_s)
 
 
 def _condition_publisher(settings: Settings) -> Publisher:
-
     return NodeConditionPublisher(interval_s=settings.publish.interval_s)
 
 

@@ -78,7 +78,6 @@ def _open_folder(given: Path) -> HostSource:
 
 def _open_archive(archive: Path) -> HostSource:
     # tarfile and the decompressors cost 10 ms, which an agent on a node need not pay
-
     builder = read_archive(archive)
     places = ["", *(f"/{name}" for name in sorted(builder.directories[""])[:MAX_SUBFOLDERS])]
     for place in places:

@@ -1,11 +1,4 @@
-"""Why a container cannot have what it was granted: a closed list, each with one meaning.
-
-A decoded grant, and which of a vendor's devices it means.
-
-Grants of all pods of this node after they were checked, as the snapshot has them.
-
-Whether running containers have what they were granted, as somebody looked from the host.
-"""
+"""Device allocations of pods: decoded entries, refusals, results of the check and verification."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""The container that a grant is for, as far as the decision looks at it.
-
-What hooks change in a container or pod, whichever way leads there.
-
-Pods and containers as the runtime told of them.
-
-What a hook is asked: a pod or container at one stage of its life.
-
-State of the service that changes containers.
-"""
+"""Pods and containers of the runtime, requests to hooks and their adjustments, NRI statistics."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""What the kernel of this node has for hooks, as somebody read it.
-
-What a host has for containers at one moment: nodes, files, CDI specs, settings. And what of it
-a vendor wants looked for, so that its `edits` find it.
-
-What the host has for containers, of every vendor.
-"""
+"""What the host has for containers: device nodes, CDI specs, kernel features, and the queries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a vendor's worker answers: devices, links between them, samples, events. Plain data.
-
-Slices that are cut off cards for pods and taken back: what is wanted, what came of it.
-"""
+"""Answers of a vendor's worker: devices, links, samples, events, and slices made for pods."""
 
 from __future__ import annotations
 

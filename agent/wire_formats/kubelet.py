@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -14,9 +14,6 @@ from agent.snapshot.device import Pairs
 from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.kernel_text import parse_cpu_list
 from agent.wire_formats.quantities import parse_quantity
-
-if TYPE_CHECKING:
-    pass
 
 
 class KubeletConfig(msgspec.Struct, frozen=True, kw_only=True):

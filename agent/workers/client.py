@@ -32,6 +32,8 @@ from agent.workers.process import LaunchedProcess, WorkerSpec, resident_bytes
 from agent.workers.protocol import LIBRARY_REPLACED, NOT_SUPPORTED
 from agent.workers.worker_process import LATE, WorkerProcess
 
+log = logging.getLogger(__name__)
+
 MIN_DISCOVERY_INTERVAL_S = 1.0  # minimum between two discoveries, however many events request one
 
 MAX_FAILURES = 3  # failed samples in a row after which the process is replaced
@@ -212,8 +214,6 @@ class WorkerPoller:
             detail = f"process {pid} holds {resident_memory} bytes of memory, more than {limit}"
             raise WorkerError(self._worker.vendor, MEMORY_LIMIT, detail)
 
-
-log = logging.getLogger(__name__)
 
 MAX_STUCK = 3  # processes in uninterruptible sleep that are abandoned before no more is started
 

@@ -35,6 +35,8 @@ from agent.workers.protocol import (
     encode_start,
 )
 
+log = logging.getLogger(__name__)
+
 READ_BYTES = 64 * 1024
 
 REAP_POLL_S = 0.1  # polling interval for the end on kernels without pidfd (before 5.3)
@@ -184,8 +186,6 @@ class ChildProcess:
             self._is_detached = True
             self._listener.on_detached()
 
-
-log = logging.getLogger(__name__)
 
 MAX_STDERR_LINES = 100  # logged lines of one process
 

@@ -1,11 +1,4 @@
-"""Names of devices on their way into environments, CDI names and paths.
-
-Device nodes for containers: at the host's path or below the driver's root, once each.
-
-Containers without a grant whose image or spec asks the vendor's runtime for devices.
-
-What a container gets of devices that need their own nodes and nothing else.
-"""
+"""Container edits that vendors share: device nodes, names of devices, and unallocated requests."""
 
 from __future__ import annotations
 

@@ -42,6 +42,8 @@ from agent.messages import EventReported, MessageQueue
 from agent.snapshot.publications import DesiredObject, FieldConflict, WriterPhase, WriterState
 from agent.wire_formats.json_values import JsonDict
 
+log = logging.getLogger(__name__)
+
 MAX_REPAIRS = 3  # in a row, of changes that another writer undoes each time
 
 UNDONE_PAUSE_S = 300.0
@@ -407,9 +409,6 @@ class ObjectCalls:
         response = await self._api.call(request)
         server_s = http_date_s(response.headers.get("date", ""))
         self._cache.store(decode_object(response.body), server_s)
-
-
-log = logging.getLogger(__name__)
 
 
 class WriterReporter:
