@@ -183,6 +183,15 @@ class UsageSettings(msgspec.Struct, frozen=True, kw_only=True):
     cold_memory_interval_s: Annotated[
         float, SettingRule("cycle of those readings", unit="s", low=1, high=300)
     ] = 5.0
+    storage: Annotated[
+        bool,
+        SettingRule(
+            "read block devices, volume groups, mounts and the block IO of pods", maturity="beta"
+        ),
+    ] = True
+    storage_interval_s: Annotated[
+        float, SettingRule("cycle of those readings", unit="s", low=1, high=3600)
+    ] = 10.0
     hami_regions: Annotated[
         str,
         SettingRule(

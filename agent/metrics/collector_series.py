@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from operator import attrgetter
 
 from agent.metrics.families import CONTAINER, NODE, POD, ExportedFamily
+from agent.metrics.storage_series import (
+    STORAGE_FAMILIES,
+    node_storage_series,
+    pod_storage_series,
+)
 from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.usage import (
@@ -132,15 +137,18 @@ _COLD_MEMORY: tuple[_Row, ...] = tuple(
     )
 )
 
-COLLECTOR_FAMILIES: tuple[ExportedFamily, ...] = tuple(
-    ExportedFamily(name=name, type=kind, labels=labels, unit=unit, help=text)
-    for name, kind, labels, unit, text in (
-        *_STATUS,
-        *_BEST_EFFORT,
-        *_CYCLES,
-        *_RESCTRL,
-        *_COLD_MEMORY,
-    )
+COLLECTOR_FAMILIES: tuple[ExportedFamily, ...] = (
+    *(
+        ExportedFamily(name=name, type=kind, labels=labels, unit=unit, help=text)
+        for name, kind, labels, unit, text in (
+            *_STATUS,
+            *_BEST_EFFORT,
+            *_CYCLES,
+            *_RESCTRL,
+            *_COLD_MEMORY,
+        )
+    ),
+    *STORAGE_FAMILIES,
 )
 
 
@@ -203,6 +211,9 @@ def collected_node_series(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
     if cold is not None:
         with_cache = snapshot.usage.value.node.memory_with_cache_bytes
         yield from _cold_memory_series("node", [(opened, cold.node_bytes, with_cache)])
+    storage = snapshot.usage.value.storage
+    if storage is not None:
+        yield from node_storage_series(storage, opened)
 
 
 def _cold_memory_series(scope: str, rows: list[tuple[str, int | None, int | None]]) -> SeriesLines:
@@ -253,7 +264,7 @@ def _resctrl_series(scope: str, rows: list[tuple[str, ResctrlCounters]]) -> Seri
 def collected_pod_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) -> SeriesLines:
     """Yield the families of pods and containers that optional collectors fill."""
     usage = snapshot.usage.value
-    if usage.cycles is None and usage.resctrl is None and usage.cold_memory is None:
+    if all(one is None for one in (usage.cycles, usage.resctrl, usage.cold_memory, usage.storage)):
         return
     pods: dict[str, str] = {}  # opened labels by uid
     containers: dict[str, str] = {}  # opened labels by id
@@ -273,6 +284,8 @@ def collected_pod_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) 
     if usage.cycles is not None:
         cycles = usage.cycles.containers
         yield from _cycle_series([(containers[x], cycles[x]) for x in containers if x in cycles])
+    if usage.storage is not None:
+        yield from pod_storage_series(usage.storage, pods)
     cold = usage.cold_memory
     if cold is not None:
         yield from _cold_memory_series("pod", _cold_rows(pods, cold.pods, usage.pods))

@@ -127,6 +127,69 @@ def hot_memory(with_cache_bytes: int | None, cold_bytes: int | None) -> int | No
     return with_cache_bytes - cold_bytes
 
 
+class DiskCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of one block device since the host's start."""
+
+    reads: int
+    read_bytes: int
+    writes: int
+    written_bytes: int
+    busy_ms: int  # time in which at least one request was in progress
+
+
+class BlockDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A disk, a partition, or a device that is built on others."""
+
+    name: str  # "sda1", "dm-0"
+    number: str  # "8:1"
+    kind: str  # disk, part, lvm, crypt, mpath, dm, loop, rom, or the level of a RAID
+    size_bytes: int
+    mapper_name: str = ""  # below /dev/mapper
+    parents: tuple[str, ...] = ()  # names of the devices below
+    volume_group: str = ""
+    logical_volume: str = ""
+    counters: DiskCounters | None = None
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a block device is mounted."""
+
+    path: str
+    device: str  # BlockDevice.name
+    filesystem: str
+    is_whole: bool = True  # else a part of it, as of a bind mount
+
+
+class DeviceIo(msgspec.Struct, frozen=True, kw_only=True):
+    """What one group read from and wrote to one block device since the group was created."""
+
+    read_bytes: int
+    written_bytes: int
+    reads: int
+    writes: int
+
+
+IoByDevice = Mapping[str, DeviceIo]  # by device number, "8:0"
+
+
+def _no_names() -> Mapping[str, tuple[str, ...]]:
+    return MappingProxyType({})
+
+
+def _no_io() -> Mapping[str, IoByDevice]:
+    return MappingProxyType({})
+
+
+class StorageUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The node's storage, and the block IO of pods."""
+
+    devices: tuple[BlockDevice, ...] = ()  # by name
+    volume_groups: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=_no_names)
+    mounts: tuple[Mount, ...] = ()  # by path
+    pods: Mapping[str, IoByDevice] = msgspec.field(default_factory=_no_io)  # by uid
+    problems: tuple[Problem, ...] = ()
+
+
 class CollectorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the last run of a collector went; `problems` are the reasons of absent values."""
 
@@ -161,6 +224,7 @@ class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     cycles: CycleUsage | None = None
     resctrl: ResctrlUsage | None = None
     cold_memory: ColdMemory | None = None
+    storage: StorageUsage | None = None
     collectors: tuple[CollectorStatus, ...] = ()  # of all that are on, by name
 
 

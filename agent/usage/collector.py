@@ -65,7 +65,13 @@ class SpreadRound(Generic[K, R]):
 
     def __init__(self, keys: Iterable[K]) -> None:
         self._pending = deque(keys)
+        self.size = len(self._pending)
         self.values: dict[K, R] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether all keys are read."""
+        return not self._pending
 
     def read_some(self, read: Callable[[K], R | None], clock: Clock) -> bool:
         """Read some keys, at least one; return whether all are read. `None` is no value."""
@@ -77,7 +83,7 @@ class SpreadRound(Generic[K, R]):
                 self.values[key] = value
             if clock.monotonic() >= deadline_s:
                 break
-        return not self._pending
+        return self.is_complete
 
 
 class CollectorRunner(Generic[V]):

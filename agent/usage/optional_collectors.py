@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -12,9 +13,9 @@ from agent.snapshot.host_files import HostFiles
 from agent.snapshot.usage import (
     BestEffortUsage,
     ColdMemory,
-    CollectorStatus,
     CycleUsage,
     ResctrlUsage,
+    StorageUsage,
     UsageSample,
 )
 from agent.usage.best_effort import BestEffortCollector
@@ -22,6 +23,7 @@ from agent.usage.cold_memory import ColdMemoryCollector
 from agent.usage.collector import CollectorInput, CollectorRunner
 from agent.usage.cycles import CycleCollector
 from agent.usage.resctrl_monitor import ResctrlCollector
+from agent.usage.storage import StorageCollector
 
 
 class OptionalCollectors:
@@ -50,6 +52,11 @@ class OptionalCollectors:
             self._cold_memory = CollectorRunner(
                 ColdMemoryCollector(host, clock), settings.cold_memory_interval_s, clock
             )
+        self._storage: CollectorRunner[StorageUsage] | None = None
+        if settings.storage:
+            self._storage = CollectorRunner(
+                StorageCollector(host, clock), settings.storage_interval_s, clock
+            )
 
     def extend(self, sample: UsageSample, cycle: CollectorInput) -> UsageSample:
         """Run the collectors that are due; return the sample with the values of all."""
@@ -59,16 +66,24 @@ class OptionalCollectors:
             cycles=self._cycles.run(cycle) if self._cycles is not None else None,
             resctrl=self._resctrl.run(cycle) if self._resctrl is not None else None,
             cold_memory=self._cold_memory.run(cycle) if self._cold_memory is not None else None,
+            storage=self._storage.run(cycle) if self._storage is not None else None,
         )
-        return replace(sample, collectors=(*sample.collectors, *self._statuses()))
+        statuses = (runner.status for runner in self._runners())
+        return replace(sample, collectors=(*sample.collectors, *statuses))
 
     def close(self) -> None:
         """Close all descriptors."""
-        for runner in (self._best_effort, self._cycles, self._resctrl, self._cold_memory):
-            if runner is not None:
-                runner.close()
+        for runner in self._runners():
+            runner.close()
 
-    def _statuses(self) -> Iterator[CollectorStatus]:
-        for runner in (self._best_effort, self._cycles, self._resctrl, self._cold_memory):
+    def _runners(self) -> Iterator[CollectorRunner[Any]]:
+        """Yield the runners of the collectors that are on."""
+        for runner in (
+            self._best_effort,
+            self._cycles,
+            self._resctrl,
+            self._cold_memory,
+            self._storage,
+        ):
             if runner is not None:
-                yield runner.status
+                yield runner

@@ -12,18 +12,49 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.usage import (
     BestEffortUsage,
+    BlockDevice,
     ColdMemory,
     CollectorStatus,
     ContainerCycles,
     CycleUsage,
+    DeviceIo,
+    DiskCounters,
+    Mount,
     ResctrlCounters,
     ResctrlUsage,
+    StorageUsage,
     UsageSample,
 )
 from tests.factory import NOW_S, group, pod, snapshot
 
 POD = pod(0)
 CONTAINER = POD.containers[0].id
+DISK = BlockDevice(
+    name="sda",
+    number="8:0",
+    kind="disk",
+    size_bytes=1 << 30,
+    counters=DiskCounters(reads=1, read_bytes=512, writes=2, written_bytes=1024, busy_ms=2500),
+)
+VOLUME = BlockDevice(
+    name="dm-0",
+    number="253:0",
+    kind="lvm",
+    size_bytes=1 << 20,
+    parents=("sda", "sdb"),
+    volume_group="vg",
+    logical_volume="data",
+)
+IO = DeviceIo(read_bytes=1, written_bytes=2, reads=3, writes=4)
+STORAGE = StorageUsage(
+    devices=(VOLUME, DISK),
+    mounts=(
+        Mount(path="/data", device="dm-0", filesystem="ext4"),
+        Mount(path="/etc/hosts", device="dm-0", filesystem="ext4", is_whole=False),
+        Mount(path="/k/pods/u/volumes/kubernetes.io~csi/p/mount", device="sda", filesystem="xfs"),
+    ),
+    pods={POD.uid: {"253:0": IO, "9:9": IO}, "ended": {"8:0": IO}},
+)
 
 
 def with_usage(**changes: object) -> NodeSnapshot:
@@ -62,6 +93,7 @@ def complete() -> NodeSnapshot:
         cold_memory=ColdMemory(
             node_bytes=1 << 20, pods={POD.uid: 1 << 19}, containers={CONTAINER: 1 << 18}
         ),
+        storage=STORAGE,
         collectors=(
             CollectorStatus(name="usage", success=True, duration_s=0.25, last_success_s=7.0),
             CollectorStatus(
@@ -183,3 +215,30 @@ def test_a_cold_part_that_exceeds_the_whole_leaves_hot_memory_absent() -> None:
     page = samples(with_usage(cold_memory=ColdMemory(pods={POD.uid: 1 << 40, "ended": 5})))
     assert [name for name in page if "_memory_" in name] == ["xpu_pod_memory_cold_bytes"]
     assert [value for _, value in page["xpu_pod_memory_cold_bytes"]] == [float(1 << 40)]
+
+
+def test_a_device_is_described_by_what_it_is_built_on() -> None:
+    page = samples(complete())
+    info = {labels["device"]: labels for labels, _ in page["xpu_node_disk_info"]}
+    assert info["dm-0"] == {
+        "node": "hgx-h100-01",
+        "device": "dm-0",
+        "number": "253:0",
+        "kind": "lvm",
+        "parents": "sda,sdb",
+        "volume_group": "vg",
+        "logical_volume": "data",
+    }
+    busy = [(labels["device"], value) for labels, value in page["xpu_node_disk_busy_seconds_total"]]
+    assert busy == [("sda", 2.5)]  # the volume's counters are not known: absent
+
+
+def test_mounts_of_pods_and_parts_of_devices_are_left_out() -> None:
+    page = samples(complete())
+    assert [labels["mount_point"] for labels, _ in page["xpu_node_mount_info"]] == ["/data"]
+
+
+def test_block_io_of_pods_names_the_device_or_its_number() -> None:
+    page = samples(complete())
+    rows = page["xpu_pod_storage_written_bytes_total"]
+    assert [(labels["device"], value) for labels, value in rows] == [("dm-0", 2.0), ("9:9", 2.0)]

@@ -16,7 +16,7 @@ from agent.usage.monitor import UsageMonitor
 from agent.usage.optional_collectors import OptionalCollectors
 from tests.cgroups import PAGE, CgroupHost
 
-OFF = UsageSettings(best_effort=False)
+OFF = UsageSettings(best_effort=False, storage=False)
 
 
 def run(tmp_path: Path, settings: UsageSettings) -> UsageSample:
@@ -35,10 +35,10 @@ def test_a_collector_that_is_off_has_neither_values_nor_a_status(tmp_path: Path)
 
 def test_only_cheap_collectors_are_on_by_default(tmp_path: Path) -> None:
     names = [status.name for status in run(tmp_path, UsageSettings()).collectors]
-    assert names == ["usage", "best_effort"]
+    assert names == ["usage", "best_effort", "storage"]
 
 
-@pytest.mark.parametrize("name", ["best_effort", "cycles", "resctrl", "cold_memory"])
+@pytest.mark.parametrize("name", ["best_effort", "cycles", "resctrl", "cold_memory", "storage"])
 def test_each_collector_is_switched_on_by_its_name(tmp_path: Path, name: str) -> None:
     sample = run(tmp_path, replace(OFF, **{name: True}))
     assert [status.name for status in sample.collectors] == ["usage", name]
@@ -61,6 +61,7 @@ def test_the_monitor_puts_values_and_statuses_into_the_snapshot(tmp_path: Path) 
         "usage": True,
         "best_effort": True,
         "resctrl": False,
+        "storage": True,
     }
 
 

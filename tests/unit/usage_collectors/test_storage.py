@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.cgroup.layout import detect_layout
+from agent.clock import ManualClock
+from agent.errors import HostFileError, ParseError
+from agent.host.files import LiveHostFiles
+from agent.snapshot.host_files import MAX_READ
+from agent.snapshot.pod import KubeQos, PodView
+from agent.snapshot.usage import DeviceIo, StorageUsage
+from agent.usage.collector import CollectorInput
+from agent.usage.storage import StorageCollector, parse_io_stat, parse_throttle_counts
+from tests.cgroups import CgroupHost
+
+POD = PodView(uid="a", qos=KubeQos.BURSTABLE, cgroup="/kubepods/poda")
+SDA = DeviceIo(read_bytes=10, written_bytes=20, reads=1, writes=2)
+LINE = "8:0 rbytes=10 wbytes=20 rios=1 wios=2 dbytes=0 dios=0\n"
+
+
+def throttle(read: object, write: object, device: str = "8:0") -> str:
+    return (
+        f"{device} Read {read}\n{device} Write {write}\n{device} Sync 0\n{device} Async 0\n"
+        f"{device} Discard 0\n{device} Total 30\nTotal 30\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINE,
+        "8:16\n" + LINE,  # kernels print devices without figures
+        "8:16 \n" + LINE,
+        LINE.replace("\n", " cost.usage=5 cost.wait=max\n"),
+        "8:0 wios=2 rios=1 wbytes=20 rbytes=10\n",
+    ],
+)
+def test_io_of_version_2(text: str) -> None:
+    assert parse_io_stat(text.encode()) == {"8:0": SDA}
+
+
+def test_a_group_without_io_has_an_empty_file() -> None:
+    assert parse_io_stat(b"") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n",
+        LINE[:-1],
+        LINE + LINE,
+        LINE.replace("wbytes=20 ", ""),
+        LINE.replace("=20", "=max"),
+        LINE.replace("=20", "=-20"),
+        LINE.replace("=20", "="),
+        LINE.replace("=20", f"={1 << 64}"),
+        LINE.replace("8:0", "sda"),
+        "x" + LINE,
+    ],
+)
+def test_broken_io_of_version_2_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse_io_stat(text.encode())
+
+
+def test_io_of_version_1() -> None:
+    assert parse_throttle_counts(throttle(10, 20).encode()) == {"8:0": (10, 20)}
+    assert parse_throttle_counts(b"Total 0\n") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        throttle(10, 20)[:-1],
+        throttle(10, 20)[:20],
+        throttle(10, 20)[: -len("Total 30\n")],
+        throttle(10, 20).replace("8:0 Write 20\n", ""),
+        throttle(10, -20),
+        throttle(10, "max"),
+        throttle(10, 1 << 64),
+        throttle(10, 20).replace("Write", "Read"),
+    ],
+)
+def test_broken_io_of_version_1_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse_throttle_counts(text.encode())
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupHost:
+    host = CgroupHost(tmp_path, version=request.param)
+    if host.version == 1:
+        with host.path("/proc/mounts").open("a") as mounts:
+            mounts.write("cgroup /sys/fs/cgroup/blkio cgroup rw,blkio 0 0\n")
+    device = "/sys/devices/pci0000:00/block/sda"
+    host.write(f"{device}/dev", "8:0\n")
+    host.write(f"{device}/size", "2048\n")
+    host.path("/sys/class/block").mkdir(parents=True)
+    host.path("/sys/class/block/sda").symlink_to("../../devices/pci0000:00/block/sda")
+    put(host, LINE, throttle(10, 20), throttle(1, 2))
+    return host
+
+
+def put(host: CgroupHost, v2: str, sizes: str, operations: str) -> None:
+    if host.version == 2:
+        host.write("/sys/fs/cgroup/kubepods/poda/io.stat", v2)
+        return
+    folder = "/sys/fs/cgroup/blkio/kubepods/poda/blkio.throttle"
+    host.write(f"{folder}.io_service_bytes_recursive", sizes)
+    host.write(f"{folder}.io_serviced_recursive", operations)
+    host.write(f"{folder}.io_service_bytes", "Total 0\n")  # of the group itself
+
+
+def collect(host: CgroupHost, files: LiveHostFiles | None = None) -> StorageUsage:
+    collector = StorageCollector(files or host.files, ManualClock())
+    layout = detect_layout(host.files)
+    for second in range(9):
+        cycle = CollectorInput(now_s=float(second), layout=layout, pods=(POD,))
+        value = collector.collect(cycle)
+        if value is not None:
+            return value
+    raise AssertionError("no round was completed")
+
+
+def reasons(value: StorageUsage) -> list[str]:
+    return [problem.reason for problem in value.problems]
+
+
+def test_devices_and_block_io_of_pods_are_read_with_the_groups_below(host: CgroupHost) -> None:
+    value = collect(host)
+    assert [(one.name, one.number, one.size_bytes) for one in value.devices] == [
+        ("sda", "8:0", 1 << 20)
+    ]
+    assert value.pods == {"a": {"8:0": SDA}}
+    assert value.problems == ()
+
+
+def test_broken_files_of_a_pod_are_absent_with_a_reason(host: CgroupHost) -> None:
+    put(host, LINE[:-3], throttle(10, 20)[:-3], throttle(1, 2))
+    value = collect(host)
+    assert (value.pods, reasons(value), len(value.devices)) == ({}, ["IoFileUnreadable"], 1)
+
+
+def test_pods_without_a_file_of_block_io_are_a_reason(host: CgroupHost) -> None:
+    for path in (*host.root.rglob("io.stat"), *host.root.rglob("blkio.throttle.*")):
+        path.unlink()
+    value = collect(host)
+    assert (value.pods, reasons(value)) == ({}, ["IoControllerMissing"])
+
+
+class RefusingFiles(LiveHostFiles):
+    """A host whose kernel answers EOPNOTSUPP."""
+
+    def read(self, path: str, limit: int = MAX_READ) -> bytes:
+        if "/kubepods/" in path:
+            raise HostFileError(path, 95)
+        return super().read(path, limit)
+
+
+def test_a_refusal_is_a_reason(host: CgroupHost) -> None:
+    value = collect(host, RefusingFiles(str(host.root)))
+    assert (value.pods, reasons(value)) == ({}, ["IoFileUnreadable"])
+
+
+def test_a_device_that_only_one_file_of_version_1_names_is_left_out(tmp_path: Path) -> None:
+    host = CgroupHost(tmp_path, version=1)
+    with host.path("/proc/mounts").open("a") as mounts:
+        mounts.write("cgroup /sys/fs/cgroup/blkio cgroup rw,blkio 0 0\n")
+    put(host, "", throttle(10, 20), "Total 0\n")
+    assert collect(host).pods == {"a": {}}
