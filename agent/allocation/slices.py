@@ -14,9 +14,11 @@ from agent.messages import EventReported, MessageQueue
 from agent.snapshot.allocation import AllocatedDevice
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.inventory import SliceReport, SliceRequest
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.pod import ENDED_PHASES, PodRef
 from agent.snapshot.vendor import SlicesDevices
+from agent.workers.lifecycle import CutSlicesRequest
+from agent.workers.manager import VendorManager
 from agent.workers.protocol import CLOSED
 from agent.workers.worker_process import LATE
 
@@ -107,10 +109,6 @@ WORKER_RETRY_S, MAX_WORKER_RETRY_S = 60.0, 300.0
 
 WORKER_FAILURES = (LATE, CLOSED)  # the worker does not answer any more
 
-SliceFunction = Callable[
-    [str, tuple[SliceRequest, ...], tuple[str, ...] | None], Awaitable[SliceReport]
-]
-
 
 class _VendorSliceStatus(msgspec.Struct):
     """The state of one vendor's requests."""
@@ -131,8 +129,8 @@ class SliceManager:
 
     def __init__(
         self,
-        current: Callable[[], NodeSnapshot],
-        cut: SliceFunction,
+        store: SnapshotStore,
+        vendors: VendorManager,
         messages: MessageQueue,
         clock: Clock,
         *,
@@ -140,13 +138,13 @@ class SliceManager:
         grace_s: float,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`cut` sends requests to one vendor's worker; `slicers` are the vendors, by name.
+        """`vendors` sends requests to one vendor's worker; `slicers` are the vendors, by name.
 
         `grace_s`: how long a pod still counts as present after it disappeared from all lists.
         """
         self._slicers = slicers
-        self._current_snapshot = current
-        self._slice = cut
+        self._store = store
+        self._vendor_manager = vendors
         self._messages = messages
         self._clock = clock
         self._grace_s = grace_s
@@ -165,7 +163,7 @@ class SliceManager:
 
     async def step(self) -> None:
         """Update every vendor whose worker answers."""
-        snapshot = self._current_snapshot()
+        snapshot = self._store.current
         requests, pods = slice_requests(snapshot, self._slicers), self._pods_with_grace(snapshot)
         for state in snapshot.vendors:
             if state.state == "ready":
@@ -213,7 +211,7 @@ class SliceManager:
         status.last_requests = missing
         listed = None if pods is None else tuple(sorted(pods))
         try:
-            report = await self._slice(vendor, requests, listed)
+            report = await self._vendor_manager.request(vendor, CutSlicesRequest(requests, listed))
         except WorkerError as error:
             self._record_failure(vendor, status, requests, error)
             return
@@ -280,7 +278,7 @@ class SliceManager:
 
     def _report_event(self, pod_uid: str, reason: str, message: str) -> None:
         """Report an event of a pod, or of the node if `pod_uid` is empty."""
-        pod = _pod_reference(self._current_snapshot(), pod_uid)
+        pod = _pod_reference(self._store.current, pod_uid)
         text = message if pod is not None or not pod_uid else f"pod {pod_uid}: {message}"
         self._messages.put(EventReported(reason, text, pod))
 

@@ -33,7 +33,7 @@ from agent.kubelet.client import KubeletClient
 from agent.kubelet.pod_resources_proxy import PodResourcesChannel, PodResourcesProxy, kubelet_socket
 from agent.kubelet.poller import KubeletFactsSource, KubeletPoller
 from agent.loop import log_failure, run_forever
-from agent.messages import ClusterFactsChanged, MessageQueue, MinorsRead
+from agent.messages import MessageQueue, MinorsRead
 from agent.objects.node_resource_topology import API_GROUP, V1ALPHA1, version_to_write
 from agent.snapshot.cluster import ClusterServiceStatus, NodeView, PodResourcesProxyStatus
 
@@ -76,10 +76,10 @@ class ClusterService:
             self._machine,
             inputs.store,
             inputs.clock,
-            partial(messages.put, ClusterFactsChanged()),
-            self._run_in_thread,
+            messages,
         )
-        self._short_tasks: set[asyncio.Task[None]] = set()  # short ones, which end by themselves
+        # set when a new list of the kubelet's pods is needed; the poller limits how often
+        self.pods_wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.watches: dict[str, Reflector[Any, Any]] = {}  # by the snapshot's name of it
         self.session: ApiSession | None = None
@@ -117,7 +117,8 @@ class ClusterService:
             topology_version=lambda: version_to_write(inputs.store.current) or V1ALPHA1,
         )
         self._run_forever(self.watches[FIRST_WATCH].run, f"watch {FIRST_WATCH}")
-        self.facts.on_metric_created = partial(outbox.recheck, NODE_METRICS.kind)
+        self._run_forever(self.facts.apply_slos, "NodeSLO")
+        self._run_forever(partial(self._follow_metric_policy, outbox), "NodeMetric")
         self._spawn(outbox.run(), "outbox")
         if api.events:
             self.event_sink = EventSink(
@@ -163,6 +164,7 @@ class ClusterService:
         self.kubelet = KubeletService(self._inputs, self.session.credentials, self.facts)
         for name, work in self.kubelet.tasks():
             self._run_forever(work, name)
+        self._run_forever(partial(self._poll_wanted_pods, self.kubelet.poller), "wanted pods")
 
     def _start_other_watches(self, session: ApiSession) -> None:
         """Begin with what the first Device does not need: each connection would hold it up 5 ms."""
@@ -174,10 +176,19 @@ class ClusterService:
         )
         self._run_forever(versions, "versions of the topology")
 
-    def refresh_pods(self) -> None:
-        """Have the kubelet's list of pods read again soon; the poller bounds how often."""
-        if self.kubelet is not None:
-            self.kubelet.poller.poll_soon()
+    async def _follow_metric_policy(self, outbox: ApiWriter) -> None:
+        """Write NodeMetric at once when the object appears."""
+        with self._inputs.store.subscribe("cluster.metric_policy.value") as changes:
+            while True:
+                await changes.wait()
+                if self._inputs.store.current.cluster.metric_policy.value is not None:
+                    outbox.recheck(NODE_METRICS.kind)
+
+    async def _poll_wanted_pods(self, poller: KubeletPoller) -> None:
+        while True:
+            await self.pods_wanted.wait()
+            self.pods_wanted.clear()
+            poller.poll_soon()
 
     async def stop(self) -> None:
         """Write what is still to be written and told, each for a short while; end everything."""
@@ -220,12 +231,6 @@ class ClusterService:
         monotonic = self._inputs.clock.monotonic
         kept = run_forever(name, work, again_s=RETRY_S, monotonic=monotonic, sleep=asyncio.sleep)
         self._spawn(kept, name)
-
-    def _run_in_thread(self, work: Callable[[], None]) -> None:
-        errand = asyncio.create_task(asyncio.to_thread(work), name="errand")
-        self._short_tasks.add(errand)
-        errand.add_done_callback(self._short_tasks.discard)
-        errand.add_done_callback(lambda done: log_failure(done, log, TASK_LOST, task="errand"))
 
     def _uid_of(self, kind: str) -> str:
         if kind == "Node":
@@ -284,7 +289,7 @@ class KubeletService:
         facts = KubeletFactsSource(
             self._client,
             inputs.clock,
-            lambda: inputs.store.current.cpus.value,
+            inputs.store,
             files,
             settings.root_dir,
         )
@@ -293,8 +298,7 @@ class KubeletService:
             inputs.clock,
             settings,
             facts=facts,
-            on_pods=known.update_kubelet_pods,
-            on_facts=known.update_kubelet_facts,
+            listener=known,
         )
         self._unlisted_pods: frozenset[str] = frozenset()
         self.proxy: PodResourcesProxy | None = None

@@ -25,6 +25,7 @@ from agent.kube.resources import (
 from agent.kube.watch.decoder import WatchedKind
 from agent.kube.watch.reflector import Reflector
 from agent.kubelet.pod_merge import PodMerger
+from agent.messages import ClusterFactsChanged, MessageQueue
 from agent.slo.status import build_slo_view
 from agent.snapshot.cluster import (
     ClusterView,
@@ -42,11 +43,6 @@ from agent.snapshot.slo import NodeSloView
 log = logging.getLogger(__name__)
 
 
-def run_now(work: Callable[[], None]) -> None:
-    """Do the work before going on."""
-    work()
-
-
 class ClusterFactsUpdater:
     """Takes what watches and the kubelet tell. Belongs to the loop thread."""
 
@@ -56,25 +52,17 @@ class ClusterFactsUpdater:
         machine: MachineIdentity,
         store: SnapshotStore,
         clock: Clock,
-        changed: Callable[[], None],
-        aside: Callable[[Callable[[], None]], None] = run_now,
+        messages: MessageQueue,
     ) -> None:
-        """Call `changed`, which is quick, when something that is published may differ.
-
-        `aside` does, on any thread, what is too long for the loop's.
-        """
-        self.on_metric_created: Callable[[], None] = lambda: (
-            None
-        )  # called when there is a NodeMetric
-        self.on_pods_changed: Callable[[], None] = lambda: None  # called after each change of pods
+        """Put `ClusterFactsChanged` into `messages` when something that is published may differ."""
         self._name = name
         self._merge_pods = PodMerger(name)
         self._machine = machine
         self._store = store
         self._clock = clock
-        self._on_change = changed
-        self._run_in_thread = aside
-        self._pending_slos: deque[tuple[object, float]] = deque()  # told, and not yet in force
+        self._messages = messages
+        self._pending_slos: deque[tuple[object, float]] = deque()  # not decoded yet
+        self._has_pending_slos = asyncio.Event()
         self._slo_lock = threading.Lock()  # one after another, as they were told
         self._api_pods: tuple[PodView, ...] | None = None
         self._is_api_reachable = True
@@ -100,12 +88,20 @@ class ClusterFactsUpdater:
 
         self._store.change(put)
         self._log_write_permission()
-        self._on_change()
+        self._messages.put(ClusterFactsChanged())
 
     def update_slo(self, view: Mapping[str, object]) -> None:
         """Take the NodeSLO; without one the defaults stand."""
         self._pending_slos.append((view.get(self._name), self._clock.monotonic()))
-        self._run_in_thread(self._apply_slo)
+        self._has_pending_slos.set()
+
+    async def apply_slos(self) -> None:
+        """Decode each NodeSLO on another thread, until cancelled."""
+        while True:
+            await self._has_pending_slos.wait()
+            self._has_pending_slos.clear()
+            while self._pending_slos:
+                await asyncio.to_thread(self.apply_slo)
 
     def confirm_no_slo(self, at_s: float) -> None:
         """Take that the API server knew no NodeSLOs then: if none is in force, none is wanted."""
@@ -119,11 +115,8 @@ class ClusterFactsUpdater:
 
     def update_metric_policy(self, view: Mapping[str, MetricCollectPolicy]) -> None:
         """Take how usage is to be reported; nothing, when there is no NodeMetric."""
-        lacked = self._store.current.cluster.metric_policy.value is None
         part = SnapshotPart(view.get(self._name), self._clock.monotonic())
         self._change_cluster(lambda now: replace(now, metric_policy=part))
-        if lacked and part.value is not None:
-            self.on_metric_created()
 
     def update_topology_versions(self, versions: tuple[str, ...]) -> None:
         """Take the versions of NodeResourceTopology that the server has."""
@@ -131,7 +124,7 @@ class ClusterFactsUpdater:
         part = SnapshotPart(versions, self._clock.monotonic())
         self._change_cluster(lambda now: replace(now, topology_versions=part))
         if versions != before:
-            self._on_change()
+            self._messages.put(ClusterFactsChanged())
 
     def update_api_pods(self, view: Mapping[str, PodView]) -> None:
         """Take the pods that are bound to this node."""
@@ -155,7 +148,7 @@ class ClusterFactsUpdater:
         before = self._store.current.cluster.kubelet
         self._change_cluster(lambda now: replace(now, kubelet=part))
         if part.value != before.value:
-            self._on_change()
+            self._messages.put(ClusterFactsChanged())
 
     def confirm(self, part: str, at_s: float | None, error: str) -> None:
         """Note until when a part of the cluster's facts is known to be so, and why no longer."""
@@ -178,7 +171,8 @@ class ClusterFactsUpdater:
         fields = {"node": self._name, "reason": now.reason, "why": now.message}
         log.log(logging.INFO if now.is_allowed else logging.WARNING, "node_judged", extra=fields)
 
-    def _apply_slo(self) -> None:
+    def apply_slo(self) -> None:
+        """Decode the oldest NodeSLO that waits; for any thread, it takes milliseconds."""
         with self._slo_lock:
             raw, at_s = self._pending_slos.popleft()
             before = self._store.current.cluster.slo.value
@@ -209,7 +203,6 @@ class ClusterFactsUpdater:
         self._change_cluster(
             lambda now: replace(now, pods=pods, has_pod_list=known, deleted_pods=deleted)
         )
-        self.on_pods_changed()
 
 
 def _log_refused_values(before: NodeSloView, now: NodeSloView) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.allocation.index import AllocationIndex
@@ -32,15 +33,12 @@ from agent.loop import run_forever
 from agent.messages import EventReported, MessageQueue
 from agent.reconcile.reconciler import Reconciler
 from agent.snapshot.container import ContainerServiceStatus, HookMetrics, PodSandbox
-from agent.snapshot.device_plugin import DevicePluginView
 from agent.snapshot.edits import ContainerEdits
-from agent.snapshot.inventory import Problem, SliceReport, SliceRequest
-from agent.snapshot.part import SnapshotPart
+from agent.snapshot.inventory import Problem
 from agent.snapshot.publications import AuditRecord
 from agent.snapshot.vendor import kubelet_vendors, slicing_vendors
 from agent.state_writer import StateWriter
 from agent.verification.verifier import Verifier
-from agent.workers.lifecycle import CutSlicesRequest
 from agent.workers.manager import VendorManager
 
 if TYPE_CHECKING:
@@ -74,13 +72,13 @@ class ContainerService:
         messages: MessageQueue,
         *,
         clustered: bool,
-        wake_pods: Callable[[], None] = lambda: None,
+        pods_wanted: asyncio.Event | None = None,
     ) -> None:
         """Begin with nothing; reads and writes of files are done on `collector`.
 
-        `wake_pods` has the kubelet's list of pods read again soon, and returns at once.
+        `pods_wanted` is set when a new list of the kubelet's pods is needed.
         """
-        self._refresh_pods = wake_pods
+        self._pods_wanted = pods_wanted or asyncio.Event()
         self._inputs, self._vendor_manager, self._collector = inputs, vendor_manager, collector
         self._messages = messages
         live = inputs.is_live
@@ -166,8 +164,8 @@ class ContainerService:
             self._start_device_plugin(await asyncio.to_thread(load_device_plugin))
         if self._pod_files is not None and self._modes[DevicesHook.name] == ON:
             self._slicer = SliceManager(
-                lambda: self._inputs.store.current,
-                self._request_slices,
+                self._inputs.store,
+                self._vendor_manager,
                 self._messages,
                 self._inputs.clock,
                 slicers=slicing_vendors(self._inputs.vendors),
@@ -204,7 +202,7 @@ class ContainerService:
         self._plugin = plugin(
             PluginContext(
                 folder=plugin_folder(inputs.settings.kubelet.root_dir),
-                current_snapshot=lambda: inputs.store.current,
+                store=inputs.store,
                 backend=self._allocator,
                 clock=inputs.clock,
                 socket_prefixes={
@@ -214,22 +212,24 @@ class ContainerService:
                 state_dir=inputs.settings.node.state_dir,
                 boot_id=inputs.store.current.node.boot_id,
                 state_writer=inputs.state_writer,
-                publish_view=self._update_device_plugin,
                 messages=self._messages,
                 prepare=_prepare_folders,
-                refresh_pods=self._refresh_pods,
+                pods_wanted=self._pods_wanted,
             )
         )
         self._run_forever(self._plugin.run, "device plug-in")
         self._run_forever(self._follow_devices, "offered devices")
+        self._run_forever(partial(self._follow_pods, self._plugin), "pods of the device plug-in")
 
-    def pods_changed(self) -> None:
+    async def _follow_pods(self, plugin: DevicePlugin) -> None:
         """Update the lists of devices at once: the kubelet admits no pod if none is healthy.
 
         It admits a granted pod some milliseconds after the pod before it ended.
         """
-        if self._plugin is not None:
-            self._plugin.notify_devices_changed()
+        with self._inputs.store.subscribe("cluster.pods", "cluster.deleted_pods") as changes:
+            while True:
+                await changes.wait()
+                plugin.notify_devices_changed()
 
     async def _follow_devices(self) -> None:
         with self._inputs.store.subscribe("devices") as refreshes:
@@ -302,14 +302,6 @@ class ContainerService:
     def _is_exempt(self, pod: PodSandbox) -> bool:
         """Return whether devices in a pod without a grant are not reported."""
         return self._inputs.settings.hooks.ungranted == "off" or self._devices.is_protected(pod)
-
-    def _update_device_plugin(self, view: DevicePluginView) -> None:
-        self._inputs.store.put(served=SnapshotPart(view, self._inputs.clock.monotonic()))
-
-    async def _request_slices(
-        self, vendor: str, wishes: tuple[SliceRequest, ...], pods: tuple[str, ...] | None
-    ) -> SliceReport:
-        return await self._vendor_manager.request(vendor, CutSlicesRequest(wishes, pods))
 
 
 async def _prepare_folders(edits: ContainerEdits) -> None:

@@ -375,15 +375,12 @@ def build_container_service(
     messages: MessageQueue,
     cluster: ClusterService | None,
 ) -> ContainerService:
-    """Return the service for containers; in a cluster, changed pods wake it."""
-    service = ContainerService(
+    """Return the service for containers."""
+    return ContainerService(
         inputs,
         vendors,
         collector,
         messages,
         clustered=cluster is not None,
-        wake_pods=cluster.refresh_pods if cluster is not None else lambda: None,
+        pods_wanted=cluster.pods_wanted if cluster is not None else None,
     )
-    if cluster is not None:
-        cluster.facts.on_pods_changed = service.pods_changed
-    return service

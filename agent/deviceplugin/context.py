@@ -11,9 +11,8 @@ import msgspec
 from agent.clock import Clock
 from agent.deviceplugin.resources import AllocationBackend
 from agent.messages import MessageQueue
-from agent.snapshot.device_plugin import DevicePluginView
 from agent.snapshot.edits import ContainerEdits
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import SnapshotStore
 from agent.state_writer import StateWriter
 
 
@@ -86,12 +85,12 @@ class PluginContext(msgspec.Struct, frozen=True, kw_only=True):
     """The services that the device plug-in uses, all on the loop thread only.
 
     `prepare` creates what an answer refers to, such as folders, on another thread; it raises an
-    `AgentError` on failure. `refresh_pods` requests a new list of the kubelet's pods and returns at
-    once.
+    `AgentError` on failure. The plug-in sets `pods_wanted` when it needs a new list of the
+    kubelet's pods.
     """
 
     folder: str  # the kubelet's folder for device plug-ins
-    current_snapshot: Callable[[], NodeSnapshot]
+    store: SnapshotStore  # gets `served`
     backend: AllocationBackend
     clock: Clock
     # by vendor: prefixes of socket names of the vendor's own device plug-in
@@ -99,9 +98,8 @@ class PluginContext(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: str = ""  # empty: nothing is stored
     boot_id: str = ""  # empty: stored data are not used
     state_writer: StateWriter = msgspec.field(default_factory=StateWriter)
-    publish_view: Callable[[DevicePluginView], None] = lambda _: None
     messages: MessageQueue = msgspec.field(default_factory=MessageQueue)
     prepare: Callable[[ContainerEdits], Awaitable[None]] = prepare_nothing
-    refresh_pods: Callable[[], None] = lambda: None
+    pods_wanted: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     random_uniform: Callable[[float, float], float] = random.uniform
     timing: PluginTiming = PluginTiming()

@@ -33,6 +33,7 @@ from agent.snapshot.device_plugin import (
     ResourceStatistics,
 )
 from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class DevicePlugin:
         """Build and offer the resources after every change."""
         while True:
             self._has_changes = False
-            self._update_resources(self._context.current_snapshot())
+            self._update_resources(self._context.store.current)
             self._publish()
             await self._changes.wait_for(
                 lambda: self._has_changes, self._context.timing.offer_check_s
@@ -245,7 +246,7 @@ class DevicePlugin:
 
     def _report_misdirected(self, answer: KubeletAllocation, entry: KubeletAllocation) -> None:
         """Report an allocation that the kubelet gave to another pod, which was unknown in time."""
-        snapshot = self._context.current_snapshot()
+        snapshot = self._context.store.current
         allocation = snapshot.grants.value.pods.get(answer.pod_uid)
         if allocation is None or allocation.refusal:
             return  # it got the devices that the kubelet chose
@@ -266,7 +267,8 @@ class DevicePlugin:
         )
         if view != self._view:
             self._view = view
-            self._context.publish_view(view)
+            now_s = self._context.clock.monotonic()
+            self._context.store.put(served=SnapshotPart(view, now_s))
 
 
 def is_vendor_awaited(snapshot: NodeSnapshot, vendor: str) -> bool:

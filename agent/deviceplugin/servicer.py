@@ -207,9 +207,7 @@ class ResourceServicer:
         """
         result = RESULT_BUG
         try:
-            self._context.backend.check_start(
-                self.resource.name, ids, self._context.current_snapshot()
-            )
+            self._context.backend.check_start(self.resource.name, ids, self._context.store.current)
             result = RESULT_OK
         except (AllocationError, AllocationRefused) as error:
             result = error.reason
@@ -225,7 +223,7 @@ class ResourceServicer:
             return (), INVENTORY_AWAITED if not self.is_live else "NoSuchSize"
 
         def decide(*, last: bool) -> Ids:
-            now = self._context.current_snapshot()
+            now = self._context.store.current
             return backend.select_preferred(name, available, required, size, now, last=last)
 
         try:
@@ -275,7 +273,7 @@ class ResourceServicer:
         backend, name = self._context.backend, self.resource.name
 
         def decide(*, last: bool) -> ContainerAllocation:
-            return backend.allocate(name, ids, self._context.current_snapshot(), last=last)
+            return backend.allocate(name, ids, self._context.store.current, last=last)
 
         return await self._decide_with_retry(decide)
 
@@ -292,7 +290,7 @@ class ResourceServicer:
                 return decide(last=False)
             except UnknownPodError:
                 if now_s >= wake_at_s:
-                    self._context.refresh_pods()
+                    self._context.pods_wanted.set()
                     wake_at_s = now_s + timing.pod_refresh_s
                 await asyncio.sleep(timing.pod_retry_s)
         return decide(last=True)

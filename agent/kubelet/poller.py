@@ -8,6 +8,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import msgspec
 
@@ -29,6 +30,7 @@ from agent.snapshot.cluster import (
 )
 from agent.snapshot.cpu import CpuTopology
 from agent.snapshot.host_files import HostFiles
+from agent.snapshot.node import SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import PodView
 from agent.topology.cpu_manager import reserved_cpus
@@ -94,7 +96,7 @@ class KubeletFactsSource:
         self,
         client: KubeletApi,
         clock: Clock,
-        cpus: Callable[[], CpuTopology],
+        store: SnapshotStore,
         files: HostFiles | None,
         root_dir: str,
         offload: ThreadRunner = run_in_thread,
@@ -103,7 +105,7 @@ class KubeletFactsSource:
         self.state = KUBELET_STARTING
         self._client = client
         self._clock = clock
-        self._cpus = cpus
+        self._store = store
         self._files = files
         self._root_dir = root_dir
         self._offload = offload
@@ -136,7 +138,7 @@ class KubeletFactsSource:
 
     async def _join(self) -> KubeletView | None:
         """Join again only if a source changed: on a large machine that takes milliseconds."""
-        sources = (self._config.value, self._checkpoint.value, self._cpus())
+        sources = (self._config.value, self._checkpoint.value, self._store.current.cpus.value)
         if sources != self._joined_sources:
             self._facts = await self._offload(lambda: join_facts(*sources))
             self._joined_sources = sources
@@ -198,19 +200,28 @@ Sleep = Callable[[float], Awaitable[None]]
 
 Uniform = Callable[[float, float], float]
 
-OnPods = Callable[[SnapshotPart[tuple[PodView, ...]]], None]
-
-OnFacts = Callable[[SnapshotPart[KubeletView | None]], None]
 
 MAX_BACKOFF_S = 30.0
 
 EARLY_POLLS_BURST, EARLY_POLL_REFILL_S = 10, 0.2  # polls out of turn, as many as koordlet makes
 
 
+class KubeletListener(Protocol):
+    """Takes the answers of the kubelet; belongs to the loop thread."""
+
+    def update_kubelet_pods(self, part: SnapshotPart[tuple[PodView, ...]]) -> None:
+        """Take the kubelet's pods."""
+        ...
+
+    def update_kubelet_facts(self, part: SnapshotPart[KubeletView | None]) -> None:
+        """Take the kubelet's settings and the CPUs that it allocated."""
+        ...
+
+
 class KubeletPoller:
     """Polls the kubelet.
 
-    Belongs to the loop thread; calls `on_pods` and `on_facts` after every poll.
+    Belongs to the loop thread; the listener gets pods and facts after every poll.
 
     A poll that fails, or returns no pods at all, leaves the pods and their time as they were, with
     the reason in `error`: a node without pods cannot run this agent, so an empty list is that of a
@@ -224,8 +235,7 @@ class KubeletPoller:
         kubelet: KubeletSettings,
         *,
         facts: KubeletFactsSource,
-        on_pods: OnPods,
-        on_facts: OnFacts,
+        listener: KubeletListener,
         sleep: Sleep = asyncio.sleep,
         uniform: Uniform = random.uniform,
     ) -> None:
@@ -236,8 +246,7 @@ class KubeletPoller:
         self._interval_s = kubelet.interval_s
         self._backoff = Backoff(max_s=max(MAX_BACKOFF_S, kubelet.interval_s))
         self._facts = facts
-        self._on_pods = on_pods
-        self._on_facts = on_facts
+        self._listener = listener
         self._sleep = sleep
         self._uniform = uniform
         self._pods: SnapshotPart[tuple[PodView, ...]] = SnapshotPart(())
@@ -273,10 +282,10 @@ class KubeletPoller:
         self.state = msgspec.structs.replace(
             self.state, duration_s=self._clock.monotonic() - started_s
         )
-        self._on_pods(self._pods)
+        self._listener.update_kubelet_pods(self._pods)
         facts = await self._facts.refresh(may_read_config=has_answered)
         self._record_facts(facts)
-        self._on_facts(facts)
+        self._listener.update_kubelet_facts(facts)
         if not self.state.failures:
             return self._interval_s
         return self._backoff.wait_s(self.state.failures, None, self._uniform)

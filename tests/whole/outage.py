@@ -29,7 +29,6 @@ from agent.messages import MessageQueue
 from agent.objects.device import DevicePublisher
 from agent.objects.node_metric import NodeMetricPublisher
 from agent.objects.node_resource_topology import V1ALPHA1
-from agent.snapshot.cpu import CpuTopology
 from agent.snapshot.device import Health, HealthState
 from agent.snapshot.node import SnapshotStore
 from agent.snapshot.part import SnapshotPart
@@ -126,7 +125,7 @@ class Outage:
         self.kubelet = LocalKubelet(self.time)
         self.store = SnapshotStore(factory.snapshot())
         machine = MachineIdentity()
-        self.known = ClusterFactsUpdater(NODE, machine, self.store, self.time, lambda: None)
+        self.known = ClusterFactsUpdater(NODE, machine, self.store, self.time, MessageQueue())
         self.lost: set[str] = set()
         self.happened = self.failed = self.most_waiting = 0
         self._fill()
@@ -158,10 +157,9 @@ class Outage:
             self.time,
             KubeletSettings(interval_s=20.0),
             facts=KubeletFactsSource(
-                self.kubelet, self.time, CpuTopology, None, "/var/lib/kubelet", at_once
+                self.kubelet, self.time, self.store, None, "/var/lib/kubelet", at_once
             ),
-            on_pods=self.known.update_kubelet_pods,
-            on_facts=self.known.update_kubelet_facts,
+            listener=self.known,
         )
 
     async def run(self) -> Outcome:

@@ -12,6 +12,7 @@ from agent.app import application
 from agent.clock import SystemClock
 from agent.deviceplugin.context import PluginContext
 from agent.deviceplugin.plugin import DevicePlugin
+from agent.snapshot.node import SnapshotStore
 from tests.unit.deviceplugin.made import deciding, node
 
 NAME = "kubelet's part of the bench"
@@ -28,7 +29,7 @@ def attach(folder: str) -> None:
             """Serve both until SIGTERM."""
             site = PluginContext(
                 folder=folder,
-                current_snapshot=lambda: snapshot,
+                store=SnapshotStore(snapshot),
                 backend=decide,
                 clock=SystemClock(),
             )

@@ -23,7 +23,7 @@ from agent.deviceplugin.allocator import Allocator
 from agent.deviceplugin.context import PluginContext, PluginTiming
 from agent.deviceplugin.plugin import DevicePlugin
 from agent.deviceplugin.resources import ContainerAllocation
-from agent.snapshot.device_plugin import DevicePluginView
+from agent.messages import MessageQueue
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import PodView, ResourceRequest
@@ -102,6 +102,7 @@ class Cluster:
         self.cards = cards
         self.pods: dict[str, PodView] = {}  # of the API server
         self.reported = ReportedEvents()
+        self.pods_wanted = asyncio.Event()
         self.wakes = 0  # how often the source of pods was woken
         self.settings = settings
         self._root, self._pace = root, pace
@@ -119,14 +120,15 @@ class Cluster:
         base = node(devices=devices, handler="", in_force=in_force)
         self.store = SnapshotStore(base)
         self.known = ClusterFactsUpdater(
-            base.node.name, MachineIdentity(), self.store, SystemClock(), lambda: None
+            base.node.name, MachineIdentity(), self.store, SystemClock(), MessageQueue()
         )
         self.decide = CountingDecisions(plugin_settings(**self.settings), VENDORS)
         self.plugin = DevicePlugin(self.site())
-        self.known.on_pods_changed = self.plugin.notify_devices_changed
         self._tasks = [
             asyncio.create_task(self.plugin.run()),
             asyncio.create_task(self._check_grants()),
+            asyncio.create_task(self._follow_pods()),
+            asyncio.create_task(self._count_wakes()),
         ]
         self.tell_agent()
 
@@ -150,14 +152,13 @@ class Cluster:
             socket_prefixes={"nvidia": SOCKET_PREFIXES},
             state_writer=self.writers[-1],
             folder=str(self.kubelet.folder),
-            current_snapshot=lambda: self.store.current,
+            store=self.store,
             backend=self.decide,
             clock=SystemClock(),
             state_dir=str(self._root / "s"),
             boot_id=BOOT,
-            publish_view=self._served,
             messages=self.reported.messages,
-            refresh_pods=self._wake,
+            pods_wanted=self.pods_wanted,
             timing=self._pace,
         )
 
@@ -222,11 +223,17 @@ class Cluster:
         first = self.decide.questions
         await self.kubelet.until(lambda: self.decide.questions >= first + 2, "a question")
 
-    def _served(self, view: DevicePluginView) -> None:
-        self.store.put(served=SnapshotPart(view, 1.0))
+    async def _follow_pods(self) -> None:
+        with self.store.subscribe("cluster.pods", "cluster.deleted_pods") as changes:
+            while True:
+                await changes.wait()
+                self.plugin.notify_devices_changed()
 
-    def _wake(self) -> None:
-        self.wakes += 1
+    async def _count_wakes(self) -> None:
+        while True:
+            await self.pods_wanted.wait()
+            self.pods_wanted.clear()
+            self.wakes += 1
 
     async def _check_grants(self) -> None:
         kept = AllocationIndex()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 from agent.clock import SystemClock
@@ -22,7 +22,14 @@ from agent.snapshot.allocation import AllocationView, PodAllocation
 from agent.snapshot.device import Pairs
 from agent.snapshot.device_plugin import DevicePluginView, PluginResource
 from agent.snapshot.edits import ContainerEdits
-from agent.snapshot.node import DeviceView, NodeIdentity, NodeSnapshot, VendorState
+from agent.snapshot.node import (
+    DeviceView,
+    NodeIdentity,
+    NodeSnapshot,
+    SnapshotChange,
+    SnapshotStore,
+    VendorState,
+)
 from agent.snapshot.part import SnapshotPart
 from agent.state_writer import StateWriter
 from plugins.vendors.nvidia.kubelet import SOCKET_PREFIXES
@@ -119,6 +126,21 @@ class Table:
             raise self.start
 
 
+class ViewStore(SnapshotStore):
+    """Records each view of the device plug-in."""
+
+    def __init__(self) -> None:
+        super().__init__(NodeSnapshot(node=NodeIdentity(name="node-a")))
+        self.views: list[DevicePluginView] = []
+
+    def change(self, make: SnapshotChange) -> NodeSnapshot:
+        before = self.current
+        snapshot = super().change(make)
+        if snapshot.served is not before.served:
+            self.views.append(snapshot.served.value)
+        return snapshot
+
+
 class Stage:
     """The plug-in runs from `start` to `stop`; `kill` ends it without a word to anybody."""
 
@@ -130,9 +152,9 @@ class Stage:
         self.state_dir = str(root / "s")
         self.boot_id = BOOT
         self.reported = ReportedEvents()
-        self.views: list[DevicePluginView] = []
+        self.store = ViewStore()
         self.vendor = "ready"
-        self.grants: dict[str, PodAllocation] = {}
+        self.grants = {}
         self.plugin: DevicePlugin | None = None
         self.writers: list[StateWriter] = []  # one of each agent
         self._task: asyncio.Task[None] | None = None
@@ -142,15 +164,32 @@ class Stage:
         """Reason and message of each event that was reported."""
         return self.reported.pairs()
 
-    def current(self) -> NodeSnapshot:
-        """Return a snapshot in which the vendor is as the test says."""
-        awaited = () if self.vendor == "ready" else ("nvidia",)
-        return NodeSnapshot(
-            node=NodeIdentity(name="node-a"),
-            vendors=(VendorState(vendor="nvidia", state=self.vendor),),
+    @property
+    def views(self) -> list[DevicePluginView]:
+        """Each view that the plug-in put into the snapshot."""
+        return self.store.views
+
+    @property
+    def vendor(self) -> str:
+        """The state of the vendor in the snapshot."""
+        return self.store.current.vendors[0].state
+
+    @vendor.setter
+    def vendor(self, state: str) -> None:
+        awaited = () if state == "ready" else ("nvidia",)
+        self.store.put(
+            vendors=(VendorState(vendor="nvidia", state=state),),
             devices=SnapshotPart(DeviceView(awaited=awaited), 1.0),
-            grants=SnapshotPart(AllocationView(pods=self.grants), 1.0),
         )
+
+    @property
+    def grants(self) -> Mapping[str, PodAllocation]:
+        """The allocations in the snapshot."""
+        return self.store.current.grants.value.pods
+
+    @grants.setter
+    def grants(self, pods: Mapping[str, PodAllocation]) -> None:
+        self.store.put(grants=SnapshotPart(AllocationView(pods=pods), 1.0))
 
     def site(self) -> PluginContext:
         self.writers.append(StateWriter())
@@ -158,12 +197,11 @@ class Stage:
             socket_prefixes={"nvidia": SOCKET_PREFIXES},
             state_writer=self.writers[-1],
             folder=str(self.folder),
-            current_snapshot=self.current,
+            store=self.store,
             backend=self.table,
             clock=SystemClock(),
             state_dir=self.state_dir,
             boot_id=self.boot_id,
-            publish_view=self.views.append,
             messages=self.reported.messages,
             random_uniform=lambda low, high: (low + high) / 2,
             timing=self.pace,

@@ -21,7 +21,7 @@ from agent.snapshot.cluster import (
     KubeletView,
     NodeView,
 )
-from agent.snapshot.cpu import CpuTopology
+from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import PodView
 from tests.fault.kubelet.fake_http import HANG, TOKEN, FakeKubelet, pod
@@ -46,25 +46,23 @@ class Watched:
         self.client = KubeletClient(settings, credentials, self._node, self.clock)
         self.pods: SnapshotPart[tuple[PodView, ...]] = SnapshotPart(())
         self.facts: SnapshotPart[KubeletView | None] = SnapshotPart(None)
+        store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
         self.poller = KubeletPoller(
             self.client,
             self.clock,
             settings,
-            facts=KubeletFactsSource(
-                self.client, self.clock, CpuTopology, None, "/var/lib/kubelet"
-            ),
-            on_pods=self._on_pods,
-            on_facts=self._on_facts,
+            facts=KubeletFactsSource(self.client, self.clock, store, None, "/var/lib/kubelet"),
+            listener=self,
         )
 
     def _node(self) -> NodeView:
         address = (("InternalIP", self.kubelet.host),)
         return NodeView(name="n", uid="u", addresses=address, kubelet_port=self.kubelet.port)
 
-    def _on_pods(self, part: SnapshotPart[tuple[PodView, ...]]) -> None:
+    def update_kubelet_pods(self, part: SnapshotPart[tuple[PodView, ...]]) -> None:
         self.pods = part
 
-    def _on_facts(self, part: SnapshotPart[KubeletView | None]) -> None:
+    def update_kubelet_facts(self, part: SnapshotPart[KubeletView | None]) -> None:
         self.facts = part
 
     async def look(self) -> str:

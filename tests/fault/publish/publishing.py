@@ -16,6 +16,7 @@ from agent.kube.endpoint import InClusterTarget
 from agent.kube.session import ApiSession, open_session
 from agent.kube.writer.api_writer import ApiWriter
 from agent.kube.writer.context import WriterContext, WriterTiming
+from agent.messages import MessageQueue
 from agent.objects.node_resource_topology import V1ALPHA1
 from agent.snapshot.node import SnapshotStore
 from agent.snapshot.publications import DesiredObject, Merge, WriterPhase, WriterState
@@ -102,7 +103,7 @@ class Bench:
             session,
             NODE,
             ClusterFactsUpdater(
-                NODE, MachineIdentity(), SnapshotStore(snapshot()), SystemClock(), lambda: None
+                NODE, MachineIdentity(), SnapshotStore(snapshot()), SystemClock(), MessageQueue()
             ),
             SystemClock(),
             on_version=self.outbox.note_version,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -11,34 +12,60 @@ from agent.errors import WorkerError
 from agent.messages import EventReported, MessageQueue
 from agent.snapshot.cluster import ClusterView
 from agent.snapshot.inventory import SliceFailure, SliceReport, SliceRequest
-from agent.snapshot.node import NodeSnapshot
-from agent.workers.lifecycle import RestartHistory, RestartPolicy
+from agent.snapshot.node import NodeSnapshot, SnapshotStore
+from agent.workers.in_process_worker import InProcessWorker
+from agent.workers.lifecycle import RestartHistory, RestartPolicy, WorkerRequest
+from agent.workers.manager import VendorManager
 from tests.unit.allocation_slices.scene import NPU, PART, SLICERS, TEMPLATE, cut, node
 
 GRACE_S = 60.0
+T = TypeVar("T")
 ServedRequest = tuple[str, tuple[str, ...], tuple[str, ...] | None]
+
+
+class SliceWorker(InProcessWorker):
+    """The worker of one vendor, which answers as the rig says."""
+
+    def __init__(self, rig: Rig, vendor: str) -> None:
+        self._rig, self._vendor = rig, vendor
+
+    async def slices(
+        self, requests: tuple[SliceRequest, ...], pods: tuple[str, ...] | None, deadline_s: float
+    ) -> SliceReport:
+        del deadline_s
+        return await self._rig.make_slices(self._vendor, requests, pods)
+
+
+class Workers(VendorManager):
+    """Runs requests at once."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+
+    async def request(self, vendor: str, request: WorkerRequest[T]) -> T:
+        return await request.run(SliceWorker(self._rig, vendor))
 
 
 class Rig:
     """A slicer, with workers that answer as they are told."""
 
     def __init__(self, snapshot: NodeSnapshot) -> None:
-        self.snapshot = snapshot
+        self.store = SnapshotStore(snapshot)
         self.clock = ManualClock()
         self.calls: list[ServedRequest] = []
         self.messages = MessageQueue()
         self._events: list[EventReported] = []
         self.answers: dict[str, SliceReport | WorkerError] = {}
         self.slicer = SliceManager(
-            lambda: self.snapshot,
-            self._cut,
+            self.store,
+            Workers(self),
             self.messages,
             self.clock,
             slicers=SLICERS,
             grace_s=GRACE_S,
         )
 
-    async def _cut(
+    async def make_slices(
         self, vendor: str, wishes: tuple[SliceRequest, ...], pods: tuple[str, ...] | None
     ) -> SliceReport:
         self.calls.append((vendor, tuple(wish.pod for wish in wishes), pods))
@@ -46,6 +73,15 @@ class Rig:
         if isinstance(answer, WorkerError):
             raise answer
         return answer
+
+    @property
+    def snapshot(self) -> NodeSnapshot:
+        """What the slicer reads."""
+        return self.store.current
+
+    @snapshot.setter
+    def snapshot(self, snapshot: NodeSnapshot) -> None:
+        self.store.current = snapshot
 
     @property
     def reported_events(self) -> list[tuple[str, str]]:

@@ -1,29 +1,57 @@
-"""A NodeMetric that appears is told of at once, each time; one that is there is not."""
+"""A NodeMetric that appears is written at once, each time."""
 
 from __future__ import annotations
 
-from agent.app.cluster_facts import ClusterFactsUpdater
-from agent.app.identity import MachineIdentity
+import asyncio
+from pathlib import Path
+
+from agent.app.cluster import ClusterService
+from agent.app.composition import AgentInputs
 from agent.clock import ManualClock
+from agent.config.settings import Settings
+from agent.kube.endpoint import InClusterTarget
+from agent.kube.resources import NODE_METRICS
+from agent.kube.writer.api_writer import ApiWriter
+from agent.messages import MessageQueue
+from agent.recording.directory import DirectoryFiles
+from agent.recording.host_source import HostSource
 from agent.snapshot.cluster import MetricCollectPolicy
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 
-NAME = "node-a"
+
+class Writer(ApiWriter):
+    """Counts how often it looks again."""
+
+    def __init__(self) -> None:
+        self.rechecked: list[str] = []
+
+    def recheck(self, kind: str) -> None:
+        self.rechecked.append(kind)
 
 
-def test_whoever_waits_for_a_node_metric_hears_of_it_when_it_appears() -> None:
-    store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name=NAME)))
-    known = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), lambda: None)
-    seen: list[MetricCollectPolicy | None] = []
-    known.on_metric_created = lambda: seen.append(store.current.cluster.metric_policy.value)
-    there = MetricCollectPolicy(aggregate_s=60.0)
-    for view in (
-        {},
-        {NAME: there},
-        {NAME: MetricCollectPolicy()},
-        {},
-        {NAME: there},
-        {"other": there},
-    ):
-        known.update_metric_policy(view)
-    assert seen == [there, there]
+def test_the_writer_looks_again_when_a_node_metric_appears(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        source = HostSource(files=DirectoryFiles(tmp_path))
+        inputs = AgentInputs(
+            settings=Settings(),
+            host_source=source,
+            clock=ManualClock(),
+            vendors={},
+            store=SnapshotStore(NodeSnapshot(node=NodeIdentity(name="node-a"))),
+            list_pods=lambda: (),
+        )
+        target = InClusterTarget(url="https://127.0.0.1:1")
+        service, writer = ClusterService(inputs, target, MessageQueue()), Writer()
+        following = asyncio.create_task(service._follow_metric_policy(writer))
+        await asyncio.sleep(0)
+        name, counts = inputs.store.current.node.name, []
+        there = MetricCollectPolicy(aggregate_s=60.0)
+        for view in ({}, {name: there}, {}, {name: there}, {"other": there}):
+            service.facts.update_metric_policy(view)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            counts.append(writer.rechecked.count(NODE_METRICS.kind))
+        assert counts == [0, 1, 1, 2, 2]
+        following.cancel()
+
+    asyncio.run(scenario())

@@ -15,6 +15,7 @@ from agent.app.identity import MachineIdentity
 from agent.clock import ManualClock
 from agent.kube.api import ApiRequest, ApiResponse
 from agent.kube.events import EventSink
+from agent.messages import MessageQueue
 from agent.snapshot.cluster import NodeView
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.publications import DesiredObject, WriterPhase, WriterState
@@ -59,9 +60,9 @@ class Case:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name=NAME)))
-        self.changes = 0
+        self.messages = MessageQueue()
         machine = MachineIdentity(machine_id=OURS)
-        self.known = ClusterFactsUpdater(NAME, machine, self.store, self.clock, self.has_changed)
+        self.known = ClusterFactsUpdater(NAME, machine, self.store, self.clock, self.messages)
         self.shelf, self.sink = Shelf(), EventSink(NoApi(), NAME, self.clock, uid_of=str)
         event_loop = asyncio.get_running_loop()
         self.outlet = ClusterPublishSink(
@@ -70,8 +71,10 @@ class Case:
         self.runner = self.outlet.runner(Uid())
         self.event_output = self.outlet.event_output()
 
-    def has_changed(self) -> None:
-        self.changes += 1
+    @property
+    def changes(self) -> int:
+        """Count the messages since the last call."""
+        return len(self.messages.drain())
 
     async def publish(self) -> list[list[object]]:
         self.runner.run_once()

@@ -7,6 +7,7 @@ import asyncio
 from agent.app.cluster_facts import ClusterFactsUpdater
 from agent.app.identity import MachineIdentity
 from agent.clock import ManualClock
+from agent.messages import MessageQueue
 from agent.snapshot.node import NodeSnapshot, SnapshotChange, SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import KubeQos, PodView
@@ -26,7 +27,7 @@ class CountingStore(SnapshotStore):
 def test_pods_that_change_in_one_go_are_joined_with_the_kubelet_s_once() -> None:
     async def scenario() -> None:
         store = CountingStore(snapshot())
-        known = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), lambda: None)
+        known = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), MessageQueue())
         before = store.changes
         for number in range(20):
             pods = [
@@ -44,17 +45,21 @@ def test_pods_that_change_in_one_go_are_joined_with_the_kubelet_s_once() -> None
 def test_who_lists_devices_hears_of_pods_when_the_snapshot_has_them_and_of_those_deleted() -> None:
     async def scenario() -> None:
         store = CountingStore(snapshot())
-        known = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), lambda: None)
+        known = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), MessageQueue())
         heard: list[tuple[int, frozenset[str]]] = []
-        known.on_pods_changed = lambda: heard.append(
-            (len(store.current.cluster.pods), store.current.cluster.deleted_pods)
-        )
         one = PodView(uid="u", qos=KubeQos.BURSTABLE, name="p")
-        known.update_api_pods({"p": one})
-        await asyncio.sleep(0)
-        known.update_kubelet_pods(SnapshotPart((one,), 1.0))
-        known.update_api_pods({})
-        await asyncio.sleep(0)
+        with store.subscribe("cluster.pods", "cluster.deleted_pods") as changes:
+
+            async def hear() -> None:
+                await changes.wait()
+                cluster = store.current.cluster
+                heard.append((len(cluster.pods), cluster.deleted_pods))
+
+            known.update_api_pods({"p": one})
+            await hear()
+            known.update_kubelet_pods(SnapshotPart((one,), 1.0))
+            known.update_api_pods({})
+            await hear()
         assert heard == [(1, frozenset()), (0, frozenset({"u"}))]
 
     asyncio.run(scenario())

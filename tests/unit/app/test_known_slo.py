@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
 
-from agent.app.cluster_facts import ClusterFactsUpdater, run_now
+from agent.app.cluster_facts import ClusterFactsUpdater
 from agent.app.identity import MachineIdentity
 from agent.clock import ManualClock
+from agent.messages import MessageQueue
 from agent.slo.status import is_frozen
 from agent.snapshot.node import SnapshotStore
 from tests.clustered import NAME, snapshot
 
 STALE_S = 1800.0
-Aside = Callable[[Callable[[], None]], None]
 
 
 class Case:
     """What is known, and what is in force."""
 
-    def __init__(self, aside: Aside = run_now) -> None:
+    def __init__(self, *, applies: bool = True) -> None:
+        self.applies = applies
         self.clock = ManualClock()
         self.store = SnapshotStore(snapshot())
         self.known = ClusterFactsUpdater(
-            NAME, MachineIdentity(), self.store, self.clock, lambda: None, aside
+            NAME, MachineIdentity(), self.store, self.clock, MessageQueue()
         )
 
     def say(self, version: int, spec: str) -> None:
         said = {"metadata": {"resourceVersion": str(version)}, "spec": msgspec.Raw(spec.encode())}
         self.known.update_slo({NAME: said})
+        if self.applies:
+            self.known.apply_slo()
 
     @property
     def version(self) -> str:
@@ -42,14 +43,13 @@ class Case:
 
 
 def test_what_is_read_on_other_threads_comes_in_force_in_the_order_that_it_was_said() -> None:
-    errands: list[Callable[[], None]] = []
-    case = Case(errands.append)
+    case = Case(applies=False)
     case.say(1, "{}")
     case.say(2, "{}")
     case.say(3, "7")
     assert case.version == ""
-    for errand in reversed(errands):  # whichever thread is first
-        errand()
+    for _ in range(3):
+        case.known.apply_slo()
     assert case.version == "2"
     assert case.store.current.cluster.slo.value.problem
 

@@ -12,6 +12,7 @@ from agent.app.composition import create_inputs
 from agent.app.identity import MachineIdentity
 from agent.clock import ManualClock
 from agent.config.settings import Settings
+from agent.messages import MessageQueue
 from agent.recording.host_source import HostSource
 from agent.recording.tree import TreeFiles
 from agent.snapshot.cluster import ClusterView
@@ -48,7 +49,7 @@ def test_the_kubelet_is_asked_at_once_about_a_sandbox_whose_pod_nobody_lists(
         inputs = create_inputs(
             Settings(), HostSource(files=TreeFiles.from_entries({})), clock, vendors={}
         )
-        known = ClusterFactsUpdater(NAME, MachineIdentity(), inputs.store, clock, lambda: None)
+        known = ClusterFactsUpdater(NAME, MachineIdentity(), inputs.store, clock, MessageQueue())
         side = KubeletService(inputs, Anonymous(), known)
         view = RuntimeView(sandboxes={one.id: one for one in boxes})
         cluster = ClusterView(is_clustered=True, pods=listed)

@@ -137,9 +137,6 @@ def test_the_way_into_containers_hears_of_pods_and_wakes_their_source(tmp_path: 
         )
         with ThreadPoolExecutor(1) as collector:
             side = build_container_service(inputs, fleet, collector, MessageQueue(), clustered)
-        assert clustered.facts.on_pods_changed == side.pods_changed
-        assert side._refresh_pods == clustered.refresh_pods
-        side.pods_changed()  # without a device plug-in, and without a kubelet: nothing to do
-        clustered.refresh_pods()
+        assert side._pods_wanted is clustered.pods_wanted
 
     asyncio.run(run())

@@ -14,6 +14,7 @@ from agent.loop import T
 from agent.snapshot.cluster import KubeletView
 from agent.snapshot.cpu import CpuTopology
 from agent.snapshot.host_files import HostFiles
+from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import KubeQos, PodView
 from agent.wire_formats.kubelet import KubeletConfig
@@ -57,6 +58,11 @@ class ScriptedKubelet:
         return self.settings
 
 
+def _snapshot(cpus: CpuTopology | None) -> NodeSnapshot:
+    part = SnapshotPart(cpus or CpuTopology())
+    return NodeSnapshot(node=NodeIdentity(name="n"), cpus=part)
+
+
 class World:
     """One poller with all that it talks to."""
 
@@ -68,7 +74,7 @@ class World:
         self.source = KubeletFactsSource(
             self.kubelet,
             self.clock,
-            lambda: cpus or CpuTopology(),
+            SnapshotStore(_snapshot(cpus)),
             files,
             "/var/lib/kubelet",
             at_once,
@@ -78,12 +84,17 @@ class World:
             self.clock,
             KubeletSettings(),
             facts=self.source,
-            on_pods=self.pods.append,
-            on_facts=self.facts.append,
+            listener=self,
             sleep=self._sleep,
             uniform=lambda _, high: high,
         )
         self.slept: list[float] = []
+
+    def update_kubelet_pods(self, part: SnapshotPart[tuple[PodView, ...]]) -> None:
+        self.pods.append(part)
+
+    def update_kubelet_facts(self, part: SnapshotPart[KubeletView | None]) -> None:
+        self.facts.append(part)
 
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
