@@ -47,20 +47,20 @@ def _sample(
     description: ChipDescription, chip: Chip, port: RocePortState | None, *, period: bool
 ) -> DeviceSample:
     family = description.family
-    busy = meters.read_rates(chip, period=period)
+    rates = meters.read_rates(chip, period=period)
     hbm = meters.read_hbm(chip) if family in WITH_HBM or not description.facts.ddr_mb else None
     ddr = meters.read_ddr(chip) if family in _WITH_DDR else None
     total, used = _memory(description.facts, hbm, ddr)
     return DeviceSample(
         key=description.key,
-        core_percent=None if busy is None or busy.core is None else float(busy.core),
+        core_percent=None if rates is None or rates.core is None else float(rates.core),
         memory_used_bytes=used,
         memory_total_bytes=total,
         processes=_processes(chip),
         readings=(
-            *_electric(description, chip),
-            *_heat(chip, hbm),
-            *_busy(chip, busy, hbm),
+            *_power(description, chip),
+            *_temperatures(chip, hbm),
+            *_utilization(chip, rates, hbm),
             *_errors(description, chip),
             *_ddr(hbm, ddr),
             *_vnpus(description, chip),
@@ -91,7 +91,7 @@ def _processes(chip: Chip) -> tuple[ProcessSample, ...] | None:
     return tuple(ProcessSample(pid=pid, memory_bytes=used[pid]) for pid in sorted(used))
 
 
-def _electric(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
+def _power(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
     # the controller of a 310P card reports the power of the whole card: count it once
     of_card = description.family == P310
     if not of_card or description.number == 0:
@@ -104,14 +104,16 @@ def _electric(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]
     yield from _reading(metric_families.CLOCK, None if clock is None else clock * 1e6, "aicore")
 
 
-def _heat(chip: Chip, hbm: HbmState | None) -> Iterator[MetricValue]:
+def _temperatures(chip: Chip, hbm: HbmState | None) -> Iterator[MetricValue]:
     yield from _reading(metric_families.TEMPERATURE, meters.temperature_celsius(chip), "chip")
-    of_memory = hbm.temperature_celsius if hbm is not None else None
-    yield from _reading(metric_families.TEMPERATURE, of_memory, "memory")
+    memory_temperature = hbm.temperature_celsius if hbm is not None else None
+    yield from _reading(metric_families.TEMPERATURE, memory_temperature, "memory")
 
 
-def _busy(chip: Chip, busy: UtilizationRates | None, hbm: HbmState | None) -> Iterator[MetricValue]:
-    values = () if busy is None else (busy.core, busy.vector, busy.cube, busy.overall)
+def _utilization(
+    chip: Chip, rates: UtilizationRates | None, hbm: HbmState | None
+) -> Iterator[MetricValue]:
+    values = () if rates is None else (rates.core, rates.vector, rates.cube, rates.overall)
     for unit, percent in zip(("aicore", "vector", "cube", "overall"), values, strict=False):
         yield from _ratio(percent, unit)
     if hbm is not None:

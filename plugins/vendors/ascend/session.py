@@ -189,9 +189,9 @@ class AscendSession:
         for watched in chips.values():
             watched.next_poll_s = 0.0
         polled = {key: self._watch.poll(watched) for key, watched in chips.items()}
-        self._watch.spread_resets(chips.values())
+        self._watch.mark_sibling_resets(chips.values())
         devices = [
-            describe_watched_chip(w, self._watch.verdict(w, polled[key]), self._host)
+            describe_watched_chip(w, self._watch.health_after(w, polled[key]), self._host)
             for key, w in chips.items()
         ]
         devices.sort(key=lambda device: -1 if device.minor is None else device.minor)
@@ -265,12 +265,12 @@ class AscendSession:
         self._chips.mark_missing()
         before = {key: watched.health for key, watched in chips.items()}
         polled = {key: self._watch.poll(watched) for key, watched in chips.items()}
-        self._watch.spread_resets(chips.values())
+        self._watch.mark_sibling_resets(chips.values())
         samples = []
         for key, watched in chips.items():
             health = polled[key]
             if health is not None or watched.is_out_of_service:
-                health = self._watch.verdict(watched, health)
+                health = self._watch.health_after(watched, health)
                 self._publish_failure(key, before[key], health)
             samples.append(replace(self._sample(watched), health=health))
         self._faults.flush()

@@ -89,7 +89,7 @@ def _incident_words(status: MluStatus) -> str:
     return ": " + ", ".join(texts) if texts else ""
 
 
-def judge_silence(calls: int, code: int) -> Health | None:
+def judge_failed_calls(calls: int, code: int) -> Health | None:
     """Return the health of a card whose health call failed `calls` times in a row.
 
     `None` before `MAX_FAILING` calls, except for two codes: DEVICE_IN_PROBLEM is a failure at

@@ -123,10 +123,10 @@ def _nodes(matches: Sequence[DeviceMatch], host: HostDevices) -> Iterator[Device
     """Yield control nodes, nodes of cards, then nodes of slices."""
     yield from existing_nodes(host, _CONTROL_NODES)
     yield from nodes_below(host, OLD_FOLDER)
-    whole = matches[0].partition is None
+    is_whole = matches[0].partition is None
     for minor in dict.fromkeys(match.vendor_minor for match in matches):
         card = node_edit(host.require_node(f"/dev/cambricon_dev{minor}"))
-        if whole:
+        if is_whole:
             yield from existing_nodes(host, (path.format(minor) for path in _CARD_NODES))
             yield card
         else:

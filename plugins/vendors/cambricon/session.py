@@ -37,7 +37,7 @@ from plugins.vendors.cambricon.discovery.descriptions import (
 )
 from plugins.vendors.cambricon.discovery.links import find_links, group_cards, ring_pairs
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
-from plugins.vendors.cambricon.health import XidWatch, judge_silence, judge_status
+from plugins.vendors.cambricon.health import XidWatch, judge_failed_calls, judge_status
 from plugins.vendors.cambricon.kubelet import MIM_MODE_REASON
 from plugins.vendors.cambricon.library.card import MIB, CndevCard, MluInstance, open_cards
 from plugins.vendors.cambricon.library.cndev import Cndev, card_name, locate_cndev
@@ -79,8 +79,10 @@ def _readings(card: CndevCard) -> Iterator[MetricValue]:
     power = card.power_watts()
     if power is not None:
         yield MetricValue(family=metric_families.POWER.name, value=power)
-    for sensor, heat in card.temperatures():
-        yield MetricValue(family=metric_families.TEMPERATURE.name, value=heat, labels=(sensor,))
+    for sensor, temperature in card.temperatures():
+        yield MetricValue(
+            family=metric_families.TEMPERATURE.name, value=temperature, labels=(sensor,)
+        )
     for kind, count in card.ecc():
         yield MetricValue(
             family=metric_families.ECC_ERRORS.name, value=float(count), labels=(kind,)
@@ -285,7 +287,7 @@ class CambriconSession:
             code = card.faults.get("cndevGetCardHealthState")
         if status is None:
             entry.failed_calls += 1
-            return judge_silence(entry.failed_calls, GARBLED if code is None else code)
+            return judge_failed_calls(entry.failed_calls, GARBLED if code is None else code)
         entry.failed_calls = 0
         if entry.device.health.reason == MIM_MODE_REASON:
             return entry.device.health

@@ -33,7 +33,7 @@ from plugins.vendors.nvidia.library.readings import (
     core_percent,
     cycle_readings,
     engine_readings,
-    noise_readings,
+    implausible_readings,
     optional_reading,
     performance_readings,
 )
@@ -128,7 +128,7 @@ class NvidiaSampler:
             self._check(key, card, sampled, replace(facts, answers_lookup=True), discovery=True)
         except CardUnavailable:
             self._handle_unavailable(card)
-        self._report_noise(card)
+        self._report_implausible_values(card)
 
     def set_unavailable(self, key: str, health: Health) -> None:
         """Set the health of a card that does not answer or was removed."""
@@ -198,7 +198,7 @@ class NvidiaSampler:
             self._handle_unavailable(card)
             return DeviceSample(key=key, health=self._health(key))
         finally:
-            self._report_noise(card)
+            self._report_implausible_values(card)
         if card.is_late and not was_late:
             message = "a call took over a second: the card is sampled every ten seconds"
             self._publish(DeviceEvent(key=key, reason="SlowAnswer", message=message))
@@ -209,7 +209,7 @@ class NvidiaSampler:
         has_health = is_probed or is_slow_cycle or health.state is not HealthState.HEALTHY
         return replace(sample, health=self._health(key)) if has_health else sample
 
-    def _report_noise(self, card: NvmlCard) -> None:
+    def _report_implausible_values(self, card: NvmlCard) -> None:
         """Publish the first implausible value of each call; such values are left out."""
         while card.unreported:
             source, value = card.unreported.pop()
@@ -322,7 +322,7 @@ class NvidiaSampler:
                 *cycle_readings(card, fields),
                 *performance_readings(whole),
                 *sampled.slow_readings,
-                *noise_readings(card),
+                *implausible_readings(card),
                 *(
                     r
                     for n, c in xids

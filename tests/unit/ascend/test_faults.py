@@ -206,7 +206,7 @@ def test_the_gravest_cause_is_the_reason(state: dict[str, object], reason: str) 
         ({"network": 3}, "NetworkUnhealthy"),
         ({"is_inconsistent": True}, "FirmwareInconsistent"),
         ({"denied_call": "dcmi_x"}, "PermissionDenied"),
-        ({"uncoded": 1}, "SubHealth"),
+        ({"uncoded_faults": 1}, "SubHealth"),
     ],
 )
 def test_what_needs_a_look_leaves_the_chip_in_service(
@@ -217,7 +217,7 @@ def test_what_needs_a_look_leaves_the_chip_in_service(
 
 
 def test_faults_without_codes_are_counted() -> None:
-    health = judge_chip(ChipState(phy=5, health=2, uncoded=1))
+    health = judge_chip(ChipState(phy=5, health=2, uncoded_faults=1))
     assert (health.reason, health.message) == ("ChipFault", "NPU 5 reports 1 chip fault")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.snapshot.device import HealthState
-from plugins.vendors.cambricon.health import judge_silence, judge_status
+from plugins.vendors.cambricon.health import judge_failed_calls, judge_status
 from plugins.vendors.cambricon.library.card import MluStatus
 from tests.unit.cambricon.cards import machine, session, stub_of, tree_of
 
@@ -84,7 +84,7 @@ def test_three_failing_calls_in_a_row_make_a_card_failed_and_one_good_call_ends_
 
 def test_a_card_that_stays_silent_is_told_of_once_and_not_with_each_look() -> None:
     # another text with each look would be a write of the Device object with each look
-    assert len({judge_silence(calls, 7) for calls in range(3, 9)}) == 1
+    assert len({judge_failed_calls(calls, 7) for calls in range(3, 9)}) == 1
 
 
 def test_a_device_in_problem_is_told_at_once(tmp_path: Path) -> None:

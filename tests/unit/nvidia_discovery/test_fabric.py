@@ -131,8 +131,8 @@ def test_a_fabric_that_is_not_needed_leaves_the_cards_in_service() -> None:
     failed = FabricStateTracker(ManualClock()).condition(
         "a", NvlinkFabric(state=3, status=1), manager_is_down=False
     )
-    assert fabric_health(failed, must=False) is None
-    health = fabric_health(failed, must=True)
+    assert fabric_health(failed, is_required=False) is None
+    health = fabric_health(failed, is_required=True)
     assert health is not None
     assert (health.state, health.reason) == (HealthState.FAILED, "FabricError")
 

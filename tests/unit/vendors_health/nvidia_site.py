@@ -42,13 +42,13 @@ class Site:
         )
         return self.diagnosis.report_xid(CARD, report)
 
-    def look(self, **facts: object) -> tuple[DeviceEvent, ...]:
+    def check(self, **facts: object) -> tuple[DeviceEvent, ...]:
         return self.diagnosis.check(CARD, replace(FINE, **facts))
 
     @property
     def verdict(self) -> tuple[HealthState, str]:
-        found = self.diagnosis.health(CARD)
-        return found.state, found.reason
+        health = self.diagnosis.health(CARD)
+        return health.state, health.reason
 
     @property
     def degraded(self) -> list[str]:

@@ -25,16 +25,23 @@ FINE = CardCheck(now_s=1000.0, boot_id="a", is_good=True)
 
 
 def cause(cure: Cure, **more: Any) -> FaultCause:
-    told = {"reason": "Xid48", "message": "", "first_s": 0.0, "last_s": 0.0, "boot_id": "a", **more}
-    return FaultCause(cure=cure, **told)
+    values = {
+        "reason": "Xid48",
+        "message": "",
+        "first_s": 0.0,
+        "last_s": 0.0,
+        "boot_id": "a",
+        **more,
+    }
+    return FaultCause(cure=cure, **values)
 
 
-def holds(one: FaultCause, **look: Any) -> bool:
-    return bool(remaining_causes((one,), replace(FINE, **look)))
+def holds(one: FaultCause, **check: Any) -> bool:
+    return bool(remaining_causes((one,), replace(FINE, **check)))
 
 
 @pytest.mark.parametrize(
-    ("found", "look", "expected"),
+    ("fault_cause", "check", "expected"),
     [
         pytest.param(cause(Cure.RESET), {"action": 0}, True, id="never-asked-for-anything"),
         pytest.param(
@@ -81,9 +88,9 @@ def holds(one: FaultCause, **look: Any) -> bool:
     ],
 )
 def test_a_cause_leaves_by_its_rule(
-    found: FaultCause, look: dict[str, Any], expected: bool
+    fault_cause: FaultCause, check: dict[str, Any], expected: bool
 ) -> None:
-    assert holds(found, **look) is expected
+    assert holds(fault_cause, **check) is expected
 
 
 def test_what_the_driver_asked_for_is_remembered_until_it_asks_no_more() -> None:
@@ -93,7 +100,7 @@ def test_what_the_driver_asked_for_is_remembered_until_it_asks_no_more() -> None
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "seen"),
+    ("before", "now", "is_reset"),
     [
         ({"energy_mj": 9.0}, {"energy_mj": 8.0}, True),
         ({"energy_mj": 9.0}, {"energy_mj": 9.0}, False),
@@ -106,9 +113,9 @@ def test_what_the_driver_asked_for_is_remembered_until_it_asks_no_more() -> None
     ],
 )
 def test_a_reset_is_seen_by_what_it_sets_back(
-    before: dict[str, Any], now: dict[str, Any], seen: bool
+    before: dict[str, Any], now: dict[str, Any], is_reset: bool
 ) -> None:
-    assert was_reset(ResetMarks(**before), ResetMarks(**now)) is seen
+    assert was_reset(ResetMarks(**before), ResetMarks(**now)) is is_reset
 
 
 def test_the_root_of_the_trouble_is_told_first_and_the_rest_with_it() -> None:
@@ -117,9 +124,9 @@ def test_the_root_of_the_trouble_is_told_first_and_the_rest_with_it() -> None:
         cause(Cure.RESET, reason="Xid119", message="no answer", first_s=2.0),
         cause(Cure.REBOOT, reason="Xid79", message="fell off", first_s=3.0),
     )
-    found = health_of(causes)
-    assert (found.state, found.reason) == (HealthState.FAILED, "Xid79")
-    assert found.message == "fell off; also Xid119, GpuLost"
+    health = health_of(causes)
+    assert (health.state, health.reason) == (HealthState.FAILED, "Xid79")
+    assert health.message == "fell off; also Xid119, GpuLost"
 
 
 def test_a_cause_of_a_slice_takes_that_slice_only_and_one_of_the_card_all() -> None:
@@ -135,31 +142,31 @@ def test_a_cause_of_a_slice_takes_that_slice_only_and_one_of_the_card_all() -> N
 def test_warnings_show_the_present_ones_first_and_not_for_ever() -> None:
     old = cause(Cure.TIME, reason="Xid63", message="a row", last_s=0.0)
     new = cause(Cure.TIME, reason="Xid92", message="many", last_s=3000.0)
-    (found,) = degraded_conditions((old, new), (("Throttled", "hot"),), 3599.0)
-    assert (found.type, found.status, found.reason) == ("Degraded", True, "Throttled")
-    assert found.message == "hot; also Xid92, Xid63"
+    (condition,) = degraded_conditions((old, new), (("Throttled", "hot"),), 3599.0)
+    assert (condition.type, condition.status, condition.reason) == ("Degraded", True, "Throttled")
+    assert condition.message == "hot; also Xid92, Xid63"
     assert degraded_conditions((old, new), (), 3600.0)[0].reason == "Xid92"
     assert degraded_conditions((old,), (), 3600.0) == ()
 
 
 def test_coming_again_keeps_the_first_time_and_asks_for_a_new_cure() -> None:
-    (found,) = add_cause(
+    (merged,) = add_cause(
         (cause(Cure.RESET, was_reset=True),), cause(Cure.RESET, first_s=9.0, last_s=9.0)
     )
-    assert (found.first_s, found.last_s, found.was_reset) == (0.0, 9.0, False)
+    assert (merged.first_s, merged.last_s, merged.was_reset) == (0.0, 9.0, False)
 
 
 @given(st.lists(st.tuples(st.sampled_from(Cure), st.integers(0, 60)), max_size=120))
 def test_causes_are_bounded_and_a_failure_is_never_lost_to_warnings(
-    told: list[tuple[Cure, int]],
+    reports: list[tuple[Cure, int]],
 ) -> None:
     causes: tuple[FaultCause, ...] = ()
-    for cure, number in told:
+    for cure, number in reports:
         causes = add_cause(causes, cause(cure, reason=f"Xid{number}", last_s=float(number)))
     assert len(causes) <= MAX_CAUSES
     assert (health_of(causes).state is HealthState.FAILED) == any(
         c.cure is not Cure.TIME for c in causes
     )
-    if len({(c, n) for c, n in told}) <= MAX_CAUSES:
-        last = {number: cure for cure, number in told}
+    if len({(c, n) for c, n in reports}) <= MAX_CAUSES:
+        last = {number: cure for cure, number in reports}
         assert {c.reason: c.cure for c in causes} == {f"Xid{n}": c for n, c in last.items()}

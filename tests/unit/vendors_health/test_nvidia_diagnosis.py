@@ -26,7 +26,7 @@ def test_warnings_degrade_a_healthy_card_for_an_hour(number: int) -> None:
     site.xid(number)
     assert (site.verdict, site.degraded) == (HEALTHY, [f"Xid{number}"])
     site.pass_time(3600)
-    site.look()
+    site.check()
     assert site.degraded == []
 
 
@@ -96,22 +96,22 @@ def test_two_witnesses_of_one_event_are_one_and_the_grave_word_counts() -> None:
 
 
 def test_a_storm_is_counted_in_full_and_told_now_and_then() -> None:
-    site, told = Site(), 0
+    site, event_count = Site(), 0
     for _ in range(1000):
-        told += len(site.xid(31))
+        event_count += len(site.xid(31))
         site.pass_time(0.01)
     assert site.diagnosis.xid_counts(CARD) == ((31, 1000),)
-    assert told <= 3
+    assert event_count <= 3
 
 
 @pytest.mark.parametrize("number", [pytest.param(119, id="V41")])
 def test_a_card_that_the_driver_wanted_reset_is_well_when_it_asks_no_more(number: int) -> None:
     site = Site()
     site.xid(number)
-    site.look(recovery_action=1)
+    site.check(recovery_action=1)
     assert site.verdict == (HealthState.FAILED, "Xid119")
     site.pass_time(60)
-    (event,) = site.look(recovery_action=0)
+    (event,) = site.check(recovery_action=0)
     assert site.verdict == HEALTHY
     # how long it must look well now is the agent's to say: the event only has it looked at
     assert (event.reason, event.state) == ("CauseGone", None)
@@ -123,10 +123,10 @@ def test_a_card_that_fell_off_needs_another_boot(number: int) -> None:
     site.xid(number)
     for _ in range(10):
         site.pass_time(60)
-        site.look(recovery_action=0)
+        site.check(recovery_action=0)
     assert site.verdict == (HealthState.FAILED, "Xid79")
     site.now = replace(site.now, boot_id="b")
-    site.look()
+    site.check()
     assert site.verdict == HEALTHY
 
 
@@ -140,7 +140,7 @@ def test_a_card_that_fell_off_needs_another_boot(number: int) -> None:
 def test_throttling_warns_and_never_more(mask: int, looks: int, expected: list[str]) -> None:
     site = Site()
     for _ in range(looks):
-        site.look(throttle=mask)
+        site.check(throttle=mask)
         site.pass_time(10)
     assert (site.verdict, site.degraded) == (HEALTHY, expected)
 
@@ -153,21 +153,21 @@ def test_a_rise_of_uncorrected_errors_fails_old_cards_until_a_reset(
     architecture: int | None, expected: tuple[HealthState, str]
 ) -> None:
     site = Site()
-    site.look(uncorrected=1.0, architecture=architecture)
+    site.check(uncorrected=1.0, architecture=architecture)
     assert site.verdict == HEALTHY
-    site.look(uncorrected=3.0, architecture=architecture)
+    site.check(uncorrected=3.0, architecture=architecture)
     assert site.verdict == expected
-    site.look(uncorrected=0.0, architecture=architecture)
+    site.check(uncorrected=0.0, architecture=architecture)
     assert site.verdict == HEALTHY
 
 
 def test_a_loaded_module_counts_as_a_reset_of_every_card() -> None:
     site = Site()
     site.xid(48)
-    site.look(recovery_action=0)
+    site.check(recovery_action=0)
     assert site.verdict != HEALTHY
     site.diagnosis.note_driver_loaded()
-    site.look(recovery_action=0)
+    site.check(recovery_action=0)
     assert site.verdict == HEALTHY
 
 
@@ -175,7 +175,7 @@ def test_of_the_past_what_the_driver_asks_for_now_decides() -> None:
     site = Site()
     assert site.xid(119, KERNEL, past=True) == ()
     assert [e.reason for e in site.diagnosis.failure_events()] == ["Xid119"]
-    site.look(recovery_action=0)
+    site.check(recovery_action=0)
     assert site.verdict == HEALTHY
 
 
@@ -201,17 +201,17 @@ def test_the_number_of_cards_is_bounded() -> None:
 def test_the_verdict_of_the_causes_goes_over_the_device_and_its_slices() -> None:
     site = Site()
     parts = tuple(DevicePartition(uuid=f"MIG-{n}", profile="1g.10gb") for n in (1, 2))
-    found = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id=CARD, partitions=parts)
+    discovered = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id=CARD, partitions=parts)
     report = XidReport(number=95, source=DRIVER, at_s=0.0, partitions=("MIG-1",))
     site.diagnosis.report_xid(CARD, report)
     site.xid(63)
-    told = apply_diagnosis(found, site.diagnosis)
-    assert told.health == Health()
-    assert [p.health.reason for p in told.partitions] == ["Xid95", "DeviceHealthy"]
-    assert [c.reason for c in told.conditions] == ["Xid63"]
+    diagnosed = apply_diagnosis(discovered, site.diagnosis)
+    assert diagnosed.health == Health()
+    assert [p.health.reason for p in diagnosed.partitions] == ["Xid95", "DeviceHealthy"]
+    assert [c.reason for c in diagnosed.conditions] == ["Xid63"]
     odd = Health(state=HealthState.SUSPECT, reason="MinorUnknown")
-    assert apply_diagnosis(replace(found, health=odd), site.diagnosis).health == odd
+    assert apply_diagnosis(replace(discovered, health=odd), site.diagnosis).health == odd
     site.xid(79)
-    assert apply_diagnosis(replace(found, health=odd), site.diagnosis).health.reason == "Xid79"
-    away = replace(found, managed=False, health=odd)
+    assert apply_diagnosis(replace(discovered, health=odd), site.diagnosis).health.reason == "Xid79"
+    away = replace(discovered, managed=False, health=odd)
     assert apply_diagnosis(away, site.diagnosis) == away

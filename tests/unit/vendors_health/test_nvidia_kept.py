@@ -16,13 +16,13 @@ def test_causes_outlive_the_process_and_leave_the_file_when_they_leave(tmp_path:
     site = Site(tmp_path)
     site.diagnosis.identify(CARD, "GPU-1")
     site.xid(48)
-    site.look(energy_mj=500.0)
+    site.check(energy_mj=500.0)
     site.diagnosis.note_log_position(77)
     site.diagnosis.save()
     site.diagnosis = site.opened()
     assert site.verdict == (HealthState.FAILED, "Xid48")
     assert site.diagnosis.read_to == 77
-    site.look(energy_mj=10.0)  # lower than before the restart: it was reset in between
+    site.check(energy_mj=10.0)  # lower than before the restart: it was reset in between
     assert site.verdict == HEALTHY
     site.diagnosis.save()
     assert json.loads((tmp_path / FILE_NAME).read_text())["cards"] == {}
@@ -61,28 +61,28 @@ def test_a_person_can_clear_a_card(tmp_path: Path) -> None:
 
 def test_what_goes_on_is_not_written_again_and_again(tmp_path: Path) -> None:
     site, file = Site(tmp_path), tmp_path / FILE_NAME
-    site.look(remapped_rows=(0, 2, 0, 1))
+    site.check(remapped_rows=(0, 2, 0, 1))
     site.diagnosis.save()
-    first, told = file.read_bytes(), site.diagnosis.health(CARD)
+    first, health = file.read_bytes(), site.diagnosis.health(CARD)
     for _ in range(60):
         site.pass_time(1)
-        assert site.look(remapped_rows=(0, 2, 0, 1)) == ()
+        assert site.check(remapped_rows=(0, 2, 0, 1)) == ()
         site.diagnosis.save()
     assert file.read_bytes() == first
     site.pass_time(3600)
-    site.look(remapped_rows=(0, 2, 0, 1))
+    site.check(remapped_rows=(0, 2, 0, 1))
     site.diagnosis.save()
     assert file.read_bytes() != first
-    assert site.diagnosis.health(CARD) == told
+    assert site.diagnosis.health(CARD) == health
 
 
 def test_the_words_of_a_cause_that_goes_on_stay(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.look(faults={15: "nvmlDeviceGetName"})
-    told = site.diagnosis.health(CARD)
+    site.check(faults={15: "nvmlDeviceGetName"})
+    health = site.diagnosis.health(CARD)
     site.pass_time(10)
-    site.look(faults={15: "nvmlDeviceGetUUID"})
-    assert site.diagnosis.health(CARD) == told
+    site.check(faults={15: "nvmlDeviceGetUUID"})
+    assert site.diagnosis.health(CARD) == health
     for recoveries in (0, 20, 40):
         site.diagnosis.check(CARD, FINE, {"recovery": float(recoveries)})
         site.pass_time(10)

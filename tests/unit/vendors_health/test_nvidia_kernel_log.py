@@ -110,5 +110,5 @@ def test_an_address_is_written_as_sysfs_does(text: str, expected: str) -> None:
     st.text(max_size=400) | st.text(max_size=100).map("NVRM: Xid (PCI:0000:05:00): 48, {}".format)
 )
 def test_no_line_is_too_odd(line: str) -> None:
-    found = parse_line(line)
-    assert found is None or isinstance(found, LoggedXid | DriverLoaded)
+    parsed = parse_line(line)
+    assert parsed is None or isinstance(parsed, LoggedXid | DriverLoaded)

@@ -12,9 +12,9 @@ FINE = HealthFacts(faults={})
 HEALTHY, SUSPECT, FAILED = HealthState.HEALTHY, HealthState.SUSPECT, HealthState.FAILED
 
 
-def judged(**facts: Any) -> tuple[HealthState, str]:
-    found = judge_facts(msgspec.structs.replace(FINE, **facts))
-    return found.state, found.reason
+def verdict(**facts: Any) -> tuple[HealthState, str]:
+    health = judge_facts(msgspec.structs.replace(FINE, **facts))
+    return health.state, health.reason
 
 
 def test_a_card_that_tells_nothing_is_healthy() -> None:
@@ -36,7 +36,7 @@ def test_a_card_that_tells_nothing_is_healthy() -> None:
     ],
 )
 def test_a_return_code_speaks_for_the_card(code: int, state: HealthState, reason: str) -> None:
-    assert judged(faults={code: "nvmlDeviceGetName"}) == (state, reason)
+    assert verdict(faults={code: "nvmlDeviceGetName"}) == (state, reason)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_return_code_speaks_for_the_card(code: int, state: HealthState, reason
     ],
 )
 def test_the_drivers_recovery_action_decides(action: int, state: HealthState, reason: str) -> None:
-    assert judged(recovery_action=action) == (state, reason)
+    assert verdict(recovery_action=action) == (state, reason)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_drivers_recovery_action_decides(action: int, state: HealthState, re
 def test_row_remapping_fails_the_card_only_when_it_failed(
     rows: tuple[int, ...], state: HealthState, reason: str
 ) -> None:
-    assert judged(remapped_rows=rows) == (state, reason)
+    assert verdict(remapped_rows=rows) == (state, reason)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_row_remapping_fails_the_card_only_when_it_failed(
     ],
 )
 def test_warnings_leave_the_card_healthy(facts: dict[str, Any], reason: str | None) -> None:
-    found = msgspec.structs.replace(FINE, **facts)
-    assert judge_facts(found) == Health()
-    assert next((name for name, _ in warnings(found)), None) == reason
+    health_facts = msgspec.structs.replace(FINE, **facts)
+    assert judge_facts(health_facts) == Health()
+    assert next((name for name, _ in warnings(health_facts)), None) == reason
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_warnings_leave_the_card_healthy(facts: dict[str, Any], reason: str | No
     ],
 )
 def test_memory_beyond_repair_takes_the_card_out(facts: dict[str, Any], reason: str) -> None:
-    assert judged(**facts)[1] == reason
+    assert verdict(**facts)[1] == reason
 
 
 def test_an_imex_domain_to_recover_fails_cards_of_a_clique_only() -> None:
@@ -112,20 +112,20 @@ def test_an_imex_domain_to_recover_fails_cards_of_a_clique_only() -> None:
 
 
 def test_answers_that_are_no_text_make_the_card_suspect() -> None:
-    assert judged(is_garbled=True) == (SUSPECT, "GarbledAnswer")
+    assert verdict(is_garbled=True) == (SUSPECT, "GarbledAnswer")
 
 
 @pytest.mark.parametrize(("cycles", "state"), [(2, HEALTHY), (3, FAILED)])
 def test_unknown_errors_count_when_they_stay(cycles: int, state: HealthState) -> None:
-    assert judged(faults={999: "nvmlDeviceGetName"}, unknown_cycles=cycles)[0] is state
+    assert verdict(faults={999: "nvmlDeviceGetName"}, unknown_cycles=cycles)[0] is state
 
 
 def test_the_gravest_finding_is_the_one_that_is_told() -> None:
-    assert judged(remapped_rows=(0, 0, 1, 0), recovery_action=2, is_garbled=True) == (
+    assert verdict(remapped_rows=(0, 0, 1, 0), recovery_action=2, is_garbled=True) == (
         FAILED,
         "NodeRebootRequired",
     )
 
 
 def test_an_excluded_card_is_out_of_service() -> None:
-    assert judged(is_excluded=True) == (FAILED, "Excluded")
+    assert verdict(is_excluded=True) == (FAILED, "Excluded")

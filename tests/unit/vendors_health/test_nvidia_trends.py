@@ -38,13 +38,13 @@ def test_clocks_held_back_for_a_minute_are_a_warning(
     assert slowed(*masks) == expected
 
 
-def trouble(*totals: dict[str, float], every_s: float = 60.0) -> list[bool]:
-    trend, told = LinkTrend(), []
+def link_problems(*totals: dict[str, float], every_s: float = 60.0) -> list[bool]:
+    trend, problems = LinkTrend(), []
     for step, total in enumerate(totals):
-        trend, found = follow_links(trend, total, step * every_s)
-        told.append(found is not None)
+        trend, problem = follow_links(trend, total, step * every_s)
+        problems.append(problem is not None)
     assert len(trend.steps) <= 64
-    return told
+    return problems
 
 
 @pytest.mark.parametrize(
@@ -62,24 +62,24 @@ def trouble(*totals: dict[str, float], every_s: float = 60.0) -> list[bool]:
 def test_links_that_recover_too_often_are_a_warning(
     totals: list[dict[str, float]], every_s: float, expected: bool
 ) -> None:
-    assert trouble(*totals, every_s=every_s)[-1] is expected
+    assert link_problems(*totals, every_s=every_s)[-1] is expected
 
 
 def test_a_burst_of_recoveries_is_forgotten_after_an_hour() -> None:
     totals = [{"recovery": 0.0}, *([{"recovery": 50.0}] * 70)]
-    told = trouble(*totals)
-    assert told[1]
-    assert not told[-1]
+    problems = link_problems(*totals)
+    assert problems[1]
+    assert not problems[-1]
 
 
 def test_many_recoveries_are_remembered_in_few_steps() -> None:
-    assert trouble(*({"recovery": float(n)} for n in range(500)), every_s=10.0)[-1]
+    assert link_problems(*({"recovery": float(n)} for n in range(500)), every_s=10.0)[-1]
 
 
 def test_counters_of_all_links_are_added_up_by_kind() -> None:
-    asked = link_fields(2)
-    assert (161, 0) in asked
-    assert (221, 1) in asked
+    link_field_ids = link_fields(2)
+    assert (161, 0) in link_field_ids
+    assert (221, 1) in link_field_ids
     fields = {(161, 0): 1.0, (161, 1): 2.0, (215, 0): 5.0, (230, 0): 1.0}
     assert link_totals(fields) == {"replay": 3.0, "recovery": 5.0}
 

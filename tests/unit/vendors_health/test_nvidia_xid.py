@@ -61,8 +61,8 @@ def test_the_catalogue_holds_every_number_once_and_none_beyond_the_drivers_heade
 def test_settings_move_numbers_and_variables_are_their_defaults(
     settings: dict[str, object], environment: dict[str, str], expected: dict[int, XidClass]
 ) -> None:
-    found = read_xid_rules(section(NvidiaSettings, settings), environment)
-    assert {number: found.class_of(number) for number in expected} == expected
+    rules = read_xid_rules(section(NvidiaSettings, settings), environment)
+    assert {number: rules.class_of(number) for number in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_what_is_no_number_is_refused_before_anything_starts(
 
 
 def test_the_message_is_koordlets_and_says_what_to_do() -> None:
-    told = "Xid error detected on device, error code: 79"
-    assert xid_message(79).startswith(told)
+    prefix = "Xid error detected on device, error code: 79"
+    assert xid_message(79).startswith(prefix)
     assert "reboot" in xid_message(79)
     assert xid_message(69) == (
         "Xid error detected on device, error code: 69 (error of the graphics engine's class)"

@@ -71,7 +71,7 @@ def nvidia_host(
     **changes: object,
 ) -> HostDevices:
     """A host with the driver's nodes of these cards."""
-    found = [
+    device_nodes = [
         node("/dev/nvidiactl", 195, 255),
         node("/dev/nvidia-uvm", 511, 0),
         node("/dev/nvidia-uvm-tools", 511, 1),
@@ -79,9 +79,9 @@ def nvidia_host(
         *(node(f"/dev/nvidia{minor}", 195, minor) for minor in minors),
         *(node(f"/dev/nvidia-caps/nvidia-cap{cap}", 236, cap) for cap in range(1, 30)),
     ]
-    gone = set(without)
+    missing = set(without)
     return HostDevices(
-        nodes=tuple(item for item in found if item.path not in gone),
+        nodes=tuple(item for item in device_nodes if item.path not in missing),
         majors=MAJORS,
         paths=frozenset(paths),
         settings=section(NvidiaSettings, settings or {}),

@@ -18,7 +18,7 @@ VNPU = DevicePartition(uuid="die-3-116", profile="vir05_1c_16g", instance=116)
 
 
 def npu(phy: int, **changes: object) -> VendorDevice:
-    found = VendorDevice(
+    device = VendorDevice(
         kind=DeviceKind.NPU,
         vendor="huawei",
         bus_id=f"0000:{0xC0 + phy:02x}:00.0",
@@ -26,7 +26,7 @@ def npu(phy: int, **changes: object) -> VendorDevice:
         minor=phy,
         vendor_minor=phy,
     )
-    return replace(found, **changes)
+    return replace(device, **changes)
 
 
 CHIPS = tuple(npu(phy) for phy in range(8))
@@ -34,9 +34,11 @@ CHIPS = tuple(npu(phy) for phy in range(8))
 
 def host(*names: str, paths: tuple[str, ...] = (), **changes: object) -> HostDevices:
     """A host with these nodes below /dev, or with those of eight chips."""
-    found = names or (*(f"davinci{phy}" for phy in range(8)), *MANAGERS, "vdavinci116")
-    made = HostDevices(nodes=nodes(*(f"/dev/{name}" for name in found)), paths=frozenset(paths))
-    return replace(made, **changes)
+    node_names = names or (*(f"davinci{phy}" for phy in range(8)), *MANAGERS, "vdavinci116")
+    devices = HostDevices(
+        nodes=nodes(*(f"/dev/{name}" for name in node_names)), paths=frozenset(paths)
+    )
+    return replace(devices, **changes)
 
 
 def template(name: str, partition: str = "") -> DeviceAllocation:
@@ -46,22 +48,22 @@ def template(name: str, partition: str = "") -> DeviceAllocation:
 
 @pytest.mark.parametrize("ids", [pytest.param(("die-3", "die-1"), id="46")])
 def test_whole_chips_come_ascending_with_all_managers(ids: tuple[str, ...]) -> None:
-    found = edits(CHIPS, granted(*ids), POD, host())
-    assert names_of(found) == ["davinci1", "davinci3", *MANAGERS]
-    assert {item.permissions for item in found.nodes} == {"rw"}
-    assert env(found) == {"ASCEND_VISIBLE_DEVICES": "1,3"}
+    result = edits(CHIPS, granted(*ids), POD, host())
+    assert names_of(result) == ["davinci1", "davinci3", *MANAGERS]
+    assert {item.permissions for item in result.nodes} == {"rw"}
+    assert env(result) == {"ASCEND_VISIBLE_DEVICES": "1,3"}
 
 
 @pytest.mark.parametrize("number", [pytest.param(116, id="47")])
 def test_a_vnpu_is_shown_under_a_chips_name(number: int) -> None:
     chip = npu(3, partitions=(VNPU,))
-    found = edits((chip,), template("vir05_1c_16g", VNPU.uuid), POD, host())
-    assert (found.nodes[0].host_path, found.nodes[0].path) == (
+    result = edits((chip,), template("vir05_1c_16g", VNPU.uuid), POD, host())
+    assert (result.nodes[0].host_path, result.nodes[0].path) == (
         f"/dev/vdavinci{number}",
         f"/dev/davinci{number}",
     )
-    assert names_of(found)[1:] == list(MANAGERS)
-    assert env(found) == {
+    assert names_of(result)[1:] == list(MANAGERS)
+    assert env(result) == {
         "ASCEND_VISIBLE_DEVICES": str(number),
         "ASCEND_RUNTIME_OPTIONS": "VIRTUAL",
     }
@@ -81,12 +83,12 @@ def test_the_drivers_folders_come_before_the_containers_own(
     own: str, exist: tuple[str, ...], path: str | None
 ) -> None:
     pod = replace(POD, env=(("LD_LIBRARY_PATH", own),))
-    found = edits(CHIPS, granted("die-1"), pod, host(paths=exist))
-    assert env(found).get("LD_LIBRARY_PATH") == path
+    result = edits(CHIPS, granted("die-1"), pod, host(paths=exist))
+    assert env(result).get("LD_LIBRARY_PATH") == path
 
 
 @pytest.mark.parametrize(
-    ("policy", "default", "variable", "told"),
+    ("policy", "default", "variable", "has_note"),
     [
         pytest.param("void", "ascend", "void", True, id="49"),
         ("warn", "ascend", None, True),
@@ -95,27 +97,27 @@ def test_the_drivers_folders_come_before_the_containers_own(
     ],
 )
 def test_an_image_that_asks_for_chips_without_a_grant_gets_none(
-    policy: str, default: str, variable: str | None, told: bool
+    policy: str, default: str, variable: str | None, has_note: bool
 ) -> None:
     pod = replace(POD, env=(("ASCEND_VISIBLE_DEVICES", "0"),), unallocated_policy=policy)
-    found = edits(CHIPS, DeviceAllocation(), pod, host(default_handler=default))
-    assert env(found).get("ASCEND_VISIBLE_DEVICES") == variable
-    assert bool(reasons(found)) is told
+    result = edits(CHIPS, DeviceAllocation(), pod, host(default_handler=default))
+    assert env(result).get("ASCEND_VISIBLE_DEVICES") == variable
+    assert bool(reasons(result)) is has_note
 
 
 def test_with_the_makers_runtime_the_environment_is_all() -> None:
     assert edits(CHIPS, granted("die-3", "die-1"), RUNTIME, host()) == replace(
         NO_EDITS, env=(("ASCEND_VISIBLE_DEVICES", "1,3"),)
     )
-    found = edits(CHIPS, template("vir05_1c_16g"), RUNTIME, host())
-    assert env(found) == {
+    result = edits(CHIPS, template("vir05_1c_16g"), RUNTIME, host())
+    assert env(result) == {
         "ASCEND_VISIBLE_DEVICES": "3",
         "ASCEND_VNPU_SPECS": "vir05_1c_16g",
     }
 
 
 @pytest.mark.parametrize(
-    ("grant", "chips", "gone", "words"),
+    ("grant", "chips", "missing", "words"),
     [
         (granted("die-1"), CHIPS, "davinci1", "DeviceNodeMissing: /dev/davinci1"),
         (granted("die-1"), CHIPS, "davinci_manager", "DeviceNodeMissing: /dev/davinci_manager"),
@@ -139,16 +141,16 @@ def test_with_the_makers_runtime_the_environment_is_all() -> None:
     ],
 )
 def test_what_the_container_could_not_use_is_refused(
-    grant: DeviceAllocation, chips: tuple[VendorDevice, ...], gone: str, words: str
+    grant: DeviceAllocation, chips: tuple[VendorDevice, ...], missing: str, words: str
 ) -> None:
-    found = host()
-    left = tuple(item for item in found.nodes if item.path != f"/dev/{gone}")
+    complete = host()
+    remaining = tuple(item for item in complete.nodes if item.path != f"/dev/{missing}")
     with pytest.raises(AllocationRefused, match=words):
-        edits(chips, grant, POD, replace(found, nodes=left))
+        edits(chips, grant, POD, replace(complete, nodes=remaining))
 
 
 @pytest.mark.parametrize(
-    ("facts", "there", "shown"),
+    ("facts", "there", "expected"),
     [
         (
             (("family", "A5"),),
@@ -164,40 +166,40 @@ def test_what_the_container_could_not_use_is_refused(
     ],
 )
 def test_each_family_has_its_managers(
-    facts: tuple[tuple[str, str], ...], there: tuple[str, ...], shown: list[str]
+    facts: tuple[tuple[str, str], ...], there: tuple[str, ...], expected: list[str]
 ) -> None:
-    found = edits((npu(1, facts=facts),), granted("die-1"), POD, host("davinci1", *there))
-    assert names_of(found)[1:] == shown
+    result = edits((npu(1, facts=facts),), granted("die-1"), POD, host("davinci1", *there))
+    assert names_of(result)[1:] == expected
 
 
 def test_the_manager_for_containers_is_shown_under_the_usual_name() -> None:
     chip = npu(1, facts=(("family", "310B"),))
     with_docker = host("davinci1", "davinci_manager", "davinci_manager_docker")
-    found = edits((chip,), granted("die-1"), POD, with_docker)
-    assert found.nodes[1].host_path == "/dev/davinci_manager_docker"
+    result = edits((chip,), granted("die-1"), POD, with_docker)
+    assert result.nodes[1].host_path == "/dev/davinci_manager_docker"
 
 
 def test_driver_files_that_exist_are_mounted_unless_the_container_has_them() -> None:
     pod = replace(POD, mounts=("/usr/local/bin/npu-smi",))
     everything = host(paths=SOURCES)
-    found = edits(CHIPS, granted("die-1"), pod, everything)
-    paths = {mount.path: mount.options[0] for mount in found.mounts}
+    result = edits(CHIPS, granted("die-1"), pod, everything)
+    paths = {mount.path: mount.options[0] for mount in result.mounts}
     assert "/usr/local/bin/npu-smi" not in paths
     assert "/usr/local/Ascend/driver/topo" not in paths
     assert paths["/usr/local/Ascend/driver/lib64"] == "rbind"
     assert paths["/etc/ascend_install.info"] == "bind"
     assert "/etc/hccl_rootinfo.json" not in paths
     chip = npu(1, facts=(("super_pod_id", "0"),))
-    found = edits((chip,), granted("die-1"), pod, everything)
-    assert "/usr/local/Ascend/driver/topo" in {mount.path for mount in found.mounts}
+    result = edits((chip,), granted("die-1"), pod, everything)
+    assert "/usr/local/Ascend/driver/topo" in {mount.path for mount in result.mounts}
 
 
 def test_the_nodes_own_list_of_mounts_replaces_ours() -> None:
-    listed = replace(
+    host_devices = replace(
         host(paths=(*SOURCES, "/etc/hdcBasic.cfg")), mount_list=("/etc/hdcBasic.cfg", "/gone")
     )
-    found = edits(CHIPS, granted("die-1"), POD, listed)
-    assert [mount.path for mount in found.mounts] == ["/etc/hdcBasic.cfg"]
+    result = edits(CHIPS, granted("die-1"), POD, host_devices)
+    assert [mount.path for mount in result.mounts] == ["/etc/hdcBasic.cfg"]
 
 
 def test_cdi_names_are_the_makers_or_ours_and_never_of_a_vnpu() -> None:

@@ -34,8 +34,8 @@ def mlu(index: int, *parts: DevicePartition) -> VendorDevice:
 
 
 def host(*names: str, **changes: object) -> HostDevices:
-    made = HostDevices(nodes=nodes(*(f"/dev/{name}" for name in names)))
-    return replace(made, **changes)
+    devices = HostDevices(nodes=nodes(*(f"/dev/{name}" for name in names)))
+    return replace(devices, **changes)
 
 
 def paths(edits: ContainerEdits) -> list[str]:
@@ -50,16 +50,16 @@ CAP = "cambricon-caps/cap_dev0_mi1"
     [pytest.param(("cambricon_ctl", "cambricon_dev0", "cambricon_ipcm0", CAP), id="58")],
 )
 def test_a_slice_comes_with_its_card_and_its_capability(there: tuple[str, ...]) -> None:
-    found = edits((mlu(0, smlu(0, 1)),), granted("smlu-0-1"), POD, host(*there))
-    assert paths(found) == list(there)
-    assert {item.permissions for item in found.nodes} == {"rw"}
-    assert found.env == ()
+    result = edits((mlu(0, smlu(0, 1)),), granted("smlu-0-1"), POD, host(*there))
+    assert paths(result) == list(there)
+    assert {item.permissions for item in result.nodes} == {"rw"}
+    assert result.env == ()
 
 
 def test_whole_cards_come_ascending_and_each_path_is_looked_for_itself() -> None:
     there = ("cambricon_dev0", "cambricon_dev1", "cambricon_ipcm0", "cambr-rpc:1", "cambricon_gdr")
-    found = edits((mlu(0), mlu(1)), granted("MLU-1", "MLU-0"), POD, host(*there))
-    assert paths(found) == [
+    result = edits((mlu(0), mlu(1)), granted("MLU-1", "MLU-0"), POD, host(*there))
+    assert paths(result) == [
         "cambricon_gdr",
         "cambricon_ipcm0",
         "cambricon_dev0",
@@ -71,8 +71,8 @@ def test_whole_cards_come_ascending_and_each_path_is_looked_for_itself() -> None
 def test_slices_of_one_card_share_its_nodes() -> None:
     card = mlu(0, smlu(0, 2), smlu(0, 1))
     caps = ("cambricon-caps/cap_dev0_mi1", "cambricon-caps/cap_dev0_mi2")
-    found = edits((card,), granted("smlu-0-2", "smlu-0-1"), POD, host("cambricon_dev0", *caps))
-    assert paths(found) == ["cambricon_dev0", *caps]
+    result = edits((card,), granted("smlu-0-2", "smlu-0-1"), POD, host("cambricon_dev0", *caps))
+    assert paths(result) == ["cambricon_dev0", *caps]
 
 
 def test_with_the_makers_runtime_the_environment_is_all() -> None:
@@ -81,16 +81,18 @@ def test_with_the_makers_runtime_the_environment_is_all() -> None:
     assert edits(cards, granted("MLU-2", "MLU-0"), RUNTIME, there) == replace(
         NO_EDITS, env=(("CAMBRICON_VISIBLE_DEVICES", "0,2"),)
     )
-    found = edits(cards, granted("smlu-0-1"), RUNTIME, there)
-    assert env(found) == {"VIRTUAL_DEVICES": f"/dev/cambricon_dev0,/dev/cambricon_ipcm0,/dev/{CAP}"}
+    result = edits(cards, granted("smlu-0-1"), RUNTIME, there)
+    assert env(result) == {
+        "VIRTUAL_DEVICES": f"/dev/cambricon_dev0,/dev/cambricon_ipcm0,/dev/{CAP}"
+    }
 
 
 def test_a_slice_that_lists_its_cards_nodes_itself_names_each_once() -> None:
     part = smlu(0, 1)
     whole = replace(part, nodes=(*part.nodes, *nodes("/dev/cambricon_ipcm0")))
     there = host("cambricon_dev0", "cambricon_ipcm0", CAP)
-    found = edits((mlu(0, whole),), granted("smlu-0-1"), RUNTIME, there)
-    assert env(found)["VIRTUAL_DEVICES"].split(",") == [
+    result = edits((mlu(0, whole),), granted("smlu-0-1"), RUNTIME, there)
+    assert env(result)["VIRTUAL_DEVICES"].split(",") == [
         "/dev/cambricon_dev0",
         "/dev/cambricon_ipcm0",
         f"/dev/{CAP}",
@@ -131,6 +133,6 @@ def test_what_the_container_could_not_use_is_refused(
 
 def test_a_container_that_helps_itself_is_told_of() -> None:
     pod = replace(RUNTIME, env=(("CAMBRICON_VISIBLE_DEVICES", "0"),))
-    found = edits((mlu(0),), DeviceAllocation(), pod, host())
-    assert reasons(found) == ["UngrantedDevices"]
-    assert found.env == ()
+    result = edits((mlu(0),), DeviceAllocation(), pod, host())
+    assert reasons(result) == ["UngrantedDevices"]
+    assert result.env == ()

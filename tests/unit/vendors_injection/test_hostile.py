@@ -47,19 +47,19 @@ def test_a_card_that_calls_itself_like_many_is_not_found_by_that_name_in_a_spec(
 
 def test_bare_nodes_keep_the_makers_runtime_from_adding_what_the_image_asks_for() -> None:
     host = nvidia_host(settings={"injection": "nodes"})
-    found = nvidia((gpu(1),), granted(UUIDS[1]), NVIDIA, host)
-    assert env(found) == {"NVIDIA_VISIBLE_DEVICES": "void"}
-    assert names_of(found)[-1] == "nvidia1"
+    result = nvidia((gpu(1),), granted(UUIDS[1]), NVIDIA, host)
+    assert env(result) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert names_of(result)[-1] == "nvidia1"
     assert env(nvidia((gpu(1),), granted(UUIDS[1]), POD, host)) == {}
     pod = replace(NVIDIA, env=(("NVIDIA_IMEX_CHANNELS", "0,1"),))
-    found = nvidia((gpu(1),), granted(UUIDS[1]), pod, host)
-    assert env(found) == {"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_IMEX_CHANNELS": ""}
+    result = nvidia((gpu(1),), granted(UUIDS[1]), pod, host)
+    assert env(result) == {"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_IMEX_CHANNELS": ""}
 
 
 def test_channels_that_were_not_granted_are_taken_from_the_containers_request() -> None:
     pod = replace(NVIDIA, env=(*NVIDIA.env, ("NVIDIA_IMEX_CHANNELS", "0,1")))
-    found = nvidia((gpu(1),), granted(UUIDS[1]), pod, nvidia_host())
-    assert env(found) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[1], "NVIDIA_IMEX_CHANNELS": ""}
+    result = nvidia((gpu(1),), granted(UUIDS[1]), pod, nvidia_host())
+    assert env(result) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[1], "NVIDIA_IMEX_CHANNELS": ""}
 
 
 def test_a_limit_by_position_of_the_containers_own_does_not_beat_the_grants() -> None:
@@ -67,18 +67,18 @@ def test_a_limit_by_position_of_the_containers_own_does_not_beat_the_grants() ->
     pod = replace(POD, labels=HAMI, env=own)
     amounts = {"memory": 1 << 30, "core": 50, "ratio": 50}
     host = nvidia_host(paths=(LIBRARY,), settings={"injection": "env"})
-    found = nvidia((gpu(0),), granted(UUIDS[0], amounts=amounts), pod, host)
+    result = nvidia((gpu(0),), granted(UUIDS[0], amounts=amounts), pod, host)
     for name, value in (("MEMORY", str(1 << 30)), ("SM", "50")):
         limit = f"CUDA_DEVICE_{name}_LIMIT"
-        assert (env(found)[limit], env(found)[f"{limit}_0"]) == (value, value)
-    assert "LimitOverridden" in reasons(found)
+        assert (env(result)[limit], env(result)[f"{limit}_0"]) == (value, value)
+    assert "LimitOverridden" in reasons(result)
 
 
 @pytest.mark.parametrize(
-    ("own", "left"), [("VIRTUAL", ""), ("NODRV, VIRTUAL", "NODRV"), ("NODRV", None), ("", None)]
+    ("own", "expected"), [("VIRTUAL", ""), ("NODRV, VIRTUAL", "NODRV"), ("NODRV", None), ("", None)]
 )
 def test_numbers_of_granted_chips_are_not_read_as_those_of_slices(
-    own: str, left: str | None
+    own: str, expected: str | None
 ) -> None:
     chip = VendorDevice(
         kind=DeviceKind.NPU, vendor="huawei", bus_id="0000:c1:00.0", uuid="die-1", vendor_minor=1
@@ -86,9 +86,9 @@ def test_numbers_of_granted_chips_are_not_read_as_those_of_slices(
     pod = replace(
         POD, runtime_handler="ascend-docker-runtime", env=(("ASCEND_RUNTIME_OPTIONS", own),)
     )
-    found = env(ascend((chip,), granted("die-1"), pod, HostDevices()))
-    assert found.pop("ASCEND_VISIBLE_DEVICES") == "1"
-    assert found == ({} if left is None else {"ASCEND_RUNTIME_OPTIONS": left})
+    variables = env(ascend((chip,), granted("die-1"), pod, HostDevices()))
+    assert variables.pop("ASCEND_VISIBLE_DEVICES") == "1"
+    assert variables == ({} if expected is None else {"ASCEND_RUNTIME_OPTIONS": expected})
 
 
 @pytest.mark.parametrize("sliced", [False, True])
@@ -105,12 +105,12 @@ def test_a_template_of_the_containers_own_cuts_no_granted_chip(sliced: bool) -> 
     pod = replace(
         POD, runtime_handler="ascend-docker-runtime", env=(("ASCEND_VNPU_SPECS", "vir04"),)
     )
-    found = env(ascend((chip,), granted("vnpu-1" if sliced else "die-1"), pod, HostDevices()))
-    assert found["ASCEND_VNPU_SPECS"] == ""
-    assert found["ASCEND_VISIBLE_DEVICES"] == ("100" if sliced else "1")
+    variables = env(ascend((chip,), granted("vnpu-1" if sliced else "die-1"), pod, HostDevices()))
+    assert variables["ASCEND_VNPU_SPECS"] == ""
+    assert variables["ASCEND_VISIBLE_DEVICES"] == ("100" if sliced else "1")
 
 
-def cambricon_card(asked: str, grant: DeviceAllocation) -> ContainerEdits:
+def cambricon_card(requested: str, grant: DeviceAllocation) -> ContainerEdits:
     cap = DeviceNode(path="/dev/cambricon-caps/cap_dev0_mi1", major=240, minor=9)
     part = DevicePartition(uuid="smlu-0-1", profile="p", instance=1, nodes=(cap,))
     card = VendorDevice(
@@ -122,7 +122,7 @@ def cambricon_card(asked: str, grant: DeviceAllocation) -> ContainerEdits:
         partitions=(part,),
     )
     host = HostDevices(nodes=(*nodes("/dev/cambricon_dev0"), node(cap.path, 240, 9)))
-    pod = replace(POD, runtime_handler="cambricon", env=((asked, "0,1"),))
+    pod = replace(POD, runtime_handler="cambricon", env=((requested, "0,1"),))
     return cambricon((card,), grant, pod, host)
 
 

@@ -198,8 +198,8 @@ def test_each_granted_device_has_the_cdi_name_whose_nodes_are_its_own(devices: D
     nodes = {f"{spec.kind}={one.name}": one.nodes for spec in specs for one in spec.devices}
     for granted in devices:
         own = VENDORS[BY_VENDOR[granted.vendor].plugin].description.settings()
-        chosen = replace(host, settings=own.with_injection("cdi"))
-        (name,) = edits_of(granted, devices, chosen).cdi
+        cdi_host = replace(host, settings=own.with_injection("cdi"))
+        (name,) = edits_of(granted, devices, cdi_host).cdi
         assert nodes[name] == tuple(node.path for node in granted.nodes)
 
 
@@ -224,11 +224,11 @@ def test_the_agents_own_cdi_files_name_each_device_by_its_drivers_number(devices
         vendors=states,
         means=SnapshotPart(HostDevicesView(vendors={maker.plugin: host for maker in MAKERS}), 1.0),
     )
-    found = build_cdi_files(snapshot, VENDORS)
-    assert not found.problems
+    cdi_files = build_cdi_files(snapshot, VENDORS)
+    assert not cdi_files.problems
     for maker in MAKERS[1:]:  # NVIDIA's file needs the driver's files
         own = [device for device in devices if device.vendor == maker.vendor]
-        files = [file for file in found.files if file.name == f"xpu-agent-{maker.plugin}.json"]
+        files = [file for file in cdi_files.files if file.name == f"xpu-agent-{maker.plugin}.json"]
         assert bool(files) is bool(own)
         spec = json.loads(files[0].text) if files else {"devices": []}
         paths = {
@@ -240,7 +240,7 @@ def test_the_agents_own_cdi_files_name_each_device_by_its_drivers_number(devices
             f"{maker.cdi_prefix}{one.vendor_minor}": {node.path for node in one.nodes}
             for one in own
         }
-        assert {name: found - control for name, found in paths.items()} == expected
+        assert {name: cdi_files - control for name, cdi_files in paths.items()} == expected
 
 
 @given(HOSTS)

@@ -49,18 +49,18 @@ def refused(
 def test_the_environment_names_cards_by_uuid_in_pci_order(upstream: bool, visible: str) -> None:
     cards = (gpu(0, bus=0x40), gpu(1, bus=0x20))  # NVML's index 0 has minor 1
     host = nvidia_host(settings={**ENV, "upstream_compatible": upstream})
-    found = edits(cards, granted(UUIDS[1], UUIDS[0]), POD, host)
-    assert found == ContainerEdits(env=(("NVIDIA_VISIBLE_DEVICES", visible),))
+    result = edits(cards, granted(UUIDS[1], UUIDS[0]), POD, host)
+    assert result == ContainerEdits(env=(("NVIDIA_VISIBLE_DEVICES", visible),))
 
 
 @pytest.mark.parametrize("pod", [pytest.param(POD, id="V46")])
 def test_nodes_without_modeset_are_three_and_the_cards(pod: ContainerSpec) -> None:
     host = nvidia_host(settings=NODES, without=["/dev/nvidia-modeset"])
-    found = edits(CARDS, granted(UUIDS[2]), pod, host)
-    assert names_of(found) == ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia2"]
-    assert {item.permissions for item in found.nodes} == {"rw"}
-    assert reasons(found) == ["NoDriverInjection"]
-    assert found.env == ()
+    result = edits(CARDS, granted(UUIDS[2]), pod, host)
+    assert names_of(result) == ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia2"]
+    assert {item.permissions for item in result.nodes} == {"rw"}
+    assert reasons(result) == ["NoDriverInjection"]
+    assert result.env == ()
 
 
 @pytest.mark.parametrize(
@@ -71,24 +71,24 @@ def test_a_mig_container_gets_the_parent_and_both_capabilities_once(
 ) -> None:
     card = gpu(0, partitions=slices, facts=(("unschedulable", "MIGEnabled"),))
     uuids = [part.uuid for part in card.partitions]
-    found = edits((card,), granted(*uuids), POD, nvidia_host(settings=NODES))
+    result = edits((card,), granted(*uuids), POD, nvidia_host(settings=NODES))
     caps = [f"nvidia-cap{cap}" for cap in ((12, 13) if len(slices) == 1 else (12, 13, 14))]
-    assert names_of(found) == [*CONTROL, "nvidia0", *caps]
-    found = edits((card,), granted(*uuids), POD, nvidia_host(settings=ENV))
-    assert env(found) == {"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
+    assert names_of(result) == [*CONTROL, "nvidia0", *caps]
+    result = edits((card,), granted(*uuids), POD, nvidia_host(settings=ENV))
+    assert env(result) == {"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
 
 
 def test_cards_come_by_pci_order_whatever_the_order_of_the_grant() -> None:
-    found = edits(CARDS, granted(UUIDS[5], UUIDS[3]), POD, nvidia_host(settings=NODES))
-    assert names_of(found)[4:] == ["nvidia3", "nvidia5"]
+    result = edits(CARDS, granted(UUIDS[5], UUIDS[3]), POD, nvidia_host(settings=NODES))
+    assert names_of(result)[4:] == ["nvidia3", "nvidia5"]
 
 
 def test_replicas_of_a_card_show_it_once() -> None:
     grant = granted(f"{UUIDS[3]}::1", f"{UUIDS[3]}::0", f"{UUIDS[2]}::4")
-    found = edits(CARDS, grant, POD, nvidia_host(settings=ENV))
-    assert env(found) == {"NVIDIA_VISIBLE_DEVICES": f"{UUIDS[2]},{UUIDS[3]}"}
-    found = edits(CARDS, grant, POD, nvidia_host(settings=NODES))
-    assert names_of(found)[4:] == ["nvidia2", "nvidia3"]
+    result = edits(CARDS, grant, POD, nvidia_host(settings=ENV))
+    assert env(result) == {"NVIDIA_VISIBLE_DEVICES": f"{UUIDS[2]},{UUIDS[3]}"}
+    result = edits(CARDS, grant, POD, nvidia_host(settings=NODES))
+    assert names_of(result)[4:] == ["nvidia2", "nvidia3"]
 
 
 def test_a_grant_without_id_means_the_minor_and_with_an_unknown_id_nothing_of_ours() -> None:
@@ -101,14 +101,14 @@ def test_a_grant_without_id_means_the_minor_and_with_an_unknown_id_nothing_of_ou
 
 
 @pytest.mark.parametrize(
-    ("gone", "words"),
+    ("missing", "words"),
     [
         (["/dev/nvidia-uvm"], "UVMMissing"),
         (["/dev/nvidia2"], "DeviceNodeMissing: /dev/nvidia2"),
     ],
 )
-def test_a_needed_node_that_is_missing_refuses_the_grant(gone: list[str], words: str) -> None:
-    assert words in refused(granted(UUIDS[2]), nvidia_host(settings=NODES, without=gone))
+def test_a_needed_node_that_is_missing_refuses_the_grant(missing: list[str], words: str) -> None:
+    assert words in refused(granted(UUIDS[2]), nvidia_host(settings=NODES, without=missing))
 
 
 def test_a_slice_whose_capability_nodes_are_missing_is_refused() -> None:
@@ -128,8 +128,8 @@ def test_a_card_that_is_cut_up_cannot_be_granted_whole() -> None:
 )
 def test_a_node_with_another_drivers_numbers_is_refused(odd: object) -> None:
     host = nvidia_host(settings=NODES)
-    kept = tuple(odd if item.path == "/dev/nvidia2" else item for item in host.nodes)
-    assert "NodeMismatch" in refused(granted(UUIDS[2]), replace(host, nodes=kept))
+    changed_nodes = tuple(odd if item.path == "/dev/nvidia2" else item for item in host.nodes)
+    assert "NodeMismatch" in refused(granted(UUIDS[2]), replace(host, nodes=changed_nodes))
 
 
 def test_majors_that_cannot_be_read_or_have_an_old_name_do_not_stop_a_grant() -> None:
@@ -141,10 +141,10 @@ def test_majors_that_cannot_be_read_or_have_an_old_name_do_not_stop_a_grant() ->
 def test_nodes_below_the_root_of_a_driver_container_win() -> None:
     host = nvidia_host(settings={**NODES, "driver_root": "/run/nvidia/driver"})
     inside = node("/run/nvidia/driver/dev/nvidia2", 195, 2)
-    found = edits(CARDS, granted(UUIDS[2]), POD, replace(host, nodes=(*host.nodes, inside)))
-    (card,) = (item for item in found.nodes if item.path == "/dev/nvidia2")
+    result = edits(CARDS, granted(UUIDS[2]), POD, replace(host, nodes=(*host.nodes, inside)))
+    (card,) = (item for item in result.nodes if item.path == "/dev/nvidia2")
     assert card.host_path == inside.path
-    assert {item.host_path for item in found.nodes if item is not card} >= {"/dev/nvidiactl"}
+    assert {item.host_path for item in result.nodes if item is not card} >= {"/dev/nvidiactl"}
 
 
 def test_nodes_that_the_container_has_are_not_added_again_and_others_numbers_are_refused() -> None:
@@ -163,9 +163,9 @@ def test_imex_channels_come_as_variable_or_as_nodes() -> None:
     }
     host = nvidia_host(settings=NODES)
     assert "channel0 does not exist" in refused(grant, host)
-    made = tuple(node(f"/dev/nvidia-caps-imex-channels/channel{n}", 234, n) for n in (0, 3))
-    found = edits(CARDS, grant, POD, replace(host, nodes=(*host.nodes, *made)))
-    assert names_of(found)[-2:] == ["channel0", "channel3"]
+    channels = tuple(node(f"/dev/nvidia-caps-imex-channels/channel{n}", 234, n) for n in (0, 3))
+    result = edits(CARDS, grant, POD, replace(host, nodes=(*host.nodes, *channels)))
+    assert names_of(result)[-2:] == ["channel0", "channel3"]
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,13 @@ def test_left_to_itself_the_way_follows_the_runtime_handler(
     handler: str, default: str, way: str
 ) -> None:
     pod = replace(POD, runtime_handler=handler)
-    found = edits(CARDS, granted(UUIDS[0]), pod, nvidia_host(default_handler=default))
-    assert bool(found.env) is (way == "env")
-    assert bool(found.nodes) is (way == "nodes")
+    result = edits(CARDS, granted(UUIDS[0]), pod, nvidia_host(default_handler=default))
+    assert bool(result.env) is (way == "env")
+    assert bool(result.nodes) is (way == "nodes")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "pod", "variable", "told"),
+    ("policy", "pod", "variable", "has_note"),
     [
         ("void", {}, "void", True),
         ("warn", {}, None, True),
@@ -206,13 +206,13 @@ def test_left_to_itself_the_way_follows_the_runtime_handler(
     ],
 )
 def test_a_container_that_helps_itself_is_told_of_or_gets_nothing(
-    wanted: str, pod: dict[str, object], variable: str | None, told: bool
+    policy: str, pod: dict[str, object], variable: str | None, has_note: bool
 ) -> None:
     asks = replace(POD, runtime_handler="nvidia", env=(("NVIDIA_VISIBLE_DEVICES", "all"),))
-    container = replace(asks, unallocated_policy=wanted, **pod)
-    found = edits(CARDS, DeviceAllocation(), container, nvidia_host())
-    assert env(found).get("NVIDIA_VISIBLE_DEVICES") == variable
-    assert reasons(found) == (["UngrantedDevices"] if told else [])
+    container = replace(asks, unallocated_policy=policy, **pod)
+    result = edits(CARDS, DeviceAllocation(), container, nvidia_host())
+    assert env(result).get("NVIDIA_VISIBLE_DEVICES") == variable
+    assert reasons(result) == (["UngrantedDevices"] if has_note else [])
 
 
 @pytest.mark.parametrize("uuid", ["GPU-a,all", "all", "none", "0", "GPU a", "../GPU-a", "GPU-ä"])

@@ -19,12 +19,12 @@ LIBRARY = "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"
 
 def spec(*devices: tuple[str, str], kind: str = "nvidia.com/gpu", **changes: object) -> CdiSpec:
     """A spec of names with their nodes, separated by blanks."""
-    made = CdiSpec(
+    cdi_spec = CdiSpec(
         path=f"/etc/cdi/{kind.replace('/', '-')}.yaml",
         kind=kind,
         devices=tuple(CdiDevice(name=name, nodes=tuple(n.split())) for name, n in devices),
     )
-    return replace(made, **changes)
+    return replace(cdi_spec, **changes)
 
 
 def host(*specs: CdiSpec, **changes: object) -> HostDevices:
@@ -55,9 +55,9 @@ ALL = ("all", "/dev/nvidia0 /dev/nvidia1 /dev/nvidia2")
 def test_a_name_counts_by_uuid_or_by_its_own_nodes(
     specs: list[CdiSpec], names: tuple[str, ...]
 ) -> None:
-    found = edits(CARDS, granted(UUIDS[1]), POD, host(*specs))
-    assert found.cdi == names
-    assert (found.nodes, found.env, found.mounts) == ((), (), ())
+    result = edits(CARDS, granted(UUIDS[1]), POD, host(*specs))
+    assert result.cdi == names
+    assert (result.nodes, result.env, result.mounts) == ((), (), ())
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,17 @@ def test_what_is_not_surely_the_card_is_not_used(specs: list[CdiSpec]) -> None:
 def test_all_cards_of_a_grant_are_named_in_one_kind_or_not_at_all() -> None:
     half = spec(("0", "/dev/nvidia0"))
     whole = spec(("0", "/dev/nvidia0"), ("1", "/dev/nvidia1"), kind="x.nvidia.com/gpu")
-    found = edits(CARDS, granted(UUIDS[1], UUIDS[0]), POD, host(half, whole))
-    assert found.cdi == ("x.nvidia.com/gpu=0", "x.nvidia.com/gpu=1")
+    result = edits(CARDS, granted(UUIDS[1], UUIDS[0]), POD, host(half, whole))
+    assert result.cdi == ("x.nvidia.com/gpu=0", "x.nvidia.com/gpu=1")
 
 
 def test_a_slice_is_named_by_parent_and_capabilities() -> None:
     card = gpu(0, partitions=(mig(1, 12, 13),))
     caps = "/dev/nvidia0 /dev/nvidia-caps/nvidia-cap12 /dev/nvidia-caps/nvidia-cap"
-    found = spec(("0", "/dev/nvidia0"), ("0:0", f"{caps}14"), ("0:1", f"{caps}13"))
-    assert edits((card,), granted("MIG-00000001"), POD, host(found)).cdi == ("nvidia.com/gpu=0:1",)
+    named_spec = spec(("0", "/dev/nvidia0"), ("0:0", f"{caps}14"), ("0:1", f"{caps}13"))
+    assert edits((card,), granted("MIG-00000001"), POD, host(named_spec)).cdi == (
+        "nvidia.com/gpu=0:1",
+    )
 
 
 def test_a_slice_whose_capabilities_are_unknown_is_not_taken_for_its_card() -> None:
@@ -99,18 +101,18 @@ def test_a_slice_whose_capabilities_are_unknown_is_not_taken_for_its_card() -> N
     whole = spec(("0", "/dev/nvidia0"))
     with pytest.raises(AllocationRefused, match="CDINameMissing"):
         edits((card,), granted("MIG-00000001"), POD, host(whole, settings={"injection": "cdi"}))
-    named = spec(("MIG-00000001", ""))
-    found = edits((card,), granted("MIG-00000001"), POD, host(named))
-    assert found.cdi == ("nvidia.com/gpu=MIG-00000001",)
+    named_spec = spec(("MIG-00000001", ""))
+    result = edits((card,), granted("MIG-00000001"), POD, host(named_spec))
+    assert result.cdi == ("nvidia.com/gpu=MIG-00000001",)
 
 
 def test_channels_and_limits_come_along_with_names() -> None:
     grant = replace(granted(UUIDS[0], amounts={"ratio": 50, "memory": 1 << 30}), channels=(2,))
     paths = ["/usr/local/vgpu/libvgpu.so"]
     pod = replace(POD, labels=HAMI)
-    found = edits(CARDS, grant, pod, host(spec((UUIDS[0], "")), paths=paths))
-    assert found.cdi == (f"nvidia.com/gpu={UUIDS[0]}", "nvidia.com/imex-channel=2")
-    assert dict(found.env)["CUDA_DEVICE_MEMORY_LIMIT"] == str(1 << 30)
+    result = edits(CARDS, grant, pod, host(spec((UUIDS[0], "")), paths=paths))
+    assert result.cdi == (f"nvidia.com/gpu={UUIDS[0]}", "nvidia.com/imex-channel=2")
+    assert dict(result.env)["CUDA_DEVICE_MEMORY_LIMIT"] == str(1 << 30)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +129,9 @@ def test_channels_and_limits_come_along_with_names() -> None:
 def test_a_spec_of_another_driver_is_stale(
     mounts: tuple[str, ...], paths: set[str], driver: str | None, words: str
 ) -> None:
-    found = stale_reason(spec(mounts=mounts), frozenset(paths), driver)
-    assert words in found
-    assert bool(found) is bool(words)
+    reason = stale_reason(spec(mounts=mounts), frozenset(paths), driver)
+    assert words in reason
+    assert bool(reason) is bool(words)
 
 
 def test_a_spec_is_decoded_from_its_yaml() -> None:

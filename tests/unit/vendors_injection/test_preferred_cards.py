@@ -50,8 +50,8 @@ def board(
     )
 
 
-def score(found: Iterable[str], on: PairScores) -> int:
-    return sum(on.score(a, b) for a, b in itertools.combinations(found, 2))
+def score(ids: Iterable[str], on: PairScores) -> int:
+    return sum(on.score(a, b) for a, b in itertools.combinations(ids, 2))
 
 
 PIX = {(0, 2): 10, (2, 3): 50, (0, 3): 20, (0, 1): 50}
@@ -75,9 +75,9 @@ PIX = {(0, 2): 10, (2, 3): 50, (0, 3): 20, (0, 1): 50}
 def test_the_best_set_wins(
     available: str, required: str, size: int, on: PairScores, expected: str, total: int | None
 ) -> None:
-    found = preferred_cards(list(available), list(required), size, on)
-    assert found == tuple(expected)
-    assert total is None or score(found, on) == total
+    preferred = preferred_cards(list(available), list(required), size, on)
+    assert preferred == tuple(expected)
+    assert total is None or score(preferred, on) == total
 
 
 def test_a_single_card_with_the_fewest_links_is_spent_first() -> None:
@@ -133,10 +133,10 @@ def test_any_request_that_can_be_met_is_met_the_same_way_in_any_order(
         with pytest.raises(TooFewDevices):
             preferred_cards(available, required, size, on)
         return
-    found = preferred_cards(available, required, size, on)
-    assert len(set(found)) == size
-    assert set(required) <= set(found) <= set(available)
-    assert preferred_cards(shuffled, required, size, on) == found
+    preferred = preferred_cards(available, required, size, on)
+    assert len(set(preferred)) == size
+    assert set(required) <= set(preferred) <= set(available)
+    assert preferred_cards(shuffled, required, size, on) == preferred
 
 
 def test_a_board_counts_links_and_places_of_the_view() -> None:
@@ -145,8 +145,8 @@ def test_a_board_counts_links_and_places_of_the_view() -> None:
     link = DeviceLink(a=cards[0].key, b=cards[1].key, type="NVLink", count=4)
     hccs = DeviceLink(a=cards[0].key, b=cards[2].key, type="HCCS", count=1)
     group = DeviceGroup(keys=(cards[0].key, cards[1].key), link_type="NVLink")
-    gone = DeviceGroup(keys=(cards[0].key, "gone"), link_type="NVLink")
-    view = DeviceView(devices=cards, links=(link, hccs), groups=(group, gone))
+    incomplete = DeviceGroup(keys=(cards[0].key, "gone"), link_type="NVLink")
+    view = DeviceView(devices=cards, links=(link, hccs), groups=(group, incomplete))
     on = score_pairs(view, PciTree())
     assert on.links[pair_of(a, b)] == 4
     assert on.score(a, b) == 400 + 20  # the same memory node

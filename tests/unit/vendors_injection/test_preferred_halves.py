@@ -14,16 +14,16 @@ Table = list[list[int]]
 def exhaustive(size: int, own: list[int], pairs: Table) -> tuple[int, list[tuple[int, ...]]]:
     """Score every set by itself; the best ones in the order of their positions."""
 
-    def score(chosen: tuple[int, ...]) -> int:
-        between = sum(pairs[i][j] for i, j in combinations(chosen, 2))
-        return between + sum(own[i] for i in chosen)
+    def score(members: tuple[int, ...]) -> int:
+        between = sum(pairs[i][j] for i, j in combinations(members, 2))
+        return between + sum(own[i] for i in members)
 
     sets = list(combinations(range(len(own)), size))
     top = max(map(score, sets))
-    return top, [chosen for chosen in sets if score(chosen) == top]
+    return top, [candidate for candidate in sets if score(candidate) == top]
 
 
-def found(size: int, own: list[int], pairs: Table) -> tuple[int, list[tuple[int, ...]]]:
+def preferred(size: int, own: list[int], pairs: Table) -> tuple[int, list[tuple[int, ...]]]:
     top, sets = best_sets(size, own, lambda i, j: pairs[i][j])
     first = (len(own) + 1) // 2
     second = len(own) - first
@@ -40,7 +40,7 @@ def test_the_best_sets_are_those_of_an_exhaustive_search_in_the_same_order(
     row = st.lists(few, min_size=cards, max_size=cards)
     pairs = data.draw(st.lists(row, min_size=cards, max_size=cards))
     size = data.draw(st.integers(0, cards))
-    assert found(size, own, pairs) == exhaustive(size, own, pairs)
+    assert preferred(size, own, pairs) == exhaustive(size, own, pairs)
 
 
 @pytest.mark.parametrize("size", range(MAX_EXHAUSTIVE + 1))
@@ -50,4 +50,4 @@ def test_sixteen_cards_of_large_scores(size: int) -> None:
         for i in range(MAX_EXHAUSTIVE)
     ]
     own = [i * i for i in range(MAX_EXHAUSTIVE)]
-    assert found(size, own, pairs) == exhaustive(size, own, pairs)
+    assert preferred(size, own, pairs) == exhaustive(size, own, pairs)

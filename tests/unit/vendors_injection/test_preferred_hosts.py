@@ -33,7 +33,7 @@ WEIGHTS = {8: 10_000, 4: 100, 2: 1}
 
 
 @functools.cache
-def seen(host: str) -> tuple[PairScores, tuple[CandidateDevice, ...]]:
+def load_board(host: str) -> tuple[PairScores, tuple[CandidateDevice, ...]]:
     """The board of a recorded host with all its devices, and its accelerators."""
     opened = open_host(str(HOSTS / host))
     snapshot = inspect_host(create_inputs(Settings(), opened, ManualClock(), None))
@@ -54,9 +54,9 @@ def best(
     groups = [set(g) for g in board.groups if set(g) <= ids and len(g) in WEIGHTS]
 
     def rank(cards: Sequence[CandidateDevice]) -> tuple[object, ...]:
-        chosen = {card.id for card in cards}
+        ids = {card.id for card in cards}
         score = sum(board.score(a.id, b.id) for a, b in combinations(cards, 2))
-        spoiled = sum(WEIGHTS[len(group)] for group in groups if group & chosen)
+        spoiled = sum(WEIGHTS[len(group)] for group in groups if group & ids)
         links = 0
         if size == 1:
             links = sum(n for pair, n in board.links.items() if cards[0].id in pair)
@@ -73,13 +73,13 @@ def check(
 ) -> None:
     for size in range(max(1, len(fixed)), len(cards) + 1):
         ids = [card.id for card in reversed(cards)]
-        found = preferred_cards(ids, [card.id for card in fixed], size, board)
-        assert set(found) == best(cards, fixed, size, board), size
+        preferred = preferred_cards(ids, [card.id for card in fixed], size, board)
+        assert set(preferred) == best(cards, fixed, size, board), size
 
 
 @pytest.mark.parametrize("host", EIGHT)
 def test_every_size_on_recorded_hosts_with_eight_devices(host: str) -> None:
-    board, cards = seen(host)
+    board, cards = load_board(host)
     assert len(cards) == 8
     check(cards, board)
     check(cards[1:], board)
@@ -87,17 +87,17 @@ def test_every_size_on_recorded_hosts_with_eight_devices(host: str) -> None:
 
 
 def test_every_size_on_a_recorded_host_with_sixteen_devices() -> None:
-    board, cards = seen(SIXTEEN)
+    board, cards = load_board(SIXTEEN)
     assert len(cards) == 16
     check(cards, board)
     check([card for i, card in enumerate(cards) if i not in (1, 6, 9)], board, fixed=(cards[8],))
 
 
 def test_dies_of_one_package_are_given_together() -> None:
-    board, cards = seen(SIXTEEN)
+    board, cards = load_board(SIXTEEN)
     assert len(cards) == 16
-    found = preferred_cards([card.id for card in cards[1:]], [], 4, board)
-    assert found == tuple(card.id for card in cards[2:6])
+    preferred = preferred_cards([card.id for card in cards[1:]], [], 4, board)
+    assert preferred == tuple(card.id for card in cards[2:6])
     assert preferred_cards([card.id for card in cards[1:]], [], 1, board) == (cards[1].id,)
 
 
@@ -109,12 +109,12 @@ def tables() -> list[tuple[str, list[list[str]]]]:
     if not SHARED.is_dir():
         return []
     text = (SHARED / "captures/topo-tables/nvidia-smi-topo.json").read_text()
-    found = []
+    scores = []
     for table in json.loads(text)["tables"]:
         rows = {name: row for name, row in table.get("rows", {}).items() if name[:3] == "GPU"}
         if 4 <= len(rows) <= 16:
-            found.append((table["name"], [row[: len(rows)] for row in rows.values()]))
-    return found
+            scores.append((table["name"], [row[: len(rows)] for row in rows.values()]))
+    return scores
 
 
 def board_of_table(rows: list[list[str]]) -> PairScores:

@@ -31,13 +31,13 @@ FIVE = {"0": 5, "1": 5}
     ],
 )
 def test_replicas_are_of_different_cards_first(packed: bool, expected: tuple[str, ...]) -> None:
-    found = preferred_slots(FREE, (), 2, FIVE, spread=True, packed=packed)
-    assert found == expected
+    preferred = preferred_slots(FREE, (), 2, FIVE, spread=True, packed=packed)
+    assert preferred == expected
 
 
 def test_required_replicas_count_as_picked() -> None:
-    found = preferred_slots(FREE, ("1::2",), 3, FIVE, spread=True, packed=False)
-    assert found == ("1::2", "0::3", "1::1")
+    preferred = preferred_slots(FREE, ("1::2",), 3, FIVE, spread=True, packed=False)
+    assert preferred == ("1::2", "0::3", "1::1")
 
 
 def test_slices_are_packed_onto_the_card_that_is_used_most() -> None:
@@ -46,8 +46,8 @@ def test_slices_are_packed_onto_the_card_that_is_used_most() -> None:
         for card, count in ((0, 7), (1, 3))
         for gi in reversed(range(count))
     )
-    found = preferred_slots(slices, (), 4, {"0": 7, "1": 7}, spread=False, packed=True)
-    assert found == ("MIG-1-0", "MIG-1-1", "MIG-1-2", "MIG-0-0")
+    preferred = preferred_slots(slices, (), 4, {"0": 7, "1": 7}, spread=False, packed=True)
+    assert preferred == ("MIG-1-0", "MIG-1-1", "MIG-1-2", "MIG-0-0")
 
 
 def test_too_few_slots_are_the_only_failure() -> None:
@@ -68,7 +68,7 @@ def test_any_request_that_can_be_met_is_met_the_same_way(
     slots = replicas(*(f"{card}::{number}" for card, number in free))
     if size > len(slots):
         return
-    found = preferred_slots(slots, (), size, FIVE, spread=spread, packed=packed)
+    preferred = preferred_slots(slots, (), size, FIVE, spread=spread, packed=packed)
     again = preferred_slots(slots[::-1], (), size, FIVE, spread=spread, packed=packed)
-    assert found == again
-    assert len(set(found)) == size
+    assert preferred == again
+    assert len(set(preferred)) == size

@@ -20,19 +20,21 @@ MANAGER = node("/dev/infiniband/rdma_cm", 10, 123)
 
 def function(address: str, number: int, *more: int, **changes: object) -> RdmaFunction:
     numbers = (number, *more)
-    made = RdmaFunction(
+    rdma_function = RdmaFunction(
         address=address,
         names=tuple(f"mlx5_{n}" for n in numbers),
         verbs=tuple(node(f"/dev/infiniband/uverbs{n}", 231, 192 + n) for n in numbers),
         umad=(node(f"/dev/infiniband/umad{number}", 231, number),),
         driver="mlx5_core",
     )
-    return replace(made, **changes)
+    return replace(rdma_function, **changes)
 
 
 def nic(address: str = PF, **changes: object) -> VendorDevice:
-    made = VendorDevice(kind=DeviceKind.RDMA, vendor="mlx5", bus_id=address, uuid=address, minor=0)
-    return replace(made, **changes)
+    device = VendorDevice(
+        kind=DeviceKind.RDMA, vendor="mlx5", bus_id=address, uuid=address, minor=0
+    )
+    return replace(device, **changes)
 
 
 def host(*functions: RdmaFunction, manager: bool = True, **settings: object) -> HostDevices:
@@ -56,8 +58,8 @@ def test_a_device_is_shown_with_the_numbers_of_its_nodes() -> None:
     there = HostDevices(
         nodes=(node("/dev/infiniband/rdma_cm", 10, 58),), functions=(function(address, 0),)
     )
-    found = edits((nic(address),), granted(address, kind="rdma"), POD, there)
-    assert [(item.path, item.major, item.minor, item.file_mode) for item in found.nodes] == [
+    result = edits((nic(address),), granted(address, kind="rdma"), POD, there)
+    assert [(item.path, item.major, item.minor, item.file_mode) for item in result.nodes] == [
         ("/dev/infiniband/rdma_cm", 10, 58, 0o666),
         ("/dev/infiniband/uverbs0", 231, 192, 0o666),
     ]
@@ -67,9 +69,9 @@ def test_a_device_is_shown_with_the_numbers_of_its_nodes() -> None:
 def test_without_the_connection_manager_verbs_alone_are_shown_and_it_is_told(
     grant: DeviceAllocation,
 ) -> None:
-    found = edits((nic(),), grant, POD, host(function(PF, 0), manager=False))
-    assert names_of(found) == ["uverbs0"]
-    assert reasons(found) == ["RdmaManagerMissing"]
+    result = edits((nic(),), grant, POD, host(function(PF, 0), manager=False))
+    assert names_of(result) == ["uverbs0"]
+    assert reasons(result) == ["RdmaManagerMissing"]
 
 
 @pytest.mark.parametrize("grant", [pytest.param(vfs(VF), id="81")])
@@ -80,12 +82,12 @@ def test_a_virtual_function_without_verbs_refuses_with_its_address(grant: Device
 
 
 def test_a_whole_nic_comes_with_manager_memlock_and_names() -> None:
-    found = edits((nic(),), WHOLE, POD, host(function(PF, 0)))
-    assert names_of(found) == ["rdma_cm", "uverbs0"]
-    assert {(item.file_mode, item.permissions) for item in found.nodes} == {(0o666, "rw")}
-    (limit,) = found.rlimits
+    result = edits((nic(),), WHOLE, POD, host(function(PF, 0)))
+    assert names_of(result) == ["rdma_cm", "uverbs0"]
+    assert {(item.file_mode, item.permissions) for item in result.nodes} == {(0o666, "rw")}
+    (limit,) = result.rlimits
     assert (limit.name, limit.soft, limit.hard) == ("RLIMIT_MEMLOCK", 2**64 - 1, 2**64 - 1)
-    assert env(found) == {
+    assert env(result) == {
         "XPU_RDMA_DEVICES": "mlx5_0",
         "XPU_RDMA_PCI": PF,
         "PCIDEVICE_KOORDINATOR_SH_RDMA": PF,
@@ -94,22 +96,22 @@ def test_a_whole_nic_comes_with_manager_memlock_and_names() -> None:
 
 def test_virtual_functions_come_in_grant_order_without_the_cards_own_verbs() -> None:
     other = "0000:18:00.1"
-    found = edits(
+    result = edits(
         (nic(),), vfs(VF, other), POD, host(function(PF, 0), function(VF, 2), function(other, 1))
     )
-    assert names_of(found) == ["rdma_cm", "uverbs2", "uverbs1"]
-    assert env(found)["XPU_RDMA_PCI"] == f"{VF},{other}"
-    assert env(found)["XPU_RDMA_DEVICES"] == "mlx5_2,mlx5_1"
+    assert names_of(result) == ["rdma_cm", "uverbs2", "uverbs1"]
+    assert env(result)["XPU_RDMA_PCI"] == f"{VF},{other}"
+    assert env(result)["XPU_RDMA_DEVICES"] == "mlx5_2,mlx5_1"
 
 
-@pytest.mark.parametrize(("every", "shown"), [(True, [0, 1, 7]), (False, [0])])
+@pytest.mark.parametrize(("every", "expected"), [(True, [0, 1, 7]), (False, [0])])
 def test_all_ports_of_a_bond_come_unless_only_the_first_is_wanted(
-    every: bool, shown: list[int]
+    every: bool, expected: list[int]
 ) -> None:
     member = "0000:18:00.1"
     bond = nic(facts=(("members", f"{PF},{member}"),))
     there = host(function(PF, 0, 1), function(member, 7), inject_all_ports=every)
-    assert names_of(edits((bond,), WHOLE, POD, there))[1:] == [f"uverbs{n}" for n in shown]
+    assert names_of(edits((bond,), WHOLE, POD, there))[1:] == [f"uverbs{n}" for n in expected]
 
 
 @pytest.mark.parametrize("members", [(), (function("0000:18:00.1", 1, names=(), verbs=()),)])
@@ -117,19 +119,19 @@ def test_a_bond_whose_other_functions_have_no_device_of_their_own_is_shown_by_it
     members: tuple[RdmaFunction, ...],
 ) -> None:
     bond = nic(facts=(("members", f"{PF},0000:18:00.1"),))
-    found = edits((bond,), WHOLE, POD, host(function(PF, 0), *members))
-    assert names_of(found) == ["rdma_cm", "uverbs0"]
+    result = edits((bond,), WHOLE, POD, host(function(PF, 0), *members))
+    assert names_of(result) == ["rdma_cm", "uverbs0"]
 
 
 def test_a_device_that_moved_into_a_pod_is_shown_by_what_was_known() -> None:
-    known = nic(
+    stored = nic(
         nodes=(node("/dev/infiniband/uverbs4", 231, 196), node("/dev/infiniband/umad4", 231, 4)),
         facts=(("name", "mlx5_4"),),
     )
-    found = edits((known,), WHOLE, POD, host(function(PF, 0, names=(), verbs=())))
-    assert names_of(found) == ["rdma_cm", "uverbs4"]
-    assert env(found)["XPU_RDMA_DEVICES"] == "mlx5_4"
-    assert "umad4" in names_of(edits((known,), WHOLE, POD, host(inject_umad=True)))
+    result = edits((stored,), WHOLE, POD, host(function(PF, 0, names=(), verbs=())))
+    assert names_of(result) == ["rdma_cm", "uverbs4"]
+    assert env(result)["XPU_RDMA_DEVICES"] == "mlx5_4"
+    assert "umad4" in names_of(edits((stored,), WHOLE, POD, host(inject_umad=True)))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_what_the_container_could_not_use_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("layer", "host_network", "netdevs", "told"),
+    ("layer", "host_network", "netdevs", "expected"),
     [
         ("Ethernet", False, ("eth4",), ["RdmaWithoutNetdev"]),
         ("Ethernet", True, ("eth4",), []),
@@ -160,13 +162,13 @@ def test_what_the_container_could_not_use_is_refused(
     ],
 )
 def test_a_pod_without_the_network_device_of_its_roce_function_is_told(
-    layer: str, host_network: bool, netdevs: tuple[str, ...], told: list[str]
+    layer: str, host_network: bool, netdevs: tuple[str, ...], expected: list[str]
 ) -> None:
     card = nic(ports=(DevicePort(number=1, state=4, link_layer=layer),))
     there = host(function(PF, 0, netdevs=netdevs))
-    found = edits((card,), WHOLE, replace(POD, host_network=host_network), there)
-    assert reasons(found) == told
-    assert names_of(found) == ["rdma_cm", "uverbs0"]
+    result = edits((card,), WHOLE, replace(POD, host_network=host_network), there)
+    assert reasons(result) == expected
+    assert names_of(result) == ["rdma_cm", "uverbs0"]
 
 
 def test_one_path_with_other_numbers_in_the_container_is_a_conflict() -> None:
@@ -196,7 +198,7 @@ def test_hostile_names_of_functions_and_devices_never_break_a_list(
 ) -> None:
     functions = tuple(function(a, i, names=(name,)) for i, a in enumerate(addresses))
     try:
-        found = env(edits((nic(),), vfs(*addresses), POD, host(function(PF, 9), *functions)))
+        variables = env(edits((nic(),), vfs(*addresses), POD, host(function(PF, 9), *functions)))
     except AllocationRefused:
         return
-    assert found["XPU_RDMA_PCI"] == ",".join(dict.fromkeys(addresses)) or not addresses
+    assert variables["XPU_RDMA_PCI"] == ",".join(dict.fromkeys(addresses)) or not addresses

@@ -53,8 +53,8 @@ def share(
 def test_half_a_card_is_limited_by_three_variables_and_its_mounts(
     region: bool, mounts: int
 ) -> None:
-    found = edits(CARDS, granted(UUIDS[0], amounts=HALF), SHARED, host(region=region))
-    variables = env(found)
+    result = edits(CARDS, granted(UUIDS[0], amounts=HALF), SHARED, host(region=region))
+    variables = env(result)
     assert variables.pop("NVIDIA_VISIBLE_DEVICES") == UUIDS[0]
     cache = variables.pop("CUDA_DEVICE_MEMORY_SHARED_CACHE", None)
     assert variables == {
@@ -62,18 +62,18 @@ def test_half_a_card_is_limited_by_three_variables_and_its_mounts(
         "CUDA_DEVICE_SM_LIMIT": "50",
         "LD_PRELOAD": "/usr/local/vgpu/libvgpu.so",
     }
-    assert len(found.mounts) == mounts
+    assert len(result.mounts) == mounts
     assert bool(cache) is region
-    assert reasons(found) == ["SoftIsolation"]
+    assert reasons(result) == ["SoftIsolation"]
 
 
 def test_the_folder_of_the_region_is_mounted_before_the_library_in_it() -> None:
-    found = share()
-    paths = [mount.path for mount in found.mounts]
+    result = share()
+    paths = [mount.path for mount in result.mounts]
     assert paths.index("/usr/local/vgpu") < paths.index(LIBRARY)
-    assert found.mounts[paths.index("/usr/local/vgpu")].host_path == REGION
-    assert env(found)["CUDA_DEVICE_MEMORY_SHARED_CACHE"].endswith("0001_worker.cache")
-    by_path = {folder.host_path: folder for folder in found.folders}
+    assert result.mounts[paths.index("/usr/local/vgpu")].host_path == REGION
+    assert env(result)["CUDA_DEVICE_MEMORY_SHARED_CACHE"].endswith("0001_worker.cache")
+    by_path = {folder.host_path: folder for folder in result.folders}
     assert (by_path[REGION].mode, by_path[REGION].owner, by_path[REGION].emptied) == (
         0o700,
         1000,
@@ -84,8 +84,8 @@ def test_the_folder_of_the_region_is_mounted_before_the_library_in_it() -> None:
 
 @pytest.mark.parametrize("amounts", [pytest.param({"ratio": 100, "memory": 1}, id="V50")])
 def test_a_whole_card_is_not_limited(amounts: dict[str, int]) -> None:
-    found = share(amounts=amounts)
-    assert found == ContainerEdits(env=(("NVIDIA_VISIBLE_DEVICES", UUIDS[0]),))
+    result = share(amounts=amounts)
+    assert result == ContainerEdits(env=(("NVIDIA_VISIBLE_DEVICES", UUIDS[0]),))
 
 
 @pytest.mark.parametrize(
@@ -125,17 +125,17 @@ def test_any_preload_of_the_container_still_loads_the_library_and_loses_nothing(
 def test_hostile_names_never_reach_a_path(
     name: str, uid: str, variables: tuple[tuple[str, str], ...]
 ) -> None:
-    found = share(replace(SHARED, name=name, pod_uid=uid, env=variables))
-    for folder in found.folders:
+    result = share(replace(SHARED, name=name, pod_uid=uid, env=variables))
+    for folder in result.folders:
         assert re.fullmatch(r"/[A-Za-z0-9/_.-]+", folder.host_path)
         assert "/.." not in folder.host_path
-    skipped = "RegionSkipped" in reasons(found)
-    assert skipped is ("CUDA_DEVICE_MEMORY_SHARED_CACHE" not in env(found))
+    skipped = "RegionSkipped" in reasons(result)
+    assert skipped is ("CUDA_DEVICE_MEMORY_SHARED_CACHE" not in env(result))
 
 
 def test_several_cards_are_limited_by_position_in_pci_order() -> None:
-    found = env(share(cards=2))
-    assert {key: value for key, value in found.items() if "LIMIT" in key} == {
+    variables = env(share(cards=2))
+    assert {key: value for key, value in variables.items() if "LIMIT" in key} == {
         "CUDA_DEVICE_MEMORY_LIMIT_0": "8589934592",
         "CUDA_DEVICE_SM_LIMIT_0": "50",
         "CUDA_DEVICE_MEMORY_LIMIT_1": "8589934592",
@@ -159,22 +159,22 @@ def test_an_amount_that_is_missing_refuses_the_grant(amounts: dict[str, int], ca
 
 
 def test_a_node_without_the_library_refuses_the_container_instead_of_hanging_it() -> None:
-    bare = nvidia_host(settings={"injection": "env"})
+    without_library = nvidia_host(settings={"injection": "env"})
     with pytest.raises(AllocationRefused, match=r"HAMiCoreMissing: /usr/local/vgpu/libvgpu.so"):
-        edits(CARDS, granted(UUIDS[0], amounts=HALF), SHARED, bare)
+        edits(CARDS, granted(UUIDS[0], amounts=HALF), SHARED, without_library)
     with pytest.raises(AllocationRefused, match=r"HAMiCoreMissing: .*ld.so.preload"):
         edits(CARDS, granted(UUIDS[0], amounts=HALF), SHARED, host(preload="file"))
 
 
 def test_the_library_can_be_preloaded_by_file() -> None:
-    found = edits(
+    result = edits(
         CARDS,
         granted(UUIDS[0], amounts=HALF),
         SHARED,
         host("/usr/local/vgpu/ld.so.preload", preload="file"),
     )
-    assert "LD_PRELOAD" not in env(found)
-    assert "/etc/ld.so.preload" in [mount.path for mount in found.mounts]
+    assert "LD_PRELOAD" not in env(result)
+    assert "/etc/ld.so.preload" in [mount.path for mount in result.mounts]
 
 
 def test_a_limit_of_the_containers_own_is_replaced_and_told_of() -> None:
@@ -216,14 +216,14 @@ DAEMON = MpsDaemon(pid=9, pipe_dir=f"{MPS_ROOT}/pipe", cards=(UUIDS[0],))
 
 
 def test_a_client_of_mps_gets_its_share_and_the_daemons_pipes() -> None:
-    found = edits(CARDS, granted(UUIDS[0], amounts=HALF), MPS, replace(host(), mps=(DAEMON,)))
-    assert env(found) == {
+    result = edits(CARDS, granted(UUIDS[0], amounts=HALF), MPS, replace(host(), mps=(DAEMON,)))
+    assert env(result) == {
         "NVIDIA_VISIBLE_DEVICES": UUIDS[0],
         "CUDA_MPS_PIPE_DIRECTORY": f"{MPS_ROOT}/pipe",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=8192M",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
     }
-    assert [(m.host_path, m.path) for m in found.mounts] == [
+    assert [(m.host_path, m.path) for m in result.mounts] == [
         (f"{MPS_ROOT}/shm", "/dev/shm"),
         (f"{MPS_ROOT}/pipe", f"{MPS_ROOT}/pipe"),
     ]

@@ -108,20 +108,20 @@ def _is_aligned(slots: Sequence[int]) -> bool:
 
 def _by_links(chips: Sequence[ChipDescription], link_types: LinkTypes) -> LinkTopology:
     keys = [chip.key for chip in chips]
-    whole = clique_groups(keys, link_types, HCCS)
+    cliques = clique_groups(keys, link_types, HCCS)
     pairs = clique_groups(keys, [pair for pair, kind in link_types.items() if kind == SIO], SIO)
     pair_sizes = {len(group.keys) for group in pairs.groups}
-    groups = (*pairs.groups, *(g for g in whole.groups if len(g.keys) not in pair_sizes))
+    groups = (*pairs.groups, *(g for g in cliques.groups if len(g.keys) not in pair_sizes))
     links = _links((a, b, kind) for (a, b), kind in link_types.items())
-    return LinkTopology(links=links, groups=groups, problems=(*whole.problems, *pairs.problems))
+    return LinkTopology(links=links, groups=groups, problems=(*cliques.problems, *pairs.problems))
 
 
 def _by_family(chips: Sequence[ChipDescription], family: str) -> LinkTopology:
     if family == A910:
-        halves = _blocks(chips, HALF)
-        links = [(a, b, HCCS) for half in halves for a, b in combinations(half, 2)]
+        half_boards = _blocks(chips, HALF)
+        links = [(a, b, HCCS) for half in half_boards for a, b in combinations(half, 2)]
         boards = _blocks(chips, BLOCK)
-        return LinkTopology(links=_links(links), groups=(*_groups(halves), *_groups(boards)))
+        return LinkTopology(links=_links(links), groups=(*_groups(half_boards), *_groups(boards)))
     if family == B910:
         boards = _blocks(chips, BLOCK)
         links = [(a, b, HCCS) for board in boards for a, b in combinations(board, 2)]

@@ -35,7 +35,7 @@ class ChipState(msgspec.Struct, frozen=True, kw_only=True):
     health: int | None = None
     history: FaultHistory = NO_FAULTS
     severities: Mapping[int, int] = msgspec.field(default_factory=dict)  # by code, from events
-    uncoded: int = 0  # faults that the driver counts without a code
+    uncoded_faults: int = 0  # faults that the driver counts without a code
     loss_reason: str = ""  # why the chip counts as lost; empty: it is present
     is_not_ready: bool = False
     resetting_s: float | None = None  # how long it, or a chip of its card, has been starting
@@ -66,7 +66,7 @@ def _worst(chip: ChipState, table: CodeTable) -> FaultClass:
         classify(code, table, chip.severities.get(code), chip.health)
         for code in active_codes(chip.history)
     ]
-    if chip.uncoded and not causes:
+    if chip.uncoded_faults and not causes:
         causes.append(
             FaultClass.SEPARATE if (chip.health or 0) >= MAJOR_SEVERITY else FaultClass.SUB_HEALTH
         )
@@ -76,7 +76,7 @@ def _worst(chip: ChipState, table: CodeTable) -> FaultClass:
 def fault_text(chip: ChipState, kind: FaultClass) -> str:
     """Return a text with number and codes of a chip's faults, and the worst class."""
     codes = active_codes(chip.history)
-    count = len(codes) or chip.uncoded
+    count = len(codes) or chip.uncoded_faults
     text = f"NPU {chip.phy} reports {count} chip fault{'' if count == 1 else 's'}"
     if not codes:
         return text

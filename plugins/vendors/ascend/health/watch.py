@@ -77,8 +77,12 @@ class WatchedChip(msgspec.Struct):
     @property
     def is_answering(self) -> bool:
         """Return whether the chip can be sampled."""
-        silent = (codes.NOT_READY, codes.UPGRADING, *codes.LOST)
-        return self.status.error not in silent and not self.loss_reason and self.upgrading_s is None
+        silent_codes = (codes.NOT_READY, codes.UPGRADING, *codes.LOST)
+        return (
+            self.status.error not in silent_codes
+            and not self.loss_reason
+            and self.upgrading_s is None
+        )
 
 
 class ChipHealthWatch:
@@ -175,14 +179,14 @@ class ChipHealthWatch:
         message = f"NPU {watched.description.phy}: its firmware is being upgraded (-8017)"
         return replace(health, reason="FirmwareUpgrade", message=message, certain=False)
 
-    def spread_resets(self, all_watched: Iterable[WatchedChip]) -> None:
+    def mark_sibling_resets(self, all_watched: Iterable[WatchedChip]) -> None:
         """Mark all chips of a card as starting while one of them is, if they are reset together."""
         group = [w for w in all_watched if _reset_by_card(w.description)]
         starting = {w.description.card: w.starting_s for w in group if w.starting_s is not None}
         for watched in group:
             watched.sibling_starting_s = starting.get(watched.description.card)
 
-    def verdict(self, watched: WatchedChip, polled: Health | None) -> Health:
+    def health_after(self, watched: WatchedChip, polled: Health | None) -> Health:
         """Return the health after a poll; without a result the last health, uncertain."""
         if polled is not None and not polled.certain:
             return polled
@@ -205,7 +209,7 @@ class ChipHealthWatch:
                 health=status.health,
                 history=self._faults.history_of(chip.uuid),
                 severities=self._faults.severities(chip.uuid),
-                uncoded=status.uncoded_faults,
+                uncoded_faults=status.uncoded_faults,
                 loss_reason=watched.loss_reason or driver_loss,
                 is_not_ready=status.error == codes.NOT_READY,
                 resetting_s=None if since_s is None else self._clock.monotonic() - since_s,

@@ -110,10 +110,10 @@ def _product(chip: Chip) -> str | None:
 def _vdie(chip: Chip) -> str | None:
     """Return the id of the die; `None` if it is unknown, all zeros or all ones."""
     record = chip.read_structure("dcmi_get_device_die_v2", "die_id", VDIE)
-    words = numbers_member(record, "soc_die") if record is not None else ()
-    if set(words) <= {0} or set(words) == {U32}:
+    parts = numbers_member(record, "soc_die") if record is not None else ()
+    if set(parts) <= {0} or set(parts) == {U32}:
         return None
-    return "-".join(f"{word_value:08X}" for word_value in words)
+    return "-".join(f"{part:08X}" for part in parts)
 
 
 def _serial(chip: Chip) -> str | None:
@@ -145,8 +145,8 @@ def _total(chip: Chip) -> tuple[int | None, int | None]:
     computing = structure_member(record, "computing")
     cores = float(getattr(computing, "aic"))  # noqa: B009 - a member of a made structure
     cpus = number_member(computing, "device_aicpu")
-    whole = round(cores) if 8 <= cores <= 36 else None  # the largest chips have 36
-    return cpus if 1 <= cpus <= 16 else None, whole
+    total_cores = round(cores) if 8 <= cores <= 36 else None  # the largest chips have 36
+    return cpus if 1 <= cpus <= 16 else None, total_cores
 
 
 def _super_pod(chip: Chip) -> SuperPod | None:

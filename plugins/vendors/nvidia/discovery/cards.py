@@ -98,8 +98,8 @@ class NvidiaCards:
         }
         if not self._handle_faults:
             self._owners = {}
-        here = {function.key for function in bound} | self._unlisted
-        self.cards = {key: card for key, card in self.cards.items() if key in here}
+        present = {function.key for function in bound} | self._unlisted
+        self.cards = {key: card for key, card in self.cards.items() if key in present}
         self.discovered = {
             key: entry for key, entry in self.discovered.items() if key not in taken_over
         }
@@ -117,7 +117,7 @@ class NvidiaCards:
         pending = tuple(function.key for function in remaining[count:])
         if not pending:
             keys |= self._finish(nvml, hardware, len(bound), machine, descriptions)
-        self._add_vanished_cards(here | unbound_keys | keys)
+        self._add_vanished_cards(present | unbound_keys | keys)
         return DiscoveryPart(descriptions, frozenset(keys), pending)
 
     def _finish(
@@ -250,8 +250,10 @@ class NvidiaCards:
             return
         if self._owners.setdefault(card.uuid, card.key) != card.key:
             return  # the UUID is not unique, so it does not identify a card
-        own = card.memory_bytes if entry.is_answering and UNIFIED_MEMORY not in card.facts else None
-        size = (own, bool(card.resources)) if own else None
+        own_bytes = (
+            card.memory_bytes if entry.is_answering and UNIFIED_MEMORY not in card.facts else None
+        )
+        size = (own_bytes, bool(card.resources)) if own_bytes else None
         wall_s = self._clock.wall()
         published = self.store.record(card.uuid, card.bus_id, card.vendor_minor, wall_s, size)
         if published is None:

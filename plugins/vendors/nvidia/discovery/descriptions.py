@@ -92,13 +92,20 @@ def _describe(
     mig = card.flags("nvmlDeviceGetMigMode")
     virtual = card.number("nvmlDeviceGetVirtualizationMode")
     is_mig_enabled = mig is not None and mig[0] == 1
-    obstacle = _obstacle(machine, mig=is_mig_enabled, host=virtual in _HOSTS, total=total)
+    unschedulable = _unschedulable_reason(
+        machine, mig=is_mig_enabled, host=virtual in _HOSTS, total=total
+    )
     minor = card.measure("nvmlDeviceGetMinorNumber", (0, MAX_MINOR))
     minor = minor if minor is not None else function.minor
     model = names.model_label(name) if name else function.model
     links = read_links(card) if not function.platform else CardLinks()
     fabric = links.fabric.facts() if links.fabric is not None else ()
-    facts = (*_facts(card, name, virtual), *_placing(card, function), *fabric, *obstacle)
+    facts = (
+        *_facts(card, name, virtual),
+        *_placement_facts(card, function),
+        *fabric,
+        *unschedulable,
+    )
     if is_unified:
         facts = (*facts, UNIFIED_MEMORY)
     uuid = card.text("nvmlDeviceGetUUID") or function.uuid or (before.uuid if before else None)
@@ -118,7 +125,7 @@ def _describe(
         memory_bytes=total,
         module_id=module,
         health=health.judge_facts(health_facts),
-        resources=() if obstacle or not total else card_resources(total),
+        resources=() if unschedulable or not total else card_resources(total),
         labels=_labels(card, model, mig),
         facts=facts,
         nodes=_nodes(machine.host, function, minor),
@@ -166,7 +173,9 @@ def _memory(
     return system_bytes, system_bytes is not None
 
 
-def _obstacle(machine: MachineFacts, *, mig: bool, host: bool, total: int | None) -> Pairs:
+def _unschedulable_reason(
+    machine: MachineFacts, *, mig: bool, host: bool, total: int | None
+) -> Pairs:
     """Return the reason why a card is listed without resources; empty if there is none."""
     reasons = (
         ("MIGEnabled", mig),
@@ -178,7 +187,7 @@ def _obstacle(machine: MachineFacts, *, mig: bool, host: bool, total: int | None
     return next(((("unschedulable", reason),) for reason, holds in reasons if holds), ())
 
 
-def _placing(card: NvmlCard, function: NvidiaFunction) -> Pairs:
+def _placement_facts(card: NvmlCard, function: NvidiaFunction) -> Pairs:
     """Return the addressing mode of the card's memory and the card's place in its rack."""
     mode = card.number("nvmlDeviceGetAddressingMode")
     node = card.measure("nvmlDeviceGetNumaNodeId", (0, MAX_NODE))

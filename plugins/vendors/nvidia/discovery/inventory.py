@@ -211,7 +211,7 @@ def _check_fabrics(
     }
     is_down = is_manager_down(whole_card_links, hardware.switches)
     models = tuple(k.device.model or "" for k in discovered.values())
-    must = must_fabric_be_ready(settings.fabric_must_be_ready, hardware.switches, models)
+    is_required = must_fabric_be_ready(settings.fabric_must_be_ready, hardware.switches, models)
     fabrics.retain(set(discovered))
     for key, card in discovered.items():
         is_manager_down_for_card = is_down and key in whole_card_links and bool(card.links.ends)
@@ -224,7 +224,9 @@ def _check_fabrics(
                 condition,
             )
             card.device = replace(card.device, conditions=conditions)
-        card.lasting_health = card.lasting_health or fabric_health(condition, must=must)
+        card.lasting_health = card.lasting_health or fabric_health(
+            condition, is_required=is_required
+        )
     message = f"{hardware.switches} NVSwitch functions, and no NVLink of any card is active"
     return [Problem(reason=MANAGER_DOWN, message=message)] if is_down else []
 

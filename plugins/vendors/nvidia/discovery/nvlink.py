@@ -65,7 +65,7 @@ class NvlinkFabric(msgspec.Struct, frozen=True, kw_only=True):
         return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}.{self.clique}"
 
     @property
-    def trouble(self) -> str | None:
+    def problem_reason(self) -> str | None:
         """The reason why links through switches do not work; `None` if they work."""
         if self.state in (NOT_STARTED, IN_PROGRESS):
             return "FabricNotReady"
@@ -134,12 +134,12 @@ class FabricStateTracker:
         if manager_is_down:
             message = "no NVLink of any card is active: the service nvidia-fabricmanager must run"
             return _ready(MANAGER_DOWN, message)
-        trouble = fabric.trouble if fabric is not None else None
-        if trouble is None:
+        problem_reason = fabric.problem_reason if fabric is not None else None
+        if problem_reason is None:
             self._since_s.pop(key, None)
         if fabric is None or fabric.state not in STATES:
             return None
-        if trouble is None:
+        if problem_reason is None:
             message = "the fabric is configured"
             return DeviceCondition(
                 type=FABRIC_READY, status=True, reason=FABRIC_READY, message=message
@@ -147,7 +147,7 @@ class FabricStateTracker:
         since_s = self._since_s.setdefault(key, self._clock.monotonic())
         if fabric.state != COMPLETED and self._clock.monotonic() - since_s <= FABRIC_START_S:
             return None
-        return _ready(trouble, ", ".join((fabric.stage, *fabric.health_flags())))
+        return _ready(problem_reason, ", ".join((fabric.stage, *fabric.health_flags())))
 
     def retain(self, keys: set[str]) -> None:
         """Remove all cards but these."""
@@ -158,9 +158,9 @@ def _ready(reason: str, message: str) -> DeviceCondition:
     return DeviceCondition(type=FABRIC_READY, status=False, reason=reason, message=message)
 
 
-def fabric_health(condition: DeviceCondition | None, *, must: bool) -> Health | None:
+def fabric_health(condition: DeviceCondition | None, *, is_required: bool) -> Health | None:
     """Return FAILED for a card whose required fabric is not ready, else `None`."""
-    if condition is None or condition.status or not must:
+    if condition is None or condition.status or not is_required:
         return None
     return Health(state=HealthState.FAILED, reason=condition.reason, message=condition.message)
 
@@ -208,7 +208,7 @@ class CardLinks(msgspec.Struct, frozen=True, kw_only=True):
     def switched_links(self) -> int:
         """Count the active links to switches that carry traffic."""
         completed = self.fabric is not None and self.fabric.state == COMPLETED
-        if self.fabric is not None and self.fabric.trouble:
+        if self.fabric is not None and self.fabric.problem_reason:
             return 0
         kinds = (_SWITCH, _UNKNOWN) if completed else (_SWITCH,)
         return sum(e.is_active and e.kind in kinds for e in self.ends)
@@ -296,7 +296,7 @@ def link_matrix(
             links.append(DeviceLink(a=a, b=b, type="NVLink", count=count))
         elif count := _switched(cards[a], cards[b]):
             links.append(DeviceLink(a=a, b=b, type="NVSwitch", count=count))
-    return tuple(links), (*problems, *_troubles(cards))
+    return tuple(links), (*problems, *_fabric_problems(cards))
 
 
 def _switched(a: CardLinks, b: CardLinks) -> int:
@@ -309,14 +309,14 @@ def _switched(a: CardLinks, b: CardLinks) -> int:
     )
 
 
-def _troubles(cards: Mapping[str, CardLinks]) -> Iterator[Problem]:
+def _fabric_problems(cards: Mapping[str, CardLinks]) -> Iterator[Problem]:
     for key in sorted(cards, key=address_sort_key):
         if down := cards[key].inactive_links():
             numbers = ",".join(map(str, down))
             yield Problem(reason="NVLinkDown", message=f"{key}: links {numbers} are inactive")
         fabric = cards[key].fabric
-        if fabric is not None and fabric.trouble:
-            yield Problem(reason=fabric.trouble, message=f"{key}: {fabric.stage}")
+        if fabric is not None and fabric.problem_reason:
+            yield Problem(reason=fabric.problem_reason, message=f"{key}: {fabric.stage}")
     cliques = {c.fabric.clique_id for c in cards.values() if c.fabric} - {None}
     if len(cliques) > 1:
         yield Problem(reason="CliqueMismatch", message=f"cards of {len(cliques)} NVLink cliques")

@@ -117,9 +117,9 @@ class CardFaultState:
         reasons = trends.lasting_throttle(self._throttle_starts, now.wall_s)
         throttled = (("Throttled", f"clocks are held back by {reasons}"),) if reasons else ()
         self._warnings = (*card_facts.warnings(facts), *throttled)
-        self._links, trouble = trends.follow_links(self._links, link_errors, now.wall_s)
-        if trouble is not None:
-            self.add(HealthFinding("NVLinkErrors", trouble, Cure.TIME), now)
+        self._links, link_problem = trends.follow_links(self._links, link_errors, now.wall_s)
+        if link_problem is not None:
+            self.add(HealthFinding("NVLinkErrors", link_problem, Cure.TIME), now)
 
     def health(self, partition: str = "") -> Health:
         """Return the current health of the card, or of its slice with that UUID."""
@@ -149,8 +149,8 @@ def _rise_of_errors(before: ResetMarks, facts: HealthFacts) -> HealthFinding | N
     """Return the finding for a rise of uncorrected errors; before Ampere it needs a reset."""
     if before.uncorrected is None or facts.uncorrected is None:
         return None
-    more = facts.uncorrected - before.uncorrected
+    increase = facts.uncorrected - before.uncorrected
     old = facts.architecture is not None and facts.architecture < card_facts.AMPERE
-    message = f"{more:.0f} more uncorrectable memory errors"
+    message = f"{increase:.0f} more uncorrectable memory errors"
     cure = Cure.REPAIR if old else Cure.TIME
-    return HealthFinding("UncorrectableECC", message, cure) if more > 0 else None
+    return HealthFinding("UncorrectableECC", message, cure) if increase > 0 else None

@@ -69,8 +69,8 @@ class CardCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 def was_reset(before: ResetMarks, now: ResetMarks) -> bool:
     """Return whether the marks show a reset of the card between them."""
-    renamed = ((before.module, now.module), (before.boot_id, now.boot_id))
-    if any(a and b and a != b for a, b in renamed):
+    identities = ((before.module, now.module), (before.boot_id, now.boot_id))
+    if any(a and b and a != b for a, b in identities):
         return True
     counters = ((before.energy_mj, now.energy_mj), (before.uncorrected, now.uncorrected))
     return any(a is not None and b is not None and b < a for a, b in counters)
@@ -134,8 +134,8 @@ def _is_cured(cause: FaultCause, check: CardCheck) -> bool:
         case Cure.RESET | Cure.QUIET if check.action is None:
             return cause.was_reset
         case Cure.RESET | Cure.QUIET:
-            quiet = cause.cure is Cure.QUIET and check.now_s - cause.last_s >= QUIET_S
-            return check.action == 0 and (cause.action_requested or cause.was_reset or quiet)
+            is_quiet = cause.cure is Cure.QUIET and check.now_s - cause.last_s >= QUIET_S
+            return check.action == 0 and (cause.action_requested or cause.was_reset or is_quiet)
     return True
 
 
@@ -154,23 +154,23 @@ def failures(causes: tuple[FaultCause, ...], partition: str = "") -> tuple[Fault
 
     The root cause is the first: Xids come before findings of polls.
     """
-    own = [c for c in causes if c.cure is not Cure.TIME and c.partition in ("", partition)]
+    relevant = [c for c in causes if c.cure is not Cure.TIME and c.partition in ("", partition)]
     return tuple(
-        sorted(own, key=lambda c: (not c.reason.startswith("Xid"), _RANK[c.cure], c.first_s))
+        sorted(relevant, key=lambda c: (not c.reason.startswith("Xid"), _RANK[c.cure], c.first_s))
     )
 
 
 def health_of(causes: tuple[FaultCause, ...], partition: str = "") -> Health:
     """Return the health of a card, or of a slice of it, with these causes."""
-    grave = failures(causes, partition)
-    if not grave:
+    active_failures = failures(causes, partition)
+    if not active_failures:
         return Health()
-    message = grave[0].message + _others([cause.reason for cause in grave[1:]])
+    message = active_failures[0].message + _others([cause.reason for cause in active_failures[1:]])
     return Health(
         state=HealthState.FAILED,
-        reason=grave[0].reason,
+        reason=active_failures[0].reason,
         message=message,
-        since_s=min(cause.first_s for cause in grave),
+        since_s=min(cause.first_s for cause in active_failures),
     )
 
 

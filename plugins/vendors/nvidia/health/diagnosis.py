@@ -162,27 +162,27 @@ class Diagnosis:
         """Record an Xid; return the events to publish."""
         with self._lock:
             counted = self._counter.count((key, report.number), report.source, report.at_s)
-            kind = self._class(report, again=counted.is_repeated)
+            kind = self._class(report, is_repeated=counted.is_repeated)
             if not counted.is_new and not (report.is_fatal and kind is XidClass.RESET):
                 return ()
             finding = _finding(report.number, kind)
             card, changed = self._card(key), False
             if finding is not None:
                 now = self._now()
-                then = replace(now, wall_s=now.wall_s - report.age_s)
+                report_time = replace(now, wall_s=now.wall_s - report.age_s)
                 self._last_fault_record = max(self._last_fault_record, report.sequence)
                 for part in report.partitions or ("",):
-                    changed |= card.add(finding, then, part, past=report.is_past)
+                    changed |= card.add(finding, report_time, part, past=report.is_past)
             if report.is_past or not (counted.is_reportable or changed):
                 return ()
             card.reported_health = card.health()
-        fails = finding is not None and finding.cure is not Cure.TIME
+        is_failure = finding is not None and finding.cure is not Cure.TIME
         return tuple(
             DeviceEvent(
                 key=key,
                 reason=f"Xid{report.number}",
                 message=xid_message(report.number),
-                state=HealthState.FAILED if fails else None,
+                state=HealthState.FAILED if is_failure else None,
                 partition=part,
             )
             for part in report.partitions or ("",)
@@ -198,11 +198,11 @@ class Diagnosis:
         with self._lock:
             return self._counter.counts_of(key)
 
-    def _class(self, report: XidReport, *, again: bool) -> XidClass:
+    def _class(self, report: XidReport, *, is_repeated: bool) -> XidClass:
         kind = self._rules.class_of(report.number)
         if kind is not XidClass.NVLINK:
             return kind
-        return XidClass.RESET if report.is_fatal or again else XidClass.WARNING
+        return XidClass.RESET if report.is_fatal or is_repeated else XidClass.WARNING
 
     def report_finding(self, key: str, finding: HealthFinding) -> tuple[DeviceEvent, ...]:
         """Record the finding of a driver event other than an Xid; return the event to publish."""
@@ -251,11 +251,11 @@ class Diagnosis:
         """
         with self._lock:
             card = self._card(key)
-            moment = self._now()
-            card.check(facts, link_errors or {}, moment)
+            time = self._now()
+            card.check(facts, link_errors or {}, time)
             now, before = card.health(), card.reported_health
             card.reported_health = now
-            warnings_before, warnings_now = card.reported_warnings, card.warnings(moment)
+            warnings_before, warnings_now = card.reported_warnings, card.warnings(time)
             card.reported_warnings = warnings_now
         if (now.state, now.reason) == (before.state, before.reason):
             return () if discovery else _warning_events(key, warnings_before, warnings_now)
@@ -303,10 +303,10 @@ class Diagnosis:
     def failure_events(self) -> tuple[DeviceEvent, ...]:
         """Return an event for each failed card, for an agent that has just connected."""
         with self._lock:
-            verdicts = {key: card.health() for key, card in self._cards.items()}
+            health_by_card = {key: card.health() for key, card in self._cards.items()}
         return tuple(
             DeviceEvent(key=key, reason=health.reason, message=health.message, state=health.state)
-            for key, health in sorted(verdicts.items())
+            for key, health in sorted(health_by_card.items())
             if health.state is HealthState.FAILED
         )
 
@@ -401,18 +401,20 @@ def apply_diagnosis(device: VendorDevice, diagnosis: Diagnosis) -> VendorDevice:
         *(c for c in device.conditions if c.type != "Degraded"),
         *diagnosis.conditions(device.key),
     )
-    whole = device.health if device.health.state is HealthState.FAILED else None
+    card_health = device.health if device.health.state is HealthState.FAILED else None
     parts = tuple(
         replace(
             part,
-            health=_graver_health(whole or part.health, diagnosis.health(device.key, part.uuid)),
+            health=_worse_health(
+                card_health or part.health, diagnosis.health(device.key, part.uuid)
+            ),
         )
         for part in device.partitions
     )
-    health = _graver_health(device.health, diagnosis.health(device.key))
+    health = _worse_health(device.health, diagnosis.health(device.key))
     return replace(device, health=health, conditions=conditions, partitions=parts)
 
 
-def _graver_health(own: Health, diagnosed: Health) -> Health:
-    plain = own.state is HealthState.HEALTHY and own.certain
-    return combine_health(diagnosed, None if plain else own)
+def _worse_health(discovered: Health, diagnosed: Health) -> Health:
+    is_plain = discovered.state is HealthState.HEALTHY and discovered.certain
+    return combine_health(diagnosed, None if is_plain else discovered)

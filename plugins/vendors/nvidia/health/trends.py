@@ -101,12 +101,12 @@ def follow_links(
         # a lower value means that the counter was reset: older values are not comparable
         steps = (*_not_above(steps, total), (now_s, total))
     steps = _recent(steps, now_s)
-    trouble = None
+    problem = None
     if failed is not None and before.failed is not None and failed > before.failed:
-        trouble = f"{failed - before.failed:.0f} NVLinks could not be recovered"
+        problem = f"{failed - before.failed:.0f} NVLinks could not be recovered"
     elif len(steps) > 1 and steps[-1][1] - steps[0][1] > MANY_RECOVERIES:
-        trouble = f"NVLinks recovered {steps[-1][1] - steps[0][1]:.0f} times within an hour"
-    return LinkTrend(failed, steps), trouble
+        problem = f"NVLinks recovered {steps[-1][1] - steps[0][1]:.0f} times within an hour"
+    return LinkTrend(failed, steps), problem
 
 
 def _not_above(

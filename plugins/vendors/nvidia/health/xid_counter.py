@@ -41,8 +41,12 @@ class XidCounter:
 
     def count(self, kind: CardXid, source: XidSource, at_s: float) -> CountedXid:
         """Count a report, unless it is the second one of the same event; `at_s` is monotonic."""
-        times = {who: self._last.get((kind, who)) for who in XidSource}
-        others = [t for who, t in times.items() if who is not source and t is not None]
+        times = {
+            report_source: self._last.get((kind, report_source)) for report_source in XidSource
+        }
+        others = [
+            t for report_source, t in times.items() if report_source is not source and t is not None
+        ]
         if any(abs(at_s - t) < SAME_S for t in others):
             return CountedXid(is_new=False, is_repeated=False, is_reportable=False)
         previous = [t for t in times.values() if t is not None]

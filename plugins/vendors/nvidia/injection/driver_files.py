@@ -1,4 +1,4 @@
-"""What a container needs of NVIDIA's driver beside the nodes of cards, as the toolkit does it."""
+"""NVIDIA driver files for containers: libraries, programs, sockets and hooks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NvidiaDriverFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def driver_edits(host: HostFiles, version: str | None) -> CdiEdits | None:
-    """Return what all containers with a card get of the loaded driver; see `read_driver_files`."""
+    """Return the edits for all containers with a card; `None` as in `read_driver_files`."""
     files = read_driver_files(host, version)
     return None if files is None else edits_of_files(files)
 
@@ -78,7 +78,7 @@ def read_driver_files(host: HostFiles, version: str | None) -> NvidiaDriverFiles
 
 
 def edits_of_files(files: NvidiaDriverFiles) -> CdiEdits:
-    """Return what all containers with a card get: libraries, programs, sockets, hooks."""
+    """Return CDI edits with libraries, programs, sockets and hooks of the driver."""
     folders = tuple(dict.fromkeys(path.rpartition("/")[0] for path in files.libraries))
     cuda = [path.rpartition("/")[0] for path in files.libraries if "/libcuda.so." in path]
     links = [f"--link=libcuda.so.1::{folder}/libcuda.so" for folder in cuda]
@@ -114,7 +114,7 @@ def _existing_paths(host: HostFiles, paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _library_names(host: HostFiles, folder: str) -> tuple[str, ...]:
-    """Return a folder's names; none of a folder that is a link to another of them."""
+    """Return the names in a folder of libraries; empty if the folder is a link to another one."""
     top = folder.removesuffix("/vdpau")
-    # on merged systems /usr/lib64 may be one: each library would be mounted twice
+    # /usr/lib64 may be a link to /usr/lib, and each library would be mounted twice
     return () if host.link(top) is not None else host.names(folder)

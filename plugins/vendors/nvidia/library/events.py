@@ -140,11 +140,13 @@ class NvmlEventListener:
             lost_before = self._lost_cards
             self._probe(nvml)
             if self._lost_cards != lost_before:
-                self._renew(nvml)  # a set without the lost card still reports the other cards
+                self._recreate_set(
+                    nvml
+                )  # a set without the lost card still reports the other cards
             self._stop.wait(PAUSE_S)  # the error may repeat at once
         except (codes.NvmlFault, NotSupported) as error:
             if codes.code_of(error) != codes.TIMEOUT:
-                self._renew(nvml)
+                self._recreate_set(nvml)
                 self._stop.wait(PAUSE_S)
         else:
             self._handle_event(nvml, event)
@@ -170,7 +172,7 @@ class NvmlEventListener:
             )
         )
 
-    def _renew(self, nvml: Nvml) -> None:
+    def _recreate_set(self, nvml: Nvml) -> None:
         with self._lock:
             if self._set is not None:
                 _call_or_none(nvml, "nvmlEventSetFree", self._set)

@@ -72,7 +72,9 @@ def _entries(card: NvmlCard, symbol: str) -> list[ProcessEntry]:
 
 
 def join_processes(
-    entries: Iterable[ProcessEntry], busy: Mapping[int, float] | None, slices: Mapping[MigSlot, str]
+    entries: Iterable[ProcessEntry],
+    percents: Mapping[int, float] | None,
+    slices: Mapping[MigSlot, str],
 ) -> tuple[ProcessSample, ...]:
     """Merge entries by pid and slice, with each pid's percent of the card's multiprocessors.
 
@@ -90,7 +92,7 @@ def join_processes(
         ProcessSample(
             pid=pid,
             memory_bytes=used[pid, part],
-            core_percent=None if busy is None or part else busy.get(pid, 0.0),
+            core_percent=None if percents is None or part else percents.get(pid, 0.0),
             partition=part,
         )
         for pid, part in sorted(used)

@@ -72,15 +72,15 @@ def cycle_readings(card: NvmlCard, fields: Fields) -> Iterator[MetricValue]:
         energy = card.measure("nvmlDeviceGetTotalEnergyConsumption", bounds.COUNTER)
     yield from optional_reading("xpu_device_power_watts", _thousandth(power))
     yield from optional_reading("xpu_device_energy_joules_total", _thousandth(energy))
-    heat = card.measure("nvmlDeviceGetTemperature", bounds.CELSIUS, 0)
-    yield from optional_reading("xpu_device_temperature_celsius", heat, "gpu")
+    temperature = card.measure("nvmlDeviceGetTemperature", bounds.CELSIUS, 0)
+    yield from optional_reading("xpu_device_temperature_celsius", temperature, "gpu")
     yield from optional_reading("xpu_device_temperature_celsius", fields.get(MEMORY_HEAT), "memory")
     for direction, pcie, kib, nvlink5 in zip(
         ("tx", "rx"), PCIE, NVLINK_KIB, NVLINK_BYTES, strict=True
     ):
         yield from optional_reading("xpu_device_pcie_bytes_total", fields.get(pcie), direction)
-        sent = fields[kib] * 1024 if kib in fields else fields.get(nvlink5)
-        yield from optional_reading("xpu_device_nvlink_bytes_total", sent, direction)
+        link_bytes = fields[kib] * 1024 if kib in fields else fields.get(nvlink5)
+        yield from optional_reading("xpu_device_nvlink_bytes_total", link_bytes, direction)
 
 
 def engine_readings(card: NvmlCard) -> Iterator[MetricValue]:
@@ -99,7 +99,7 @@ def engine_readings(card: NvmlCard) -> Iterator[MetricValue]:
         )
 
 
-def noise_readings(card: NvmlCard) -> Iterator[MetricValue]:
+def implausible_readings(card: NvmlCard) -> Iterator[MetricValue]:
     """Yield the number of implausible values of each call."""
     for source, count in sorted(card.implausible.items()):
         yield from optional_reading("xpu_device_implausible_readings_total", count, source)

@@ -34,10 +34,10 @@ def card_percent(
     """Return a card's utilization from that of its GPU instances; `None` if none is known."""
     percents: dict[int, float] = {}
     for part in parts:
-        own = values.get(part.instance, {})
+        metrics = values.get(part.instance, {})
         share = compute_share(part, total_bytes)
-        if part.instance is not None and share is not None and SM_ACTIVE in own:
-            percents[part.instance] = own[SM_ACTIVE] * share
+        if part.instance is not None and share is not None and SM_ACTIVE in metrics:
+            percents[part.instance] = metrics[SM_ACTIVE] * share
     return min(100.0, sum(percents.values())) if percents else None
 
 
@@ -47,8 +47,8 @@ def slice_readings(
     """Yield utilization and memory of each instance; a vanished one has only its size."""
     for part in parts:
         labels = (part.uuid, part.profile)
-        own = values.get(part.instance, {})
-        share = own[SM_ACTIVE] / 100 if SM_ACTIVE in own else None
+        metrics = values.get(part.instance, {})
+        share = metrics[SM_ACTIVE] / 100 if SM_ACTIVE in metrics else None
         yield from optional_reading("xpu_device_slice_utilization_ratio", share, *labels)
         total, used = _memory(card, part.uuid) or (part.memory_bytes, None)
         yield from optional_reading("xpu_device_slice_memory_total_bytes", total, *labels)
