@@ -36,31 +36,34 @@ class StructureTable:
 
     def __getitem__(self, name: str) -> type[ctypes.Structure]:
         """Return a structure; raise `VendorFault` where this machine lays it out differently."""
-        found = self._made.get(name)
-        if found is None:
-            found = self._made[name] = self._make(name)
-        return found
+        structure = self._made.get(name)
+        if structure is None:
+            structure = self._made[name] = self._make(name)
+        return structure
 
     def _make(self, name: str) -> type[ctypes.Structure]:
-        sizes, _, rest = self._table[name].partition(":")
+        sizes, _, members = self._table[name].partition(":")
         size, align = map(int, sizes.split())
         fields: list[tuple[str, Any]] = []
-        wanted: dict[str, int] = {}
+        offsets: dict[str, int] = {}
         end = 0
-        for member, offset, kind, count in _MEMBER.findall(rest):
+        for member, offset, kind, count in _MEMBER.findall(members):
             type_ = self._type(kind)
             if -(-end // ctypes.alignment(type_)) * ctypes.alignment(type_) != int(offset):
                 fields.append((f"gap_{end}", ctypes.c_uint8 * (int(offset) - end)))
             fields.append((member, type_ * int(count) if count else type_))
-            wanted[member] = int(offset)
+            offsets[member] = int(offset)
             end = int(offset) + ctypes.sizeof(type_) * int(count or 1)
         if -(-end // align) * align != size:
             fields.append(("tail", ctypes.c_uint8 * (size - end)))
-        made = type(name, (ctypes.Structure,), {"_fields_": fields})
-        places = {member: getattr(made, member).offset for member in wanted}
-        if places != wanted or (ctypes.sizeof(made), ctypes.alignment(made)) != (size, align):
+        structure = type(name, (ctypes.Structure,), {"_fields_": fields})
+        actual_offsets = {member: getattr(structure, member).offset for member in offsets}
+        if actual_offsets != offsets or (ctypes.sizeof(structure), ctypes.alignment(structure)) != (
+            size,
+            align,
+        ):
             raise VendorFault(f"{name}: this machine lays the structure out in another way")
-        return made
+        return structure
 
     def _type(self, kind: str) -> Any:  # noqa: ANN401 - ctypes names no base of its types
         if kind[0] == "c" and kind[1:].isdecimal():

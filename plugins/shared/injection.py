@@ -45,9 +45,9 @@ def visible_id(match: DeviceMatch) -> str:
     """Return what names a card, or the slice of it, to the vendor's runtime; else `BadDeviceId`."""
     uuid = unambiguous_id(match)
     if uuid is None:
-        said = match.partition.uuid if match.partition else match.device.uuid
+        shown_id = match.partition.uuid if match.partition else match.device.uuid
         raise AllocationRefused(
-            RefusalReason.BAD_DEVICE_ID, f"{match.device.key}: {(said or '')[:64]!r}"
+            RefusalReason.BAD_DEVICE_ID, f"{match.device.key}: {(shown_id or '')[:64]!r}"
         )
     return safe_name(uuid, match.device.key)
 
@@ -65,8 +65,8 @@ def node_edit(node: DeviceNode, path: str = "", *, file_mode: int | None = None)
 
 def existing_nodes(host: HostDevices, paths: Iterable[str]) -> tuple[DeviceNodeEdit, ...]:
     """Show those of the paths that exist, in their order."""
-    found = (host.node(path) for path in paths)
-    return tuple(node_edit(node) for node in found if node is not None)
+    nodes = (host.node(path) for path in paths)
+    return tuple(node_edit(node) for node in nodes if node is not None)
 
 
 def nodes_below(host: HostDevices, folder: str) -> tuple[DeviceNodeEdit, ...]:
@@ -82,17 +82,17 @@ def missing_nodes(
 
     `DeviceConflict` if a path stands for other numbers already.
     """
-    taken = {node.path: (node.major, node.minor) for node in container.nodes}
+    present = {node.path: (node.major, node.minor) for node in container.nodes}
     new: list[DeviceNodeEdit] = []
     for node in nodes:
         numbers = (node.major, node.minor)
-        if node.path not in taken:
-            taken[node.path] = numbers
+        if node.path not in present:
+            present[node.path] = numbers
             new.append(node)
-        elif taken[node.path] != numbers:
+        elif present[node.path] != numbers:
             raise AllocationRefused(
                 RefusalReason.DEVICE_CONFLICT,
-                f"{node.path} is {taken[node.path]} in the container, {numbers} on the host",
+                f"{node.path} is {present[node.path]} in the container, {numbers} on the host",
             )
     return tuple(new)
 
@@ -103,7 +103,12 @@ _ASKS_FOR_NONE = ("", "void", "none")
 
 
 def withhold_devices(
-    container: ContainerSpec, variable: str, wanted: str, *, ours: bool, implied: bool = False
+    container: ContainerSpec,
+    variable: str,
+    policy: str,
+    *,
+    has_vendor_runtime: bool,
+    is_implied: bool = False,
 ) -> ContainerEdits:
     """Tell of a container that helps itself to devices, or with `void` set its variable to void.
 
@@ -112,14 +117,14 @@ def withhold_devices(
     another plug-in gave devices, keep what they have.
     """
     value = (container.env_value(variable) or "").strip()
-    if not ours or wanted == OFF or (value in _ASKS_FOR_NONE and not implied):
+    if not has_vendor_runtime or policy == OFF or (value in _ASKS_FOR_NONE and not is_implied):
         return NO_EDITS
     if container.given_elsewhere:
         return NO_EDITS
-    asked = f"container {container.name!r} asks for devices with {variable} and was granted none"
-    if wanted == WARN or container.privileged or container.protected:
-        return ContainerEdits(notes=(ContainerNote(reason="UngrantedDevices", message=asked),))
-    message = f"{asked}; it gets none"
+    request = f"container {container.name!r} asks for devices with {variable} and was granted none"
+    if policy == WARN or container.privileged or container.protected:
+        return ContainerEdits(notes=(ContainerNote(reason="UngrantedDevices", message=request),))
+    message = f"{request}; it gets none"
     return ContainerEdits(
         env=((variable, "void"),),
         notes=(ContainerNote(reason="UngrantedDevices", message=message),),
@@ -133,7 +138,7 @@ def host_query(_settings: VendorSettings) -> HostDeviceQuery:
 
 def edits(
     devices: Sequence[VendorDevice],
-    grant: DeviceAllocation,
+    allocation: DeviceAllocation,
     container: ContainerSpec,
     host: HostDevices,
 ) -> ContainerEdits:
@@ -142,12 +147,12 @@ def edits(
     `DeviceNodeMissing` if one is not on the host any more, `NodeMismatch` if it is another.
     """
     nodes = []
-    for match in match_devices(grant, devices):
-        part = match.partition
-        for node in (*match.device.nodes, *(part.nodes if part else ())):
-            found = host.require_node(node.path)
-            if found != node:
-                numbers = f"{found.major}:{found.minor}, was {node.major}:{node.minor}"
+    for match in match_devices(allocation, devices):
+        partition = match.partition
+        for node in (*match.device.nodes, *(partition.nodes if partition else ())):
+            actual = host.require_node(node.path)
+            if actual != node:
+                numbers = f"{actual.major}:{actual.minor}, was {node.major}:{node.minor}"
                 raise AllocationRefused(RefusalReason.NODE_MISMATCH, f"{node.path} is {numbers}")
-            nodes.append(node_edit(found))
+            nodes.append(node_edit(actual))
     return ContainerEdits(nodes=missing_nodes(container, nodes))

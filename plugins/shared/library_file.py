@@ -33,15 +33,15 @@ class LibraryFile(msgspec.Struct, frozen=True):
         if "/" not in path:
             return cls(path, None)  # the loader's own search, which does not look in this folder
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError:
             return cls(path, None)
-        return cls(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+        return cls(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
 
     def is_replaced(self) -> bool:
         """Say whether another file stands there; one that is missing may be on its way."""
-        now = LibraryFile.stat(self.path).identity
-        return self.identity is not None and now is not None and now != self.identity
+        identity = LibraryFile.stat(self.path).identity
+        return self.identity is not None and identity is not None and identity != self.identity
 
 
 def find_library(
@@ -56,7 +56,9 @@ def find_library(
     """
     root = driver_root.rstrip("/")
     usual = (*filter(None, search.split(":")), *(root + folder for folder in folders))
-    candidates = [library_path] if library_path else [os.path.join(one, soname) for one in usual]
+    candidates = (
+        [library_path] if library_path else [os.path.join(directory, soname) for directory in usual]
+    )
     for path in candidates:
         if os.path.isfile(path):
             real = os.path.realpath(path)
@@ -70,11 +72,15 @@ def find_library(
 
 def refuse_untrusted(path: str) -> None:
     """Raise `LibraryAbsent` unless only root or this process's user can change what is loaded."""
-    for checked in (path, os.path.dirname(path)):
+    for checked_path in (path, os.path.dirname(path)):
         try:
-            found = os.stat(checked)
+            status = os.stat(checked_path)
         except OSError as error:
-            raise LibraryUnavailable("LibraryMissing", f"{checked}: {error.strerror}") from error
-        if found.st_mode & _OTHERS_WRITE or found.st_uid not in (0, os.geteuid()):
-            told = f"{checked} can be changed by others than root: chmod go-w and chown root"
-            raise LibraryUnavailable("LibraryUntrusted", told)
+            raise LibraryUnavailable(
+                "LibraryMissing", f"{checked_path}: {error.strerror}"
+            ) from error
+        if status.st_mode & _OTHERS_WRITE or status.st_uid not in (0, os.geteuid()):
+            message = (
+                f"{checked_path} can be changed by others than root: chmod go-w and chown root"
+            )
+            raise LibraryUnavailable("LibraryUntrusted", message)

@@ -29,8 +29,10 @@ def find_functions(host: HostFiles, makers: Container[bytes]) -> tuple[SysfsFunc
         names = host.names(DEVICES)
     except HostFileError:
         return ()
-    found = [seen for name in names if (seen := _function(host, name, makers)) is not None]
-    return tuple(sorted(found, key=lambda seen: address_sort_key(seen.bus_id)))
+    functions = [
+        function for name in names if (function := _function(host, name, makers)) is not None
+    ]
+    return tuple(sorted(functions, key=lambda seen: address_sort_key(seen.bus_id)))
 
 
 def _function(host: HostFiles, name: str, makers: Container[bytes]) -> SysfsFunction | None:

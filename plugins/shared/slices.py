@@ -17,42 +17,44 @@ def limited_pause(pause: Callable[[float], object], times: int) -> Callable[[flo
     The agent waits for all that is asked at once: many that are in use must not use up its patience
     with the worker, nor hold up those that wait for a slice.
     """
-    left = iter(range(times))
+    remaining = iter(range(times))
 
     def rest(seconds: float) -> None:
-        if next(left, None) is not None:
+        if next(remaining, None) is not None:
             pause(seconds)
 
     return rest
 
 
 def make_missing_slices(
-    wishes: Iterable[SliceRequest],
-    there: Mapping[SliceKey, DevicePartition],
+    requests: Iterable[SliceRequest],
+    existing: Mapping[SliceKey, DevicePartition],
     make: Callable[[SliceRequest], DevicePartition],
 ) -> tuple[tuple[CreatedSlice, ...], tuple[SliceFailure, ...], bool]:
     """Make what is wished for and not there; say what stands, what does not, what changed.
 
     A pod has at most one slice of a device. One that cannot be made keeps no other from it.
     """
-    made: list[CreatedSlice] = []
-    unmade: list[SliceFailure] = []
-    known, changed = dict(there), False
-    for wish in wishes:
-        key = (wish.pod, wish.device)
-        if key not in known:
+    created: list[CreatedSlice] = []
+    failures: list[SliceFailure] = []
+    partitions, is_changed = dict(existing), False
+    for request in requests:
+        key = (request.pod, request.device)
+        if key not in partitions:
             try:
-                known[key] = make(wish)
+                partitions[key] = make(request)
             except AgentError as error:
-                unmade.append(
+                failures.append(
                     SliceFailure(
-                        pod=wish.pod,
-                        device=wish.device,
+                        pod=request.pod,
+                        device=request.device,
                         reason=type(error).__name__,
                         message=str(error)[:200],
                     )
                 )
                 continue
-            changed = True
-        made.append(CreatedSlice(pod=wish.pod, device=wish.device, partition=known[key]))
-    return tuple(made), tuple(unmade), changed
+            is_changed = True
+        created.append(
+            CreatedSlice(pod=request.pod, device=request.device, partition=partitions[key])
+        )
+    return tuple(created), tuple(failures), is_changed

@@ -37,12 +37,14 @@ class JsonStateFile(Generic[T]):
         stored = self._writer.load(self._path, MAX_FILE, self._decode)
         why = stored.reason[:120]
         if stored.status is StateStatus.UNREADABLE:
-            self._tell("StateFileUnreadable", f"{self._path}: {stored.reason}")
+            self._set_problem("StateFileUnreadable", f"{self._path}: {stored.reason}")
         elif stored.rename_error is not None:
             message = f"{self._path}: {why}; not put aside: {stored.rename_reason}"
-            self._tell("StateFileDamaged", message)
+            self._set_problem("StateFileDamaged", message)
         elif stored.status is StateStatus.DAMAGED:
-            self._tell("StateFileDamaged", f"{self._path}: put aside as .bad and begun anew: {why}")
+            self._set_problem(
+                "StateFileDamaged", f"{self._path}: put aside as .bad and begun anew: {why}"
+            )
         return stored.value
 
     def _decode(self, data: bytes) -> T:
@@ -61,15 +63,15 @@ class JsonStateFile(Generic[T]):
         if self._file is None:
             return False
         if len(data) > MAX_FILE:
-            told = f"{self._path}: more than {MAX_FILE} bytes: the last that fitted is kept"
-            self._tell("StateNotWritten", told)
+            message = f"{self._path}: more than {MAX_FILE} bytes: the last that fitted is kept"
+            self._set_problem("StateNotWritten", message)
             return False
         if not self._file.save(data):
             error = self._file.error or f"{self._path}: {NO_ANSWER}"
-            self._tell("StateNotWritten", f"{error}: forgotten at a restart")
+            self._set_problem("StateNotWritten", f"{error}: forgotten at a restart")
             return False
         self.problem = None
         return True
 
-    def _tell(self, reason: str, message: str) -> None:
+    def _set_problem(self, reason: str, message: str) -> None:
         self.problem = Problem(reason=reason, message=message)

@@ -43,32 +43,32 @@ def describe_accelerators(
     """Describe all functions in the order of their addresses, and what is odd about settings."""
     devices: list[VendorDevice] = []
     problems: list[Problem] = []
-    places: Counter[int] = Counter()  # by maker: a driver numbers all cards that are its own
+    card_counts: Counter[int] = Counter()  # by maker: a driver numbers all cards that are its own
     for function in functions:
         card = rule_for(cards, function.vendor_id, function.device_id)
-        plain = describe_unmanaged(function, card.model if card else None)
+        unmanaged = describe_unmanaged(function, card.model if card else None)
         if card is None or function.driver == VFIO:
-            devices.append(plain)
+            devices.append(unmanaged)
             continue
         if card.memory_mib is None:
             message = f"{function.bus_id}: memory_mib is not set: listed, not published"
             problems.append(Problem(reason="MemoryUnknown", message=message))
-            devices.append(plain)
+            devices.append(unmanaged)
             continue
-        place = places[function.vendor_id]
-        places[function.vendor_id] += 1
-        minor = _number(host, function, card) if card.minor == DEV_NUMBER else place
-        devices.append(_describe_managed(host, plain, card, minor, replay=replay))
+        index = card_counts[function.vendor_id]
+        card_counts[function.vendor_id] += 1
+        minor = _number(host, function, card) if card.minor == DEV_NUMBER else index
+        devices.append(_describe_managed(host, unmanaged, card, minor, replay=replay))
     return tuple(devices), tuple(problems)
 
 
 def _describe_managed(
-    host: HostFiles, plain: VendorDevice, card: CardRule, minor: int | None, *, replay: bool
+    host: HostFiles, unmanaged: VendorDevice, card: CardRule, minor: int | None, *, replay: bool
 ) -> VendorDevice:
     node, fault = _node(host, card, minor, replay=replay)
     memory_bytes = (card.memory_mib or 0) * MIB
     return replace(
-        plain,
+        unmanaged,
         managed=True,
         minor=minor,
         memory_bytes=memory_bytes,
@@ -128,12 +128,12 @@ class AcceleratorsSession:
     ) -> None:
         self._host = host
         self._cards = settings.rules()
-        self._replay = context.is_replay
+        self._is_replay = context.is_replay
 
     def discover(self) -> Inventory:
         """Return what is on the bus now."""
         devices, problems = describe_accelerators(
-            self._host, find_accelerators(self._host), self._cards, replay=self._replay
+            self._host, find_accelerators(self._host), self._cards, replay=self._is_replay
         )
         return Inventory(vendor="accelerators", devices=devices, problems=problems)
 

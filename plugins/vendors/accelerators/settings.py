@@ -45,8 +45,8 @@ class CardRule(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def node_stem(self) -> str | None:
         """The node's name without its number, as sysfs has it below the card's function."""
-        found = _NODE.fullmatch(self.node or "")
-        return found[1] if found else None
+        match = _NODE.fullmatch(self.node or "")
+        return match[1] if match else None
 
 
 def rule_for(

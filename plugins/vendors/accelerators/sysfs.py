@@ -43,7 +43,9 @@ def find_accelerators(host: HostFiles) -> tuple[AcceleratorFunction, ...]:
     """Return the functions in the order of their addresses; unreadable ones are left out."""
     functions = find_functions(host, _WANTED)
     return tuple(
-        accelerator for f in functions if (accelerator := _accelerator(host, f)) is not None
+        accelerator
+        for function in functions
+        if (accelerator := _accelerator(host, function)) is not None
     )
 
 
@@ -72,14 +74,16 @@ def _hex(host: HostFiles, path: str, digits: int) -> int | None:
 
 def describe_unmanaged(function: AcceleratorFunction, model: str | None = None) -> VendorDevice:
     """Describe a function that is listed, and granted to nobody."""
-    own = function.maker.models.get(function.device_id) if function.device_id is not None else None
+    known_model = (
+        function.maker.models.get(function.device_id) if function.device_id is not None else None
+    )
     health = _FPGA if function.maker.role == FPGA else _UNMANAGED
     return VendorDevice(
         kind=DeviceKind.XPU,
         vendor=function.maker.label,
         bus_id=function.bus_id,
         uuid=f"{function.maker.label}-{function.bus_id}",
-        model=model or own or None,
+        model=model or known_model or None,
         managed=False,
         health=_VFIO if function.driver == VFIO else health,
         facts=_facts(function),

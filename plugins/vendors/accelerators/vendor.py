@@ -36,7 +36,7 @@ class AcceleratorsVendor:
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List them; cards that settings describe are managed from the first discovery on."""
-        return tuple(describe_unmanaged(seen) for seen in find_accelerators(host))
+        return tuple(describe_unmanaged(function) for function in find_accelerators(host))
 
     def open(
         self, host: HostFiles, settings: AcceleratorsSettings, context: SessionContext

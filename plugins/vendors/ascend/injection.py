@@ -184,7 +184,7 @@ def edits(
     )
     if not matches:
         return withhold_devices(
-            container, VISIBLE, container.unallocated_policy, ours=has_vendor_runtime
+            container, VISIBLE, container.unallocated_policy, has_vendor_runtime=has_vendor_runtime
         )
     has_slice = any(match.partition or match.entry.template for match in matches)
     if has_slice and len(matches) > 1:

@@ -83,7 +83,10 @@ def edits(
     )
     if not matches:
         return withhold_devices(
-            container, VISIBLE, _at_most_warn(container.unallocated_policy), ours=has_vendor_runtime
+            container,
+            VISIBLE,
+            _at_most_warn(container.unallocated_policy),
+            has_vendor_runtime=has_vendor_runtime,
         )
     for match in matches:
         if match.partition is None and _is_share(match):
@@ -97,7 +100,10 @@ def edits(
         variable = _environment(matches, host)
         other = VISIBLE if variable[0] == SLICES else SLICES
         notes = withhold_devices(
-            container, other, _at_most_warn(container.unallocated_policy), ours=has_vendor_runtime
+            container,
+            other,
+            _at_most_warn(container.unallocated_policy),
+            has_vendor_runtime=has_vendor_runtime,
         ).notes
         return ContainerEdits(env=(variable,), notes=notes)
     if host.settings_as(CambriconSettings).injection == "cdi" and host.cdi_enabled and not slices:

@@ -44,22 +44,27 @@ def build_samples(scene: Scene, elapsed_s: float) -> tuple[DeviceSample, ...]:
 
 def events_between(scene: Scene, after_s: float, until_s: float) -> tuple[DeviceEvent, ...]:
     """Return the events of the interval, its end included, in their order."""
-    due = sorted((e for e in scene.events if after_s < e.at_s <= until_s), key=lambda e: e.at_s)
+    due = sorted(
+        (event for event in scene.events if after_s < event.at_s <= until_s), key=lambda e: e.at_s
+    )
     return tuple(
-        DeviceEvent(key=e.key, reason=e.reason, message=e.message, state=e.state) for e in due
+        DeviceEvent(key=event.key, reason=event.reason, message=event.message, state=event.state)
+        for event in due
     )
 
 
 def next_event_s(scene: Scene, after_s: float) -> float | None:
     """Return when the next event is due; `None` if there is none."""
-    return min((e.at_s for e in scene.events if e.at_s > after_s), default=None)
+    return min((event.at_s for event in scene.events if event.at_s > after_s), default=None)
 
 
 def _device(device: FakeDevice) -> VendorDevice:
     health = Health()
     if device.health is not None:
-        said = device.health
-        health = Health(state=said.state, reason=said.reason, message=said.message)
+        told_health = device.health
+        health = Health(
+            state=told_health.state, reason=told_health.reason, message=told_health.message
+        )
     return VendorDevice(
         kind=device.kind,
         vendor=NAME,
@@ -100,8 +105,12 @@ def _sample(device: FakeDevice, elapsed_s: float) -> DeviceSample:
         processes=None
         if device.processes is None
         else tuple(
-            ProcessSample(pid=p.pid, memory_bytes=p.memory_bytes, core_percent=p.core_percent)
-            for p in device.processes
+            ProcessSample(
+                pid=process.pid,
+                memory_bytes=process.memory_bytes,
+                core_percent=process.core_percent,
+            )
+            for process in device.processes
         ),
         readings=tuple(
             MetricValue(family=family, value=value)

@@ -18,8 +18,8 @@ class Ramp(
 
     def at(self, elapsed_s: float) -> float:
         """Return the value so many seconds after the start."""
-        done = min(1.0, max(0.0, elapsed_s / self.over_s)) if self.over_s > 0 else 1.0
-        return self.start + (self.end - self.start) * done
+        progress = min(1.0, max(0.0, elapsed_s / self.over_s)) if self.over_s > 0 else 1.0
+        return self.start + (self.end - self.start) * progress
 
 
 class Wave(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +48,6 @@ def shape(curve: Curve) -> float | Ramp | Wave:
 
 def value_at(curve: Curve, elapsed_s: float, low: float, high: float) -> float:
     """Return the curve's value, kept between the bounds."""
-    found = shape(curve)
-    value = found.at(elapsed_s) if isinstance(found, Ramp | Wave) else found
+    shaped = shape(curve)
+    value = shaped.at(elapsed_s) if isinstance(shaped, Ramp | Wave) else shaped
     return min(high, max(low, value))

@@ -38,15 +38,15 @@ class Misbehaviour:
         self._calls: Counter[SessionMethod] = Counter()
         self._leaked: list[bytes] = []
 
-    def enter(self, where: SessionMethod) -> None:
+    def enter(self, method: SessionMethod) -> None:
         """Do what is due in this call of the method."""
         for fault in self.faults:
-            if fault.where == where and self._calls[where] >= fault.after:
+            if fault.where == method and self._calls[method] >= fault.after:
                 if fault.do == "leak":
                     self._leaked.append(os.urandom(1) * fault.leak_bytes)
                 else:
                     _ACTS[fault.do](fault)
-        self._calls[where] += 1
+        self._calls[method] += 1
 
 
 def _hang(fault: FakeFault) -> None:  # noqa: ARG001 - one signature for all

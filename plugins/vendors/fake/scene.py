@@ -137,6 +137,6 @@ def parse_scene(data: object, file: str) -> Scene:
     except (msgspec.ValidationError, RecursionError) as error:
         raise BadConfig(f"{file}: {error}") from error
     keys = [device.bus_id or device.uuid for device in scene.devices]
-    if twice := next((key for key in keys if keys.count(key) > 1), None):
-        raise BadConfig(f"{file}: two devices are called {twice}")
+    if duplicate := next((key for key in keys if keys.count(key) > 1), None):
+        raise BadConfig(f"{file}: two devices are called {duplicate}")
     return scene

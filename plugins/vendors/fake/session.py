@@ -43,7 +43,7 @@ class FakeSession:
         self._clock = clock
         self._scene = read_scene(file)
         self._opened_s = clock.monotonic()
-        self._told_s = -1.0  # events up to here have been told
+        self._reported_until_s = -1.0  # events up to here have been told
         self._closed = threading.Event()
         self._misbehaviour = Misbehaviour(self._scene.misbehave)
         self._misbehaviour.enter("open")
@@ -62,21 +62,21 @@ class FakeSession:
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Return the events that are due; wait for the next one at most that long."""
         self._misbehaviour.enter("events")
-        next_s = answers.next_event_s(self._scene, self._told_s)
+        next_s = answers.next_event_s(self._scene, self._reported_until_s)
         until_s = wait_s if next_s is None else min(wait_s, next_s - self._elapsed_s())
         if until_s > 0:
             self._closed.wait(until_s)
         now_s = self._elapsed_s()
-        due = answers.events_between(self._scene, self._told_s, now_s)
-        self._told_s = now_s
+        due = answers.events_between(self._scene, self._reported_until_s, now_s)
+        self._reported_until_s = now_s
         return due
 
     def clear(self, key: str) -> bool:
         """Say that a device that is not healthy was mended; the file tells how it is."""
         self._misbehaviour.enter("clear")
         devices = answers.build_inventory(self._scene).devices
-        found = next((device for device in devices if device.key == key), None)
-        return found is not None and found.health.state is not HealthState.HEALTHY
+        match = next((device for device in devices if device.key == key), None)
+        return match is not None and match.health.state is not HealthState.HEALTHY
 
     def close(self) -> None:
         """Wake who waits for events."""

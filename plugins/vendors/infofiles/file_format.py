@@ -70,8 +70,8 @@ def decode_entry(raw: object) -> DeviceInfoEntry:
     if not isinstance(number, str) or not _NUMBER.fullmatch(number):
         raise ParseError("minor", str(minor))
     topology = _table(raw.get("topology"))
-    odd: list[str] = []
-    bus_id = _bus_id(_text(topology.get("busID")), odd)
+    oddities: list[str] = []
+    bus_id = _bus_id(_text(topology.get("busID")), oddities)
     root = _text(topology.get("pcieID"))
     return DeviceInfoEntry(
         vendor=_text(raw.get("vendor")),
@@ -82,11 +82,11 @@ def decode_entry(raw: object) -> DeviceInfoEntry:
         bus_id=bus_id,
         numa_node=_text(topology.get("nodeID")),
         pcie_root=root if _ROOT.fullmatch(root) else "",
-        links=_links(topology.get("p2pLinks"), odd),
+        links=_links(topology.get("p2pLinks"), oddities),
         has_links=isinstance(topology.get("p2pLinks"), list),
         must_honor_links=topology.get("mustHonorPartition") is True,
         status=_status(raw.get("status")),
-        oddities=tuple(odd),
+        oddities=tuple(oddities),
     )
 
 
@@ -98,29 +98,29 @@ def _text(value: object, limit: int = MAX_TEXT) -> str:
     """Return plain text: nothing of another type, no control characters, no lone surrogates."""
     if not isinstance(value, str):
         return ""
-    clean = value[: 4 * limit].encode("utf-8", "replace").decode()
-    return _CONTROL.sub(" ", clean).strip()[:limit]
+    text = value[: 4 * limit].encode("utf-8", "replace").decode()
+    return _CONTROL.sub(" ", text).strip()[:limit]
 
 
 def _resources(value: object) -> tuple[tuple[str, str], ...]:
-    found = ((_text(name), _text(amount)) for name, amount in _table(value).items())
-    return tuple((name, amount) for name, amount in found if name)[:MAX_RESOURCES]
+    resources = ((_text(name), _text(amount)) for name, amount in _table(value).items())
+    return tuple((name, amount) for name, amount in resources if name)[:MAX_RESOURCES]
 
 
-def _bus_id(text: str, odd: list[str]) -> str | None:
+def _bus_id(text: str, oddities: list[str]) -> str | None:
     """Return an address in our spelling; writers use upper case, and drop zeros in front."""
     if not text:
         return None
-    found = _ADDRESS.fullmatch(text.lower())
-    if found is None or int(found[3], 16) > 0x1F:
-        odd.append(f"bus id {text[:40]!r}")
+    match = _ADDRESS.fullmatch(text.lower())
+    if match is None or int(match[3], 16) > 0x1F:
+        oddities.append(f"bus id {text[:40]!r}")
         return None
-    domain, bus, device, function = (int(part, 16) for part in found.groups())
+    domain, bus, device, function = (int(part, 16) for part in match.groups())
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
-def _links(value: object, odd: list[str]) -> tuple[tuple[tuple[int, ...], str], ...]:
-    found = []
+def _links(value: object, oddities: list[str]) -> tuple[tuple[tuple[int, ...], str], ...]:
+    links = []
     for raw in value[:MAX_LINKS] if isinstance(value, list) else ():
         link = _table(raw)
         peers, kind = _text(link.get("peerMinor"), 512), _text(link.get("type"), 63)
@@ -128,10 +128,10 @@ def _links(value: object, odd: list[str]) -> tuple[tuple[tuple[int, ...], str], 
         if not peers or not kind:
             continue  # as koordlet: a link without one of both is none
         if not all(_NUMBER.fullmatch(part) for part in parts):
-            odd.append(f"peers {peers[:40]!r}")
+            oddities.append(f"peers {peers[:40]!r}")
             continue
-        found.append((tuple(int(part) for part in parts), kind))
-    return tuple(found)
+        links.append((tuple(int(part) for part in parts), kind))
+    return tuple(links)
 
 
 def _status(value: object) -> DeviceInfoStatus | None:

@@ -40,31 +40,31 @@ class EntryDevice(msgspec.Struct, frozen=True):
 
 def inventory_of(files: Iterable[tuple[str, Sequence[object]]]) -> Inventory:
     """Return the devices of all entries, files in order of name, and what was left out."""
-    raw = [(name, at, item) for name, items in files for at, item in enumerate(items)]
+    entries = [(name, index, entry) for name, items in files for index, entry in enumerate(items)]
     problems: list[Problem] = []
-    if len(raw) > MAX_ENTRIES:
-        message = f"{len(raw)} entries: only the first {MAX_ENTRIES} count"
+    if len(entries) > MAX_ENTRIES:
+        message = f"{len(entries)} entries: only the first {MAX_ENTRIES} count"
         problems.append(Problem(reason=LEFT_OUT, message=message))
-    found: list[EntryDevice] = []
-    known: set[str] = set()
-    for name, at, item in raw[:MAX_ENTRIES]:
+    described: list[EntryDevice] = []
+    keys: set[str] = set()
+    for name, index, entry in entries[:MAX_ENTRIES]:
         try:
-            one = _describe_entry(name, decode_entry(item), f"{name}[{at}]", problems)
+            entry_device = _describe_entry(name, decode_entry(entry), f"{name}[{index}]", problems)
         except ParseError as error:
-            problems.append(Problem(reason=LEFT_OUT, message=f"{name}[{at}]: {error}"))
+            problems.append(Problem(reason=LEFT_OUT, message=f"{name}[{index}]: {error}"))
             continue
-        if one.device.key in known:
-            message = f"{name}[{at}]: {one.device.key} is described twice"
+        if entry_device.device.key in keys:
+            message = f"{name}[{index}]: {entry_device.device.key} is described twice"
             problems.append(Problem(reason=LEFT_OUT, message=message))
             continue
-        known.add(one.device.key)
-        found.append(one)
-    first = found[0].entry if found else None
+        keys.add(entry_device.device.key)
+        described.append(entry_device)
+    first = described[0].entry if described else None
     return Inventory(
         vendor=NAME,
-        devices=tuple(one.device for one in found),
+        devices=tuple(entry_device.device for entry_device in described),
         problems=tuple(islice(problems, MAX_PROBLEMS)),
-        groups=groups_of(found),
+        groups=groups_of(described),
         group_policy=None
         if first is None or not first.has_links
         else ("Honor" if first.must_honor_links else "Prefer"),
@@ -98,20 +98,20 @@ def _describe_entry(
     return EntryDevice(entry, device)
 
 
-def _resources(told: tuple[tuple[str, str], ...], where: str, problems: list[Problem]) -> Pairs:
+def _resources(raw: tuple[tuple[str, str], ...], where: str, problems: list[Problem]) -> Pairs:
     """Return full names with canonical values; a value that is none, or zero, is left out."""
-    found: dict[str, str] = {}
-    for name, text in told:
-        full = f"{_PREFIX}{name}" if name in _BARE else name
+    resources: dict[str, str] = {}
+    for name, text in raw:
+        resource = f"{_PREFIX}{name}" if name in _BARE else name
         amount = parse_quantity(text)
-        if amount is None or (full == MEMORY and not amount.value):
+        if amount is None or (resource == MEMORY and not amount.value):
             message = f"{where}: {name} {text[:40]!r} cannot be published"
             problems.append(Problem(reason=ODD, message=message))
         else:
-            found[full] = amount.text
-    if MEMORY not in found:
+            resources[resource] = amount.text
+    if MEMORY not in resources:
         problems.append(Problem(reason="MemoryUnknown", message=f"{where}: no {MEMORY}"))
-    return tuple(sorted((found | {RATIO: "100"}).items()))
+    return tuple(sorted((resources | {RATIO: "100"}).items()))
 
 
 def _health(status: DeviceInfoStatus | None) -> Health:
@@ -124,20 +124,20 @@ def _health(status: DeviceInfoStatus | None) -> Health:
     return Health(state=HealthState.FAILED, reason=reason, message=message)
 
 
-def groups_of(found: Sequence[EntryDevice]) -> tuple[DeviceGroup, ...]:
+def groups_of(devices: Sequence[EntryDevice]) -> tuple[DeviceGroup, ...]:
     """Return the partitions that the links tell: each link joins its device and the peers.
 
     A partition with a card that nobody describes could never be granted: it is left out.
     """
     keys: dict[int, str] = {}
-    for one in found:
-        keys.setdefault(one.entry.minor, one.device.key)
+    for entry_device in devices:
+        keys.setdefault(entry_device.entry.minor, entry_device.device.key)
     groups: dict[tuple[int, ...], DeviceGroup] = {}
-    for one in found:
-        for peers, kind in one.entry.links:
-            members = tuple(sorted({one.entry.minor, *peers}))
+    for entry_device in devices:
+        for peers, kind in entry_device.entry.links:
+            members = tuple(sorted({entry_device.entry.minor, *peers}))
             if all(member in keys for member in members) and members not in groups:
-                named = tuple(keys[member] for member in members)
-                groups[members] = DeviceGroup(keys=named, link_type=kind)
+                member_keys = tuple(keys[member] for member in members)
+                groups[members] = DeviceGroup(keys=member_keys, link_type=kind)
     ordered = sorted(groups.items(), key=lambda item: (len(item[0]), item[0]))
     return tuple(group for _, group in ordered)

@@ -33,19 +33,19 @@ class InfofilesSession:
     ) -> None:
         self._host = host
         self._directory = (settings.directory or DIRECTORY).rstrip("/")
-        self._replay = context.is_replay
+        self._is_replay = context.is_replay
         self._last = Inventory(vendor=NAME)
-        self._seen: Content | str | None = None
+        self._last_content: Content | str | None = None
 
     def discover(self) -> Inventory:
         """Return what the files describe; of files that cannot be read, what they said before."""
         try:
             content = self._content()
-            self._seen = content
+            self._last_content = content
             self._last = inventory_of([(name, _decode(name, data)) for name, data in content])
         except (HostFileError, ParseError) as error:
             if isinstance(error, HostFileError):
-                self._seen = str(error)
+                self._last_content = str(error)
             problem = Problem(reason=UNREADABLE, message=f"what was known before stays: {error}")
             return replace(self._last, problems=(*self._last.problems, problem))
         return self._last
@@ -56,13 +56,13 @@ class InfofilesSession:
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Tell at once whether the files are others than at the last discovery; do not wait."""
-        if self._replay:
+        if self._is_replay:
             raise NotSupported(f"a recorded host has no events, not even within {wait_s:g} s")
         try:
-            now: Content | str = self._content()
+            content: Content | str = self._content()
         except HostFileError as error:
-            now = str(error)
-        if now == self._seen:
+            content = str(error)
+        if content == self._last_content:
             return ()
         return (DeviceEvent(key="", reason="DeviceInfoChanged", message=self._directory),)
 
@@ -72,7 +72,7 @@ class InfofilesSession:
     def _content(self) -> Content:
         """Read all files of others; hidden ones are on their way to another name."""
         names = (name for name in self._host.names(self._directory) if not name.startswith("."))
-        found: list[tuple[str, bytes]] = []
+        content: list[tuple[str, bytes]] = []
         for name in [name for name in names if name != OWN_FILE][:MAX_FILES]:
             try:
                 data = self._host.read(f"{self._directory}/{name}", MAX_BYTES + 1)
@@ -80,8 +80,8 @@ class InfofilesSession:
                 if error.errno in (errno.EISDIR, errno.ENOENT, errno.ENXIO):
                     continue  # a folder, a file that was just replaced, or a socket
                 raise
-            found.append((name, data))
-        return tuple(found)
+            content.append((name, data))
+        return tuple(content)
 
 
 def _decode(name: str, data: bytes) -> list[object]:

@@ -41,10 +41,10 @@ class RdmaFunctionReader:
     def read(self, devices: Iterable[VendorDevice], now_s: float) -> tuple[RdmaFunction, ...]:
         """Return the functions of these devices, virtual ones included, in their order."""
         addresses = tuple(dict.fromkeys(_function_addresses(devices)))[:MAX_FUNCTIONS]
-        listed = (list_entries(self._host, f"/sys/class/{name}") for name in RDMA_CLASSES)
-        signature = (addresses, *listed)
-        young = self._read_s is not None and now_s - self._read_s < REFRESH_S
-        if not young or signature != self._signature:
+        listings = (list_entries(self._host, f"/sys/class/{name}") for name in RDMA_CLASSES)
+        signature = (addresses, *listings)
+        is_recent = self._read_s is not None and now_s - self._read_s < REFRESH_S
+        if not is_recent or signature != self._signature:
             nodes = read_nodes(self._host, addresses)
             self._functions = tuple(self._function(address, nodes) for address in addresses)
             self._last_with_verbs = {f.address: f for f in self._functions if f.verbs}
@@ -59,11 +59,11 @@ class RdmaFunctionReader:
             for name in list_entries(self._host, f"{folder}/infiniband")
             if _is_data_device(name)
         ]
-        first = primary_name(names) if names else ""
-        ordered = tuple(sorted(names, key=lambda name: (name != first, len(name), name)))
+        primary = primary_name(names) if names else ""
+        ordered = tuple(sorted(names, key=lambda name: (name != primary, len(name), name)))
         verbs = tuple(nodes.uverbs[name] for name in ordered if name in nodes.uverbs)
         mad = (node for name in ordered for node in nodes.mad.get(name, ()))
-        now = RdmaFunction(
+        function = RdmaFunction(
             address=address,
             names=ordered,
             verbs=verbs or self._verbs_below(folder),
@@ -72,14 +72,14 @@ class RdmaFunctionReader:
             driver=driver.rstrip("/").rpartition("/")[2] if driver else None,
         )
         last = self._last_with_verbs.get(address)
-        if not now.names and last is not None and last.driver == now.driver:
+        if not function.names and last is not None and last.driver == function.driver:
             # in a pod's network namespace; its numbers stay
-            return replace(last, netdevs=now.netdevs)
-        return now
+            return replace(last, netdevs=function.netdevs)
+        return function
 
     def _verbs_below(self, folder: str) -> tuple[DeviceNode, ...]:
         """Return what the function's own folder tells of a device that no class shows here."""
-        found: list[DeviceNode] = []
+        nodes: list[DeviceNode] = []
         for name in filter(
             _VERBS.fullmatch, list_entries(self._host, f"{folder}/infiniband_verbs")
         ):
@@ -88,8 +88,8 @@ class RdmaFunctionReader:
                 major, minor = parse_dev_number(numbers)
             except ParseError:
                 continue
-            found.append(DeviceNode(path=f"/dev/infiniband/{name}", major=major, minor=minor))
-        return tuple(found)
+            nodes.append(DeviceNode(path=f"/dev/infiniband/{name}", major=major, minor=minor))
+        return tuple(nodes)
 
 
 def _is_data_device(name: str) -> bool:
@@ -98,9 +98,9 @@ def _is_data_device(name: str) -> bool:
 
 def _function_addresses(devices: Iterable[VendorDevice]) -> Iterable[str]:
     for device in devices:
-        told = (device.bus_id, *dict(device.facts).get("members", "").split(","))
+        physical = (device.bus_id, *dict(device.facts).get("members", "").split(","))
         virtual = (vf.bus_id for group in device.vf_groups for vf in group.vfs)
-        for address in (*told, *virtual):
+        for address in (*physical, *virtual):
             try:
                 yield parse_address(address or "")
             except ParseError:

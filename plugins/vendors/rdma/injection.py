@@ -50,7 +50,7 @@ def host_query(_settings: RdmaSettings) -> HostDeviceQuery:
 
 def edits(
     devices: Sequence[VendorDevice],
-    grant: DeviceAllocation,
+    allocation: DeviceAllocation,
     container: ContainerSpec,
     host: HostDevices,
 ) -> ContainerEdits:
@@ -60,34 +60,38 @@ def edits(
     `GrantRefused` that names the address of a function that has none.
     """
     settings = host.settings_as(RdmaSettings)
-    given = [
-        item
-        for match in match_devices(grant, devices)
-        for item in _granted_functions(match, host, settings)
+    functions = [
+        function
+        for match in match_devices(allocation, devices)
+        for function in _granted_functions(match, host, settings)
     ]
-    if not given:
+    if not functions:
         return ContainerEdits()
     nodes, notes = list(_manager(host, settings)), []
     if not nodes:
         text = f"{MANAGER} does not exist: programs that connect by it will fail"
         notes.append(ContainerNote(reason="RdmaManagerMissing", message=text))
-    nodes += [node_edit(node, file_mode=_ALL_MAY) for item in given for node in item.nodes]
-    notes += _netdev_notes(given, container)
+    nodes += [
+        node_edit(node, file_mode=_ALL_MAY) for function in functions for node in function.nodes
+    ]
+    notes += _netdev_notes(functions, container)
     return ContainerEdits(
         nodes=missing_nodes(container, nodes),
-        env=_environment(given, container, settings),
+        env=_environment(functions, container, settings),
         rlimits=(_MEMLOCK,) if settings.memlock else (),
         notes=tuple(notes),
     )
 
 
 def _netdev_notes(
-    given: Sequence[_GrantedFunction], container: ContainerSpec
+    functions: Sequence[_GrantedFunction], container: ContainerSpec
 ) -> Iterator[ContainerNote]:
     """Tell of RoCE functions whose network device the pod does not have: their GIDs are its."""
-    for item in given if not container.host_network else ():
-        if item.netdevs:
-            text = f"{item.address}: {item.netdevs[0]} is not in the pod's network namespace"
+    for function in functions if not container.host_network else ():
+        if function.netdevs:
+            text = (
+                f"{function.address}: {function.netdevs[0]} is not in the pod's network namespace"
+            )
             yield ContainerNote(reason="RdmaWithoutNetdev", message=text)
 
 
@@ -101,17 +105,17 @@ def _granted_functions(
     match: DeviceMatch, host: HostDevices, settings: RdmaSettings
 ) -> Iterator[_GrantedFunction]:
     functions = {function.address: function for function in host.functions}
-    roce = any(port.link_layer == "Ethernet" for port in match.device.ports)
+    is_roce = any(port.link_layer == "Ethernet" for port in match.device.ports)
     if match.entry.vfs:
         for address in match.entry.vfs:
-            yield _function(functions.get(address), address, settings, roce=roce)
+            yield _function(functions.get(address), address, settings, is_roce=is_roce)
         return
     device = match.device
     address = device.bus_id or device.uuid or ""
-    seen = functions.get(address)
-    if seen is not None and seen.verbs:
-        yield _function(seen, address, settings, roce=roce)
-    elif seen is not None and seen.driver == "vfio-pci":
+    current = functions.get(address)
+    if current is not None and current.verbs:
+        yield _function(current, address, settings, is_roce=is_roce)
+    elif current is not None and current.driver == "vfio-pci":
         raise AllocationRefused(RefusalReason.BOUND_TO_VFIO, f"{address} is a virtual machine's")
     else:
         # a device that moved into a pod's namespace is in no class here; its number stays
@@ -119,33 +123,33 @@ def _granted_functions(
     if settings.inject_all_ports:
         # a member of a bond has no RDMA device of its own: that of the first function serves all
         for member in _members(device):
-            found = functions.get(member)
-            if found is not None and found.verbs:
-                yield _function(found, member, settings, roce=roce)
+            member_function = functions.get(member)
+            if member_function is not None and member_function.verbs:
+                yield _function(member_function, member, settings, is_roce=is_roce)
 
 
 def _members(device: VendorDevice) -> tuple[str, ...]:
     """Return the other functions of a bonded device."""
-    listed = dict(device.facts).get("members", "").split(",")
-    return tuple(address for address in listed if address and address != device.bus_id)
+    members = dict(device.facts).get("members", "").split(",")
+    return tuple(address for address in members if address and address != device.bus_id)
 
 
 def _function(
-    seen: RdmaFunction | None, address: str, settings: RdmaSettings, *, roce: bool
+    function: RdmaFunction | None, address: str, settings: RdmaSettings, *, is_roce: bool
 ) -> _GrantedFunction:
     safe_name(address, "RDMA function")
-    if seen is not None and seen.driver == "vfio-pci":
+    if function is not None and function.driver == "vfio-pci":
         raise AllocationRefused(RefusalReason.BOUND_TO_VFIO, f"{address} is a virtual machine's")
-    if seen is None or not seen.verbs:
-        why = "is not on this host" if seen is None else "has no verbs device"
-        raise AllocationRefused(RefusalReason.VERBS_MISSING, f"{address} {why}")
+    if function is None or not function.verbs:
+        problem = "is not on this host" if function is None else "has no verbs device"
+        raise AllocationRefused(RefusalReason.VERBS_MISSING, f"{address} {problem}")
     count = None if settings.inject_all_ports else 1
-    umad = seen.umad if settings.inject_umad else ()
+    umad = function.umad if settings.inject_umad else ()
     return _GrantedFunction(
         address=address,
-        names=seen.names[:count],
-        nodes=(*seen.verbs[:count], *umad),
-        netdevs=seen.netdevs if roce else (),
+        names=function.names[:count],
+        nodes=(*function.verbs[:count], *umad),
+        netdevs=function.netdevs if is_roce else (),
     )
 
 
@@ -166,12 +170,16 @@ def _function_of_device(
 
 
 def _environment(
-    given: Sequence[_GrantedFunction], container: ContainerSpec, settings: RdmaSettings
+    functions: Sequence[_GrantedFunction], container: ContainerSpec, settings: RdmaSettings
 ) -> tuple[tuple[str, str], ...]:
     names = list(
-        dict.fromkeys(safe_name(name, item.address) for item in given for name in item.names)
+        dict.fromkeys(
+            safe_name(name, function.address) for function in functions for name in function.names
+        )
     )
-    addresses = ",".join(dict.fromkeys(safe_name(item.address, "RDMA function") for item in given))
+    addresses = ",".join(
+        dict.fromkeys(safe_name(function.address, "RDMA function") for function in functions)
+    )
     env = [(ADDRESSES, addresses), (PLUGIN_ADDRESSES, addresses)]
     if names:
         env.insert(0, (NAMES, ",".join(names)))

@@ -42,7 +42,7 @@ from plugins.vendors.rdma.sysfs.pod_cgroups import pod_limits
 from plugins.vendors.rdma.sysfs.ports import PortReader
 from plugins.vendors.rdma.watch import RdmaWatch, WatchTarget
 
-LOOKS_TO_BE_GONE = 2  # a device that is missing once may be on its way to a new name
+MISSES_UNTIL_ABSENT = 2  # a device that is missing once may be on its way to a new name
 
 
 class _DiscoveryRound(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +50,10 @@ class _DiscoveryRound(msgspec.Struct, frozen=True, kw_only=True):
 
     scan: RdmaScan
     nics: tuple[Nic, ...]
-    away: tuple[
+    absent: tuple[
         tuple[RdmaPciFunction, DeviceAbsence], ...
     ]  # functions that had or should have a device
-    soft: tuple[tuple[str, RdmaClass], ...]
+    soft_devices: tuple[tuple[str, RdmaClass], ...]
     minors: Mapping[str, int]  # by key of the device
     limits: Mapping[str, str]
     now_s: float
@@ -75,25 +75,28 @@ class RdmaSession:
         self._clock = clock
         self._watch = RdmaWatch(host, settings, context, clock)
         self._ports = PortReader(host)
-        self._last: dict[str, VendorDevice] = {}
-        self._kept = RdmaStateStore(context.state_dir, read_boot_id(host))
+        self._last_devices: dict[str, VendorDevice] = {}
+        self._state_store = RdmaStateStore(context.state_dir, read_boot_id(host))
 
     def discover(self) -> Inventory:
         """Return every RDMA device; numbers are written down before anybody is told of them."""
-        now = self._look()
+        discovery = self._read_round()
         targets: list[WatchTarget] = []
         strays: list[str] = []
         devices: dict[str, VendorDevice] = {}
-        for device in self._devices(now, targets, strays):
+        for device in self._devices(discovery, targets, strays):
             devices[device.key] = device
-        self._watch.set_targets(targets, {item.address: why.in_namespace for item, why in now.away})
-        self._ports.keep_only({target.device.name for target in targets})
-        self._last = devices
-        self._kept.save_records(self._seen(now))
-        odd = (self._kept.problem, self._watch.problem)
-        problems = [problem for problem in odd if problem]
-        problems += problems_of(now.scan, strays)
-        mode = "exclusive" if now.scan.has_exclusive_netns else "shared"
+        self._watch.set_targets(
+            targets,
+            {function.address: absence.in_namespace for function, absence in discovery.absent},
+        )
+        self._ports.retain({target.device.name for target in targets})
+        self._last_devices = devices
+        self._state_store.save_records(self._records(discovery))
+        possible = (self._state_store.problem, self._watch.problem)
+        problems = [problem for problem in possible if problem]
+        problems += problems_of(discovery.scan, strays)
+        mode = "exclusive" if discovery.scan.has_exclusive_netns else "shared"
         return Inventory(
             vendor="rdma",
             devices=tuple(devices.values()),
@@ -119,108 +122,112 @@ class RdmaSession:
         """End waiting and close the counters' files."""
         self._watch.close()
 
-    def _look(self) -> _DiscoveryRound:
-        scan = read_scan(self._host, self._kept.state.seen)
+    def _read_round(self) -> _DiscoveryRound:
+        scan = read_scan(self._host, self._state_store.state.records)
         nics = tuple(nic for nic in nics_of(scan) if nic.function.vendor_id not in GONE_VENDORS)
-        away = tuple(self._absent(scan, nics))
-        soft = descriptions.soft_of(scan.classes)
-        numbered = {nic.function: nic.primary.name for nic in nics}
-        for function, why in away:
-            seen = self._kept.record_of(function.address)
-            if why.managed:
-                numbered[function] = seen.name if seen else ""
-        ordered = sorted(numbered.items(), key=lambda item: address_sort_key(item[0].address))
-        claims = {
-            function.address: MinorRequest(self._kept.identity(function), name)
+        absent = tuple(self._find_absent(scan, nics))
+        soft_devices = descriptions.soft_of(scan.classes)
+        names = {nic.function: nic.primary.name for nic in nics}
+        for function, absence in absent:
+            record = self._state_store.record_of(function.address)
+            if absence.managed:
+                names[function] = record.name if record else ""
+        ordered = sorted(names.items(), key=lambda item: address_sort_key(item[0].address))
+        requests = {
+            function.address: MinorRequest(self._state_store.identity(function), name)
             for function, name in ordered
         }
         if self._settings.soft:
-            claims |= {uuid: MinorRequest(uuid, item.name) for uuid, item in soft}
-        given = self._kept.assign(list(claims.values()))
+            requests |= {uuid: MinorRequest(uuid, item.name) for uuid, item in soft_devices}
+        minors = self._state_store.assign(list(requests.values()))
         return _DiscoveryRound(
             scan=scan,
             nics=nics,
-            away=away,
-            soft=soft,
-            minors={key: given[item.key] for key, item in claims.items() if item.key in given},
+            absent=absent,
+            soft_devices=soft_devices,
+            minors={key: minors[item.key] for key, item in requests.items() if item.key in minors},
             limits=pod_limits(self._host),
             now_s=self._clock.monotonic(),
         )
 
-    def _absent(
+    def _find_absent(
         self, scan: RdmaScan, nics: tuple[Nic, ...]
     ) -> Iterator[tuple[RdmaPciFunction, DeviceAbsence]]:
-        here = {address for nic in nics for address in (nic.function.address, *nic.members)}
-        maybe = {function.address for function in without_device(scan, nics)}
+        present = {address for nic in nics for address in (nic.function.address, *nic.members)}
+        candidates = {function.address for function in without_device(scan, nics)}
         for address, function in scan.functions.items():
-            seen = self._kept.record_of(address)
-            if address in here or (seen is None and address not in maybe):
+            record = self._state_store.record_of(address)
+            if address in present or (record is None and address not in candidates):
                 continue
-            why = descriptions.judge_absence(function, seen, scan)
-            if seen or why.managed or function.driver in ALWAYS_RDMA:
-                yield function, why
+            absence = descriptions.judge_absence(function, record, scan)
+            if record or absence.managed or function.driver in ALWAYS_RDMA:
+                yield function, absence
 
     def _devices(
-        self, now: _DiscoveryRound, targets: list[WatchTarget], strays: list[str]
+        self, discovery: _DiscoveryRound, targets: list[WatchTarget], strays: list[str]
     ) -> Iterator[VendorDevice]:
         """Describe all devices; those that can be watched become targets."""
-        for nic in now.nics:
-            vfs = self._virtual(nic.function, nic.primary.name, now)
+        for nic in discovery.nics:
+            vfs = self._virtual_functions(nic.function, nic.primary.name, discovery)
             strays += vfs.strays
-            outfit = self._outfit(source_of(nic, vfs, now.scan), now, targets)
-            if outfit is not None:
-                sisters = descriptions.functions_of_card(nic, now.nics)
-                yield descriptions.describe_nic(nic, now.scan.nodes, outfit, vfs, sisters)
-            elif nic.function.address in self._last:
-                yield self._missed(self._last[nic.function.address])
-        for function, why in now.away:
-            yield self._away(function, why, now)
-        for uuid, item in now.soft:
-            netdevs = (item.parent,) if item.parent else ()
-            subject = DeviceSource(key=uuid, item=item, netdevs=netdevs)
-            outfit = self._outfit(subject, now, targets)
-            if outfit is not None:
+            attributes = self._attributes(source_of(nic, vfs, discovery.scan), discovery, targets)
+            if attributes is not None:
+                other_functions = descriptions.functions_of_card(nic, discovery.nics)
+                yield descriptions.describe_nic(
+                    nic, discovery.scan.nodes, attributes, vfs, other_functions
+                )
+            elif nic.function.address in self._last_devices:
+                yield self._publish_again(self._last_devices[nic.function.address])
+        for function, absence in discovery.absent:
+            yield self._describe_absent(function, absence, discovery)
+        for uuid, rdma_class in discovery.soft_devices:
+            netdevs = (rdma_class.parent,) if rdma_class.parent else ()
+            source = DeviceSource(key=uuid, item=rdma_class, netdevs=netdevs)
+            attributes = self._attributes(source, discovery, targets)
+            if attributes is not None:
                 managed = self._settings.soft
                 yield descriptions.describe_soft_device(
-                    item, now.scan.nodes, outfit, uuid=uuid, managed=managed
+                    rdma_class, discovery.scan.nodes, attributes, uuid=uuid, managed=managed
                 )
-        for item in now.scan.classes:
-            if item.origin.kind is ClassKind.OTHER:
-                yield descriptions.describe_other_device(item)
+        for rdma_class in discovery.scan.classes:
+            if rdma_class.origin.kind is ClassKind.OTHER:
+                yield descriptions.describe_other_device(rdma_class)
 
-    def _virtual(
-        self, function: RdmaPciFunction, name: str, now: _DiscoveryRound
+    def _virtual_functions(
+        self, function: RdmaPciFunction, name: str, discovery: _DiscoveryRound
     ) -> VirtualFunctions:
         return virtual_functions(
             function,
             name,
-            now.scan.functions,
+            discovery.scan.functions,
             self._settings.pool_rules,
-            exclusive=now.scan.has_exclusive_netns,
+            exclusive=discovery.scan.has_exclusive_netns,
         )
 
-    def _outfit(
-        self, subject: DeviceSource, now: _DiscoveryRound, targets: list[WatchTarget]
+    def _attributes(
+        self, source: DeviceSource, discovery: _DiscoveryRound, targets: list[WatchTarget]
     ) -> DeviceAttributes | None:
         """Look at a device's ports; `None` if it left while it was looked at."""
-        function, name = subject.function, subject.item.name
+        function, name = source.function, source.item.name
         address, root = (function.address, function.root) if function else (None, None)
-        ports, netdevs = self._ports.read(name, subject.netdevs, now.now_s)
-        seen = self._kept.record_of(subject.key)
+        ports, netdevs = self._ports.read(name, source.netdevs, discovery.now_s)
+        record = self._state_store.record_of(source.key)
         target = WatchTarget(
-            key=subject.key,
+            key=source.key,
             device=CountedDevice(
                 name=name,
                 ports=tuple(port.number for port in ports),
-                info=subject.info(netdevs, ports[0].link_layer if ports else None),
-                vfs=subject.vf_counts,
+                info=source.info(netdevs, ports[0].link_layer if ports else None),
+                vfs=source.vf_counts,
             ),
             address=address,
             numvfs=function.numvfs if function else None,
-            fault=descriptions.node_fault(self._host, name, now.scan.nodes, replay=self._is_replay),
-            bond=subject.bond,
+            fault=descriptions.node_fault(
+                self._host, name, discovery.scan.nodes, replay=self._is_replay
+            ),
+            bond=source.bond,
             used_ports=(
-                *(seen.used_ports if seen else ()),
+                *(record.used_ports if record else ()),
                 *self._settings.expected_ports_of(address, root, name),
             ),
         )
@@ -229,50 +236,52 @@ class RdmaSession:
             return None
         targets.append(target)
         return DeviceAttributes(
-            minor=now.minors.get(subject.key),
+            minor=discovery.minors.get(source.key),
             labels=self._settings.labels_of(address, root, name),
             health=health,
             ports=ports,
             netdevs=netdevs,
-            pod_limit=now.limits.get(name),
-            exclusive=now.scan.has_exclusive_netns,
+            pod_limit=discovery.limits.get(name),
+            exclusive=discovery.scan.has_exclusive_netns,
         )
 
-    def _away(
-        self, function: RdmaPciFunction, why: DeviceAbsence, now: _DiscoveryRound
+    def _describe_absent(
+        self, function: RdmaPciFunction, absence: DeviceAbsence, discovery: _DiscoveryRound
     ) -> VendorDevice:
         """Describe a function without RDMA device; the first time it may be a matter of time."""
-        key, seen = function.address, self._kept.record_of(function.address)
-        last = self._last.get(key)
-        missed = self._watch.count_miss(key)
-        if last and why.health and why.managed and missed < LOOKS_TO_BE_GONE:
-            return self._missed(last)
-        name = seen.name if seen else ""
-        before = self._watch.health_of(key) or Health()
-        outfit = DeviceAttributes(
-            minor=now.minors.get(key),
+        key, record = function.address, self._state_store.record_of(function.address)
+        last = self._last_devices.get(key)
+        misses = self._watch.count_miss(key)
+        if last and absence.health and absence.managed and misses < MISSES_UNTIL_ABSENT:
+            return self._publish_again(last)
+        name = record.name if record else ""
+        last_health = self._watch.health_of(key) or Health()
+        attributes = DeviceAttributes(
+            minor=discovery.minors.get(key),
             labels=self._settings.labels_of(key, function.root, name),
-            health=self._since(why.health, last) if why.health else before,
-            exclusive=now.scan.has_exclusive_netns,
+            health=self._date_change(absence.health, last) if absence.health else last_health,
+            exclusive=discovery.scan.has_exclusive_netns,
         )
-        vfs = self._virtual(function, name, now)
-        return descriptions.describe_absent_nic(function, seen, outfit, vfs, why, last)
+        vfs = self._virtual_functions(function, name, discovery)
+        return descriptions.describe_absent_nic(function, record, attributes, vfs, absence, last)
 
-    def _missed(self, last: VendorDevice) -> VendorDevice:
+    def _publish_again(self, last: VendorDevice) -> VendorDevice:
         """Keep a device for one more look, and have that look soon."""
         self._watch.add_event(
             DeviceEvent(key=last.key, reason="RdmaDeviceMissed", message="looking once more")
         )
         return last
 
-    def _since(self, health: Health, last: VendorDevice | None) -> Health:
+    def _date_change(self, health: Health, last: VendorDevice | None) -> Health:
         """Date a change that this session has seen."""
         if last is None:
             return health
-        same = last.health.reason == health.reason
-        return replace(health, since_s=last.health.since_s if same else self._clock.wall())
+        is_same_reason = last.health.reason == health.reason
+        return replace(
+            health, since_s=last.health.since_s if is_same_reason else self._clock.wall()
+        )
 
-    def _seen(self, now: _DiscoveryRound) -> dict[str, RdmaDeviceRecord]:
+    def _records(self, discovery: _DiscoveryRound) -> dict[str, RdmaDeviceRecord]:
         return {
             nic.function.address: RdmaDeviceRecord(
                 name=nic.primary.name,
@@ -280,5 +289,5 @@ class RdmaSession:
                 driver=nic.function.driver,
                 used_ports=self._watch.used_ports(nic.function.address),
             )
-            for nic in now.nics
+            for nic in discovery.nics
         }

@@ -40,8 +40,8 @@ class DevicePattern(msgspec.Struct, frozen=True):
         buses = _BUS_RANGE.fullmatch(self.text)
         if buses:
             domain, bus = address.split(":")[:2] if address else ("", "0")
-            same = bool(address) and int(domain, 16) == int(buses[1], 16)
-            return same and int(buses[2], 16) <= int(bus, 16) <= int(buses[3], 16)
+            is_same_domain = bool(address) and int(domain, 16) == int(buses[1], 16)
+            return is_same_domain and int(buses[2], 16) <= int(bus, 16) <= int(buses[3], 16)
         if ":" in self.text:
             return address == self.text
         return name is not None and fnmatch.fnmatchcase(name, self.text)

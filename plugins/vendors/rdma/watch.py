@@ -66,17 +66,17 @@ class RdmaWatch:
     ) -> None:
         self._host = host
         self._settings = settings
-        self._judge = DeviceHealthTracker(host, settings.port_policy, replay=context.is_replay)
+        self._health = DeviceHealthTracker(host, settings.port_policy, replay=context.is_replay)
         self._clock = clock
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._targets: dict[str, WatchTarget] = {}
-        self._virtual: dict[str, int] = {}  # counts of virtual functions that were told
-        self._missed: dict[str, int] = {}
-        self._counted: dict[str, _CounterState] = {}
+        self._reported_vf_counts: dict[str, int] = {}  # counts of virtual functions that were told
+        self._miss_counts: dict[str, int] = {}
+        self._counter_states: dict[str, _CounterState] = {}
         self._counters = CounterReader(host)
-        self._pods: Mapping[str, tuple[MetricValue, ...]] = {}  # by RDMA name
-        self._counted_s = float("-inf")
+        self._pod_readings: Mapping[str, tuple[MetricValue, ...]] = {}  # by RDMA name
+        self._counters_read_s = float("-inf")
         self._polled_s = float("-inf")
         self._listing: tuple[str, ...] | None = None
         self._new_listing: tuple[str, ...] | None = None
@@ -85,57 +85,66 @@ class RdmaWatch:
     @property
     def problem(self) -> Problem | None:
         """What keeps the kernel's log from being heard."""
-        return self._judge.problem
+        return self._health.problem
 
-    def set_targets(self, targets: Iterable[WatchTarget], kept: Mapping[str, bool]) -> None:
+    def set_targets(self, targets: Iterable[WatchTarget], absent: Mapping[str, bool]) -> None:
         """Watch exactly these devices from now on; of `kept` ones the memory stays.
 
         Those are away. Unless a pod has them (`True`), what the kernel said of them is over.
         """
         with self._lock:
-            self._virtual = {}
+            self._reported_vf_counts = {}
             self._targets = {target.key: target for target in targets}
-            self._judge.keep_only(self._targets, kept)
-            self._missed = {key: n for key, n in self._missed.items() if key in kept}
-            before, self._counted = self._counted, {}
+            self._health.retain(self._targets, absent)
+            self._miss_counts = {
+                key: count for key, count in self._miss_counts.items() if key in absent
+            }
+            last_states, self._counter_states = self._counter_states, {}
             for key, target in self._targets.items():
-                counted = _CounterState(list_counter_files(self._host, target.device))
-                if key in before:
-                    counted.readings, counted.windows = before[key].readings, before[key].windows
-                self._counted[key] = counted
-            paths = {file.path for item in self._counted.values() for file in item.files}
-            self._counters.keep_only(paths)
+                state = _CounterState(list_counter_files(self._host, target.device))
+                if key in last_states:
+                    state.readings, state.windows = (
+                        last_states[key].readings,
+                        last_states[key].windows,
+                    )
+                self._counter_states[key] = state
+            paths = {
+                file.path
+                for counter_state in self._counter_states.values()
+                for file in counter_state.files
+            }
+            self._counters.retain(paths)
             self._listing = list_entries(self._host, CLASS)
 
     def judge(self, target: WatchTarget) -> Health | None:
         """Look at a device once and return its settled health; `None` if it left meanwhile."""
         with self._lock:
-            self._judge.read_log(self._clock.monotonic())
-            self._judge.expect(target.key, target.used_ports, target.fault)
+            self._health.read_log(self._clock.monotonic())
+            self._health.expect(target.key, target.used_ports, target.fault)
             if self._observe(target) is None:
                 return None
-            return self._judge.verdict(target.key)
+            return self._health.verdict(target.key)
 
     def health_of(self, key: str) -> Health | None:
         """Return the settled health of a device that may be away."""
         with self._lock:
-            return self._judge.verdict(key)
+            return self._health.verdict(key)
 
     def used_ports(self, key: str) -> tuple[int, ...]:
         """Return the ports that were active in this boot or are expected to be."""
         with self._lock:
-            return self._judge.used_ports(key)
+            return self._health.used_ports(key)
 
     def clear(self, key: str) -> bool:
         """Forget what the kernel's log says against a device; say whether there was something."""
         with self._lock:
-            return self._judge.clear(key)
+            return self._health.clear(key)
 
     def count_miss(self, key: str) -> int:
         """Count a look that did not find a device; return how many there were in a row."""
         with self._lock:
-            self._missed[key] = self._missed.get(key, 0) + 1
-            return self._missed[key]
+            self._miss_counts[key] = self._miss_counts.get(key, 0) + 1
+            return self._miss_counts[key]
 
     def add_event(self, event: DeviceEvent) -> None:
         """Add an event to those that wait to be fetched."""
@@ -145,46 +154,50 @@ class RdmaWatch:
     def _observe(self, target: WatchTarget) -> tuple[PortReading, ...] | None:
         """Take one look in; `None` if the device is not in the class any more."""
         name = target.device.name
-        seen = tuple(read_port_state(self._host, name, number) for number in target.device.ports)
-        if not any(port.is_readable for port in seen) and not self._host.exists(f"{CLASS}/{name}"):
+        readings = tuple(
+            read_port_state(self._host, name, number) for number in target.device.ports
+        )
+        if not any(port.is_readable for port in readings) and not self._host.exists(
+            f"{CLASS}/{name}"
+        ):
             return None
-        self._missed.pop(target.key, None)
-        event = self._judge.observe(
+        self._miss_counts.pop(target.key, None)
+        event = self._health.observe(
             target.key,
-            seen,
+            readings,
             now_s=self._clock.monotonic(),
             wall_s=self._clock.wall(),
-            lag_degraded=any(has_carrier(self._host, item) is False for item in target.bond),
+            lag_degraded=any(has_carrier(self._host, netdev) is False for netdev in target.bond),
         )
         if event is not None:
             self._events.append(event)
-        return seen
+        return readings
 
     def poll(self) -> None:
         """Look at every port once, and whether devices came, went or were renamed."""
         with self._lock:
             self._polled_s = self._clock.monotonic()
-            self._judge.read_log(self._polled_s)
+            self._health.read_log(self._polled_s)
             for target in self._targets.values():
                 if self._observe(target) is None:
-                    self._missed[target.key] = self._missed.get(target.key, 0) + 1
-                self._count_virtual(target)
-            self._compare(list_entries(self._host, CLASS))
+                    self._miss_counts[target.key] = self._miss_counts.get(target.key, 0) + 1
+                self._report_vf_count(target)
+            self._compare_listing(list_entries(self._host, CLASS))
 
-    def _count_virtual(self, target: WatchTarget) -> None:
+    def _report_vf_count(self, target: WatchTarget) -> None:
         """Notice a PF that was given other virtual functions; drivers take them up later."""
         if target.address is None or target.numvfs is None:
             return
         count = read_numvfs(self._host, target.address)
-        if count is None or count == self._virtual.get(target.key, target.numvfs):
+        if count is None or count == self._reported_vf_counts.get(target.key, target.numvfs):
             return
         message = f"{target.numvfs} virtual functions before, now {count}"
-        self._virtual[target.key] = count
+        self._reported_vf_counts[target.key] = count
         self._events.append(
             DeviceEvent(key=target.key, reason="VirtualFunctionsChanged", message=message)
         )
 
-    def _compare(self, listing: tuple[str, ...]) -> None:
+    def _compare_listing(self, listing: tuple[str, ...]) -> None:
         if listing == self._listing or self._listing is None:
             self._new_listing = None
         elif listing != self._new_listing:
@@ -202,99 +215,102 @@ class RdmaWatch:
         while not self._stop.is_set():
             if self._clock.monotonic() - self._polled_s >= POLL_S:
                 self.poll()
-            if found := self._fetch():
-                return found
+            if events := self._take_events():
+                return events
             now_s = self._clock.monotonic()
             if now_s >= until_s:
                 break
             self._stop.wait(max(0.0, min(until_s, self._polled_s + POLL_S) - now_s))
-        return self._fetch()
+        return self._take_events()
 
-    def _fetch(self) -> tuple[DeviceEvent, ...]:
+    def _take_events(self) -> tuple[DeviceEvent, ...]:
         with self._lock:
-            found = tuple(self._events)
+            events = tuple(self._events)
             self._events.clear()
-            return found
+            return events
 
     def sample(self) -> tuple[DeviceSample, ...]:
         """Return states as of now and counters of the last ten seconds."""
         with self._lock:
-            due = self._clock.monotonic() - self._counted_s >= self._settings.counters_interval_s
-            if due:
-                self._counted_s = self._clock.monotonic()
-                self._pods = pod_readings(self._host)
+            is_due = (
+                self._clock.monotonic() - self._counters_read_s
+                >= self._settings.counters_interval_s
+            )
+            if is_due:
+                self._counters_read_s = self._clock.monotonic()
+                self._pod_readings = pod_readings(self._host)
             samples = []
             for key, target in self._targets.items():
-                seen = self._observe(target)
-                if seen is None:
+                port_states = self._observe(target)
+                if port_states is None:
                     continue
-                if due:
-                    self._count(target, seen)
-                readings = self._readings(target, seen)
-                verdict = self._judge.verdict(key)
+                if is_due:
+                    self._read_counters(target, port_states)
+                readings = self._build_readings(target, port_states)
+                verdict = self._health.verdict(key)
                 samples.append(DeviceSample(key=key, readings=readings, health=verdict))
             return tuple(samples)
 
-    def _readings(
-        self, target: WatchTarget, seen: tuple[PortReading, ...]
+    def _build_readings(
+        self, target: WatchTarget, port_states: tuple[PortReading, ...]
     ) -> tuple[MetricValue, ...]:
         name = target.device.name
         states = (
             MetricValue(
                 family=f"{PREFIX}port_state", value=port.state, labels=(name, str(port.number))
             )
-            for port in seen
+            for port in port_states
             if port.state is not None
         )
         flaps = (
             MetricValue(
                 family=f"{PREFIX}port_flaps_total",
-                value=self._judge.port(target.key, port.number).flaps,
+                value=self._health.port(target.key, port.number).flaps,
                 labels=(name, str(port.number)),
             )
-            for port in seen
+            for port in port_states
         )
         functions = (
             MetricValue(family=f"{PREFIX}virtual_functions", value=count, labels=(name, state))
             for state, count in target.device.vfs
         )
         info = MetricValue(family=f"{PREFIX}info", value=1, labels=target.device.info)
-        counted = self._counted[target.key].readings
-        return (info, *states, *flaps, *functions, *counted, *self._pods.get(name, ()))
+        counters = self._counter_states[target.key].readings
+        return (info, *states, *flaps, *functions, *counters, *self._pod_readings.get(name, ()))
 
-    def _count(self, target: WatchTarget, seen: tuple[PortReading, ...]) -> None:
+    def _read_counters(self, target: WatchTarget, port_states: tuple[PortReading, ...]) -> None:
         """Read a device's counters, and judge those that tell of a bad link."""
-        counted, now_s = self._counted[target.key], self._clock.monotonic()
-        watched: dict[int, dict[str, int]] = {}
+        state, now_s = self._counter_states[target.key], self._clock.monotonic()
+        link_counters: dict[int, dict[str, int]] = {}
         readings: list[MetricValue] = []
-        for file in counted.files:
+        for file in state.files:
             value = self._counters.value(file.path)
             readings += readings_of(file, value)
             if value is not None and file.name in ("link_downed", *self._settings.limits):
-                watched.setdefault(file.port, {}).setdefault(file.name, value)
-        for port in seen:
+                link_counters.setdefault(file.port, {}).setdefault(file.name, value)
+        for port in port_states:
             readings += port_readings(self._host, target.device.name, port)
-        counted.readings = tuple(readings)
-        for number, values in watched.items():
-            self._warn(target, number, values, now_s)
+        state.readings = tuple(readings)
+        for number, values in link_counters.items():
+            self._report_errors(target, number, values, now_s)
 
-    def _warn(
+    def _report_errors(
         self, target: WatchTarget, number: int, values: Mapping[str, int], now_s: float
     ) -> None:
         downed = values.get("link_downed")
         if downed is not None:
-            self._judge.count_downed(target.key, number, downed, now_s)
-        windows = self._counted[target.key].windows
+            self._health.count_downed(target.key, number, downed, now_s)
+        windows = self._counter_states[target.key].windows
         errors = tuple((name, value) for name, value in values.items() if name != "link_downed")
         limits = self._settings.limits
-        windows[number], words = check_errors(windows.get(number), errors, now_s, limits)
-        if words:
-            message = f"port {number} within five minutes: {words}"
+        windows[number], text = check_errors(windows.get(number), errors, now_s, limits)
+        if text:
+            message = f"port {number} within five minutes: {text}"
             self._events.append(DeviceEvent(key=target.key, reason="PortErrors", message=message))
 
     def close(self) -> None:
         """End waiting and close all files."""
         self._stop.set()
         with self._lock:
-            self._counters.keep_only(set())
-            self._judge.close()
+            self._counters.retain(set())
+            self._health.close()

@@ -150,7 +150,7 @@ def test_a_file_is_opened_once_and_read_again(tmp_path: Path) -> None:
     made.disk(tmp_path, {path: b"22\n"})
     assert reader.value(path) == 22
     assert len(os.listdir("/proc/self/fd")) == before
-    reader.keep_only(set())
+    reader.retain(set())
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
@@ -160,7 +160,7 @@ def test_a_file_that_is_not_there_is_asked_for_again(tmp_path: Path) -> None:
     assert reader.value(path) is None
     made.disk(tmp_path, {path: b"4\n"})
     assert reader.value(path) == 4
-    reader.keep_only(set())
+    reader.retain(set())
 
 
 def test_every_family_is_declared_once_and_counters_end_in_total() -> None:

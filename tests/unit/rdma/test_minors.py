@@ -133,7 +133,7 @@ def test_numbers_outlive_a_reboot_and_sightings_do_not() -> None:
 
 
 def test_without_a_boot_id_no_sighting_is_believed() -> None:
-    assert not decode_state(encode_state(STATE, ""), "").seen
+    assert not decode_state(encode_state(STATE, ""), "").records
 
 
 GOOD = json.loads(encode_state(STATE, BOOT))

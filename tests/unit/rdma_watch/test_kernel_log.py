@@ -134,7 +134,7 @@ def cause(last_s: float, active_s: float | None = None) -> KernelLogFault:
 def test_a_cause_holds_until_five_active_minutes_without_another_line(
     before: KernelLogFault, active: bool, now_s: float, first: bool, after: KernelLogFault | None
 ) -> None:
-    assert check_port(before, active=active, now_s=now_s, first=first) == after
+    assert check_port(before, active=active, now_s=now_s, is_first=first) == after
 
 
 def test_broken_firmware_explains_errors_of_the_bus() -> None:

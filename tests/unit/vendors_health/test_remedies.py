@@ -37,7 +37,7 @@ def ascend_reasons() -> Iterator[str]:
 
 
 def rdma_reasons() -> Iterator[str]:
-    yield from (reason for reason in ports._WORDS if reason != "DeviceHealthy")
+    yield from (reason for reason in ports._MESSAGES if reason != "DeviceHealthy")
     yield from (kernel_log.FIRMWARE, kernel_log.PCIE)
 
 

@@ -243,8 +243,8 @@ def edits(
             container,
             VISIBLE,
             container.unallocated_policy,
-            ours=has_vendor_runtime,
-            implied=is_old_image,
+            has_vendor_runtime=has_vendor_runtime,
+            is_implied=is_old_image,
         )
     by_bus_id = sort_by_bus_id(matches)
     for match in by_bus_id:
@@ -256,7 +256,9 @@ def edits(
     parts = [_visible(matches, by_bus_id, allocation, container, host, settings)]
     if container.env_value(NICS) == NICS_ON:
         parts.append(
-            withhold_devices(container, NICS, container.unallocated_policy, ours=has_vendor_runtime)
+            withhold_devices(
+                container, NICS, container.unallocated_policy, has_vendor_runtime=has_vendor_runtime
+            )
         )
     if sharing.requests_hami(container):
         preload_file = settings.preload == "file"

@@ -46,9 +46,9 @@ def family(driver: str | None) -> str:
     return driver if driver in DRIVERS and driver else "other"
 
 
-def soft_id(item: RdmaClass) -> str:
+def soft_id(rdma_class: RdmaClass) -> str:
     """Return the identity of a device without PCI function."""
-    return f"soft-{item.node_guid or item.name}"
+    return f"soft-{rdma_class.node_guid or rdma_class.name}"
 
 
 def _pairs(facts: Mapping[str, str | None]) -> Pairs:
@@ -64,35 +64,38 @@ def _prefixes(ports: Iterable[DevicePort]) -> set[str]:
     return {subnet_prefix(p.gid) for p in ports if p.gid and p.link_layer == INFINIBAND}
 
 
-def _common(item: RdmaClass, outfit: DeviceAttributes, nodes: RdmaNodes) -> dict[str, str | None]:
+def _common(
+    rdma_class: RdmaClass, attributes: DeviceAttributes, nodes: RdmaNodes
+) -> dict[str, str | None]:
     """Facts of every device of the class."""
-    layers = {port.link_layer for port in outfit.ports if port.link_layer}
-    mad = {
-        node.path.rpartition("/")[2].rstrip("0123456789") for node in nodes.mad.get(item.name, ())
+    link_layers = {port.link_layer for port in attributes.ports if port.link_layer}
+    mad_names = {
+        node.path.rpartition("/")[2].rstrip("0123456789")
+        for node in nodes.mad.get(rdma_class.name, ())
     }
-    missing = [name for name in ("umad", "issm") if name not in mad]
+    missing = [name for name in ("umad", "issm") if name not in mad_names]
     missing += [] if nodes.rdma_cm else ["rdma_cm"]
     return {
-        "name": item.name,
-        "netdevs": ",".join(outfit.netdevs),
-        "node_guid": show_guid(item.node_guid or ""),
-        "sys_image_guid": show_guid(item.sys_image_guid or ""),
-        "firmware": item.firmware,
-        "hca_type": item.hca_type,
-        "board_id": item.board_id,
-        "link_layer": ",".join(sorted(layers)),
-        "subnet_prefix": ",".join(sorted(_prefixes(outfit.ports))),
-        "pkeys": ",".join(sorted({key for port in outfit.ports for key in port.pkeys})),
+        "name": rdma_class.name,
+        "netdevs": ",".join(attributes.netdevs),
+        "node_guid": show_guid(rdma_class.node_guid or ""),
+        "sys_image_guid": show_guid(rdma_class.sys_image_guid or ""),
+        "firmware": rdma_class.firmware,
+        "hca_type": rdma_class.hca_type,
+        "board_id": rdma_class.board_id,
+        "link_layer": ",".join(sorted(link_layers)),
+        "subnet_prefix": ",".join(sorted(_prefixes(attributes.ports))),
+        "pkeys": ",".join(sorted({key for port in attributes.ports for key in port.pkeys})),
         "missing": ",".join(missing),
-        "netns_mode": "exclusive" if outfit.exclusive else "shared",
-        "pod_limit": outfit.pod_limit,
+        "netns_mode": "exclusive" if attributes.exclusive else "shared",
+        "pod_limit": attributes.pod_limit,
     }
 
 
 def _nodes(name: str, nodes: RdmaNodes) -> tuple[DeviceNode, ...]:
     uverbs = nodes.uverbs.get(name)
-    rest = (*nodes.mad.get(name, ()), *((nodes.rdma_cm,) if nodes.rdma_cm else ()))
-    return ((uverbs,) if uverbs else ()) + tuple(sorted(rest, key=lambda node: node.path))
+    other_nodes = (*nodes.mad.get(name, ()), *((nodes.rdma_cm,) if nodes.rdma_cm else ()))
+    return ((uverbs,) if uverbs else ()) + tuple(sorted(other_nodes, key=lambda node: node.path))
 
 
 def functions_of_card(nic: Nic, nics: Iterable[Nic]) -> tuple[str, ...]:
@@ -108,13 +111,13 @@ def functions_of_card(nic: Nic, nics: Iterable[Nic]) -> tuple[str, ...]:
 def describe_nic(
     nic: Nic,
     nodes: RdmaNodes,
-    outfit: DeviceAttributes,
+    attributes: DeviceAttributes,
     vfs: VirtualFunctions,
-    sisters: Sequence[str],
+    other_functions: Sequence[str],
 ) -> VendorDevice:
     """Describe a NIC that the class shows."""
     function = nic.function
-    facts = _common(nic.primary, outfit, nodes) | {
+    facts = _common(nic.primary, attributes, nodes) | {
         "driver": function.driver,
         "lag": "true" if nic.members else None,
         "members": ",".join(nic.members),
@@ -122,21 +125,21 @@ def describe_nic(
         "subfunctions": ",".join(nic.subfunctions),
         "sriov_numvfs": _count(function.numvfs),
         "sriov_totalvfs": _count(function.totalvfs),
-        "samecard": ",".join(sisters),
+        "samecard": ",".join(other_functions),
     }
     return VendorDevice(
         kind=DeviceKind.RDMA,
         vendor=family(function.driver),
         bus_id=function.address,
         uuid=function.address,
-        minor=outfit.minor,
+        minor=attributes.minor,
         model=nic.primary.hca_type,
-        health=outfit.health,
+        health=attributes.health,
         resources=RESOURCES,
-        labels=outfit.labels,
+        labels=attributes.labels,
         facts=_pairs(facts),
         nodes=_nodes(nic.primary.name, nodes),
-        ports=outfit.ports,
+        ports=attributes.ports,
         vf_groups=vfs.groups,
     )
 
@@ -150,7 +153,7 @@ class DeviceAbsence(msgspec.Struct, frozen=True):
 
 
 def judge_absence(
-    function: RdmaPciFunction, seen: RdmaDeviceRecord | None, scan: RdmaScan
+    function: RdmaPciFunction, record: RdmaDeviceRecord | None, scan: RdmaScan
 ) -> DeviceAbsence:
     """Judge a function without RDMA device, by what it was in this boot.
 
@@ -160,25 +163,25 @@ def judge_absence(
     if function.is_gone:
         return DeviceAbsence(health_of("DeviceGone", HealthState.FAILED), managed=True)
     driver = DRIVERS.get(function.driver or "")
-    same = seen is not None and seen.driver == function.driver is not None
-    loaded = driver is not None and driver.module in scan.loaded_modules
-    if scan.has_exclusive_netns and (same or loaded):
+    has_same_driver = record is not None and record.driver == function.driver is not None
+    is_module_loaded = driver is not None and driver.module in scan.loaded_modules
+    if scan.has_exclusive_netns and (has_same_driver or is_module_loaded):
         return DeviceAbsence(None, managed=True, in_namespace=True)
     if function.driver == "vfio-pci":
         return DeviceAbsence(health_of("BoundToVFIO", HealthState.SUSPECT), managed=False)
-    if function.driver is None or (seen is not None and not same):
+    if function.driver is None or (record is not None and not has_same_driver):
         return DeviceAbsence(health_of("DriverUnbound", HealthState.FAILED), managed=False)
     # one that never had a device since the boot is an Ethernet NIC as far as anybody can tell
-    state = HealthState.FAILED if seen is not None else HealthState.HEALTHY
-    return DeviceAbsence(health_of("NoRdmaDevice", state), managed=seen is not None)
+    state = HealthState.FAILED if record is not None else HealthState.HEALTHY
+    return DeviceAbsence(health_of("NoRdmaDevice", state), managed=record is not None)
 
 
 def describe_absent_nic(
     function: RdmaPciFunction,
-    seen: RdmaDeviceRecord | None,
-    outfit: DeviceAttributes,
+    record: RdmaDeviceRecord | None,
+    attributes: DeviceAttributes,
     vfs: VirtualFunctions,
-    why: DeviceAbsence,
+    absence: DeviceAbsence,
     last: VendorDevice | None = None,
 ) -> VendorDevice:
     """Describe a NIC whose RDMA device is not in the class: gone, unbound, or in a pod.
@@ -186,59 +189,64 @@ def describe_absent_nic(
     What is known from `last` time stays, but its ports.
     """
     facts = {
-        "name": seen.name if seen else None,
-        "node_guid": show_guid(seen.guid or "") if seen else None,
+        "name": record.name if record else None,
+        "node_guid": show_guid(record.guid or "") if record else None,
         "driver": function.driver,
         "netdevs": ",".join(function.netdevs),
-        "netns_mode": "exclusive" if outfit.exclusive else "shared",
-        "in_namespace": "true" if why.in_namespace else None,
+        "netns_mode": "exclusive" if attributes.exclusive else "shared",
+        "in_namespace": "true" if absence.in_namespace else None,
     }
-    known = dict(last.facts) if last else {}
+    last_facts = dict(last.facts) if last else {}
     return VendorDevice(
         kind=DeviceKind.RDMA,
-        vendor=family(function.driver or (seen.driver if seen else None)),
+        vendor=family(function.driver or (record.driver if record else None)),
         bus_id=function.address,
         uuid=function.address,
-        minor=outfit.minor,
+        minor=attributes.minor,
         model=last.model if last else None,
-        managed=why.managed,
-        health=outfit.health,
-        resources=RESOURCES if why.managed else (),
-        labels=outfit.labels,
-        facts=_pairs(known | facts),
-        nodes=last.nodes if last and why.in_namespace else (),
+        managed=absence.managed,
+        health=attributes.health,
+        resources=RESOURCES if absence.managed else (),
+        labels=attributes.labels,
+        facts=_pairs(last_facts | facts),
+        nodes=last.nodes if last and absence.in_namespace else (),
         vf_groups=vfs.groups,
     )
 
 
 def describe_soft_device(
-    item: RdmaClass, nodes: RdmaNodes, outfit: DeviceAttributes, *, uuid: str, managed: bool
+    rdma_class: RdmaClass,
+    nodes: RdmaNodes,
+    attributes: DeviceAttributes,
+    *,
+    uuid: str,
+    managed: bool,
 ) -> VendorDevice:
     """Describe a device that is software upon a network device; it is no NIC of its own."""
-    health = outfit.health
+    health = attributes.health
     if not managed and health.state is HealthState.HEALTHY:
         health = replace(health, reason="SoftDevice", message=SOFT_WORDS)
-    facts = _common(item, outfit, nodes) | {
-        "parent": item.parent,
-        "parent_bus_id": item.origin.address,
+    facts = _common(rdma_class, attributes, nodes) | {
+        "parent": rdma_class.parent,
+        "parent_bus_id": rdma_class.origin.address,
     }
     return VendorDevice(
         kind=DeviceKind.RDMA,
-        vendor=item.soft_family,
+        vendor=rdma_class.soft_family,
         bus_id=None,
         uuid=uuid,
-        minor=outfit.minor,
+        minor=attributes.minor,
         managed=managed,
         health=health,
         resources=RESOURCES if managed else (),
-        labels=outfit.labels,
+        labels=attributes.labels,
         facts=_pairs(facts),
-        nodes=_nodes(item.name, nodes),
-        ports=outfit.ports,
+        nodes=_nodes(rdma_class.name, nodes),
+        ports=attributes.ports,
     )
 
 
-def describe_other_device(item: RdmaClass) -> VendorDevice:
+def describe_other_device(rdma_class: RdmaClass) -> VendorDevice:
     """Describe an entry of the class that is neither a PCI function nor known software."""
     health = Health(
         state=HealthState.SUSPECT,
@@ -249,11 +257,11 @@ def describe_other_device(item: RdmaClass) -> VendorDevice:
         kind=DeviceKind.RDMA,
         vendor="other",
         bus_id=None,
-        uuid=f"other-{item.name}",
-        model=item.hca_type,
+        uuid=f"other-{rdma_class.name}",
+        model=rdma_class.hca_type,
         managed=False,
         health=health,
-        facts=_pairs({"name": item.name, "node_guid": show_guid(item.node_guid or "")}),
+        facts=_pairs({"name": rdma_class.name, "node_guid": show_guid(rdma_class.node_guid or "")}),
     )
 
 
@@ -268,12 +276,12 @@ def node_fault(host: HostFiles, name: str, nodes: RdmaNodes, *, replay: bool) ->
         return _unusable(f"no uverbs device of {name}: is the module ib_uverbs loaded")
     if replay or not host.exists("/dev/infiniband"):
         return None
-    found = host.device_number(node.path)
-    if found is None:
+    actual = host.device_number(node.path)
+    if actual is None:
         return _unusable(f"{node.path} is missing")
-    if found != (node.major, node.minor):
-        numbers = f"{found[0]}:{found[1]}, the kernel says {node.major}:{node.minor}"
-        return _unusable(f"{node.path} is {numbers}")
+    if actual != (node.major, node.minor):
+        comparison = f"{actual[0]}:{actual[1]}, the kernel says {node.major}:{node.minor}"
+        return _unusable(f"{node.path} is {comparison}")
     return None
 
 
@@ -283,9 +291,11 @@ def _unusable(message: str) -> Health:
 
 def soft_of(classes: Iterable[RdmaClass]) -> tuple[tuple[str, RdmaClass], ...]:
     """Return soft devices with distinct identities: two on one MAC address share their GUID."""
-    found: dict[str, RdmaClass] = {}
-    for item in classes:
-        if item.origin.kind is ClassKind.SOFT:
-            name = soft_id(item)
-            found[name if name not in found else f"{name}-{item.name}"] = item
-    return tuple(found.items())
+    devices: dict[str, RdmaClass] = {}
+    for rdma_class in classes:
+        if rdma_class.origin.kind is ClassKind.SOFT:
+            identity = soft_id(rdma_class)
+            devices[identity if identity not in devices else f"{identity}-{rdma_class.name}"] = (
+                rdma_class
+            )
+    return tuple(devices.items())

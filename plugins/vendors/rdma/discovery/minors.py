@@ -39,42 +39,42 @@ class MinorRequest(msgspec.Struct, frozen=True):
 
 def kernel_number(name: str) -> int | None:
     """Return the number in a name that the kernel gave; persistent names want nothing."""
-    found = _KERNEL_NAME.fullmatch(name)
-    return int(found[2]) if found and int(found[2]) < MAX_MINORS else None
+    match = _KERNEL_NAME.fullmatch(name)
+    return int(match[2]) if match and int(match[2]) < MAX_MINORS else None
 
 
 def _is_first(name: str) -> bool:
-    found = _KERNEL_NAME.fullmatch(name)
-    return found is not None and found[1] in _FIRST
+    match = _KERNEL_NAME.fullmatch(name)
+    return match is not None and match[1] in _FIRST
 
 
-def assign_minors(claims: Sequence[MinorRequest], stored: Mapping[str, int]) -> dict[str, int]:
+def assign_minors(requests: Sequence[MinorRequest], stored: Mapping[str, int]) -> dict[str, int]:
     """Give every device its number; devices come in PCI order with distinct keys.
 
     Stored numbers win, also those of devices that are away: they may come back. Then wanted
     numbers are granted, mlx names first; the others get the lowest that nobody wants, and if there
     is none left, one of a device that is away. A device beyond the 512th gets none.
     """
-    given = {claim.key: stored[claim.key] for claim in claims if claim.key in stored}
+    minors = {request.key: stored[request.key] for request in requests if request.key in stored}
     taken = set(stored.values())
-    open_claims = [claim for claim in claims if claim.key not in given]
+    open_requests = [request for request in requests if request.key not in minors]
     for first in (True, False):
-        for claim in open_claims:
-            number = kernel_number(claim.name)
-            if number is not None and number not in taken and _is_first(claim.name) is first:
-                given[claim.key] = number
+        for request in open_requests:
+            number = kernel_number(request.name)
+            if number is not None and number not in taken and _is_first(request.name) is first:
+                minors[request.key] = number
                 taken.add(number)
-    wishes = {kernel_number(claim.name) for claim in claims}
-    for claim in open_claims:
-        if claim.key in given:
+    requested = {kernel_number(request.name) for request in requests}
+    for request in open_requests:
+        if request.key in minors:
             continue
         free = [n for n in range(MAX_MINORS) if n not in taken]
         if not free:
-            free = sorted(set(range(MAX_MINORS)).difference(given.values()))
+            free = sorted(set(range(MAX_MINORS)).difference(minors.values()))
         if free:
-            given[claim.key] = next((n for n in free if n not in wishes), free[0])
-            taken.add(given[claim.key])
-    return given
+            minors[request.key] = next((n for n in free if n not in requested), free[0])
+            taken.add(minors[request.key])
+    return minors
 
 
 VERSION = 1
@@ -96,27 +96,27 @@ class RdmaState(msgspec.Struct, frozen=True):
     """What outlives the process: numbers for ever, sightings for one boot."""
 
     minors: Mapping[str, int] = msgspec.field(default_factory=lambda: MappingProxyType({}))
-    seen: Mapping[str, RdmaDeviceRecord] = msgspec.field(
+    records: Mapping[str, RdmaDeviceRecord] = msgspec.field(
         default_factory=lambda: MappingProxyType({})
     )
 
 
 def encode_state(state: RdmaState, boot_id: str) -> bytes:
     """Write the state as JSON; equal states give equal bytes."""
-    seen = {
+    records = {
         address: {
-            "name": item.name,
-            "guid": item.guid,
-            "driver": item.driver,
-            "used_ports": list(item.used_ports),
+            "name": record.name,
+            "guid": record.guid,
+            "driver": record.driver,
+            "used_ports": list(record.used_ports),
         }
-        for address, item in state.seen.items()
+        for address, record in state.records.items()
     }
-    body = {"version": VERSION, "boot_id": boot_id, "minors": dict(state.minors), "seen": seen}
+    body = {"version": VERSION, "boot_id": boot_id, "minors": dict(state.minors), "seen": records}
     return json.dumps(body, sort_keys=True, indent=1).encode() + b"\n"
 
 
-def _minors(value: object, text: str) -> dict[str, int]:
+def _decode_minors(value: object, text: str) -> dict[str, int]:
     if not isinstance(value, dict) or len(value) > MAX_MINORS:
         raise ParseError("state file: minors", text)
     for key, number in value.items():
@@ -127,24 +127,24 @@ def _minors(value: object, text: str) -> dict[str, int]:
     return value
 
 
-def _seen(value: object, text: str) -> dict[str, RdmaDeviceRecord]:
+def _decode_records(value: object, text: str) -> dict[str, RdmaDeviceRecord]:
     if not isinstance(value, dict) or len(value) > MAX_MINORS:
         raise ParseError("state file: seen", text)
-    found: dict[str, RdmaDeviceRecord] = {}
-    for address, item in value.items():
+    records: dict[str, RdmaDeviceRecord] = {}
+    for address, entry in value.items():
         try:
-            name, ports = str(item["name"]), tuple(item["used_ports"])
-            guid, driver = item["guid"], item["driver"]
+            name, ports = str(entry["name"]), tuple(entry["used_ports"])
+            guid, driver = entry["guid"], entry["driver"]
         except (TypeError, KeyError) as error:
             raise ParseError("state file: seen", address) from error
-        texts = all(part is None or isinstance(part, str) for part in (guid, driver))
-        numbers = all(type(port) is int and 1 <= port <= 255 for port in ports)
-        if not is_name(name) or not texts or not numbers:
+        are_texts = all(part is None or isinstance(part, str) for part in (guid, driver))
+        are_ports = all(type(port) is int and 1 <= port <= 255 for port in ports)
+        if not is_name(name) or not are_texts or not are_ports:
             raise ParseError("state file: seen", address)
-        found[parse_address(address)] = RdmaDeviceRecord(
+        records[parse_address(address)] = RdmaDeviceRecord(
             name=name, guid=guid, driver=driver, used_ports=ports
         )
-    return found
+    return records
 
 
 def decode_state(data: bytes, boot_id: str) -> RdmaState:
@@ -159,9 +159,12 @@ def decode_state(data: bytes, boot_id: str) -> RdmaState:
         raise ParseError("state file", text) from error
     if not isinstance(body, dict) or body.get("version") != VERSION:
         raise ParseError("state file: version", text)
-    minors, seen = _minors(body.get("minors"), text), _seen(body.get("seen"), text)
+    minors, records = (
+        _decode_minors(body.get("minors"), text),
+        _decode_records(body.get("seen"), text),
+    )
     same_boot = bool(boot_id) and body.get("boot_id") == boot_id
-    return RdmaState(MappingProxyType(minors), MappingProxyType(seen if same_boot else {}))
+    return RdmaState(MappingProxyType(minors), MappingProxyType(records if same_boot else {}))
 
 
 class RdmaStateFile:
@@ -215,7 +218,7 @@ class RdmaStateStore:
 
     def record_of(self, address: str) -> RdmaDeviceRecord | None:
         """Return what this boot has shown at an address."""
-        return self.state.seen.get(address)
+        return self.state.records.get(address)
 
     def identity(self, function: RdmaPciFunction) -> str:
         """Return what a function's number belongs to.
@@ -227,20 +230,20 @@ class RdmaStateStore:
             self._identities[address] = function.identity
         if address in self._identities:
             return self._identities[address]
-        here = [key for key in self.state.minors if key.startswith(f"{address} ")]
-        return here[-1] if here else f"{address} unknown"
+        keys = [key for key in self.state.minors if key.startswith(f"{address} ")]
+        return keys[-1] if keys else f"{address} unknown"
 
-    def assign(self, claims: Sequence[MinorRequest]) -> dict[str, int]:
+    def assign(self, requests: Sequence[MinorRequest]) -> dict[str, int]:
         """Assign numbers and remember them."""
-        given = assign_minors(claims, self.state.minors)
-        used = set(given.values())
-        away = {key: number for key, number in self.state.minors.items() if number not in used}
-        self.state = RdmaState(MappingProxyType(away | given), self.state.seen)
-        return given
+        minors = assign_minors(requests, self.state.minors)
+        used = set(minors.values())
+        absent = {key: number for key, number in self.state.minors.items() if number not in used}
+        self.state = RdmaState(MappingProxyType(absent | minors), self.state.records)
+        return minors
 
-    def save_records(self, seen: Mapping[str, RdmaDeviceRecord]) -> None:
+    def save_records(self, records: Mapping[str, RdmaDeviceRecord]) -> None:
         """Add sightings and write the file; the numbers of this round are in it."""
-        newest = dict([*self.state.seen.items(), *seen.items()][-MAX_MINORS:])
+        newest = dict([*self.state.records.items(), *records.items()][-MAX_MINORS:])
         self.state = RdmaState(self.state.minors, MappingProxyType(newest))
         if self._file is None:
             return

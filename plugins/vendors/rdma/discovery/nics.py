@@ -41,12 +41,12 @@ def bond_members(
     """
     others = []
     for other in functions.values():
-        alone = bool(other.netdevs) and not other.rdma and other.physfn is None
-        if other == function or slot_of(other.address) != slot_of(function.address) or not alone:
+        is_bare = bool(other.netdevs) and not other.rdma and other.physfn is None
+        if other == function or slot_of(other.address) != slot_of(function.address) or not is_bare:
             continue
-        known = function.masters and other.masters
-        shared = bool(function.masters & other.masters)
-        if shared or (not known and _BOND.fullmatch(name)):
+        have_masters = function.masters and other.masters
+        is_shared = bool(function.masters & other.masters)
+        if is_shared or (not have_masters and _BOND.fullmatch(name)):
             others.append(other.address)
     if not others and not _BOND.fullmatch(name):
         return ()
@@ -55,25 +55,35 @@ def bond_members(
 
 def nics_of(scan: RdmaScan) -> tuple[Nic, ...]:
     """Return the NICs that the class shows, in PCI order; a VF on its host is none."""
-    found: list[Nic] = []
+    nics: list[Nic] = []
     for address, function in scan.functions.items():
-        here = [item for item in scan.classes if item.origin.address == address]
-        hardware = [item for item in here if item.origin.kind is ClassKind.HARDWARE]
-        names = {item.name: item for item in hardware if item.is_nic}
+        classes = [
+            rdma_class for rdma_class in scan.classes if rdma_class.origin.address == address
+        ]
+        hardware = [
+            rdma_class for rdma_class in classes if rdma_class.origin.kind is ClassKind.HARDWARE
+        ]
+        names = {rdma_class.name: rdma_class for rdma_class in hardware if rdma_class.is_nic}
         if not names or function.physfn is not None:
             continue
-        chosen = primary_name(names)
-        sub = (item.name for item in here if item.origin.kind is ClassKind.SUBFUNCTION)
-        found.append(
+        primary = primary_name(names)
+        subfunctions = (
+            rdma_class.name
+            for rdma_class in classes
+            if rdma_class.origin.kind is ClassKind.SUBFUNCTION
+        )
+        nics.append(
             Nic(
                 function=function,
-                primary=names[chosen],
-                others=tuple(sorted(item.name for item in hardware if item.name != chosen)),
-                subfunctions=tuple(sorted(sub)),
-                members=bond_members(function, chosen, scan.functions),
+                primary=names[primary],
+                others=tuple(
+                    sorted(rdma_class.name for rdma_class in hardware if rdma_class.name != primary)
+                ),
+                subfunctions=tuple(sorted(subfunctions)),
+                members=bond_members(function, primary, scan.functions),
             )
         )
-    return tuple(found)
+    return tuple(nics)
 
 
 def without_device(scan: RdmaScan, nics: Iterable[Nic]) -> tuple[RdmaPciFunction, ...]:
@@ -82,16 +92,16 @@ def without_device(scan: RdmaScan, nics: Iterable[Nic]) -> tuple[RdmaPciFunction
     Of several functions in one bond it is the first: the device of the bond sat on it.
     """
     taken = {address for nic in nics for address in (nic.function.address, *nic.members)}
-    found: list[RdmaPciFunction] = []
+    functions: list[RdmaPciFunction] = []
     for address, function in scan.functions.items():
         if address in taken or function.driver not in DRIVERS or function.rdma:
             continue
         if function.physfn is not None or (function.class_code or 0) >> 16 != NETWORK:
             continue
-        before = (item for item in found if slot_of(item.address) == slot_of(address))
-        if not any(item.masters & function.masters for item in before):
-            found.append(function)
-    return tuple(found)
+        earlier = (other for other in functions if slot_of(other.address) == slot_of(address))
+        if not any(other.masters & function.masters for other in earlier):
+            functions.append(function)
+    return tuple(functions)
 
 
 class VirtualFunctions(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,11 +125,11 @@ def is_usable(vf: RdmaPciFunction, *, exclusive: bool) -> bool:
 def _pool(
     pf: RdmaPciFunction, name: str, vf: RdmaPciFunction, index: int, pools: Sequence[PoolRule]
 ) -> int | None:
-    for at, pool in enumerate(pools):
-        listed = pool.indices is None or index in pool.indices
-        driven = pool.driver is None or pool.driver == vf.driver
-        if listed and driven and pool.pf.fits(pf.address, pf.root, name):
-            return at
+    for position, pool in enumerate(pools):
+        has_index = pool.indices is None or index in pool.indices
+        has_driver = pool.driver is None or pool.driver == vf.driver
+        if has_index and has_driver and pool.pf.fits(pf.address, pf.root, name):
+            return position
     return None
 
 
@@ -135,21 +145,23 @@ def virtual_functions(
 
     Numbers of a file decide nothing, the links do; gaps between them are legal.
     """
-    found: dict[int | None, list[str]] = {at: [] for at in (*range(len(pools)), None)}
+    addresses_by_pool: dict[int | None, list[str]] = {
+        position: [] for position in (*range(len(pools)), None)
+    }
     strays: list[str] = []
     for index, address in pf.virtfns:
         vf = functions.get(address)
         if vf is None or not vf.is_present or vf.physfn != pf.address or address == pf.address:
             strays.append(address)
         elif is_usable(vf, exclusive=exclusive):
-            found[_pool(pf, name, vf, index, pools)].append(address)
+            addresses_by_pool[_pool(pf, name, vf, index, pools)].append(address)
     groups = tuple(
         VirtualFunctionGroup(
-            labels=() if at is None else pools[at].labels,
+            labels=() if position is None else pools[position].labels,
             # the scheduler takes the smallest text first
             vfs=tuple(VirtualFunction(bus_id=address) for address in sorted(set(addresses))),
         )
-        for at, addresses in found.items()
+        for position, addresses in addresses_by_pool.items()
         if addresses
     )
     usable = sum(len(group.vfs) for group in groups)
@@ -178,22 +190,29 @@ class DeviceSource(msgspec.Struct, frozen=True, kw_only=True):
 
     def info(self, netdevs: tuple[str, ...], link_layer: str | None) -> tuple[str, ...]:
         """Return the values of `INFO_LABELS`; what is not known is empty."""
-        item = self.item
-        driver = self.function.driver if self.function else item.soft_family
-        guid = show_guid(item.node_guid or "")
-        facts = (item.board_id, item.firmware, item.hca_type, guid, driver, link_layer)
-        return (item.name, *(fact or "" for fact in facts), ",".join(netdevs))
+        rdma_class = self.item
+        driver = self.function.driver if self.function else rdma_class.soft_family
+        guid = show_guid(rdma_class.node_guid or "")
+        facts = (
+            rdma_class.board_id,
+            rdma_class.firmware,
+            rdma_class.hca_type,
+            guid,
+            driver,
+            link_layer,
+        )
+        return (rdma_class.name, *(fact or "" for fact in facts), ",".join(netdevs))
 
 
 def source_of(nic: Nic, vfs: VirtualFunctions, scan: RdmaScan) -> DeviceSource:
     """Collect what belongs to a NIC; a bond's network devices are those of all its functions."""
-    bond = tuple(dev for member in nic.members for dev in scan.functions[member].netdevs)
+    bond_netdevs = tuple(dev for member in nic.members for dev in scan.functions[member].netdevs)
     return DeviceSource(
         key=nic.function.address,
         item=nic.primary,
-        netdevs=tuple(dict.fromkeys((*nic.function.netdevs, *bond))),
+        netdevs=tuple(dict.fromkeys((*nic.function.netdevs, *bond_netdevs))),
         function=nic.function,
-        bond=bond,
+        bond=bond_netdevs,
         vfs=vfs,
     )
 
@@ -215,13 +234,13 @@ def problems_of(scan: RdmaScan, strays: Sequence[str]) -> tuple[Problem, ...]:
         for function in scan.functions.values()
         if function.physfn is not None and not _is_pf(function, scan)
     )
-    told = (
+    kinds = (
         ("RdmaNameRefused", "not a name of an RDMA device", map(ascii, scan.refused_names)),
         ("StrayVirtualFunction", "named by a PF but does not point back", strays),
         ("OrphanVirtualFunction", "a virtual function without a PF that could be one", orphans),
     )
     return tuple(
-        Problem(reason=reason, message=f"{name[:80]}: {words}")
-        for reason, words, names in told
+        Problem(reason=reason, message=f"{name[:80]}: {explanation}")
+        for reason, explanation, names in kinds
         for name in islice(names, MAX_PROBLEMS)
     )

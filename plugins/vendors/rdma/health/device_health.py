@@ -17,34 +17,37 @@ class DeviceHealthTracker:
 
     def __init__(self, host: HostFiles, policy: str, *, replay: bool) -> None:
         self._policy = policy
-        self._causes = KernelLogFaults(host, replay=replay)
-        self._memory: dict[str, DeviceHistory] = {}
+        self._log_faults = KernelLogFaults(host, replay=replay)
+        self._histories: dict[str, DeviceHistory] = {}
         self._faults: dict[str, Health] = {}
-        self._told: dict[str, Health] = {}
+        self._reported: dict[str, Health] = {}
 
     @property
     def problem(self) -> Problem | None:
         """What keeps the kernel's log from being heard."""
-        return self._causes.problem
+        return self._log_faults.problem
 
     def read_log(self, now_s: float) -> None:
         """Take in what the kernel's log holds."""
-        self._causes.read(now_s)
+        self._log_faults.read(now_s)
 
-    def keep_only(self, here: Iterable[str], away: Mapping[str, bool]) -> None:
+    def retain(self, present_keys: Iterable[str], absent: Mapping[str, bool]) -> None:
         """Forget all other devices. Of those that are away, and in no pod, the log is forgotten."""
-        self._causes.forget(key for key, in_pod in away.items() if not in_pod)
-        present = set(here)
-        known = {key: m for key, m in self._memory.items() if key in present or key in away}
-        self._memory = {
-            key: memory if key in present else ports.pause(memory) for key, memory in known.items()
+        self._log_faults.forget(key for key, in_pod in absent.items() if not in_pod)
+        present = set(present_keys)
+        histories = {
+            key: old for key, old in self._histories.items() if key in present or key in absent
         }
-        self._told = {key: health for key, health in self._told.items() if key in present}
+        self._histories = {
+            key: history if key in present else ports.pause(history)
+            for key, history in histories.items()
+        }
+        self._reported = {key: health for key, health in self._reported.items() if key in present}
         self._faults = {key: health for key, health in self._faults.items() if key in present}
 
     def expect(self, key: str, used_ports: Iterable[int], fault: Health | None) -> None:
         """Note the ports that are in use, and what is wrong whatever the ports say."""
-        self._memory[key] = ports.mark_used_ports(self._of(key), used_ports)
+        self._histories[key] = ports.mark_used_ports(self._history(key), used_ports)
         self._faults.pop(key, None)
         if fault is not None:
             self._faults[key] = fault
@@ -52,61 +55,61 @@ class DeviceHealthTracker:
     def observe(
         self,
         key: str,
-        seen: tuple[PortReading, ...],
+        readings: tuple[PortReading, ...],
         *,
         now_s: float,
         wall_s: float,
         lag_degraded: bool,
     ) -> DeviceEvent | None:
         """Take one look in; return an event if it changed the verdict."""
-        self._memory[key] = ports.observe_ports(
-            self._of(key),
-            seen,
+        self._histories[key] = ports.observe_ports(
+            self._history(key),
+            readings,
             now_s=now_s,
             wall_s=wall_s,
             policy=self._policy,
             lag_degraded=lag_degraded,
         )
-        active = any(port.state == ports.ACTIVE for port in seen)
-        self._causes.check_port(key, active=active, now_s=now_s)
+        active = any(port.state == ports.ACTIVE for port in readings)
+        self._log_faults.check_port(key, active=active, now_s=now_s)
         now = self.verdict(key)
-        before = self._told.get(key, now)
+        before = self._reported.get(key, now)
         if now is None:
             return None
-        self._told[key] = now
+        self._reported[key] = now
         if before == now:
             return None
         return DeviceEvent(key=key, reason=now.reason, message=now.message, state=now.state)
 
     def verdict(self, key: str) -> Health | None:
         """Return what counts most now; `None` if the device was never looked at."""
-        found = self._of(key).health
+        health = self._history(key).health
         fault = self._faults.get(key)
-        if found is not None and found.is_in_service and fault is not None:
-            found = fault
-        return self._causes.health(key) or found
+        if health is not None and health.is_in_service and fault is not None:
+            health = fault
+        return self._log_faults.health(key) or health
 
     def clear(self, key: str) -> bool:
         """Forget what the log says against a device; `False` if it says nothing."""
-        known = self._causes.health(key) is not None
-        self._causes.forget((key,))
-        return known
+        has_fault = self._log_faults.health(key) is not None
+        self._log_faults.forget((key,))
+        return has_fault
 
     def used_ports(self, key: str) -> tuple[int, ...]:
         """Return the ports that were active in this boot or are expected to be."""
-        return tuple(sorted(self._of(key).used_ports))
+        return tuple(sorted(self._history(key).used_ports))
 
     def port(self, key: str, number: int) -> PortHistory:
         """Return what is remembered of a port."""
-        return self._of(key).port(number)
+        return self._history(key).port(number)
 
     def count_downed(self, key: str, number: int, value: int, now_s: float) -> None:
         """Take in a port's own count of lost links."""
-        self._memory[key] = ports.count_downed(self._of(key), number, value, now_s)
+        self._histories[key] = ports.count_downed(self._history(key), number, value, now_s)
 
     def close(self) -> None:
         """Let go of the log."""
-        self._causes.close()
+        self._log_faults.close()
 
-    def _of(self, key: str) -> DeviceHistory:
-        return self._memory.get(key, DeviceHistory())
+    def _history(self, key: str) -> DeviceHistory:
+        return self._histories.get(key, DeviceHistory())

@@ -88,16 +88,16 @@ class KernelLogFault(msgspec.Struct, frozen=True, kw_only=True):
         return Health(state=HealthState.FAILED, reason=self.reason, message=self.text)
 
 
-def record_line(known: KernelLogFault | None, line: KernelLogLine, at_s: float) -> KernelLogFault:
+def record_line(fault: KernelLogFault | None, line: KernelLogLine, at_s: float) -> KernelLogFault:
     """Take a line in. A broken firmware explains errors of the bus, so it is what is told."""
-    if known is not None and known.reason == FIRMWARE != line.reason:
-        return replace(known, last_s=max(at_s, known.last_s))
-    last_s = at_s if known is None else max(at_s, known.last_s)
+    if fault is not None and fault.reason == FIRMWARE != line.reason:
+        return replace(fault, last_s=max(at_s, fault.last_s))
+    last_s = at_s if fault is None else max(at_s, fault.last_s)
     return KernelLogFault(reason=line.reason, text=line.text, last_s=last_s)
 
 
 def check_port(
-    cause: KernelLogFault, *, active: bool, now_s: float, first: bool = False
+    fault: KernelLogFault, *, active: bool, now_s: float, is_first: bool = False
 ) -> KernelLogFault | None:
     """Take a look at the port in; `None` when the cause is over.
 
@@ -105,13 +105,13 @@ def check_port(
     active now is taken to have been.
     """
     if not active:
-        return replace(cause, active_s=None)
-    since_s = cause.active_s
+        return replace(fault, active_s=None)
+    since_s = fault.active_s
     if since_s is None:
-        since_s = min(cause.last_s, now_s) if first else now_s
-    if now_s - max(since_s, cause.last_s) >= CLEAN_S:
+        since_s = min(fault.last_s, now_s) if is_first else now_s
+    if now_s - max(since_s, fault.last_s) >= CLEAN_S:
         return None
-    return replace(cause, active_s=since_s)
+    return replace(fault, active_s=since_s)
 
 
 MAX_FAULTS = 512
@@ -127,13 +127,13 @@ class KernelLogFaults:
 
     def __init__(self, host: HostFiles, *, replay: bool) -> None:
         self.problem: Problem | None = None
-        self._found: dict[str, KernelLogFault] = {}
-        self._seen: set[str] = set()  # functions whose port was looked at
+        self._faults: dict[str, KernelLogFault] = {}
+        self._checked_addresses: set[str] = set()  # functions whose port was looked at
         self._log: KernelLog | None = None
         try:
             self._log = None if replay else KernelLog(host)
         except (HostFileError, NotSupported) as error:
-            self.problem = self._told(error)
+            self.problem = self._problem_of(error)
 
     def read(self, now_s: float) -> None:
         """Take in what the log holds since the last time. Both clocks start with the boot."""
@@ -142,37 +142,41 @@ class KernelLogFaults:
         try:
             records = self._log.read()
         except HostFileError as error:
-            self.problem = self._told(error)
+            self.problem = self._problem_of(error)
             self.close()
             return
         for record in records:
             line = parse_line(record.text)
-            if line is None or (line.address not in self._found and len(self._found) >= MAX_FAULTS):
+            if line is None or (
+                line.address not in self._faults and len(self._faults) >= MAX_FAULTS
+            ):
                 continue
             at_s = min(now_s, record.stamp_us / 1e6)
-            self._found[line.address] = record_line(self._found.get(line.address), line, at_s)
+            self._faults[line.address] = record_line(self._faults.get(line.address), line, at_s)
 
     def check_port(self, address: str, *, active: bool, now_s: float) -> None:
         """Take in whether a function's port is active now."""
-        cause = self._found.get(address)
-        first = address not in self._seen
-        self._seen.add(address)
-        after = check_port(cause, active=active, now_s=now_s, first=first) if cause else None
-        if after is not None:
-            self._found[address] = after
-        elif cause is not None:
-            del self._found[address]
+        fault = self._faults.get(address)
+        is_first = address not in self._checked_addresses
+        self._checked_addresses.add(address)
+        updated = (
+            check_port(fault, active=active, now_s=now_s, is_first=is_first) if fault else None
+        )
+        if updated is not None:
+            self._faults[address] = updated
+        elif fault is not None:
+            del self._faults[address]
 
     def health(self, address: str | None) -> Health | None:
         """Return the verdict on a function; `None` if nothing is known against it."""
-        cause = self._found.get(address or "")
-        return cause.health if cause is not None else None
+        fault = self._faults.get(address or "")
+        return fault.health if fault is not None else None
 
     def forget(self, addresses: Iterable[str]) -> None:
         """Drop what was said of functions that left: whatever comes back starts anew."""
         for address in addresses:
-            self._found.pop(address, None)
-            self._seen.discard(address)
+            self._faults.pop(address, None)
+            self._checked_addresses.discard(address)
 
     def close(self) -> None:
         """Let go of the log; may be called twice."""
@@ -180,7 +184,7 @@ class KernelLogFaults:
             self._log.close()
             self._log = None
 
-    def _told(self, error: Exception) -> Problem | None:
+    def _problem_of(self, error: Exception) -> Problem | None:
         if isinstance(error, NotSupported):
             return None
         message = f"{error}: fatal errors of firmware and of the bus are not heard"

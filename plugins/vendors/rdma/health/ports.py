@@ -32,7 +32,7 @@ ERROR_LIMITS: Mapping[str, int] = MappingProxyType(
     }
 )
 
-_WORDS = {
+_MESSAGES = {
     "DeviceHealthy": "device is healthy",
     "PortActiveDefer": "port is active but defers traffic: its link recovers from errors",
     "PortDisabled": "all ports are disabled: enable them, or take the setting off the card",
@@ -127,37 +127,37 @@ class DeviceHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 def health_of(reason: str, state: HealthState) -> Health:
     """Build a health with its reason in words."""
-    return Health(state=state, reason=reason, message=_WORDS[reason])
+    return Health(state=state, reason=reason, message=_MESSAGES[reason])
 
 
-def mark_used_ports(memory: DeviceHistory, numbers: Iterable[int]) -> DeviceHistory:
+def mark_used_ports(history: DeviceHistory, numbers: Iterable[int]) -> DeviceHistory:
     """Mark ports as used: those stored in this boot and those that settings expect."""
-    wanted = set(numbers)
-    known = {port.number: port for port in memory.ports}
-    for number in wanted - set(known):
-        known[number] = PortHistory(number=number)
+    used = set(numbers)
+    by_number = {port.number: port for port in history.ports}
+    for number in used - set(by_number):
+        by_number[number] = PortHistory(number=number)
     ports = (
-        replace(port, is_used=port.is_used or n in wanted) for n, port in sorted(known.items())
+        replace(port, is_used=port.is_used or n in used) for n, port in sorted(by_number.items())
     )
-    return replace(memory, ports=tuple(ports))
+    return replace(history, ports=tuple(ports))
 
 
-def _cause(ports: tuple[PortReading, ...], best: int) -> str:
+def _down_reason(ports: tuple[PortReading, ...], best: int) -> str:
     """Name why no port is active; the best level of them is given."""
     if best == ARMED:
         return "PortArmed"
     if best == INIT:
         waiting = [port for port in ports if port.state == INIT]
-        lost = any(port.is_infiniband and port.sm_lid == 0 for port in waiting)
-        return "NoSubnetManager" if lost else "PortInit"
-    off = all(port.state == DOWN and port.physical == DISABLED for port in ports)
-    return "PortDisabled" if off else "PortDown"
+        has_no_manager = any(port.is_infiniband and port.sm_lid == 0 for port in waiting)
+        return "NoSubnetManager" if has_no_manager else "PortInit"
+    is_disabled = all(port.state == DOWN and port.physical == DISABLED for port in ports)
+    return "PortDisabled" if is_disabled else "PortDown"
 
 
-def _not_all(known: tuple[PortReading, ...]) -> Health:
-    numbers = ", ".join(str(port.number) for port in known if port.state != ACTIVE)
-    told = f"port {numbers} is not active, and all that are in use have to be"
-    message = f"{told} (discovery.rdma.port_policy)"
+def _partly_down(ports: tuple[PortReading, ...]) -> Health:
+    numbers = ", ".join(str(port.number) for port in ports if port.state != ACTIVE)
+    problem = f"port {numbers} is not active, and all that are in use have to be"
+    message = f"{problem} (discovery.rdma.port_policy)"
     return Health(state=HealthState.FAILED, reason="PortDown", message=message)
 
 
@@ -171,75 +171,75 @@ def judge_ports(
     counted = tuple(port for port in ports if port.number in used) or ports
     if not any(port.is_readable for port in counted):
         return health_of("NoPorts", HealthState.FAILED)
-    known = tuple(port for port in counted if port.state is not None)
+    readable = tuple(port for port in counted if port.state is not None)
     # a number beyond those that the kernel documents is not active, and no better than down
-    levels = [port.state if (port.state or 0) <= ACTIVE_DEFER else 0 for port in known]
+    levels = [port.state if (port.state or 0) <= ACTIVE_DEFER else 0 for port in readable]
     best = max((level or 0 for level in levels), default=0)
     if policy == "all" and best >= ACTIVE and any(level != ACTIVE for level in levels):
-        return _not_all(known)
+        return _partly_down(readable)
     if ACTIVE in levels:
         return health_of("DeviceHealthy", HealthState.HEALTHY)
     if ACTIVE_DEFER in levels:
         return health_of("PortActiveDefer", HealthState.SUSPECT)
-    if len(known) < len(counted):
+    if len(readable) < len(counted):
         return health_of("PortStateUnknown", HealthState.SUSPECT)
-    return health_of(_cause(known, best), HealthState.FAILED)
+    return health_of(_down_reason(readable, best), HealthState.FAILED)
 
 
-def _after(port: PortHistory, seen: PortReading, now_s: float) -> PortHistory:
+def _update_port(port: PortHistory, reading: PortReading, now_s: float) -> PortHistory:
     """Take one look into a port's memory: used, edges, flaps."""
-    if seen.state is None:
+    if reading.state is None:
         return port  # unknown is neither up nor down
-    up = seen.state in (ACTIVE, ACTIVE_DEFER)
-    edge = port.is_up is True and not up
-    edges = (*port.edges, now_s) if edge else port.edges
+    is_up = reading.state in (ACTIVE, ACTIVE_DEFER)
+    is_down_edge = port.is_up is True and not is_up
+    edges = (*port.edges, now_s) if is_down_edge else port.edges
     return replace(
         port,
-        is_used=port.is_used or up,
-        is_up=up,
+        is_used=port.is_used or is_up,
+        is_up=is_up,
         edges=tuple(at for at in edges if now_s - at < FLAP_WINDOW_S)[-FLAP_EDGES:],
-        flaps=port.flaps + edge,
+        flaps=port.flaps + is_down_edge,
     )
 
 
-def count_downed(memory: DeviceHistory, number: int, value: int, now_s: float) -> DeviceHistory:
+def count_downed(history: DeviceHistory, number: int, value: int, now_s: float) -> DeviceHistory:
     """Take a port's `link_downed` in; a smaller value than before is a restart of the counter."""
-    port = memory.port(number)
-    grown = value - port.downed if port.downed is not None else 0
-    steps = (*port.steps, (now_s, grown)) if grown > 0 else port.steps
+    port = history.port(number)
+    growth = value - port.downed if port.downed is not None else 0
+    steps = (*port.steps, (now_s, growth)) if growth > 0 else port.steps
     # one look in ten seconds: at most sixty steps fit into the window
     steps = tuple(step for step in steps if now_s - step[0] < FLAP_WINDOW_S)
     port = replace(port, downed=value, steps=steps)
-    return _hold_flapping(_with_ports(memory, {number: port}), now_s)
+    return _hold_flapping(_with_ports(history, {number: port}), now_s)
 
 
-def _with_ports(memory: DeviceHistory, changed: dict[int, PortHistory]) -> DeviceHistory:
-    ports = {port.number: port for port in memory.ports} | changed
-    return replace(memory, ports=tuple(port for _, port in sorted(ports.items())))
+def _with_ports(history: DeviceHistory, changed: dict[int, PortHistory]) -> DeviceHistory:
+    ports = {port.number: port for port in history.ports} | changed
+    return replace(history, ports=tuple(port for _, port in sorted(ports.items())))
 
 
-def _hold_flapping(memory: DeviceHistory, now_s: float) -> DeviceHistory:
+def _hold_flapping(history: DeviceHistory, now_s: float) -> DeviceHistory:
     """Hold the device suspect from the third edge on, half an hour beyond the last."""
-    until_s = memory.flapping_until_s
-    for port in memory.ports:
+    until_s = history.flapping_until_s
+    for port in history.ports:
         edges = [at for at in port.edges if now_s - at < FLAP_WINDOW_S]
         steps = [step for step in port.steps if now_s - step[0] < FLAP_WINDOW_S]
         if len(edges) >= FLAP_EDGES:
             until_s = max(until_s, edges[-1] + FLAP_HOLD_S)
-        if sum(grown for _, grown in steps) >= FLAP_EDGES:
+        if sum(growth for _, growth in steps) >= FLAP_EDGES:
             until_s = max(until_s, steps[-1][0] + FLAP_HOLD_S)
-    return replace(memory, flapping_until_s=until_s)
+    return replace(history, flapping_until_s=until_s)
 
 
-def _shade(health: Health, *, lag_degraded: bool, flapping: bool) -> Health:
+def _apply_warnings(health: Health, *, lag_degraded: bool, is_flapping: bool) -> Health:
     """Turn a healthy verdict into a suspect one where something beside the states is wrong."""
-    if health.state is not HealthState.HEALTHY or not (lag_degraded or flapping):
+    if health.state is not HealthState.HEALTHY or not (lag_degraded or is_flapping):
         return health
     return health_of("LagDegraded" if lag_degraded else "LinkFlapping", HealthState.SUSPECT)
 
 
 def observe_ports(
-    memory: DeviceHistory,
+    history: DeviceHistory,
     ports: tuple[PortReading, ...],
     *,
     now_s: float,
@@ -252,21 +252,26 @@ def observe_ports(
     The first look counts at once. Going out of service needs a second look that agrees, two
     seconds later; coming back needs ten seconds without a break.
     """
-    after = {seen.number: _after(memory.port(seen.number), seen, now_s) for seen in ports}
-    memory = _hold_flapping(_with_ports(memory, after), now_s)
-    raw = judge_ports(ports, memory.used_ports, policy)
-    raw = _shade(raw, lag_degraded=lag_degraded, flapping=now_s < memory.flapping_until_s)
-    old = memory.health
-    if old is None:
-        return replace(memory, health=raw)
-    if raw.reason == "PortStateUnknown" or raw == replace(old, since_s=None):
-        return replace(memory, doubt_s=None)
-    if raw.is_in_service != old.is_in_service:
-        since_s = now_s if memory.doubt_s is None else memory.doubt_s
-        needed_s = CONFIRM_UP_S if raw.is_in_service else CONFIRM_DOWN_S
+    updated = {
+        reading.number: _update_port(history.port(reading.number), reading, now_s)
+        for reading in ports
+    }
+    history = _hold_flapping(_with_ports(history, updated), now_s)
+    current = judge_ports(ports, history.used_ports, policy)
+    current = _apply_warnings(
+        current, lag_degraded=lag_degraded, is_flapping=now_s < history.flapping_until_s
+    )
+    published = history.health
+    if published is None:
+        return replace(history, health=current)
+    if current.reason == "PortStateUnknown" or current == replace(published, since_s=None):
+        return replace(history, doubt_s=None)
+    if current.is_in_service != published.is_in_service:
+        since_s = now_s if history.doubt_s is None else history.doubt_s
+        needed_s = CONFIRM_UP_S if current.is_in_service else CONFIRM_DOWN_S
         if now_s - since_s < needed_s:
-            return replace(memory, doubt_s=since_s)
-    return replace(memory, health=replace(raw, since_s=wall_s), doubt_s=None)
+            return replace(history, doubt_s=since_s)
+    return replace(history, health=replace(current, since_s=wall_s), doubt_s=None)
 
 
 class ErrorWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,21 +294,21 @@ def check_errors(
     """
     if window is None or now_s - window.since_s >= ERROR_WINDOW_S:
         return ErrorWindow(since_s=now_s, base=values), ""
-    now = dict(values)
-    before = {name: min(value, now.get(name, value)) for name, value in window.base}
-    before = {**now, **before}
-    window = replace(window, base=tuple(before.items()))
-    fast = [
-        f"{name} +{now[name] - before[name]}"
+    current = dict(values)
+    base = {name: min(value, current.get(name, value)) for name, value in window.base}
+    base = {**current, **base}
+    window = replace(window, base=tuple(base.items()))
+    exceeded = [
+        f"{name} +{current[name] - base[name]}"
         for name, limit in limits.items()
-        if name in now and now[name] - before[name] > limit
+        if name in current and current[name] - base[name] > limit
     ]
-    if window.is_reported or not fast:
+    if window.is_reported or not exceeded:
         return window, ""
-    return replace(window, is_reported=True), ", ".join(fast)
+    return replace(window, is_reported=True), ", ".join(exceeded)
 
 
-def pause(memory: DeviceHistory) -> DeviceHistory:
+def pause(history: DeviceHistory) -> DeviceHistory:
     """Forget what was pending: nobody looks at the device until it comes back."""
-    ports = tuple(replace(port, is_up=None) for port in memory.ports)
-    return replace(memory, ports=ports, doubt_s=None)
+    ports = tuple(replace(port, is_up=None) for port in history.ports)
+    return replace(history, ports=ports, doubt_s=None)

@@ -175,10 +175,12 @@ def read_class(host: HostFiles, name: str) -> RdmaClass:
 def read_classes(host: HostFiles) -> tuple[tuple[RdmaClass, ...], tuple[str, ...]]:
     """Read all entries; the second value is the names that are refused."""
     names = list_entries(host, CLASS)[:MAX_DEVICES]
-    good = tuple(read_class(host, name) for name in names if is_name(name))
+    classes = tuple(read_class(host, name) for name in names if is_name(name))
     # an entry that went away while it was read is not there
-    there = tuple(item for item in good if host.exists(f"{CLASS}/{item.name}"))
-    return there, tuple(name for name in names if not is_name(name))
+    present = tuple(
+        rdma_class for rdma_class in classes if host.exists(f"{CLASS}/{rdma_class.name}")
+    )
+    return present, tuple(name for name in names if not is_name(name))
 
 
 def _node(host: HostFiles, path: str, name: str) -> DeviceNode | None:
@@ -190,15 +192,15 @@ def _node(host: HostFiles, path: str, name: str) -> DeviceNode | None:
 
 
 def _uverbs(host: HostFiles, folder: str, names: Mapping[str, DeviceNode]) -> dict[str, DeviceNode]:
-    found = dict(names)
+    nodes = dict(names)
     for entry in list_entries(host, folder)[:MAX_DEVICES]:
         if not _UVERBS.fullmatch(entry):  # abi_version is a file beside them
             continue
         owner = read_text(host, f"{folder}/{entry}/ibdev")
         node = _node(host, f"{folder}/{entry}", entry)
         if owner and node:
-            found.setdefault(owner, node)
-    return found
+            nodes.setdefault(owner, node)
+    return nodes
 
 
 def read_nodes(host: HostFiles, addresses: tuple[str, ...] = ()) -> RdmaNodes:

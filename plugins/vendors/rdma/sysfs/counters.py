@@ -60,24 +60,26 @@ class CounterFile(msgspec.Struct, frozen=True):
 def list_counter_files(host: HostFiles, device: CountedDevice) -> tuple[CounterFile, ...]:
     """Find the counter files of a device; done once, their values are read many times."""
     base = f"{CLASS}/{device.name}"
-    found: list[CounterFile] = []
+    files: list[CounterFile] = []
     for number in device.ports:
         port = f"{base}/ports/{number}"
         labels = (device.name, str(number))
-        wide = set(list_entries(host, f"{port}/counters_ext"))
-        there = set(list_entries(host, f"{port}/counters"))
-        for name, item in PORT_COUNTERS.items():
-            folder, file = ("counters_ext", item.wide) if item.wide in wide else ("counters", name)
-            if file not in there | wide:
+        extended = set(list_entries(host, f"{port}/counters_ext"))
+        present = set(list_entries(host, f"{port}/counters"))
+        for name, counter in PORT_COUNTERS.items():
+            folder, file = (
+                ("counters_ext", counter.wide) if counter.wide in extended else ("counters", name)
+            )
+            if file not in present | extended:
                 continue
             # with the extended set all traffic is counted in 64 bits, which never end
-            wide_too = item.wide is not None and (folder != "counters" or _EXTENDED in there)
-            maximum = None if wide_too else item.maximum
+            is_wide = counter.wide is not None and (folder != "counters" or _EXTENDED in present)
+            maximum = None if is_wide else counter.maximum
             path = f"{port}/{folder}/{file}"
-            family = PREFIX + item.family
-            found.append(CounterFile(path, name, family, labels, item.scale, maximum))
-        found += _hw(host, port, f"{PREFIX}port_hw_total", labels)
-    return (*found, *_hw(host, base, f"{PREFIX}device_hw_total", (device.name,)))
+            family = PREFIX + counter.family
+            files.append(CounterFile(path, name, family, labels, counter.scale, maximum))
+        files += _hw(host, port, f"{PREFIX}port_hw_total", labels)
+    return (*files, *_hw(host, base, f"{PREFIX}device_hw_total", (device.name,)))
 
 
 def _hw(host: HostFiles, base: str, family: str, labels: tuple[str, ...]) -> list[CounterFile]:
@@ -96,28 +98,30 @@ def readings_of(file: CounterFile, value: int | None) -> tuple[MetricValue, ...]
     reading = MetricValue(family=file.family, value=value * file.scale, labels=file.labels)
     if file.maximum is None:
         return (reading,)
-    full = MetricValue(
+    saturated = MetricValue(
         family=f"{PREFIX}counter_saturated",
         value=float(value == file.maximum),
         labels=(*file.labels, file.name),
     )
-    return reading, full
+    return reading, saturated
 
 
-def port_readings(host: HostFiles, name: str, seen: PortReading) -> tuple[MetricValue, ...]:
+def port_readings(host: HostFiles, name: str, reading: PortReading) -> tuple[MetricValue, ...]:
     """Read what is no counter: physical state, rate, and the identifiers of InfiniBand."""
-    base = f"{CLASS}/{name}/ports/{seen.number}"
+    base = f"{CLASS}/{name}/ports/{reading.number}"
     physical = parse_enum(read_text(host, f"{base}/phys_state") or "")
     rate = parse_rate(read_text(host, f"{base}/rate") or "")
-    infiniband = read_text(host, f"{base}/link_layer") == INFINIBAND
-    works = seen.state in (ACTIVE, ACTIVE_DEFER)
+    is_infiniband = read_text(host, f"{base}/link_layer") == INFINIBAND
+    is_active = reading.state in (ACTIVE, ACTIVE_DEFER)
     values = {
         "port_physical_state": physical[0] if physical else None,
-        "port_rate_bytes_per_second": rate * _BYTES_PER_MBIT_S if rate and works else None,
-        "port_lid": parse_lid(read_text(host, f"{base}/lid") or "") if infiniband else None,
-        "port_sm_lid": parse_lid(read_text(host, f"{base}/sm_lid") or "") if infiniband else None,
+        "port_rate_bytes_per_second": rate * _BYTES_PER_MBIT_S if rate and is_active else None,
+        "port_lid": parse_lid(read_text(host, f"{base}/lid") or "") if is_infiniband else None,
+        "port_sm_lid": parse_lid(read_text(host, f"{base}/sm_lid") or "")
+        if is_infiniband
+        else None,
     }
-    labels = (name, str(seen.number))
+    labels = (name, str(reading.number))
     return tuple(
         MetricValue(family=PREFIX + family, value=value, labels=labels)
         for family, value in values.items()
@@ -156,7 +160,7 @@ class CounterReader:
         if fd is not None:
             os.close(fd)
 
-    def keep_only(self, paths: set[str]) -> None:
+    def retain(self, paths: set[str]) -> None:
         """Close the files of all other paths."""
         for path in [path for path in self._open if path not in paths]:
             self._drop(path)

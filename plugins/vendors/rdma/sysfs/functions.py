@@ -132,32 +132,32 @@ def _hex(host: HostFiles, path: str, digits: int) -> int | None:
         return None
 
 
-def _netdevs(host: HostFiles, folder: str, inside: tuple[str, ...]) -> tuple[str, ...]:
+def _netdevs(host: HostFiles, folder: str, entries: tuple[str, ...]) -> tuple[str, ...]:
     # virtio has its network devices one level deeper
-    below = [item for item in inside if item.startswith("virtio")]
-    folders = (f"{folder}/net", *(f"{folder}/{item}/net" for item in below))
-    found = {name for path in folders for name in list_entries(host, path) if is_name(name)}
-    return tuple(sorted(found))
+    virtio_entries = [entry for entry in entries if entry.startswith("virtio")]
+    folders = (f"{folder}/net", *(f"{folder}/{entry}/net" for entry in virtio_entries))
+    names = {name for path in folders for name in list_entries(host, path) if is_name(name)}
+    return tuple(sorted(names))
 
 
-def _virtfns(host: HostFiles, folder: str, inside: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
-    found: list[tuple[int, str]] = []
-    for item in inside:
-        index = _VIRTFN.fullmatch(item)
-        address = last_address(link_text(host, f"{folder}/{item}") or "") if index else None
+def _virtfns(host: HostFiles, folder: str, entries: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
+    functions: list[tuple[int, str]] = []
+    for entry in entries:
+        index = _VIRTFN.fullmatch(entry)
+        address = last_address(link_text(host, f"{folder}/{entry}") or "") if index else None
         if index and address:
-            found.append((int(index[1]), address))
-    return tuple(sorted(found))
+            functions.append((int(index[1]), address))
+    return tuple(sorted(functions))
 
 
 def read_function(host: HostFiles, address: str) -> RdmaPciFunction:
     """Read one function; one that the bus does not list is not `present`."""
     folder = f"{PCI}/{address}"
-    inside = list_entries(host, folder)
-    if not inside:
+    entries = list_entries(host, folder)
+    if not entries:
         return RdmaPciFunction(address=address, is_present=host.exists(folder))
     link = link_text(host, folder) or ""
-    netdevs = _netdevs(host, folder, inside)
+    netdevs = _netdevs(host, folder, entries)
     masters = (link_text(host, f"/sys/class/net/{name}/master") or "" for name in netdevs)
     return RdmaPciFunction(
         address=address,
@@ -169,7 +169,7 @@ def read_function(host: HostFiles, address: str) -> RdmaPciFunction:
         device_id=_hex(host, f"{folder}/device", 4),
         driver=driver_of(host, address),
         physfn=last_address(link_text(host, f"{folder}/physfn") or ""),
-        virtfns=_virtfns(host, folder, inside),
+        virtfns=_virtfns(host, folder, entries),
         numvfs=read_numvfs(host, address),
         totalvfs=_int(host, f"{folder}/sriov_totalvfs"),
         rdma=tuple(filter(is_name, list_entries(host, f"{folder}/infiniband"))),
@@ -191,33 +191,35 @@ def driver_of(host: HostFiles, address: str) -> str | None:
 
 def bus_addresses(host: HostFiles) -> tuple[str, ...]:
     """List the functions of the bus in their numeric order; other names are no functions."""
-    found: list[str] = []
+    addresses: list[str] = []
     for name in list_entries(host, PCI):
         try:
             if parse_address(name) == name:
-                found.append(name)
+                addresses.append(name)
         except ParseError:
             continue
-    return tuple(sorted(found, key=address_sort_key))
+    return tuple(sorted(addresses, key=address_sort_key))
 
 
 def read_scan(host: HostFiles, remembered: Iterable[str] = ()) -> RdmaScan:
     """Read the classes and every function that has, had, or may have an RDMA device."""
-    classes, refused = read_classes(host)
+    classes, refused_names = read_classes(host)
     bus = bus_addresses(host)
     bound = {address for address in bus if driver_of(host, address) in DRIVERS}
-    owners = {item.origin.address for item in classes if item.origin.address}
+    owners = {rdma_class.origin.address for rdma_class in classes if rdma_class.origin.address}
     cards = {slot_of(address) for address in owners}
-    beside = {address for address in bus if slot_of(address) in cards}
-    wanted = bound | owners | beside | set(remembered)
-    functions = {address: read_function(host, address) for address in wanted}
-    virtual = {vf for item in functions.values() for _, vf in item.virtfns} - set(functions)
+    siblings = {address for address in bus if slot_of(address) in cards}
+    addresses = bound | owners | siblings | set(remembered)
+    functions = {address: read_function(host, address) for address in addresses}
+    virtual = {vf for rdma_class in functions.values() for _, vf in rdma_class.virtfns} - set(
+        functions
+    )
     functions |= {address: read_function(host, address) for address in virtual}
     ordered = dict(sorted(functions.items(), key=lambda item: address_sort_key(item[0])))
     modules = {driver.module for driver in DRIVERS.values()}
     return RdmaScan(
         classes=classes,
-        refused_names=refused,
+        refused_names=refused_names,
         bus_addresses=frozenset(bus),
         functions=MappingProxyType(ordered),
         nodes=read_nodes(host, tuple(sorted(owners, key=address_sort_key))),
@@ -241,13 +243,13 @@ def detect_devices(host: HostFiles) -> tuple[VendorDevice, ...]:
             )
         elif origin.kind is ClassKind.HARDWARE and not is_virtual(host, origin.address):
             names.setdefault(origin.address, []).append(name)
-    found = {
+    pending = {
         address: _describe_pending(
-            address, address, driver_of(host, address) or "other", primary_name(here)
+            address, address, driver_of(host, address) or "other", primary_name(device_names)
         )
-        for address, here in names.items()
+        for address, device_names in names.items()
     }
-    cards = {slot_of(address) for address in found}
+    cards = {slot_of(address) for address in pending}
     for address in bus_addresses(host):
         driver = driver_of(host, address)
         if (
@@ -255,8 +257,8 @@ def detect_devices(host: HostFiles) -> tuple[VendorDevice, ...]:
             and slot_of(address) not in cards
             and not is_virtual(host, address)
         ):
-            found[address] = _describe_pending(address, address, driver or "", None)
-    return (*(found[address] for address in sorted(found, key=address_sort_key)), *others)
+            pending[address] = _describe_pending(address, address, driver or "", None)
+    return (*(pending[address] for address in sorted(pending, key=address_sort_key)), *others)
 
 
 def is_virtual(host: HostFiles, address: str) -> bool:

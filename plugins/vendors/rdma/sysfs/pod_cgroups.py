@@ -31,14 +31,14 @@ _POD = re.compile(r"(?:.*-)?pod([0-9a-fA-F_-]{8,64})(?:\.slice)?")
 
 def kubepods(host: HostFiles) -> str | None:
     """Return the group of all pods where the controller is on; `None` if it is nowhere."""
-    places = (f"{top}/{group}" for top in _TOPS for group in _GROUPS)
-    return next((place for place in places if host.exists(f"{place}/rdma.max")), None)
+    groups = (f"{top}/{group}" for top in _TOPS for group in _GROUPS)
+    return next((path for path in groups if host.exists(f"{path}/rdma.max")), None)
 
 
 def pod_limits(host: HostFiles) -> Mapping[str, str]:
     """Return what all pods together may have, by device, where that is limited."""
-    place = kubepods(host)
-    content = (read_text(host, f"{place}/rdma.max", MAX_BYTES) or "") if place else ""
+    group = kubepods(host)
+    content = (read_text(host, f"{group}/rdma.max", MAX_BYTES) or "") if group else ""
     return {
         name: f"handles={_limit(handles)} objects={_limit(objects)}"
         for name, (handles, objects) in parse_limits(content).items()
@@ -52,38 +52,38 @@ def _limit(value: int | None) -> str:
 
 def pod_readings(host: HostFiles) -> dict[str, tuple[MetricValue, ...]]:
     """Return what each pod has and may have, by RDMA name; at most `MAX_PODS` pods are read."""
-    found: dict[str, list[MetricValue]] = {}
-    for at, (uid, group) in enumerate(_pods(host)):
-        if at == MAX_PODS:
+    by_name: dict[str, list[MetricValue]] = {}
+    for index, (uid, group) in enumerate(_pods(host)):
+        if index == MAX_PODS:
             break
-        used = parse_limits(read_text(host, f"{group}/rdma.current", MAX_BYTES) or "")
+        usage = parse_limits(read_text(host, f"{group}/rdma.current", MAX_BYTES) or "")
         limits = parse_limits(read_text(host, f"{group}/rdma.max", MAX_BYTES) or "")
-        for name in sorted({*used, *limits}):
+        for name in sorted({*usage, *limits}):
             if is_name(name):
-                found.setdefault(name, []).extend(_readings(name, uid, used, limits))
-    return {name: tuple(readings) for name, readings in found.items()}
+                by_name.setdefault(name, []).extend(_readings(name, uid, usage, limits))
+    return {name: tuple(readings) for name, readings in by_name.items()}
 
 
 def _readings(
     name: str,
     uid: str,
-    used: Mapping[str, tuple[int | None, int | None]],
+    usage: Mapping[str, tuple[int | None, int | None]],
     limits: Mapping[str, tuple[int | None, int | None]],
 ) -> Iterator[MetricValue]:
-    nothing = (None, None)
-    handles, objects = used.get(name, nothing)
-    most_handles, most_objects = limits.get(name, nothing)
-    if not handles and not objects and most_handles is None and most_objects is None:
+    unknown = (None, None)
+    handles, objects = usage.get(name, unknown)
+    max_handles, max_objects = limits.get(name, unknown)
+    if not handles and not objects and max_handles is None and max_objects is None:
         return
     values = {
         "handles": handles,
-        "handles_limit": most_handles,
+        "handles_limit": max_handles,
         "objects": objects,
-        "objects_limit": most_objects,
+        "objects_limit": max_objects,
     }
-    for what, value in values.items():
+    for kind, value in values.items():
         if value is not None:
-            yield MetricValue(family=POD_PREFIX + what, value=value, labels=(name, uid))
+            yield MetricValue(family=POD_PREFIX + kind, value=value, labels=(name, uid))
 
 
 def _pods(host: HostFiles) -> Iterator[tuple[str, str]]:
@@ -100,5 +100,5 @@ def _pods(host: HostFiles) -> Iterator[tuple[str, str]]:
                     yield _uid(pod[1]), f"{top}/{name}/{inner}"
 
 
-def _uid(text_: str) -> str:
-    return text_.replace("_", "-")  # systemd keeps `-` for levels of its own
+def _uid(name: str) -> str:
+    return name.replace("_", "-")  # systemd keeps `-` for levels of its own

@@ -53,17 +53,17 @@ def preferred_gid(gids: Sequence[Gid], link_layer: str | None) -> Gid | None:
     """Choose the address to show: RoCE v2 over IPv4, else v2 beyond the link; first on IB."""
     if link_layer == INFINIBAND:
         return gids[0] if gids else None
-    modern = [item for item in gids if item.type == "2"]
-    for item in modern:
-        if is_ipv4(item.gid):
-            return item
-    return next((item for item in modern if not is_link_local(item.gid)), None)
+    roce_v2 = [candidate for candidate in gids if candidate.type == "2"]
+    for candidate in roce_v2:
+        if is_ipv4(candidate.gid):
+            return candidate
+    return next((candidate for candidate in roce_v2 if not is_link_local(candidate.gid)), None)
 
 
 def port_numbers(host: HostFiles, name: str) -> tuple[int, ...]:
     """List a device's ports; entries that are no port numbers are skipped."""
-    found = (parse_port(entry) for entry in list_entries(host, f"{CLASS}/{name}/ports"))
-    return tuple(sorted(number for number in found if number is not None))
+    numbers = (parse_port(entry) for entry in list_entries(host, f"{CLASS}/{name}/ports"))
+    return tuple(sorted(number for number in numbers if number is not None))
 
 
 def _line(host: HostFiles, path: str) -> str:
@@ -74,7 +74,7 @@ def read_gids(host: HostFiles, name: str, number: int) -> tuple[Gid, ...]:
     """Read a port's table up to sixteen empty slots in a row; an error is an empty slot."""
     base = f"{CLASS}/{name}/ports/{number}"
     link_layer = _line(host, f"{base}/link_layer")
-    found: list[Gid] = []
+    gids: list[Gid] = []
     empty = 0
     for index in range(MAX_GIDS):
         gid = parse_gid(read_text(host, f"{base}/gids/{index}", GID_BYTES) or "")
@@ -84,7 +84,7 @@ def read_gids(host: HostFiles, name: str, number: int) -> tuple[Gid, ...]:
         if gid:
             words = read_text(host, f"{base}/gid_attrs/types/{index}", GID_BYTES)
             netdev = read_text(host, f"{base}/gid_attrs/ndevs/{index}", GID_BYTES) or ""
-            found.append(
+            gids.append(
                 Gid(
                     index=index,
                     gid=gid,
@@ -92,7 +92,7 @@ def read_gids(host: HostFiles, name: str, number: int) -> tuple[Gid, ...]:
                     netdev=netdev if is_name(netdev) else None,
                 )
             )
-    return tuple(found)
+    return tuple(gids)
 
 
 def read_port_state(host: HostFiles, name: str, number: int) -> PortReading:
@@ -103,13 +103,13 @@ def read_port_state(host: HostFiles, name: str, number: int) -> PortReading:
     if state and state[0] == ACTIVE:
         return PortReading(number=number, state=ACTIVE)
     physical = parse_enum(_line(host, f"{base}/phys_state"))
-    waits = state is not None and state[0] == INIT
+    is_init = state is not None and state[0] == INIT
     return PortReading(
         number=number,
         state=state[0] if state else None,
         physical=physical[0] if physical else None,
-        sm_lid=parse_lid(_line(host, f"{base}/sm_lid")) if waits else None,
-        is_infiniband=waits and _line(host, f"{base}/link_layer") == INFINIBAND,
+        sm_lid=parse_lid(_line(host, f"{base}/sm_lid")) if is_init else None,
+        is_infiniband=is_init and _line(host, f"{base}/link_layer") == INFINIBAND,
         is_readable=bool(state_text),
     )
 
@@ -131,9 +131,9 @@ def port_netdev(
     host: HostFiles, number: int, count: int, gids: Sequence[Gid], netdevs: Sequence[str]
 ) -> str | None:
     """Find a port's network device: by its addresses, else among those of the function."""
-    named = next((item.netdev for item in gids if item.netdev), None)
-    if named:
-        return named
+    gid_netdev = next((item.netdev for item in gids if item.netdev), None)
+    if gid_netdev:
+        return gid_netdev
     if count == 1 and len(netdevs) == 1:
         return netdevs[0]
     return next((item for item in netdevs if _matches(host, item, number, gids)), None)
@@ -153,8 +153,8 @@ def read_port(
     state = parse_enum(_line(host, f"{base}/state"))
     physical = parse_enum(_line(host, f"{base}/phys_state"))
     link_layer = _line(host, f"{base}/link_layer") or None
-    works = state is not None and state[0] in (ACTIVE, ACTIVE_DEFER)
-    infiniband = link_layer == INFINIBAND
+    is_active = state is not None and state[0] in (ACTIVE, ACTIVE_DEFER)
+    is_infiniband = link_layer == INFINIBAND
     best = preferred_gid(gids, link_layer)
     return DevicePort(
         number=number,
@@ -162,21 +162,21 @@ def read_port(
         state_name=state[1] if state else None,
         physical_state=physical[0] if physical else None,
         # a port that is down prints a rate that is left over
-        rate_mbps=parse_rate(_line(host, f"{base}/rate")) if works else None,
+        rate_mbps=parse_rate(_line(host, f"{base}/rate")) if is_active else None,
         link_layer=link_layer,
-        lid=parse_lid(_line(host, f"{base}/lid")) if infiniband else None,
-        sm_lid=parse_lid(_line(host, f"{base}/sm_lid")) if infiniband else None,
+        lid=parse_lid(_line(host, f"{base}/lid")) if is_infiniband else None,
+        sm_lid=parse_lid(_line(host, f"{base}/sm_lid")) if is_infiniband else None,
         gid=best.gid if best else None,
         gid_index=best.index if best else None,
-        pkeys=read_pkeys(host, base) if infiniband else (),
+        pkeys=read_pkeys(host, base) if is_infiniband else (),
         netdev=port_netdev(host, number, count, gids, netdevs),
     )
 
 
 def read_pkeys(host: HostFiles, base: str) -> tuple[str, ...]:
     """Return the partition keys of a port's first slots; empty ones are zero."""
-    found = (_line(host, f"{base}/pkeys/{index}").lower() for index in range(MAX_PKEYS))
-    return tuple(key for key in found if is_pkey(key))
+    keys = (_line(host, f"{base}/pkeys/{index}").lower() for index in range(MAX_PKEYS))
+    return tuple(key for key in keys if is_pkey(key))
 
 
 def has_carrier(host: HostFiles, netdev: str) -> bool | None:
@@ -188,7 +188,9 @@ def has_carrier(host: HostFiles, netdev: str) -> bool | None:
 def _uppers(host: HostFiles, netdev: str) -> tuple[str, ...]:
     """Return what lies on a network device: a bond, VLANs; their addresses are in the tables."""
     return tuple(
-        e for e in list_entries(host, f"/sys/class/net/{netdev}") if e.startswith("upper_")
+        entry
+        for entry in list_entries(host, f"/sys/class/net/{netdev}")
+        if entry.startswith("upper_")
     )
 
 
@@ -207,26 +209,26 @@ class PortReader:
     ) -> tuple[tuple[DevicePort, ...], tuple[str, ...]]:
         """Return a device's ports and all network devices on top of it, sorted."""
         numbers = port_numbers(self._host, name)
-        found: list[DevicePort] = []
+        ports: list[DevicePort] = []
         names = set(netdevs)
-        around = tuple((item, _uppers(self._host, item)) for item in netdevs)
+        stacked = tuple((netdev, _uppers(self._host, netdev)) for netdev in netdevs)
         for number in numbers:
-            gids = self._gids(name, number, around, now_s)
-            names.update(item.netdev for item in gids if item.netdev)
-            found.append(
+            gids = self._gids(name, number, stacked, now_s)
+            names.update(netdev.netdev for netdev in gids if netdev.netdev)
+            ports.append(
                 read_port(self._host, name, number, count=len(numbers), gids=gids, netdevs=netdevs)
             )
-        return tuple(found), tuple(sorted(names))
+        return tuple(ports), tuple(sorted(names))
 
-    def _gids(self, name: str, number: int, around: object, now_s: float) -> tuple[Gid, ...]:
-        now = (_line(self._host, f"{CLASS}/{name}/ports/{number}/state"), around)
-        taken_s, before, gids = self._tables.get((name, number), (-GIDS_KEPT_S, None, ()))
-        if now_s - taken_s < GIDS_KEPT_S and before == now:
+    def _gids(self, name: str, number: int, stacked: object, now_s: float) -> tuple[Gid, ...]:
+        inputs = (_line(self._host, f"{CLASS}/{name}/ports/{number}/state"), stacked)
+        read_s, last_inputs, gids = self._tables.get((name, number), (-GIDS_KEPT_S, None, ()))
+        if now_s - read_s < GIDS_KEPT_S and last_inputs == inputs:
             return gids
         gids = read_gids(self._host, name, number)
-        self._tables[name, number] = (now_s, now, gids)
+        self._tables[name, number] = (now_s, inputs, gids)
         return gids
 
-    def keep_only(self, names: set[str]) -> None:
+    def retain(self, names: set[str]) -> None:
         """Forget the tables of other devices."""
-        self._tables = {key: kept for key, kept in self._tables.items() if key[0] in names}
+        self._tables = {key: table for key, table in self._tables.items() if key[0] in names}

@@ -32,14 +32,14 @@ def is_name(text: str) -> bool:
 
 def parse_enum(text: str) -> tuple[int, str] | None:
     """Parse `4: ACTIVE` to (4, "ACTIVE"); the number decides, the name is display."""
-    found = _ENUM.fullmatch(text)
-    return (int(found[1]), found[2].rstrip()) if found else None
+    match = _ENUM.fullmatch(text)
+    return (int(match[1]), match[2].rstrip()) if match else None
 
 
 def parse_rate(text: str) -> int | None:
     """Parse `2.5 Gb/sec (1X SDR)` to Mbit/s: 2500; lanes and speed name are optional."""
-    found = _RATE.fullmatch(text)
-    return int(found[1]) * 1000 + int(found[2] or 0) * 100 if found else None
+    match = _RATE.fullmatch(text)
+    return int(match[1]) * 1000 + int(match[2] or 0) * 100 if match else None
 
 
 def parse_guid(text: str) -> str | None:
@@ -50,7 +50,7 @@ def parse_guid(text: str) -> str | None:
 
 def show_guid(digits: str) -> str:
     """Write 16 digits in groups of four, as the kernel does."""
-    return ":".join(digits[at : at + 4] for at in range(0, len(digits), 4))
+    return ":".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
 def parse_gid(text: str) -> str | None:
@@ -84,10 +84,10 @@ def subnet_prefix(gid: str) -> str:
 
 def parse_lid(text: str) -> int | None:
     """Parse a local identifier, `0x` hexadecimal or decimal, of at most 16 bits."""
-    found = _LID.fullmatch(text)
-    if not found:
+    match = _LID.fullmatch(text)
+    if not match:
         return None
-    value = int(found[1], 16) if found[1] else int(found[2])
+    value = int(match[1], 16) if match[1] else int(match[2])
     return value if value <= MAX_LID else None
 
 
@@ -104,10 +104,10 @@ def parse_port(text: str) -> int | None:
 
 def parse_limits(text: str) -> dict[str, tuple[int | None, int | None]]:
     """Parse `rdma.max` to (handles, objects) by device; `max` is `None`, other lines are left."""
-    found: dict[str, tuple[int | None, int | None]] = {}
+    limits: dict[str, tuple[int | None, int | None]] = {}
     for line in text.splitlines():
         match = _LIMITS.fullmatch(line.strip())
         if match:
             handles, objects = (None if part == "max" else int(part) for part in match.groups()[1:])
-            found[match[1]] = (handles, objects)
-    return found
+            limits[match[1]] = (handles, objects)
+    return limits
