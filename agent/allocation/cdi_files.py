@@ -61,7 +61,7 @@ def build_cdi_files(
     states = {state.vendor: state for state in snapshot.vendors}
     for name, vendor in injecting_vendors(vendors).items():
         naming = vendors[name].description.cdi
-        host_devices = snapshot.means.value.vendors.get(name)
+        host_devices = snapshot.host_devices.value.vendors.get(name)
         inventory = states[name].inventory.value if name in states else None
         if naming is None or host_devices is None or inventory is None:
             continue
@@ -89,7 +89,7 @@ def kinds_in_use(
     view = snapshot.served.value
     vendors = {one.name: one.vendor for one in view.resources}
     resources = {one.resource for one in (*view.held, *assignments)}
-    allocated = snapshot.grants.value.held.keys()
+    allocated = snapshot.allocations.value.held.keys()
     states = {state.vendor: state for state in snapshot.vendors}
     kinds = set()
     for name, naming in namings.items():

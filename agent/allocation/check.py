@@ -238,7 +238,7 @@ def pod_allocation(
     """Return the current allocation of a pod; `None` if it has no annotation.
 
     This is fast enough for requests: it checks only the pods that use the same devices and those
-    newer than `snapshot.grants`. Neither the pod nor the sandbox needs to be in the snapshot.
+    newer than `snapshot.allocations`. Neither the pod nor the sandbox needs to be in the snapshot.
     `index` saves time and does not change the result.
     """
     text = allocation_annotation(sandbox)
@@ -246,7 +246,7 @@ def pod_allocation(
         return None
     tables = (index or AllocationIndex()).tables(snapshot)
     check = _AllocationCheck(snapshot, tables)
-    view = snapshot.grants.value
+    view = snapshot.allocations.value
     before = view.pods.get(sandbox.uid)
     reader = AnnotationReader(snapshot, tables, sandbox)
     uids = tables.unchecked | {sandbox.uid}
@@ -268,7 +268,7 @@ def current_allocations(
     second.
     """
     tables = (index or AllocationIndex()).tables(snapshot)
-    view, pods, deleted = snapshot.grants.value, tables.pods, snapshot.cluster.deleted_pods
+    view, pods, deleted = snapshot.allocations.value, tables.pods, snapshot.cluster.deleted_pods
     holders = {uid for uids in view.held.values() for uid in uids}
     freed = {uid for uid in holders if uid in deleted or (uid in pods and has_ended(pods[uid]))}
     reader = AnnotationReader(snapshot, tables)

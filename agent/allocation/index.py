@@ -230,7 +230,7 @@ class AllocationIndex:
             now.devices.taken_s is None,
             now.cluster.pods,
             now.runtime.value.sandboxes,
-            now.grants.value.looked,
+            now.allocations.value.looked,
             now.served.value.held,
             now.cluster.has_pod_list,
         )
@@ -255,7 +255,7 @@ class AllocationIndex:
             pods=pods,
             sandboxes=sandboxes,
             allocated=allocated,
-            unchecked=_unchecked_pods(allocated, pods, sandboxes, now.grants.value.looked),
+            unchecked=_unchecked_pods(allocated, pods, sandboxes, now.allocations.value.looked),
             kubelet_shares=shares,
             slicers=self._slicers,
         )

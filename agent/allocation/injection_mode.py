@@ -26,12 +26,12 @@ def with_kubelet_injection(snapshot: NodeSnapshot, injection: str) -> NodeSnapsh
     """Return a snapshot in which hooks inject as this setting says for the kubelet."""
     if injection == AUTO:
         return snapshot
-    host_view, runtime = snapshot.means.value, snapshot.runtime.value
+    host_view, runtime = snapshot.host_devices.value, snapshot.runtime.value
     vendors = {
         name: with_injection_mode(one, name, injection) for name, one in host_view.vendors.items()
     }
     return replace(
         snapshot,
-        means=replace(snapshot.means, value=replace(host_view, vendors=vendors)),
+        host_devices=replace(snapshot.host_devices, value=replace(host_view, vendors=vendors)),
         runtime=replace(snapshot.runtime, value=replace(runtime, takes_cdi=injection == CDI)),
     )

@@ -34,7 +34,7 @@ def slice_requests(
     requests: dict[str, list[SliceRequest]] = {}
     vendors = _vendor_by_device(snapshot)
     cards = tuple(device.info for device in snapshot.devices.value.devices)
-    for uid, allocation in sorted(snapshot.grants.value.pods.items()):
+    for uid, allocation in sorted(snapshot.allocations.value.pods.items()):
         for entry in () if allocation.refusal else allocation.grant.devices:
             card = next((card for card in cards if _is_device_of(entry, card)), None)
             vendor = vendors.get(card.key, "") if card is not None else ""
@@ -90,7 +90,7 @@ def _runtime_handler(snapshot: NodeSnapshot, uid: str, vendor: str) -> str:
     """Return the runtime handler of a pod; that of the node if its sandbox names none."""
     sandboxes = snapshot.runtime.value.sandboxes.values()
     handler = next((sandbox.runtime_handler for sandbox in sandboxes if sandbox.uid == uid), "")
-    host = snapshot.means.value.vendors.get(vendor)
+    host = snapshot.host_devices.value.vendors.get(vendor)
     return handler or (host.default_handler if host is not None else "")
 
 
@@ -290,7 +290,7 @@ class SliceManager:
 
 def _pod_reference(snapshot: NodeSnapshot, uid: str) -> PodRef | None:
     """Return the pod of a uid; `None` if it has no device allocation, which has its name."""
-    allocation = snapshot.grants.value.pods.get(uid)
+    allocation = snapshot.allocations.value.pods.get(uid)
     if allocation is None:
         return None
     return PodRef(namespace=allocation.namespace or "default", name=allocation.name, uid=uid)

@@ -52,7 +52,7 @@ def read_driver_edits(
     edits: dict[str, CdiEdits] = {}
     for name, vendor in vendors.items():
         if isinstance(vendor, SuppliesDriverFiles) and settings.is_enabled(name):
-            means = now.means.value.vendors.get(name)
+            means = now.host_devices.value.vendors.get(name)
             driver_edits = vendor.driver_edits(files, means.driver_version if means else None)
             if driver_edits is not None:
                 edits[name] = driver_edits
@@ -97,19 +97,19 @@ class AllocationMonitor:
     def read_host_devices(self) -> None:
         """Read device nodes, drivers and CDI files of the host."""
         view = self._host_device_reader.read(self._store.current)
-        self._store.put(means=SnapshotPart(view, self._clock.monotonic()))
+        self._store.put(host_devices=SnapshotPart(view, self._clock.monotonic()))
 
     def check_allocations(self) -> None:
         """Check all allocations if an input of the check changed."""
         view = self._check(self._store.current)
-        self._store.put(grants=SnapshotPart(view, self._clock.monotonic()))
+        self._store.put(allocations=SnapshotPart(view, self._clock.monotonic()))
 
     def _verify(self) -> None:
         if self._verifier is None:
             return
         view = self._verifier.run_once(self._store.current)
-        if view != self._store.current.proof.value:
-            self._store.put(proof=SnapshotPart(view, self._clock.monotonic()))
+        if view != self._store.current.verification.value:
+            self._store.put(verification=SnapshotPart(view, self._clock.monotonic()))
 
 
 def _check_inputs(now: NodeSnapshot) -> tuple[object, ...]:
@@ -163,7 +163,13 @@ class CdiFileUpdater:
         """Write the CDI files of the present devices; raise `PublishError`."""
         now = self._store.current
         held = self._read_held_devices()
-        inputs = (now.means.value, now.devices.value, now.served.value, now.grants.value, held)
+        inputs = (
+            now.host_devices.value,
+            now.devices.value,
+            now.served.value,
+            now.allocations.value,
+            held,
+        )
         if not self._error and are_same_objects(inputs, self._last_inputs):
             return
         if now.devices.taken_s is None or now.devices.value.awaited:

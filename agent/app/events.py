@@ -133,7 +133,7 @@ def _may_have_events(old: NodeSnapshot, new: NodeSnapshot) -> bool:
         return True
     if old.pods.value is not new.pods.value or old.cluster.node.value != new.cluster.node.value:
         return True
-    parts = ("grants", "proof", "runtime", "means")
+    parts = ("allocations", "verification", "runtime", "host_devices")
     if any(getattr(old, part).value is not getattr(new, part).value for part in parts):
         return True
     pairs = zip(old.vendors, new.vendors, strict=True)

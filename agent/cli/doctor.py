@@ -79,7 +79,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     else:
         snapshot = inspect_host(inputs, samples=1)
     host_devices = build_host_device_reader(inputs).read(snapshot)
-    snapshot = inputs.store.put(means=SnapshotPart(host_devices, inputs.clock.monotonic()))
+    snapshot = inputs.store.put(host_devices=SnapshotPart(host_devices, inputs.clock.monotonic()))
     own = inputs.host_source.files
 
     def remedy(vendor: str, reason: str, message: str) -> str:

@@ -62,7 +62,7 @@ def _render_cdi(inputs: AgentInputs, form: str) -> int:
     """Print the CDI files that the agent would keep, one after the other."""
     now = inputs.store.current
     host_devices = build_host_device_reader(inputs).read(now)
-    now = inputs.store.put(means=SnapshotPart(host_devices, inputs.clock.monotonic()))
+    now = inputs.store.put(host_devices=SnapshotPart(host_devices, inputs.clock.monotonic()))
     edits = read_driver_edits(inputs.settings.cdi, inputs.vendors, inputs.node_files, now)
     files = build_cdi_files(now, inputs.vendors, edits)
     for file in files.files:

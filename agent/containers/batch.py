@@ -113,7 +113,10 @@ class BatchHook:
             return NO_ADJUSTMENT
         if request.stage is HookStage.RECONCILE and not _is_quota_known(snapshot):
             values = replace(values, quota_us=None, period_us=None)
-        if request.stage is HookStage.UPDATE and snapshot.means.value.kernel.cgroup_version != 1:
+        if (
+            request.stage is HookStage.UPDATE
+            and snapshot.host_devices.value.kernel.cgroup_version != 1
+        ):
             limit = _update_limit(values.memory_bytes, request.resources.memory_bytes)
             values = replace(values, memory_bytes=limit)
         return Adjustment(resources=values)

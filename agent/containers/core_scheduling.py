@@ -123,6 +123,6 @@ class CoreSchedulingHook:
         is_known = snapshot.cluster.slo.taken_s is not None
         if request.container is None or not is_known or qos_label(request.pod) == "SYSTEM":
             return NO_ADJUSTMENT
-        if not snapshot.means.value.kernel.core_scheduling:
+        if not snapshot.host_devices.value.kernel.core_scheduling:
             return NO_ADJUSTMENT
         return Adjustment(core_group=core_group(self._rule(snapshot), request.pod))

@@ -110,7 +110,7 @@ class NormalizationHook:
         ratio, quota_us = self._ratio(snapshot), request.resources.quota_us
         if ratio is None or quota_us is None or quota_us <= 0:
             return NO_ADJUSTMENT
-        if request.container is None and snapshot.means.value.kernel.cgroup_version != 2:
+        if request.container is None and snapshot.host_devices.value.kernel.cgroup_version != 2:
             return NO_ADJUSTMENT
         if qos_label(request.pod) not in NORMALIZED_CLASSES:
             return NO_ADJUSTMENT

@@ -153,7 +153,7 @@ class CpusetHook:
         """
         kube = kube_qos(request.pod)
         cpus = select_cpus(status, qos_label(request.pod), kube, self._rule(snapshot))
-        kernel = snapshot.means.value.kernel
+        kernel = snapshot.host_devices.value.kernel
         suppressed_cpus = kernel.besteffort_cpus if kernel.cgroup_version == 1 else None
         if (
             request.stage is HookStage.RECONCILE

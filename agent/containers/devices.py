@@ -177,7 +177,10 @@ class DevicesHook:
         )
 
     def _list_vendors(self, snapshot: NodeSnapshot) -> Iterator[_VendorHost]:
-        vendor_devices, host_devices = devices_by_vendor(snapshot), snapshot.means.value.vendors
+        vendor_devices, host_devices = (
+            devices_by_vendor(snapshot),
+            snapshot.host_devices.value.vendors,
+        )
         cdi = snapshot.runtime.value.takes_cdi
         for name, vendor in self._vendors.items():
             host = host_devices.get(name)
@@ -231,7 +234,7 @@ def _device_text(entry: AllocatedDevice) -> str:
 
 
 def _table_inputs(now: NodeSnapshot) -> tuple[object, ...]:
-    inputs: list[object] = [now.devices.value, now.means.value, now.runtime.value.takes_cdi]
+    inputs: list[object] = [now.devices.value, now.host_devices.value, now.runtime.value.takes_cdi]
     inputs.append(now.served.value.held)
     for state in now.vendors:
         inputs += (state.vendor, state.inventory.value)

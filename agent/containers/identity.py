@@ -140,7 +140,7 @@ class IdentityHook:
         if request.container is not None or snapshot.cluster.slo.taken_s is None:
             return NO_ADJUSTMENT
         rule = self._rule(snapshot)
-        if not is_applicable(rule, snapshot.means.value.kernel):
+        if not is_applicable(rule, snapshot.host_devices.value.kernel):
             return NO_ADJUSTMENT
         value = pod_identity(rule, request.pod)
         return NO_ADJUSTMENT if value is None else Adjustment(bvt_warp_ns=value)

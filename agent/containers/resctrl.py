@@ -138,7 +138,7 @@ class ResctrlHook:
         if text is None or request.container is None or not parse_resctrl_request(text).is_set:
             return NO_ADJUSTMENT
         group = group_name(request.pod.uid)
-        if group is not None and group in snapshot.means.value.resctrl_groups:
+        if group is not None and group in snapshot.host_devices.value.resctrl_groups:
             return Adjustment(rdt_class=group)
         message = "the pod's resctrl group is not there: its containers run in that of its class"
         return Adjustment(

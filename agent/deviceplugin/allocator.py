@@ -235,7 +235,7 @@ class _AnswerBuilder:
         self._units = resource_units
         self._edits = edits
         self._is_nri_active = snapshot.runtime.value.is_synchronized
-        host_devices = snapshot.means.value.vendors.get(resource_units.vendor)
+        host_devices = snapshot.host_devices.value.vendors.get(resource_units.vendor)
         if host_devices is None:
             text = f"what this host has for containers of {resource_units.vendor} was not read yet"
             raise _refusal(RefusalReason.HOST_NOT_READ_YET.value, text, last=request.is_last_try)
@@ -410,15 +410,15 @@ class Allocator:
     def _with_current_allocations(self, snapshot: NodeSnapshot) -> NodeSnapshot:
         """Return the snapshot with allocations of now instead of those of the last check."""
         view = self._allocations(snapshot)
-        if view is snapshot.grants.value:
+        if view is snapshot.allocations.value:
             return snapshot
-        return replace(snapshot, grants=replace(snapshot.grants, value=view))
+        return replace(snapshot, allocations=replace(snapshot.allocations, value=view))
 
     def _build_lists(self, snapshot: NodeSnapshot) -> tuple[KubeletResource, ...]:
         table = self._resource_table(snapshot)
         resources = self._resources(snapshot)
         allocations = snapshot.served.value.held
-        if not snapshot.grants.value.held and not any(one.exchanges for one in allocations):
+        if not snapshot.allocations.value.held and not any(one.exchanges for one in allocations):
             return resources  # the kubelet's account equals the agent's
         return tuple(
             withdraw_ids(
@@ -458,7 +458,7 @@ def _allocation_inputs(now: NodeSnapshot) -> tuple[object, ...]:
     """Return the inputs of the check of allocations."""
     cluster = now.cluster
     return (
-        now.grants.value,
+        now.allocations.value,
         now.devices.value,
         now.runtime.value,
         now.served.value.held,
@@ -473,7 +473,7 @@ def _list_inputs(now: NodeSnapshot) -> tuple[object, ...]:
     cluster = now.cluster
     return (
         now.devices.value,
-        now.grants.value,
+        now.allocations.value,
         now.served.value.held,
         cluster.pods,
         cluster.deleted_pods,

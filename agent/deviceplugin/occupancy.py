@@ -49,7 +49,7 @@ def check_occupancy(
     }
     keys = _whole_card_keys(tuple(exchanges.values()), own_uids, resource_units, snapshot)
     living = {pod.uid: pod for pod in snapshot.pods.value if pod.cgroup}
-    owners, pods_by_device = snapshot.usage.value.owners, snapshot.grants.value.held
+    owners, pods_by_device = snapshot.usage.value.owners, snapshot.allocations.value.held
     for key, pid in _processes_on_cards(keys, snapshot):
         uid = owners.get(pid, ("", ""))[0]
         if uid in living and uid not in own_uids and uid not in pods_by_device.get(key, ()):
@@ -68,7 +68,7 @@ def _whole_card_keys(
 ) -> frozenset[str]:
     """Return the keys of the whole cards that the container really has."""
     whole_keys = {unit.device.key for unit in resource_units.units.values() if unit.is_whole}
-    pods_by_device = snapshot.grants.value.held
+    pods_by_device = snapshot.allocations.value.held
     allocated_keys = {key for key in whole_keys if own_uids & set(pods_by_device.get(key, ()))}
     requested_keys = {
         resource_units.units[name].device.key for name in ids if name in resource_units.units

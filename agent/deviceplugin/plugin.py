@@ -247,7 +247,7 @@ class DevicePlugin:
     def _report_misdirected(self, answer: KubeletAllocation, entry: KubeletAllocation) -> None:
         """Report an allocation that the kubelet gave to another pod, which was unknown in time."""
         snapshot = self._context.store.current
-        allocation = snapshot.grants.value.pods.get(answer.pod_uid)
+        allocation = snapshot.allocations.value.pods.get(answer.pod_uid)
         if allocation is None or allocation.refusal:
             return  # it got the devices that the kubelet chose
         names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in snapshot.cluster.pods}

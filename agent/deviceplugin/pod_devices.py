@@ -161,7 +161,7 @@ def _current_allocation(
     pod: PodView, snapshot: NodeSnapshot, index: AllocationIndex
 ) -> PodAllocation | None:
     """Return the pod's allocation; check a refused one again: other pods may have ended."""
-    allocation = snapshot.grants.value.pods.get(pod.uid)
+    allocation = snapshot.allocations.value.pods.get(pod.uid)
     if pod.annotation(ANNOTATION) is None or allocation is None or not allocation.refusal:
         return allocation
     return pod_allocation(snapshot, sandbox_from_pod(pod), index)
@@ -181,7 +181,7 @@ def pods_with_allocation(
 ) -> Mapping[str, None]:
     """Return the uids of pods with allocations of these devices, in a fixed order."""
     keys = {device.key for device in devices}
-    pods_by_device = snapshot.grants.value.held.items()
+    pods_by_device = snapshot.allocations.value.held.items()
     return dict.fromkeys(uid for key, pods in pods_by_device if key in keys for uid in pods)
 
 
@@ -189,7 +189,7 @@ def allocated_hardware(
     devices: Sequence[VendorDevice], snapshot: NodeSnapshot
 ) -> Mapping[tuple[str, str, str], str]:
     """Return the hardware that is allocated to pods, each with the uid of one of them."""
-    allocations = snapshot.grants.value
+    allocations = snapshot.allocations.value
     keys = {device.key for device in devices}
     uids = pods_with_allocation(devices, snapshot)
     uid_by_hardware: dict[tuple[str, str, str], str] = {}

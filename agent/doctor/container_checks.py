@@ -107,7 +107,7 @@ def _nri_absent_result(facts: CheckInputs, why: str) -> CheckResult:
 
 def check_host_devices(facts: CheckInputs) -> Iterator[CheckResult]:
     """Name what is wrong on this host with what containers are given."""
-    problems = facts.snapshot.means.value.problems
+    problems = facts.snapshot.host_devices.value.problems
     for reason, message in problems:
         yield CheckResult(
             id="means",
@@ -116,7 +116,7 @@ def check_host_devices(facts: CheckInputs) -> Iterator[CheckResult]:
             impact="what is described there is not given to containers",
             remedy="mend or remove what is named",
         )
-    if not problems and facts.snapshot.means.value.vendors:
+    if not problems and facts.snapshot.host_devices.value.vendors:
         yield CheckResult(
             id="means", status=CheckStatus.OK, observation="nothing stale, nothing unreadable"
         )
@@ -138,7 +138,9 @@ def check_hami(facts: CheckInputs) -> Iterator[CheckResult]:
 
 def check_default_runtime(facts: CheckInputs) -> Iterator[CheckResult]:
     """Say whether containers can help themselves to devices."""
-    handlers = {host.default_handler for host in facts.snapshot.means.value.vendors.values()} - {""}
+    handlers = {
+        host.default_handler for host in facts.snapshot.host_devices.value.vendors.values()
+    } - {""}
     ours = [name for name in handlers if any(word in name for word in facts.device_runtimes)]
     if not ours:
         return

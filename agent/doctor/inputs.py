@@ -226,7 +226,7 @@ def _char_links(
     snapshot: NodeSnapshot, host: HostFiles, vendors: Mapping[str, DeviceVendor]
 ) -> dict[str, bool]:
     """Return whether /dev/char has a link to each node of the vendors that need links there."""
-    means = snapshot.means.value.vendors
+    means = snapshot.host_devices.value.vendors
     return {
         node.path: host.exists(f"/dev/char/{node.major}:{node.minor}")
         for name, vendor in vendors.items()

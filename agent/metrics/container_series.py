@@ -188,11 +188,11 @@ def _hooks(status: ContainerServiceStatus, opened: str) -> SeriesLines:
 
 
 def _allocations(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
-    grants = snapshot.grants.value.pods.values()
+    grants = snapshot.allocations.value.pods.values()
     refused = sum(bool(grant.refusal) for grant in grants)
     counts = (("held", len(grants) - refused), ("refused", refused))
     yield from _counts("grants", "state", counts, opened)
-    proofs = snapshot.proof.value.containers
+    proofs = snapshot.verification.value.containers
     name = f"{PREFIX}allocation_verified"
     yield (
         name,

@@ -253,8 +253,8 @@ def container_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) 
 def _allocation_events(
     old: NodeSnapshot | None, new: NodeSnapshot, now_s: float
 ) -> Iterator[Event]:
-    after = new.grants.value.pods
-    before = {} if old is None else old.grants.value.pods
+    after = new.allocations.value.pods
+    before = {} if old is None else old.allocations.value.pods
     if after is before:
         return
     for uid, grant in sorted(after.items()):
@@ -274,8 +274,8 @@ def _pod_reference(grant: PodAllocation) -> PodRef:
 def _verification_events(
     old: NodeSnapshot | None, new: NodeSnapshot, now_s: float
 ) -> Iterator[Event]:
-    after = new.proof.value.containers
-    before = {} if old is None else old.proof.value.containers
+    after = new.verification.value.containers
+    before = {} if old is None else old.verification.value.containers
     if after is before:
         return
     for key, verification in sorted(after.items()):
@@ -326,8 +326,8 @@ def _runtime_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -
 
 
 def _problem_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) -> Iterator[Event]:
-    after = new.means.value.problems
-    before = () if old is None else old.means.value.problems
+    after = new.host_devices.value.problems
+    before = () if old is None else old.host_devices.value.problems
     if after is before:
         return
     for reason, message in after:

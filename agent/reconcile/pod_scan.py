@@ -129,7 +129,7 @@ def _hook_inputs_of(snapshot: NodeSnapshot) -> tuple[object, ...]:
     node = cluster.node.value
     return (
         snapshot.cpus.value,
-        snapshot.means.value.kernel,
+        snapshot.host_devices.value.kernel,
         cluster.slo.value,
         cluster.slo.taken_s is None,
         None if node is None else (node.labels, node.annotations),  # the rest has a heartbeat

@@ -40,7 +40,7 @@ def desired_directory_writes(
     Before the first NodeSLO answer of the cluster there are none. The directory of all pods always
     stays neutral, because its value would apply to every pod.
     """
-    kernel, cluster = snapshot.means.value.kernel, snapshot.cluster
+    kernel, cluster = snapshot.host_devices.value.kernel, snapshot.cluster
     if cluster.slo.taken_s is None:
         return ()
     writes: list[DesiredValue] = []
@@ -70,7 +70,7 @@ def desired_switches(snapshot: NodeSnapshot, modes: Mapping[str, str]) -> tuple[
     """Return the kernel switches that are written before any value, in order."""
     if snapshot.cluster.slo.taken_s is None:
         return ()
-    slo, kernel = snapshot.cluster.slo.value.slo, snapshot.means.value.kernel
+    slo, kernel = snapshot.cluster.slo.value.slo, snapshot.host_devices.value.kernel
     switches = {
         IDENTITY: identity_switches(identity_rule(slo), kernel),
         CORES: core_switches(core_scheduling_rule(slo), kernel),
@@ -120,7 +120,12 @@ class QosDirectories:
     ) -> WritePlan:
         """Compare the values, and record originals in the ledger, which the caller flushes."""
         cluster = snapshot.cluster
-        inputs = (cluster.slo.value, cluster.slo.taken_s is None, snapshot.means.value, layout)
+        inputs = (
+            cluster.slo.value,
+            cluster.slo.taken_s is None,
+            snapshot.host_devices.value,
+            layout,
+        )
         if not are_same_objects(inputs, self._inputs):
             self._inputs = inputs
             self.writes = desired_directory_writes(snapshot, layout, self._modes)

@@ -115,7 +115,7 @@ class ReportHistory:
             message="the runtime made a container of this pod before it was told of its devices:"
             " environment, mounts and devices come with a new container only",
         )
-        allocated = snapshot.grants.value.pods
+        allocated = snapshot.allocations.value.pods
         pods = (one.managed_pod.pod for one in states)
         late = [pod for pod in pods if pod.uid in prioritized and pod.uid in allocated]
         return tuple(report for pod in late for report in self.new_notes(pod, (note,)))

@@ -84,7 +84,7 @@ def _hook_edits(
 
 def allocated_devices(snapshot: NodeSnapshot, uid: str) -> tuple[DeviceNodes, ...]:
     """Return the allocated devices of a pod with their nodes; raise `AllocationRefused`."""
-    allocation = snapshot.grants.value.pods.get(uid)
+    allocation = snapshot.allocations.value.pods.get(uid)
     if allocation is None:
         return ()
     functions = {function.address: function for function in _functions(snapshot)}
@@ -132,7 +132,7 @@ def _devices(snapshot: NodeSnapshot) -> Iterable[VendorDevice]:
 
 
 def _functions(snapshot: NodeSnapshot) -> Iterator[RdmaFunction]:
-    for vendor_devices in snapshot.means.value.vendors.values():
+    for vendor_devices in snapshot.host_devices.value.vendors.values():
         yield from vendor_devices.functions
 
 
@@ -163,7 +163,7 @@ def pods_with_cards(snapshot: NodeSnapshot) -> Mapping[str, PodAllocation]:
     """
     devices = tuple(one for one in _devices(snapshot) if one.kind is not DeviceKind.RDMA)
     holders: dict[str, PodAllocation] = {}
-    for pod in snapshot.grants.value.pods.values():
+    for pod in snapshot.allocations.value.pods.values():
         try:
             matches = match_devices(pod.grant, devices)
         except AllocationRefused:
@@ -182,7 +182,7 @@ def assigned_devices(
     A container must have the devices that this agent's device plug-in injected. For a device type
     that was allocated to the pod, the allocation counts and not the kubelet's choice.
     """
-    allocation = snapshot.grants.value.pods.get(target.pod.uid)
+    allocation = snapshot.allocations.value.pods.get(target.pod.uid)
     types = {entry.type for entry in allocation.grant.devices} if allocation is not None else set()
     served_resources = {
         one.name for one in snapshot.served.value.resources if one.state != "conflict"

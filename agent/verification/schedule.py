@@ -66,7 +66,7 @@ def targets(
 
     Pods without a device are verified only while another pod has an allocation.
     """
-    allocations = snapshot.grants.value.pods
+    allocations = snapshot.allocations.value.pods
     allocated = {uid for uid, pod in allocations.items() if not pod.refusal and pod.grant.devices}
     late, assigned = _late_pods(snapshot, allocated), _assigned_pods(snapshot)
     if not allocated and not late and not assigned:

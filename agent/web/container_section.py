@@ -42,12 +42,12 @@ def container_section(snapshot: NodeSnapshot) -> str:
 
     Nothing while nobody has looked.
     """
-    runtime, grants = snapshot.runtime, snapshot.grants.value.pods
-    if runtime.taken_s is None and snapshot.grants.taken_s is None:
+    runtime, grants = snapshot.runtime, snapshot.allocations.value.pods
+    if runtime.taken_s is None and snapshot.allocations.taken_s is None:
         return ""
     served = snapshot.served.value
     ways = [_runtime_row(runtime.value), *(_resource_row(one, served) for one in served.resources)]
-    problems = [[tag("code", text(r)), text(m)] for r, m in snapshot.means.value.problems]
+    problems = [[tag("code", text(r)), text(m)] for r, m in snapshot.host_devices.value.problems]
     of_pod = _verdicts_by_pod(snapshot)
     plain = (proofs[0] for uid, proofs in of_pod.items() if uid not in grants)
     without = (PodAllocation(uid=p.pod_uid, namespace=p.namespace, name=p.pod) for p in plain)
@@ -99,7 +99,7 @@ def _resource_row(one: PluginResource, served: DevicePluginView) -> list[str]:
 
 def _verdicts_by_pod(snapshot: NodeSnapshot) -> Mapping[str, tuple[ContainerVerification, ...]]:
     found: dict[str, list[ContainerVerification]] = {}
-    for _, proof in sorted(snapshot.proof.value.containers.items()):
+    for _, proof in sorted(snapshot.verification.value.containers.items()):
         found.setdefault(proof.pod_uid, []).append(proof)
     return {uid: tuple(proofs) for uid, proofs in found.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -14,7 +15,15 @@ from agent.wire_formats.kernel_text import format_cpu_list
 
 T = TypeVar("T")
 SNAPSHOT_PARTS = ("cpus", "numa", "pci", "devices", "pods", "usage", "report", "sharing")
-CONTAINER_PARTS = ("means", "grants", "runtime", "served", "proof")  # of the daemon only
+CONTAINER_PARTS: Mapping[str, str] = MappingProxyType(  # name in JSON to name in the snapshot
+    {
+        "means": "host_devices",
+        "grants": "allocations",
+        "runtime": "runtime",
+        "served": "served",
+        "proof": "verification",
+    }
+)
 CLUSTER_PARTS = ("node", "slo", "metric_policy", "kubelet", "topology_versions")
 
 
@@ -77,8 +86,8 @@ def snapshot_json(snapshot: NodeSnapshot, now_s: float) -> dict[str, object]:
     cluster = snapshot.cluster
     reached = {
         name: _part_json(part, now_s)
-        for name in CONTAINER_PARTS
-        if (part := getattr(snapshot, name)).taken_s is not None
+        for name, attribute in CONTAINER_PARTS.items()
+        if (part := getattr(snapshot, attribute)).taken_s is not None
     }
     parts_json = {name: _part_json(getattr(cluster, name), now_s) for name in CLUSTER_PARTS}
     return {

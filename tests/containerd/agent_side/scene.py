@@ -208,7 +208,7 @@ def snapshot(now_s: float, *, memlock: bool, cdi: Path) -> NodeSnapshot:
         node=NodeIdentity(name="node-1"),
         vendors=states,
         devices=SnapshotPart(DeviceView(devices=devices), now_s),
-        means=SnapshotPart(HostDevicesView(vendors=means), now_s),
+        host_devices=SnapshotPart(HostDevicesView(vendors=means), now_s),
         cpus=SnapshotPart(CpuTopology(present=CPUS, usable=CPUS), now_s),
     )
 

@@ -98,7 +98,7 @@ class StandIn:
         while not plugin.done():
             await asyncio.wait((plugin,), timeout=WRITE_S)
             proof = await asyncio.to_thread(self._prover.run_once, self._store.current)
-            self._store.put(proof=SnapshotPart(proof, self._clock.monotonic()))
+            self._store.put(verification=SnapshotPart(proof, self._clock.monotonic()))
             self._write()
 
     @staticmethod
@@ -110,7 +110,7 @@ class StandIn:
             view = replace(view, takes_cdi=True)
         self._store.put(runtime=SnapshotPart(view, self._clock.monotonic()))
         grants = check_allocations(self._store.current)
-        self._store.put(grants=SnapshotPart(grants, self._clock.monotonic()))
+        self._store.put(allocations=SnapshotPart(grants, self._clock.monotonic()))
 
     def _write(self) -> None:
         now = self._store.current
@@ -127,9 +127,9 @@ class StandIn:
             "told": self._reported.pairs(),
             "proofs": {
                 key: {"verdict": one.verdict.value, "details": one.details, "way": one.way}
-                for key, one in now.proof.value.containers.items()
+                for key, one in now.verification.value.containers.items()
             },
-            "refused": {pod.uid: pod.refusal for pod in now.grants.value.pods.values()},
+            "refused": {pod.uid: pod.refusal for pod in now.allocations.value.pods.values()},
         }
         written = self._path.with_suffix(".new")
         written.write_text(json.dumps(told))

@@ -120,7 +120,7 @@ def node(spec: object) -> NodeSnapshot:
     return replace(
         known,
         cluster=replace(known.cluster, slo=SnapshotPart(slo, 1.0), pods=views),
-        means=SnapshotPart(HostDevicesView(kernel=KernelFeatures(cgroup_version=1)), 1.0),
+        host_devices=SnapshotPart(HostDevicesView(kernel=KernelFeatures(cgroup_version=1)), 1.0),
     )
 
 

@@ -238,7 +238,9 @@ class Cluster:
     async def _check_grants(self) -> None:
         kept = AllocationIndex()
         while True:
-            self.store.put(grants=SnapshotPart(check_allocations(self.store.current, kept), 1.0))
+            self.store.put(
+                allocations=SnapshotPart(check_allocations(self.store.current, kept), 1.0)
+            )
             await asyncio.sleep(LOOK_S)
 
 

@@ -185,11 +185,11 @@ class Stage:
     @property
     def grants(self) -> Mapping[str, PodAllocation]:
         """The allocations in the snapshot."""
-        return self.store.current.grants.value.pods
+        return self.store.current.allocations.value.pods
 
     @grants.setter
     def grants(self, pods: Mapping[str, PodAllocation]) -> None:
-        self.store.put(grants=SnapshotPart(AllocationView(pods=pods), 1.0))
+        self.store.put(allocations=SnapshotPart(AllocationView(pods=pods), 1.0))
 
     def site(self) -> PluginContext:
         self.writers.append(StateWriter())

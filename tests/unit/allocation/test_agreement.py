@@ -65,7 +65,7 @@ def test_one_pod_is_answered_as_a_check_of_all_does(draw: Random) -> None:
         served=SnapshotPart(DevicePluginView(held=tuple(assignments)), 1.0),
     )
     view = check_allocations(now)
-    after = replace(now, grants=SnapshotPart(view, 2.0))
+    after = replace(now, allocations=SnapshotPart(view, 2.0))
     assert check_allocations(after) == view
     for asks in boxes:
         assert verdict(pod_allocation(after, asks)) == verdict(view.pods.get(asks.uid))
@@ -74,7 +74,7 @@ def test_one_pod_is_answered_as_a_check_of_all_does(draw: Random) -> None:
     listed = [one for one in boxes if one.uid in uids]
     ran = [one for one in inside if one.sandbox_id in {each.id for each in listed}]
     behind = check_allocations(snapshot(pods[:position], listed, ran))
-    early = replace(now, grants=SnapshotPart(behind, 2.0))
+    early = replace(now, allocations=SnapshotPart(behind, 2.0))
     for asks in boxes:  # with a check that is behind it may refuse, and never give what is held
         if verdict(pod_allocation(early, asks)) == "held":
             assert verdict(view.pods.get(asks.uid)) == "held"
@@ -95,7 +95,7 @@ def test_what_changed_since_the_last_check_is_in_the_view_of_now() -> None:
         current = snapshot(pods)
         cluster = replace(current.cluster, deleted_pods=frozenset(deleted))
         return current_allocations(
-            replace(current, cluster=cluster, grants=SnapshotPart(view, 1.0))
+            replace(current, cluster=cluster, allocations=SnapshotPart(view, 1.0))
         )
 
     refused = now(old, new, other)

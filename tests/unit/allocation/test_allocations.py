@@ -117,7 +117,7 @@ def test_a_grant_without_cards_does_not_hide_the_card_that_the_kubelet_gave(
 ) -> None:
     """Else a pod would write an annotation, and its card would be given to another."""
     now = beside(GRANTED, CARD, other=pod(8, annotation, phase=phase))
-    for before in (now, replace(now, grants=SnapshotPart(check_allocations(now), 1.0))):
+    for before in (now, replace(now, allocations=SnapshotPart(check_allocations(now), 1.0))):
         assert verdict(check_allocations(before).pods[ASKS.uid]) == "DeviceTaken"
         assert verdict(pod_allocation(before, box(pod(9, GRANTED)))) == "DeviceTaken"
 
@@ -127,6 +127,6 @@ def test_a_pod_whose_grant_is_refused_has_the_kubelets_card_only_if_it_runs(
     phase: str, expected: str
 ) -> None:
     now = beside(GRANTED, CARD, other=pod(8, text(entry("GPU-of-no-node")), phase=phase))
-    for before in (now, replace(now, grants=SnapshotPart(check_allocations(now), 1.0))):
+    for before in (now, replace(now, allocations=SnapshotPart(check_allocations(now), 1.0))):
         assert verdict(check_allocations(before).pods[ASKS.uid]) == expected
         assert verdict(pod_allocation(before, box(pod(9, GRANTED)))) == expected

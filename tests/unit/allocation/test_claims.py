@@ -97,7 +97,7 @@ def test_who_came_since_the_last_check_is_told_by_pod_and_by_sandbox() -> None:
 
     def since(*checked: str) -> frozenset[str]:
         view = AllocationView(looked=frozenset(checked))
-        return AllocationIndex().tables(replace(now, grants=SnapshotPart(view, 1.0))).unchecked
+        return AllocationIndex().tables(replace(now, allocations=SnapshotPart(view, 1.0))).unchecked
 
     assert since() == {snapshot_parts.uid, made.uid}
     assert since(snapshot_parts.uid) == {made.uid}

@@ -30,7 +30,7 @@ CLAIM, SHARE = text(entry(GPUS[0], WHOLE)), text(entry(GPUS[0], HALF))
 
 
 def checked(now: NodeSnapshot) -> NodeSnapshot:
-    return replace(now, grants=SnapshotPart(check_allocations(now), 1.0))
+    return replace(now, allocations=SnapshotPart(check_allocations(now), 1.0))
 
 
 def test_a_pod_without_the_annotation_was_granted_nothing() -> None:
@@ -41,7 +41,7 @@ def test_a_pod_that_came_since_the_last_check_is_answered_by_its_sandbox() -> No
     one = pod(1, CLAIM)
     sandbox = box(one)
     allocation = pod_allocation(
-        replace(snapshot([one]), grants=checked(snapshot()).grants), sandbox
+        replace(snapshot([one]), allocations=checked(snapshot()).allocations), sandbox
     )
     assert allocation is not None
     assert [one.id for one in allocation.grant.devices] == [GPUS[0].info.uuid]
@@ -50,18 +50,18 @@ def test_a_pod_that_came_since_the_last_check_is_answered_by_its_sandbox() -> No
 
 def test_who_came_first_is_asked_of_those_the_last_check_knows() -> None:
     old, new = pod(1, CLAIM, phase="Running"), pod(2, CLAIM)
-    view = checked(snapshot([old])).grants
-    now = replace(snapshot([old, new]), grants=view)
+    view = checked(snapshot([old])).allocations
+    now = replace(snapshot([old, new]), allocations=view)
     assert verdict(pod_allocation(now, box(new))) == "DeviceTaken"
 
 
 def test_and_of_those_that_came_since_the_last_check() -> None:
     empty = checked(snapshot())
     old, new = pod(1, CLAIM), pod(2, CLAIM)
-    since = replace(snapshot([old, new]), grants=empty.grants)
+    since = replace(snapshot([old, new]), allocations=empty.allocations)
     assert verdict(pod_allocation(since, box(new))) == "DeviceTaken"
     rival = box(pod(3, CLAIM))
-    running = replace(snapshot([new], [rival], [container(rival)]), grants=empty.grants)
+    running = replace(snapshot([new], [rival], [container(rival)]), allocations=empty.allocations)
     assert verdict(pod_allocation(running, box(new))) == "DeviceTaken"
 
 
@@ -75,19 +75,19 @@ def test_the_container_that_is_being_made_does_not_put_its_pod_before_who_has_th
 
 
 def test_a_rival_that_ended_since_the_last_check_holds_nothing_any_more() -> None:
-    view, new = checked(snapshot([pod(1, CLAIM)])).grants, pod(2, CLAIM)
-    ended = replace(snapshot([pod(1, CLAIM, phase="Failed"), new]), grants=view)
+    view, new = checked(snapshot([pod(1, CLAIM)])).allocations, pod(2, CLAIM)
+    ended = replace(snapshot([pod(1, CLAIM, phase="Failed"), new]), allocations=view)
     assert verdict(pod_allocation(ended, box(new))) == "held"
-    without_rival = replace(snapshot([new]), grants=view)
+    without_rival = replace(snapshot([new]), allocations=view)
     assert verdict(pod_allocation(without_rival, box(new))) == "held"
 
 
 def test_who_was_given_a_card_since_the_last_check_keeps_it_from_who_had_it_by_that_check() -> None:
     late, older = pod(2, CLAIM), pod(1, CLAIM)
-    view = checked(snapshot([late], [box(late)])).grants
+    view = checked(snapshot([late], [box(late)])).allocations
     assert verdict(view.value.pods[late.uid]) == "held"
     both = snapshot([late, older], [box(late), box(older)], [container(box(older))])
-    now = replace(both, grants=view)
+    now = replace(both, allocations=view)
     assert verdict(pod_allocation(now, box(older))) == "held"
     assert verdict(pod_allocation(now, box(late))) == "DeviceTaken"
 
@@ -96,7 +96,7 @@ def test_a_second_container_of_a_pod_that_runs_gets_what_the_first_has() -> None
     one = pod(1, CLAIM, phase="Running")
     sandbox = box(one)
     now = checked(snapshot([one], [sandbox], [container(sandbox)]))
-    assert pod_allocation(now, sandbox) == now.grants.value.pods[one.uid]
+    assert pod_allocation(now, sandbox) == now.allocations.value.pods[one.uid]
 
 
 def test_without_any_check_so_far_all_pods_are_heard() -> None:
@@ -124,10 +124,10 @@ def test_it_says_what_a_check_of_all_pods_says(
     if position >= len(pods):
         return
     now = snapshot(pods, boxes)
-    before = checked(snapshot(pods[: len(pods) - since], boxes)).grants
+    before = checked(snapshot(pods[: len(pods) - since], boxes)).allocations
     uid = pods[position].uid
     desired: PodAllocation | None = check_allocations(now).pods.get(uid)
-    allocation = pod_allocation(replace(now, grants=before), box(pods[position]))
+    allocation = pod_allocation(replace(now, allocations=before), box(pods[position]))
     # who was refused at that check is not heard again: it was given nothing since
     refused = any(one.refusal for one in before.value.pods.values())
     assert allocation == desired or (verdict(allocation) == "held" and refused)

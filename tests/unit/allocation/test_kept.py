@@ -91,7 +91,7 @@ def with_assignments(assignments: list[KubeletAllocation]) -> Step:
 
 
 def checked(now: NodeSnapshot) -> NodeSnapshot:
-    return replace(now, grants=SnapshotPart(check_allocations(now), 1.0))
+    return replace(now, allocations=SnapshotPart(check_allocations(now), 1.0))
 
 
 steps_drawn = st.one_of(

@@ -52,7 +52,7 @@ def node(vendor: str, host_devices: HostDevices | None, *devices: VendorDevice) 
     return NodeSnapshot(
         node=NodeIdentity(name="a"),
         vendors=(state,),
-        means=SnapshotPart(
+        host_devices=SnapshotPart(
             HostDevicesView(vendors={vendor: host_devices} if host_devices else {}), 1.0
         ),
     )
@@ -185,7 +185,7 @@ def test_kinds_are_in_use_by_the_kubelets_account_or_by_a_grant() -> None:
     other = DevicePluginView(held=(KubeletAllocation(pod_uid="a", resource="example.com/other"),))
     assert kinds_in_use(replace(snapshot, served=SnapshotPart(other, 1.0)), NAMINGS) == frozenset()
     allocations = AllocationView(held={npu(0).key: ("a",)})
-    assert kinds_in_use(replace(snapshot, grants=SnapshotPart(allocations, 1.0)), NAMINGS) == {
+    assert kinds_in_use(replace(snapshot, allocations=SnapshotPart(allocations, 1.0)), NAMINGS) == {
         "xpu-agent.io/npu"
     }
 

@@ -128,9 +128,9 @@ def test_instances_of_a_cut_card_have_names_and_the_card_has_none() -> None:
     cut = replace(first.devices[0], resources=(), partitions=(part,))
     inventory = SnapshotPart(replace(first, devices=(cut,)), 1.0)
     state = replace(base.vendors[0], inventory=inventory)
-    view = replace(base.means.value, vendors={"nvidia": full})
+    view = replace(base.host_devices.value, vendors={"nvidia": full})
     (file,) = files(
-        replace(base, vendors=(state,), means=SnapshotPart(view, 1.0)),
+        replace(base, vendors=(state,), host_devices=SnapshotPart(view, 1.0)),
         read_driver_files(host(), VERSION),
     ).files
     spec = read(file.text)

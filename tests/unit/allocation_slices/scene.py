@@ -55,7 +55,7 @@ def node(
         node=NodeIdentity(name="n"),
         vendors=vendors,
         devices=SnapshotPart(DeviceView(devices=(Device(info=NPU), Device(info=MLU))), 0.0),
-        grants=SnapshotPart(AllocationView(pods=pod_allocations), 0.0),
+        allocations=SnapshotPart(AllocationView(pods=pod_allocations), 0.0),
         cluster=ClusterView(is_clustered=True, pods=listed, has_pod_list=True),
     )
 

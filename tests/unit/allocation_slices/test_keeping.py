@@ -148,11 +148,11 @@ def test_a_pod_that_comes_back_within_the_grace_keeps_its_slice() -> None:
     rig = Rig(cut(node(("a", TEMPLATE)), "ascend", "a"))
     rig.step()
     without = replace(rig.snapshot, cluster=replace(rig.snapshot.cluster, pods=()))
-    with_it, rig.snapshot = rig.snapshot, replace(without, grants=node().grants)
+    with_it, rig.snapshot = rig.snapshot, replace(without, allocations=node().allocations)
     assert rig.step(GRACE_S - 1) == []
     rig.snapshot = with_it
     assert rig.step(GRACE_S) == []
-    rig.snapshot = replace(without, grants=node().grants)
+    rig.snapshot = replace(without, allocations=node().allocations)
     assert rig.step(GRACE_S - 1) == []
 
 

@@ -33,7 +33,7 @@ def test_a_refused_grant_wishes_for_nothing() -> None:
     refused = PodAllocation(
         uid="a", grant=DeviceAllocation(devices=(PART,)), refusal="DeviceConflict"
     )
-    snapshot = replace(node(), grants=SnapshotPart(AllocationView(pods={"a": refused}), 0.0))
+    snapshot = replace(node(), allocations=SnapshotPart(AllocationView(pods={"a": refused}), 0.0))
     assert slice_requests(snapshot, SLICERS) == {}
 
 
@@ -51,7 +51,7 @@ def test_where_the_runtime_cuts_itself_nothing_is_wished_for(by: str) -> None:
         host_devices = HostDevicesView(
             vendors={"ascend": HostDevices(default_handler="ascend-docker-runtime")}
         )
-        snapshot = replace(snapshot, means=SnapshotPart(host_devices, 0.0))
+        snapshot = replace(snapshot, host_devices=SnapshotPart(host_devices, 0.0))
     assert slice_requests(snapshot, SLICERS) == {}
 
 

@@ -46,7 +46,7 @@ def snapshot(*nics: VendorDevice) -> NodeSnapshot:
         node=NodeIdentity(name="n"),
         vendors=(VendorState(vendor="rdma", inventory=SnapshotPart(inventory, 1.0)),),
         devices=SnapshotPart(DeviceView(), 1.0),
-        means=SnapshotPart(HostDevicesView(vendors={"rdma": HostDevices()}), 1.0),
+        host_devices=SnapshotPart(HostDevicesView(vendors={"rdma": HostDevices()}), 1.0),
     )
 
 
@@ -151,7 +151,7 @@ def test_the_driver_is_looked_for_on_the_host_and_not_in_the_agents_container(
     host = replace(means()["nvidia"], driver_version="1")
     made.store.put(
         vendors=(VendorState(vendor="nvidia", inventory=SnapshotPart(inventory, 1.0)),),
-        means=SnapshotPart(HostDevicesView(vendors={"nvidia": host}), 1.0),
+        host_devices=SnapshotPart(HostDevicesView(vendors={"nvidia": host}), 1.0),
     )
     made.agent().update_files()
     text = (made.cdi / "xpu-agent-nvidia.json").read_text()
@@ -172,7 +172,7 @@ def test_a_folder_of_libraries_that_cannot_be_read_is_told_of(tmp_path: Path) ->
     made.settings = replace(made.settings, cdi=made.cdi_of_nvidia())
     made.files = Unreadable(tmp_path)
     view = HostDevicesView(vendors={"nvidia": HostDevices(driver_version="1")})
-    made.store.put(means=SnapshotPart(view, 1.0))
+    made.store.put(host_devices=SnapshotPart(view, 1.0))
     naming = made.agent()
     with pytest.raises((HostFileError, PublishError)):
         naming.update_files()

@@ -83,7 +83,7 @@ def test_the_runtime_is_dialled_though_the_first_look_at_the_host_hangs(tmp_path
         await side.start()
         for _ in range(TURNS):
             await asyncio.sleep(0)
-        found = store.current.runtime.value.reason, store.current.means.taken_s is None
+        found = store.current.runtime.value.reason, store.current.host_devices.taken_s is None
         await side.stop()
         return found
 
@@ -106,9 +106,9 @@ def test_cards_are_cut_only_where_devices_of_grants_may_be_given(
     async def run() -> None:
         settings = replace(_settings(tmp_path), enforce=enforce)
         side, store = _side(settings, DirectoryFiles(tmp_path), messages, collector)
-        wished = store.current.grants
+        wished = store.current.allocations
         await side.start()
-        store.put(grants=wished)  # no pod of the scene has an annotation
+        store.put(allocations=wished)  # no pod of the scene has an annotation
         for _ in range(TURNS):
             await asyncio.sleep(0)
         await side.stop()

@@ -82,7 +82,7 @@ def scene(
     return replace(
         known,
         cluster=replace(known.cluster, slo=SnapshotPart(view, 1.0), node=SnapshotPart(node, 1.0)),
-        means=SnapshotPart(HostDevicesView(kernel=kernel, resctrl_groups=groups), 1.0),
+        host_devices=SnapshotPart(HostDevicesView(kernel=kernel, resctrl_groups=groups), 1.0),
     )
 
 

@@ -70,7 +70,7 @@ def created(
     now = replace(
         now,
         cluster=ClusterView(is_clustered=listed is not None, pods=now.cluster.pods),
-        means=SnapshotPart(HostDevicesView(vendors=dict(means)), 1.0),
+        host_devices=SnapshotPart(HostDevicesView(vendors=dict(means)), 1.0),
         runtime=SnapshotPart(runtime, 1.0),
     )
     hook = DevicesHook(VENDORS, hooks or HookSettings(), own_uid="own")

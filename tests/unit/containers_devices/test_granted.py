@@ -245,7 +245,7 @@ def test_a_new_container_gets_no_device_until_its_pod_is_listed_and_running_ones
     inside = [inside_of(sandbox)] if runs else []
     now = replace(
         snapshot([], [sandbox], inside, devices=CARDS),
-        means=SnapshotPart(HostDevicesView(vendors=dict(HOST)), 1.0),
+        host_devices=SnapshotPart(HostDevicesView(vendors=dict(HOST)), 1.0),
     )
     hook = DevicesHook(VENDORS, HookSettings())
     container = ContainerSpec(name="worker")

@@ -114,10 +114,10 @@ def node(
     return replace(
         base,
         cluster=ClusterView(is_clustered=clustered, pods=(*listed, *begun)),
-        grants=SnapshotPart(
+        allocations=SnapshotPart(
             AllocationView(pods=table, held=by_key, looked=frozenset(pod.uid for pod in pods)), 1.0
         ),
-        means=SnapshotPart(HostDevicesView(vendors=means(handler)), 1.0),
+        host_devices=SnapshotPart(HostDevicesView(vendors=means(handler)), 1.0),
         runtime=SnapshotPart(RuntimeView(state="synchronized" if in_force else "waiting"), 1.0),
         served=SnapshotPart(DevicePluginView(held=held), 1.0),
         **changes,

@@ -70,7 +70,8 @@ def test_a_virtual_function_is_taken_by_itself_alone() -> None:
     grants = {0: granted("0000:18:00.0", kind="rdma", vfs=(function,))}
     snapshot = node(*pods, devices=(cut,), grants=grants)
     snapshot = replace(
-        snapshot, means=SnapshotPart(HostDevicesView(vendors={"rdma": means()["nvidia"]}), 1.0)
+        snapshot,
+        host_devices=SnapshotPart(HostDevicesView(vendors={"rdma": means()["nvidia"]}), 1.0),
     )
     decide = deciding()
     with pytest.raises(AllocationError, match="DeviceTaken"):
@@ -210,7 +211,8 @@ def test_a_card_of_which_a_granted_slice_is_gone_is_given_to_nobody_else() -> No
         grants={0: DeviceAllocation(devices=(entry,))},
     )
     snapshot = replace(
-        snapshot, means=SnapshotPart(HostDevicesView(vendors={"cambricon": HostDevices()}), 1.0)
+        snapshot,
+        host_devices=SnapshotPart(HostDevicesView(vendors={"cambricon": HostDevices()}), 1.0),
     )
     with pytest.raises(AllocationError) as raised:
         deciding().allocate(RESOURCE, (info.uuid or "",), snapshot, last=True)
@@ -238,7 +240,7 @@ def test_a_grant_that_no_check_has_seen_yet_is_checked_at_once() -> None:
         wants=((GPU, 1),),
     )
     snapshot = node(asks)
-    new = replace(snapshot, grants=SnapshotPart(AllocationView(), 1.0))
+    new = replace(snapshot, allocations=SnapshotPart(AllocationView(), 1.0))
     assert visible(new, 0, last=False) == names(5)
 
 
@@ -251,7 +253,7 @@ def test_a_card_is_kept_from_others_before_the_check_has_seen_its_grant() -> Non
     )
     held = (KubeletAllocation(pod_uid=owner.uid, resource=GPU, ids=(card(0),), container="main"),)
     snapshot = replace(
-        node(owner, waiting(2), held=held), grants=SnapshotPart(AllocationView(), 1.0)
+        node(owner, waiting(2), held=held), allocations=SnapshotPart(AllocationView(), 1.0)
     )
     found = deciding().allocate(GPU, (card(5),), snapshot)
     assert found.exchanges == ((card(5), card(0)),)
@@ -268,7 +270,9 @@ def test_a_refused_grant_is_checked_again_as_of_now() -> None:
     )
     refused = PodAllocation(uid=asks.uid, refusal="DeviceTaken", message="taken")
     view = AllocationView(pods={asks.uid: refused}, looked=frozenset({asks.uid}))
-    assert visible(replace(node(asks), grants=SnapshotPart(view, 1.0)), 0, last=False) == names(5)
+    assert visible(
+        replace(node(asks), allocations=SnapshotPart(view, 1.0)), 0, last=False
+    ) == names(5)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +293,6 @@ def test_what_the_end_or_the_start_of_a_pod_may_cure_is_worth_a_new_try(
 
 
 def test_a_host_that_was_not_read_yet_is_worth_a_new_try() -> None:
-    blind = replace(node(clustered=False), means=SnapshotPart(HostDevicesView()))
+    blind = replace(node(clustered=False), host_devices=SnapshotPart(HostDevicesView()))
     assert isinstance(refusal(blind, 0, last=False), UnknownPodError)
     assert refusal(blind, 0).reason == "HostNotReadYet"

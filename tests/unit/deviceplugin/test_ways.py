@@ -49,7 +49,8 @@ def test_cdi_names_go_both_ways_that_runtimes_read() -> None:
     )
     host = replace(means()["nvidia"], cdi=(spec,))
     snapshot = replace(
-        node(clustered=False), means=SnapshotPart(HostDevicesView(vendors={"nvidia": host}), 1.0)
+        node(clustered=False),
+        host_devices=SnapshotPart(HostDevicesView(vendors={"nvidia": host}), 1.0),
     )
     found = deciding(injection="cdi").allocate(GPU, (card(1), card(0)), snapshot)
     listed = (f"nvidia.com/gpu={card(0)}", f"nvidia.com/gpu={card(1)}")
@@ -75,9 +76,11 @@ SPEC = CdiSpec(
 
 
 def with_spec(snapshot: NodeSnapshot) -> NodeSnapshot:
-    view = snapshot.means.value
+    view = snapshot.host_devices.value
     host = replace(view.vendors["nvidia"], cdi=(SPEC,))
-    return replace(snapshot, means=SnapshotPart(replace(view, vendors={"nvidia": host}), 1.0))
+    return replace(
+        snapshot, host_devices=SnapshotPart(replace(view, vendors={"nvidia": host}), 1.0)
+    )
 
 
 def test_by_default_the_vendors_cdi_name_comes_beside_the_bare_nodes() -> None:
@@ -119,7 +122,9 @@ def test_a_name_that_the_vendor_refuses_leaves_the_bare_nodes() -> None:
     )
     host = HostDevices(nodes=nodes, settings=AscendSettings(injection="cdi"))
     base = node(devices=devices, clustered=False)
-    snapshot = replace(base, means=SnapshotPart(HostDevicesView(vendors={"ascend": host}), 1.0))
+    snapshot = replace(
+        base, host_devices=SnapshotPart(HostDevicesView(vendors={"ascend": host}), 1.0)
+    )
     found = deciding().allocate("huawei.com/Ascend910", ("Ascend910-0",), snapshot).edits
     assert found.cdi == ()
     assert [one.path for one in found.nodes] == ["/dev/davinci0", "/dev/davinci_manager"]

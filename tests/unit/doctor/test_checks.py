@@ -70,7 +70,9 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
     silent = VendorState(vendor="ascend", state="stalled", message="no answer")
     found = run_checks(
         facts(
-            replace(snapshot, means=SnapshotPart(view, 0.0), vendors=(*snapshot.vendors, silent)),
+            replace(
+                snapshot, host_devices=SnapshotPart(view, 0.0), vendors=(*snapshot.vendors, silent)
+            ),
             is_root=False,
             agent=None,
             runtimes=(replace(CONTAINERD, is_nri_disabled=True),),
@@ -274,7 +276,7 @@ def test_a_node_with_a_kubelet_and_without_its_groups_is_bad_news() -> None:
 
 def test_void_leaves_nothing_to_warn_of() -> None:
     view = HostDevicesView(vendors={"nvidia": HostDevices(default_handler="nvidia")})
-    snapshot = replace(node(), means=SnapshotPart(view, 0.0))
+    snapshot = replace(node(), host_devices=SnapshotPart(view, 0.0))
     settings = Settings(hooks=HookSettings(ungranted="void"))
     assert of(run_checks(facts(snapshot, settings=settings)), "ungranted").status is CheckStatus.OK
 

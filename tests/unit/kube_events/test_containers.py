@@ -59,7 +59,7 @@ def test_a_refused_grant_is_told_once_and_again_when_it_is_refused_for_something
         grant = PodAllocation(
             uid="u", namespace="d", name="p", refusal=reason, message=f"{reason}: x"
         )
-        return replace(NODE, grants=SnapshotPart(AllocationView(pods={"u": grant}), 1.0))
+        return replace(NODE, allocations=SnapshotPart(AllocationView(pods={"u": grant}), 1.0))
 
     first = refused("DeviceTaken")
     same = refused("DeviceTaken")
@@ -75,7 +75,9 @@ def test_a_verdict_is_told_while_it_is_news_and_that_all_is_well_only_after_bad_
         proof = ContainerVerification(
             container_id="1", pod_uid="u", namespace="d", pod="p", container="c", verdict=verdict
         )
-        return replace(NODE, proof=SnapshotPart(VerificationView(containers={"1": proof}), 1.0))
+        return replace(
+            NODE, verification=SnapshotPart(VerificationView(containers={"1": proof}), 1.0)
+        )
 
     verdicts = (
         VerificationStatus.VERIFIED,

@@ -72,13 +72,13 @@ PROOFS = {
 SNAPSHOT = NodeSnapshot(
     node=NodeIdentity(name="node-a"),
     runtime=SnapshotPart(RuntimeView(state="synchronized"), 0.0),
-    grants=SnapshotPart(
+    allocations=SnapshotPart(
         AllocationView(
             pods={"a": PodAllocation(uid="a"), "b": PodAllocation(uid="b", refusal="BadGrant")}
         ),
         0.0,
     ),
-    proof=SnapshotPart(VerificationView(containers=PROOFS), 0.0),
+    verification=SnapshotPart(VerificationView(containers=PROOFS), 0.0),
     served=SnapshotPart(
         DevicePluginView(
             resources=(

@@ -104,5 +104,5 @@ class Scene:
         """Change the snapshot, so that hooks are asked again about all pods."""
         self.renewed += 1
         host_devices = HostDevicesView(kernel=KernelFeatures(core_switch=self.renewed))
-        changes = {"means": SnapshotPart(host_devices, 1.0), **changes}
+        changes = {"host_devices": SnapshotPart(host_devices, 1.0), **changes}
         self.snapshot = msgspec.structs.replace(self.snapshot, **changes)

@@ -88,7 +88,7 @@ class Node:
             cluster=ClusterView(
                 slo=SnapshotPart(NodeSloView(found=True, slo=overlay_spec(slo).slo), 1.0)
             ),
-            means=SnapshotPart(HostDevicesView(kernel=kernel), 1.0),
+            host_devices=SnapshotPart(HostDevicesView(kernel=kernel), 1.0),
         )
         report = self.reconciler.cycle(snapshot, LAYOUT)
         return [one.reason for one in report.conditions]

@@ -95,7 +95,7 @@ def test_without_word_of_the_cluster_everything_stays_as_it_is(
     host_devices = SnapshotPart(
         HostDevicesView(kernel=KernelFeatures(core_switch=1)), 1.0
     )  # hooks are asked again
-    node.snapshot = replace(node.snapshot, cluster=cluster, means=host_devices)
+    node.snapshot = replace(node.snapshot, cluster=cluster, host_devices=host_devices)
     node.hook.answers = {}
     for _ in range(15):
         node.cycle()

@@ -113,7 +113,7 @@ def test_a_change_of_the_node_is_taken_to_all_pods_a_few_in_each_cycle(
     refresh(survey, snapshot(*pods))
     requested_pods(hook)
     later = snapshot(
-        *pods, means=SnapshotPart(HostDevicesView(kernel=KernelFeatures(core_switch=1)), 2.0)
+        *pods, host_devices=SnapshotPart(HostDevicesView(kernel=KernelFeatures(core_switch=1)), 2.0)
     )
     rounds: list[list[str]] = []
     while not rounds or survey.backlog:
@@ -179,7 +179,7 @@ def test_a_late_answer_is_told_of_pods_that_were_granted_devices(clock: ManualCl
     hook.answers = {None: NO_ADJUSTMENT}
     survey = survey_of(hook, clock)
     allocations = AllocationView(pods={uid(1): PodAllocation(uid=uid(1))})
-    now = snapshot(pod(1), pod(2), grants=SnapshotPart(allocations, 1.0))
+    now = snapshot(pod(1), pod(2), allocations=SnapshotPart(allocations, 1.0))
     refresh(survey, now)
     telling, both = ReportHistory(), {uid(1), uid(2)}
     notes = telling.late_notes(now, survey.desired.values(), both)
@@ -193,10 +193,10 @@ def test_a_pod_that_goes_while_its_turn_has_not_come_is_not_asked(clock: ManualC
     refresh(survey, snapshot(*pods))
     requested_pods(hook)
     host_devices = SnapshotPart(HostDevicesView(kernel=KernelFeatures(core_switch=1)), 2.0)
-    refresh(survey, snapshot(*pods, means=host_devices))
+    refresh(survey, snapshot(*pods, host_devices=host_devices))
     first = requested_pods(hook)
     remaining_pods = tuple(one for one in pods if one.name in first[:2])
     for _ in range(3):
-        refresh(survey, snapshot(*remaining_pods, means=host_devices))
+        refresh(survey, snapshot(*remaining_pods, host_devices=host_devices))
     assert survey.backlog == 0
     assert set(requested_pods(hook)) <= {one.name for one in remaining_pods}

@@ -222,7 +222,9 @@ def test_the_agents_own_cdi_files_name_each_device_by_its_drivers_number(devices
     snapshot = NodeSnapshot(
         node=NodeIdentity(name="a"),
         vendors=states,
-        means=SnapshotPart(HostDevicesView(vendors={maker.plugin: host for maker in MAKERS}), 1.0),
+        host_devices=SnapshotPart(
+            HostDevicesView(vendors={maker.plugin: host for maker in MAKERS}), 1.0
+        ),
     )
     cdi_files = build_cdi_files(snapshot, VENDORS)
     assert not cdi_files.problems

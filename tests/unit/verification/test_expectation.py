@@ -111,7 +111,7 @@ def test_a_devices_own_nodes_tell_who_it_is_and_shared_ones_do_not() -> None:
     host_devices = SnapshotPart(
         HostDevicesView(vendors={"rdma": HostDevices(functions=(virtual,))})
     )
-    now = snapshot(devices=inventory(*cards), means=host_devices)
+    now = snapshot(devices=inventory(*cards), host_devices=host_devices)
     assert card_names(now) == {
         (195, 0): cards[0].key,
         (195, 21): "MIG-1",
@@ -123,7 +123,7 @@ def test_a_devices_own_nodes_tell_who_it_is_and_shared_ones_do_not() -> None:
 def granted(now: NodeSnapshot, *devices: AllocatedDevice) -> NodeSnapshot:
     allocation = replace(HELD, grant=DeviceAllocation(devices=devices))
     return replace(
-        now, grants=SnapshotPart(AllocationView(pods=MappingProxyType({HELD.uid: allocation})))
+        now, allocations=SnapshotPart(AllocationView(pods=MappingProxyType({HELD.uid: allocation})))
     )
 
 
@@ -142,7 +142,7 @@ def test_what_was_granted_has_nodes_of_its_own_however_it_is_shown() -> None:
         for minor, address in ((8, nic.bus_id or ""), (9, "0000:18:00.1"), (10, "0000:18:00.2"))
     )
     host_devices = SnapshotPart(HostDevicesView(vendors={"rdma": HostDevices(functions=verbs)}))
-    now = snapshot(devices=inventory(card, nic, away), means=host_devices)
+    now = snapshot(devices=inventory(card, nic, away), host_devices=host_devices)
 
     def own(*devices: AllocatedDevice) -> list[tuple[str, list[int]]]:
         expectation = expectation_of(
@@ -190,12 +190,12 @@ def test_what_came_by_the_kubelet_is_compared_with_what_the_setting_of_its_way_b
     now = snapshot(
         missed_containers={ID: "Late"},
         pods=SnapshotPart((replace(POD, asks=asks),)),
-        means=host_devices,
+        host_devices=host_devices,
     )
 
     class Takes(FixedHook):
         def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
-            vendor = snapshot.means.value.vendors["nvidia"]
+            vendor = snapshot.host_devices.value.vendors["nvidia"]
             injection = vendor.settings_as(NvidiaSettings).injection
             takes = snapshot.runtime.value.takes_cdi
             self.ways.append((vendor.default_handler, injection, takes))

@@ -56,7 +56,7 @@ def snapshot(
     first = NodeSnapshot(
         node=NodeIdentity(name="n"),
         runtime=SnapshotPart(runtime),
-        grants=SnapshotPart(AllocationView(pods=MappingProxyType({UID: grant}))),
+        allocations=SnapshotPart(AllocationView(pods=MappingProxyType({UID: grant}))),
     )
     return replace(first, **changes)
 
@@ -100,7 +100,7 @@ def test_what_is_no_running_container_is_not_looked_at(container: ContainerView)
         (snapshot(PodAllocation(uid=UID)), 0),
         (snapshot(replace(HELD, refusal="DeviceTaken")), 0),
         (snapshot(replace(HELD, uid="other")), 1),  # by the key, not by what it holds
-        (replace(snapshot(), grants=SnapshotPart(AllocationView())), 0),
+        (replace(snapshot(), allocations=SnapshotPart(AllocationView())), 0),
     ],
 )
 def test_pods_with_a_grant_that_holds_are_looked_at_while_they_run(
@@ -113,7 +113,7 @@ def beside(**changes: object) -> NodeSnapshot:
     """A pod with a grant whose containers nobody lists, and the pod of `snapshot` without one."""
     other = PodAllocation(uid="other", grant=HELD.grant)
     allocations = SnapshotPart(AllocationView(pods=MappingProxyType({"other": other})))
-    return replace(snapshot(), grants=allocations, **changes)
+    return replace(snapshot(), allocations=allocations, **changes)
 
 
 def test_pods_without_a_grant_are_looked_at_where_another_has_one() -> None:
@@ -131,7 +131,7 @@ def test_pods_with_devices_of_our_plug_in_are_looked_at_on_a_node_without_grants
             resources=(PluginResource(name=name, vendor="v"),), held=assignment
         )
         now = replace(
-            snapshot(), grants=SnapshotPart(AllocationView()), served=SnapshotPart(served)
+            snapshot(), allocations=SnapshotPart(AllocationView()), served=SnapshotPart(served)
         )
         assert [
             (one.is_assigned, one.injection_path) for one in targets(now, lambda _: True)
@@ -141,7 +141,7 @@ def test_pods_with_devices_of_our_plug_in_are_looked_at_on_a_node_without_grants
 def snapshot_of_late_pod(phase: str = "Running", *annotations: tuple[str, str]) -> NodeSnapshot:
     pod = replace(POD, phase=phase, annotations=annotations, node_name="n")
     nothing = SnapshotPart(AllocationView())
-    return replace(snapshot(), grants=nothing, cluster=ClusterView(pods=(pod,)))
+    return replace(snapshot(), allocations=nothing, cluster=ClusterView(pods=(pod,)))
 
 
 def test_a_sandbox_whose_pod_got_its_grant_later_is_looked_at() -> None:
@@ -154,7 +154,7 @@ def test_a_sandbox_whose_pod_got_its_grant_later_is_looked_at() -> None:
     box = replace(BOX, annotations=((ANNOTATION, "{}"),))
     runtime = replace(late.runtime.value, sandboxes=MappingProxyType({"box": box}))
     assert targets(replace(late, runtime=SnapshotPart(runtime))) == ()
-    assert targets(replace(late, grants=snapshot().grants))[0].is_late is False
+    assert targets(replace(late, allocations=snapshot().allocations))[0].is_late is False
 
 
 def test_what_asks_for_a_device_plug_ins_resource_came_by_the_kubelet() -> None:

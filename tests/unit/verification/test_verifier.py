@@ -278,7 +278,9 @@ def of_another(now: NodeSnapshot, *assignment: KubeletAllocation) -> NodeSnapsho
         uid="o", namespace="a", name="owner", grant=DeviceAllocation(devices=(GRANTED,))
     )
     allocations = SnapshotPart(AllocationView(pods=MappingProxyType({"o": owner})))
-    return replace(now, grants=allocations, served=SnapshotPart(DevicePluginView(held=assignment)))
+    return replace(
+        now, allocations=allocations, served=SnapshotPart(DevicePluginView(held=assignment))
+    )
 
 
 @root_only
@@ -366,7 +368,7 @@ def test_a_card_that_the_kubelet_assigned_is_looked_for_by_its_own_node(
     there = CardHost(tmp_path, exempt=lambda _: True)  # of no meaning: it has devices
     there.show(minor)
     now = snapshot(devices=INVENTORY, served=assigned(CARDS[0]))
-    verification = there.verify(replace(now, grants=SnapshotPart(AllocationView())))[ID]
+    verification = there.verify(replace(now, allocations=SnapshotPart(AllocationView())))[ID]
     assert (verification.verdict, verification.details, verification.way) == (
         verdict,
         details,
@@ -397,13 +399,15 @@ def test_a_container_that_got_nothing_by_our_plug_in_is_not_judged_by_the_kubele
 ) -> None:
     there = CardHost(tmp_path)
     now = snapshot(devices=INVENTORY, served=assigned(CARDS[0], container=container, state=state))
-    assert there.verify(replace(now, grants=SnapshotPart(AllocationView()))) == {}
+    assert there.verify(replace(now, allocations=SnapshotPart(AllocationView()))) == {}
 
 
 def test_a_grant_that_came_after_the_sandbox_is_said(tmp_path: Path) -> None:
     there = Node(tmp_path, fixed_hook())
     pod = replace(POD, annotations=((ANNOTATION, '{"gpu":[{"minor":0}]}'),))
-    now = replace(snapshot(cluster=ClusterView(pods=(pod,))), grants=SnapshotPart(AllocationView()))
+    now = replace(
+        snapshot(cluster=ClusterView(pods=(pod,))), allocations=SnapshotPart(AllocationView())
+    )
     there.verifier.run_once(now)
     there.clock.advance(1)
     verification = there.verifier.run_once(now).containers[ID]

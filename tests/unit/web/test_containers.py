@@ -59,8 +59,8 @@ def test_a_pod_without_a_grant_is_shown_with_what_was_seen_inside_the_worst_firs
     shown = container_section(
         replace(
             base,
-            grants=SnapshotPart(grants, 1.0),
-            proof=SnapshotPart(
+            allocations=SnapshotPart(grants, 1.0),
+            verification=SnapshotPart(
                 VerificationView(containers={one.container_id: one for one in proofs}), 1.0
             ),
         )
