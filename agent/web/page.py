@@ -10,7 +10,7 @@ from agent.snapshot.device import HealthState
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.self_check import SelfCheckReport
 from agent.version import VERSION
-from agent.web import cluster_section, components, container_section, device_tables, node_tables
+from agent.web import cluster_section, container_section, html, tables
 from agent.web.html import bytes_text, tag, text
 from agent.web.self_checks import self_report
 from agent.web.svg import topology_svg
@@ -63,7 +63,7 @@ def _tiles(snapshot: NodeSnapshot) -> str:
 def _header(view: AgentView, snapshot: NodeSnapshot, report: SelfCheckReport) -> str:
     now_s, wall_s = view.now_s()
     ready = report.is_ready
-    state = components.badge("healthy" if ready else "failed", "ready" if ready else "not ready")
+    state = html.badge("healthy" if ready else "failed", "ready" if ready else "not ready")
     age_s = snapshot.devices.age_s(now_s)
     seen = "devices not read yet" if age_s is None else f"devices read {age_s:.0f} s ago"
     stamp = tag("span", text(f"{rfc3339(wall_s)} · {seen}"), class_="quiet")
@@ -90,24 +90,24 @@ def render_page(view: AgentView, refresh_s: int | None = None) -> str:
         tag("h2", "Topology"),
         tag("div", pictures, class_="picture", tabindex=0),
         tag("h2", "Devices"),
-        device_tables.devices_table(snapshot),
-        device_tables.slices_table(snapshot),
-        device_tables.groups_table(snapshot),
+        tables.devices_table(snapshot),
+        tables.slices_table(snapshot),
+        tables.groups_table(snapshot),
         tag("h2", "Distances"),
-        device_tables.matrix_table(snapshot),
-        device_tables.gpudirect_table(snapshot),
+        tables.matrix_table(snapshot),
+        tables.gpudirect_table(snapshot),
         tag("h2", "Usage"),
-        node_tables.numa_table(snapshot),
+        tables.numa_table(snapshot),
         tag("p", ""),
-        node_tables.pods_table(snapshot),
+        tables.pods_table(snapshot),
         cluster_section.cluster_section(snapshot, now_s, wall_s),
         container_section.container_section(snapshot),
         tag("h2", "Published objects"),
-        node_tables.objects_list(snapshot.publications),
+        tables.objects_list(snapshot.publications),
         tag("h2", "Agent"),
-        node_tables.agent_table(snapshot, report),
+        tables.agent_table(snapshot, report),
         tag("h2", "Events"),
-        node_tables.events_list(snapshot.events),
+        tables.events_list(snapshot.events),
         tag("footer", text(f"xpu-agent {VERSION} · {snapshot.node.source}"), class_="quiet"),
     )
     head = (

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from agent.snapshot.node import NodeSnapshot
-from agent.web.components import HEALTH_SIGNS
-from agent.web.html import tag, text
+from agent.web.html import HEALTH_SIGNS, tag, text
 from agent.web.svg_layout import (
     GUTTER,
     HEAD,

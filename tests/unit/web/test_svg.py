@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.snapshot.device import DeviceLink, HealthState
-from agent.web.components import HEALTH_SIGNS
+from agent.web.html import HEALTH_SIGNS
 from agent.web.svg import topology_svg
 from agent.web.svg_layout import MAX_DEVICES, PANEL_WIDTH, layout_picture, linked_groups
 from tests import factory
