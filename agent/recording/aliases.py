@@ -7,41 +7,41 @@ import hmac
 import string
 from collections.abc import Callable
 
-_UNSET_BYTES = frozenset(b"\0\xff")  # identifiers of only these bytes are unset, nobody's
+_UNSET_BYTES = frozenset(b"\0\xff")  # identifiers with only these bytes are unset
 _DOCUMENTATION_PREFIX = b"\x20\x01\x0d\xb8"  # IPv6 prefix of examples, RFC 3849
 _IPV4_MAPPED_PREFIX = bytes(10) + b"\xff\xff"  # IPv4 in IPv6
-_MAX_TRIES = 64  # before equal aliases are accepted: kinds with so few values hide nobody
+_MAX_TRIES = 64  # after that equal aliases are accepted: kinds with so few values identify no one
 
 
 class Aliases:
-    """One consistent set of replacements, derived from a secret salt that nobody keeps.
+    """One consistent set of replacements, derived from a secret salt that is not stored.
 
-    Identifiers that the kernel derives from one another (MAC, EUI-64, GUID, GID) keep being
-    derived from one another. Unset ones (all zeros, all ones) stay.
+    Identifiers that the kernel derives from one another (MAC, EUI-64, GUID, GID) stay derived from
+    one another. Unset ones (all zeros, all ones) stay.
     """
 
     def __init__(self, salt: bytes) -> None:
         self._salt = salt
         self._by_original: dict[tuple[str, bytes], bytes] = {}
-        self._used: set[tuple[str, bytes]] = set()
+        self._used_aliases: set[tuple[str, bytes]] = set()
 
     def mac(self, mac: bytes) -> bytes:
         """Replace six bytes; the bits for group and for local administration stay."""
         return self._alias("mac", mac, lambda noise: _keep_flags(mac, noise[:6]))
 
     def guid(self, guid: bytes) -> bytes:
-        """Replace eight bytes; one made of a MAC is made of that MAC's replacement."""
+        """Replace eight bytes; a GUID derived from a MAC is derived from the MAC's replacement."""
         middle = guid[3:5]
         if middle == b"\xff\xfe":  # EUI-64 of IPv6: the second bit of the first byte is flipped
             mac = self.mac(bytes((guid[0] ^ 2,)) + guid[1:3] + guid[5:8])
             return bytes((mac[0] ^ 2,)) + mac[1:3] + middle + mac[3:6]
-        if middle == b"\x03\x00":  # how Mellanox cards make theirs
+        if middle == b"\x03\x00":  # the scheme of Mellanox cards
             mac = self.mac(guid[:3] + guid[5:8])
             return mac[:3] + middle + mac[3:6]
         return self._alias("guid", guid, lambda noise: _keep_flags(guid, noise[:8]))
 
     def gid(self, gid: bytes) -> bytes:
-        """Replace sixteen bytes; link-local and IPv4-mapped addresses stay of their kind."""
+        """Replace sixteen bytes; link-local and IPv4-mapped addresses keep their kind."""
         if gid.startswith(_IPV4_MAPPED_PREFIX):
             return _IPV4_MAPPED_PREFIX + self.ipv4(gid[12:])
         return self._prefix(gid[:8]) + self.guid(gid[8:])
@@ -80,10 +80,10 @@ class Aliases:
         return self._alias("name", raw, lambda noise: b"name-" + noise[:4].hex().encode()).decode()
 
     def _prefix(self, prefix: bytes) -> bytes:
-        owned = prefix[0] & 0xE0 == 0x20  # a global address names its owner
-        if not owned and prefix[2:] == bytes(6):
-            return prefix  # fe80::, fec0::, nothing: the same everywhere
-        head = _DOCUMENTATION_PREFIX if owned else prefix[:2]
+        is_global = prefix[0] & 0xE0 == 0x20  # a global prefix identifies its owner
+        if not is_global and prefix[2:] == bytes(6):
+            return prefix  # fe80::, fec0::, and none: equal everywhere
+        head = _DOCUMENTATION_PREFIX if is_global else prefix[:2]
         return self._alias("prefix", prefix, lambda noise: head + noise[: 8 - len(head)])
 
     def _alias(self, kind: str, original: bytes, make: Callable[[bytes], bytes]) -> bytes:
@@ -96,10 +96,10 @@ class Aliases:
             candidate = make(noise)
             count += 1
             if count > _MAX_TRIES or (
-                candidate != original and (kind, candidate) not in self._used
+                candidate != original and (kind, candidate) not in self._used_aliases
             ):
                 alias = self._by_original[kind, original] = candidate
-                self._used.add((kind, candidate))
+                self._used_aliases.add((kind, candidate))
         return alias
 
 

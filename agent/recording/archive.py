@@ -57,15 +57,15 @@ class _BoundedStream:
 def read_archive(path: Path) -> TreeBuilder:
     """Read an archive's files, links and device numbers, and nothing outside of it.
 
-    A file keeps its first 64 KiB, or all of it (up to 32 MiB) if it is part of a recording.
-    Members with `..` in their name, FIFOs and sparse files are left out, as is what would need
-    a link or file as its directory. `RecordingError` if the archive is damaged or too large.
+    Of a file the first 64 KiB are kept, or all of it (up to 32 MiB) if it is part of a recording.
+    Members with `..` in their name, FIFOs and sparse files are left out, and so are members below a
+    link or a file. Raises `RecordingError` if the archive is damaged or too large.
     """
     builder = TreeBuilder()
     try:
         with path.open("rb") as file, _decompress(file) as stream:
             for member, name, archive in _members(stream):
-                entry = _entry(builder, archive, member, whole=_is_recording(name))
+                entry = _entry(builder, archive, member, reads_all=_is_recording(name))
                 if entry is not None:
                     builder.put(name, entry)
     except NotAHost as error:
@@ -90,21 +90,22 @@ def _decompress(file: IO[bytes]) -> IO[bytes]:
 
 
 def _members(stream: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, str, tarfile.TarFile]]:
-    bounded = cast("IO[bytes]", _BoundedStream(stream))  # has what mode "r:" uses of a file
+    bounded = cast("IO[bytes]", _BoundedStream(stream))  # mode "r:" uses only these methods
     count = 0
     with tarfile.open(fileobj=bounded, mode="r:") as archive:
         while (member := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined]  # else all headers stay in memory
+            # otherwise all headers stay in memory
+            archive.members = []  # type: ignore[attr-defined]
             count += 1
             if count > MAX_TREE_ENTRIES:
                 raise RecordingError(f"more than {MAX_TREE_ENTRIES} files")
-            parts = [part for part in member.name.split("/") if part not in ("", ".")]
-            if parts and ".." not in parts:
-                yield member, "/" + "/".join(parts), archive
+            components = [part for part in member.name.split("/") if part not in ("", ".")]
+            if components and ".." not in components:
+                yield member, "/" + "/".join(components), archive
 
 
 def _entry(
-    builder: TreeBuilder, archive: tarfile.TarFile, member: tarfile.TarInfo, *, whole: bool
+    builder: TreeBuilder, archive: tarfile.TarFile, member: tarfile.TarInfo, *, reads_all: bool
 ) -> TreeEntry | None:
     if member.isdir():
         return EntryKind.DIRECTORY
@@ -122,7 +123,7 @@ def _entry(
     source = archive.extractfile(member) if member.isreg() and not member.issparse() else None
     if source is None:
         return None
-    limit = _MAX_STEP_BYTES if whole else MAX_READ
+    limit = _MAX_STEP_BYTES if reads_all else MAX_READ
     data = source.read(min(limit, member.size))
     if len(data) < min(limit, member.size):
         raise RecordingError(f"{member.name[:200]}: truncated")
@@ -130,7 +131,9 @@ def _entry(
 
 
 def _is_recording(name: str) -> bool:
-    parts = name.split("/")[1:]
-    return (len(parts) <= 2 and parts[-1] == "host.txt") or (
-        len(parts) <= 3 and parts[-1].endswith(".jsonl") and parts[-2:-1] == ["tapes"]
+    components = name.split("/")[1:]
+    return (len(components) <= 2 and components[-1] == "host.txt") or (
+        len(components) <= 3
+        and components[-1].endswith(".jsonl")
+        and components[-2:-1] == ["tapes"]
     )

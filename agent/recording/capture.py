@@ -32,26 +32,26 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def capture_host(source: HostFiles, *, pods: bool) -> TreeFiles:
-    """Copy what the agent reads of a host: contents, links, errnos and device numbers.
+    """Copy the files that the agent reads on a host: contents, links, errnos and device numbers.
 
-    With `pods` the cgroups of pods and containers as well. A file that vanishes in between is
-    left out. Raises `RecordingError` for a host beyond the bounds of a recording.
+    With `pods` also the cgroups of pods and containers. A file that is removed meanwhile is left
+    out. Raises `RecordingError` for a host that exceeds the limits of a recording.
     """
-    taker = _TreeCapture(source)
-    for wanted in paths.HOST_PATTERNS:
-        taker.take(wanted)
-    for port in taker.expand(paths.GID_TABLES):
-        taker.take_gids(port)
+    capture = _TreeCapture(source)
+    for pattern in paths.HOST_PATTERNS:
+        capture.copy(pattern)
+    for port in capture.expand(paths.GID_TABLES):
+        capture.copy_gids(port)
     for mount in sorted({*paths.CGROUP_MOUNTS, *_cgroup_mounts(source)}):
-        taker.take(paths.cgroup_root_pattern(mount))
-        for wanted in paths.cgroup_pod_patterns(mount) if pods else ():
-            taker.take(wanted)
-    taker.take_owners()
-    return taker.builder.build()
+        capture.copy(paths.cgroup_root_pattern(mount))
+        for pattern in paths.cgroup_pod_patterns(mount) if pods else ():
+            capture.copy(pattern)
+    capture.copy_owners()
+    return capture.builder.build()
 
 
 def _cgroup_mounts(source: HostFiles) -> set[str]:
-    """Return where hierarchies are mounted, as the mount tables say."""
+    """Return the mount points of cgroup hierarchies in the mount tables."""
     lines: list[str] = []
     for table in ("/proc/1/mounts", "/proc/mounts"):
         lines.extend((read_text(source, table, _MOUNT_TABLE) or "").split("\n"))
@@ -62,16 +62,16 @@ def _cgroup_mounts(source: HostFiles) -> set[str]:
 
 
 class _TreeCapture:
-    """Puts what it looks at into a tree, under the resolved path, links on the way included."""
+    """Copies files into a tree, under their resolved paths, with the links on the way."""
 
     def __init__(self, source: HostFiles) -> None:
         self.builder = TreeBuilder()
         self._source = source
-        self._resolver = PathResolver(self._look)
+        self._resolver = PathResolver(self._cached_entry)
         self._entry_cache: dict[tuple[str, str], TreeEntry | None] = {}
 
     def expand(self, pattern: str) -> Iterator[str]:
-        """Yield the directories that match, as spelled; links are not resolved in them."""
+        """Yield the directories that match the pattern; links in their paths are not resolved."""
         paths = [""]
         for part in pattern.strip("/").split("/"):
             if any(mark in part for mark in "*?["):
@@ -85,22 +85,22 @@ class _TreeCapture:
                 paths = [f"{path}/{part}" for path in paths]
         yield from paths
 
-    def take(self, wanted: PathPattern) -> None:
-        """Put every directory that matches, and the wanted entries in it."""
-        for base in self.expand(wanted.base):
-            there = self._names(base)
-            if there or self._contents(base, 0) is EntryKind.DIRECTORY:
-                self._put(base, 0)
-            # on a busy node the processes alone fill the list of /proc: ask for the rest by name
-            cut = wanted.entries if len(there) >= MAX_ENTRIES else ()
-            for name in (*there, *cut):
-                if any(fnmatchcase(name, pattern) for pattern in wanted.entries):
-                    self._put(
-                        f"{base}/{name}", wanted.max_bytes, through=wanted.reads_through_links
+    def copy(self, pattern: PathPattern) -> None:
+        """Copy every directory that matches, and the entries of the pattern in it."""
+        for base in self.expand(pattern.base):
+            names = self._names(base)
+            if names or self._contents(base, 0) is EntryKind.DIRECTORY:
+                self._copy_file(base, 0)
+            # on a busy node the processes alone fill the list of /proc: add the entries by name
+            extra_names = pattern.entries if len(names) >= MAX_ENTRIES else ()
+            for name in (*names, *extra_names):
+                if any(fnmatchcase(name, name_pattern) for name_pattern in pattern.entries):
+                    self._copy_file(
+                        f"{base}/{name}", pattern.max_bytes, through=pattern.reads_through_links
                     )
 
-    def take_gids(self, port: str) -> None:
-        """Put the GIDs that the agent would read; an empty slot is as good as an absent one."""
+    def copy_gids(self, port: str) -> None:
+        """Copy the GIDs that the agent reads; an empty entry equals an absent one."""
         empty = 0
         for index in range(MAX_GIDS):
             gid = self._read(f"{port}/gids/{index}")
@@ -108,11 +108,11 @@ class _TreeCapture:
             if empty == MAX_EMPTY_GIDS:
                 return
             if not empty:
-                for place in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
-                    self._put(f"{port}/{place}/{index}", _GID_BYTES)
+                for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
+                    self._copy_file(f"{port}/{folder}/{index}", _GID_BYTES)
 
-    def take_owners(self) -> None:
-        """Put the cgroup of every process that a taken group lists: whose a device is."""
+    def copy_owners(self) -> None:
+        """Copy the cgroup of every process in a copied group, which shows the owner of a device."""
         lists = [
             entries["cgroup.procs"]
             for entries in self.builder.directories.values()
@@ -121,7 +121,7 @@ class _TreeCapture:
         pids = {pid for data in lists if isinstance(data, bytes) for pid in data.split()}
         for pid in sorted(pids)[:MAX_PROCESSES]:
             if pid.isdigit():
-                self._put(f"/proc/{pid.decode()}/cgroup", _GROUP_BYTES)
+                self._copy_file(f"/proc/{pid.decode()}/cgroup", _GROUP_BYTES)
 
     def _names(self, path: str) -> tuple[str, ...]:
         try:
@@ -135,14 +135,14 @@ class _TreeCapture:
         except HostFileError:
             return b""
 
-    def _put(self, path: str, limit: int, *, through: bool = False) -> None:
+    def _copy_file(self, path: str, limit: int, *, through: bool = False) -> None:
         try:
-            found, entry = (path, EntryKind.FILE) if through else self._resolver.find(path)
+            resolved_path, entry = (path, EntryKind.FILE) if through else self._resolver.find(path)
         except HostFileError:
             return
-        known = self._contents(found, limit) if entry is EntryKind.FILE else entry
-        if known is not None:
-            self.builder.put(found, known)
+        content = self._contents(resolved_path, limit) if entry is EntryKind.FILE else entry
+        if content is not None:
+            self.builder.put(resolved_path, content)
 
     def _contents(self, path: str, limit: int) -> TreeEntry | None:
         number = self._source.device_number(path)
@@ -155,13 +155,13 @@ class _TreeCapture:
                 return EntryKind.DIRECTORY
             return None if error.errno in _ABSENT else ErrorEntry(error.errno)
 
-    def _look(self, directory: str, name: str) -> TreeEntry | None:
+    def _cached_entry(self, directory: str, name: str) -> TreeEntry | None:
         key = (directory, name)
         if key not in self._entry_cache:
-            self._entry_cache[key] = self._look_once(f"{directory}/{name}")
+            self._entry_cache[key] = self._read_entry(f"{directory}/{name}")
         return self._entry_cache[key]
 
-    def _look_once(self, path: str) -> TreeEntry | None:
+    def _read_entry(self, path: str) -> TreeEntry | None:
         try:
             target = self._source.link(path)
             if target is not None:

@@ -21,11 +21,11 @@ from agent.snapshot.host_files import MAX_READ
 
 
 class DirectoryFiles(LinkResolvingFiles):
-    """Reads below one folder, on demand. Links are resolved here and not by the kernel.
+    """Reads below one folder, on demand. This class resolves links, not the kernel.
 
-    So an absolute link, or one with too many `..`, stays inside. FIFOs, sockets and device
-    nodes are never opened. The folder's layout is expected to stay while it is in use: a
-    directory that somebody replaces by a link in between is not defended against.
+    So an absolute link, or one with too many `..`, stays inside. FIFOs, sockets and device nodes
+    are never opened. The folder must not change while it is in use: a directory that is replaced by
+    a link meanwhile is followed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,7 +42,7 @@ class DirectoryFiles(LinkResolvingFiles):
         return self._read(path, real_path, limit)
 
     def real(self, path: str) -> str:
-        """Return where a path really is on this machine; raise `HostFileError` if nowhere."""
+        """Return the real path on this machine; raises `HostFileError` if there is none."""
         return self._prefix + self.resolver.find(path)[0]
 
     def names(self, path: str) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class DirectoryFiles(LinkResolvingFiles):
             raise HostFileError(requested, error.errno or 0) from error
         try:
             data = os.read(fd, limit)
-            # a live /proc may be mounted below the folder: it hands out one page at a time
+            # a live /proc may be mounted below the folder: it returns one page at a time
             while data and len(data) < limit and (more := os.read(fd, limit - len(data))):
                 data += more
         except OSError as error:

@@ -61,18 +61,20 @@ def format_recording(tree: TreeFiles, header: Mapping[str, str]) -> str:
 
 
 def escape_name(text: str, safe: str = "/") -> str:
-    """Spell a name so that it has no blanks, control characters or marks of the format."""
+    """Escape blanks, control characters and marks of the format in a name."""
     return quote_from_bytes(text.encode("utf-8", "surrogateescape"), safe=_SAFE_CHARACTERS + safe)
 
 
 def _format_section(path: str, entries: Mapping[str, TreeEntry]) -> Iterator[str]:
-    own = {name: entry for name, entry in entries.items() if entry is not EntryKind.DIRECTORY}
-    if entries and not own:
+    own_entries = {
+        name: entry for name, entry in entries.items() if entry is not EntryKind.DIRECTORY
+    }
+    if entries and not own_entries:
         return  # the sections of its subdirectories imply it
     yield ""
     yield f"[{escape_name(path) or '/'}]"
-    for name in sorted(own):
-        yield from _format_entry(escape_name(name, ""), own[name])
+    for name in sorted(own_entries):
+        yield from _format_entry(escape_name(name, ""), own_entries[name])
 
 
 def _format_entry(name: str, entry: TreeEntry) -> Iterable[str]:
@@ -93,13 +95,13 @@ def _format_entry(name: str, entry: TreeEntry) -> Iterable[str]:
 
 def _format_text(name: str, data: bytes) -> Iterator[str]:
     text = data.decode("ascii")
-    ended = text.endswith("\n")
-    *first, last = text.removesuffix("\n").split("\n")
-    if first:
-        yield f"{name} |{'' if ended else '-'}"
-        yield from (f"|{line}" for line in (*first, last))
+    has_newline = text.endswith("\n")
+    *first_lines, last = text.removesuffix("\n").split("\n")
+    if first_lines:
+        yield f"{name} |{'' if has_newline else '-'}"
+        yield from (f"|{line}" for line in (*first_lines, last))
     else:
-        mark = "=" if ended else ":="
+        mark = "=" if has_newline else ":="
         yield f"{name} {mark} {last}" if last else f"{name} {mark}"
 
 
@@ -113,7 +115,7 @@ def _format_binary(name: str, data: bytes) -> Iterator[str]:
 
 MAX_RECORDING_BYTES = 32 * 1024 * 1024  # bytes of one recording
 
-_MAX_EXTRACT = 60  # characters of a bad line that its error repeats
+_MAX_EXTRACT = 60  # characters of an invalid line that its error repeats
 
 _NUMBERS = re.compile(r"(\d{1,7}):(\d{1,7})", re.ASCII)
 
@@ -123,14 +125,14 @@ _ROW = re.compile(r"([0-9a-f]{4,5}) ((?:[0-9a-f]{2}){1,32})")
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """A recorded host and what its header says about it."""
+    """A recorded host and the header of the recording."""
 
     files: TreeFiles
     header: Mapping[str, str]
 
     @property
     def wall_s(self) -> float | None:
-        """When it was taken, in seconds since the epoch; `None` if nobody noted it."""
+        """Time of the recording, in seconds since the epoch; `None` if unknown."""
         try:
             return datetime.fromisoformat(self.header["recorded"]).timestamp()
         except (KeyError, ValueError):
@@ -138,11 +140,11 @@ class Recording(msgspec.Struct, frozen=True):
 
 
 class _BadLine(Exception):
-    """What is wrong with one line; becomes a `RecordingError` that says which."""
+    """An error in one line; becomes a `RecordingError` with the line number."""
 
 
 def parse_recording(data: bytes) -> Recording:
-    """Return the host that was written; `RecordingError` names the first line that is bad."""
+    """Return the recorded host; the `RecordingError` names the first invalid line."""
     if len(data) > MAX_RECORDING_BYTES:
         raise RecordingError(f"more than {MAX_RECORDING_BYTES} bytes")
     try:
@@ -178,7 +180,7 @@ def _parse_header(head: str) -> dict[str, str]:
 
 
 def _parse_section(builder: TreeBuilder, lines: list[str], number: int) -> None:
-    """Put one directory's entries; the first line is its path and the closing bracket."""
+    """Add one directory's entries; the first line is its path and the closing bracket."""
     path = _unescape_name(lines[0].removesuffix("]"))
     path = "" if path == "/" else path
     if not lines[0].endswith("]") or not builder.put(path, EntryKind.DIRECTORY):
@@ -187,10 +189,10 @@ def _parse_section(builder: TreeBuilder, lines: list[str], number: int) -> None:
     while at < len(lines):
         line = lines[at]
         if line and line[0] != "#":
-            name, _, rest = line.partition(" ")
-            mark, _, value = rest.partition(" ")
+            name, _, fields = line.partition(" ")
+            mark, _, value = fields.partition(" ")
             try:
-                entry, used = _parse_entry(mark, value, lines, at + 1)
+                entry, next_index = _parse_entry(mark, value, lines, at + 1)
                 if "%" in name and "/" in (name := _unescape_name(name)):
                     raise _BadLine("a name with a slash")
                 if not builder.put(f"{path}/{name}", entry):
@@ -199,23 +201,23 @@ def _parse_section(builder: TreeBuilder, lines: list[str], number: int) -> None:
                 raise RecordingError(
                     f"line {number + at}: {error}: {line[:_MAX_EXTRACT]!r}"
                 ) from error
-            at = used
+            at = next_index
         else:
             at += 1
 
 
-def _parse_entry(mark: str, value: str, lines: list[str], after: int) -> tuple[TreeEntry, int]:
+def _parse_entry(mark: str, value: str, lines: list[str], next_index: int) -> tuple[TreeEntry, int]:
     """Return the entry of a line and the index of the line after it."""
     if mark == "=":
-        return f"{value}\n".encode(), after
+        return f"{value}\n".encode(), next_index
     if mark in _BLOCKS:
-        end = after
+        end = next_index
         while end < len(lines) and lines[end].startswith("|"):
             end += 1
-        return _BLOCKS[mark](value, lines[after:end]), end
+        return _BLOCKS[mark](value, lines[next_index:end]), end
     if mark not in _SINGLES:
         raise _BadLine("no known kind of entry")
-    return _SINGLES[mark](value), after
+    return _SINGLES[mark](value), next_index
 
 
 def _unescape_name(escaped: str) -> str:

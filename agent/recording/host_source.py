@@ -22,7 +22,7 @@ HOST_FILE = "host.txt"  # of a recording
 TAPES_FOLDER = "tapes"  # folder of a recording: <vendor>.jsonl
 _VENDOR = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
-MAX_SUBFOLDERS = 64  # folders that are looked into for `sys` and `proc`
+MAX_SUBFOLDERS = 64  # folders that are searched for `sys` and `proc`
 
 TapeSource = Path | bytes
 T = TypeVar("T", Path, str)
@@ -32,20 +32,20 @@ class HostSource(msgspec.Struct, frozen=True, kw_only=True):
     """A host to read: this machine, a folder, an archive or a recording."""
 
     files: HostFiles
-    source: str = "this machine"  # as shown to people
-    spec: str | None = None  # what another process opens the same host with
-    wall_s: float | None = None  # when it was recorded; None: it is alive, or nobody noted it
+    source: str = "this machine"  # for people
+    spec: str | None = None  # argument with which another process opens the same host
+    wall_s: float | None = None  # time of the recording; None: a live host, or unknown
     tapes: Mapping[str, TapeSource] = msgspec.field(default_factory=dict)
 
     def tape(self, vendor: str) -> TapeSource | None:
-        """Return the recorded answers of a vendor's library; `None` if none were recorded."""
+        """Return the recorded answers of a vendor's library; `None` if there are none."""
         return self.tapes.get(vendor)
 
 
 def open_host(path: str | None) -> HostSource:
     """Open this machine (`None` or `/`) or a recorded one.
 
-    Raises `NotAHost`, whose message says what was expected and what is there instead.
+    Raises `NotAHost`, whose message says what was expected.
     """
     if path is None or Path(path).resolve() == Path("/"):
         return HostSource(files=LiveHostFiles())
@@ -57,27 +57,31 @@ def open_host(path: str | None) -> HostSource:
     raise NotAHost(f"{path}: no such folder or archive")
 
 
-def _open_folder(given: Path) -> HostSource:
+def _open_folder(location: Path) -> HostSource:
     try:
-        recorded = given / HOST_FILE
+        recorded = location / HOST_FILE
         if recorded.is_file():
             with recorded.open("rb") as file:
                 data = file.read(MAX_RECORDING_BYTES + 1)
-            return _recorded_host(given, given.resolve().name, data, _tapes_of_folder(given))
-        below = [item for item in sorted(given.iterdir())[:MAX_SUBFOLDERS] if item.is_dir()]
-        top = _find_root(given, [given, *below], lambda folder, name: (folder / name).is_dir())
+            return _recorded_host(
+                location, location.resolve().name, data, _tapes_of_folder(location)
+            )
+        subfolders = [item for item in sorted(location.iterdir())[:MAX_SUBFOLDERS] if item.is_dir()]
+        top = _find_root(
+            location, [location, *subfolders], lambda folder, name: (folder / name).is_dir()
+        )
         return HostSource(
             files=DirectoryFiles(top),
             source=top.resolve().name,
-            spec=str(given.resolve()),
+            spec=str(location.resolve()),
             tapes=_tapes_of_folder(top),
         )
     except OSError as error:
-        raise NotAHost(f"{given}: {error.strerror}") from error
+        raise NotAHost(f"{location}: {error.strerror}") from error
 
 
 def _open_archive(archive: Path) -> HostSource:
-    # tarfile and the decompressors cost 10 ms, which an agent on a node need not pay
+    # tarfile and the decompressors take 10 ms, which an agent on a node should not pay
     builder = read_archive(archive)
     places = ["", *(f"/{name}" for name in sorted(builder.directories[""])[:MAX_SUBFOLDERS])]
     for place in places:
@@ -110,11 +114,11 @@ def _recorded_host(
     )
 
 
-def _find_root(shown: Path, places: Iterable[T], has: Callable[[T, str], bool]) -> T:
+def _find_root(path: Path, places: Iterable[T], has: Callable[[T, str], bool]) -> T:
     for place in places:
         if any(has(place, name) for name in _ROOT_FOLDERS):
             return place
-    raise NotAHost(f"{shown}: no `sys`, `proc` or `host.txt` in it, nor in a folder of it")
+    raise NotAHost(f"{path}: no `sys`, `proc` or `host.txt` in it, nor in a folder of it")
 
 
 def _tapes_of_folder(top: Path) -> dict[str, TapeSource]:

@@ -17,9 +17,7 @@ class PathPattern(msgspec.Struct, frozen=True):
     base: str
     entries: tuple[str, ...]
     max_bytes: int = 64 * 1024  # bytes of each file
-    reads_through_links: bool = (
-        False  # keep the contents at the path itself, whatever links lead to it
-    )
+    reads_through_links: bool = False  # store the contents under this path, not under the target
 
 
 _CPU = "/sys/devices/system/cpu"
@@ -151,7 +149,7 @@ MODULES = (
 )  # fmt: skip
 
 _MOUNTS = 1024 * 1024  # bytes; every container adds lines
-_STAT = 512 * 1024  # bytes; `btime` stands behind a number for each interrupt
+_STAT = 512 * 1024  # bytes; `btime` comes after a number for each interrupt
 
 PROCESSES = (
     PathPattern("/proc", ("stat",), max_bytes=_STAT),
@@ -204,7 +202,7 @@ _GROUP_FILES = (
 _KUBEPODS = (
     "kubepods", "kubepods.slice", "*/kubepods", "*.slice/*-kubepods.slice",
 )  # fmt: skip
-CGROUP_FILE_SYSTEMS = ("cgroup", "cgroup2", "cpuset")  # the last is what came before version 1
+CGROUP_FILE_SYSTEMS = ("cgroup", "cgroup2", "cpuset")  # cpuset is older than version 1
 CGROUP_MOUNTS = tuple(
     f"/sys/fs/cgroup{below}"
     for below in (
@@ -218,16 +216,16 @@ CGROUP_MOUNTS = tuple(
         "/pids",
         "/rdma",
     )
-)  # where to look besides the mount table, which recordings may lack
+)  # in addition to the mount table, which recordings may lack
 
 
 def cgroup_root_pattern(mount: str) -> PathPattern:
-    """Return what is taken of the root group of one hierarchy."""
+    """Return the recorded files of the root group of one hierarchy."""
     return PathPattern(mount, _GROUP_FILES)
 
 
 def cgroup_pod_patterns(mount: str) -> tuple[PathPattern, ...]:
-    """Return what is taken of pods and containers, in one hierarchy."""
+    """Return the recorded files of pods and containers, in one hierarchy."""
     return tuple(
         PathPattern(f"{mount}/{group}{'/*' * depth}", ("cgroup.procs", *_GROUP_FILES))
         for group in _KUBEPODS

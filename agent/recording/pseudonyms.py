@@ -13,8 +13,8 @@ from agent.recording.aliases import Aliases
 from agent.recording.tree import LinkEntry, TreeBuilder, TreeEntry, TreeFiles
 from agent.topology.pci_config import extended_capability
 
-MIN_WORD = 4  # characters; shorter names and serials are replaced in their own files only
-MIN_NUMBER = 8  # digits, likewise: fewer may as well be a counter
+MIN_WORD = 4  # characters; shorter names and serials are replaced only in their own files
+MIN_NUMBER = 8  # digits, for the same reason: a shorter number may be a counter
 _DEVICE_SERIAL = 0x0003  # extended capability: a EUI-64, least significant byte first
 _HOSTNAME = "/proc/sys/kernel/hostname"
 _NO_HOST = ("localhost", "(none)", "rxe", "siw")
@@ -31,7 +31,7 @@ _IDENTIFIER = re.compile(
     % {b"h2": _HEX2, b"h4": _HEX4},
     re.IGNORECASE,
 )
-_BARE = re.compile(  # containers, machine ids; `pod` and 32 digits are a pod of the node's own
+_BARE = re.compile(  # containers, machine ids; `pod` and 32 digits are a static pod
     rb"(?:(?<=pod)|(?<![0-9a-z]))(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-z])", re.IGNORECASE
 )
 _IPV4 = re.compile(rb"(?<![0-9A-Za-z.-])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z-]|\.[0-9])")
@@ -40,7 +40,7 @@ _IPV6 = re.compile(  # what may be a short form; `_IDENTIFIER` has the long one
     re.IGNORECASE,
 )
 _CPU_SERIAL = re.compile(r"^Serial\s*:\s*(\w+)", re.MULTILINE)  # of some Arm boards
-_BUILDER = re.compile(rb"\([^()@\s]+@[^()\s]+\)")  # who compiled a kernel, and where
+_BUILDER = re.compile(rb"\([^()@\s]+@[^()\s]+\)")  # user and host of a kernel build
 
 _KERNEL_ARGUMENTS = re.compile(
     rb"(?:(?:isolcpus|nohz_full|rcu_nocbs|nosmt|maxcpus|nr_cpus|mitigations|numa\w*|psi|iommu\w*"
@@ -51,7 +51,7 @@ _FILE_SYSTEMS = (b"cgroup", b"cgroup2", b"resctrl", b"sysfs", b"proc", b"hugetlb
 
 
 class IdentifyingWords(msgspec.Struct):
-    """Words of this host that have no form of their own: names and serial numbers."""
+    """Words of this host without a recognisable form: names and serial numbers."""
 
     hosts: set[str] = msgspec.field(default_factory=set)
     names: set[str] = msgspec.field(default_factory=set)  # of pods, namespaces and the Node object
@@ -61,15 +61,15 @@ class IdentifyingWords(msgspec.Struct):
 def pseudonymise(
     tree: TreeFiles, tapes: Mapping[str, bytes], salt: bytes
 ) -> tuple[TreeFiles, dict[str, bytes]]:
-    """Replace what tells this machine from others, in contents, names, links and tapes.
+    """Replace what identifies this machine, in contents, names, links and tapes.
 
     That is: host name, machine and boot id, UUIDs, serial numbers, MACs, GUIDs, GIDs with the
-    addresses in them, pods and containers. Arguments of the kernel and mounts that the agent
-    does not read are left out. Without the salt the originals cannot be had back, and guessing
-    them does not help; so the salt must be random and is not to be kept.
+    addresses in them, pods and containers. Kernel arguments and mounts that the agent does not read
+    are left out. Without the salt the originals cannot be computed, and guesses cannot be checked;
+    so the salt must be random and must not be stored.
     """
-    other = pseudonymise_all(RecordingContents(tree=tree, tapes=tapes), salt)
-    return other.tree, dict(other.tapes)
+    replaced = pseudonymise_all(RecordingContents(tree=tree, tapes=tapes), salt)
+    return replaced.tree, dict(replaced.tapes)
 
 
 class RecordingContents(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,11 +82,11 @@ class RecordingContents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pseudonymise_all(originals: RecordingContents, salt: bytes) -> RecordingContents:
-    """Replace in texts what `pseudonymise` replaces, IP addresses, and the given names."""
+    """Replace in texts the same identifiers, IP addresses, and the given names."""
     tree, tapes, texts = originals.tree, originals.tapes, originals.texts
     secrets = _identifying_words(tree, tapes)
     for data in texts.values():
-        secrets.serials.update(_serials_of(data, whole=True))
+        secrets.serials.update(_serials_of(data, is_one_document=True))
     secrets.names = set(originals.names) - secrets.hosts - {""}
     words = _Pseudonymiser(Aliases(salt), secrets, _vocabulary(tree, {**tapes, **texts}))
     builder = TreeBuilder()
@@ -108,54 +108,63 @@ class _Pseudonymiser:
         self, aliases: Aliases, secrets: IdentifyingWords, vocabulary: frozenset[str]
     ) -> None:
         self.aliases = aliases
-        chosen: dict[bytes, bytes] = {}
+        replacements: dict[bytes, bytes] = {}
         for serial in sorted(secrets.serials):
-            chosen[_encode(serial).lower()] = _encode(aliases.serial(serial))
+            replacements[_encode(serial).lower()] = _encode(aliases.serial(serial))
         for name in sorted(secrets.names):
-            chosen[_encode(name).lower()] = _encode(aliases.name(name))
+            replacements[_encode(name).lower()] = _encode(aliases.name(name))
         for host in sorted(secrets.hosts):
-            chosen[_encode(host).lower()] = _encode(aliases.host(host))
-        self._all = _replacer(chosen)
-        # a machine called `nvme` must not rename the drivers of its disks
+            replacements[_encode(host).lower()] = _encode(aliases.host(host))
+        self._replace_all_words = _replacer(replacements)
+        # a machine with the name `nvme` must not rename the drivers of its disks
         free = {
-            word: to
-            for word, to in chosen.items()
+            word: alias
+            for word, alias in replacements.items()
             if len(word) >= (MIN_NUMBER if word.isdigit() else MIN_WORD)
             and word.decode("utf-8", "replace") not in vocabulary
         }
-        self._free = _replacer(free)
+        self._replace_long_words = _replacer(free)
 
     def name(self, text: str) -> str:
-        """Replace in a path or in the text of a link."""
+        """Replace identifiers in a path or in the text of a link."""
         raw = text.encode("utf-8", "surrogateescape")
-        return self._bare(_IDENTIFIER.sub(self._swap, raw)).decode("utf-8", "surrogateescape")
+        return self._replace_digits(_IDENTIFIER.sub(self._replace_identifier, raw)).decode(
+            "utf-8", "surrogateescape"
+        )
 
     def contents(self, path: str, data: bytes) -> bytes:
-        """Replace in a file."""
-        own = path == _HOSTNAME or path.endswith(("/node_desc", "/serial"))
-        data = (self._all if own else self._free)(_IDENTIFIER.sub(self._swap, data))
-        # below /sys, long rows of digits are sets of CPUs
-        return data if path.startswith("/sys/") else self._bare(data)
+        """Replace identifiers in a file."""
+        has_host_name = path == _HOSTNAME or path.endswith(("/node_desc", "/serial"))
+        data = (self._replace_all_words if has_host_name else self._replace_long_words)(
+            _IDENTIFIER.sub(self._replace_identifier, data)
+        )
+        # below /sys, long rows of digits are CPU sets
+        return data if path.startswith("/sys/") else self._replace_digits(data)
 
     def tape(self, data: bytes) -> bytes:
-        """Replace in recorded answers."""
-        return self._bare(self._free(_IDENTIFIER.sub(self._swap, data)))
+        """Replace identifiers in recorded answers."""
+        return self._replace_digits(
+            self._replace_long_words(_IDENTIFIER.sub(self._replace_identifier, data))
+        )
 
     def text(self, data: bytes) -> bytes:
-        """Replace in a text about the host: as in recorded answers, and IP addresses."""
+        """Replace identifiers in a text about the host.
+
+        As in recorded answers, and IP addresses.
+        """
         return _IPV4.sub(self._ipv4, _IPV6.sub(self._ipv6, self.tape(data)))
 
     def _ipv4(self, match: re.Match[bytes]) -> bytes:
-        parts = [int(part) for part in match[0].split(b".")]
-        if max(parts) > 255 or parts[0] in (0, 127):
-            return match[0]  # no address, any address, or this machine's own
-        return b".".join(b"%d" % part for part in self.aliases.ipv4(bytes(parts)))
+        octets = [int(part) for part in match[0].split(b".")]
+        if max(octets) > 255 or octets[0] in (0, 127):
+            return match[0]  # not an address, the wildcard, or loopback
+        return b".".join(b"%d" % part for part in self.aliases.ipv4(bytes(octets)))
 
     def _ipv6(self, match: re.Match[bytes]) -> bytes:
         text = match[0].decode()
-        end = ":" if text.endswith(":") and not text.endswith("::") else ""  # of a sentence
-        words = text.removesuffix(end).split(":")
-        if len({len(word) for word in words}) == 1 and len(words[0]) in (2, 4):
+        end = ":" if text.endswith(":") and not text.endswith("::") else ""  # end of a sentence
+        groups = text.removesuffix(end).split(":")
+        if len({len(word) for word in groups}) == 1 and len(groups[0]) in (2, 4):
             return match[0]  # a GUID, or a long form, which is replaced already
         try:
             address = IPv6Address(text.removesuffix(end))
@@ -165,15 +174,15 @@ class _Pseudonymiser:
             return match[0]
         return f"{IPv6Address(self.aliases.gid(address.packed))}{end}".encode()
 
-    def _bare(self, data: bytes) -> bytes:
-        return _BARE.sub(lambda match: self._digits(match[0]), data)
+    def _replace_digits(self, data: bytes) -> bytes:
+        return _BARE.sub(lambda match: self._digit_alias(match[0]), data)
 
-    def _digits(self, digits: bytes) -> bytes:
+    def _digit_alias(self, digits: bytes) -> bytes:
         text = digits.decode()
         alias = self.aliases.uuid(text) if len(text) == 32 else self.aliases.digest(text)
         return _match_case(digits, alias.encode())
 
-    def _swap(self, match: re.Match[bytes]) -> bytes:
+    def _replace_identifier(self, match: re.Match[bytes]) -> bytes:
         original = match[0]
         if match["die"]:
             digits = self.aliases.die(original.replace(b"-", b"").decode()).encode()
@@ -212,8 +221,8 @@ def _replacer(words: Mapping[bytes, bytes]) -> Callable[[bytes], bytes]:
     if not words:
         return lambda data: data
     longest_first = sorted(words, key=lambda word: (-len(word), word))
-    either = b"|".join(re.escape(word) for word in longest_first)
-    pattern = re.compile(rb"(?<![0-9A-Za-z])(?:%s)(?![0-9A-Za-z])" % either, re.IGNORECASE)
+    alternatives = b"|".join(re.escape(word) for word in longest_first)
+    pattern = re.compile(rb"(?<![0-9A-Za-z])(?:%s)(?![0-9A-Za-z])" % alternatives, re.IGNORECASE)
     return lambda data: pattern.sub(lambda match: words[match[0].lower()], data)
 
 
@@ -276,34 +285,35 @@ def _hosts_of(description: str, device: str) -> list[str]:
     return words if len(words) == 1 and words != [device] else []
 
 
-def _serials_of(tape: bytes, *, whole: bool = False) -> Iterator[str]:
-    """Yield serial numbers in JSON: of each line, or of the `whole` text."""
-    for line in [tape] if whole else tape.splitlines():
+def _serials_of(tape: bytes, *, is_one_document: bool = False) -> Iterator[str]:
+    """Yield serial numbers in JSON: of each line, or of the text as a whole."""
+    for line in [tape] if is_one_document else tape.splitlines():
         try:
             yield from _serials_in(json.loads(line))
         except (ValueError, RecursionError):
-            continue  # not a line of a tape: identifiers with a form of their own go all the same
+            # not a line of a tape: identifiers with a recognisable form are replaced anyway
+            continue
 
 
 def _serials_in(value: object) -> Iterator[str]:
     if isinstance(value, dict):
         pairs: Iterable[tuple[object, object]] = value.items()
-        inside: Iterable[object] = value.values()
+        children: Iterable[object] = value.values()
     elif isinstance(value, list):
         pairs = [(value[0], value[1])] if len(value) == 2 else []
-        inside = value
+        children = value
     else:
         return
     for key, item in pairs:
-        named = isinstance(key, str) and "serial" in key.lower()
-        if named and isinstance(item, str | int) and not isinstance(item, bool):
+        is_serial = isinstance(key, str) and "serial" in key.lower()
+        if is_serial and isinstance(item, str | int) and not isinstance(item, bool):
             yield str(item)
-    for item in inside:
+    for item in children:
         yield from _serials_in(item)
 
 
 def _vocabulary(tree: TreeFiles, tapes: Mapping[str, bytes]) -> frozenset[str]:
-    """Return the words that name files, vendors and fields: they are not to be replaced."""
+    """Return names of files, vendors and fields, which must not be replaced."""
     words = set(tapes)
     for _, entries in tree.walk():
         words.update(*([*re.findall(r"[A-Za-z0-9]+", name), name] for name in entries))

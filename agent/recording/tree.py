@@ -1,4 +1,4 @@
-"""A recorded host in memory: entries, bounds, and path look-up without leaving the host."""
+"""A recorded host in memory: entries, limits, and path resolution within the host."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ MAX_CONTENT_BYTES = 128 * 1024 * 1024  # bytes of file contents of one recorded 
 
 
 class RecordingError(NotAHost):
-    """A recording or archive is damaged or beyond its bounds; says where and what."""
+    """A recording or archive is damaged or exceeds a limit; has the place and the reason."""
 
 
 class EntryKind(enum.Enum):
-    """An entry without contents of its own."""
+    """An entry without contents in memory."""
 
     DIRECTORY = "directory"
-    FILE = "file"  # on disk; its bytes are read when asked for
+    FILE = "file"  # on disk; its bytes are read on demand
     OTHER = "other"  # on disk: a FIFO or a socket, never opened
 
 
 class LinkEntry(msgspec.Struct, frozen=True):
-    """A symbolic link, its text as found."""
+    """A symbolic link with its original text."""
 
     text: str
 
 
 class ErrorEntry(msgspec.Struct, frozen=True):
-    """A file or directory that answered an errno instead of its contents."""
+    """A file or directory whose read returned an errno."""
 
     errno: int
 
 
 class DeviceNodeEntry(msgspec.Struct, frozen=True):
-    """A character or block device; only its numbers are kept."""
+    """A character or block device; only its numbers are recorded."""
 
     major: int
     minor: int
@@ -50,11 +50,11 @@ class DeviceNodeEntry(msgspec.Struct, frozen=True):
 
 TreeEntry = bytes | LinkEntry | ErrorEntry | DeviceNodeEntry | EntryKind
 
-MAX_LINKS = 40  # as the kernel: the next one is ELOOP
+MAX_LINKS = 40  # as in the kernel: one more is ELOOP
 
-MAX_TARGET_CHARACTERS = 4095  # characters of a link that is followed, as PATH_MAX
+MAX_TARGET_CHARACTERS = 4095  # characters of a followed link, as PATH_MAX
 
-_MAX_CACHED_DIRECTORIES = 65_536  # directories remembered before starting afresh
+_MAX_CACHED_DIRECTORIES = 65_536  # directories in the cache before it is cleared
 
 EntryLookup = Callable[[str, str], TreeEntry | None]
 
@@ -62,10 +62,10 @@ EntryLookup = Callable[[str, str], TreeEntry | None]
 
 
 class PathResolver:
-    """Finds what a path leads to, one component at a time, as the kernel does in a chroot.
+    """Resolves a path one component at a time, as the kernel does in a chroot.
 
-    `..` above the root stays at the root and absolute links start at it. Resolved directories
-    are remembered; a directory that is not there is looked up again each time.
+    `..` at the root stays at the root, and absolute links start there. Resolved directories are
+    cached; an absent directory is looked up again each time.
     """
 
     def __init__(self, lookup: EntryLookup) -> None:
@@ -73,27 +73,29 @@ class PathResolver:
         self._resolved_directories: dict[str, str] = {"": ""}
 
     def find(self, path: str, *, follow: bool = True) -> tuple[str, TreeEntry]:
-        """Return the resolved path and its entry; `HostFileError` if it leads nowhere.
+        """Return the resolved path and its entry; raises `HostFileError` if there is none.
 
-        With `follow` the entry is no link; without, a link at the very end is returned.
+        With `follow` the entry is not a link; without, a link as the last component is returned.
         """
         check_path(path)
-        above, _, name = path.rpartition("/")
-        resolved = self._resolved_directories.get(above)
+        parent, _, name = path.rpartition("/")
+        resolved = self._resolved_directories.get(parent)
         if resolved is None:
-            resolved, kind = self._walk(path, "", above, follow=True)
+            resolved, kind = self._walk(path, "", parent, follow=True)
             if kind is not EntryKind.DIRECTORY:
                 raise HostFileError(path, errno.ENOTDIR)
             if len(self._resolved_directories) >= _MAX_CACHED_DIRECTORIES:
                 self._resolved_directories = {"": ""}
-            self._resolved_directories[above] = resolved
+            self._resolved_directories[parent] = resolved
         return self._walk(path, resolved, name, follow=follow)
 
-    def _walk(self, requested: str, at: str, rest: str, *, follow: bool) -> tuple[str, TreeEntry]:
-        todo = rest.split("/")[::-1]
+    def _walk(
+        self, requested: str, at: str, remaining_path: str, *, follow: bool
+    ) -> tuple[str, TreeEntry]:
+        components = remaining_path.split("/")[::-1]
         links = 0
-        while todo:
-            part = todo.pop()
+        while components:
+            part = components.pop()
             if part in ("", "."):
                 continue
             if part == "..":
@@ -102,17 +104,17 @@ class PathResolver:
             entry = self._lookup(at, part)
             if entry is None:
                 raise HostFileError(requested, errno.ENOENT)
-            if isinstance(entry, LinkEntry) and (todo or follow):
+            if isinstance(entry, LinkEntry) and (components or follow):
                 links += 1
                 if links > MAX_LINKS:
                     raise HostFileError(requested, errno.ELOOP)
                 if len(entry.text) > MAX_TARGET_CHARACTERS:
                     raise HostFileError(requested, errno.ENAMETOOLONG)
                 at = "" if entry.text.startswith("/") else at
-                todo.extend(entry.text.split("/")[::-1])
+                components.extend(entry.text.split("/")[::-1])
             elif entry is EntryKind.DIRECTORY:
                 at = f"{at}/{part}"
-            elif todo:
+            elif components:
                 raise HostFileError(requested, errno.ENOTDIR)
             else:
                 return f"{at}/{part}", entry
@@ -120,7 +122,7 @@ class PathResolver:
 
 
 class LinkResolvingFiles:
-    """What every host whose links are resolved by us answers alike."""
+    """Methods of every host whose links the agent resolves itself."""
 
     resolver: PathResolver
 
@@ -135,7 +137,7 @@ class LinkResolvingFiles:
         return entry.text if isinstance(entry, LinkEntry) else None
 
     def exists(self, path: str) -> bool:
-        """Say whether the path leads to anything, readable or not."""
+        """Return whether the path leads to an entry, readable or not."""
         try:
             self.resolver.find(path)
         except HostFileError:
@@ -165,7 +167,7 @@ class TreeFiles(LinkResolvingFiles):
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, TreeEntry]) -> TreeFiles:
-        """Build a host from absolute paths; the directories above them come by themselves."""
+        """Build a host from absolute paths; their parent directories are added."""
         builder = TreeBuilder()
         for path, entry in entries.items():
             if not builder.put(path, entry):
@@ -173,7 +175,7 @@ class TreeFiles(LinkResolvingFiles):
         return builder.build()
 
     def read(self, path: str, limit: int = MAX_READ) -> bytes:
-        """Return the start of a file, or raise the errno that the host answered."""
+        """Return the start of a file, or raise the recorded errno."""
         _, entry = self.resolver.find(path)
         if isinstance(entry, bytes):
             return entry[:limit]
@@ -202,7 +204,7 @@ class TreeFiles(LinkResolvingFiles):
 
 
 class TreeBuilder:
-    """Collects entries by path. Directories and links stay what they were put as first."""
+    """Collects entries by path. Directories and links keep their first value."""
 
     def __init__(self) -> None:
         self.directories: dict[str, dict[str, TreeEntry]] = {"": {}}
@@ -210,36 +212,38 @@ class TreeBuilder:
         self._bytes = 0
 
     def put(self, path: str, entry: TreeEntry) -> bool:
-        """Put an entry; `False` and no change if something of another kind is in the way.
+        """Add an entry; return `False` without a change if an entry of another kind conflicts.
 
-        A file replaces an earlier file of the same path. `RecordingError` beyond the bounds.
+        A file replaces an earlier file of the same path. Raises `RecordingError` beyond the limits.
         """
-        above, slash, name = path.rpartition("/")
-        directory = self._directory(above)
+        parent, slash, name = path.rpartition("/")
+        directory = self._directory(parent)
         if not slash or directory is None or name in ("", ".", ".."):
             return path == "" and entry is EntryKind.DIRECTORY
-        before = directory.get(name)
-        if before is not None and (not isinstance(before, bytes) or not isinstance(entry, bytes)):
-            return before == entry
-        self._count(entry, before)
+        previous = directory.get(name)
+        if previous is not None and (
+            not isinstance(previous, bytes) or not isinstance(entry, bytes)
+        ):
+            return previous == entry
+        self._count(entry, previous)
         directory[name] = entry
         if entry is EntryKind.DIRECTORY:
             self.directories[path] = {}
         return True
 
     def get(self, path: str) -> TreeEntry | None:
-        """Return what was put at exactly this path."""
-        above, _, name = path.rpartition("/")
-        return self.directories.get(above, {}).get(name)
+        """Return the entry of exactly this path."""
+        parent, _, name = path.rpartition("/")
+        return self.directories.get(parent, {}).get(name)
 
     def build(self, below: str = "") -> TreeFiles:
         """Return the host, or the part of it below one directory."""
-        inside = f"{below}/"
+        prefix = f"{below}/"
         return TreeFiles(
             {
                 path.removeprefix(below): entries
                 for path, entries in self.directories.items()
-                if path == below or path.startswith(inside)
+                if path == below or path.startswith(prefix)
             }
         )
 
@@ -249,8 +253,8 @@ class TreeBuilder:
             return self.directories[path]
         return directory
 
-    def _count(self, entry: TreeEntry, before: TreeEntry | None) -> None:
-        self._nodes += before is None
+    def _count(self, entry: TreeEntry, previous: TreeEntry | None) -> None:
+        self._nodes += previous is None
         self._bytes += len(entry) if isinstance(entry, bytes) else 0
         if self._nodes > MAX_TREE_ENTRIES:
             raise RecordingError(f"more than {MAX_TREE_ENTRIES} files")

@@ -45,12 +45,12 @@ _ORIGINAL_NOTE = "It holds host names, serial numbers and hardware addresses as 
 
 
 class RecordingReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording holds, for the person who made it."""
+    """The contents of a recording, for the person who made it."""
 
     path: str
     files: int
     links: int
-    error_entries: int  # files that answered an errno: recorded as such
+    error_entries: int  # files whose read returned an errno, which is recorded
     size_bytes: int  # of the text, before compression
     tapes: tuple[str, ...]  # vendors
     is_pseudonymised: bool
@@ -61,8 +61,8 @@ def write_recording(
 ) -> RecordingReport:
     """Write a recording of the host to `out`: a folder, or an archive if it ends in `.tar.gz`.
 
-    With `pods` the cgroups of pods are in it. Nothing is overwritten and nothing half-written
-    stays. Raises `RecordingError` if it cannot be written, or the host is beyond the bounds.
+    With `pods` it contains the cgroups of pods. Nothing is overwritten, and an incomplete recording
+    is removed. Raises `RecordingError` if it cannot be written, or the host exceeds the limits.
     """
     tree, answers = capture_host(host.files, pods=pods), dict(tapes)
     if pseudonymise:
@@ -94,7 +94,7 @@ def recording_files(
 def save_recording(out: Path, files: Mapping[str, bytes]) -> None:
     """Write files (path below the recording -> contents) as a folder, or an archive by suffix.
 
-    Nothing is overwritten, and nothing half-written stays. Raises `RecordingError`.
+    Nothing is overwritten, and an incomplete recording is removed. Raises `RecordingError`.
     """
     try:
         if out.exists() or out.is_symlink():
@@ -129,11 +129,11 @@ def _write_files(new: Path, out: Path, files: Mapping[str, bytes]) -> None:
             (new / name).write_bytes(data)
         return
     top = out.name.removesuffix(".tgz").removesuffix(".tar.gz")
-    # no time stamps and no owners: equal recordings are equal archives
+    # no time stamps and no owners, so that equal recordings give equal archives
     with (
         new.open("wb") as file,
-        gzip.GzipFile(fileobj=file, filename="", mode="wb", mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        gzip.GzipFile(fileobj=file, filename="", mode="wb", mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, data in sorted(files.items()):
             member = tarfile.TarInfo(f"{top}/{name}")
@@ -144,7 +144,9 @@ def _write_files(new: Path, out: Path, files: Mapping[str, bytes]) -> None:
 def _recording_report(
     out: str, tree: TreeFiles, files: Mapping[str, bytes], *, pseudonymised: bool
 ) -> RecordingReport:
-    entries: list[TreeEntry] = [entry for _, inside in tree.walk() for entry in inside.values()]
+    entries: list[TreeEntry] = [
+        entry for _, directory in tree.walk() for entry in directory.values()
+    ]
     return RecordingReport(
         path=out,
         files=sum(isinstance(entry, bytes) for entry in entries),

@@ -1,1 +1,1 @@
-"""CPUs, NUMA nodes and PCI as values and pure functions; no input or output."""
+"""CPUs, NUMA nodes and PCI as values and pure functions; no I/O."""

@@ -1,7 +1,7 @@
 """Builds a consistent CPU topology from raw sysfs sets. Pure.
 
 Two CPUs share a core (cluster, die, package, cache) if their sets are equal. A set counts only if
-every usable member has the same one, because firmware and recordings may contradict themselves.
+every usable member has the same one, because firmware and recordings may be inconsistent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RawCache(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RawCpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One CPU's own view of its neighbours; `None` where its files do not tell."""
+    """One CPU's sets of related CPUs; `None` if its files have none."""
 
     core: CpuSet | None = None
     cluster: CpuSet | None = None
@@ -41,7 +41,7 @@ class RawCpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RawCpus(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything read of the CPUs of one host; sets may hold CPUs that are not usable."""
+    """The data that were read of the CPUs of one host; sets may have CPUs that are not usable."""
 
     present: CpuSet = frozenset()
     cpus: Mapping[int, RawCpu] = msgspec.field(
@@ -66,54 +66,64 @@ class CpuGroups(msgspec.Struct, frozen=True, kw_only=True):
     dies: tuple[CpuSet, ...] = ()
     packages: tuple[CpuPackage, ...] = ()
     caches: tuple[CpuCache, ...] = ()
-    inconsistent: CpuSet = frozenset()  # CPUs whose sets their neighbours contradict
+    inconsistent: CpuSet = frozenset()  # CPUs whose sets differ from those of their members
 
 
 def group_cpus(cpus: Mapping[int, RawCpu]) -> CpuGroups:
-    """Group the usable CPUs; every one ends up in exactly one core and one package."""
-    cores, lone = _agreed_sets(
+    """Group the usable CPUs; every CPU is in exactly one core and one package."""
+    cores, cpus_without_core = _consistent_sets(
         _usable_sets({n: cpu.core or frozenset((n,)) for n, cpu in cpus.items()})
     )
-    cores = _sorted([*cores, *(frozenset((cpu,)) for cpu in lone)])
-    package_claims = _usable_sets({n: cpu.package for n, cpu in cpus.items()})
-    packages, stray = _agreed_sets(package_claims)
-    packages = _sorted([*packages, *_by_package_id(cpus, package_claims, packages)])
-    dies, no_die = _agreed_sets(_usable_sets({n: cpu.die for n, cpu in cpus.items()}))
-    clusters, no_cluster = _agreed_sets(_usable_sets({n: cpu.cluster for n, cpu in cpus.items()}))
-    caches, no_cache = _caches(cpus, cores)
-    known = {*cores, *dies, *packages}
+    cores = _sorted([*cores, *(frozenset((cpu,)) for cpu in cpus_without_core)])
+    package_sets = _usable_sets({n: cpu.package for n, cpu in cpus.items()})
+    packages, cpus_without_package = _consistent_sets(package_sets)
+    packages = _sorted([*packages, *_by_package_id(cpus, package_sets, packages)])
+    dies, cpus_without_die = _consistent_sets(_usable_sets({n: cpu.die for n, cpu in cpus.items()}))
+    clusters, cpus_without_cluster = _consistent_sets(
+        _usable_sets({n: cpu.cluster for n, cpu in cpus.items()})
+    )
+    caches, cpus_without_cache = _caches(cpus, cores)
+    larger_groups = {*cores, *dies, *packages}
     return CpuGroups(
         cores=tuple(cores),
-        clusters=tuple(s for s in _sorted(clusters) if len(s) > 1 and s not in known),
+        clusters=tuple(s for s in _sorted(clusters) if len(s) > 1 and s not in larger_groups),
         dies=tuple(s for s in _sorted(dies) if len(s) > 1 and s not in packages),
         packages=tuple(
             CpuPackage(socket=socket, package_id=_package_id(cpus[min(members)]), cpus=members)
             for socket, members in enumerate(packages)
         ),
         caches=caches,
-        inconsistent=frozenset().union(lone, stray, no_die, no_cluster, no_cache),
+        inconsistent=frozenset().union(
+            cpus_without_core,
+            cpus_without_package,
+            cpus_without_die,
+            cpus_without_cluster,
+            cpus_without_cache,
+        ),
     )
 
 
 def _usable_sets(raw_sets: Mapping[int, CpuSet | None]) -> dict[int, CpuSet]:
-    """Trim what each usable CPU says to usable CPUs; CPUs that say nothing are left out."""
+    """Restrict each CPU's set to usable CPUs; CPUs without a set are left out."""
     usable = frozenset(raw_sets)
-    trimmed: dict[CpuSet, CpuSet] = {}  # the same few sets come again and again
+    trimmed: dict[CpuSet, CpuSet] = {}  # few different sets occur, many times
     sets: dict[int, CpuSet] = {}
-    for number, claim in raw_sets.items():
-        if claim is not None:
-            if claim not in trimmed:
-                trimmed[claim] = claim & usable
-            sets[number] = trimmed[claim]
+    for number, cpu_set in raw_sets.items():
+        if cpu_set is not None:
+            if cpu_set not in trimmed:
+                trimmed[cpu_set] = cpu_set & usable
+            sets[number] = trimmed[cpu_set]
     return sets
 
 
-def _agreed_sets(sets: Mapping[int, CpuSet]) -> tuple[list[CpuSet], CpuSet]:
-    """Return the sets that all their members claim, and the CPUs that are in none of them."""
-    claimants: defaultdict[CpuSet, set[int]] = defaultdict(set)
-    for number, claim in sets.items():
-        claimants[claim].add(number)
-    units = [claim for claim, numbers in claimants.items() if claim and claim <= numbers]
+def _consistent_sets(sets: Mapping[int, CpuSet]) -> tuple[list[CpuSet], CpuSet]:
+    """Return the sets on which all their members agree, and the CPUs in none of them."""
+    members_by_set: defaultdict[CpuSet, set[int]] = defaultdict(set)
+    for number, cpu_set in sets.items():
+        members_by_set[cpu_set].add(number)
+    units = [
+        cpu_set for cpu_set, numbers in members_by_set.items() if cpu_set and cpu_set <= numbers
+    ]
     return units, frozenset(sets).difference(*units)
 
 
@@ -128,7 +138,7 @@ def _package_id(cpu: RawCpu) -> int:
 def _by_package_id(
     cpus: Mapping[int, RawCpu], sets: Mapping[int, CpuSet], packages: list[CpuSet]
 ) -> list[CpuSet]:
-    """Group CPUs without a confirmed package: by id; those that tell nothing are one package."""
+    """Group CPUs without a confirmed package by id; those without any data form one package."""
     groups: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     for number in frozenset(cpus).difference(*packages):
         package_id = _package_id(cpus[number])
@@ -144,7 +154,7 @@ def _by_package_id(
 def _caches(
     cpus: Mapping[int, RawCpu], cores: list[CpuSet]
 ) -> tuple[tuple[CpuCache, ...], frozenset[int]]:
-    """Group caches into units: (level, kind, set); a contradicted set shrinks to the core."""
+    """Group caches into units: (level, kind, set); an inconsistent set shrinks to the core."""
     usable = frozenset(cpus)
     core_of = {number: core for core in cores for number in core}
     kinds: defaultdict[tuple[int, str], dict[int, RawCache]] = defaultdict(dict)
@@ -152,27 +162,27 @@ def _caches(
         for cache in cpu.caches:
             kinds[cache.level, cache.kind].setdefault(number, cache)
     caches: list[CpuCache] = []
-    doubtful: set[int] = set()
+    inconsistent: set[int] = set()
     for _, raw in sorted(kinds.items()):
         sets = {n: (cache.cpus or core_of[n]) & usable for n, cache in raw.items()}
-        units, rest = _agreed_sets(sets)
-        units += {core_of[number] & rest for number in rest}
+        units, ungrouped = _consistent_sets(sets)
+        units += {core_of[number] & ungrouped for number in ungrouped}
         caches += _cache_units(_sorted(units), raw)
-        doubtful |= rest
-    return tuple(caches), frozenset(doubtful)
+        inconsistent |= ungrouped
+    return tuple(caches), frozenset(inconsistent)
 
 
 def _cache_units(units: list[CpuSet], raw: Mapping[int, RawCache]) -> list[CpuCache]:
-    """Give the units of one level and kind the kernel's ids if those tell them apart."""
-    told = [{raw[number].id for number in unit} for unit in units]
-    ids = [next(iter(ids)) if len(ids) == 1 else None for ids in told]
-    kernel_numbers = None not in ids and len(set(ids)) == len(ids)
+    """Give the units of one level and kind the kernel's ids if those are unique."""
+    kernel_ids = [{raw[number].id for number in unit} for unit in units]
+    ids = [next(iter(ids)) if len(ids) == 1 else None for ids in kernel_ids]
+    has_unique_ids = None not in ids and len(set(ids)) == len(ids)
     first = [raw[min(unit)] for unit in units]
     return [
         CpuCache(
             level=cache.level,
             kind=cache.kind,
-            id=number if kernel_numbers and number is not None else ordinal,
+            id=number if has_unique_ids and number is not None else ordinal,
             cpus=unit,
             size_bytes=cache.size_bytes,
         )
@@ -181,7 +191,7 @@ def _cache_units(units: list[CpuSet], raw: Mapping[int, RawCache]) -> list[CpuCa
 
 
 def build_cpus(raw: RawCpus, levels: CpuGroups, node_of: Mapping[int, int]) -> CpuTopology:
-    """Return all of it, numbered and trimmed to usable CPUs; `node_of` names each one's node."""
+    """Return the topology, numbered and restricted to usable CPUs; `node_of` has the NUMA nodes."""
     usable = frozenset(raw.cpus)
     core_of = {n: ordinal for ordinal, core in enumerate(levels.cores) for n in core}
     socket_of = {n: package.socket for package in levels.packages for n in package.cpus}
@@ -216,10 +226,13 @@ def build_cpus(raw: RawCpus, levels: CpuGroups, node_of: Mapping[int, int]) -> C
 
 
 def _kinds(raw: RawCpus, usable: CpuSet) -> tuple[tuple[str, CpuSet], ...]:
-    """Return the kinds of a hybrid machine; by capacity where the kernel has no names for them."""
-    named = tuple(sorted((name, cpus & usable) for name, cpus in raw.kinds if cpus & usable))
-    if named:
-        return named
+    """Return the core kinds of a hybrid machine.
+
+    By capacity if the kernel has no names for them.
+    """
+    named_kinds = tuple(sorted((name, cpus & usable) for name, cpus in raw.kinds if cpus & usable))
+    if named_kinds:
+        return named_kinds
     groups: defaultdict[int, set[int]] = defaultdict(set)
     for number, cpu in raw.cpus.items():
         if cpu.capacity is not None:

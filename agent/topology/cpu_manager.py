@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from agent.snapshot.cpu import Cpu, CpuSet, CpuTopology
 
-# they order the CPUs otherwise, and not the same in all releases: no answer is better than a guess
+# these change the order of CPUs, differently in different releases: the result would be a guess
 UNSUPPORTED_OPTIONS = (
     "distribute-cpus-across-numa",
     "distribute-cpus-across-cores",
@@ -26,23 +26,23 @@ CpuNumber = Callable[[Cpu], int]
 def reserved_cpus(
     topology: CpuTopology, milli: int | None, options: Mapping[str, str]
 ) -> CpuSet | None:
-    """Return the CPUs kept back for so many thousandths; `None` where that cannot be told.
+    """Return the CPUs reserved for a number of thousandths; `None` if unknown.
 
     Of what the kubelet reserves only CPU counts; its eviction thresholds hold none.
     """
     if milli is None or any(options.get(name) == "true" for name in UNSUPPORTED_OPTIONS):
         return None
     count = -(-milli // 1000)
-    taking = _CpuTaker(topology, count)
-    return taking.run() if 0 < count <= len(topology.cpus) and taking.is_even() else None
+    taker = _CpuSelection(topology, count)
+    return taker.run() if 0 < count <= len(topology.cpus) and taker.is_even() else None
 
 
-class _CpuTaker:
-    """One choice in progress: what is free still, and how many are wanted still."""
+class _CpuSelection:
+    """One selection in progress: the free CPUs, and the number still needed."""
 
     def __init__(self, topology: CpuTopology, count: int) -> None:
         packages = {package.socket: package.package_id for package in topology.packages}
-        # the kubelet orders sockets by the number that the kernel gave them
+        # the kubelet orders sockets by the kernel's number
         has_packages = len(packages) > 0 and min(packages.values()) >= 0
         self._socket: CpuNumber = lambda cpu: (
             packages.get(cpu.socket, 0) if has_packages else cpu.socket
@@ -51,26 +51,26 @@ class _CpuTaker:
         self._core: CpuNumber = lambda cpu: cpu.core
         self._all = topology.cpus
         self._free = list(topology.cpus)
-        self._wanted = count
-        self._taken: set[int] = set()
+        self._needed = count
+        self._selected: set[int] = set()
         sockets, nodes = self._units(self._socket), self._units(self._node)
-        # the wider unit first: a node of several sockets, or a socket of several nodes
+        # the wider unit first: a node with several sockets, or a socket with several nodes
         narrow_nodes = len(sockets) < len(nodes)
         self._wide = (self._socket, self._node) if narrow_nodes else (self._node, self._socket)
 
     def is_even(self) -> bool:
-        """Say whether all cores are of one size, and all sockets."""
+        """Return whether all cores have one size, and all sockets too."""
         units = (self._units(self._core), self._units(self._socket))
         return all(len(set(map(len, cpus_by_unit.values()))) == 1 for cpus_by_unit in units)
 
     def run(self) -> CpuSet:
-        """Take as many as are wanted and return them."""
+        """Select the CPUs and return them."""
         for unit in self._wide:
-            self._whole(unit, self._ordered(unit))
-        self._whole(self._core, self._ordered(self._core))
+            self._select_whole_units(unit, self._ordered(unit))
+        self._select_whole_units(self._core, self._ordered(self._core))
         for core in self._ordered(self._core):
-            self._take([cpu for cpu in self._free if cpu.core == core][: self._wanted])
-        return frozenset(self._taken)
+            self._select([cpu for cpu in self._free if cpu.core == core][: self._needed])
+        return frozenset(self._selected)
 
     def _units(self, unit: CpuNumber) -> dict[int, list[Cpu]]:
         units: dict[int, list[Cpu]] = {}
@@ -78,18 +78,18 @@ class _CpuTaker:
             units.setdefault(unit(cpu), []).append(cpu)
         return units
 
-    def _whole(self, unit: CpuNumber, order: Iterable[int]) -> None:
-        """Take those that are free as a whole, while that many CPUs are wanted."""
+    def _select_whole_units(self, unit: CpuNumber, order: Iterable[int]) -> None:
+        """Select units that are completely free, while that many CPUs are needed."""
         sizes = {number: len(cpus) for number, cpus in self._units(unit).items()}
         for number in order:
             cpus = [cpu for cpu in self._free if unit(cpu) == number]
-            if len(cpus) == sizes[number] <= self._wanted:
-                self._take(cpus)
+            if len(cpus) == sizes[number] <= self._needed:
+                self._select(cpus)
 
-    def _take(self, cpus: list[Cpu]) -> None:
-        self._taken.update(cpu.id for cpu in cpus)
-        self._wanted -= len(cpus)
-        self._free = [cpu for cpu in self._free if cpu.id not in self._taken]
+    def _select(self, cpus: list[Cpu]) -> None:
+        self._selected.update(cpu.id for cpu in cpus)
+        self._needed -= len(cpus)
+        self._free = [cpu for cpu in self._free if cpu.id not in self._selected]
 
     def _ordered(self, unit: CpuNumber) -> list[int]:
         """Return the units with free CPUs, from the widest level down, fewest free first."""

@@ -12,62 +12,67 @@ from agent.snapshot.inventory import DeviceGroup, Problem
 
 Adjacency = Mapping[str, frozenset[str]]
 
-MAX_SEARCHED = 32  # devices of one component; beyond that cliques are not searched for
+MAX_SEARCHED = 32  # devices of one component; in larger ones cliques are not searched
 
 
 class DeviceGrouping(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups of a node in the order of size and members, and why there are not more."""
+    """The groups of a node by size and members, and why there are no more."""
 
     groups: tuple[DeviceGroup, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
 def adjacency(keys: Iterable[str], pairs: Iterable[tuple[str, str]]) -> Adjacency:
-    """Return each key's neighbours; pairs with a key that is not listed, or with itself, go."""
+    """Return each key's neighbours.
+
+    Pairs with an unlisted key or of a key with itself are dropped.
+    """
     neighbours: dict[str, set[str]] = {key: set() for key in keys}
     for a, b in pairs:
         if a in neighbours and b in neighbours and a != b:
             neighbours[a].add(b)
             neighbours[b].add(a)
-    return {key: frozenset(others) for key, others in neighbours.items()}
+    return {key: frozenset(linked_keys) for key, linked_keys in neighbours.items()}
 
 
 def components(graph: Adjacency) -> tuple[frozenset[str], ...]:
-    """Return what hangs together, single nodes too, in the order of the graph's keys."""
+    """Return the connected components, also single nodes, in the order of the graph's keys."""
     groups: list[frozenset[str]] = []
     visited: set[str] = set()
     for start in graph:
         if start in visited:
             continue
-        members, edge = {start}, [start]
-        while edge:
-            fresh = graph[edge.pop()] - members
-            members |= fresh
-            edge += fresh
+        members, queue = {start}, [start]
+        while queue:
+            unvisited = graph[queue.pop()] - members
+            members |= unvisited
+            queue += unvisited
         visited |= members
         groups.append(frozenset(members))
     return tuple(groups)
 
 
 def is_complete(graph: Adjacency, members: Collection[str]) -> bool:
-    """Say whether every two of the members are joined."""
+    """Return whether every two of the members are linked."""
     return all(b in graph[a] for a, b in combinations(members, 2))
 
 
 def cliques(graph: Adjacency, members: Iterable[str], size: int) -> Iterator[tuple[str, ...]]:
-    """Yield the sets of that size in which all are joined; members in the order given."""
+    """Yield the sets of that size in which all are linked; members in the given order."""
     ordered = tuple(members)
-    place = {key: index for index, key in enumerate(ordered)}
+    positions = {key: index for index, key in enumerate(ordered)}
 
-    def grow(chosen: tuple[str, ...], left: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        if len(chosen) == size:
-            yield chosen
+    def grow(clique: tuple[str, ...], candidates: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if len(clique) == size:
+            yield clique
             return
-        for index, key in enumerate(left[: len(left) - (size - len(chosen)) + 1]):
-            near = graph[key]
-            yield from grow((*chosen, key), tuple(k for k in left[index + 1 :] if k in near))
+        for index, key in enumerate(candidates[: len(candidates) - (size - len(clique)) + 1]):
+            neighbours = graph[key]
+            yield from grow(
+                (*clique, key), tuple(k for k in candidates[index + 1 :] if k in neighbours)
+            )
 
-    yield from grow((), tuple(sorted(place, key=place.__getitem__)))
+    yield from grow((), tuple(sorted(positions, key=positions.__getitem__)))
 
 
 def largest_cliques(graph: Adjacency, members: frozenset[str]) -> tuple[frozenset[str], ...]:
@@ -77,19 +82,19 @@ def largest_cliques(graph: Adjacency, members: frozenset[str]) -> tuple[frozense
     """
     cliques: list[frozenset[str]] = []
 
-    def extend(clique: frozenset[str], open_: set[str], done: set[str]) -> None:
-        if cliques and len(clique) + len(open_) < len(cliques[0]):
+    def extend(clique: frozenset[str], candidates: set[str], excluded: set[str]) -> None:
+        if cliques and len(clique) + len(candidates) < len(cliques[0]):
             return
-        if not open_ and not done:
+        if not candidates and not excluded:
             if cliques and len(clique) > len(cliques[0]):
                 cliques.clear()
             cliques.append(clique)
             return
-        pivot = max(sorted(open_ | done), key=lambda key: len(graph[key] & open_))
-        for key in sorted(open_ - graph[pivot]):
-            extend(clique | {key}, open_ & graph[key], done & graph[key])
-            open_.discard(key)
-            done.add(key)
+        pivot = max(sorted(candidates | excluded), key=lambda key: len(graph[key] & candidates))
+        for key in sorted(candidates - graph[pivot]):
+            extend(clique | {key}, candidates & graph[key], excluded & graph[key])
+            candidates.discard(key)
+            excluded.add(key)
 
     extend(frozenset(), set(members), set())
     return tuple(cliques)
@@ -103,27 +108,26 @@ def clique_groups(
 ) -> DeviceGrouping:
     """Return each connected component's largest cliques, if they are disjoint and cover it.
 
-    `keys` are `VendorDevice.key`s in the order in which members are to be listed, by minor for
-    instance; `pairs` the joined ones, whatever type of link counts for the caller, each once or
-    twice. One component that does not fall apart like that leaves the node without any group,
-    and with one problem: half a table would refuse pods that fit. Devices without a link are in
-    no group. `link_type` is what the groups are labelled with.
+    `keys` are `VendorDevice.key`s in the order of members, for example by minor; `pairs` are the
+    linked devices, of any type of link, each pair once or twice. If one component has no such
+    cliques, the node has no groups, and one problem: an incomplete table would refuse pods that
+    fit. Devices without links are in no group. `link_type` is the label of the groups.
     """
     graph = adjacency(keys, pairs)
-    place = {key: index for index, key in enumerate(keys)}
+    positions = {key: index for index, key in enumerate(keys)}
     groups: list[tuple[str, ...]] = []
     for component in components(graph):
         if len(component) < 2:
             continue
         cliques = _disjoint_cliques(graph, component)
         if cliques is None:
-            first, *_ = sorted(component, key=place.__getitem__)
+            first, *_ = sorted(component, key=positions.__getitem__)
             message = (
                 f"links of the {len(component)} devices around {first} form no disjoint groups"
             )
             return DeviceGrouping(problems=(Problem(reason=LINKS_WITHOUT_GROUPS, message=message),))
-        groups += [tuple(sorted(part, key=place.__getitem__)) for part in cliques]
-    groups.sort(key=lambda members: (len(members), [place[key] for key in members]))
+        groups += [tuple(sorted(clique, key=positions.__getitem__)) for clique in cliques]
+    groups.sort(key=lambda members: (len(members), [positions[key] for key in members]))
     return DeviceGrouping(groups=tuple(DeviceGroup(keys=g, link_type=link_type) for g in groups))
 
 
@@ -141,31 +145,27 @@ def _disjoint_cliques(
 
 PARTITION_LINK_TYPE = "NVLink"
 
-PARTITION_SIZES = (
-    2,
-    4,
-    8,
-    16,
-)  # that pods ask for; the whole island comes with whatever size it has
+# sizes that pods request; an island as a whole is listed with any size
+PARTITION_SIZES = (2, 4, 8, 16)
 
-MAX_MINOR = 62  # the scheduler keeps minors as bits of a signed 64-bit number
+MAX_MINOR = 62  # the scheduler stores minors as bits of a signed 64-bit number
 
-MAX_MIXED = 16  # cards of an island whose cliques are listed one by one
+MAX_MIXED = 16  # cards of an island whose cliques are listed individually
 
-MAX_OF_SIZE = 256  # partitions; more would be no help to anybody
+MAX_OF_SIZE = 256  # partitions; more would not help
 
 
 class LinkedCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One card of a node, as far as partitions go."""
+    """The facts of a card that partitions depend on."""
 
     key: str
     minor: int
     module_id: int | None = None
-    whole: bool = True  # False: cut by MIG; it keeps its rank and belongs to no partition
+    whole: bool = True  # False: partitioned by MIG; it keeps its rank and is in no partition
 
 
 class _LinkedCards(msgspec.Struct, frozen=True):
-    """Ranks of all cards, links of the whole ones by pair, speed of one link if it is wanted."""
+    """Ranks of all cards, links of the whole cards by pair, speed of one link if requested."""
 
     ranks: Mapping[str, int]
     counts: Mapping[tuple[str, str], int]
@@ -193,32 +193,38 @@ def partition_groups(
 ) -> DeviceGrouping:
     """Return the partitions of a node's cards, by size, then by minors; none without links.
 
-    `cards` have distinct keys and minors. Partitions of two, four, eight and sixteen are blocks
-    of the board's order (module ids, else minors) where all pairs of an island have as many
-    links, and else the cliques whose weakest pair is the strongest; each island is one as a
-    whole, and every card alone, so that a policy that honours the table admits single cards.
-    `link_bytes_per_s` is the speed of one link in one direction, given if groups are to carry
-    the bandwidth of their weakest pair.
+    `cards` have distinct keys and minors. If all pairs of an island have as many links, partitions
+    of two, four, eight and sixteen are blocks in the board's order (module ids, else minors);
+    otherwise they are the cliques whose weakest pair is the strongest. Each island as a whole is a
+    partition, and so is every card alone, so that a policy that honours the table admits single
+    cards. `link_bytes_per_s` is the speed of one link in one direction, given if groups have the
+    bandwidth of their weakest pair.
     """
     if any(card.minor > MAX_MINOR for card in cards):
         message = f"a minor is greater than {MAX_MINOR}: the scheduler would take it for another"
         return DeviceGrouping(problems=(Problem(reason="MinorTooLarge", message=message),))
-    whole = {card.key for card in cards if card.whole}
-    counts = {(k.a, k.b): k.count for k in links if k.a in whole and k.b in whole and k.count > 0}
+    whole_keys = {card.key for card in cards if card.whole}
+    counts = {
+        (k.a, k.b): k.count
+        for k in links
+        if k.a in whole_keys and k.b in whole_keys and k.count > 0
+    }
     minors = {card.key: card.minor for card in cards}
     node = _LinkedCards(_ranks(cards), counts, minors, link_bytes_per_s)
-    graph = adjacency(sorted(whole, key=lambda key: minors[key]), counts)
-    islands = [found for found in components(graph) if len(found) > 1]
+    graph = adjacency(sorted(whole_keys, key=lambda key: minors[key]), counts)
+    islands = [partitions for partitions in components(graph) if len(partitions) > 1]
     if not islands:
         return DeviceGrouping()
-    members: set[frozenset[str]] = {frozenset((key,)) for key in whole}
+    members: set[frozenset[str]] = {frozenset((key,)) for key in whole_keys}
     problems: list[Problem] = []
     for island in islands:
-        uniform = is_complete(graph, island) and len({*_link_counts(node, island)}) == 1
-        found = (
-            _aligned_blocks(node, island) if uniform else _strongest_cliques(node, island, problems)
+        has_equal_links = is_complete(graph, island) and len({*_link_counts(node, island)}) == 1
+        partitions = (
+            _aligned_blocks(node, island)
+            if has_equal_links
+            else _strongest_cliques(node, island, problems)
         )
-        members |= found | {island}
+        members |= partitions | {island}
     groups = sorted(
         (node.group(m) for m in members), key=lambda g: (len(g.keys), [minors[k] for k in g.keys])
     )
@@ -226,7 +232,7 @@ def partition_groups(
 
 
 def _ranks(cards: Sequence[LinkedCard]) -> dict[str, int]:
-    """Return the cards' places on the board; one that is cut leaves the others where they are."""
+    """Return the positions of cards on the board; partitioned cards keep theirs."""
     modules = [card.module_id for card in cards if card.module_id is not None]
     by_module = len(set(modules)) == len(cards)
 
@@ -261,9 +267,11 @@ def _strongest_cliques(
     ordered = sorted(island, key=lambda key: node.minors[key])
     strongest: set[frozenset[str]] = set()
     for size in (s for s in PARTITION_SIZES if s <= len(island)):
-        for least in sorted({*_link_counts(node, island)} - {0}, reverse=True):
-            strong = [pair for pair in combinations(ordered, 2) if node.links(*pair) >= least]
-            sets = list(cliques(adjacency(ordered, strong), ordered, size))
+        for min_links in sorted({*_link_counts(node, island)} - {0}, reverse=True):
+            strong_pairs = [
+                pair for pair in combinations(ordered, 2) if node.links(*pair) >= min_links
+            ]
+            sets = list(cliques(adjacency(ordered, strong_pairs), ordered, size))
             if not sets:
                 continue
             if len(sets) <= MAX_OF_SIZE:

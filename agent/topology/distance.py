@@ -23,13 +23,13 @@ PXB = "PXB"  # several switches, no host bridge
 
 PHB = "PHB"  # the host bridge
 
-NODE = "NODE"  # several host bridges of one memory node
+NODE = "NODE"  # several host bridges of one NUMA node
 
-SYS = "SYS"  # memory nodes, or not known
+SYS = "SYS"  # different NUMA nodes, or unknown
 
-NVB = "NVB"  # over one more GPU
+NVB = "NVB"  # through one more GPU
 
-# Direct links by type, nearest first, and how a count of them is written.
+# direct links by type, nearest first, with the text for their number
 _LINK_FORMATS = {"NVLink": "NV{}", "C2C": "C2C", "HCCS": "HCCS", "MLULink": "ML{}"}
 
 _NVME = 0x0108  # class of NVMe controllers
@@ -68,7 +68,7 @@ class DirectLink(Protocol):
 
 
 class PciPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """What the distance of a function to others depends on."""
+    """The facts that the distance of a function to others depends on."""
 
     address: str
     card: str  # its slot; of a virtual function that of the physical one
@@ -83,28 +83,28 @@ class PciPosition(msgspec.Struct, frozen=True, kw_only=True):
 def position_of(
     tree: PciTree, function: PciFunction, node: int, virtual: tuple[str, ...] = ()
 ) -> PciPosition:
-    """Gather a function's seat once, so that each pair costs a comparison only."""
-    above = switches_above(tree, function)
+    """Collect a function's position once, so that each pair costs only a comparison."""
+    switches = switches_above(tree, function)
     physical = tree.physical(function) or function
     return PciPosition(
         address=function.address,
         card=slot_of(physical.address),
         root=function.root,
         bridges=function.bridges,
-        switches=above,
-        chips=switch_chips(tree, above),
+        switches=switches,
+        chips=switch_chips(tree, switches),
         node=node,
-        virtual=() if above else virtual,
+        virtual=() if switches else virtual,
     )
 
 
 def pci_level(
     a: PciPosition, b: PciPosition, linked: SwitchLinks = frozenset(), *, by_chip: bool = False
 ) -> str:
-    """Return X, PIX, PXB, PHB, NODE or SYS; the first that holds, the same both ways.
+    """Return X, PIX, PXB, PHB, NODE or SYS: the first that applies; symmetric.
 
-    `linked` are switches cabled to each other, each pair in both orders or smaller first.
-    `by_chip` takes two levels of one switch chip for one, as NCCL does to plan rings.
+    `linked` are switches cabled to each other, each pair in both orders or smaller first. `by_chip`
+    treats two levels of one switch chip as one, as NCCL does to plan rings.
     """
     if a.address == b.address:
         return SELF
@@ -121,26 +121,30 @@ def pci_level(
 
 
 def _switch_level(a: PciPosition, b: PciPosition, *, by_chip: bool) -> tuple[bool, str | None]:
-    """Say whether two seats share their root, and the level if a switch or a bus joins them."""
+    """Return whether two positions share their root, and the level if a switch joins them."""
     if a.virtual and b.virtual:
-        same_root, above_a, above_b = a.virtual[0] == b.virtual[0], a.virtual[1:], b.virtual[1:]
+        same_root, switches_a, switches_b = (
+            a.virtual[0] == b.virtual[0],
+            a.virtual[1:],
+            b.virtual[1:],
+        )
     else:
         same_root = a.root == b.root is not None
-        above_a, above_b = (s.chips if by_chip else s.switches for s in (a, b))
+        switches_a, switches_b = (s.chips if by_chip else s.switches for s in (a, b))
     if not same_root:
         return False, None
-    if above_a and above_b and above_a[-1] == above_b[-1]:
+    if switches_a and switches_b and switches_a[-1] == switches_b[-1]:
         return True, PIX
     if a.bridges and a.bridges == b.bridges:  # two functions on one secondary bus
         return True, PIX
-    return True, PXB if set(above_a) & set(above_b) else None
+    return True, PXB if set(switches_a) & set(switches_b) else None
 
 
 class LinkTable:
-    """Direct links of all devices, summed up once for any number of questions.
+    """Direct links of all devices, summed up once for many look-ups.
 
-    An NVSwitch link between two of `devices` counts for these two; one to anything else leads
-    to a switch, and joins all devices that have links to it.
+    An NVSwitch link between two of `devices` counts for these two; any other one leads to a switch,
+    and joins all devices that have links to it.
     """
 
     def __init__(self, links: Iterable[DirectLink], devices: Iterable[str] = ()) -> None:
@@ -153,50 +157,52 @@ class LinkTable:
                     kinds[link.type] += link.count
 
     def level(self, a: str, b: str) -> str | None:
-        """Return NV#, C2C, HCCS, ML#, NVB, or `None` when no link leads from one to the other.
+        """Return NV#, C2C, HCCS, ML#, NVB, or `None` without a link between them.
 
         Through NVSwitch the number is the smaller of both devices' links to the switches.
         """
         direct = self._between.get(a, {}).get(b, Counter())
-        nvlinks = direct[_NVLINK] + (direct[_NVSWITCH] or self._switched(a, b))
+        nvlinks = direct[_NVLINK] + (direct[_NVSWITCH] or self._links_through_switches(a, b))
         counts = {**direct, _NVLINK: nvlinks}
-        for kind, written in _LINK_FORMATS.items():
+        for kind, text_format in _LINK_FORMATS.items():
             if counts.get(kind):
-                return written.format(counts[kind])
-        others = sorted(kind for kind in direct if kind != _NVSWITCH)
-        if others:
-            return others[0]
-        return NVB if self._reached(a, _NVLINK) & self._reached(b, _NVLINK) else None
+                return text_format.format(counts[kind])
+        other_types = sorted(kind for kind in direct if kind != _NVSWITCH)
+        if other_types:
+            return other_types[0]
+        return NVB if self._linked_ends(a, _NVLINK) & self._linked_ends(b, _NVLINK) else None
 
-    def _reached(self, end: str, kind: str) -> frozenset[str]:
-        others = self._between.get(end, {})
-        return frozenset(other for other, kinds in others.items() if kinds[kind])
+    def _linked_ends(self, end: str, kind: str) -> frozenset[str]:
+        links = self._between.get(end, {})
+        return frozenset(other for other, kinds in links.items() if kinds[kind])
 
-    def _switched(self, a: str, b: str) -> int:
-        ours, theirs = (self._reached(end, _NVSWITCH) - self._devices for end in (a, b))
-        if not ours & theirs:
+    def _links_through_switches(self, a: str, b: str) -> int:
+        switches_a, switches_b = (
+            self._linked_ends(end, _NVSWITCH) - self._devices for end in (a, b)
+        )
+        if not switches_a & switches_b:
             return 0
         totals = [
-            sum(self._between[end][switch][_NVSWITCH] for switch in reached)
-            for end, reached in ((a, ours), (b, theirs))
+            sum(self._between[end][switch][_NVSWITCH] for switch in switches)
+            for end, switches in ((a, switches_a), (b, switches_b))
         ]
         return min(totals)
 
 
 def ordered_pair(a: str, b: str) -> tuple[str, str]:
-    """Return two addresses, the smaller by number first."""
+    """Return two addresses, the numerically smaller one first."""
     return (a, b) if address_sort_key(a) <= address_sort_key(b) else (b, a)
 
 
 def pair_levels(
-    seats: Sequence[PciPosition],
+    positions: Sequence[PciPosition],
     links: Iterable[DirectLink] = (),
     linked: SwitchLinks = frozenset(),
 ) -> dict[tuple[str, str], str]:
-    """Return the level of each pair of seats, smaller address first, in order of address."""
-    table = LinkTable(links, [s.address for s in seats])
+    """Return the level of each pair of positions, smaller address first, in order of address."""
+    table = LinkTable(links, [s.address for s in positions])
     ordered = sorted(
-        {s.address: s for s in seats}.values(), key=lambda s: address_sort_key(s.address)
+        {s.address: s for s in positions}.values(), key=lambda s: address_sort_key(s.address)
     )
     return {
         (a.address, b.address): table.level(a.address, b.address) or pci_level(a, b, linked)
@@ -205,38 +211,38 @@ def pair_levels(
 
 
 def nvme_positions(tree: PciTree) -> tuple[PciPosition, ...]:
-    """Return the seats of NVMe controllers, without virtual functions and what fell off."""
+    """Return the positions of NVMe controllers, without virtual and removed functions."""
     disks = (f for f in tree.functions.values() if f.base_class == _NVME and not f.gone)
     positions = [position_of(tree, disk, UNKNOWN_NODE) for disk in disks if disk.physfn is None]
     return tuple(positions[:MAX_DISKS])
 
 
 def near_disks(
-    seat: PciPosition, disks: Iterable[PciPosition], linked: SwitchLinks = frozenset()
+    position: PciPosition, disks: Iterable[PciPosition], linked: SwitchLinks = frozenset()
 ) -> tuple[str, ...]:
-    """Return the disks that only switches are between: what GPUDirect Storage is worth it for."""
-    return tuple(disk.address for disk in disks if pci_level(seat, disk, linked) in (PIX, PXB))
+    """Return the disks behind switches only, for which GPUDirect Storage is worthwhile."""
+    return tuple(disk.address for disk in disks if pci_level(position, disk, linked) in (PIX, PXB))
 
 
 LevelByPair = dict[tuple[str, str], str]
 
 
 def function_address(device: Device) -> str | None:
-    """Return the function a device is on; of soft-RoCE its parent's; `None` without a place."""
+    """Return the function of a device; for soft-RoCE its parent's; `None` without a place."""
     return device.place.path[-1] if device.place.path else None
 
 
 def device_levels(view: DeviceView, tree: PciTree) -> LevelByPair:
     """Return the level of each pair of functions with devices, smaller address first.
 
-    The work on the tree is one look for each device; a pair costs a comparison.
+    The tree is read once for each device; a pair costs a comparison.
     """
-    seats = [device_position(device, tree) for device in view.devices if device.place.path]
-    return pair_levels(seats, view.links, tree.switch_links)
+    positions = [device_position(device, tree) for device in view.devices if device.place.path]
+    return pair_levels(positions, view.links, tree.switch_links)
 
 
 def level_between(a: Device, b: Device, levels: LevelByPair) -> str | None:
-    """Look two devices up; `None` if one of them has no place."""
+    """Return the level of two devices; `None` if one of them has no place."""
     if a.key == b.key:
         return SELF
     first, second = function_address(a), function_address(b)
@@ -246,7 +252,7 @@ def level_between(a: Device, b: Device, levels: LevelByPair) -> str | None:
 
 
 def device_position(device: Device, tree: PciTree) -> PciPosition:
-    """Return where a device sits in the PCIe tree and in which NUMA node."""
+    """Return a device's position in the PCIe tree, with its NUMA node."""
     place = device.place
     address = place.path[-1]
     bridges = place.path[1:-1] if place.root else place.path[:-1]

@@ -34,13 +34,12 @@ PASSTHROUGH = "identity"
 
 DMABUF_UNKNOWN, NOTHING_READABLE = "DmaBufUnknown", "NothingReadable"
 
-INCONCLUSIVE = frozenset(
-    (DMABUF_UNKNOWN, NOTHING_READABLE)
-)  # without these facts, slow says nothing
+# without these facts, slow is not a conclusion
+INCONCLUSIVE = frozenset((DMABUF_UNKNOWN, NOTHING_READABLE))
 
 
 def memory_check(host: GpuDirectHost) -> GpuDirectCheck | None:
-    """Say why a NIC cannot reach GPU memory at all; `None` if it can."""
+    """Return why a NIC cannot reach GPU memory at all; `None` if it can."""
     if host.peer_memory is not None:
         return None
     if not host.driver:
@@ -58,7 +57,7 @@ def memory_check(host: GpuDirectHost) -> GpuDirectCheck | None:
 
 
 def distance_check(level: str, *, coherent: bool) -> GpuDirectCheck | None:
-    """Judge the way's length. `coherent`: the GPU hangs on its CPU by NVLink-C2C."""
+    """Check the distance. `coherent`: the GPU is connected to its CPU by NVLink-C2C."""
     if level in (PIX, PXB) or (coherent and level in (PHB, NODE)):
         return None
     if level in (PHB, NODE):
@@ -67,22 +66,22 @@ def distance_check(level: str, *, coherent: bool) -> GpuDirectCheck | None:
 
 
 def acs_checks(tree: PciTree, gpu: PciFunction, nic: PciFunction) -> Iterator[GpuDirectCheck]:
-    """Yield what access control redirects on the way between two functions."""
+    """Yield the redirections by access control between two functions."""
     shared = 0
     while gpu.bridges[shared : shared + 1] == nic.bridges[shared : shared + 1] != ():
         shared += 1
-    ours, theirs = gpu.bridges[shared : shared + 1], nic.bridges[shared : shared + 1]
-    if shared == 0:  # nothing below a root port in common
-        for port in dict.fromkeys((*theirs, *ours)):
+    gpu_ports, nic_ports = gpu.bridges[shared : shared + 1], nic.bridges[shared : shared + 1]
+    if shared == 0:  # they share nothing below a root port
+        for port in dict.fromkeys((*nic_ports, *gpu_ports)):
             bits = REQUEST_REDIRECT | COMPLETION_REDIRECT | UPSTREAM_FORWARDING
             yield from _redirect_checks(tree, port, bits)
         return
-    translated = nic.ats_enabled is True and bool(theirs)
-    if translated and all(_acs_word(tree, port) & DIRECT_TRANSLATED for port in theirs):
+    has_ats = nic.ats_enabled is True and bool(nic_ports)
+    if has_ats and all(_acs_word(tree, port) & DIRECT_TRANSLATED for port in nic_ports):
         return
-    for port in theirs:
+    for port in nic_ports:
         yield from _redirect_checks(tree, port, REQUEST_REDIRECT)
-    for port in ours:
+    for port in gpu_ports:
         yield from _redirect_checks(tree, port, COMPLETION_REDIRECT)
 
 
@@ -93,7 +92,7 @@ def _acs_word(tree: PciTree, address: str) -> int:
 
 def _redirect_checks(tree: PciTree, address: str, bits: int) -> Iterator[GpuDirectCheck]:
     port = tree.get(address)
-    if port is None or port.port_type is None:  # less than its whole configuration is readable
+    if port is None or port.port_type is None:  # only a part of its configuration is readable
         yield _check("AcsUnreadable", UNKNOWN, f"{address}: the configuration is not readable")
         return
     word = port.acs_control
@@ -103,7 +102,7 @@ def _redirect_checks(tree: PciTree, address: str, bits: int) -> Iterator[GpuDire
 
 
 def iommu_checks(tree: PciTree, gpu: PciFunction, nic: PciFunction) -> Iterator[GpuDirectCheck]:
-    """Yield whose addresses are translated; no group anywhere is an IOMMU that is off."""
+    """Yield functions whose addresses are translated; without any group the IOMMU is off."""
     if all(function.iommu_group is None for function in tree.functions.values()):
         words = (f.acs_control for f in tree.functions.values() if f.port_type is not None)
         if all(word is None for word in words):
@@ -124,7 +123,7 @@ def iommu_checks(tree: PciTree, gpu: PciFunction, nic: PciFunction) -> Iterator[
 
 
 def width_checks(gpu: Device, nic: Device) -> Iterator[GpuDirectCheck]:
-    """Yield which link lost lanes."""
+    """Yield links that lost lanes."""
     for device in (gpu, nic):
         if device.place.link_degraded == "width":
             link = device.place.link
@@ -142,21 +141,21 @@ MAX_PAIRS = 1024
 
 
 def candidates(devices: Iterable[Device]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
-    """Return the GPUs and the NICs that a pair can be made of: ours, and on PCI."""
-    ours = [device for device in devices if device.info.managed and device.info.bus_id]
-    gpus = (d for d in ours if is_cuda_device(d.info))
-    return tuple(gpus), tuple(d for d in ours if d.info.kind is DeviceKind.RDMA)
+    """Return the GPUs and the NICs for pairs: managed devices on PCI."""
+    managed_devices = [device for device in devices if device.info.managed and device.info.bus_id]
+    gpus = (d for d in managed_devices if is_cuda_device(d.info))
+    return tuple(gpus), tuple(d for d in managed_devices if d.info.kind is DeviceKind.RDMA)
 
 
 def check_pairs(view: DeviceView, tree: PciTree, host: GpuDirectHost) -> tuple[GpuDirectPair, ...]:
-    """Judge every pair, at most `MAX_PAIRS`, in the order of devices."""
+    """Check every pair, at most `MAX_PAIRS`, in the order of devices."""
     gpus, nics = candidates(view.devices)
     coherent = {end for link in view.links if link.type == C2C for end in (link.a, link.b)}
-    seats = {device.key: _position(device, tree) for device in (*gpus, *nics)}
+    positions = {device.key: _position(device, tree) for device in (*gpus, *nics)}
     memory = memory_check(host)
     pairs = []
     for gpu, nic in [(gpu, nic) for gpu in gpus for nic in nics][:MAX_PAIRS]:
-        level = pci_level(seats[gpu.key], seats[nic.key], tree.switch_links, by_chip=True)
+        level = pci_level(positions[gpu.key], positions[nic.key], tree.switch_links, by_chip=True)
         distance = distance_check(level, coherent=gpu.info.bus_id in coherent)
         a, b = _pci_function(gpu, tree), _pci_function(nic, tree)
         checks = (
@@ -174,10 +173,10 @@ def check_pairs(view: DeviceView, tree: PciTree, host: GpuDirectHost) -> tuple[G
 
 
 def worst_verdict(checks: Iterable[GpuDirectCheck]) -> str:
-    """Return the worst verdict: what cannot work, then what is slow, then what nobody can tell.
+    """Return the worst verdict: not possible, then slow, then unknown.
 
-    Where nobody can tell whether GPU memory can be reached at all, or what a hypervisor hides,
-    being slow says nothing.
+    If it is unknown whether GPU memory can be reached at all, or what a hypervisor hides, slow is
+    not a conclusion.
     """
     checks = tuple(checks)
     verdicts = {check.verdict for check in checks}

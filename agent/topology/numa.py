@@ -16,23 +16,23 @@ from agent.snapshot.cpu import (
     NumaTopology,
 )
 
-SCHEDULER_NODES = 63  # the scheduler keeps nodes as bits of 64-bit masks
+SCHEDULER_NODES = 63  # the scheduler stores nodes as bits of 64-bit masks
 
 
 class RawNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One `node<N>` as the kernel shows it."""
+    """One `node<N>` with the values of the kernel."""
 
     id: int
-    cpus: CpuSet = frozenset()  # may hold CPUs that are not usable, or are in other nodes too
+    cpus: CpuSet = frozenset()  # may have CPUs that are not usable, or are in other nodes too
     memory_bytes: int | None = None
-    memory_problem: str = ""  # why the figure is 0 or missing
+    memory_problem: str = ""  # why the memory size is 0 or missing
     hugepages: tuple[tuple[int, int], ...] = ()  # (page size in bytes, pages), by size
-    distances: tuple[int, ...] | None = None  # one a node
+    distances: tuple[int, ...] | None = None  # one per node
     initiators: frozenset[int] = frozenset()  # nodes with the best access to this one
 
 
 class RawNuma(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything read of the memory nodes of one host."""
+    """The data that were read of the NUMA nodes of one host."""
 
     nodes: tuple[RawNode, ...] = ()  # by id
     gpus: Mapping[int, tuple[str, CpuSet | None]] = msgspec.field(  # node: (card, its local CPUs)
@@ -45,10 +45,10 @@ class RawNuma(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NumaCpus(msgspec.Struct, frozen=True, kw_only=True):
-    """Which usable CPU belongs to which node: each to exactly one."""
+    """The node of each usable CPU: exactly one."""
 
     node_of: Mapping[int, int]
-    nodes_without_cpus: frozenset[int] = frozenset()  # nodes that claimed only CPUs of lower nodes
+    nodes_without_cpus: frozenset[int] = frozenset()  # nodes that list only CPUs of lower nodes
     warnings: tuple[str, ...] = ()
 
     def cpus(self, node_id: int) -> CpuSet:
@@ -59,26 +59,28 @@ class NumaCpus(msgspec.Struct, frozen=True, kw_only=True):
 def assign_cpus(
     nodes: Sequence[RawNode], usable: CpuSet, packages: Sequence[CpuPackage]
 ) -> NumaCpus:
-    """Give every usable CPU to one node, also where firmware claims it twice or never.
+    """Assign every usable CPU to one node, even if firmware lists it twice or never.
 
-    The lower node keeps a CPU that two claim. One that no node claims goes to the only node
-    that the rest of its package is in, else to the lowest node; node 0 if there is none.
+    The lower node keeps a CPU that two nodes list. An unlisted CPU goes to the node of the rest of
+    its package if there is only one, else to the lowest node; to node 0 if there is none.
     """
     node_of: dict[int, int] = {}
     emptied: set[int] = set()
     warnings: list[str] = []
     for node in sorted(nodes, key=lambda node: node.id):
-        claimed = node.cpus & usable
-        fresh = claimed - node_of.keys()
-        node_of.update(dict.fromkeys(fresh, node.id))
-        if fresh != claimed:
-            taken = min(claimed - fresh)
-            warnings.append(f"numa_overlap: node {node.id} claims CPU {taken} of a lower node")
-            emptied |= set() if fresh else {node.id}
+        listed_cpus = node.cpus & usable
+        new_cpus = listed_cpus - node_of.keys()
+        node_of.update(dict.fromkeys(new_cpus, node.id))
+        if new_cpus != listed_cpus:
+            lowest_cpu = min(listed_cpus - new_cpus)
+            warnings.append(f"numa_overlap: node {node.id} claims CPU {lowest_cpu} of a lower node")
+            emptied |= set() if new_cpus else {node.id}
     lowest = min((node.id for node in nodes), default=0)
-    for cpu, node_id in _assign_orphans(usable - node_of.keys(), node_of, packages, lowest).items():
-        warnings.append(f"cpu_without_node: CPU {cpu} counts as of node {node_id}")
-        node_of[cpu] = node_id
+    for orphan, node_id in _assign_orphans(
+        usable - node_of.keys(), node_of, packages, lowest
+    ).items():
+        warnings.append(f"cpu_without_node: CPU {orphan} counts as of node {node_id}")
+        node_of[orphan] = node_id
     return NumaCpus(
         node_of=MappingProxyType(dict(sorted(node_of.items()))),
         nodes_without_cpus=frozenset(emptied),
@@ -89,16 +91,16 @@ def assign_cpus(
 def _assign_orphans(
     orphans: frozenset[int], node_of: Mapping[int, int], packages: Sequence[CpuPackage], lowest: int
 ) -> dict[int, int]:
-    adopted: dict[int, int] = {}
+    assigned: dict[int, int] = {}
     for package in packages:
         nodes = {node_of[cpu] for cpu in package.cpus if cpu in node_of}
         node_id = nodes.pop() if len(nodes) == 1 else lowest
-        adopted.update(dict.fromkeys(sorted(package.cpus & orphans), node_id))
-    return adopted
+        assigned.update(dict.fromkeys(sorted(package.cpus & orphans), node_id))
+    return assigned
 
 
 def build_numa(raw: RawNuma, shares: NumaCpus, packages: Sequence[CpuPackage]) -> NumaTopology:
-    """Judge every node: its kind, the CPU node that stands for it, its socket."""
+    """Determine for every node its kind, the CPU node near it, and its socket."""
     valid = all(node.distances is not None for node in raw.nodes)
     nodes = tuple(_node(raw, node, shares, packages, matrix_valid=valid) for node in raw.nodes)
     return NumaTopology(
@@ -144,10 +146,10 @@ def _kind(raw: RawNuma, node: RawNode, cpus: CpuSet, *, emptied: bool) -> NumaNo
 
 
 def _near(raw: RawNuma, node: RawNode, node_of: Mapping[int, int], *, matrix_valid: bool) -> int:
-    """Return the lowest CPU node of the first source that names one."""
+    """Return the lowest CPU node of the first source with a result."""
     cpu_nodes = frozenset(node_of.values())
     sources = [_near_gpu(raw, node.id, node_of, cpu_nodes)]
-    if not raw.fake:  # invented nodes have no initiators and no distances of their own
+    if not raw.fake:  # fake nodes have no initiators and no distances of their own
         sources.append(node.initiators)
         if matrix_valid and node.distances is not None:
             sources.append(near_by_distance([n.id for n in raw.nodes], node.id, node.distances))
@@ -157,21 +159,26 @@ def _near(raw: RawNuma, node: RawNode, node_of: Mapping[int, int], *, matrix_val
 def _near_gpu(
     raw: RawNuma, node_id: int, node_of: Mapping[int, int], cpu_nodes: frozenset[int]
 ) -> frozenset[int]:
-    """Return the nodes of a card's local CPUs; the kernel prints all CPUs if it does not know."""
+    """Return the nodes of a card's local CPUs.
+
+    The kernel prints all CPUs if it does not know them.
+    """
     _, local_cpus = raw.gpus.get(node_id, ("", None))
     nodes = frozenset(node_of[cpu] for cpu in local_cpus or () if cpu in node_of)
     return frozenset() if nodes == cpu_nodes and len(nodes) > 1 else nodes
 
 
 def near_by_distance(ids: Sequence[int], node_id: int, row: Sequence[int]) -> frozenset[int]:
-    """Return the other nodes at the smallest distance; none if that tells nothing.
+    """Return the other nodes at the smallest distance; none if that is no information.
 
-    It tells nothing if the node is as near to itself, or if all others are equally near.
+    That is so if the distance to the node itself is not smaller, or if all others are equally near.
     """
-    others = {other: distance for other, distance in zip(ids, row, strict=True) if other != node_id}
-    smallest = min(others.values(), default=0)
-    nearest = frozenset(other for other, distance in others.items() if distance == smallest)
-    if smallest <= row[ids.index(node_id)] or nearest == others.keys():
+    distances = {
+        other: distance for other, distance in zip(ids, row, strict=True) if other != node_id
+    }
+    smallest = min(distances.values(), default=0)
+    nearest = frozenset(other for other, distance in distances.items() if distance == smallest)
+    if smallest <= row[ids.index(node_id)] or nearest == distances.keys():
         return frozenset()
     return nearest
 

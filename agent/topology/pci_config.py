@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-CONFIG_BYTES = (
-    4096  # bytes of an extended configuration space; without the right to it only 64 come
-)
+# of an extended configuration space; without the right to read it only 64 bytes are returned
+CONFIG_BYTES = 4096
 
 ENDPOINT = 0
 ROOT_PORT = 4
@@ -26,7 +25,7 @@ _ATS_ENABLE = 0x8000
 
 
 class PciConfig(msgspec.Struct, frozen=True):
-    """What the bytes say. `None` is: not readable, or the function lacks the capability."""
+    """Parsed fields. `None`: not readable, or the function lacks the capability."""
 
     port_type: int | None = None
     acs_control: int | None = None
@@ -34,10 +33,10 @@ class PciConfig(msgspec.Struct, frozen=True):
 
 
 def parse_config(data: bytes) -> PciConfig:
-    """Walk both capability lists; hostile pointers end the walk, never loop, never raise.
+    """Read both capability lists; invalid pointers end a list, never loop, never raise.
 
-    Less than the whole space says nothing at all: that is what the kernel gives without
-    CAP_SYS_ADMIN, and what functions of conventional PCI have.
+    Incomplete data give no fields: the kernel returns them without CAP_SYS_ADMIN, and for functions
+    of conventional PCI.
     """
     if len(data) < CONFIG_BYTES:
         return PciConfig()
@@ -51,7 +50,7 @@ def parse_config(data: bytes) -> PciConfig:
 
 
 def extended_capability(data: bytes, capability: int) -> int | None:
-    """Return the offset of an extended capability; `None` if it is not there or not readable."""
+    """Return the offset of an extended capability; `None` if it is absent or not readable."""
     return _extended_capabilities(data).get(capability) if len(data) >= CONFIG_BYTES else None
 
 

@@ -1,4 +1,4 @@
-"""PCIe links: speed and width, their maxima, and whether a link is slower than it could be."""
+"""PCIe links: speed and width, their maxima, and whether a link is slower than possible."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 from agent.snapshot.pci import PciLink, PciTree
 
-SLOW_SAMPLES = 3  # low readings of the speed before it counts as degraded
-SLOW_INTERVAL_S = 60.0  # least time between two readings that count
+SLOW_SAMPLES = 3  # low readings in a row before the speed counts as degraded
+SLOW_INTERVAL_S = 60.0  # minimum between two readings that count
 
 _SPEED = re.compile(r"([0-9]{1,3})(?:\.([0-9]))? GT/s(?: PCIe)?")
 _WIDTHS = frozenset((1, 2, 4, 8, 12, 16, 32))
-# GT/s x 10 to payload bits of a transferred bit: 8b/10b, 128b/130b, flits of 242 in 256 bytes
+# GT/s x 10: payload bits of transferred bits: 8b/10b, 128b/130b, flits of 242 in 256 bytes
 _ENCODING = {
     25: (8, 10),
     50: (8, 10),
@@ -50,25 +50,25 @@ def bandwidth_mb_s(speed: int | None, width: int | None) -> int | None:
     return speed * 100 * payload * width // (raw * 8)
 
 
-def _smaller_known(own: int | None, upstream: int | None) -> int | None:
-    values_known = [value for value in (own, upstream) if value]
-    return min(values_known, default=None)
+def _minimum(own: int | None, upstream: int | None) -> int | None:
+    values = [value for value in (own, upstream) if value]
+    return min(values, default=None)
 
 
 def attainable_link(link: PciLink, port: PciLink | None) -> tuple[int | None, int | None]:
-    """Return (speed, width) that both ends can do.
+    """Return (speed, width) that both ends support.
 
-    `port` is the link of the port directly above; a side that does not say is ignored.
+    `port` is the link of the port directly above; an unknown side is ignored.
     """
-    above = port or PciLink()
+    port_link = port or PciLink()
     return (
-        _smaller_known(link.max_speed, above.max_speed),
-        _smaller_known(link.max_width, above.max_width),
+        _minimum(link.max_speed, port_link.max_speed),
+        _minimum(link.max_width, port_link.max_width),
     )
 
 
 def is_slow(link: PciLink, port: PciLink | None) -> bool:
-    """Say whether the link runs below the speed that both ends can do, idle or not."""
+    """Return whether the link is slower than both ends support, idle or not."""
     speed, _ = attainable_link(link, port)
     return speed is not None and link.speed is not None and link.speed < speed
 
@@ -76,7 +76,7 @@ def is_slow(link: PciLink, port: PciLink | None) -> bool:
 def degradation(link: PciLink, port: PciLink | None, *, slow_for_long: bool = False) -> str | None:
     """Return `width`, `speed` or `None`.
 
-    Too few lanes count at once. Low speed counts only when it lasts or the device is busy
+    Too few lanes count at once. Low speed counts only if it lasts or the device is busy
     (`slow_for_long`): GPUs drop to 2.5 GT/s when idle, and integrated NICs always read low.
     """
     _, width = attainable_link(link, port)
@@ -86,16 +86,16 @@ def degradation(link: PciLink, port: PciLink | None, *, slow_for_long: bool = Fa
 
 
 class SlowLinkRecord(msgspec.Struct, frozen=True):
-    """How often in a row one link was found slow, and when that was last counted."""
+    """Number of slow readings of one link in a row, and the time of the last one that counted."""
 
     count: int = 0
     counted_s: float = 0.0  # monotonic
 
     def observe(self, now_s: float, *, slow: bool, busy: bool) -> SlowLinkRecord:
-        """Return the record after one more reading; readings closer than a minute are one."""
+        """Return the record after one more reading; readings within a minute count as one."""
         if not slow:
             return SlowLinkRecord()
-        if busy:  # a device at work has no reason to save power
+        if busy:  # a busy device does not save power
             return SlowLinkRecord(SLOW_SAMPLES, now_s)
         if self.count and now_s - self.counted_s < SLOW_INTERVAL_S:
             return self
@@ -103,7 +103,7 @@ class SlowLinkRecord(msgspec.Struct, frozen=True):
 
     @property
     def is_persistent(self) -> bool:
-        """Say whether the low speed is a fault and not a nap."""
+        """Return whether the low speed is a fault, not power saving."""
         return self.count >= SLOW_SAMPLES
 
 
@@ -114,7 +114,7 @@ def observe_links(
     now_s: float,
     busy: frozenset[str] = frozenset(),
 ) -> dict[str, SlowLinkRecord]:
-    """Return the records of these functions after one more reading of the tree; others go."""
+    """Return the records of these functions after one more reading; others are dropped."""
     links = {}
     for address in addresses:
         function = tree.get(address)
@@ -122,8 +122,8 @@ def observe_links(
             continue
         port = tree.get(function.bridges[-1]) if function.bridges else None
         slow = is_slow(function.link, port.link if port else None)
-        before = records.get(address, SlowLinkRecord())
-        links[address] = before.observe(now_s, slow=slow, busy=address in busy)
+        previous = records.get(address, SlowLinkRecord())
+        links[address] = previous.observe(now_s, slow=slow, busy=address in busy)
     return links
 
 

@@ -32,14 +32,14 @@ from agent.wire_formats.device_info import NUMA_NODE_FACT, PCIE_ROOT_FACT, SOURC
 
 
 class NumaPlacement(NamedTuple):
-    """A memory node with CPUs, or -1, and the rule that answered."""
+    """A NUMA node with CPUs, or -1, and the rule that determined it."""
 
     node: int
     source: str
 
 
 class PlacementRules(msgspec.Struct, frozen=True):
-    """What people add to what the firmware says."""
+    """Settings of people that add to the firmware's data."""
 
     overrides: tuple[NumaOverride, ...] = ()
     file: TopologyFile | None = None
@@ -49,7 +49,7 @@ NO_RULES = PlacementRules()
 
 
 def override_problems(rules: PlacementRules, tree: PciTree, numa: NumaTopology) -> tuple[str, ...]:
-    """Name the overrides that can have no effect: no such function, or no such memory node."""
+    """Return texts for overrides without effect: no such function, or no such NUMA node."""
     problems = []
     for override in rules.overrides:
         if not any(override.matches(function) for function in tree.functions.values()):
@@ -60,7 +60,7 @@ def override_problems(rules: PlacementRules, tree: PciTree, numa: NumaTopology) 
 
 
 class NumaNodeFinder:
-    """Answers for many functions of one tree; what several answers need is computed once."""
+    """Finds the NUMA nodes of functions of one tree; shared intermediate results are cached."""
 
     def __init__(self, tree: PciTree, numa: NumaTopology, rules: PlacementRules = NO_RULES) -> None:
         self._tree = tree
@@ -70,10 +70,10 @@ class NumaNodeFinder:
         self._below: Mapping[str, frozenset[int]] | None = None
 
     def numa_node(self, function: PciFunction) -> NumaPlacement:
-        """Return the first rule's answer, in the order below; never a guess."""
+        """Return the result of the first rule that has one; never a guess."""
         rules = (
             ("override", self._override),
-            ("firmware", self._known),
+            ("firmware", self._firmware_node),
             ("pf", self._physical),
             ("parent", self._parent),
             ("local_cpus", self._local_cpus),
@@ -92,7 +92,7 @@ class NumaNodeFinder:
                 return self._numa.near(override.node)
         return UNKNOWN_NODE
 
-    def _known(self, function: PciFunction) -> int:
+    def _firmware_node(self, function: PciFunction) -> int:
         return UNKNOWN_NODE if function.gone else self._numa.near(function.numa_node)
 
     def _physical(self, function: PciFunction) -> int:
@@ -102,7 +102,7 @@ class NumaNodeFinder:
     def _parent(self, function: PciFunction) -> int:
         for address in reversed(function.bridges):
             bridge = self._tree.get(address)
-            if bridge is not None and (node := self._known(bridge)) != UNKNOWN_NODE:
+            if bridge is not None and (node := self._firmware_node(bridge)) != UNKNOWN_NODE:
                 return node
         return UNKNOWN_NODE
 
@@ -115,17 +115,17 @@ class NumaNodeFinder:
 
     def _siblings(self, function: PciFunction) -> int:
         if self._below is None:
-            self._below = self._known_below()
+            self._below = self._nodes_below()
         for above in reversed(function.path[:-1]):
             if nodes := self._below.get(above):
                 return next(iter(nodes)) if len(nodes) == 1 else UNKNOWN_NODE
         return UNKNOWN_NODE
 
-    def _known_below(self) -> Mapping[str, frozenset[int]]:
-        """Return the memory nodes known for anything below each root and bridge."""
+    def _nodes_below(self) -> Mapping[str, frozenset[int]]:
+        """Return the known NUMA nodes of all functions below each root and bridge."""
         nodes_below: dict[str, set[int]] = {}
         for function in self._tree.functions.values():
-            if (node := self._known(function)) != UNKNOWN_NODE:
+            if (node := self._firmware_node(function)) != UNKNOWN_NODE:
                 for above in function.path[:-1]:
                     nodes_below.setdefault(above, set()).add(node)
         return {above: frozenset(nodes) for above, nodes in nodes_below.items()}
@@ -138,15 +138,17 @@ class NumaNodeFinder:
         return self._cpu_nodes[0].id if len(self._cpu_nodes) == 1 else UNKNOWN_NODE
 
 
-LIBRARY_SOURCE = "library"  # source of a memory node that the maker's library told, if no file did
+# source of a NUMA node that the vendor's library reported, if no file has it
+LIBRARY_SOURCE = "library"
 
 
 class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What people decide about places."""
+    """Settings of people about places."""
 
     rules: PlacementRules = NO_RULES
     pcie_scope: str = "root"  # or switch
-    slow_links: frozenset[str] = frozenset()  # addresses whose low speed lasts (lasting_slow)
+    # addresses whose low speed lasts (`persistently_slow`)
+    slow_links: frozenset[str] = frozenset()
     file_refusal: str = ""  # why the topology file could not be parsed
 
 
@@ -154,9 +156,9 @@ NO_PLACEMENT_SETTINGS = PlacementSettings()
 
 
 def pcie_scope_id(place: Placement, scope: str) -> str:
-    """Return `pcieID`: the root, or with scope `switch` the chip below which the device sits.
+    """Return `pcieID`: the root, or with scope `switch` the chip below which the device is.
 
-    A device whose switch only the topology file knows is named by the file: devices of one
+    If only the topology file has the device's switch, the file gives the name: devices of one
     virtual switch then match although each has a root of its own here.
     """
     if scope == "switch" and place.virtual[1:]:
@@ -167,7 +169,7 @@ def pcie_scope_id(place: Placement, scope: str) -> str:
 
 
 class DevicePlacer:
-    """Looks up places; the tables behind the rules are made once for all devices."""
+    """Finds the places of devices; tables for the rules are built once for all devices."""
 
     def __init__(
         self, pci: PciTree, cpus: CpuTopology, numa: NumaTopology, settings: PlacementSettings
@@ -187,49 +189,49 @@ class DevicePlacer:
             function = self.pci.get(address) or PciFunction(address=address)
             place = self.place(function)
             if info.kind is not DeviceKind.RDMA and self._disks:
-                seat = position_of(self.pci, function, place.numa_node)
-                near = near_disks(seat, self._disks, self.pci.switch_links)
-                place = replace(place, near_disks=near)
-        place = self._told(place, dict(info.facts))
+                position = position_of(self.pci, function, place.numa_node)
+                disks = near_disks(position, self._disks, self.pci.switch_links)
+                place = replace(place, near_disks=disks)
+        place = self._with_facts(place, dict(info.facts))
         return Device(
             info=info, place=place, pcie_scope_id=pcie_scope_id(place, self.settings.pcie_scope)
         )
 
-    def _told(self, place: Placement, facts: Mapping[str, str]) -> Placement:
-        """Fill in what a device-info file or a maker's library knows and sysfs does not."""
+    def _with_facts(self, place: Placement, facts: Mapping[str, str]) -> Placement:
+        """Add facts of a device-info file or of a vendor's library that sysfs lacks."""
         node, root = facts.get(NUMA_NODE_FACT, ""), facts.get(PCIE_ROOT_FACT)
         if (
             place.numa_node == UNKNOWN_NODE
             and node.isdecimal()
             and len(node) < 6
-            and self._can_be(int(node))
+            and self._may_exist(int(node))
         ):
             source = SOURCE_FILE_FACT if SOURCE_FILE_FACT in facts else LIBRARY_SOURCE
             place = replace(place, numa_node=int(node), numa_source=source)
         return replace(place, root=root) if place.root is None and root else place
 
-    def _can_be(self, node: int) -> bool:
+    def _may_exist(self, node: int) -> bool:
         return not self.numa.nodes or self.numa.node(node) is not None
 
     def place(self, function: PciFunction) -> Placement:
-        """Return where a PCI function sits."""
-        answer = self._placer.numa_node(function)
-        node = self.numa.node(answer.node)
+        """Return the place of a PCI function."""
+        placement = self._placer.numa_node(function)
+        node = self.numa.node(placement.node)
         socket = node.socket if node is not None else UNKNOWN_NODE
-        above = switches_above(self.pci, function)
-        file_place = self._file_place(function) if not above else None
-        merged = switch_chips(self.pci, above)
+        switches = switches_above(self.pci, function)
+        file_place = self._file_place(function) if not switches else None
+        chips = switch_chips(self.pci, switches)
         port = self.pci.get(function.bridges[-1]) if function.bridges else None
         slow = function.address in self.settings.slow_links
         return Placement(
-            numa_node=answer.node,
-            numa_source=answer.source,
+            numa_node=placement.node,
+            numa_source=placement.source,
             socket=socket,
             package_id=self._packages.get(socket, UNKNOWN_NODE),
             root=function.root,
             path=function.path,
-            switch=above[-1] if above else None,
-            chip=merged[-1] if merged else None,
+            switch=switches[-1] if switches else None,
+            chip=chips[-1] if chips else None,
             link=function.link,
             link_degraded=degradation(
                 function.link, port.link if port else None, slow_for_long=slow
@@ -254,7 +256,7 @@ class DevicePlacer:
 def restrict_topology_file(
     settings: PlacementSettings, pci: PciTree
 ) -> tuple[PlacementRules, list[Problem]]:
-    """Keep what the topology file says of functions that are here; refuse it if it is absurd."""
+    """Restrict the topology file to present functions; refuse it if it is inconsistent."""
     rules, refusal = settings.rules, settings.file_refusal
     file = None
     try:
@@ -268,7 +270,7 @@ def restrict_topology_file(
 
 
 def placement_problems(devices: Iterable[Device], placer: DevicePlacer) -> list[Problem]:
-    """Return the problems that were found while placing these devices."""
+    """Return the problems of the places of these devices."""
     rules = placer.settings.rules
     problems = [
         Problem(reason="NumaOverrideUnused", message=text)
@@ -276,8 +278,8 @@ def placement_problems(devices: Iterable[Device], placer: DevicePlacer) -> list[
     ]
     cards = [d for d in devices if d.info.kind is not DeviceKind.RDMA and d.place.path]
     roots = {card.place.root for card in cards}
-    hidden = all(not card.place.switch and not card.place.virtual[1:] for card in cards)
-    if len(cards) >= 2 and len(roots) == 1 and None not in roots and hidden:
+    has_no_switch = all(not card.place.switch and not card.place.virtual[1:] for card in cards)
+    if len(cards) >= 2 and len(roots) == 1 and None not in roots and has_no_switch:
         problems.append(
             Problem(reason="FlatPCITopology", message=_flat_topology_text(roots.pop(), len(cards)))
         )
@@ -289,8 +291,8 @@ def placement_problems(devices: Iterable[Device], placer: DevicePlacer) -> list[
         if function is not None and _is_node_missing(function, placer.numa):
             problems.append(Problem(reason="NumaNodeMissing", message=_missing_node_text(function)))
     return problems + [
-        Problem(reason="UnknownNumaNode", message=_unknown_node_text(root, lost))
-        for root, lost in sorted(unknown.items())
+        Problem(reason="UnknownNumaNode", message=_unknown_node_text(root, unplaced))
+        for root, unplaced in sorted(unknown.items())
     ]
 
 
@@ -313,8 +315,8 @@ def _flat_topology_text(root: str | None, count: int) -> str:
     )
 
 
-def _unknown_node_text(root: str, lost: Sequence[Device]) -> str:
+def _unknown_node_text(root: str, devices: Sequence[Device]) -> str:
     return (
-        f"{root}: the memory node of {len(lost)} devices is unknown, first"
-        f" {lost[0].place.path[-1]}; set discovery.numa_overrides"
+        f"{root}: the memory node of {len(devices)} devices is unknown, first"
+        f" {devices[0].place.path[-1]}; set discovery.numa_overrides"
     )

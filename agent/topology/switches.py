@@ -9,7 +9,7 @@ _BROADCOM = 0x1000
 _GEN4 = 0xC010
 _GEN5 = 0xC030
 
-# For people only: no rule looks at these. Ids of the PCI SIG, and names of the makers' pages.
+# for people only: no rule uses these; ids of the PCI SIG, names of the vendors' pages
 _FAMILIES = {
     (_BROADCOM, _GEN4): "Broadcom PEX88000 (Gen4)",
     (_BROADCOM, _GEN5): "Broadcom PEX89000 (Gen5)",
@@ -31,9 +31,9 @@ _MAKERS = {
 def port_types(tree: PciTree, function: PciFunction) -> tuple[int | None, ...]:
     """Return the PCIe port type of each bridge above the function, from the root down.
 
-    What the bridge's configuration space says wins for that bridge; else the position below
-    the last root counts: root port, then upstream and downstream ports in turn. Bridges above
-    the last root (an Intel VMD's own function) are none of these: `None`.
+    The configuration space of a bridge decides; without it the position below the last root: root
+    port, then upstream and downstream ports in turn. Bridges above the last root (an Intel VMD's
+    own function) have none of these types: `None`.
     """
     types: list[int | None] = [None] * function.outer_bridges
     for position, address in enumerate(function.bridges[function.outer_bridges :]):
@@ -54,38 +54,40 @@ def switches_above(tree: PciTree, function: PciFunction) -> tuple[str, ...]:
     return tuple(address for address, kind in pairs if kind == UPSTREAM_PORT)
 
 
-def switch_chips(tree: PciTree, above: tuple[str, ...]) -> tuple[str, ...]:
-    """Fold the switches above a function into chips: two levels of one Broadcom chip are one.
+def switch_chips(tree: PciTree, switches: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the chips above a function: two levels of one Broadcom chip are one.
 
-    A chip is named by its outermost upstream port, as NCCL does when it merges the same pairs.
+    A chip has the name of its outermost upstream port, as in NCCL.
     """
     chips: list[str] = []
-    for outer, inner in zip((None, *above), above, strict=False):
-        if outer is None or not _is_one_chip(tree.get(outer), tree.get(inner)):
+    for outer, inner in zip((None, *switches), switches, strict=False):
+        if outer is None or not _are_one_chip(tree.get(outer), tree.get(inner)):
             chips.append(inner)
     return tuple(chips)
 
 
-def _is_one_chip(outer: PciFunction | None, inner: PciFunction | None) -> bool:
+def _are_one_chip(outer: PciFunction | None, inner: PciFunction | None) -> bool:
     if outer is None or inner is None or outer.vendor_id != _BROADCOM:
         return False
     if (outer.vendor_id, outer.device_id) != (inner.vendor_id, inner.device_id):
         return False
-    above, below = _family_subsystem(outer), _family_subsystem(inner)
-    if above is None or below is None:
+    outer_family, inner_family = _family_subsystem(outer), _family_subsystem(inner)
+    if outer_family is None or inner_family is None:
         return False
     if outer.device_id == _GEN4:
-        return above & 0xFF00 == below & 0xFF00 == 0xA000
-    return outer.device_id == _GEN5 and above & 0xF000 == 0 and below & 0xF000 == 0x1000
+        return outer_family & 0xFF00 == inner_family & 0xFF00 == 0xA000
+    return (
+        outer.device_id == _GEN5 and outer_family & 0xF000 == 0 and inner_family & 0xF000 == 0x1000
+    )
 
 
 def _family_subsystem(port: PciFunction) -> int | None:
-    """Return the subsystem device of a port that Broadcom made the subsystem of, too."""
+    """Return the subsystem device id of a port whose subsystem vendor is Broadcom."""
     return port.subsystem_device_id if port.subsystem_vendor_id == _BROADCOM else None
 
 
 def switch_display_name(port: PciFunction) -> str:
-    """Name a switch for people; ids where its maker is not known."""
+    """Return the name of a switch for people; its ids if the vendor is unknown."""
     vendor, device = port.vendor_id, port.device_id
     if vendor is None or device is None:
         return "unknown"

@@ -22,11 +22,11 @@ _FORBIDDEN = (b"<!doctype", b"<!entity")
 
 
 def parse_topology_file(data: bytes, name: str) -> TopologyFile:
-    """Return where the file says that functions are; only its structure is used.
+    """Return the places in the file; only its structure is used.
 
-    A file of more than 1 MiB, 4096 elements or 32 levels, with a DTD or an entity, with another
-    root than `system`, or with a device that is no PCI function is refused whole (`ParseError`).
-    Unknown elements and attributes are skipped; of two equal bus ids the first counts.
+    A file with more than 1 MiB, 4096 elements or 32 levels, with a DTD or an entity, with another
+    root than `system`, or with a device that is not a PCI function is refused (`ParseError`).
+    Unknown elements and attributes are skipped; the first of two equal bus ids counts.
     """
     if len(data) > MAX_BYTES:
         raise ParseError(f"topology file {name}: more than {MAX_BYTES} bytes", "")
@@ -34,13 +34,13 @@ def parse_topology_file(data: bytes, name: str) -> TopologyFile:
     if any(mark in lowered for mark in _FORBIDDEN):
         raise ParseError(f"topology file {name}: has a DTD or an entity", "")
     reader = _TopologyFileReader(name)
-    parser = expat.ParserCreate("utf-8")  # another encoding could hide marks from that search
+    parser = expat.ParserCreate("utf-8")  # another encoding could hide forbidden marks
     parser.StartElementHandler = reader.start
     parser.EndElementHandler = reader.end
     parser.StartDoctypeDeclHandler = reader.refuse_declaration
     parser.EntityDeclHandler = reader.refuse_declaration
     try:
-        parser.Parse(data, True)  # noqa: FBT003 - the parser takes no keywords
+        parser.Parse(data, True)  # noqa: FBT003 - the parser has no keyword arguments
     except expat.ExpatError as error:
         raise ParseError(f"topology file {name}: {error}", "") from error
     digest = hashlib.sha256(data).hexdigest()[:12]
@@ -52,7 +52,7 @@ def parse_topology_file(data: bytes, name: str) -> TopologyFile:
 
 
 class _OpenElement(msgspec.Struct):
-    """A `pci` element whose end has not come yet."""
+    """A `pci` element that is still open."""
 
     address: str
     is_bridge: bool
@@ -60,7 +60,7 @@ class _OpenElement(msgspec.Struct):
 
 
 class _TopologyFileReader(msgspec.Struct):
-    """Follows the elements; the numbers bound what a hostile file can make it keep."""
+    """Handles the elements; limits bound the memory that a hostile file can use."""
 
     name: str
     places: dict[str, FilePlace] = msgspec.field(default_factory=dict)
@@ -70,8 +70,8 @@ class _TopologyFileReader(msgspec.Struct):
     node: int = -1
     elements: int = 0
 
-    def refuse(self, why: str, extract: str = "") -> ParseError:
-        return ParseError(f"topology file {self.name}: {why}", extract)
+    def refuse(self, reason: str, extract: str = "") -> ParseError:
+        return ParseError(f"topology file {self.name}: {reason}", extract)
 
     def refuse_declaration(self, *_parts: object) -> None:
         raise self.refuse("has a DTD or an entity")
