@@ -265,13 +265,13 @@ class HotplugListener:
         now_s = self._clock.monotonic()
         if at_once:
             now_s = max(now_s, self._tracker.next_s or now_s)
-        rescan, due = self._tracker.take_due(now_s, self._missing)
+        rescan, due = self._tracker.pop_due(now_s, self._missing)
         for address, missing in due.incomplete:
             text = f"{address}: still without {', '.join(missing)}"
             self._messages.put(EventReported("DeviceIncomplete", text))
         if rescan is not None:
             self._update_snapshot()
-            await self._handler.rescan(rescan.parts)
+            await self._handler.rescan(rescan.scopes)
 
     def _missing(self, address: str) -> tuple[str, ...]:
         return missing_parts(self._store.current, address)

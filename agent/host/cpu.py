@@ -39,7 +39,8 @@ from agent.wire_formats.kernel_text import (
 
 CPUS = "/sys/devices/system/cpu"
 
-CPUINFO_LIMIT = 8192  # bytes; the first CPU's part is enough, all parts take long on big machines
+# bytes; the part of the first CPU is enough, the whole file is slow on large machines
+CPUINFO_LIMIT = 8192
 
 MAX_ID = (1 << 32) - 1
 
@@ -67,10 +68,10 @@ Parser = Callable[[str], CpuSet]
 
 
 def read_cpus(host: HostFiles, cmdline: str) -> RawCpus:
-    """Read every CPU that is online and has a `topology/`, and what holds for all of them."""
+    """Read every CPU that is online and has a `topology/`, and the facts about all CPUs."""
     numbers, skipped = numbered_entries(list_entries(host, CPUS), "cpu")
     online = _online_cpus(host, numbers)
-    # neighbours print the same masks: each text is parsed once
+    # CPUs of one unit have equal masks: each text is parsed once
     mask = functools.lru_cache(maxsize=2 * len(online) + 16)(parse_cpu_mask)
     caches = _CacheReader(host, mask)
     with_capacity = bool(online) and host.exists(f"{CPUS}/cpu{online[0]}/cpu_capacity")
@@ -83,7 +84,8 @@ def read_cpus(host: HostFiles, cmdline: str) -> RawCpus:
     return RawCpus(
         present=frozenset(numbers),
         cpus=MappingProxyType(cpus),
-        without_topology=frozenset(online).difference(cpus),  # `- cpus.keys()` would be a set
+        # `- cpus.keys()` would give a plain set
+        without_topology=frozenset(online).difference(cpus),
         isolated=_isolated_cpus(host, cmdline),
         nohz_full=read_value(host, f"{CPUS}/nohz_full", parse_cpu_list) or frozenset(),
         allowed=read_first_value(host, ALLOWED_FILES, parse_cpu_list),
@@ -99,7 +101,7 @@ def _online_cpus(host: HostFiles, numbers: list[int]) -> list[int]:
     listed = read_value(host, f"{CPUS}/online", parse_cpu_list)
     if listed is not None:
         return [number for number in numbers if number in listed]
-    # cpu0 often has no such file, nor has a kernel without hot-plug any
+    # cpu0 often has no such file, and a kernel without hot-plug has none
     return [number for number in numbers if read_text(host, f"{CPUS}/cpu{number}/online") != "0"]
 
 
@@ -127,7 +129,7 @@ def _parse_id(value: str) -> int:
 
 
 def _read_set(host: HostFiles, paths: Iterable[str], mask: Parser) -> CpuSet | None:
-    """Return the first set there is: the mask exists on every kernel, else its list."""
+    """Return the first set that exists; each as a mask on every kernel, else as a list."""
     for path in paths:
         cpus = read_value(host, path, mask)
         if cpus is None:
@@ -138,7 +140,7 @@ def _read_set(host: HostFiles, paths: Iterable[str], mask: Parser) -> CpuSet | N
 
 
 class _CacheReader:
-    """Reads `cache/` folders. What all CPUs of a unit would repeat is read of its first one."""
+    """Reads `cache/` folders. Facts that all CPUs of a unit share are read once."""
 
     def __init__(self, host: HostFiles, mask: Parser) -> None:
         self._host = host
@@ -147,7 +149,7 @@ class _CacheReader:
         self.skipped = 0
 
     def read(self, folder: str) -> Iterator[RawCache]:
-        """Yield the caches of one CPU; one without level or kind is left out."""
+        """Yield the caches of one CPU; those without level or kind are left out."""
         indexes, malformed = numbered_entries(list_entries(self._host, folder), "index")
         self.skipped += malformed
         for index in indexes:
@@ -161,7 +163,7 @@ class _CacheReader:
                     level=level,
                     kind=kind,
                     cpus=cpus,
-                    # read for each CPU: guests print several ids for one unit
+                    # read for each CPU: guests have several ids for one unit
                     id=read_value(
                         self._host, f"{path}/id", lambda value: parse_int(value, 0, MAX_ID)
                     ),
@@ -228,12 +230,12 @@ _HUGEPAGES = re.compile(r"hugepages-([1-9][0-9]{0,9})kB")
 
 
 def read_numa(host: HostFiles, cmdline: str, present: CpuSet) -> RawNuma:
-    """Read every online memory node; a kernel without nodes has one, with all CPUs."""
+    """Read every online NUMA node; a kernel without nodes has one, with all CPUs."""
     numbers, skipped = numbered_entries(list_entries(host, NODES), "node")
     online = read_value(host, f"{NODES}/online", parse_cpu_list)
     ids = [node for node in numbers if online is None or node in online] or numbers
     if not ids:
-        return RawNuma(nodes=(_whole_machine(host, present),), skipped=skipped)
+        return RawNuma(nodes=(_single_node(host, present),), skipped=skipped)
     return RawNuma(
         nodes=tuple(_read_node(host, node, len(ids)) for node in ids),
         gpus=MappingProxyType(_read_cards(host)),
@@ -245,7 +247,7 @@ def read_numa(host: HostFiles, cmdline: str, present: CpuSet) -> RawNuma:
     )
 
 
-def _whole_machine(host: HostFiles, present: CpuSet) -> RawNode:
+def _single_node(host: HostFiles, present: CpuSet) -> RawNode:
     memory_bytes, problem = _read_memory(host, "/proc/meminfo")
     return RawNode(
         id=0,
@@ -277,7 +279,10 @@ def _read_cpus(host: HostFiles, mask_path: str, list_path: str) -> CpuSet | None
 
 
 def _read_memory(host: HostFiles, path: str) -> tuple[int | None, str]:
-    """Return MemTotal in bytes, and what is wrong with it. No line is 0, absurd is unknown."""
+    """Return MemTotal in bytes, and the problem with it.
+
+    A missing line is 0, an absurd value unknown.
+    """
     figures = read_value(host, path, parse_meminfo)
     if figures is None:
         return None, f"{path}: unreadable"
@@ -308,16 +313,16 @@ def _read_initiators(host: HostFiles, folder: str) -> frozenset[int]:
 
 
 def _read_cards(host: HostFiles) -> Mapping[int, tuple[str, CpuSet | None]]:
-    """Return which NVIDIA card is behind which node; of two that name one node, the first."""
+    """Return the NVIDIA card of each NUMA node; the first if two name one node."""
     cards: dict[int, tuple[str, CpuSet | None]] = {}
     for name in list_entries(host, NVIDIA_CARDS):
         node = read_value(host, f"{NVIDIA_CARDS}/{name}/numa_status", parse_numa_status)
         address = _parse_card_address(name)
         if node is not None and address is not None and node not in cards:
-            local = f"{PCI_DEVICES}/{address}"
+            folder = f"{PCI_DEVICES}/{address}"
             cards[node] = (
                 address,
-                _read_cpus(host, f"{local}/local_cpus", f"{local}/local_cpulist"),
+                _read_cpus(host, f"{folder}/local_cpus", f"{folder}/local_cpulist"),
             )
     return cards
 
@@ -340,7 +345,7 @@ def _read_dax(host: HostFiles) -> frozenset[int]:
 
 
 def read_cpu_numa(host: HostFiles) -> tuple[CpuTopology, NumaTopology]:
-    """Read and judge CPUs and memory nodes. Nothing raises; a host without CPUs has none.
+    """Read and build CPUs and NUMA nodes. Nothing raises; a host without CPUs has none.
 
     A 192-CPU machine takes about 3000 small reads.
     """

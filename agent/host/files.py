@@ -1,4 +1,4 @@
-"""Access to files of the host, attribute values with `None` for unreadable ones, errno counts."""
+"""Reads files of the host; unreadable attributes are `None`; counts errors by errno."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STRIP = "\0 \t\r\n"  # recorded trees pad with NULs
 
 
 def check_path(path: str) -> None:
-    """Raise `ValueError` unless the path is absolute and plain: a bug of the caller, not input."""
+    """Raise `ValueError` unless the path is absolute and plain: otherwise the caller has a bug."""
     if not path.startswith("/") or "/../" in f"{path}/":
         raise ValueError(f"not a plain absolute path: {path!r}")
 
@@ -34,32 +34,32 @@ def read_text(host: HostFiles, path: str, limit: int = MAX_READ) -> str | None:
 
 
 def read_link_name(host: HostFiles, path: str) -> str | None:
-    """Return the last part of a link's text, as of `driver` and `iommu_group`."""
+    """Return the last component of a link's text, for example of `driver` and `iommu_group`."""
     target = host.link(path)
     return target.rstrip("/").rpartition("/")[2] or None if target else None
 
 
 class LiveHostFiles:
-    """The machine itself: `/`, or where a container has the node's root mounted."""
+    """The live machine: `/`, or the mount point of the node's root in a container."""
 
     def __init__(self, prefix: str = "/") -> None:
         self._prefix = prefix.rstrip("/")
 
     def path(self, path: str) -> str:
-        """Map a host path to this process's view."""
+        """Return the path in this process's view."""
         check_path(path)
         return self._prefix + path
 
     def read(self, path: str, limit: int = MAX_READ) -> bytes:
         """Read the start of a file; a directory, a refusal or an I/O error raises."""
         try:
-            # O_NONBLOCK: a recorded or hostile tree may hold a FIFO, which must not stop us
+            # O_NONBLOCK: opening a FIFO in a hostile tree must not block
             fd = os.open(self.path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise HostFileError(path, error.errno or 0) from error
         try:
             data = os.read(fd, limit)
-            # seq_file hands out one page at a time; regular attributes end after one read
+            # seq_file returns one page at a time; regular attributes end after one read
             while data and len(data) < limit and (more := os.read(fd, limit - len(data))):
                 data += more
         except OSError as error:
@@ -88,11 +88,11 @@ class LiveHostFiles:
             raise HostFileError(path, error.errno or 0) from error
 
     def exists(self, path: str) -> bool:
-        """Follow links and say whether something is there."""
+        """Return whether the path, with links followed, exists."""
         return os.path.exists(self.path(path))
 
     def device_number(self, path: str) -> tuple[int, int] | None:
-        """Stat a device node."""
+        """Return the numbers of a device node."""
         try:
             status = os.stat(self.path(path))
         except OSError:
@@ -101,9 +101,9 @@ class LiveHostFiles:
 
 
 class CachedHostFiles:
-    """A host that several look at in turn, as it was at the first look: each file is read once.
+    """A host whose files are read once and then cached, for several readers in one round.
 
-    For one round only: nothing that it remembers is ever forgotten. Errors are not remembered.
+    The cache never expires. Errors are not cached.
     """
 
     def __init__(self, files: HostFiles) -> None:
@@ -115,7 +115,7 @@ class CachedHostFiles:
         self._files = files
 
     def read(self, path: str, limit: int = MAX_READ) -> bytes:
-        """Return what the first reading to that limit returned."""
+        """Return the result of the first read with that limit."""
         key = (path, limit)
         content = self._read.get(key)
         if content is None:
@@ -123,7 +123,7 @@ class CachedHostFiles:
         return content
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Return the entries at the first listing."""
+        """Return the result of the first listing."""
         names = self._names.get(path)
         if names is None:
             names = self._names[path] = self._files.names(path)
@@ -160,7 +160,7 @@ def read_match(host: HostFiles, path: str, pattern: re.Pattern[str]) -> str | No
 
 
 def list_entries(host: HostFiles, path: str) -> tuple[str, ...]:
-    """List a directory; one that cannot be listed has nothing to tell."""
+    """List a directory; one that cannot be listed is empty."""
     try:
         return host.names(path)
     except HostFileError:
@@ -168,18 +168,18 @@ def list_entries(host: HostFiles, path: str) -> tuple[str, ...]:
 
 
 def numbered_entries(names: Iterable[str], prefix: str) -> tuple[list[int], int]:
-    """Split names of the shape `<prefix><N>` into (sorted numbers, how many were malformed).
+    """Split names of the form `<prefix><N>` into (sorted numbers, number of malformed names).
 
-    `cpu01`, `cpu-1` and `cpu999999` are malformed; `cpuidle` and `cpu_atom` are something else.
+    `cpu01`, `cpu-1` and `cpu999999` are malformed; `cpuidle` and `cpu_atom` are other entries.
     """
     numbers: list[int] = []
     malformed = 0
     for name in names:
-        rest = name.removeprefix(prefix)
-        if not name.startswith(prefix) or re.fullmatch(r"[a-z_]*", rest):
+        suffix = name.removeprefix(prefix)
+        if not name.startswith(prefix) or re.fullmatch(r"[a-z_]*", suffix):
             continue
-        if _NUMBER.fullmatch(rest) and int(rest) < MAX_CPUS:
-            numbers.append(int(rest))
+        if _NUMBER.fullmatch(suffix) and int(suffix) < MAX_CPUS:
+            numbers.append(int(suffix))
         else:
             malformed += 1
     return sorted(numbers), malformed
@@ -187,45 +187,45 @@ def numbered_entries(names: Iterable[str], prefix: str) -> tuple[list[int], int]
 
 _T = TypeVar("_T")
 
-_ABSENT = (errno.ENOENT, errno.ENOTDIR)  # what is not there is no refusal
+_ABSENT = (errno.ENOENT, errno.ENOTDIR)  # an absent file is not an error
 
 
 class CountingHostFiles:
-    """The same host, with a count of its refusals since the start."""
+    """The same host, with counts of its errors since the start."""
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
-        self._refused: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
 
     @property
     def error_counts(self) -> tuple[tuple[str, int], ...]:
-        """Return (errno's name, times), by name."""
-        return tuple(sorted(self._refused.items()))
+        """Return (errno's name, count), by name."""
+        return tuple(sorted(self._errors.items()))
 
     def read(self, path: str, limit: int = MAX_READ) -> bytes:
         """Read as the host does."""
-        return self._counted(lambda: self._files.read(path, limit))
+        return self._count_errors(lambda: self._files.read(path, limit))
 
     def names(self, path: str) -> tuple[str, ...]:
         """List as the host does."""
-        return self._counted(lambda: self._files.names(path))
+        return self._count_errors(lambda: self._files.names(path))
 
     def link(self, path: str) -> str | None:
         """Read a link as the host does."""
-        return self._counted(lambda: self._files.link(path))
+        return self._count_errors(lambda: self._files.link(path))
 
     def exists(self, path: str) -> bool:
-        """Look as the host does."""
+        """Check existence as the host does."""
         return self._files.exists(path)
 
     def device_number(self, path: str) -> tuple[int, int] | None:
-        """Look at a device node as the host does."""
+        """Read device numbers as the host does."""
         return self._files.device_number(path)
 
-    def _counted(self, ask: Callable[[], _T]) -> _T:
+    def _count_errors(self, call: Callable[[], _T]) -> _T:
         try:
-            return ask()
+            return call()
         except HostFileError as error:
             if error.errno not in _ABSENT:
-                self._refused[errno.errorcode.get(error.errno, str(error.errno))] += 1
+                self._errors[errno.errorcode.get(error.errno, str(error.errno))] += 1
             raise

@@ -1,4 +1,4 @@
-"""Decides when to read the host again after uevents; tracks functions that are not usable yet."""
+"""Decides when to read the host again after uevents; tracks functions that are not complete yet."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from agent.host.uevents import RescanScope, Uevent
 from agent.snapshot.part import Counts
 
-QUIET_S = 0.2  # without another event: then it is time to look
+QUIET_S = 0.2  # without another event: then the host is read
 
-MAX_WINDOW_S = 2.0  # of a window, however many events there are
+MAX_WINDOW_S = 2.0  # longest window, for any number of events
 
-MIN_INTERVAL_S = 1.0  # between two looks
+MIN_INTERVAL_S = 1.0  # between two rescans
 
-GAP_INTERVAL_S = 30.0  # between two full looks because of a gap in the sequence
+GAP_INTERVAL_S = 30.0  # between two full rescans because of a gap in the sequence numbers
 
 GAP = "gap"
 
@@ -24,148 +24,146 @@ ALL_SCOPES = frozenset(RescanScope)
 
 
 class Rescan(msgspec.Struct, frozen=True):
-    """Which parts to read again, and what made it necessary: event, arrival, gap or lost."""
+    """The parts to read again, and the cause: event, arrival, gap or lost."""
 
-    parts: frozenset[RescanScope]
+    scopes: frozenset[RescanScope]
     cause: str
 
 
 class RescanWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Events that are answered by one look. Without parts there is nothing to look for."""
+    """Events that one rescan answers. Without scopes no rescan is needed."""
 
-    parts: frozenset[RescanScope] = frozenset()
+    scopes: frozenset[RescanScope] = frozenset()
     cause: str = ""
     first_s: float = 0.0
     last_s: float = 0.0
-    looked_s: float = float("-inf")
-    gap_looked_s: float = float("-inf")
+    last_rescan_s: float = float("-inf")
+    last_gap_rescan_s: float = float("-inf")
 
     def extend(self, scopes: frozenset[RescanScope], cause: str, now_s: float) -> RescanWindow:
-        """Return the window with one more reason to look; no parts change nothing."""
+        """Return the window with one more cause; without scopes it stays the same."""
         if not scopes:
             return self
-        # a gap may wait, and what comes meanwhile must not wait with it
-        fresh = not self.parts or (self.cause == GAP and cause != GAP)
+        # a gap may wait, and later events must not wait with it
+        is_new = not self.scopes or (self.cause == GAP and cause != GAP)
         return msgspec.structs.replace(
             self,
-            parts=self.parts | scopes,
-            cause=cause if fresh else self.cause,
-            first_s=now_s if fresh else self.first_s,
+            scopes=self.scopes | scopes,
+            cause=cause if is_new else self.cause,
+            first_s=now_s if is_new else self.first_s,
             last_s=now_s,
         )
 
     @property
     def due_s(self) -> float | None:
-        """Return when to look; `None` if there is no reason to."""
-        if not self.parts:
+        """Return when the rescan is due; `None` if there is no cause."""
+        if not self.scopes:
             return None
         due_s = min(self.last_s + QUIET_S, self.first_s + MAX_WINDOW_S)
-        # events of other network namespaces are not shown to us: gaps are many where pods start
-        gap_s = self.gap_looked_s + GAP_INTERVAL_S if self.cause == GAP else due_s
-        return max(due_s, self.looked_s + MIN_INTERVAL_S, gap_s)
+        # events of other network namespaces are not visible: gaps are frequent where pods start
+        gap_s = self.last_gap_rescan_s + GAP_INTERVAL_S if self.cause == GAP else due_s
+        return max(due_s, self.last_rescan_s + MIN_INTERVAL_S, gap_s)
 
-    def take_due(self, now_s: float) -> tuple[Rescan | None, RescanWindow]:
-        """Return the look that is due, and the window after it."""
+    def pop_due(self, now_s: float) -> tuple[Rescan | None, RescanWindow]:
+        """Return the rescan that is due, and the window after it."""
         due_s = self.due_s
         if due_s is None or now_s < due_s:
             return None, self
-        gap_s = now_s if self.parts == ALL_SCOPES else self.gap_looked_s
-        return Rescan(self.parts, self.cause), RescanWindow(looked_s=now_s, gap_looked_s=gap_s)
+        gap_s = now_s if self.scopes == ALL_SCOPES else self.last_gap_rescan_s
+        return Rescan(self.scopes, self.cause), RescanWindow(
+            last_rescan_s=now_s, last_gap_rescan_s=gap_s
+        )
 
 
-RESCAN_DELAYS_S = (
-    1.0,
-    5.0,
-    15.0,
-)  # after the function came: its driver and its ports take their time
+RESCAN_DELAYS_S = (1.0, 5.0, 15.0)  # after the arrival: drivers and ports take their time
 
-GIVE_UP_S = 18.0  # what is missing then is told
+GIVE_UP_S = 18.0  # after that, missing parts are reported
 
-MAX_ARRIVALS = 1024  # more at once are left to the full scan
+MAX_ARRIVALS = 1024  # the full scan covers further ones
 
 MissingParts = Callable[[str], tuple[str, ...]]
 
 
 class ArrivalCheck(msgspec.Struct, frozen=True):
-    """What is to be done now."""
+    """The work that is due now."""
 
-    look: bool = False  # at the host, once more
-    incomplete: tuple[tuple[str, tuple[str, ...]], ...] = ()  # address, and what is missing
+    look: bool = False  # read the host once more
+    incomplete: tuple[tuple[str, tuple[str, ...]], ...] = ()  # address, and missing parts
 
 
 class _PendingFunction(msgspec.Struct):
-    came_s: float
-    looked: int = 0
+    arrival_s: float
+    check_count: int = 0
 
     @property
     def next_s(self) -> float:
-        """Return when this function is to be judged next."""
+        """Return when this function is checked next."""
         steps = (*RESCAN_DELAYS_S, GIVE_UP_S)
-        return self.came_s + steps[self.looked]
+        return self.arrival_s + steps[self.check_count]
 
 
 class PendingFunctions:
-    """Remembers a bounded number of functions, each for less than twenty seconds."""
+    """Tracks a bounded number of new functions, each for less than twenty seconds."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, _PendingFunction] = {}
+        self._pending: dict[str, _PendingFunction] = {}
 
     def add(self, address: str, now_s: float) -> None:
-        """Begin to wait for a function to be complete; one that comes again begins anew."""
-        if address in self._waiting or len(self._waiting) < MAX_ARRIVALS:
-            self._waiting[address] = _PendingFunction(now_s)
+        """Start to track a function until it is complete; a known one starts again."""
+        if address in self._pending or len(self._pending) < MAX_ARRIVALS:
+            self._pending[address] = _PendingFunction(now_s)
 
     def remove(self, address: str) -> None:
-        """Wait no longer."""
-        self._waiting.pop(address, None)
+        """Stop tracking a function."""
+        self._pending.pop(address, None)
 
     @property
     def next_s(self) -> float | None:
-        """Return when `take` has something to do; `None` if nothing is awaited."""
-        return min((arrival.next_s for arrival in self._waiting.values()), default=None)
+        """Return when `pop_due` has work; `None` without pending functions."""
+        return min((arrival.next_s for arrival in self._pending.values()), default=None)
 
-    def take_due(self, now_s: float, missing: MissingParts) -> ArrivalCheck:
-        """Judge those whose time has come; `missing` says what an address lacks."""
-        look = False
+    def pop_due(self, now_s: float, missing: MissingParts) -> ArrivalCheck:
+        """Check the functions whose time has come; `missing` returns what an address lacks."""
+        needs_rescan = False
         incomplete: list[tuple[str, tuple[str, ...]]] = []
-        for address, arrival in sorted(self._waiting.items()):
+        for address, arrival in sorted(self._pending.items()):
             if arrival.next_s > now_s:
                 continue
-            lacks = missing(address)
-            if lacks and arrival.looked < len(RESCAN_DELAYS_S):
-                arrival.looked += 1
-                look = True
+            missing_parts = missing(address)
+            if missing_parts and arrival.check_count < len(RESCAN_DELAYS_S):
+                arrival.check_count += 1
+                needs_rescan = True
                 continue
-            del self._waiting[address]
-            if lacks:
-                incomplete.append((address, lacks))
-        return ArrivalCheck(look, tuple(incomplete))
+            del self._pending[address]
+            if missing_parts:
+                incomplete.append((address, missing_parts))
+        return ArrivalCheck(needs_rescan, tuple(incomplete))
 
 
 OTHER = "other"
 
 
 class HotplugTracker:
-    """Decides; whoever calls it listens, waits and looks. All times are monotonic seconds."""
+    """Decides when to rescan; the caller reads events, waits and rescans. Times are monotonic."""
 
     def __init__(self, driver_modules: tuple[str, ...] = ()) -> None:
-        """`driver_modules`: how names of the modules of vendors' drivers start."""
+        """`driver_modules` are prefixes of the names of vendors' driver modules."""
         self._driver_modules = driver_modules
         self._window = RescanWindow()
         self._arrivals = PendingFunctions()
         self._number: int | None = None
-        self._seen: Counter[str] = Counter()
-        self._dropped: Counter[str] = Counter()
-        self._looks: Counter[str] = Counter()
+        self._event_counts: Counter[str] = Counter()
+        self._dropped_counts: Counter[str] = Counter()
+        self._rescan_counts: Counter[str] = Counter()
 
     def handle_event(self, event: Uevent | str, now_s: float) -> str | None:
-        """Take an event, or why one was dropped; return the address of a function that left."""
+        """Record an event, or why one was dropped; return the address of a removed function."""
         if isinstance(event, str):
-            self._dropped[event] += 1
+            self._dropped_counts[event] += 1
             return None
-        self._follow(event, now_s)
+        self._check_sequence(event, now_s)
         scopes = event.scopes(self._driver_modules)
-        self._seen[event.subsystem if scopes else OTHER] += 1
+        self._event_counts[event.subsystem if scopes else OTHER] += 1
         self._window = self._window.extend(scopes, "event", now_s)
         if event.address is not None and event.is_function_added:
             self._arrivals.add(event.address, now_s)
@@ -177,48 +175,48 @@ class HotplugTracker:
     def request_rescan(
         self, now_s: float, cause: str, scopes: frozenset[RescanScope] = ALL_SCOPES
     ) -> None:
-        """Take that nobody knows what has happened so far: these parts have to be read again."""
+        """Request a rescan of these parts: what happened so far is unknown."""
         self._number = None
         self._window = self._window.extend(scopes, cause, now_s)
 
-    def _follow(self, event: Uevent, now_s: float) -> None:
+    def _check_sequence(self, event: Uevent, now_s: float) -> None:
         number, last = event.sequence_number, self._number
         if number is None or (last is not None and number <= last):
-            return  # the kernel may hand out two numbers in the other order
+            return  # the kernel may send two numbers in reverse order
         if last is not None and number > last + 1:
             self._window = self._window.extend(ALL_SCOPES, GAP, now_s)
         self._number = number
 
     @property
     def next_s(self) -> float | None:
-        """Return when `take` has something to do; `None`: not before the next event."""
+        """Return when `pop_due` has work; `None`: not before the next event."""
         times = (self._window.due_s, self._arrivals.next_s)
         return min((time_s for time_s in times if time_s is not None), default=None)
 
-    def take_due(self, now_s: float, missing: MissingParts) -> tuple[Rescan | None, ArrivalCheck]:
-        """Return the look that is due now, and the functions that will not be complete."""
-        due = self._arrivals.take_due(now_s, missing)
-        if due.look:
+    def pop_due(self, now_s: float, missing: MissingParts) -> tuple[Rescan | None, ArrivalCheck]:
+        """Return the rescan that is due now, and the functions that stay incomplete."""
+        check = self._arrivals.pop_due(now_s, missing)
+        if check.look:
             self._window = self._window.extend(ALL_SCOPES, "arrival", now_s)
-        look, self._window = self._window.take_due(now_s)
-        if look is not None:
-            self._looks[look.cause] += 1
-        return look, due
+        rescan, self._window = self._window.pop_due(now_s)
+        if rescan is not None:
+            self._rescan_counts[rescan.cause] += 1
+        return rescan, check
 
     @property
     def event_counts(self) -> Counts:
-        """Return how many events there were, by subsystem; those without meaning are `other`."""
-        return _sorted_counts(self._seen)
+        """Return the number of events by subsystem; irrelevant ones are `other`."""
+        return _sorted_counts(self._event_counts)
 
     @property
     def dropped_counts(self) -> Counts:
-        """Return how many messages were no events of the kernel, by why."""
-        return _sorted_counts(self._dropped)
+        """Return the number of dropped messages by reason."""
+        return _sorted_counts(self._dropped_counts)
 
     @property
     def rescan_counts(self) -> Counts:
-        """Return how often the host was looked at, by cause."""
-        return _sorted_counts(self._looks)
+        """Return the number of rescans by cause."""
+        return _sorted_counts(self._rescan_counts)
 
 
 def _sorted_counts(counter: Counter[str]) -> Counts:

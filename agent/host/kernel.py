@@ -10,7 +10,7 @@ from agent.host.proc import parse_stat
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.node import GpuDirectHost, NodeIdentity
 
-STAT_LIMIT = 512 * 1024  # bytes; `btime` stands behind a line with a number for each interrupt
+STAT_LIMIT = 512 * 1024  # bytes; `btime` comes after a line with a number for each interrupt
 
 _UUID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
@@ -20,18 +20,18 @@ _VERSION = re.compile(r"Linux version ([A-Za-z0-9._+~-]{1,128})(?: .*)?", re.DOT
 
 _MODALIAS = re.compile(r"(?:cpu:type:([A-Za-z0-9_]{1,32})[,:]|x86cpu:).*", re.DOTALL)
 
-_X86 = "x86_64"  # the only architecture that a modalias calls otherwise than uname
+_X86 = "x86_64"  # the only architecture with another name in modalias than in uname
 
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
 def read_boot_id(host: HostFiles) -> str:
-    """Return the id that the kernel draws at each boot; empty if it cannot be read."""
+    """Return the id that the kernel creates at each boot; empty if it cannot be read."""
     return read_text(host, BOOT_ID_FILE) or ""
 
 
 def read_identity(host: HostFiles, name: str, source: str) -> NodeIdentity:
-    """Read boot id, boot time, kernel and architecture; what the host does not tell stays empty."""
+    """Read boot id, boot time, kernel and architecture; unreadable facts stay empty."""
     kernel_files = "/proc/sys/kernel"
     kernel = read_match(host, f"{kernel_files}/osrelease", _WORD)
     architecture = read_match(host, f"{kernel_files}/arch", _WORD)  # since Linux 6.1
@@ -82,7 +82,7 @@ _DRIVER_VERSION = re.compile(r"\s([0-9]{3,4})\.[0-9]{2,3}(?:\.[0-9]{2,3})?\s")
 
 
 def read_gpudirect_host(host: HostFiles) -> GpuDirectHost:
-    """Read the facts; what cannot be read is not told."""
+    """Read the facts; unreadable ones are absent."""
     version = read_text(host, _NVIDIA_DRIVER_FILE, 4096) or ""
     release = _RELEASE.match(read_text(host, _KERNEL_RELEASE_FILE, 256) or "")
     number = _DRIVER_VERSION.search(f"{version.splitlines()[0]} " if version else "")

@@ -1,4 +1,4 @@
-"""Reads new lines of the kernel log of this boot, which drivers write even while they hang."""
+"""Reads new lines of this boot's kernel log, which drivers write even while they hang."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from agent.host.files import LiveHostFiles
 from agent.snapshot.host_files import HostFiles
 
 PATH = "/dev/kmsg"
-MAX_RECORD = 16 * 1024  # bytes; the kernel refuses a read with less room than a record needs
-MAX_RECORDS = 1024  # taken by one `read`
+MAX_RECORD = 16 * 1024  # bytes; the kernel refuses a read with a smaller buffer than a record
+MAX_RECORDS = 1024  # read by one call of `read`
 MAX_TEXT = 2048  # characters of one record that are kept
 
 _HEADER = re.compile(rb"([0-9]{1,10}),([0-9]{1,20}),([0-9]{1,20}),[^;\n]*;(.*)", re.DOTALL)
@@ -31,10 +31,10 @@ class KernelLogRecord(msgspec.Struct, frozen=True):
 
 
 def parse_record(line: bytes) -> KernelLogRecord | None:
-    """Read `priority,sequence,stamp,flags;text`; `None` for continuations and other facilities.
+    """Parse `priority,sequence,stamp,flags;text`; `None` for continuations and other facilities.
 
-    The kernel gives what user space writes to the log another facility than its own 0, so that
-    nobody can make a card fail with a line of text.
+    The kernel gives records of user space another facility than its own 0, so that a program cannot
+    make a card fail by writing a line.
     """
     match = _HEADER.fullmatch(line)
     if match is None or int(match[1]) >> 3 != 0:
@@ -48,13 +48,14 @@ def parse_record(line: bytes) -> KernelLogRecord | None:
 
 
 class KernelLog:
-    """An open log; each read goes on where the last one ended, the first one at the oldest record.
+    """An open log; each read continues after the last one, the first one at the oldest record.
 
-    One thread uses it. What the kernel overwrote before it was read is counted in `lost`.
+    It belongs to one thread. `lost_count` counts records that were overwritten before they were
+    read.
     """
 
     def __init__(self, host: HostFiles) -> None:
-        """Open the log: `NotSupported` on a recorded host, `HostFileError` if it is refused."""
+        """Open the log; `NotSupported` on a recorded host, `HostFileError` if it is refused."""
         if not isinstance(host, LiveHostFiles):
             raise NotSupported(f"{PATH}: a recorded host has no log that goes on")
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -62,29 +63,29 @@ class KernelLog:
             self._fd = os.open(host.path(PATH), flags)
         except OSError as error:
             raise HostFileError(PATH, error.errno or 0) from error
-        self._rest = b""
-        self.is_drained = False  # the last read left nothing behind
-        # poll() tells when a device has more; a file or pipe would say so for ever
+        self._remainder = b""
+        self.is_drained = False  # the last read returned all records
+        # poll() works for a device; a file or pipe would always be readable
         self.is_pollable = stat.S_ISCHR(os.fstat(self._fd).st_mode)
 
     def fileno(self) -> int:
-        """Return the descriptor, to be waited for if `pollable`."""
+        """Return the descriptor, which can be polled if `is_pollable`."""
         return self._fd
 
-    def read(self, most: int = MAX_RECORDS) -> tuple[KernelLogRecord, ...]:
-        """Return the kernel's records since the last read, at most that many reads of them.
+    def read(self, max_reads: int = MAX_RECORDS) -> tuple[KernelLogRecord, ...]:
+        """Return the kernel's records since the last read, from at most `most` reads.
 
-        Never waits; raises `HostFileError` if the log can be read no more.
+        Never waits; raises `HostFileError` if the log cannot be read any more.
         """
         records: list[KernelLogRecord] = []
         self.is_drained = False
-        for _ in range(most):
+        for _ in range(max_reads):
             data = self._chunk()
             if not data:
                 self.is_drained = True
                 break
-            lines = (self._rest + data).split(b"\n")
-            self._rest = lines.pop()[:MAX_RECORD]
+            lines = (self._remainder + data).split(b"\n")
+            self._remainder = lines.pop()[:MAX_RECORD]
             records += [record for line in lines if (record := parse_record(line)) is not None]
         return tuple(records)
 
@@ -97,9 +98,9 @@ class KernelLog:
             except OSError as error:
                 if error.errno != errno.EPIPE:
                     raise HostFileError(PATH, error.errno or 0) from error
-                # records were overwritten: the next read begins at the oldest that is left
+                # records were overwritten: the next read starts at the oldest one
         return b""
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         os.close(self._fd)

@@ -33,11 +33,12 @@ _BRIDGE = 0x0604
 
 _DEVICES = frozenset((0x02, 0x03, 0x0B, 0x12))  # network, display, processor, accelerator
 
-_MANY_FUNCTIONS = frozenset((0x01, 0x10))  # storage and encryption have virtual functions, too
+# storage and encryption devices have virtual functions as well
+_MANY_FUNCTIONS = frozenset((0x01, 0x10))
 
-_BROADCOM = 0x1000  # the one maker whose switches are told apart by subsystem
+_BROADCOM = 0x1000  # its switches are identified by subsystem
 
-_GONE_IDS = frozenset((0x0000, 0xFFFF))  # what a function that fell off the bus answers
+_GONE_IDS = frozenset((0x0000, 0xFFFF))  # values of a function that is no longer on the bus
 
 _MAX_NODE = 65535
 
@@ -49,26 +50,25 @@ T = TypeVar("T")
 
 
 def read_function(host: HostFiles, name: str, address: str) -> tuple[PciFunction | None, bool]:
-    """Return the function, and whether its link text could be believed.
+    """Return the function, and whether its link text was valid.
 
-    `None` is a function that vanished while it was read. Not asked, because nobody uses it:
-    of bridges the driver and the IOMMU group; of virtual functions the link, the local CPUs
-    and the configuration space, which are those of the physical one; of neither bridges nor
-    network, display, processor or accelerator functions everything but place, class, ids and
-    memory node (local CPUs if that is unknown), and the virtual functions of storage and
-    encryption. The configuration space of a sleeping device (D3cold) is left alone: reading
-    it would wake it.
+    `None` means that the function was removed meanwhile. Facts that are not used are not read: of
+    bridges the driver and the IOMMU group; of virtual functions the link, the local CPUs and the
+    configuration space, which are those of the physical function; of other classes than bridges,
+    network, display, processor and accelerator everything but place, class, ids and NUMA node
+    (local CPUs if that is unknown), and the virtual functions of storage and encryption. The
+    configuration space of a sleeping device (D3cold) is not read: the read would wake it.
     """
     at = f"{DEVICES}/{name}"
     link = read_link(host, at)
-    path, believed = _path(link, name)
+    path, is_link_valid = _path(link, name)
     class_code = _hex(host, f"{at}/class", 6)
     vendor_id = _hex(host, f"{at}/vendor", 4)
     node = _parse_or_none(read_text(host, f"{at}/numa_node"), _node)
     is_bridge = class_code is not None and class_code >> 8 == _BRIDGE
     is_device = class_code is None or class_code >> 16 in _DEVICES
     physfn = None if is_bridge else _address_of(host, f"{at}/physfn")
-    asks_cpus = physfn is None and (is_device or node is None or node < 0)
+    reads_cpus = physfn is None and (is_device or node is None or node < 0)
     function = PciFunction(
         address=address,
         root=path.root,
@@ -78,7 +78,7 @@ def read_function(host: HostFiles, name: str, address: str) -> tuple[PciFunction
         vendor_id=vendor_id,
         device_id=_hex(host, f"{at}/device", 4),
         numa_node=node,
-        local_cpus=_local_cpus(host, at) if asks_cpus else None,
+        local_cpus=_local_cpus(host, at) if reads_cpus else None,
         physfn=physfn,
         driver=_last_part(host, f"{at}/driver") if is_device else None,
         iommu_group=_parse_or_none(_last_part(host, f"{at}/iommu_group"), _group)
@@ -86,15 +86,13 @@ def read_function(host: HostFiles, name: str, address: str) -> tuple[PciFunction
         else None,
         gone=vendor_id in _GONE_IDS,
     )
-    if (class_code is None or vendor_id is None or node is None) and not _still_there(
-        host, at, link
-    ):
-        return None, believed
-    return _read_details(host, at, function), believed
+    if (class_code is None or vendor_id is None or node is None) and not _exists(host, at, link):
+        return None, is_link_valid
+    return _read_details(host, at, function), is_link_valid
 
 
 def _read_details(host: HostFiles, at: str, function: PciFunction) -> PciFunction:
-    """Add what only physical functions of some classes are asked."""
+    """Add the facts that only physical functions of some classes have."""
     if function.gone or function.physfn is not None:
         return function
     base = function.base_class
@@ -106,7 +104,7 @@ def _read_details(host: HostFiles, at: str, function: PciFunction) -> PciFunctio
 
 
 def read_link(host: HostFiles, path: str) -> str | None:
-    """Return a link's text; `None` for what is no link or cannot be read."""
+    """Return a link's text; `None` if it is not a link or cannot be read."""
     try:
         return host.link(path)
     except HostFileError:
@@ -115,15 +113,15 @@ def read_link(host: HostFiles, path: str) -> str | None:
 
 def _path(link: str | None, name: str) -> tuple[PciPath, bool]:
     if link is None:
-        return PciPath(), True  # a directory: the tree is known to nobody
+        return PciPath(), True  # a directory: the PCI path is unknown
     try:
         return parse_device_link(link, name), True
     except ParseError:
         return PciPath(), False
 
 
-def _still_there(host: HostFiles, at: str, link: str | None) -> bool:
-    # a recorded link may lead nowhere and still be the function's; a vanished one is no more
+def _exists(host: HostFiles, at: str, link: str | None) -> bool:
+    # a recorded link may have no target and still be the function's; a removed function has no link
     return read_link(host, at) is not None if link is not None else host.exists(at)
 
 
@@ -180,15 +178,15 @@ def _read_config(host: HostFiles, at: str) -> PciConfig:
 
 def _read_bridge(host: HostFiles, at: str, function: PciFunction) -> PciFunction:
     config = _read_config(host, at)
-    told_apart = function.vendor_id == _BROADCOM
+    has_subsystem = function.vendor_id == _BROADCOM
     return replace(
         function,
         link=_read_link_speed(host, at),
         port_type=config.port_type,
         acs_control=config.acs_control,
         ats_enabled=config.ats_enabled,
-        subsystem_vendor_id=_hex(host, f"{at}/subsystem_vendor", 4) if told_apart else None,
-        subsystem_device_id=_hex(host, f"{at}/subsystem_device", 4) if told_apart else None,
+        subsystem_vendor_id=_hex(host, f"{at}/subsystem_vendor", 4) if has_subsystem else None,
+        subsystem_device_id=_hex(host, f"{at}/subsystem_device", 4) if has_subsystem else None,
     )
 
 
@@ -210,7 +208,7 @@ def _read_device(host: HostFiles, at: str, function: PciFunction) -> PciFunction
 
 
 def _read_virtual_functions(host: HostFiles, at: str, function: PciFunction) -> PciFunction:
-    """Add what SR-IOV says; the links count, `sriov_numvfs` is only a fact."""
+    """Add SR-IOV facts; the links determine the functions, `sriov_numvfs` is only shown."""
     addresses: dict[int, str] = {}
     for name in list_entries(host, at):
         match = _VIRTFN.fullmatch(name)
@@ -239,59 +237,59 @@ MAX_FUNCTIONS = MAX_ENTRIES
 
 
 class _PciWarnings(msgspec.Struct):
-    """Counts what was odd, so that a host full of it gives one line a kind."""
+    """Counts warnings, so that each kind gives one line."""
 
-    seen: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
+    counts: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
 
-    def add(self, kind: str, what: str) -> None:
-        first, count = self.seen.get(kind, (what, 0))
-        self.seen[kind] = (first, count + 1)
+    def add(self, kind: str, subject: str) -> None:
+        first, count = self.counts.get(kind, (subject, 0))
+        self.counts[kind] = (first, count + 1)
 
     def lines(self) -> tuple[str, ...]:
         return tuple(
             f"{kind}: {first}" + (f" and {count - 1} more" if count > 1 else "")
-            for kind, (first, count) in sorted(self.seen.items())
+            for kind, (first, count) in sorted(self.counts.items())
         )
 
 
 def read_pci(host: HostFiles) -> PciTree:
-    """Read the PCI functions of a host; what cannot be read is absent or `None`, never an error.
+    """Read the PCI functions of a host; unreadable facts are absent or `None`, never an error.
 
-    At most the first 8192 functions by name. `read_function` says which facts are asked of
-    which class. Links are split as texts, so a recorded tree need not hold their targets.
+    At most the first 8192 functions by name. `read_function` lists the facts of each class. Links
+    are parsed as text, so a recorded tree need not contain their targets.
     """
-    notes = _PciWarnings()
-    entries, skipped = _list_functions(host, notes)
+    warnings = _PciWarnings()
+    entries, skipped = _list_functions(host, warnings)
     functions: dict[str, PciFunction] = {}
     for address in sorted(entries, key=address_sort_key):
-        function, believed = read_function(host, entries[address], address)
-        if not believed:
-            notes.add("pci_link_mismatch", address)
+        function, is_link_valid = read_function(host, entries[address], address)
+        if not is_link_valid:
+            warnings.add("pci_link_mismatch", address)
         if function is None:
-            notes.add("pci_vanished", address)
+            warnings.add("pci_vanished", address)
         else:
             functions[address] = function
-    functions = _relate_virtual_functions(functions, notes)
+    functions = _relate_virtual_functions(functions, warnings)
     return PciTree(
         functions=MappingProxyType(functions),
         switch_links=_switch_links(host),
         iommu_types=_iommu_types(host, functions.values()),
         skipped=skipped,
-        warnings=notes.lines(),
+        warnings=warnings.lines(),
     )
 
 
-def _list_functions(host: HostFiles, notes: _PciWarnings) -> tuple[dict[str, str], int]:
-    """Return entry names by address, and how many entries are no PCI address."""
+def _list_functions(host: HostFiles, warnings: _PciWarnings) -> tuple[dict[str, str], int]:
+    """Return entry names by address, and the number of entries that are not PCI addresses."""
     try:
         names = host.names(DEVICES)
     except HostFileError as error:
-        notes.add("pci_unreadable", str(error))
+        warnings.add("pci_unreadable", str(error))
         return {}, 0
     addresses: dict[str, str] = {}
     skipped = 0
     if len(names) >= MAX_FUNCTIONS:
-        notes.add("pci_limit", f"{MAX_FUNCTIONS} or more entries, the rest is left out")
+        warnings.add("pci_limit", f"{MAX_FUNCTIONS} or more entries, the rest is left out")
     for name in names[:MAX_FUNCTIONS]:
         try:
             addresses.setdefault(parse_address(name), name)
@@ -301,34 +299,36 @@ def _list_functions(host: HostFiles, notes: _PciWarnings) -> tuple[dict[str, str
 
 
 def _relate_virtual_functions(
-    functions: Mapping[str, PciFunction], notes: _PciWarnings
+    functions: Mapping[str, PciFunction], warnings: _PciWarnings
 ) -> dict[str, PciFunction]:
-    """Make both ends of SR-IOV agree: a virtual function has one physical one, the first.
+    """Make both ends of SR-IOV consistent: a virtual function has one physical one, the first.
 
-    A `virtfn` link counts if it leads to a function that is here and has no virtual functions
-    itself. Who then still points at no physical function is an orphan.
+    A `virtfn` link counts if its target exists and has no virtual functions itself. A function with
+    a `physfn` that does not list it is an orphan.
     """
     owners: dict[str, str] = {}
     related: dict[str, PciFunction] = {}
     for function in functions.values():
-        mine = []
+        virtual_functions = []
         for address in function.virtfns if function.physfn is None else ():
             target = functions.get(address)
             if target is None or target is function or target.virtfns:
-                notes.add("pci_bad_virtfn", f"{function.address} names {address}")
+                warnings.add("pci_bad_virtfn", f"{function.address} names {address}")
             elif owners.setdefault(address, function.address) != function.address:
-                notes.add("pci_vf_claimed_twice", address)
-            elif address not in mine:
-                mine.append(address)
-        same = tuple(mine) == function.virtfns
-        related[function.address] = function if same else replace(function, virtfns=tuple(mine))
+                warnings.add("pci_vf_claimed_twice", address)
+            elif address not in virtual_functions:
+                virtual_functions.append(address)
+        is_unchanged = tuple(virtual_functions) == function.virtfns
+        related[function.address] = (
+            function if is_unchanged else replace(function, virtfns=tuple(virtual_functions))
+        )
     for address, owner in owners.items():
         if related[address].physfn != owner:
             related[address] = replace(related[address], physfn=owner)
     tree = PciTree(functions=related)
     for function in related.values():
         if tree.is_orphan(function):
-            notes.add("pci_orphan_vf", f"{function.address} of {function.physfn}")
+            warnings.add("pci_orphan_vf", f"{function.address} of {function.physfn}")
     return related
 
 
@@ -346,7 +346,7 @@ def _switch_links(host: HostFiles) -> frozenset[tuple[str, str]]:
 
 
 def _iommu_types(host: HostFiles, functions: Iterable[PciFunction]) -> tuple[tuple[int, str], ...]:
-    """Return the type of the groups that physical devices are in."""
+    """Return the type of the IOMMU groups of physical devices."""
     groups = {f.iommu_group for f in functions if f.iommu_group is not None and f.physfn is None}
     types = ((group, read_text(host, f"{IOMMU_GROUPS}/{group}/type")) for group in sorted(groups))
     return tuple((group, kind) for group, kind in types if kind is not None)

@@ -12,7 +12,7 @@ from agent.errors import ParseError
 from agent.snapshot.cpu import CpuSet
 from agent.wire_formats.kernel_text import MAX_CPUS, parse_cpu_list
 
-MAX_MEMORY_KB = 1 << 50  # a larger figure is a driver's underflow, not a machine
+MAX_MEMORY_KB = 1 << 50  # a larger number is a driver's underflow
 MAX_NAME = 128  # characters of a model or vendor name
 
 _CPU_LINE = re.compile(r"cpu(0|[1-9][0-9]{0,4})?((?: +[0-9]{1,20}){4,10}) *", re.ASCII)
@@ -23,7 +23,7 @@ _MEMORY_LINE = re.compile(
 )
 _NUMA_STATUS_NODE = re.compile(r"^Node:[ \t]*([0-9]{1,5})\s*$", re.MULTILINE)
 _ISOLCPUS_FLAGS = frozenset({"domain", "nohz", "managed_irq"})
-# as lscpu names them
+# names as in lscpu
 _ARM_IMPLEMENTERS = MappingProxyType(
     {
         0x41: "ARM",
@@ -56,12 +56,12 @@ class CpuTicks(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> int:
-        """Ticks that this machine worked: without idle, iowait and steal."""
+        """Ticks in which this machine worked: without idle, iowait and steal."""
         return self.user + self.nice + self.system + self.irq + self.softirq
 
 
 class ProcStat(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent uses of /proc/stat."""
+    """The facts that the agent uses of /proc/stat."""
 
     total: CpuTicks
     cpus: Mapping[int, CpuTicks]  # online CPUs only
@@ -69,7 +69,7 @@ class ProcStat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_stat(text: str) -> ProcStat:
-    """Parse /proc/stat; `ParseError` without its first line."""
+    """Parse /proc/stat; raises `ParseError` without its first line."""
     total: CpuTicks | None = None
     cpus: dict[int, CpuTicks] = {}
     for line in text.splitlines():
@@ -92,8 +92,8 @@ def parse_stat(text: str) -> ProcStat:
 
 
 def _ticks(columns: str) -> CpuTicks:
-    user, nice, system, idle, *rest = (int(column) for column in columns.split())
-    iowait, irq, softirq, steal = (*rest, 0, 0, 0, 0)[:4]
+    user, nice, system, idle, *optional = (int(column) for column in columns.split())
+    iowait, irq, softirq, steal = (*optional, 0, 0, 0, 0)[:4]
     return CpuTicks(
         user=user,
         nice=nice,
@@ -107,22 +107,22 @@ def _ticks(columns: str) -> CpuTicks:
 
 
 def parse_meminfo(text: str) -> Mapping[str, int | None]:
-    """Parse /proc/meminfo or a memory node's meminfo; kB become bytes, counts stay.
+    """Parse /proc/meminfo or a NUMA node's meminfo; kB become bytes, counts stay.
 
-    A figure beyond any machine is `None`; a missing line is a missing key.
+    An absurd number is `None`; a missing line is a missing key.
     """
     figures: dict[str, int | None] = {}
     for name, digits, unit in _MEMORY_LINE.findall(text):
         value = int(digits)
-        sane = value <= MAX_MEMORY_KB
-        figures[name] = (value * 1024 if unit else value) if sane else None
+        is_plausible = value <= MAX_MEMORY_KB
+        figures[name] = (value * 1024 if unit else value) if is_plausible else None
     return figures
 
 
 def parse_cpuinfo(text: str) -> tuple[str | None, str | None]:
     """Return (model name, vendor) of the first CPU in /proc/cpuinfo.
 
-    Arm kernels print the implementer's number instead of a vendor; it is named as lscpu does.
+    Arm kernels print the implementer's number instead of a vendor; it becomes a name as in lscpu.
     """
     first: dict[str, str] = {}
     for line in text.splitlines():
@@ -149,11 +149,11 @@ def parse_isolcpus(cmdline: str) -> CpuSet:
 
 
 def has_fake_numa(cmdline: str) -> bool:
-    """Say whether the kernel was told to invent memory nodes."""
+    """Return whether the kernel command line creates fake NUMA nodes."""
     return any(word.startswith("numa=fake=") for word in cmdline.split())
 
 
 def parse_numa_status(text: str) -> int | None:
-    """Return the memory node that NVIDIA's `numa_status` names; `None` if it names none."""
+    """Return the NUMA node in NVIDIA's `numa_status`; `None` if it has none."""
     match = _NUMA_STATUS_NODE.search(text)
     return int(match[1]) if match and int(match[1]) < MAX_CPUS else None

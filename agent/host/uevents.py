@@ -1,7 +1,7 @@
-"""The kernel's uevents: a listener on libudev (pyudev), and a pure parser.
+"""The kernel's uevents: a listener with libudev (pyudev), and a pure parser.
 
-An event is a hint. It says which part of the host to read again, and names the function; no other
-fact is taken from it.
+An event is a hint. It determines which part of the host to read again, and names the function; no
+other fact is taken from it.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ NO_DEVPATH = "no_devpath"
 
 TOO_LONG = "too_long"
 
-NOT_TEXT = "no_text"  # its names are no Unicode
+NOT_TEXT = "no_text"  # its names are not Unicode
 
-REFUSED = "refused"  # by the library: not from the kernel, or no message at all
+REFUSED = "refused"  # by the library: not from the kernel, or not a message
 
 ACTIONS = frozenset(("add", "remove", "change", "move", "bind", "unbind", "online", "offline"))
 
 _SEQUENCE_NUMBER = re.compile(r"[0-9]{1,20}")
 
-_VIRTUAL_NET = "/devices/virtual/"  # of containers: each pod makes some
+_VIRTUAL_NET = "/devices/virtual/"  # of containers: each pod creates some
 
 _PASSTHROUGH_MODULES = ("vfio",)  # give devices of any vendor to virtual machines
 
 
 class RescanScope(enum.Enum):
-    """What of the host may be another after an event."""
+    """A part of the host that may have changed after an event."""
 
-    HOST = enum.auto()  # CPUs, memory nodes, PCI
+    HOST = enum.auto()  # CPUs, NUMA nodes, PCI
     RDMA = enum.auto()
     ACCELERATORS = enum.auto()
 
@@ -72,18 +72,18 @@ _SCOPES_BY_SUBSYSTEM: dict[str, frozenset[RescanScope]] = {
 
 
 class Uevent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of the kernel that is of any use to us."""
+    """One event of the kernel."""
 
     action: str
     subsystem: str
     devpath: str
-    address: str | None = None  # of the PCI function that it is about or below
+    address: str | None = None  # of the PCI function that the event is about, or of the one above
     sequence_number: int | None = None  # in the kernel's sequence, which has no gaps
 
     def scopes(self, driver_modules: tuple[str, ...]) -> frozenset[RescanScope]:
-        """Return what has to be read again; empty if the event concerns no device.
+        """Return the parts to read again; empty if the event concerns no device.
 
-        `driver_modules`: how names of the drivers' modules start. The kernel loads many others.
+        `driver_modules` are prefixes of driver names. The kernel loads many other modules.
         """
         name = self.devpath.rpartition("/")[2]
         if self.subsystem == "net" and self.devpath.startswith(_VIRTUAL_NET):
@@ -95,17 +95,17 @@ class Uevent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_function_removed(self) -> bool:
-        """Say whether the function itself is gone, not only what a driver made of it."""
+        """Return whether the function itself was removed, not only an object of its driver."""
         return (self.action, self.subsystem) == ("remove", "pci") and self.address is not None
 
     @property
     def is_function_added(self) -> bool:
-        """Say whether a function is there that was not."""
+        """Return whether a function was added."""
         return (self.action, self.subsystem) == ("add", "pci") and self.address is not None
 
 
 def parse_uevent(fields: Mapping[str, str]) -> Uevent | str:
-    """Return the event, or in a word why it is dropped."""
+    """Return the event, or the reason why it is dropped."""
     if sum(len(name) + len(value) + 2 for name, value in fields.items()) > MAX_UEVENT_BYTES:
         return TOO_LONG
     action, devpath = fields.get("ACTION", ""), fields.get("DEVPATH", "")
@@ -137,42 +137,42 @@ def _address(slot: str, devpath: str) -> str | None:
 
 BUFFER_BYTES = 4 << 20  # of the socket: the events of a thousand virtual functions
 
-MAX_BATCH = 16  # events a call, a millisecond's worth
+MAX_BATCH = 16  # events per call, about a millisecond of work
 
 
 class UeventsUnavailable(AgentError):
-    """There are no events here: no libudev, or the system refuses the socket."""
+    """There are no events: no libudev, or the system refuses the socket."""
 
 
 class UeventsLost(AgentError):
-    """More came than the socket could hold; nobody knows what."""
+    """The socket's buffer overflowed: events were lost."""
 
 
 class UeventMonitor:
-    """An open socket of the kernel's events; what libudev itself refuses is only counted."""
+    """An open socket for the kernel's events; messages that libudev refuses are only counted."""
 
     def __init__(self) -> None:
-        """Open the socket; `CannotListen` says why that cannot be.
+        """Open the socket; raises `UeventsUnavailable` if that fails.
 
-        Loads a library and takes tens of milliseconds, once.
+        Loads a library once, which takes tens of milliseconds.
         """
         try:
             import pyudev  # noqa: PLC0415 - no start waits for it
 
             context = pyudev.Context()
             self._monitor: Any = pyudev.Monitor.from_netlink(context, source="kernel")
-            self._grow()
+            self._set_buffer_size()
             self._monitor.start()
-            self._socket = socket.socket(fileno=os.dup(self.fileno()))  # for its errors alone
-            self._poll = select.poll()  # not `select`: it knows no descriptor beyond a thousand
+            self._socket = socket.socket(fileno=os.dup(self.fileno()))  # only to read its errors
+            self._poll = select.poll()  # `select` does not support descriptors above 1023
             self._poll.register(self.fileno(), select.POLLIN)
-        except ImportError as error:  # also when libudev is missing
+        except ImportError as error:  # also if libudev is missing
             raise UeventsUnavailable(f"libudev cannot be loaded: {error}") from error
         except OSError as error:
-            why = error.strerror or str(error)
-            raise UeventsUnavailable(f"the kernel's events cannot be heard: {why}") from error
+            reason = error.strerror or str(error)
+            raise UeventsUnavailable(f"the kernel's events cannot be heard: {reason}") from error
 
-    def _grow(self) -> None:
+    def _set_buffer_size(self) -> None:
         try:
             self._monitor.set_receive_buffer_size(BUFFER_BYTES)
         except OSError as error:
@@ -180,34 +180,35 @@ class UeventMonitor:
                 raise
 
     def fileno(self) -> int:
-        """Return what becomes readable when there are events."""
+        """Return the descriptor, which becomes readable at events."""
         return int(self._monitor.fileno())
 
     def read_events(self) -> list[Uevent | str]:
-        """Return events that have come, a bounded number, or why each was dropped; never wait.
+        """Return pending events, a bounded number, or the reason why each was dropped; never wait.
 
-        Raises `EventsLost`, after which events go on, and `CannotListen`, after which they do not.
+        Raises `UeventsLost`, after which reading continues, and `UeventsUnavailable`, after which
+        it ends.
         """
         events: list[Uevent | str] = []
         try:
             while len(events) < MAX_BATCH and self._poll.poll(0):
-                events.append(self._one())
+                events.append(self._read_event())
         except OSError as error:
-            # asking for the socket's error clears it
+            # reading the socket's error clears it
             code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or error.errno
             if code == errno.ENOBUFS:
                 raise UeventsLost("more events came than the socket could hold") from error
             raise UeventsUnavailable(f"the kernel's events ended: {error}") from error
         return events
 
-    def _one(self) -> Uevent | str:
+    def _read_event(self) -> Uevent | str:
         device = self._monitor.poll(0)
         try:
             return REFUSED if device is None else parse_uevent(dict(device.properties))
-        except UnicodeDecodeError:  # a network device may be called anything
+        except UnicodeDecodeError:  # a network device may have any name
             return NOT_TEXT
 
     def close(self) -> None:
-        """Close the socket, which libudev does when nobody holds it."""
+        """Close the socket, which libudev does once it is unreferenced."""
         self._socket.close()
         self._monitor = None

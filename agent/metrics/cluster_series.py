@@ -97,40 +97,40 @@ CLUSTER_FAMILIES: tuple[ExportedFamily, ...] = tuple(
 )
 
 
-def cluster_series(snapshot: NodeSnapshot, now_s: float, opened: str) -> SeriesLines:
+def cluster_series(snapshot: NodeSnapshot, now_s: float, label_prefix: str) -> SeriesLines:
     """Yield the families of the cluster service; none in standalone mode."""
     status = snapshot.cluster_service
     if status is None:
         return
-    yield from _session(status.session, opened)
-    yield from _watches(status.watches, now_s, opened)
-    yield from _writers(status.writers, opened)
+    yield from _session(status.session, label_prefix)
+    yield from _watches(status.watches, now_s, label_prefix)
+    yield from _writers(status.writers, label_prefix)
     if status.events is not None:
-        yield from _events(status.events, opened)
+        yield from _events(status.events, label_prefix)
     if status.kubelet is not None:
-        yield from _kubelet(status.kubelet, opened)
+        yield from _kubelet(status.kubelet, label_prefix)
 
 
-def _session(state: ApiSessionStatus, opened: str) -> SeriesLines:
+def _session(state: ApiSessionStatus, label_prefix: str) -> SeriesLines:
     name = f"{PREFIX}api_reachable"
-    known = () if state.reachable is None else (int(state.reachable),)
-    yield name, [sample_line(name, opened, value) for value in known]
+    reachable = () if state.reachable is None else (int(state.reachable),)
+    yield name, [sample_line(name, label_prefix, value) for value in reachable]
     name = f"{PREFIX}api_requests_total"
     yield (
         name,
         [
-            sample_line(name, opened, count, label_pairs(("verb", "code"), key))
+            sample_line(name, label_prefix, count, label_pairs(("verb", "code"), key))
             for key, count in sorted(state.requests.items())
         ],
     )
     name = f"{PREFIX}api_clock_skew_seconds"
     skew = () if state.clock_skew_s is None else (round(state.clock_skew_s, 3),)
-    yield name, [sample_line(name, opened, value) for value in skew]
+    yield name, [sample_line(name, label_prefix, value) for value in skew]
     name = f"{PREFIX}api_credential_errors_total"
-    yield name, [sample_line(name, opened, state.token_read_errors + state.ca_read_errors)]
+    yield name, [sample_line(name, label_prefix, state.token_read_errors + state.ca_read_errors)]
 
 
-def _watches(states: Iterable[WatchStatus], now_s: float, opened: str) -> SeriesLines:
+def _watches(states: Iterable[WatchStatus], now_s: float, label_prefix: str) -> SeriesLines:
     labelled = [(label_pairs(("resource",), (state.resource,)), state) for state in states]
     columns: Mapping[str, list[tuple[str, float | None]]] = {
         "watch_synced": [(x, int(s.synced)) for x, s in labelled],
@@ -141,15 +141,15 @@ def _watches(states: Iterable[WatchStatus], now_s: float, opened: str) -> Series
         "watch_errors_total": [(x, s.errors) for x, s in labelled],
         "watch_malformed_total": [(x, s.malformed) for x, s in labelled],
     }
-    yield from _columns(columns, opened)
+    yield from _columns(columns, label_prefix)
 
 
-def _writers(states: Iterable[WriterState], opened: str) -> SeriesLines:
+def _writers(states: Iterable[WriterState], label_prefix: str) -> SeriesLines:
     names = ("publisher", "kind")
     labelled = [(label_pairs(names, (state.publisher, state.kind)), state) for state in states]
     name = f"{PREFIX}object_state"
     phases = [(f'{x},state="{p.value}"', s.phase is p) for x, s in labelled for p in type(s.phase)]
-    yield name, [sample_line(name, opened, int(value), extra) for extra, value in phases]
+    yield name, [sample_line(name, label_prefix, int(value), extra) for extra, value in phases]
     columns: Mapping[str, list[tuple[str, float | None]]] = {
         "object_writes_total": [(x, s.written) for x, s in labelled],
         "object_repairs_total": [(x, s.repaired) for x, s in labelled],
@@ -157,33 +157,45 @@ def _writers(states: Iterable[WriterState], opened: str) -> SeriesLines:
         "object_ack_seconds": [(x, s.ack_latency_s) for x, s in labelled],
         "object_rivals": [(x, len(s.conflicts)) for x, s in labelled],
     }
-    yield from _columns(columns, opened)
+    yield from _columns(columns, label_prefix)
 
 
-def _events(state: EventSinkState, opened: str) -> SeriesLines:
+def _events(state: EventSinkState, label_prefix: str) -> SeriesLines:
     counts = state.counts
     results = ("created", "repeated", "limited", "dropped", "refused")
     name = f"{PREFIX}cluster_events_total"
-    told = [(label_pairs(("result",), (result,)), getattr(counts, result)) for result in results]
-    yield name, [sample_line(name, opened, value, extra) for extra, value in told]
+    results_with_labels = [
+        (label_pairs(("result",), (result,)), getattr(counts, result)) for result in results
+    ]
+    yield (
+        name,
+        [sample_line(name, label_prefix, value, extra) for extra, value in results_with_labels],
+    )
     name = f"{PREFIX}cluster_events_waiting"
-    yield name, [sample_line(name, opened, counts.waiting)]
+    yield name, [sample_line(name, label_prefix, counts.waiting)]
 
 
-def _kubelet(state: KubeletStatus, opened: str) -> SeriesLines:
+def _kubelet(state: KubeletStatus, label_prefix: str) -> SeriesLines:
     name = f"{PREFIX}kubelet_state"
-    seen = {*(key for key, _ in state.polls), state.pods}
-    states = [(label_pairs(("state",), (key,)), int(key == state.pods)) for key in sorted(seen)]
-    yield name, [sample_line(name, opened, value, extra) for extra, value in states]
+    known_states = {*(key for key, _ in state.polls), state.pods}
+    states = [
+        (label_pairs(("state",), (key,)), int(key == state.pods)) for key in sorted(known_states)
+    ]
+    yield name, [sample_line(name, label_prefix, value, extra) for extra, value in states]
     name = f"{PREFIX}kubelet_looks_total"
-    looks = [(label_pairs(("state",), (key,)), count) for key, count in state.polls]
-    yield name, [sample_line(name, opened, count, extra) for extra, count in looks]
+    polls = [(label_pairs(("state",), (key,)), count) for key, count in state.polls]
+    yield name, [sample_line(name, label_prefix, count, extra) for extra, count in polls]
 
 
-def _columns(columns: Mapping[str, list[tuple[str, float | None]]], opened: str) -> SeriesLines:
+def _columns(
+    columns: Mapping[str, list[tuple[str, float | None]]], label_prefix: str
+) -> SeriesLines:
     for short, values in columns.items():
         name = f"{PREFIX}{short}"
-        yield name, [sample_line(name, opened, v, extra) for extra, v in values if v is not None]
+        yield (
+            name,
+            [sample_line(name, label_prefix, v, extra) for extra, v in values if v is not None],
+        )
 
 
 def _age(at_s: float | None, now_s: float) -> float | None:
@@ -210,7 +222,7 @@ SLO_FAMILIES: tuple[ExportedFamily, ...] = tuple(
 )
 
 
-def slo_series(snapshot: NodeSnapshot, now_s: float, opened: str) -> SeriesLines:
+def slo_series(snapshot: NodeSnapshot, now_s: float, label_prefix: str) -> SeriesLines:
     """Yield the families of the NodeSLO; none outside of a cluster."""
     cluster, service = snapshot.cluster, snapshot.cluster_service
     stale_s = SLO_STALE_S if service is None else service.slo_stale_s
@@ -226,4 +238,4 @@ def slo_series(snapshot: NodeSnapshot, now_s: float, opened: str) -> SeriesLines
     )
     for family, value in zip(SLO_FAMILIES, values, strict=True):
         if value is not None:
-            yield family.name, [sample_line(family.name, opened, value)]
+            yield family.name, [sample_line(family.name, label_prefix, value)]

@@ -1,4 +1,4 @@
-"""Families and series of the collectors: how their last run went, and the optional ones' values."""
+"""Families and series of the collectors: their last runs, and the values of optional ones."""
 
 from __future__ import annotations
 
@@ -152,39 +152,45 @@ COLLECTOR_FAMILIES: tuple[ExportedFamily, ...] = (
 )
 
 
-def status_series(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
-    """Yield the families of the last runs; `opened` are the labels that every sample has."""
+def status_series(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines:
+    """Yield the families of the last runs; `label_prefix` has the labels of every sample."""
     statuses = [
-        (label_pairs(("collector",), (one.name,)), one)
-        for one in snapshot.usage.value.collectors
-        if one.duration_s is not None
+        (label_pairs(("collector",), (status.name,)), status)
+        for status in snapshot.usage.value.collectors
+        if status.duration_s is not None
     ]
     name = "xpu_agent_collector_success"
-    yield name, [sample_line(name, opened, int(one.success), extra) for extra, one in statuses]
+    yield (
+        name,
+        [sample_line(name, label_prefix, int(status.success), extra) for extra, status in statuses],
+    )
     name = "xpu_agent_collector_duration_seconds"
-    yield name, [sample_line(name, opened, one.duration_s or 0.0, x) for x, one in statuses]
+    yield (
+        name,
+        [sample_line(name, label_prefix, status.duration_s or 0.0, x) for x, status in statuses],
+    )
     name = "xpu_agent_collector_last_success_timestamp_seconds"
     yield (
         name,
         [
-            sample_line(name, opened, one.last_success_s, extra)
-            for extra, one in statuses
-            if one.last_success_s is not None
+            sample_line(name, label_prefix, status.last_success_s, extra)
+            for extra, status in statuses
+            if status.last_success_s is not None
         ],
     )
     name = "xpu_agent_collector_problem"
     yield (
         name,
         [
-            sample_line(name, opened, 1, f"{extra},{label_pairs(('reason',), (reason,))}")
-            for extra, one in statuses
-            for reason in _reasons(one)
+            sample_line(name, label_prefix, 1, f"{extra},{label_pairs(('reason',), (reason,))}")
+            for extra, status in statuses
+            for reason in _reasons(status)
         ],
     )
 
 
-def collected_node_series(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
-    """Yield the families of the node that optional collectors fill."""
+def collected_node_series(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines:
+    """Yield the node families of optional collectors."""
     tier = snapshot.usage.value.best_effort
     if tier is not None:
         use = tier.use or CgroupUsage()
@@ -198,11 +204,11 @@ def collected_node_series(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
         ):
             if value is not None:
                 name = f"xpu_node_best_effort_{column}"
-                yield name, [sample_line(name, opened, value)]
+                yield name, [sample_line(name, label_prefix, value)]
     resctrl = snapshot.usage.value.resctrl
     if resctrl is not None:
         classes = [
-            (f'{opened},group="{counters.group}"', counters)
+            (f'{label_prefix},group="{counters.group}"', counters)
             for counters in resctrl.groups
             if counters.group
         ]
@@ -210,34 +216,44 @@ def collected_node_series(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
     cold = snapshot.usage.value.cold_memory
     if cold is not None:
         with_cache = snapshot.usage.value.node.memory_with_cache_bytes
-        yield from _cold_memory_series("node", [(opened, cold.node_bytes, with_cache)])
+        yield from _cold_memory_series("node", [(label_prefix, cold.node_bytes, with_cache)])
     storage = snapshot.usage.value.storage
     if storage is not None:
-        yield from node_storage_series(storage, opened)
+        yield from node_storage_series(storage, label_prefix)
 
 
 def _cold_memory_series(scope: str, rows: list[tuple[str, int | None, int | None]]) -> SeriesLines:
     name = f"xpu_{scope}_memory_cold_bytes"
-    yield name, [sample_line(name, opened, cold) for opened, cold, _ in rows if cold is not None]
+    yield (
+        name,
+        [
+            sample_line(name, label_prefix, cold)
+            for label_prefix, cold, _ in rows
+            if cold is not None
+        ],
+    )
     name = f"xpu_{scope}_memory_used_with_hot_cache_bytes"
     yield (
         name,
         [
-            sample_line(name, opened, hot)
-            for opened, cold, with_cache in rows
+            sample_line(name, label_prefix, hot)
+            for label_prefix, cold, with_cache in rows
             if (hot := hot_memory(with_cache, cold)) is not None
         ],
     )
 
 
 def _resctrl_series(scope: str, rows: list[tuple[str, ResctrlCounters]]) -> SeriesLines:
-    rows = [(f'{opened},cache_id="{counters.cache_id}"', counters) for opened, counters in rows]
+    rows = [
+        (f'{label_prefix},cache_id="{counters.cache_id}"', counters)
+        for label_prefix, counters in rows
+    ]
     name = f"{scope}_cache_occupancy_bytes"
     yield (
         name,
         [
-            sample_line(name, opened, counters.occupancy_bytes)
-            for opened, counters in rows
+            sample_line(name, label_prefix, counters.occupancy_bytes)
+            for label_prefix, counters in rows
             if counters.occupancy_bytes is not None
         ],
     )
@@ -253,8 +269,8 @@ def _resctrl_series(scope: str, rows: list[tuple[str, ResctrlCounters]]) -> Seri
         yield (
             name,
             [
-                sample_line(name, opened, value, f'scope="{part}"')
-                for opened, counters in rows
+                sample_line(name, label_prefix, value, f'scope="{part}"')
+                for label_prefix, counters in rows
                 for part, value_of in (("total", total_of), ("local", local_of))
                 if (value := value_of(counters)) is not None
             ],
@@ -262,12 +278,12 @@ def _resctrl_series(scope: str, rows: list[tuple[str, ResctrlCounters]]) -> Seri
 
 
 def collected_pod_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) -> SeriesLines:
-    """Yield the families of pods and containers that optional collectors fill."""
+    """Yield the families of pods and containers of optional collectors."""
     usage = snapshot.usage.value
     if all(one is None for one in (usage.cycles, usage.resctrl, usage.cold_memory, usage.storage)):
         return
-    pods: dict[str, str] = {}  # opened labels by uid
-    containers: dict[str, str] = {}  # opened labels by id
+    pods: dict[str, str] = {}  # label prefix by uid
+    containers: dict[str, str] = {}  # label prefix by id
     for pod in snapshot.pods.value:
         names = (node, pod.namespace, pod.name, pod.uid)
         pods[pod.uid] = labels.prefix(POD, names)
@@ -275,12 +291,12 @@ def collected_pod_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) 
             values = (*names, container.name, container.id)
             containers[container.id] = labels.prefix(CONTAINER, values)
     if usage.resctrl is not None:
-        of_pods = [
+        pod_rows = [
             (pods[counters.pod_uid], counters)
             for counters in usage.resctrl.groups
             if counters.pod_uid in pods
         ]
-        yield from _resctrl_series("xpu_pod_resctrl", of_pods)
+        yield from _resctrl_series("xpu_pod_resctrl", pod_rows)
     if usage.cycles is not None:
         cycles = usage.cycles.containers
         yield from _cycle_series([(containers[x], cycles[x]) for x in containers if x in cycles])
@@ -295,11 +311,15 @@ def collected_pod_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) 
 
 
 def _cold_rows(
-    opened: Mapping[str, str], cold: Mapping[str, int], groups: Mapping[str, CgroupUsage]
+    label_prefix: Mapping[str, str], cold: Mapping[str, int], groups: Mapping[str, CgroupUsage]
 ) -> list[_ColdRow]:
     return [
-        (opened[key], cold[key], groups[key].memory_with_cache_bytes if key in groups else None)
-        for key in opened
+        (
+            label_prefix[key],
+            cold[key],
+            groups[key].memory_with_cache_bytes if key in groups else None,
+        )
+        for key in label_prefix
         if key in cold
     ]
 
@@ -309,17 +329,17 @@ def _cycle_series(rows: list[tuple[str, ContainerCycles]]) -> SeriesLines:
     yield (
         name,
         [
-            sample_line(name, opened, use.per_instruction)
-            for opened, use in rows
+            sample_line(name, label_prefix, use.per_instruction)
+            for label_prefix, use in rows
             if use.per_instruction is not None
         ],
     )
     name = "xpu_container_window_cycles"
-    yield name, [sample_line(name, opened, use.cycles) for opened, use in rows]
+    yield name, [sample_line(name, label_prefix, use.cycles) for label_prefix, use in rows]
     name = "xpu_container_window_instructions"
-    yield name, [sample_line(name, opened, use.instructions) for opened, use in rows]
+    yield name, [sample_line(name, label_prefix, use.instructions) for label_prefix, use in rows]
     name = "xpu_container_cycle_window_seconds"
-    yield name, [sample_line(name, opened, use.window_s) for opened, use in rows]
+    yield name, [sample_line(name, label_prefix, use.window_s) for label_prefix, use in rows]
 
 
 def _cores(milli: int | None) -> float | None:

@@ -105,32 +105,34 @@ CONTAINER_FAMILIES: tuple[ExportedFamily, ...] = tuple(
 RUNTIME_STATES = ("off", "waiting", "refused", "registered", "synchronized")
 
 
-def container_series(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
-    """Yield the families; none of a command that reads the host once."""
+def container_series(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines:
+    """Yield the families; none for a command that reads the host once."""
     status = snapshot.container_service
     if status is None:
         return
-    yield from _runtime(snapshot, status, opened)
-    yield from _hooks(status, opened)
-    yield from _allocations(snapshot, opened)
-    yield from _device_plugin(snapshot, status.plugin, opened)
+    yield from _runtime(snapshot, status, label_prefix)
+    yield from _hooks(status, label_prefix)
+    yield from _allocations(snapshot, label_prefix)
+    yield from _device_plugin(snapshot, status.plugin, label_prefix)
     yield (
         f"{PREFIX}pod_files_written_total",
-        [sample_line(f"{PREFIX}pod_files_written_total", opened, status.files_written)],
+        [sample_line(f"{PREFIX}pod_files_written_total", label_prefix, status.files_written)],
     )
-    left = () if status.files_left is None else (status.files_left,)
+    unwritten = () if status.files_left is None else (status.files_left,)
     yield (
         f"{PREFIX}pod_files_left",
-        [sample_line(f"{PREFIX}pod_files_left", opened, value) for value in left],
+        [sample_line(f"{PREFIX}pod_files_left", label_prefix, value) for value in unwritten],
     )
     name = f"{PREFIX}slices_reclaimed_total"
-    yield name, [sample_line(name, opened, status.reclaimed)]
+    yield name, [sample_line(name, label_prefix, status.reclaimed)]
 
 
-def _runtime(snapshot: NodeSnapshot, status: ContainerServiceStatus, opened: str) -> SeriesLines:
-    name, now = f"{PREFIX}runtime_state", snapshot.runtime.value.state
-    states = [(label_pairs(("state",), (key,)), int(key == now)) for key in RUNTIME_STATES]
-    yield name, [sample_line(name, opened, value, extra) for extra, value in states]
+def _runtime(
+    snapshot: NodeSnapshot, status: ContainerServiceStatus, label_prefix: str
+) -> SeriesLines:
+    name, state = f"{PREFIX}runtime_state", snapshot.runtime.value.state
+    states = [(label_pairs(("state",), (key,)), int(key == state)) for key in RUNTIME_STATES]
+    yield name, [sample_line(name, label_prefix, value, extra) for extra, value in states]
     if status.nri is None:
         return
     methods = status.nri.methods
@@ -139,10 +141,13 @@ def _runtime(snapshot: NodeSnapshot, status: ContainerServiceStatus, opened: str
         name,
         [
             sample_line(
-                name, opened, count, label_pairs(("method", "result"), (one.method, result))
+                name,
+                label_prefix,
+                count,
+                label_pairs(("method", "result"), (method.method, result)),
             )
-            for one in methods
-            for result, count in one.results
+            for method in methods
+            for result, count in method.results
         ],
     )
     name = f"{PREFIX}runtime_request_seconds"
@@ -150,85 +155,90 @@ def _runtime(snapshot: NodeSnapshot, status: ContainerServiceStatus, opened: str
         name,
         [
             text
-            for one in methods
+            for method in methods
             for text in _histogram(
                 name,
-                opened,
-                label_pairs(("method",), (one.method,)),
-                one.latency,
+                label_prefix,
+                label_pairs(("method",), (method.method,)),
+                method.latency,
             )
         ],
     )
     name = f"{PREFIX}runtime_connections_total"
-    yield name, [sample_line(name, opened, status.nri.connections)]
-    yield from _counts("runtime_ends_total", "reason", status.nri.ends, opened)
+    yield name, [sample_line(name, label_prefix, status.nri.connections)]
+    yield from _counts("runtime_ends_total", "reason", status.nri.ends, label_prefix)
     name = f"{PREFIX}runtime_adjustments_total"
-    yield name, [sample_line(name, opened, status.nri.adjustments)]
+    yield name, [sample_line(name, label_prefix, status.nri.adjustments)]
     name = f"{PREFIX}runtime_updates_total"
-    yield name, [sample_line(name, opened, status.nri.updates)]
+    yield name, [sample_line(name, label_prefix, status.nri.updates)]
     counts = (
         ("unknown_methods", status.nri.unknown_methods),
         ("oversized", status.nri.oversized),
         ("left_out", status.nri.dropped),
     )
-    yield from _counts("runtime_oddities_total", "kind", counts, opened)
+    yield from _counts("runtime_oddities_total", "kind", counts, label_prefix)
 
 
-def _hooks(status: ContainerServiceStatus, opened: str) -> SeriesLines:
+def _hooks(status: ContainerServiceStatus, label_prefix: str) -> SeriesLines:
     rows = [(label_pairs(("hook",), (row.hook,)), row) for row in status.hooks]
     name = f"{PREFIX}hook_calls_total"
-    yield name, [sample_line(name, opened, row.calls, extra) for extra, row in rows]
+    yield name, [sample_line(name, label_prefix, row.calls, extra) for extra, row in rows]
     name = f"{PREFIX}hook_seconds_total"
-    yield name, [sample_line(name, opened, round(row.spent_s, 6), extra) for extra, row in rows]
+    yield (
+        name,
+        [sample_line(name, label_prefix, round(row.spent_s, 6), extra) for extra, row in rows],
+    )
     name = f"{PREFIX}hook_failures_total"
-    yield name, [sample_line(name, opened, row.failures, extra) for extra, row in rows]
+    yield name, [sample_line(name, label_prefix, row.failures, extra) for extra, row in rows]
     name = f"{PREFIX}hook_planned_total"
-    yield name, [sample_line(name, opened, row.planned, extra) for extra, row in rows]
-    yield from _counts("container_refusals_total", "reason", status.refusals, opened)
+    yield name, [sample_line(name, label_prefix, row.planned, extra) for extra, row in rows]
+    yield from _counts("container_refusals_total", "reason", status.refusals, label_prefix)
 
 
-def _allocations(snapshot: NodeSnapshot, opened: str) -> SeriesLines:
-    grants = snapshot.allocations.value.pods.values()
-    refused = sum(bool(grant.refusal) for grant in grants)
-    counts = (("held", len(grants) - refused), ("refused", refused))
-    yield from _counts("grants", "state", counts, opened)
-    proofs = snapshot.verification.value.containers
+def _allocations(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines:
+    allocations = snapshot.allocations.value.pods.values()
+    refused = sum(bool(allocation.refusal) for allocation in allocations)
+    counts = (("held", len(allocations) - refused), ("refused", refused))
+    yield from _counts("grants", "state", counts, label_prefix)
+    verifications = snapshot.verification.value.containers
     name = f"{PREFIX}allocation_verified"
     yield (
         name,
         [
             sample_line(
                 name,
-                opened,
-                int(proof.verdict is VerificationStatus.VERIFIED),
+                label_prefix,
+                int(verification.verdict is VerificationStatus.VERIFIED),
                 label_pairs(
                     ("namespace", "pod", "container"),
-                    (proof.namespace, proof.pod, proof.container),
+                    (verification.namespace, verification.pod, verification.container),
                 ),
             )
-            for _, proof in sorted(proofs.items())
-            if proof.verdict is not VerificationStatus.UNKNOWN
+            for _, verification in sorted(verifications.items())
+            if verification.verdict is not VerificationStatus.UNKNOWN
         ],
     )
-    found = Counter(proof.verdict for proof in proofs.values())
-    verdicts = tuple((verdict.value, found[verdict]) for verdict in VerificationStatus)
-    yield from _counts("allocations", "verdict", verdicts, opened)
+    verdict_counts = Counter(verification.verdict for verification in verifications.values())
+    verdicts = tuple((verdict.value, verdict_counts[verdict]) for verdict in VerificationStatus)
+    yield from _counts("allocations", "verdict", verdicts, label_prefix)
 
 
 def _device_plugin(
-    snapshot: NodeSnapshot, figures: Iterable[ResourceStatistics], opened: str
+    snapshot: NodeSnapshot, statistics: Iterable[ResourceStatistics], label_prefix: str
 ) -> SeriesLines:
     resources = snapshot.served.value.resources
     name = f"{PREFIX}deviceplugin_state"
     yield (
         name,
         [
-            sample_line(name, opened, 1, label_pairs(("resource", "state"), (one.name, one.state)))
+            sample_line(
+                name, label_prefix, 1, label_pairs(("resource", "state"), (one.name, one.state))
+            )
             for one in resources
         ],
     )
     name = f"{PREFIX}deviceplugin_devices"
-    told = [
+    health_counts = [
         (one.name, health, count)
         for one in resources
         for health, count in (("healthy", one.healthy), ("unhealthy", one.devices - one.healthy))
@@ -236,31 +246,40 @@ def _device_plugin(
     keys = ("resource", "health")
     yield (
         name,
-        [sample_line(name, opened, count, label_pairs(keys, (r, h))) for r, h, count in told],
+        [
+            sample_line(name, label_prefix, count, label_pairs(keys, (r, h)))
+            for r, h, count in health_counts
+        ],
     )
-    served = snapshot.served.value
+    plugin_view = snapshot.served.value
     for short, counts in (
         ("withdrawn", [(one.name, len(one.withdrawn_ids)) for one in resources]),
-        ("exchanged", [(one.name, len(served.exchanges(one.name))) for one in resources]),
+        ("exchanged", [(one.name, len(plugin_view.exchanges(one.name))) for one in resources]),
     ):
         name = f"{PREFIX}deviceplugin_devices_{short}"
         yield (
             name,
-            [sample_line(name, opened, n, label_pairs(("resource",), (r,))) for r, n in counts],
+            [
+                sample_line(name, label_prefix, n, label_pairs(("resource",), (r,)))
+                for r, n in counts
+            ],
         )
-    figures = tuple(figures)
-    if not figures:
+    statistics = tuple(statistics)
+    if not statistics:
         return
     for short, rows in (
-        ("deviceplugin_allocations_total", [(f.name, f.allocations) for f in figures]),
-        ("deviceplugin_registrations_total", [(f.name, f.registrations) for f in figures]),
+        ("deviceplugin_allocations_total", [(f.name, f.allocations) for f in statistics]),
+        ("deviceplugin_registrations_total", [(f.name, f.registrations) for f in statistics]),
     ):
         name = f"{PREFIX}{short}"
         yield (
             name,
             [
                 sample_line(
-                    name, opened, count, label_pairs(("resource", "result"), (resource, result))
+                    name,
+                    label_prefix,
+                    count,
+                    label_pairs(("resource", "result"), (resource, result)),
                 )
                 for resource, counts in rows
                 for result, count in counts
@@ -271,10 +290,10 @@ def _device_plugin(
         name,
         [
             text
-            for one in figures
+            for one in statistics
             for text in _histogram(
                 name,
-                opened,
+                label_prefix,
                 label_pairs(("resource",), (one.name,)),
                 one.latency,
             )
@@ -282,17 +301,20 @@ def _device_plugin(
     )
 
 
-def _counts(short: str, label: str, counts: Counts, opened: str) -> SeriesLines:
+def _counts(short: str, label: str, counts: Counts, label_prefix: str) -> SeriesLines:
     name = f"{PREFIX}{short}"
     yield (
         name,
-        [sample_line(name, opened, count, label_pairs((label,), (key,))) for key, count in counts],
+        [
+            sample_line(name, label_prefix, count, label_pairs((label,), (key,)))
+            for key, count in counts
+        ],
     )
 
 
 def _histogram(
     name: str,
-    opened: str,
+    label_prefix: str,
     extra: str,
     histogram: Histogram,
 ) -> Iterable[str]:
@@ -300,7 +322,7 @@ def _histogram(
     bounds = (*histogram.bounds, float("inf"))
     for bound, count in zip(bounds, histogram.buckets, strict=True):
         yield sample_line(
-            f"{name}_bucket", opened, count, f'{extra},le="{format_value(float(bound))}"'
+            f"{name}_bucket", label_prefix, count, f'{extra},le="{format_value(float(bound))}"'
         )
-    yield sample_line(f"{name}_sum", opened, round(histogram.sum_s, 6), extra)
-    yield sample_line(f"{name}_count", opened, histogram.buckets[-1], extra)
+    yield sample_line(f"{name}_sum", label_prefix, round(histogram.sum_s, 6), extra)
+    yield sample_line(f"{name}_count", label_prefix, histogram.buckets[-1], extra)

@@ -23,56 +23,56 @@ _RESERVED_LABELS = frozenset((*DEVICE, *RDMA_DEVICE, "le", "quantile", "job", "i
 
 
 class FamilyCheck(msgspec.Struct, frozen=True):
-    """Vendors' families that can be exported, by name, and what is wrong with the others."""
+    """Vendors' families that can be exported, by name, and the errors of the others."""
 
     families: Mapping[str, MetricFamily]
     errors: tuple[str, ...]
 
 
 def check_families(vendors: Iterable[tuple[str, Iterable[MetricFamily]]]) -> FamilyCheck:
-    """Check what vendors declare; two vendors may share a family that they declare alike."""
-    own = {_base_name(family.name) for family in FAMILIES}
-    found: dict[str, MetricFamily] = {}  # by bare name
-    refused = []
+    """Check the families that vendors declare; two vendors may declare the same family."""
+    own_names = {_base_name(family.name) for family in FAMILIES}
+    accepted: dict[str, MetricFamily] = {}  # by bare name
+    errors = []
     for vendor, families in vendors:
         for family in families:
-            complaint = _find_error(family, own, found.get(_base_name(family.name)))
-            if complaint:
-                refused.append(f"vendor {vendor}: metric family {family.name[:80]!r}: {complaint}")
+            error = _find_error(family, own_names, accepted.get(_base_name(family.name)))
+            if error:
+                errors.append(f"vendor {vendor}: metric family {family.name[:80]!r}: {error}")
             else:
-                found.setdefault(_base_name(family.name), family)
-    return FamilyCheck({family.name: family for family in found.values()}, tuple(refused))
+                accepted.setdefault(_base_name(family.name), family)
+    return FamilyCheck({family.name: family for family in accepted.values()}, tuple(errors))
 
 
 def _base_name(name: str) -> str:
-    """Return the name without what OpenMetrics takes off: families must differ in the rest."""
+    """Return the name without the suffixes that OpenMetrics removes: the rest must be unique."""
     return name.removesuffix("_total").removesuffix("_info")
 
 
-def _find_error(family: MetricFamily, own: set[str], other: MetricFamily | None) -> str:
+def _find_error(family: MetricFamily, own_names: set[str], other: MetricFamily | None) -> str:
     if not _METRIC_NAME.fullmatch(family.name):
         return "the name does not fit xpu_[a-z0-9_]+"
-    if _base_name(family.name) in own:
+    if _base_name(family.name) in own_names:
         return "the agent exports it itself"
     if family.type not in ("gauge", "counter"):
         return f"the type is {family.type[:20]!r}, not gauge or counter"
     if (family.type == "counter") != family.name.endswith("_total"):
         return "counters, and only they, end in _total"
-    odd = [
+    invalid = [
         name
         for name in family.labels
         if not _LABEL_NAME.fullmatch(name) or name in _RESERVED_LABELS
     ]
-    if odd or len(set(family.labels)) < len(family.labels):
+    if invalid or len(set(family.labels)) < len(family.labels):
         return "a label has a bad name, or one that every device series has"
-    same = (family.name, family.type, family.labels)
-    if other is not None and (other.name, other.type, other.labels) != same:
+    declaration = (family.name, family.type, family.labels)
+    if other is not None and (other.name, other.type, other.labels) != declaration:
         return "it is declared a second time, with another type or other labels"
     return ""
 
 
 def export_family(family: MetricFamily) -> ExportedFamily:
-    """Return a vendor's family in the form of ours, with the labels that every series has."""
+    """Return a vendor's family as an exported one, with the labels that every series has."""
     is_info = family.type == "gauge" and family.name.endswith("_info")
     base = RDMA_DEVICE if family.name.startswith("xpu_rdma_") else DEVICE
     return ExportedFamily(
@@ -87,19 +87,22 @@ def export_family(family: MetricFamily) -> ExportedFamily:
 def device_series(
     devices: tuple[Device, ...],
     vendors: tuple[VendorState, ...],
-    fresh: Mapping[str, DeviceSample],  # by device key
+    samples: Mapping[str, DeviceSample],  # by device key
     families: Mapping[str, MetricFamily],
     labels: LabelCache,
     node: str,
     mps: tuple[MpsDaemon, ...] = (),
 ) -> SeriesLines:
-    """Yield the families of devices; what nobody told has no sample."""
+    """Yield the families of devices; unknown values have no sample."""
     rows = list({_device_labels(device, labels, node): device for device in devices}.items())
     drivers = _driver_versions(vendors)
     name = "xpu_device_info"
     yield (
         name,
-        [sample_line(name, opened, 1, _info_labels(device, drivers)) for opened, device in rows],
+        [
+            sample_line(name, label_prefix, 1, _info_labels(device, drivers))
+            for label_prefix, device in rows
+        ],
     )
     name = "xpu_device_healthy"
     yield name, [sample_line(name, o, int(device.info.health.is_in_service)) for o, device in rows]
@@ -108,9 +111,9 @@ def device_series(
         name,
         [
             sample_line(
-                name, opened, int(device.info.health.state is state), f'state="{state.value}"'
+                name, label_prefix, int(device.info.health.state is state), f'state="{state.value}"'
             )
-            for opened, device in rows
+            for label_prefix, device in rows
             for state in HealthState
         ],
     )
@@ -118,23 +121,27 @@ def device_series(
     yield (
         name,
         [
-            sample_line(name, opened, int(device.place.link_degraded is not None))
-            for opened, device in rows
+            sample_line(name, label_prefix, int(device.place.link_degraded is not None))
+            for label_prefix, device in rows
             if device.place.link.speed is not None or device.place.link_degraded is not None
         ],
     )
-    yield from _sample_series(rows, fresh)
+    yield from _sample_series(rows, samples)
     name = "xpu_device_mps_servers"
-    reached = [
-        (opened, [daemon for daemon in mps if daemon.reaches(device.info.uuid or "")])
-        for opened, device in rows
+    daemons_by_device = [
+        (label_prefix, [daemon for daemon in mps if daemon.reaches(device.info.uuid or "")])
+        for label_prefix, device in rows
         if is_cuda_device(device.info) and device.info.uuid
     ]
     yield (
         name,
-        [sample_line(name, o, sum(len(d.servers) for d in found)) for o, found in reached if found],
+        [
+            sample_line(name, o, sum(len(d.servers) for d in daemons))
+            for o, daemons in daemons_by_device
+            if daemons
+        ],
     )
-    yield from _reading_series(rows, fresh, families, labels, node)
+    yield from _reading_series(rows, samples, families, labels, node)
 
 
 def _device_labels(device: Device, labels: LabelCache, node: str) -> str:
@@ -145,17 +152,17 @@ def _device_labels(device: Device, labels: LabelCache, node: str) -> str:
 
 
 def _driver_versions(vendors: Iterable[VendorState]) -> dict[str, str]:
-    """Return driver versions by key of each device that is told of, and by name of who tells.
+    """Return driver versions by device key, and by name of the vendor that reports them.
 
-    The name is for devices that have just gone; it need not be the maker's.
+    The vendor's name serves devices that have just been removed; it need not be the maker's.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for vendor in vendors:
         inventory = vendor.inventory.value
         if inventory is not None and inventory.driver_version:
             names = (vendor.vendor, *(device.key for device in inventory.devices))
-            found.update(dict.fromkeys(names, inventory.driver_version))
-    return found
+            versions.update(dict.fromkeys(names, inventory.driver_version))
+    return versions
 
 
 def _info_labels(device: Device, drivers: Mapping[str, str]) -> str:
@@ -171,9 +178,9 @@ def _info_labels(device: Device, drivers: Mapping[str, str]) -> str:
 
 
 def _sample_series(
-    rows: list[tuple[str, Device]], fresh: Mapping[str, DeviceSample]
+    rows: list[tuple[str, Device]], samples: Mapping[str, DeviceSample]
 ) -> SeriesLines:
-    sampled = [(o, device.info, fresh.get(device.key)) for o, device in rows]
+    sampled = [(o, device.info, samples.get(device.key)) for o, device in rows]
     name = "xpu_device_memory_total_bytes"
     totals = [(o, _total_bytes(info, sample)) for o, info, sample in sampled]
     yield name, [sample_line(name, o, total) for o, total in totals if total is not None]
@@ -207,24 +214,24 @@ def _sample_series(
 
 
 def _total_bytes(info: VendorDevice, sample: DeviceSample | None) -> int | None:
-    told = sample.memory_total_bytes if sample is not None else None
-    return told if told is not None else info.memory_bytes
+    total_bytes = sample.memory_total_bytes if sample is not None else None
+    return total_bytes if total_bytes is not None else info.memory_bytes
 
 
 def _reading_series(
     rows: list[tuple[str, Device]],
-    fresh: Mapping[str, DeviceSample],
+    samples: Mapping[str, DeviceSample],
     families: Mapping[str, MetricFamily],
     labels: LabelCache,
     node: str,
 ) -> SeriesLines:
-    """Gather readings by family; one of an undeclared family or with other labels is left out."""
+    """Collect readings by family; undeclared families and wrong labels are left out."""
     lines: dict[str, dict[str, float]] = {name: {} for name in families}
-    for opened, device in rows:
-        sample = fresh.get(device.key)
+    for label_prefix, device in rows:
+        sample = samples.get(device.key)
         if sample is None:
             continue
-        base = opened
+        base = label_prefix
         if device.info.kind is DeviceKind.RDMA:
             base = labels.prefix(RDMA_DEVICE, (node, device.info.bus_id or device.key))
         for reading in sample.readings:
@@ -234,7 +241,10 @@ def _reading_series(
             extra = labels.suffix(family.labels, reading.labels) if family.labels else ""
             lines[reading.family][f"{base}{extra}"] = reading.value
     for name, values in lines.items():
-        yield name, [sample_line(name, opened, value) for opened, value in values.items()]
+        yield (
+            name,
+            [sample_line(name, label_prefix, value) for label_prefix, value in values.items()],
+        )
 
 
 GPUDIRECT_NAME = "xpu_gpudirect_ready"
@@ -247,7 +257,7 @@ GPUDIRECT_OK, GPUDIRECT_UNKNOWN = "ok", "unknown"
 def gpudirect_series(
     pairs: tuple[GpuDirectPair, ...], labels: LabelCache, node: str
 ) -> SeriesLines:
-    """Yield 1 for a pair that is ready and 0 for one that is slow or cannot; else nothing."""
+    """Yield 1 for a pair that is ready and 0 for one that is slow or not possible; else nothing."""
     yield (
         GPUDIRECT_NAME,
         [

@@ -32,14 +32,14 @@ from agent.metrics.usage_series import application_series, node_series, pod_seri
 from agent.snapshot.inventory import DeviceSample, MetricFamily
 from agent.snapshot.node import NodeSnapshot
 
-MAX_VALUE_AGE_S = 180.0  # values older than that are no longer exported; their age is
+MAX_VALUE_AGE_S = 180.0  # older values are not exported; their age is
 
 
 class MetricsRenderer:
-    """Renders pages; keeps the label texts of the last one, so that the next costs less.
+    """Renders pages; caches the label texts of the last page.
 
-    Equal arguments give equal bytes whatever was rendered before. `render` may run on any thread,
-    also on two at once.
+    Equal arguments give equal bytes, independent of earlier pages. `render` may run on any thread,
+    also on two at the same time.
     """
 
     def __init__(
@@ -50,19 +50,19 @@ class MetricsRenderer:
         aliases: tuple[str, ...] = (),
         max_age_s: float = MAX_VALUE_AGE_S,
     ) -> None:
-        found = check_families(sorted(vendor_families.items()))
-        self.errors = found.errors  # for people: families that cannot be exported, and why
+        check = check_families(sorted(vendor_families.items()))
+        self.errors = check.errors  # for people: families that cannot be exported, with the reason
         self.families: tuple[ExportedFamily, ...] = (
             *FAMILIES,
             *SLO_FAMILIES,
             *CLUSTER_FAMILIES,
             *CONTAINER_FAMILIES,
             *COLLECTOR_FAMILIES,
-            *(export_family(found.families[name]) for name in sorted(found.families)),
+            *(export_family(check.families[name]) for name in sorted(check.families)),
             *hami_families(aliases),
             *infiniband_families(aliases),
         )
-        self._vendor_families = {name: found.families[name] for name in sorted(found.families)}
+        self._vendor_families = {name: check.families[name] for name in sorted(check.families)}
         self._headers = {
             openmetrics: {
                 family.name: family_header(family, openmetrics=openmetrics)
@@ -82,16 +82,17 @@ class MetricsRenderer:
         *,
         openmetrics: bool = False,
     ) -> bytes:
-        """Return the whole page. `now_s` is monotonic; families without samples are left out."""
+        """Return the page. `now_s` is monotonic; families without samples are left out."""
         labels = LabelCache(self._labels)
         headers = self._headers[openmetrics]
-        out: list[str] = []
+        chunks: list[str] = []
         for name, lines in self._series(snapshot, now_s, labels):
             if lines:
-                out.append(headers[name])
-                out.append("".join(lines))  # at once: thousands of kept lines cost page faults
+                chunks.append(headers[name])
+                # joined at once: thousands of separate lines cost page faults
+                chunks.append("".join(lines))
         self._labels = labels.used
-        page = "".join(out).encode("utf-8", "replace")  # foreign text may hold lone surrogates
+        page = "".join(chunks).encode("utf-8", "replace")  # text of others may have lone surrogates
         return page + (b"# EOF\n" if openmetrics else b"")
 
     def _series(
@@ -101,26 +102,26 @@ class MetricsRenderer:
         labels: LabelCache,
     ) -> SeriesLines:
         node = snapshot.node.name or "unknown"
-        opened = labels.prefix(NODE, (node,))
-        usage_is_fresh = self._fresh(snapshot.usage.age_s(now_s))
+        label_prefix = labels.prefix(NODE, (node,))
+        usage_is_fresh = self._is_fresh(snapshot.usage.age_s(now_s))
         samples: dict[str, DeviceSample] = {
             sample.key: sample
             for vendor in snapshot.vendors
-            if self._fresh(vendor.samples.age_s(now_s))
+            if self._is_fresh(vendor.samples.age_s(now_s))
             for sample in vendor.samples.value
         }
         devices = snapshot.devices.value.devices
-        shared_is_fresh = self._fresh(snapshot.sharing.age_s(now_s))
+        shared_is_fresh = self._is_fresh(snapshot.sharing.age_s(now_s))
         mps = snapshot.sharing.value.mps if shared_is_fresh else ()
-        yield from agent_series(snapshot, now_s, opened)
-        yield from status_series(snapshot, opened)
-        yield from cluster_series(snapshot, now_s, opened)
-        yield from container_series(snapshot, opened)
-        yield from slo_series(snapshot, now_s, opened)
-        yield from node_series(snapshot, opened, usage_is_fresh=usage_is_fresh)
+        yield from agent_series(snapshot, now_s, label_prefix)
+        yield from status_series(snapshot, label_prefix)
+        yield from cluster_series(snapshot, now_s, label_prefix)
+        yield from container_series(snapshot, label_prefix)
+        yield from slo_series(snapshot, now_s, label_prefix)
+        yield from node_series(snapshot, label_prefix, usage_is_fresh=usage_is_fresh)
         if usage_is_fresh:
             yield from application_series(snapshot.usage.value, node, labels)
-            yield from collected_node_series(snapshot, opened)
+            yield from collected_node_series(snapshot, label_prefix)
         yield from device_series(
             devices, snapshot.vendors, samples, self._vendor_families, labels, node, mps
         )
@@ -134,7 +135,7 @@ class MetricsRenderer:
             yield from pod_series(snapshot.pods.value, snapshot.usage.value, node, labels)
             yield from collected_pod_series(snapshot, node, labels)
 
-    def _fresh(self, age_s: float | None) -> bool:
+    def _is_fresh(self, age_s: float | None) -> bool:
         return age_s is not None and age_s <= self._max_age_s
 
 
@@ -147,6 +148,6 @@ def render_metrics(
     aliases: tuple[str, ...] = (),
     openmetrics: bool = False,
 ) -> bytes:
-    """Render one page without a renderer to keep, as a command does."""
+    """Render one page without a lasting renderer, for commands."""
     renderer = MetricsRenderer(vendor_families, pods=pods, aliases=aliases)
     return renderer.render(snapshot, now_s, openmetrics=openmetrics)

@@ -1,7 +1,7 @@
 """Every metric family that the agent exports; vendors declare theirs in `metrics.py`.
 
-Names follow Prometheus' rules: base units, `_total` on counters and on nothing else, ratios from
-0 to 1. A name and its labels are stable within one stability level.
+Names follow Prometheus' rules: base units, `_total` on counters only, ratios from 0 to 1. A name
+and its labels are stable within one stability level.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import msgspec
 
 
 class ExportedFamily(msgspec.Struct, frozen=True, kw_only=True):
-    """One family. `info` is a gauge that is always 1 where the format knows no infos."""
+    """One family. `info` becomes a gauge that is always 1 in the format without infos."""
 
-    name: str  # of the samples
+    name: str  # name of the samples
     type: str  # gauge, counter, info
     help: str
     labels: tuple[str, ...] = ()
     unit: str = ""  # a suffix of the name, before `_total`
     stability: str = "beta"
-    alias_of: str = ""  # the family of ours that this one repeats under another's name
+    alias_of: str = ""  # the agent's family that this one repeats under another name
 
 
 NODE = ("node",)
@@ -28,11 +28,11 @@ POD = (*NODE, "namespace", "pod", "pod_uid")
 CONTAINER = (*POD, "container", "container_id")
 HOST_APPLICATION = (*NODE, "application")
 DEVICE = (*NODE, "vendor", "minor", "uuid", "model", "bus_id")
-RDMA_DEVICE = (*NODE, "device")  # what every series of a vendor has for an RDMA device
+RDMA_DEVICE = (*NODE, "device")  # labels of every series of an RDMA device
 PRESSURE = ("resource", "degree")
 SNAPSHOT_PART = (*NODE, "part")
 VENDOR = (*NODE, "vendor")
-PREDICTOR = (*NODE, "predictor")  # pods, classes, or nodemetric: what is published of both
+PREDICTOR = (*NODE, "predictor")  # pods, classes, or nodemetric: the published combination
 PUBLISHER = (*NODE, "publisher")
 _Row = tuple[str, str, tuple[str, ...], str, str]  # name, type, labels, unit, help
 
@@ -339,7 +339,7 @@ _WORKER: tuple[_Row, ...] = (
         "By how much the agent's event loop was late; a request waits at least that long.",
     ),
 )
-_PROCESS: tuple[_Row, ...] = (  # as every Prometheus client has them
+_PROCESS: tuple[_Row, ...] = (  # as in every Prometheus client
     ("virtual_memory_bytes", "gauge", (), "bytes", "Virtual memory of the agent's process."),
     ("resident_memory_bytes", "gauge", (), "bytes", "Resident memory of the agent's process."),
     ("start_time_seconds", "gauge", (), "seconds", "Unix time of the agent's start."),
@@ -347,14 +347,14 @@ _PROCESS: tuple[_Row, ...] = (  # as every Prometheus client has them
     ("open_fds", "gauge", (), "", "Open file descriptors of the agent's process."),
     ("max_fds", "gauge", (), "", "File descriptors that the agent's process may have."),
 )
-PROCESS_FAMILIES: tuple[ExportedFamily, ...] = (  # of the registry in `own_metrics`
+PROCESS_FAMILIES: tuple[ExportedFamily, ...] = (  # of the registry in `process_metrics`
     *_families("xpu_agent", _WORKER, "beta"),
     *_families("process", _PROCESS, "stable"),
 )
 
 
 def reference_rows(families: Iterable[ExportedFamily]) -> list[dict[str, object]]:
-    """Return the table for people, by name."""
+    """Return the rows of the reference table, by name."""
     return [
         {
             "name": family.name,

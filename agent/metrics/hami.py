@@ -26,12 +26,8 @@ _CARD = ("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid"
 
 _CARD_OLD = ("zone", "podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
 
-MEMORY_PART_LABELS = (
-    "context",
-    "module",
-    "data",
-    "offset",
-)  # labels of one old family, values as text
+# labels of one old family, whose values are text
+MEMORY_PART_LABELS = ("context", "module", "data", "offset")
 
 HostValue = Callable[[DeviceSample], float | None]
 
@@ -42,7 +38,7 @@ class AliasFamily(msgspec.Struct, frozen=True, kw_only=True):
     """One fact under both of its names."""
 
     new: str
-    old: str = ""  # empty: it came after the old names
+    old: str = ""  # empty: the fact has no old name
     help: str
     alias_of: str = ""
 
@@ -61,7 +57,7 @@ def _memory_busy(sample: DeviceSample) -> float | None:
 
 
 def _card_used(card: SharedCard, _: float | None) -> float:
-    """Return the driver's figure where the library's count has drifted off."""
+    """Return the driver's value if the library's count differs from it."""
     return card.used_bytes if card.measured_bytes is None else card.measured_bytes
 
 
@@ -161,7 +157,7 @@ FAMILY_WITHOUT_NODE = "hami_host_gpu_memory_controller_utilization_ratio"
 
 
 def alias_labels(row: AliasFamily, *, host: bool, old: bool) -> tuple[str, ...]:
-    """Return the labels of one of a row's names; those of the parts come last."""
+    """Return the labels of one of a row's names; those of the memory parts come last."""
     if host:
         new = tuple(name for name in _HOST if name != "node" or row.new != FAMILY_WITHOUT_NODE)
         return _HOST_OLD if old else new
@@ -184,7 +180,7 @@ def _exported_family(row: AliasFamily, *, host: bool, old: bool) -> ExportedFami
 
 
 def hami_families(aliases: tuple[str, ...]) -> tuple[ExportedFamily, ...]:
-    """Return the families that `metrics.aliases` asks for."""
+    """Return the families of `metrics.aliases`."""
     rows = [(row, True) for row, _ in HOST_ROWS] + [(row, False) for row, _ in CARD_ROWS]
     new = [
         _exported_family(row, host=host, old=False) for row, host in rows if HAMI_ALIAS in aliases
@@ -197,27 +193,27 @@ def hami_families(aliases: tuple[str, ...]) -> tuple[ExportedFamily, ...]:
     return (*new, *old)
 
 
-ZONE = "vGPU"  # constant in every series of HAMi's
+ZONE = "vGPU"  # constant in every series of HAMi
 
-MAX_UUID = 40  # characters that a container's series repeat
+MAX_UUID = 40  # characters of a card's uuid in a container's series
 
 
 def hami_series(
     snapshot: NodeSnapshot,
-    fresh: Mapping[str, DeviceSample],  # by device key
+    samples: Mapping[str, DeviceSample],  # by device key
     aliases: tuple[str, ...],
     labels: LabelCache,
     *,
     sharing_is_fresh: bool,
 ) -> SeriesLines:
-    """Yield the families that are asked for; what nobody told has no sample."""
-    named = [
+    """Yield the requested families; unknown values have no sample."""
+    names = [
         (key, key == HAMI_LEGACY_ALIAS) for key in (HAMI_ALIAS, HAMI_LEGACY_ALIAS) if key in aliases
     ]
-    hosts = list(_host_cards(snapshot, fresh))
+    hosts = list(_host_cards(snapshot, samples))
     view = snapshot.sharing.value if sharing_is_fresh else SharingView()
     shares = list(_shared_cards(view, snapshot.pods.value))
-    for _, old in named:
+    for _, old in names:
         for host_row, host_value in HOST_ROWS:
             if host_row.old or not old:
                 yield _alias_lines(
@@ -225,39 +221,45 @@ def hami_series(
                 )
         for row, value in CARD_ROWS:
             if row.old or not old:
-                told = [
+                values_with_labels = [
                     ((*values, *_memory_parts(row, card, old=old)), value(card, idle_s))
                     for values, card, idle_s in shares
                 ]
-                yield _alias_lines(row, labels, told, host=False, old=old)
+                yield _alias_lines(row, labels, values_with_labels, host=False, old=old)
 
 
 def _alias_lines(
     row: AliasFamily,
     labels: LabelCache,
-    told: list[tuple[tuple[str, ...], float | None]],
+    values_with_labels: list[tuple[tuple[str, ...], float | None]],
     *,
     host: bool,
     old: bool,
 ) -> tuple[str, list[str]]:
     name, names = row.old if old else row.new, alias_labels(row, host=host, old=old)
-    skipped = 1 if row.new == FAMILY_WITHOUT_NODE else None  # where the node's name stands
-    found: dict[str, float] = {}
-    for values, value in told:
+    skipped_index = 1 if row.new == FAMILY_WITHOUT_NODE else None  # where the node's name stands
+    samples: dict[str, float] = {}
+    for values, value in values_with_labels:
         if value is None:
             continue
-        kept = tuple(text for at, text in enumerate(values) if at != skipped)
-        moving = names[-1] == MEMORY_PART_LABELS[-1]  # labels that differ each time are not kept
-        found["{" + label_pairs(names, kept) if moving else labels.prefix(names, kept)] = value
-    return name, [sample_line(name, opened, value) for opened, value in found.items()]
+        label_values = tuple(text for at, text in enumerate(values) if at != skipped_index)
+        has_changing_labels = (
+            names[-1] == MEMORY_PART_LABELS[-1]
+        )  # labels that differ each time are not kept
+        samples[
+            "{" + label_pairs(names, label_values)
+            if has_changing_labels
+            else labels.prefix(names, label_values)
+        ] = value
+    return name, [sample_line(name, label_prefix, value) for label_prefix, value in samples.items()]
 
 
 def _host_cards(
-    snapshot: NodeSnapshot, fresh: Mapping[str, DeviceSample]
+    snapshot: NodeSnapshot, samples: Mapping[str, DeviceSample]
 ) -> Iterator[tuple[tuple[str, ...], DeviceSample]]:
     node = snapshot.node.name or "unknown"
     for device in snapshot.devices.value.devices:
-        sample = fresh.get(device.key)
+        sample = samples.get(device.key)
         if sample is not None and is_cuda_device(device.info):
             facts = dict(device.info.facts)
             name = facts.get("name") or device.info.model
@@ -268,15 +270,15 @@ def _host_cards(
 def _shared_cards(
     view: SharingView, pods: tuple[PodView, ...]
 ) -> Iterator[tuple[tuple[str, ...], SharedCard, float | None]]:
-    """Yield each container's cards; a pod whose name nobody tells is called by its uid."""
-    known = {pod.uid: pod for pod in pods}
+    """Yield each container's cards; an unknown pod's name is its uid."""
+    pods_by_uid = {pod.uid: pod for pod in pods}
     for region in view.regions:
-        pod = known.get(region.pod_uid)
+        pod = pods_by_uid.get(region.pod_uid)
         name = (pod.name if pod else "") or region.pod_uid
-        who = (ZONE, pod.namespace if pod else "", name, region.container)
+        labels = (ZONE, pod.namespace if pod else "", name, region.container)
         idle_s = _idle_s(region, view.wall_s)
         for card in region.cards:
-            yield (*who, str(card.index), card.uuid[:MAX_UUID]), card, idle_s
+            yield (*labels, str(card.index), card.uuid[:MAX_UUID]), card, idle_s
 
 
 def _idle_s(region: SharedRegion, wall_s: float) -> float | None:
@@ -287,5 +289,5 @@ def _memory_parts(row: AliasFamily, card: SharedCard, *, old: bool) -> tuple[str
     """Return the values that one old family has as labels."""
     if not old or row.old != MEMORY_DESCRIPTION:
         return ()
-    parts = (card.context_bytes, card.module_bytes, card.buffer_bytes, card.offset_bytes)
-    return tuple(map(str, parts))
+    sizes = (card.context_bytes, card.module_bytes, card.buffer_bytes, card.offset_bytes)
+    return tuple(map(str, sizes))

@@ -19,7 +19,9 @@ INFO_LABELS = ("device", "board_id", "firmware_version", "hca_type")
 AGENT_PREFIX, NODE_EXPORTER_PREFIX = "xpu_rdma_", "node_infiniband_"
 INFO = f"{NODE_EXPORTER_PREFIX}info"
 _AGENT_INFO = f"{AGENT_PREFIX}info"
-_INFO_PARTS = 4  # of ours that are theirs, in their order: name, board, firmware, type
+_INFO_LABEL_COUNT = (
+    4  # label values shared with node_exporter, in its order: name, board, firmware, type
+)
 
 _GAUGES = {
     "port_state": "state_id",
@@ -59,19 +61,19 @@ _ALIASES: Mapping[str, str] = MappingProxyType(
 
 
 def infiniband_families(aliases: tuple[str, ...]) -> tuple[ExportedFamily, ...]:
-    """Return the families, if `metrics.aliases` asks for them."""
+    """Return the families, if `metrics.aliases` has them."""
     if NODE_EXPORTER_ALIAS not in aliases:
         return ()
     ports = (
         ExportedFamily(
-            name=theirs,
-            type="counter" if theirs.endswith("_total") else "gauge",
-            help=f"As {ours}.",
+            name=alias,
+            type="counter" if alias.endswith("_total") else "gauge",
+            help=f"As {agent_name}.",
             labels=PORT_LABELS,
             stability="alpha",
-            alias_of=ours,
+            alias_of=agent_name,
         )
-        for ours, theirs in _ALIASES.items()
+        for agent_name, alias in _ALIASES.items()
     )
     info = ExportedFamily(
         name=INFO,
@@ -85,19 +87,22 @@ def infiniband_families(aliases: tuple[str, ...]) -> tuple[ExportedFamily, ...]:
 
 
 def infiniband_series(
-    fresh: Mapping[str, DeviceSample], aliases: tuple[str, ...], labels: LabelCache
+    samples: Mapping[str, DeviceSample], aliases: tuple[str, ...], labels: LabelCache
 ) -> SeriesLines:
-    """Yield the families that are asked for; a port that has no value has no sample."""
+    """Yield the requested families; a port without a value has no sample."""
     if NODE_EXPORTER_ALIAS not in aliases:
         return
     lines: dict[str, dict[str, float]] = {name: {} for name in (INFO, *_ALIASES.values())}
-    for sample in fresh.values():
+    for sample in samples.values():
         for reading in sample.readings:
-            theirs = _ALIASES.get(reading.family)
-            if theirs is not None and len(reading.labels) == len(PORT_LABELS):
-                lines[theirs][labels.prefix(PORT_LABELS, reading.labels)] = reading.value
-            elif reading.family == _AGENT_INFO and len(reading.labels) >= _INFO_PARTS:
-                values = reading.labels[:_INFO_PARTS]
+            alias = _ALIASES.get(reading.family)
+            if alias is not None and len(reading.labels) == len(PORT_LABELS):
+                lines[alias][labels.prefix(PORT_LABELS, reading.labels)] = reading.value
+            elif reading.family == _AGENT_INFO and len(reading.labels) >= _INFO_LABEL_COUNT:
+                values = reading.labels[:_INFO_LABEL_COUNT]
                 lines[INFO][labels.prefix(INFO_LABELS, values)] = 1
-    for name, values_ in lines.items():
-        yield name, [sample_line(name, opened, value) for opened, value in values_.items()]
+    for name, series in lines.items():
+        yield (
+            name,
+            [sample_line(name, label_prefix, value) for label_prefix, value in series.items()],
+        )

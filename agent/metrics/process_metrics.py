@@ -29,11 +29,11 @@ _HELP = {family.name: family.help for family in PROCESS_FAMILIES}
 
 
 class ProcessMetrics:
-    """The registry. `text` reads files of `/proc`, so call it on a thread that may block."""
+    """The registry. `text` reads files of `/proc`: call it on a thread that may block."""
 
     def __init__(self, node: str) -> None:
-        """Begin at nothing, for the agent of a node."""
-        # it would add a series to each counter, of no use here
+        """Start all values at 0, for the agent of a node."""
+        # it would add an unused series to each counter
         disable_created_metrics()  # type: ignore[no-untyped-call]  # of the library
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -46,19 +46,20 @@ class ProcessMetrics:
         self.lateness = lateness.labels(node or "unknown")
 
     def text(self, snapshot: NodeSnapshot, *, openmetrics: bool) -> bytes:
-        """Return all families in one of the two formats, without the mark of the end.
+        """Return all families in one of the two formats, without the end mark.
 
-        The snapshot names the workers' processes.
+        `snapshot` has the pids of the workers.
         """
         self._workers.snapshot = snapshot
         if not openmetrics:
             return generate_latest(self._registry)
-        page: bytes = openmetrics_exposition.generate_latest(self._registry)  # type: ignore[no-untyped-call]  # of the library
+        # of the library
+        page: bytes = openmetrics_exposition.generate_latest(self._registry)  # type: ignore[no-untyped-call]
         return page.removesuffix(_EOF)
 
 
 class _WorkerCollector:
-    """Collects what the workers of the vendors use."""
+    """Collects the resource usage of the vendors' workers."""
 
     def __init__(self) -> None:
         self.snapshot: NodeSnapshot | None = None
@@ -69,7 +70,7 @@ class _WorkerCollector:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families; a worker that ended has no sample."""
+        """Yield the families; a worker that has ended has no sample."""
         memory = _gauge("xpu_agent_worker_resident_memory_bytes")
         descriptors = _gauge("xpu_agent_worker_open_fds")
         threads = _gauge("xpu_agent_worker_threads")
@@ -77,8 +78,8 @@ class _WorkerCollector:
         cpu = CounterMetricFamily(name.removesuffix("_total"), _HELP[name], labels=_LABELS)
         vendors = self.snapshot.vendors if self.snapshot is not None else ()
         node = self.snapshot.node.name if self.snapshot is not None else ""
-        pids = {one.vendor: one.pid for one in vendors if one.pid is not None}
-        self._processes = {p: one for p, one in self._processes.items() if p in pids.values()}
+        pids = {state.vendor: state.pid for state in vendors if state.pid is not None}
+        self._processes = {p: state for p, state in self._processes.items() if p in pids.values()}
         for vendor, pid in pids.items():
             labels = (node or "unknown", vendor)
             try:
@@ -89,12 +90,12 @@ class _WorkerCollector:
                     memory.add_metric(labels, process.memory_info().rss)
                     threads.add_metric(labels, process.num_threads())
                     descriptors.add_metric(labels, process.num_fds())
-            except psutil.Error:  # it has ended, or is not ours to read
+            except psutil.Error:  # it has ended, or may not be read
                 self._processes.pop(pid, None)
         yield from (memory, cpu, descriptors, threads)
 
     def _process(self, pid: int) -> psutil.Process:
-        """Return the process, anew if its number was given to another one."""
+        """Return the process; a new object if another process has the pid."""
         process = self._processes.get(pid)
         if process is None or not process.is_running():
             process = self._processes[pid] = psutil.Process(pid)

@@ -80,19 +80,19 @@ _IO_COUNTERS: tuple[tuple[str, Callable[[DeviceIo], float]], ...] = (
 )
 
 
-def node_storage_series(storage: StorageUsage, opened: str) -> SeriesLines:
-    """Yield the families of the node's storage; `opened` are the labels of every sample."""
+def node_storage_series(storage: StorageUsage, label_prefix: str) -> SeriesLines:
+    """Yield the families of the node's storage; `label_prefix` has the labels of every sample."""
     name = "xpu_node_disk_info"
-    yield name, [sample_line(name, opened, 1, _info_labels(one)) for one in storage.devices]
+    yield name, [sample_line(name, label_prefix, 1, _info_labels(one)) for one in storage.devices]
     disks = [(label_pairs(("device",), (one.name,)), one) for one in storage.devices]
     name = "xpu_node_disk_size_bytes"
-    yield name, [sample_line(name, opened, one.size_bytes, extra) for extra, one in disks]
+    yield name, [sample_line(name, label_prefix, one.size_bytes, extra) for extra, one in disks]
     for column, value_of in _COUNTERS:
         name = f"xpu_node_{column}"
         yield (
             name,
             [
-                sample_line(name, opened, value_of(one.counters), extra)
+                sample_line(name, label_prefix, value_of(one.counters), extra)
                 for extra, one in disks
                 if one.counters is not None
             ],
@@ -103,16 +103,16 @@ def node_storage_series(storage: StorageUsage, opened: str) -> SeriesLines:
         for one in storage.mounts
         if one.is_whole and not any(part in one.path for part in _VOLUMES_OF_PODS)
     ]
-    yield name, [sample_line(name, opened, 1, extra) for extra in mounts[:MAX_MOUNTS]]
+    yield name, [sample_line(name, label_prefix, 1, extra) for extra in mounts[:MAX_MOUNTS]]
 
 
-def pod_storage_series(storage: StorageUsage, opened: Mapping[str, str]) -> SeriesLines:
-    """Yield the families of pods; `opened` are their labels by uid."""
+def pod_storage_series(storage: StorageUsage, label_prefix: Mapping[str, str]) -> SeriesLines:
+    """Yield the families of pods; `label_prefix` has their labels by uid."""
     names = {device.number: device.name for device in storage.devices}
     rows = [
-        (opened[uid], label_pairs(("device",), (names.get(number, number),)), io)
+        (label_prefix[uid], label_pairs(("device",), (names.get(number, number),)), io)
         for uid, by_device in storage.pods.items()
-        if uid in opened
+        if uid in label_prefix
         for number, io in by_device.items()
     ]
     for column, value_of in _IO_COUNTERS:

@@ -12,11 +12,11 @@ SeriesLines = Iterator[tuple[str, list[str]]]  # family name and its lines
 
 _LABEL = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP = str.maketrans({"\\": "\\\\", "\n": "\\n"})
-_SUFFIXES = {"counter": "_total", "info": "_info"}  # that OpenMetrics takes off the family's name
+_SUFFIXES = {"counter": "_total", "info": "_info"}  # removed from the family's name by OpenMetrics
 
 
 def label_pairs(names: tuple[str, ...], values: tuple[str, ...]) -> str:
-    """Return `a="b",c="d"`, values escaped; a label without a value is left out, as if absent."""
+    """Return `a="b",c="d"` with escaped values; a label without a value is left out."""
     return ",".join(
         f'{name}="{value.translate(_LABEL)}"'
         for name, value in zip(names, values, strict=True)
@@ -25,13 +25,13 @@ def label_pairs(names: tuple[str, ...], values: tuple[str, ...]) -> str:
 
 
 class LabelCache:
-    """Label texts, rendered once; `used` is what this page took and the next one starts from.
+    """Cache of label texts; `used` has those of this page, from which the next page starts.
 
-    So it never holds more than one page's worth, and an object's texts go when the object goes.
+    So it never holds more than the texts of one page.
     """
 
-    def __init__(self, known: Mapping[LabelKey, str]) -> None:
-        self._previous = known
+    def __init__(self, previous: Mapping[LabelKey, str]) -> None:
+        self._previous = previous
         self.used: dict[LabelKey, str] = {}
 
     def prefix(self, names: tuple[str, ...], values: tuple[str, ...]) -> str:
@@ -47,7 +47,7 @@ class LabelCache:
         return text
 
     def suffix(self, names: tuple[str, ...], values: tuple[str, ...]) -> str:
-        """Return `,a="b"` to be put behind opened labels."""
+        """Return `,a="b"` to append to a label prefix."""
         key = (names, values)
         text = self._previous.get(key)
         if text is None:
@@ -57,19 +57,19 @@ class LabelCache:
 
 
 def format_value(value: float) -> str:
-    """Return a value as both formats write it; the shortest text that reads back equal."""
+    """Return a value as in both formats: the shortest text that parses to the same value."""
     if math.isfinite(value):
         return repr(value)
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
 
 
-def sample_line(name: str, opened: str, value: float, extra: str = "") -> str:
-    """Return one sample; `extra` are further labels as of `pairs`."""
-    return f"{name}{opened}{',' if extra else ''}{extra}}} {format_value(value)}\n"
+def sample_line(name: str, label_prefix: str, value: float, extra: str = "") -> str:
+    """Return one sample; `extra` are further labels from `label_pairs`."""
+    return f"{name}{label_prefix}{',' if extra else ''}{extra}}} {format_value(value)}\n"
 
 
 def family_header(family: ExportedFamily, *, openmetrics: bool) -> str:
-    """Return what stands before a family's samples."""
+    """Return the lines before a family's samples."""
     text = family.help.translate(_HELP)
     if not openmetrics:
         kind = "gauge" if family.type == "info" else family.type

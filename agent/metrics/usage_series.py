@@ -13,7 +13,7 @@ from agent.snapshot.usage import CgroupUsage, NodeUsage, Prediction, Pressure, U
 
 UsageColumn = Callable[[CgroupUsage], float | None]
 
-UsageRows = list[tuple[str, CgroupUsage]]  # opened labels and usage
+UsageRows = list[tuple[str, CgroupUsage]]  # label prefix and usage
 
 
 def _cpu_seconds(use: CgroupUsage) -> float | None:
@@ -44,7 +44,7 @@ _PRESSURE_RATIOS: tuple[tuple[str, Callable[[Pressure], float | None]], ...] = (
 def pod_series(
     pods: Iterable[PodView], usage: UsageSample, node: str, labels: LabelCache
 ) -> SeriesLines:
-    """Yield the families of pods, then those of containers; one without usage has no samples."""
+    """Yield the families of pods, then those of containers; without usage there are no samples."""
     pod_rows: dict[str, CgroupUsage] = {}
     container_rows: dict[str, CgroupUsage] = {}
     for pod in pods:
@@ -57,11 +57,13 @@ def pod_series(
                 container_rows[labels.prefix(CONTAINER, values)] = use
     for scope, rows in (("xpu_pod", pod_rows), ("xpu_container", container_rows)):
         yield from _group_series(scope, list(rows.items()))
-        yield from pressure_series(scope, [(opened, use.pressure) for opened, use in rows.items()])
+        yield from pressure_series(
+            scope, [(label_prefix, use.pressure) for label_prefix, use in rows.items()]
+        )
 
 
 def application_series(usage: UsageSample, node: str, labels: LabelCache) -> SeriesLines:
-    """Yield the families of the host applications that run."""
+    """Yield the families of the running host applications."""
     rows = [
         (labels.prefix(HOST_APPLICATION, (node, name)), use)
         for name, use in usage.applications.items()
@@ -75,8 +77,8 @@ def _group_series(scope: str, rows: UsageRows) -> SeriesLines:
         yield (
             name,
             [
-                f"{name}{opened}}} {value!r}\n"
-                for opened, use in rows
+                f"{name}{label_prefix}}} {value!r}\n"
+                for label_prefix, use in rows
                 if (value := value_of(use)) is not None
             ],
         )
@@ -85,8 +87,10 @@ def _group_series(scope: str, rows: UsageRows) -> SeriesLines:
 def pressure_series(
     scope: str, rows: list[tuple[str, Mapping[str, Pressure] | None]]
 ) -> SeriesLines:
-    """Yield the families of stall information: averages as ratios, totals in seconds."""
-    told = [(opened, pressure.items()) for opened, pressure in rows if pressure]
+    """Yield the families of pressure: averages as ratios, totals in seconds."""
+    rows_with_pressure = [
+        (label_prefix, pressure.items()) for label_prefix, pressure in rows if pressure
+    ]
     for column, degrees, scale in (
         ("pressure_ratio", _PRESSURE_RATIOS, 100),
         ("pressure_waiting_seconds_total", _PRESSURE_TOTALS, 1_000_000),
@@ -95,8 +99,9 @@ def pressure_series(
         yield (
             name,
             [
-                f'{name}{opened},resource="{resource}",degree="{degree}"}} {value / scale!r}\n'
-                for opened, resources in told
+                f'{name}{label_prefix},resource="{resource}",degree="{degree}"}} '
+                f"{value / scale!r}\n"
+                for label_prefix, resources in rows_with_pressure
                 for resource, pressure in resources
                 for degree, value_of in degrees
                 if (value := value_of(pressure)) is not None
@@ -104,15 +109,15 @@ def pressure_series(
         )
 
 
-def node_series(snapshot: NodeSnapshot, opened: str, *, usage_is_fresh: bool) -> SeriesLines:
-    """Yield the families of the node; `opened` are the labels that every sample has."""
+def node_series(snapshot: NodeSnapshot, label_prefix: str, *, usage_is_fresh: bool) -> SeriesLines:
+    """Yield the families of the node; `label_prefix` has the labels of every sample."""
     if snapshot.node.boot_time_s > 0:
         name = "xpu_node_boot_time_seconds"
-        yield name, [sample_line(name, opened, snapshot.node.boot_time_s)]
+        yield name, [sample_line(name, label_prefix, snapshot.node.boot_time_s)]
     if snapshot.cpus.value.usable:
         yield (
             "xpu_node_cpus",
-            [sample_line("xpu_node_cpus", opened, len(snapshot.cpus.value.usable))],
+            [sample_line("xpu_node_cpus", label_prefix, len(snapshot.cpus.value.usable))],
         )
     if not usage_is_fresh:
         return
@@ -120,40 +125,52 @@ def node_series(snapshot: NodeSnapshot, opened: str, *, usage_is_fresh: bool) ->
     for column, value in _node_columns(usage):
         if value is not None:
             name = f"xpu_node_{column}"
-            yield name, [sample_line(name, opened, value)]
-    yield from _numa_series(usage, opened)
+            yield name, [sample_line(name, label_prefix, value)]
+    yield from _numa_series(usage, label_prefix)
     prediction = snapshot.report.value.prediction
     if prediction is not None and not snapshot.report.error:
-        yield from prediction_series(prediction, opened)
-    yield from pressure_series("xpu_node", [(opened, usage.pressure)])
+        yield from prediction_series(prediction, label_prefix)
+    yield from pressure_series("xpu_node", [(label_prefix, usage.pressure)])
 
 
-def prediction_series(prediction: Prediction, opened: str) -> SeriesLines:
-    """Yield what each predictor says, and what NodeMetric publishes of them."""
+def prediction_series(prediction: Prediction, label_prefix: str) -> SeriesLines:
+    """Yield each predictor's values, and the combination that NodeMetric publishes."""
     name = "xpu_node_prediction_failed"
-    yield name, [sample_line(name, opened, int(bool(prediction.error)))]
+    yield name, [sample_line(name, label_prefix, int(bool(prediction.error)))]
     if prediction.error:
         return
     name = "xpu_node_prediction_pods"
     counts = (("predicted", prediction.predicted_pods), ("cold", prediction.cold_pods))
-    yield name, [sample_line(name, opened, count, f'state="{state}"') for state, count in counts]
+    yield (
+        name,
+        [sample_line(name, label_prefix, count, f'state="{state}"') for state, count in counts],
+    )
     predictors = (
         ("classes", prediction.classes.reclaimable, prediction.classes.peak),
         ("nodemetric", prediction.reclaimable(), prediction.peak()),
         ("pods", prediction.pods.reclaimable, prediction.pods.peak),
     )
     for column, values in (
-        ("reclaimable_cpu_cores", [(who, free.cpu_cores) for who, free, _ in predictors]),
-        ("reclaimable_memory_bytes", [(who, free.memory_bytes) for who, free, _ in predictors]),
-        ("peak_cpu_cores", [(who, peak.cpu_cores) for who, _, peak in predictors]),
-        ("peak_memory_bytes", [(who, peak.memory_bytes) for who, _, peak in predictors]),
+        (
+            "reclaimable_cpu_cores",
+            [(predictor, free.cpu_cores) for predictor, free, _ in predictors],
+        ),
+        (
+            "reclaimable_memory_bytes",
+            [(predictor, free.memory_bytes) for predictor, free, _ in predictors],
+        ),
+        ("peak_cpu_cores", [(predictor, peak.cpu_cores) for predictor, _, peak in predictors]),
+        (
+            "peak_memory_bytes",
+            [(predictor, peak.memory_bytes) for predictor, _, peak in predictors],
+        ),
     ):
         name = f"xpu_node_prod_{column}"
         yield (
             name,
             [
-                sample_line(name, opened, value, f'predictor="{who}"')
-                for who, value in values
+                sample_line(name, label_prefix, value, f'predictor="{predictor}"')
+                for predictor, value in values
                 if value is not None
             ],
         )
@@ -170,7 +187,7 @@ def _node_columns(usage: NodeUsage) -> Iterator[tuple[str, float | None]]:
     yield "system_memory_used_bytes", usage.system_memory_bytes
 
 
-def _numa_series(usage: NodeUsage, opened: str) -> SeriesLines:
+def _numa_series(usage: NodeUsage, label_prefix: str) -> SeriesLines:
     for column, values in (
         ("cpu_usage_cores", [(n.node_id, n.cpu_cores) for n in usage.numa]),
         ("memory_used_bytes", [(n.node_id, n.memory_bytes) for n in usage.numa]),
@@ -180,7 +197,7 @@ def _numa_series(usage: NodeUsage, opened: str) -> SeriesLines:
         yield (
             name,
             [
-                sample_line(name, opened, value, f'numa_node="{node_id}"')
+                sample_line(name, label_prefix, value, f'numa_node="{node_id}"')
                 for node_id, value in values
                 if value is not None
             ],

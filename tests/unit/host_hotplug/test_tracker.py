@@ -39,7 +39,7 @@ def test_a_function_that_leaves_is_told_at_once_and_looked_for_after_the_window(
     assert tracker.handle_event(pci("remove"), 10.0) == CARD
     assert tracker.handle_event(pci("unbind"), 10.0) is None
     assert tracker.next_s == 10.2
-    look, _ = tracker.take_due(10.2, nothing)
+    look, _ = tracker.pop_due(10.2, nothing)
     assert look == Rescan(ALL_SCOPES, "event")
     assert tracker.next_s is None
 
@@ -63,7 +63,7 @@ def test_a_gap_in_the_sequence_makes_a_full_look_and_the_other_order_none() -> N
         tracker.handle_event(replace(NOISE, sequence_number=number), 10.0)
     assert tracker.next_s is None
     tracker.handle_event(replace(NOISE, sequence_number=NUMBER + 4), 10.0)
-    assert tracker.take_due(10.2, nothing)[0] == Rescan(ALL_SCOPES, GAP)
+    assert tracker.pop_due(10.2, nothing)[0] == Rescan(ALL_SCOPES, GAP)
 
 
 def test_after_a_loss_the_sequence_begins_anew() -> None:
@@ -71,28 +71,28 @@ def test_after_a_loss_the_sequence_begins_anew() -> None:
     tracker.handle_event(replace(NOISE, sequence_number=NUMBER), 10.0)
     tracker.request_rescan(10.0, "lost")
     tracker.handle_event(replace(NOISE, sequence_number=NUMBER + 500), 10.0)
-    assert tracker.take_due(10.2, nothing)[0] == Rescan(ALL_SCOPES, "lost")
+    assert tracker.pop_due(10.2, nothing)[0] == Rescan(ALL_SCOPES, "lost")
     assert tracker.rescan_counts == (("lost", 1),)
 
 
 def test_only_the_parts_that_were_named_are_looked_at() -> None:
     tracker = HotplugTracker()
     tracker.request_rescan(10.0, "start", frozenset((RescanScope.HOST,)))
-    assert tracker.take_due(10.2, nothing)[0] == Rescan(frozenset((RescanScope.HOST,)), "start")
+    assert tracker.pop_due(10.2, nothing)[0] == Rescan(frozenset((RescanScope.HOST,)), "start")
 
 
 def test_a_function_that_came_is_looked_at_until_it_is_complete() -> None:
     tracker = HotplugTracker()
     tracker.handle_event(pci("add"), 10.0)
-    assert tracker.take_due(10.2, nothing)[0] is not None
+    assert tracker.pop_due(10.2, nothing)[0] is not None
     lacks: list[tuple[str, ...]] = [("driver",), ("ports", "uverbs"), ()]
     looked = []
     for after_s, lack in zip(RESCAN_DELAYS_S, lacks, strict=True):
         assert tracker.next_s == 10 + after_s
-        look, due = tracker.take_due(10 + after_s, lambda _, lack=lack: lack)  # type: ignore[misc]
+        look, due = tracker.pop_due(10 + after_s, lambda _, lack=lack: lack)  # type: ignore[misc]
         assert not due.incomplete
         while look is None and tracker.next_s is not None and lack:
-            look, _ = tracker.take_due(tracker.next_s, lambda _, lack=lack: lack)  # type: ignore[misc]
+            look, _ = tracker.pop_due(tracker.next_s, lambda _, lack=lack: lack)  # type: ignore[misc]
         looked.append(look is not None)
     assert looked == [True, True, False]
     assert tracker.next_s is None
@@ -102,7 +102,7 @@ def test_what_is_missing_after_all_looks_is_told_once() -> None:
     arrivals = PendingFunctions()
     arrivals.add(CARD, 10.0)
     dues = [
-        arrivals.take_due(10 + s, lambda _: ("driver",)) for s in (*RESCAN_DELAYS_S, GIVE_UP_S, 60)
+        arrivals.pop_due(10 + s, lambda _: ("driver",)) for s in (*RESCAN_DELAYS_S, GIVE_UP_S, 60)
     ]
     assert [due.look for due in dues] == [True, True, True, False, False]
     assert [due.incomplete for due in dues[3:]] == [((CARD, ("driver",)),), ()]
@@ -113,7 +113,7 @@ def test_a_function_that_leaves_again_is_not_waited_for() -> None:
     tracker = HotplugTracker()
     tracker.handle_event(pci("add"), 10.0)
     tracker.handle_event(pci("remove"), 10.1)
-    tracker.take_due(10.3, nothing)
+    tracker.pop_due(10.3, nothing)
     assert tracker.next_s is None
 
 
@@ -123,11 +123,11 @@ def test_two_hundred_and_fifty_six_functions_are_three_looks_and_no_more_are_wai
         tracker.handle_event(pci("add", f"0000:3b:{n // 8:02x}.{n % 8}"), 10 + n * 0.001)
     looks = []
     while (next_s := tracker.next_s) is not None:
-        look, _ = tracker.take_due(next_s, nothing)
+        look, _ = tracker.pop_due(next_s, nothing)
         looks += [next_s] if look is not None else []
     assert looks == [10.255 + 0.2]
     arrivals = PendingFunctions()
     for n in range(MAX_ARRIVALS + 10):
         arrivals.add(f"{n}", 10.0)
-    assert len(arrivals.take_due(100.0, lambda _: ()).incomplete) == 0
+    assert len(arrivals.pop_due(100.0, lambda _: ()).incomplete) == 0
     assert arrivals.next_s is None

@@ -31,14 +31,14 @@ def due_s(window: RescanWindow) -> float:
 def test_nothing_is_due_without_an_event() -> None:
     assert RescanWindow().due_s is None
     assert RescanWindow().extend(frozenset(), "event", 1.0) == RescanWindow()
-    assert RescanWindow().take_due(1.0) == (None, RescanWindow())
+    assert RescanWindow().pop_due(1.0) == (None, RescanWindow())
 
 
 def test_one_event_is_answered_after_a_fifth_of_a_second_and_no_sooner() -> None:
     window = RescanWindow().extend(RDMA, "event", 10.0)
     assert due_s(window) == 10.0 + QUIET_S
-    assert window.take_due(10.1) == (None, window)
-    look, after = window.take_due(10.2)
+    assert window.pop_due(10.1) == (None, window)
+    look, after = window.pop_due(10.2)
     assert look == Rescan(RDMA, "event")
     assert after.due_s is None
 
@@ -48,23 +48,23 @@ def test_events_put_the_look_off_for_two_seconds_at_most() -> None:
     for step in range(100):
         window = window.extend(RDMA if step % 2 else CARDS, "event", 10 + step * 0.15)
     assert due_s(window) == 10 + MAX_WINDOW_S
-    assert window.take_due(12.0)[0] == Rescan(RDMA | CARDS, "event")
+    assert window.pop_due(12.0)[0] == Rescan(RDMA | CARDS, "event")
 
 
 def test_looks_are_a_second_apart() -> None:
-    _, window = RescanWindow().extend(RDMA, "event", 10.0).take_due(10.2)
+    _, window = RescanWindow().extend(RDMA, "event", 10.0).pop_due(10.2)
     assert due_s(window.extend(RDMA, "event", 10.3)) == 10.2 + MIN_INTERVAL_S
 
 
 def test_gaps_make_a_full_look_now_and_then_and_do_not_hold_up_others() -> None:
     first = RescanWindow().extend(ALL_SCOPES, GAP, 10.0)
-    look, window = first.take_due(due_s(first))
+    look, window = first.pop_due(due_s(first))
     assert look == Rescan(ALL_SCOPES, GAP)
     again = window.extend(ALL_SCOPES, GAP, 11.0)
     assert due_s(again) == 10.2 + GAP_INTERVAL_S
     mixed = again.extend(RDMA, "event", 20.0)
     assert due_s(mixed) == 20.0 + QUIET_S
-    assert mixed.take_due(20.2)[0] == Rescan(ALL_SCOPES, "event")
+    assert mixed.pop_due(20.2)[0] == Rescan(ALL_SCOPES, "event")
 
 
 @given(
@@ -79,9 +79,9 @@ def test_a_burst_is_at_most_one_look_a_second_and_each_event_gets_one(
     for pause_s, parts in steps:
         while window.due_s is not None and window.due_s <= now_s + pause_s:
             at_s = window.due_s
-            look, window = window.take_due(at_s)
+            look, window = window.pop_due(at_s)
             assert look is not None
-            assert look.parts == asked
+            assert look.scopes == asked
             asked = frozenset()
             looks.append(at_s)
         now_s += pause_s
