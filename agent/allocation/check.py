@@ -69,8 +69,8 @@ def refuse_unrequested(
     """Raise `AllocationRefused` for devices that do not follow from the pod's requests.
 
     Users may write the annotation, and a scheduler leaves the annotation of a pod without requests
-    unchanged. If the pod is `holding` devices, the amounts are not compared: a device's total
-    memory may have changed since its container started.
+    unchanged. With `is_holding`, a container of the pod has the devices already. Then the amounts
+    are not compared: a device's total memory may have changed since the container started.
     """
     requests = dict(requested)
     for kind in dict.fromkeys(entry.type for entry, _ in entries):

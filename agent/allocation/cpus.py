@@ -123,9 +123,9 @@ def build_cpu_pools(
 ) -> CpuPools:
     """Return both pools; `withheld` are CPUs that no pod may use.
 
-    CPUs that the kubelet reserves are included: some must be left if pods own all others. Latency-
-    sensitive pods may not use the CPUs of a pod; best-effort pods may use them while it idles,
-    except those of an exclusive class.
+    CPUs that the kubelet reserves are included: some must be left if pods own all others.
+    Latency-sensitive pods may not use the CPUs of a pod; best-effort pods may use them while it
+    idles, except those of an exclusive class.
     """
     machine_cpus, scheduled = tuple(machine_cpus), tuple(scheduled)
     unavailable = withheld.union(*(pod.cpus for pod in kubelet))

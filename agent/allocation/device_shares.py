@@ -67,7 +67,7 @@ class DeviceIndex:
     def __init__(
         self, devices: Iterable[Device], *, is_complete: bool, final_minors: bool = True
     ) -> None:
-        """Index the devices. If not `complete`, a vendor may still report more.
+        """Index the devices. If not `is_complete`, a vendor may still report more.
 
         Without `final_minors` no device is found by its minor, which may belong to another device
         later.

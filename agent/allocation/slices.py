@@ -138,7 +138,7 @@ class SliceManager:
         grace_s: float,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`vendors` sends requests to one vendor's worker; `slicers` are the vendors, by name.
+        """`vendors` sends requests to the vendors' workers; `slicers` are the vendors, by name.
 
         `grace_s`: how long a pod still counts as present after it disappeared from all lists.
         """

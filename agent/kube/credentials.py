@@ -210,7 +210,7 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _file_signatures(files: TlsFiles) -> FileSignatures:
-    """Return a value that differs for changed files; symlinks are followed, as the kubelet uses."""
+    """Return a value that differs for changed files; symlinks are followed."""
     signatures = []
     for path in (files.ca_file, files.cert_file, files.key_file):
         if path:
