@@ -296,7 +296,7 @@ def _unchecked_pods(
     sandboxes: Mapping[str, PodSandbox],
     checked: frozenset[str],
 ) -> frozenset[str]:
-    """Return pods that are newer than the last check, or whose sandbox is; decode their annotations.
+    """Return pods that, or whose sandbox, are newer than the last check; decode their annotations.
 
     The next request is for a container of such a pod, and then finds the annotation decoded.
     """

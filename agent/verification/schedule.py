@@ -36,7 +36,7 @@ class VerificationTarget(msgspec.Struct, frozen=True, kw_only=True):
     """One running container."""
 
     location: ContainerLocation
-    pod: PodSandbox  # from the runtime, else from the kubelet's list
+    pod: PodSandbox  # as the runtime reports it, else from the kubelet's list
     name: str
     injection_path: str  # nri, kubelet; empty: not injected by this agent
     is_allocated: bool = True  # its pod has an allocation
