@@ -76,12 +76,7 @@ def unauthorized() -> Refusal:
 
 def not_found(plural: str, group: str, name: str) -> Refusal:
     """No such object."""
-    return Refusal(
-        404,
-        "NotFound",
-        f'{qualified(plural, group)} "{name}" not found',
-        details={"name": name, "group": group, "kind": plural},
-    )
+    return _of_object(404, "NotFound", plural, group, name, "not found")
 
 
 def no_resource() -> Refusal:
@@ -91,10 +86,14 @@ def no_resource() -> Refusal:
 
 def already_exists(plural: str, group: str, name: str) -> Refusal:
     """A POST of a name that is taken."""
+    return _of_object(409, "AlreadyExists", plural, group, name, "already exists")
+
+
+def _of_object(code: int, reason: str, plural: str, group: str, name: str, message: str) -> Refusal:
     return Refusal(
-        409,
-        "AlreadyExists",
-        f'{qualified(plural, group)} "{name}" already exists',
+        code,
+        reason,
+        f'{qualified(plural, group)} "{name}" {message}',
         details={"name": name, "group": group, "kind": plural},
     )
 
