@@ -35,11 +35,8 @@ from agent.wire_formats.cdi_specs import stale_reason
 from agent.wire_formats.kernel_text import parse_cpu_list, parse_int
 
 MAX_FOLDER_NODES = 4096  # of one folder; a host has 2048 IMEX channels
-
 MAX_DRIVERS = 1024
-
 PROC_DEVICES = "/proc/devices"
-
 _CHARACTER_HEADER = "Character devices:"
 
 
@@ -156,17 +153,11 @@ class KernelFeatureReader:
 
 
 RESCTRL_ROOT = "/sys/fs/resctrl"
-
 _RESCTRL_FOLDERS = ("info", "mon_data", "mon_groups")
-
 MAX_RESCTRL_GROUPS = 256
-
 MAX_LISTED_MOUNTS = 128  # paths of a mount list, the limit of its own reader
-
 MAX_LIST_BYTES = 16 * 1024
-
 MAX_PATH = 1024
-
 CDI_SPEC_STALE = "CdiSpecStale"
 
 

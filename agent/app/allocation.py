@@ -31,11 +31,8 @@ from agent.workers.load import cdi_namings
 log = logging.getLogger(__name__)
 
 HOST_DEVICES_INTERVAL_S = 2.0  # the longest delay for a new device node or CDI file
-
 ALLOCATIONS_INTERVAL_S = 0.5
-
 VERIFICATION_INTERVAL_S = 1.0
-
 CDI_FILES_INTERVAL_S = 2.0
 
 

@@ -11,13 +11,9 @@ from agent.errors import ParseError
 from agent.wire_formats.kernel_text import parse_int
 
 UNLIMITED_QUOTA = -1
-
 PERIOD_US = 100_000  # the kernel's default, which kubelets seldom change
-
 MIN_QUOTA_US = 1000  # the kernel refuses less with EINVAL
-
 MAX_US = 1 << 53
-
 QUOTA_FILE, PERIOD_FILE, V2_FILE = "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.max"
 
 BandwidthWrite = tuple[str, str, "Bandwidth"]  # file, text, and the value in force after the write

@@ -18,9 +18,7 @@ DEFAULT_MOUNT = "/sys/fs/cgroup"
 
 # the node's own mounts first: in a container the other tables have the container's mounts
 MOUNT_TABLES = ("/proc/1/mounts", "/proc/mounts", "/proc/self/mounts")
-
 CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "blkio", "pids", "devices", "freezer")
-
 KUBEPODS, SLICE = "kubepods", ".slice"
 
 # without --cgroup-root, and as kind sets it
@@ -32,17 +30,11 @@ KUBEPODS_ROOTS = (
 )
 
 MAX_TOP_GROUPS = 4096  # that are searched for a kubelet with --cgroup-root
-
 MAX_MOUNTS_READ = 1 << 20  # bytes; every container on the node adds lines
-
 _NAME = r"[A-Za-z0-9_.:@-]{1,255}"
-
 _PART = re.compile(rf"(?!\.{{1,2}}$){_NAME}")  # component of a path from a setting or the kubelet
-
 _POD = re.compile(rf"(?:{_NAME}-)?pod([0-9A-Za-z_]{{1,128}})\.slice|pod([0-9A-Za-z-]{{1,128}})")
-
 _CONTAINER = re.compile(r"(?:(?:cri-containerd|docker|crio|pouch)-)?([0-9a-f]{12,128})(?:\.scope)?")
-
 _QOS = {"burstable": KubeQos.BURSTABLE, "besteffort": KubeQos.BEST_EFFORT}
 
 
@@ -207,13 +199,9 @@ def _from_tree(host: HostFiles) -> tuple[tuple[tuple[str, str], ...], str | None
 
 
 KUBELET_COMMAND = "kubelet"
-
 ROOT_FLAG, CONFIG_FLAG, CONFIG_KEY = "--cgroup-root", "--config", "cgroupRoot"
-
 MAX_PROCESSES = 65536
-
 MAX_COMMAND_LINE, MAX_CONFIG = 64 * 1024, 256 * 1024  # bytes
-
 PROCESS_S = 30.0  # between two scans of all processes
 
 # returns the setting, or the root in the kubelet's `/configz`; empty: neither

@@ -21,11 +21,8 @@ from agent.state_writer import CALL_DEADLINE_S, NO_ANSWER, READ_DEADLINE_S, Stat
 from agent.wire_formats.json_values import JSON_ERRORS
 
 VERSION = 1
-
 OPERATIONS = ("set", "undone", "gone")
-
 MAX_LINE = 16 * 1024  # bytes; a longer line is not the agent's
-
 MAX_OWN_VALUES = 8  # of one entry: the last one, and intermediate ones
 
 # hierarchies of entries about processes instead of files
@@ -35,9 +32,7 @@ SYSCTL_HIERARCHY = "sysctl"  # of the kernel's switches; `path` is the path of t
 
 # the kernel's switches that the agent writes: entries have no other file below /proc
 CORE_SWITCH = "/proc/sys/kernel/sched_core"
-
 IDENTITY_SWITCH = "/proc/sys/kernel/sched_group_identity_enabled"
-
 SWITCHES = (CORE_SWITCH, IDENTITY_SWITCH)
 
 _LineT = TypeVar("_LineT")
@@ -143,18 +138,13 @@ def _is_plain_path(path: str) -> bool:
 
 
 LEDGER_MODE = 0o600
-
 FOLDER_MODE = 0o750
-
 MAX_LEDGER_BYTES = 64 << 20  # a larger file is not the agent's
 
 # ratio of lines to entries, and the number of lines, above which the file is compacted
 COMPACT_FACTOR, COMPACT_LEAST = 4, 256
-
 MAX_PENDING = 4096  # lines in memory while the disk accepts none
-
 MAX_LINES = 1 << 30  # more than the file can have: it must be rewritten
-
 QUARANTINE = ".bad"
 
 EntryId = tuple[str, str, str]

@@ -20,15 +20,10 @@ from agent.errors import AgentError, HostFileError, ParseError
 from agent.wire_formats.kernel_text import parse_int
 
 DEFAULT_COOKIE = 0  # the cookie of a process without one
-
 _PR_SCHED_CORE = 62
-
 _GET, _CREATE, _SHARE_TO, _SHARE_FROM = range(4)
-
 _THREAD, _THREAD_GROUP = 0, 1
-
 _WAIT_S = 5.0  # the calls do not block; a stuck machine must not block the agent
-
 T = TypeVar("T")
 
 

@@ -42,15 +42,10 @@ class CgroupFile(msgspec.Struct, frozen=True):
 
 
 CPU_V1 = CgroupFile("cpuacct", "cpuacct.usage", SMALL)
-
 THROTTLING_V1 = CgroupFile("cpu", "cpu.stat", MIDDLE)
-
 CPU_V2 = CgroupFile("cpu", "cpu.stat", MIDDLE)  # throttling is in it as well
-
 MEMORY_STAT = CgroupFile("memory", "memory.stat", LARGE)
-
 MEMORY_STAT_V2 = CgroupFile("memory", "memory.stat", MIDDLE)  # the start is enough
-
 MEMORY_NUMA = CgroupFile("memory", "memory.numa_stat", MIDDLE)
 
 
@@ -94,11 +89,8 @@ ThrottledPeriods = tuple[int, int]  # periods and throttled periods since the gr
 CpuTime = tuple[int, ThrottledPeriods | None]  # nanoseconds; None: no cpu controller at this level
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
 _LRU = (b"inactive_anon", b"active_anon", b"inactive_file", b"active_file", b"unevictable")
-
 _LRU_V1 = re.compile(b"".join(b"total_%b ([0-9]{1,20})\n" % key for key in _LRU))
-
 _LRU_V2 = re.compile(b"".join(b"%b ([0-9]{1,20})\n" % key for key in _LRU))
 
 _NUMA_V1 = re.compile(
@@ -107,15 +99,10 @@ _NUMA_V1 = re.compile(
 )
 
 _NUMA_TOTAL_V1 = re.compile(rb"\nhierarchical_total=[0-9]+((?: N[0-9]{1,5}=[0-9]{1,20})*)\n")
-
 _NUMA_V2 = re.compile(rb"^(?:anon|file)((?: N[0-9]{1,5}=[0-9]{1,20})+)$", re.MULTILINE)
-
 _NODE = re.compile(rb" N([0-9]{1,5})=([0-9]{1,20})")
-
 _USAGE_V2 = re.compile(rb"usage_usec ([0-9]{1,20})\n")
-
 _THROTTLING = re.compile(rb"nr_periods ([0-9]{1,20})\nnr_throttled ([0-9]{1,20})\n")
-
 _THROTTLING_V2 = re.compile(rb"\n%b" % _THROTTLING.pattern)
 
 _PRESSURE = re.compile(
@@ -218,19 +205,12 @@ def parse_pressure(data: bytes) -> Pressure:
 
 
 _DIGITS = b"0123456789"
-
 _BETWEEN = b"\0"  # in no kernel file, so that keys cannot shift from one file into the next
-
 _COMMA = bytes.maketrans(b"\n", b",")
-
 _NO_NUMBERS = bytes(set(range(256)) - set(_DIGITS + b"\n "))
-
 _LRU_KEYS = b"inactive_anon \nactive_anon \ninactive_file \nactive_file \nunevictable \n"
-
 _LRU_LEAST = len(_LRU_KEYS) + 4  # without the last newline
-
 _PERIODS = b"\nnr_periods \nnr_throttled \n"
-
 _MOST = 1 << 64  # the first number that no kernel counter has
 
 _list = msgspec.json.Decoder(list[int])

@@ -17,9 +17,7 @@ from agent.host.files import LiveHostFiles
 from agent.wire_formats.kernel_text import parse_cpu_list, parse_int
 
 MAX_PROCS = 1 << 20  # bytes of one `cgroup.procs`
-
 MAX_BELOW = 256  # groups below one container that are read
-
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 # O_TRUNC has no effect on kernel files; it makes a plain file contain only this text
@@ -147,13 +145,9 @@ def _descriptor_limit() -> int:
 
 
 ATTEMPTS = 3  # at a file that returns EAGAIN
-
 EFFECTIVE_CPUS_FILE = "cpuset.cpus.effective"
-
 EVENTS_FILE, POPULATED = "cgroup.events", b"populated 1"
-
 MEMORY_FILE, MAX_USED = "memory.current", 1 << 62
-
 V2_HIERARCHY = "v2"  # name in the ledger
 
 RawValue = tuple[bytes, ...]

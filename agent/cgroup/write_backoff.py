@@ -13,16 +13,12 @@ from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import CgroupWrite, DesiredValue, WriteTarget
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
-
 BUSY_RETRY_S = 1.0  # for a limit below the usage: the group may shrink at any moment
-
 BUSY_REPORTED = 3  # refusals in a row before the limit is reported
 
 # refusals after which a limit is tried less often: each attempt reclaims page cache
 BUSY_RETRIES = 60
-
 REFUSING_GROUPS = 3  # groups that refuse one key before it counts as unsupported
-
 MISSING_RETRY_S = 60.0  # for a missing file: controllers may be enabled later
 
 

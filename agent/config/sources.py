@@ -27,9 +27,7 @@ def decode_settings(data: object, vendors: Iterable[VendorDescription] = ()) -> 
 
 
 ENVIRONMENT_PREFIX = "XPU_AGENT_"
-
 MAX_FILE_BYTES = 1 << 20
-
 DEFAULT_FILE = Path("/etc/xpu-agent/config.yaml")
 
 

@@ -22,9 +22,7 @@ from agent.snapshot.node import NodeSnapshot, SnapshotMemo
 from agent.wire_formats.resource_status import RESOURCE_STATUS, parse_resource_status
 
 PERIOD_US = 100_000
-
 MIN_QUOTA_US = 1000  # minimum of the kernel
-
 MIN_SHARES, MAX_SHARES = 2, 262144
 
 
@@ -50,11 +48,8 @@ def scale_quota(quota_us: int, ratio: float | None) -> int:
 
 
 RATIO = "node.koordinator.sh/cpu-normalization-ratio"
-
 MIN_CHANGE = 0.01
-
 MAX_RATIO = 1000.0
-
 _DECIMAL = re.compile(r"[0-9]{1,4}(\.[0-9]{1,17})?")
 
 NodeRatio = SnapshotMemo[float | None]

@@ -51,11 +51,8 @@ FOLDERS_DEADLINE_S = 0.3
 
 
 OFF, PLAN, ON = ENFORCE_MODES
-
 BAD_ANNOTATION = "BadAnnotation"
-
 HOOK_FAILED = "HookFailed"
-
 MAX_ERROR = 200  # characters of an exception's text
 
 

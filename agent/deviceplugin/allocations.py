@@ -15,9 +15,7 @@ from agent.snapshot.device_plugin import KubeletAllocation
 from agent.wire_formats.device_checkpoint import parse_device_checkpoint
 
 MAX_CHECKPOINT_BYTES = 64 << 20  # of the checkpoint, which contains every answer of the agent
-
 MAX_PENDING_ANSWERS = 1024
-
 PENDING_ANSWER_S = 300.0  # an answer that is in no checkpoint by then: the pod was not admitted
 
 CheckpointStamp = tuple[int, int, int]  # inode, size, and time of its last change in ns

@@ -49,17 +49,11 @@ EditFunction = Callable[
 ]
 
 AMBIGUOUS_POD = "AmbiguousPod"
-
 UNKNOWN_DEVICE = "UnknownDevice"
-
 DEVICE_EXCHANGED = "DeviceExchanged"
-
 TOO_MANY_REPLICAS = "TooManyReplicas"
-
 CDI_ANNOTATION = "cdi.k8s.io/xpu-agent_"  # for runtimes whose kubelet does not support CDI names
-
 MAX_ANNOTATION = 63  # characters after the slash
-
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 

@@ -24,19 +24,12 @@ from agent.errors import AgentError
 log = logging.getLogger(__name__)
 
 PLUGIN_FOLDER = "device-plugins"  # below the kubelet's root folder
-
 KUBELET_SOCKET = "kubelet.sock"
-
 CHECKPOINT_FILE = "kubelet_internal_checkpoint"
-
 SOCKET_PREFIX, SOCKET_SUFFIX = "xpu-agent-", ".sock"
-
 MAX_PATH_BYTES = 107  # of a socket's address
-
 MAX_SOCKET_NAME = 60  # characters: leaves 47 for the folder and its slash
-
 HASH_LENGTH = 8  # characters of the resource's hash in a shortened name
-
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -71,9 +64,7 @@ def is_path_too_long(path: str) -> bool:
 
 # linux/inotify.h
 MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
-
 DELETE_SELF, MOVE_SELF, ONLY_FOLDER = 0x400, 0x800, 0x0100_0000
-
 WATCH_MASK = MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF | ONLY_FOLDER
 
 

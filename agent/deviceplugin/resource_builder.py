@@ -25,17 +25,11 @@ from agent.snapshot.vendor import ServesKubelet
 from agent.wire_formats.device_object import NODE_RESOURCE_PREFIX
 
 SHARED_SUFFIX = ".shared"  # added to the name of a renamed resource
-
 MAX_REPLICAS = 128  # of one device: the kubelet lists every replica, and prefers among all of them
-
 MAX_RESOURCE_NAME = 63
-
 _NAME_PART = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
-
 _RESOURCE_NAME = re.compile(rf"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/{_NAME_PART}")
-
 _ROW_KEYS = frozenset(("resource", "name", "replicas", "rename", "devices"))
-
 _RESERVED_DOMAINS = ("koordinator.sh", "kubernetes.io")  # suffixes of domains
 
 

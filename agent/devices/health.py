@@ -67,11 +67,8 @@ FLAPPING = "Flapping"
 
 # steps in which a probing device reports its progress: each step is a write of the object
 PROGRESS_STEPS = 4
-
 HEALTHY, SUSPECT = HealthState.HEALTHY, HealthState.SUSPECT
-
 PROBING, FAILED = HealthState.PROBING, HealthState.FAILED
-
 _HEALTHY_CAUSE = HealthCause(Health().reason, Health().message)
 
 

@@ -26,9 +26,7 @@ from agent.wire_formats.device_allocated import ANNOTATION, MAX_MINOR, decode_al
 from agent.wire_formats.json_values import JSON_ERRORS
 
 VERSION = 1
-
 MAX_RECORDS = 1024  # of one node
-
 MAX_ID = 128  # characters
 
 _RecordText = Annotated[str, msgspec.Meta(max_length=MAX_ID)]

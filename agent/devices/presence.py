@@ -75,9 +75,7 @@ def has_current_inventory(vendor: VendorState) -> bool:
 
 
 PLACE_WAIT_S = 5.0  # for the place of a new device
-
 _DISPLAY, _PROCESSING, _COPROCESSOR = 0x03, 0x12, 0x0B40
-
 _INFINIBAND = 0x0207
 
 
@@ -152,11 +150,8 @@ def _missing_rdma_parts(device: VendorDevice) -> Iterator[str]:
 
 
 REMOVED_SHOWN_S = 600.0  # after the function was removed; a vendor may list a removed card longer
-
 MAX_REMOVED = 256
-
 GONE_REASON = "DeviceGone"
-
 GONE_MESSAGE = "the kernel removed its PCI function"
 
 

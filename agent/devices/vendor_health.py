@@ -40,13 +40,9 @@ def resolve_policy(
 
 
 STALLED = "DriverStalled"
-
 RELEASED = "DriverReleased"
-
 _SILENT_STATES = ("stalled", "restarting", "quarantined", "released")
-
 _RELEASED_TEXT = "the agent let go of the driver because it was asked to"
-
 _NO_PERMISSION_TEXT = "the kernel refuses the agent the files of this vendor's driver"
 
 
@@ -96,11 +92,8 @@ def find_outage(
 
 # a device that was not healthy and is not listed any more is remembered that long
 MAX_ABSENCE_S = 86_400.0
-
 MAX_CHECK_PAUSE_S = 60.0  # between two checks of a device that stays failed
-
 EASING_CHECKS = 10  # after so many equal results in a row the pause grows by one step
-
 MAX_TRACKS = 8192  # of one vendor
 
 

@@ -12,27 +12,16 @@ from agent.snapshot.usage import BlockDevice, DiskCounters, Mount
 from agent.wire_formats.kernel_text import parse_dev_number, parse_int
 
 BLOCK_DEVICES = "/sys/class/block"
-
 MOUNT_INFO = "/proc/1/mountinfo"  # of the node, not of the agent's container
-
 SECTOR_BYTES = 512  # of `size` and `stat`, whatever the device's own block size is
-
 MAX_BLOCK_DEVICES = 1024
-
 MAX_MOUNTS = 4096
-
 MAX_MOUNT_BYTES = 4 << 20
-
 MAX_COUNTER = 1 << 64
-
 STAT_FIELDS = (11, 15, 17)  # before 4.18, with discards, with flushes (5.5)
-
 _KIND_OF_UUID = (("LVM-", "lvm"), ("CRYPT-", "crypt"), ("mpath-", "mpath"), ("part", "part"))
-
 _KIND_OF_NAME = ((re.compile(r"loop[0-9]+"), "loop"), (re.compile(r"sr[0-9]+"), "rom"))
-
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-
 _NAME_SEPARATOR = re.compile(r"(?<!-)-(?!-)")  # a hyphen within a name is doubled
 
 

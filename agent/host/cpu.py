@@ -41,9 +41,7 @@ CPUS = "/sys/devices/system/cpu"
 
 # bytes; the part of the first CPU is enough, the whole file is slow on large machines
 CPUINFO_LIMIT = 8192
-
 MAX_ID = (1 << 32) - 1
-
 HYBRID_KINDS = ("cpu_atom", "cpu_core", "cpu_lowpower")
 
 ALLOWED_FILES = tuple(  # version 2, then version 1; the kubelet's two drivers, then the root
@@ -59,9 +57,7 @@ ALLOWED_FILES = tuple(  # version 2, then version 1; the kubelet's two drivers, 
 )
 
 _CACHE_KINDS = re.compile(r"(Data|Instruction|Unified)")
-
 _SMT_CONTROL = re.compile(r"(on|off|forceoff|notsupported|notimplemented|[1-9][0-9]{0,2})")
-
 _CBM_MASK = re.compile(r"([0-9a-f]{1,16})")
 
 Parser = Callable[[str], CpuSet]
@@ -215,17 +211,11 @@ def _read_info(host: HostFiles) -> CpuInfo:
 
 
 NODES = "/sys/devices/system/node"
-
 NVIDIA_CARDS = "/proc/driver/nvidia/gpus"
-
 DAX_DEVICES = "/sys/bus/dax/devices"
-
 PCI_DEVICES = "/sys/bus/pci/devices"
-
 ACCESS_CLASSES = ("access1", "access0")  # best access from CPUs, then from any initiator
-
 MAX_PAGES = 1 << 40
-
 _HUGEPAGES = re.compile(r"hugepages-([1-9][0-9]{0,9})kB")
 
 

@@ -11,15 +11,10 @@ from agent.host.uevents import RescanScope, Uevent
 from agent.snapshot.part import Counts
 
 QUIET_S = 0.2  # without another event: then the host is read
-
 MAX_WINDOW_S = 2.0  # longest window, for any number of events
-
 MIN_INTERVAL_S = 1.0  # between two rescans
-
 GAP_INTERVAL_S = 30.0  # between two full rescans because of a gap in the sequence numbers
-
 GAP = "gap"
-
 ALL_SCOPES = frozenset(RescanScope)
 
 
@@ -76,9 +71,7 @@ class RescanWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RESCAN_DELAYS_S = (1.0, 5.0, 15.0)  # after the arrival: drivers and ports take their time
-
 GIVE_UP_S = 18.0  # after that, missing parts are reported
-
 MAX_ARRIVALS = 1024  # the full scan covers further ones
 
 MissingParts = Callable[[str], tuple[str, ...]]

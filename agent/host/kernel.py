@@ -11,17 +11,11 @@ from agent.snapshot.host_files import HostFiles
 from agent.snapshot.node import GpuDirectHost, NodeIdentity
 
 STAT_LIMIT = 512 * 1024  # bytes; `btime` comes after a line with a number for each interrupt
-
 _UUID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
-
 _WORD = re.compile(r"([A-Za-z0-9._+~-]{1,128})")
-
 _VERSION = re.compile(r"Linux version ([A-Za-z0-9._+~-]{1,128})(?: .*)?", re.DOTALL)
-
 _MODALIAS = re.compile(r"(?:cpu:type:([A-Za-z0-9_]{1,32})[,:]|x86cpu:).*", re.DOTALL)
-
 _X86 = "x86_64"  # the only architecture with another name in modalias than in uname
-
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
@@ -71,13 +65,9 @@ _PEER_MEMORY = (
 )
 
 _NVIDIA_DRIVER_FILE = "/proc/driver/nvidia/version"
-
 _OPEN_MODULE_TEXT = "Open Kernel Module"
-
 _KERNEL_RELEASE_FILE = "/proc/sys/kernel/osrelease"
-
 _RELEASE = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
-
 _DRIVER_VERSION = re.compile(r"\s([0-9]{3,4})\.[0-9]{2,3}(?:\.[0-9]{2,3})?\s")
 
 

@@ -28,24 +28,16 @@ from agent.topology.pcie_link import parse_speed, parse_width
 from agent.wire_formats.kernel_text import parse_cpu_list, parse_cpu_mask, parse_hex_id, parse_int
 
 DEVICES = "/sys/bus/pci/devices"
-
 _BRIDGE = 0x0604
-
 _DEVICES = frozenset((0x02, 0x03, 0x0B, 0x12))  # network, display, processor, accelerator
 
 # storage and encryption devices have virtual functions as well
 _MANY_FUNCTIONS = frozenset((0x01, 0x10))
-
 _BROADCOM = 0x1000  # its switches are identified by subsystem
-
 _GONE_IDS = frozenset((0x0000, 0xFFFF))  # values of a function that is no longer on the bus
-
 _MAX_NODE = 65535
-
 _MAX_GROUP = (1 << 31) - 1
-
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})")
-
 T = TypeVar("T")
 
 
@@ -230,9 +222,7 @@ def _read_count(host: HostFiles, path: str) -> int | None:
 
 
 SWITCH_LINKS = "/sys/kernel/pci_switch_link/virtual_switch_links"
-
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
-
 MAX_FUNCTIONS = MAX_ENTRIES
 
 

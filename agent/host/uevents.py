@@ -21,25 +21,15 @@ from agent.errors import AgentError, ParseError
 from agent.snapshot.pci import parse_address
 
 MAX_UEVENT_BYTES = 8192  # of one message; the kernel's own are a tenth of that
-
 NO_ACTION = "no_action"
-
 ODD_ACTION = "odd_action"
-
 NO_DEVPATH = "no_devpath"
-
 TOO_LONG = "too_long"
-
 NOT_TEXT = "no_text"  # its names are not Unicode
-
 REFUSED = "refused"  # by the library: not from the kernel, or not a message
-
 ACTIONS = frozenset(("add", "remove", "change", "move", "bind", "unbind", "online", "offline"))
-
 _SEQUENCE_NUMBER = re.compile(r"[0-9]{1,20}")
-
 _VIRTUAL_NET = "/devices/virtual/"  # of containers: each pod creates some
-
 _PASSTHROUGH_MODULES = ("vfio",)  # give devices of any vendor to virtual machines
 
 

@@ -13,9 +13,7 @@ from agent.snapshot.device import Pairs
 from agent.wire_formats.json_values import JSON_ERRORS, JsonObject
 
 JSON_TYPE = "application/json"
-
 APPLY_PATCH_TYPE = "application/apply-patch+yaml"
-
 MERGE_PATCH_TYPE = "application/merge-patch+json"
 
 MAX_BODY_BYTES = (

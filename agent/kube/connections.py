@@ -19,22 +19,15 @@ from agent.kube.http_errors import RequestRoute, translate_errors
 from agent.version import VERSION
 
 CONNECT_S = 5.0  # TCP and TLS to one address
-
 IDLE_S = 80.0  # an API server closes after 90; the reads of each minute find the connection open
-
 MAX_CONNECTIONS = 32
 
 # A server that vanished sends no reset: keepalive probes of the kernel detect it.
 KEEPALIVE_IDLE_S = 15
-
 KEEPALIVE_EVERY_S = 5
-
 KEEPALIVE_TRIES = 3
-
 UNACKNOWLEDGED_MS = 20_000
-
 READ_BUFFER_BYTES = 256 << 10
-
 USER_AGENT = f"xpu-agent/{VERSION}"
 
 

@@ -42,9 +42,7 @@ from agent.wire_formats.json_values import JsonDict
 log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(base_s=1.0, max_s=60.0)
-
 FORBIDDEN_S = 3600.0  # until the next try without the right to write events
-
 BLOCKED_S = 5.0  # between checks whether events may be sent
 
 UidOf = Callable[[str], str]  # kind of a cluster-scoped object -> its uid; empty while unknown
@@ -230,15 +228,10 @@ def classify_event_error(error: ApiError, *, creating: bool, of_pod: bool) -> Ev
 
 
 MAX_NOTE_BYTES = 1024
-
 MAX_EVENT_NAME = 253
-
 MAX_INSTANCE = 128
-
 ACTION = "Observe"  # a required field: what the agent did
-
 _YEAR_10000_S = 253_402_300_800
-
 _NOT_NAME = re.compile(r"[^a-z0-9.-]+")
 
 

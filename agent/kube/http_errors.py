@@ -30,11 +30,8 @@ from agent.kube.errors import (
 )
 
 MAX_EXTRACT_CHARS = 200  # characters of the server's text in a message
-
 MAX_CAUSES = 32
-
 MAX_ERROR_BYTES = 64 << 10  # of an error's body; a Status has some hundred
-
 MAX_WAIT_S = 300.0  # upper bound of the server's requested wait
 
 _CLASSES: dict[int, type[ApiError]] = {
@@ -52,9 +49,7 @@ _CLASSES: dict[int, type[ApiError]] = {
 }
 
 _TAG = re.compile(r"<[^>]{0,500}>")
-
 _TOKEN = re.compile(r"(?i)\b(?:bearer|basic)\s+\S+|\beyJ[\w-]+(?:\.[\w-]*){1,2}")
-
 _SECONDS = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,9})?")
 
 

@@ -30,11 +30,8 @@ LIST_KEYS: ListKeys = {
 }
 
 ANNOTATIONS: FieldPath = ("f:metadata", "f:annotations")
-
 LABELS: FieldPath = ("f:metadata", "f:labels")
-
 QUANTITIES = frozenset({"resources", "capacity", "allocatable", "available"})
-
 MAX_JSON_BYTES = 256 * 1024  # all annotations of an object together
 
 
@@ -154,11 +151,8 @@ def render_path(path: FieldPath) -> str:
 
 
 MAX_MANAGERS = 64  # of one object
-
 UNTRACKED = "before-first-apply"  # the server's name for all writes without a manager's name
-
 APPLY_OPERATION = "Apply"
-
 _CONFLICT = re.compile(r'conflict with "((?:[^"\\]|\\.){1,128})"')
 
 

@@ -45,13 +45,9 @@ from agent.wire_formats.kubelet import (
 log = logging.getLogger(__name__)
 
 STATIC = "static"
-
 CONFIG_INTERVAL_S = 300.0  # the settings change only when the kubelet restarts
-
 READ_S = 3.0  # for a file of the host
-
 RETRY_S = 20.0  # after a first failure; doubles up to `CONFIG_INTERVAL_S`
-
 NO_CONFIGZ = "the kubelet's read-only port has no /configz"
 
 

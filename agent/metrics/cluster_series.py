@@ -18,9 +18,7 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.publications import WriterState
 
 OBJECT_LABELS = (*NODE, "publisher", "kind")  # two publishers may write parts of one object
-
 RESOURCE_LABELS = (*NODE, "resource")
-
 PREFIX = "xpu_agent_"
 
 _Row = tuple[str, str, tuple[str, ...], str, str]  # name, type, labels, unit, help

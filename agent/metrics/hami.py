@@ -15,15 +15,10 @@ from agent.snapshot.usage import SharedCard, SharedRegion, SharingView
 from agent.wire_formats.device_info import is_cuda_device
 
 HAMI_ALIAS, HAMI_LEGACY_ALIAS = "hami", "hami_legacy"  # values of `metrics.aliases`
-
 BUSY_FAMILY = "xpu_device_memory_busy_ratio"
-
 _HOST = ("zone", "node", "device_index", "device_uuid", "device_type")
-
 _HOST_OLD = ("zone", "nodeid", "deviceidx", "deviceuuid", "devicetype")
-
 _CARD = ("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid")
-
 _CARD_OLD = ("zone", "podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
 
 # labels of one old family, whose values are text

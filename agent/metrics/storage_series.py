@@ -10,13 +10,9 @@ from agent.metrics.text_format import SeriesLines, label_pairs, sample_line
 from agent.snapshot.usage import BlockDevice, DeviceIo, DiskCounters, StorageUsage
 
 DISK = (*NODE, "device")
-
 DISK_INFO = (*DISK, "number", "kind", "parents", "volume_group", "logical_volume")
-
 MOUNT = (*DISK, "mount_point", "filesystem")
-
 MAX_MOUNTS = 256
-
 _VOLUMES_OF_PODS = ("/volumes/kubernetes.io~", "/volume-subpaths/")  # in paths of the kubelet
 
 _Row = tuple[str, str, tuple[str, ...], str, str]  # name, type, labels, unit, help

@@ -59,9 +59,7 @@ _STATES = (
 )
 
 _CHARACTER_DEVICES = ("c", "u")
-
 _ALL_DEVICES = ("", "a")
-
 _ALL_NUMBERS = -1  # of a device number
 
 

@@ -32,19 +32,12 @@ from proto.gen import nri_plugin_pb2 as calls
 log = logging.getLogger(__name__)
 
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
-
 CONNECT_S = 5.0
-
 REGISTER_S = 12.0  # an earlier plug-in may hang for 5 s, and the runtime waits 2 s for it, twice
-
 READY_S = 12.0  # for Configure and Synchronize
-
 POLL_S = 1.0  # how often to look for a socket, the lock, or a replaced socket
-
 FIRST_RETRY_S, MAX_RETRY_S = 1.0, 30.0  # pause before the next attempt
-
 JITTER = 0.1
-
 REGISTRATION_REFUSED = "RegistrationRefused"
 
 

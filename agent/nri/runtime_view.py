@@ -20,9 +20,7 @@ from agent.snapshot.container import (
 
 MAX_SANDBOXES = 4096  # a node has a few hundred
 MAX_CONTAINERS = 16384
-
 NOT_ASKED = "NotAsked"  # created while the plug-in was not connected
-
 T = TypeVar("T", PodSandbox, RuntimeContainer)
 V = TypeVar("V")
 

@@ -43,13 +43,9 @@ from agent.wire_formats.json_values import JsonDict, compact_json
 from agent.wire_formats.quantities import format_decimal
 
 DEVICE_FILE_NAME = "device.yaml"  # in standalone mode
-
 VENDOR_LABEL = "node.koordinator.sh/gpu-vendor"
-
 MODEL_LABEL = "node.koordinator.sh/gpu-model"
-
 DRIVER_LABEL = "node.koordinator.sh/gpu-driver-version"
-
 GPU_MEMORY = "koordinator.sh/gpu-memory"
 
 
@@ -232,11 +228,8 @@ def _int32_or_unknown(value: int) -> int:
 
 
 HEALTHY = "Healthy"
-
 SCHEDULABLE = "Schedulable"
-
 UNSCHEDULABLE = "unschedulable"  # the fact in which a vendor says why a card has no resources
-
 MAX_CONDITIONS = 16  # of one device
 
 _CONDITION_TYPE = re.compile(
@@ -306,15 +299,10 @@ def _condition_status(health: Health) -> str:
 
 
 PARTITIONS_ANNOTATION = "scheduling.koordinator.sh/gpu-partitions"
-
 PARTITION_POLICY_LABEL = "node.koordinator.sh/gpu-partition-policy"
-
 PARTITION_POLICIES = ("Prefer", "Honor")
-
 MAX_MINOR = 62  # the scheduler keeps minors as bits of a signed 64-bit number
-
 ALLOCATION_SCORE = 1
-
 MAX_PARTITIONS_BYTES = 64 * 1024
 
 

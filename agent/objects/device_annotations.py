@@ -214,13 +214,9 @@ def _fit(document: object, drops: tuple[Callable[[], object], ...]) -> str:
 
 
 VENDOR_PREFIX = "xpu-agent.io/"
-
 MAX_VENDOR_BYTES = 32 * 1024  # of one annotation
-
 MAX_ALL_VENDORS_BYTES = 48 * 1024  # an object may have 256 KiB of annotations of all writers
-
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-
 _RESERVED = ("topology", "health", "instance")  # annotations that are not a vendor's
 
 

@@ -29,9 +29,7 @@ from agent.wire_formats.device_object import select_devices
 from agent.wire_formats.json_values import JsonDict
 
 GPU_MEMORY_RATIO = "koordinator.sh/gpu-memory-ratio"  # koordlet adds it to every device
-
 HONOR_POLICY = "Honor"
-
 DEVICES_MEMBER = "devices"  # member of the body that holds the array
 
 

@@ -223,9 +223,7 @@ def _refusal_key(refusal: InvalidAnnotation) -> tuple[str, str, str]:
 
 
 ALLOCATION_REFUSED = "GrantRefused"
-
 NOT_VERIFIED = "AllocationNotVerified"
-
 VERIFIED = "AllocationVerified"
 
 _MISMATCH_TEXT = {

@@ -23,21 +23,13 @@ from agent.wire_formats import api_values
 from agent.wire_formats.device_object import select_devices
 
 ACCELERATORS_HEALTHY = "AcceleratorsHealthy"
-
 DEVICE_INJECTION_READY = "DeviceInjectionReady"
-
 RUNTIME_ASKS, RUNTIME_DOES_NOT_ASK = "RuntimeAsks", "RuntimeDoesNotAsk"
-
 GRACE_S = 30.0  # a restart of the runtime or of the agent is not reported
-
 ALL_HEALTHY = "AllHealthy"
-
 RUNTIME_OFF = "off"  # state of a runtime that the agent does not connect to
-
 SEVERAL_REASONS = "SeveralReasons"
-
 MAX_NAMED = 16  # devices in the message
-
 HEARTBEAT, TRANSITION = "lastHeartbeatTime", "lastTransitionTime"
 
 

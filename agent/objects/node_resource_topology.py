@@ -29,9 +29,7 @@ from agent.wire_formats.json_values import compact_json
 from agent.wire_formats.kernel_text import format_cpu_list
 
 API_GROUP = "topology.node.k8s.io"
-
 V1ALPHA1 = "v1alpha1"  # the version that Koordinator reads and writes
-
 V1ALPHA2 = "v1alpha2"  # written wherever the server has it
 
 
@@ -73,13 +71,9 @@ def version_to_write(snapshot: NodeSnapshot) -> str | None:
 
 
 KIND = "NodeResourceTopology"
-
 MANAGED_BY = "app.kubernetes.io/managed-by"
-
 MANAGER = "Koordinator"
-
 NO_POLICY = "None"
-
 _SCOPES = {"container": "ContainerLevel", "pod": "PodLevel"}
 
 _POLICIES = {
@@ -145,15 +139,10 @@ def _attributes(kubelet: KubeletView | None) -> list[Json]:
 
 
 CPU_BASIC_INFO = "node.koordinator.sh/cpu-basic-info"
-
 CPU_TOPOLOGY = "node.koordinator.sh/cpu-topology"
-
 SHARED_POOLS = "node.koordinator.sh/cpu-shared-pools"
-
 BE_SHARED_POOLS = "node.koordinator.sh/be-cpu-shared-pools"
-
 CPU_MANAGER_POLICY = "kubelet.koordinator.sh/cpu-manager-policy"
-
 POD_CPU_ALLOCS = "node.koordinator.sh/pod-cpu-allocs"
 
 ANNOTATIONS = (
@@ -168,9 +157,7 @@ ANNOTATIONS = (
 )
 
 REFUSED_ANNOTATION = "xpu-agent.io/refused"  # unused annotations of the Node and of pods
-
 MAX_REFUSED = 16
-
 MAX_NAMED = 200  # characters of another object's name
 
 
@@ -278,17 +265,11 @@ def _shared_pools(pools: Iterable[CpuPool]) -> list[Json]:
 
 
 POLICY = "topologyManagerPolicy"  # attributes of v1alpha2, with NFD's names
-
 SCOPE = "topologyManagerScope"
-
 MAX_ENTRIES_OF_OTHERS = 256  # kept in one list
-
 _ZONE_NAME = re.compile(r"node-[0-9]{1,5}")
-
 _HUGEPAGES_PREFIX = "hugepages-"
-
 _ZONE_LISTS = ("resources", "costs", "attributes")  # of a zone
-
 _AMOUNTS = ("capacity", "allocatable", "available")
 
 _REQUIRED_MEMBERS: Mapping[

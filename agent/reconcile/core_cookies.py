@@ -98,11 +98,8 @@ def _cookie_source(
 
 
 INTERVAL_S = 10.0  # children inherit; a process that the runtime adds has no cookie until then
-
 GROUP_LIFETIME_S = 300.0  # of an unused group; its processes keep the cookie
-
 MAX_PIDS = 256  # of a group, as possible sources of its cookie
-
 OWNER = "core_scheduling"
 
 

@@ -67,9 +67,7 @@ class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_NOTES = 32  # of one pod
-
 MAX_FAILURES = 256  # bugs of hooks, each with its text
-
 ANSWER_LATE = "AnswerCameLate"
 
 

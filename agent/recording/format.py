@@ -42,13 +42,9 @@ from agent.recording.tree import (
 )
 
 FIRST_LINE = "xpu-agent host recording 1"
-
 ROW_BYTES = 32  # bytes in a line of a binary file
-
 MAX_FILE_BYTES = 1024 * 1024  # bytes of one recorded file
-
 _TEXT_CONTENT = re.compile(rb"[\t\n\x20-\x7e]*")
-
 _SAFE_CHARACTERS = "_.~:,+@()=&-"
 
 
@@ -114,13 +110,9 @@ def _format_binary(name: str, data: bytes) -> Iterator[str]:
 
 
 MAX_RECORDING_BYTES = 32 * 1024 * 1024  # bytes of one recording
-
 _MAX_EXTRACT = 60  # characters of an invalid line that its error repeats
-
 _NUMBERS = re.compile(r"(\d{1,7}):(\d{1,7})", re.ASCII)
-
 _SIZE = re.compile(r"\d{1,7}", re.ASCII)
-
 _ROW = re.compile(r"([0-9a-f]{4,5}) ((?:[0-9a-f]{2}){1,32})")
 
 

@@ -51,9 +51,7 @@ class DeviceNodeEntry(msgspec.Struct, frozen=True):
 TreeEntry = bytes | LinkEntry | ErrorEntry | DeviceNodeEntry | EntryKind
 
 MAX_LINKS = 40  # as in the kernel: one more is ELOOP
-
 MAX_TARGET_CHARACTERS = 4095  # characters of a followed link, as PATH_MAX
-
 _MAX_CACHED_DIRECTORIES = 65_536  # directories in the cache before it is cleared
 
 EntryLookup = Callable[[str, str], TreeEntry | None]

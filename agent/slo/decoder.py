@@ -32,9 +32,7 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 ValueReader = Callable[["SloDecoder", object, str], object]
 
 MAX_PART_BYTES = 128 * 1024  # of JSON; no part of use has that
-
 MAX_VALUE_CHARS = 40  # characters of a foreign value
-
 _MAX_PRINTED_BOUND = 2**31 + 1  # a greater one is the format's, which tells nobody anything
 
 
@@ -172,27 +170,16 @@ def describe_value(value: object) -> str:
 
 
 MAX_TEXT = 1024
-
 MAX_APPLICATIONS = 64
-
 MAX_BLOCKS = 32  # of one class
-
 MAX_FEATURES = 64
-
 MAX_EXTENSIONS = 32
-
 MAX_EXTENSION_BYTES = 64 * 1024  # of JSON, of all together
-
 MAX_DEPTH = 32  # levels of lists and objects
-
 _FEATURE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")  # the kernel's; a line of these is written to it
-
 _TEXT_PATTERN = r"[^{}\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{{}}}"  # but what, and how often
-
 _JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
-
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-
 _EXTENSION_KEY = re.compile(r"[!-~]{1,128}")
 
 

@@ -19,9 +19,7 @@ from agent.snapshot.slo import (
 from agent.wire_formats.json_values import JSON_ERRORS
 
 EXTENSIONS = "extensions"
-
 _PARTS_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
 _ANY_DECODER = msgspec.json.Decoder()
 
 

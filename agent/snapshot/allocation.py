@@ -61,9 +61,7 @@ class AllocationRefused(AgentError):
 
 
 CORE = "koordinator.sh/gpu-core"
-
 MEMORY = "koordinator.sh/gpu-memory"
-
 RATIO = "koordinator.sh/gpu-memory-ratio"
 
 REPLICA_SEPARATOR = (

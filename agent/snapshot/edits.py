@@ -12,9 +12,7 @@ from agent.snapshot.allocation import AllocationRefused, RefusalReason
 from agent.snapshot.device import Pairs
 
 UNLIMITED_RLIMIT = (1 << 64) - 1  # of an rlimit
-
 BIND_READ_ONLY = ("bind", "ro", "rprivate")
-
 BIND_TREE_READ_ONLY = ("rbind", "ro", "rprivate")
 
 

@@ -13,17 +13,11 @@ from agent.errors import ParseError
 from agent.snapshot.cpu import CpuSet
 
 HOST_BRIDGE_CLASS = 0x0600
-
 MAX_BRIDGES = 32  # above one function
-
 MAX_LINK = 4096  # characters of a link's text: the kernel's PATH_MAX
-
 _CANONICAL = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
-
 _ADDRESS = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])\.([0-7])")
-
 _SHORT = re.compile(r"[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]")
-
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 

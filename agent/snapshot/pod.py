@@ -11,9 +11,7 @@ from agent.snapshot.device import Pairs
 
 # static pods: the kubelet's cgroup is named by the hash of the file, the API's pod is a mirror
 STATIC_UID_KEYS = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
-
 _STATIC_KEYS = frozenset(STATIC_UID_KEYS)
-
 _STATIC_UID = re.compile(r"[0-9a-f]{32}")
 
 

@@ -147,11 +147,8 @@ PARTITION_LINK_TYPE = "NVLink"
 
 # sizes that pods request; an island as a whole is listed with any size
 PARTITION_SIZES = (2, 4, 8, 16)
-
 MAX_MINOR = 62  # the scheduler stores minors as bits of a signed 64-bit number
-
 MAX_MIXED = 16  # cards of an island whose cliques are listed individually
-
 MAX_OF_SIZE = 256  # partitions; more would not help
 
 

@@ -16,28 +16,18 @@ from agent.snapshot.pci import PciFunction, PciTree, address_sort_key, slot_of
 from agent.topology.switches import switch_chips, switches_above
 
 SELF = "X"
-
 PIX = "PIX"  # one switch between them
-
 PXB = "PXB"  # several switches, no host bridge
-
 PHB = "PHB"  # the host bridge
-
 NODE = "NODE"  # several host bridges of one NUMA node
-
 SYS = "SYS"  # different NUMA nodes, or unknown
-
 NVB = "NVB"  # through one more GPU
 
 # direct links by type, nearest first, with the text for their number
 _LINK_FORMATS = {"NVLink": "NV{}", "C2C": "C2C", "HCCS": "HCCS", "MLULink": "ML{}"}
-
 _NVME = 0x0108  # class of NVMe controllers
-
 MAX_DISKS = 256
-
 _NVLINK = "NVLink"
-
 _NVSWITCH = "NVSwitch"
 
 SwitchLinks = frozenset[tuple[str, str]]

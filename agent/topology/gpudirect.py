@@ -21,17 +21,11 @@ from agent.topology.distance import NODE, PHB, PIX, PXB, PciPosition, pci_level,
 from agent.wire_formats.device_info import is_cuda_device
 
 OK, SLOW, NO, UNKNOWN = "ok", "slow", "no", "unknown"
-
 REQUEST_REDIRECT, COMPLETION_REDIRECT, UPSTREAM_FORWARDING = 1 << 2, 1 << 3, 1 << 4
-
 DIRECT_TRANSLATED = 1 << 6
-
 DMABUF_KERNEL = (5, 12)
-
 DMABUF_DRIVER = 515
-
 PASSTHROUGH = "identity"
-
 DMABUF_UNKNOWN, NOTHING_READABLE = "DmaBufUnknown", "NothingReadable"
 
 # without these facts, slow is not a conclusion

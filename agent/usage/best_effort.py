@@ -28,9 +28,7 @@ from agent.wire_formats.annotations import QOS_LABEL
 from agent.wire_formats.kernel_text import parse_cpu_list
 
 MAX_DESCRIPTORS = 8  # the group's own files
-
 CPUS_V1, CPUS_V2 = "cpuset.cpus", "cpuset.cpus.effective"
-
 MAX_CPUS_BYTES = 8192
 
 

@@ -22,15 +22,10 @@ from agent.snapshot.usage import ColdMemory
 from agent.usage.collector import CollectorInput, SpreadRound
 
 KIDLED = "/sys/kernel/mm/kidled"
-
 PERIOD_FILE, HIERARCHY_FILE = f"{KIDLED}/scan_period_in_seconds", f"{KIDLED}/use_hierarchy"
-
 IDLE_PAGE_STATS = "memory.idle_page_stats"
-
 MAX_STATS_BYTES = 16 * 1024
-
 COLD_S = 300  # memory that was idle for at least that long is cold
-
 BUCKETS = (1, 2, 5, 15, 30, 60, 120, 240)  # ages in scans, from which each bucket counts
 
 # file pages, clean and dirty, evictable and not, of the inactive list
@@ -56,9 +51,7 @@ _MESSAGES = {
 }
 
 _HEADER = re.compile(rb"^# (page_scans|scan_period_in_seconds|use_hierarchy): ([0-9]{1,9})$", re.M)
-
 _BUCKET_LINE = re.compile(rb"^# buckets: %b$" % ",".join(map(str, BUCKETS)).encode(), re.M)
-
 _ROW = re.compile(rb"^ *([cd][sf][eu][ia]|slab)((?: +[0-9]{1,19}){%d}) *$" % len(BUCKETS), re.M)
 
 

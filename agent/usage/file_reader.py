@@ -20,11 +20,8 @@ from agent.snapshot.host_files import MAX_READ, HostFiles
 from agent.snapshot.usage import Pressure
 
 V = TypeVar("V")
-
 RESERVED_DESCRIPTORS = 512  # descriptors left to the rest of the process
-
 NO_DATA = b""
-
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -220,13 +217,9 @@ class FileBatchReader(Generic[V]):
 
 
 DEFAULT_PERIOD_CYCLES = 10  # cycles; ten seconds, as Koordinator's PSI collector
-
 MAX_MEMORY_AGE_S = 10.0  # an older value may not be subtracted from one of now
-
 PRESSURE_BYTES = 512
-
 MAX_NUMA_BYTES = 1 << 16
-
 NODE_PRESSURE = tuple(f"/proc/pressure/{resource}" for resource in usage_files.RESOURCES)
 
 PressureByResource = Mapping[str, Pressure]

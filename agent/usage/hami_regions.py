@@ -20,13 +20,9 @@ from agent.snapshot.pod import PodView
 from agent.snapshot.usage import SharedCard, SharedProcess, SharedRegion
 
 MAGIC = 19920718
-
 MAX_CARDS = 16
-
 MAX_SLOTS = 1024
-
 UUID_BYTES = 96
-
 HEAD_BYTES = 12  # magic and version
 
 
@@ -134,11 +130,8 @@ def layout_of(file_bytes: int, head: bytes) -> RegionLayout:
 ReadAt = Callable[[int, int], bytes]  # bytes of the file: how many, from which offset
 
 MAX_SLOT_READS = 3  # to read a slot that is being written
-
 MAX_MEMORY_BYTES = 1 << 50  # a larger figure is no card's memory
-
 MAX_TIME_S = 1 << 40
-
 _MEMORY_FIELDS = ("context_bytes", "module_bytes", "buffer_bytes", "offset_bytes", "used_bytes")
 
 
@@ -260,15 +253,10 @@ def _read_card(
 
 
 MAX_FOLDERS = 1024  # containers on one node
-
 MAX_FILES = 256  # names looked at in one container's folder
-
 MAX_PROBLEMS = 16
-
 FEW_PROCESSES = 64  # processes; who claims more is read after all others
-
 MAX_LARGE_REGIONS = 8  # such regions in one look: a full one takes some hundredths of a second
-
 REGION_SUFFIX = ".cache"
 
 _CONTAINER_FOLDER = re.compile(

@@ -157,13 +157,9 @@ HOT_MEMORY = "memory-with-hot-cache"
 
 # of what the policy names, without page cache if it is not here
 MEMORY_SERIES = {"usageWithPageCache": "memory-with-cache", "usageWithHotPageCache": HOT_MEMORY}
-
 MIN_WINDOW_RATIO = 0.5  # of a window must be there before it is told
-
 MIN_AGGREGATE_S = 60.0  # upstream's floor
-
 PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
-
 REPORT_VALUE_NAMES = ("avg", *(name for name, _ in PERCENTILES))
 
 
@@ -369,11 +365,8 @@ SeriesValue = tuple[SeriesKey, float | None]
 ProcessOwners = Mapping[int, tuple[str, str]]  # pod uid and container id, by pid
 
 MAX_WINDOW_S = 1800.0
-
 MAX_NODE_SERIES = 4096  # 512 devices and as many memory nodes as a machine may have
-
 MAX_POD_SERIES = 8192  # 2,000 pods and their devices
-
 MAX_POD_VALUES = MAX_POD_SERIES * 301  # 20 MB: with a longer window fewer series fit
 
 

@@ -26,15 +26,10 @@ from agent.usage.host_applications import NO_APPLICATION_USAGE, HostApplicationU
 from agent.wire_formats.kernel_text import parse_cpu_list
 
 NUMA_NODES_FOLDER = "/sys/devices/system/node"
-
 DEFAULT_TICKS_PER_S = 100  # a second; of every kernel that distributions build
-
 STAT_BYTES = 4096
-
 MEMINFO_BYTES = 256  # the three lines wanted are the first
-
 NODE_MEMINFO_BYTES = 4096
-
 _NUMBER = rb"([0-9]{1,20})"
 
 _CPU_LINE = re.compile(

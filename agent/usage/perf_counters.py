@@ -17,17 +17,11 @@ import msgspec
 
 # perf_event_open, by `platform.machine()`
 _SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "loongarch64": 241}
-
 _FLAG_CGROUP, _FLAG_CLOEXEC = 1 << 2, 1 << 3
-
 _ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")  # perf_event_attr as of its first version: 64 bytes
-
 _READ_FORMAT = 1 << 0 | 1 << 1 | 1 << 3  # time enabled, time running, the whole group
-
 _DISABLED = 1 << 0
-
 _IOCTL_ENABLE, _WHOLE_GROUP = 0x2400, 1
-
 _READING_HEAD = 3  # 64-bit numbers before the counts: how many counts, time enabled, time running
 
 

@@ -22,15 +22,10 @@ from agent.usage.collector import CollectorInput, SpreadRound
 from agent.wire_formats.annotations import RESCTRL_GROUP_PREFIX
 
 ROOT = "/sys/fs/resctrl"
-
 CLASSES = ("LSR", "LS", "BE")
-
 DEFAULT_GROUP = "default"  # the kernel's word for the group of all other tasks
-
 OCCUPANCY, TOTAL, LOCAL = "llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"
-
 MAX_GROUPS = 256
-
 MAX_COUNTER = 1 << 62  # the kernel uses the two bits above for errors
 
 # reasons of absent values
@@ -47,11 +42,8 @@ _MESSAGES = {
 }
 
 _CACHE = re.compile(r"mon_L3_([0-9]{2,5})")
-
 _COUNT = re.compile(rb"([0-9]{1,20})\n")
-
 _NO_COUNT_NOW = (b"Unavailable", b"Unassigned")  # the next reading may have one
-
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)  # the group was removed
 
 

@@ -17,9 +17,7 @@ from agent.usage.mps import read_mps
 from agent.wire_formats.device_info import is_cuda_device
 
 MIN_MISMATCH_RATIO = 0.10
-
 MIN_MISMATCH_BYTES = 256 << 20
-
 MISMATCH_DURATION_S = 60.0
 
 RegionCardKey = tuple[str, str, int]  # pod uid, container, card

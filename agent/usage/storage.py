@@ -27,13 +27,9 @@ IO_STAT_V2 = "io.stat"
 # Old kernels do not have these files.
 BYTES_V1 = "blkio.throttle.io_service_bytes_recursive"
 OPERATIONS_V1 = "blkio.throttle.io_serviced_recursive"
-
 MAX_IO_BYTES = 256 * 1024
-
 MAX_COUNTER = 1 << 64
-
 UNREADABLE = "IoFileUnreadable"
-
 NO_CONTROLLER = "IoControllerMissing"
 
 _MESSAGES = {
@@ -42,9 +38,7 @@ _MESSAGES = {
 }
 
 _LINE_V2 = re.compile(rb"([0-9]{1,7}:[0-9]{1,7})((?: [a-z0-9_.]+=[^ \n]+)*) *")
-
 _LINE_V1 = re.compile(rb"([0-9]{1,7}:[0-9]{1,7}) ([A-Z][a-z]+) ([0-9]{1,20})")
-
 _TOTAL_V1 = re.compile(rb"Total [0-9]{1,20}")
 
 

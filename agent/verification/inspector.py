@@ -283,9 +283,7 @@ class _FolderWalk:
 
 # of the host's first process, and of this one: the agent may have its own mount namespace
 MOUNT_TABLES = ("/proc/1/mountinfo", "/proc/self/mountinfo")
-
 MAX_TABLE = 4 << 20  # bytes; every container on the node adds lines
-
 MAX_LINKS = 40
 
 

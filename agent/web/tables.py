@@ -79,11 +79,8 @@ def matrix_table(snapshot: NodeSnapshot) -> str:
 
 
 MAX_NICS = 16
-
 MAX_GPUS = 32
-
 MAX_DIRECT_REASONS = 12
-
 _VERDICT_STATES = {"ok": "healthy", "slow": "suspect", "no": "failed", "unknown": "unmanaged"}
 
 

@@ -17,9 +17,7 @@ from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
 from agent.wire_formats.quantities import parse_amount, parse_quantity
 
 MAX_BYTES = 64 * 1024
-
 MAX_CPUS = 8192  # no machine has more, and every pod may have its list read at each change
-
 MAX_LIST_CHARS = 4096
 
 
@@ -68,13 +66,9 @@ def parse_cpus(value: object) -> CpuSet:
 
 
 QOS_LABEL = "koordinator.sh/qosClass"
-
 RESCTRL_GROUP_PREFIX = "koordlet-"  # of resctrl groups of single pods, which dashboards know
-
 PRIORITY_LABEL = "koordinator.sh/priority-class"
-
 QOS_CLASSES = ("LSE", "LSR", "LS", "BE", "SYSTEM")
-
 PRIORITY_CLASSES = ("koord-prod", "koord-mid", "koord-batch", "koord-free")
 
 _BY_KUBE_QOS = {
@@ -117,15 +111,10 @@ def named_priority_class(pod: PodView) -> str:
 
 
 RESERVATION = "node.koordinator.sh/reservation"
-
 SYSTEM_QOS = "node.koordinator.sh/system-qos-resource"
-
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
-
 POLICIES = ("Default", "ReservedCPUsOnly")
-
 MAX_RESOURCES = 64
-
 _RESOURCE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]{0,252}")
 
 

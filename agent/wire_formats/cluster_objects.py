@@ -13,13 +13,9 @@ from agent.snapshot.cluster import Amounts, MetricCollectPolicy, NodeView
 from agent.snapshot.device import Pairs
 
 MAX_DURATION_CHARS = 64
-
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-
 _DURATION_PART = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(ns|us|ms|s|m|h)")
-
 _DURATION = re.compile(rf"([+-]?)((?:{_DURATION_PART.pattern})+)")
-
 _MICRO = ("\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s")
 
 
@@ -78,9 +74,7 @@ def sorted_pairs(what: str, pairs: Mapping[str, str] | None) -> Pairs:
 
 
 MAX_RESOURCES = 1024
-
 MAX_ADDRESSES = 64
-
 MAX_TEXT = 256  # of an id, a resource's name, a quantity
 
 _Quantities = dict[str, str | int | float]
@@ -154,9 +148,7 @@ def _port(endpoints: _DaemonEndpoints | None) -> int | None:
 
 
 MAX_SECONDS = 10 * 365 * 86400
-
 MAX_DURATIONS = 64
-
 MEMORY_POLICIES = ("usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache")
 
 

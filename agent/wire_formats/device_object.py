@@ -20,21 +20,13 @@ from agent.wire_formats.api_values import TIME_PATTERN
 from agent.wire_formats.json_values import JsonDict, compact_json
 
 DEVICE_API_VERSION = "scheduling.koordinator.sh/v1alpha1"
-
 DEVICE_KIND = "Device"
-
 VENDORS_WITHOUT_MIXED_MODELS = ("nvidia",)  # whose cards of several models have no model label
-
 NODE_RESOURCE_PREFIX = "huawei.com/npu-"  # resources that the Node has from the Device object
-
 UNMANAGED = "Unmanaged"
-
 NO_MINOR = "NoMinor"
-
 MINOR_OUT_OF_RANGE = "MinorOutOfRange"
-
 SAME_MINOR = "SameMinor"
-
 SAME_UUID = "SameUUID"
 
 

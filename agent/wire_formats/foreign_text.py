@@ -17,11 +17,8 @@ def repair_json(data: bytes) -> bytes:
 
 
 MAX_REASON = 128  # the schema allows 1024; people read it in a table
-
 UNKNOWN_REASON = "Unknown"  # the reason of a device whose vendor gives none
-
 _NOT_REASON = re.compile(r"[^A-Za-z0-9_,:]+")
-
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 
 

@@ -31,11 +31,8 @@ class KubeletConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_OPTIONS = 64
-
 MAX_TEXT = 256
-
 RESERVED = ("kubeReserved", "systemReserved")
-
 T = TypeVar("T")
 
 RawKeys = dict[str, msgspec.Raw]
@@ -116,13 +113,9 @@ def _thousandfold(text: str) -> str:
 
 
 CHECKPOINT_NAME = "cpu_manager_state"
-
 MAX_CHECKPOINT_BYTES = 4 << 20
-
 MAX_PODS = 4096
-
 MAX_CONTAINERS = 256  # of one pod
-
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
 
 

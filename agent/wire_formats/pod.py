@@ -24,25 +24,15 @@ from agent.wire_formats.resource_requests import (
 )
 
 T = TypeVar("T")
-
 MAX_PODS = 4096
-
 MAX_CONTAINERS = 256  # of one pod
-
 MAX_TIME = 40  # characters of a time
-
 MAX_PAIRS_CHARS = 512 * 1024  # Kubernetes' limit of all annotations, twice
-
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
-
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-
 _CONTAINER_ID = re.compile(r"[0-9a-f]{12,128}")
-
 _KINDS: Final = ("PodList", "List")
-
 _ABSENT = msgspec.Raw(b"null")
-
 _ITEMS, _BETWEEN, _END = b'"items":[', b'},{"metadata":{', b"]}"
 
 
@@ -113,9 +103,7 @@ class _PlainPodList(msgspec.Struct):
 
 
 _POD_DECODER = msgspec.json.Decoder(PodObject)
-
 _POD_LIST_DECODER = msgspec.json.Decoder(_PodListObject)
-
 _RESOURCES_DECODER = msgspec.json.Decoder(_ResourceQuantities | None)
 
 

@@ -46,11 +46,8 @@ _QUANTITY = re.compile(
 )
 
 _BINARY_UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-
 _DECIMAL_UNITS = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
-
 _NANO = 10**9
-
 MAX_EXPONENT = 30
 
 _SIGNED_QUANTITY = re.compile(

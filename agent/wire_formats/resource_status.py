@@ -13,11 +13,8 @@ from agent.wire_formats.annotations import (
 from agent.wire_formats.quantities import parse_amount
 
 RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"
-
 BATCH_CPU = "kubernetes.io/batch-cpu"
-
 MAX_NODES = 1024  # of memory, as many as the kernel can have
-
 MAX_CHARS = 63  # of a quantity
 
 

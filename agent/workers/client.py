@@ -35,17 +35,11 @@ from agent.workers.worker_process import LATE, WorkerProcess
 log = logging.getLogger(__name__)
 
 MIN_DISCOVERY_INTERVAL_S = 1.0  # minimum between two discoveries, however many events request one
-
 MAX_FAILURES = 3  # failed samples in a row after which the process is replaced
-
 MEMORY_EVERY_S = 10.0
-
 MAX_REQUESTS = 16  # in the queue
-
 MEMORY_LIMIT = "MemoryLimit"
-
 BUSY = "Busy"
-
 T = TypeVar("T")
 
 Sleep = Callable[[float], Coroutine[None, None, None]]
@@ -216,19 +210,12 @@ class WorkerPoller:
 
 
 MAX_STUCK = 3  # processes in uninterruptible sleep that are abandoned before no more is started
-
 CLOSE_S = 1.1  # for an orderly end; killing takes less than the rest of `STOP_S`
-
 STOP_S = 2.0
-
 REPLACEMENT_REASONS = frozenset((MEMORY_LIMIT, LIBRARY_REPLACED))  # replace the process at once
-
 MIN_REPLACEMENT_INTERVAL_S = 60.0  # a process that needs a replacement sooner counts as a death
-
 UNKILLABLE = "Unkillable"
-
 RELEASED = "Released"
-
 NOT_RUNNING = "NotRunning"
 
 

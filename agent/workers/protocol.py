@@ -23,19 +23,12 @@ from agent.wire_formats.json_values import JSON_ERRORS
 from agent.workers.call_journal import LibraryCall
 
 MAX_LINE = 4 * 1024 * 1024  # bytes of one message; a thousand devices need a tenth of it
-
 GARBAGE = "Garbage"  # not a message, or not one that is valid at this point
-
 TOO_LONG = "TooLong"
-
 CLOSED = "Closed"
-
 BAD_CONFIG = "BadConfig"
-
 NOT_SUPPORTED = "NotSupported"  # the vendor does not have this method
-
 LIBRARY_REPLACED = "LibraryReplaced"  # a new process must load the current library
-
 T = TypeVar("T")
 
 WorkerMethod = Literal["discover", "sample", "clear", "slices", "ping", "close"]

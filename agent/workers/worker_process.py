@@ -227,17 +227,11 @@ class StderrLog:
 
 
 LATE = "Late"
-
 FLOOD = "Flood"
-
 START_FAILED = "StartFailed"
-
 REAP_S = 0.8  # a killed process takes longer only in uninterruptible sleep
-
 OUTPUT_END_S = 0.2  # between the end of a process and the end of its output
-
 MAX_EVENT_MESSAGES = 1000  # event messages in the time below
-
 EVENT_MESSAGES_S = 10.0
 
 _CRASH_STATUSES = frozenset(

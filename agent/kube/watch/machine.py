@@ -142,17 +142,11 @@ class WatchTransition(msgspec.Struct, frozen=True):
 Uniform = Callable[[float, float], float]
 
 PAGE_OBJECTS = 500
-
 MAX_PAGES = 64
-
 MAX_OBJECTS = 8192
-
 MAX_LIST_BYTES = 64 << 20
-
 STREAM_S = (300.0, 600.0)  # range of the requested duration, drawn for each stream
-
 STEADY_S = 10.0  # a stream that lasted this long ends a row of failures
-
 MAX_REFUSED_ANSWERS = 10  # refused requests in a row until the version itself is doubted
 
 # A server that was restored from a backup accepts a watch from a version that it has not reached

@@ -118,21 +118,13 @@ class WatchStatusTracker:
 
 
 W = TypeVar("W", bound=WatchedObject)
-
 T = TypeVar("T")
-
 LIST_DEADLINE_S = 60.0  # the server itself ends a request after a minute
-
 OPEN_DEADLINE_S = 30.0
-
 OVERTIME_S = 60.0  # beyond the requested duration of a stream
-
 EARLY_S = 5.0  # a stream that ends at most so long before its time ended on time
-
 SLICE_BYTES = 64 << 10  # decoded between two turns of the event loop
-
 OBJECT_BYTES = 4 << 10  # the cost of an object beside its bytes
-
 SLICE_OBJECTS = 32
 
 

@@ -298,9 +298,7 @@ def _mapping(value: object) -> JsonDict:
 SlotKey = tuple[str, str, str, bool]  # apiVersion, kind, name, whether only the status is written
 
 _NODE = "Node"  # created by the kubelet, never by the agent
-
 _NOT_CONTENT = frozenset({"apiVersion", "kind", "metadata"})
-
 _WRITTEN_METADATA = ("labels", "annotations", "ownerReferences")
 
 _RESOURCES = {

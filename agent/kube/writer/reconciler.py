@@ -45,9 +45,7 @@ from agent.wire_formats.json_values import JsonDict
 log = logging.getLogger(__name__)
 
 MAX_REPAIRS = 3  # in a row, of changes that another writer undoes each time
-
 UNDONE_PAUSE_S = 300.0
-
 PARTIAL_WAIT_S = 1.0  # for the other parts of an object, before it is created
 
 

@@ -38,9 +38,7 @@ from agent.nri.wire.frames import (
 from proto.gen import ttrpc_pb2
 
 READ_BYTES = 64 << 10
-
 MAX_UNWRITTEN = 16 << 20  # a runtime that leaves so much unread is considered hung
-
 CLOSE_S = 1.0  # time for the last answers to be sent
 
 FrameHandler = Callable[[TtrpcFrame], None]

@@ -20,15 +20,10 @@ from agent.nri.wire.errors import MAX_MESSAGE, RESOURCE_EXHAUSTED, CallError, Fr
 from proto.gen import ttrpc_pb2
 
 HEADER_BYTES = 10
-
 MAX_DATA = 4 << 20
-
 REQUEST = 1
-
 RESPONSE = 2
-
 DATA = 3
-
 _HEADER = struct.Struct(">IIBB")
 
 
@@ -133,15 +128,10 @@ class FrameReader:
 
 
 PLUGIN_STREAM = 1  # the runtime calls, the plug-in serves
-
 RUNTIME_STREAM = 2  # the plug-in calls, the runtime serves
-
 MUX_HEADER_BYTES = 8
-
 FIRST_FRAME_BYTES = 4096  # of the frame that begins a message, at most
-
 MAX_PAYLOAD = 1 << 24  # what runtimes may send; newer ones stop at 4 MiB and 10 bytes
-
 _MUX_HEADER = struct.Struct(">II")
 
 

@@ -40,22 +40,15 @@ from plugins.shared.injection import (
 from plugins.vendors.ascend.settings import AscendSettings
 
 RUNTIME_HANDLER = "ascend"
-
 VISIBLE = "ASCEND_VISIBLE_DEVICES"
-
 SPECS = "ASCEND_VNPU_SPECS"
-
 OPTIONS = "ASCEND_RUNTIME_OPTIONS"
-
 VIRTUAL = "VIRTUAL"  # numbers are those of vNPUs
-
 NO_DRIVER = "NODRV"
 
 
 MANAGER = "/dev/davinci_manager"
-
 DOCKER_MANAGER = "/dev/davinci_manager_docker"
-
 _NODE_FOLDERS = ("/dev/uburma", "/dev/ummu")
 
 
@@ -142,23 +135,14 @@ def _managers(family: ChipFamily, host: HostDevices) -> Iterator[DeviceNodeEdit]
 
 
 OWN_KIND = "xpu-agent.io/npu"  # of the CDI file that the agent writes
-
 CDI_KINDS = ("ascend.com/npu", OWN_KIND)
-
 DRIVER = "/usr/local/Ascend/driver"
-
 LIBRARY_PATH = "LD_LIBRARY_PATH"
-
 LIBRARY_DIRS = (f"{DRIVER}/lib64/common", f"{DRIVER}/lib64/driver")
-
 _FOLDERS = (f"{DRIVER}/lib64", f"{DRIVER}/include", "/usr/local/dcmi", "/var/queue_schedule")
-
 _FILES = (f"{DRIVER}/version.info", "/usr/local/bin/npu-smi", "/etc/ascend_install.info")
-
 TOPOLOGY = f"{DRIVER}/topo"  # for chips of super pods
-
 MOUNT_LIST = "/etc/ascend-docker-runtime.d/base.list"
-
 SOURCES = (*_FOLDERS, *_FILES, TOPOLOGY, *LIBRARY_DIRS)  # paths on the host
 
 

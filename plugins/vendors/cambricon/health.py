@@ -110,13 +110,9 @@ def judge_failed_calls(calls: int, code: int) -> Health | None:
 
 
 XID_EVENT = 1
-
 SETTLE_S = 0.2  # from an Xid to the health check of its card
-
 PAUSE_S = 1.0  # after a wait that fails at once
-
 MAX_XIDS = 4096  # counted kinds of (device, Xid)
-
 MAX_PENDING = 256
 
 CheckHealth = Callable[[str], Health | None]  # returns a card's health now; None: unknown

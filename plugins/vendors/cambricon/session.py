@@ -99,9 +99,7 @@ def _slice_readings(instances: Sequence[MluInstance]) -> Iterator[MetricValue]:
 
 
 MAX_CARDS = 64
-
 MAX_RINGS_BYTES = 4 << 20
-
 LINK_CALLS = "cndevGetMLULink"
 
 _HEALTH_UNKNOWN = Health(

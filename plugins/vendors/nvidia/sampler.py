@@ -40,19 +40,12 @@ from plugins.vendors.nvidia.library.readings import (
 from plugins.vendors.nvidia.mig.usage import card_percent, slice_readings
 
 SLOW_EVERY = 8  # cycles between two slow cycles, which read values that change seldom
-
 CHECK_S = 9.0  # with long cycles, time between two slow cycles: changes show within ten seconds
-
 EMPTY_LIST_EVERY = 5  # cycles between two reads of an empty list of graphics or MPS processes
-
 PROBE_S = 900.0  # an unhealthy card is probed in every cycle, until this time after its recovery
-
 MAX_LINKS = 36
-
 LINK_COUNT = (91, 0)
-
 _LOOK_UP = "nvmlDeviceGetHandleByPciBusId"
-
 _BY_UUID = "nvmlDeviceGetHandleByUUID"
 
 

@@ -24,13 +24,9 @@ POD_FAMILIES: tuple[MetricFamily, ...] = tuple(
 )
 
 PREFIX = "xpu_rdma_"
-
 _WORD = 4  # data counters count 32-bit words, whatever the number of lanes
-
 _BITS32 = 2**32 - 1
-
 _PORT_LABELS = ("rdma", "port")
-
 _COUNTER_LABELS = (*_PORT_LABELS, "counter")
 
 

@@ -36,21 +36,13 @@ from plugins.vendors.ascend.library.dcmi import driver_version
 from plugins.vendors.ascend.library.facts import ChipFacts
 
 MAX_TEXT = 1 << 20
-
 MAX_ROWS = 256
-
 MAX_COLUMN = 16  # characters of a number, with its blanks
-
 HEALTH_OK = "OK"
-
 _HEADER = re.compile(r"\|\s*NPU\s+Name\s*\|\s*Health\s*\|")
-
 _PROCESSES = "Process id"
-
 _NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?")
-
 _PAIR = re.compile(r"(?<!\d)(\d{1,9})\s*/\s*(\d{1,9})(?!\d)")
-
 _COLUMN = re.compile(r"(?:NPU|Phy-ID)(\d{1,3})")
 
 
@@ -169,9 +161,7 @@ PLACES = (
 )
 
 DEADLINE_S = 4.0
-
 EVERY_S = 30.0  # between two runs, each of which queries all chips
-
 _LINKS = ("HCCS", "HCCS_SW", "SIO", "UB")
 
 RunCommand = Callable[[str, tuple[str, ...]], str]

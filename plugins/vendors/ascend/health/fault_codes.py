@@ -91,13 +91,9 @@ RECURRING_CODES = (
 )
 
 LINK_DOWN = 0x81078603  # a RoCE port lost its link, often for a short time only
-
 DRIVER_HANGS = 0x80E18005
-
 MAX_FAULT_FILE = 1 << 20
-
 MAJOR_SEVERITY = 2  # from this severity, or health code, on a chip has failed
-
 _CODE = re.compile(r"[0-9A-Fa-f]{1,9}")
 
 

@@ -11,13 +11,9 @@ from agent.wire_formats.quantities import parse_quantity
 from plugins.vendors.ascend.vnpu.templates import A910, VnpuTemplate, templates
 
 NPU_CORE = "huawei.com/npu-core"
-
 _FAMILY_LABEL = "xpu-agent.io/family"  # label of a chip
-
 _MODEL_PREFIX = "Ascend-"  # prefix of the device's model
-
 _DUO_SUFFIX = "-300I-DUO"  # suffix of the model of a card with two chips
-
 _SLICING_HANDLER = "ascend"  # in the name of the runtime handler that creates vNPUs itself
 
 

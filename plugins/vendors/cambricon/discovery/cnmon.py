@@ -22,27 +22,16 @@ from plugins.vendors.cambricon.discovery.descriptions import device_id, model_la
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, read_node
 
 MIB = 1 << 20
-
 MAX_LINES = 4096
-
 MAX_CARDS = 64
-
 _FIRST = re.compile(r"(\d{1,3})\s+(\S+)\s+(\S.*?)\s+(v[\d.]+)")
-
 _BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
-
 _DRIVER = re.compile(r"v(\d+(?:\.\d+){1,3})")
-
 _OF_ALL = re.compile(r"Driver\s+v(\d+(?:\.\d+){1,3})")
-
 _MEMORY = re.compile(r"(\d{1,9})\s*MiB\s*/\s*(\d{1,9})\s*MiB")
-
 _HEAT = re.compile(r"(-?\d{1,3})\s*C\b")
-
 _POWER = re.compile(r"(\d{1,4})\s*W\s*/\s*(\d{1,4})\s*W")
-
 _PERCENT = re.compile(r"(\d{1,3})\s*%")
-
 _TOTAL = re.compile(r"Physical Memory Usage.*?Total\s*:\s*(\d{1,9})\s*MiB", re.DOTALL)
 
 
@@ -159,9 +148,7 @@ def address_of(parts: tuple[str, str, str, str], addresses: frozenset[str]) -> s
 
 
 TOOL = "/usr/bin/cnmon"
-
 DEADLINE_S = 8.0  # for all runs of the tool in one discovery
-
 MAX_OUTPUT = 1 << 20
 
 

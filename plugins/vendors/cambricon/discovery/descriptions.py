@@ -19,9 +19,7 @@ from plugins.vendors.cambricon.library.card import MIB, CndevCard, MluInstance
 from plugins.vendors.cambricon.smlu.profiles import unit_mib
 
 _MODELS = {20: "MLU290", 23: "MLU370", 24: "MLU365", 26: "MLU590", 30: "MLU580", 31: "MLU570"}
-
 _NOT_IN_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
-
 MAX_LABEL = 63
 
 

@@ -98,11 +98,8 @@ FOLDERS = (
 )
 
 VERSIONS = (6, 5)  # versions of the structures, newest first; libraries before 3 refuse 6
-
 FIRST_CAPACITY = 16  # elements in the first try to read a list
-
 MAX_CAPACITY = 4096
-
 MAX_TRIES = 3
 
 MANDATORY = (

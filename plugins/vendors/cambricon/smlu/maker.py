@@ -27,11 +27,8 @@ from plugins.vendors.cambricon.smlu.profiles import (
 )
 
 LISTING = "cndevGetAllSMluInstanceInfo"
-
 MAX_PROFILES = 128
-
 DESTROY_TRIES = 5
-
 DESTROY_PAUSE_S = 1.0
 
 Pause = Callable[[float], object]

@@ -16,15 +16,10 @@ from plugins.vendors.nvidia.discovery.names import bus_id
 from plugins.vendors.nvidia.library.card import CardUnavailable, NvmlCard
 
 NO_FABRIC, NOT_STARTED, IN_PROGRESS, COMPLETED = range(4)
-
 STATES = {NOT_STARTED: "not-started", IN_PROGRESS: "in-progress", COMPLETED: "completed"}
-
 FABRIC_START_S = 300.0  # time that a fabric may take to become ready
-
 FABRIC_READY = "FabricReady"
-
 MANAGER_DOWN = "FabricManagerDown"
-
 _SUMMARIES = {1: "healthy", 2: "unhealthy", 3: "limited-capacity"}
 
 # bits of the health mask: name, shift; 0 does not apply, 1 true, 2 false
@@ -166,13 +161,9 @@ def fabric_health(condition: DeviceCondition | None, *, is_required: bool) -> He
 
 
 MAX_LINKS = 36
-
 LINK_COUNT = (91, 0)
-
 SPEEDS = ((90, 0), (84, 0))  # MB/s of each link, else of the first link
-
 _ACTIVE = 1
-
 _GPU, _SWITCH, _UNKNOWN = 0, 2, 255
 
 ANCESTORS: dict[int, str] = {

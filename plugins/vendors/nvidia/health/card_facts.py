@@ -14,9 +14,7 @@ from plugins.vendors.nvidia.library.card import NvmlCard
 from plugins.vendors.nvidia.library.structures import sram_exceeded
 
 RECOVERY_ACTION = (230, 0)
-
 RETIRED_SBE, RETIRED_DBE, RETIRED_PENDING = (29, 0), (30, 0), (31, 0)
-
 UNCORRECTED, ENERGY, PCIE_REPLAYS = (4, 0), (83, 0), (94, 0)
 
 FIELDS = (
@@ -25,17 +23,11 @@ FIELDS = (
 )
 
 RETIRED_LIMIT = 60  # pages; NVIDIA's limit for a card before Ampere
-
 UNKNOWN_LIMIT = 3  # cycles in a row
-
 FULL_SPEED = 0  # performance state P0; in other states a narrower link is normal
-
 AMPERE = 7  # the first architecture that replaces rows instead of retiring pages
-
 RECOVER_IMEX = 5
-
 _FATAL_CODES = (codes.GPU_IS_LOST, 16, 11, 8, codes.MISMATCH)
-
 _ODD_CODES = (codes.NO_PERMISSION, 17)
 
 _GONE_CODES = frozenset(

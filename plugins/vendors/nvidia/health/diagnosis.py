@@ -32,9 +32,7 @@ from plugins.vendors.nvidia.health.xid_counter import CountedXid, XidCounter, Xi
 from plugins.vendors.nvidia.library import codes as library_codes
 
 FILE_NAME = "nvidia-causes.json"
-
 VERSION = 1
-
 MAX_CARDS = 64
 
 _Content = tuple[int, dict[str, tuple[FaultCause, ...]]]

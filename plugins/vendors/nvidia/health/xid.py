@@ -93,9 +93,7 @@ XID_MEANINGS: dict[int, str] = {
 }
 
 RESET = "reset the GPU when nothing runs on it"
-
 REBOOT = "reboot the node"
-
 SUPPORT = "drain the card and ask the vendor's support"
 
 # for numbers whose class alone would give the wrong advice
@@ -147,11 +145,8 @@ _LISTS: tuple[tuple[XidClass, str], ...] = (
 
 # messages of a controller or of power management do not concern the card's health
 EVENT_ONLY = frozenset({106, 107, 162, 163})
-
 UPSTREAM_IGNORED = frozenset({13, 31, 43, 45, 68, 109})  # as koordlet and NVIDIA's device plug-in
-
 NVLINK_AGAIN_S = 600.0  # a repetition of a number within this time counts as fatal
-
 FAILING = frozenset({XidClass.RESET, XidClass.REBOOT, XidClass.FAULT})
 
 _CLASS_ACTIONS = {

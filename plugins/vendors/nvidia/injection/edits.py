@@ -33,15 +33,10 @@ from plugins.vendors.nvidia.injection import sharing
 from plugins.vendors.nvidia.settings import NvidiaSettings
 
 FIRST_KINDS = ("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu")
-
 OWN_KIND = "xpu-agent.io/gpu"  # the agent's file, written if no NVIDIA file names every card
-
 CHANNEL_KIND = "nvidia.com/imex-channel"
-
 _NUMBERED = re.compile(r"(gpu|mig)?[0-9]{1,4}(:[0-9]{1,4})?")
-
 _CARD = re.compile(r"/dev/nvidia[0-9]{1,4}")
-
 _CAP = re.compile(r"/dev/nvidia-caps/nvidia-cap[0-9]{1,6}")
 
 
@@ -101,13 +96,9 @@ def _is_card(match: DeviceMatch) -> Callable[[CdiDevice], bool]:
 
 
 CARD_DRIVERS = ("nvidia", "nvidia-frontend")  # names of the driver in /proc/devices, newest first
-
 UVM_DRIVERS = ("nvidia-uvm",)
-
 CAPABILITY_DRIVERS = ("nvidia-caps",)
-
 CHANNEL_DRIVERS = ("nvidia-caps-imex-channels",)
-
 NODE_PATTERNS = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/nvidia-caps-imex-channels/*")
 
 # control nodes in the order of NVIDIA's own plug-in, with driver and minor
@@ -200,11 +191,8 @@ class _NodeFinder:
 
 
 RUNTIME_HANDLER = "nvidia"
-
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-
 CHANNELS = "NVIDIA_IMEX_CHANNELS"
-
 NICS, NICS_ON = "NVIDIA_MOFED", "enabled"  # requests all RDMA devices of the host
 
 # NVIDIA's runtime gives all cards to images older than VISIBLE, which it detects by these

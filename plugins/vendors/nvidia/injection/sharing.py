@@ -31,35 +31,20 @@ from agent.snapshot.host_devices import HostDevices
 from plugins.shared.injection import visible_id
 
 PROVIDER_LABEL = "koordinator.sh/gpu-isolation-provider"
-
 PROVIDER = "HAMi-core"
-
 FOLDER = "/usr/local/vgpu"
-
 LIBRARY = f"{FOLDER}/libvgpu.so"
-
 PRELOAD_SOURCE = f"{FOLDER}/ld.so.preload"
-
 PRELOAD_FILE = "/etc/ld.so.preload"
-
 HAMI_LOCK = "/tmp/vgpulock"  # noqa: S108 - path in HAMi-core
-
 MEMORY_LIMIT, CORE_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"
-
 REGION = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
-
 PRELOAD = "LD_PRELOAD"
-
 MAX_CARDS = 16  # limit of HAMi-core
-
 WHOLE = 100
-
 _LIMIT = re.compile(r"[ \t\n\v\f\r]*\+?(0[xX][0-9a-fA-F]+|[0-9]+)([kKmMgG]?).*", re.DOTALL)
-
 _SUFFIX = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-
 _POD_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
-
 _CONTAINER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 _SOFT = ContainerNote(
@@ -214,17 +199,11 @@ def _preload(container_value: str | None) -> list[tuple[str, str]]:
 
 
 ISOLATION_ANNOTATION = "xpu-agent.io/gpu-isolation"
-
 MPS_ROOT = "/run/xpu-agent/mps"  # has the folders of each card's daemon
-
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
-
 THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-
 PINNED = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-
 SHM = "/dev/shm"  # noqa: S108 - path in CUDA
-
 _MIB = 1 << 20
 
 

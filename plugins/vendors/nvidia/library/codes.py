@@ -5,31 +5,18 @@ from __future__ import annotations
 from agent.errors import DeviceGone, NotSupported, VendorFault
 
 SUCCESS = 0
-
 UNINITIALIZED = 1
-
 INVALID_ARGUMENT = 2
-
 NO_PERMISSION = 4
-
 NOT_FOUND = 6
-
 INSUFFICIENT_SIZE = 7
-
 DRIVER_NOT_LOADED = 9
-
 TIMEOUT = 10
-
 LIBRARY_NOT_FOUND = 12
-
 FUNCTION_NOT_FOUND = 13
-
 GPU_IS_LOST = 15
-
 MISMATCH = 18
-
 VERSION_MISMATCH = 25
-
 UNKNOWN = 999
 
 # 3 not supported, 13 and 25 older driver, 22, 24, 26 kinds of the same

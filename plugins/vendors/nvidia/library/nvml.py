@@ -21,9 +21,7 @@ from plugins.vendors.nvidia.library.codes import (
 from plugins.vendors.nvidia.settings import NvidiaSettings
 
 SONAME = "libnvidia-ml.so.1"
-
 INIT_NO_GPUS = 1  # a flag: a node without cards for this driver is not an error
-
 DRIVER_ROOTS = ("/", "/run/nvidia/driver")
 
 DIRS = (
@@ -36,9 +34,7 @@ DIRS = (
 )
 
 _HANDLES = ("c_nvmlDevice_t", "c_nvmlGpuInstance_t", "c_nvmlComputeInstance_t")
-
 MAX_HANDLES = 4096
-
 _BLOCKING_CALLS = frozenset({"nvmlEventSetWait_v2"})  # waits by design, so not in the journal
 
 

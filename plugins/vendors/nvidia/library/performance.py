@@ -13,9 +13,7 @@ from plugins.vendors.nvidia.library.readings import PERFORMANCE
 from plugins.vendors.nvidia.library.structures import GpmMeter, gpm_supported
 
 CHEAP_S = 0.004  # a group of calls that takes less runs in every cycle
-
 EXPENSIVE_EVERY = 10  # at most this many cycles between two runs
-
 _MEASUREMENTS = 3  # durations; the shortest counts, so that one disturbance has no effect
 
 

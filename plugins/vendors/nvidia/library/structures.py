@@ -24,13 +24,9 @@ from plugins.vendors.nvidia.library.codes import (
 from plugins.vendors.nvidia.library.nvml import Nvml
 
 _FIELD = struct.Struct("=II16xIi8s")  # number, scope, kind of value, code, value
-
 _SAMPLE = struct.Struct("=Q8s")  # time stamp, value
-
 _UTILIZATION = struct.Struct("=I4xQI12x")  # pid, time stamp, percent of the multiprocessors
-
 _PROCESS = struct.Struct("=I4xQII")  # pid, bytes, GPU instance, compute instance
-
 _OLD_PROCESS = struct.Struct("=I4xQ")
 
 _VALUES = {
@@ -39,17 +35,11 @@ _VALUES = {
 }
 
 _UNSIGNED_LONG_LONG = _VALUES[3]
-
 _SAMPLES = 128  # a ring holds about a hundred
-
 _PROCESSES = 64
-
 _MAX_ENTRIES = 65536
-
 _TRIES = 3  # the list may grow between two tries
-
 NOT_AVAILABLE = (1 << 64) - 1
-
 NO_INSTANCE = 0xFFFFFFFF  # an instance's number where there is none
 
 Ids = tuple[tuple[int, int], ...]
@@ -156,21 +146,13 @@ def _fill_buffer(size: int, fill: Fill) -> memoryview:
 
 
 _SRAM_VERSION = 0x01000068
-
 _GPM_VERSION = 1
-
 _METRIC = struct.Struct("=Iid24x")  # number, code, value
-
 _FIRST_METRIC = 24  # offset of the metrics in a request
-
 BOUND, UNBOUND = 0x2, 0x1  # bits of a system event
-
 _MAX_EVENTS = 16
-
 _CREATE = _FREE_SET = 0x01000010
-
 _REGISTER = 0x01000018
-
 _WAIT = 0x01000020
 
 

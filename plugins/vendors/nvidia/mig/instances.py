@@ -24,11 +24,8 @@ from plugins.vendors.nvidia.mig.profiles import (
 )
 
 MAX_INSTANCES = 56  # eight GPU instances of seven compute instances
-
 _MIB = 1 << 20
-
 _SIZE = (1, bounds.MAX_BYTES // _MIB)  # bounds of memory in MiB, and of all other attributes
-
 _INSTANCE_UNREAD = "InstanceUnread"
 
 _MEMBERS = (
@@ -199,9 +196,7 @@ def instances_of_event(
 
 
 MIG_ANNOTATION = "xpu-agent.io/mig"
-
 MAX_ANNOTATION_BYTES = 32 * 1024
-
 _ANNOTATION_MIB = 1 << 20
 
 
