@@ -7,11 +7,21 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.metrics.families import DEVICE, FAMILIES, RDMA_DEVICE, ExportedFamily
+from agent.metrics.device_pods import UNUSED, DevicePod, DevicePods
+from agent.metrics.families import (
+    DEVICE,
+    DEVICE_POD,
+    FAMILIES,
+    POD_NAME,
+    POD_UID,
+    RDMA_DEVICE,
+    ExportedFamily,
+)
 from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
-from agent.snapshot.device import Device, DeviceKind, HealthState, VendorDevice
+from agent.snapshot.device import Device, DeviceKind, Health, HealthState, VendorDevice
 from agent.snapshot.inventory import DeviceSample, MetricFamily
-from agent.snapshot.node import GpuDirectPair, VendorState
+from agent.snapshot.node import GpuDirectPair, NodeSnapshot, VendorState
+from agent.snapshot.pod import PodView
 from agent.snapshot.usage import MpsDaemon
 from agent.wire_formats.device_info import is_cuda_device
 
@@ -19,7 +29,11 @@ _METRIC_NAME = re.compile(r"xpu_[a-z0-9]+(_[a-z0-9]+)*")
 
 _LABEL_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
-_RESERVED_LABELS = frozenset((*DEVICE, *RDMA_DEVICE, "le", "quantile", "job", "instance"))
+NO_NAMES = ("", "", "", "")
+
+_RESERVED_LABELS = frozenset(
+    {*DEVICE, *RDMA_DEVICE, "le", "quantile", "job", "instance"} - {POD_UID}
+)
 
 
 class FamilyCheck(msgspec.Struct, frozen=True):
@@ -74,7 +88,9 @@ def _find_error(family: MetricFamily, own_names: set[str], other: MetricFamily |
 def export_family(family: MetricFamily) -> ExportedFamily:
     """Return a vendor's family as an exported one, with the labels that every series has."""
     is_info = family.type == "gauge" and family.name.endswith("_info")
-    base = RDMA_DEVICE if family.name.startswith("xpu_rdma_") else DEVICE
+    base: tuple[str, ...] = RDMA_DEVICE if family.name.startswith("xpu_rdma_") else DEVICE
+    if POD_UID in family.labels:
+        base = (*(name for name in base if name not in DEVICE_POD), *POD_NAME)
     return ExportedFamily(
         name=family.name,
         type="info" if is_info else family.type,
@@ -85,16 +101,22 @@ def export_family(family: MetricFamily) -> ExportedFamily:
 
 
 def device_series(
-    devices: tuple[Device, ...],
-    vendors: tuple[VendorState, ...],
+    snapshot: NodeSnapshot,
     samples: Mapping[str, DeviceSample],  # by device key
     families: Mapping[str, MetricFamily],
     labels: LabelCache,
-    node: str,
+    pods: DevicePods,
     mps: tuple[MpsDaemon, ...] = (),
 ) -> SeriesLines:
-    """Yield the families of devices; unknown values have no sample."""
-    rows = list({_device_labels(device, labels, node): device for device in devices}.items())
+    """Yield the families of devices, a series for each pod that uses one.
+
+    What is not known has no sample.
+    """
+    node = snapshot.node.name or "unknown"
+    devices, vendors = snapshot.devices.value.devices, snapshot.vendors
+    users = [(device, pod) for device in devices for pod in pods.get(device.key, (UNUSED,))]
+    labelled = {_device_labels(one, pod.values, labels, node): (one, pod) for one, pod in users}
+    rows = [(label_prefix, device) for label_prefix, (device, _) in labelled.items()]
     drivers = _driver_versions(vendors)
     name = "xpu_device_info"
     yield (
@@ -115,6 +137,24 @@ def device_series(
             )
             for label_prefix, device in rows
             for state in HealthState
+        ],
+    )
+    name = "xpu_device_health_reason"
+    yield (
+        name,
+        [
+            sample_line(name, label_prefix, 1, _health_labels(device.info.health))
+            for label_prefix, device in rows
+            if device.info.health.state is not HealthState.HEALTHY
+        ],
+    )
+    name = "xpu_device_pod_unknown"
+    yield (
+        name,
+        [
+            sample_line(name, label_prefix, 1, label_pairs(("reason",), (pod.reason,)))
+            for label_prefix, (_, pod) in labelled.items()
+            if pod.reason
         ],
     )
     name = "xpu_device_link_degraded"
@@ -141,14 +181,31 @@ def device_series(
             if daemons
         ],
     )
-    yield from _reading_series(rows, samples, families, labels, node)
+    yield from _reading_series(
+        labelled.values(), samples, families, labels, node, snapshot.pods.value
+    )
 
 
-def _device_labels(device: Device, labels: LabelCache, node: str) -> str:
+def _device_labels(
+    device: Device, pod_values: tuple[str, str, str, str], labels: LabelCache, node: str
+) -> str:
     info = device.info
     minor = "" if info.minor is None else str(info.minor)
     values = (node, info.vendor, minor, info.uuid or "", info.model or "", info.bus_id or "")
-    return labels.prefix(DEVICE, values)
+    return labels.prefix(DEVICE, (*values, *pod_values))
+
+
+def _reading_labels(
+    device: Device, pod_values: tuple[str, str, str, str], labels: LabelCache, node: str
+) -> str:
+    if device.info.kind is DeviceKind.RDMA:
+        name = device.info.bus_id or device.key
+        return labels.prefix(RDMA_DEVICE, (node, name, *pod_values))
+    return _device_labels(device, pod_values, labels, node)
+
+
+def _health_labels(health: Health) -> str:
+    return label_pairs(("state", "reason"), (health.state.value, health.reason))
 
 
 def _driver_versions(vendors: Iterable[VendorState]) -> dict[str, str]:
@@ -219,25 +276,29 @@ def _total_bytes(info: VendorDevice, sample: DeviceSample | None) -> int | None:
 
 
 def _reading_series(
-    rows: list[tuple[str, Device]],
+    rows: Iterable[tuple[Device, DevicePod]],
     samples: Mapping[str, DeviceSample],
     families: Mapping[str, MetricFamily],
     labels: LabelCache,
     node: str,
+    pods: Iterable[PodView],
 ) -> SeriesLines:
     """Collect readings by family; undeclared families and wrong labels are left out."""
     lines: dict[str, dict[str, float]] = {name: {} for name in families}
-    for label_prefix, device in rows:
+    names = {pod.uid: (pod.namespace, pod.name, "", "") for pod in pods}
+    for device, pod in rows:
         sample = samples.get(device.key)
         if sample is None:
             continue
-        base = label_prefix
-        if device.info.kind is DeviceKind.RDMA:
-            base = labels.prefix(RDMA_DEVICE, (node, device.info.bus_id or device.key))
+        prefix = _reading_labels(device, pod.values, labels, node)
         for reading in sample.readings:
             family = families.get(reading.family)
             if family is None or len(reading.labels) != len(family.labels):
                 continue
+            base = prefix
+            if POD_UID in family.labels:
+                uid = reading.labels[family.labels.index(POD_UID)]
+                base = _reading_labels(device, names.get(uid, NO_NAMES), labels, node)
             extra = labels.suffix(family.labels, reading.labels) if family.labels else ""
             lines[reading.family][f"{base}{extra}"] = reading.value
     for name, values in lines.items():

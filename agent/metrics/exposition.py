@@ -18,6 +18,7 @@ from agent.metrics.collector_series import (
     status_series,
 )
 from agent.metrics.container_series import CONTAINER_FAMILIES, container_series
+from agent.metrics.device_pods import DevicePodIndex
 from agent.metrics.device_series import (
     check_families,
     device_series,
@@ -74,6 +75,7 @@ class MetricsRenderer:
         self._aliases = aliases
         self._max_age_s = max_age_s
         self._labels: Mapping[LabelKey, str] = {}
+        self._device_pods = DevicePodIndex()
 
     def render(
         self,
@@ -110,7 +112,6 @@ class MetricsRenderer:
             if self._is_fresh(vendor.samples.age_s(now_s))
             for sample in vendor.samples.value
         }
-        devices = snapshot.devices.value.devices
         shared_is_fresh = self._is_fresh(snapshot.sharing.age_s(now_s))
         mps = snapshot.sharing.value.mps if shared_is_fresh else ()
         yield from agent_series(snapshot, now_s, label_prefix)
@@ -122,9 +123,8 @@ class MetricsRenderer:
         if usage_is_fresh:
             yield from application_series(snapshot.usage.value, node, labels)
             yield from collected_node_series(snapshot, label_prefix)
-        yield from device_series(
-            devices, snapshot.vendors, samples, self._vendor_families, labels, node, mps
-        )
+        pods = self._device_pods.find(snapshot, samples)
+        yield from device_series(snapshot, samples, self._vendor_families, labels, pods, mps)
         yield from gpudirect_series(snapshot.devices.value.direct, labels, node)
         if self._aliases:
             yield from hami_series(

@@ -27,8 +27,11 @@ NODE = ("node",)
 POD = (*NODE, "namespace", "pod", "pod_uid")
 CONTAINER = (*POD, "container", "container_id")
 HOST_APPLICATION = (*NODE, "application")
-DEVICE = (*NODE, "vendor", "minor", "uuid", "model", "bus_id")
-RDMA_DEVICE = (*NODE, "device")  # labels of every series of an RDMA device
+DEVICE_POD = ("namespace", "pod", "container", "pod_uid")  # of the pod that uses a device
+DEVICE = (*NODE, "vendor", "minor", "uuid", "model", "bus_id", *DEVICE_POD)
+RDMA_DEVICE = (*NODE, "device", *DEVICE_POD)  # what every series of a vendor has for RDMA
+POD_UID = "pod_uid"  # a label of a vendor's families that are about one pod each
+POD_NAME = ("namespace", "pod")
 PRESSURE = ("resource", "degree")
 SNAPSHOT_PART = (*NODE, "part")
 VENDOR = (*NODE, "vendor")
@@ -280,6 +283,21 @@ _DEVICE: tuple[_Row, ...] = (
         (*DEVICE, "state"),
         "",
         "State of a device's health: 1 for the one it is in.",
+    ),
+    (
+        "health_reason",
+        "gauge",
+        (*DEVICE, "state", "reason"),
+        "",
+        "Always 1: why a device is not healthy, and its state.",
+    ),
+    (
+        "pod_unknown",
+        "gauge",
+        (*(name for name in DEVICE if name != "container"), "reason"),
+        "",
+        "Always 1: why a device's series lack labels of a pod: no pod, one that is not listed, or "
+        "several containers, any of which may use the device.",
     ),
     (
         "link_degraded",

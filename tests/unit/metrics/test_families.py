@@ -6,7 +6,7 @@ import pytest
 
 from agent.metrics.collector_series import COLLECTOR_FAMILIES
 from agent.metrics.device_series import check_families, export_family
-from agent.metrics.families import DEVICE, FAMILIES, ExportedFamily, reference_rows
+from agent.metrics.families import DEVICE, FAMILIES, RDMA_DEVICE, ExportedFamily, reference_rows
 from agent.snapshot.inventory import MetricFamily
 from agent.workers.load import load_vendors
 
@@ -97,7 +97,7 @@ def test_families_that_openmetrics_would_call_alike_are_refused() -> None:
 def test_a_vendors_info_gauge_becomes_an_info() -> None:
     family = MetricFamily(name="xpu_rdma_info", type="gauge", help="Facts.", labels=("rdma",))
     assert export_family(family).type == "info"
-    assert export_family(family).labels == ("node", "device", "rdma")
+    assert export_family(family).labels == (*RDMA_DEVICE, "rdma")
     power = MetricFamily(name="xpu_device_power_watts", type="gauge", help="Power.")
     assert export_family(power).labels == DEVICE
 

@@ -8,7 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.metrics.exposition import MetricsRenderer
 from agent.metrics.families import FAMILIES
+from agent.snapshot.allocation import AllocationView
 from agent.snapshot.cpu import CpuTopology
+from agent.snapshot.device import Health, HealthState
 from agent.snapshot.inventory import DeviceSample, Problem, ProcessSample
 from agent.snapshot.node import GpuDirectPair, HotplugView, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
@@ -32,7 +34,9 @@ HALF = PredictedUsage(reclaimable=AMOUNTS, peak=AMOUNTS)
 
 def told() -> NodeSnapshot:
     """A snapshot in which every fact that has a family is there."""
-    snap = snapshot((gpu(0), gpu(1, minor=None), nic(0)), pods=(pod(0),))
+    sick = Health(state=HealthState.SUSPECT, reason="Xid", message="m")
+    devices = (gpu(0, health=sick), gpu(1, minor=None), gpu(2), nic(0))
+    snap = snapshot(devices, pods=(pod(0), pod(1, containers=2)))
     view = replace(
         snap.devices.value,
         problems=(("nvidia", Problem(reason="R", message="m")),),
@@ -44,6 +48,7 @@ def told() -> NodeSnapshot:
         usage,
         node=replace(usage.node, numa=(numa,), pressure={"io": PRESSURE}),
         applications={"spark": group(0)},
+        owners={1: (pod(0).uid, pod(0).containers[0].id)},
     )
     sample = DeviceSample(
         key=gpu(0).key,
@@ -59,6 +64,7 @@ def told() -> NodeSnapshot:
         devices=SnapshotPart(view, NOW_S),
         vendors=(replace(nvidia, samples=SnapshotPart((sample,), NOW_S)),),
         usage=SnapshotPart(usage, NOW_S),
+        allocations=SnapshotPart(AllocationView(held={gpu(2).key: (pod(1).uid,)}), NOW_S),
         report=SnapshotPart(UsageReport(prediction=Prediction(pods=HALF, classes=HALF)), NOW_S),
         sharing=SnapshotPart(
             SharingView(mps=(MpsDaemon(pid=1, pipe_dir="/tmp/nvidia-mps"),)), NOW_S

@@ -1,0 +1,175 @@
+"""Series of devices name the pods that use them, and say why where they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.metrics.exposition import MetricsRenderer
+from agent.snapshot.allocation import AllocationView, PodAllocation
+from agent.snapshot.device import DevicePartition, Health, HealthState
+from agent.snapshot.device_plugin import DevicePluginView, KubeletAllocation
+from agent.snapshot.inventory import DeviceSample, MetricFamily, MetricValue, ProcessSample
+from agent.snapshot.node import NodeSnapshot, VendorState
+from agent.snapshot.part import SnapshotPart
+from tests.factory import NOW_S, gpu, nic, pod, snapshot
+
+POD, OTHER = pod(0), pod(1)
+CARD = gpu(0)
+Labels = dict[str, str]
+
+
+def series(
+    snap: NodeSnapshot, name: str = "xpu_device_healthy", families: Iterable[MetricFamily] = ()
+) -> list[Labels]:
+    """Return the labels of a family's samples on the page, in order."""
+    page = MetricsRenderer({"nvidia": tuple(families)}).render(snap, NOW_S).decode()
+    return [
+        sample.labels
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == name
+    ]
+
+
+def names(labels: Labels) -> tuple[str | None, ...]:
+    return tuple(map(labels.get, ("namespace", "pod", "container", "pod_uid")))
+
+
+def reasons(snap: NodeSnapshot) -> list[str]:
+    return [labels["reason"] for labels in series(snap, "xpu_device_pod_unknown")]
+
+
+def granted(*uids: str, allocations: Iterable[PodAllocation] = ()) -> SnapshotPart[AllocationView]:
+    pods = {one.uid: one for one in allocations}
+    return SnapshotPart(AllocationView(held={CARD.key: uids}, pods=pods), NOW_S)
+
+
+def by_kubelet(*ids: str, container: str = "worker-0") -> SnapshotPart[DevicePluginView]:
+    held = KubeletAllocation(
+        pod_uid=POD.uid, resource="nvidia.com/gpu", ids=ids, container=container
+    )
+    return SnapshotPart(DevicePluginView(held=(held,)), NOW_S)
+
+
+def with_processes(snap: NodeSnapshot, **owners: tuple[str, str]) -> NodeSnapshot:
+    """Have processes 1, 2, … of these containers run on the card."""
+    pids = range(1, len(owners) + 1)
+    sample = DeviceSample(key=CARD.key, processes=tuple(ProcessSample(pid=pid) for pid in pids))
+    vendor = VendorState(vendor="nvidia", samples=SnapshotPart((sample,), NOW_S))
+    usage = replace(snap.usage.value, owners=dict(zip(pids, owners.values(), strict=True)))
+    return replace(snap, vendors=(vendor,), usage=SnapshotPart(usage, NOW_S))
+
+
+def test_the_pod_that_was_granted_a_device_is_on_its_series() -> None:
+    snap = replace(snapshot((CARD,), pods=(POD,)), allocations=granted(POD.uid))
+    (labels,) = series(snap)
+    assert names(labels) == ("team-a", "train-0", "worker-0", POD.uid)
+    assert reasons(snap) == []
+
+
+def test_a_card_that_several_pods_share_has_a_series_for_each() -> None:
+    snap = replace(snapshot((CARD,), pods=(POD, OTHER)), allocations=granted(POD.uid, OTHER.uid))
+    assert [labels["pod"] for labels in series(snap)] == ["train-0", "train-1"]
+
+
+def test_a_free_device_has_no_label_of_a_pod_and_the_reason_is_exported() -> None:
+    snap = snapshot((CARD,), pods=(POD,))
+    (labels,) = series(snap)
+    assert names(labels) == (None, None, None, None)
+    assert reasons(snap) == ["NoPod"]
+
+
+@pytest.mark.parametrize("device_id", [CARD.info.uuid, f"{CARD.info.uuid}::3"])
+def test_a_pod_that_got_a_card_or_a_replica_of_the_kubelet_is_on_its_series(
+    device_id: str,
+) -> None:
+    snap = replace(snapshot((CARD,), pods=(POD,)), served=by_kubelet(device_id))
+    (labels,) = series(snap)
+    assert names(labels) == ("team-a", "train-0", "worker-0", POD.uid)
+
+
+def test_a_pod_that_got_a_slice_is_on_the_series_of_its_card() -> None:
+    card = gpu(0, partitions=(DevicePartition(profile="1g.10gb", uuid="MIG-1"),))
+    snap = replace(snapshot((card,), pods=(POD,)), served=by_kubelet("MIG-1"))
+    (labels,) = series(snap)
+    assert labels["pod"] == "train-0"
+
+
+def test_the_annotation_decides_where_the_kubelet_was_told_of_another_card() -> None:
+    other = gpu(1)
+    snap = replace(
+        snapshot((CARD, other), pods=(POD,)),
+        allocations=granted(POD.uid, allocations=(PodAllocation(uid=POD.uid),)),
+        served=by_kubelet(str(other.info.uuid)),
+    )
+    assert [labels.get("pod") for labels in series(snap)] == ["train-0", None]
+
+
+def test_a_process_names_the_pod_where_there_is_no_allocation() -> None:
+    owner = (POD.uid, POD.containers[0].id)
+    snap = with_processes(snapshot((CARD,), pods=(POD,)), first=owner)
+    (labels,) = series(snap)
+    assert names(labels) == ("team-a", "train-0", "worker-0", POD.uid)
+
+
+def test_a_process_names_the_container_of_a_pod_that_has_several() -> None:
+    two = pod(0, containers=2)
+    snap = replace(snapshot((CARD,), pods=(two,)), allocations=granted(two.uid))
+    assert series(snap)[0].get("container") is None
+    assert reasons(snap) == ["SeveralContainers"]
+    running = with_processes(snap, first=(two.uid, two.containers[1].id))
+    assert series(running)[0]["container"] == "worker-1"
+    assert reasons(running) == []
+
+
+def test_processes_of_a_pod_without_a_grant_do_not_hide_who_was_granted_the_card() -> None:
+    snap = replace(snapshot((CARD,), pods=(POD, OTHER)), allocations=granted(POD.uid))
+    running = with_processes(snap, first=(OTHER.uid, OTHER.containers[0].id))
+    assert [labels["pod"] for labels in series(running)] == ["train-0"]
+
+
+def test_a_pod_that_nobody_lists_has_its_uid_and_the_reason_is_exported() -> None:
+    snap = replace(snapshot((CARD,)), allocations=granted("u-1"))
+    (labels,) = series(snap)
+    assert names(labels) == (None, None, None, "u-1")
+    assert reasons(snap) == ["PodNotListed"]
+
+
+def test_a_pod_that_is_not_listed_yet_has_the_names_of_its_allocation() -> None:
+    allocation = PodAllocation(uid="u-1", namespace="d", name="new")
+    snap = replace(snapshot((CARD,)), allocations=granted("u-1", allocations=(allocation,)))
+    assert series(snap)[0]["pod"] == "new"
+
+
+def test_readings_of_a_vendor_have_the_pod_too_and_those_of_one_pod_have_that_one() -> None:
+    card = MetricFamily(name="xpu_rdma_bytes", type="gauge", help="Bytes.")
+    own = MetricFamily(name="xpu_rdma_handles", type="gauge", help="H.", labels=("pod_uid",))
+    device = nic(0)
+    sample = DeviceSample(
+        key=device.key,
+        readings=(
+            MetricValue(family=card.name, value=1.0),
+            MetricValue(family=own.name, value=2.0, labels=(OTHER.uid,)),
+        ),
+    )
+    vendor = VendorState(vendor="rdma", samples=SnapshotPart((sample,), NOW_S))
+    snap = replace(
+        snapshot((device,), pods=(POD, OTHER)),
+        vendors=(vendor,),
+        allocations=SnapshotPart(AllocationView(held={device.key: (POD.uid,)}), NOW_S),
+    )
+    (of_card,) = series(snap, card.name, (card, own))
+    (of_pod,) = series(snap, own.name, (card, own))
+    assert names(of_card) == ("team-a", "train-0", "worker-0", POD.uid)
+    assert names(of_pod) == ("team-a", "train-1", None, OTHER.uid)
+
+
+def test_the_reason_and_the_state_of_a_sick_device_are_labels() -> None:
+    health = Health(state=HealthState.FAILED, reason="Xid79", message="fell off the bus")
+    snap = snapshot((gpu(0, health=health), gpu(1)))
+    (labels,) = series(snap, "xpu_device_health_reason")
+    assert (labels["state"], labels["reason"]) == ("failed", "Xid79")
