@@ -1,4 +1,4 @@
-"""Ascend machines on the stub: a host that nobody has, and a library that says what tests want."""
+"""Ascend machines: an invented host, and the stub library with the scenario of a test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Machine:
         (self.host / "host.txt").write_text(recording)
 
     def as_folder(self, buses: Sequence[str]) -> None:
-        """Make the host a folder whose files may change while it is looked at."""
+        """Make the host a folder whose files the test may change."""
         (self.host / "host.txt").unlink()
         (self.host / "proc").mkdir()
         (self.host / "dev").mkdir()
@@ -42,7 +42,7 @@ class Machine:
         (self.host / "dev/davinci_manager").write_text("")
 
     def session(self, **settings: object) -> Child:
-        """Return the vendor's session in a process of its own, not yet started."""
+        """Return the vendor's session in a separate process, not yet started."""
         defaults: dict[str, object] = {
             "library_path": str(self.stub.path),
             "sample_interval_s": 0.0,

@@ -19,7 +19,7 @@ class NotPlaced(Exception):
 def place(table: Table, count: int, used: frozenset[int], unhealthy: frozenset[int]) -> list[int]:
     """Return the minors that a pod of `count` whole devices gets under the policy Honor.
 
-    `gone` are devices that are not healthy. Groups of rows with one score are visited from the
+    `unhealthy` are devices that are not healthy. Groups of rows with one score are visited from the
     lowest score up, whatever the field's comment says; the first group that has a free row wins.
     """
     if str(count) not in table:

@@ -29,7 +29,7 @@ LINK = 0x81078603
 
 
 def history_after(*times: tuple[float, Sequence[int]]) -> FaultHistory:
-    """Return the history after looks at these times that showed these codes."""
+    """Return the history after polls at these times with these codes."""
     history = NO_FAULTS
     for at_s, codes in times:
         history = fault_history.update_codes(history, codes, at_s)

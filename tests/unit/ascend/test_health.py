@@ -20,7 +20,7 @@ FOUR, FIVE = "0000:01:00.0", "0000:02:00.0"
 
 
 def verdict(child: Child, key: str) -> Health:
-    """Return what a discovery says of a chip."""
+    """Return the health of a chip in a discovery."""
     return next(d.health for d in child.discover().devices if d.key == key)
 
 
@@ -142,7 +142,7 @@ def test_dies_of_a_card_are_out_of_service_together(a3: Machine) -> None:
 
 
 def test_a_die_that_is_reset_takes_the_other_out_at_once(a3: Machine) -> None:
-    a3.stub.add("chip.2.1.health 2")  # so that it is looked at often
+    a3.stub.add("chip.2.1.health 2")  # so that it is polled often
     with a3.session() as child:
         child.discover()
         a3.stub.add("chip.2.1.boot 2")

@@ -41,11 +41,11 @@ def test_the_recorded_host_is_published_as_the_worked_example() -> None:
     devices, expected_devices = document["spec"]["devices"], example["spec"]["devices"]
     assert len(devices) == len(expected_devices) == 8
     for one, other in zip(devices, expected_devices, strict=True):
-        # a die id of zeros stands for no die id with us
+        # the agent treats a die id of zeros as missing
         assert one["id"] == other["id"] or other["minor"] == 0
         for key in ("type", "minor", "health", "resources"):
             assert one[key] == other[key]
-        for key in ("nodeID", "pcieID", "busID"):  # the socket is ours to fill in
+        for key in ("nodeID", "pcieID", "busID"):  # the agent adds the socket
             assert one["topology"][key] == other["topology"][key]
         (condition,), (expected,) = one["conditions"], other["conditions"]
         assert {**condition, "lastTransitionTime": ""} == {**expected, "lastTransitionTime": ""}
@@ -101,7 +101,7 @@ def test_their_metrics_are_of_what_the_chips_do(name: str) -> None:
     lines = [line for line in result.stdout.splitlines() if line.startswith("xpu_npu_utilization")]
     assert any('unit="aicore"' in line and not line.endswith(" 0") for line in lines)
     powers = [n for n in result.stdout.splitlines() if n.startswith("xpu_device_power_watts{")]
-    assert len(powers) == 8  # of the second dies nobody tells
+    assert len(powers) == 8  # the second dies report none
 
 
 def test_a_recording_keeps_what_tells_the_chips_and_no_name_of_theirs(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_what_is_granted_of_a_chip(
 
 
 def _without(facts: dict[str, object]) -> dict[str, object]:
-    """Leave the memory untold where a case is about another source of it."""
+    """Remove the HBM size if a case sets another source of the memory."""
     return facts if "hbm_mb" in facts else {**facts, "hbm_mb": None}
 
 

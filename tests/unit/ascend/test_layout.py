@@ -10,7 +10,7 @@ from plugins.vendors.ascend.library import layout
 from tests.stubs.dcmi.library import RECORDS
 
 BY_NAME = {record.name: record for record in RECORDS}
-KEYWORDS = {"double_bit": "double"}  # a C compiler takes no member of that name
+KEYWORDS = {"double_bit": "double"}  # a keyword of C cannot be a member
 
 
 def test_library_and_stub_describe_the_same_structures() -> None:

@@ -117,7 +117,7 @@ def test_a_symbol_that_is_missing_takes_its_fact_away_and_no_chip(b3: Machine, s
 
 
 def lacking(machine: Machine, *symbols: str) -> Path:
-    """Return a copy of the stub whose table of symbols lacks some: their names are others."""
+    """Return a copy of the stub without some symbols, which get other names."""
     data = machine.stub.path.read_bytes()
     for symbol in symbols:
         data = data.replace(f"\0{symbol}\0".encode(), f"\0X{symbol[1:]}\0".encode())

@@ -64,7 +64,7 @@ def test_dies_have_numbers_of_their_own_and_a_dash_is_not_zero() -> None:
     first, second = parse_info(A3)
     assert (first.card, first.chip, first.phy, first.health) == (3, 0, 6, "Alarm")
     assert (second.chip, second.phy, second.power_watts) == (1, 7, None)
-    assert second.hbm_mb is None  # more in use than there is
+    assert second.hbm_mb is None  # more memory in use than the total
 
 
 def test_a_310p_tells_its_ddr_memory() -> None:

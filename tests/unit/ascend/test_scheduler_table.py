@@ -24,7 +24,7 @@ NOBODY: frozenset[int] = frozenset()
 
 @pytest.fixture(scope="module")
 def table() -> Table:
-    """What is published for the recorded super node."""
+    """The partition table of the recorded super node."""
     host = ROOT / "fixtures" / "hosts" / "atlas-a3x16"
     result = run_agent("render", "device", "--host", str(host), "--node-name", "atlas-01")
     rows: Table = json.loads(yaml.safe_load(result.stdout)["metadata"]["annotations"][PARTITIONS])
@@ -114,7 +114,7 @@ def _decisions() -> Iterator[Decision]:
 
 
 def _whole_cards(pod: Mapping[str, Any]) -> int | None:
-    """Return how many whole cards a pod requests that says nothing else of devices."""
+    """Return the number of whole cards if a pod requests nothing else of devices."""
     if any("device" in key or "partition" in key for key in pod["metadata"].get("annotations", {})):
         return None
     amounts: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The machine whose chips are cut up."""
+"""The machine for tests of vNPUs."""
 
 from __future__ import annotations
 

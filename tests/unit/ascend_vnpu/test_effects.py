@@ -37,7 +37,7 @@ def do(machine: Machine, *steps: object, keeps_state: bool = True) -> list[Answe
 
 
 def there(machine: Machine) -> list[int]:
-    """Return the numbers of the vNPUs that the driver has now, as a fresh look shows them."""
+    """Return the numbers of the vNPUs that the driver lists now."""
     with machine.session() as child:
         devices = child.discover().devices
     return [p.instance for d in devices for p in d.partitions if p.instance is not None]
@@ -66,7 +66,7 @@ def test_a_piece_that_is_not_what_was_asked_for_is_destroyed(b3: Machine, line: 
 
 
 def remaining_vdevs(machine: Machine) -> set[str]:
-    """Return the vNPUs that the driver holds, whatever it says of them."""
+    """Return the vNPUs in the stub's state."""
     entries: dict[str, str] = {}
     for line in machine.stub.state():
         path, _, value = line.partition(" ")

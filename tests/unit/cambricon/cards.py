@@ -1,4 +1,4 @@
-"""Cards of Cambricon for tests: scenarios of the stub, and trees that show their functions."""
+"""Cambricon cards for tests: scenarios of the stub, and trees with their PCI functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUSES = tuple(f"0000:{bus:02x}:00.0" for bus in (0x1A, 0x1B, 0x3D, 0x3E, 0x89, 0
 
 
 def card(index: int, bus_id: str | None = None, **more: object) -> list[str]:
-    """Return the lines of a healthy MLU370-X4 that idles; `None` takes a line away."""
+    """Return the lines of a healthy, idle MLU370-X4; `None` removes a line."""
     bus = (bus_id or BUSES[index]).replace(".", ":").split(":")
     facts: dict[str, object] = {
         "uuid": f"00000000-0000-4000-8000-{index:012x}",
@@ -43,7 +43,7 @@ def machine(count: int = 2) -> list[str]:
 
 
 def add_function(tree: Path, bus_id: str, *, code: str = "0x120000", virtual: bool = False) -> None:
-    """Put a PCI function of Cambricon's into a tree."""
+    """Add a Cambricon PCI function to a tree."""
     folder = tree / "sys/bus/pci/devices" / bus_id
     folder.mkdir(parents=True)
     (folder / "vendor").write_text("0xcabc\n")
@@ -71,7 +71,7 @@ def stub_of(folder: Path, *lines: str, without: tuple[str, ...] = ()) -> Stub:
 
 @contextlib.contextmanager
 def session(stub: Stub, tree: Path, **settings: object) -> Iterator[Child]:
-    """Run the vendor's session on a stub and a tree, in a process of its own."""
+    """Run the vendor's session on a stub and a tree, in a separate process."""
     values = {"library_path": str(stub.path), **settings}
     with on_tree("cambricon", stub.environment, tree, values) as child:
         yield child

@@ -52,7 +52,7 @@ Card 0
 
 
 def _printed(capture: dict[str, Any]) -> str:
-    """Print the capture's facts as version 4 of the tool lays them out."""
+    """Return the capture's facts in the format of version 4 of the tool."""
     lines = [
         f"| CNMON {capture['cnmon']} |",
         "| Card  VF  Name  Firmware | Inited  Driver | Util |",

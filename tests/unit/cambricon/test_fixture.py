@@ -12,7 +12,7 @@ from tests.process.agent import ROOT, run_agent
 from tests.stubs.cndev.tape import record
 
 HOST = ROOT / "fixtures" / "hosts" / "mlu370-x4-8"
-PLACE = ("nodeID", "pcieID", "busID")  # the socket is ours to fill in
+PLACE = ("nodeID", "pcieID", "busID")  # the agent adds the socket
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def test_three_failing_calls_in_a_row_make_a_card_failed_and_one_good_call_ends_
 
 
 def test_a_card_that_stays_silent_is_told_of_once_and_not_with_each_look() -> None:
-    # another text with each look would be a write of the Device object with each look
+    # a text that changes with each check would cause a write of the Device object each time
     assert len({judge_failed_calls(calls, 7) for calls in range(3, 9)}) == 1
 
 

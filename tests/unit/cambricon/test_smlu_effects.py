@@ -26,7 +26,7 @@ CARD = ("count 1", *lines_of(0, smlu_mode=1))
 
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
-    """Return the stub of one card that sMLU cuts, for use in this very process."""
+    """Return the stub of one card in sMLU mode, for use in this process."""
     built = stub_of(tmp_path, *CARD)
     for name, value in built.environment.items():
         monkeypatch.setenv(name, value)
@@ -41,7 +41,7 @@ def card(stub: Stub) -> CndevCard:
 
 @pytest.fixture
 def owned(tmp_path: Path) -> SmluOwnershipFile:
-    """Return the list of what is ours."""
+    """Return the ownership file."""
     return SmluOwnershipFile(str(tmp_path / "state"), "boot")
 
 
@@ -145,7 +145,7 @@ def test_a_slice_that_reads_back_otherwise_is_taken_back(
     with pytest.raises(SliceRefused, match="does not list instance"):
         make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
     stub.play(*CARD)
-    again = CndevCard(card.cndev, card.index)  # what the card could not tell it is asked for anew
+    again = CndevCard(card.cndev, card.index)  # the failed call is repeated
     assert (again.smlu_instances(), owned.read()) == ((), ())
 
 

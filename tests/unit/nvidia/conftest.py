@@ -17,7 +17,7 @@ def stub(tmp_path: Path) -> Stub:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A machine's root with eight cards that the driver has."""
+    """A machine's root with eight cards bound to the driver."""
     root = tmp_path / "root"
     for minor, bus in enumerate(BUSES):
         uuid = f"GPU-00000000-0000-4000-8000-00000000000{minor}"

@@ -1,4 +1,4 @@
-"""The stub, the binding and what NVML documents must agree on every structure."""
+"""The stub, the binding and NVML's documentation must agree on every structure."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "c_nvmlGpmMetric_t": (40, {"metricId": 0, "nvmlReturn": 4, "value": 8}),
 }
 
-# structure of the binding: that of the stub, whose C asserts every size and offset of it
+# structure of the binding: structure of the stub, whose C code asserts sizes and offsets
 STUB_RECORDS = {
     "nvmlPciInfo_t": "Pci",
     "c_nvmlMemory_t": "MemoryV1",

@@ -89,7 +89,7 @@ def test_one_card_without_a_handle_hides_no_other(
         b for b in BUSES if b != BUSES[3]
     ]
     assert (failed.health.state, failed.health.reason) == (state, reason)
-    # what procfs tells of it
+    # what procfs shows
     assert (failed.uuid, failed.minor) == ("GPU-00000000-0000-4000-8000-000000000003", 3)
 
 

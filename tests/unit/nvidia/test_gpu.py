@@ -19,7 +19,7 @@ WORKER = ["-m", "agent.workers.worker", "--vendor", "nvidia"]
 
 
 def _why_not() -> str | None:
-    """Say what is missing for these tests: the library, or a driver that answers."""
+    """Return what is missing for these tests: the library, or a driver that answers."""
     path = find_library(NvidiaSettings())
     try:
         library = ctypes.CDLL(path)

@@ -1,4 +1,4 @@
-"""Readings that cannot be true: absent, counted, named once, and never published."""
+"""Implausible values are absent, counted, reported once, and never published."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PARTS = (
 )
 CARD = gpu(0, BUSES[0], encoder=3, decoder=4, sram=0, repair="0,0", unrepairable=0, uncorrected=1)
 COUNTED = "xpu_device_implausible_readings_total"
-# upper bounds by family; nothing that a card measures is below zero but its temperature
+# upper bounds by family; only temperatures may be below zero
 HIGHEST = (
     (re.compile(r".*_ratio"), 1.0),
     (re.compile(r".*_watts"), 10_000.0),
@@ -57,7 +57,7 @@ HIGHEST = (
 
 
 def impossible(sample: DeviceSample) -> Iterator[str]:
-    """Name what of a sample cannot be true."""
+    """Return the implausible values of a sample."""
     total, used = sample.memory_total_bytes, sample.memory_used_bytes
     if sample.core_percent is not None and not 0 <= sample.core_percent <= 100:
         yield f"busy {sample.core_percent}"
@@ -79,7 +79,7 @@ def impossible(sample: DeviceSample) -> Iterator[str]:
 
 
 def odd(card: VendorDevice) -> Iterator[str]:
-    """Name what of a device cannot be true."""
+    """Return the implausible values of a device."""
     if card.memory_bytes is not None and not 0 < card.memory_bytes <= 1 << 50:
         yield f"memory {card.memory_bytes}"
     if card.minor is not None and not 0 <= card.minor < 1 << 20:
@@ -93,13 +93,13 @@ def odd(card: VendorDevice) -> Iterator[str]:
 
 
 def read_events(child: Child) -> list[DeviceEvent]:
-    """Return what has arrived so far."""
+    """Return the events so far."""
     child.sample()
     return [event for event in child.events if event.reason == "ImplausibleReading"]
 
 
 def sampled(child: Child) -> list[DeviceSample]:
-    """Sample until all was asked: what is seldom in ten cycles, performance after 100 ms."""
+    """Sample until all values are read: slow ones within ten cycles, performance after 100 ms."""
     samples: list[DeviceSample] = []
     until_s = time.monotonic() + 20
     while time.monotonic() < until_s:
@@ -143,7 +143,7 @@ def test_no_answer_of_noise_is_published(stub: Stub, tree: Path, byte: int) -> N
         ("gpu 0 util=4,4294967295", "xpu_device_memory_busy_ratio"),
         ("gpu 0 temp=4294967023", "xpu_device_temperature_celsius gpu"),
         (f"gpu 0 used={MEMORY + 1}", "used"),
-        ("field 0 186 u32 4294967295", ""),  # the mean power stands in
+        ("field 0 186 u32 4294967295", ""),  # the mean power replaces it
         ("field 0 83 u64 18446744073709551615", ""),  # another call stands in
         ("field 0 82 u32 4294967295", "xpu_device_temperature_celsius memory"),
         ("field 0 197 u64 18446744073709551615", "xpu_device_pcie_bytes_total tx"),
@@ -169,7 +169,7 @@ def test_an_impossible_reading_is_absent_counted_and_named_once(
         child.discover()
         samples = sampled(child)
         events = read_events(child)
-        while len(events) < len(counts(samples[-1])):  # the thread of events sends them
+        while len(events) < len(counts(samples[-1])):  # the thread of events publishes them
             events = read_events(child)
         child.discover()
         assert read_events(child) == events

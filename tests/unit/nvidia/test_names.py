@@ -16,7 +16,7 @@ LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
     [
         pytest.param("00000000:3B:00.0", "0000:3b:00.0", id="V09"),
         pytest.param("00000009:01:00.0", "0009:01:00.0", id="V09-domain-9"),
-        # as the kernel prints it: that is the name which joins the card with its function
+        # as the kernel prints it, because this name joins the card with its PCI function
         pytest.param("00010000:01:00.0", "10000:01:00.0", id="V09-long-domain"),
         pytest.param("00000000:00:00.0", None, id="no-remote"),
         pytest.param("", None, id="blank"),

@@ -16,11 +16,11 @@ SYSTEM = "system driver=570.124.06 cuda=12080"
 GPUS = tuple(gpu(i, bus) for i, bus in enumerate(BUSES))
 CARD = gpu(0, BUSES[0])
 ALL_LINKS = 0xFFFFFFFF
-LATER_US = int((time.time() + 12 * 3600) * 1e6)  # newer than any look of this run
+LATER_US = int((time.time() + 12 * 3600) * 1e6)  # newer than any sample of this run
 
 
 def first(stub: Stub, tree: Path, *lines: str) -> DeviceSample:
-    """Return what the first card's first sample is in a scenario."""
+    """Return the first sample of the first card in a scenario."""
     stub.play(SYSTEM, *lines)
     with on_tree(stub, tree) as child:
         child.discover()
@@ -160,7 +160,7 @@ def test_processes_are_listed_by_the_entry_point_that_the_driver_has(
     assert [(p.pid, p.memory_bytes, p.core_percent) for p in sample.processes] == [
         (n, 77, 3.0) for n in range(1, 7)
     ]
-    # before version 2 of the call the driver's reserve counts as used
+    # version 1 of the call counts the driver's reserve as used
     assert sample.memory_used_bytes == (1500000000 if level == 450 else 1000000000)
 
 
@@ -173,9 +173,11 @@ def test_a_cycle_makes_few_calls_and_none_that_blocks(stub: Stub, tree: Path) ->
         child.sample()
         calls = [c.split() for c in stub.take_calls() if "EventSet" not in c]
     names = [c[0] for c in calls]
-    assert names.count("nvmlDeviceGetFieldValues") == 0  # none is supported: not asked again
+    assert (
+        names.count("nvmlDeviceGetFieldValues") == 0
+    )  # none is supported, so none is called again
     assert "nvmlDeviceGetPcieThroughput" not in names
-    assert len(calls) <= 8 * 17 + 12  # one card of the eight looks at its slow facts
+    assert len(calls) <= 8 * 17 + 12  # one of the eight cards is in its slow cycle
 
 
 def test_fields_are_asked_in_one_call_and_unsupported_ones_once(stub: Stub, tree: Path) -> None:
@@ -186,7 +188,7 @@ def test_fields_are_asked_in_one_call_and_unsupported_ones_once(stub: Stub, tree
         child.sample()
         child.sample()
         calls = [c for c in stub.take_calls() if c.startswith("nvmlDeviceGetFieldValues")]
-    # energy was asked for, and refused, when the discovery looked at the card's health
+    # the discovery read the energy for the health check, and it was not supported
     assert calls == ["nvmlDeviceGetFieldValues 0 9", "nvmlDeviceGetFieldValues 0 2"]
 
 

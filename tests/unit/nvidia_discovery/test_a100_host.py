@@ -1,4 +1,4 @@
-"""The invented host with four A100, of which two are cut by MIG."""
+"""The invented host with four A100 cards, two of which have MIG instances."""
 
 from __future__ import annotations
 

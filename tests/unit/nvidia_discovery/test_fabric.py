@@ -1,4 +1,4 @@
-"""The fabric behind the switches: when it is late, when it is broken, who must care."""
+"""The fabric behind the switches: starting, broken, and which cards fail with it."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_fabric_that_failed_takes_its_cards_along_where_it_must_be_ready(
         dict(inventory.devices[0].facts)["fabric-flags"]
         == "incorrect-configuration=too-few-nvlinks"
     )
-    # what a look at the card itself shows does not lift what stands against it
+    # a good check of the card does not end its lasting health
     assert [e for e in child.events if e.reason == "DeviceHealthy"] == []
 
 

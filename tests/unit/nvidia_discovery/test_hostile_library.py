@@ -1,4 +1,4 @@
-"""Whatever the library refuses or invents about one card, all others are told of as before."""
+"""Wrong answers of the library for one card do not change other cards."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agent.snapshot.inventory import Inventory
 from tests.fault.nvml_stub import Stub, gpu, on_tree
 from tests.stubs.child import Child
 from tests.unit.nvidia.conftest import BUSES
-from tests.unit.nvidia_discovery.test_cut_cards import ONE, PROFILES, THREE
+from tests.unit.nvidia_discovery.test_mig_cards import ONE, PROFILES, THREE
 
 SYSTEM = "system driver=570.124.06 cuda=12080"
 CUT = {"name": '"NVIDIA A100-SXM4-40GB"', "mem": 42949672960, "arch": 7, "migmode": 1}
-BAD = 1  # the card that calls fail for; it is whole
+BAD = 1  # the card whose calls fail; it has no MIG instances
 LINES = (
     gpu(0, BUSES[0], **CUT),
     *(gpu(i, BUSES[i], addressing=2, numanode=3, chassis='"1"') for i in (1, 2, 3)),
@@ -57,7 +57,7 @@ def others(inventory: Inventory) -> list[CardFacts]:
 
 
 def device_calls(stub: Stub, child: Child) -> list[str]:
-    """Return every call that a discovery makes about a card."""
+    """Return every call that a discovery makes for a card."""
     stub.take_calls()
     child.discover()
     calls = (call.split() for call in stub.take_calls())
@@ -76,7 +76,7 @@ def test_a_call_that_fails_for_one_card_hides_no_other(stub: Stub, four: Path, c
             inventory = child.discover()
             assert others(inventory) == others(before), symbol
             faulty = next(d for d in inventory.devices if d.bus_id == BUSES[BAD])
-            # what was known of it stays: pods may hold it
+            # its last description stays, because pods may use it
             assert (faulty.uuid, faulty.minor, faulty.resources) == (
                 before.devices[BAD].uuid,
                 BAD,

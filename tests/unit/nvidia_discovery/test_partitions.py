@@ -1,4 +1,4 @@
-"""The partition table and NVLink islands, from links that the driver tells."""
+"""The partition table and NVLink islands, from the driver's links."""
 
 from __future__ import annotations
 

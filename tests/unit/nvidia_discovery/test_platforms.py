@@ -1,4 +1,4 @@
-"""Machines that are no plain server: WSL, Tegra, coherent memory, guests, confidential ones."""
+"""Special platforms: WSL, Tegra, coherent memory, guests, confidential computing."""
 
 from __future__ import annotations
 

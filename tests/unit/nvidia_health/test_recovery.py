@@ -1,4 +1,4 @@
-"""Cards that fail, are probed, and come back or do not."""
+"""Cards that fail, are probed, and recover or not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def reason(sample: DeviceSample) -> str | None:
 
 
 def until(child: Child, expected_reason: str | None, card: int = 0) -> DeviceSample:
-    """Sample until the card's verdict is the one that is waited for, at most ten cycles."""
+    """Sample for ten cycles at most, until the card's health has the expected reason."""
     for _ in range(11):
         sample = child.sample()[card]
         if reason(sample) == expected_reason:
@@ -47,7 +47,7 @@ def test_each_sample_of_a_failed_card_is_a_probe_until_it_is_well_again(
         assert [reason(child.sample()[0]) for _ in range(3)] == ["DeviceHealthy"] * 3
         first_event = child.wait_event()
         assert child.discover().devices[0].health == Health()
-    # the agent takes it back after as many looks as it wants: the event only has it looked at
+    # the agent decides when the card is healthy: the event only requests a check
     assert (first_event.reason, first_event.state) == ("CauseGone", None)
 
 
@@ -81,7 +81,7 @@ def test_a_lost_card_that_answers_again_is_told_and_found_well(stub: Stub, tree:
         child.discover()
         stub.play(SYSTEM, *GPUS, "lost 1")
         assert reason(child.sample()[1]) == "GpuLost"
-        child.discover()  # which finds no handle of it any more
+        child.discover()  # which gets no handle for the card
         assert until(child, "GpuLost", 1).core_percent is None
         stub.play(SYSTEM, *GPUS)
         for _ in range(10):
@@ -153,7 +153,10 @@ def test_a_card_whose_config_space_reads_all_ones_is_not_asked_any_more(
 def test_what_polls_find_takes_the_card_out(
     stub: Stub, tree: Path, lines: list[str], expected: str
 ) -> None:
-    able = ("gpu 0 sram=0 unrepairable=0", "field 0 230 u32 0")  # else it is not asked again
+    able = (
+        "gpu 0 sram=0 unrepairable=0",
+        "field 0 230 u32 0",
+    )  # otherwise the call is not repeated
     stub.play(SYSTEM, *GPUS, *able)
     with on_tree(stub, tree) as child:
         child.discover()

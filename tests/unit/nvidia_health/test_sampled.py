@@ -1,4 +1,4 @@
-"""What samples hold beyond the figures of every card: counters, slices, lists that rest."""
+"""Performance counters, slices and process lists in samples."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def readings(sample: DeviceSample) -> dict[str, float]:
 
 
 def sample_with(child: Child, family: str) -> DeviceSample:
-    """Sample until the performance counters tell: they need two looks 100 ms apart."""
+    """Sample until there are performance counters, which need two samples 100 ms apart."""
     until_s = time.monotonic() + 20
     while time.monotonic() < until_s:
         sample = child.sample()[0]
@@ -101,7 +101,7 @@ def test_a_cut_card_is_as_busy_as_its_instances_and_each_tells_its_own(
     assert values["xpu_device_slice_memory_used_bytes MIG-c 1g.10gb"] == 12345
     calls = [c.split()[0] for c in stub.take_calls() if "MemoryInfo" in c]
     newer = [calls[n - 1] for n, name in enumerate(calls) if not name.endswith("_v2")]
-    assert set(newer) == {"nvmlDeviceGetMemoryInfo_v2"}  # which leaves the driver's reserve out
+    assert set(newer) == {"nvmlDeviceGetMemoryInfo_v2"}  # without the driver's reserve
 
 
 def test_a_cut_card_without_counters_does_not_tell_how_busy_it_is(stub: Stub, tree: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_process_that_has_ended_is_left_out_though_the_driver_lists_it(
         before = child.sample()[0].processes
         (tree / "proc/10").rmdir()
         after = child.sample()[0].processes
-    # one that /proc never showed may be of another namespace
+    # a process that was never in /proc may be in another namespace
     assert [p.pid for p in before or ()] == [10, 11]
     assert [p.pid for p in after or ()] == [11]
 

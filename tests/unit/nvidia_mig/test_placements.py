@@ -1,4 +1,4 @@
-"""What still fits on a card, and how to fit several instances."""
+"""Free placements of instances on a card."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Free = dict[str, tuple[int, ...]]
 
 
 def at(*places: str) -> tuple[InstancePlacement, ...]:
-    """Return what occupies the card, as `3g.20gb@4`."""
+    """Return the occupied placements, such as `3g.20gb@4`."""
     placements = []
     for place in places:
         name, _, start = place.partition("@")

@@ -1,4 +1,4 @@
-"""Names of profiles and instances: taken apart, and what the kubelet makes of them."""
+"""Parsed names of profiles and instances, and their kubelet resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kubelet is offered of cards and instances, and the annotation that lists them."""
+"""Kubelet resources of cards and instances, and the annotation that lists them."""
 
 from __future__ import annotations
 

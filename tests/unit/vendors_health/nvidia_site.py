@@ -21,7 +21,7 @@ DRIVER, KERNEL = XidSource.DRIVER, XidSource.KERNEL_LOG
 
 
 class Site:
-    """A machine whose time and boot are set by hand, and what is known of its cards."""
+    """A machine whose time and boot are set by hand, with the diagnosis of its cards."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.now = DiagnosisTime(wall_s=1000.0, boot_id="a")

@@ -113,7 +113,7 @@ def test_a_card_that_the_driver_wanted_reset_is_well_when_it_asks_no_more(number
     site.pass_time(60)
     (event,) = site.check(recovery_action=0)
     assert site.verdict == HEALTHY
-    # how long it must look well now is the agent's to say: the event only has it looked at
+    # the agent decides how long the card must stay good: the event only requests a check
     assert (event.reason, event.state) == ("CauseGone", None)
 
 

@@ -20,7 +20,7 @@ VENDORS_FOLDER = Path(card_facts.__file__).parents[2]
 
 
 def nvidia_reasons() -> Iterator[str]:
-    """Yield what polls, events and NVML's answers are called."""
+    """Yield the reasons of polls, events and NVML's codes."""
     source = (VENDORS_FOLDER / "nvidia" / "health" / "card_facts.py").read_text()
     yield from re.findall(r'(?:Finding\(|yield )"([A-Z]\w+)"', source)
     yield from (reason for reason, _ in remedies.RECOVERY_ACTIONS.values())

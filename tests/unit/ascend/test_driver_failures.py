@@ -1,4 +1,4 @@
-"""A library that hangs, dies, lies, or costs time."""
+"""A library that hangs, crashes, returns garbage, or is slow."""
 
 from __future__ import annotations
 

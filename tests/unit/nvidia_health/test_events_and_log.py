@@ -1,4 +1,4 @@
-"""What the driver and the kernel's log tell, as the session hears it."""
+"""Events of the driver and of the kernel log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CUT = (
 
 
 def log_line(tree: Path, *texts: str, first: int = 1) -> None:
-    """Append the kernel's lines, a second apart, to the log of a tree."""
+    """Append lines, one second apart, to the kernel log of a tree."""
     log = tree / "dev/kmsg"
     log.parent.mkdir(exist_ok=True)
     with log.open("a") as file:
@@ -179,7 +179,7 @@ def test_at_the_start_the_past_of_this_boot_is_read_and_a_later_recovery_counts(
         events = [child.wait_event(), child.wait_event()]
         health = [d.health.reason for d in child.discover().devices[:5]]
     assert reported(events) == [(BUSES[1], "Xid119", FAILED), (BUSES[2], "Xid79", FAILED)]
-    # the driver asks nothing of the second card any more, the third needs a reboot
+    # the driver requires no action for the second card any more; the third needs a reboot
     assert health == [
         "DeviceHealthy",
         "DeviceHealthy",

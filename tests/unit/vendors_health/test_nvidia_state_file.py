@@ -36,7 +36,7 @@ def test_lines_of_the_past_are_not_counted_against_a_card_again(tmp_path: Path) 
     site.diagnosis.save()
     assert site.opened().read_to == 500
     site.now = replace(site.now, boot_id="b")
-    assert site.opened().read_to == -1  # another boot begins to count anew
+    assert site.opened().read_to == -1  # another boot starts to count at zero
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"version":1,"cards":{"a":{"causes":3}}}'])

@@ -1,4 +1,4 @@
-"""Cards cut by MIG, as the session tells of them."""
+"""Inventories of cards with MIG instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cards that went, came back, or came back under another number."""
+"""Cards that vanish, return, or return with another minor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_HANDLE = "error nvmlDeviceGetHandleByPciBusId_v2"
 
 
 def discover_once(stub: Stub, tree: Path, *lines: str, **settings: object) -> Inventory:
-    """Return what a new process finds."""
+    """Return the inventory of a new process."""
     stub.play(SYSTEM, *lines)
     with on_tree(stub, tree, state_dir=str(stub.folder / "state"), **settings) as child:
         return child.discover()
@@ -156,7 +156,7 @@ def test_a_card_that_does_not_answer_is_named_by_what_is_remembered(stub: Stub, 
     assert (inventory.devices[5].uuid, inventory.devices[5].minor) == (UUID.format(5), 5)
     assert (
         inventory.devices[5].vendor_minor is None
-    )  # nobody can tell whether it has that number now
+    )  # it is unknown whether the card still has that number
     assert reasons(inventory) == {5: "GpuLost"}
 
 

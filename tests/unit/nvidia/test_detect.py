@@ -30,7 +30,7 @@ GPU Excluded:\t No
 
 
 class CountingRoot(LiveHostFiles):
-    """A machine's root that counts what is read of it."""
+    """A machine's root that counts reads."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix)
