@@ -88,10 +88,12 @@ class CycleLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_process(cls) -> CycleLimits:
-        """Return limits that leave most of the process's descriptors to others."""
+        """Return limits that leave `RESERVED_DESCRIPTORS` of those that are free now to others."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        free = MAX_DESCRIPTORS * 2 if soft == resource.RLIM_INFINITY else soft
-        return cls(descriptors=min(MAX_DESCRIPTORS, max(0, free - RESERVED_DESCRIPTORS) // 2))
+        if soft == resource.RLIM_INFINITY:
+            return cls()
+        free = soft - len(os.listdir("/proc/self/fd")) - RESERVED_DESCRIPTORS
+        return cls(descriptors=min(MAX_DESCRIPTORS, max(0, free)))
 
 
 class _ContainerWindow:
@@ -162,13 +164,17 @@ class CycleCollector:
         events: tuple[PerfEvent, PerfEvent] = (CYCLES, INSTRUCTIONS),
         limits: CycleLimits | None = None,
     ) -> None:
-        """Open nothing yet. Rounds begin `interval_s` apart, or later on very large nodes."""
+        """Open nothing yet. Rounds begin `interval_s` apart, or later on very large nodes.
+
+        Without `limits`, each round begins with those of the process at that moment.
+        """
         self._host = host
         self._clock = clock
         self._interval_s = interval_s
         self._window_s = window_s
         self._events = events
-        self._limits = limits or CycleLimits.of_process()
+        self._fixed_limits = limits
+        self._limits = limits or CycleLimits()
         self._round: _Round | None = None
         self._next_round_s = float("-inf")
         self._deadline_s = 0.0  # of the call in progress
@@ -180,6 +186,7 @@ class CycleCollector:
             if cycle.now_s < self._next_round_s:
                 return None
             self._next_round_s = cycle.now_s + self._interval_s
+            self._limits = self._fixed_limits or CycleLimits.of_process()
             self._round = self._begin_round(cycle)
         current = self._round
         self._close_read(current)

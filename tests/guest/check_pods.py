@@ -90,6 +90,26 @@ def test_groups_that_went_are_gone_from_the_next_cycle(pods: Any) -> None:
     assert pods["gone"]["node"]["cpu_cores"] is not None
 
 
+def test_the_best_effort_tier_has_the_use_of_its_pods(pods: Any) -> None:
+    tier = pods["optional"]["best_effort"]
+    assert 0 <= tier["use"]["memory_bytes"] - HELD_BYTES <= SLACK
+    assert tier["use"]["cpu_total_ns"] > 0
+    assert tier["use"]["cpu_cores"] is None  # the first measurement
+    assert (tier["request_milli"], tier["limit_milli"]) == (None, None)  # no spec, no limit
+
+
+def test_without_hardware_counters_cycles_are_absent_with_that_reason(pods: Any) -> None:
+    cycles = pods["optional"]["cycles"]
+    assert cycles["containers"] == {}
+    assert [problem["reason"] for problem in cycles["problems"]] == ["NoHardwareCounters"]
+
+
+def test_block_io_of_pods_is_read_and_empty_without_a_disk(pods: Any) -> None:
+    storage = pods["optional"]["storage"]
+    assert storage["pods"] == {uid: {} for uid in POD.values()}
+    assert storage["problems"] == []
+
+
 def test_the_snapshot_command_finds_a_pod_of_the_systemd_driver(facts: dict[str, Any]) -> None:
     parts = facts["systemd"]["snapshot"]["parts"]
     assert [parts[name]["error"] for name in ("pods", "usage")] == [None, None]

@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from agent.clock import SystemClock
 from agent.host.files import LiveHostFiles
 from agent.snapshot.usage import UsageSample
+from agent.usage.best_effort import BestEffortCollector
+from agent.usage.collector import CollectorInput
+from agent.usage.cycles import CycleCollector
 from agent.usage.monitor import UsageCollector
+from agent.usage.storage import StorageCollector
 from tests.guest.inside.groups import BUSY, HOLD, Groups, read
 from tests.guest.known import (
     BUSY_S,
@@ -52,6 +58,7 @@ def cgroupfs(outside: Path) -> dict[str, Any]:
         }
         after_s = time.monotonic()
         after = collector.measure(after_s)
+        optional = collected(collector, after_s)
         kernel = {name: _kernel(path) for name, path in paths.items()}
         views = msgspec.to_builtins(collector.pods)
     gone = collector.measure(time.monotonic())
@@ -64,7 +71,29 @@ def cgroupfs(outside: Path) -> dict[str, Any]:
         "before": plain(before),
         "after": plain(after),
         "gone": plain(gone),
+        "optional": optional,
     }
+
+
+def collected(collector: UsageCollector, now_s: float) -> dict[str, Any]:
+    """Return one measurement of each optional collector that needs version 2 groups."""
+    files, clock = LiveHostFiles(), SystemClock()
+    cycle = CollectorInput(now_s=now_s, layout=collector.layout, pods=collector.pods)
+    cycles = CycleCollector(files, clock, interval_s=60.0, window_s=1.0)
+    tier, storage = BestEffortCollector(files), StorageCollector(files, clock)
+    io = counts = None
+    while io is None:
+        io = storage.collect(cycle)
+    while counts is None:
+        counts = cycles.collect(replace(cycle, now_s=time.monotonic()))
+    values = {
+        "best_effort": msgspec.to_builtins(tier.collect(cycle)),
+        "cycles": msgspec.to_builtins(counts),
+        "storage": msgspec.to_builtins(io),
+    }
+    for one in (tier, storage, cycles):
+        one.close()
+    return values
 
 
 def systemd(outside: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import struct
 import subprocess
 import sys
@@ -310,6 +311,17 @@ def test_too_few_descriptors_for_all_cpus_is_a_reason(
 ) -> None:
     value, _ = run(collector(host, fake, CycleLimits(descriptors=3)))
     assert (fake.opened, reasons(value)) == (0, ("TooManyOpenFiles",))
+
+
+def test_descriptors_of_others_and_a_reserve_are_left_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = len(os.listdir("/proc/self/fd"))
+    for soft, expected in ((held + 600, 88), (held + 100, 0), (1 << 20, 4096)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert abs(CycleLimits.of_process().descriptors - expected) <= 2
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert CycleLimits.of_process().descriptors == 4096
 
 
 def test_closing_in_the_middle_of_a_round_closes_all(

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from agent.cgroup.layout import detect_layout
+from agent.cgroup.layout import CgroupLayout, detect_layout
 from agent.clock import ManualClock
 from agent.errors import HostFileError, ParseError
 from agent.host.files import LiveHostFiles
@@ -171,3 +174,52 @@ def test_a_device_that_only_one_file_of_version_1_names_is_left_out(tmp_path: Pa
         mounts.write("cgroup /sys/fs/cgroup/blkio cgroup rw,blkio 0 0\n")
     put(host, "", throttle(10, 20), "Total 0\n")
     assert collect(host).pods == {"a": {}}
+
+
+def _blkio_of(folder: Path) -> tuple[Path, str] | None:
+    """Return version 1's mount of blkio and the number of the folder's disk; `None`: no test."""
+    mount = Path("/sys/fs/cgroup/blkio")
+    status = folder.stat()
+    number = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    if not Path(f"/sys/dev/block/{number}/queue").exists() or os.geteuid() != 0:
+        return None
+    return (mount, number) if os.access(mount / "cgroup.procs", os.W_OK) else None
+
+
+def test_a_real_kernel_of_version_1_counts_what_a_container_wrote(tmp_path: Path) -> None:
+    place = _blkio_of(tmp_path)
+    if place is None:
+        pytest.skip("needs root, cgroup v1 with blkio, and a temporary folder on a whole disk")
+    mount, number = place
+    root = f"/storage-{os.getpid()}"
+    group = mount / root[1:] / "poda/c"
+    group.mkdir(parents=True)
+    try:
+        # recent kernels count devices that have a limit in some group
+        (group / "blkio.throttle.write_bps_device").write_text(f"{number} {1 << 30}\n")
+        script = (
+            "import mmap, os, sys\n"
+            "open(sys.argv[1] + '/cgroup.procs', 'w').write('0')\n"
+            "fd = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_DIRECT)\n"
+            "os.write(fd, mmap.mmap(-1, 1 << 20))\n"
+        )
+        target = str(tmp_path / "written")
+        subprocess.run([sys.executable, "-c", script, str(group), target], check=True, timeout=30)
+        layout = CgroupLayout(
+            version=1,
+            driver="cgroupfs",
+            mounts=(("blkio", str(mount)),),
+            unified=None,
+            root=root,
+        )
+        collector = StorageCollector(LiveHostFiles(), ManualClock())
+        pod = PodView(uid="a", qos=KubeQos.BURSTABLE, cgroup=f"{root}/poda")
+        value = None
+        while value is None:
+            value = collector.collect(CollectorInput(now_s=1.0, layout=layout, pods=(pod,)))
+    finally:
+        for folder in (group, group.parent, group.parent.parent):
+            folder.rmdir()
+    assert value.pods["a"][number].written_bytes >= 1 << 20
+    assert value.pods["a"][number].writes >= 1
+    assert number in {device.number for device in value.devices}
