@@ -23,9 +23,9 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
 
 def safe_name(name: str | None, what: str) -> str:
-    """Return a name that no list or path can be broken with; `BadDeviceId` for any other.
+    """Return the name if it is safe in lists and paths; else raise `BadDeviceId`.
 
-    Libraries lie and annotations are written by users; neither may add a card to a list.
+    Libraries may be wrong, and users write annotations; neither may add a card to a list.
     """
     if not name or not _SAFE_NAME.fullmatch(name) or "/../" in f"/{name}/":
         raise AllocationRefused(RefusalReason.BAD_DEVICE_ID, f"{what}: {(name or '')[:64]!r}")
@@ -42,7 +42,7 @@ def unambiguous_id(match: DeviceMatch) -> str | None:
 
 
 def visible_id(match: DeviceMatch) -> str:
-    """Return what names a card, or the slice of it, to the vendor's runtime; else `BadDeviceId`."""
+    """Return the id of a card, or of its slice, for its runtime; else raise `BadDeviceId`."""
     uuid = unambiguous_id(match)
     if uuid is None:
         shown_id = match.partition.uuid if match.partition else match.device.uuid
@@ -53,7 +53,7 @@ def visible_id(match: DeviceMatch) -> str:
 
 
 def node_edit(node: DeviceNode, path: str = "", *, file_mode: int | None = None) -> DeviceNodeEdit:
-    """Show a node of the host in the container, at the same path unless another is given."""
+    """Return the edit that shows a node of the host at `path`; empty: at the same path."""
     return DeviceNodeEdit(
         host_path=node.path,
         path=path or node.path,
@@ -64,13 +64,13 @@ def node_edit(node: DeviceNode, path: str = "", *, file_mode: int | None = None)
 
 
 def existing_nodes(host: HostDevices, paths: Iterable[str]) -> tuple[DeviceNodeEdit, ...]:
-    """Show those of the paths that exist, in their order."""
+    """Return edits for those of the paths that exist, in their order."""
     nodes = (host.node(path) for path in paths)
     return tuple(node_edit(node) for node in nodes if node is not None)
 
 
 def nodes_below(host: HostDevices, folder: str) -> tuple[DeviceNodeEdit, ...]:
-    """Show every node in a folder, by path."""
+    """Return edits for every node in a folder, by path."""
     nodes = sorted(host.nodes, key=lambda node: node.path)
     return tuple(node_edit(node) for node in nodes if node.path.rpartition("/")[0] == folder)
 
@@ -110,11 +110,12 @@ def withhold_devices(
     has_vendor_runtime: bool,
     is_implied: bool = False,
 ) -> ContainerEdits:
-    """Tell of a container that helps itself to devices, or with `void` set its variable to void.
+    """Return edits for a container that requests devices by `variable` without an allocation.
 
-    `ours`: the container's runtime handler is the vendor's, which reads the variable, or with
-    `implied` takes its absence for a request. Privileged and protected containers, and those that
-    another plug-in gave devices, keep what they have.
+    `policy`: `off` ignores it, `warn` adds a note, `void` also sets the variable to `void`.
+    `has_vendor_runtime`: the container's runtime reads the variable; with `is_implied` it takes a
+    missing one for a request. Privileged and protected containers, and those with devices of
+    another device plug-in, keep what they have.
     """
     value = (container.env_value(variable) or "").strip()
     if not has_vendor_runtime or policy == OFF or (value in _ASKS_FOR_NONE and not is_implied):
@@ -142,7 +143,7 @@ def edits(
     container: ContainerSpec,
     host: HostDevices,
 ) -> ContainerEdits:
-    """Show each granted device's nodes, or those of the granted slice, in the grant's order.
+    """Return the nodes of each allocated device or slice, in the order of the allocation.
 
     `DeviceNodeMissing` if one is not on the host any more, `NodeMismatch` if it is another.
     """

@@ -22,14 +22,14 @@ class LibraryUnavailable(VendorFault):
 
 
 class LibraryFile(msgspec.Struct, frozen=True):
-    """A file as it was when it was loaded; a driver upgrade puts another in its place."""
+    """A file as it was when it was loaded; a driver upgrade replaces it."""
 
     path: str
     identity: tuple[int, ...] | None  # device, inode, size, ns of change; None: by the loader
 
     @classmethod
     def stat(cls, path: str) -> LibraryFile:
-        """Note what stands at the path now."""
+        """Return the file at the path as it is now."""
         if "/" not in path:
             return cls(path, None)  # the loader's own search, which does not look in this folder
         try:
@@ -39,7 +39,7 @@ class LibraryFile(msgspec.Struct, frozen=True):
         return cls(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
 
     def is_replaced(self) -> bool:
-        """Say whether another file stands there; one that is missing may be on its way."""
+        """Return whether another file is at the path; a missing one may be about to come."""
         identity = LibraryFile.stat(self.path).identity
         return self.identity is not None and identity is not None and identity != self.identity
 
@@ -71,7 +71,7 @@ def find_library(
 
 
 def refuse_untrusted(path: str) -> None:
-    """Raise `LibraryAbsent` unless only root or this process's user can change what is loaded."""
+    """Raise `LibraryUnavailable` unless only root or this process's user can change the file."""
     for checked_path in (path, os.path.dirname(path)):
         try:
             status = os.stat(checked_path)

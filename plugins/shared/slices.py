@@ -12,10 +12,9 @@ SliceKey = tuple[str, str]  # pod's uid, device's key
 
 
 def limited_pause(pause: Callable[[float], object], times: int) -> Callable[[float], None]:
-    """Return a pause that is made so many times and then no more.
+    """Return a function that pauses, but only the given number of `times`.
 
-    The agent waits for all that is asked at once: many that are in use must not use up its patience
-    with the worker, nor hold up those that wait for a slice.
+    The agent waits for all slices of a request: many devices in use must not exceed its deadline.
     """
     remaining = iter(range(times))
 
@@ -31,9 +30,9 @@ def make_missing_slices(
     existing: Mapping[SliceKey, DevicePartition],
     make: Callable[[SliceRequest], DevicePartition],
 ) -> tuple[tuple[CreatedSlice, ...], tuple[SliceFailure, ...], bool]:
-    """Make what is wished for and not there; say what stands, what does not, what changed.
+    """Make the requested slices that do not exist; return them, failures, and whether one was made.
 
-    A pod has at most one slice of a device. One that cannot be made keeps no other from it.
+    A pod has at most one slice of a device. A failure does not stop the others.
     """
     created: list[CreatedSlice] = []
     failures: list[SliceFailure] = []

@@ -19,8 +19,8 @@ T = TypeVar("T")
 class JsonStateFile(Generic[T]):
     """A value of one type in `<folder>/<name>`; without a folder nothing outlives the process.
 
-    A file that cannot be used stops nothing: `problem` tells of it. A damaged one is put aside as
-    `.bad`. Writing may be cut off at any step: readers find the old content or the new one.
+    If the file cannot be used, `problem` says why. A damaged one is renamed to `.bad`. If writing
+    is interrupted, the file has the old content or the new one.
     """
 
     def __init__(self, folder: str, name: str, kind: type[T]) -> None:

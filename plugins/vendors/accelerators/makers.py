@@ -25,7 +25,7 @@ class Maker(msgspec.Struct, frozen=True, kw_only=True):
     classes: tuple[str, ...] = (ACCELERATOR,)  # the first digits of a function's class
     models: Mapping[int, str] = msgspec.field(default_factory=_no_models)  # by device id; some ""
     is_listed_only: bool = False  # the vendor id is that of other things as well
-    has_vendor_plugin: bool = False  # a plug-in of ours asks its library and lists its cards
+    has_vendor_plugin: bool = False  # another vendor plug-in lists its cards
     role: str = "accelerator"
 
 
@@ -99,7 +99,7 @@ MAKERS: Mapping[int, Maker] = MappingProxyType(
 def maker_of(
     vendor_id: int | None, device_id: int | None, class_code: int | None, *, virtual: bool = False
 ) -> Maker | None:
-    """Return whose accelerator a function is; `None` if it is none, or somebody's virtual one.
+    """Return the maker of an accelerator; `None` for another or a virtual function.
 
     `class_code` has 24 bits. An id that is not in the table is an accelerator all the same where
     the class says so: makers bring out new ones.

@@ -40,7 +40,7 @@ def describe_accelerators(
     *,
     replay: bool,
 ) -> tuple[tuple[VendorDevice, ...], tuple[Problem, ...]]:
-    """Describe all functions in the order of their addresses, and what is odd about settings."""
+    """Return devices in the order of their addresses, and problems of the settings."""
     devices: list[VendorDevice] = []
     problems: list[Problem] = []
     card_counts: Counter[int] = Counter()  # by maker: a driver numbers all cards that are its own
@@ -138,12 +138,12 @@ class AcceleratorsSession:
         return Inventory(vendor="accelerators", devices=devices, problems=problems)
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Say that nobody can tell what these devices do."""
+        """Raise `NotSupported`: there is no library to ask."""
         raise NotSupported("no library tells what these devices do")
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Say that there are none: changes of the bus are heard by the agent."""
+        """Raise `NotSupported`: the agent itself listens to changes of the bus."""
         raise NotSupported(f"no events, not even within {wait_s:g} s")
 
     def close(self) -> None:
-        """Have nothing to let go of."""
+        """Do nothing: nothing is open."""

@@ -1,4 +1,4 @@
-"""Cards that settings describe: what no file of the kernel tells, said by who knows.
+"""Cards that settings describe, with facts that no file of the kernel has.
 
     discovery:
       accelerators:
@@ -32,7 +32,7 @@ _MODEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 class CardRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule. `minor` says where a card's number comes from."""
+    """One rule. `minor`: the source of a card's number."""
 
     vendor_id: int
     device_id: int | None = None  # None: all of the maker's

@@ -73,7 +73,7 @@ def _hex(host: HostFiles, path: str, digits: int) -> int | None:
 
 
 def describe_unmanaged(function: AcceleratorFunction, model: str | None = None) -> VendorDevice:
-    """Describe a function that is listed, and granted to nobody."""
+    """Describe a function that is listed only: it cannot be allocated."""
     known_model = (
         function.maker.models.get(function.device_id) if function.device_id is not None else None
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AcceleratorsVendor:
-    """What PCI classes call accelerators, of makers that no plug-in of ours drives."""
+    """Functions with the PCI class of accelerators, of makers without a vendor plug-in."""
 
     description = VendorDescription(
         name="accelerators",

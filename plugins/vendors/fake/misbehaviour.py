@@ -4,7 +4,7 @@ hang      never returns
 slow      returns late, after `seconds`
 exit      ends the process
 crash     ends it with a memory fault
-raise     raises an error that nobody expects
+raise     raises an unexpected error
 print     writes to standard output, as libraries do; the agent must not mind
 garbage   writes a line into a descriptor that is not its own: the pipe to the agent
 endless   the same, without ever ending the line

@@ -72,14 +72,14 @@ class FakeSession:
         return due
 
     def clear(self, key: str) -> bool:
-        """Say that a device that is not healthy was mended; the file tells how it is."""
+        """Return whether the device is not healthy; the file still decides its health."""
         self._misbehaviour.enter("clear")
         devices = answers.build_inventory(self._scene).devices
         match = next((device for device in devices if device.key == key), None)
         return match is not None and match.health.state is not HealthState.HEALTHY
 
     def close(self) -> None:
-        """Wake who waits for events."""
+        """End a waiting `events`."""
         self._misbehaviour.enter("close")
         self._closed.set()
 

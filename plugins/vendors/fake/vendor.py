@@ -39,7 +39,7 @@ class FakeSettings(VendorSettings, frozen=True, kw_only=True):
 
 
 class FakeVendor:
-    """Devices from a file. Without one there are none; a worker is told the file by settings."""
+    """Devices from the file in the settings; none without a file."""
 
     description = VendorDescription(
         name=answers.NAME,
@@ -53,10 +53,9 @@ class FakeVendor:
     host_query = staticmethod(injection.host_query)
     edits = staticmethod(injection.edits)
 
-    def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - the file decides, not the host
+    def detect(self, host: HostFiles, settings: FakeSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - the file decides, not the host
         """Return one entry for all devices of the file; the file is not read here."""
-        file = _file_of(settings)
-        if not file:
+        if not settings.file:
             return ()
         return (
             VendorDevice(
@@ -66,24 +65,19 @@ class FakeVendor:
                 uuid=answers.NAME,
                 managed=False,
                 health=UNANSWERED,
-                facts=(("file", file),),
+                facts=(("file", settings.file),),
             ),
         )
 
     def open(
         self,
         host: HostFiles,  # noqa: ARG002 - as above
-        settings: VendorSettings,
+        settings: FakeSettings,
         context: SessionContext,  # noqa: ARG002 - a file's devices are the same on a recording
     ) -> FakeSession:
         """Read the file that the setting `file` names; `BadConfig` if that cannot be done."""
         from plugins.vendors.fake.session import FakeSession  # noqa: PLC0415 - workers only
 
-        file = _file_of(settings)
-        if not file:
+        if not settings.file:
             raise BadConfig("discovery.fake.file: no file is given")
-        return FakeSession(file)
-
-
-def _file_of(settings: VendorSettings) -> str:
-    return settings.file if isinstance(settings, FakeSettings) else ""
+        return FakeSession(settings.file)

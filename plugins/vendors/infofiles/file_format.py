@@ -23,7 +23,7 @@ _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}(/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-
 
 
 class DeviceInfoStatus(msgspec.Struct, frozen=True):
-    """What the writer thinks of a device's health."""
+    """The health of a device as the writer of the file states it."""
 
     is_healthy: bool
     code: str
@@ -45,7 +45,7 @@ class DeviceInfoEntry(msgspec.Struct, frozen=True, kw_only=True):
     has_links: bool  # the member is there, even if it is empty: its writer knows of partitions
     must_honor_links: bool
     status: DeviceInfoStatus | None
-    oddities: tuple[str, ...] = ()  # what was not understood, in words
+    oddities: tuple[str, ...] = ()  # texts about values that are invalid
 
 
 def decode_array(data: bytes) -> list[object]:

@@ -125,9 +125,9 @@ def _health(status: DeviceInfoStatus | None) -> Health:
 
 
 def groups_of(devices: Sequence[EntryDevice]) -> tuple[DeviceGroup, ...]:
-    """Return the partitions that the links tell: each link joins its device and the peers.
+    """Return the partitions in the links: each link joins its device and the peers.
 
-    A partition with a card that nobody describes could never be granted: it is left out.
+    A partition with a card that no entry describes is left out: it can never be allocated.
     """
     keys: dict[int, str] = {}
     for entry_device in devices:

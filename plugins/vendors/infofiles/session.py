@@ -23,7 +23,7 @@ Content = tuple[tuple[str, bytes], ...]
 
 
 class InfofilesSession:
-    """Reads the folder at each discovery, and tells when it has changed."""
+    """Reads the folder at each discovery, and reports changes as events."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class InfofilesSession:
         self._last_content: Content | str | None = None
 
     def discover(self) -> Inventory:
-        """Return what the files describe; of files that cannot be read, what they said before."""
+        """Return what the files describe; if one cannot be read, the last valid inventory."""
         try:
             content = self._content()
             self._last_content = content
@@ -51,11 +51,11 @@ class InfofilesSession:
         return self._last
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Say that the files tell of no usage."""
+        """Raise `NotSupported`: the files contain no usage."""
         raise NotSupported("device-info files tell of no usage")
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Tell at once whether the files are others than at the last discovery; do not wait."""
+        """Return an event if the files differ from those of the last discovery; never wait."""
         if self._is_replay:
             raise NotSupported(f"a recorded host has no events, not even within {wait_s:g} s")
         try:
@@ -67,10 +67,10 @@ class InfofilesSession:
         return (DeviceEvent(key="", reason="DeviceInfoChanged", message=self._directory),)
 
     def close(self) -> None:
-        """Have nothing to let go of: no file stays open."""
+        """Do nothing: no file stays open."""
 
     def _content(self) -> Content:
-        """Read all files of others; hidden ones are on their way to another name."""
+        """Read all files of other programs; hidden ones are being written."""
         names = (name for name in self._host.names(self._directory) if not name.startswith("."))
         content: list[tuple[str, bytes]] = []
         for name in [name for name in names if name != OWN_FILE][:MAX_FILES]:

@@ -32,7 +32,7 @@ class InfofilesVendor:
     edits = staticmethod(injection.edits)
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
-        """See nothing: files are believed only where a setting says so."""
+        """Return nothing: the files count only if the setting is on."""
         return ()
 
     def open(

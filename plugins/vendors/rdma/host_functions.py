@@ -1,4 +1,4 @@
-"""Reads which RDMA devices each PCI function has now; those in pods are as they were read last."""
+"""Reads the RDMA devices of each PCI function; those in pods stay as they were last read."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RdmaFunctionReader:
         return function
 
     def _verbs_below(self, folder: str) -> tuple[DeviceNode, ...]:
-        """Return what the function's own folder tells of a device that no class shows here."""
+        """Return the nodes in the function's own folder, for a device that is in no class here."""
         nodes: list[DeviceNode] = []
         for name in filter(
             _VERBS.fullmatch, list_entries(self._host, f"{folder}/infiniband_verbs")

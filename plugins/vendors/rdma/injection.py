@@ -34,8 +34,8 @@ _ALL_MAY = 0o666
 _MEMLOCK = RlimitEdit(name="RLIMIT_MEMLOCK", soft=UNLIMITED_RLIMIT, hard=UNLIMITED_RLIMIT)
 
 
-class _GrantedFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """One granted function: what of it is shown, and under which names."""
+class _AllocatedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """One allocated function with the nodes and names that a container gets."""
 
     address: str
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class _GrantedFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def host_query(_settings: RdmaSettings) -> HostDeviceQuery:
-    """Name the nodes of RDMA."""
+    """Return the query for all RDMA nodes."""
     return HostDeviceQuery(nodes=("/dev/infiniband/*",))
 
 
@@ -54,16 +54,16 @@ def edits(
     container: ContainerSpec,
     host: HostDevices,
 ) -> ContainerEdits:
-    """Return what a grant changes; nothing without one.
+    """Return the edits for an allocation; none without one.
 
-    Of a granted virtual function its own verbs device is shown and not the card's. Raises
-    `GrantRefused` that names the address of a function that has none.
+    A container with a virtual function gets its verbs device, not the card's. Raises
+    `AllocationRefused` with the address of a function that has none.
     """
     settings = host.settings_as(RdmaSettings)
     functions = [
         function
         for match in match_devices(allocation, devices)
-        for function in _granted_functions(match, host, settings)
+        for function in _allocated_functions(match, host, settings)
     ]
     if not functions:
         return ContainerEdits()
@@ -84,9 +84,9 @@ def edits(
 
 
 def _netdev_notes(
-    functions: Sequence[_GrantedFunction], container: ContainerSpec
+    functions: Sequence[_AllocatedFunction], container: ContainerSpec
 ) -> Iterator[ContainerNote]:
-    """Tell of RoCE functions whose network device the pod does not have: their GIDs are its."""
+    """Yield a note for each RoCE function whose network device, and so its GIDs, the pod lacks."""
     for function in functions if not container.host_network else ():
         if function.netdevs:
             text = (
@@ -101,9 +101,9 @@ def _manager(host: HostDevices, settings: RdmaSettings) -> Iterator[DeviceNodeEd
         yield node_edit(node, file_mode=_ALL_MAY)
 
 
-def _granted_functions(
+def _allocated_functions(
     match: DeviceMatch, host: HostDevices, settings: RdmaSettings
-) -> Iterator[_GrantedFunction]:
+) -> Iterator[_AllocatedFunction]:
     functions = {function.address: function for function in host.functions}
     is_roce = any(port.link_layer == "Ethernet" for port in match.device.ports)
     if match.entry.vfs:
@@ -136,7 +136,7 @@ def _members(device: VendorDevice) -> tuple[str, ...]:
 
 def _function(
     function: RdmaFunction | None, address: str, settings: RdmaSettings, *, is_roce: bool
-) -> _GrantedFunction:
+) -> _AllocatedFunction:
     safe_name(address, "RDMA function")
     if function is not None and function.driver == "vfio-pci":
         raise AllocationRefused(RefusalReason.BOUND_TO_VFIO, f"{address} is a virtual machine's")
@@ -145,7 +145,7 @@ def _function(
         raise AllocationRefused(RefusalReason.VERBS_MISSING, f"{address} {problem}")
     count = None if settings.inject_all_ports else 1
     umad = function.umad if settings.inject_umad else ()
-    return _GrantedFunction(
+    return _AllocatedFunction(
         address=address,
         names=function.names[:count],
         nodes=(*function.verbs[:count], *umad),
@@ -155,14 +155,14 @@ def _function(
 
 def _function_of_device(
     device: VendorDevice, address: str, settings: RdmaSettings
-) -> _GrantedFunction:
-    """Show what the last discovery knew of a device."""
+) -> _AllocatedFunction:
+    """Return the function of a device as the last discovery described it."""
     verbs = tuple(node for node in device.nodes if "/uverbs" in node.path)
     if not verbs:
         raise AllocationRefused(RefusalReason.VERBS_MISSING, f"{address} has no verbs device")
     umad = tuple(node for node in device.nodes if "/umad" in node.path)
     name = dict(device.facts).get("name")
-    return _GrantedFunction(
+    return _AllocatedFunction(
         address=address,
         names=(name,) if name else (),
         nodes=(*verbs, *(umad if settings.inject_umad else ())),
@@ -170,7 +170,7 @@ def _function_of_device(
 
 
 def _environment(
-    functions: Sequence[_GrantedFunction], container: ContainerSpec, settings: RdmaSettings
+    functions: Sequence[_AllocatedFunction], container: ContainerSpec, settings: RdmaSettings
 ) -> tuple[tuple[str, str], ...]:
     names = list(
         dict.fromkeys(

@@ -42,7 +42,7 @@ from plugins.vendors.rdma.sysfs.pod_cgroups import pod_limits
 from plugins.vendors.rdma.sysfs.ports import PortReader
 from plugins.vendors.rdma.watch import RdmaWatch, WatchTarget
 
-MISSES_UNTIL_ABSENT = 2  # a device that is missing once may be on its way to a new name
+MISSES_UNTIL_ABSENT = 2  # a device that is missing once may just be renamed
 
 
 class _DiscoveryRound(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class _DiscoveryRound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RdmaSession:
-    """One host's RDMA devices. All is read from files: no library is loaded."""
+    """The RDMA devices of one host. Everything is read from files; no library is loaded."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RdmaSession:
         self._state_store = RdmaStateStore(context.state_dir, read_boot_id(host))
 
     def discover(self) -> Inventory:
-        """Return every RDMA device; numbers are written down before anybody is told of them."""
+        """Return every RDMA device; their minors are stored before they are returned."""
         discovery = self._read_round()
         targets: list[WatchTarget] = []
         strays: list[str] = []
@@ -105,21 +105,21 @@ class RdmaSession:
         )
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Return port states and counters of the devices that are here."""
+        """Return port states and counters of the devices in the class."""
         return self._watch.sample()
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Wait for a port that changed; a recorded host has none: `NotSupported`."""
+        """Wait for a port that changed; raise `NotSupported` on a recorded host."""
         if self._is_replay:
             raise NotSupported("a recorded host has no events")
         return self._watch.wait(wait_s)
 
     def clear(self, key: str) -> bool:
-        """Forget what the kernel's log says against a device."""
+        """Forget the kernel log's fault of a device; return whether there was one."""
         return self._watch.clear(key)
 
     def close(self) -> None:
-        """End waiting and close the counters' files."""
+        """End `events` and close all files."""
         self._watch.close()
 
     def _read_round(self) -> _DiscoveryRound:
@@ -166,7 +166,7 @@ class RdmaSession:
     def _devices(
         self, discovery: _DiscoveryRound, targets: list[WatchTarget], strays: list[str]
     ) -> Iterator[VendorDevice]:
-        """Describe all devices; those that can be watched become targets."""
+        """Describe all devices; add those that can be watched to `targets`."""
         for nic in discovery.nics:
             vfs = self._virtual_functions(nic.function, nic.primary.name, discovery)
             strays += vfs.strays
@@ -207,7 +207,7 @@ class RdmaSession:
     def _attributes(
         self, source: DeviceSource, discovery: _DiscoveryRound, targets: list[WatchTarget]
     ) -> DeviceAttributes | None:
-        """Look at a device's ports; `None` if it left while it was looked at."""
+        """Read a device's ports; `None` if it left meanwhile."""
         function, name = source.function, source.item.name
         address, root = (function.address, function.root) if function else (None, None)
         ports, netdevs = self._ports.read(name, source.netdevs, discovery.now_s)
@@ -248,7 +248,7 @@ class RdmaSession:
     def _describe_absent(
         self, function: RdmaPciFunction, absence: DeviceAbsence, discovery: _DiscoveryRound
     ) -> VendorDevice:
-        """Describe a function without RDMA device; the first time it may be a matter of time."""
+        """Describe a function without RDMA device; at the first miss, as it was before."""
         key, record = function.address, self._state_store.record_of(function.address)
         last = self._last_devices.get(key)
         misses = self._watch.count_miss(key)
@@ -266,14 +266,14 @@ class RdmaSession:
         return descriptions.describe_absent_nic(function, record, attributes, vfs, absence, last)
 
     def _publish_again(self, last: VendorDevice) -> VendorDevice:
-        """Keep a device for one more look, and have that look soon."""
+        """Return the last description once more, and request a discovery soon."""
         self._watch.add_event(
             DeviceEvent(key=last.key, reason="RdmaDeviceMissed", message="looking once more")
         )
         return last
 
     def _date_change(self, health: Health, last: VendorDevice | None) -> Health:
-        """Date a change that this session has seen."""
+        """Return the health with the time of its change, if the session observed it."""
         if last is None:
             return health
         is_same_reason = last.health.reason == health.reason

@@ -41,13 +41,13 @@ class WatchTarget(msgspec.Struct, frozen=True, kw_only=True):
     device: CountedDevice
     address: str | None = None  # of its PCI function
     numvfs: int | None = None  # virtual functions at the last discovery
-    fault: Health | None = None  # what is wrong whatever its ports say
+    fault: Health | None = None  # counts whatever its ports show
     bond: tuple[str, ...] = ()  # network devices of a bond, all of which should have a link
     used_ports: tuple[int, ...] = ()  # known to be in use
 
 
 class _CounterState(msgspec.Struct):
-    """What the last reading of a device's counters left."""
+    """The state of a device's counters after the last reading."""
 
     files: tuple[CounterFile, ...]
     readings: tuple[MetricValue, ...] = ()
@@ -55,7 +55,7 @@ class _CounterState(msgspec.Struct):
 
 
 class RdmaWatch:
-    """Keeps the memory of all devices. Two threads call it: questions, and waiting for events."""
+    """Watches all devices. Two threads call it: that of the requests, and that of `wait`."""
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class RdmaWatch:
 
     @property
     def problem(self) -> Problem | None:
-        """What keeps the kernel's log from being heard."""
+        """Return why the kernel log is not read; `None` if it is."""
         return self._health.problem
 
     def set_targets(self, targets: Iterable[WatchTarget], absent: Mapping[str, bool]) -> None:
-        """Watch exactly these devices from now on; of `kept` ones the memory stays.
+        """Watch exactly these devices; the history of `absent` ones stays.
 
-        Those are away. Unless a pod has them (`True`), what the kernel said of them is over.
+        Faults in the kernel log of absent devices are dropped unless a pod has them (`True`).
         """
         with self._lock:
             self._reported_vf_counts = {}
@@ -117,7 +117,7 @@ class RdmaWatch:
             self._listing = list_entries(self._host, CLASS)
 
     def judge(self, target: WatchTarget) -> Health | None:
-        """Look at a device once and return its settled health; `None` if it left meanwhile."""
+        """Read a device once and return its confirmed health; `None` if it left meanwhile."""
         with self._lock:
             self._health.read_log(self._clock.monotonic())
             self._health.expect(target.key, target.used_ports, target.fault)
@@ -126,7 +126,7 @@ class RdmaWatch:
             return self._health.verdict(target.key)
 
     def health_of(self, key: str) -> Health | None:
-        """Return the settled health of a device that may be away."""
+        """Return the confirmed health of a device, which may be absent."""
         with self._lock:
             return self._health.verdict(key)
 
@@ -136,12 +136,12 @@ class RdmaWatch:
             return self._health.used_ports(key)
 
     def clear(self, key: str) -> bool:
-        """Forget what the kernel's log says against a device; say whether there was something."""
+        """Forget the kernel log's fault of a device; return whether there was one."""
         with self._lock:
             return self._health.clear(key)
 
     def count_miss(self, key: str) -> int:
-        """Count a look that did not find a device; return how many there were in a row."""
+        """Count a discovery without the device; return how many there were in a row."""
         with self._lock:
             self._miss_counts[key] = self._miss_counts.get(key, 0) + 1
             return self._miss_counts[key]
@@ -152,7 +152,7 @@ class RdmaWatch:
             self._events.append(event)
 
     def _observe(self, target: WatchTarget) -> tuple[PortReading, ...] | None:
-        """Take one look in; `None` if the device is not in the class any more."""
+        """Read the ports of a device; `None` if the device is not in the class any more."""
         name = target.device.name
         readings = tuple(
             read_port_state(self._host, name, number) for number in target.device.ports
@@ -174,7 +174,7 @@ class RdmaWatch:
         return readings
 
     def poll(self) -> None:
-        """Look at every port once, and whether devices came, went or were renamed."""
+        """Read every port, and check whether devices came, left or were renamed."""
         with self._lock:
             self._polled_s = self._clock.monotonic()
             self._health.read_log(self._polled_s)
@@ -185,7 +185,7 @@ class RdmaWatch:
             self._compare_listing(list_entries(self._host, CLASS))
 
     def _report_vf_count(self, target: WatchTarget) -> None:
-        """Notice a PF that was given other virtual functions; drivers take them up later."""
+        """Add an event if a PF has another number of virtual functions than before."""
         if target.address is None or target.numvfs is None:
             return
         count = read_numvfs(self._host, target.address)
@@ -210,7 +210,7 @@ class RdmaWatch:
             self._events.append(event)
 
     def wait(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Poll each second until something happens, the time is over or the session ends."""
+        """Poll each second until there are events, the time is over or the session is closed."""
         until_s = self._clock.monotonic() + wait_s
         while not self._stop.is_set():
             if self._clock.monotonic() - self._polled_s >= POLL_S:
@@ -230,7 +230,7 @@ class RdmaWatch:
             return events
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Return states as of now and counters of the last ten seconds."""
+        """Return the port states as of now, and the counters of the last ten seconds."""
         with self._lock:
             is_due = (
                 self._clock.monotonic() - self._counters_read_s
@@ -279,7 +279,7 @@ class RdmaWatch:
         return (info, *states, *flaps, *functions, *counters, *self._pod_readings.get(name, ()))
 
     def _read_counters(self, target: WatchTarget, port_states: tuple[PortReading, ...]) -> None:
-        """Read a device's counters, and judge those that tell of a bad link."""
+        """Read a device's counters, and check those that show a bad link."""
         state, now_s = self._counter_states[target.key], self._clock.monotonic()
         link_counters: dict[int, dict[str, int]] = {}
         readings: list[MetricValue] = []
@@ -309,7 +309,7 @@ class RdmaWatch:
             self._events.append(DeviceEvent(key=target.key, reason="PortErrors", message=message))
 
     def close(self) -> None:
-        """End waiting and close all files."""
+        """End `wait` and close all files."""
         self._stop.set()
         with self._lock:
             self._counters.retain(set())

@@ -30,7 +30,7 @@ RESOURCES: Pairs = (("koordinator.sh/rdma", "100"),)
 
 
 class DeviceAttributes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device gets besides what its own files say."""
+    """What is known of a device beside the files of its class."""
 
     minor: int | None = None
     labels: Pairs = ()
@@ -42,7 +42,7 @@ class DeviceAttributes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def family(driver: str | None) -> str:
-    """Name the family of a driver; an unknown one is treated alike."""
+    """Return the family of a driver; `other` for an unknown one."""
     return driver if driver in DRIVERS and driver else "other"
 
 
@@ -60,14 +60,14 @@ def _count(value: int | None) -> str | None:
 
 
 def _prefixes(ports: Iterable[DevicePort]) -> set[str]:
-    """Return the fabrics that InfiniBand ports are on."""
+    """Return the subnet prefixes of InfiniBand ports."""
     return {subnet_prefix(p.gid) for p in ports if p.gid and p.link_layer == INFINIBAND}
 
 
 def _common(
     rdma_class: RdmaClass, attributes: DeviceAttributes, nodes: RdmaNodes
 ) -> dict[str, str | None]:
-    """Facts of every device of the class."""
+    """Return the facts that all devices of the class have."""
     link_layers = {port.link_layer for port in attributes.ports if port.link_layer}
     mad_names = {
         node.path.rpartition("/")[2].rstrip("0123456789")
@@ -115,7 +115,7 @@ def describe_nic(
     vfs: VirtualFunctions,
     other_functions: Sequence[str],
 ) -> VendorDevice:
-    """Describe a NIC that the class shows."""
+    """Describe a NIC whose RDMA device is in the class."""
     function = nic.function
     facts = _common(nic.primary, attributes, nodes) | {
         "driver": function.driver,
@@ -155,10 +155,10 @@ class DeviceAbsence(msgspec.Struct, frozen=True):
 def judge_absence(
     function: RdmaPciFunction, record: RdmaDeviceRecord | None, scan: RdmaScan
 ) -> DeviceAbsence:
-    """Judge a function without RDMA device, by what it was in this boot.
+    """Judge a function without RDMA device by its record of this boot.
 
-    Where a device lives in one network namespace only, a bound driver whose RDMA module is
-    loaded means that a pod has it.
+    Where devices belong to one network namespace only, a bound driver with a loaded RDMA module
+    means that a pod has the device.
     """
     if function.is_gone:
         return DeviceAbsence(health_of("DeviceGone", HealthState.FAILED), managed=True)
@@ -186,7 +186,7 @@ def describe_absent_nic(
 ) -> VendorDevice:
     """Describe a NIC whose RDMA device is not in the class: gone, unbound, or in a pod.
 
-    What is known from `last` time stays, but its ports.
+    The facts of the `last` description stay, without its ports.
     """
     facts = {
         "name": record.name if record else None,
@@ -222,7 +222,7 @@ def describe_soft_device(
     uuid: str,
     managed: bool,
 ) -> VendorDevice:
-    """Describe a device that is software upon a network device; it is no NIC of its own."""
+    """Describe a device that is software on a network device, such as soft-RoCE."""
     health = attributes.health
     if not managed and health.state is HealthState.HEALTHY:
         health = replace(health, reason="SoftDevice", message=SOFT_WORDS)
@@ -266,10 +266,10 @@ def describe_other_device(rdma_class: RdmaClass) -> VendorDevice:
 
 
 def node_fault(host: HostFiles, name: str, nodes: RdmaNodes, *, replay: bool) -> Health | None:
-    """Say why no application can open a device; `None` if one can.
+    """Return the fault of a device that no application can open; `None` if it can be opened.
 
-    Only uverbs is needed. Numbers of nodes are compared on this machine, where nodes exist; an
-    agent that cannot see the host's `/dev/infiniband` at all has nothing to say.
+    Applications need its uverbs node. The numbers of the node are not compared on a recording, nor
+    if the agent does not see the host's `/dev/infiniband`.
     """
     node = nodes.uverbs.get(name)
     if node is None:

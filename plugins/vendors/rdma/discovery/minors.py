@@ -31,14 +31,14 @@ _FIRST = ("mlx5_", "mlx4_")  # what koordlet numbers
 
 
 class MinorRequest(msgspec.Struct, frozen=True):
-    """One device that needs a number: where it is, for ever, and how the kernel calls it now."""
+    """A device that needs a minor."""
 
     key: str  # PCI address and ids, as stored
-    name: str
+    name: str  # that the kernel gives it now
 
 
 def kernel_number(name: str) -> int | None:
-    """Return the number in a name that the kernel gave; persistent names want nothing."""
+    """Return the number in a name that the kernel gave; a persistent name has none."""
     match = _KERNEL_NAME.fullmatch(name)
     return int(match[2]) if match and int(match[2]) < MAX_MINORS else None
 
@@ -49,11 +49,11 @@ def _is_first(name: str) -> bool:
 
 
 def assign_minors(requests: Sequence[MinorRequest], stored: Mapping[str, int]) -> dict[str, int]:
-    """Give every device its number; devices come in PCI order with distinct keys.
+    """Return the minor of each device; the requests are in PCI order and have distinct keys.
 
-    Stored numbers win, also those of devices that are away: they may come back. Then wanted
-    numbers are granted, mlx names first; the others get the lowest that nobody wants, and if there
-    is none left, one of a device that is away. A device beyond the 512th gets none.
+    Stored minors have precedence, and those of absent devices stay reserved. Then devices get the
+    number in their kernel name, mlx names first. The others get the lowest number that no name
+    contains, or that of an absent device if none is free. A device beyond the 512th gets none.
     """
     minors = {request.key: stored[request.key] for request in requests if request.key in stored}
     taken = set(stored.values())
@@ -84,7 +84,7 @@ MAX_KEY = 128
 
 
 class RdmaDeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that this boot has shown, by the address of its function."""
+    """What was known of a function's RDMA device when it was last present in this boot."""
 
     name: str
     guid: str | None
@@ -93,7 +93,7 @@ class RdmaDeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RdmaState(msgspec.Struct, frozen=True):
-    """What outlives the process: numbers for ever, sightings for one boot."""
+    """The stored state: minors stay for ever, records until the next boot."""
 
     minors: Mapping[str, int] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     records: Mapping[str, RdmaDeviceRecord] = msgspec.field(
@@ -102,7 +102,7 @@ class RdmaState(msgspec.Struct, frozen=True):
 
 
 def encode_state(state: RdmaState, boot_id: str) -> bytes:
-    """Write the state as JSON; equal states give equal bytes."""
+    """Return the state as JSON; equal states give equal bytes."""
     records = {
         address: {
             "name": record.name,
@@ -148,9 +148,9 @@ def _decode_records(value: object, text: str) -> dict[str, RdmaDeviceRecord]:
 
 
 def decode_state(data: bytes, boot_id: str) -> RdmaState:
-    """Read what `encode` wrote; of another boot only the numbers are kept.
+    """Return the state that `encode_state` wrote, without the records of another boot.
 
-    Raises `ParseError` for everything else: the file is then good for nothing.
+    Raises `ParseError` for any other content.
     """
     text = data.decode("utf-8", "replace")
     try:
@@ -168,7 +168,7 @@ def decode_state(data: bytes, boot_id: str) -> RdmaState:
 
 
 class RdmaStateFile:
-    """One file that is replaced whole; a damaged one is put aside as `.bad` and started anew."""
+    """The file of the state, replaced as a whole; a damaged one is renamed to `.bad`."""
 
     def __init__(self, directory: str, boot_id: str) -> None:
         self._path = str(Path(directory) / FILE_NAME)
@@ -194,10 +194,10 @@ class RdmaStateFile:
 
 
 class RdmaStateStore:
-    """The state of one session: loaded at its start, written when it changes.
+    """The state of one session, loaded at its start and written when it changes.
 
-    Without a directory nothing outlives the session. A file that cannot be used stops nothing:
-    `problem` tells of it.
+    Without a directory the state ends with the session. If the file cannot be used, `problem`
+    says why, and the session works without it.
     """
 
     def __init__(self, directory: str | None, boot_id: str) -> None:
@@ -217,13 +217,13 @@ class RdmaStateStore:
             self.problem = Problem(reason="StateFileDamaged", message=message)
 
     def record_of(self, address: str) -> RdmaDeviceRecord | None:
-        """Return what this boot has shown at an address."""
+        """Return the record of the function at an address; `None` if there is none of this boot."""
         return self.state.records.get(address)
 
     def identity(self, function: RdmaPciFunction) -> str:
-        """Return what a function's number belongs to.
+        """Return the key to which a function's minor belongs.
 
-        One that does not tell what it is, for now, is what was numbered at its place before.
+        A function whose ids cannot be read now has the key that was last used for its address.
         """
         address = function.address
         if function.identity:
@@ -234,7 +234,7 @@ class RdmaStateStore:
         return keys[-1] if keys else f"{address} unknown"
 
     def assign(self, requests: Sequence[MinorRequest]) -> dict[str, int]:
-        """Assign numbers and remember them."""
+        """Return the minor of each requested key, and store them."""
         minors = assign_minors(requests, self.state.minors)
         used = set(minors.values())
         absent = {key: number for key, number in self.state.minors.items() if number not in used}
@@ -242,7 +242,7 @@ class RdmaStateStore:
         return minors
 
     def save_records(self, records: Mapping[str, RdmaDeviceRecord]) -> None:
-        """Add sightings and write the file; the numbers of this round are in it."""
+        """Add records, and write the file with the minors of this discovery."""
         newest = dict([*self.state.records.items(), *records.items()][-MAX_MINORS:])
         self.state = RdmaState(self.state.minors, MappingProxyType(newest))
         if self._file is None:

@@ -54,7 +54,7 @@ def bond_members(
 
 
 def nics_of(scan: RdmaScan) -> tuple[Nic, ...]:
-    """Return the NICs that the class shows, in PCI order; a VF on its host is none."""
+    """Return the NICs in the class, in PCI order; virtual functions are not NICs of their own."""
     nics: list[Nic] = []
     for address, function in scan.functions.items():
         classes = [
@@ -114,10 +114,10 @@ class VirtualFunctions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_usable(vf: RdmaPciFunction, *, exclusive: bool) -> bool:
-    """Say whether a pod that gets the function finds an RDMA device.
+    """Return whether a pod that gets the function has an RDMA device.
 
-    Where devices live in one namespace only, a function in use shows none here: its driver
-    must do. One that is bound to vfio-pci or to nothing is somebody else's.
+    Where devices belong to one network namespace only, the device of a function in use is not
+    visible here; then its driver decides. A function bound to vfio-pci, or unbound, is not usable.
     """
     return bool(vf.rdma) or (exclusive and vf.driver in DRIVERS)
 
@@ -141,9 +141,9 @@ def virtual_functions(
     *,
     exclusive: bool,
 ) -> VirtualFunctions:
-    """Group the usable functions of a PF: pools in their order, then those without one.
+    """Group the usable functions of a PF by pool, in the order of the pools; the rest comes last.
 
-    Numbers of a file decide nothing, the links do; gaps between them are legal.
+    The links `virtfnN` decide, not `sriov_numvfs`; their numbers may have gaps.
     """
     addresses_by_pool: dict[int | None, list[str]] = {
         position: [] for position in (*range(len(pools)), None)
@@ -171,7 +171,7 @@ def virtual_functions(
 
 
 class DeviceSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of the class that is about to be described."""
+    """What a description of an RDMA device is made from."""
 
     key: str
     item: RdmaClass
@@ -189,7 +189,7 @@ class DeviceSource(msgspec.Struct, frozen=True, kw_only=True):
         return ("enabled", self.vfs.enabled), ("usable", self.vfs.usable), ("total", total)
 
     def info(self, netdevs: tuple[str, ...], link_layer: str | None) -> tuple[str, ...]:
-        """Return the values of `INFO_LABELS`; what is not known is empty."""
+        """Return the values of `INFO_LABELS`; unknown ones are empty."""
         rdma_class = self.item
         driver = self.function.driver if self.function else rdma_class.soft_family
         guid = show_guid(rdma_class.node_guid or "")
@@ -205,7 +205,7 @@ class DeviceSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def source_of(nic: Nic, vfs: VirtualFunctions, scan: RdmaScan) -> DeviceSource:
-    """Collect what belongs to a NIC; a bond's network devices are those of all its functions."""
+    """Return the source of a NIC; the network devices of a bond are those of all its functions."""
     bond_netdevs = tuple(dev for member in nic.members for dev in scan.functions[member].netdevs)
     return DeviceSource(
         key=nic.function.address,
@@ -218,7 +218,7 @@ def source_of(nic: Nic, vfs: VirtualFunctions, scan: RdmaScan) -> DeviceSource:
 
 
 def _is_pf(vf: RdmaPciFunction, scan: RdmaScan) -> bool:
-    """Say whether a virtual function's PF exists and is none itself."""
+    """Return whether a virtual function has a PF that is not a virtual function itself."""
     pf = scan.functions.get(vf.physfn or "")
     return (
         vf.physfn in scan.bus_addresses
@@ -228,7 +228,7 @@ def _is_pf(vf: RdmaPciFunction, scan: RdmaScan) -> bool:
 
 
 def problems_of(scan: RdmaScan, strays: Sequence[str]) -> tuple[Problem, ...]:
-    """Tell what is left out of the devices, and why; at most sixteen of each kind."""
+    """Return a problem for each function or name that is left out; at most sixteen of each kind."""
     orphans = (
         function.address
         for function in scan.functions.values()

@@ -13,7 +13,10 @@ from plugins.vendors.rdma.health.ports import DeviceHistory, PortHistory, PortRe
 
 
 class DeviceHealthTracker:
-    """Remembers devices by key. One thread at a time; a key is the function's address, if any."""
+    """The health of all devices by key, which is the function's address if there is one.
+
+    For one thread at a time.
+    """
 
     def __init__(self, host: HostFiles, policy: str, *, replay: bool) -> None:
         self._policy = policy
@@ -24,15 +27,15 @@ class DeviceHealthTracker:
 
     @property
     def problem(self) -> Problem | None:
-        """What keeps the kernel's log from being heard."""
+        """Return why the kernel log is not read; `None` if it is."""
         return self._log_faults.problem
 
     def read_log(self, now_s: float) -> None:
-        """Take in what the kernel's log holds."""
+        """Read new records of the kernel log."""
         self._log_faults.read(now_s)
 
     def retain(self, present_keys: Iterable[str], absent: Mapping[str, bool]) -> None:
-        """Forget all other devices. Of those that are away, and in no pod, the log is forgotten."""
+        """Drop all other devices, and the log of `absent` ones that are in no pod (`False`)."""
         self._log_faults.forget(key for key, in_pod in absent.items() if not in_pod)
         present = set(present_keys)
         histories = {
@@ -46,7 +49,7 @@ class DeviceHealthTracker:
         self._faults = {key: health for key, health in self._faults.items() if key in present}
 
     def expect(self, key: str, used_ports: Iterable[int], fault: Health | None) -> None:
-        """Note the ports that are in use, and what is wrong whatever the ports say."""
+        """Set the used ports, and a fault that counts whatever the ports show."""
         self._histories[key] = ports.mark_used_ports(self._history(key), used_ports)
         self._faults.pop(key, None)
         if fault is not None:
@@ -61,7 +64,7 @@ class DeviceHealthTracker:
         wall_s: float,
         lag_degraded: bool,
     ) -> DeviceEvent | None:
-        """Take one look in; return an event if it changed the verdict."""
+        """Add a reading of the ports; return an event if it changed the health."""
         self._histories[key] = ports.observe_ports(
             self._history(key),
             readings,
@@ -82,7 +85,7 @@ class DeviceHealthTracker:
         return DeviceEvent(key=key, reason=now.reason, message=now.message, state=now.state)
 
     def verdict(self, key: str) -> Health | None:
-        """Return what counts most now; `None` if the device was never looked at."""
+        """Return the gravest health now; `None` without any reading of the device."""
         health = self._history(key).health
         fault = self._faults.get(key)
         if health is not None and health.is_in_service and fault is not None:
@@ -90,7 +93,7 @@ class DeviceHealthTracker:
         return self._log_faults.health(key) or health
 
     def clear(self, key: str) -> bool:
-        """Forget what the log says against a device; `False` if it says nothing."""
+        """Forget the log's fault of a device; return whether there was one."""
         has_fault = self._log_faults.health(key) is not None
         self._log_faults.forget((key,))
         return has_fault
@@ -100,15 +103,15 @@ class DeviceHealthTracker:
         return tuple(sorted(self._history(key).used_ports))
 
     def port(self, key: str, number: int) -> PortHistory:
-        """Return what is remembered of a port."""
+        """Return the history of a port."""
         return self._history(key).port(number)
 
     def count_downed(self, key: str, number: int, value: int, now_s: float) -> None:
-        """Take in a port's own count of lost links."""
+        """Add a value of a port's counter of lost links."""
         self._histories[key] = ports.count_downed(self._history(key), number, value, now_s)
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         self._log_faults.close()
 
     def _history(self, key: str) -> DeviceHistory:

@@ -56,7 +56,7 @@ _HINTS = ("mlx5_core", "bnxt_en", "hns3", "Uncorrect")
 
 
 class KernelLogLine(msgspec.Struct, frozen=True):
-    """A line that says that a function is broken."""
+    """A line that reports a broken function."""
 
     address: str  # as the kernel prints it: lower case, at least four digits of domain
     reason: str
@@ -64,7 +64,7 @@ class KernelLogLine(msgspec.Struct, frozen=True):
 
 
 def parse_line(text: str) -> KernelLogLine | None:
-    """Read one line of the log; `None` for what says nothing of a NIC's end."""
+    """Parse a line of the log; `None` if it reports no broken NIC."""
     line = text[:MAX_LINE]
     if not any(hint in line for hint in _HINTS):
         return None
@@ -75,7 +75,7 @@ def parse_line(text: str) -> KernelLogLine | None:
 
 
 class KernelLogFault(msgspec.Struct, frozen=True, kw_only=True):
-    """What the log said of one function, and since when its port has been active again."""
+    """The fault of one function in the log, and since when its port is active again."""
 
     reason: str
     text: str
@@ -84,12 +84,12 @@ class KernelLogFault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def health(self) -> Health:
-        """The verdict while the cause holds."""
+        """Return the health of the function while the fault lasts."""
         return Health(state=HealthState.FAILED, reason=self.reason, message=self.text)
 
 
 def record_line(fault: KernelLogFault | None, line: KernelLogLine, at_s: float) -> KernelLogFault:
-    """Take a line in. A broken firmware explains errors of the bus, so it is what is told."""
+    """Return the fault with one more line. Broken firmware has precedence over bus errors."""
     if fault is not None and fault.reason == FIRMWARE != line.reason:
         return replace(fault, last_s=max(at_s, fault.last_s))
     last_s = at_s if fault is None else max(at_s, fault.last_s)
@@ -99,10 +99,9 @@ def record_line(fault: KernelLogFault | None, line: KernelLogLine, at_s: float) 
 def check_port(
     fault: KernelLogFault, *, active: bool, now_s: float, is_first: bool = False
 ) -> KernelLogFault | None:
-    """Take a look at the port in; `None` when the cause is over.
+    """Return the fault after a reading of the port; `None` if the fault is over.
 
-    Of a line that is older than the first look, nobody saw the port in between: one that is
-    active now is taken to have been.
+    At the first reading, a port that is active now counts as active since the line.
     """
     if not active:
         return replace(fault, active_s=None)
@@ -120,9 +119,9 @@ UNREAD = "KernelLogUnread"
 
 
 class KernelLogFaults:
-    """Causes by address of the function. One thread at a time; reading never waits.
+    """Faults in the kernel log by address of the function. For one thread; never waits.
 
-    A recorded host has no log. A log that is refused is a problem to tell, and nothing else.
+    A recorded host has no log. `problem` says why the log cannot be read.
     """
 
     def __init__(self, host: HostFiles, *, replay: bool) -> None:
@@ -136,7 +135,7 @@ class KernelLogFaults:
             self.problem = self._problem_of(error)
 
     def read(self, now_s: float) -> None:
-        """Take in what the log holds since the last time. Both clocks start with the boot."""
+        """Read new records of the log. Their clock and `now_s` both start with the boot."""
         if self._log is None:
             return
         try:
@@ -155,7 +154,7 @@ class KernelLogFaults:
             self._faults[line.address] = record_line(self._faults.get(line.address), line, at_s)
 
     def check_port(self, address: str, *, active: bool, now_s: float) -> None:
-        """Take in whether a function's port is active now."""
+        """Add a reading whether a function's port is active now."""
         fault = self._faults.get(address)
         is_first = address not in self._checked_addresses
         self._checked_addresses.add(address)
@@ -168,18 +167,18 @@ class KernelLogFaults:
             del self._faults[address]
 
     def health(self, address: str | None) -> Health | None:
-        """Return the verdict on a function; `None` if nothing is known against it."""
+        """Return the health of a function that has a fault; `None` if it has none."""
         fault = self._faults.get(address or "")
         return fault.health if fault is not None else None
 
     def forget(self, addresses: Iterable[str]) -> None:
-        """Drop what was said of functions that left: whatever comes back starts anew."""
+        """Drop the faults of functions that were removed."""
         for address in addresses:
             self._faults.pop(address, None)
             self._checked_addresses.discard(address)
 
     def close(self) -> None:
-        """Let go of the log; may be called twice."""
+        """Close the log; may be called twice."""
         if self._log is not None:
             self._log.close()
             self._log = None

@@ -84,7 +84,7 @@ def remedy(reason: str, _message: str) -> str:
 
 
 class PortReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at one port."""
+    """The state of one port at one moment."""
 
     number: int
     state: int | None  # None: unreadable, or a text that is no state
@@ -95,7 +95,7 @@ class PortReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PortHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of a port between looks."""
+    """The history of a port between readings."""
 
     number: int
     is_used: bool = False  # was active once in this boot, or is expected to be
@@ -107,10 +107,10 @@ class PortHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of a device; `health` is what others are told."""
+    """The history of a device; `health` is its confirmed health."""
 
     ports: tuple[PortHistory, ...] = ()
-    health: Health | None = None  # None: never looked at
+    health: Health | None = None  # None: no reading yet
     doubt_s: float | None = None  # since when the looks contradict `health` without a break
     flapping_until_s: float = 0.0
 
@@ -120,13 +120,13 @@ class DeviceHistory(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(port.number for port in self.ports if port.is_used)
 
     def port(self, number: int) -> PortHistory:
-        """Return what is known of a port, a blank if nothing."""
+        """Return the history of a port; an empty one if there is none."""
         blank = PortHistory(number=number)
         return next((port for port in self.ports if port.number == number), blank)
 
 
 def health_of(reason: str, state: HealthState) -> Health:
-    """Build a health with its reason in words."""
+    """Return a health with the message of its reason."""
     return Health(state=state, reason=reason, message=_MESSAGES[reason])
 
 
@@ -143,7 +143,7 @@ def mark_used_ports(history: DeviceHistory, numbers: Iterable[int]) -> DeviceHis
 
 
 def _down_reason(ports: tuple[PortReading, ...], best: int) -> str:
-    """Name why no port is active; the best level of them is given."""
+    """Return the reason why no port is active; `best` is the highest state of any."""
     if best == ARMED:
         return "PortArmed"
     if best == INIT:
@@ -164,9 +164,10 @@ def _partly_down(ports: tuple[PortReading, ...]) -> Health:
 def judge_ports(
     ports: tuple[PortReading, ...], used: frozenset[int], policy: str = "any"
 ) -> Health:
-    """Judge one look. Used ports count; while none was ever used, all ports do.
+    """Return the health that one reading of the ports shows, unconfirmed.
 
-    `policy` "all" wants every used port active, "any" one of them.
+    Used ports count; all ports do if none was used yet. With the `policy` "all" each used port must
+    be active, with "any" one of them.
     """
     counted = tuple(port for port in ports if port.number in used) or ports
     if not any(port.is_readable for port in counted):
@@ -187,7 +188,7 @@ def judge_ports(
 
 
 def _update_port(port: PortHistory, reading: PortReading, now_s: float) -> PortHistory:
-    """Take one look into a port's memory: used, edges, flaps."""
+    """Return a port's history with one more reading."""
     if reading.state is None:
         return port  # unknown is neither up nor down
     is_up = reading.state in (ACTIVE, ACTIVE_DEFER)
@@ -203,7 +204,7 @@ def _update_port(port: PortHistory, reading: PortReading, now_s: float) -> PortH
 
 
 def count_downed(history: DeviceHistory, number: int, value: int, now_s: float) -> DeviceHistory:
-    """Take a port's `link_downed` in; a smaller value than before is a restart of the counter."""
+    """Add a value of a port's counter `link_downed`; a smaller one means that it was reset."""
     port = history.port(number)
     growth = value - port.downed if port.downed is not None else 0
     steps = (*port.steps, (now_s, growth)) if growth > 0 else port.steps
@@ -219,7 +220,7 @@ def _with_ports(history: DeviceHistory, changed: dict[int, PortHistory]) -> Devi
 
 
 def _hold_flapping(history: DeviceHistory, now_s: float) -> DeviceHistory:
-    """Hold the device suspect from the third edge on, half an hour beyond the last."""
+    """Extend flapping to half an hour after the last of three edges within the window."""
     until_s = history.flapping_until_s
     for port in history.ports:
         edges = [at for at in port.edges if now_s - at < FLAP_WINDOW_S]
@@ -232,7 +233,7 @@ def _hold_flapping(history: DeviceHistory, now_s: float) -> DeviceHistory:
 
 
 def _apply_warnings(health: Health, *, lag_degraded: bool, is_flapping: bool) -> Health:
-    """Turn a healthy verdict into a suspect one where something beside the states is wrong."""
+    """Return a suspect health for a healthy one if the bond is degraded or the link flaps."""
     if health.state is not HealthState.HEALTHY or not (lag_degraded or is_flapping):
         return health
     return health_of("LagDegraded" if lag_degraded else "LinkFlapping", HealthState.SUSPECT)
@@ -247,10 +248,10 @@ def observe_ports(
     policy: str = "any",
     lag_degraded: bool = False,
 ) -> DeviceHistory:
-    """Take one look in and return the new memory; its `health` is what may be published.
+    """Return the history with one more reading of the ports; its `health` may be published.
 
-    The first look counts at once. Going out of service needs a second look that agrees, two
-    seconds later; coming back needs ten seconds without a break.
+    The first reading counts at once. A device goes out of service if readings agree for two
+    seconds, and back into service if they agree for ten.
     """
     updated = {
         reading.number: _update_port(history.port(reading.number), reading, now_s)
@@ -279,7 +280,7 @@ class ErrorWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     since_s: float
     base: tuple[tuple[str, int], ...]
-    is_reported: bool = False  # once a window is enough
+    is_reported: bool = False  # once in each window
 
 
 def check_errors(
@@ -288,9 +289,9 @@ def check_errors(
     now_s: float,
     limits: Mapping[str, int] = ERROR_LIMITS,
 ) -> tuple[ErrorWindow, str]:
-    """Compare counters with the window's start; the text names those that grew too fast.
+    """Compare counters with the start of the window; the text names those that grew too fast.
 
-    Errors change no health. A counter that is smaller than before, or new, starts anew.
+    Errors do not change the health. A counter that is new, or smaller than before, starts again.
     """
     if window is None or now_s - window.since_s >= ERROR_WINDOW_S:
         return ErrorWindow(since_s=now_s, base=values), ""
@@ -309,6 +310,6 @@ def check_errors(
 
 
 def pause(history: DeviceHistory) -> DeviceHistory:
-    """Forget what was pending: nobody looks at the device until it comes back."""
+    """Return the history of an absent device, without a pending change."""
     ports = tuple(replace(port, is_up=None) for port in history.ports)
     return replace(history, ports=ports, doubt_s=None)

@@ -27,7 +27,7 @@ _SUBFUNCTION = re.compile(r"[a-z0-9_]+\.sf\.[0-9]{1,9}")
 
 
 class ClassKind(enum.Enum):
-    """What stands behind an entry of the class."""
+    """The kind of hardware or software of a class entry."""
 
     HARDWARE = "hardware"
     SUBFUNCTION = "subfunction"
@@ -58,12 +58,12 @@ class RdmaClass(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_nic(self) -> bool:
-        """Say whether data goes through it: no switch, router or switch-management device."""
+        """Return whether it transfers data: it is no switch, router or switch-management device."""
         return self.node_type not in (2, 3) and not re.fullmatch(r"smi[0-9]+", self.name)
 
     @property
     def soft_family(self) -> str:
-        """Tell soft-RoCE and soft-iWARP apart: by what they call themselves, then by type."""
+        """Return `rxe` or `siw` by description or name, else by type."""
         for name in ("rxe", "siw"):
             if self.description == name or self.name.startswith(name):
                 return name
@@ -121,7 +121,7 @@ def origin_of(link: str) -> DeviceOrigin:
 
 
 def read_origin(host: HostFiles, name: str) -> DeviceOrigin:
-    """Find out what stands behind an entry of the class."""
+    """Return the origin of an entry of the class."""
     path = f"{CLASS}/{name}"
     # old kernels and some recordings have a directory here, and a link `device` in it
     link = link_text(host, path) or link_text(host, f"{path}/device")
@@ -146,7 +146,7 @@ def primary_name(names: Iterable[str]) -> str:
 
 
 def read_class(host: HostFiles, name: str) -> RdmaClass:
-    """Read one entry whole."""
+    """Read one entry with all its files."""
     path = f"{CLASS}/{name}"
 
     def short(file: str) -> str | None:
@@ -204,7 +204,7 @@ def _uverbs(host: HostFiles, folder: str, names: Mapping[str, DeviceNode]) -> di
 
 
 def read_nodes(host: HostFiles, addresses: tuple[str, ...] = ()) -> RdmaNodes:
-    """Read the device nodes of all devices; those of functions are found there as well."""
+    """Read the device nodes of all devices; `addresses` are searched if the class is missing."""
     uverbs = _uverbs(host, "/sys/class/infiniband_verbs", {})
     for address in () if uverbs else addresses:  # a recording may lack the class
         uverbs = _uverbs(host, f"/sys/bus/pci/devices/{address}/infiniband_verbs", uverbs)

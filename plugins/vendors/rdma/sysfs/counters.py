@@ -92,7 +92,7 @@ def _hw(host: HostFiles, base: str, family: str, labels: tuple[str, ...]) -> lis
 
 
 def readings_of(file: CounterFile, value: int | None) -> tuple[MetricValue, ...]:
-    """Turn a value into its reading, and into a verdict where the field may be at its end."""
+    """Return the reading of a value, and whether a limited field is at its maximum."""
     if value is None:
         return ()
     reading = MetricValue(family=file.family, value=value * file.scale, labels=file.labels)
@@ -107,7 +107,7 @@ def readings_of(file: CounterFile, value: int | None) -> tuple[MetricValue, ...]
 
 
 def port_readings(host: HostFiles, name: str, reading: PortReading) -> tuple[MetricValue, ...]:
-    """Read what is no counter: physical state, rate, and the identifiers of InfiniBand."""
+    """Read the values that are no counters: physical state, rate, InfiniBand identifiers."""
     base = f"{CLASS}/{name}/ports/{reading.number}"
     physical = parse_enum(read_text(host, f"{base}/phys_state") or "")
     rate = parse_rate(read_text(host, f"{base}/rate") or "")

@@ -95,19 +95,19 @@ class RdmaPciFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_gone(self) -> bool:
-        """Say whether it is off the bus, or answers like a device that is."""
+        """Return whether it is off the bus, or its ids read as those of a removed device."""
         return not self.is_present or self.vendor_id in GONE_VENDORS
 
     @property
     def identity(self) -> str | None:
-        """Place and kind of card: what a stored number belongs to; `None` if it does not tell."""
+        """Return address and ids, the key of a stored minor; `None` if the ids cannot be read."""
         if self.is_gone or self.vendor_id is None or self.device_id is None:
             return None
         return f"{self.address} {self.vendor_id:04x}:{self.device_id:04x}"
 
 
 class RdmaScan(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at everything RDMA on the host."""
+    """Everything of RDMA in sysfs at one moment."""
 
     classes: tuple[RdmaClass, ...]
     refused_names: tuple[str, ...]  # names in the class that cannot be ones
@@ -179,7 +179,7 @@ def read_function(host: HostFiles, address: str) -> RdmaPciFunction:
 
 
 def read_numvfs(host: HostFiles, address: str) -> int | None:
-    """Return how many virtual functions a PF says that it has."""
+    """Return how many virtual functions a PF has by its own account."""
     return _int(host, f"{PCI}/{address}/sriov_numvfs")
 
 
@@ -229,9 +229,9 @@ def read_scan(host: HostFiles, remembered: Iterable[str] = ()) -> RdmaScan:
 
 
 def detect_devices(host: HostFiles) -> tuple[VendorDevice, ...]:
-    """List what discovery would look at; at most three links or lines are read for each device.
+    """List the devices that a discovery would describe, with at most three reads for each.
 
-    Virtual functions are part of their PF, and are not read.
+    Virtual functions belong to their PF and are not read.
     """
     names: dict[str, list[str]] = {}
     others: list[VendorDevice] = []
@@ -262,7 +262,7 @@ def detect_devices(host: HostFiles) -> tuple[VendorDevice, ...]:
 
 
 def is_virtual(host: HostFiles, address: str) -> bool:
-    """Say whether a function is a virtual one, seen from the host of its PF."""
+    """Return whether a function is virtual, on the host of its PF."""
     return link_text(host, f"{PCI}/{address}/physfn") is not None
 
 

@@ -36,7 +36,7 @@ def kubepods(host: HostFiles) -> str | None:
 
 
 def pod_limits(host: HostFiles) -> Mapping[str, str]:
-    """Return what all pods together may have, by device, where that is limited."""
+    """Return the limits of all pods together, by device; unlimited devices are left out."""
     group = kubepods(host)
     content = (read_text(host, f"{group}/rdma.max", MAX_BYTES) or "") if group else ""
     return {
@@ -51,7 +51,7 @@ def _limit(value: int | None) -> str:
 
 
 def pod_readings(host: HostFiles) -> dict[str, tuple[MetricValue, ...]]:
-    """Return what each pod has and may have, by RDMA name; at most `MAX_PODS` pods are read."""
+    """Return usage and limits of each pod, by RDMA name; at most `MAX_PODS` pods are read."""
     by_name: dict[str, list[MetricValue]] = {}
     for index, (uid, group) in enumerate(_pods(host)):
         if index == MAX_PODS:

@@ -96,7 +96,7 @@ def read_gids(host: HostFiles, name: str, number: int) -> tuple[Gid, ...]:
 
 
 def read_port_state(host: HostFiles, name: str, number: int) -> PortReading:
-    """Read a port's state, and what explains it unless it is active: one file on a good day."""
+    """Read a port's state; one file if it is active, else also what explains the state."""
     base = f"{CLASS}/{name}/ports/{number}"
     state_text = _line(host, f"{base}/state")
     state = parse_enum(state_text)
@@ -180,13 +180,13 @@ def read_pkeys(host: HostFiles, base: str) -> tuple[str, ...]:
 
 
 def has_carrier(host: HostFiles, netdev: str) -> bool | None:
-    """Say whether a network device has a link; `None` while it is switched off or absent."""
+    """Return whether a network device has a link; `None` while it is switched off or absent."""
     value = _line(host, f"/sys/class/net/{netdev}/carrier")
     return {"1": True, "0": False}.get(value)
 
 
 def _uppers(host: HostFiles, netdev: str) -> tuple[str, ...]:
-    """Return what lies on a network device: a bond, VLANs; their addresses are in the tables."""
+    """Return the devices on top of a network device: a bond, VLANs; the tables have their GIDs."""
     return tuple(
         entry
         for entry in list_entries(host, f"/sys/class/net/{netdev}")
@@ -230,5 +230,5 @@ class PortReader:
         return gids
 
     def retain(self, names: set[str]) -> None:
-        """Forget the tables of other devices."""
+        """Drop the tables of other devices."""
         self._tables = {key: table for key, table in self._tables.items() if key[0] in names}

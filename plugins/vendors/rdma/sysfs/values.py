@@ -26,7 +26,7 @@ _MAPPED = "0000:0000:0000:0000:0000:ffff:"  # an IPv4 address in an IPv6 one
 
 
 def is_name(text: str) -> bool:
-    """Say whether a directory entry can be an RDMA device's name that is safe to show and join."""
+    """Return whether a directory entry is an RDMA device's name that is safe in paths and texts."""
     return _NAME.fullmatch(text) is not None and text not in (".", "..")
 
 
@@ -43,7 +43,7 @@ def parse_rate(text: str) -> int | None:
 
 
 def parse_guid(text: str) -> str | None:
-    """Parse a GUID to 16 lower-case digits; all zero is one that nobody has set: `None`."""
+    """Parse a GUID to 16 lower-case digits; `None` for zero, which means that it is not set."""
     digits = text.replace(":", "").lower() if _GUID.fullmatch(text) else ""
     return digits if digits.strip("0") else None
 
@@ -63,17 +63,17 @@ def parse_gid(text: str) -> str | None:
 
 
 def is_link_local(gid: str) -> bool:
-    """Say whether the address is good on one link only (fe80::/64)."""
+    """Return whether the address is link-local (fe80::/64)."""
     return gid.startswith(_LINK_LOCAL)
 
 
 def is_ipv4(gid: str) -> bool:
-    """Say whether the address is an IPv4 one mapped into IPv6."""
+    """Return whether the address is an IPv4 one mapped into IPv6."""
     return gid.startswith(_MAPPED)
 
 
 def is_pkey(text: str) -> bool:
-    """Say whether the text is a partition key that is in use: 16 bits, the lower 15 not zero."""
+    """Return whether the text is a partition key in use: 16 bits, the lower 15 not zero."""
     return _PKEY.fullmatch(text) is not None and int(text, 16) & 0x7FFF != 0
 
 
