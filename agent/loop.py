@@ -51,6 +51,15 @@ class Loop:
         return min(self.max_backoff_s, wait_s)
 
 
+def call_or_log(work: Callable[[T], object], item: T, logger: logging.Logger, event: str) -> None:
+    """Call `work` with the item; log an exception, so that other items are still processed."""
+    try:
+        work(item)
+    except Exception as error:
+        fields = {"kind": type(item).__name__, "error": str(error)}
+        logger.error(event, extra=fields, exc_info=error)
+
+
 async def run_forever(
     name: str,
     work: Callable[[], Awaitable[None]],

@@ -35,7 +35,7 @@ from agent.kubelet.poller import KubeletFactsSource, KubeletPoller
 from agent.loop import log_failure, run_forever
 from agent.messages import MessageQueue, MinorsRead
 from agent.objects.node_resource_topology import API_GROUP, V1ALPHA1, version_to_write
-from agent.snapshot.cluster import ClusterServiceStatus, NodeView, PodResourcesProxyStatus
+from agent.snapshot.cluster import ClusterServiceStatus, PodResourcesProxyStatus
 
 log = logging.getLogger(__name__)
 
@@ -284,7 +284,7 @@ class KubeletService:
     ) -> None:
         self._inputs = inputs
         settings = inputs.settings.kubelet
-        self._client = KubeletClient(settings, credentials, self._node, inputs.clock)
+        self._client = KubeletClient(settings, credentials, inputs.store, inputs.clock)
         files = inputs.host_source.files
         facts = KubeletFactsSource(
             self._client,
@@ -309,8 +309,8 @@ class KubeletService:
             self.proxy = PodResourcesProxy(
                 folder,
                 self._channel,
-                inputs.list_pods,
-                kubelet_allocations=lambda: inputs.store.current.served.value.held,
+                inputs.store,
+                inputs.pod_file,
             )
 
     def tasks(self) -> Iterator[tuple[str, StartWork]]:
@@ -343,6 +343,3 @@ class KubeletService:
         await self._client.close()
         if self._channel is not None:
             await self._channel.close()
-
-    def _node(self) -> NodeView | None:
-        return self._inputs.store.current.cluster.node.value

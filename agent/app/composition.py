@@ -26,13 +26,13 @@ from agent.devices.joiner import DeviceJoiner
 from agent.devices.published_minors import PublishedMinorStore
 from agent.host.kernel import read_identity
 from agent.kube.endpoint import ApiTarget
+from agent.kubelet.pod_list_file import PodListFile
 from agent.messages import MessageQueue
 from agent.recording.directory import DirectoryFiles
 from agent.recording.host_source import HostSource
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import MetricFamily
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
-from agent.snapshot.pod import PodView
 from agent.snapshot.vendor import DeviceVendor
 from agent.state_writer import NO_STATE_FOLDER, RECORDED_HOST, StateWriter
 from agent.workers.load import load_enabled_vendors
@@ -47,7 +47,7 @@ class AgentInputs(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     vendors: Mapping[str, DeviceVendor]
     store: SnapshotStore
-    list_pods: Callable[[], tuple[PodView, ...]]
+    pod_file: PodListFile | None = None  # of `--pods`; None: the pods are those of the cluster
     state_writer: StateWriter = msgspec.field(default_factory=StateWriter)  # of `node.state_dir`
 
     @property
@@ -93,13 +93,10 @@ def create_inputs(
     settings: Settings,
     host_source: HostSource,
     clock: Clock,
-    list_pods: Callable[[], tuple[PodView, ...]] | None = None,
+    pod_file: PodListFile | None = None,
     vendors: Mapping[str, DeviceVendor] | None = None,
 ) -> AgentInputs:
-    """Return the inputs of a run with an empty snapshot. Raises `BadConfig`.
-
-    Without `list_pods` the pods are those of the cluster; in standalone mode there are none.
-    """
+    """Return the inputs of a run with an empty snapshot. Raises `BadConfig`."""
     name = node_name(host_source, settings)
     store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name=name, source=host_source.source)))
     return AgentInputs(
@@ -108,7 +105,7 @@ def create_inputs(
         clock=clock,
         vendors=load_enabled_vendors(settings) if vendors is None else vendors,
         store=store,
-        list_pods=list_pods or (lambda: store.current.cluster.pods),
+        pod_file=pod_file,
     )
 
 

@@ -41,7 +41,7 @@ def build_usage_monitor(inputs: AgentInputs, peaks: PeakMonitor | None = None) -
         inputs.settings,
         inputs.store,
         inputs.clock,
-        inputs.list_pods,
+        pod_file=inputs.pod_file,
         kubelet_root=kubelet_root_reader(inputs),
         peaks=peaks,
     )

@@ -18,7 +18,7 @@ from agent.devices.health_file import HealthFile
 from agent.devices.joiner import DeviceJoiner
 from agent.devices.presence import GONE_MESSAGE, GONE_REASON, add_removed
 from agent.devices.vendor_health import VendorHealth
-from agent.loop import Loop
+from agent.loop import Loop, call_or_log
 from agent.messages import (
     ClusterFactsChanged,
     DeviceMessage,
@@ -229,11 +229,7 @@ class DevicePipeline:
     def drain(self) -> None:
         """Apply all messages in the queue; for the loop thread."""
         for message in self._messages.drain():
-            try:
-                self.apply(message)
-            except Exception as error:  # as in `Loop`: one bad message ends no service
-                fields = {"kind": type(message).__name__, "error": str(error)}
-                log.error("message_failed", extra=fields, exc_info=error)
+            call_or_log(self.apply, message, log, "message_failed")
 
     async def run(self) -> None:
         """Apply messages and record reported events until cancelled; for the loop thread."""

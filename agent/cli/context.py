@@ -7,7 +7,7 @@ import sys
 
 from agent.app.composition import AgentInputs, create_inputs
 from agent.app.oneshot import inspect_host
-from agent.cli.options import command_settings, pod_list
+from agent.cli.options import command_settings, pod_list_file
 from agent.cli.parser import ExitStatus
 from agent.clock import Clock, ManualClock, SystemClock
 from agent.log import configure_logging
@@ -31,7 +31,7 @@ def command_inputs(arguments: argparse.Namespace) -> AgentInputs:
     settings = command_settings(arguments)
     configure_logging(settings.log.level)
     opened = open_host(arguments.host)
-    return create_inputs(settings, opened, host_clock(opened), pod_list(arguments))
+    return create_inputs(settings, opened, host_clock(opened), pod_list_file(arguments))
 
 
 def report_silent_vendors(snapshot: NodeSnapshot, status: int) -> int:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 
 from agent.config.settings import Settings
 from agent.config.sources import LoadedSettings, choose_file, load_settings
 from agent.errors import BadConfig
 from agent.kubelet.pod_list_file import PodListFile
-from agent.snapshot.pod import PodView
 from agent.workers.load import vendor_descriptions
 
 
@@ -31,12 +29,12 @@ def command_settings_with_origins(arguments: argparse.Namespace) -> LoadedSettin
     return load_settings(choose_file(arguments.config), os.environ, flags, vendor_descriptions())
 
 
-def pod_list(arguments: argparse.Namespace) -> Callable[[], tuple[PodView, ...]] | None:
-    """Return the reader of the file of `--pods`; `None` without one. Raises `BadConfig`."""
+def pod_list_file(arguments: argparse.Namespace) -> PodListFile | None:
+    """Return the file of `--pods`, read once; `None` without one. Raises `BadConfig`."""
     if not getattr(arguments, "pods", None) or arguments.pods is True:
         return None
     pods = PodListFile(arguments.pods)
-    pods()
+    pods.read()
     if pods.error:
         raise BadConfig(f"--pods {pods.error}")
     return pods

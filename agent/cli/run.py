@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from agent.app.identity import cluster_name
 from agent.app.lock import NodeLock, describe_process, stop_signals, wait_for_lock
-from agent.cli.options import command_settings_with_origins, pod_list
+from agent.cli.options import command_settings_with_origins, pod_list_file
 from agent.cli.parser import ExitStatus
 from agent.clock import SystemClock
 from agent.config.address import ListenAddress, parse_listen_address
@@ -199,7 +199,7 @@ def _create_inputs(
     from agent.app.composition import create_inputs  # noqa: PLC0415 - the workers start first
 
     configure_logging(settings.log.level)
-    return create_inputs(settings, opened, SystemClock(), pod_list(arguments), vendors)
+    return create_inputs(settings, opened, SystemClock(), pod_list_file(arguments), vendors)
 
 
 class StartupSignals:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -27,6 +26,7 @@ from agent.snapshot.cluster import (
     KUBELET_UNAUTHORISED,
     NodeView,
 )
+from agent.snapshot.node import SnapshotStore
 from agent.snapshot.pod import PodView
 from agent.wire_formats.kubelet import KubeletConfig, parse_configz
 from agent.wire_formats.pod import decode_pod_list
@@ -119,14 +119,14 @@ class KubeletClient:
         self,
         kubelet: KubeletSettings,
         credentials: Credentials,
-        node: Callable[[], NodeView | None],
+        store: SnapshotStore,
         clock: Clock,
         offload: ThreadRunner = run_in_thread,
     ) -> None:
-        """`kubelet` has address and credentials; `node` returns the current Node object."""
+        """`kubelet` has address and credentials; the snapshot has the Node object."""
         self._kubelet = kubelet
         self._credentials = credentials
-        self._node = node
+        self._store = store
         self._clock = clock
         self._offload = offload
         files = TlsFiles(ca_file=kubelet.ca_file, insecure=not kubelet.ca_file)
@@ -193,11 +193,11 @@ class KubeletClient:
 
     async def _open_session(self, path: str) -> ApiSession:
         """Return a session for the present address of the kubelet."""
-        url = kubelet_url(self._kubelet, self._node())
+        url = kubelet_url(self._kubelet, self._store.current.cluster.node.value)
         if url is None:
             kind = self._kubelet.address_type
             problem = f"the Node has no address of type {kind}"
-            if self._node() is None:
+            if self._store.current.cluster.node.value is None:
                 problem = "its address is not known, for the Node is not"
             raise Unreachable(f"GET {path}", f"{problem}; see kubelet.address")
         if self._session is None or url != self._url:

@@ -34,7 +34,7 @@ def parse_pod_list(data: bytes) -> tuple[tuple[PodView, ...], int]:
 
 
 class PodListFile:
-    """A PodList file that is read again after each change. Calling the object returns the pods.
+    """A PodList file that is read again after each change.
 
     While the file cannot be read or is malformed, the last good pods stay; `error` has the reason,
     which is logged once. The caller reports a failure of the first read.
@@ -48,7 +48,7 @@ class PodListFile:
         self.error = ""
         self.malformed_count = 0  # malformed pods of the last read
 
-    def __call__(self) -> tuple[PodView, ...]:
+    def read(self) -> tuple[PodView, ...]:
         """Return the pods; the same tuple while the file is the same."""
         previous_error, error = self.error, ""
         try:

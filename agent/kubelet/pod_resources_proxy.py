@@ -25,11 +25,11 @@ import msgspec
 
 from agent.errors import AgentError, ParseError
 from agent.kube.errors import ApiError, BadResponse, ServerError, Throttled, Unreachable
+from agent.kubelet.pod_list_file import PodListFile
 from agent.kubelet.pod_resources_list import add_allocations
 from agent.loop import ThreadRunner, await_shielded, run_in_thread
 from agent.snapshot.cluster import PodResourcesProxyStatus
-from agent.snapshot.device_plugin import KubeletAllocation
-from agent.snapshot.pod import PodView
+from agent.snapshot.node import SnapshotStore
 
 if TYPE_CHECKING:
     from grpc import aio
@@ -283,18 +283,15 @@ class PodResourcesProxy:
         self,
         folder: str,
         channel: PodResourcesChannel,
-        pods: Callable[[], tuple[PodView, ...]],
+        store: SnapshotStore,
+        pod_file: PodListFile | None = None,
         offload: ThreadRunner = run_in_thread,
-        kubelet_allocations: Callable[[], tuple[KubeletAllocation, ...]] = tuple,
     ) -> None:
-        """`folder` gets the socket.
-
-        `pods` and `kubelet_allocations` return the pods and allocations of the snapshot.
-        """
+        """`folder` gets the socket. The pods of `pod_file` replace the cluster's."""
         self.state = PodResourcesProxyStatus()
         self._channel = channel
-        self._pods = pods
-        self._kubelet_allocations = kubelet_allocations
+        self._store = store
+        self._pod_file = pod_file
         self._offload = offload
         self._file = ProxySocketFile(folder)
         self._server: aio.Server | None = None
@@ -384,10 +381,13 @@ class PodResourcesProxy:
         reply = await self._channel.call(method, request)
         if method != LIST:
             return reply
-        # `pods` may read a file, and a list may have thousands of devices
-        return await self._offload(
-            lambda: add_allocations(reply, self._pods(), self._kubelet_allocations())
-        )
+        # the pods may be in a file, and a list may have thousands of devices
+        return await self._offload(lambda: self._add_allocations(reply))
+
+    def _add_allocations(self, reply: bytes) -> bytes:
+        snapshot = self._store.current
+        pods = snapshot.cluster.pods if self._pod_file is None else self._pod_file.read()
+        return add_allocations(reply, pods, snapshot.served.value.held)
 
     def _count(self, method: str, status: str) -> None:
         self._calls[f"{method} {status}"] += 1

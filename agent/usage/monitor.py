@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import MappingProxyType
 
 import msgspec
@@ -19,6 +19,7 @@ from agent.cgroup.layout import (
 from agent.clock import Clock
 from agent.config.settings import Settings
 from agent.errors import HostFileError
+from agent.kubelet.pod_list_file import PodListFile
 from agent.recording.host_source import HostSource
 from agent.snapshot.cluster import MetricCollectPolicy
 from agent.snapshot.host_files import HostFiles
@@ -117,13 +118,6 @@ def process_owners(host: HostFiles, samples: Iterable[DeviceSample]) -> dict[int
 
 LAYOUT_RETRY_S = 10.0  # for cgroups and the kubelet's root while they are not there
 
-PodSource = Callable[[], tuple[PodView, ...]]
-
-
-def no_pods() -> tuple[PodView, ...]:
-    """Know no pods but those that the cgroups show."""
-    return ()
-
 
 class PodUsageReader:
     """Reads pods and containers below the kubelet's root, whoever they are at the moment."""
@@ -186,7 +180,6 @@ class UsageCollector:
     def __init__(
         self,
         host: HostFiles,
-        list_pods: PodSource = no_pods,
         *,
         interval_s: float = 1.0,
         pressure_interval_s: float | None = 10.0,
@@ -204,7 +197,6 @@ class UsageCollector:
         `kubelet_root` where the kubelet says that its cgroups are.
         """
         self._host = host
-        self._pod_source = list_pods
         self._layout = layout
         self._locator = LayoutLocator(host, kubelet_root)
         self._found_layout: CgroupLayout | None = None
@@ -219,14 +211,17 @@ class UsageCollector:
         self._before: tuple[float, NodeCounters] | None = None
         self.pods: tuple[PodView, ...] = ()  # by uid; cgroups joined with what is known
 
-    def measure(self, now_s: float) -> UsageSample:
-        """Measure once. `now_s` is monotonic; a cycle without time since the last has no rates."""
+    def measure(self, now_s: float, listed_pods: tuple[PodView, ...] = ()) -> UsageSample:
+        """Measure once; a cycle without time since the last has no rates.
+
+        `now_s` is monotonic. `listed_pods` are those of the cluster, beside those of the cgroups.
+        """
         self._find_layout(now_s)
         pods = containers = CgroupUsageTable(index={})
         by_node: dict[int, float | None] = {}
         if self._reads_pods:
             by_node = {node: 0 for node, _ in self._node.nodes}
-        self._refresh_pods()
+        self._refresh_pods(listed_pods)
         if self._pod_usage is not None:
             pods, containers = self._pod_usage.read(now_s)
             by_node = self._pod_usage.memory_by_node(pods)
@@ -275,8 +270,7 @@ class UsageCollector:
                 self._host, self._descriptors, layout, nodes, self._schedule
             )
 
-    def _refresh_pods(self) -> None:
-        listed = self._pod_source()
+    def _refresh_pods(self, listed: tuple[PodView, ...]) -> None:
         changed = self._pod_usage is not None and self._pod_usage.refresh()
         if changed or listed is not self._last_listed:
             self._last_listed = listed
@@ -323,16 +317,15 @@ class UsageMonitor:
         settings: Settings,
         store: SnapshotStore,
         clock: Clock,
-        list_pods: PodSource = no_pods,
         *,
+        pod_file: PodListFile | None = None,
         kubelet_root: KubeletRoot = no_kubelet_root,
         peaks: PeakMonitor | None = None,
     ) -> None:
-        """Without `peaks` nothing is predicted."""
+        """Without `peaks` nothing is predicted. The pods of `pod_file` replace the cluster's."""
         collect = settings.collect
         self._collector = UsageCollector(
             opened.files,
-            list_pods,
             interval_s=collect.interval_s,
             pressure_interval_s=collect.pressure_interval_s if collect.pressure else None,
             pods=collect.pods,
@@ -348,17 +341,23 @@ class UsageMonitor:
         self._settings = settings
         self._is_recorded_host = opened.spec is not None
         self._store = store
+        self._pod_file = pod_file
         self._clock = clock
         self._last_success_s: float | None = None  # Unix time
         self._sampled_s: dict[str, float] = {}  # by vendor, of the last samples taken in
         self._owners: dict[int, tuple[str, str]] = {}  # of the processes on devices, by pid
         self.cycle_count = 0  # that are in the history
 
+    def _listed_pods(self) -> tuple[PodView, ...]:
+        if self._pod_file is not None:
+            return self._pod_file.read()
+        return self._store.current.cluster.pods
+
     def cycle(self) -> None:
         """Measure once and take the devices' new samples into the history."""
         now_s = self._clock.monotonic()
         host_s = 0.0 if self._is_recorded_host else now_s
-        sample = self._collector.measure(host_s)
+        sample = self._collector.measure(host_s, self._listed_pods())
         status = self._usage_status(sample, self._clock.monotonic() - now_s)
         inputs = CollectorInput(
             now_s=host_s, layout=self._collector.layout, pods=self._collector.pods

@@ -28,8 +28,11 @@ from agent.snapshot.cluster import (
     KUBELET_FORBIDDEN,
     KUBELET_HANGING,
     KUBELET_UNAUTHORISED,
+    ClusterView,
     NodeView,
 )
+from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
+from agent.snapshot.part import SnapshotPart
 from tests.fault.kubelet.fake_http import HALF, HANG, RESET, TOKEN, FakeKubelet, pod
 
 Test = Callable[[FakeKubelet, KubeletClient], Awaitable[None]]
@@ -45,9 +48,11 @@ def client_of(kubelet: FakeKubelet, folder: Path, **settings: object) -> Kubelet
         addresses=(("Hostname", "node-a.invalid"), ("InternalIP", kubelet.host)),
         kubelet_port=kubelet.port,
     )
+    store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="node-a")))
+    store.put(cluster=ClusterView(node=SnapshotPart(node, 1.0)))
     clock = ManualClock()
     made = msgspec.convert(settings, KubeletSettings)
-    return KubeletClient(made, TokenFile(str(token), clock), lambda: node, clock)
+    return KubeletClient(made, TokenFile(str(token), clock), store, clock)
 
 
 def on_kubelet(folder: Path, test: Test, **settings: object) -> FakeKubelet:

@@ -20,6 +20,8 @@ from agent.kubelet.pod_resources_proxy import (
     PodResourcesProxy,
     ProxySocketFile,
 )
+from agent.snapshot.cluster import ClusterView
+from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.pod import KubeQos, PodView
 from agent.wire_formats.device_allocated import ANNOTATION
 from proto.gen import podresources_v1_pb2 as pb
@@ -43,6 +45,9 @@ def tmp_path() -> Iterator[Path]:
         yield Path(folder)
 
 
+NO_PODS = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
+
+
 class Node:
     """A kubelet, the proxy before it, and a monitor."""
 
@@ -53,11 +58,15 @@ class Node:
         self.channel = PodResourcesChannel(str(self.kubelet.path), deadline_s=5)
         self.folder = folder / "koordlet" / "pod-resources"
         self.path = self.folder / "kubelet.sock"
-        self.pods: tuple[PodView, ...] = (GRANTED,)
+        self.store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
+        self.list_pods(GRANTED)
         self.proxy = self.another()
 
     def another(self) -> PodResourcesProxy:
-        return PodResourcesProxy(str(self.folder), self.channel, lambda: self.pods)
+        return PodResourcesProxy(str(self.folder), self.channel, self.store)
+
+    def list_pods(self, *pods: PodView) -> None:
+        self.store.put(cluster=ClusterView(pods=pods))
 
     async def ask(self, method: str, request: bytes = b"") -> bytes:
         async with aio.insecure_channel(
@@ -100,7 +109,7 @@ def test_a_monitor_sees_our_grants_and_the_socket_is_roots_alone(tmp_path: Path)
         await node.proxy.check()
         assert node.proxy.state.is_serving
         assert await node.devices() == ["nvidia.com/gpu=GPU-1"]
-        node.pods = ()  # the next answer is of the pods known by then
+        node.list_pods()  # the next answer is of the pods known by then
         assert await node.devices() == []
         assert stat.S_IMODE(node.path.stat().st_mode) == 0o600
         assert os.listdir(node.folder) == ["kubelet.sock"]
@@ -232,7 +241,7 @@ def test_something_else_in_its_place_is_not_removed(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_said_with_its_setting(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     proxy = PodResourcesProxy(
-        str(tmp_path / "file" / "below"), PodResourcesChannel("/nowhere"), lambda: ()
+        str(tmp_path / "file" / "below"), PodResourcesChannel("/nowhere"), NO_PODS
     )
     asyncio.run(proxy.check())
     assert "kubelet.pod_resources_proxy_dir" in proxy.state.error
@@ -240,7 +249,7 @@ def test_a_folder_that_cannot_be_made_is_said_with_its_setting(tmp_path: Path) -
 
 def test_a_path_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 100)
-    proxy = PodResourcesProxy(str(folder), PodResourcesChannel("/nowhere"), lambda: ())
+    proxy = PodResourcesProxy(str(folder), PodResourcesChannel("/nowhere"), NO_PODS)
     asyncio.run(proxy.check())
     assert "longer than" in proxy.state.error
     assert os.listdir(folder) == []

@@ -18,6 +18,7 @@ from agent.snapshot.cluster import (
     KUBELET_FORBIDDEN,
     KUBELET_HANGING,
     KUBELET_OK,
+    ClusterView,
     KubeletView,
     NodeView,
 )
@@ -43,10 +44,10 @@ class Watched:
         token.write_text(TOKEN)
         settings = KubeletSettings(timeout_s=TIMEOUT_S)
         credentials = TokenFile(str(token), self.clock)
-        self.client = KubeletClient(settings, credentials, self._node, self.clock)
+        self.store = store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
+        self.client = KubeletClient(settings, credentials, store, self.clock)
         self.pods: SnapshotPart[tuple[PodView, ...]] = SnapshotPart(())
         self.facts: SnapshotPart[KubeletView | None] = SnapshotPart(None)
-        store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
         self.poller = KubeletPoller(
             self.client,
             self.clock,
@@ -67,6 +68,7 @@ class Watched:
 
     async def look(self) -> str:
         """Look once. Time passes only while the kubelet hangs, so that nothing else is late."""
+        self.store.put(cluster=ClusterView(node=SnapshotPart(self._node())))
         hangs = self._hangs()
         look = asyncio.create_task(self.poller.poll())
         while not look.done():

@@ -38,7 +38,6 @@ def test_the_writer_looks_again_when_a_node_metric_appears(tmp_path: Path) -> No
             clock=ManualClock(),
             vendors={},
             store=SnapshotStore(NodeSnapshot(node=NodeIdentity(name="node-a"))),
-            list_pods=lambda: (),
         )
         target = InClusterTarget(url="https://127.0.0.1:1")
         service, writer = ClusterService(inputs, target, MessageQueue()), Writer()

@@ -77,7 +77,6 @@ class Scene:
             clock=ManualClock(),
             vendors=load_vendors(),
             store=self.store,
-            list_pods=lambda: (),
         )
         return CdiFileUpdater(self.settings, self.store, inputs.vendors, inputs.node_files)
 

@@ -60,7 +60,6 @@ def _side(
         clock=clock,
         vendors={"ascend": AscendVendor()},
         store=store,
-        list_pods=lambda: (),
     )
     fleet = VendorManager((), settings, clock, MessageQueue())
     return ContainerService(inputs, fleet, collector, messages, clustered=True), store
@@ -129,7 +128,6 @@ def test_the_way_into_containers_hears_of_pods_and_wakes_their_source(tmp_path: 
             clock=clock,
             vendors={},
             store=store,
-            list_pods=lambda: (),
         )
         fleet = VendorManager((), settings, clock, MessageQueue())
         clustered = ClusterService(

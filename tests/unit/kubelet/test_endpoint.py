@@ -11,7 +11,9 @@ from agent.clock import ManualClock
 from agent.config.cluster import KubeletSettings
 from agent.kube.errors import Unreachable
 from agent.kubelet.client import KubeletClient, kubelet_url
-from agent.snapshot.cluster import NodeView
+from agent.snapshot.cluster import ClusterView, NodeView
+from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
+from agent.snapshot.part import SnapshotPart
 from tests.fault.anonymous import Anonymous
 
 NODE = NodeView(
@@ -64,7 +66,9 @@ def test_an_address_that_could_lead_a_token_elsewhere_is_none(address: str) -> N
 def test_why_the_kubelet_cannot_be_asked_is_said(node: NodeView | None, words: str) -> None:
     async def scenario() -> None:
         credentials, clock = Anonymous(), ManualClock()
-        client = KubeletClient(KubeletSettings(), credentials, lambda: node, clock)
+        store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
+        store.put(cluster=ClusterView(node=SnapshotPart(node)))
+        client = KubeletClient(KubeletSettings(), credentials, store, clock)
         with pytest.raises(Unreachable, match=words):
             await client.pods()
 

@@ -147,25 +147,25 @@ def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
     path = tmp_path / "pods.json"
     path.write_bytes(document(pod()))
     read = PodListFile(str(path))
-    first = read()
-    assert read() is first
+    first = read.read()
+    assert read.read() is first
     path.write_bytes(document(pod(), pod("u2")))
-    assert [view.uid for view in read()] == ["u1", "u2"]
+    assert [view.uid for view in read.read()] == ["u1", "u2"]
 
 
 def test_a_file_that_breaks_or_goes_keeps_the_last_pods_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "pods.json"
     path.write_bytes(document(pod()))
     read = PodListFile(str(path))
-    first = read()
+    first = read.read()
     path.write_bytes(b"broken: [")
-    assert read() == first
+    assert read.read() == first
     assert "pods.json: bad pod list" in read.error
     os.unlink(path)
-    assert read() == first
+    assert read.read() == first
     assert "ENOENT" in read.error
     path.write_bytes(document())
-    assert read() == ()
+    assert read.read() == ()
     assert read.error == ""
 
 
@@ -178,7 +178,7 @@ def test_each_trouble_with_the_file_is_logged_once(
         if content is not None:
             path.write_bytes(content)
         for _ in range(3):
-            read()
+            read.read()
     told = [record.getMessage() for record in caplog.records]
     assert told == ["pod_list_unusable", "malformed_pods"]
     assert (read.malformed_count, read.error) == (1, "")

@@ -203,8 +203,8 @@ def test_known_pods_are_joined_with_the_cgroups(host: CgroupHost) -> None:
         namespace="shop",
         containers=(ContainerView(id=A, name="main"), ContainerView(id=B, name="done")),
     )
-    collector = UsageCollector(host.files, lambda: (known,))
-    collector.measure(1.0)
+    collector = UsageCollector(host.files)
+    collector.measure(1.0, (known,))
     (pod,) = collector.pods
     assert (pod.name, pod.cgroup) == ("web", "/kubepods/burstable/podu1")
     assert [(c.name, bool(c.cgroup)) for c in pod.containers] == [("main", True), ("done", False)]
