@@ -1,17 +1,16 @@
-"""Everything that reaches containers.
-
-The runtime's hooks, the device plug-in, slices, verification.
-"""
+"""Services that reach containers: the runtime's hooks, the device plug-in, slices, their files."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from agent.allocation.index import AllocationIndex
 from agent.allocation.slices import SliceManager
@@ -19,22 +18,30 @@ from agent.app.allocation import AllocationMonitor, CdiFileUpdater
 from agent.app.composition import AgentInputs, kubelet_root_reader
 from agent.app.oneshot import build_host_device_reader
 from agent.app.pod_files import PodFileUpdater, create_ledger
-from agent.app.threads import ScheduledLoop
+from agent.app.threads import BackgroundTasks, ScheduledLoop
 from agent.cgroup.layout import LayoutLocator
+from agent.clock import Clock
+from agent.config.containers import NriSettings
 from agent.containers.devices import DevicesHook
 from agent.containers.dispatch import ON, ContainerAdjuster, hook_modes
 from agent.containers.folders import make_folders
-from agent.containers.hooks import node_hooks
+from agent.containers.hooks import Hook, node_hooks
 from agent.deviceplugin.allocator import Allocator
 from agent.deviceplugin.context import PluginContext
 from agent.deviceplugin.kubelet_folder import plugin_folder
 from agent.host.files import LiveHostFiles
-from agent.loop import run_forever
 from agent.messages import EventReported, MessageQueue
 from agent.reconcile.reconciler import Reconciler
-from agent.snapshot.container import ContainerServiceStatus, HookMetrics, PodSandbox
+from agent.snapshot.container import (
+    ContainerServiceStatus,
+    HookMetrics,
+    NriStatistics,
+    PodSandbox,
+)
+from agent.snapshot.device_plugin import ResourceStatistics
 from agent.snapshot.edits import ContainerEdits
 from agent.snapshot.inventory import Problem
+from agent.snapshot.node import SnapshotStore
 from agent.snapshot.publications import AuditRecord
 from agent.snapshot.vendor import kubelet_vendors, slicing_vendors
 from agent.state_writer import StateWriter
@@ -47,22 +54,212 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 1.0  # after a bug, doubled each time
-# then it answers: without an answer a container starts without its card, an unread host refuses it
+# After this time the agent answers without the first read: without an answer a container starts
+# without its card; while the host is not read, it is refused.
 FIRST_READ_DEADLINE_S = 1.0
 NRI_LOCK_FILE = "nri.lock"
-OWN_POD_UID = "POD_UID"  # of the environment, set by the manifest
+OWN_POD_UID = "POD_UID"  # variable of the environment, set by the manifest
 
 
-def load_device_plugin() -> type[DevicePlugin]:
-    """Load the device plug-in with gRPC: 100 ms and 12 MB, so on a thread and where it is used."""
-    from agent.deviceplugin.plugin import DevicePlugin  # noqa: PLC0415 - grpc
+class ContainerLoops(msgspec.Struct, frozen=True, kw_only=True):
+    """The services for containers on the collector thread."""
 
-    return DevicePlugin
+    allocations: AllocationMonitor
+    pod_files: PodFileUpdater | None = None
+    cdi_files: CdiFileUpdater | None = None
+
+    def scheduled_loops(self) -> Iterator[ScheduledLoop]:
+        """Return their loops."""
+        yield from self.allocations.scheduled_loops()
+        if self.pod_files is not None:
+            yield from self.pod_files.scheduled_loops()
+        if self.cdi_files is not None:
+            yield from self.cdi_files.scheduled_loops()
+
+
+class RuntimeService:
+    """The NRI plug-in of the container runtime. Belongs to the loop thread."""
+
+    def __init__(
+        self, settings: NriSettings, run_dir: str, clock: Clock, adjuster: ContainerAdjuster
+    ) -> None:
+        """Answer with `adjuster`; the lock file against a second agent is in `run_dir`."""
+        self._settings = settings
+        self._run_dir = run_dir
+        self._clock = clock
+        self._adjuster = adjuster
+        self._plugin: NriPlugin | None = None
+
+    def start(self, tasks: BackgroundTasks) -> None:
+        """Connect to the runtime, now and whenever it is there again."""
+        from agent.nri.plugin import NriPlugin  # noqa: PLC0415 - protobuf
+
+        self._plugin = NriPlugin(
+            self._settings,
+            handler=self._adjuster,
+            clock=self._clock,
+            lock_path=_make_lock_folder(self._run_dir),
+        )
+        tasks.start_forever(self._plugin.run, "container runtime", self._clock)
+
+    @property
+    def statistics(self) -> NriStatistics | None:
+        """Return the figures of the connection; `None` before the start."""
+        return self._plugin.statistics if self._plugin is not None else None
+
+    def hook_metrics(self) -> tuple[HookMetrics, ...]:
+        """Return the figures of each hook that was called."""
+        counters = self._adjuster.counters
+        return tuple(
+            HookMetrics(
+                hook=name,
+                calls=counters.calls[name],
+                spent_s=counters.spent_s[name],
+                failures=counters.failures[name],
+                planned=counters.planned[name],
+            )
+            for name in sorted(counters.calls)
+        )
+
+    def refusals(self) -> tuple[tuple[str, int], ...]:
+        """Return how many containers were refused, by reason."""
+        return tuple(sorted(self._adjuster.counters.refusals.items()))
+
+    async def stop(self) -> None:
+        """Close the connection; containers keep their adjustments."""
+        if self._plugin is not None:
+            await self._plugin.stop()
+
+
+class DevicePluginService:
+    """The kubelet's device plug-in. Belongs to the loop thread."""
+
+    def __init__(self, store: SnapshotStore, allocator: Allocator, context: PluginContext) -> None:
+        """`allocator` is also the backend of `context`."""
+        self._store = store
+        self._allocator = allocator
+        self._context = context
+        self._plugin: DevicePlugin | None = None
+        self.problems: frozenset[tuple[str, Problem]] = frozenset()  # of the offered devices
+
+    async def start(self, tasks: BackgroundTasks) -> None:
+        """Serve the kubelet, and follow the devices of the snapshot."""
+        create = await asyncio.to_thread(load_device_plugin)
+        plugin = self._plugin = create(self._context)
+        clock = self._context.clock
+        tasks.start_forever(plugin.run, "device plug-in", clock)
+        tasks.start_forever(self._follow_devices, "offered devices", clock)
+        tasks.start_forever(partial(self._follow_pods, plugin), "pods of the device plug-in", clock)
+
+    def statistics(self) -> tuple[ResourceStatistics, ...]:
+        """Return the figures of each resource."""
+        return self._plugin.statistics() if self._plugin is not None else ()
+
+    def devices_changed(self) -> None:
+        """Update the lists of devices, and report new problems of the offered devices."""
+        if self._plugin is None:
+            return
+        self._plugin.notify_devices_changed()
+        problems = frozenset(self._allocator.problems(self._store.current))
+        new = problems - self.problems
+        for _, problem in sorted(new, key=lambda one: (one[0], one[1].reason)):
+            self._context.messages.put(EventReported(problem.reason, problem.message))
+        self.problems = problems
+
+    async def _follow_pods(self, plugin: DevicePlugin) -> None:
+        """Update the lists of devices after each change of pods.
+
+        The kubelet admits a pod milliseconds after the end of the pod before it, and only while
+        the list has healthy devices.
+        """
+        with self._store.subscribe("cluster.pods", "cluster.deleted_pods") as changes:
+            while True:
+                await changes.wait()
+                plugin.notify_devices_changed()
+
+    async def _follow_devices(self) -> None:
+        with self._store.subscribe("devices") as refreshes:
+            while True:
+                await refreshes.wait()
+                self.devices_changed()
 
 
 class ContainerService:
-    """Belongs to the loop thread. On a recorded host it only looks: nothing is reached there."""
+    """Starts and stops all services for containers. Belongs to the loop thread."""
+
+    def __init__(
+        self,
+        collector: Executor,
+        clock: Clock,
+        loops: ContainerLoops,
+        runtime: RuntimeService | None,
+        device_plugin: DevicePluginService | None,
+        slices: SliceManager | None,
+    ) -> None:
+        """Start nothing yet; a service that is `None` is switched off, as on a recorded host."""
+        self._collector = collector
+        self._clock = clock
+        self._loops = loops
+        self._runtime = runtime
+        self._device_plugin = device_plugin
+        self._slices = slices
+        self._tasks = BackgroundTasks()
+
+    def scheduled_loops(self) -> Iterator[ScheduledLoop]:
+        """Return the loops of the collector thread."""
+        return self._loops.scheduled_loops()
+
+    async def start(self) -> None:
+        """Read the host's devices, then answer the runtime and the kubelet, even if that hangs."""
+        event_loop = asyncio.get_running_loop()
+        # before the first request: each answer depends on what the host has
+        read = event_loop.run_in_executor(self._collector, self._loops.allocations.run_first)
+        done, _ = await asyncio.wait({read}, timeout=FIRST_READ_DEADLINE_S)
+        if not done:
+            log.warning("first_look_late", extra={"waited_s": FIRST_READ_DEADLINE_S})
+        if self._runtime is not None:
+            self._runtime.start(self._tasks)
+        if self._device_plugin is not None:
+            await self._device_plugin.start(self._tasks)
+        if self._slices is not None:
+            self._tasks.start_forever(self._slices.run, "slices", self._clock)
+
+    def status(self) -> ContainerServiceStatus:
+        """Return the state of every part. For any thread."""
+        runtime, plugin, loops = self._runtime, self._device_plugin, self._loops
+        pod_files, cdi_files = loops.pod_files, loops.cdi_files
+        problems = plugin.problems if plugin is not None else ()
+        return ContainerServiceStatus(
+            nri=runtime.statistics if runtime is not None else None,
+            hooks=runtime.hook_metrics() if runtime is not None else (),
+            refusals=runtime.refusals() if runtime is not None else (),
+            plugin=plugin.statistics() if plugin is not None else (),
+            files_written=pod_files.files_written if pod_files is not None else 0,
+            offer_problems=tuple(sorted(problems, key=lambda one: one[0])),
+            files_left=pod_files.files_left if pod_files is not None else None,
+            file_problems=pod_files.problems() if pod_files is not None else None,
+            cdi_problem=cdi_files.problem if cdi_files is not None else None,
+            reclaimed=self._slices.reclaimed_count if self._slices is not None else 0,
+        )
+
+    def audit(self) -> tuple[AuditRecord, ...]:
+        """Return the last changes of files on this host, oldest first."""
+        return self._loops.pod_files.audit() if self._loops.pod_files is not None else ()
+
+    async def stop(self) -> None:
+        """End all connections and tasks; containers keep their adjustments."""
+        if self._runtime is not None:
+            await self._runtime.stop()
+        await self._tasks.stop()
+
+    def close(self) -> None:
+        """Close the files of pods; call it when the collector thread has ended."""
+        if self._loops.pod_files is not None:
+            self._loops.pod_files.close()
+
+
+class ContainerServiceBuilder:
+    """Builds the services for containers that the settings and the host allow."""
 
     def __init__(
         self,
@@ -70,79 +267,86 @@ class ContainerService:
         vendor_manager: VendorManager,
         collector: Executor,
         messages: MessageQueue,
-        *,
-        clustered: bool,
-        pods_wanted: asyncio.Event | None = None,
     ) -> None:
-        """Begin with nothing; reads and writes of files are done on `collector`.
-
-        `pods_wanted` is set when a new list of the kubelet's pods is needed.
-        """
-        self._pods_wanted = pods_wanted or asyncio.Event()
-        self._inputs, self._vendor_manager, self._collector = inputs, vendor_manager, collector
+        """Choose the hooks; `collector` is the thread that reads and writes files."""
+        self._inputs = inputs
+        self._vendor_manager = vendor_manager
+        self._collector = collector
         self._messages = messages
-        live = inputs.is_live
-        attach = inputs.settings.nri.attach
-        self._uses_runtime = live and (attach == "on" or (attach == "auto" and clustered))
-        self._uses_device_plugin = live and bool(inputs.settings.device_plugin.vendors)
-        settings = inputs.settings
         own_uid = os.environ.get(OWN_POD_UID, "")
-        devices = DevicesHook(inputs.vendors, settings.hooks, own_uid)
-        self._devices = devices
-        reads_kubelet = clustered and settings.kubelet.enabled
-        self._hooks = (devices, *node_hooks(reads_kubelet=reads_kubelet, hooks=settings.hooks))
-        self._modes = hook_modes(self._hooks, settings.enforce)
-        proves = live and settings.proof.enabled
-        self._allocation_monitor = AllocationMonitor(
+        self._devices_hook = DevicesHook(inputs.vendors, inputs.settings.hooks, own_uid)
+
+    def build(self, pods_wanted: asyncio.Event | None) -> ContainerService:
+        """Return all services for containers.
+
+        In a cluster, `pods_wanted` requests a new list of the kubelet's pods; else it is `None`.
+        """
+        inputs, settings = self._inputs, self._inputs.settings
+        in_cluster = pods_wanted is not None
+        hooks = (
+            self._devices_hook,
+            *node_hooks(
+                reads_kubelet=in_cluster and settings.kubelet.enabled, hooks=settings.hooks
+            ),
+        )
+        modes = hook_modes(hooks, settings.enforce)
+        attach = settings.nri.attach
+        uses_runtime = inputs.is_live and (attach == "on" or (attach == "auto" and in_cluster))
+        uses_plugin = inputs.is_live and bool(settings.device_plugin.vendors)
+        pod_files = None
+        if inputs.is_live and (in_cluster or uses_runtime):
+            pod_files = self._build_pod_files(hooks, modes)
+        runtime = slices = None
+        if uses_runtime and pod_files is not None:
+            runtime = self._build_runtime(hooks, modes, pod_files)
+        if pod_files is not None and modes[DevicesHook.name] == ON:
+            slices = self._build_slices()
+        writes_cdi = (pod_files is not None or uses_plugin) and settings.cdi.write
+        loops = ContainerLoops(
+            allocations=self._build_allocation_monitor(),
+            pod_files=pod_files,
+            cdi_files=self._build_cdi_files() if writes_cdi else None,
+        )
+        device_plugin = None
+        if uses_plugin:
+            device_plugin = self._build_device_plugin(pods_wanted or asyncio.Event())
+        return ContainerService(
+            self._collector, inputs.clock, loops, runtime, device_plugin, slices
+        )
+
+    def _build_allocation_monitor(self) -> AllocationMonitor:
+        inputs, settings = self._inputs, self._inputs.settings
+        verifier = None
+        if inputs.is_live and settings.proof.enabled:
+            verifier = Verifier(
+                inputs.node_files,
+                self._devices_hook,
+                inputs.clock,
+                exempt=self._is_exempt,
+                injection=settings.device_plugin.injection,
+            )
+        return AllocationMonitor(
             inputs.store,
             inputs.clock,
             build_host_device_reader(inputs),
             AllocationIndex(slicing_vendors(inputs.vendors).values()),
-            self._build_verifier() if proves else None,
-        )
-        writes = live and (clustered or self._uses_runtime)
-        self._pod_files = self._build_pod_files() if writes else None
-        names = (writes or self._uses_device_plugin) and settings.cdi.write
-        self._cdi_files = (
-            CdiFileUpdater(settings, inputs.store, inputs.vendors, inputs.node_files)
-            if names
-            else None
-        )
-        self._adjuster: ContainerAdjuster | None = None
-        self._nri: NriPlugin | None = None
-        self._plugin: DevicePlugin | None = None
-        self._allocator: Allocator | None = None
-        self._offer_problems: frozenset[tuple[str, Problem]] = (
-            frozenset()
-        )  # of what is offered, and was told
-        self._slicer: SliceManager | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def scheduled_loops(self) -> Iterator[ScheduledLoop]:
-        """Return the loops of the collector thread."""
-        yield from self._allocation_monitor.scheduled_loops()
-        if self._pod_files is not None:
-            yield from self._pod_files.scheduled_loops()
-        if self._cdi_files is not None:
-            yield from self._cdi_files.scheduled_loops()
-
-    def _build_verifier(self) -> Verifier:
-        return Verifier(
-            self._inputs.node_files,
-            self._devices,
-            self._inputs.clock,
-            exempt=self._is_exempt,
-            injection=self._inputs.settings.device_plugin.injection,
+            verifier,
         )
 
-    def _build_pod_files(self) -> PodFileUpdater:
+    def _is_exempt(self, pod: PodSandbox) -> bool:
+        """Return whether devices in a pod without an allocation are not reported."""
+        return self._inputs.settings.hooks.ungranted == "off" or self._devices_hook.is_protected(
+            pod
+        )
+
+    def _build_pod_files(self, hooks: tuple[Hook, ...], modes: Mapping[str, str]) -> PodFileUpdater:
         inputs, writer = self._inputs, StateWriter("ledger")
         boot_id = inputs.store.current.node.boot_id
         reconciler = Reconciler(
             root=LiveHostFiles(),
             ledger=create_ledger(inputs.settings.node.state_dir, boot_id, writer),
-            hooks=self._hooks,
-            modes=self._modes,
+            hooks=hooks,
+            modes=modes,
             clock=inputs.clock,
         )
         locator = LayoutLocator(inputs.host_source.files, kubelet_root_reader(inputs))
@@ -150,158 +354,60 @@ class ContainerService:
             inputs.store, inputs.clock, locator, reconciler, writer, self._messages
         )
 
-    async def start(self) -> None:
-        """Look once, then answer the runtime and the kubelet, also if the look hangs."""
-        event_loop = asyncio.get_running_loop()
-        # before anybody asks: what the host has decides every answer
-        look = event_loop.run_in_executor(self._collector, self._allocation_monitor.run_first)
-        done, _ = await asyncio.wait({look}, timeout=FIRST_READ_DEADLINE_S)
-        if not done:
-            log.warning("first_look_late", extra={"waited_s": FIRST_READ_DEADLINE_S})
-        if self._uses_runtime:
-            self._start_nri_plugin()
-        if self._uses_device_plugin:
-            self._start_device_plugin(await asyncio.to_thread(load_device_plugin))
-        if self._pod_files is not None and self._modes[DevicesHook.name] == ON:
-            self._slicer = SliceManager(
-                self._inputs.store,
-                self._vendor_manager,
-                self._messages,
-                self._inputs.clock,
-                slicers=slicing_vendors(self._inputs.vendors),
-                grace_s=self._inputs.settings.proof.grace_s,
-            )
-            self._run_forever(self._slicer.run, "slices")
-
-    def _start_nri_plugin(self) -> None:
-        from agent.nri.plugin import NriPlugin  # noqa: PLC0415 - protobuf
-
-        settings, keeping = self._inputs.settings, self._pod_files
-        assert keeping is not None  # noqa: S101 - who dials keeps files, too
-        self._adjuster = ContainerAdjuster(
-            self._hooks,
-            self._modes,
-            self._inputs.store,
-            self._inputs.clock,
-            messages=self._messages,
-            pod_files=keeping,
-            files=self._collector,
-            index=self._devices.index,
-        )
-        self._nri = NriPlugin(
-            settings.nri,
-            handler=self._adjuster,
-            clock=self._inputs.clock,
-            lock_path=_make_lock_folder(settings.node.run_dir),
-        )
-        self._run_forever(self._nri.run, "container runtime")
-
-    def _start_device_plugin(self, plugin: type[DevicePlugin]) -> None:
+    def _build_cdi_files(self) -> CdiFileUpdater:
         inputs = self._inputs
-        self._allocator = Allocator(inputs.settings.device_plugin, inputs.vendors)
-        self._plugin = plugin(
-            PluginContext(
-                folder=plugin_folder(inputs.settings.kubelet.root_dir),
-                store=inputs.store,
-                backend=self._allocator,
-                clock=inputs.clock,
-                socket_prefixes={
-                    name: vendor.socket_prefixes
-                    for name, vendor in kubelet_vendors(inputs.vendors).items()
-                },
-                state_dir=inputs.settings.node.state_dir,
-                boot_id=inputs.store.current.node.boot_id,
-                state_writer=inputs.state_writer,
-                messages=self._messages,
-                prepare=_prepare_folders,
-                pods_wanted=self._pods_wanted,
-            )
+        return CdiFileUpdater(inputs.settings, inputs.store, inputs.vendors, inputs.node_files)
+
+    def _build_runtime(
+        self, hooks: tuple[Hook, ...], modes: Mapping[str, str], pod_files: PodFileUpdater
+    ) -> RuntimeService:
+        inputs = self._inputs
+        adjuster = ContainerAdjuster(
+            hooks,
+            modes,
+            inputs.store,
+            inputs.clock,
+            messages=self._messages,
+            pod_files=pod_files,
+            files=self._collector,
+            index=self._devices_hook.index,
         )
-        self._run_forever(self._plugin.run, "device plug-in")
-        self._run_forever(self._follow_devices, "offered devices")
-        self._run_forever(partial(self._follow_pods, self._plugin), "pods of the device plug-in")
-
-    async def _follow_pods(self, plugin: DevicePlugin) -> None:
-        """Update the lists of devices at once: the kubelet admits no pod if none is healthy.
-
-        It admits a granted pod some milliseconds after the pod before it ended.
-        """
-        with self._inputs.store.subscribe("cluster.pods", "cluster.deleted_pods") as changes:
-            while True:
-                await changes.wait()
-                plugin.notify_devices_changed()
-
-    async def _follow_devices(self) -> None:
-        with self._inputs.store.subscribe("devices") as refreshes:
-            while True:
-                await refreshes.wait()
-                self.devices_changed()
-
-    def devices_changed(self) -> None:
-        """Tell the kubelet at once of what became better or worse."""
-        if self._plugin is None or self._allocator is None:
-            return
-        self._plugin.notify_devices_changed()
-        found = frozenset(self._allocator.problems(self._inputs.store.current))
-        for _, problem in sorted(
-            found - self._offer_problems, key=lambda one: (one[0], one[1].reason)
-        ):
-            self._messages.put(EventReported(problem.reason, problem.message))
-        self._offer_problems = found
-
-    def status(self) -> ContainerServiceStatus:
-        """Return the state of every part. For any thread."""
-        figures = self._adjuster.counters if self._adjuster is not None else None
-        keeping = self._pod_files
-        return ContainerServiceStatus(
-            nri=self._nri.statistics if self._nri is not None else None,
-            hooks=tuple(
-                HookMetrics(
-                    hook=name,
-                    calls=figures.calls[name],
-                    spent_s=figures.spent_s[name],
-                    failures=figures.failures[name],
-                    planned=figures.planned[name],
-                )
-                for name in sorted(figures.calls)
-            )
-            if figures is not None
-            else (),
-            refusals=tuple(sorted(figures.refusals.items())) if figures is not None else (),
-            plugin=self._plugin.statistics() if self._plugin is not None else (),
-            files_written=keeping.files_written if keeping is not None else 0,
-            offer_problems=tuple(sorted(self._offer_problems, key=lambda one: one[0])),
-            files_left=keeping.files_left if keeping is not None else None,
-            file_problems=keeping.problems() if keeping is not None else None,
-            cdi_problem=self._cdi_files.problem if self._cdi_files is not None else None,
-            reclaimed=self._slicer.reclaimed_count if self._slicer is not None else 0,
+        return RuntimeService(
+            inputs.settings.nri, inputs.settings.node.run_dir, inputs.clock, adjuster
         )
 
-    def audit(self) -> tuple[AuditRecord, ...]:
-        """Return the last changes of files on this host, oldest first."""
-        return self._pod_files.audit() if self._pod_files is not None else ()
+    def _build_device_plugin(self, pods_wanted: asyncio.Event) -> DevicePluginService:
+        inputs, store, clock = self._inputs, self._inputs.store, self._inputs.clock
+        allocator = Allocator(inputs.settings.device_plugin, inputs.vendors)
 
-    async def stop(self) -> None:
-        """Answer nobody any more; what is in force stays."""
-        if self._nri is not None:
-            await self._nri.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        context = PluginContext(
+            folder=plugin_folder(inputs.settings.kubelet.root_dir),
+            store=store,
+            backend=allocator,
+            clock=clock,
+            socket_prefixes={
+                name: vendor.socket_prefixes
+                for name, vendor in kubelet_vendors(inputs.vendors).items()
+            },
+            state_dir=inputs.settings.node.state_dir,
+            boot_id=store.current.node.boot_id,
+            state_writer=inputs.state_writer,
+            messages=self._messages,
+            prepare=_prepare_folders,
+            pods_wanted=pods_wanted,
+        )
+        return DevicePluginService(store, allocator, context)
 
-    def close(self) -> None:
-        """Close files; belongs to the collector thread, when all else has ended."""
-        if self._pod_files is not None:
-            self._pod_files.close()
-
-    def _run_forever(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
-        monotonic = self._inputs.clock.monotonic
-        kept = run_forever(name, work, again_s=RETRY_S, monotonic=monotonic, sleep=asyncio.sleep)
-        self._tasks.append(asyncio.create_task(kept, name=name))
-
-    def _is_exempt(self, pod: PodSandbox) -> bool:
-        """Return whether devices in a pod without a grant are not reported."""
-        return self._inputs.settings.hooks.ungranted == "off" or self._devices.is_protected(pod)
+    def _build_slices(self) -> SliceManager:
+        inputs = self._inputs
+        return SliceManager(
+            inputs.store,
+            self._vendor_manager,
+            self._messages,
+            inputs.clock,
+            slicers=slicing_vendors(inputs.vendors),
+            grace_s=inputs.settings.proof.grace_s,
+        )
 
 
 async def _prepare_folders(edits: ContainerEdits) -> None:
@@ -309,8 +415,15 @@ async def _prepare_folders(edits: ContainerEdits) -> None:
         await asyncio.to_thread(make_folders, edits.folders)
 
 
+def load_device_plugin() -> type[DevicePlugin]:
+    """Import the device plug-in with gRPC: 100 ms and 12 MB, so on a thread and only if used."""
+    from agent.deviceplugin.plugin import DevicePlugin  # noqa: PLC0415 - grpc
+
+    return DevicePlugin
+
+
 def _make_lock_folder(folder: str) -> str:
-    """Return the file whose lock keeps a second agent from the runtime; its folder is made."""
+    """Return the lock file that excludes a second agent from the runtime; create its folder."""
     if not folder:
         return ""
     try:

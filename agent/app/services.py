@@ -22,7 +22,7 @@ from agent.app.composition import (
     ServeOptions,
     metric_families,
 )
-from agent.app.containers import ContainerService
+from agent.app.containers import ContainerService, ContainerServiceBuilder
 from agent.app.hotplug import HardwareScanner, HotplugListener, VendorSearch
 from agent.app.loops import PeriodicLoops
 from agent.app.oneshot import build_usage_monitor
@@ -39,7 +39,7 @@ from agent.app.threads import (
 from agent.clock import Clock
 from agent.devices.presence import PLACE_WAIT_S
 from agent.loop import Loop
-from agent.messages import EventReported, MessageQueue
+from agent.messages import EventReported
 from agent.metrics.exposition import MetricsRenderer
 from agent.metrics.process_metrics import ProcessMetrics
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
@@ -48,7 +48,6 @@ from agent.usage.monitor import UsageMonitor
 from agent.usage.peak_monitor import PeakMonitor
 from agent.web.http_server import HttpServer
 from agent.workers.load import driver_modules
-from agent.workers.manager import VendorManager
 
 if TYPE_CHECKING:
     from agent.app.cluster import ClusterService
@@ -290,14 +289,10 @@ class Services:
                 one.loop.interval_s = interval_s
 
     def _build_containers(self) -> ContainerService:
-        """Build the service for containers; in a cluster, changed pods wake it."""
-        return build_container_service(
-            self._inputs,
-            self._devices.vendors,
-            self._threads.collector,
-            self._devices.messages,
-            self._cluster,
+        builder = ContainerServiceBuilder(
+            self._inputs, self._devices.vendors, self._threads.collector, self._devices.messages
         )
+        return builder.build(self._cluster.pods_wanted if self._cluster is not None else None)
 
     def _build_view(self, containers: ContainerService, admin: AdminService) -> ApplicationView:
         devices = self._devices
@@ -366,21 +361,3 @@ def _metrics_renderer(inputs: AgentInputs) -> MetricsRenderer:
     for refused in renderer.errors:
         log.warning("metric_family_refused", extra={"family": refused})
     return renderer
-
-
-def build_container_service(
-    inputs: AgentInputs,
-    vendors: VendorManager,
-    collector: Executor,
-    messages: MessageQueue,
-    cluster: ClusterService | None,
-) -> ContainerService:
-    """Return the service for containers."""
-    return ContainerService(
-        inputs,
-        vendors,
-        collector,
-        messages,
-        clustered=cluster is not None,
-        pods_wanted=cluster.pods_wanted if cluster is not None else None,
-    )

@@ -17,11 +17,14 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import msgspec
 
 from agent.clock import Clock
-from agent.loop import Loop
+from agent.loop import Loop, run_forever
 from agent.snapshot.self_check import SelfCheck
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+RestartableWork = Callable[[], Coroutine[object, object, None]]
+
+RESTART_S = 1.0  # after the first failure of a task, doubled each time
 
 DEVICES_RETRY_S = 1.0  # the least pause before a failed publishing of devices is tried again
 
@@ -63,6 +66,14 @@ class BackgroundTasks:
         task = asyncio.create_task(work, name=name)
         self._tasks.append(task)
         return task
+
+    def start_forever(self, work: RestartableWork, name: str, clock: Clock) -> None:
+        """Start a task that begins again after a failure, with a growing pause."""
+        monotonic = clock.monotonic
+        self.start(
+            run_forever(name, work, again_s=RESTART_S, monotonic=monotonic, sleep=asyncio.sleep),
+            name,
+        )
 
     async def stop(self) -> None:
         """Cancel all tasks and wait until they have ended."""

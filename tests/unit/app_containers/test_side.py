@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from agent.app.cluster import ClusterService
 from agent.app.composition import AgentInputs
-from agent.app.containers import ContainerService
-from agent.app.services import build_container_service
+from agent.app.containers import ContainerService, ContainerServiceBuilder
 from agent.clock import ManualClock
 from agent.config.containers import (
     CdiSettings,
+    DevicePluginSettings,
     EnforceHooksSettings,
     EnforceSettings,
     NriSettings,
@@ -62,7 +62,8 @@ def _side(
         store=store,
     )
     fleet = VendorManager((), settings, clock, MessageQueue())
-    return ContainerService(inputs, fleet, collector, messages, clustered=True), store
+    builder = ContainerServiceBuilder(inputs, fleet, collector, messages)
+    return builder.build(asyncio.Event()), store
 
 
 def _settings(folder: Path) -> Settings:
@@ -120,13 +121,14 @@ def test_cards_are_cut_only_where_devices_of_grants_may_be_given(
 
 def test_the_way_into_containers_hears_of_pods_and_wakes_their_source(tmp_path: Path) -> None:
     async def run() -> None:
-        settings = _settings(tmp_path)
+        plugin = DevicePluginSettings(vendors=("ascend",))
+        settings = replace(_settings(tmp_path), device_plugin=plugin)
         store, clock = SnapshotStore(node(("a", TEMPLATE))), ManualClock()
         inputs = AgentInputs(
             settings=settings,
             host_source=HostSource(files=DirectoryFiles(tmp_path)),
             clock=clock,
-            vendors={},
+            vendors={"ascend": AscendVendor()},
             store=store,
         )
         fleet = VendorManager((), settings, clock, MessageQueue())
@@ -134,7 +136,10 @@ def test_the_way_into_containers_hears_of_pods_and_wakes_their_source(tmp_path: 
             inputs, InClusterTarget(url="https://127.0.0.1:1"), MessageQueue()
         )
         with ThreadPoolExecutor(1) as collector:
-            side = build_container_service(inputs, fleet, collector, MessageQueue(), clustered)
-        assert side._pods_wanted is clustered.pods_wanted
+            side = ContainerServiceBuilder(inputs, fleet, collector, MessageQueue()).build(
+                clustered.pods_wanted
+            )
+        assert side._device_plugin is not None
+        assert side._device_plugin._context.pods_wanted is clustered.pods_wanted
 
     asyncio.run(run())
