@@ -48,7 +48,9 @@ class CdiSpecReader:
             self._by_path[path] = (
                 cached if cached and cached[0] == stamp else (stamp, *self._decode(path))
             )
-        problems += [(CDI_SPEC_UNREADABLE, why) for _, _, why in self._by_path.values() if why]
+        problems += [
+            (CDI_SPEC_UNREADABLE, problem) for _, _, problem in self._by_path.values() if problem
+        ]
         return tuple(spec for _, spec, _ in self._by_path.values() if spec), tuple(problems)
 
     def _paths(self, problems: list[CdiSpecProblem]) -> Iterator[str]:

@@ -253,9 +253,9 @@ class ShareTable:
     def __init__(self) -> None:
         self._by_device: dict[str, _SharesOfDevice] = {}
 
-    def add_all(self, holder: str, holds: Iterable[DeviceShare]) -> None:
+    def add_all(self, holder: str, new_shares: Iterable[DeviceShare]) -> None:
         """Add all shares of one pod, or none and raise `AllocationRefused`."""
-        shares = tuple(holds)
+        shares = tuple(new_shares)
         updated: dict[str, _SharesOfDevice] = {}
         for share in shares:
             account = updated.get(share.device_key)

@@ -220,7 +220,7 @@ class SliceManager:
         # back off if the worker changed nothing although slices are missing or orphaned
         is_unchanged = bool(missing or has_orphans) and not report.changed
         self._record_report(
-            status, report, done=not (report.unmade or report.failed or is_unchanged)
+            status, report, is_done=not (report.unmade or report.failed or is_unchanged)
         )
 
     def _record_failure(
@@ -246,9 +246,9 @@ class SliceManager:
         self._report_new_problems(status, problems)
 
     def _record_report(
-        self, status: _VendorSliceStatus, report: SliceReport, *, done: bool
+        self, status: _VendorSliceStatus, report: SliceReport, *, is_done: bool
     ) -> None:
-        if done:
+        if is_done:
             status.failures, status.retry_at_s = 0, 0.0
         else:
             self._delay_retry(status)

@@ -73,8 +73,8 @@ def error_of_response(
     )
     phrase = safe_extract(message, secrets) or _phrase(status)
     if 300 <= status < 400:
-        where = safe_extract(headers.get("location", "nowhere"), secrets)
-        return BadResponse(what, f"redirects are not followed: to {where}", code=status)
+        location = safe_extract(headers.get("location", "nowhere"), secrets)
+        return BadResponse(what, f"redirects are not followed: to {location}", code=status)
     details = _object(status_object.get("details"))
     wait_s = retry_after_s(headers.get("retry-after", ""), _date_s(headers, wall_s))
     if wait_s is None:

@@ -137,8 +137,8 @@ def _newly_degraded(earlier: Device | None, device: Device) -> DeviceCondition |
 
 def _place_text(device: Device) -> str:
     node = device.place.numa_node
-    where = f"NUMA node {node}" if node >= 0 else "NUMA node unknown"
-    return f"{device.info.model or device.info.vendor}, {where}"
+    place = f"NUMA node {node}" if node >= 0 else "NUMA node unknown"
+    return f"{device.info.model or device.info.vendor}, {place}"
 
 
 def _device_event(
@@ -172,8 +172,8 @@ def _worker_events(old: NodeSnapshot | None, new: NodeSnapshot, now_s: float) ->
 
 def _worker_event(vendor: VendorState, now_s: float) -> Event:
     kind, reason = _WORKER_EVENTS[vendor.state]
-    why = ": ".join(part for part in (vendor.reason, vendor.message) if part)
-    text = f"worker of vendor {vendor.vendor} is {vendor.state}{f' ({why})' if why else ''}"
+    cause = ": ".join(part for part in (vendor.reason, vendor.message) if part)
+    text = f"worker of vendor {vendor.vendor} is {vendor.state}{f' ({cause})' if cause else ''}"
     message = api_values.clean_text(text, api_values.MAX_MESSAGE)
     return Event(type=kind, reason=reason, message=message, object_kind="Node", at_s=now_s)
 

@@ -86,21 +86,25 @@ def accelerators_condition(cards: Sequence[Device], boot_s: float) -> Json:
     failed = [card for card in cards if card.info.health.certain and not _is_in_service(card)]
     unknown = [card for card in cards if not card.info.health.certain]
     if failed:
-        why = f"{len(failed)} of {len(cards)} accelerators are out of service: {_names(failed)}"
+        message = f"{len(failed)} of {len(cards)} accelerators are out of service: {_names(failed)}"
         return _condition(
-            "False", _common_reason(failed), why, min(_change_times(failed), default=None), boot_s
+            "False",
+            _common_reason(failed),
+            message,
+            min(_change_times(failed), default=None),
+            boot_s,
         )
     if unknown:
-        why = f"the state of {len(unknown)} of {len(cards)} is not known: {_names(unknown)}"
+        message = f"the state of {len(unknown)} of {len(cards)} is not known: {_names(unknown)}"
         return _condition(
             "Unknown",
             _common_reason(unknown),
-            why,
+            message,
             min(_change_times(unknown), default=None),
             boot_s,
         )
-    why = f"all {len(cards)} accelerators are in service"
-    return _condition("True", ALL_HEALTHY, why, max(_change_times(cards), default=None), boot_s)
+    message = f"all {len(cards)} accelerators are in service"
+    return _condition("True", ALL_HEALTHY, message, max(_change_times(cards), default=None), boot_s)
 
 
 def injection_condition(runtime: RuntimeView, now_s: float) -> Json | None:
@@ -109,12 +113,14 @@ def injection_condition(runtime: RuntimeView, now_s: float) -> Json | None:
     if since_s is None or (not runtime.is_synchronized and now_s - since_s < GRACE_S):
         return None
     if runtime.is_synchronized:
-        why = "the container runtime asks this agent what containers get"
-        return _condition("True", RUNTIME_ASKS, why, since_s, since_s, DEVICE_INJECTION_READY)
-    why = "containers that are created now do not get the devices of their pods' grants"
+        message = "the container runtime asks this agent what containers get"
+        return _condition("True", RUNTIME_ASKS, message, since_s, since_s, DEVICE_INJECTION_READY)
+    message = "containers that are created now do not get the devices of their pods' grants"
     if runtime.reason:
-        why += f": {api_values.reason_text(runtime.reason)}"
-    return _condition("False", RUNTIME_DOES_NOT_ASK, why, since_s, since_s, DEVICE_INJECTION_READY)
+        message += f": {api_values.reason_text(runtime.reason)}"
+    return _condition(
+        "False", RUNTIME_DOES_NOT_ASK, message, since_s, since_s, DEVICE_INJECTION_READY
+    )
 
 
 def _is_in_service(card: Device) -> bool:

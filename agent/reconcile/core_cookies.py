@@ -69,8 +69,14 @@ def plan_cookies(
         return EMPTY_PLAN
     if not group.enabled:
         recorded_cookies = {one.cookie for one in recorded.values()} - {DEFAULT_COOKIE}
-        marked = tuple(process.pid for process in processes if process.cookie in recorded_cookies)
-        return CookiePlan(targets=marked, cookie=DEFAULT_COOKIE) if marked else EMPTY_PLAN
+        targets_to_clear = tuple(
+            process.pid for process in processes if process.cookie in recorded_cookies
+        )
+        return (
+            CookiePlan(targets=targets_to_clear, cookie=DEFAULT_COOKIE)
+            if targets_to_clear
+            else EMPTY_PLAN
+        )
     own = {process.pid: process.cookie for process in processes}
     source, cookie = _cookie_source(group.id, own, recorded, living)
     if source is None:

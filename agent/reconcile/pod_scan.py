@@ -54,19 +54,19 @@ class PodScan:
         Return the uids that were prioritized.
         """
         self.is_changed = False
-        marked = frozenset(self._priority.popleft() for _ in range(len(self._priority)))
-        first = self._changed_pods(snapshot, marked)
-        if not first and not self._outdated:
-            return marked
+        prioritized = frozenset(self._priority.popleft() for _ in range(len(self._priority)))
+        changed = self._changed_pods(snapshot, prioritized)
+        if not changed and not self._outdated:
+            return prioritized
         inputs = self.cycle_inputs(snapshot, version, base)
         until_s = self._clock.monotonic() + BUDGET_S
-        others = [cgroup for cgroup in self._outdated if cgroup not in first]
-        for count, cgroup in enumerate((*first, *others)):
-            if count >= len(first) + MIN_PODS and self._clock.monotonic() >= until_s:
+        others = [cgroup for cgroup in self._outdated if cgroup not in changed]
+        for count, cgroup in enumerate((*changed, *others)):
+            if count >= len(changed) + MIN_PODS and self._clock.monotonic() >= until_s:
                 break
             self._update(cgroup, inputs)
             self._outdated.pop(cgroup, None)
-        return marked
+        return prioritized
 
     def cycle_inputs(
         self, snapshot: NodeSnapshot, version: int, base: Callable[[str], LinuxResources]
@@ -93,10 +93,10 @@ class PodScan:
             self.desired[cgroup] = state
             self.is_changed = True
 
-    def _changed_pods(self, snapshot: NodeSnapshot, marked: frozenset[str]) -> dict[str, None]:
+    def _changed_pods(self, snapshot: NodeSnapshot, prioritized: frozenset[str]) -> dict[str, None]:
         """Update the list of pods; return those that must be recomputed in this cycle."""
         pod_inputs = _pod_inputs_of(snapshot)
-        first: dict[str, None] = {}
+        changed: dict[str, None] = {}
         if not are_same_objects(pod_inputs, self._pod_inputs):
             self._pod_inputs = pod_inputs
             before, self._pods = self._pods, {p.cgroup: p for p in managed_pods(snapshot)}
@@ -104,18 +104,18 @@ class PodScan:
             for cgroup in [cgroup for cgroup in self.desired if cgroup not in self._pods]:
                 del self.desired[cgroup]
                 self.is_changed = True
-            first = {
+            changed = {
                 c: None for c, managed_pod in self._pods.items() if before.get(c) != managed_pod
             }
             self._cpu_owners = _cpu_holders(snapshot)
-        if marked:
-            first.update((c, None) for c, p in self._pods.items() if p.pod.uid in marked)
+        if prioritized:
+            changed.update((c, None) for c, p in self._pods.items() if p.pod.uid in prioritized)
         hook_inputs = (*_hook_inputs_of(snapshot), self._cpu_owners)
         if hook_inputs != self._hook_inputs:  # comparing tuples skips identical objects
             self.rescan_all()
         self._hook_inputs = hook_inputs
-        self._outdated.update(first)  # they stay until they are recomputed, even if a hook raises
-        return first
+        self._outdated.update(changed)  # they stay until they are recomputed, even if a hook raises
+        return changed
 
 
 def _pod_inputs_of(snapshot: NodeSnapshot) -> tuple[object, ...]:

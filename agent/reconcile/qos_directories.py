@@ -150,8 +150,8 @@ class QosDirectories:
             except HostFileError as error:
                 self.problem = str(error)
                 return WriteResult(unwritten=len(plan.desired), audits=tuple(audits))
-        done = writer.apply(plan, now_s) if plan.steps else WriteResult()
-        return msgspec.structs.replace(done, audits=(*audits, *done.audits))
+        result = writer.apply(plan, now_s) if plan.steps else WriteResult()
+        return msgspec.structs.replace(result, audits=(*audits, *result.audits))
 
     def _audit(self, switch: KernelSwitch, current: str) -> AuditRecord:
         return AuditRecord(

@@ -109,9 +109,9 @@ class Reconciler:
         prepared = self._prepare(writer, now_s)
         planned = self._plan_only(planner, states.values(), now_s)
         scores = self._oom.prepare(
-            (wish for one in states.values() for wish in one.oom_scores), layout, now_s
+            (desired for one in states.values() for desired in one.oom_scores), layout, now_s
         )
-        cores = tuple(wish for one in states.values() for wish in one.core_groups)
+        cores = tuple(desired for one in states.values() for desired in one.core_groups)
         self._cores.record_originals(cores, layout)
         for _, plan in prepared:
             writer.record_in_ledger(plan)
@@ -123,9 +123,12 @@ class Reconciler:
             0,
         )
         if not self._ledger_problem:
-            done = self._directories.apply(directory_plan, writer, now_s)
-            self.audits.extend(done.audits)
-            unwritten, written = unwritten + done.unwritten, written + done.written
+            directory_result = self._directories.apply(directory_plan, writer, now_s)
+            self.audits.extend(directory_result.audits)
+            unwritten, written = (
+                unwritten + directory_result.unwritten,
+                written + directory_result.written,
+            )
         for one, plan in prepared:
             if plan.steps:
                 report = self._apply(one.managed_pod, plan, now_s)
@@ -236,15 +239,15 @@ class Reconciler:
             return PodReport()
         if self._is_ledger_hanging:
             return PodReport(unwritten=len(plan.desired))
-        done = self._writer.apply(plan, now_s)
-        self.audits.extend(done.audits)
+        result = self._writer.apply(plan, now_s)
+        self.audits.extend(result.audits)
         notes = tuple(
-            ContainerNote(reason=one.reason, message=one.message) for one in done.problems
+            ContainerNote(reason=one.reason, message=one.message) for one in result.problems
         )
         return PodReport(
-            written=done.written,
-            unwritten=done.unwritten,
-            audits=done.audits,
+            written=result.written,
+            unwritten=result.unwritten,
+            audits=result.audits,
             notes=self._reports.new_notes(managed_pod.pod, notes),
         )
 
@@ -303,14 +306,14 @@ class Reconciler:
         enforced = self._enforced_targets | self._directory_targets() | self._directories.required
         due = self._restoration.due_entries(self.ledger, enforced, managed, snapshot, now_s)
         try:
-            done = self._restoration.undo(self.ledger, values, due, self._clock.monotonic)
+            results = self._restoration.undo(self.ledger, values, due, self._clock.monotonic)
         except LedgerError as error:
             self._ledger_problem = str(error)
             return
-        self.audits.extend(self._reports.restored_audits(values, done, self._clock.wall()))
+        self.audits.extend(self._reports.restored_audits(values, results, self._clock.wall()))
 
     def _directory_targets(self) -> frozenset[WriteTarget]:
-        return frozenset(wish.target for wish in self._directories.writes)
+        return frozenset(desired.target for desired in self._directories.writes)
 
     def _conditions(self) -> tuple[FileCondition, ...]:
         conditions = []

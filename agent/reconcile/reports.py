@@ -143,7 +143,7 @@ class ReportHistory:
         return tuple(audits)
 
     def restored_audits(
-        self, values: CgroupValues, done: Iterable[RestoreResult], wall_s: float
+        self, values: CgroupValues, results: Iterable[RestoreResult], wall_s: float
     ) -> tuple[AuditRecord, ...]:
         """Return records of restored values."""
         return tuple(
@@ -156,15 +156,15 @@ class ReportHistory:
                 old=one.current,
                 new=one.target or one.entry.original,
             )
-            for one in done
+            for one in results
             if one.state in ("restored", "refused", "foreign")
         )
 
     def conditions(self, writer: CgroupWriter, now_s: float) -> list[FileCondition]:
         """Return conditions for suspended writes and for files that others write too."""
         conditions = [
-            FileCondition(reason="WritesStopped", message=f"{what}: {why}")
-            for what, why in writer.refusals.suspended_writes(now_s)
+            FileCondition(reason="WritesStopped", message=f"{target}: {reason}")
+            for target, reason in writer.refusals.suspended_writes(now_s)
         ]
         contested = sorted(writer.overwrites.contested_targets(now_s))
         if not contested:

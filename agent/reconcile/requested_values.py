@@ -139,8 +139,8 @@ def _requested_value(
         linear = formulas.get("container", WeightFormula.LINEAR)
         return shares if writer.values.version == 1 else weight_of_shares(shares, linear)
     if desired.key is CPUS and not requested.cpus and writer.values.version == 1:
-        above = writer.values.read_value(desired.cgroup.rpartition("/")[0], CPUS)
-        return desired.value if above is None else above  # runc copies the parent's set
+        parent_cpus = writer.values.read_value(desired.cgroup.rpartition("/")[0], CPUS)
+        return desired.value if parent_cpus is None else parent_cpus  # runc copies the parent's set
     return parse_cpu_list(requested.cpus or "")
 
 

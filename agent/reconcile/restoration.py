@@ -87,12 +87,12 @@ class Restoration:
         due = [entry for entry in entries if now_s >= self._after_s.get(entry.id, 0.0)]
         if not due:
             return ()
-        done = restore_entries(ledger, values, due, monotonic=monotonic, budget_s=UNDO_BUDGET_S)
-        for one in done:
+        results = restore_entries(ledger, values, due, monotonic=monotonic, budget_s=UNDO_BUDGET_S)
+        for one in results:
             if not one.is_done and one.state != "late":
                 self._after_s[one.entry.id] = now_s + UNDO_AGAIN_S
         self._after_s = {key: at for key, at in self._after_s.items() if key in ledger.entries}
-        return done
+        return results
 
     def sweep(
         self, ledger: ChangeLedger, layout: CgroupLayout, files: CgroupFiles, now_s: float
@@ -129,8 +129,8 @@ def pod_cgroup(cgroup: str) -> str:
     """Return the cgroup of the pod that a cgroup belongs to; empty outside of pods."""
     if parse_pod_dir(cgroup.rpartition("/")[2]) is not None:
         return cgroup
-    above = cgroup.rpartition("/")[0]
-    return above if parse_pod_dir(above.rpartition("/")[2]) is not None else ""
+    parent = cgroup.rpartition("/")[0]
+    return parent if parse_pod_dir(parent.rpartition("/")[2]) is not None else ""
 
 
 def pod_cgroups(cgroups: Iterable[str]) -> frozenset[str]:

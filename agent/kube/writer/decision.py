@@ -60,7 +60,7 @@ class InSyncStep(msgspec.Struct, frozen=True):
 class WaitStep(msgspec.Struct, frozen=True):
     """Nothing can be written yet."""
 
-    why: str
+    reason: str
 
 
 class ConflictStep(msgspec.Struct, frozen=True):

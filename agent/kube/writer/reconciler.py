@@ -79,7 +79,7 @@ class ObjectReconciler:
     async def step(self, desired: DesiredObject) -> WriterPause | None:
         """Make at most one request; return how long to wait, `None` to continue at once."""
         if (wait := owner_wait(desired, self._context.node_uid())) is not None:
-            self.reporter.update(phase=WriterPhase.WAITING, error=wait.why)
+            self.reporter.update(phase=WriterPhase.WAITING, error=wait.reason)
             return WriterPause(self._context.jitter(self._context.timing.resync_s))
         live = self.cache.live
         if live is None or (desired is self._final_content and not self.cache.due_in_s()):
@@ -105,9 +105,9 @@ class ObjectReconciler:
         match step:
             case InSyncStep():
                 return self._record_in_sync(desired)
-            case WaitStep(why):
+            case WaitStep(reason):
                 self._settle(desired)
-                return self._wait(WriterPhase.WAITING, why)
+                return self._wait(WriterPhase.WAITING, reason)
             case ConflictStep():
                 return self._hold(desired, step)
             case DeleteStep():
@@ -251,9 +251,9 @@ class ObjectReconciler:
         self._final_content, self._written_content = desired, None
         return has_written
 
-    def _wait(self, phase: WriterPhase, why: str) -> WriterPause:
+    def _wait(self, phase: WriterPhase, reason: str) -> WriterPause:
         """Wait for new content, or for the object to change."""
-        self.reporter.update(phase=phase, error=why)
+        self.reporter.update(phase=phase, error=reason)
         return WriterPause(self.cache.rest_s())
 
     def _hold(self, desired: DesiredObject, step: ConflictStep) -> WriterPause:
