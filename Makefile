@@ -6,7 +6,7 @@ HOST   ?=
 ARGS   ?=
 PROTOS := $(wildcard proto/*.proto)
 
-.PHONY: run test lint unit mutations guest bench proto clean system-packages
+.PHONY: run test lint docs unit mutations guest bench proto clean system-packages
 .DEFAULT_GOAL := test
 
 # `venv --without-pip` and pip's own --python work where Debian's python3-venv is not installed.
@@ -42,6 +42,10 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check_tree.py
 	$(BIN)/python .ci/check_circles.py
+	$(BIN)/python .ci/write_metrics_reference.py --check
+
+docs: $(VENV)/dev.stamp   ## the generated part of docs/metrics.md
+	$(BIN)/python .ci/write_metrics_reference.py
 
 unit: $(VENV)/dev.stamp $(VENV)/proto.stamp system-packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --dist worksteal

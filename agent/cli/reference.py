@@ -19,7 +19,7 @@ from agent.deviceplugin.allocator import Allocator
 from agent.devices.joiner import numa_overrides
 from agent.errors import BadConfig
 from agent.metrics.exposition import MetricsRenderer
-from agent.metrics.families import PROCESS_FAMILIES
+from agent.metrics.families import PROCESS_FAMILIES, ExportedFamily
 from agent.metrics.families import reference_rows as rows_of
 from agent.metrics.hami import HAMI_ALIAS, HAMI_LEGACY_ALIAS
 from agent.version import VERSION
@@ -73,12 +73,21 @@ def _check_settings_file(file: Path) -> int:
 
 def metrics(arguments: argparse.Namespace) -> int:
     """Print every metric, those of vendors as well: name, type, labels, unit, stability, alias."""
-    families = {name: vendor.description.families for name, vendor in load_vendors().items()}
-    renderer = MetricsRenderer(families, aliases=(HAMI_ALIAS, HAMI_LEGACY_ALIAS))
+    renderer = _renderer()
     print_rows(rows_of((*renderer.families, *PROCESS_FAMILIES)), arguments.output, "metrics")
     for refused in renderer.errors:
         print(f"xpu-agent: {refused}", file=sys.stderr)
     return 0
+
+
+def exported_families() -> tuple[ExportedFamily, ...]:
+    """Return every family that the agent may export, with all aliases."""
+    return (*_renderer().families, *PROCESS_FAMILIES)
+
+
+def _renderer() -> MetricsRenderer:
+    families = {name: vendor.description.families for name, vendor in load_vendors().items()}
+    return MetricsRenderer(families, aliases=(HAMI_ALIAS, HAMI_LEGACY_ALIAS))
 
 
 def _library_version(name: str) -> str:

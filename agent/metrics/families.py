@@ -314,6 +314,37 @@ _DEVICE: tuple[_Row, ...] = (
 )
 
 
+# what dashboards and alerts may rely on
+STABLE = frozenset(
+    {
+        "xpu_agent_build_info",
+        "xpu_device_healthy",
+        "xpu_device_health_reason",
+        "xpu_device_health_state",
+        "xpu_device_info",
+        "xpu_device_memory_total_bytes",
+        "xpu_device_memory_used_bytes",
+        "xpu_device_utilization_ratio",
+        *(
+            f"xpu_{scope}_{name}"
+            for scope in ("node", "pod", "container")
+            for name in ("cpu_usage_cores", "cpu_seconds_total", "memory_used_bytes")
+        ),
+        "xpu_node_memory_bytes",
+        *(
+            f"xpu_{scope}_pressure_{name}"
+            for scope in ("node", "pod", "container")
+            for name in ("ratio", "waiting_seconds_total")
+        ),
+        *(
+            f"xpu_{scope}_cpu_{name}_total"
+            for scope in ("pod", "container")
+            for name in ("periods", "throttled_periods")
+        ),
+    }
+)
+
+
 def _families(
     prefix: str, rows: tuple[_Row, ...], stability: str, scope: tuple[str, ...] = ()
 ) -> tuple[ExportedFamily, ...]:
@@ -324,7 +355,7 @@ def _families(
             help=text,
             labels=(*scope, *labels),
             unit=unit,
-            stability=stability,
+            stability="stable" if f"{prefix}_{name}" in STABLE else stability,
         )
         for name, kind, labels, unit, text in rows
     )

@@ -1,0 +1,75 @@
+"""Write the table of docs/metrics.md from the families that the agent exports.
+
+With `--check` nothing is written: the exit status is 1 if the file differs, or if a family that was
+declared stable has gone, or has another type or fewer labels than before.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from agent.cli.reference import exported_families
+from agent.metrics.families import ExportedFamily
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "metrics.md"
+MARK = "<!-- generated below this line: make docs -->"
+STABLE = "stable"
+
+
+def table(families: list[ExportedFamily]) -> str:
+    """Return a Markdown table of the families."""
+    lines = ["| name | type | labels | stability | meaning |", "|---|---|---|---|---|"]
+    for family in families:
+        labels = ", ".join(f"`{label}`" for label in family.labels) or "none"
+        meaning = family.help
+        if family.alias_of:
+            meaning += f" Repeats `{family.alias_of}`."
+        lines.append(
+            f"| `{family.name}` | {family.type} | {labels} | {family.stability} | {meaning} |"
+        )
+    return "\n".join(lines)
+
+
+def find_broken_promises(document: str, families: list[ExportedFamily]) -> list[str]:
+    """Return what a stable family of the document has lost since."""
+    current = {family.name: family for family in families}
+    broken = []
+    for line in document.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) != 5 or cells[3] != STABLE:
+            continue
+        name, kind = cells[0].strip("`"), cells[1]
+        labels = {label.strip("`") for label in cells[2].split(", ")} - {"none"}
+        family = current.get(name)
+        if family is None:
+            broken.append(f"{name} has gone")
+        elif family.type != kind:
+            broken.append(f"{name} was a {kind} and is a {family.type}")
+        elif missing := labels - set(family.labels):
+            broken.append(f"{name} has lost the labels {', '.join(sorted(missing))}")
+        elif family.stability != STABLE:
+            broken.append(f"{name} is no longer stable")
+    return broken
+
+
+def main() -> int:
+    """Write or check the document."""
+    families = sorted(exported_families(), key=lambda family: family.name)
+    document = DOCUMENT.read_text()
+    broken = find_broken_promises(document, families)
+    for line in broken:
+        print(f"docs/metrics.md: {line}: people's dashboards rely on it", file=sys.stderr)
+    head = document[: document.index(MARK) + len(MARK)]
+    text = f"{head}\n\n{table(families)}\n"
+    if "--check" not in sys.argv[1:]:
+        DOCUMENT.write_text(text)
+    elif text != document:
+        print("docs/metrics.md is not up to date: run `make docs`", file=sys.stderr)
+        return 1
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
