@@ -39,6 +39,29 @@ def read_link_name(host: HostFiles, path: str) -> str | None:
     return target.rstrip("/").rpartition("/")[2] or None if target else None
 
 
+def read_start(real_path: str, path: str, limit: int, flags: int = 0) -> bytes:
+    """Return at most the first `limit` bytes of a file; `flags` are more open flags.
+
+    Raises `HostFileError` with `path`, the name of the file on the host.
+    """
+    try:
+        # O_NONBLOCK: opening a FIFO in a hostile tree must not block
+        fd = os.open(real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    except OSError as error:
+        raise HostFileError(path, error.errno or 0) from error
+    try:
+        data = os.read(fd, limit)
+        # seq_file returns one page at a time; regular attributes end after one read
+        while data and len(data) < limit and (more := os.read(fd, limit - len(data))):
+            data += more
+    except OSError as error:
+        raise HostFileError(path, error.errno or 0) from error
+    else:
+        return data
+    finally:
+        os.close(fd)
+
+
 class LiveHostFiles:
     """The live machine: `/`, or the mount point of the node's root in a container."""
 
@@ -52,22 +75,7 @@ class LiveHostFiles:
 
     def read(self, path: str, limit: int = MAX_READ) -> bytes:
         """Read the start of a file; a directory, a refusal or an I/O error raises."""
-        try:
-            # O_NONBLOCK: opening a FIFO in a hostile tree must not block
-            fd = os.open(self.path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise HostFileError(path, error.errno or 0) from error
-        try:
-            data = os.read(fd, limit)
-            # seq_file returns one page at a time; regular attributes end after one read
-            while data and len(data) < limit and (more := os.read(fd, limit - len(data))):
-                data += more
-        except OSError as error:
-            raise HostFileError(path, error.errno or 0) from error
-        else:
-            return data
-        finally:
-            os.close(fd)
+        return read_start(self.path(path), path, limit)
 
     def names(self, path: str) -> tuple[str, ...]:
         """List a directory in byte order, at most `MAX_ENTRIES`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 
-from agent.metrics.text_format import SeriesLines, label_pairs, sample_line
+from agent.metrics.text_format import SeriesLines, label_pairs, last_run_series, sample_line
 from agent.snapshot.node import HotplugView, NodeSnapshot, VendorState
 from agent.snapshot.publications import PublisherStatus
 from agent.version import VERSION
@@ -127,22 +127,7 @@ def _problem_series(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines:
 
 def _publisher_series(publishers: tuple[PublisherStatus, ...], label_prefix: str) -> SeriesLines:
     finished = [(f'publisher="{p.name}"', p) for p in publishers if p.duration_s is not None]
-    name = "xpu_agent_publisher_success"
-    yield name, [sample_line(name, label_prefix, int(p.success), extra) for extra, p in finished]
-    name = "xpu_agent_publisher_duration_seconds"
-    yield (
-        name,
-        [sample_line(name, label_prefix, p.duration_s or 0.0, extra) for extra, p in finished],
-    )
-    name = "xpu_agent_publisher_last_success_timestamp_seconds"
-    yield (
-        name,
-        [
-            sample_line(name, label_prefix, p.last_success_s, extra)
-            for extra, p in finished
-            if p.last_success_s is not None
-        ],
-    )
+    yield from last_run_series("xpu_agent_publisher", finished, label_prefix)
     name = "xpu_agent_publisher_objects_total"
     yield (
         name,

@@ -11,7 +11,13 @@ from agent.metrics.storage_series import (
     node_storage_series,
     pod_storage_series,
 )
-from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
+from agent.metrics.text_format import (
+    LabelCache,
+    SeriesLines,
+    label_pairs,
+    last_run_series,
+    sample_line,
+)
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.usage import (
     CgroupUsage,
@@ -159,25 +165,7 @@ def status_series(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines:
         for status in snapshot.usage.value.collectors
         if status.duration_s is not None
     ]
-    name = "xpu_agent_collector_success"
-    yield (
-        name,
-        [sample_line(name, label_prefix, int(status.success), extra) for extra, status in statuses],
-    )
-    name = "xpu_agent_collector_duration_seconds"
-    yield (
-        name,
-        [sample_line(name, label_prefix, status.duration_s or 0.0, x) for x, status in statuses],
-    )
-    name = "xpu_agent_collector_last_success_timestamp_seconds"
-    yield (
-        name,
-        [
-            sample_line(name, label_prefix, status.last_success_s, extra)
-            for extra, status in statuses
-            if status.last_success_s is not None
-        ],
-    )
+    yield from last_run_series("xpu_agent_collector", statuses, label_prefix)
     name = "xpu_agent_collector_problem"
     yield (
         name,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from agent.metrics.families import ExportedFamily
 
@@ -66,6 +67,48 @@ def format_value(value: float) -> str:
 def sample_line(name: str, label_prefix: str, value: float, extra: str = "") -> str:
     """Return one sample; `extra` are further labels from `label_pairs`."""
     return f"{name}{label_prefix}{',' if extra else ''}{extra}}} {format_value(value)}\n"
+
+
+def known_samples(
+    name: str, label_prefix: str, values: Iterable[tuple[str, float | None]]
+) -> list[str]:
+    """Return a sample for each known value; further labels come before each value."""
+    return [
+        sample_line(name, label_prefix, value, extra)
+        for extra, value in values
+        if value is not None
+    ]
+
+
+class LastRun(Protocol):
+    """The outcome of the last run of something that runs again and again."""
+
+    @property
+    def success(self) -> bool:
+        """Whether it succeeded."""
+        ...
+
+    @property
+    def duration_s(self) -> float | None:
+        """Its duration; `None` before the first run has ended."""
+        ...
+
+    @property
+    def last_success_s(self) -> float | None:
+        """The wall-clock time of the last success."""
+        ...
+
+
+def last_run_series(
+    family_prefix: str, runs: Sequence[tuple[str, LastRun]], label_prefix: str
+) -> SeriesLines:
+    """Yield success, duration and last success of runs; further labels come before each run."""
+    name = f"{family_prefix}_success"
+    yield name, [sample_line(name, label_prefix, int(run.success), extra) for extra, run in runs]
+    name = f"{family_prefix}_duration_seconds"
+    yield name, known_samples(name, label_prefix, ((x, run.duration_s) for x, run in runs))
+    name = f"{family_prefix}_last_success_timestamp_seconds"
+    yield name, known_samples(name, label_prefix, ((x, run.last_success_s) for x, run in runs))
 
 
 def family_header(family: ExportedFamily, *, openmetrics: bool) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 
 from agent.metrics.families import CONTAINER, HOST_APPLICATION, POD
-from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
+from agent.metrics.text_format import LabelCache, SeriesLines, known_samples, sample_line
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import PodView
 from agent.snapshot.usage import CgroupUsage, NodeUsage, Prediction, Pressure, UsageSample
@@ -168,11 +168,11 @@ def prediction_series(prediction: Prediction, label_prefix: str) -> SeriesLines:
         name = f"xpu_node_prod_{column}"
         yield (
             name,
-            [
-                sample_line(name, label_prefix, value, f'predictor="{predictor}"')
-                for predictor, value in values
-                if value is not None
-            ],
+            known_samples(
+                name,
+                label_prefix,
+                ((f'predictor="{predictor}"', value) for predictor, value in values),
+            ),
         )
 
 
@@ -196,9 +196,9 @@ def _numa_series(usage: NodeUsage, label_prefix: str) -> SeriesLines:
         name = f"xpu_node_numa_{column}"
         yield (
             name,
-            [
-                sample_line(name, label_prefix, value, f'numa_node="{node_id}"')
-                for node_id, value in values
-                if value is not None
-            ],
+            known_samples(
+                name,
+                label_prefix,
+                ((f'numa_node="{node_id}"', value) for node_id, value in values),
+            ),
         )

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from agent.errors import HostFileError
-from agent.host.files import MAX_ENTRIES
+from agent.host.files import MAX_ENTRIES, read_start
 from agent.recording.tree import (
     DeviceNodeEntry,
     EntryKind,
@@ -72,22 +72,7 @@ class DirectoryFiles(LinkResolvingFiles):
         return _entry_of_status(status)
 
     def _read(self, requested: str, real_path: str, limit: int) -> bytes:
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-        try:
-            fd = os.open(self._prefix + real_path, flags)
-        except OSError as error:
-            raise HostFileError(requested, error.errno or 0) from error
-        try:
-            data = os.read(fd, limit)
-            # a live /proc may be mounted below the folder: it returns one page at a time
-            while data and len(data) < limit and (more := os.read(fd, limit - len(data))):
-                data += more
-        except OSError as error:
-            raise HostFileError(requested, error.errno or 0) from error
-        else:
-            return data
-        finally:
-            os.close(fd)
+        return read_start(self._prefix + real_path, requested, limit, os.O_NOFOLLOW)
 
 
 def _entry_of_status(status: os.stat_result) -> TreeEntry:
