@@ -48,11 +48,9 @@ from agent.snapshot.container import PodSandbox
 from agent.snapshot.device import DeviceKind
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import RequestedAmounts
-from agent.wire_formats.resource_requests import SCHEDULED_RESOURCES
+from agent.wire_formats.resource_requests import SCHEDULED_RESOURCES, WHOLE_GPU_RESOURCES
 
 _WHOLE_GPU, _SHARED_GPU = "koordinator.sh/gpu", "koordinator.sh/gpu.shared"
-
-_GPU_COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
 
 _WHOLE = 100
 
@@ -87,7 +85,7 @@ def refuse_unrequested(
 def _requests_in_percent(requests: Mapping[str, int]) -> Mapping[str, int]:
     """Return requests with whole cards in the percents that schedulers use."""
     whole_percent = requests.get(_WHOLE_GPU, 0) + _WHOLE * sum(
-        requests.get(name, 0) for name in _GPU_COUNTS
+        requests.get(name, 0) for name in WHOLE_GPU_RESOURCES
     )
     percents = {name: whole_percent + requests.get(name, 0) for name in (CORE, RATIO)}
     return {**requests, **{name: amount for name, amount in percents.items() if amount}}

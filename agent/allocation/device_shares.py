@@ -6,7 +6,6 @@ allocation count too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
@@ -34,6 +33,7 @@ from agent.snapshot.device import (
 )
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import ENDED_PHASES, PodView
+from agent.wire_formats.device_checkpoint import parse_chip_number
 from agent.wire_formats.quantities import parse_quantity
 
 RDMA_RESOURCE = "koordinator.sh/rdma"
@@ -325,9 +325,6 @@ def _in_use_error(share: DeviceShare, holder: str, part: str = "") -> Allocation
     )
 
 
-_CHIP_NUMBER = re.compile(r"(?:Ascend[0-9A-Z]{2,8}|npu)-([0-9]{1,4})")  # whole chips, by number
-
-
 class KubeletShare(msgspec.Struct, frozen=True, kw_only=True):
     """What the kubelet assigned to a pod of one device; `holder` is for messages."""
 
@@ -393,10 +390,8 @@ def _find_target(device_id: str, devices: DeviceIndex) -> AllocationTarget | Non
             return devices.find(AllocatedDevice(type=kind, id=device_id))
         except AllocationRefused:
             continue
-    match = _CHIP_NUMBER.fullmatch(device_id.partition(REPLICA_SEPARATOR)[0])
-    chip = (
-        devices.find_by_vendor_minor(DeviceKind.NPU, int(match[1])) if match is not None else None
-    )
+    number = parse_chip_number(device_id.partition(REPLICA_SEPARATOR)[0])
+    chip = devices.find_by_vendor_minor(DeviceKind.NPU, number) if number is not None else None
     if chip is None:
         return None
     return AllocationTarget(device=chip, key=chip.key, totals=totals_of(chip))

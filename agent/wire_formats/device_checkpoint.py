@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -97,3 +98,12 @@ def _entry_ids(entry_ids: dict[str, list[str] | None] | list[str] | None) -> Ite
     )
     for group in groups:
         yield from group or ()
+
+
+_CHIP_ID = re.compile(r"(?:Ascend[0-9A-Z]{2,8}|npu)-([0-9]{1,4})")
+
+
+def parse_chip_number(device_id: str) -> int | None:
+    """Return the driver's number in the id of a whole NPU, such as `Ascend910-3`; else `None`."""
+    match = _CHIP_ID.fullmatch(device_id)
+    return int(match[1]) if match is not None else None

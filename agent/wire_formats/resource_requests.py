@@ -21,12 +21,14 @@ _BATCH_CPU_MARK = b"batch-cpu"
 _NOT_OF_PLUGINS = ("kubernetes.io", "koordinator.sh")  # ends of domains
 
 
-# what a scheduler grants devices for, by the type that they have in the grant
+WHOLE_GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")  # counted in cards
+
+# resources for which a scheduler allocates devices, by type of the device
 SCHEDULED_RESOURCES: Mapping[str, tuple[str, ...]] = {
     "gpu": (
-        *("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu", "koordinator.sh/gpu"),
-        *("koordinator.sh/gpu.shared", "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory"),
-        "koordinator.sh/gpu-memory-ratio",
+        *WHOLE_GPU_RESOURCES,
+        *("koordinator.sh/gpu", "koordinator.sh/gpu.shared", "koordinator.sh/gpu-core"),
+        *("koordinator.sh/gpu-memory", "koordinator.sh/gpu-memory-ratio"),
         *("huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"),
     ),
     "rdma": ("koordinator.sh/rdma",),
