@@ -9,7 +9,7 @@ from agent.errors import HostFileError, ParseError
 from agent.host.files import list_entries, read_text, read_value
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.usage import BlockDevice, DiskCounters, Mount
-from agent.wire_formats.kernel_text import parse_dev_number, parse_int
+from agent.wire_formats.kernel_text import parse_dev_number, parse_digits, parse_int
 
 BLOCK_DEVICES = "/sys/class/block"
 MOUNT_INFO = "/proc/1/mountinfo"  # of the node, not of the agent's container
@@ -18,6 +18,8 @@ MAX_BLOCK_DEVICES = 1024
 MAX_MOUNTS = 4096
 MAX_MOUNT_BYTES = 4 << 20
 MAX_COUNTER = 1 << 64
+
+MAX_DIGITS = 20  # of a counter
 STAT_FIELDS = (11, 15, 17)  # before 4.18, with discards, with flushes (5.5)
 _KIND_OF_UUID = (("LVM-", "lvm"), ("CRYPT-", "crypt"), ("mpath-", "mpath"), ("part", "part"))
 _KIND_OF_NAME = ((re.compile(r"loop[0-9]+"), "loop"), (re.compile(r"sr[0-9]+"), "rom"))
@@ -27,11 +29,9 @@ _NAME_SEPARATOR = re.compile(r"(?<!-)-(?!-)")  # a hyphen within a name is doubl
 
 def parse_disk_stat(text: str) -> DiskCounters:
     """Parse `stat` of a block device: sums since the start, in sectors and milliseconds."""
-    fields = text.split()
-    if len(fields) not in STAT_FIELDS or not all(field.isdecimal() for field in fields):
-        raise ParseError("block device stat", text)
-    numbers = [int(field) for field in fields]
-    if max(numbers) >= MAX_COUNTER:
+    fields = [parse_digits(field, MAX_DIGITS) for field in text.split()]
+    numbers = [number for number in fields if number is not None and number < MAX_COUNTER]
+    if len(fields) not in STAT_FIELDS or len(numbers) != len(fields):
         raise ParseError("block device stat", text)
     return DiskCounters(
         reads=numbers[0],

@@ -20,6 +20,7 @@ from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import Problem
 from agent.snapshot.usage import BlockDevice, DeviceIo, IoByDevice, StorageUsage
 from agent.usage.collector import CollectorInput, SpreadRound
+from agent.wire_formats.kernel_text import parse_digits
 
 IO_STAT_V2 = "io.stat"
 
@@ -29,6 +30,8 @@ BYTES_V1 = "blkio.throttle.io_service_bytes_recursive"
 OPERATIONS_V1 = "blkio.throttle.io_serviced_recursive"
 MAX_IO_BYTES = 256 * 1024
 MAX_COUNTER = 1 << 64
+
+MAX_DIGITS = 20  # of a counter
 UNREADABLE = "IoFileUnreadable"
 NO_CONTROLLER = "IoControllerMissing"
 
@@ -88,9 +91,10 @@ def _complete_lines(data: bytes) -> list[bytes]:
 
 
 def _counter(text: bytes | None) -> int:
-    if text is None or not text.isdigit() or len(text) > 20 or int(text) >= MAX_COUNTER:
-        raise ParseError("block IO", repr(text))
-    return int(text)
+    number = None if text is None else parse_digits(text, MAX_DIGITS)
+    if number is None or number >= MAX_COUNTER:
+        raise ParseError("block IO", repr(text)[:80])
+    return number
 
 
 class _PodGroup(msgspec.Struct, frozen=True):
