@@ -79,7 +79,7 @@ REMEDIES: dict[str, str] = {
     "SubHealth": "see `cnmon info -c CARD`; the card works on",
     "DriverError": "see the kernel's log, and `cnmon info`",
     "DriverNotLoaded": "install or load Cambricon's driver",
-    "ToolOnly": "install libcndev, or name its folder in discovery.cambricon.library_dirs",
+    "ToolOnly": "install libcndev, or name its file in discovery.cambricon.library_path",
     kubelet.MIM_MODE_REASON: "nothing: the card is cut into instances",
     "Incident3": _RESET,
     "Incident9": "check the MLULink cables and connectors",
