@@ -84,8 +84,8 @@ class _BestEffortFiles:
         if pods is not self._pods:
             self._pods = pods
             containers = (container.cgroup for pod in pods for container in pod.containers)
-            inside = [one for one in containers if one.startswith(f"{self.cgroup}/")]
-            self._cpu_counts.set_keys([self.cgroup, *inside])
+            containers_below = [one for one in containers if one.startswith(f"{self.cgroup}/")]
+            self._cpu_counts.set_keys([self.cgroup, *containers_below])
         try:
             limit = limit_milli(self._cpu_counts.read(), self._bandwidth())
         except ParseError:

@@ -36,7 +36,7 @@ _link_count = attrgetter("st_nlink")
 
 
 class _PodDirectory(msgspec.Struct):
-    """One directory whose children matter; its sign changes when a child comes or goes."""
+    """A directory whose children matter; its link count or names change with its children."""
 
     fd: int | None
     link_count_or_names: object = None
@@ -44,10 +44,10 @@ class _PodDirectory(msgspec.Struct):
 
 
 class PodCgroupTree:
-    """The pods below the kubelet's root. `refresh` costs one `fstat` a directory when idle.
+    """The pods below the kubelet's root. An unchanged `refresh` costs one `fstat` per directory.
 
-    A child that goes while another comes leaves the link count as it was: who reads the gone
-    child's files notices, and sets `distrust`, which makes the next refresh list everything.
+    If one child is removed and another added, the link count stays the same: the reader of the
+    removed child's files notices and sets `must_rescan`, so that the next refresh lists everything.
     """
 
     def __init__(self, host: HostFiles, descriptors: DescriptorCache, layout: CgroupLayout) -> None:
@@ -57,17 +57,17 @@ class PodCgroupTree:
         point = layout.mount("memory") or layout.mount("cpuacct") or layout.mount("cpu")
         self._mount_point = point or ""
         self._directories: dict[str, _PodDirectory] = {}  # root, QoS and pod directories, by cgroup
-        self._fds: list[int] = []  # of all watches, when each has one and counts its links
+        self._fds: list[int] = []  # of all directories, if each has one and counts its links
         self._link_counts: list[int] = []
         self.pods: tuple[PodView, ...] = ()  # by uid
         self.must_rescan = False
 
     def refresh(self) -> bool:
-        """Look for pods and containers that came or went; say whether there were any."""
+        """Update pods and containers; return whether any was added or removed."""
         if not self.must_rescan and self._is_unchanged():
             return False
         forced, self.must_rescan = self.must_rescan, False
-        changed = self._walk(forced)
+        has_changes = self._walk(forced)
         watches = self._directories.values()
         is_counted = all(
             watch.fd is not None and isinstance(watch.link_count_or_names, int) for watch in watches
@@ -78,62 +78,65 @@ class PodCgroupTree:
             for watch in watches
             if isinstance(watch.link_count_or_names, int)
         ]
-        return changed
+        return has_changes
 
     def close(self) -> None:
-        """Let go of all descriptors."""
-        self._remove_others(set())
+        """Close all descriptors."""
+        self._remove_gone(set())
 
     def _is_unchanged(self) -> bool:
-        signs = list(map(_link_count, self._descriptors.stats(self._fds)))
-        return bool(signs) and signs == self._link_counts
+        link_counts = list(map(_link_count, self._descriptors.stats(self._fds)))
+        return bool(link_counts) and link_counts == self._link_counts
 
     def _walk(self, forced: bool) -> bool:
-        """List the directories whose sign changed; rebuild the pods if a name did."""
-        changed, pods = False, []
+        """List the directories that changed; rebuild the pods if a name changed."""
+        has_changes, pods = False, []
         alive = queue = [self._root]
         while queue:
             cgroup, queue = queue[0], queue[1:]
-            changed |= self._refresh_directory(cgroup, forced)
+            has_changes |= self._refresh_directory(cgroup, forced)
             for name in self._directories[cgroup].names:
                 child = f"{cgroup}/{name}"
                 if parse_pod_dir(name) is not None:
                     pods.append(child)
-                    changed |= self._refresh_directory(child, forced)
+                    has_changes |= self._refresh_directory(child, forced)
                 elif parse_qos_dir(name) is not None and cgroup == self._root:
                     queue = [*queue, child]
                     alive = [*alive, child]
-        changed |= self._remove_others({*alive, *pods})
-        if changed:
+        has_changes |= self._remove_gone({*alive, *pods})
+        if has_changes:
             views = (_pod_view(cgroup, self._directories[cgroup].names) for cgroup in pods)
             self.pods = tuple(sorted(views, key=lambda pod: (pod.uid, pod.cgroup)))
-        return changed
+        return has_changes
 
     def _refresh_directory(self, cgroup: str, forced: bool) -> bool:
-        """List a directory if its sign changed; say whether the names that matter did."""
+        """List a directory if it changed; return whether its relevant names changed."""
         path = self._mount_point + cgroup
         watch = self._directories.get(cgroup)
-        new = watch is None
+        is_new = watch is None
         if watch is None:
             watch = self._directories[cgroup] = _PodDirectory(self._descriptors.open(path))
-        sign = self._read_link_count_or_names(
+        link_count_or_names = self._read_link_count_or_names(
             watch, path
         )  # before listing: what comes after it changes it again
-        if sign == watch.link_count_or_names and not forced and not new:
+        if link_count_or_names == watch.link_count_or_names and not forced and not is_new:
             return False
-        names = sign if isinstance(sign, tuple) else self._names(path)
-        before, watch.names, watch.link_count_or_names = watch.names, names, sign
-        return new or before != names
+        names = link_count_or_names if isinstance(link_count_or_names, tuple) else self._names(path)
+        previous, watch.names, watch.link_count_or_names = watch.names, names, link_count_or_names
+        return is_new or previous != names
 
     def _read_link_count_or_names(self, watch: _PodDirectory, path: str) -> object:
         if watch.fd is not None:
             (stat,) = self._descriptors.stats([watch.fd])
-            if stat.st_nlink >= 2:  # btrfs and overlays do not count: always one
+            if stat.st_nlink >= 2:  # btrfs and overlays always report 1
                 return stat.st_nlink
         return self._names(path)
 
     def _names(self, path: str) -> tuple[str, ...]:
-        """Return the children that are pods, classes or containers; none when it is gone."""
+        """Return the children that are pods, classes or containers.
+
+        None if the directory is gone.
+        """
         try:
             names = self._host.names(path)
         except HostFileError:
@@ -141,7 +144,7 @@ class PodCgroupTree:
         kinds = (parse_pod_dir, parse_container_dir, parse_qos_dir)
         return tuple(name for name in names if any(kind(name) is not None for kind in kinds))
 
-    def _remove_others(self, alive: set[str]) -> bool:
+    def _remove_gone(self, alive: set[str]) -> bool:
         removed = [cgroup for cgroup in self._directories if cgroup not in alive]
         for cgroup in removed:
             fd = self._directories.pop(cgroup).fd
@@ -172,9 +175,9 @@ ThrottlingColumn = list[usage_files.ThrottledPeriods | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CgroupUsageTable(Mapping[str, CgroupUsage]):
-    """One cycle's usage by key. A row becomes a `GroupUsage` when somebody asks for it.
+    """One cycle's usage by key. A row becomes a `CgroupUsage` on access.
 
-    The lists are in the order of the keys and are never changed once they are here.
+    The lists are in the order of the keys and never change.
     """
 
     index: Mapping[str, int]
@@ -182,7 +185,7 @@ class CgroupUsageTable(Mapping[str, CgroupUsage]):
     cpu_ns: list[int | None] = field(default_factory=list)
     memory: list[usage_files.MemoryBytes | None] = field(default_factory=list)
     throttling: ThrottlingColumn = field(default_factory=list)
-    throttling_before: ThrottlingColumn = field(default_factory=list)
+    previous_throttling: ThrottlingColumn = field(default_factory=list)
     pressure: list[Mapping[str, Pressure] | None] = field(default_factory=list)
 
     def __getitem__(self, key: str) -> CgroupUsage:
@@ -193,7 +196,7 @@ class CgroupUsageTable(Mapping[str, CgroupUsage]):
             cpu_total_ns=self.cpu_ns[row],
             memory_bytes=memory[0] if memory else None,
             memory_with_cache_bytes=memory[1] if memory else None,
-            throttled_ratio=throttled_ratio(self.throttling_before[row], throttling),
+            throttled_ratio=throttled_ratio(self.previous_throttling[row], throttling),
             throttled_periods=throttling[1] if throttling else None,
             periods=throttling[0] if throttling else None,
             pressure=self.pressure[row],
@@ -207,27 +210,27 @@ class CgroupUsageTable(Mapping[str, CgroupUsage]):
 
 
 def throttled_ratio(
-    before: usage_files.ThrottledPeriods | None, now: usage_files.ThrottledPeriods | None
+    previous: usage_files.ThrottledPeriods | None, now: usage_files.ThrottledPeriods | None
 ) -> float | None:
-    """Return throttled periods to periods; 0 without periods, `None` if a counter fell."""
-    if before is None or now is None:
+    """Return throttled periods to periods; 0 without periods, `None` if a counter decreased."""
+    if previous is None or now is None:
         return None
-    periods, throttled = now[0] - before[0], now[1] - before[1]
+    periods, throttled = now[0] - previous[0], now[1] - previous[1]
     if periods < 0 or throttled < 0:
         return None
     return throttled / periods if periods else 0.0
 
 
 def cpu_rates(
-    before: Sequence[int | None], now: Sequence[int | None], elapsed_s: float | None
+    previous: Sequence[int | None], now: Sequence[int | None], elapsed_s: float | None
 ) -> CpuRates:
-    """Return cores from counters in nanoseconds; `None` where one is absent or fell."""
+    """Return cores from counters in nanoseconds; `None` if one is absent or decreased."""
     if elapsed_s is None or elapsed_s <= 0:
         return [None] * len(now)
     elapsed_ns = elapsed_s * 1e9
     return [
         (b - a) / elapsed_ns if a is not None and b is not None and b >= a else None
-        for a, b in zip(before, now, strict=True)
+        for a, b in zip(previous, now, strict=True)
     ]
 
 
@@ -240,7 +243,7 @@ class CgroupCpuReader:
             descriptors,
             usage_files.parse_cpu_stat_v2,
             usage_files.CPU_V2.size,
-            together=usage_files.parse_cpu_stats_v2,
+            batch_parser=usage_files.parse_cpu_stats_v2,
         )
         self._usage = FileBatchReader(
             descriptors, usage_files.parse_counter, usage_files.CPU_V1.size
@@ -250,7 +253,7 @@ class CgroupCpuReader:
         )
 
     def set_cgroups(self, cgroups: Sequence[str]) -> None:
-        """Read these from now on."""
+        """Set the cgroups to read."""
         if self._layout.version == 2:
             self._stat.set_paths(cgroup_file_paths(usage_files.CPU_V2, self._layout, cgroups))
         else:
@@ -266,29 +269,29 @@ class CgroupCpuReader:
         stats = self._stat.read()
         return [s[0] if s else None for s in stats], [s[1] if s else None for s in stats]
 
-    def has_lost_file(self) -> bool:
-        """Say whether a file has gone since the last time that this was asked."""
+    def pop_file_loss(self) -> bool:
+        """Return whether a file was removed since the last call."""
         return (
-            self._stat.has_lost_file() | self._usage.has_lost_file() | self._periods.has_lost_file()
+            self._stat.pop_file_loss() | self._usage.pop_file_loss() | self._periods.pop_file_loss()
         )
 
 
 def cgroup_file_paths(
     file: usage_files.CgroupFile, layout: CgroupLayout, cgroups: Sequence[str]
 ) -> list[str]:
-    """Return the file's path for each cgroup; empty where its controller is not mounted."""
+    """Return the file's path for each cgroup; empty if its controller is not mounted."""
     return [file.path(layout, cgroup) or "" for cgroup in cgroups]
 
 
 class CgroupUsageReader:
-    """Reads the cgroups it is told to follow. Keys are pod uids or container ids."""
+    """Reads the usage of a set of cgroups. Keys are pod uids or container ids."""
 
     def __init__(
         self,
         host: HostFiles,
         descriptors: DescriptorCache,
         layout: CgroupLayout,
-        pace: ReadSchedule,
+        schedule: ReadSchedule,
     ) -> None:
         self._layout = layout
         self._index: Mapping[str, int] = MappingProxyType({})
@@ -299,18 +302,18 @@ class CgroupUsageReader:
             descriptors,
             parse_memory,
             self._memory_file.size,
-            cut=layout.version == 2,  # the rest changes with every page fault
-            together=usage_files.parse_memory_stats_v2 if layout.version == 2 else None,
+            cut=layout.version == 2,  # other fields change with every page fault
+            batch_parser=usage_files.parse_memory_stats_v2 if layout.version == 2 else None,
         )
-        self._pressure = pressure_reader(PressureFileReader(descriptors, layout).read, pace)
+        self._pressure = pressure_reader(PressureFileReader(descriptors, layout).read, schedule)
         self._last_counters: tuple[float, list[int | None], ThrottlingColumn] | None = None
 
     def set_cgroups(self, cgroups: Mapping[str, str]) -> None:
-        """Read these from now on: cgroup by key. Counters of groups that stay are remembered."""
-        kept = {cgroup: row for row, cgroup in enumerate(self._cgroups)}
+        """Set the cgroups to read, by key. Counters of remaining groups are kept."""
+        previous_rows = {cgroup: row for row, cgroup in enumerate(self._cgroups)}
         self._index = MappingProxyType({key: row for row, key in enumerate(cgroups)})
         self._cgroups = tuple(cgroups.values())
-        rows = [kept.get(cgroup) for cgroup in self._cgroups]
+        rows = [previous_rows.get(cgroup) for cgroup in self._cgroups]
         if self._last_counters is not None:
             taken_s, cpu, throttling = self._last_counters
             self._last_counters = (
@@ -323,26 +326,30 @@ class CgroupUsageReader:
         self._pressure.set_keys(self._cgroups)
 
     def read(self, now_s: float) -> CgroupUsageTable:
-        """Read every group once; rates are those since the previous read."""
+        """Read every group once; rates are since the previous read."""
         cpu_ns, throttling = self._cpu.read()
-        before_s, cpu_before, throttling_before = self._last_counters or (None, cpu_ns, throttling)
-        elapsed_s = None if before_s is None else now_s - before_s
-        fresh = elapsed_s is not None and elapsed_s > 0
+        previous_s, previous_cpu_ns, previous_throttling = self._last_counters or (
+            None,
+            cpu_ns,
+            throttling,
+        )
+        elapsed_s = None if previous_s is None else now_s - previous_s
+        has_elapsed = elapsed_s is not None and elapsed_s > 0
         self._last_counters = (now_s, cpu_ns, throttling)
         return CgroupUsageTable(
             index=self._index,
             cpu_ns=cpu_ns,
-            cpu_cores=cpu_rates(cpu_before, cpu_ns, elapsed_s),
+            cpu_cores=cpu_rates(previous_cpu_ns, cpu_ns, elapsed_s),
             memory=self._memory.read(),
             throttling=throttling,
-            throttling_before=throttling_before if fresh else [None] * len(throttling),
+            previous_throttling=previous_throttling if has_elapsed else [None] * len(throttling),
             pressure=self._pressure.read(),
         )
 
-    def has_lost_file(self) -> bool:
-        """Say whether a file has gone since the last time that this was asked."""
-        return self._cpu.has_lost_file() | self._memory.has_lost_file()
+    def pop_file_loss(self) -> bool:
+        """Return whether a file was removed since the last call."""
+        return self._cpu.pop_file_loss() | self._memory.pop_file_loss()
 
     def close(self) -> None:
-        """Let go of all descriptors."""
+        """Close all descriptors."""
         self.set_cgroups({})

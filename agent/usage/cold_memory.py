@@ -80,14 +80,14 @@ def parse_idle_page_stats(data: bytes) -> IdlePageStats:
     The row `slab` ends the file, so a cut file is recognised.
     """
     settings = dict(_HEADER.findall(data))
-    found = _ROW.findall(data)
-    rows = {name: tuple(map(int, counts.split())) for name, counts in found}
+    matches = _ROW.findall(data)
+    rows = {name: tuple(map(int, counts.split())) for name, counts in matches}
     if (
         not data.endswith(b"\n")
         or len(settings) != 3
         or not _BUCKET_LINE.search(data)
-        or not len(found) == len(rows) == ROW_COUNT
-        or found[-1][0] != b"slab"
+        or not len(matches) == len(rows) == ROW_COUNT
+        or matches[-1][0] != b"slab"
     ):
         raise ParseError(IDLE_PAGE_STATS, data[:80].decode("utf-8", "replace"))
     return IdlePageStats(

@@ -211,7 +211,9 @@ class CycleCollector:
         cpus = _online_cpus(self._host)
         directories = _perf_directories(self._host, cycle)
         current = _Round(directories or {}, cpus)
-        containers = sum(bool(one.cgroup) for pod in cycle.pods for one in pod.containers)
+        containers = sum(
+            bool(container.cgroup) for pod in cycle.pods for container in pod.containers
+        )
         failure = None
         if not isinstance(self._host, LiveHostFiles):
             failure = RECORDED_HOST
@@ -341,8 +343,8 @@ def _read_window(window: _ContainerWindow, window_s: float) -> ContainerCycles |
         if counts is None:
             return COUNTERS_BUSY
         cycles, instructions = cycles + counts[0], instructions + counts[1]
-    most = MAX_CYCLES_PER_S * (window_s + 1) * len(window.groups)
-    if cycles > most or instructions > most * MAX_INSTRUCTIONS_PER_CYCLE:
+    max_cycles = MAX_CYCLES_PER_S * (window_s + 1) * len(window.groups)
+    if cycles > max_cycles or instructions > max_cycles * MAX_INSTRUCTIONS_PER_CYCLE:
         return IMPLAUSIBLE_COUNT
     return ContainerCycles(cycles=cycles, instructions=instructions, window_s=window_s)
 

@@ -27,20 +27,20 @@ HEAD_BYTES = 12  # magic and version
 
 
 class RegionLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets in bytes from the start of the file, and for a process from that of its slot."""
+    """Offsets in bytes from the start of the file, or for a process from the start of its slot."""
 
     name: str
-    file_bytes: int  # of the structure and the one byte behind it
-    versions: tuple[tuple[int, int], ...] = ()  # at 4 and 8; empty: the layout has none there
+    file_bytes: int  # of the structure and one more byte
+    versions: tuple[tuple[int, int], ...] = ()  # at 4 and 8; empty: the layout has none
     count: int  # of cards, u64
     uuids: int
     memory_limits: int
     core_limits: int
     slots: int
     slot_bytes: int
-    slots_used: int
+    slot_count: int
     last_kernel: int | None
-    lock: int | None  # of a slot, u64: odd while it is written
+    lock: int | None  # of a slot, u64: odd while it is being written
     memory: int  # of a slot: context, module, buffer, offset, total for each card
     memory_bytes: int
     use: int  # of a slot: decoder, encoder, SM for each card
@@ -58,7 +58,7 @@ LAYOUT_A = RegionLayout(
     core_limits=1728,
     slots=1856,
     slot_bytes=1960,
-    slots_used=2_008_896,
+    slot_count=2_008_896,
     last_kernel=2_008_912,
     lock=1936,  # since version 1.2
     memory=8,
@@ -68,7 +68,7 @@ LAYOUT_A = RegionLayout(
     status=1928,
 )
 
-# of one release only, which counts itself as 1.1 as well: the size alone tells them apart
+# one release only, with the version 1.1 as well: only the size differs
 LAYOUT_B = RegionLayout(
     name="B",
     file_bytes=2_008_985,
@@ -79,7 +79,7 @@ LAYOUT_B = RegionLayout(
     core_limits=1760,
     slots=1888,
     slot_bytes=1960,
-    slots_used=2_008_928,
+    slot_count=2_008_928,
     last_kernel=2_008_944,
     lock=8,
     memory=16,
@@ -99,7 +99,7 @@ LAYOUT_O = RegionLayout(
     core_limits=1720,
     slots=1848,
     slot_bytes=1168,
-    slots_used=1_197_880,
+    slot_count=1_197_880,
     last_kernel=None,
     lock=None,
     memory=8,
@@ -129,18 +129,18 @@ def layout_of(file_bytes: int, head: bytes) -> RegionLayout:
 
 ReadAt = Callable[[int, int], bytes]  # bytes of the file: how many, from which offset
 
-MAX_SLOT_READS = 3  # to read a slot that is being written
-MAX_MEMORY_BYTES = 1 << 50  # a larger figure is no card's memory
+MAX_SLOT_READS = 3  # attempts to read a slot that is being written
+MAX_MEMORY_BYTES = 1 << 50  # larger than any card's memory
 MAX_TIME_S = 1 << 40
 _MEMORY_FIELDS = ("context_bytes", "module_bytes", "buffer_bytes", "offset_bytes", "used_bytes")
 
 
 class TooManyProcesses(AgentError):
-    """A region claims more processes than were to be read."""
+    """A region claims more processes than the limit."""
 
 
 class RegionContent(msgspec.Struct, frozen=True):
-    """What a region says, whoever's it is."""
+    """The contents of a region."""
 
     layout: str
     cards: tuple[SharedCard, ...]
@@ -157,9 +157,9 @@ class _ProcessSlot(msgspec.Struct, frozen=True):
 def read_region(read: ReadAt, file_bytes: int, most: int = MAX_SLOTS) -> RegionContent:
     """Return the sums over a region's processes, by card.
 
-    Cards without a plain name are left out, and so are figures that no card can have. `ParseError`
-    for what is no region of a known layout, and for a file that ends early; `Crowded` if it claims
-    more than `most` processes.
+    Cards without a plain name and impossible numbers are left out. Raises `ParseError` if the file
+    is not a region of a known layout, or too short, and `TooManyProcesses` if it claims more than
+    `most` processes.
     """
     layout = layout_of(file_bytes, _read_exactly(read, HEAD_BYTES, 0))
     count = _read_slot_count(read, layout)
@@ -167,8 +167,8 @@ def read_region(read: ReadAt, file_bytes: int, most: int = MAX_SLOTS) -> RegionC
         raise TooManyProcesses(f"{count} processes are claimed")
     head = _read_exactly(read, layout.slots, 0)
     slots = list(_read_slots(read, layout, count))
-    cards_used = min(struct.unpack_from("<Q", head, layout.count)[0], MAX_CARDS)
-    cards = (_read_card(layout, head, slots, index) for index in range(cards_used))
+    card_count = min(struct.unpack_from("<Q", head, layout.count)[0], MAX_CARDS)
+    cards = (_read_card(layout, head, slots, index) for index in range(card_count))
     return RegionContent(
         layout=layout.name,
         cards=tuple(card for card in cards if card is not None),
@@ -191,12 +191,12 @@ def _read_last_kernel(read: ReadAt, layout: RegionLayout) -> int | None:
 
 
 def _read_slot_count(read: ReadAt, layout: RegionLayout) -> int:
-    (used,) = struct.unpack("<i", _read_exactly(read, 4, layout.slots_used))
-    return max(0, min(int(used), MAX_SLOTS))
+    (slot_count,) = struct.unpack("<i", _read_exactly(read, 4, layout.slot_count))
+    return max(0, min(int(slot_count), MAX_SLOTS))
 
 
 def _read_slots(read: ReadAt, layout: RegionLayout, count: int) -> Iterator[_ProcessSlot]:
-    """Yield the slots of processes that live."""
+    """Yield the slots of live processes."""
     block = _read_exactly(read, count * layout.slot_bytes, layout.slots) if count else b""
     for index in range(count):
         start = index * layout.slot_bytes
@@ -204,18 +204,18 @@ def _read_slots(read: ReadAt, layout: RegionLayout, count: int) -> Iterator[_Pro
         pid, host_pid = struct.unpack_from("<ii", data)
         (status,) = struct.unpack_from("<i", data, layout.status)
         if pid and status:
-            settled = _read_consistent_slot(read, layout, layout.slots + start, data)
-            yield _ProcessSlot(max(0, host_pid), settled)
+            slot_data = _read_consistent_slot(read, layout, layout.slots + start, data)
+            yield _ProcessSlot(max(0, host_pid), slot_data)
 
 
 def _read_consistent_slot(read: ReadAt, layout: RegionLayout, offset: int, data: bytes) -> bytes:
-    """Read a slot again while its writer is at work; after some tries it is taken as it is."""
+    """Read a slot again while it is being written; after some attempts use it as it is."""
     if layout.lock is None:
         return data
     for _ in range(MAX_SLOT_READS - 1):
-        before = struct.unpack_from("<Q", data, layout.lock)[0]
-        now = struct.unpack("<Q", _read_exactly(read, 8, offset + layout.lock))[0]
-        if before == now and before % 2 == 0:
+        lock_before = struct.unpack_from("<Q", data, layout.lock)[0]
+        lock_after = struct.unpack("<Q", _read_exactly(read, 8, offset + layout.lock))[0]
+        if lock_before == lock_after and lock_before % 2 == 0:
             break
         data = _read_exactly(read, layout.slot_bytes, offset)
     return data
@@ -253,10 +253,10 @@ def _read_card(
 
 
 MAX_FOLDERS = 1024  # containers on one node
-MAX_FILES = 256  # names looked at in one container's folder
+MAX_FILES = 256  # entries read in one container's folder
 MAX_PROBLEMS = 16
-FEW_PROCESSES = 64  # processes; who claims more is read after all others
-MAX_LARGE_REGIONS = 8  # such regions in one look: a full one takes some hundredths of a second
+SMALL_REGION_PROCESSES = 64  # processes; regions with more are read after all others
+MAX_LARGE_REGIONS = 8  # such regions in one scan: a full one takes some hundredths of a second
 REGION_SUFFIX = ".cache"
 
 _CONTAINER_FOLDER = re.compile(
@@ -271,11 +271,11 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 def read_regions(
     root: str, pods: Iterable[PodView]
 ) -> tuple[tuple[SharedRegion, ...], tuple[Problem, ...]]:
-    """Return the regions of containers that are on the node, and why others are missing.
+    """Return the regions of containers on the node, and why others are missing.
 
-    Nothing is written and no link below `root` is followed. Files are read, not mapped: a
-    container that cuts its file would end a process that has it mapped. An absent folder holds
-    no regions.
+    Nothing is written and no link below `root` is followed. Files are read, not mapped: a container
+    that truncates its file would kill a process that has it mapped. An absent folder has no
+    regions.
     """
     try:
         folder = os.open(root, _FOLDER_FLAGS)
@@ -283,26 +283,30 @@ def read_regions(
         return (), ()
     except OSError as error:
         return (), (_region_problem(root, HostFileError(root, error.errno or 0)),)
-    look = _RegionScan(root, folder)
+    scan = _RegionScan(root, folder)
     try:
-        named = list(_container_folders(folder, {pod.uid: pod for pod in pods}))
-        crowded = [who for who in named if not look.read(*who, most=FEW_PROCESSES)]
-        for who in crowded[:MAX_LARGE_REGIONS]:
-            look.read(*who, most=MAX_SLOTS)
+        folders = list(_container_folders(folder, {pod.uid: pod for pod in pods}))
+        crowded = [
+            container
+            for container in folders
+            if not scan.read(*container, most=SMALL_REGION_PROCESSES)
+        ]
+        for container in crowded[:MAX_LARGE_REGIONS]:
+            scan.read(*container, most=MAX_SLOTS)
     finally:
         os.close(folder)
     for name, _, _ in crowded[MAX_LARGE_REGIONS:]:
-        look.problems.append(
+        scan.problems.append(
             _region_problem(
-                f"{root}/{name}", TooManyProcesses(f"more than {FEW_PROCESSES} processes")
+                f"{root}/{name}", TooManyProcesses(f"more than {SMALL_REGION_PROCESSES} processes")
             )
         )
-    regions = sorted(look.regions, key=lambda region: (region.pod_uid, region.container))
-    return tuple(regions), tuple(look.problems[:MAX_PROBLEMS])
+    regions = sorted(scan.regions, key=lambda region: (region.pod_uid, region.container))
+    return tuple(regions), tuple(scan.problems[:MAX_PROBLEMS])
 
 
 class _RegionScan:
-    """What one look has found so far."""
+    """The results of one scan."""
 
     def __init__(self, root: str, folder: int) -> None:
         self._root = root
@@ -311,27 +315,27 @@ class _RegionScan:
         self.problems: list[Problem] = []
 
     def read(self, name: str, pod_uid: str, container: str, *, most: int) -> bool:
-        """Read one container's region; say whether it was not too crowded for that."""
-        where = f"{self._root}/{name}"
+        """Read one container's region; return `False` if it has too many processes."""
+        path = f"{self._root}/{name}"
         try:
             content = _read_folder(self._folder, name, most)
         except TooManyProcesses:
             return False
         except FileNotFoundError:
-            return True  # it went with its container while it was looked at
+            return True  # removed with its container meanwhile
         except OSError as error:
-            self.problems.append(_region_problem(where, HostFileError(where, error.errno or 0)))
+            self.problems.append(_region_problem(path, HostFileError(path, error.errno or 0)))
         except ParseError as error:
-            self.problems.append(_region_problem(where, error))
+            self.problems.append(_region_problem(path, error))
         else:
             if content is not None:
                 self.regions.append(_shared_region(pod_uid, container, content))
         return True
 
 
-def _region_problem(where: str, error: AgentError) -> Problem:
+def _region_problem(path: str, error: AgentError) -> Problem:
     text = str(error)
-    message = text if text.startswith(where) else f"{where}: {text}"
+    message = text if text.startswith(path) else f"{path}: {text}"
     return Problem(reason="RegionUnreadable", message=message)
 
 
@@ -346,7 +350,7 @@ def _shared_region(pod_uid: str, container: str, content: RegionContent) -> Shar
 
 
 def _container_folders(folder: int, pods: dict[str, PodView]) -> Iterator[tuple[str, str, str]]:
-    """Yield folders named for a container of a pod that is here, in order of their names."""
+    """Yield folders of containers of known pods, in order of their names."""
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in islice(entries, MAX_FOLDERS))
     for name in names:
@@ -376,7 +380,7 @@ def _read_folder(parent: int, name: str, most: int) -> RegionContent | None:
 
 
 def _newest_region(folder: int) -> str | None:
-    """Return the regular `.cache` file that was written last; of equals the last by name."""
+    """Return the regular `.cache` file that was written last; of equal ones the last by name."""
     regions: list[tuple[int, str]] = []
     with os.scandir(folder) as entries:
         for entry in islice(entries, MAX_FILES):

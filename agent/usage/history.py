@@ -41,26 +41,26 @@ NAN = float("nan")
 
 
 class MomentRange(msgspec.Struct, frozen=True):
-    """Moments `first` to `last` (not included) of an axis, counted since its start."""
+    """Moments `first` to `last` (exclusive) of the table, counted since its start."""
 
     first: int
     last: int
 
 
 class _RingSeries:
-    """Values at the slots of the axis; `written` is the number of the moment after the last."""
+    """Values at the table's slots; `end` is the number of the moment after the last value."""
 
-    __slots__ = ("values", "written")
+    __slots__ = ("end", "values")
 
     def __init__(self, capacity: int, moment: int) -> None:
         self.values = array("d", [NAN]) * capacity
-        self.written = moment
+        self.end = moment
 
 
 class SeriesTable:
-    """Series by key that share their times; the oldest moment makes room for the newest.
+    """Series by key with common times; the newest moment replaces the oldest.
 
-    A moment without a value of a series holds NaN there, which `values` leaves out.
+    A series without a value at a moment has NaN there, which `values` leaves out.
     """
 
     def __init__(self, capacity: int, max_series: int) -> None:
@@ -71,44 +71,44 @@ class SeriesTable:
         self._series: dict[SeriesKey, _RingSeries] = {}
 
     def begin_moment(self, now_s: float) -> None:
-        """Begin the next moment; times must rise."""
+        """Begin the next moment; times must increase."""
         self._times[self._moments % self.capacity] = now_s
         self._moments += 1
 
     def set_values(self, items: Iterable[tuple[SeriesKey, float | None]]) -> None:
-        """Set values of the moment begun last; absent ones are left out."""
+        """Set values of the current moment; absent ones are left out."""
         moment, capacity, series = self._moments, self.capacity, self._series
         slot = (moment - 1) % capacity
         for key, value in items:
             if value is None:
                 continue
-            one = series.get(key)
-            if one is None:
+            ring = series.get(key)
+            if ring is None:
                 if len(series) >= self.max_series:
                     continue
-                one = series[key] = _RingSeries(capacity, moment - 1)
-            elif one.written != moment - 1:
-                self._mark_missing(one, moment - 1)
-            one.values[slot] = value
-            one.written = moment
+                ring = series[key] = _RingSeries(capacity, moment - 1)
+            elif ring.end != moment - 1:
+                self._mark_missing(ring, moment - 1)
+            ring.values[slot] = value
+            ring.end = moment
 
-    def retain(self, wanted: Callable[[SeriesKey], bool]) -> None:
-        """Drop the series that are not wanted."""
-        removed = [key for key in self._series if not wanted(key)]
+    def retain(self, is_retained: Callable[[SeriesKey], bool]) -> None:
+        """Drop the series whose key is not to be retained."""
+        removed = [key for key in self._series if not is_retained(key)]
         for key in removed:
             del self._series[key]
 
-    def drop_before(self, before_s: float) -> None:
+    def drop_before(self, oldest_s: float) -> None:
         """Drop the series without a value since that time."""
-        first = self.window(before_s, float("inf")).first
-        self.retain(lambda key: self._series[key].written > first)
+        first = self.window(oldest_s, float("inf")).first
+        self.retain(lambda key: self._series[key].end > first)
 
     def series_keys(self) -> tuple[SeriesKey, ...]:
         """Return the keys that have a series."""
         return tuple(self._series)
 
     def window(self, start_s: float, end_s: float) -> MomentRange:
-        """Return the moments of the closed interval that are still kept."""
+        """Return the moments of the closed interval that are still stored."""
         oldest = max(0, self._moments - self.capacity)
         moments = range(oldest, self._moments)
         first = bisect_left(moments, start_s, key=self._time)
@@ -118,7 +118,7 @@ class SeriesTable:
     def values(self, key: SeriesKey, window: MomentRange) -> list[float]:
         """Return the series' values in the window, oldest first."""
         raw = self._raw_values(key, window)
-        if not isnan(sum(raw)):  # none is missing, as a rule
+        if not isnan(sum(raw)):  # usually no value is missing
             return raw
         return [value for value in raw if not isnan(value)]
 
@@ -136,29 +136,29 @@ class SeriesTable:
         return self._times[moment % self.capacity]
 
     def _raw_values(self, key: SeriesKey, window: MomentRange) -> list[float]:
-        one = self._series.get(key)
-        if one is None or window.first >= window.last:
+        ring = self._series.get(key)
+        if ring is None or window.first >= window.last:
             return []
-        if one.written != self._moments:
-            self._mark_missing(one, self._moments)
+        if ring.end != self._moments:
+            self._mark_missing(ring, self._moments)
         first, last = window.first % self.capacity, (window.last - 1) % self.capacity + 1
         if first < last:
-            return list(one.values[first:last])
-        return [*one.values[first:], *one.values[:last]]
+            return list(ring.values[first:last])
+        return [*ring.values[first:], *ring.values[:last]]
 
-    def _mark_missing(self, one: _RingSeries, moment: int) -> None:
-        """Mark the moments since the last value as without one."""
-        for missed in range(max(one.written, moment - self.capacity), moment):
-            one.values[missed % self.capacity] = NAN
-        one.written = max(one.written, moment)
+    def _mark_missing(self, ring: _RingSeries, moment: int) -> None:
+        """Mark the moments since the last value as missing."""
+        for missing in range(max(ring.end, moment - self.capacity), moment):
+            ring.values[missing % self.capacity] = NAN
+        ring.end = max(ring.end, moment)
 
 
 HOT_MEMORY = "memory-with-hot-cache"
 
-# of what the policy names, without page cache if it is not here
+# memory series of a policy; other policies use memory without page cache
 MEMORY_SERIES = {"usageWithPageCache": "memory-with-cache", "usageWithHotPageCache": HOT_MEMORY}
-MIN_WINDOW_RATIO = 0.5  # of a window must be there before it is told
-MIN_AGGREGATE_S = 60.0  # upstream's floor
+MIN_WINDOW_RATIO = 0.5  # part of a window that must have values
+MIN_AGGREGATE_S = 60.0  # minimum in Koordinator
 PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 REPORT_VALUE_NAMES = ("avg", *(name for name, _ in PERCENTILES))
 
@@ -169,7 +169,7 @@ class UsageReportPolicy(msgspec.Struct, frozen=True, kw_only=True):
     aggregate_s: float = 300.0
     windows_s: tuple[int, ...] = (300, 600, 1800)
     # hot pages need the collector of cold memory and kidled, which mainline kernels lack: without
-    # values of it, as upstream, the first stands in
+    # its values the first policy applies, as in Koordinator
     memory: str = "usageWithoutPageCache"
 
 
@@ -186,7 +186,7 @@ def _float32(value: float) -> float:
     return float(rounded)
 
 
-@lru_cache(maxsize=4096)  # of few counts and percentiles, for each series of each report
+@lru_cache(maxsize=4096)  # few different counts and percentiles
 def percentile_index(count: int, percentile: float) -> int:
     """Return max(floor(count x percentile) - 1, 0), multiplied in single precision."""
     return max(int(_float32(_float32(count) * _float32(percentile))) - 1, 0)
@@ -198,40 +198,40 @@ def percentile(values: Sequence[float], fraction: float) -> float:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the arithmetic mean; `None` of nothing."""
+    """Return the arithmetic mean; `None` without values."""
     return sum(values) / len(values) if values else None
 
 
 def aggregate_values(values: Sequence[float]) -> tuple[float | None, ...]:
-    """Return avg, p50, p90, p95, p99 without interpolation; all `None` of nothing."""
+    """Return avg, p50, p90, p95, p99 without interpolation; all `None` without values."""
     if not values:
         return (None,) * len(REPORT_VALUE_NAMES)
     ranked = sorted(values)
     return (mean(values), *(ranked[percentile_index(len(ranked), p)] for _, p in PERCENTILES))
 
 
-def build_report(boards: SeriesTables, now_s: float, policy: UsageReportPolicy) -> UsageReport:
-    """Return the report at one moment; a series without samples stays absent."""
+def build_report(tables: SeriesTables, now_s: float, policy: UsageReportPolicy) -> UsageReport:
+    """Return the report at one moment; a series without samples is absent."""
     memory = MEMORY_SERIES.get(policy.memory, "memory")
     start_s = now_s - max(policy.aggregate_s, MIN_AGGREGATE_S)
-    window = boards.node.window(start_s, now_s)
+    window = tables.node.window(start_s, now_s)
     cards = (
-        _device_usage(boards.node, ("device",), key, boards.totals, window)
-        for key in _names_below(boards.node, ("device",))
+        _device_usage(tables.node, ("device",), key, tables.totals, window)
+        for key in _names_below(tables.node, ("device",))
     )
-    pods = boards.pods.window(start_s, now_s)
+    pods = tables.pods.window(start_s, now_s)
     return UsageReport(
-        node=_mean_usage(boards.node, ("node",), memory, window),
-        system=_mean_usage(boards.node, ("system",), "memory", window),
+        node=_mean_usage(tables.node, ("node",), memory, window),
+        system=_mean_usage(tables.node, ("system",), "memory", window),
         devices=tuple(use for use in cards if _has_usage(use)),
         aggregates=tuple(
-            _aggregate_window(boards, now_s, length, memory) for length in policy.windows_s
+            _aggregate_window(tables, now_s, length, memory) for length in policy.windows_s
         ),
-        numa=_numa_aggregates(boards.node, window),
-        pods=_pod_aggregates(boards, pods, memory),
+        numa=_numa_aggregates(tables.node, window),
+        pods=_pod_aggregates(tables, pods, memory),
         applications=tuple(
             ApplicationAggregate(name=name, use=mean_usage)
-            for name, mean_usage in _complete_means(boards.pods, "application", memory, pods)
+            for name, mean_usage in _complete_usage(tables.pods, "application", memory, pods)
         ),
     )
 
@@ -248,16 +248,15 @@ def _mean_usage(
 def _memory_values(
     table: SeriesTable, of: SeriesKey, memory: str, window: MomentRange
 ) -> list[float]:
-    """Return the values that were asked for, or those without page cache if there are none.
+    """Return the values of the policy, or those without page cache if there are none.
 
-    A report without memory would count the node as degraded, and a pod without it as using
-    nothing.
+    A report without memory would count the node as degraded, and a pod without memory as unused.
     """
     return table.values((*of, memory), window) or table.values((*of, "memory"), window)
 
 
 def _names_below(table: SeriesTable, of: SeriesKey) -> list[str]:
-    """Return the sorted names that follow the prefix `of` in the board's keys."""
+    """Return the sorted names after the prefix `of` in the table's keys."""
     size = len(of)
     return sorted({key[size] for key in table.series_keys() if key[:size] == of})
 
@@ -289,22 +288,22 @@ def _numa_aggregates(table: SeriesTable, window: MomentRange) -> tuple[NumaAggre
 
 
 def _pod_aggregates(
-    boards: SeriesTables, window: MomentRange, memory: str
+    tables: SeriesTables, window: MomentRange, memory: str
 ) -> tuple[PodAggregate, ...]:
-    """Return the pods of which both values are known: half a pod would count as using nothing."""
+    """Return the pods with both values: with one value a pod would count as unused."""
     devices: dict[str, list[DeviceUsage]] = {}
-    owned = {key[1:3] for key in boards.pods.series_keys() if key[0] == "pod-device"}
-    for uid, key in sorted(owned):
-        use = _device_usage(boards.pods, ("pod-device", uid), key, boards.totals, window)
+    device_keys = {key[1:3] for key in tables.pods.series_keys() if key[0] == "pod-device"}
+    for uid, key in sorted(device_keys):
+        use = _device_usage(tables.pods, ("pod-device", uid), key, tables.totals, window)
         if _has_usage(use):
             devices.setdefault(uid, []).append(use)
     return tuple(
         PodAggregate(uid=uid, use=mean_usage, devices=tuple(devices.get(uid, ())))
-        for uid, mean_usage in _complete_means(boards.pods, "pod", memory, window)
+        for uid, mean_usage in _complete_usage(tables.pods, "pod", memory, window)
     )
 
 
-def _complete_means(
+def _complete_usage(
     table: SeriesTable, of: str, memory: str, window: MomentRange
 ) -> Iterator[tuple[str, ResourceUsage]]:
     for name in _names_below(table, (of,)):
@@ -314,12 +313,12 @@ def _complete_means(
 
 
 def _aggregate_window(
-    boards: SeriesTables, now_s: float, length_s: int, memory: str
+    tables: SeriesTables, now_s: float, length_s: int, memory: str
 ) -> UsageAggregate:
-    table = boards.node
+    table = tables.node
     window = table.window(now_s - length_s, now_s)
     node = _aggregate_usage(table, "node", memory, window, length_s)
-    devices = _aggregate_devices(boards, window) if node else ()
+    devices = _aggregate_devices(tables, window) if node else ()
     system = _aggregate_usage(table, "system", "memory", window, length_s)
     return UsageAggregate(duration_s=length_s, node=node, system=system, devices=devices)
 
@@ -327,22 +326,22 @@ def _aggregate_window(
 def _aggregate_usage(
     table: SeriesTable, of: str, memory: str, window: MomentRange, length_s: int
 ) -> tuple[tuple[str, ResourceUsage], ...]:
-    """Return the five values; none while the CPU's samples span less than half the window."""
+    """Return the five values; none while the CPU samples span less than half the window."""
     if table.span_s((of, "cpu"), window) < MIN_WINDOW_RATIO * length_s:
         return ()
     cpu = aggregate_values(table.values((of, "cpu"), window))
-    used = aggregate_values(_memory_values(table, (of,), memory, window))
-    pairs = zip(REPORT_VALUE_NAMES, cpu, used, strict=True)
+    memory_values = aggregate_values(_memory_values(table, (of,), memory, window))
+    pairs = zip(REPORT_VALUE_NAMES, cpu, memory_values, strict=True)
     return tuple((name, ResourceUsage(cpu_cores=c, memory_bytes=m)) for name, c, m in pairs)
 
 
 def _aggregate_devices(
-    boards: SeriesTables, window: MomentRange
+    tables: SeriesTables, window: MomentRange
 ) -> tuple[tuple[str, tuple[DeviceUsage, ...]], ...]:
     """Return each card's five values, by name of the value."""
     columns = [
-        list(_aggregate_device(boards, key, window))
-        for key in _names_below(boards.node, ("device",))
+        list(_aggregate_device(tables, key, window))
+        for key in _names_below(tables.node, ("device",))
     ]
     if not columns:
         return ()
@@ -352,10 +351,10 @@ def _aggregate_devices(
     )
 
 
-def _aggregate_device(boards: SeriesTables, key: str, window: MomentRange) -> Iterable[DeviceUsage]:
-    core = aggregate_values(boards.node.values(("device", key, "core"), window))
-    memory = aggregate_values(boards.node.values(("device", key, "memory"), window))
-    total = boards.totals.get(key)
+def _aggregate_device(tables: SeriesTables, key: str, window: MomentRange) -> Iterable[DeviceUsage]:
+    core = aggregate_values(tables.node.values(("device", key, "core"), window))
+    memory = aggregate_values(tables.node.values(("device", key, "memory"), window))
+    total = tables.totals.get(key)
     for c, m in zip(core, memory, strict=True):
         yield DeviceUsage(key=key, core_percent=c, memory_bytes=m, memory_total_bytes=total)
 
@@ -371,9 +370,9 @@ MAX_POD_VALUES = MAX_POD_SERIES * 301  # 20 MB: with a longer window fewer serie
 
 
 class UsageHistory:
-    """Bounded series: node, system, memory nodes and devices for half an hour, pods for less.
+    """Bounded series: node, system, NUMA nodes and devices for half an hour, pods for less.
 
-    `interval_s` is that of the samples: faster ones reach back less far.
+    `interval_s` is that of the samples: a shorter interval shortens the history.
     """
 
     def __init__(self, interval_s: float = 1.0, pod_window_s: float = 300.0) -> None:
@@ -381,7 +380,7 @@ class UsageHistory:
         self._node: SeriesTable = SeriesTable(_capacity(MAX_WINDOW_S, interval_s), MAX_NODE_SERIES)
         self._pods: SeriesTable = SeriesTable(_capacity(pod_window_s, interval_s), MAX_POD_SERIES)
         self._device_memory: dict[str, int] = {}
-        self._live_names: set[str] = set()  # uids of pods, names of applications that have series
+        self._live_names: set[str] = set()  # uids of pods and names of applications with series
 
     def add(
         self,
@@ -390,7 +389,7 @@ class UsageHistory:
         devices: Iterable[DeviceSample] = (),
         owners: ProcessOwners | None = None,
     ) -> None:
-        """Take in one cycle; `devices` are those sampled since the last one, once each."""
+        """Add one cycle; `devices` are the new samples since the last cycle."""
         samples = tuple(devices)
         self._node.begin_moment(now_s)
         self._node.set_values(node_items(sample.node))
@@ -410,10 +409,10 @@ class UsageHistory:
         self._device_memory.update(totals)
 
     def set_pod_window(self, window_s: float) -> None:
-        """Reach back that far for pods from now on, at most half an hour.
+        """Set the length of the pods' history, at most half an hour.
 
-        What was kept so far is dropped when it must reach back farther: pods are told again with
-        the next cycle, and their means grow into the window as after a start.
+        A longer history starts empty: pods are added again in the next cycle, and their means cover
+        less than the window until then, as after a start.
         """
         capacity = _capacity(min(window_s, MAX_WINDOW_S), self._interval_s)
         if capacity > self._pods.capacity:
@@ -442,8 +441,8 @@ class UsageHistory:
         self._device_memory = {
             key: total for key, total in self._device_memory.items() if key in keys
         }
-        boards = SeriesTables(self._node, self._pods, self._device_memory)
-        return build_report(boards, now_s, policy or UsageReportPolicy())
+        tables = SeriesTables(self._node, self._pods, self._device_memory)
+        return build_report(tables, now_s, policy or UsageReportPolicy())
 
 
 def _percentiles(
@@ -456,11 +455,11 @@ def _percentiles(
 
 
 def _capacity(window_s: float, interval_s: float) -> int:
-    return math.ceil(window_s / interval_s) + 1  # a closed window has both ends
+    return math.ceil(window_s / interval_s) + 1  # a closed interval includes both ends
 
 
 def node_items(node: NodeUsage) -> Iterator[SeriesValue]:
-    """Yield the node's, the system's and the memory nodes' values."""
+    """Yield the values of the node, the system and the NUMA nodes."""
     yield ("node", "cpu"), node.cpu_cores
     yield ("node", "memory"), node.memory_bytes
     yield ("node", "memory-with-cache"), node.memory_with_cache_bytes
@@ -497,7 +496,7 @@ def hot_pod_items(sample: UsageSample) -> Iterator[SeriesValue]:
 
 
 def pod_items(pods: Mapping[str, CgroupUsage]) -> Iterator[SeriesValue]:
-    """Yield each pod's values; of a cycle's own table without making a `GroupUsage` a pod."""
+    """Yield each pod's values; a cycle's own table needs no `CgroupUsage` per pod."""
     if isinstance(pods, CgroupUsageTable):
         for uid, cpu, memory in zip(pods.index, pods.cpu_cores, pods.memory, strict=True):
             yield ("pod", uid, "cpu"), cpu
@@ -517,7 +516,7 @@ def group_items(of: str, groups: Mapping[str, CgroupUsage]) -> Iterator[SeriesVa
 
 
 def device_items(samples: Iterable[DeviceSample]) -> Iterator[SeriesValue]:
-    """Yield the cards' own values; what a driver does not tell is left out."""
+    """Yield the cards' own values; absent ones are left out."""
     for sample in samples:
         yield ("device", sample.key, "core"), sample.core_percent
         yield ("device", sample.key, "memory"), sample.memory_used_bytes
@@ -526,7 +525,7 @@ def device_items(samples: Iterable[DeviceSample]) -> Iterator[SeriesValue]:
 def pod_device_items(
     samples: Iterable[DeviceSample], owners: ProcessOwners
 ) -> Iterator[SeriesValue]:
-    """Yield each pod's part of each device: the sum over its processes, of what they tell."""
+    """Yield each pod's part of each device: the sum over its processes with values."""
     sums: dict[SeriesKey, float] = {}
     for sample in samples:
         for process in sample.processes or ():

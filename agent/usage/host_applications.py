@@ -15,7 +15,7 @@ from agent.snapshot.usage import CgroupUsage
 from agent.usage.cgroup_usage import CgroupUsageReader, cgroup_file_paths
 from agent.usage.file_reader import DescriptorCache, FileBatchReader, ReadSchedule
 
-# below the root, as Koordinator's own way of starting such programs makes them
+# below the root, where Koordinator starts such programs
 _CGROUP_BY_QOS = {
     "LSE": "/host-latency-sensitive",
     "LSR": "/host-latency-sensitive",
@@ -27,21 +27,21 @@ _QOS_NAMES = {"KubepodsBurstable": "burstable", "KubepodsBesteffort": "besteffor
 
 
 def base_cgroup(layout: CgroupLayout, name: str) -> str | None:
-    """Return the cgroup of `Kubepods` and its kin; `None` while the kubelet has made none."""
+    """Return the cgroup of a base name; `None` while the kubelet has created none."""
     if name == "CgroupRoot":
         return ""
     if layout.root is None or name == "Kubepods":
         return layout.root
     part = _QOS_NAMES[name]
-    if layout.driver == "systemd":  # whose groups repeat the names of all above them
+    if layout.driver == "systemd":  # slices repeat the names of all slices above them
         part = f"{layout.root.rpartition('/')[2].removesuffix('.slice')}-{part}.slice"
     return f"{layout.root}/{part}"
 
 
 def application_cgroup(layout: CgroupLayout, application: HostApplication) -> str | None:
-    """Return the application's cgroup, "/host-best-effort/spark"; `None` if its base is not there.
+    """Return the application's cgroup, "/host-best-effort/spark"; `None` without its base.
 
-    Names and paths have been checked where they came in: none leads up.
+    Names and paths were validated when they were decoded: none leads up.
     """
     place = application.cgroup_path
     if place is None:
@@ -51,14 +51,15 @@ def application_cgroup(layout: CgroupLayout, application: HostApplication) -> st
 
 
 def find_separate(cgroups: Mapping[str, str], layout: CgroupLayout) -> frozenset[str]:
-    """Return the names of those that may be subtracted beside the pods: no use counts twice.
+    """Return the names of applications that can be subtracted in addition to the pods.
 
-    Left out are groups that hold pods or are within one, and those within another application's.
+    Groups that contain pods or are within one are left out, and so are groups within another
+    application's group: no usage counts twice.
     """
     separate: dict[str, str] = {}
     for name, path in sorted(cgroups.items(), key=lambda item: (item[1].count("/"), item)):
-        inside = any(_is_within(path, other) for other in separate.values())
-        if not inside and not _overlaps_pods(path, layout):
+        is_inside = any(_is_within(path, other) for other in separate.values())
+        if not is_inside and not _overlaps_pods(path, layout):
             separate[name] = path
     return frozenset(separate)
 
@@ -69,8 +70,8 @@ def _overlaps_pods(path: str, layout: CgroupLayout) -> bool:
     holders = [base_cgroup(layout, name) for name in ("Kubepods", *_QOS_NAMES)]
     if any(holder is not None and _is_within(holder, path) for holder in holders):
         return True
-    parts = path[len(layout.root) :].split("/") if _is_within(path, layout.root) else []
-    return any(parse_pod_dir(part) is not None for part in parts)
+    components = path[len(layout.root) :].split("/") if _is_within(path, layout.root) else []
+    return any(parse_pod_dir(part) is not None for part in components)
 
 
 def _is_within(path: str, above: str) -> bool:
@@ -83,23 +84,23 @@ DIRECTORY_CHECK_S = 10.0  # for directories of applications that did not run
 
 NO_PRESSURE = ReadSchedule(pressure_period=None)
 
-# all of the group's memory: the kernel's own for it too, as Koordinator counts applications
+# including kernel memory, as Koordinator counts applications
 TOTAL_MEMORY_V1 = CgroupFile("memory", "memory.usage_in_bytes", usage_files.SMALL)
 
 TOTAL_MEMORY_V2 = CgroupFile("memory", "memory.current", usage_files.SMALL)
 
 
 def no_applications() -> tuple[HostApplication, ...]:
-    """Know no applications."""
+    """Return no applications."""
     return ()
 
 
 class HostApplicationUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """One cycle's usage of those that run, and what of it is nobody else's."""
+    """One cycle's usage of running applications, and the part that counts for no pod."""
 
     by_name: Mapping[str, CgroupUsage]
-    cpu_cores: float = 0.0  # sums of what is known; an application without a value counts as none
-    memory_bytes: int = 0  # without page cache, as the memory it is subtracted from
+    cpu_cores: float = 0.0  # sums of known values; an unknown value counts as 0
+    memory_bytes: int = 0  # without page cache, as the node's memory
 
 
 NO_APPLICATION_USAGE = HostApplicationUsage(by_name={})
@@ -117,17 +118,17 @@ class _ApplicationFiles:
 
     def set_cgroups(self, cgroups: Mapping[str, str]) -> None:
         self.groups.set_cgroups(cgroups)
-        whole = TOTAL_MEMORY_V2 if self.layout.version == 2 else TOTAL_MEMORY_V1
-        self.total_memory.set_paths(cgroup_file_paths(whole, self.layout, tuple(cgroups.values())))
+        file = TOTAL_MEMORY_V2 if self.layout.version == 2 else TOTAL_MEMORY_V1
+        self.total_memory.set_paths(cgroup_file_paths(file, self.layout, tuple(cgroups.values())))
 
-    def has_lost_file(self) -> bool:
-        return self.groups.has_lost_file() | self.total_memory.has_lost_file()
+    def pop_file_loss(self) -> bool:
+        return self.groups.pop_file_loss() | self.total_memory.pop_file_loss()
 
 
 class HostApplicationReader:
-    """Reads the applications that `known` tells of, as long as their directories are there.
+    """Reads the applications that `applications` returns while their directories exist.
 
-    One that starts is seen within ten seconds, one that stops in the next cycle.
+    The reader finds a started application within ten seconds, a stopped one in the next cycle.
     """
 
     def __init__(
@@ -145,43 +146,44 @@ class HostApplicationReader:
         self._files: _ApplicationFiles | None = None
 
     def read(self, now_s: float, layout: CgroupLayout | None) -> HostApplicationUsage:
-        """Measure once; without a `layout` the host's is looked for, if there is need of one."""
-        wanted = self._source()
-        if not wanted and self._files is None:
+        """Measure once; without a `layout` detect the host's if needed."""
+        applications = self._source()
+        if not applications and self._files is None:
             return NO_APPLICATION_USAGE
-        if self._is_check_due(now_s, wanted, layout):
-            self._checked_s, self._applications = now_s, wanted
-            self._find_directories(layout or detect_layout(self._host) if wanted else None)
+        if self._is_check_due(now_s, applications, layout):
+            self._checked_s, self._applications = now_s, applications
+            self._find_directories(layout or detect_layout(self._host) if applications else None)
         return NO_APPLICATION_USAGE if self._files is None else self._measure(self._files, now_s)
 
     def close(self) -> None:
-        """Let go of all descriptors."""
+        """Close all descriptors."""
         if self._files is not None:
             self._files.set_cgroups({})
             self._files = None
 
     def _is_check_due(
-        self, now_s: float, wanted: tuple[HostApplication, ...], layout: CgroupLayout | None
+        self, now_s: float, applications: tuple[HostApplication, ...], layout: CgroupLayout | None
     ) -> bool:
-        if wanted != self._applications or now_s - self._checked_s >= DIRECTORY_CHECK_S:
+        if applications != self._applications or now_s - self._checked_s >= DIRECTORY_CHECK_S:
             return True
         if self._files is None:
             return False
-        return self._files.has_lost_file() or (layout is not None and layout != self._files.layout)
+        return self._files.pop_file_loss() or (layout is not None and layout != self._files.layout)
 
     def _find_directories(self, layout: CgroupLayout | None) -> None:
-        """Follow the applications whose directories are there."""
+        """Set the cgroups of applications whose directories exist."""
         if layout is None:
             self.close()
             return
         if self._files is None or self._files.layout != layout:
             self.close()
             self._files = _ApplicationFiles(self._host, self._descriptors, layout)
-        names: dict[str, str] = {}  # by cgroup: of two names of one, the first is measured
-        for one in self._applications:
-            path = application_cgroup(layout, one)
+        # by cgroup: the first of two applications with one group is measured
+        names: dict[str, str] = {}
+        for application in self._applications:
+            path = application_cgroup(layout, application)
             if path is not None and self._is_running(layout, path):
-                names.setdefault(path, one.name)
+                names.setdefault(path, application.name)
         running = {name: path for path, name in names.items()}
         self._separate = find_separate(running, layout)
         self._files.set_cgroups(running)
@@ -190,16 +192,18 @@ class HostApplicationReader:
         directories = {layout.directory(name, path) for name in ("cpuacct", "memory")}
         return any(place is not None and self._host.exists(place) for place in directories)
 
-    def _measure(self, columns: _ApplicationFiles, now_s: float) -> HostApplicationUsage:
-        table, whole = columns.groups.read(now_s), columns.total_memory.read()
+    def _measure(self, files: _ApplicationFiles, now_s: float) -> HostApplicationUsage:
+        table, total_memory = files.groups.read(now_s), files.total_memory.read()
         by_name = {}
         for name, row in table.index.items():
             if table.cpu_ns[row] is None and table.memory[row] is None:
-                continue  # it stopped after the last look
-            by_name[name] = msgspec.structs.replace(table[name], memory_with_cache_bytes=whole[row])
-        alone = [use for name, use in by_name.items() if name in self._separate]
+                continue  # it stopped after the last check
+            by_name[name] = msgspec.structs.replace(
+                table[name], memory_with_cache_bytes=total_memory[row]
+            )
+        separate = [use for name, use in by_name.items() if name in self._separate]
         return HostApplicationUsage(
             by_name=by_name,
-            cpu_cores=sum(use.cpu_cores or 0.0 for use in alone),
-            memory_bytes=sum(use.memory_bytes or 0 for use in alone),
+            cpu_cores=sum(use.cpu_cores or 0.0 for use in separate),
+            memory_bytes=sum(use.memory_bytes or 0 for use in separate),
         )

@@ -39,13 +39,13 @@ from agent.usage.node_usage import (
     busy_cores,
     node_usage,
     numa_usage,
-    sum_known,
+    sum_values,
 )
 from agent.usage.optional_collectors import OptionalCollectors
 from agent.usage.peak_monitor import PeakMonitor
 from agent.usage.shared_devices import SharedDeviceCollector
 
-MAX_PROCESSES = 4096  # looked up in one cycle
+MAX_PROCESSES = 4096  # read in one cycle
 
 MAX_CGROUP_BYTES = 16 * 1024
 
@@ -53,17 +53,18 @@ ProcessOwner = tuple[str, str]  # pod uid, container id
 
 
 def join_pods(running: Iterable[PodView], listed: Iterable[PodView]) -> tuple[PodView, ...]:
-    """Return every pod that is seen or listed, by uid. A seen pod keeps its cgroup's uid and QoS.
+    """Return every running or listed pod by uid. A running pod keeps its cgroup's uid and QoS.
 
-    Containers of both are joined by id: the list knows names, the cgroups know what runs. Anybody
-    may claim to be a static pod's mirror: of two that claim the same one none is believed.
+    Containers of both lists are joined by id: listed ones have names, running ones cgroups. Any
+    user may annotate a pod as a static pod's mirror: two pods with the same annotation are both
+    ignored.
     """
     by_uid = {pod.uid: pod for pod in listed}
     static_uids = [
         (uid, pod.uid) for pod in by_uid.values() if (uid := static_uid(pod)) is not None
     ]
-    times = Counter(uid for uid, _ in static_uids)
-    by_hash = {uid: own for uid, own in static_uids if times[uid] == 1}
+    counts = Counter(uid for uid, _ in static_uids)
+    by_hash = {uid: listed_uid for uid, listed_uid in static_uids if counts[uid] == 1}
     pods = []
     for pod in running:
         listed_pod = by_uid.pop(pod.uid, None) or by_uid.pop(by_hash.get(pod.uid, ""), None)
@@ -90,7 +91,7 @@ def _join_containers(
 
 
 def parse_process_cgroup(data: bytes) -> ProcessOwner | None:
-    """Return the owner that `/proc/<pid>/cgroup` names in any hierarchy; `None`: no pod's."""
+    """Return the owner in `/proc/<pid>/cgroup`, of any hierarchy; `None`: not in a pod."""
     for line in data.decode("utf-8", "replace").splitlines():
         owner = parse_owner(line.rpartition(":")[2])
         if owner is not None:
@@ -101,7 +102,7 @@ def parse_process_cgroup(data: bytes) -> ProcessOwner | None:
 def process_owners(host: HostFiles, samples: Iterable[DeviceSample]) -> dict[int, ProcessOwner]:
     """Return the owners of all processes on devices, by pid on the host.
 
-    Asks each process for its cgroup: devices have few processes where a node has hundreds of
+    It reads the cgroup of each process: devices have few processes, while a node has hundreds of
     containers, and one such read costs no more than one `cgroup.procs`.
     """
     pids = {p.pid for sample in samples for p in sample.processes or ()}
@@ -116,11 +117,11 @@ def process_owners(host: HostFiles, samples: Iterable[DeviceSample]) -> dict[int
     return owners
 
 
-LAYOUT_RETRY_S = 10.0  # for cgroups and the kubelet's root while they are not there
+LAYOUT_RETRY_S = 10.0  # for cgroups and the kubelet's root while they are absent
 
 
 class PodUsageReader:
-    """Reads pods and containers below the kubelet's root, whoever they are at the moment."""
+    """Reads the present pods and containers below the kubelet's root."""
 
     def __init__(
         self,
@@ -128,46 +129,46 @@ class PodUsageReader:
         descriptors: DescriptorCache,
         layout: CgroupLayout,
         nodes: tuple[int, ...],
-        pace: ReadSchedule,
+        schedule: ReadSchedule,
     ) -> None:
         self.tree = PodCgroupTree(host, descriptors, layout)
-        self.pods = CgroupUsageReader(host, descriptors, layout, pace)
-        self.containers = CgroupUsageReader(host, descriptors, layout, pace)
+        self.pods = CgroupUsageReader(host, descriptors, layout, schedule)
+        self.containers = CgroupUsageReader(host, descriptors, layout, schedule)
         self._nodes = nodes
         self._node_memory = RotatingReader(
-            NumaMemoryReader(descriptors, layout).read, pace.numa_memory_period
+            NumaMemoryReader(descriptors, layout).read, schedule.numa_memory_period
         )
 
     def refresh(self) -> bool:
-        """Follow pods that came or went; say whether there were any."""
-        changed = self.tree.refresh()
-        if changed:
+        """Update the set of pods; return whether any was added or removed."""
+        has_changes = self.tree.refresh()
+        if has_changes:
             views = self.tree.pods
             pods = {pod.uid: pod.cgroup for pod in views}
             self.pods.set_cgroups(pods)
             self.containers.set_cgroups({c.id: c.cgroup for pod in views for c in pod.containers})
             self._node_memory.set_keys(tuple(pods.values()) if len(self._nodes) > 1 else ())
-        return changed
+        return has_changes
 
     def read(self, now_s: float) -> tuple[CgroupUsageTable, CgroupUsageTable]:
-        """Read pods and containers; a file that went makes the next refresh look closely."""
+        """Read pods and containers; after a removed file the next refresh lists everything."""
         tables = self.pods.read(now_s), self.containers.read(now_s)
-        if self.pods.has_lost_file() | self.containers.has_lost_file():
+        if self.pods.pop_file_loss() | self.containers.pop_file_loss():
             self.tree.must_rescan = True
         return tables
 
     def memory_by_node(self, pods: CgroupUsageTable) -> dict[int, float | None]:
-        """Return the pods' memory on each memory node, page cache included."""
-        if len(self._nodes) == 1:  # all of it is there
-            return {self._nodes[0]: sum_known([m[1] if m else None for m in pods.memory])}
+        """Return the pods' memory on each NUMA node, page cache included."""
+        if len(self._nodes) == 1:  # all memory is on this node
+            return {self._nodes[0]: sum_values([m[1] if m else None for m in pods.memory])}
         maps = self._node_memory.read()
         return {
-            node: sum_known([None if memory is None else memory.get(node, 0) for memory in maps])
+            node: sum_values([None if memory is None else memory.get(node, 0) for memory in maps])
             for node in self._nodes
         }
 
     def close(self) -> None:
-        """Let go of all descriptors."""
+        """Close all descriptors."""
         self.tree.close()
         self.pods.close()
         self.containers.close()
@@ -175,7 +176,7 @@ class PodUsageReader:
 
 
 class UsageCollector:
-    """Measures one host. Not for two threads; what it returns is never changed afterwards."""
+    """Measures one host. For one thread; its results never change afterwards."""
 
     def __init__(
         self,
@@ -188,18 +189,18 @@ class UsageCollector:
         applications: ApplicationSource = no_applications,
         kubelet_root: KubeletRoot = no_kubelet_root,
     ) -> None:
-        """Begin without a look at the host's cgroups.
+        """Create a collector; it does not read the host's cgroups yet.
 
-        `interval_s` is that of the cycles, from which the pace of slow files follows; without a
-        `pressure_interval_s` no pressure is read, without `pods` neither pods nor containers.
-        `layout` is for who knows it; else it is looked for until the kubelet's root is there.
-        `applications` tells, at any moment, which host applications are to be measured, and
-        `kubelet_root` where the kubelet says that its cgroups are.
+        `interval_s` is that of the cycles, which determines how often slow files are read; without
+        a `pressure_interval_s` no pressure is read, without `pods` neither pods nor containers.
+        `layout` is the host's if it is known; else it is detected until the kubelet's root exists.
+        `applications` returns the host applications to measure, and `kubelet_root` the root in the
+        kubelet's settings.
         """
         self._host = host
         self._layout = layout
         self._locator = LayoutLocator(host, kubelet_root)
-        self._found_layout: CgroupLayout | None = None
+        self._detected_layout: CgroupLayout | None = None
         self._reads_pods = pods
         self._schedule = ReadSchedule.for_intervals(interval_s, pressure_interval_s)
         self._descriptors = DescriptorCache(host)
@@ -208,13 +209,13 @@ class UsageCollector:
         self._pod_usage: PodUsageReader | None = None
         self._layout_checked_s: float | None = None
         self._last_listed: tuple[PodView, ...] = ()
-        self._before: tuple[float, NodeCounters] | None = None
-        self.pods: tuple[PodView, ...] = ()  # by uid; cgroups joined with what is known
+        self._previous: tuple[float, NodeCounters] | None = None
+        self.pods: tuple[PodView, ...] = ()  # by uid; cgroups joined with the pod list
 
     def measure(self, now_s: float, listed_pods: tuple[PodView, ...] = ()) -> UsageSample:
-        """Measure once; a cycle without time since the last has no rates.
+        """Measure once; a cycle at the same time as the last has no rates.
 
-        `now_s` is monotonic. `listed_pods` are those of the cluster, beside those of the cgroups.
+        `now_s` is monotonic. `listed_pods` are those of the cluster, beside those in cgroups.
         """
         self._find_layout(now_s)
         pods = containers = CgroupUsageTable(index={})
@@ -227,9 +228,9 @@ class UsageCollector:
             by_node = self._pod_usage.memory_by_node(pods)
         applications = self._applications.read(now_s, self.layout)
         counters, ticks_per_s = self._node.read(), self._node.ticks_per_s
-        before_s, before = self._before or (now_s, None)
-        self._before = (now_s, counters)
-        busy = busy_cores(before, counters, (now_s - before_s) * ticks_per_s)
+        previous_s, previous = self._previous or (now_s, None)
+        self._previous = (now_s, counters)
+        busy = busy_cores(previous, counters, (now_s - previous_s) * ticks_per_s)
         numa = numa_usage(self._node.nodes, busy, counters.node_memory, by_node)
         measured = pods if self._reads_pods else None
         node = node_usage(counters, busy, ticks_per_s, measured, numa, applications)
@@ -240,29 +241,29 @@ class UsageCollector:
     @property
     def layout(self) -> CgroupLayout | None:
         """The host's cgroups; `None` before the kubelet's root was found."""
-        return self._layout or self._found_layout
+        return self._layout or self._detected_layout
 
     def process_owners(self, samples: Iterable[DeviceSample]) -> dict[int, tuple[str, str]]:
         """Return (pod uid, container id) of the devices' processes, by pid."""
         return process_owners(self._host, samples)
 
     def close(self) -> None:
-        """Let go of all descriptors."""
+        """Close all descriptors."""
         self._node.close()
         self._applications.close()
         if self._pod_usage is not None:
             self._pod_usage.close()
 
     def _find_layout(self, now_s: float) -> None:
-        """Look for the kubelet's root while there are no pods: its driver may have been changed."""
+        """Search for the kubelet's root while there are no pods: its driver may have changed."""
         if not self._reads_pods or (self._pod_usage is not None and self._pod_usage.tree.pods):
             return
         if self._layout_checked_s is not None and now_s - self._layout_checked_s < LAYOUT_RETRY_S:
             return
         self._layout_checked_s = now_s
         layout = self._layout or self._locator.refresh(now_s)
-        if layout is not None and layout.root is not None and layout != self._found_layout:
-            self._found_layout = layout
+        if layout is not None and layout.root is not None and layout != self._detected_layout:
+            self._detected_layout = layout
             if self._pod_usage is not None:
                 self._pod_usage.close()
             nodes = tuple(node for node, _ in self._node.nodes)
@@ -271,13 +272,13 @@ class UsageCollector:
             )
 
     def _refresh_pods(self, listed: tuple[PodView, ...]) -> None:
-        changed = self._pod_usage is not None and self._pod_usage.refresh()
-        if changed or listed is not self._last_listed:
+        has_changes = self._pod_usage is not None and self._pod_usage.refresh()
+        if has_changes or listed is not self._last_listed:
             self._last_listed = listed
             self.pods = join_pods(self._pod_usage.tree.pods if self._pod_usage else (), listed)
 
 
-MAX_REPORT_WINDOWS = 8  # of percentiles: each is sorted anew for every report
+MAX_REPORT_WINDOWS = 8  # each one's percentiles are sorted again for every report
 
 MAX_REPORT_WINDOW_S = 86400
 
@@ -285,10 +286,10 @@ MAX_REPORT_WINDOW_S = 86400
 def report_policy(
     settings: Settings, policy: MetricCollectPolicy | None = None
 ) -> UsageReportPolicy:
-    """Return the windows and the memory rule: what the NodeMetric object says, else the settings.
+    """Return windows and memory policy of the NodeMetric object, else of the settings.
 
-    Field by field; what cannot be meant is passed over, and the means' window is never shorter
-    than a minute. A window longer than the history stays without values.
+    Each field is decided separately; invalid values are ignored, and the means' window is at least
+    a minute. A window longer than the history has no values.
     """
     publish = settings.publish
     default = UsageReportPolicy(
@@ -307,13 +308,13 @@ def report_policy(
 class UsageMonitor:
     """One collector and its history. Belongs to the collector thread.
 
-    A recorded host stands still: its counters are read with a time that does not move, so that
-    it has totals but no rates, which would all be a false 0.
+    A recorded host does not change: its counters are read at a constant time, so that it has totals
+    but no rates, which would all be a false 0.
     """
 
     def __init__(
         self,
-        opened: HostSource,
+        host: HostSource,
         settings: Settings,
         store: SnapshotStore,
         clock: Clock,
@@ -325,7 +326,7 @@ class UsageMonitor:
         """Without `peaks` nothing is predicted. The pods of `pod_file` replace the cluster's."""
         collect = settings.collect
         self._collector = UsageCollector(
-            opened.files,
+            host.files,
             interval_s=collect.interval_s,
             pressure_interval_s=collect.pressure_interval_s if collect.pressure else None,
             pods=collect.pods,
@@ -335,18 +336,18 @@ class UsageMonitor:
         self._history = UsageHistory(
             collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s
         )
-        self._optional_collectors = OptionalCollectors(opened.files, collect, clock)
+        self._optional_collectors = OptionalCollectors(host.files, collect, clock)
         self._peaks = peaks
-        self._sharing = SharedDeviceCollector(opened.files, collect.hami_regions)
+        self._sharing = SharedDeviceCollector(host.files, collect.hami_regions)
         self._settings = settings
-        self._is_recorded_host = opened.spec is not None
+        self._is_recorded_host = host.spec is not None
         self._store = store
         self._pod_file = pod_file
         self._clock = clock
         self._last_success_s: float | None = None  # Unix time
-        self._sampled_s: dict[str, float] = {}  # by vendor, of the last samples taken in
+        self._sampled_s: dict[str, float] = {}  # by vendor, time of the last samples in the history
         self._owners: dict[int, tuple[str, str]] = {}  # of the processes on devices, by pid
-        self.cycle_count = 0  # that are in the history
+        self.cycle_count = 0  # number of cycles in the history
 
     def _listed_pods(self) -> tuple[PodView, ...]:
         if self._pod_file is not None:
@@ -354,7 +355,7 @@ class UsageMonitor:
         return self._store.current.cluster.pods
 
     def cycle(self) -> None:
-        """Measure once and take the devices' new samples into the history."""
+        """Measure once and add new device samples to the history."""
         now_s = self._clock.monotonic()
         host_s = 0.0 if self._is_recorded_host else now_s
         sample = self._collector.measure(host_s, self._listed_pods())
@@ -394,31 +395,33 @@ class UsageMonitor:
         )
 
     def _update_owners(self, owners: dict[int, tuple[str, str]]) -> None:
-        """Keep the owners of processes that the last samples of all vendors have."""
-        samples = (one for vendor in self._store.current.vendors for one in vendor.samples.value)
-        pids = {process.pid for one in samples for process in one.processes or ()}
-        self._owners = {p: who for p, who in (self._owners | owners).items() if p in pids}
+        """Keep the owners of processes in the last samples of all vendors."""
+        samples = (
+            sample for vendor in self._store.current.vendors for sample in vendor.samples.value
+        )
+        pids = {process.pid for sample in samples for process in sample.processes or ()}
+        self._owners = {p: owner for p, owner in (self._owners | owners).items() if p in pids}
 
     def report(self) -> None:
-        """Put means and percentiles of the windows that stand now into the snapshot.
+        """Put means and percentiles of the present windows into the snapshot.
 
-        A cluster without a NodeMetric is told of none: looking for it often costs nothing then.
+        In a cluster without a NodeMetric nothing is published.
         """
         cluster = self._store.current.cluster
-        told = cluster.metric_policy.value
-        if cluster.is_clustered and told is None:
+        metric_policy = cluster.metric_policy.value
+        if cluster.is_clustered and metric_policy is None:
             return
         now_s = self._clock.monotonic()
-        policy = report_policy(self._settings, told)
+        policy = report_policy(self._settings, metric_policy)
         report = self._history.report(now_s, policy)
         if self._peaks is not None:
             prediction = self._peaks.predict(self._store.current, self._clock.wall())
             report = replace(report, prediction=prediction)
-        self._history.set_pod_window(policy.aggregate_s)  # it may drop what was kept: not before
+        self._history.set_pod_window(policy.aggregate_s)  # it may drop values, so it comes last
         self._store.put(report=SnapshotPart(report, now_s))
 
     def close(self) -> None:
-        """Let go of all descriptors."""
+        """Close all descriptors."""
         self._collector.close()
         self._optional_collectors.close()
 
@@ -431,10 +434,10 @@ class UsageMonitor:
             self._store.put(sharing=SnapshotPart(view, now_s))
 
     def _new_samples(self, snapshot: NodeSnapshot) -> tuple[DeviceSample, ...]:
-        fresh: list[DeviceSample] = []
+        new_samples: list[DeviceSample] = []
         for vendor in snapshot.vendors:
             taken_s = vendor.samples.taken_s
             if taken_s is not None and self._sampled_s.get(vendor.vendor) != taken_s:
                 self._sampled_s[vendor.vendor] = taken_s
-                fresh += vendor.samples.value
-        return tuple(fresh)
+                new_samples += vendor.samples.value
+        return tuple(new_samples)

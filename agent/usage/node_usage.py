@@ -28,7 +28,7 @@ from agent.wire_formats.kernel_text import parse_cpu_list
 NUMA_NODES_FOLDER = "/sys/devices/system/node"
 DEFAULT_TICKS_PER_S = 100  # a second; of every kernel that distributions build
 STAT_BYTES = 4096
-MEMINFO_BYTES = 256  # the three lines wanted are the first
+MEMINFO_BYTES = 256  # the needed lines are the first three
 NODE_MEMINFO_BYTES = 4096
 _NUMBER = rb"([0-9]{1,20})"
 
@@ -60,8 +60,8 @@ class NodeMemory(msgspec.Struct, frozen=True, kw_only=True):
 def parse_busy_ticks(data: bytes) -> dict[int | None, int]:
     """Return busy ticks by CPU, and of all CPUs for `None`, from `/proc/stat`.
 
-    Busy is user + nice + system + irq + softirq: guest time is in user time already, and steal,
-    idle and iowait are nobody's work.
+    Busy is user + nice + system + irq + softirq: user time includes guest time, and steal, idle and
+    iowait are not work of this node.
     """
     busy: dict[int | None, int] = {}
     for cpu, user, nice, system, irq, softirq in _CPU_LINE.findall(data):
@@ -73,7 +73,7 @@ def parse_busy_ticks(data: bytes) -> dict[int | None, int]:
 
 
 def parse_total_busy_ticks(data: bytes) -> dict[int | None, int]:
-    """Return what `parse_busy` does for `None` alone."""
+    """Return the result of `parse_busy_ticks` for `None` only."""
     return parse_busy_ticks(data[: data.find(b"\n") + 1])
 
 
@@ -87,7 +87,7 @@ def parse_meminfo(data: bytes) -> NodeMemory:
 
 
 def parse_numa_meminfo(data: bytes) -> int:
-    """Return a memory node's use without page cache, in bytes, from its `meminfo`."""
+    """Return a NUMA node's usage without page cache, in bytes, from its `meminfo`."""
     kb = {key: int(value) for key, value in _NUMA_MEMINFO_LINE.findall(data)}
     if b"MemTotal" not in kb or b"MemFree" not in kb:
         raise ParseError("node meminfo", data[:80].decode("utf-8", "replace"))
@@ -95,28 +95,32 @@ def parse_numa_meminfo(data: bytes) -> int:
 
 
 class NodeCounters(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of the node's files; `None` is what could not be read."""
+    """One reading of the node's files; `None` for unreadable ones."""
 
-    busy: dict[int | None, int] | None  # ticks, as of `parse_busy`
+    busy: dict[int | None, int] | None  # ticks, from `parse_busy_ticks`
     memory: NodeMemory | None
-    node_memory: tuple[int | None, ...]  # bytes, in the order of `NodeReader.nodes`
+    node_memory: tuple[int | None, ...]  # bytes, in the order of `NodeCounterReader.nodes`
     pressure: PressureByResource | None
 
 
 class NodeCounterReader:
-    """Reads the node's files with kept descriptors. Memory nodes are those of its first look."""
+    """Reads the node's files with open descriptors. NUMA nodes are those at its start."""
 
-    def __init__(self, host: HostFiles, descriptors: DescriptorCache, pace: ReadSchedule) -> None:
+    def __init__(
+        self, host: HostFiles, descriptors: DescriptorCache, schedule: ReadSchedule
+    ) -> None:
         live = isinstance(host, LiveHostFiles)
         self.ticks_per_s = os.sysconf("SC_CLK_TCK") if live else DEFAULT_TICKS_PER_S
         self.nodes = _read_numa_nodes(host)  # (node, its CPUs), by node
-        one = len(self.nodes) < 2
+        has_one_node = len(self.nodes) < 2
         self._stat = FileBatchReader(
-            descriptors, parse_total_busy_ticks if one else parse_busy_ticks, STAT_BYTES
+            descriptors, parse_total_busy_ticks if has_one_node else parse_busy_ticks, STAT_BYTES
         )
         self._meminfo = FileBatchReader(descriptors, parse_meminfo, MEMINFO_BYTES, cut=True)
         self._node_meminfo = FileBatchReader(descriptors, parse_numa_meminfo, NODE_MEMINFO_BYTES)
-        self._pressure = pressure_reader(lambda _: read_pressure(descriptors, NODE_PRESSURE), pace)
+        self._pressure = pressure_reader(
+            lambda _: read_pressure(descriptors, NODE_PRESSURE), schedule
+        )
         self._stat.set_paths(["/proc/stat"])
         self._meminfo.set_paths(["/proc/meminfo"])
         self._node_meminfo.set_paths(
@@ -125,7 +129,7 @@ class NodeCounterReader:
         self._pressure.set_keys(["node"])
 
     def read(self) -> NodeCounters:
-        """Read everything once."""
+        """Read all files once."""
         return NodeCounters(
             busy=self._stat.read()[0],
             memory=self._meminfo.read()[0],
@@ -134,7 +138,7 @@ class NodeCounterReader:
         )
 
     def close(self) -> None:
-        """Let go of all descriptors."""
+        """Close all descriptors."""
         for column in (self._stat, self._meminfo, self._node_meminfo):
             column.close()
 
@@ -149,7 +153,7 @@ def _read_numa_nodes(host: HostFiles) -> tuple[tuple[int, frozenset[int]], ...]:
         cpus = read_text(host, f"{NUMA_NODES_FOLDER}/{match[0]}/cpulist") or ""
         try:
             nodes.append((int(match[1]), parse_cpu_list(cpus)))
-        except ParseError:  # without its CPUs the node's memory is still told
+        except ParseError:  # without its CPUs the node still has memory
             nodes.append((int(match[1]), frozenset()))
     return tuple(sorted(nodes, key=lambda item: item[0]))
 
@@ -157,32 +161,32 @@ def _read_numa_nodes(host: HostFiles) -> tuple[tuple[int, frozenset[int]], ...]:
 CpusByNumaNode = Sequence[tuple[int, frozenset[int]]]  # memory nodes with their CPUs
 
 
-def sum_known(values: Sequence[float | None]) -> float | None:
-    """Return the sum of what is known; `None` if there are values and none is known.
+def sum_values(values: Sequence[float | None]) -> float | None:
+    """Return the sum of the known values; `None` if there are values and all are unknown.
 
-    A pod that is new or has just gone has no value: it is left out, not the whole sum.
+    A pod that is new or was just removed has no value and is left out.
     """
     numbers = [value for value in values if value is not None]
     return sum(numbers) if numbers or not values else None
 
 
-def subtract_known(whole: float | None, parts: Sequence[float | None]) -> float | None:
-    """Return what the parts leave of the whole, not below 0; `None` if either is unknown."""
-    total = sum_known(parts)
+def subtract_values(whole: float | None, parts: Sequence[float | None]) -> float | None:
+    """Return the whole minus its parts, at least 0; `None` if either is unknown."""
+    total = sum_values(parts)
     return None if whole is None or total is None else max(0, whole - total)
 
 
 def busy_cores(
-    before: NodeCounters | None, now: NodeCounters, elapsed_ticks: float
+    previous: NodeCounters | None, now: NodeCounters, elapsed_ticks: float
 ) -> dict[int | None, float]:
-    """Return cores by CPU, and of all for `None`; a CPU that is new or fell is left out."""
-    if before is None or before.busy is None or now.busy is None or elapsed_ticks <= 0:
+    """Return cores by CPU, and of all for `None`; a new CPU or a decreased counter is left out."""
+    if previous is None or previous.busy is None or now.busy is None or elapsed_ticks <= 0:
         return {}
-    old = before.busy
+    previous_ticks = previous.busy
     return {
-        cpu: (ticks - old[cpu]) / elapsed_ticks
+        cpu: (ticks - previous_ticks[cpu]) / elapsed_ticks
         for cpu, ticks in now.busy.items()
-        if cpu in old and ticks >= old[cpu]
+        if cpu in previous_ticks and ticks >= previous_ticks[cpu]
     }
 
 
@@ -196,7 +200,7 @@ def node_usage(
 ) -> NodeUsage:
     """Return the node's usage.
 
-    The system's is what pods and host applications leave of it, if pods are measured.
+    The system's usage is the node's minus pods and host applications, if pods are measured.
     """
     cpu, memory = busy.get(None), _used_bytes(now.memory)
     pods_cpu = [None] if pods is None else pods.cpu_cores
@@ -208,9 +212,9 @@ def node_usage(
         memory_bytes=memory,
         memory_with_cache_bytes=now.memory.total - now.memory.free if now.memory else None,
         memory_total_bytes=now.memory.total if now.memory else None,
-        system_cpu_cores=subtract_known(subtract_known(cpu, pods_cpu), [applications.cpu_cores]),
+        system_cpu_cores=subtract_values(subtract_values(cpu, pods_cpu), [applications.cpu_cores]),
         system_memory_bytes=_as_int(
-            subtract_known(subtract_known(memory, pods_memory), [applications.memory_bytes])
+            subtract_values(subtract_values(memory, pods_memory), [applications.memory_bytes])
         ),
         pressure=now.pressure,
         numa=numa,
@@ -223,7 +227,7 @@ def numa_usage(
     memory: Iterable[int | None],
     pods: Mapping[int, float | None],
 ) -> tuple[NumaUsage, ...]:
-    """Return each memory node's usage; of a single one the CPU time is that of the whole node."""
+    """Return each NUMA node's usage; the only node has the CPU time of the whole node."""
     return tuple(
         NumaUsage(
             node_id=node,

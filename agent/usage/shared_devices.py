@@ -55,7 +55,7 @@ class MismatchTracker:
         Off is more than a tenth and more than 256 MiB. Where the driver does not know the same
         processes nothing can be told.
         """
-        before, self._since_s = self._since_s, {}
+        previous, self._since_s = self._since_s, {}
         checked: list[SharedRegion] = []
         problems: list[Problem] = []
         for region in regions:
@@ -64,7 +64,7 @@ class MismatchTracker:
                 key = (region.pod_uid, region.container, card.index)
                 total = _measured_memory(card, measured)
                 if total is not None and _is_mismatch(card.used_bytes, total):
-                    self._since_s[key] = before.get(key, now_s)
+                    self._since_s[key] = previous.get(key, now_s)
                 lasting = now_s - self._since_s.get(key, now_s) >= MISMATCH_DURATION_S
                 cards.append(replace(card, measured_bytes=total) if lasting else card)
                 if lasting:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.usage.node_usage import NodeCounters, busy_cores, numa_usage, subtract_known, sum_known
+from agent.usage.node_usage import NodeCounters, busy_cores, numa_usage, subtract_values, sum_values
 
 
 def counters(busy: dict[int | None, int] | None) -> NodeCounters:
@@ -13,7 +13,7 @@ def counters(busy: dict[int | None, int] | None) -> NodeCounters:
     ("values", "total"), [([], 0), ([1.0, None, 2.0], 3.0), ([None], None), ([None, 0.0], 0.0)]
 )
 def test_what_is_known_is_summed(values: list[float | None], total: float | None) -> None:
-    assert sum_known(values) == total
+    assert sum_values(values) == total
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_what_is_known_is_summed(values: list[float | None], total: float | None
 def test_the_rest_is_not_below_nothing(
     whole: float | None, parts: list[float | None], left: float | None
 ) -> None:
-    assert subtract_known(whole, parts) == left
+    assert subtract_values(whole, parts) == left
 
 
 def test_cpus_that_fell_or_are_new_are_left_out() -> None:

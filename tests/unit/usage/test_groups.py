@@ -49,7 +49,7 @@ def test_a_table_is_a_mapping_of_usage() -> None:
         cpu_ns=[7, None],
         memory=[(1, 2), None],
         throttling=[(4, 2), None],
-        throttling_before=[(2, 1), None],
+        previous_throttling=[(2, 1), None],
         pressure=[None, None],
     )
     assert dict(table) == {

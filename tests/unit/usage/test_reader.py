@@ -60,7 +60,7 @@ def test_an_absent_file_is_none_until_it_is_there(root: Path) -> None:
     assert read.read() == [0, None]
     (root / "new").write_text("5\n")
     assert read.read() == [0, 5]
-    assert not read.has_lost_file()
+    assert not read.pop_file_loss()
 
 
 def test_malformed_and_empty_files_are_none_and_not_zero(root: Path) -> None:
@@ -165,7 +165,7 @@ def test_files_are_parsed_together_and_one_by_one_where_one_is_bad(root: Path) -
     for name in names:
         (root / name[1:]).write_text("7\n")
     read = FileBatchReader(
-        DescriptorCache(LiveHostFiles(str(root))), parse_counter, 64, together=together
+        DescriptorCache(LiveHostFiles(str(root))), parse_counter, 64, batch_parser=together
     )
     read.set_paths(names)
     assert read.read() == [7, 7, 7]

@@ -34,7 +34,7 @@ class Region:
         struct.pack_into(form, self.data, offset, *values)
 
     def slots(self, used: int) -> Region:
-        self.put("<i", self.layout.slots_used, used)
+        self.put("<i", self.layout.slot_count, used)
         return self
 
     def limit(self, card: int, memory: int = 0, core: int = 0) -> Region:

@@ -80,7 +80,7 @@ def test_the_size_chooses_the_layout_before_the_version(size: int) -> None:
 @EVERY
 def test_the_size_is_the_structure_and_one_byte(layout: RegionLayout) -> None:
     end = layout.slots + 1024 * layout.slot_bytes
-    assert layout.slots_used == end
+    assert layout.slot_count == end
     assert layout.file_bytes > end
 
 
