@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from agent.doctor.check import CheckInputs, CheckResult, CheckStatus
 from agent.snapshot.device import DeviceKind
+from agent.snapshot.usage import CollectorStatus
 
 
 def check_privileges(facts: CheckInputs) -> Iterator[CheckResult]:
@@ -93,4 +96,29 @@ def check_cgroups(facts: CheckInputs) -> Iterator[CheckResult]:
         yield CheckResult(id="cgroups", status=CheckStatus.OK, observation=observation)
 
 
-CHECKS = (check_privileges, check_char_links, check_memlock, check_cgroups)
+def check_collectors(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Say which collectors of the running agent cannot measure all that they are for."""
+    for status in _collector_statuses(facts.agent):
+        for problem in status.problems:
+            yield CheckResult(
+                id=f"collector:{status.name}",
+                status=CheckStatus.WARN,
+                observation=f"{problem.reason}: {problem.message}",
+                impact="values of this collector are absent",
+                remedy=f"docs/collectors.md says what {problem.reason} needs; "
+                f"collect.{status.name}: false switches the collector off",
+            )
+
+
+def _collector_statuses(agent: Mapping[str, object] | None) -> tuple[CollectorStatus, ...]:
+    """Return the collectors that the snapshot of the running agent shows; none if it is odd."""
+    value: object = agent
+    for name in ("parts", "usage", "value", "collectors"):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    try:
+        return msgspec.convert(value or (), tuple[CollectorStatus, ...])
+    except msgspec.ValidationError:
+        return ()
+
+
+CHECKS = (check_privileges, check_char_links, check_memlock, check_cgroups, check_collectors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
@@ -36,6 +37,8 @@ class CollectorResult(Protocol):
         """Reasons of absent values."""
         ...
 
+
+log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -123,6 +126,17 @@ class CollectorRunner(Generic[V]):
         self._collector.close()
 
     def _finish(self, value: V | None, problems: tuple[Problem, ...]) -> None:
+        known_reasons = {problem.reason for problem in self.status.problems}
+        for problem in problems:
+            if problem.reason not in known_reasons:  # once, until a run is without it
+                log.warning(
+                    "collector_problem",
+                    extra={
+                        "collector": self.status.name,
+                        "reason": problem.reason,
+                        "detail": problem.message,
+                    },
+                )
         last_s = self.status.last_success_s if problems else self._clock.wall()
         self.value = value
         self.status = CollectorStatus(

@@ -15,6 +15,8 @@ from agent.snapshot.device import Health, HealthState
 from agent.snapshot.host_devices import HostDevices, HostDevicesView
 from agent.snapshot.node import NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.usage import CollectorStatus
+from agent.wire_formats.snapshot_json import to_json_data
 from tests import factory
 
 SOCKET = NriSettings().socket
@@ -285,3 +287,26 @@ def test_absent_words_are_null_for_programs_and_nothing_for_people() -> None:
     found = (CheckResult(id="a", status=CheckStatus.OK, observation="s"),)
     assert result_rows(found) == [{"id": "a", "result": "ok", "seen": "s", "why": None, "do": None}]
     assert results_text(found) == "ok    a: s\n"
+
+
+def collectors(*statuses: object) -> dict[str, object]:
+    """Return the running agent's snapshot with the statuses of its collectors."""
+    return {"parts": {"usage": {"value": {"collectors": list(statuses)}}}}
+
+
+def test_a_collector_that_cannot_measure_is_a_warning_with_its_reason() -> None:
+    problem = {"reason": "KidledMissing", "message": "this kernel has no kidled"}
+    agent = collectors(
+        to_json_data(CollectorStatus(name="usage", success=True, duration_s=0.1)),
+        {"name": "cold_memory", "success": False, "problems": [problem]},
+    )
+    found = [one for one in run_checks(facts(agent=agent)) if one.id.startswith("collector:")]
+    assert [(one.id, one.status) for one in found] == [("collector:cold_memory", CheckStatus.WARN)]
+    assert found[0].observation == "KidledMissing: this kernel has no kidled"
+    assert "collect.cold_memory: false" in found[0].remedy
+
+
+@pytest.mark.parametrize("odd", [None, 5, "x", {"name": 3}, {"problems": []}, []])
+def test_odd_statuses_of_collectors_break_no_check(odd: object) -> None:
+    found = run_checks(facts(agent=collectors(odd)))
+    assert not [one for one in found if one.id.startswith("collector:")]

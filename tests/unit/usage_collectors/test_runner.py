@@ -82,3 +82,12 @@ def test_between_two_runs_the_last_values_stay() -> None:
         PROBLEM,
     ]
     assert steps.calls == 2
+
+
+def test_a_reason_is_logged_once_until_a_run_is_without_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run(PROBLEM, PROBLEM, VALUE, PROBLEM)
+    logged = [record for record in caplog.records if record.getMessage() == "collector_problem"]
+    assert len(logged) == 2
+    assert {(vars(one)["collector"], vars(one)["reason"]) for one in logged} == {("steps", "R")}
