@@ -28,10 +28,7 @@ _FIRST = re.compile(r"(\d{1,3})\s+(\S+)\s+(\S.*?)\s+(v[\d.]+)")
 _BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 _DRIVER = re.compile(r"v(\d+(?:\.\d+){1,3})")
 _OF_ALL = re.compile(r"Driver\s+v(\d+(?:\.\d+){1,3})")
-_MEMORY = re.compile(r"(\d{1,9})\s*MiB\s*/\s*(\d{1,9})\s*MiB")
-_HEAT = re.compile(r"(-?\d{1,3})\s*C\b")
-_POWER = re.compile(r"(\d{1,4})\s*W\s*/\s*(\d{1,4})\s*W")
-_PERCENT = re.compile(r"(\d{1,3})\s*%")
+_MEMORY = re.compile(r"\d{1,9}\s*MiB\s*/\s*(\d{1,9})\s*MiB")
 _TOTAL = re.compile(r"Physical Memory Usage.*?Total\s*:\s*(\d{1,9})\s*MiB", re.DOTALL)
 
 
@@ -42,12 +39,7 @@ class CnmonRow(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     driver: str | None = None
     bus_id: str | None = None  # since version 5
-    memory_used_bytes: int | None = None
     memory_bytes: int | None = None
-    core_percent: float | None = None
-    celsius: float | None = None
-    power_watts: float | None = None
-    power_cap_watts: float | None = None
 
 
 class CnmonDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +47,6 @@ class CnmonDetail(msgspec.Struct, frozen=True, kw_only=True):
 
     uuid: str | None = None
     address: tuple[str, str, str, str] | None = None  # domain, bus, device, function as printed
-    numa_node: int | None = None
     memory_bytes: int | None = None
     good: bool | None = None  # None: unknown
 
@@ -82,19 +73,13 @@ def _parse_row(
     head: re.Match[str], first: list[str], second: list[str], driver: str | None
 ) -> CnmonRow:
     bus, driver_version = _BUS.search(first[1]), _DRIVER.search(first[1])
-    memory, temperature = _MEMORY.search(second[1]), _HEAT.search(second[0])
-    power, percent = _POWER.search(second[0]), _PERCENT.search(first[2])
+    memory = _MEMORY.search(second[1])
     return CnmonRow(
         index=int(head[1]),
         model=head[3],
         driver=driver_version[1] if driver_version else driver,
         bus_id=parse_address(bus[0]) if bus else None,
-        memory_used_bytes=int(memory[1]) * MIB if memory else None,
-        memory_bytes=int(memory[2]) * MIB or None if memory else None,
-        core_percent=float(percent[1]) if percent and int(percent[1]) <= 100 else None,
-        celsius=float(temperature[1]) if temperature else None,
-        power_watts=float(power[1]) if power else None,
-        power_cap_watts=float(power[2]) if power else None,
+        memory_bytes=int(memory[1]) * MIB or None if memory else None,
     )
 
 
@@ -107,7 +92,7 @@ def parse_detail(text: str) -> CnmonDetail:
     numbers = [v for v in devices if _is_hex(v) and len(v.removeprefix("0x")) < 3]
     states = [v for v in devices if v not in numbers]
     parts = (first.get("Domain ID"), first.get("Bus num"), *numbers[:1], first.get("Function"))
-    total, numa = _TOTAL.search(text), first.get("NUMA node id", "")
+    total = _TOTAL.search(text)
     numbers_found = [part for part in parts if part is not None and _is_hex(part)]
     address = (
         (numbers_found[0], numbers_found[1], numbers_found[2], numbers_found[3])
@@ -117,7 +102,6 @@ def parse_detail(text: str) -> CnmonDetail:
     return CnmonDetail(
         uuid=first.get("UUID"),
         address=address,
-        numa_node=int(numa) if numa.isdecimal() and len(numa) < 4 else None,
         memory_bytes=int(total[1]) * MIB or None if total else None,
         good=states[0] == "Good" if states else None,
     )
