@@ -159,13 +159,13 @@ class CdiFileUpdater:
     def update_files(self) -> None:
         """Write the CDI files of the present devices; raise `PublishError`."""
         now = self._store.current
-        held = self._read_held_devices()
+        allocations = self._read_held_devices()
         inputs = (
             now.host_devices.value,
             now.devices.value,
             now.served.value,
             now.allocations.value,
-            held,
+            allocations,
         )
         if not self._error and are_same_objects(inputs, self._last_inputs):
             return
@@ -173,8 +173,8 @@ class CdiFileUpdater:
             return  # the names of devices whose vendor has not answered yet must stay
         in_use = (
             self._all_kinds
-            if held is None
-            else kinds_in_use(now, self._namings, held, self._renamed_resources)
+            if allocations is None
+            else kinds_in_use(now, self._namings, allocations, self._renamed_resources)
         )
         try:
             edits = read_driver_edits(self._cdi_settings, self._vendors, self._files, now)

@@ -214,8 +214,8 @@ class ContainerService:
         event_loop = asyncio.get_running_loop()
         # before the first request: each answer depends on what the host has
         read = event_loop.run_in_executor(self._collector, self._loops.allocations.run_first)
-        done, _ = await asyncio.wait({read}, timeout=FIRST_READ_DEADLINE_S)
-        if not done:
+        finished, _ = await asyncio.wait({read}, timeout=FIRST_READ_DEADLINE_S)
+        if not finished:
             log.warning("first_look_late", extra={"waited_s": FIRST_READ_DEADLINE_S})
         if self._runtime is not None:
             self._runtime.start(self._tasks)

@@ -130,8 +130,10 @@ class ApplicationView:
     def metrics(self, *, openmetrics: bool) -> bytes:
         """Render the exposition: the agent's own processes, then the snapshot."""
         snapshot = self.snapshot()
-        own = self.process_metrics.text(snapshot, openmetrics=openmetrics)
-        return own + self.renderer.render(snapshot, self.clock.monotonic(), openmetrics=openmetrics)
+        process_metrics = self.process_metrics.text(snapshot, openmetrics=openmetrics)
+        return process_metrics + self.renderer.render(
+            snapshot, self.clock.monotonic(), openmetrics=openmetrics
+        )
 
     async def offload(self, work: Callable[[], T]) -> T:
         """Run `work` on the collector thread; raises `TimeoutError` when that is stuck."""
@@ -358,6 +360,6 @@ def _metrics_renderer(inputs: AgentInputs) -> MetricsRenderer:
     renderer = MetricsRenderer(
         metric_families(inputs.vendors), pods=settings.pods, aliases=settings.aliases
     )
-    for refused in renderer.errors:
-        log.warning("metric_family_refused", extra={"family": refused})
+    for error in renderer.errors:
+        log.warning("metric_family_refused", extra={"family": error})
     return renderer

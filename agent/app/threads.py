@@ -101,7 +101,7 @@ async def run_periodically(
 
 
 async def run_when_changed(
-    changed: asyncio.Event, loop: Loop, executor: Executor, clock: Clock, window_s: float
+    change: asyncio.Event, loop: Loop, executor: Executor, clock: Clock, window_s: float
 ) -> None:
     """Run the loop once for all changes within a window that the first one opens, until cancelled.
 
@@ -112,9 +112,9 @@ async def run_when_changed(
     wait_s: float | None = None
     while True:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), wait_s)
+            await asyncio.wait_for(change.wait(), wait_s)
             await asyncio.sleep(window_s)
-        changed.clear()
+        change.clear()
         pause_s = await event_loop.run_in_executor(executor, loop.step, clock.monotonic())
         wait_s = pause_s if loop.failures else None
 
@@ -158,19 +158,19 @@ class EventLoopMonitor:
 async def run_with_deadline(deadline_s: float, work: Callable[[], None]) -> bool:
     """Run `work`, which may hang, on a daemon thread; return whether it ended in time."""
     event_loop = asyncio.get_running_loop()
-    done = asyncio.Event()
+    has_ended = asyncio.Event()
 
     def run() -> None:
         try:
             work()
         finally:
             with contextlib.suppress(RuntimeError):  # the loop ended before the work did
-                event_loop.call_soon_threadsafe(done.set)
+                event_loop.call_soon_threadsafe(has_ended.set)
 
     threading.Thread(target=run, name="ending", daemon=True).start()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(done.wait(), deadline_s)
-    return done.is_set()
+        await asyncio.wait_for(has_ended.wait(), deadline_s)
+    return has_ended.is_set()
 
 
 def exit_with_hung_thread(status: int, failed: BaseException | None) -> NoReturn:

@@ -83,22 +83,22 @@ class BundleSource(msgspec.Struct, frozen=True, kw_only=True):
 def bundle_files(source: BundleSource, *, pseudonymise: bool) -> dict[str, bytes]:
     """Return the files of the bundle by name."""
     agent = drop_unread_keys(source.check_inputs.agent)
-    own = drop_unread_keys(snapshot_json(source.snapshot, source.inputs.clock.monotonic()))
+    snapshot = drop_unread_keys(snapshot_json(source.snapshot, source.inputs.clock.monotonic()))
     texts = {
         "checks.json": encode_json({"checks": result_rows(source.results)}),
-        "snapshot.json": encode_json(own),
+        "snapshot.json": encode_json(snapshot),
         "agent.json": encode_json(agent),
         "settings.json": encode_json({"settings": source.settings}),
         **dict(
             _served_files(source.inputs.settings) if agent is not None else _rendered_files(source)
         ),
     }
-    opened = source.inputs.host_source
+    host_source = source.inputs.host_source
     recorded = RecordingContents(
-        tree=capture_host(opened.files, pods=True),
+        tree=capture_host(host_source.files, pods=True),
         tapes=source.tapes,
         texts=texts,
-        names=frozenset((*identifying_names(agent), *identifying_names(own))) - COMMON_NAMES,
+        names=frozenset((*identifying_names(agent), *identifying_names(snapshot))) - COMMON_NAMES,
     )
     if pseudonymise:
         recorded = pseudonymise_all(recorded, secrets.token_bytes(SALT_BYTES))
@@ -110,7 +110,7 @@ def bundle_files(source: BundleSource, *, pseudonymise: bool) -> dict[str, bytes
         source="of the running agent" if agent is not None else "rendered: no agent answered",
     )
     files = recording_files(
-        opened, recorded.tree, recorded.tapes, readme, pseudonymised=pseudonymise
+        host_source, recorded.tree, recorded.tapes, readme, pseudonymised=pseudonymise
     )
     return {**files, **recorded.texts}
 

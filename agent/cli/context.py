@@ -1,4 +1,4 @@
-"""Builds the settings, host and snapshot store of a command from its options."""
+"""Builds the inputs of a command from its options."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from agent.snapshot.node import NodeSnapshot
 from agent.workers.tape import TapeWriter
 
 
-def host_clock(opened: HostSource) -> Clock:
-    """Return the machine's clock; on a recorded host one that stands at the recording's time.
+def host_clock(host_source: HostSource) -> Clock:
+    """Return the machine's clock; for a recorded host one that stands at the recording's time.
 
-    So that a command's answer about a recording is the same whenever it is asked.
+    A command then prints the same about a recording at any time.
     """
-    if opened.spec is None:
+    if host_source.spec is None:
         return SystemClock()
-    return ManualClock() if opened.wall_s is None else ManualClock(wall_s=opened.wall_s)
+    return ManualClock() if host_source.wall_s is None else ManualClock(wall_s=host_source.wall_s)
 
 
 def command_inputs(arguments: argparse.Namespace) -> AgentInputs:
     """Return the inputs of a command that looks once."""
     settings = command_settings(arguments)
     configure_logging(settings.log.level)
-    opened = open_host(arguments.host)
-    return create_inputs(settings, opened, host_clock(opened), pod_list_file(arguments))
+    host_source = open_host(arguments.host)
+    return create_inputs(settings, host_source, host_clock(host_source), pod_list_file(arguments))
 
 
 def report_silent_vendors(snapshot: NodeSnapshot, status: int) -> int:
@@ -49,11 +49,11 @@ TAPE_SAMPLES = 3
 def read_host_with_tapes(
     inputs: AgentInputs, *, usage: bool = False
 ) -> tuple[NodeSnapshot, dict[str, bytes]]:
-    """Look at the host once; return the snapshot and what each vendor's library answered."""
+    """Inspect the host; return the snapshot and the answers of each vendor's library."""
     tapes: dict[str, bytearray] = {name: bytearray() for name in inputs.vendors}
     writers = {name: TapeWriter(name, tape.extend) for name, tape in tapes.items()}
     snapshot = inspect_host(inputs, samples=TAPE_SAMPLES, usage=usage, tapes=writers)
-    # what sysfs alone tells is in the files; a tape would only freeze it
+    # an answer from sysfs alone is in the recorded files already
     answers = {
         state.vendor: bytes(tapes[state.vendor])
         for state in snapshot.vendors

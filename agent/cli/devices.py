@@ -120,8 +120,8 @@ def _group_lines(view: DeviceView) -> Iterator[str]:
     """Yield one line for each size and kind of link."""
     lines: dict[tuple[int, str], list[str]] = {}
     for group, names in device_group_rows(view, aligned=True):
-        words = " ".join(name.rpartition(" ")[2] for name in names)
-        lines.setdefault((len(names), group.link_type), []).append(f"[{words}]")
+        text = " ".join(name.rpartition(" ")[2] for name in names)
+        lines.setdefault((len(names), group.link_type), []).append(f"[{text}]")
     for (size, link_type), groups in lines.items():
         yield f"groups of {size} ({link_type}): {' '.join(groups)}"
     if more := sum(not group.aligned for group in view.groups):

@@ -58,8 +58,8 @@ def results_text(results: Iterable[CheckResult], terminal: Terminal = PLAIN_TERM
         first, *more = fit_lines([f"{result:<5} {one.id}: {one.observation}"], terminal, _INDENT)
         lines += [terminal.paint(result, _STYLES[one.status]) + first[len(result) :], *more]
         if one.status in (CheckStatus.WARN, CheckStatus.FAIL):
-            words = (_INDENT + text for text in (one.impact, one.remedy) if text)
-            lines += fit_lines(words, terminal)
+            texts = (_INDENT + text for text in (one.impact, one.remedy) if text)
+            lines += fit_lines(texts, terminal)
     return "\n".join(lines) + "\n"
 
 

@@ -56,9 +56,9 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def _parse_and_run(given: list[str], *, only_run: bool) -> int:
+def _parse_and_run(argv: list[str], *, only_run: bool) -> int:
     try:
-        arguments = build_parser(only_run=only_run).parse_args(given)
+        arguments = build_parser(only_run=only_run).parse_args(argv)
     except SystemExit as end:  # after --help, --version and wrong use
         return end.code if isinstance(end.code, int) else ExitStatus.OK
     module, name = COMMANDS[arguments.command]
@@ -82,9 +82,9 @@ def _run(command: object, arguments: argparse.Namespace) -> int:
         return 130
 
 
-def _print_error(words: str, status: int) -> int:
+def _print_error(message: str, status: int) -> int:
     with contextlib.suppress(OSError):  # nobody reads it; the exit status has the result
-        print(f"xpu-agent: {words}", file=sys.stderr, flush=True)
+        print(f"xpu-agent: {message}", file=sys.stderr, flush=True)
     return status
 
 

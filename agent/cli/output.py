@@ -50,11 +50,11 @@ def format_table(
     names = list(rows[0])
     cells = {name: [format_cell(row[name]) for row in rows] for name in names}
     natural = {name: max(map(len, (_title(name), *cells[name]))) for name in names}
-    left_out = [name for name in spare if name in natural]
-    while left_out and _total_width(natural, names, MIN_COLUMN_WIDTH) > (
+    spare_names = [name for name in spare if name in natural]
+    while spare_names and _total_width(natural, names, MIN_COLUMN_WIDTH) > (
         terminal.width or sys.maxsize
     ):
-        names.remove(left_out.pop(0))
+        names.remove(spare_names.pop(0))
     widths = _column_widths({name: natural[name] for name in names}, terminal.width)
     if widths is None:
         lines = list(_block_lines(names, cells, terminal))

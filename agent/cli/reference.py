@@ -75,8 +75,8 @@ def metrics(arguments: argparse.Namespace) -> int:
     """Print every metric, those of vendors as well: name, type, labels, unit, stability, alias."""
     renderer = _renderer()
     print_rows(rows_of((*renderer.families, *PROCESS_FAMILIES)), arguments.output, "metrics")
-    for refused in renderer.errors:
-        print(f"xpu-agent: {refused}", file=sys.stderr)
+    for error in renderer.errors:
+        print(f"xpu-agent: {error}", file=sys.stderr)
     return 0
 
 

@@ -39,8 +39,8 @@ def restore(arguments: argparse.Namespace) -> int:
     """Put everything back, or say what would be; status 1 if something stays as it is."""
     settings = command_settings(arguments)
     if not settings.node.state_dir:
-        words = "not set, so that no agent recorded what it found; name its settings with --config"
-        raise BadConfig(f"node.state_dir: {words}")
+        text = "not set, so that no agent recorded what it found; name its settings with --config"
+        raise BadConfig(f"node.state_dir: {text}")
     if arguments.dry_run:
         with tempfile.TemporaryDirectory() as folder:
             return _dry_run(settings, folder)
@@ -90,9 +90,11 @@ def _dry_run(settings: Settings, folder: str) -> int:
         print(f"{source}: {_newer_version_hint(ledger)}")
     if not (results or ledger.problem or ledger.newer_lines):
         print(NOTHING_RECORDED)
-    left = [one for one in results if not (one.is_done or one.state == "planned")]
+    remaining = [one for one in results if not (one.is_done or one.state == "planned")]
     return (
-        ExitStatus.PROBLEM_FOUND if left or ledger.problem or ledger.newer_lines else ExitStatus.OK
+        ExitStatus.PROBLEM_FOUND
+        if remaining or ledger.problem or ledger.newer_lines
+        else ExitStatus.OK
     )
 
 
@@ -135,16 +137,16 @@ def _cgroup_layout(
 
 
 def _print_result(results: tuple[RestoreResult, ...], problem: str) -> int:
-    left = [one for one in results if not one.is_done]
+    remaining = [one for one in results if not one.is_done]
     for one in results:
         if one.state == "restored" and one.target:
             print(one.summary)
-    for one in left:
+    for one in remaining:
         print(_remaining_line(one))
     counts = Counter(one.state for one in results)
-    words = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    if words or not problem:
-        print(words or NOTHING_RECORDED)
+    summary = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    if summary or not problem:
+        print(summary or NOTHING_RECORDED)
     if problem:
         print(problem)
-    return ExitStatus.PROBLEM_FOUND if left or problem else ExitStatus.OK
+    return ExitStatus.PROBLEM_FOUND if remaining or problem else ExitStatus.OK

@@ -62,22 +62,22 @@ HOST_HINT = (
 def choose_host(
     arguments: argparse.Namespace, vendors: Mapping[str, DeviceVendor], settings: Settings
 ) -> tuple[HostSource, str]:
-    """Return the host to show, and in words which it is and why."""
+    """Return the host to run on, and a sentence that names it and the reason."""
     hint = HOST_HINT if arguments.standalone else ""
     if arguments.host:
-        opened = open_host(arguments.host)
-        if opened.spec is None:
-            return opened, _join_sentences("This machine, as asked.", hint)
-        return opened, _join_sentences(
-            f"Recorded host {opened.source}, as asked.", STATIC_RECORDING, hint
+        host_source = open_host(arguments.host)
+        if host_source.spec is None:
+            return host_source, _join_sentences("This machine, as asked.", hint)
+        return host_source, _join_sentences(
+            f"Recorded host {host_source.source}, as asked.", STATIC_RECORDING, hint
         )
     live = open_host(None)
     if not arguments.demo_host or any_vendor_has_devices(live.files, vendors, settings):
         return live, _join_sentences("This machine.", hint)
-    opened = open_host(arguments.demo_host)
+    host_source = open_host(arguments.demo_host)
     reason = "because this machine has no accelerator and no RDMA device"
-    return opened, _join_sentences(
-        f"Recorded host {opened.source}, {reason}.", STATIC_RECORDING, hint
+    return host_source, _join_sentences(
+        f"Recorded host {host_source.source}, {reason}.", STATIC_RECORDING, hint
     )
 
 
@@ -85,10 +85,10 @@ def _join_sentences(*sentences: str) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def unused_settings_notice(opened: HostSource, origins: Mapping[str, str]) -> str:
+def unused_settings_notice(host_source: HostSource, origins: Mapping[str, str]) -> str:
     """Return a sentence with the settings that have no effect on a recorded host; empty: none."""
     keys = sorted(key for key in origins if key.startswith(LIVE_HOST_SETTINGS))
-    if opened.spec is None or not keys:
+    if host_source.spec is None or not keys:
         return ""
     return f"Without effect on a recorded host: {', '.join(f'{k} ({origins[k]})' for k in keys)}."
 
@@ -103,7 +103,7 @@ def listen_addresses(settings: Settings) -> tuple[ListenAddress, ...]:
 
 
 class OutputLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where what is published goes, and what keeps a second agent from writing there."""
+    """Where objects are published, and the lock that excludes a second agent."""
 
     out: str
     cluster: ApiTarget | None = None
@@ -111,26 +111,25 @@ class OutputLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def join_cluster(
-    settings: Settings, opened: HostSource, out: str, stop: StartupSignals
+    settings: Settings, host_source: HostSource, out: str, stop: StartupSignals
 ) -> tuple[Settings, OutputLocation | None]:
-    """Find the API server and take this node's lock, waiting for it if another agent has it.
+    """Find the API server and wait for the lock of this node.
 
-    Returns the settings with the Node's name; no place when a signal came while it waited. Raises
-    `BadConfig`, `NoApiServer`, `LockError`. A recorded host is no node that others write for: what
-    it needs of files is in `out`.
+    Returns the settings with the Node's name; no location after a stop signal. Raises `BadConfig`,
+    `NoApiServer`, `LockError`. A recorded host needs no lock, and its files are in `out`.
     """
-    name = cluster_name(opened, settings)
+    name = cluster_name(host_source, settings)
     named = replace(settings, node=replace(settings.node, name=name))
     target = find_api_target(settings.api, os.environ)
     folder = settings.node.run_dir
-    if opened.spec is not None:
+    if host_source.spec is not None:
         return named, OutputLocation(out=out, cluster=target)
 
-    def say(words: str) -> None:
-        print(f"xpu-agent: {words}", file=sys.stderr, flush=True)
+    def report(message: str) -> None:
+        print(f"xpu-agent: {message}", file=sys.stderr, flush=True)
 
     lock = wait_for_lock(
-        folder, lambda: describe_process(name, time.time()), say, taken=stop.set_lock
+        folder, lambda: describe_process(name, time.time()), report, on_lock=stop.set_lock
     )
     return named, None if lock is None else OutputLocation(out=folder, cluster=target, lock=lock)
 
@@ -160,10 +159,10 @@ def _once(arguments: argparse.Namespace) -> int:
     loaded = command_settings_with_origins(arguments)
     settings = loaded.settings
     vendors = load_enabled_vendors(settings)
-    opened, notice = choose_host(arguments, vendors, settings)
-    print(_join_sentences(notice, unused_settings_notice(opened, loaded.origins)), flush=True)
-    context = _create_inputs(arguments, settings, opened, vendors)
-    return run_once(context, arguments.out, sys.stdout)
+    host_source, notice = choose_host(arguments, vendors, settings)
+    print(_join_sentences(notice, unused_settings_notice(host_source, loaded.origins)), flush=True)
+    inputs = _create_inputs(arguments, settings, host_source, vendors)
+    return run_once(inputs, arguments.out, sys.stdout)
 
 
 def _serve(arguments: argparse.Namespace, stop: StartupSignals) -> int:
@@ -171,57 +170,57 @@ def _serve(arguments: argparse.Namespace, stop: StartupSignals) -> int:
     settings = loaded.settings
     listen = listen_addresses(settings)
     vendors = load_enabled_vendors(settings)
-    opened, notice = choose_host(arguments, vendors, settings)
-    notice = _join_sentences(notice, unused_settings_notice(opened, loaded.origins))
-    place: OutputLocation | None = OutputLocation(out=arguments.out)
+    host_source, notice = choose_host(arguments, vendors, settings)
+    notice = _join_sentences(notice, unused_settings_notice(host_source, loaded.origins))
+    location: OutputLocation | None = OutputLocation(out=arguments.out)
     if not arguments.standalone:
-        settings, place = join_cluster(settings, opened, arguments.out, stop)
-    if place is None:
+        settings, location = join_cluster(settings, host_source, arguments.out, stop)
+    if location is None:
         return ExitStatus.OK
     print(notice, flush=True)
-    workers = launch_workers(vendors.values(), opened, settings)
+    workers = launch_workers(vendors.values(), host_source, settings)
     from agent.app.application import run_application  # noqa: PLC0415 - the workers start first
     from agent.app.composition import ServeOptions  # noqa: PLC0415 - as above
 
-    context = _create_inputs(arguments, settings, opened, vendors)
+    inputs = _create_inputs(arguments, settings, host_source, vendors)
     options = ServeOptions(
-        listen=listen, out=place.out, notice=notice, cluster=place.cluster, lock=place.lock
+        listen=listen, out=location.out, notice=notice, cluster=location.cluster, lock=location.lock
     )
-    return run_application(context, workers, options)
+    return run_application(inputs, workers, options)
 
 
 def _create_inputs(
     arguments: argparse.Namespace,
     settings: Settings,
-    opened: HostSource,
+    host_source: HostSource,
     vendors: Mapping[str, DeviceVendor],
 ) -> AgentInputs:
     from agent.app.composition import create_inputs  # noqa: PLC0415 - the workers start first
 
     configure_logging(settings.log.level)
-    return create_inputs(settings, opened, SystemClock(), pod_list_file(arguments), vendors)
+    return create_inputs(settings, host_source, SystemClock(), pod_list_file(arguments), vendors)
 
 
 class StartupSignals:
-    """Ends this process with status 0 at a signal of `STOP`, until the daemon handles them.
+    """Ends this process with status 0 at a stop signal, until the application handles them.
 
-    In process 1 of a container, a signal that nobody handles would not be noticed at all.
+    In process 1 of a container, the kernel ignores signals without a handler.
     """
 
     def __init__(self) -> None:
-        """Handle them from now on."""
+        """Handle stop signals from now on."""
         self._lock: NodeLock | None = None
         for number in stop_signals():
             signal.signal(number, self._exit)
 
     def set_lock(self, lock: NodeLock) -> None:
-        """Take the lock that is marked from now on."""
+        """Set the lock that is marked at the end."""
         self._lock = lock
 
     def mark_clean_exit(self) -> None:
-        """Have whoever takes the lock next know that this end was no crash."""
+        """Record in the lock file that this end is no crash."""
         if self._lock is not None:
-            with contextlib.suppress(AgentError):  # it is told of a crash that was none
+            with contextlib.suppress(AgentError):  # then the next agent reports a crash
                 self._lock.mark_leaving()
 
     def _exit(self, _: int, __: FrameType | None) -> None:

@@ -80,8 +80,8 @@ def fit_lines(lines: Iterable[str], terminal: Terminal, indent: str = "  ") -> I
         if terminal.width is None or len(line) <= terminal.width:
             yield line
             continue
-        left = line[: len(line) - len(line.lstrip())]
-        width = max(MIN_WIDTH, terminal.width - len(left) - len(indent))
+        margin = line[: len(line) - len(line.lstrip())]
+        width = max(MIN_WIDTH, terminal.width - len(margin) - len(indent))
         first, *more = wrap(line.lstrip(), width)
-        yield left + first
-        yield from (left + indent + part for part in more)
+        yield margin + first
+        yield from (margin + indent + part for part in more)

@@ -30,31 +30,31 @@ T = TypeVar("T")
 
 
 class AgentControl(Protocol):
-    """The agent as those see it who may act on it. Each action returns what was done, in words."""
+    """The actions that people may perform. Each returns what was done, as text."""
 
     async def rescan(self) -> str:
-        """Look at the host and ask every vendor, also those that are released or resting."""
+        """Read the host and ask every vendor, also those that are released or paused."""
         ...
 
     async def release(self, vendor: str, for_s: float) -> str:
-        """Let go of a vendor's library for so long; raise `UnknownName`."""
+        """Release a vendor's library for `for_s` seconds; raise `UnknownTarget`."""
         ...
 
     async def clear(self, device: str) -> str:
-        """Have a device's lasting fault forgotten; raise `UnknownName` or what keeps it."""
+        """Clear the lasting fault of a device; raise `UnknownTarget` or the error of its vendor."""
         ...
 
     def set_level(self, level: str) -> str:
-        """Log from that level on."""
+        """Set the level of the log."""
         ...
 
     def audit(self, action: str, uid: int, outcome: str, *, done: bool) -> None:
-        """Write down who did what, and what came of it."""
+        """Record who performed which action, and its outcome."""
         ...
 
 
 class RescanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Nothing to say."""
+    """A request without fields."""
 
 
 class ReleaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,33 +83,33 @@ class AdminHandlers:
         self._control = control
 
     async def rescan(self, request: web.Request) -> web.Response:
-        """Look at everything now."""
+        """Read the host and ask every vendor now."""
         return await self._perform(request, RescanRequest, lambda _: self._control.rescan())
 
     async def release(self, request: web.Request) -> web.Response:
-        """Let go of a driver."""
+        """Release the library of a vendor."""
         return await self._perform(
-            request, ReleaseRequest, lambda asked: self._control.release(asked.vendor, asked.for_s)
+            request, ReleaseRequest, lambda body: self._control.release(body.vendor, body.for_s)
         )
 
     async def clear(self, request: web.Request) -> web.Response:
-        """Forget a device's lasting fault."""
+        """Clear the lasting fault of a device."""
         return await self._perform(
-            request, ClearRequest, lambda asked: self._control.clear(asked.device)
+            request, ClearRequest, lambda body: self._control.clear(body.device)
         )
 
     async def loglevel(self, request: web.Request) -> web.Response:
-        """Log more, or less."""
+        """Set the level of the log."""
 
-        async def set_level(asked: LogLevelRequest) -> str:
-            return self._control.set_level(asked.level)
+        async def set_level(body: LogLevelRequest) -> str:
+            return self._control.set_level(body.level)
 
         return await self._perform(request, LogLevelRequest, set_level)
 
     async def _perform(
         self, request: web.Request, kind: type[T], act: Callable[[T], Awaitable[str]]
     ) -> web.Response:
-        """Do what is asked for by those who may; write down in any case that it was asked."""
+        """Perform an action for an allowed user; record the request in any case."""
         action, uid = request.path.rpartition("/")[2], _uid_of(request)
         status, outcome = 200, ""
         if uid not in (ROOT_UID, os.geteuid()):
@@ -127,9 +127,9 @@ class AdminHandlers:
                 status, outcome = 404, str(error)
             except AgentError as error:
                 status, outcome = 409, str(error)
-        done = status == 200
-        self._control.audit(action, uid, outcome, done=done)
-        return web.json_response({"done" if done else "error": outcome}, status=status)
+        is_done = status == 200
+        self._control.audit(action, uid, outcome, done=is_done)
+        return web.json_response({"done" if is_done else "error": outcome}, status=status)
 
 
 async def _read_body(request: web.Request) -> bytes:

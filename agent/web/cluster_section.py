@@ -48,42 +48,42 @@ def _server_row(status: ClusterServiceStatus, now_s: float) -> list[str]:
     state = status.session
     if state.reachable is None:
         return ["API server", badge("unmanaged", "not asked yet"), "–"]
-    words = f"answered {_ago(state.last_answer_s, now_s)}"
+    message = f"answered {_ago(state.last_answer_s, now_s)}"
     if not state.reachable:
-        words = f"{state.last_error}; {words}"
+        message = f"{state.last_error}; {message}"
     if state.clock_skew_s:
-        words += f"; its clock is {state.clock_skew_s:+.0f} s from ours"
+        message += f"; its clock is {state.clock_skew_s:+.0f} s from ours"
     tone = badge("healthy", "answers") if state.reachable else badge("failed", "away")
-    return ["API server", tone, text(words)]
+    return ["API server", tone, text(message)]
 
 
 def _watch_row(state: WatchStatus, now_s: float) -> list[str]:
     tone = "healthy" if state.phase in _FOLLOWING_PHASES and not state.last_error else "suspect"
     if state.phase is WatchPhase.ABSENT:
         tone = "unmanaged"
-    words = f"{state.objects} {'object' if state.objects == 1 else 'objects'}"
-    words += f", heard {_ago(state.contact_s(now_s), now_s)}"
+    message = f"{state.objects} {'object' if state.objects == 1 else 'objects'}"
+    message += f", heard {_ago(state.contact_s(now_s), now_s)}"
     if state.malformed:
-        words += f"; {state.malformed} times something that could not be read"
+        message += f"; {state.malformed} times something that could not be read"
     if state.last_error:
-        words += f"; {state.last_error}"
-    return [text(state.resource), badge(tone, state.phase.value), text(words)]
+        message += f"; {state.last_error}"
+    return [text(state.resource), badge(tone, state.phase.value), text(message)]
 
 
 def _slo_row(cluster: ClusterView, status: ClusterServiceStatus, now_s: float) -> list[str]:
     view, part = cluster.slo.value, cluster.slo
-    held = is_frozen(part, now_s, status.slo_stale_s)
-    words = f"confirmed {_ago(part.taken_s, now_s)}"
+    frozen = is_frozen(part, now_s, status.slo_stale_s)
+    message = f"confirmed {_ago(part.taken_s, now_s)}"
     if view.found:
-        words = f"version {view.resource_version or '?'}, {words}"
-        words += f"; refused values: {view.refused_count}, unknown fields: {view.unknown_fields}"
+        message = f"version {view.resource_version or '?'}, {message}"
+        message += f"; refused values: {view.refused_count}, unknown fields: {view.unknown_fields}"
     if view.problem:
-        words += f"; a newer one cannot be used: {view.problem}"
+        message += f"; a newer one cannot be used: {view.problem}"
     tone = "in force" if view.found else "none: defaults"
     return [
         "NodeSLO",
-        badge("suspect", f"{tone}, frozen") if held else badge("healthy", tone),
-        text(words),
+        badge("suspect", f"{tone}, frozen") if frozen else badge("healthy", tone),
+        text(message),
     ]
 
 

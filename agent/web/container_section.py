@@ -55,9 +55,9 @@ def container_section(snapshot: NodeSnapshot) -> str:
         wrong = one.refusal or any(p.verdict.is_wrong for p in of_pod.get(one.uid, ()))
         return not wrong, one.namespace, one.name
 
-    shown = sorted((*grants.values(), *without), key=order)
-    rows = [_pod_row(grant, of_pod.get(grant.uid, ())) for grant in shown[:MAX_POD_ROWS]]
-    more = len(shown) - len(rows)
+    allocations = sorted((*grants.values(), *without), key=order)
+    rows = [_pod_row(grant, of_pod.get(grant.uid, ())) for grant in allocations[:MAX_POD_ROWS]]
+    more = len(allocations) - len(rows)
     caption = "What pods were granted" + (f" (and {more} more)" if more > 0 else "")
     return (
         tag("h2", "Containers")
@@ -69,38 +69,37 @@ def container_section(snapshot: NodeSnapshot) -> str:
 
 def _runtime_row(view: RuntimeView) -> list[str]:
     what = f"{view.runtime} {view.version}".strip() or "container runtime"
-    words = ": ".join(part for part in (view.reason, view.message) if part)
+    message = ": ".join(part for part in (view.reason, view.message) if part)
     if view.is_synchronized:
         count = len(view.containers)
-        words = f"{count} {'container' if count == 1 else 'containers'} known"
+        message = f"{count} {'container' if count == 1 else 'containers'} known"
     return [
         text(what),
         badge(_RUNTIME_STATES.get(view.state, "unmanaged"), view.state),
-        text(words),
+        text(message),
     ]
 
 
-def _resource_row(one: PluginResource, served: DevicePluginView) -> list[str]:
-    words = f"{one.healthy} of {one.devices} devices healthy"
-    if one.withdrawn_ids:
-        words += (
-            f"; withdrawn, in use without the kubelet's knowledge: {', '.join(one.withdrawn_ids)}"
-        )
-    pairs = served.exchanges(one.name)
+def _resource_row(resource: PluginResource, served: DevicePluginView) -> list[str]:
+    message = f"{resource.healthy} of {resource.devices} devices healthy"
+    if resource.withdrawn_ids:
+        ids = ", ".join(resource.withdrawn_ids)
+        message += f"; withdrawn, in use without the kubelet's knowledge: {ids}"
+    pairs = served.exchanges(resource.name)
     if pairs:
-        exchanged = ", ".join(f"{given} in place of {name}" for name, given in sorted(pairs))
-        words += f"; exchanged: {exchanged}"
-    if one.reason:
-        words = f"{one.reason}: {one.message}"
-    tone = badge(_RESOURCE_STATES.get(one.state, "probing"), one.state)
-    return [tag("code", text(one.name)), tone, text(words)]
+        exchanged = ", ".join(f"{device} in place of {name}" for name, device in sorted(pairs))
+        message += f"; exchanged: {exchanged}"
+    if resource.reason:
+        message = f"{resource.reason}: {resource.message}"
+    tone = badge(_RESOURCE_STATES.get(resource.state, "probing"), resource.state)
+    return [tag("code", text(resource.name)), tone, text(message)]
 
 
 def _verdicts_by_pod(snapshot: NodeSnapshot) -> Mapping[str, tuple[ContainerVerification, ...]]:
-    found: dict[str, list[ContainerVerification]] = {}
+    verdicts: dict[str, list[ContainerVerification]] = {}
     for _, proof in sorted(snapshot.verification.value.containers.items()):
-        found.setdefault(proof.pod_uid, []).append(proof)
-    return {uid: tuple(proofs) for uid, proofs in found.items()}
+        verdicts.setdefault(proof.pod_uid, []).append(proof)
+    return {uid: tuple(proofs) for uid, proofs in verdicts.items()}
 
 
 def _pod_row(grant: PodAllocation, proofs: tuple[ContainerVerification, ...]) -> list[str]:
@@ -108,20 +107,20 @@ def _pod_row(grant: PodAllocation, proofs: tuple[ContainerVerification, ...]) ->
         "div", text(grant.namespace), class_="quiet"
     )
     if grant.refusal:
-        words = grant.message.removeprefix(f"{grant.refusal}: ")  # which is shown already
-        granted = badge("failed", grant.refusal) + tag("div", text(words))
+        message = grant.message.removeprefix(f"{grant.refusal}: ")  # which is shown already
+        granted = badge("failed", grant.refusal) + tag("div", text(message))
     else:
         granted = "".join(tag("div", text(_device_text(one))) for one in grant.grant.devices)
     return [name, granted or "–", "".join(map(_verdict_text, proofs)) or "–"]
 
 
 def _device_text(one: AllocatedDevice) -> str:
-    words = f"{one.type} {one.id or one.minor}"
+    names = f"{one.type} {one.id or one.minor}"
     amounts = ", ".join(f"{name.rpartition('/')[2]} {value}" for name, value in one.resources)
     more = (amounts, one.template, ", ".join(one.vfs))
-    return words + "".join(f"; {part}" for part in more if part)
+    return names + "".join(f"; {part}" for part in more if part)
 
 
 def _verdict_text(proof: ContainerVerification) -> str:
-    words = f" {proof.container}" + "".join(f"; {detail}" for detail in proof.details)
-    return tag("div", badge(_VERDICT_STATES[proof.verdict], proof.verdict.value) + text(words))
+    messages = f" {proof.container}" + "".join(f"; {detail}" for detail in proof.details)
+    return tag("div", badge(_VERDICT_STATES[proof.verdict], proof.verdict.value) + text(messages))

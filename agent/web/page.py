@@ -42,14 +42,14 @@ def _tile(figure: str, label: str) -> str:
 
 
 def _tiles(snapshot: NodeSnapshot) -> str:
-    told = [d.info.health for d in snapshot.devices.value.devices if d.info.managed]
-    good = sum(health.state is HealthState.HEALTHY and health.certain for health in told)
+    healths = [d.info.health for d in snapshot.devices.value.devices if d.info.managed]
+    good = sum(health.state is HealthState.HEALTHY and health.certain for health in healths)
     node = snapshot.usage.value.node
     cpus, numa = snapshot.cpus.value, snapshot.numa.value
     cores = "–" if node.cpu_cores is None else f"{node.cpu_cores:.2f}"
     return tag(
         "div",
-        _tile(f"{good} of {len(told)}", "devices healthy"),
+        _tile(f"{good} of {len(healths)}", "devices healthy"),
         _tile(cores, f"cores used of {len(cpus.usable)}"),
         _tile(
             bytes_text(node.memory_bytes), f"memory used of {bytes_text(node.memory_total_bytes)}"
@@ -65,8 +65,8 @@ def _header(view: AgentView, snapshot: NodeSnapshot, report: SelfCheckReport) ->
     ready = report.is_ready
     state = html.badge("healthy" if ready else "failed", "ready" if ready else "not ready")
     age_s = snapshot.devices.age_s(now_s)
-    seen = "devices not read yet" if age_s is None else f"devices read {age_s:.0f} s ago"
-    stamp = tag("span", text(f"{rfc3339(wall_s)} · {seen}"), class_="quiet")
+    age = "devices not read yet" if age_s is None else f"devices read {age_s:.0f} s ago"
+    stamp = tag("span", text(f"{rfc3339(wall_s)} · {age}"), class_="quiet")
     links = "".join(tag("a", text(label), href=target) for target, label in LINKS)
     refresh = tag("a", "refresh every 5 s", href="/?refresh=5")
     return (

@@ -143,25 +143,27 @@ def _node_check(permission: WritePermission) -> SelfCheck:
 
 
 def _api_check(state: ApiSessionStatus) -> SelfCheck:
-    asked = sum(state.requests.values())
-    words = f"{asked} requests, {state.streams} streams"
+    request_count = sum(state.requests.values())
+    message = f"{request_count} requests, {state.streams} streams"
     if state.clock_skew_s:
-        words += f", its clock is {state.clock_skew_s:+.0f} s from ours"
+        message += f", its clock is {state.clock_skew_s:+.0f} s from ours"
     if state.reachable is not True and state.last_error:
-        words = f"{state.last_error}; {words}"
-    return _informative_check("api-server", state.reachable is True, words)
+        message = f"{state.last_error}; {message}"
+    return _informative_check("api-server", state.reachable is True, message)
 
 
 def _watch_check(state: WatchStatus) -> SelfCheck:
     absent = state.phase is WatchPhase.ABSENT and state.resource in OPTIONAL_RESOURCES
-    words = f"{state.phase.value}, {state.objects} objects, {state.events} events"
+    message = f"{state.phase.value}, {state.objects} objects, {state.events} events"
     if state.last_error:
-        words += f": {state.last_error}"
-    return _informative_check(f"watch:{state.resource}", absent or not state.last_error, words)
+        message += f": {state.last_error}"
+    return _informative_check(f"watch:{state.resource}", absent or not state.last_error, message)
 
 
 def _kubelet_check(state: KubeletStatus) -> SelfCheck:
-    words = f"pods {state.pods}, settings {state.config}"
+    message = f"pods {state.pods}, settings {state.config}"
     return _informative_check(
-        "kubelet", state.pods == KUBELET_OK, f"{words}: {state.detail}" if state.detail else words
+        "kubelet",
+        state.pods == KUBELET_OK,
+        f"{message}: {state.detail}" if state.detail else message,
     )

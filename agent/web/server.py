@@ -105,9 +105,11 @@ class PageHandlers:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Return the exposition in the format that `Accept` asks for."""
-        wanted = "application/openmetrics-text" in request.headers.get("Accept", "")
-        kind = OPENMETRICS_TYPE if wanted else TEXT_FORMAT_TYPE
-        return await self._respond(lambda: self._view.metrics(openmetrics=wanted), kind, request)
+        is_openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
+        kind = OPENMETRICS_TYPE if is_openmetrics else TEXT_FORMAT_TYPE
+        return await self._respond(
+            lambda: self._view.metrics(openmetrics=is_openmetrics), kind, request
+        )
 
     def _report(self) -> SelfCheckReport:
         return self_report(self._view.snapshot(), self._view.now_s()[0])
@@ -132,8 +134,8 @@ class PageHandlers:
 
     async def page(self, request: web.Request) -> web.Response:
         """Return the status page; `?refresh=SECONDS` makes it load itself again."""
-        wanted = request.query.get("refresh", "")
-        refresh = int(wanted) if wanted.isdecimal() and 1 <= len(wanted) <= 4 else None
+        value = request.query.get("refresh", "")
+        refresh = int(value) if value.isdecimal() and 1 <= len(value) <= 4 else None
         if refresh is not None:
             refresh = max(1, min(refresh, MAX_REFRESH_S))
         return await self._respond(

@@ -72,15 +72,15 @@ def linked_groups(links: tuple[DeviceLink, ...]) -> list[tuple[frozenset[str], l
     """Group linked devices: connected components with their links, by their smallest member."""
     groups: list[tuple[set[str], list[DeviceLink]]] = []
     for link in links:
-        touched = [group for group in groups if link.a in group[0] or link.b in group[0]]
-        members, own = {link.a, link.b}, [link]
-        for group in touched:
+        joined_groups = [group for group in groups if link.a in group[0] or link.b in group[0]]
+        members, group_links = {link.a, link.b}, [link]
+        for group in joined_groups:
             members |= group[0]
-            own += group[1]
+            group_links += group[1]
             groups.remove(group)
-        groups.append((members, own))
-    found = [(frozenset(members), own) for members, own in groups]
-    return sorted(found, key=lambda group: min(group[0]))
+        groups.append((members, group_links))
+    frozen_groups = [(frozenset(members), group_links) for members, group_links in groups]
+    return sorted(frozen_groups, key=lambda group: min(group[0]))
 
 
 def _gib(value: int | None) -> str:
@@ -147,17 +147,17 @@ def _group_by_bridge(devices: list[Device]) -> list[tuple[str, str, list[Device]
 
 def _numa_panel(title: str, subtitle: str, devices: list[Device], x: float, y: float) -> NumaPanel:
     bridges, cards = [], []
-    at, shown_root = y + HEAD, None
-    for root, switch, found in _group_by_bridge(devices):
-        if root != shown_root:
+    at, last_root = y + HEAD, None
+    for root, switch, members in _group_by_bridge(devices):
+        if root != last_root:
             bridges.append((x + PAD, at, root or "not on PCI"))
-            shown_root, at = root, at + BRIDGE_ROW
+            last_root, at = root, at + BRIDGE_ROW
         if switch:
             bridges.append((x + PAD + INDENT, at, f"switch {switch}"))
             at += BRIDGE_ROW
-        left = x + PAD + INDENT * (2 if switch else 1)
-        for device in found:
-            cards.append(_device_box(device, left, at, x + PANEL_WIDTH - PAD - left))
+        box_x = x + PAD + INDENT * (2 if switch else 1)
+        for device in members:
+            cards.append(_device_box(device, box_x, at, x + PANEL_WIDTH - PAD - box_x))
             at += DEVICE_ROW
     stems = _bridge_labels(bridges, cards)
     height = max(at - y, HEAD + BRIDGE_ROW) + PAD
@@ -191,16 +191,16 @@ def _link_text(members: frozenset[str], links: list[DeviceLink]) -> str:
 def layout_picture(snapshot: NodeSnapshot, columns: int) -> PictureLayout:
     """Place one panel a NUMA node, in rows of `columns`; devices without a node come last."""
     view = snapshot.devices.value
-    shown = view.devices[:MAX_DEVICES]
+    devices = view.devices[:MAX_DEVICES]
     groups = linked_groups(view.links)
     contents = []
     for node in snapshot.numa.value.nodes:
         memory = "" if not node.memory_bytes else f" · {node.memory_bytes / 2**30:.1f} GiB"
         socket = f" · socket {node.socket}" if node.socket >= 0 else ""
-        own = [device for device in shown if device.place.numa_node == node.id]
+        own = [device for device in devices if device.place.numa_node == node.id]
         contents.append((f"NUMA {node.id}", f"{_cpus_text(node.cpus)}{memory}{socket}", own))
-    known = {node.id for node in snapshot.numa.value.nodes}
-    if rest := [device for device in shown if device.place.numa_node not in known]:
+    node_ids = {node.id for node in snapshot.numa.value.nodes}
+    if rest := [device for device in devices if device.place.numa_node not in node_ids]:
         contents.append(("NUMA unknown", "the firmware does not say", rest))
     panels: list[NumaPanel] = []
     y = float(MARGIN)
@@ -222,5 +222,5 @@ def layout_picture(snapshot: NodeSnapshot, columns: int) -> PictureLayout:
         height=y,
         panels=tuple(panels),
         link_bars=tuple(fabrics),
-        omitted_devices=len(view.devices) - len(shown),
+        omitted_devices=len(view.devices) - len(devices),
     )

@@ -29,13 +29,13 @@ def _device_row(device: Device, sample: DeviceSample | None) -> list[str]:
     busy = sample.core_percent if sample else None
     state = health_badge(info.health) if info.managed else badge("unmanaged")
     barred = dict(info.facts).get(UNSCHEDULABLE)
-    told = [health_reason(info.health), f"nothing to grant: {barred}" if barred else ""]
-    told += [
+    notes = [health_reason(info.health), f"nothing to grant: {barred}" if barred else ""]
+    notes += [
         f"{c.type} {c.status}: {c.reason} {c.message}" for c in info.conditions if c.is_notable
     ]
     return [
         tag("strong", text(short_name(device))),
-        state + "".join(tag("div", text(w), class_="why") for w in told if w),
+        state + "".join(tag("div", text(w), class_="why") for w in notes if w),
         text(info.model or info.vendor),
         tag("code", text(info.bus_id)),
         text(place.numa_node if place.numa_node >= 0 else None),
@@ -58,23 +58,23 @@ def devices_table(snapshot: NodeSnapshot) -> str:
 def matrix_table(snapshot: NodeSnapshot) -> str:
     """Return the distance of each pair as `nvidia-smi topo -m` names it."""
     view = snapshot.devices.value
-    shown = [(d, column_name(d, i)) for i, d in enumerate(view.devices) if d.place.path]
-    shown = shown[:MAX_MATRIX_DEVICES]
-    if len(shown) < 2:
+    columns = [(d, column_name(d, i)) for i, d in enumerate(view.devices) if d.place.path]
+    columns = columns[:MAX_MATRIX_DEVICES]
+    if len(columns) < 2:
         return ""
-    found = device_levels(view, snapshot.pci.value)
+    levels = device_levels(view, snapshot.pci.value)
     rows = []
-    for a, name in shown:
+    for a, name in columns:
         row = [tag("strong", text(name))]
-        for b, _ in shown:
-            word = level_between(a, b, found) or "–"
+        for b, _ in columns:
+            word = level_between(a, b, levels) or "–"
             row.append(tag("span", text(word), class_=f"level {word.rstrip('0123456789').lower()}"))
         rows.append(row)
     legend = (
         "X itself · NV# NVLinks · PIX one switch · PXB several switches · "
         "PHB one host bridge · NODE one NUMA node · SYS further"
     )
-    table = grid(["", *(name for _, name in shown)], rows, "Distance of each pair")
+    table = grid(["", *(name for _, name in columns)], rows, "Distance of each pair")
     return table + tag("p", legend, class_="quiet")
 
 
@@ -93,11 +93,11 @@ def gpudirect_table(snapshot: NodeSnapshot) -> str:
     devices = {device.key: device for device in view.devices}
     nics = list(dict.fromkeys(pair.nic for pair in view.direct))[:MAX_NICS]
     gpus = list(dict.fromkeys(pair.gpu for pair in view.direct))[:MAX_GPUS]
-    found = {(pair.gpu, pair.nic): pair for pair in view.direct}
+    pairs = {(pair.gpu, pair.nic): pair for pair in view.direct}
     rows = [
         [
             tag("strong", text(names.get(gpu, gpu))),
-            *(_direct_cell(found.get((gpu, nic))) for nic in nics),
+            *(_direct_cell(pairs.get((gpu, nic))) for nic in nics),
         ]
         for gpu in gpus
     ]
@@ -120,12 +120,12 @@ def _direct_reasons(pairs: Iterable[GpuDirectPair]) -> str:
     """List what stands in the way, each thing once, with the number of pairs that it concerns."""
     counts: dict[str, int] = {}
     for pair in pairs:
-        for words in {f"{check.name}: {check.detail}" for check in pair.checks}:
-            counts[words] = counts.get(words, 0) + 1
+        for reasons in {f"{check.name}: {check.detail}" for check in pair.checks}:
+            counts[reasons] = counts.get(reasons, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_DIRECT_REASONS]
     return "".join(
-        tag("p", text(f"{words} ({count} {'pair' if count == 1 else 'pairs'})"), class_="quiet")
-        for words, count in ordered
+        tag("p", text(f"{reasons} ({count} {'pair' if count == 1 else 'pairs'})"), class_="quiet")
+        for reasons, count in ordered
     )
 
 
