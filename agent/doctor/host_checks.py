@@ -97,7 +97,7 @@ def check_cgroups(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_collectors(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Say which collectors of the running agent cannot measure all that they are for."""
+    """Yield a warning for each reason why values of the running agent's collectors are absent."""
     for status in _collector_statuses(facts.agent):
         for problem in status.problems:
             yield CheckResult(

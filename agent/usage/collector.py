@@ -126,9 +126,9 @@ class CollectorRunner(Generic[V]):
         self._collector.close()
 
     def _finish(self, value: V | None, problems: tuple[Problem, ...]) -> None:
-        known_reasons = {problem.reason for problem in self.status.problems}
+        previous_reasons = {problem.reason for problem in self.status.problems}
         for problem in problems:
-            if problem.reason not in known_reasons:  # once, until a run is without it
+            if problem.reason not in previous_reasons:  # once, until a run is without it
                 log.warning(
                     "collector_problem",
                     extra={

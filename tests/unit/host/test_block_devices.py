@@ -224,6 +224,6 @@ def test_a_host_without_a_mount_table_has_no_mounts(tree: BlockTree) -> None:
 def test_this_machine_is_read_without_an_error() -> None:
     files = LiveHostFiles()
     devices = [read_block_device(files, name) for name in block_device_names(files)]
-    known = tuple(device for device in devices if device is not None)
-    assert all(device.size_bytes > 0 for device in known)
-    read_mounts(files, known)
+    with_size = tuple(device for device in devices if device is not None)
+    assert all(device.size_bytes > 0 for device in with_size)
+    read_mounts(files, with_size)

@@ -32,9 +32,9 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupHost:
 
 
 def layout(host: CgroupHost) -> CgroupLayout:
-    found = detect_layout(host.files)
-    assert found is not None
-    return found
+    cgroups = detect_layout(host.files)
+    assert cgroups is not None
+    return cgroups
 
 
 def quota(host: CgroupHost, text: str, period: str = "100000") -> None:
@@ -156,13 +156,10 @@ def test_a_tier_that_goes_has_no_values_left(host: CgroupHost) -> None:
     for point in {*host.points.values(), "/sys/fs/cgroup/cpuset"}:
         for path in host.path(f"{point}/kubepods/besteffort").glob("*"):
             path.unlink()
-    gone = collector.collect(msgspec.structs.replace(cycle, now_s=20.0))
-    assert gone.use is not None
-    # a deleted file keeps its content for those who have it open; a cgroup's does not answer
-    collector.close()
-    gone = collector.collect(msgspec.structs.replace(cycle, now_s=30.0))
-    assert gone.use is not None
-    assert (gone.use.cpu_total_ns, gone.use.memory_bytes, gone.limit_milli) == (None, None, None)
+    collector.close()  # a deleted file keeps its content for a descriptor; a cgroup's does not
+    ended = collector.collect(msgspec.structs.replace(cycle, now_s=30.0))
+    assert ended.use is not None
+    assert (ended.use.cpu_total_ns, ended.use.memory_bytes, ended.limit_milli) == (None, None, None)
 
 
 def test_a_node_without_a_kubelet_has_a_request_only(tmp_path: Path) -> None:

@@ -316,8 +316,8 @@ def test_too_few_descriptors_for_all_cpus_is_a_reason(
 def test_descriptors_of_others_and_a_reserve_are_left_to_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    held = len(os.listdir("/proc/self/fd"))
-    for soft, expected in ((held + 600, 88), (held + 100, 0), (1 << 20, 4096)):
+    open_count = len(os.listdir("/proc/self/fd"))
+    for soft, expected in ((open_count + 600, 88), (open_count + 100, 0), (1 << 20, 4096)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
         assert abs(CycleLimits.of_process().descriptors - expected) <= 2
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
@@ -343,14 +343,14 @@ def test_groups_of_version_1_are_those_of_the_perf_event_hierarchy(
 ) -> None:
     write(tmp_path, "/proc/mounts", "cgroup /cg/perf_event cgroup rw,perf_event 0 0\n")
     (tmp_path / "cg/perf_event/kubepods/poda/b").mkdir(parents=True)
-    one, found = collector(host, fake), None
+    one, value = collector(host, fake), None
     for second in range(13):
         cycle = CollectorInput(
             now_s=float(second), layout=layout("/sys/fs/cgroup", 1), pods=pods("a", "b")
         )
-        found = one.collect(cycle) or found
-    assert found is not None
-    assert set(found.containers) == {"b"}
+        value = one.collect(cycle) or value
+    assert value is not None
+    assert set(value.containers) == {"b"}
 
 
 def test_pods_outside_of_every_perf_hierarchy_are_a_reason(
