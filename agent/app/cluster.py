@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
-from agent.app.cluster_facts import ClusterFactsUpdater, create_watches, is_watched
+from agent.app.cluster_facts import ClusterFactsUpdater, create_watches
 from agent.app.cluster_sink import ClusterPublishSink
 from agent.app.composition import AgentInputs
 from agent.app.identity import read_machine
@@ -102,19 +102,21 @@ class ClusterService:
         site = WriterContext(
             api=session,
             clock=inputs.clock,
-            node_uid=lambda: self._uid_of("Node"),
+            store=inputs.store,
             messages=self._messages,
-            is_watched=lambda kind: is_watched(self.watches, kind),
+            watches=self.watches,
             timing=pace,
         )
         self.outbox = outbox = ApiWriter(site)
-        self.watches = create_watches(
-            session,
-            name,
-            self.facts,
-            inputs.clock,
-            on_version=outbox.note_version,
-            topology_version=lambda: version_to_write(inputs.store.current) or V1ALPHA1,
+        self.watches.update(
+            create_watches(
+                session,
+                name,
+                self.facts,
+                inputs.clock,
+                on_version=outbox.note_version,
+                topology_version=lambda: version_to_write(inputs.store.current) or V1ALPHA1,
+            )
         )
         self._run_forever(self.watches[FIRST_WATCH].run, f"watch {FIRST_WATCH}")
         self._run_forever(self.facts.apply_slos, "NodeSLO")
@@ -123,9 +125,9 @@ class ClusterService:
         if api.events:
             self.event_sink = EventSink(
                 session,
-                name,
+                inputs.store,
                 inputs.clock,
-                uid_of=self._uid_of,
+                outbox,
                 may_send=lambda: self.facts.write_permission().is_allowed,
                 deadline_s=api.deadline_s,
             )
@@ -231,12 +233,6 @@ class ClusterService:
         monotonic = self._inputs.clock.monotonic
         kept = run_forever(name, work, again_s=RETRY_S, monotonic=monotonic, sleep=asyncio.sleep)
         self._spawn(kept, name)
-
-    def _uid_of(self, kind: str) -> str:
-        if kind == "Node":
-            return self._inputs.store.current.node.uid
-        states = self.outbox.states() if self.outbox is not None else ()
-        return next((state.uid for state in states if state.kind == kind), "")
 
     async def _update_ages(self) -> None:
         while True:

@@ -32,7 +32,6 @@ from agent.snapshot.cluster import (
     KubeletView,
     MetricCollectPolicy,
     NodeView,
-    WatchPhase,
     WritePermission,
 )
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
@@ -213,20 +212,6 @@ def _log_refused_values(before: NodeSloView, now: NodeSloView) -> None:
         first = f"{now.refused[0].path} {now.refused[0].why}"
         fields = {"version": now.resource_version, "count": now.refused_count, "first": first}
         log.warning("node_slo_refused", extra=fields)
-
-
-def is_watched(watches: Mapping[str, Reflector[Any, Any]], kind: str) -> bool:
-    """Return whether a watch reports each change of the node's object of a kind.
-
-    It does so also while the API server is away: what changed then arrives when it is back. Where
-    the server lacks the kind, the watch finds it when it is installed.
-    """
-    states = [watch.state for watch in watches.values() if watch.kind == kind]
-    return any(
-        state.phase is WatchPhase.ABSENT
-        or (state.synced and state.phase is not WatchPhase.FORBIDDEN)
-        for state in states
-    )
 
 
 def create_watches(

@@ -34,7 +34,9 @@ from agent.kube.errors import (
 from agent.kube.event_backlog import EventBacklog, PendingEvent
 from agent.kube.flow_control import Backoff
 from agent.kube.resources import EVENTS
+from agent.kube.writer.api_writer import ApiWriter
 from agent.snapshot.cluster import EventSinkState
+from agent.snapshot.node import SnapshotStore
 from agent.wire_formats.api_values import MAX_MESSAGE, clean_text, reason_text
 from agent.wire_formats.event import EVENT_COMPONENT, Event, involved_object
 from agent.wire_formats.json_values import JsonDict
@@ -44,8 +46,6 @@ log = logging.getLogger(__name__)
 BACKOFF = Backoff(base_s=1.0, max_s=60.0)
 FORBIDDEN_S = 3600.0  # until the next try without the right to write events
 BLOCKED_S = 5.0  # between checks whether events may be sent
-
-UidOf = Callable[[str], str]  # kind of a cluster-scoped object -> its uid; empty while unknown
 
 
 class EventSink:
@@ -57,31 +57,33 @@ class EventSink:
     def __init__(
         self,
         api: ApiClient,
-        node_name: str,
+        store: SnapshotStore,
         clock: Clock,
+        writer: ApiWriter | None = None,
         *,
-        uid_of: UidOf,
         may_send: Callable[[], bool] = lambda: True,
         deadline_s: float = 10.0,
         backoff: Backoff = BACKOFF,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """`uid_of` returns the uid of an event's object, which `kubectl describe` needs.
+        """`store` has the Node's name and uid, `writer` the uids of the agent's objects.
 
         `may_send` returns whether the Node of that name is this machine: until then its events
         wait.
         """
         self._api = api
-        self._node_name = node_name
+        self._node_name = store.current.node.name
         self._clock = clock
-        self._uid_of = uid_of
+        self._store = store
+        self._writer = writer
         self._may_send = may_send
         self._deadline_s = deadline_s
         self._backoff = backoff
         self._uniform = uniform
-        self._lock = threading.Lock()  # guards the backlog and `_wake`
+        self._lock = threading.Lock()  # guards the backlog and `_loop`
         self._backlog = EventBacklog()
-        self._wake: Callable[[], object] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # of `run`
+        self._has_offers = asyncio.Event()
         self._failures = 0
         self._unlucky = 0  # failures in a row that may be caused by a single event
         self._not_before_s = 0.0
@@ -99,24 +101,22 @@ class EventSink:
         with self._lock:
             for event in events:
                 self._backlog.offer(event, now_s)
-            if self._wake is not None:
-                self._wake()
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._has_offers.set)
 
     async def run(self) -> None:
         """Send events as they come, until cancelled; unsent events are then lost."""
-        offered = asyncio.Event()
-        event_loop = asyncio.get_running_loop()
         with self._lock:
-            self._wake = lambda: event_loop.call_soon_threadsafe(offered.set)
+            self._loop = asyncio.get_running_loop()
         try:
             while True:
-                offered.clear()
+                self._has_offers.clear()
                 wait_s = await self.step()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(offered.wait(), wait_s)
+                    await asyncio.wait_for(self._has_offers.wait(), wait_s)
         finally:
             with self._lock:
-                self._wake = None
+                self._loop = None
 
     async def step(self) -> float | None:
         """Send all due events; return the seconds until the next one, `None` if none waits."""
@@ -167,6 +167,12 @@ class EventSink:
             content_type=content_type,
             deadline_s=self._deadline_s,
         )
+
+    def _uid_of(self, kind: str) -> str:
+        """Return the uid of an event's object, by which `kubectl describe` finds the event."""
+        if kind == "Node":
+            return self._store.current.node.uid
+        return self._writer.uid(kind) if self._writer is not None else ""
 
     def _record_outcome(self, item: PendingEvent, outcome: EventOutcome) -> None:
         """Record the server's answer about this event: the server is reachable."""

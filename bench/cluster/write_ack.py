@@ -26,6 +26,7 @@ from agent.kube.session import open_session
 from agent.kube.writer.api_writer import ApiWriter
 from agent.kube.writer.context import WriterContext
 from agent.messages import MessageQueue
+from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.publications import DesiredObject
 from bench.cluster.write_server import UID, Served, api_server, devices
 from bench.harness import Row, compare
@@ -61,7 +62,10 @@ async def ours(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]
     )
     outbox = ApiWriter(
         WriterContext(
-            api=session, clock=SystemClock(), node_uid=lambda: UID, messages=MessageQueue()
+            api=session,
+            clock=SystemClock(),
+            store=SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n", uid=UID))),
+            messages=MessageQueue(),
         )
     )
     running = asyncio.create_task(outbox.run())

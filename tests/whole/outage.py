@@ -11,16 +11,18 @@ import gc
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from agent.app.cluster_facts import ClusterFactsUpdater, create_watches, is_watched
+from agent.app.cluster_facts import ClusterFactsUpdater, create_watches
 from agent.app.cluster_sink import ClusterPublishSink
 from agent.app.identity import MachineIdentity
 from agent.config.cluster import KubeletSettings
 from agent.kube.errors import Unreachable
 from agent.kube.events import EventSink
+from agent.kube.watch.reflector import Reflector
 from agent.kube.writer.api_writer import ApiWriter
 from agent.kube.writer.context import WriterContext
 from agent.kubelet.client import PodList
@@ -129,24 +131,27 @@ class Outage:
         self.lost: set[str] = set()
         self.happened = self.failed = self.most_waiting = 0
         self._fill()
+        self.watches: dict[str, Reflector[Any, Any]] = {}
         self.outbox = ApiWriter(
             WriterContext(
                 api=self.api,
                 clock=self.time,
-                node_uid=lambda: self.store.current.node.uid,
+                store=self.store,
                 messages=MessageQueue(),
-                is_watched=lambda kind: is_watched(self.watches, kind),
+                watches=self.watches,
             )
         )
-        self.watches = create_watches(
-            self.api,
-            NODE,
-            self.known,
-            self.time,
-            on_version=self.outbox.note_version,
-            topology_version=lambda: V1ALPHA1,
+        self.watches.update(
+            create_watches(
+                self.api,
+                NODE,
+                self.known,
+                self.time,
+                on_version=self.outbox.note_version,
+                topology_version=lambda: V1ALPHA1,
+            )
         )
-        self.sink = EventSink(self.api, NODE, self.time, uid_of=lambda _: "")
+        self.sink = EventSink(self.api, self.store, self.time)
         self.outlet = ClusterPublishSink(
             self.outbox, self.sink, self.store, self.time, machine, self.time
         )

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -345,4 +345,18 @@ def _page_summary(page: ListPage[W], size_bytes: int) -> PageSummary:
         token=page.token,
         objects=len(page.objects) + len(page.unreadable),
         bytes=size_bytes,
+    )
+
+
+def is_watched(watches: Mapping[str, Reflector[Any, Any]], kind: str) -> bool:
+    """Return whether a watch reports each change of the node's object of a kind.
+
+    It does so also while the API server is away: what changed then arrives when it is back. Where
+    the server lacks the kind, the watch finds it when it is installed.
+    """
+    states = [watch.state for watch in watches.values() if watch.kind == kind]
+    return any(
+        state.phase is WatchPhase.ABSENT
+        or (state.synced and state.phase is not WatchPhase.FORBIDDEN)
+        for state in states
     )

@@ -81,6 +81,10 @@ class ApiWriter:
                 writers[slot] = writer
         return tuple(writer.state for writer in writers.values())
 
+    def uid(self, kind: str) -> str:
+        """Return the uid of the object of a kind; empty while it is unknown. For any thread."""
+        return next((state.uid for state in self.states() if state.kind == kind), "")
+
     async def run(self) -> None:
         """Write until `close`. Cancelling ends it and deletes no object."""
         self._running = True

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from agent.clock import Clock
 from agent.kube.api import ApiClient
 from agent.kube.flow_control import Backoff
+from agent.kube.watch.reflector import Reflector, is_watched
 from agent.messages import MessageQueue
+from agent.snapshot.node import SnapshotStore
 
 
 class WriterTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,14 +35,18 @@ class WriterContext(msgspec.Struct, frozen=True, kw_only=True):
 
     api: ApiClient
     clock: Clock
-    node_uid: Callable[[], str]  # of the Node object; empty while unknown
+    store: SnapshotStore  # has the uid of the Node object
     messages: MessageQueue  # receives events for people
-    # by kind: whether a watch reports each change of the node's object
-    is_watched: Callable[[str], bool] = lambda _kind: False
+    # those of the node's objects; an object that is watched is seldom read
+    watches: Mapping[str, Reflector[Any, Any]] = msgspec.field(default_factory=dict)
     timing: WriterTiming = WriterTiming()
     backoff: Backoff = Backoff()
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     uniform: Callable[[float, float], float] = random.uniform
+
+    def is_watched(self, kind: str) -> bool:
+        """Return whether a watch reports each change of the node's object of a kind."""
+        return is_watched(self.watches, kind)
 
     def jitter(self, seconds: float) -> float:
         """Return a time up to a tenth shorter or longer, so that nodes do not call in step."""

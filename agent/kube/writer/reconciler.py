@@ -78,7 +78,7 @@ class ObjectReconciler:
 
     async def step(self, desired: DesiredObject) -> WriterPause | None:
         """Make at most one request; return how long to wait, `None` to continue at once."""
-        if (wait := owner_wait(desired, self._context.node_uid())) is not None:
+        if (wait := owner_wait(desired, self._context.store.current.node.uid)) is not None:
             self.reporter.update(phase=WriterPhase.WAITING, error=wait.reason)
             return WriterPause(self._context.jitter(self._context.timing.resync_s))
         live = self.cache.live
@@ -90,7 +90,7 @@ class ObjectReconciler:
         if (uid := str(metadata_of(live.stored).get("uid") or "")) != self.state.uid:
             self.reporter.update(uid=uid)
         inputs = DecisionInputs(
-            node_uid=self._context.node_uid(),
+            node_uid=self._context.store.current.node.uid,
             now_s=self._context.clock.wall(),
             takeover_s=self._context.timing.takeover_s,
             conflict_history=self.cache.conflict_history,

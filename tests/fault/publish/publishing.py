@@ -9,16 +9,17 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from agent.app.cluster_facts import ClusterFactsUpdater, create_watches, is_watched
+from agent.app.cluster_facts import ClusterFactsUpdater, create_watches
 from agent.app.identity import MachineIdentity
 from agent.clock import ManualClock, SystemClock
 from agent.kube.endpoint import InClusterTarget
 from agent.kube.session import ApiSession, open_session
+from agent.kube.watch.reflector import Reflector
 from agent.kube.writer.api_writer import ApiWriter
 from agent.kube.writer.context import WriterContext, WriterTiming
 from agent.messages import MessageQueue
 from agent.objects.node_resource_topology import V1ALPHA1
-from agent.snapshot.node import SnapshotStore
+from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.publications import DesiredObject, Merge, WriterPhase, WriterState
 from tests.apiserver.faults import Fault
 from tests.apiserver.log import Logged
@@ -86,17 +87,18 @@ class Bench:
         self.server = server
         self.time = Timeline(ManualClock())
         self.reported = ReportedEvents()
-        self.uid = uid
+        self.store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name=NODE, uid=uid)))
+        self.watches: dict[str, Reflector[Any, Any]] = {}
         self.outbox = ApiWriter(
             WriterContext(
                 api=session,
                 clock=self.time.clock,
-                node_uid=lambda: self.uid,
+                store=self.store,
                 messages=self.reported.messages,
                 timing=pace,
                 sleep=self.time.sleep,
                 uniform=lambda low, high: (low + high) / 2,
-                is_watched=lambda kind: is_watched(self.watches, kind),
+                watches=self.watches,
             )
         )
         all_watches = create_watches(
@@ -109,7 +111,17 @@ class Bench:
             on_version=self.outbox.note_version,
             topology_version=lambda: V1ALPHA1,
         )
-        self.watches = {"device": all_watches["device"]} if watched else {}
+        if watched:
+            self.watches["device"] = all_watches["device"]
+
+    @property
+    def uid(self) -> str:
+        """The uid of the Node in the snapshot."""
+        return self.store.current.node.uid
+
+    @uid.setter
+    def uid(self, uid: str) -> None:
+        self.store.put(node=NodeIdentity(name=NODE, uid=uid))
 
     @property
     def messages(self) -> list[tuple[str, str]]:

@@ -63,7 +63,7 @@ class Case:
         self.messages = MessageQueue()
         machine = MachineIdentity(machine_id=OURS)
         self.known = ClusterFactsUpdater(NAME, machine, self.store, self.clock, self.messages)
-        self.shelf, self.sink = Shelf(), EventSink(NoApi(), NAME, self.clock, uid_of=str)
+        self.shelf, self.sink = Shelf(), EventSink(NoApi(), self.store, self.clock)
         event_loop = asyncio.get_running_loop()
         self.outlet = ClusterPublishSink(
             self.shelf, self.sink, self.store, self.clock, machine, event_loop

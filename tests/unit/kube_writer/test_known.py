@@ -8,6 +8,7 @@ from agent.clock import ManualClock
 from agent.kube.writer.context import WriterContext
 from agent.kube.writer.object_cache import ObjectCache
 from agent.messages import MessageQueue
+from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from tests.unit.kube_watch.script import ScriptedApi
 
 
@@ -16,7 +17,12 @@ def answered(version: str | None) -> ObjectCache:
     api = ScriptedApi(clock)
     cache = ObjectCache(
         "Device",
-        WriterContext(api=api, clock=clock, node_uid=lambda: "u", messages=MessageQueue()),
+        WriterContext(
+            api=api,
+            clock=clock,
+            store=SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n", uid="u"))),
+            messages=MessageQueue(),
+        ),
     )
     cache.store(None if version is None else {"metadata": {"resourceVersion": version}}, None)
     return cache

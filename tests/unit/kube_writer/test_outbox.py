@@ -15,6 +15,7 @@ from agent.kube.errors import Unreachable
 from agent.kube.writer.api_writer import ApiWriter
 from agent.kube.writer.context import WriterContext
 from agent.messages import MessageQueue
+from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.publications import WriterPhase
 from tests.unit.kube_writer.objects import NODE, UID, desired
 
@@ -47,7 +48,7 @@ def outbox(api: Unplugged) -> ApiWriter:
         WriterContext(
             api=api,
             clock=ManualClock(),
-            node_uid=lambda: UID,
+            store=SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n", uid=UID))),
             messages=MessageQueue(),
             sleep=sleep,
         )
