@@ -36,6 +36,7 @@ from agent.loop import log_failure, run_forever
 from agent.messages import MessageQueue, MinorsRead
 from agent.objects.node_resource_topology import API_GROUP, V1ALPHA1, version_to_write
 from agent.snapshot.cluster import ClusterServiceStatus, PodResourcesProxyStatus
+from agent.snapshot.node import SnapshotStore
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ class ClusterService:
         if not self._inputs.settings.kubelet.enabled:
             return
 
-        self.kubelet = KubeletService(self._inputs, self.session.credentials, self.facts)
+        self.kubelet = build_kubelet_service(self._inputs, self.session.credentials, self.facts)
         for name, work in self.kubelet.tasks():
             self._run_forever(work, name)
         self._run_forever(partial(self._poll_wanted_pods, self.kubelet.poller), "wanted pods")
@@ -273,44 +274,26 @@ StartWork = Callable[[], Coroutine[object, object, None]]
 
 
 class KubeletService:
-    """Puts together what talks to the kubelet. Belongs to the loop thread."""
+    """Polls the kubelet and serves its pod-resources API. Belongs to the loop thread."""
 
     def __init__(
-        self, inputs: AgentInputs, credentials: Credentials, known: ClusterFactsUpdater
+        self,
+        store: SnapshotStore,
+        client: KubeletClient,
+        poller: KubeletPoller,
+        channel: PodResourcesChannel | None = None,
+        proxy: PodResourcesProxy | None = None,
     ) -> None:
-        self._inputs = inputs
-        settings = inputs.settings.kubelet
-        self._client = KubeletClient(settings, credentials, inputs.store, inputs.clock)
-        files = inputs.host_source.files
-        facts = KubeletFactsSource(
-            self._client,
-            inputs.clock,
-            inputs.store,
-            files,
-            settings.root_dir,
-        )
-        self.poller = KubeletPoller(
-            self._client,
-            inputs.clock,
-            settings,
-            facts=facts,
-            listener=known,
-        )
+        """Use `channel` for `proxy`; both are `None` if the pod-resources proxy is switched off."""
+        self._store = store
+        self._client = client
+        self.poller = poller
+        self._channel = channel
+        self.proxy = proxy
         self._unlisted_pods: frozenset[str] = frozenset()
-        self.proxy: PodResourcesProxy | None = None
-        self._channel: PodResourcesChannel | None = None
-        if settings.pod_resources_proxy:
-            self._channel = PodResourcesChannel(kubelet_socket(settings.root_dir))
-            folder = settings.pod_resources_proxy_dir
-            self.proxy = PodResourcesProxy(
-                folder,
-                self._channel,
-                inputs.store,
-                inputs.pod_file,
-            )
 
     def tasks(self) -> Iterator[tuple[str, StartWork]]:
-        """Return what begins each thing that runs for ever, by name."""
+        """Return the functions that run until cancelled, by name."""
         yield "kubelet", self.poller.run
         if self.proxy is not None:
             yield "pod-resources proxy", self.proxy.run
@@ -320,8 +303,8 @@ class KubeletService:
         return self.proxy.state if self.proxy is not None else None
 
     def poll_for_unlisted_pods(self) -> None:
-        """Ask the kubelet at once when a pod is here that neither source of pods lists."""
-        now = self._inputs.store.current
+        """Poll the kubelet at once when a pod runs here that neither source of pods lists."""
+        now = self._store.current
         listed = {pod.uid for pod in now.cluster.pods}
         sandboxes = now.runtime.value.sandboxes.values()
         unnamed = frozenset(
@@ -339,3 +322,19 @@ class KubeletService:
         await self._client.close()
         if self._channel is not None:
             await self._channel.close()
+
+
+def build_kubelet_service(
+    inputs: AgentInputs, credentials: Credentials, facts: ClusterFactsUpdater
+) -> KubeletService:
+    """Return the service for the kubelet, which hands pods and settings to `facts`."""
+    settings, store, clock = inputs.settings.kubelet, inputs.store, inputs.clock
+    client = KubeletClient(settings, credentials, store, clock)
+    source = KubeletFactsSource(client, clock, store, inputs.host_source.files, settings.root_dir)
+    poller = KubeletPoller(client, clock, settings, facts=source, listener=facts)
+    if not settings.pod_resources_proxy:
+        return KubeletService(store, client, poller)
+    channel = PodResourcesChannel(kubelet_socket(settings.root_dir))
+    folder = settings.pod_resources_proxy_dir
+    proxy = PodResourcesProxy(folder, channel, store, inputs.pod_file)
+    return KubeletService(store, client, poller, channel, proxy)

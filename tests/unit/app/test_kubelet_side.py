@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agent.app.cluster import KubeletService
+from agent.app.cluster import build_kubelet_service
 from agent.app.cluster_facts import ClusterFactsUpdater
 from agent.app.composition import create_inputs
 from agent.app.identity import MachineIdentity
@@ -50,7 +50,7 @@ def test_the_kubelet_is_asked_at_once_about_a_sandbox_whose_pod_nobody_lists(
             Settings(), HostSource(files=TreeFiles.from_entries({})), clock, vendors={}
         )
         known = ClusterFactsUpdater(NAME, MachineIdentity(), inputs.store, clock, MessageQueue())
-        side = KubeletService(inputs, Anonymous(), known)
+        side = build_kubelet_service(inputs, Anonymous(), known)
         view = RuntimeView(sandboxes={one.id: one for one in boxes})
         cluster = ClusterView(is_clustered=True, pods=listed)
         inputs.store.put(runtime=SnapshotPart(view, 1.0), cluster=cluster)
