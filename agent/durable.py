@@ -15,7 +15,7 @@ def temporary_path(path: str) -> str:
 
 
 def replace_file(path: str, data: bytes, mode: int = 0o640) -> None:
-    """Have the file hold exactly `data`, also after a loss of power; its folder must be there.
+    """Replace the file by exactly `data`, also after a loss of power; its folder must exist.
 
     Raises `OSError`, and then the file is as it was and nothing is left beside it.
     """
@@ -42,9 +42,9 @@ def write_new(path: str, data: bytes, mode: int) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         os.fchmod(fd, mode)  # whatever the umask
-        left = memoryview(data)
-        while left:
-            left = left[os.write(fd, left) :]
+        unwritten = memoryview(data)
+        while unwritten:
+            unwritten = unwritten[os.write(fd, unwritten) :]
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -52,7 +52,7 @@ def write_new(path: str, data: bytes, mode: int) -> None:
 
 def remove(path: str) -> None:
     """Remove a file or link, if it is there."""
-    # looked for first: a file system that is read-only refuses to remove even what is not there
+    # checked first: a read-only file system refuses to remove even an absent file
     if os.path.lexists(path):
         os.unlink(path)
 

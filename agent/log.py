@@ -39,7 +39,7 @@ class RepeatFilter(logging.Filter):
         self._first_records: dict[tuple[object, ...], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether to write the record; a kind is logger, event and the fields' values."""
+        """Return whether to write the record; a kind is logger, event and the fields' values."""
         fields = tuple(
             (k, str(v))
             for k, v in vars(record).items()

@@ -105,7 +105,7 @@ def log_failure(
 
 
 async def await_shielded(work: Coroutine[object, object, None]) -> None:
-    """Await work that nobody may break off; who was cancelled meanwhile is so afterwards.
+    """Await work that must not be interrupted; a cancellation takes effect afterwards.
 
     gRPC waits for the end of its server in a way that can lose a cancellation.
     """

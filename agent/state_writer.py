@@ -228,7 +228,7 @@ class StateWriter:
         return None
 
     def call(self, work: Callable[[], T], path: str, deadline_s: float = CALL_DEADLINE_S) -> T:
-        """Have the thread do a piece of work on a path, and return its result.
+        """Run work for a path on the thread, and return its result.
 
         Raises what the work raises. If that takes too long, an `OSError` with ETIMEDOUT: work that
         has not begun by then is not done any more.
@@ -251,7 +251,7 @@ class StateWriter:
         return since_s is not None and time.monotonic() - since_s > deadline_s
 
     def begin(self, work: Callable[[], T], path: str) -> Future[T]:
-        """Have the thread do a piece of work on a path; do not wait for it.
+        """Run work for a path on the thread; do not wait for it.
 
         Raises an `OSError` with ETIMEDOUT if too much waits already. Work that is cancelled before
         the thread begins it is not done.
@@ -278,7 +278,7 @@ class StateWriter:
         return future
 
     def start(self) -> None:
-        """Have the thread look for work; for files, with the lock."""
+        """Wake the thread; for files, while holding the lock."""
         if self._thread is None and not self.is_closing:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()

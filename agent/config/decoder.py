@@ -15,10 +15,10 @@ from agent.snapshot.settings import SettingRule, SettingTable
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-def spelling_hint(name: str, known: Iterable[str]) -> str:
+def spelling_hint(name: str, names: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)`, or nothing when no known name is near."""
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    matches = difflib.get_close_matches(name, list(names), n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def _decode_number(value: object, kind: type, key: str, rule: SettingRule) -> float | int:

@@ -69,7 +69,7 @@ class VendorSections(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiscoverySettings(VendorSections, frozen=True, kw_only=True):
-    """What is looked for, how often, and what a person knows better than the firmware."""
+    """Which devices are discovered, how often, and corrections of the firmware by a person."""
 
     interval_s: Annotated[
         float, SettingRule("full look at every vendor's devices", unit="s", low=5, high=3600)

@@ -60,10 +60,10 @@ def read_settings_file(path: Path) -> Mapping[str, object]:
     return data
 
 
-def choose_file(given: str | None, default: Path = DEFAULT_FILE) -> Path | None:
+def choose_file(path: str | None, default: Path = DEFAULT_FILE) -> Path | None:
     """Return the file of `--config`, else the node's own if there is one."""
-    if given:
-        return Path(given)
+    if path:
+        return Path(path)
     return default if os.path.exists(default) else None
 
 

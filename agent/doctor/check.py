@@ -13,7 +13,7 @@ from agent.snapshot.node import NodeSnapshot
 
 
 class CheckStatus(enum.Enum):
-    """Of one check; `SKIP` says that it could not be looked, never that all is well."""
+    """Status of one check; `SKIP` means that it could not be done, never that all is well."""
 
     OK = "ok"
     WARN = "warn"
@@ -73,7 +73,7 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()  # parts of names of runtimes that give devices by variables
     char_links: Mapping[str, bool] = {}  # device node: whether systemd finds it by its number
     cgroup_version: int | None = None
-    cgroup_driver: str | None = None  # None: no group of a kubelet was found
+    cgroup_driver: str | None = None  # None: there is no group of a kubelet
     kubelet: str = ""  # evidence that this node has one, as text; empty: there is none
     protobuf: str = ""  # implementation
 

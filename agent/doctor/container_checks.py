@@ -18,7 +18,7 @@ _WITHOUT_NRI = (
 
 
 def check_agent(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Say whether an agent answers on this node."""
+    """Check whether an agent answers on this node."""
     if not facts.is_live:
         return
     if facts.agent is not None and not facts.agent_problem:
@@ -43,7 +43,7 @@ def check_agent(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_nri(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Say whether the container runtime can ask the agent, and does."""
+    """Check whether the container runtime can ask the agent, and does."""
     settings = facts.settings.nri
     runtime = facts.container_part("runtime")
     state = str(runtime.get("state", ""))
@@ -78,7 +78,7 @@ def check_nri(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def _nri_absence(facts: CheckInputs, *, there: bool, dialled: bool) -> str:
-    """Return why nobody expects a runtime to ask; empty where one should."""
+    """Return why no runtime is expected to connect; empty if one is."""
     if not facts.is_live:
         return "a recorded host"
     if facts.settings.nri.attach == "off":
@@ -123,10 +123,10 @@ def check_host_devices(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_hami(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Say whether cards can be shared by HAMi-core."""
+    """Check whether cards can be shared by HAMi-core."""
     library, lock = HAMI_LIBRARY in facts.paths, HAMI_LOCK in facts.paths
     if not library:
-        return  # nobody installed it; a pod that asks for it is refused, and told why
+        return  # it is not installed; a pod that requests it is refused with a reason
     yield CheckResult(
         id="hami-core",
         status=CheckStatus.OK if lock else CheckStatus.WARN,
@@ -137,18 +137,20 @@ def check_hami(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_default_runtime(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Say whether containers can help themselves to devices."""
+    """Check whether containers can get devices without an allocation."""
     handlers = {
         host.default_handler for host in facts.snapshot.host_devices.value.vendors.values()
     } - {""}
-    ours = [name for name in handlers if any(word in name for word in facts.device_runtimes)]
-    if not ours:
+    agent_runtimes = [
+        name for name in handlers if any(word in name for word in facts.device_runtimes)
+    ]
+    if not agent_runtimes:
         return
     void = facts.settings.hooks.ungranted == "void"
     yield CheckResult(
         id="ungranted",
         status=CheckStatus.OK if void else CheckStatus.WARN,
-        observation=f"the default runtime is {ours[0]}, hooks.ungranted is "
+        observation=f"the default runtime is {agent_runtimes[0]}, hooks.ungranted is "
         f"{facts.settings.hooks.ungranted}",
         impact=""
         if void
@@ -159,7 +161,7 @@ def check_default_runtime(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_kubelet_resources(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Say how each resource stands with the kubelet."""
+    """Report the state of each resource at the kubelet."""
     served = facts.container_part("served")
     rows, exchanged = served.get("resources"), _device_exchanges(served.get("held"))
     for row in rows if isinstance(rows, list) else ():
@@ -291,7 +293,7 @@ def _container_results(row: Mapping[object, object]) -> Iterator[CheckResult]:
 
 
 def check_protobuf(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Say whether messages of the runtime are decoded by compiled code."""
+    """Check whether messages of the runtime are decoded by compiled code."""
     fast = facts.protobuf != "python"
     yield CheckResult(
         id="protobuf",

@@ -12,7 +12,7 @@ from agent.snapshot.usage import CollectorStatus
 
 
 def check_privileges(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Say whether everything can be looked at."""
+    """Check whether everything can be read."""
     if not facts.is_live:
         yield CheckResult(id="privileges", status=CheckStatus.SKIP, observation="a recorded host")
     elif facts.is_root:
@@ -28,7 +28,7 @@ def check_privileges(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_char_links(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Say whether systemd finds the device nodes that it must allow again and again."""
+    """Check whether systemd finds the device nodes that it must allow again and again."""
     if facts.cgroup_driver != "systemd" or not facts.char_links:
         return
     missing = sorted(path for path, there in facts.char_links.items() if not there)
@@ -47,7 +47,7 @@ def check_char_links(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_memlock(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Say whether containers may lock the memory that RDMA needs."""
+    """Check whether containers may lock the memory that RDMA needs."""
     devices = facts.snapshot.devices.value.devices
     if not any(one.info.kind is DeviceKind.RDMA for one in devices):
         return
@@ -71,7 +71,7 @@ def check_memlock(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_cgroups(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Say which cgroups this host has."""
+    """Report the cgroups of this host."""
     if facts.cgroup_version is None:
         yield CheckResult(
             id="cgroups",

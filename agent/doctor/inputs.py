@@ -237,5 +237,5 @@ def _char_links(
 
 
 def device_runtimes(vendors: Iterable[DeviceVendor]) -> tuple[str, ...]:
-    """Return parts of the names of runtimes that give devices to whoever sets a variable."""
+    """Return parts of names of runtimes that give devices to containers that set a variable."""
     return tuple(one.runtime_handler for one in vendors if isinstance(one, WithholdsDevices))

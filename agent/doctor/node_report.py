@@ -98,12 +98,12 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def devices(self) -> dict[str, VendorDevice]:
         """Return all devices by key."""
-        return {one.info.key: one.info for one in self.parts.devices.value.devices}
+        return {device.info.key: device.info for device in self.parts.devices.value.devices}
 
     @property
     def vendor_names(self) -> dict[str, str]:
         """Return the name of the vendor plug-in by key of the device."""
-        return {device.key: one.vendor for one in self.vendors for device in one.devices}
+        return {device.key: vendor.vendor for vendor in self.vendors for device in vendor.devices}
 
     def is_same_machine(self, other: NodeReport) -> bool:
         """Return whether both are about one machine, and one boot of it."""

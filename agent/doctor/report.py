@@ -11,7 +11,7 @@ CHECKS = (*device_checks.CHECKS, *host_checks.CHECKS, *container_checks.CHECKS)
 
 
 def run_checks(facts: CheckInputs) -> tuple[CheckResult, ...]:
-    """Return what every check found."""
+    """Return the results of all checks."""
     return tuple(result for check in CHECKS for result in check(facts))
 
 
@@ -30,6 +30,6 @@ def result_rows(results: Iterable[CheckResult]) -> list[dict[str, object]]:
 
 
 def is_bad_news(results: Iterable[CheckResult], *, strict: bool) -> bool:
-    """Say whether it is bad news: a failed check, or with `strict` a warning."""
+    """Return whether it is a problem: a failed check, or with `strict` a warning."""
     bad_statuses = (CheckStatus.FAIL, CheckStatus.WARN) if strict else (CheckStatus.FAIL,)
     return any(one.status in bad_statuses for one in results)

@@ -33,7 +33,7 @@ ValueReader = Callable[["SloDecoder", object, str], object]
 
 MAX_PART_BYTES = 128 * 1024  # of JSON; no part of use has that
 MAX_VALUE_CHARS = 40  # characters of a foreign value
-_MAX_PRINTED_BOUND = 2**31 + 1  # a greater one is the format's, which tells nobody anything
+_MAX_PRINTED_BOUND = 2**31 + 1  # a greater one is only the format's limit
 
 
 class WireField(msgspec.Struct, frozen=True):
@@ -113,10 +113,10 @@ def _is_absent(value: object, field: WireField) -> bool:
 def wire_fields(shape: type[msgspec.Struct]) -> Mapping[str, WireField]:
     """Return a struct's fields by their names on the wire, in order."""
     fields = {}
-    for one in msgspec.structs.fields(shape):
-        kind = _without_none(one.type)
-        fields[one.encode_name] = WireField(
-            one.name, one.encode_name, kind, describe_type(kind), _is_plain(kind)
+    for field in msgspec.structs.fields(shape):
+        kind = _without_none(field.type)
+        fields[field.encode_name] = WireField(
+            field.name, field.encode_name, kind, describe_type(kind), _is_plain(kind)
         )
     return fields
 
@@ -284,11 +284,11 @@ def read_features(reading: SloDecoder, raw: object, where: str) -> object:
 
 def read_extensions(reading: SloDecoder, raw: object, where: str) -> object:
     """Read third parties' parts: each kept as JSON, whatever it says."""
-    extensions, left = [], MAX_EXTENSION_BYTES
+    extensions, remaining_bytes = [], MAX_EXTENSION_BYTES
     for key, value, place in _entries(reading, raw, where, MAX_EXTENSIONS, _EXTENSION_KEY):
         if value is None:
             continue
-        text = None if isinstance(value, msgspec.Raw) else _sorted_json(value, left)
+        text = None if isinstance(value, msgspec.Raw) else _sorted_json(value, remaining_bytes)
         if text is None:
             kib = MAX_EXTENSION_BYTES // 1024
             reading.reject(
@@ -296,7 +296,7 @@ def read_extensions(reading: SloDecoder, raw: object, where: str) -> object:
             )
         else:
             extensions.append((key, text))
-            left -= len(text)
+            remaining_bytes -= len(text)
     return tuple(extensions)
 
 
@@ -326,7 +326,7 @@ def _sorted_json(value: object, most: int) -> str | None:
 
 
 def _is_shallow(text: bytes) -> bool:
-    """Say whether JSON has no more levels than the bound; each pass takes off the innermost."""
+    """Return whether JSON has at most the allowed levels; each pass removes the innermost one."""
     left = _JSON_STRING.sub(b"", text).translate(None, _NO_BRACKETS)
     for _ in range(MAX_DEPTH):
         left = left.replace(b"[]", b"").replace(b"{}", b"")

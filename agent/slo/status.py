@@ -66,7 +66,7 @@ def freshness(part: SnapshotPart[NodeSloView], now_s: float, stale_s: float) -> 
 
 
 def is_frozen(part: SnapshotPart[NodeSloView], now_s: float, stale_s: float) -> bool:
-    """Say whether plans may only hold what is in place, for the NodeSLO may be another by now.
+    """Return whether plans may only hold present values: the NodeSLO may have changed.
 
     That is so while it is stale, was never told since the start, or cannot be read: what was
     enforced last stays, nothing goes back to defaults. An object that was deleted is no such case,

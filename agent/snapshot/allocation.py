@@ -209,11 +209,13 @@ class AllocationView(msgspec.Struct, frozen=True, kw_only=True):
     pods: Mapping[str, PodAllocation] = msgspec.field(default_factory=_no_allocations)
     # uids of the pods whose grants hold something of a device, by Device.key, who came first first
     held: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=_no_holders)
-    looked: frozenset[str] = frozenset()  # pod uids and sandbox ids that were looked at for it
+    looked: frozenset[str] = (
+        frozenset()
+    )  # uids of the pods and ids of the sandboxes that were checked
 
 
 class VerificationStatus(enum.Enum):
-    """What a look found. `UNKNOWN` is no verdict: it could not be looked."""
+    """Result of a verification. `UNKNOWN`: the container could not be inspected."""
 
     VERIFIED = "verified"
     MISSING = "missing"  # something granted is not there
@@ -244,7 +246,7 @@ class ContainerVerification(msgspec.Struct, frozen=True, kw_only=True):
     verdict: VerificationStatus = VerificationStatus.UNKNOWN
     details: tuple[str, ...] = ()
     causes: tuple[VerificationCause, ...] = ()
-    way: str = ""  # by which the container got it: nri, kubelet; empty: by none of ours
+    way: str = ""  # how the container got its devices: nri, kubelet; empty: not through the agent
     looked_s: float = 0.0  # wall clock
 
 

@@ -153,7 +153,7 @@ class WatchStatus(msgspec.Struct, frozen=True, kw_only=True):
 KUBELET_STARTING = "starting"  # nothing was asked yet
 KUBELET_OK = "ok"
 KUBELET_EMPTY = "empty"  # it answers, and lists no pods: it has not read them itself yet
-KUBELET_ABSENT = "absent"  # nobody listens, or no way there
+KUBELET_ABSENT = "absent"  # no process listens, or it cannot be reached
 KUBELET_HANGING = "hanging"  # a connection, and no answer within the deadline
 KUBELET_UNAUTHORISED = "unauthorised"
 KUBELET_FORBIDDEN = "forbidden"

@@ -61,7 +61,7 @@ UNLIMITED = -1  # of quota and memory
 
 
 class LinuxResources(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU and memory of a container or pod; `None` is what nobody said, or what stays."""
+    """CPU and memory of a container or pod; `None` is not requested, or not changed."""
 
     shares: int | None = None
     quota_us: int | None = None  # -1: unlimited
@@ -149,7 +149,7 @@ def sandbox_from_pod(pod: PodView) -> PodSandbox:
 
 
 class RuntimeContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """A container; what of it changes is told again."""
+    """A container of the runtime; a change is reported again."""
 
     id: str
     sandbox_id: str
@@ -197,7 +197,7 @@ class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_synchronized(self) -> bool:
-        """Say whether containers that are created now get what their hooks say."""
+        """Return whether new containers get the adjustments of their hooks."""
         return self.state == SYNCHRONIZED
 
 

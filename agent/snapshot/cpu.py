@@ -103,7 +103,7 @@ class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_zone(self) -> bool:
-        """Say whether pods may use it: memory of a device is not memory of the machine."""
+        """Return whether pods may use it: a device's memory is not the machine's."""
         memory_only = self.kind in (NumaNodeKind.MEMORY, NumaNodeKind.DAX)
         return self.kind is NumaNodeKind.CPU or (memory_only and not self.generic_initiator)
 

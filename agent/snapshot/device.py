@@ -40,7 +40,7 @@ class HealthState(enum.Enum):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """State with its reason. `since_s` is wall time of the change, `None` if nobody saw one.
+    """State with its reason. `since_s` is wall time of the change, `None` if unknown.
 
     A vendor says HEALTHY, SUSPECT or FAILED as it sees the device now, with all that it holds
     against it, or that it cannot tell now (`certain`). PROBING, `changes` and `last_event` are the
@@ -53,7 +53,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float | None = None
     changes: int = 0  # of the state, since the agent's start
     last_event: str = ""  # reason of the device's last event since then
-    certain: bool = True  # False: nobody can tell now; the condition's status is Unknown
+    certain: bool = True  # False: unknown now; the condition's status is Unknown
 
     @property
     def is_in_service(self) -> bool:
@@ -71,11 +71,11 @@ class DeviceCondition(msgspec.Struct, frozen=True, kw_only=True):
     status: bool
     reason: str  # CamelCase
     message: str = ""
-    since_s: float | None = None  # wall time of the change, `None` if nobody saw one
+    since_s: float | None = None  # wall time of the change, `None` if unknown
 
     @property
     def is_notable(self) -> bool:
-        """Say whether people should see it: `...Ready` and `Schedulable` are well if true."""
+        """Return whether people should see it: `...Ready` and `Schedulable` are good if true."""
         good = self.type.endswith("Ready") or self.type == "Schedulable"
         return self.status is not good
 
@@ -249,7 +249,7 @@ def column_name(device: Device, index: int) -> str:
 
 
 def long_name(device: Device) -> str:
-    """Say what a device is, beside its short name: what its maker calls it, else its vendor.
+    """Return a device's name in addition to its short one: its maker's name, else its vendor.
 
     Of an RDMA device the name its kernel driver gave it comes first, unless it is the short one.
     """

@@ -138,12 +138,12 @@ class DeviceUnit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Say whether nobody else may use the card beside who has this."""
+        """Return whether the unit excludes all other users of its card."""
         return self.partition is None and not self.function and self.replica is None
 
     @property
     def is_healthy(self) -> bool:
-        """Say whether new pods may have it; a suspect card serves, as in the Device object."""
+        """Return whether new pods may get it, also a suspect card, as in the Device object."""
         card = self.device.info.health
         if self.partition is None:
             return card.is_in_service

@@ -103,19 +103,19 @@ def merge_edits(edits: Sequence[ContainerEdits]) -> ContainerEdits:
     `GrantRefused` with `DeviceConflict` if one path, variable, limit or folder is to become two
     different things.
     """
-    some = [one for one in edits if one != NO_EDITS]
+    some = [item for item in edits if item != NO_EDITS]
     if not some:
         return NO_EDITS
     return ContainerEdits(
-        nodes=_merge_by([node for one in some for node in one.nodes], attrgetter("path")),
+        nodes=_merge_by([node for item in some for node in item.nodes], attrgetter("path")),
         mounts=sort_by_depth(
-            _merge_by([m for one in some for m in one.mounts], attrgetter("path"))
+            _merge_by([m for item in some for m in item.mounts], attrgetter("path"))
         ),
-        env=_merge_by([pair for one in some for pair in one.env], itemgetter(0)),
-        cdi=tuple(dict.fromkeys([name for one in some for name in one.cdi])),
-        rlimits=_merge_by([limit for one in some for limit in one.rlimits], attrgetter("name")),
-        folders=_merge_by([f for one in some for f in one.folders], attrgetter("host_path")),
-        notes=tuple(dict.fromkeys([note for one in some for note in one.notes])),
+        env=_merge_by([pair for item in some for pair in item.env], itemgetter(0)),
+        cdi=tuple(dict.fromkeys([name for item in some for name in item.cdi])),
+        rlimits=_merge_by([limit for item in some for limit in item.rlimits], attrgetter("name")),
+        folders=_merge_by([f for item in some for f in item.folders], attrgetter("host_path")),
+        notes=tuple(dict.fromkeys([note for item in some for note in item.notes])),
     )
 
 

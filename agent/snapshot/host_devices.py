@@ -60,10 +60,10 @@ SettingsT = TypeVar("SettingsT", bound=VendorSettings)
 
 
 class HostDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What there is to give. Read by whoever asks for edits, so that these stay pure."""
+    """The device nodes and files of a vendor, read for the pure function `edits`."""
 
     nodes: tuple[DeviceNode, ...] = ()  # character devices below /dev, with the numbers of stat
-    paths: frozenset[str] = frozenset()  # files and folders that exist, of those looked for
+    paths: frozenset[str] = frozenset()  # files and folders that exist, of the requested ones
     majors: tuple[tuple[str, int], ...] = ()  # of /proc/devices; empty: not readable
     cdi: tuple[CdiSpec, ...] = ()  # readable ones, in the order of their folders
     cdi_enabled: bool = False  # the way into the runtime takes CDI names
@@ -100,11 +100,11 @@ class HostDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class HostDeviceQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths of the host. The nodes of the vendor's own devices are looked for unasked."""
+    """Paths to check on the host. Nodes of the vendor's own devices are always checked."""
 
     nodes: tuple[str, ...] = ()  # device nodes; the last part may hold `*`: /dev/davinci*
     paths: tuple[str, ...] = ()  # files and folders, whose being there is all that counts
-    mount_list: str = ""  # a file of paths, which are looked for too
+    mount_list: str = ""  # a file with paths, which are checked too
     mps: bool = False
 
 

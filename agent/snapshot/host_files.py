@@ -26,7 +26,7 @@ class HostFiles(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Say whether the path leads to a file or directory."""
+        """Return whether the path leads to a file or directory."""
         ...
 
     def device_number(self, path: str) -> tuple[int, int] | None:

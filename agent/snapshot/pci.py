@@ -43,7 +43,7 @@ def parse_user_address(text: str) -> str:
 
 
 def is_host_bridge(part: str) -> bool:
-    """Say whether a part of a path names a host bridge: pciDDDD:BB, domain in hexadecimal."""
+    """Return whether a part of a path names a host bridge: pciDDDD:BB, domain in hexadecimal."""
     return _ROOT.fullmatch(part) is not None
 
 
@@ -168,7 +168,7 @@ class PciTree(msgspec.Struct, frozen=True, kw_only=True):
         return physical if physical is not None and physical.physfn is None else None
 
     def is_orphan(self, function: PciFunction) -> bool:
-        """Say whether this is a virtual function whose physical one cannot be told."""
+        """Return whether this is a virtual function with an unknown physical one."""
         return function.physfn is not None and self.physical(function) is None
 
 
@@ -190,7 +190,7 @@ class NumaOverride(msgspec.Struct, frozen=True):
             parse_user_address(self.match)
 
     def matches(self, function: PciFunction) -> bool:
-        """Say whether the override is about this function."""
+        """Return whether the override matches this function."""
         if is_host_bridge(self.match):
             return function.root == self.match
         match = _BUS_RANGE.fullmatch(self.match)

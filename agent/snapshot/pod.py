@@ -35,7 +35,7 @@ class KubeQos(enum.Enum):
 
 
 class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
-    """One container. A cgroup alone tells its id only."""
+    """One container. A cgroup gives its id only."""
 
     id: str  # without the runtime's scheme
     name: str = ""  # empty: known by its cgroup alone
@@ -71,17 +71,17 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Pairs = ()
     priority: int | None = None
     containers: tuple[ContainerView, ...] = ()  # by id
-    phase: str = ""  # Pending, Running, Succeeded, Failed, Unknown; empty: nobody said
+    phase: str = ""  # Pending, Running, Succeeded, Failed, Unknown; empty: not reported
     terminating: bool = False  # somebody asked for its end
     host_network: bool = False
-    node_name: str = ""  # empty: not bound, or nobody said
+    node_name: str = ""  # empty: not bound, or not reported
     asks: tuple[ResourceRequest, ...] = ()  # init containers first, each in the order written
     wants: RequestedAmounts | None = (
-        None  # of devices that schedulers grant; None: nobody told of the spec
+        None  # of devices that schedulers grant; None: the spec is unknown
     )
     batch_cpu_milli: int | None = 0  # requested kubernetes.io/batch-cpu; None: malformed
-    compute_request: ComputeRequest | None = None  # None: nobody told of the spec
-    created: str = ""  # as the API server wrote the time: compared as text; empty: nobody said
+    compute_request: ComputeRequest | None = None  # None: the spec is unknown
+    created: str = ""  # as the API server wrote the time: compared as text; empty: not reported
     resource_version: str = ""  # of the API's object; compare for equality only
 
     def label(self, key: str) -> str | None:

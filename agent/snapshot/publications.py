@@ -72,11 +72,11 @@ class WriterPhase(enum.Enum):
     ABSENT = "absent"  # the server has no such resource: its CRD is not installed
     FORBIDDEN = "forbidden"
     REFUSED = "refused"  # the server does not take this content
-    WAITING = "waiting"  # for the Node's uid, or for whoever makes the object
+    WAITING = "waiting"  # for the Node's uid, or for the creator of the object
 
 
 class FieldConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """Another writer that has fields of ours with other values."""
+    """Another writer that owns fields of the agent's objects with other values."""
 
     manager: str  # its field manager
     fields: tuple[str, ...]  # .spec.devices, .metadata.labels["a/b"]
@@ -103,7 +103,7 @@ class WriterState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_behind(self) -> bool:
-        """Say whether the server lacks something that it should have got by now."""
+        """Return whether the server lacks a change that it should have by now."""
         if self.phase is WriterPhase.PENDING:
             return bool(self.error)
         return self.phase in (WriterPhase.IN_CONFLICT, WriterPhase.FORBIDDEN, WriterPhase.REFUSED)

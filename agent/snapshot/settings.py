@@ -23,7 +23,7 @@ class SettingRule(msgspec.Struct, frozen=True):
 
     @property
     def range_text(self) -> str:
-        """Say which values are allowed, in a few words."""
+        """Return the allowed values, in a few words."""
         if self.choices:
             return " | ".join(self.choices)
         if self.low is not None and self.high is not None:

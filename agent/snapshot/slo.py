@@ -147,7 +147,7 @@ class BlockDeviceConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class BlkioQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Devices with their limits. Switched off it is an empty list, absent it is nobody's wish."""
+    """Devices with their limits. Disabled means an empty list, absent means no setting."""
 
     enable: bool = False
     blocks: tuple[BlockDeviceConfig, ...] = ()
@@ -259,12 +259,12 @@ class ResourceThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
     @property
     def memory_evict_until_percent(self) -> int | None:
-        """Return the use at which eviction for memory stops; `None`: nobody is evicted for it."""
+        """Return the use at which eviction for memory stops; `None`: no eviction."""
         return _eviction_end(self.memory_evict_threshold_percent, self.memory_evict_lower_percent)
 
     @property
     def cpu_evict_until_percent(self) -> int | None:
-        """Return the use at which eviction for CPU stops; `None`: nobody is evicted for it."""
+        """Return the use at which eviction for CPU stops; `None`: no eviction."""
         return _eviction_end(self.cpu_evict_threshold_percent, self.cpu_evict_lower_percent)
 
 
@@ -366,7 +366,7 @@ class InvalidField(msgspec.Struct, frozen=True, kw_only=True):
 class NodeSloView(msgspec.Struct, frozen=True, kw_only=True):
     """What stands now. Without an object the defaults stand, which ask for nothing."""
 
-    found: bool = False  # False: there is no object, or none was seen yet
+    found: bool = False  # False: there is no object, or none was received yet
     resource_version: str = ""  # of the object in force
     generation: int | None = None
     slo: NodeSlo = NODE_SLO_DEFAULTS

@@ -372,11 +372,11 @@ class MpsDaemon(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[int, ...] = ()  # pids of its servers, one for each user at work
 
     def serves(self, uuid: str) -> bool:
-        """Say whether the daemon was started for this very card."""
+        """Return whether the daemon was started for this card only."""
         return uuid in self.cards
 
     def reaches(self, uuid: str) -> bool:
-        """Say whether its clients can use the card; one that was told no cards reaches them all."""
+        """Return whether its clients can use the card; without a list of cards it serves all."""
         return uuid in self.cards or (self.pipe_dir is not None and not self.cards)
 
 

@@ -90,7 +90,7 @@ class VendorSession(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Close the library."""
         ...
 
 

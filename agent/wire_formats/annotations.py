@@ -93,8 +93,8 @@ def qos_class(pod: PodView) -> str:
 
 def priority_class(pod: PodView) -> str:
     """Return the priority class; that of the QoS class where the pod names none."""
-    named = named_priority_class(pod)
-    return named or ("koord-batch" if qos_class(pod) == "BE" else "koord-prod")
+    class_name = named_priority_class(pod)
+    return class_name or ("koord-batch" if qos_class(pod) == "BE" else "koord-prod")
 
 
 def named_priority_class(pod: PodView) -> str:
@@ -181,13 +181,13 @@ def parse_node_annotations(node: NodeView | None, machine: CpuSet) -> NodeAnnota
     """Decode what the Node says; `machine` are the CPUs there are. Nothing without a Node."""
     if node is None:
         return NodeAnnotations()
-    kept = _AnnotationReader(node, RESERVATION, machine)
+    reserved = _AnnotationReader(node, RESERVATION, machine)
     services = _AnnotationReader(node, SYSTEM_QOS, machine)
-    reservation, system_qos = _reservation(kept, machine), _system_qos(services)
+    reservation, system_qos = _reservation(reserved, machine), _system_qos(services)
     return NodeAnnotations(
         reservation=reservation,
         system_qos=system_qos if node.annotations else None,
-        invalid=(*kept.refused, *services.refused),
+        invalid=(*reserved.refused, *services.refused),
     )
 
 

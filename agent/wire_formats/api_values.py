@@ -53,7 +53,7 @@ def valid_quantity(text: str) -> str | None:
 
 
 def is_positive_quantity(text: str) -> bool:
-    """Say whether a text is a quantity of more than nothing."""
+    """Return whether a text is a quantity greater than 0."""
     number = _NUMBER.match(text)
     return (
         valid_quantity(text) is not None

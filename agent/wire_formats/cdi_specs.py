@@ -57,7 +57,7 @@ def _texts(value: object, member: str) -> tuple[str, ...]:
 
 
 def stale_reason(spec: CdiSpec, paths: frozenset[str], driver_version: str | None) -> str:
-    """Say why a spec is out of date; empty if it is not.
+    """Return why a spec is out of date; empty if it is not.
 
     It is when one of its mounts is gone from the host, or belongs to another driver than the
     loaded one; `paths` are the files of all specs that exist.
@@ -78,7 +78,7 @@ def has_name(name: str) -> Callable[[CdiDevice], bool]:
 
 
 def qualified_names(
-    specs: Iterable[CdiSpec], kind: str, wanted: Iterable[Callable[[CdiDevice], bool]]
+    specs: Iterable[CdiSpec], kind: str, tests: Iterable[Callable[[CdiDevice], bool]]
 ) -> tuple[str, ...] | None:
     """Return one qualified name of this kind for each test; `None` if one has no name.
 
@@ -87,7 +87,7 @@ def qualified_names(
     devices = [device for spec in specs if spec.kind == kind for device in spec.devices]
     times = Counter(device.name for device in devices)
     alone = [device for device in devices if times[device.name] == 1]
-    names = [next((d.name for d in alone if fits(d)), None) for fits in wanted]
+    names = [next((d.name for d in alone if fits(d)), None) for fits in tests]
     if not names or None in names:
         return None
     return tuple(f"{kind}={name}" for name in names)

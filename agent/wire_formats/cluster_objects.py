@@ -59,7 +59,7 @@ class LabelledObjectMeta(ObjectMeta, rename="camel", kw_only=True):
 
 
 def check_uid(uid: str) -> str:
-    """Return a uid that may be repeated in objects of ours; raise `ParseError` for any other."""
+    """Return a uid that is valid in the agent's objects; else raise `ParseError`."""
     if not _UID.fullmatch(uid):
         raise ParseError("uid", uid)
     return uid

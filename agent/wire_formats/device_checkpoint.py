@@ -53,10 +53,10 @@ def parse_device_checkpoint(data: bytes) -> tuple[KubeletAllocation, ...]:
         raise ParseError(f"device checkpoint: {str(error)[:120]}", "") from error
     if len(entries) > MAX_CHECKPOINT_ENTRIES:
         raise ParseError(f"device checkpoint: more than {MAX_CHECKPOINT_ENTRIES} entries", "")
-    held = tuple(map(_kubelet_allocation, entries))
-    if sum(len(one.ids) for one in held) > MAX_CHECKPOINT_IDS:
+    allocations = tuple(map(_kubelet_allocation, entries))
+    if sum(len(one.ids) for one in allocations) > MAX_CHECKPOINT_IDS:
         raise ParseError(f"device checkpoint: more than {MAX_CHECKPOINT_IDS} ids", "")
-    return tuple(sorted(held, key=lambda one: (one.pod_uid, one.container, one.resource)))
+    return tuple(sorted(allocations, key=lambda one: (one.pod_uid, one.container, one.resource)))
 
 
 def _kubelet_allocation(entry: _PodDeviceEntry) -> KubeletAllocation:

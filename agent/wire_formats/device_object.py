@@ -50,7 +50,7 @@ def select_devices(devices: Iterable[Device]) -> DeviceSelection:
     def order(device: Device) -> tuple[str, str]:
         return device.key, repr(device) if times_seen[device.key] > 1 else ""
 
-    chosen: dict[tuple[str, int], Device] = {}
+    selected: dict[tuple[str, int], Device] = {}
     ids: set[tuple[str, str]] = set()
     left_out: list[tuple[Device, str]] = []
     for device in sorted(devices, key=order):
@@ -63,11 +63,11 @@ def select_devices(devices: Iterable[Device]) -> DeviceSelection:
             left_out.append((device, MINOR_OUT_OF_RANGE))
         elif uuid and (kind, uuid) in ids:
             left_out.append((device, SAME_UUID))
-        elif chosen.setdefault((kind, minor), device) is not device:
+        elif selected.setdefault((kind, minor), device) is not device:
             left_out.append((device, SAME_MINOR))
         else:
             ids.add((kind, uuid))
-    return DeviceSelection(tuple(chosen[key] for key in sorted(chosen)), tuple(left_out))
+    return DeviceSelection(tuple(selected[key] for key in sorted(selected)), tuple(left_out))
 
 
 def device_id(device: Device) -> str:
