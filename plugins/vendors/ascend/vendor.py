@@ -13,7 +13,7 @@ from plugins.vendors.ascend.discovery.sysfs import describe_function, find_npus
 from plugins.vendors.ascend.health.fault_codes import remedy
 from plugins.vendors.ascend.metrics import FAMILIES
 from plugins.vendors.ascend.settings import AscendSettings
-from plugins.vendors.ascend.vnpu import requests
+from plugins.vendors.ascend.vnpu import templates
 
 if TYPE_CHECKING:
     from plugins.vendors.ascend.session import AscendSession
@@ -45,10 +45,10 @@ class AscendVendor:
     socket_prefixes = kubelet.SOCKET_PREFIXES
     serves_device = staticmethod(kubelet.serves_device)
     kubelet_units = staticmethod(kubelet.kubelet_units)
-    slices_device = staticmethod(requests.slices_device)
-    resolve_entry = staticmethod(requests.resolve_entry)
-    slice_request = staticmethod(requests.slice_request)
-    is_sliced_by_runtime = staticmethod(requests.is_sliced_by_runtime)
+    slices_device = staticmethod(templates.slices_device)
+    resolve_entry = staticmethod(templates.resolve_entry)
+    slice_request = staticmethod(templates.slice_request)
+    is_sliced_by_runtime = staticmethod(templates.is_sliced_by_runtime)
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List the NPUs in sysfs with their drivers."""
