@@ -22,6 +22,7 @@ from agent.metrics.exposition import MetricsRenderer
 from agent.metrics.families import PROCESS_FAMILIES, ExportedFamily
 from agent.metrics.families import reference_rows as rows_of
 from agent.metrics.hami import HAMI_ALIAS, HAMI_LEGACY_ALIAS
+from agent.metrics.koordlet import KOORDLET_ALIAS
 from agent.version import VERSION
 from agent.workers.load import load_enabled_vendors, load_vendors, vendor_descriptions
 
@@ -87,7 +88,7 @@ def exported_families() -> tuple[ExportedFamily, ...]:
 
 def _renderer() -> MetricsRenderer:
     families = {name: vendor.description.families for name, vendor in load_vendors().items()}
-    return MetricsRenderer(families, aliases=(HAMI_ALIAS, HAMI_LEGACY_ALIAS))
+    return MetricsRenderer(families, aliases=(HAMI_ALIAS, HAMI_LEGACY_ALIAS, KOORDLET_ALIAS))
 
 
 def _library_version(name: str) -> str:

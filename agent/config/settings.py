@@ -275,8 +275,9 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     aliases: Annotated[
         tuple[str, ...],
         SettingRule(
-            "export also under the names of HAMi's monitor, or RDMA ports under node_exporter's",
-            choices=("hami", "hami_legacy", "node_exporter"),
+            "export also under the names of HAMi's monitor, of koordlet, or RDMA ports under "
+            "node_exporter's",
+            choices=("hami", "hami_legacy", "koordlet", "node_exporter"),
         ),
     ] = ()
 

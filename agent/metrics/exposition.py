@@ -28,6 +28,7 @@ from agent.metrics.device_series import (
 from agent.metrics.families import FAMILIES, NODE, ExportedFamily
 from agent.metrics.hami import hami_families, hami_series
 from agent.metrics.infiniband import infiniband_families, infiniband_series
+from agent.metrics.koordlet import koordlet_families, koordlet_series
 from agent.metrics.text_format import LabelCache, LabelKey, SeriesLines, family_header
 from agent.metrics.usage_series import application_series, node_series, pod_series
 from agent.snapshot.inventory import DeviceSample, MetricFamily
@@ -62,6 +63,7 @@ class MetricsRenderer:
             *(export_family(check.families[name]) for name in sorted(check.families)),
             *hami_families(aliases),
             *infiniband_families(aliases),
+            *koordlet_families(aliases),
         )
         self._vendor_families = {name: check.families[name] for name in sorted(check.families)}
         self._headers = {
@@ -131,6 +133,9 @@ class MetricsRenderer:
                 snapshot, samples, self._aliases, labels, sharing_is_fresh=shared_is_fresh
             )
             yield from infiniband_series(samples, self._aliases, labels)
+            yield from koordlet_series(
+                snapshot, self._aliases, labels, usage_is_fresh=usage_is_fresh
+            )
         if self._pods and usage_is_fresh:
             yield from pod_series(snapshot.pods.value, snapshot.usage.value, node, labels)
             yield from collected_pod_series(snapshot, node, labels)

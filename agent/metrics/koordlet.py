@@ -1,0 +1,275 @@
+"""Metrics under the names of koordlet, for existing dashboards and recording rules.
+
+The names, labels and units are those of koordlet's two registries. Families of koordlet that have
+no figure here are listed in `KOORDLET_ABSENT` with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from agent.metrics.families import ExportedFamily
+from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.usage import Prediction, Pressure, ResourceUsage
+from agent.wire_formats.quantities import parse_amount
+
+KOORDLET_ALIAS = "koordlet"  # value of `metrics.aliases`
+PREFIX = "koordlet_"
+
+_POD = ("node", "pod_namespace", "pod_name", "pod_uid")
+_CONTAINER = (*_POD, "container_name", "container_id")
+_PRESSURE = ("psi_resource_type", "psi_precision", "psi_degree", "cpu_full_supported")
+_PREDICTOR = ("node", "predictor", "resource", "unit")
+_AMOUNT = ("node", "resource", "unit")
+_PRIORITY = ("node", "priority")
+_RESOLD = {
+    "kubernetes.io/batch-cpu": "integer",
+    "kubernetes.io/batch-memory": "byte",
+    "kubernetes.io/mid-cpu": "integer",
+    "kubernetes.io/mid-memory": "byte",
+}
+_PROD = "koord-prod"
+
+_Row = tuple[str, tuple[str, ...], str, str]  # name, labels, family of ours, how it differs
+
+_ROWS: tuple[_Row, ...] = (
+    ("node_used_cpu_cores", ("node",), "xpu_node_cpu_usage_cores", ""),
+    ("node_used_memory_bytes", ("node",), "xpu_node_memory_used_bytes", ""),
+    (
+        *("be_suppress_be_used_cpu_cores", ("node",), "xpu_node_best_effort_cpu_usage_cores"),
+        "of the best-effort tier's cgroup, not the sum over its pods",
+    ),
+    ("node_predicted_resource_reclaimable", _PREDICTOR, "xpu_node_prod_reclaimable_cpu_cores", ""),
+    ("node_predicted_resource_peak", _PREDICTOR, "xpu_node_prod_peak_cpu_cores", ""),
+    (
+        *("node_priority_resource_reclaimable", ("node", "priority", "resource", "unit")),
+        *("xpu_node_prod_reclaimable_cpu_cores", ""),
+    ),
+    ("node_resource_priority_reclaimable_status", _PRIORITY, "xpu_node_prediction_failed", ""),
+    ("node_resource_allocatable", _AMOUNT, "", ""),
+    ("node_metric_node_usage", _AMOUNT, "", ""),
+    ("node_metric_system_usage", _AMOUNT, "", ""),
+    ("node_metric_numa_node_usage", (*_AMOUNT, "numa_node_id"), "", ""),
+    ("node_metric_numa_system_usage", (*_AMOUNT, "numa_node_id"), "", ""),
+    (
+        *("host_application_resource_usage",),
+        ("node", "host_application_name", "resource", "priority_class", "qos"),
+        *("xpu_host_application_cpu_usage_cores", ""),
+    ),
+    (
+        *("container_cpi", (*_CONTAINER, "cpi_field"), "xpu_container_window_cycles"),
+        "container_id has no scheme such as containerd://",
+    ),
+    (
+        *("container_psi", (*_CONTAINER, *_PRESSURE), "xpu_container_pressure_ratio"),
+        "container_id has no scheme such as containerd://",
+    ),
+    ("pod_psi", (*_POD, *_PRESSURE), "xpu_pod_pressure_ratio", ""),
+    (
+        *("resctrl_llc_occupancy", ("node", "cache_id", "qos")),
+        *("xpu_node_resctrl_cache_occupancy_bytes", ""),
+    ),
+    (
+        *("resctrl_memory_bandwidth", ("node", "cache_id", "qos", "mb_type")),
+        *("xpu_node_resctrl_memory_traffic_bytes_total", ""),
+    ),
+)
+
+_NO_LOOP = "no strategy of the agent computes or writes this yet"
+_OWN_METRICS = "the agent measures its own work in families of its own, with other buckets"
+KOORDLET_ABSENT: Mapping[str, str] = {
+    "start_time": "process_start_time_seconds has it under the name of every client",
+    "collect_node_cpu_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
+    "collect_node_numa_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
+    "collect_node_local_storage_info_status": "xpu_agent_collector_success has it as a gauge",
+    "pod_eviction": _NO_LOOP,
+    "pod_eviction_detail": _NO_LOOP,
+    "be_suppress_cpu_cores": _NO_LOOP,
+    "be_suppress_ls_used_cpu_cores": _NO_LOOP,
+    "container_scaled_cfs_burst_us": _NO_LOOP,
+    "container_scaled_cfs_quota_us": _NO_LOOP,
+    "cpuset_share_pool_cpu_cores": _NO_LOOP,
+    "cpuset_be_share_pool_cpu_cores": _NO_LOOP,
+    "cpuset_share_pool_info": _NO_LOOP,
+    "cpuset_be_share_pool_info": _NO_LOOP,
+    "container_core_sched_cookie": "the hook of core scheduling does not export its cookies",
+    "core_sched_cookie_manage_status": _OWN_METRICS,
+    "container_oom_score_adj": "a hook sets it once, when the container is created",
+    "container_resource_requests": "kube-state-metrics has it with the right units",
+    "container_resource_limits": "kube-state-metrics has it with the right units",
+    "resource_update_duration_milliseconds": _OWN_METRICS,
+    "kubelet_request_duration_seconds": _OWN_METRICS,
+    "runtime_hook_invoked_duration_milliseconds": _OWN_METRICS,
+    "runtime_hook_reconciler_invoked_duration_milliseconds": _OWN_METRICS,
+}
+
+_Sample = tuple[str, tuple[str, ...], float]  # name, values of its labels, value
+
+
+def koordlet_families(aliases: tuple[str, ...]) -> tuple[ExportedFamily, ...]:
+    """Return the families, if `metrics.aliases` has them."""
+    if KOORDLET_ALIAS not in aliases:
+        return ()
+    return tuple(
+        ExportedFamily(
+            name=f"{PREFIX}{name}",
+            type="gauge",
+            help=f"As koordlet exports it{f'; {difference}' if difference else ''}.",
+            labels=labels,
+            stability="alpha",
+            alias_of=family,
+        )
+        for name, labels, family, difference in _ROWS
+    )
+
+
+def koordlet_series(
+    snapshot: NodeSnapshot, aliases: tuple[str, ...], labels: LabelCache, *, usage_is_fresh: bool
+) -> SeriesLines:
+    """Yield the requested families; what is not known has no sample."""
+    if KOORDLET_ALIAS not in aliases:
+        return
+    node = snapshot.node.name or "unknown"
+    samples: dict[str, list[_Sample]] = {name: [] for name, *_ in _ROWS}
+    sources = [_allocatable_samples(snapshot)]
+    report = snapshot.report
+    if report.taken_s is not None and not report.error:
+        sources += [_report_samples(snapshot), _application_samples(snapshot)]
+        if report.value.prediction is not None:
+            sources.append(_prediction_samples(report.value.prediction))
+    if usage_is_fresh:
+        sources += [_node_samples(snapshot), _pod_samples(snapshot), _resctrl_samples(snapshot)]
+    for source in sources:
+        for one in source:
+            samples[one[0]].append(one)
+    for name, names, *_ in _ROWS:
+        family = f"{PREFIX}{name}"
+        yield (
+            family,
+            [
+                sample_line(family, labels.prefix(names, (node, *values)), value)
+                for _, values, value in samples[name]
+            ],
+        )
+
+
+def _node_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
+    usage = snapshot.usage.value
+    for name, value in (
+        ("node_used_cpu_cores", usage.node.cpu_cores),
+        ("node_used_memory_bytes", usage.node.memory_bytes),
+    ):
+        if value is not None:
+            yield name, (), value
+    tier = usage.best_effort.use if usage.best_effort is not None else None
+    if tier is not None and tier.cpu_cores is not None:
+        yield "be_suppress_be_used_cpu_cores", (), tier.cpu_cores
+
+
+def _report_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
+    report = snapshot.report.value
+    for name, use in (
+        ("node_metric_node_usage", report.node),
+        ("node_metric_system_usage", report.system),
+    ):
+        for resource, unit, value in _amounts(use):
+            yield name, (resource, unit), value
+    for numa in report.numa:
+        for name, use in (
+            ("node_metric_numa_node_usage", numa.node),
+            ("node_metric_numa_system_usage", numa.system or ResourceUsage()),
+        ):
+            for resource, unit, value in _amounts(use):
+                yield name, (resource, unit, str(numa.node_id)), value
+
+
+def _application_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
+    applications = {one.name: one for one in snapshot.cluster.slo.value.slo.host_applications}
+    for window in snapshot.report.value.applications:
+        if window.name in applications:
+            one = applications[window.name]
+            for resource, _, value in _amounts(window.use):
+                values = (window.name, resource, one.priority or "", one.qos or "")
+                yield "host_application_resource_usage", values, value
+
+
+def _prediction_samples(prediction: Prediction) -> Iterator[_Sample]:
+    failed = int(bool(prediction.error))
+    yield "node_resource_priority_reclaimable_status", (_PROD,), failed
+    if failed:
+        return
+    for predictor, reclaimable, peak in (
+        ("podReclaimablePredictor", prediction.pods.reclaimable, prediction.pods.peak),
+        ("priorityReclaimablePredictor", prediction.classes.reclaimable, prediction.classes.peak),
+        ("minPredictor", prediction.reclaimable(), prediction.peak()),
+    ):
+        for resource, unit, value in _amounts(reclaimable):
+            yield "node_predicted_resource_reclaimable", (predictor, resource, unit), value
+        for resource, unit, value in _amounts(peak):
+            yield "node_predicted_resource_peak", (predictor, resource, unit), value
+    for resource, unit, value in _amounts(prediction.reclaimable()):
+        yield "node_priority_resource_reclaimable", (_PROD, resource, unit), value
+
+
+def _amounts(use: ResourceUsage) -> Iterator[tuple[str, str, float]]:
+    if use.cpu_cores is not None:
+        yield "cpu", "core", use.cpu_cores
+    if use.memory_bytes is not None:
+        yield "memory", "byte", use.memory_bytes
+
+
+def _allocatable_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
+    node = snapshot.cluster.node.value
+    for resource, unit in _RESOLD.items() if node is not None else ():
+        amount = parse_amount(node.allocatable.get(resource, "")) if node is not None else None
+        if amount is not None:
+            yield "node_resource_allocatable", (resource, unit), float(amount)
+
+
+def _pod_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
+    usage = snapshot.usage.value
+    cycles = usage.cycles.containers if usage.cycles is not None else {}
+    for pod in snapshot.pods.value:
+        names = (pod.namespace, pod.name, pod.uid)
+        use = usage.pods.get(pod.uid)
+        for values, value in _pressures(use.pressure if use is not None else None):
+            yield "pod_psi", (*names, *values), value
+        for container in pod.containers:
+            own = (*names, container.name, container.id)
+            use = usage.containers.get(container.id)
+            for values, value in _pressures(use.pressure if use is not None else None):
+                yield "container_psi", (*own, *values), value
+            if (counted := cycles.get(container.id)) is not None:
+                yield "container_cpi", (*own, "cycles"), counted.cycles
+                yield "container_cpi", (*own, "instructions"), counted.instructions
+
+
+def _pressures(
+    pressure: Mapping[str, Pressure] | None,
+) -> Iterator[tuple[tuple[str, str, str, str], float]]:
+    """Yield the values of `_PRESSURE` with the percent of the last 10 s."""
+    resources = pressure or {}
+    cpu = resources.get("cpu")
+    supported = "true" if cpu is not None and cpu.full_avg10 is not None else "false"
+    for resource, one in resources.items():
+        name = "mem" if resource == "memory" else resource
+        for degree, value in (("some", one.some_avg10), ("full", one.full_avg10)):
+            if value is not None:
+                yield (name, "avg10", degree, supported), value
+
+
+def _resctrl_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
+    resctrl = snapshot.usage.value.resctrl
+    for counters in resctrl.groups if resctrl is not None else ():
+        if counters.group not in ("LSR", "LS", "BE"):
+            continue
+        names = (str(counters.cache_id), counters.group)
+        if counters.occupancy_bytes is not None:
+            yield "resctrl_llc_occupancy", names, counters.occupancy_bytes
+        for kind, value in (
+            ("mbm_total_bytes", counters.total_bytes),
+            ("mbm_local_bytes", counters.local_bytes),
+        ):
+            if value is not None:
+                yield "resctrl_memory_bandwidth", (*names, kind), value

@@ -1,0 +1,155 @@
+"""koordlet's metrics have its names, labels and units; what is missing has a reason."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.metrics.exposition import MetricsRenderer
+from agent.metrics.koordlet import KOORDLET_ABSENT, koordlet_families
+from agent.snapshot.cluster import ClusterView, NodeView
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.usage import (
+    BestEffortUsage,
+    CgroupUsage,
+    ContainerCycles,
+    CycleUsage,
+    NumaAggregate,
+    PredictedUsage,
+    Prediction,
+    ResctrlCounters,
+    ResctrlUsage,
+    ResourceUsage,
+    UsageReport,
+)
+from tests.captures import SHARED, needs_shared
+from tests.factory import NOW_S, pod, snapshot
+
+POD = pod(0)
+ORACLES = ("koordlet-internal-metrics.txt", "koordlet-external-metrics.txt")
+USE = ResourceUsage(cpu_cores=1.5, memory_bytes=2.0**30)
+PREDICTION = Prediction(
+    pods=PredictedUsage(reclaimable=USE, peak=USE),
+    classes=PredictedUsage(
+        reclaimable=ResourceUsage(cpu_cores=1.0, memory_bytes=2.0**31), peak=USE
+    ),
+)
+Series = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def full() -> NodeSnapshot:
+    """Return a snapshot that has every figure."""
+    snap = snapshot(pods=(POD,))
+    usage = replace(
+        snap.usage.value,
+        best_effort=BestEffortUsage(use=CgroupUsage(cpu_cores=0.5)),
+        cycles=CycleUsage(
+            containers={
+                POD.containers[0].id: ContainerCycles(cycles=30, instructions=10, window_s=10.0)
+            }
+        ),
+        resctrl=ResctrlUsage(
+            groups=(
+                ResctrlCounters(
+                    group="LS", cache_id=0, occupancy_bytes=7, total_bytes=9, local_bytes=8
+                ),
+                ResctrlCounters(group="default", cache_id=0, occupancy_bytes=1),
+            )
+        ),
+    )
+    node = NodeView(name="n", uid="u", allocatable={"kubernetes.io/batch-cpu": "1k"})
+    report = UsageReport(
+        node=USE,
+        system=USE,
+        numa=(NumaAggregate(node_id=0, node=USE, system=USE),),
+        prediction=PREDICTION,
+    )
+    return replace(
+        snap,
+        usage=SnapshotPart(usage, NOW_S),
+        cluster=ClusterView(node=SnapshotPart(node)),
+        report=SnapshotPart(report, NOW_S),
+    )
+
+
+def exported(snap: NodeSnapshot, aliases: tuple[str, ...] = ("koordlet",)) -> Series:
+    page = MetricsRenderer({}, aliases=aliases).render(snap, NOW_S).decode()
+    series: Series = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name.startswith("koordlet_"):
+                series.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return series
+
+
+def test_nothing_of_koordlet_is_exported_unless_it_is_asked_for() -> None:
+    assert exported(full(), ("hami",)) == {}
+
+
+@needs_shared
+def test_each_family_of_a_real_koordlet_is_there_with_its_labels_or_absent_with_a_reason() -> None:
+    ours = {family.name: set(family.labels) for family in koordlet_families(("koordlet",))}
+    for name in ORACLES:
+        text = (SHARED / "oracle" / name).read_text()
+        for metric, labels in re.findall(r"^(koordlet_\w+?)\{(.*)\} ", text, re.MULTILINE):
+            base = re.sub(r"_(bucket|sum|count)$", "", metric)
+            if base.removeprefix("koordlet_") in KOORDLET_ABSENT:
+                continue
+            assert ours[base] == set(re.findall(r'(\w+)="', labels)), base
+
+
+def test_predictions_have_koordlets_predictors_and_units() -> None:
+    series = exported(full())
+    reclaimable = {
+        (labels["predictor"], labels["resource"], labels["unit"]): value
+        for labels, value in series["koordlet_node_predicted_resource_reclaimable"]
+    }
+    assert reclaimable["minPredictor", "cpu", "core"] == 1.0
+    assert reclaimable["podReclaimablePredictor", "cpu", "core"] == 1.5
+    assert reclaimable["priorityReclaimablePredictor", "memory", "byte"] == 2.0**31
+    assert len(reclaimable) == 6
+    priority = series["koordlet_node_priority_resource_reclaimable"]
+    assert [labels["priority"] for labels, _ in priority] == ["koord-prod", "koord-prod"]
+
+
+def test_a_prediction_that_failed_has_the_status_1_and_no_amounts() -> None:
+    report = UsageReport(node=USE, prediction=Prediction(error="why"))
+    series = exported(replace(full(), report=SnapshotPart(report, NOW_S)))
+    ((_, status),) = series["koordlet_node_resource_priority_reclaimable_status"]
+    assert status == 1
+    assert "koordlet_node_predicted_resource_reclaimable" not in series
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "value"),
+    [
+        ("node_resource_allocatable", {"resource": "kubernetes.io/batch-cpu"}, 1000.0),
+        ("be_suppress_be_used_cpu_cores", {}, 0.5),
+        ("container_cpi", {"cpi_field": "cycles", "pod_name": "train-0"}, 30.0),
+        ("container_cpi", {"cpi_field": "instructions", "container_name": "worker-0"}, 10.0),
+        ("resctrl_llc_occupancy", {"qos": "LS", "cache_id": "0"}, 7.0),
+        ("resctrl_memory_bandwidth", {"mb_type": "mbm_total_bytes"}, 9.0),
+        ("node_metric_numa_node_usage", {"numa_node_id": "0", "unit": "core"}, 1.5),
+        ("pod_psi", {"psi_resource_type": "cpu", "psi_degree": "some"}, 1.5),
+    ],
+)
+def test_a_figure_of_ours_has_koordlets_name(
+    name: str, labels: dict[str, str], value: float
+) -> None:
+    samples = exported(full())[f"koordlet_{name}"]
+    assert value in [number for got, number in samples if labels.items() <= got.items()]
+
+
+def test_groups_of_resctrl_that_are_no_class_are_left_out() -> None:
+    samples = exported(full())["koordlet_resctrl_llc_occupancy"]
+    assert [labels["qos"] for labels, _ in samples] == ["LS"]
+
+
+def test_old_usage_has_no_samples() -> None:
+    snap = full()
+    series = exported(replace(snap, usage=replace(snap.usage, taken_s=NOW_S - 3600)))
+    assert "koordlet_node_used_cpu_cores" not in series
