@@ -7,8 +7,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from agent.app.composition import AgentInputs, build_device_joiner
 from agent.app.events import EventRecorder
 from agent.app.host_reader import HostReader
-from agent.app.pipeline import DevicePipeline, HealthUpdater, device_runners
-from agent.app.publishing import PublishSink
+from agent.app.pipeline import DevicePipeline, HealthUpdater
+from agent.app.publishing import PublishSink, device_runners
 from agent.clock import Clock
 from agent.config.settings import Settings
 from agent.devices.health_file import HealthFile

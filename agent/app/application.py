@@ -22,8 +22,8 @@ from agent.app.composition import (
 from agent.app.events import EventRecorder
 from agent.app.host_reader import HostReader
 from agent.app.lock import stop_signals
-from agent.app.pipeline import DevicePipeline, HealthUpdater, device_runners
-from agent.app.publishing import FolderPublishSink, PublishSink
+from agent.app.pipeline import DevicePipeline, HealthUpdater
+from agent.app.publishing import FolderPublishSink, PublishSink, device_runners
 from agent.app.threads import (
     AgentThreads,
     BackgroundTasks,

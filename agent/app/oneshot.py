@@ -17,8 +17,7 @@ from agent.app.composition import (
     kubelet_root_reader,
 )
 from agent.app.events import EventRecorder
-from agent.app.pipeline import device_info_runner
-from agent.app.publishing import WRITE_DEADLINE_S, FolderPublishSink
+from agent.app.publishing import WRITE_DEADLINE_S, FolderPublishSink, device_info_runner
 from agent.devices.published_minors import PublishedMinorStore
 from agent.objects.device import DEVICE_FILE_NAME
 from agent.objects.files import read_object

@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from concurrent.futures import Executor
 
 from agent.app.events import EventRecorder
-from agent.app.publishing import FilePublisherRunner, PublisherRunner, PublishSink
+from agent.app.publishing import PublisherRunner
 from agent.app.threads import DEVICES_RETRY_S, run_when_changed
 from agent.clock import Clock
 from agent.config.health import HealthSettings
-from agent.config.settings import PublishSettings, Settings
 from agent.devices.health import TimePoint
 from agent.devices.health_file import HealthFile
 from agent.devices.joiner import DeviceJoiner
@@ -30,13 +29,10 @@ from agent.messages import (
     MinorsRead,
     VendorStateChanged,
 )
-from agent.objects.device_info_file import DeviceInfoFilePublisher, DeviceInfoFileSink
-from agent.objects.publishers import USAGE_REPORT, enabled_publishers
 from agent.snapshot.device import HealthState, VendorDevice, pci_address_of
 from agent.snapshot.inventory import DeviceEvent
 from agent.snapshot.node import SnapshotStore, VendorState
 from agent.snapshot.self_check import SelfCheck
-from agent.state_writer import StateWriter
 from agent.workers.manager import VendorManager, replace_vendor
 
 log = logging.getLogger(__name__)
@@ -285,24 +281,3 @@ def _removal_event(device: VendorDevice) -> DeviceEvent:
     return DeviceEvent(
         key=device.key, reason=GONE_REASON, message=GONE_MESSAGE, state=HealthState.FAILED
     )
-
-
-def device_runners(
-    settings: Settings, store: SnapshotStore, clock: Clock, sink: PublishSink
-) -> list[PublisherRunner]:
-    """Return the runners of all publishers but the one of usage."""
-    publishers = enabled_publishers(settings)
-    runners = [sink.runner(item) for name, item in publishers.items() if name != USAGE_REPORT]
-    if settings.publish.device_info_files:
-        runners.append(device_info_runner(settings.publish, store, clock))
-    return runners
-
-
-def device_info_runner(
-    settings: PublishSettings, store: SnapshotStore, clock: Clock
-) -> FilePublisherRunner:
-    """Return the runner of the device-info file, which has a folder of its own."""
-    writer = StateWriter("device-info files")
-    sink = DeviceInfoFileSink(settings.device_info_directory)
-    publisher = DeviceInfoFilePublisher(interval_s=settings.interval_s)
-    return FilePublisherRunner(publisher, sink, writer, store, clock)

@@ -18,11 +18,13 @@ from typing import Protocol
 import msgspec
 
 from agent.clock import Clock
+from agent.config.settings import PublishSettings, Settings
 from agent.errors import AgentError, PublishError
 from agent.loop import Loop
+from agent.objects.device_info_file import DeviceInfoFilePublisher, DeviceInfoFileSink
 from agent.objects.event_log import EventLog
 from agent.objects.files import FileSink, SinkResult
-from agent.objects.publishers import Publisher
+from agent.objects.publishers import USAGE_REPORT, Publisher, enabled_publishers
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.publications import DesiredObject, Publication, PublisherStatus
 from agent.snapshot.self_check import SelfCheck
@@ -312,3 +314,24 @@ class FolderPublishSink:
     def event_output(self) -> EventOutput:
         """Return the event log of the folder."""
         return FolderEventOutput(self._path, self._writer, self._clock)
+
+
+def device_runners(
+    settings: Settings, store: SnapshotStore, clock: Clock, sink: PublishSink
+) -> list[PublisherRunner]:
+    """Return the runners of all publishers but the one of usage."""
+    publishers = enabled_publishers(settings)
+    runners = [sink.runner(item) for name, item in publishers.items() if name != USAGE_REPORT]
+    if settings.publish.device_info_files:
+        runners.append(device_info_runner(settings.publish, store, clock))
+    return runners
+
+
+def device_info_runner(
+    settings: PublishSettings, store: SnapshotStore, clock: Clock
+) -> FilePublisherRunner:
+    """Return the runner of the device-info file, which has a folder of its own."""
+    writer = StateWriter("device-info files")
+    sink = DeviceInfoFileSink(settings.device_info_directory)
+    publisher = DeviceInfoFilePublisher(interval_s=settings.interval_s)
+    return FilePublisherRunner(publisher, sink, writer, store, clock)

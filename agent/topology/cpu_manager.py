@@ -37,38 +37,44 @@ def reserved_cpus(
     return taker.run() if 0 < count <= len(topology.cpus) and taker.is_even() else None
 
 
+def _node(cpu: Cpu) -> int:
+    return cpu.node
+
+
+def _core(cpu: Cpu) -> int:
+    return cpu.core
+
+
 class _CpuSelection:
     """One selection in progress: the free CPUs, and the number still needed."""
 
     def __init__(self, topology: CpuTopology, count: int) -> None:
-        packages = {package.socket: package.package_id for package in topology.packages}
-        # the kubelet orders sockets by the kernel's number
-        has_packages = len(packages) > 0 and min(packages.values()) >= 0
-        self._socket: CpuNumber = lambda cpu: (
-            packages.get(cpu.socket, 0) if has_packages else cpu.socket
-        )
-        self._node: CpuNumber = lambda cpu: cpu.node
-        self._core: CpuNumber = lambda cpu: cpu.core
+        self._packages = {package.socket: package.package_id for package in topology.packages}
         self._all = topology.cpus
         self._free = list(topology.cpus)
         self._needed = count
         self._selected: set[int] = set()
-        sockets, nodes = self._units(self._socket), self._units(self._node)
+        sockets, nodes = self._units(self._socket), self._units(_node)
         # the wider unit first: a node with several sockets, or a socket with several nodes
         narrow_nodes = len(sockets) < len(nodes)
-        self._wide = (self._socket, self._node) if narrow_nodes else (self._node, self._socket)
+        self._wide = (self._socket, _node) if narrow_nodes else (_node, self._socket)
+
+    def _socket(self, cpu: Cpu) -> int:
+        """Return the socket of a CPU; the kubelet orders sockets by the kernel's number."""
+        has_packages = bool(self._packages) and min(self._packages.values()) >= 0
+        return self._packages.get(cpu.socket, 0) if has_packages else cpu.socket
 
     def is_even(self) -> bool:
         """Return whether all cores have one size, and all sockets too."""
-        units = (self._units(self._core), self._units(self._socket))
+        units = (self._units(_core), self._units(self._socket))
         return all(len(set(map(len, cpus_by_unit.values()))) == 1 for cpus_by_unit in units)
 
     def run(self) -> CpuSet:
         """Select the CPUs and return them."""
         for unit in self._wide:
             self._select_whole_units(unit, self._ordered(unit))
-        self._select_whole_units(self._core, self._ordered(self._core))
-        for core in self._ordered(self._core):
+        self._select_whole_units(_core, self._ordered(_core))
+        for core in self._ordered(_core):
             self._select([cpu for cpu in self._free if cpu.core == core][: self._needed])
         return frozenset(self._selected)
 
@@ -93,7 +99,7 @@ class _CpuSelection:
 
     def _ordered(self, unit: CpuNumber) -> list[int]:
         """Return the units with free CPUs, from the widest level down, fewest free first."""
-        levels = (*self._wide, self._core)
+        levels = (*self._wide, _core)
         depth = levels.index(unit) + 1
         free = [_count_by(self._free, level) for level in levels[:depth]]
 

@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.app.composition import create_inputs
-from agent.app.pipeline import device_runners
-from agent.app.publishing import FolderPublishSink
+from agent.app.publishing import FolderPublishSink, device_runners
 from agent.clock import ManualClock
 from agent.config.sources import decode_settings
 from agent.devices.view import build_device_view
