@@ -113,7 +113,7 @@ def test_the_reference_lists_every_family_by_name() -> None:
         "type": "counter",
         "labels": "node,namespace,pod,pod_uid",
         "unit": "seconds",
-        "stability": "beta",
+        "stability": "stable",
         "alias_of": None,
         "help": "CPU time used.",
     }
