@@ -50,9 +50,7 @@ RETRY_S = 1.0  # after a bug, doubled each time
 
 NODE_DEADLINE_S = 1.0  # at a start: an API server that is away keeps nobody from serving
 
-FLUSH_DEADLINE_S = (
-    1.5  # at a stop: for what is still to be written, and as long for what is to be told
-)
+FLUSH_DEADLINE_S = 1.5  # at a stop: for objects that are not written yet, and as long for events
 
 
 class ClusterService:
@@ -194,7 +192,7 @@ class ClusterService:
             poller.poll_soon()
 
     async def stop(self) -> None:
-        """Write what is still to be written and told, each for a short while; end everything."""
+        """Write the last objects and events, each for a limited time; then end everything."""
         if self.outbox is not None:
             await self.outbox.close(FLUSH_DEADLINE_S)
         for task in self._tasks:

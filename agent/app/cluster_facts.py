@@ -62,7 +62,7 @@ class ClusterFactsUpdater:
         self._messages = messages
         self._pending_slos: deque[tuple[object, float]] = deque()  # not decoded yet
         self._has_pending_slos = asyncio.Event()
-        self._slo_lock = threading.Lock()  # one after another, as they were told
+        self._slo_lock = threading.Lock()  # NodeSLOs are applied in their order
         self._api_pods: tuple[PodView, ...] | None = None
         self._is_api_reachable = True
         self._kubelet_pods: SnapshotPart[tuple[PodView, ...]] = SnapshotPart(())
@@ -71,7 +71,7 @@ class ClusterFactsUpdater:
         self._change_cluster(lambda now: replace(now, is_clustered=True))
 
     def write_permission(self) -> WritePermission:
-        """Say whether anything may be written for the Node now."""
+        """Return whether anything may be written for the Node now."""
         return decide_write_permission(self._machine, self._name, self._store.current.cluster.node)
 
     def update_node(self, view: Mapping[str, NodeView]) -> None:
@@ -205,7 +205,7 @@ class ClusterFactsUpdater:
 
 
 def _log_refused_values(before: NodeSloView, now: NodeSloView) -> None:
-    """Say what of a NodeSLO is not used, once for as long as it is the same."""
+    """Log which values of a NodeSLO are refused, once for as long as they are the same."""
     if now.problem and now.problem != before.problem:
         log.warning("node_slo_unreadable", extra={"error": now.problem})
     if now.refused and now.refused != before.refused:

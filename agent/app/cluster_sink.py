@@ -1,4 +1,4 @@
-"""The outlet of a cluster: publishers' objects and events on their way to the API server."""
+"""The sink of a cluster: hands objects and events to the writers for the API server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ObjectQueue(Protocol):
         ...
 
     def states(self) -> tuple[WriterState, ...]:
-        """Say how each object does."""
+        """Return the state of each object."""
         ...
 
 
@@ -118,7 +118,7 @@ class ClusterPublisherRunner:
         )
 
     def check(self) -> SelfCheck:
-        """Say what became of the objects.
+        """Return whether all objects are written.
 
         It does not gate readiness: an agent out of service would not bring the API server back,
         and its metrics and grants are needed meanwhile.

@@ -26,7 +26,7 @@ MAX_RECENT = 100
 
 
 class EventRecorder:
-    """Compares snapshots. Every method but `run` belongs to the devices' thread."""
+    """Compares snapshots. Every method but `run` belongs to the devices thread."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class EventRecorder:
         self._log_new_error()
 
     def _without_awaited_devices(self, snapshot: NodeSnapshot) -> NodeSnapshot:
-        """Leave the devices as last told while an answer is awaited: a sighting is no news."""
+        """Keep the last devices while a vendor has not answered: sysfs alone gives no event."""
         if not snapshot.devices.value.awaited:
             return snapshot
-        known = (
+        devices = (
             SnapshotPart(DeviceView())
             if self._last_snapshot is None
             else self._last_snapshot.devices
         )
-        return msgspec.structs.replace(snapshot, devices=known)
+        return msgspec.structs.replace(snapshot, devices=devices)
 
     def _new_events(self, snapshot: NodeSnapshot) -> tuple[Event, ...]:
         events = events_between(self._last_snapshot, snapshot, self._clock.wall())
@@ -128,7 +128,7 @@ class EventRecorder:
 
 
 def _may_have_events(old: NodeSnapshot, new: NodeSnapshot) -> bool:
-    """Say whether devices, workers or annotations may have changed; samples are no news."""
+    """Return whether devices, workers or annotations may have changed; samples give no event."""
     if old.devices.value is not new.devices.value or len(old.vendors) != len(new.vendors):
         return True
     if old.pods.value is not new.pods.value or old.cluster.node.value != new.cluster.node.value:

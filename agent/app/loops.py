@@ -73,7 +73,7 @@ class PeriodicLoops:
         return self._pipeline.events.recent_events
 
     def read_host(self) -> None:
-        """Read the host again; whoever joins the devices with it is told."""
+        """Read the host again; the pipeline then joins the devices with it."""
         self._host_reader.read_host()
         self._messages.put(HostRead())
 
