@@ -1,4 +1,4 @@
-"""Write the table of docs/metrics.md from the families that the agent exports.
+"""Write the tables of docs/metrics.md from the families that the agent exports.
 
 With `--check` nothing is written: the exit status is 1 if the file differs, or if a family that was
 declared stable has gone, or has another type or fewer labels than before.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from agent.cli.reference import exported_families
+from agent.cli.reference import exported_alias_tables, exported_families
 from agent.metrics.families import ExportedFamily
+from agent.snapshot.vendor import AliasMatch, AliasTable, MetricAlias
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "metrics.md"
@@ -30,6 +31,37 @@ def table(families: list[ExportedFamily]) -> str:
             f"| `{family.name}` | {family.type} | {labels} | {family.stability} | {meaning} |"
         )
     return "\n".join(lines)
+
+
+def alias_section(table: AliasTable) -> str:
+    """Return the heading and the Markdown table of the names of another exporter."""
+    counts = ", ".join(
+        f"{sum(alias.match is match for alias in table.metrics)} {match.value}"
+        for match in AliasMatch
+    )
+    lines = [
+        f"## Alias `{table.name}`: {table.exporter}",
+        "",
+        f"Labels: {', '.join(f'`{label.name}`' for label in table.labels) or 'none'}. {counts}.",
+        "",
+        "| name | type | match | made from | difference, or why it is absent |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{alias.name}` | {alias.type} | {alias.match.value} | {sources(alias)} | {alias.note} |"
+        for alias in table.metrics
+    ]
+    return "\n".join(lines)
+
+
+def sources(alias: MetricAlias) -> str:
+    """Return what an alias is made from."""
+    texts = []
+    for source in alias.sources:
+        labels = ",".join(f'{name}="{value}"' for name, value in source.where)
+        text = source.family or (source.value.name.lower() if source.value else "")
+        texts.append(f"`{text}{{{labels}}}`" if labels else f"`{text}`")
+    return ", ".join(dict.fromkeys(texts))
 
 
 def find_broken_promises(document: str, families: list[ExportedFamily]) -> list[str]:
@@ -62,7 +94,8 @@ def main() -> int:
     for line in broken:
         print(f"docs/metrics.md: {line}: people's dashboards rely on it", file=sys.stderr)
     head = document[: document.index(MARK) + len(MARK)]
-    text = f"{head}\n\n{table(families)}\n"
+    sections = [table(families), *map(alias_section, exported_alias_tables())]
+    text = "\n\n".join((head, *sections)) + "\n"
     if "--check" not in sys.argv[1:]:
         DOCUMENT.write_text(text)
     elif text != document:

@@ -33,7 +33,7 @@ from agent.recording.host_source import HostSource
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import MetricFamily
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
-from agent.snapshot.vendor import DeviceVendor
+from agent.snapshot.vendor import AliasTable, DeviceVendor
 from agent.state_writer import NO_STATE_FOLDER, RECORDED_HOST, StateWriter
 from agent.workers.load import load_enabled_vendors
 from agent.workers.manager import VendorManager
@@ -158,3 +158,8 @@ def _kubelet_cgroup_root(settings: KubeletSettings, store: SnapshotStore) -> str
 def metric_families(vendors: Mapping[str, DeviceVendor]) -> dict[str, tuple[MetricFamily, ...]]:
     """Return the metric families of each vendor."""
     return {name: vendor.description.families for name, vendor in vendors.items()}
+
+
+def alias_tables(vendors: Mapping[str, DeviceVendor]) -> tuple[AliasTable, ...]:
+    """Return the tables of other exporters' names that the vendors declare."""
+    return tuple(table for vendor in vendors.values() for table in vendor.description.aliases)

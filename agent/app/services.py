@@ -20,6 +20,7 @@ from agent.app.composition import (
     AgentInputs,
     DeviceServices,
     ServeOptions,
+    alias_tables,
     metric_families,
 )
 from agent.app.containers import ContainerService, ContainerServiceBuilder
@@ -358,7 +359,10 @@ def _peak_monitor(inputs: AgentInputs) -> PeakMonitor | None:
 def _metrics_renderer(inputs: AgentInputs) -> MetricsRenderer:
     settings = inputs.settings.metrics
     renderer = MetricsRenderer(
-        metric_families(inputs.vendors), pods=settings.pods, aliases=settings.aliases
+        metric_families(inputs.vendors),
+        pods=settings.pods,
+        aliases=settings.aliases,
+        alias_tables=alias_tables(inputs.vendors),
     )
     for error in renderer.errors:
         log.warning("metric_family_refused", extra={"family": error})

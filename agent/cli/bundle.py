@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from agent.app.composition import AgentInputs, metric_families
+from agent.app.composition import AgentInputs, alias_tables, metric_families
 from agent.config.settings import Settings
 from agent.doctor.check import CheckInputs, CheckResult
 from agent.doctor.inputs import fetch_page
@@ -158,6 +158,7 @@ def _rendered_files(source: BundleSource) -> Iterator[tuple[str, bytes]]:
             vendor_families=metric_families(inputs.vendors),
             pods=metrics.pods,
             aliases=metrics.aliases,
+            alias_tables=alias_tables(inputs.vendors),
         ),
     )
 

@@ -23,6 +23,7 @@ from agent.metrics.families import PROCESS_FAMILIES, ExportedFamily
 from agent.metrics.families import reference_rows as rows_of
 from agent.metrics.hami import HAMI_ALIAS, HAMI_LEGACY_ALIAS
 from agent.metrics.koordlet import KOORDLET_ALIAS
+from agent.snapshot.vendor import AliasTable
 from agent.version import VERSION
 from agent.workers.load import load_enabled_vendors, load_vendors, vendor_descriptions
 
@@ -86,9 +87,18 @@ def exported_families() -> tuple[ExportedFamily, ...]:
     return (*_renderer().families, *PROCESS_FAMILIES)
 
 
+def exported_alias_tables() -> tuple[AliasTable, ...]:
+    """Return the tables of other exporters' names that vendors declare."""
+    return tuple(table for vendor in vendor_descriptions() for table in vendor.aliases)
+
+
 def _renderer() -> MetricsRenderer:
-    families = {name: vendor.description.families for name, vendor in load_vendors().items()}
-    return MetricsRenderer(families, aliases=(HAMI_ALIAS, HAMI_LEGACY_ALIAS, KOORDLET_ALIAS))
+    vendors = load_vendors()
+    families = {name: vendor.description.families for name, vendor in vendors.items()}
+    tables = exported_alias_tables()
+    own_names = (HAMI_ALIAS, HAMI_LEGACY_ALIAS, KOORDLET_ALIAS)
+    names = (*own_names, *(table.name for table in tables))
+    return MetricsRenderer(families, aliases=names, alias_tables=tables)
 
 
 def _library_version(name: str) -> str:

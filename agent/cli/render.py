@@ -8,7 +8,7 @@ import sys
 
 from agent.allocation.cdi_files import build_cdi_files
 from agent.app.allocation import read_driver_edits
-from agent.app.composition import AgentInputs, metric_families
+from agent.app.composition import AgentInputs, alias_tables, metric_families
 from agent.app.oneshot import build_host_device_reader, inspect_host
 from agent.cli.context import command_inputs, report_silent_vendors
 from agent.cli.output import format_document
@@ -42,6 +42,7 @@ def render(arguments: argparse.Namespace) -> int:
             vendor_families=metric_families(inputs.vendors),
             pods=inputs.settings.metrics.pods,
             aliases=inputs.settings.metrics.aliases,
+            alias_tables=alias_tables(inputs.vendors),
         )
         write_document(page.decode())
         return report_silent_vendors(now, 0)

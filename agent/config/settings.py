@@ -275,8 +275,9 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     aliases: Annotated[
         tuple[str, ...],
         SettingRule(
-            "export also under the names of HAMi's monitor, of koordlet, or RDMA ports under "
-            "node_exporter's",
+            "export also under the names of other exporters: HAMi's monitor, koordlet, "
+            "node_exporter (RDMA ports), and those of vendors",
+            # and the tables of vendors, by `settings_type`
             choices=("hami", "hami_legacy", "koordlet", "node_exporter"),
         ),
     ] = ()
@@ -385,6 +386,14 @@ def _device_plugin_type(vendors: tuple[VendorDescription, ...]) -> type[msgspec.
     return _with_rule(DevicePluginSettings, "vendors", lambda rule: replace(rule, choices=choices))
 
 
+def _metrics_type(vendors: tuple[VendorDescription, ...]) -> type[msgspec.Struct]:
+    """Return the section in which `aliases` may name the tables of vendors."""
+    names = tuple(table.name for vendor in vendors for table in vendor.aliases)
+    return _with_rule(
+        MetricsSettings, "aliases", lambda rule: replace(rule, choices=(*rule.choices, *names))
+    )
+
+
 def _cdi_type(vendors: tuple[VendorDescription, ...]) -> type[msgspec.Struct]:
     """Return the section with the switches of vendors' CDI files."""
     switches: list[_Field] = [
@@ -423,6 +432,7 @@ def settings_type(vendors: tuple[VendorDescription, ...]) -> type[Settings]:
         "health": _health_type(vendors),
         "device_plugin": _device_plugin_type(vendors),
         "cdi": _cdi_type(vendors),
+        "metrics": _metrics_type(vendors),
     }
     whole: list[_Field] = []
     for name, kind, default in _fields(Settings):

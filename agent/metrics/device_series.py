@@ -117,7 +117,7 @@ def device_series(
     users = [(device, pod) for device in devices for pod in pods.get(device.key, (UNUSED,))]
     labelled = {_device_labels(one, pod.values, labels, node): (one, pod) for one, pod in users}
     rows = [(label_prefix, device) for label_prefix, (device, _) in labelled.items()]
-    drivers = _driver_versions(vendors)
+    drivers = driver_versions(vendors)
     name = "xpu_device_info"
     yield (
         name,
@@ -208,7 +208,7 @@ def _health_labels(health: Health) -> str:
     return label_pairs(("state", "reason"), (health.state.value, health.reason))
 
 
-def _driver_versions(vendors: Iterable[VendorState]) -> dict[str, str]:
+def driver_versions(vendors: Iterable[VendorState]) -> dict[str, str]:
     """Return driver versions by device key, and by name of the vendor that reports them.
 
     The vendor's name serves devices that have just been removed; it need not be the maker's.
@@ -239,7 +239,7 @@ def _sample_series(
 ) -> SeriesLines:
     sampled = [(o, device.info, samples.get(device.key)) for o, device in rows]
     name = "xpu_device_memory_total_bytes"
-    totals = [(o, _total_bytes(info, sample)) for o, info, sample in sampled]
+    totals = [(o, total_bytes(info, sample)) for o, info, sample in sampled]
     yield name, [sample_line(name, o, total) for o, total in totals if total is not None]
     name = "xpu_device_memory_used_bytes"
     yield (
@@ -270,9 +270,10 @@ def _sample_series(
     )
 
 
-def _total_bytes(info: VendorDevice, sample: DeviceSample | None) -> int | None:
-    total_bytes = sample.memory_total_bytes if sample is not None else None
-    return total_bytes if total_bytes is not None else info.memory_bytes
+def total_bytes(info: VendorDevice, sample: DeviceSample | None) -> int | None:
+    """Return the memory of a device: of its sample, else of its inventory."""
+    sampled_bytes = sample.memory_total_bytes if sample is not None else None
+    return sampled_bytes if sampled_bytes is not None else info.memory_bytes
 
 
 def _reading_series(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from agent.metrics.agent_series import agent_series
+from agent.metrics.alias_series import alias_families, alias_series, check_aliases
 from agent.metrics.cluster_series import (
     CLUSTER_FAMILIES,
     SLO_FAMILIES,
@@ -33,6 +34,7 @@ from agent.metrics.text_format import LabelCache, LabelKey, SeriesLines, family_
 from agent.metrics.usage_series import application_series, node_series, pod_series
 from agent.snapshot.inventory import DeviceSample, MetricFamily
 from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.vendor import AliasTable
 
 MAX_VALUE_AGE_S = 180.0  # older values are not exported; their age is
 
@@ -50,11 +52,11 @@ class MetricsRenderer:
         *,
         pods: bool = True,
         aliases: tuple[str, ...] = (),
+        alias_tables: Iterable[AliasTable] = (),  # of vendors; `aliases` switches them on
         max_age_s: float = MAX_VALUE_AGE_S,
     ) -> None:
         check = check_families(sorted(vendor_families.items()))
-        self.errors = check.errors  # for people: families that cannot be exported, with the reason
-        self.families: tuple[ExportedFamily, ...] = (
+        families: tuple[ExportedFamily, ...] = (
             *FAMILIES,
             *SLO_FAMILIES,
             *CLUSTER_FAMILIES,
@@ -65,6 +67,14 @@ class MetricsRenderer:
             *infiniband_families(aliases),
             *koordlet_families(aliases),
         )
+        alias_check = check_aliases(
+            [table for table in alias_tables if table.name in aliases],
+            [family.name for family in families],
+        )
+        self._alias_tables = alias_check.tables
+        self.families = (*families, *alias_families(self._alias_tables))
+        # for people: families that cannot be exported, with the reason
+        self.errors = (*check.errors, *alias_check.errors)
         self._vendor_families = {name: check.families[name] for name in sorted(check.families)}
         self._headers = {
             openmetrics: {
@@ -136,6 +146,9 @@ class MetricsRenderer:
             yield from koordlet_series(
                 snapshot, self._aliases, labels, usage_is_fresh=usage_is_fresh
             )
+            yield from alias_series(
+                self._alias_tables, snapshot, samples, self._vendor_families, labels, pods
+            )
         if self._pods and usage_is_fresh:
             yield from pod_series(snapshot.pods.value, snapshot.usage.value, node, labels)
             yield from collected_pod_series(snapshot, node, labels)
@@ -151,8 +164,11 @@ def render_metrics(
     vendor_families: Mapping[str, Iterable[MetricFamily]],
     pods: bool = True,
     aliases: tuple[str, ...] = (),
+    alias_tables: Iterable[AliasTable] = (),
     openmetrics: bool = False,
 ) -> bytes:
     """Render one page without a lasting renderer, for commands."""
-    renderer = MetricsRenderer(vendor_families, pods=pods, aliases=aliases)
+    renderer = MetricsRenderer(
+        vendor_families, pods=pods, aliases=aliases, alias_tables=alias_tables
+    )
     return renderer.render(snapshot, now_s, openmetrics=openmetrics)

@@ -117,7 +117,10 @@ def family_header(family: ExportedFamily, *, openmetrics: bool) -> str:
     if not openmetrics:
         kind = "gauge" if family.type == "info" else family.type
         return f"# HELP {family.name} {text}\n# TYPE {family.name} {kind}\n"
-    name = family.name.removesuffix(_SUFFIXES.get(family.type, ""))
+    suffix = _SUFFIXES.get(family.type, "")
+    # other exporters have counters without the suffix, which this format does not allow
+    kind = family.type if family.name.endswith(suffix) else "unknown"
+    name = family.name.removesuffix(suffix)
     unit = f"# UNIT {name} {family.unit}\n" if family.unit else ""
     help_text = text.replace('"', '\\"')
-    return f"# TYPE {name} {family.type}\n{unit}# HELP {name} {help_text}\n"
+    return f"# TYPE {name} {kind}\n{unit}# HELP {name} {help_text}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -9,7 +10,7 @@ import msgspec
 
 from agent.snapshot.allocation import AllocatedDevice, DeviceAllocation
 from agent.snapshot.container import ContainerSpec
-from agent.snapshot.device import Device, VendorDevice
+from agent.snapshot.device import Device, Pairs, VendorDevice
 from agent.snapshot.device_plugin import DeviceUnit
 from agent.snapshot.edits import CdiEdits, ContainerEdits
 from agent.snapshot.host_devices import HostDeviceQuery, HostDevices, RdmaFunction
@@ -55,6 +56,99 @@ class CdiNaming(msgspec.Struct, frozen=True, kw_only=True):
     switch: SettingRule | None = None  # of `cdi.<name>`, off by default; None: always written
 
 
+class DeviceValue(enum.Enum):
+    """Values of a device that are no readings of a vendor's own families."""
+
+    UTILIZATION_PERCENT = enum.auto()
+    MEMORY_TOTAL_BYTES = enum.auto()
+    MEMORY_USED_BYTES = enum.auto()
+    MEMORY_FREE_BYTES = enum.auto()  # total less used
+    MEMORY_USED_PERCENT = enum.auto()
+    HEALTHY = enum.auto()  # 1 if the device is in service, else 0
+    PROCESSES = enum.auto()  # their number
+    PROCESS_MEMORY_BYTES = enum.auto()  # a value for each process; its reading labels: pid
+    ONE = enum.auto()  # always 1, for families whose labels are the facts
+    DEVICES = (
+        enum.auto()
+    )  # number of devices of the maker on the node; see `MetricAlias.is_of_node`
+
+
+class LabelOrigin(enum.Enum):
+    """Where the value of an alias' label comes from; `key` is `AliasLabel.key`."""
+
+    CONSTANT = enum.auto()  # `key` itself
+    READING = enum.auto()  # label `key` of the reading
+    FACT = enum.auto()  # fact `key` of the device
+    NAME = enum.auto()  # of the product: the fact `name`, else the model
+    MODEL = enum.auto()
+    UUID = enum.auto()
+    MINOR = enum.auto()  # the published number
+    VENDOR_MINOR = enum.auto()  # the driver's number
+    BUS_ID = enum.auto()  # 0000:3b:00.0
+    BUS_ID_UPPER = enum.auto()  # 0000:3B:00.0
+    BUS_ID_LONG = enum.auto()  # 00000000:3B:00.0
+    DRIVER_VERSION = enum.auto()
+    NODE = enum.auto()  # name of the node
+    NAMESPACE = enum.auto()  # this and the following: of the pod that uses the device
+    POD = enum.auto()
+    CONTAINER = enum.auto()
+    POD_UID = enum.auto()
+
+
+class AliasLabel(msgspec.Struct, frozen=True):
+    """A label of another exporter's series. A label without a value is left out."""
+
+    name: str
+    origin: LabelOrigin
+    key: str = ""
+    prefix: str = ""  # before a value that is not empty
+
+
+class AliasSource(msgspec.Struct, frozen=True, kw_only=True):
+    """What a family of another exporter is made from: a family of ours, or a `DeviceValue`.
+
+    Readings that get the same labels are added up.
+    """
+
+    family: str = ""
+    value: DeviceValue | None = None
+    where: Pairs = ()  # labels of the reading and their values; other readings are ignored
+    factor: float = 1.0  # from our unit to that of the other exporter
+    # of these series only, after those of the family; CONSTANT or READING
+    labels: tuple[AliasLabel, ...] = ()
+
+
+class AliasMatch(enum.Enum):
+    """How far an alias equals the family whose name it has."""
+
+    SAME = "same"
+    NEAR = "near"  # `MetricAlias.note` tells the difference
+    ABSENT = "absent"  # no series; `MetricAlias.note` tells why
+
+
+class MetricAlias(msgspec.Struct, frozen=True, kw_only=True):
+    """A family of another exporter."""
+
+    name: str
+    type: str  # gauge, counter
+    help: str = ""
+    sources: tuple[AliasSource, ...] = ()
+    labels: tuple[AliasLabel, ...] | None = None  # None: those of the table
+    match: AliasMatch = AliasMatch.SAME
+    note: str = ""
+    is_of_node: bool = False  # one series for the node, made from `DeviceValue.DEVICES`
+
+
+class AliasTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The families of another exporter, which `metrics.aliases` switches on by the name."""
+
+    name: str  # value of `metrics.aliases`
+    exporter: str  # for people: the program whose names these are
+    maker: str  # `VendorDevice.vendor` of the devices that have series
+    labels: tuple[AliasLabel, ...] = ()
+    metrics: tuple[MetricAlias, ...] = ()
+
+
 class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent knows about a vendor without calling it."""
 
@@ -65,6 +159,7 @@ class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
     settings: type[VendorSettings] = VendorSettings
     health: HealthOverrides = HealthOverrides()
     families: tuple[MetricFamily, ...] = ()  # of the values in its samples
+    aliases: tuple[AliasTable, ...] = ()  # names of other exporters for the same values
     cdi: CdiNaming | None = None  # None: the agent writes no CDI file for its devices
     serves_kubelet: bool = False  # a `ServesKubelet`: `device_plugin.vendors` may name it
     is_network: bool = False  # devices are NICs: events of network devices may concern them

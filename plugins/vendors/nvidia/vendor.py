@@ -9,6 +9,7 @@ from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
 from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
 from plugins.vendors.nvidia import kubelet
+from plugins.vendors.nvidia.aliases import DCGM
 from plugins.vendors.nvidia.discovery.sysfs import (
     cards_without_bus,
     describe_function,
@@ -46,6 +47,7 @@ class NvidiaVendor:
         serves_kubelet=True,
         health=HealthOverrides(clean_probes=3, clean_s=60.0),
         families=FAMILIES,
+        aliases=(DCGM,),
     )
     request_variables = frozenset((edits.VISIBLE, edits.OLD_IMAGE))
     runtime_handler = edits.RUNTIME_HANDLER
