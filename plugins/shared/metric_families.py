@@ -5,6 +5,11 @@ from __future__ import annotations
 from agent.snapshot.inventory import MetricFamily
 
 POWER = MetricFamily(name="xpu_device_power_watts", type="gauge", help="Power drawn by the device.")
+POWER_LIMIT = MetricFamily(
+    name="xpu_device_power_limit_watts",
+    type="gauge",
+    help="Power that the device may draw at present.",
+)
 ENERGY = MetricFamily(
     name="xpu_device_energy_joules_total",
     type="counter",
@@ -32,5 +37,16 @@ ECC_ERRORS = MetricFamily(
     name="xpu_device_ecc_errors_total",
     type="counter",
     help="Memory errors that the device counted, by whether it could correct them.",
+    labels=("kind",),
+)
+PCIE_REPLAYS = MetricFamily(
+    name="xpu_device_pcie_replays_total",
+    type="counter",
+    help="PCIe packets that had to be sent again.",
+)
+REMAPPED_ROWS = MetricFamily(
+    name="xpu_device_remapped_rows_total",
+    type="counter",
+    help="Memory rows replaced, by the kind of error that was the cause.",
     labels=("kind",),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -20,13 +20,11 @@ from agent.snapshot.inventory import (
     Inventory,
     MetricValue,
     Problem,
-    ProcessSample,
     SliceReport,
     SliceRequest,
 )
 from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext
 from agent.topology.device_groups import DeviceGrouping
-from plugins.shared import metric_families
 from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
 from plugins.shared.library_file import LibraryFile, LibraryUnavailable
 from plugins.vendors.cambricon.discovery import cnmon
@@ -39,64 +37,15 @@ from plugins.vendors.cambricon.discovery.links import find_links, group_cards, r
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
 from plugins.vendors.cambricon.health import XidWatch, judge_failed_calls, judge_status
 from plugins.vendors.cambricon.kubelet import MIM_MODE_REASON
-from plugins.vendors.cambricon.library.card import MIB, CndevCard, MluInstance, open_cards
+from plugins.vendors.cambricon.library.card import MIB, CndevCard, open_cards
 from plugins.vendors.cambricon.library.cndev import Cndev, card_name, locate_cndev
 from plugins.vendors.cambricon.library.codes import BAD_LINK, GARBLED, NOT_LOADED, CndevFault
-from plugins.vendors.cambricon.metrics import SLICE_CORE, SLICE_MEMORY, XID
+from plugins.vendors.cambricon.metrics import XID
+from plugins.vendors.cambricon.sampler import CardSampler
 from plugins.vendors.cambricon.settings import CambriconSettings
 from plugins.vendors.cambricon.smlu.maker import DivisibleCard, reconcile_slices
 from plugins.vendors.cambricon.smlu.ownership import SmluOwnershipFile, with_owners
 from plugins.vendors.cambricon.smlu.profiles import unit_mib
-
-
-def sample_card(card: CndevCard, key: str, *, with_slices: bool) -> DeviceSample | None:
-    """Sample a card; `None` if no call succeeded.
-
-    `with_slices` is true for a card in sMLU mode, whose instances are sampled as well.
-    """
-    memory = card.memory()
-    core = card.utilisation()
-    processes = card.processes()
-    readings = (*_readings(card), *(_slice_readings(card.smlu_instances()) if with_slices else ()))
-    if memory is None and core is None and processes is None and not readings:
-        return None
-    return DeviceSample(
-        key=key,
-        core_percent=core,
-        memory_used_bytes=memory[1] if memory else None,
-        memory_total_bytes=memory[0] if memory else None,
-        processes=None
-        if processes is None
-        else tuple(
-            ProcessSample(pid=p.pid, memory_bytes=p.memory_bytes, core_percent=p.core_percent)
-            for p in processes
-        ),
-        readings=readings,
-    )
-
-
-def _readings(card: CndevCard) -> Iterator[MetricValue]:
-    power = card.power_watts()
-    if power is not None:
-        yield MetricValue(family=metric_families.POWER.name, value=power)
-    for sensor, temperature in card.temperatures():
-        yield MetricValue(
-            family=metric_families.TEMPERATURE.name, value=temperature, labels=(sensor,)
-        )
-    for kind, count in card.ecc():
-        yield MetricValue(
-            family=metric_families.ECC_ERRORS.name, value=float(count), labels=(kind,)
-        )
-
-
-def _slice_readings(instances: Sequence[MluInstance]) -> Iterator[MetricValue]:
-    for instance in instances:
-        label = (str(instance.number),)
-        if instance.used_percent is not None:
-            yield MetricValue(family=SLICE_CORE, value=float(instance.used_percent), labels=label)
-        if instance.used_bytes is not None:
-            yield MetricValue(family=SLICE_MEMORY, value=float(instance.used_bytes), labels=label)
-
 
 MAX_CARDS = 64
 MAX_RINGS_BYTES = 4 << 20
@@ -135,6 +84,7 @@ class CambriconSession:
         self._file: LibraryFile | None = None  # loaded until the process ends
         self._discovered: dict[int, _DiscoveredMlu] = {}  # by index
         self._watch = XidWatch(self._health_of, clock)
+        self._sampler = CardSampler(clock)
         self._calls: LibraryCallJournal = NO_JOURNAL
         self._lock = threading.Lock()  # the thread of events checks cards, too
         folder = context.state_dir
@@ -205,6 +155,7 @@ class CambriconSession:
         cards: Mapping[int, CndevCard],
         failed: Mapping[int, AgentError],
     ) -> Inventory:
+        self._sampler.reset()
         remotes: dict[str, tuple[str, ...]] = {}
         uuids: dict[str, str] = {}
         for index, card in cards.items():
@@ -304,7 +255,7 @@ class CambriconSession:
             key = entry.device.key
             health = self._check_health(entry)
             has_slices = ("smlu", "on") in entry.device.facts
-            sample = sample_card(entry.card, key, with_slices=has_slices)
+            sample = self._sampler.sample(entry.card, key, with_slices=has_slices)
             if sample is None and health is None:
                 continue
             readings = (*(sample.readings if sample else ()), *self._xids(key))

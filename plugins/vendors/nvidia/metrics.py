@@ -14,11 +14,7 @@ FAMILIES = (
     metric_families.CLOCK,
     metric_families.PCIE_BYTES,
     metric_families.ECC_ERRORS,
-    MetricFamily(
-        name="xpu_device_pcie_replays_total",
-        type="counter",
-        help="PCIe packets that had to be sent again.",
-    ),
+    metric_families.PCIE_REPLAYS,
     MetricFamily(
         name="xpu_device_nvlink_bytes_total",
         type="counter",
@@ -54,12 +50,7 @@ FAMILIES = (
         type="gauge",
         help="What the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 and on see NVML.",
     ),
-    MetricFamily(
-        name="xpu_device_remapped_rows_total",
-        type="counter",
-        help="Memory rows replaced, by the kind of error that was the cause.",
-        labels=("kind",),
-    ),
+    metric_families.REMAPPED_ROWS,
     MetricFamily(
         name="xpu_device_memory_busy_ratio",
         type="gauge",

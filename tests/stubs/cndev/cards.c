@@ -59,6 +59,14 @@ int cndev_ports(struct call *call) {
     return found ? (int)ids[found - 1] + 1 : 0;
 }
 
+int cndev_retired(struct call *call, struct RetiredPages *to) {
+    struct call one = {.key_count = 2, .keys = {call->keys[0], to->cause}};
+    long long pages;
+    if (!stub_number(&one, "mlu.{0}.retired.{1}", 0, &pages)) return UNSUPPORTED;
+    to->count = (uint32_t)pages;
+    return OK;
+}
+
 int cndev_listen(void **to) {
     stub_listen(NULL);
     *to = heard;

@@ -14,6 +14,7 @@ long long cndev_base(void); /* handle of card 0 */
 int cndev_handle(int index, int32_t *to);
 int cndev_incidents(struct call *call, struct HealthV2 *to);
 int cndev_ports(struct call *call);
+int cndev_retired(struct call *call, struct RetiredPages *to);
 int cndev_listen(void **to);
 int cndev_register(struct call *call);
 int cndev_wait(struct Event *to, int timeout_ms);

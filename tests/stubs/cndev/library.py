@@ -8,7 +8,15 @@
     mlu.<i>.{health,device,driver,compute,overall}   mlu.<i>.incident.<n> code:words
     mlu.<i>.ecc one-bit:corrected:uncorrected:total
     mlu.<i>.proc.<pid> physical:virtual:percent, KiB
-    mlu.<i>.port.<p> mac:remote uuid
+    mlu.<i>.port.<p> mac:remote uuid[:serdes:presence]
+    mlu.<i>.core_count   mlu.<i>.cores percent of each, a:b:c   mlu.<i>.clocks board:ddr:default MHz
+    mlu.<i>.{vpus,encoders,decoders,jpus}   mlu.<i>.{vpu,encoder,decoder,jpu} percent of each, a:b
+    mlu.<i>.pcie read:write:read in all:written in all, bytes    mlu.<i>.replays
+    mlu.<i>.power_default W    mlu.<i>.power_range low:high W
+    mlu.<i>.link_counters.<p> 18 numbers   mlu.<i>.link_errors.<p> 5   mlu.<i>.link_events.<p> 3
+    mlu.<i>.link_speed.<p> GB/s
+    mlu.<i>.{rows,rows_v2} correctable:uncorrectable:pending:failed
+    mlu.<i>.repair retirement pending:repair pending:failed    mlu.<i>.retired.<cause> pages
     mlu.<i>.{smlu_mode,mim_mode} 0 or 1
     mlu.<i>.profile.<id> quota:bytes:slots      mlu.<i>.smlu.<n> profile:quota:bytes[:used:bytes]
     mlu.<i>.mim.<n> profile name:MiB:cores:uuid
@@ -44,6 +52,28 @@ ProcUtil v 28 4: pid@4:u32 mlu@8:u32 jpu@12:u32 dec@16:u32 enc@20:u32 mem@24:u32
 LinkV2 44 4: mac@0:i32 serdes@4:i32 presence@8:i32 progress@12:i32
 Remote v 376 8: mc_sn@8:u64 ba_sn@16:u64 slot@24:u32 port@28:u32 ip@32:u8*16 uuid@48:c37
   ipver@88:u32 ipvalid@92:u32 connect@96:i32 ncs@104:u64 mac@112:u8*6 port_name@118:c256
+CoreCount v 8 4: count@4:i32
+Clocks v 68 4: board@4:i32 ddr@8:i32 overtemp@12:u8 fast@13:u8 cluster_count@14:u16
+  cluster@16:u16*20 board_default@56:i32 board_range@60:i32*2
+VideoCodecs v 256 4: vpus@4:i32 vpu@8:i32*20 encoders@88:i32 encoder@92:i32*20 decoders@172:i32
+  decoder@176:i32*20
+ImageCodecs v 88 4: jpus@4:i32 jpu@8:i32*20
+PcieTraffic 104 8: read@0:i64 write@8:i64 read_total@16:i64 write_total@24:i64 time@32:u64
+PcieReplays v 8 4: count@4:u32
+PowerLimit v 8 4: watts@4:u16 decimal@6:u16
+PowerRange v 12 4: low@4:u16 low_decimal@6:u16 high@8:u16 high_decimal@10:u16
+LinkCounters v 152 8: read_bytes@8:u64 read_packets@16:u64 write_bytes@24:u64 write_packets@32:u64
+  replay@40:u64 fatal@48:u64 ecc_double@56:u64 crc24@64:u64 crc32@72:u64 corrected@80:u64
+  uncorrected@88:u64 read_errors@96:u64 write_errors@104:u64 illegal@112:u64 cnp@120:u64 pfc@128:u64
+  queues@136:u64 tasks@144:u64
+LinkErrors 128 8: corrected_fec@0:u64 uncorrected_fec@8:u64 rx_bad_fcs@16:u64 tx_bad_fcs@24:u64
+  illegal_access@32:u64
+LinkEvents 128 8: down@0:u64 replay@8:u64 replay_fail@16:u64
+LinkSpeed v 12 4: gigabytes@4:f32 format@8:i32
+Rows v 20 4: correctable@4:u32 uncorrectable@8:u32 pending@12:u32 failed@16:u32
+RowsV2 v 24 4: correctable@4:u32 uncorrectable@8:u32 histogram@12:u32*3
+Repair v 8 4: retire_pending@4:u8 pending@5:u8 failed@6:u8
+RetiredPages v 4112 8: cause@4:i32 count@8:u32 addresses@16:u64*512
 Mim v 1016 4: parent@4:i32 instance@8:i32 profile@12:i32 uuid@16:c37 bdf@56:u32*4 placement@72:i32
   cores@84:i32 memory@100:i32 profile_name@104:c100 dev_node@204:c100 ipcm_node@304:c100
   name@404:c100
@@ -62,6 +92,12 @@ _HEALTH = {
     "device": Get("mlu.{h}.device", "1"),
     "driver": Get("mlu.{h}.driver", "4"),
 }
+
+
+def _parts(path: str, *members: str) -> dict[str, Get]:
+    """Return the members that one line holds, in its order."""
+    return {member: Get(path, part=part) for part, member in enumerate(members)}
+
 
 SYMBOLS = (
     Symbol("cndevInit", "int reserved", "    return 0;"),
@@ -114,7 +150,7 @@ SYMBOLS = (
     Symbol(
         "cndevGetDeviceUtilizationInfo",
         "Util *to, i32 h",
-        {"average": Get("mlu.{h}.util"), "core": Get("mlu.{h}.util")},
+        {"average": Get("mlu.{h}.util"), "core": Get("mlu.{h}.cores", "0")},
     ),
     Symbol(
         "cndevGetDevicePowerInfo",
@@ -154,7 +190,123 @@ SYMBOLS = (
         Each(_PROC, "to", "n", {"pid": Get("#"), "mlu": Get("=", "0", part=2)}),
     ),
     Symbol("cndevGetMLULinkPortNumber", "i32 h", "    return cndev_ports(&call);", "number"),
-    Symbol("cndevGetMLULinkStatusV2", "LinkV2 *to, i32 h, int port", {"mac": Get(_PORT, part=0)}),
+    Symbol(
+        "cndevGetMLULinkStatusV2",
+        "LinkV2 *to, i32 h, int port",
+        {
+            "mac": Get(_PORT, part=0),
+            "serdes": Get(_PORT, "0", part=2),
+            "presence": Get(_PORT, "0", part=3),
+        },
+    ),
+    Symbol("cndevGetCoreCount", "CoreCount *to, i32 h", {"count": Get("mlu.{h}.core_count")}),
+    Symbol(
+        "cndevGetFrequencyInfo",
+        "Clocks *to, i32 h",
+        _parts("mlu.{h}.clocks", "board", "ddr", "board_default"),
+    ),
+    Symbol(
+        "cndevGetVideoCodecUtilization",
+        "VideoCodecs *to, i32 h",
+        {
+            "vpus": Get("mlu.{h}.vpus"),
+            "vpu": Get("mlu.{h}.vpu", "0"),
+            "encoders": Get("mlu.{h}.encoders", "0"),
+            "encoder": Get("mlu.{h}.encoder", "0"),
+            "decoders": Get("mlu.{h}.decoders", "0"),
+            "decoder": Get("mlu.{h}.decoder", "0"),
+        },
+    ),
+    Symbol(
+        "cndevGetImageCodecUtilization",
+        "ImageCodecs *to, i32 h",
+        {"jpus": Get("mlu.{h}.jpus"), "jpu": Get("mlu.{h}.jpu", "0")},
+    ),
+    Symbol(
+        "cndevGetPCIethroughputV2",
+        "PcieTraffic *to, i32 h",
+        _parts("mlu.{h}.pcie", "read", "write", "read_total", "write_total"),
+    ),
+    Symbol(
+        "cndevGetPcieReplayCounter", "PcieReplays *to, i32 h", {"count": Get("mlu.{h}.replays")}
+    ),
+    Symbol(
+        "cndevGetPowerManagementDefaultLimitation",
+        "PowerLimit *to, i32 h",
+        {"watts": Get("mlu.{h}.power_default")},
+    ),
+    Symbol(
+        "cndevGetPowerManagementLimitationRange",
+        "PowerRange *to, i32 h",
+        _parts("mlu.{h}.power_range", "low", "high"),
+    ),
+    Symbol(
+        "cndevGetMLULinkCounter",
+        "LinkCounters *to, i32 h, int port",
+        _parts(
+            "mlu.{h}.link_counters.{port}",
+            "read_bytes",
+            "read_packets",
+            "write_bytes",
+            "write_packets",
+            "replay",
+            "fatal",
+            "ecc_double",
+            "crc24",
+            "crc32",
+            "corrected",
+            "uncorrected",
+            "read_errors",
+            "write_errors",
+            "illegal",
+            "cnp",
+            "pfc",
+            "queues",
+            "tasks",
+        ),
+    ),
+    Symbol(
+        "cndevGetMLULinkErrorCounter",
+        "LinkErrors *to, i32 h, int port",
+        _parts(
+            "mlu.{h}.link_errors.{port}",
+            "corrected_fec",
+            "uncorrected_fec",
+            "rx_bad_fcs",
+            "tx_bad_fcs",
+            "illegal_access",
+        ),
+    ),
+    Symbol(
+        "cndevGetMLULinkEventCounter",
+        "LinkEvents *to, i32 h, int port",
+        _parts("mlu.{h}.link_events.{port}", "down", "replay", "replay_fail"),
+    ),
+    Symbol(
+        "cndevGetMLULinkSpeedInfo",
+        "LinkSpeed *to, i32 h, int port",
+        {"gigabytes": Get("mlu.{h}.link_speed.{port}")},
+    ),
+    Symbol(
+        "cndevGetRemappedRows",
+        "Rows *to, i32 h",
+        _parts("mlu.{h}.rows", "correctable", "uncorrectable", "pending", "failed"),
+    ),
+    Symbol(
+        "cndevGetRemappedRowsV2",
+        "RowsV2 *to, i32 h",
+        _parts("mlu.{h}.rows_v2", "correctable", "uncorrectable"),
+    ),
+    Symbol(
+        "cndevGetRepairStatus",
+        "Repair *to, i32 h",
+        _parts("mlu.{h}.repair", "retire_pending", "pending", "failed"),
+    ),
+    Symbol(
+        "cndevGetRetiredPages",
+        "RetiredPages *to, i32 h",
+        "    return cndev_retired(&call, to);",
+    ),
     Symbol(
         "cndevGetMLULinkRemoteInfo",
         "Remote *to, i32 h, int port",

@@ -20,9 +20,10 @@ MAX_MEMORY_MIB = 1 << 24  # 16 TiB
 MAX_WATTS = 10_000
 MAX_CELSIUS = 200
 MAX_PORTS = 64
+MAX_CORES = 80
 MAX_INCIDENTS = 64
 _NO_NUMBER = (1 << 64) - 1  # all bits set: no serial number
-_MAX_COUNT = 1 << 53  # largest count that a metric value represents exactly
+MAX_COUNT = 1 << 53  # largest count that a metric value represents exactly
 _FAIL = 20  # health of an incident
 _MAX_STATE = 31  # bound of driver states; nine are documented
 _OVERALL = (0, 10, _FAIL)
@@ -109,15 +110,17 @@ class CndevCard:
             self.faults[call_name] = error.code
         return None
 
-    def _read(self, symbol: str, name: str, *args: object) -> ctypes.Structure | None:
+    def read(self, symbol: str, name: str, *args: object) -> ctypes.Structure | None:
+        """Return the structure that a call fills; `None` if it fails."""
         return self.call(symbol, lambda: self.cndev.read(symbol, name, self.handle, *args))
 
-    def _read_list(self, symbol: str, name: str) -> tuple[ctypes.Structure, ...] | None:
+    def read_list(self, symbol: str, name: str) -> tuple[ctypes.Structure, ...] | None:
+        """Return the list of structures that a call fills; `None` if it fails."""
         return self.call(symbol, lambda: self.cndev.read_all(symbol, name, self.handle))
 
     def uuid(self) -> str | None:
         """Return the card's UUID as the library spells it."""
-        record = self._read("cndevGetUUID", "UUID")
+        record = self.read("cndevGetUUID", "UUID")
         return (decode_c_text(record.uuid) or None) if record else None
 
     def name(self) -> str | None:
@@ -127,23 +130,23 @@ class CndevCard:
 
     def name_id(self) -> int | None:
         """Return the model's number."""
-        record = self._read("cndevGetCardName", "CardName")
+        record = self.read("cndevGetCardName", "CardName")
         return int(record.id) if record else None
 
     def serial(self) -> str | None:
         """Return the serial number in hexadecimal."""
-        record = self._read("cndevGetCardSN", "CardSN")
+        record = self.read("cndevGetCardSN", "CardSN")
         return f"{record.sn:x}" if record and 0 < record.sn < _NO_NUMBER else None
 
     def driver(self) -> str | None:
         """Return the version of the driver."""
-        record = self._read("cndevGetVersionInfo", "VersionInfo")
+        record = self.read("cndevGetVersionInfo", "VersionInfo")
         parts = tuple(record.driver) if record else ()
         return ".".join(map(str, parts)) if parts and max(parts) < 1 << 16 else None
 
     def memory(self) -> tuple[int, int | None] | None:
         """Return (total, used) bytes; `None` if the total is implausible."""
-        record = self._read("cndevGetMemoryUsageV2", "MemV2")
+        record = self.read("cndevGetMemoryUsageV2", "MemV2")
         if record is None or not 0 < record.total <= MAX_MEMORY_MIB:
             return None
         used = int(record.used) * MIB if 0 <= record.used <= record.total else None
@@ -151,7 +154,7 @@ class CndevCard:
 
     def bus_id(self) -> str | None:
         """Return the PCI address; `None` if its parts are invalid."""
-        record = self._read("cndevGetPCIeInfoV2", "PcieV2")
+        record = self.read("cndevGetPCIeInfoV2", "PcieV2")
         if record is None:
             return None
         address = f"{record.domain:04x}:{record.bus:02x}:{record.dev:02x}.{record.func:x}"
@@ -162,19 +165,19 @@ class CndevCard:
 
     def numa(self) -> int | None:
         """Return the NUMA node; `None` if it is unknown."""
-        record = self._read("cndevGetNUMANodeIdByDevId", "Numa")
+        record = self.read("cndevGetNUMANodeIdByDevId", "Numa")
         return int(record.node) if record and 0 <= record.node < 1024 else None
 
     def status(self) -> MluStatus | None:
         """Return the card's health; `None` if the call for it failed."""
-        record = self._read("cndevGetCardHealthState", "Health")
+        record = self.read("cndevGetCardHealthState", "Health")
         if record is None:
             return None
         if record.health not in (0, 1) or not 0 <= record.driver <= _MAX_STATE:
             self.faults["cndevGetCardHealthState"] = codes.GARBLED
             return None
-        compute = self._read("cndevGetComputeMode", "Mode")
-        details = self._read("cndevGetCardHealthStateV2", "HealthV2")
+        compute = self.read("cndevGetComputeMode", "Mode")
+        details = self.read("cndevGetCardHealthStateV2", "HealthV2")
         return MluStatus(
             health=int(record.health),
             device=int(record.device),
@@ -184,19 +187,29 @@ class CndevCard:
             incidents=_incidents(details) if details and details.overall in _OVERALL else (),
         )
 
-    def utilisation(self) -> float | None:
-        """Return the utilization in percent."""
-        record = self._read("cndevGetDeviceUtilizationInfo", "Util")
-        return float(record.average) if record and 0 <= record.average <= 100 else None
+    def utilisation(self) -> tuple[float | None, tuple[float | None, ...]]:
+        """Return the utilization in percent of the card and of each core."""
+        record = self.read("cndevGetDeviceUtilizationInfo", "Util")
+        if record is None:
+            return None, ()
+        count = self.read("cndevGetCoreCount", "CoreCount")
+        cores = record.core[: count.count] if count and 0 < count.count <= MAX_CORES else ()
+        average, *by_core = (
+            float(value) if 0 <= value <= 100 else None for value in (record.average, *cores)
+        )
+        return average, tuple(by_core)
 
-    def power_watts(self) -> float | None:
-        """Return the power consumption."""
-        record = self._read("cndevGetDevicePowerInfo", "Power")
-        return float(record.usage) if record and 0 <= record.usage <= MAX_WATTS else None
+    def power_watts(self) -> tuple[float | None, float | None]:
+        """Return the power consumption and its present limit."""
+        record = self.read("cndevGetDevicePowerInfo", "Power")
+        if record is None:
+            return None, None
+        usage = float(record.usage) if 0 <= record.usage <= MAX_WATTS else None
+        return usage, float(record.cap) if 0 < record.cap <= MAX_WATTS else None
 
     def temperatures(self) -> tuple[tuple[str, float], ...]:
         """Return (sensor, degrees Celsius) for board, chip and memory."""
-        record = self._read("cndevGetTemperatureInfo", "Temp")
+        record = self.read("cndevGetTemperatureInfo", "Temp")
         if record is None:
             return ()
         values = (("board", record.board), ("chip", record.chip), ("memory", record.memory))
@@ -204,19 +217,19 @@ class CndevCard:
 
     def ecc(self) -> tuple[tuple[str, int], ...]:
         """Return (kind, count) of memory errors."""
-        record = self._read("cndevGetECCInfo", "Ecc")
+        record = self.read("cndevGetECCInfo", "Ecc")
         if record is None:
             return ()
         values = (("corrected", record.corrected), ("uncorrected", record.uncorrected))
-        return tuple((kind, int(count)) for kind, count in values if count <= _MAX_COUNT)
+        return tuple((kind, int(count)) for kind, count in values if count <= MAX_COUNT)
 
     def processes(self) -> tuple[MluProcess, ...] | None:
         """Return the processes on the card, with their utilization where it is known."""
-        record = self._read_list("cndevGetProcessInfo", "Proc")
+        record = self.read_list("cndevGetProcessInfo", "Proc")
         if record is None:
             return None
         percents = {
-            p.pid: p.mlu for p in self._read_list("cndevGetProcessUtilization", "ProcUtil") or ()
+            p.pid: p.mlu for p in self.read_list("cndevGetProcessUtilization", "ProcUtil") or ()
         }
         return tuple(
             MluProcess(
@@ -228,30 +241,35 @@ class CndevCard:
             if 0 < p.pid < 1 << 31 and p.physical <= MAX_MEMORY_MIB * KIB
         )
 
-    def linked_uuids(self) -> tuple[str, ...]:
-        """Return the UUIDs of the cards at the other ends of active MLULink ports."""
+    def link_ports(self) -> range:
+        """Return the numbers of the MLULink ports."""
         symbol = "cndevGetMLULinkPortNumber"
         ports = self.call(symbol, lambda: self.cndev.number(symbol, self.handle)) or 0
         if ports < 0:
             self.faults[symbol] = codes.GARBLED
+        return range(min(max(ports, 0), MAX_PORTS))
+
+    def linked_uuids(self) -> tuple[str, ...]:
+        """Return the UUIDs of the cards at the other ends of active MLULink ports."""
         uuids: list[str] = []
-        for port in range(min(ports, MAX_PORTS) if ports > 0 else 0):
-            state = self._port("cndevGetMLULinkStatusV2", "LinkV2", port)
+        for port in self.link_ports():
+            state = self.read_port("cndevGetMLULinkStatusV2", "LinkV2", port)
             if state is None or state.mac == 0:
                 continue
-            remote = self._port("cndevGetMLULinkRemoteInfo", "Remote", port)
+            remote = self.read_port("cndevGetMLULinkRemoteInfo", "Remote", port)
             if remote is not None and (uuid := decode_c_text(remote.uuid)):
                 uuids.append(uuid)
         return tuple(uuids)
 
-    def _port(self, symbol: str, name: str, port: int) -> ctypes.Structure | None:
+    def read_port(self, symbol: str, name: str, port: int) -> ctypes.Structure | None:
+        """Return the structure that a call fills for an MLULink port; `None` if it fails."""
         # by port: one unsupported port does not make the other ports unsupported
         call_name = f"{symbol} {port}"
         return self.call(call_name, lambda: self.cndev.read(symbol, name, self.handle, port))
 
     def mode(self, symbol: str) -> bool | None:
         """Return whether sMLU or MIM (`cndevGetSMLUMode`, `cndevGetMimMode`) is on."""
-        record = self._read(symbol, "Mode")
+        record = self.read(symbol, "Mode")
         return None if record is None or record.mode not in (0, 1) else record.mode == 1
 
     def smlu_instances(self) -> tuple[MluInstance, ...]:
@@ -268,7 +286,7 @@ class CndevCard:
                 used_percent=int(s.quota[1]) if s.quota[1] <= 100 else None,
                 used_bytes=int(s.memory[1]) if s.memory[1] <= s.memory[0] else None,
             )
-            for s in self._read_list("cndevGetAllSMluInstanceInfo", "SMlu") or ()
+            for s in self.read_list("cndevGetAllSMluInstanceInfo", "SMlu") or ()
             if s.instance >= 0 and s.quota[0] <= 100 and s.memory[0] <= MAX_MEMORY_MIB * MIB
         )
 
@@ -284,7 +302,7 @@ class CndevCard:
                 cores=int(m.cores),
                 memory_bytes=int(m.memory) * MIB,
             )
-            for m in self._read_list("cndevGetAllMluInstanceInfo", "Mim") or ()
+            for m in self.read_list("cndevGetAllMluInstanceInfo", "Mim") or ()
             if m.instance >= 0 and 0 <= m.memory <= MAX_MEMORY_MIB
         )
 

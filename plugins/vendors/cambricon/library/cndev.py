@@ -54,6 +54,43 @@ _TABLE: dict[str, tuple[bool, str]] = {
         "376 8: mc_sn@8:u64 ba_sn@16:u64 slot@24:u32 port@28:u32 ip@32:u8*16 uuid@48:c37"
         " ipver@88:u32 ipvalid@92:u32 connect@96:i32 ncs@104:u64 mac@112:u8*6 port_name@118:c256",
     ),
+    "CoreCount": (True, "8 4: count@4:i32"),
+    "Clocks": (
+        True,
+        "68 4: board@4:i32 ddr@8:i32 overtemp@12:u8 fast@13:u8 cluster_count@14:u16"
+        " cluster@16:u16*20 board_default@56:i32 board_range@60:i32*2",
+    ),
+    "VideoCodecs": (
+        True,
+        "256 4: vpus@4:i32 vpu@8:i32*20 encoders@88:i32 encoder@92:i32*20 decoders@172:i32"
+        " decoder@176:i32*20",
+    ),
+    "ImageCodecs": (True, "88 4: jpus@4:i32 jpu@8:i32*20"),
+    "PcieTraffic": (
+        False,
+        "104 8: read@0:i64 write@8:i64 read_total@16:i64 write_total@24:i64 time@32:u64",
+    ),
+    "PcieReplays": (True, "8 4: count@4:u32"),
+    "PowerLimit": (True, "8 4: watts@4:u16 decimal@6:u16"),
+    "PowerRange": (True, "12 4: low@4:u16 low_decimal@6:u16 high@8:u16 high_decimal@10:u16"),
+    "LinkCounters": (
+        True,
+        "152 8: read_bytes@8:u64 read_packets@16:u64 write_bytes@24:u64 write_packets@32:u64"
+        " replay@40:u64 fatal@48:u64 ecc_double@56:u64 crc24@64:u64 crc32@72:u64 corrected@80:u64"
+        " uncorrected@88:u64 read_errors@96:u64 write_errors@104:u64 illegal@112:u64"
+        " cnp@120:u64 pfc@128:u64 queues@136:u64 tasks@144:u64",
+    ),
+    "LinkErrors": (
+        False,
+        "128 8: corrected_fec@0:u64 uncorrected_fec@8:u64 rx_bad_fcs@16:u64 tx_bad_fcs@24:u64"
+        " illegal_access@32:u64",
+    ),
+    "LinkEvents": (False, "128 8: down@0:u64 replay@8:u64 replay_fail@16:u64"),
+    "LinkSpeed": (True, "12 4: gigabytes@4:f32 format@8:i32"),
+    "Rows": (True, "20 4: correctable@4:u32 uncorrectable@8:u32 pending@12:u32 failed@16:u32"),
+    "RowsV2": (True, "24 4: correctable@4:u32 uncorrectable@8:u32 histogram@12:u32*3"),
+    "Repair": (True, "8 4: retire_pending@4:u8 pending@5:u8 failed@6:u8"),
+    "RetiredPages": (True, "4112 8: cause@4:i32 count@8:u32 addresses@16:u64*512"),
     "Mim": (
         True,
         "1016 4: parent@4:i32 instance@8:i32 profile@12:i32 uuid@16:c37 bdf@56:u32*4"
@@ -133,6 +170,22 @@ OPTIONAL = (
     "cndevGetMLULinkPortNumber",
     "cndevGetMLULinkStatusV2",
     "cndevGetMLULinkRemoteInfo",
+    "cndevGetCoreCount",
+    "cndevGetFrequencyInfo",
+    "cndevGetVideoCodecUtilization",
+    "cndevGetImageCodecUtilization",
+    "cndevGetPCIethroughputV2",
+    "cndevGetPcieReplayCounter",
+    "cndevGetPowerManagementDefaultLimitation",
+    "cndevGetPowerManagementLimitationRange",
+    "cndevGetMLULinkCounter",
+    "cndevGetMLULinkErrorCounter",
+    "cndevGetMLULinkEventCounter",
+    "cndevGetMLULinkSpeedInfo",
+    "cndevGetRemappedRows",
+    "cndevGetRemappedRowsV2",
+    "cndevGetRepairStatus",
+    "cndevGetRetiredPages",
     "cndevGetMimMode",
     "cndevGetSMLUMode",
     "cndevSetSMLUMode",

@@ -1,0 +1,233 @@
+"""Current values of a card beside those of `CndevCard`, in base units.
+
+A value that the card does not report, or that no card can have, is left out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+
+from plugins.vendors.cambricon.library.card import MAX_COUNT, MAX_WATTS, CndevCard
+
+MEGA = 10**6
+GIGA = 10**9
+MAX_MEGAHERTZ = 20_000
+MAX_ROWS = 1 << 20  # also of memory pages
+MAX_REPLAYS = 1 << 30
+MAX_WINDOW_BYTES = 1 << 33  # of PCIe in 20 ms: more than any bus carries
+WINDOWS_A_SECOND = 50  # the card reports the traffic of the last 20 ms
+MAX_LINK_GIGABYTES = 10_000
+CODECS = 20  # elements of each list of codecs
+
+MAC_STATES = {0: "down", 1: "up", 2: "lldp", 3: "ready"}
+SERDES_STATES = {0: "disabled", 1: "enabled", 2: "establishing"}
+CABLE_STATES = {0: "absent", 1: "present", 2: "unsupported"}
+RETIREMENT_CAUSES = {0: "single_bit", 1: "double_bit"}
+
+# (member of the structure, kind of error)
+LINK_COUNTER_KINDS = (
+    ("replay", "replay"),
+    ("fatal", "fatal"),
+    ("ecc_double", "ecc_double_bit"),
+    ("crc24", "crc24"),
+    ("crc32", "crc32"),
+    ("corrected", "corrected"),
+    ("uncorrected", "uncorrected"),
+)
+LINK_ERROR_KINDS = (
+    ("corrected_fec", "corrected_fec"),
+    ("uncorrected_fec", "uncorrected_fec"),
+    ("rx_bad_fcs", "rx_bad_fcs"),
+    ("tx_bad_fcs", "tx_bad_fcs"),
+    ("illegal_access", "illegal_access"),
+)
+LINK_EVENT_KINDS = (("down", "link_down"), ("replay_fail", "replay_failed"))
+
+Labelled = Iterator[tuple[tuple[str, ...], float]]  # (values of labels, value)
+
+
+def read_clocks(card: CndevCard) -> Labelled:
+    """Yield (domain, Hz) of the cores, their default, and the memory."""
+    record = card.read("cndevGetFrequencyInfo", "Clocks")
+    if record is None:
+        return
+    values = (
+        ("core", record.board),
+        ("memory", record.ddr),
+        ("core_default", record.board_default),
+    )
+    for domain, megahertz in values:
+        if 0 < megahertz <= MAX_MEGAHERTZ:
+            yield (domain,), float(megahertz * MEGA)
+
+
+def read_codecs(card: CndevCard) -> Labelled:
+    """Yield (codec, its number, busy share) of video codecs, en- and decoders, and image codecs."""
+    video = card.read("cndevGetVideoCodecUtilization", "VideoCodecs")
+    if video is not None:
+        yield from _busy_shares("video", video.vpus, video.vpu)
+        yield from _busy_shares("encoder", video.encoders, video.encoder)
+        yield from _busy_shares("decoder", video.decoders, video.decoder)
+    image = card.read("cndevGetImageCodecUtilization", "ImageCodecs")
+    if image is not None:
+        yield from _busy_shares("image", image.jpus, image.jpu)
+
+
+def _busy_shares(codec: str, count: int, percents: ctypes.Array[ctypes.c_int32]) -> Labelled:
+    for number, percent in enumerate(percents[:count] if 0 < count <= CODECS else ()):
+        if 0 <= percent <= 100:
+            yield (codec, str(number)), percent / 100
+
+
+def read_pcie_rates(card: CndevCard) -> Labelled:
+    """Yield (direction, bytes per second) over PCIe in the last 20 ms."""
+    record = card.read("cndevGetPCIethroughputV2", "PcieTraffic")
+    if record is not None:
+        for direction, size in (("read", record.read), ("write", record.write)):
+            if 0 <= size <= MAX_WINDOW_BYTES:
+                yield (direction,), float(size * WINDOWS_A_SECOND)
+
+
+def read_pcie_totals(card: CndevCard) -> Labelled:
+    """Yield (direction, bytes) over PCIe since the driver was loaded; nothing if it has no totals.
+
+    Older drivers leave both totals at zero.
+    """
+    record = card.read("cndevGetPCIethroughputV2", "PcieTraffic")
+    if record is None or not (record.read_total or record.write_total):
+        return
+    for direction, size in (("read", record.read_total), ("write", record.write_total)):
+        if 0 <= size <= MAX_COUNT:
+            yield (direction,), float(size)
+
+
+def read_pcie_replays(card: CndevCard) -> float | None:
+    """Return the PCIe packets that were sent again."""
+    record = card.read("cndevGetPcieReplayCounter", "PcieReplays")
+    return float(record.count) if record and record.count <= MAX_REPLAYS else None
+
+
+def read_power_limits(card: CndevCard) -> Labelled:
+    """Yield (kind, watts) of the default limit and of the lowest and highest that can be set."""
+    default = card.read("cndevGetPowerManagementDefaultLimitation", "PowerLimit")
+    bounds = card.read("cndevGetPowerManagementLimitationRange", "PowerRange")
+    values = (
+        ("default", default.watts if default else 0),
+        ("lowest", bounds.low if bounds else 0),
+        ("highest", bounds.high if bounds else 0),
+    )
+    for kind, watts in values:
+        if 0 < watts <= MAX_WATTS:
+            yield (kind,), float(watts)
+
+
+class LinkState(msgspec.Struct, frozen=True, kw_only=True):
+    """What an MLULink port reports."""
+
+    port: str
+    layers: tuple[tuple[str, str], ...]  # (layer, its state)
+    speed_bytes: float | None  # per second, at most
+    traffic: tuple[tuple[str, str, float], ...]  # (bytes or packets, direction, count)
+    errors: tuple[tuple[str, float], ...]  # (kind, count)
+
+
+def read_links(card: CndevCard) -> Iterator[LinkState]:
+    """Yield the states of the MLULink ports."""
+    for port in card.link_ports():
+        counters = card.read_port("cndevGetMLULinkCounter", "LinkCounters", port)
+        yield LinkState(
+            port=str(port),
+            layers=tuple(_link_layers(card, port)),
+            speed_bytes=_link_speed(card, port),
+            traffic=tuple(_link_traffic(counters)),
+            errors=tuple(_link_errors(card, port, counters)),
+        )
+
+
+def _link_layers(card: CndevCard, port: int) -> Iterator[tuple[str, str]]:
+    record = card.read_port("cndevGetMLULinkStatusV2", "LinkV2", port)
+    if record is None:
+        return
+    layers = (
+        ("mac", MAC_STATES.get(record.mac)),
+        ("serdes", SERDES_STATES.get(record.serdes)),
+        ("cable", CABLE_STATES.get(record.presence)),
+    )
+    for layer, state in layers:
+        if state is not None:
+            yield layer, state
+
+
+def _link_speed(card: CndevCard, port: int) -> float | None:
+    record = card.read_port("cndevGetMLULinkSpeedInfo", "LinkSpeed", port)
+    speed = float(record.gigabytes) if record else 0.0
+    return speed * GIGA if 0 < speed <= MAX_LINK_GIGABYTES else None  # false for NaN
+
+
+def _link_traffic(counters: ctypes.Structure | None) -> Iterator[tuple[str, str, float]]:
+    for unit in ("bytes", "packets") if counters is not None else ():
+        for direction in ("read", "write"):
+            count = getattr(counters, f"{direction}_{unit}")
+            if count <= MAX_COUNT:
+                yield unit, direction, float(count)
+
+
+def _link_errors(
+    card: CndevCard, port: int, counters: ctypes.Structure | None
+) -> Iterator[tuple[str, float]]:
+    errors = card.read_port("cndevGetMLULinkErrorCounter", "LinkErrors", port)
+    events = card.read_port("cndevGetMLULinkEventCounter", "LinkEvents", port)
+    for record, members in (
+        (counters, LINK_COUNTER_KINDS),
+        (errors, LINK_ERROR_KINDS),
+        (events, LINK_EVENT_KINDS),
+    ):
+        for member, kind in members if record is not None else ():
+            count = getattr(record, member)
+            if count <= MAX_COUNT:
+                yield kind, float(count)
+
+
+def read_remapped_rows(card: CndevCard) -> Labelled:
+    """Yield (kind, rows) of memory rows replaced after correctable and uncorrectable errors."""
+    record = card.read("cndevGetRemappedRowsV2", "RowsV2")
+    record = record or card.read("cndevGetRemappedRows", "Rows")
+    if record is not None:
+        for kind in ("correctable", "uncorrectable"):
+            rows = getattr(record, kind)
+            if rows <= MAX_ROWS:
+                yield (kind,), float(rows)
+
+
+def read_repair_states(card: CndevCard) -> Labelled:
+    """Yield (state, 0 or 1): whether a repair or a retirement of memory is pending, or failed."""
+    record = card.read("cndevGetRepairStatus", "Repair")
+    if record is not None:
+        for member, state in (
+            ("pending", "pending"),
+            ("failed", "failed"),
+            ("retire_pending", "retirement_pending"),
+        ):
+            flag = getattr(record, member)
+            if flag in (0, 1):
+                yield (state,), float(flag)
+
+
+def read_retired_pages(card: CndevCard) -> Labelled:
+    """Yield (cause, pages) of memory pages taken out of use."""
+    symbol = "cndevGetRetiredPages"
+    for number, cause in RETIREMENT_CAUSES.items():
+        pages = card.call(symbol, partial(_retired_pages, card, number))
+        if pages is not None and pages <= MAX_ROWS:
+            yield (cause,), float(pages)
+
+
+def _retired_pages(card: CndevCard, cause: int) -> int:
+    request = card.cndev.record("RetiredPages")
+    request.cause = cause
+    card.cndev.call("cndevGetRetiredPages", ctypes.byref(request), card.handle)
+    return int(request.count)
