@@ -28,6 +28,9 @@ class = 0x120000
 device = 0x0001
 vendor = 0xfffe
 
+[/sys/bus/pci/devices/0000:03:00.0/hwmon/hwmon2]
+temp1_input = 45000
+
 [/sys/bus/pci/devices/0000:04:00.0]
 class = 0x120000
 device = 0x0001

@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
+from agent.errors import HostFileError
 from agent.snapshot.device import VendorDevice
-from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, Problem
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, MetricValue, Problem
+
+TEMPERATURE = "xpu_template_temperature_celsius"
+COLDEST_C, HOTTEST_C = -40.0, 150.0  # a chip outside cannot work: the sensor is wrong
 
 
 class TemplateSession:
-    """A session without a library: it repeats what sysfs shows and says why it knows no more."""
+    """A session without a library: it knows what sysfs shows, and says why it knows no more.
 
-    def __init__(self, sighted: tuple[VendorDevice, ...], *, library_allowed: bool) -> None:
-        self._sighted = sighted
+    A vendor with a library opens it here, and asks it where this session reads files.
+    """
+
+    def __init__(
+        self, host: HostFiles, devices: tuple[VendorDevice, ...], *, library_allowed: bool
+    ) -> None:
+        self._host = host
+        self._devices = devices
         self._reason = "LibraryMissing" if library_allowed else "NotRecorded"
         self._closed = threading.Event()
 
     def discover(self) -> Inventory:
         """Return every device; look for a missing library again at each call."""
-        message = f"{len(self._sighted)} devices are known by their PCI functions only"
+        message = f"{len(self._devices)} devices are known by their PCI functions only"
         return Inventory(
             vendor="template",
-            devices=self._sighted,
+            devices=self._devices,
             problems=(Problem(reason=self._reason, message=message),),
         )
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Return what the devices do now; those that do not answer (here: all) are left out."""
-        return ()
+        """Return what the devices do now; a device without a value is left out."""
+        return tuple(
+            DeviceSample(key=device.key, readings=(MetricValue(family=TEMPERATURE, value=value),))
+            for device in self._devices
+            if device.bus_id is not None
+            and (value := read_temperature(self._host, device.bus_id)) is not None
+        )
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
         """Wait at most that long; called on its own thread, beside the other calls."""
@@ -37,3 +54,28 @@ class TemplateSession:
     def close(self) -> None:
         """Let go of the library; may be called twice."""
         self._closed.set()
+
+
+def read_temperature(host: HostFiles, bus_id: str) -> float | None:
+    """Return the temperature of a PCI function in degrees Celsius; `None` if it is not known.
+
+    Unknown is not 0: a file that is absent, malformed or out of range gives no reading.
+    """
+    for path in _sensor_paths(host, bus_id):
+        try:
+            degrees = int(host.read(path)) / 1000  # the kernel counts thousandths
+        except (HostFileError, ValueError):
+            continue
+        if COLDEST_C <= degrees <= HOTTEST_C:
+            return degrees
+    return None
+
+
+def _sensor_paths(host: HostFiles, bus_id: str) -> Iterator[str]:
+    folder = f"/sys/bus/pci/devices/{bus_id}/hwmon"
+    try:
+        names = host.names(folder)
+    except HostFileError:
+        return
+    for name in names:
+        yield f"{folder}/{name}/temp1_input"

@@ -58,7 +58,8 @@ class TemplateVendor:
         # imported here: the agent loads this module at its start, and the session only its worker
         from plugins.vendors.template.session import TemplateSession  # noqa: PLC0415 - see above
 
-        return TemplateSession(self.detect(host, settings), library_allowed=not context.is_replay)
+        devices = self.detect(host, settings)
+        return TemplateSession(host, devices, library_allowed=not context.is_replay)
 
 
 def _describe(bus_id: str) -> VendorDevice:

@@ -284,7 +284,7 @@ def test_no_function_is_lost_and_minors_are_unique(found: list[Inventory]) -> No
     shown = [device.info for device in view.devices]
     assert {device.bus_id for device in shown} == {device.bus_id for device in told}
     off_bus = [device.uuid for device in told if not device.bus_id]
-    assert sorted(off_bus, key=str) == sorted((d.uuid for d in shown if not d.bus_id), key=str)
+    assert sorted(off_bus, key=repr) == sorted((d.uuid for d in shown if not d.bus_id), key=repr)
     minors = [
         (device.info.kind.wire_type, device.info.minor)
         for device in view.devices
