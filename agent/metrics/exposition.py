@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from agent.metrics.agent_series import agent_series
 from agent.metrics.alias_series import alias_families, alias_series, check_aliases
@@ -97,17 +97,25 @@ class MetricsRenderer:
         openmetrics: bool = False,
     ) -> bytes:
         """Return the page. `now_s` is monotonic; families without samples are left out."""
+        return b"".join(self.render_chunks(snapshot, now_s, openmetrics=openmetrics))
+
+    def render_chunks(
+        self,
+        snapshot: NodeSnapshot,
+        now_s: float,
+        *,
+        openmetrics: bool = False,
+    ) -> Iterator[bytes]:
+        """Yield the page, a family at a time: the caller may do other work between two."""
         labels = LabelCache(self._labels)
         headers = self._headers[openmetrics]
-        chunks: list[str] = []
         for name, lines in self._series(snapshot, now_s, labels):
             if lines:
-                chunks.append(headers[name])
-                # joined at once: thousands of separate lines cost page faults
-                chunks.append("".join(lines))
+                text = f"{headers[name]}{''.join(lines)}"
+                yield text.encode("utf-8", "replace")  # text of others may have lone surrogates
         self._labels = labels.used
-        page = "".join(chunks).encode("utf-8", "replace")  # text of others may have lone surrogates
-        return page + (b"# EOF\n" if openmetrics else b"")
+        if openmetrics:
+            yield b"# EOF\n"
 
     def _series(
         self,

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
 from agent.objects.yaml_text import to_yaml
 from agent.snapshot.publications import Publication
 from agent.snapshot.self_check import SelfCheckReport
+from agent.web.body import SlicedBody, deadline_s, render_body, send_body
 from agent.web.connections import RouteHandler, add_security_headers, track_request
 from agent.web.device_json import devices_json
+from agent.web.negotiation import (
+    OPENMETRICS,
+    OPENMETRICS_VERSION,
+    accepts_gzip,
+    accepts_openmetrics,
+    scrape_timeout_s,
+)
 from agent.web.page import render_page
 from agent.web.self_checks import self_report
 from agent.web.svg import topology_svg
@@ -21,11 +28,11 @@ from agent.web.view import AgentView
 from agent.wire_formats.snapshot_json import encode_json, snapshot_json, to_json_data
 
 TEXT_FORMAT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+OPENMETRICS_TYPE = f"{OPENMETRICS}; version={OPENMETRICS_VERSION}; charset=utf-8"
 JSON_TYPE = "application/json; charset=utf-8"
 MAX_REFRESH_S = 3600
 MAX_RENDERS = 16  # pages that wait for their turn
-COMPRESS_LEVEL = 1  # a scrape is small; the processor is the node's, not ours
+SCRAPE_TIMEOUT_HEADER = "X-Prometheus-Scrape-Timeout-Seconds"
 
 
 PUBLIC_PATHS = frozenset(("/metrics", "/livez", "/readyz"))  # all else is for loopback alone
@@ -76,26 +83,32 @@ class PageHandlers:
         self._rendering = 0
 
     async def _respond(
-        self, render: Callable[[], bytes], kind: str, request: web.Request
-    ) -> web.Response:
-        squeeze = "gzip" in request.headers.get("Accept-Encoding", "")
+        self, render: Callable[[], Iterable[bytes]], kind: str, request: web.Request
+    ) -> web.StreamResponse:
+        """Answer with a page; `render` returns its chunks.
 
-        def work() -> bytes:
-            body = render()
-            return gzip.compress(body, COMPRESS_LEVEL) if squeeze else body
-
-        headers = {"Content-Type": kind, "Vary": "Accept-Encoding"}
-        if squeeze:
+        A HEAD request gets the headers alone, without a length: nothing is rendered for it.
+        """
+        compress = accepts_gzip(request.headers.get("Accept-Encoding", ""))
+        headers = {"Content-Type": kind, "Vary": "Accept, Accept-Encoding"}
+        if compress:
             headers["Content-Encoding"] = "gzip"
-        return web.Response(body=await self._offload(work), headers=headers)
+        if request.method == "HEAD":
+            return web.StreamResponse(headers=headers)
+        timeout_s = scrape_timeout_s(request.headers.get(SCRAPE_TIMEOUT_HEADER, ""))
+        body = await self._render(render, compress=compress, within_s=deadline_s(timeout_s))
+        return await send_body(request, headers, body)
 
-    async def _offload(self, work: Callable[[], bytes]) -> bytes:
+    async def _render(
+        self, render: Callable[[], Iterable[bytes]], *, compress: bool, within_s: float
+    ) -> bytes:
         """Render in turn; refuse what would wait too long rather than let it pile up."""
         if self._rendering >= MAX_RENDERS:
             raise web.HTTPServiceUnavailable(text="too many requests at once\n")
         self._rendering += 1
         try:
-            return await self._view.offload(work)
+            body = SlicedBody(render, compress=compress)
+            return await render_body(body, self._view.offload, within_s)
         except TimeoutError as error:
             raise web.HTTPServiceUnavailable(
                 text="the collector is stuck; see /healthz\n"
@@ -103,12 +116,12 @@ class PageHandlers:
         finally:
             self._rendering -= 1
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
         """Return the exposition in the format that `Accept` asks for."""
-        is_openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
-        kind = OPENMETRICS_TYPE if is_openmetrics else TEXT_FORMAT_TYPE
+        openmetrics = accepts_openmetrics(request.headers.get("Accept", ""))
+        kind = OPENMETRICS_TYPE if openmetrics else TEXT_FORMAT_TYPE
         return await self._respond(
-            lambda: self._view.metrics(openmetrics=is_openmetrics), kind, request
+            lambda: self._view.metrics(openmetrics=openmetrics), kind, request
         )
 
     def _report(self) -> SelfCheckReport:
@@ -132,65 +145,64 @@ class PageHandlers:
         lines.append("ready" if report.is_ready else "not ready")
         return web.Response(text="\n".join(lines) + "\n", status=200 if report.is_ready else 503)
 
-    async def page(self, request: web.Request) -> web.Response:
+    async def page(self, request: web.Request) -> web.StreamResponse:
         """Return the status page; `?refresh=SECONDS` makes it load itself again."""
         value = request.query.get("refresh", "")
         refresh = int(value) if value.isdecimal() and 1 <= len(value) <= 4 else None
         if refresh is not None:
             refresh = max(1, min(refresh, MAX_REFRESH_S))
         return await self._respond(
-            lambda: render_page(self._view, refresh).encode(), "text/html; charset=utf-8", request
+            lambda: [render_page(self._view, refresh).encode()], "text/html; charset=utf-8", request
         )
 
-    async def topology_svg(self, request: web.Request) -> web.Response:
+    async def topology_svg(self, request: web.Request) -> web.StreamResponse:
         """Return the topology as SVG."""
         return await self._respond(
-            lambda: topology_svg(self._view.snapshot()).encode(),
+            lambda: [topology_svg(self._view.snapshot()).encode()],
             "image/svg+xml; charset=utf-8",
             request,
         )
 
-    async def devices(self, request: web.Request) -> web.Response:
+    async def devices(self, request: web.Request) -> web.StreamResponse:
         """Return what `xpu-agent devices -o json` prints."""
         return await self._respond(
-            lambda: encode_json(devices_json(self._view.snapshot().devices.value)),
+            lambda: [encode_json(devices_json(self._view.snapshot().devices.value))],
             JSON_TYPE,
             request,
         )
 
-    async def audit(self, request: web.Request) -> web.Response:
+    async def audit(self, request: web.Request) -> web.StreamResponse:
         """Return the last changes of files on this host, newest first."""
 
-        def render() -> bytes:
+        def render() -> list[bytes]:
             rows = [to_json_data(one) for one in reversed(self._view.snapshot().audit)]
-            return encode_json({"audit": rows})
+            return [encode_json({"audit": rows})]
 
         return await self._respond(render, JSON_TYPE, request)
 
-    async def objects(self, request: web.Request) -> web.Response:
+    async def objects(self, request: web.Request) -> web.StreamResponse:
         """Return each object as it was published last, as text, and where it went."""
 
-        def render() -> bytes:
+        def render() -> list[bytes]:
             published = self._view.snapshot().publications
-            return encode_json({"objects": [_publication_json(one) for one in published]})
+            return [encode_json({"objects": [_publication_json(one) for one in published]})]
 
         return await self._respond(render, JSON_TYPE, request)
 
-    async def events(self, request: web.Request) -> web.Response:
+    async def events(self, request: web.Request) -> web.StreamResponse:
         """Return the last events, oldest first."""
 
-        def render() -> bytes:
-            return encode_json(
-                {"events": [to_json_data(one) for one in self._view.snapshot().events]}
-            )
+        def render() -> list[bytes]:
+            events = [to_json_data(one) for one in self._view.snapshot().events]
+            return [encode_json({"events": events})]
 
         return await self._respond(render, JSON_TYPE, request)
 
-    async def snapshot(self, request: web.Request) -> web.Response:
+    async def snapshot(self, request: web.Request) -> web.StreamResponse:
         """Return what `xpu-agent snapshot` prints."""
 
-        def render() -> bytes:
-            return encode_json(snapshot_json(self._view.snapshot(), self._view.now_s()[0]))
+        def render() -> list[bytes]:
+            return [encode_json(snapshot_json(self._view.snapshot(), self._view.now_s()[0]))]
 
         return await self._respond(render, JSON_TYPE, request)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from agent.snapshot.node import NodeSnapshot
@@ -23,8 +23,8 @@ class AgentView(Protocol):
         """Return monotonic and wall time."""
         ...
 
-    def metrics(self, *, openmetrics: bool) -> bytes:
-        """Render the exposition; slow, never on the event loop's thread."""
+    def metrics(self, *, openmetrics: bool) -> Iterator[bytes]:
+        """Render the exposition in chunks; slow, never on the event loop's thread."""
         ...
 
     async def offload(self, work: Callable[[], T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 import pytest
@@ -133,6 +133,47 @@ def test_gzip_is_used_where_it_is_understood() -> None:
     encoding, body = asyncio.run(run())
     assert encoding == "gzip"
     assert gzip.decompress(body) == b"up 1\n"
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/snapshot"])
+def test_head_has_the_headers_of_get_and_renders_nothing(path: str) -> None:
+    class Unrendered(StillView):
+        async def offload(self, work: Callable[[], T]) -> T:
+            raise AssertionError(work)
+
+    _, wanted, _ = get(path)
+    sent = {"Accept-Encoding": "identity"}
+    status, headers, body = answer(
+        Unrendered(eight_cards()), lambda client: client.head(path, headers=sent)
+    )
+    assert (status, body) == (200, b"")
+    del wanted["Content-Length"], wanted["Date"], headers["Date"]
+    assert headers == wanted
+
+
+def test_a_page_longer_than_a_slice_arrives_whole_in_both_codings() -> None:
+    page = b"".join(b"line %d\n" % number for number in range(100_000))
+
+    class Long(StillView):
+        def metrics(self, *, openmetrics: bool) -> Iterator[bytes]:
+            assert not openmetrics
+            yield from (page[start : start + 5000] for start in range(0, len(page), 5000))
+
+    for coding in ("identity", "gzip"):
+        status, received, body = get("/metrics", Long(eight_cards()), **{"Accept-Encoding": coding})
+        assert (status, body) == (200, page.decode())
+        assert received.get("Content-Encoding", "identity") == coding
+
+
+def test_a_scraper_gets_its_answer_before_it_stops_waiting() -> None:
+    class Slow(StillView):
+        async def offload(self, work: Callable[[], T]) -> T:
+            await asyncio.sleep(60)
+            return work()
+
+    headers = {"X-Prometheus-Scrape-Timeout-Seconds": "0.2"}
+    status, _, body = get("/metrics", Slow(eight_cards()), **headers)
+    assert (status, body) == (503, "the collector is stuck; see /healthz\n")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -70,8 +70,10 @@ class StillView:
     def now_s(self) -> tuple[float, float]:
         return factory.NOW_S + 3, factory.BOOT_S
 
-    def metrics(self, *, openmetrics: bool) -> bytes:
-        return b"up 1\n# EOF\n" if openmetrics else b"up 1\n"
+    def metrics(self, *, openmetrics: bool) -> Iterator[bytes]:
+        yield b"up 1\n"
+        if openmetrics:
+            yield b"# EOF\n"
 
     async def offload(self, work: Callable[[], T]) -> T:
         return work()
