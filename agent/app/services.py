@@ -358,6 +358,7 @@ def _metrics_renderer(inputs: AgentInputs) -> MetricsRenderer:
         pods=settings.pods,
         aliases=settings.aliases,
         alias_tables=alias_tables(inputs.vendors),
+        max_series=settings.max_series,
     )
     for error in renderer.errors:
         log.warning("metric_family_refused", extra={"family": error})

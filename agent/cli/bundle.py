@@ -158,6 +158,7 @@ def _rendered_files(source: BundleSource) -> Iterator[tuple[str, bytes]]:
             vendor_families=metric_families(inputs.vendors),
             pods=metrics.pods,
             aliases=metrics.aliases,
+            max_series=metrics.max_series,
             alias_tables=alias_tables(inputs.vendors),
         ),
     )

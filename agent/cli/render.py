@@ -42,6 +42,7 @@ def render(arguments: argparse.Namespace) -> int:
             vendor_families=metric_families(inputs.vendors),
             pods=inputs.settings.metrics.pods,
             aliases=inputs.settings.metrics.aliases,
+            max_series=inputs.settings.metrics.max_series,
             alias_tables=alias_tables(inputs.vendors),
         )
         write_document(page.decode())

@@ -272,6 +272,15 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     pods: Annotated[bool, SettingRule("export xpu_pod_* and xpu_container_*", maturity="beta")] = (
         True
     )
+    max_series: Annotated[
+        int,
+        SettingRule(
+            "series of pods and containers in one metric; xpu_agent_metrics_cut_series counts "
+            "those left out",
+            low=1,
+            high=1_000_000,
+        ),
+    ] = 10_000
     aliases: Annotated[
         tuple[str, ...],
         SettingRule(

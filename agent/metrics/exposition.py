@@ -6,6 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from agent.metrics.agent_series import agent_series
 from agent.metrics.alias_series import alias_families, alias_series, check_aliases
+from agent.metrics.cardinality import (
+    CUT_FAMILY,
+    MAX_SERIES,
+    bounded_families,
+    cut_lines,
+    cut_series,
+)
 from agent.metrics.cluster_series import (
     CLUSTER_FAMILIES,
     SLO_FAMILIES,
@@ -53,6 +60,7 @@ class MetricsRenderer:
         pods: bool = True,
         aliases: tuple[str, ...] = (),
         alias_tables: Iterable[AliasTable] = (),  # of vendors; `aliases` switches them on
+        max_series: int = MAX_SERIES,
         max_age_s: float = MAX_VALUE_AGE_S,
     ) -> None:
         check = check_families(sorted(vendor_families.items()))
@@ -66,6 +74,7 @@ class MetricsRenderer:
             *hami_families(aliases),
             *infiniband_families(aliases),
             *koordlet_families(aliases),
+            CUT_FAMILY,
         )
         alias_check = check_aliases(
             [table for table in alias_tables if table.name in aliases],
@@ -73,6 +82,8 @@ class MetricsRenderer:
         )
         self._alias_tables = alias_check.tables
         self.families = (*families, *alias_families(self._alias_tables))
+        self._bounded = bounded_families(self.families)
+        self._max_series = max_series
         # for people: families that cannot be exported, with the reason
         self.errors = (*check.errors, *alias_check.errors)
         self._vendor_families = {name: check.families[name] for name in sorted(check.families)}
@@ -108,14 +119,30 @@ class MetricsRenderer:
     ) -> Iterator[bytes]:
         """Yield the page, a family at a time: the caller may do other work between two."""
         labels = LabelCache(self._labels)
-        headers = self._headers[openmetrics]
-        for name, lines in self._series(snapshot, now_s, labels):
+        for name, lines in self._bounded_series(snapshot, now_s, labels):
             if lines:
-                text = f"{headers[name]}{''.join(lines)}"
+                text = f"{self._headers[openmetrics][name]}{''.join(lines)}"
                 yield text.encode("utf-8", "replace")  # text of others may have lone surrogates
         self._labels = labels.used
         if openmetrics:
             yield b"# EOF\n"
+
+    def _bounded_series(
+        self,
+        snapshot: NodeSnapshot,
+        now_s: float,
+        labels: LabelCache,
+    ) -> SeriesLines:
+        """Yield the families with at most `max_series` series of pods; count the others last."""
+        cut: dict[str, int] = {}
+        for name, lines in self._series(snapshot, now_s, labels):
+            if len(lines) > self._max_series and name in self._bounded:
+                cut[name] = len(lines) - self._max_series
+                yield name, cut_series(lines, self._max_series)
+            else:
+                yield name, lines
+        node = snapshot.node.name or "unknown"
+        yield CUT_FAMILY.name, cut_lines(cut, labels.prefix(NODE, (node,)))
 
     def _series(
         self,
@@ -173,10 +200,15 @@ def render_metrics(
     pods: bool = True,
     aliases: tuple[str, ...] = (),
     alias_tables: Iterable[AliasTable] = (),
+    max_series: int = MAX_SERIES,
     openmetrics: bool = False,
 ) -> bytes:
     """Render one page without a lasting renderer, for commands."""
     renderer = MetricsRenderer(
-        vendor_families, pods=pods, aliases=aliases, alias_tables=alias_tables
+        vendor_families,
+        pods=pods,
+        aliases=aliases,
+        alias_tables=alias_tables,
+        max_series=max_series,
     )
     return renderer.render(snapshot, now_s, openmetrics=openmetrics)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from agent.config.sources import decode_settings
+from agent.metrics.cardinality import MAX_SERIES, bounded_families
+from agent.metrics.exposition import MetricsRenderer, render_metrics
+from agent.metrics.families import FAMILIES
+from agent.snapshot.node import NodeSnapshot
+from tests.factory import NOW_S, gpu, pod, snapshot
+from tests.unit.metrics.test_exposition import VENDORS, Values, value, values
+
+PODS = tuple(pod(i, containers=2) for i in range(10, 30))  # names of equal length: in order
+ALIASES = ("hami", "hami_legacy", "koordlet")
+
+
+def page(snap: NodeSnapshot, max_series: int) -> str:
+    renderer = MetricsRenderer(VENDORS, aliases=ALIASES, max_series=max_series)
+    return renderer.render(snap, NOW_S).decode()
+
+
+def pods_of(found: Values, family: str) -> set[str]:
+    return {dict(pairs)["pod"] for name, pairs in found if name == family}
+
+
+def test_a_family_over_the_bound_keeps_that_many_series_and_says_what_it_lacks() -> None:
+    text = page(snapshot(pods=PODS), 15)
+    found = values(text)
+    counts: dict[str, int] = {}
+    for name, _ in found:
+        counts[name] = counts.get(name, 0) + 1
+    whole = values(page(snapshot(pods=PODS), MAX_SERIES))
+    assert counts["xpu_pod_cpu_usage_cores"] == 15
+    assert value(text, "xpu_agent_metrics_cut_series", family="xpu_pod_cpu_usage_cores") == 5
+    assert value(text, "xpu_agent_metrics_cut_series", family="koordlet_container_psi") == (
+        sum(1 for name, _ in whole if name == "koordlet_container_psi") - 15
+    )
+    left_out = sum(v for (name, _), v in found.items() if name == "xpu_agent_metrics_cut_series")
+    assert len(whole) - left_out == len(found) - counts["xpu_agent_metrics_cut_series"]
+    assert found.items() <= {**whole, **_cuts(found)}.items()
+
+
+def _cuts(found: Values) -> Values:
+    return {key: v for key, v in found.items() if key[0] == "xpu_agent_metrics_cut_series"}
+
+
+def test_nothing_is_cut_and_nothing_counted_within_the_bound() -> None:
+    assert "xpu_agent_metrics_cut_series" not in page(snapshot(pods=PODS), 12 * len(PODS))
+
+
+def test_the_same_pods_stay_whatever_their_order_their_values_and_the_family() -> None:
+    first = {one.name for one in PODS[:5]}
+    base = snapshot(pods=PODS)
+    shuffled = list(PODS)
+    random.Random(1).shuffle(shuffled)
+    use = dict(base.usage.value.pods)
+    busy = replace(base.usage.value, pods={uid: use[uid] for uid in reversed(use)})
+    for snap in (
+        base,
+        replace(base, pods=replace(base.pods, value=tuple(shuffled))),
+        replace(base, usage=replace(base.usage, value=busy)),
+    ):
+        found = values(page(snap, 5))
+        assert pods_of(found, "xpu_pod_cpu_usage_cores") == first
+        assert pods_of(found, "xpu_pod_memory_used_bytes") == first
+        assert pods_of(found, "xpu_container_memory_used_bytes") < first
+        assert pods_of(found, "xpu_pod_pressure_ratio") < first
+
+
+def test_series_of_devices_are_never_cut() -> None:
+    text = page(snapshot((gpu(0), gpu(1)), pods=PODS), 1)
+    for minor in ("0", "1"):
+        assert value(text, "xpu_device_healthy", minor=minor) == 1
+        assert value(text, "xpu_device_health_state", minor=minor, state="healthy") == 1
+    assert value(text, "xpu_agent_metrics_cut_series", family="xpu_device_healthy") is None
+
+
+def test_families_of_pods_are_bounded_and_those_of_devices_and_the_node_are_not() -> None:
+    bounded = bounded_families(MetricsRenderer(VENDORS, aliases=ALIASES).families)
+    scopes = ("xpu_pod_", "xpu_container_")
+    assert {f.name for f in FAMILIES if f.name.startswith(scopes)} <= bounded
+    assert {"koordlet_container_psi", "koordlet_pod_psi", "hami_vgpu_memory_used_bytes"} <= bounded
+    assert "vGPU_device_memory_usage_in_bytes" in bounded
+    prefixes = {name.split("_")[1] for name in bounded if name.startswith("xpu_")}
+    assert prefixes == {"pod", "container", "agent"}  # the agent's checks of pods
+
+
+def test_the_bound_is_a_setting_and_holds_for_commands() -> None:
+    assert decode_settings({}).metrics.max_series == MAX_SERIES
+    assert decode_settings({"metrics": {"max_series": 3}}).metrics.max_series == 3
+    text = render_metrics(
+        snapshot(pods=PODS), NOW_S, vendor_families=VENDORS, max_series=3
+    ).decode()
+    assert len(pods_of(values(text), "xpu_pod_cpu_usage_cores")) == 3
+
+
+@pytest.mark.parametrize("pods", [0, 3])
+def test_both_formats_count_what_was_cut(pods: int) -> None:
+    snap = snapshot(pods=PODS[:pods])
+    renderer = MetricsRenderer(VENDORS, max_series=1)
+    text = values(renderer.render(snap, NOW_S).decode())
+    openmetrics = renderer.render(snap, NOW_S, openmetrics=True).decode()
+    assert values(openmetrics, openmetrics=True) == text
