@@ -10,6 +10,7 @@ from agent.snapshot.device import Health, HealthState, VendorDevice
 
 IN_KERNEL = "disk-sleep"  # psutil's name of the process state D
 MAX_LISTED_DEVICES = 8  # devices in one line
+MAX_LISTED_FAMILIES = 8
 RESCAN_HINT = "run `xpu-agent rescan`; if it stays so, see the agent's log"
 INSPECT_HINT = "see `xpu-agent devices`, and the kernel's log of that time"
 # remedies by reason: of the agent's own reasons, and of those that several vendors share
@@ -90,6 +91,27 @@ def _vendor_result(
         impact="devices whose driver does not answer are told as out of service, or not whole",
         remedy="; ".join(dict.fromkeys(filter(None, remedies))) or default,
     )
+
+
+def check_readings(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Report the families with readings that no device can mean."""
+    for state in facts.node.vendors:
+        if state.rejections:
+            families = [
+                f"{one.family} ({one.count}, first {one.value} of {one.device})"
+                for one in state.rejections
+            ]
+            more = len(families) - MAX_LISTED_FAMILIES
+            yield CheckResult(
+                id=f"readings:{state.vendor}",
+                status=CheckStatus.WARN,
+                observation=f"answers that cannot be true: "
+                f"{', '.join(families[:MAX_LISTED_FAMILIES])}"
+                + (f" and {more} more" if more > 0 else ""),
+                impact="these readings are left out of metrics, NodeMetric and averages",
+                remedy="see the kernel's log for errors of the device; update its driver and "
+                "firmware if it goes on",
+            )
 
 
 def check_devices(facts: CheckInputs) -> Iterator[CheckResult]:
@@ -233,4 +255,10 @@ def _remedy(
     return facts.remedy(vendor, reason, message) or _REMEDIES.get(reason, default)
 
 
-CHECKS = (check_vendors, check_devices, check_unmanaged_devices, compare_with_discovery)
+CHECKS = (
+    check_vendors,
+    check_devices,
+    check_readings,
+    check_unmanaged_devices,
+    compare_with_discovery,
+)

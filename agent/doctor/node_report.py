@@ -12,7 +12,7 @@ import msgspec
 
 from agent.errors import ParseError
 from agent.snapshot.device import VendorDevice
-from agent.snapshot.inventory import Problem
+from agent.snapshot.inventory import Problem, RejectionCount
 from agent.snapshot.node import NodeSnapshot
 from agent.wire_formats.snapshot_json import snapshot_json
 
@@ -47,6 +47,7 @@ class VendorReport(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     pid: int | None = None  # of the worker, on the host
     inventory: InventoryEnvelope = InventoryEnvelope()
+    rejections: tuple[RejectionCount, ...] = ()  # readings that are in no sample
 
     @property
     def is_silent(self) -> bool:

@@ -88,6 +88,17 @@ def _vendor_series(
         name,
         [sample_line(name, label_prefix, vendor.recycles, extra) for extra, vendor in labelled],
     )
+    name = "xpu_device_readings_rejected_total"
+    yield (
+        name,
+        [
+            sample_line(
+                name, label_prefix, one.count, f"{extra},{label_pairs(('family',), (one.family,))}"
+            )
+            for extra, vendor in labelled
+            for one in vendor.rejections
+        ],
+    )
     name = "xpu_agent_vendor_inventory_age_seconds"
     yield name, _ages(name, label_prefix, [(x, v.inventory.age_s(now_s)) for x, v in labelled])
     name = "xpu_agent_vendor_sample_age_seconds"

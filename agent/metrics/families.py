@@ -278,6 +278,10 @@ _DEVICE: tuple[_Row, ...] = (
     ),
     ("healthy", "gauge", DEVICE, "", "Whether a device is in service."),
     (
+        *("readings_rejected_total", "counter", (*VENDOR, "family"), ""),
+        "Readings that cannot be true and were left out, by family or by call of the library.",
+    ),
+    (
         "health_state",
         "gauge",
         (*DEVICE, "state"),

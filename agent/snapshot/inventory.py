@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.snapshot.bounds import Bounds, unit_bounds
 from agent.snapshot.device import (
     DeviceLink,
     DevicePartition,
@@ -50,6 +51,13 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool = False  # the others follow: the next discovery is wanted at once
 
 
+# families of the agent with the values of a sample's own fields
+UTILIZATION = "xpu_device_utilization_ratio"
+MEMORY_USED = "xpu_device_memory_used_bytes"
+MEMORY_TOTAL = "xpu_device_memory_total_bytes"
+PROCESSES = "xpu_device_processes"
+
+
 class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
     """A Prometheus family that a vendor's samples fill; names end in their unit."""
 
@@ -57,6 +65,13 @@ class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
     type: str  # gauge, counter
     help: str
     labels: tuple[str, ...] = ()  # besides those every device series has
+    bounds: Bounds | None = None  # what a value can be; None: what its unit can be
+    limit: str = ""  # family whose value with the same labels no value of this one exceeds
+
+    @property
+    def possible_values(self) -> Bounds:
+        """Return the lowest and highest value that a device can mean."""
+        return self.bounds or unit_bounds(self.name, self.type)
 
 
 class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +80,22 @@ class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
     family: str
     value: float
     labels: tuple[str, ...] = ()
+
+
+class Rejection(msgspec.Struct, frozen=True, kw_only=True):
+    """A reading that no device can mean, and that a sample therefore leaves out."""
+
+    family: str  # of metrics; or a call or member of the vendor's library
+    value: str  # as text: it may be no finite number
+
+
+class RejectionCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many readings of one family were rejected since the start, and the first of them."""
+
+    family: str
+    count: int
+    device: str  # key
+    value: str
 
 
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +117,7 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessSample, ...] | None = None  # None: the driver does not tell
     readings: tuple[MetricValue, ...] = ()
     health: Health | None = None  # all that is held against it now; None: it was not looked at
+    rejections: tuple[Rejection, ...] = ()  # values that the vendor left out since the last sample
 
 
 class DeviceEvent(msgspec.Struct, frozen=True, kw_only=True):

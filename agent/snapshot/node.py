@@ -21,7 +21,13 @@ from agent.snapshot.cpu import CpuTopology, NumaTopology
 from agent.snapshot.device import Device, DeviceLink, VendorDevice
 from agent.snapshot.device_plugin import DevicePluginView
 from agent.snapshot.host_devices import HostDevicesView
-from agent.snapshot.inventory import DeviceGroup, DeviceSample, Inventory, Problem
+from agent.snapshot.inventory import (
+    DeviceGroup,
+    DeviceSample,
+    Inventory,
+    Problem,
+    RejectionCount,
+)
 from agent.snapshot.part import Counts, SnapshotPart
 from agent.snapshot.pci import NumaOverride, PciTree, TopologyFile
 from agent.snapshot.pod import PodView
@@ -170,6 +176,7 @@ class VendorState(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     inventory: SnapshotPart[Inventory | None] = SnapshotPart(None)
     samples: SnapshotPart[tuple[DeviceSample, ...]] = SnapshotPart(())
+    rejections: tuple[RejectionCount, ...] = ()  # readings that are in no sample, by family
 
 
 class GpuDirectHost(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
@@ -16,7 +16,7 @@ from agent.clock import Clock, SystemClock, rfc3339
 from agent.errors import WorkerError
 from agent.messages import DevicesReported, MessageQueue, VendorStateChanged
 from agent.snapshot.device import VendorDevice
-from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, MetricFamily
 from agent.snapshot.node import VendorState
 from agent.snapshot.part import SnapshotPart
 from agent.workers.call_journal import LibraryCall, call_in_progress, read_journal
@@ -30,6 +30,7 @@ from agent.workers.lifecycle import (
 )
 from agent.workers.process import LaunchedProcess, WorkerSpec, resident_bytes
 from agent.workers.protocol import LIBRARY_REPLACED, NOT_SUPPORTED
+from agent.workers.reading_filter import ReadingFilter
 from agent.workers.worker_process import LATE, WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -233,6 +234,7 @@ class VendorClient:
         detected_devices: tuple[VendorDevice, ...],
         *,
         messages: MessageQueue,
+        families: Iterable[MetricFamily] = (),
         timing: WorkerTiming = DEFAULT_TIMING,
         clock: Clock | None = None,
         sleep: Sleep = asyncio.sleep,
@@ -246,6 +248,7 @@ class VendorClient:
         self._spread = spread
         self._messages = messages
         self._resident: ResidentBytes = resident_bytes
+        self._filter = ReadingFilter(spec.vendor, families)
         self._history = RestartHistory()
         self._queue = WorkerQueue(sleep)
         self._worker: Worker | None = None
@@ -346,6 +349,7 @@ class VendorClient:
             self._hung_call = None
             self._worker = worker = self._start(spec, self._publish_events, launched)
             worker.failure.add_done_callback(lambda _: self._queue.wake())
+            self._filter.forget_counters()
             self._publish(pid=worker.pid, restarts=self._deaths)
             await worker.wait_open(self._timing.open_deadline_s)
             await self._poll_worker(worker)
@@ -397,12 +401,24 @@ class VendorClient:
     def on_inventory(self, inventory: Inventory) -> None:
         """Publish an inventory; the worker works again."""
         self._history = self._history.with_answer()
-        part: SnapshotPart[Inventory | None] = SnapshotPart(inventory, self._clock.monotonic())
-        self._publish(state="ready", reason="", message="", inventory=part)
+        part: SnapshotPart[Inventory | None] = SnapshotPart(
+            self._filter.filter_inventory(inventory), self._clock.monotonic()
+        )
+        self._publish(
+            state="ready",
+            reason="",
+            message="",
+            inventory=part,
+            rejections=self._filter.rejections,
+        )
 
     def on_samples(self, samples: tuple[DeviceSample, ...]) -> None:
-        """Publish samples."""
-        self._publish(samples=SnapshotPart(samples, self._clock.monotonic()))
+        """Publish samples, without readings that no device can mean."""
+        possible = self._filter.filter_samples(samples)
+        self._publish(
+            samples=SnapshotPart(possible, self._clock.monotonic()),
+            rejections=self._filter.rejections,
+        )
 
     def on_sample_error(self, error: str) -> None:
         """Publish why there are no new samples."""

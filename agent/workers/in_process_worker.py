@@ -20,7 +20,7 @@ from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, Slice
 from agent.snapshot.vendor import VendorSession
 from agent.workers.abilities import apply_slices, clear_fault
 from agent.workers.process import InProcessSpec
-from agent.workers.protocol import CLOSED, NOT_SUPPORTED, drop_non_finite, error_kind
+from agent.workers.protocol import CLOSED, NOT_SUPPORTED, error_kind, reject_non_finite
 from agent.workers.worker_process import LATE
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,9 @@ class InProcessWorker:
 
     async def sample(self, deadline_s: float) -> tuple[DeviceSample, ...]:
         """Return the current samples of the devices; raises as `discover`."""
-        return drop_non_finite(await self._call("sample", self._open_session().sample, deadline_s))
+        return reject_non_finite(
+            await self._call("sample", self._open_session().sample, deadline_s)
+        )
 
     async def clear(self, key: str, deadline_s: float) -> bool:
         """Clear a device's lasting fault; raises as `discover`."""

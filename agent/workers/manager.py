@@ -95,6 +95,7 @@ class VendorManager:
             selected.spec,
             selected.detected_devices,
             messages=self._messages,
+            families=selected.families,
             timing=self._timing,
             clock=self._clock,
         )

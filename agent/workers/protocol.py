@@ -16,7 +16,15 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.errors import NO_PERMISSION, AgentError, HostFileError, WorkerError
-from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, SliceReport, SliceRequest
+from agent.snapshot.inventory import (
+    UTILIZATION,
+    DeviceEvent,
+    DeviceSample,
+    Inventory,
+    Rejection,
+    SliceReport,
+    SliceRequest,
+)
 from agent.snapshot.settings import VendorSettings
 from agent.snapshot.vendor import LIVE_CONTEXT, SessionContext
 from agent.wire_formats.json_values import JSON_ERRORS
@@ -211,11 +219,36 @@ def error_kind(error: AgentError) -> str:
     return NO_PERMISSION if is_refused else type(error).__name__
 
 
-def drop_non_finite(samples: Iterable[DeviceSample]) -> tuple[DeviceSample, ...]:
-    """Remove readings that are not finite: JSON has no such numbers, and they mean nothing."""
-    return tuple(
-        sample
-        if all(math.isfinite(r.value) for r in sample.readings)
-        else replace(sample, readings=tuple(r for r in sample.readings if math.isfinite(r.value)))
-        for sample in samples
+def reject_non_finite(samples: Iterable[DeviceSample]) -> tuple[DeviceSample, ...]:
+    """Move values that are not finite to the rejections: JSON has no such numbers."""
+    return tuple(map(_reject_non_finite, samples))
+
+
+def _reject_non_finite(sample: DeviceSample) -> DeviceSample:
+    processes = sample.processes or ()
+    rejections = [
+        *((r.family, r.value) for r in sample.readings if not math.isfinite(r.value)),
+        *(
+            (UTILIZATION, percent)
+            for percent in (sample.core_percent, *(p.core_percent for p in processes))
+            if percent is not None and not math.isfinite(percent)
+        ),
+    ]
+    if not rejections:
+        return sample
+    return replace(
+        sample,
+        core_percent=_finite(sample.core_percent),
+        processes=None
+        if sample.processes is None
+        else tuple(replace(p, core_percent=_finite(p.core_percent)) for p in processes),
+        readings=tuple(r for r in sample.readings if math.isfinite(r.value)),
+        rejections=(
+            *sample.rejections,
+            *(Rejection(family=family, value=str(value)) for family, value in rejections),
+        ),
     )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

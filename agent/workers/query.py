@@ -23,6 +23,7 @@ from agent.workers.in_process_worker import InProcessWorker
 from agent.workers.lifecycle import DEFAULT_TIMING, Worker, WorkerTiming
 from agent.workers.process import InProcessSpec, WorkerSpec
 from agent.workers.protocol import NOT_SUPPORTED
+from agent.workers.reading_filter import ReadingFilter
 from agent.workers.tape import TapeWriter
 from agent.workers.worker_process import WorkerProcess
 
@@ -53,7 +54,6 @@ async def query_vendors(  # noqa: PLR0913 - all but three are keywords that most
     is left. `journals` is the folder of a running agent's journals of hung calls: these are skipped
     here as well.
     """
-    plan = _QueryPlan(samples, timing, clock or SystemClock())
     queries = []
     for vendor in sorted(vendors, key=lambda v: v.description.name):
         name = vendor.description.name
@@ -70,6 +70,12 @@ async def query_vendors(  # noqa: PLR0913 - all but three are keywords that most
                 record=False,
             )
             in_process_spec = _in_process_spec(vendor, host, spec)
+            plan = _QueryPlan(
+                samples,
+                timing,
+                clock or SystemClock(),
+                ReadingFilter(name, vendor.description.families),
+            )
             queries.append(
                 _query_vendor(
                     spec, in_process_spec, detected_devices, plan, (tapes or {}).get(name)
@@ -94,6 +100,7 @@ class _QueryPlan(msgspec.Struct, frozen=True):
     samples: int
     timing: WorkerTiming
     clock: Clock
+    filter: ReadingFilter
 
 
 async def _query_vendor(
@@ -145,7 +152,13 @@ async def _discover(
     now_s = plan.clock.monotonic()
     if tape is not None and not inventory.partial:
         tape.write_inventory(replace(inventory, subjects=None), now_s - began_s)
-    return replace(state, state="ready", inventory=SnapshotPart(inventory, now_s))
+    possible = plan.filter.filter_inventory(inventory)
+    return replace(
+        state,
+        state="ready",
+        inventory=SnapshotPart(possible, now_s),
+        rejections=plan.filter.rejections,
+    )
 
 
 async def _sample(
@@ -161,7 +174,8 @@ async def _sample(
     now_s = plan.clock.monotonic()
     if tape is not None:
         tape.write_samples(samples, now_s - began_s)
-    return replace(state, samples=SnapshotPart(samples, now_s))
+    possible = plan.filter.filter_samples(samples)
+    return replace(state, samples=SnapshotPart(possible, now_s), rejections=plan.filter.rejections)
 
 
 async def _close(vendor: str, worker: Worker) -> None:

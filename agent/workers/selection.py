@@ -13,6 +13,7 @@ from agent.config.settings import Settings
 from agent.host.files import CachedHostFiles
 from agent.recording.host_source import HostSource
 from agent.snapshot.device import VendorDevice
+from agent.snapshot.inventory import MetricFamily
 from agent.snapshot.settings import HealthOverrides
 from agent.snapshot.vendor import DeviceVendor, SessionContext
 from agent.workers.call_journal import prepare_journal
@@ -29,6 +30,7 @@ class SelectedVendor(msgspec.Struct, frozen=True, kw_only=True):
     spec: WorkerSpec
     detected_devices: tuple[VendorDevice, ...]
     health: HealthOverrides = HealthOverrides()
+    families: tuple[MetricFamily, ...] = ()  # of its samples
     launched: LaunchedProcess | None = None
     in_process_spec: InProcessSpec | None = None
 
@@ -75,6 +77,7 @@ def select_vendors(
             spec=spec,
             detected_devices=detected_devices,
             health=vendor.description.health,
+            families=vendor.description.families,
             in_process_spec=None if isolated else _in_process_vendor(vendor, host, spec),
         )
 

@@ -26,7 +26,7 @@ from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import NotSupported, ParseError
 from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory, MetricValue
 from agent.wire_formats.json_values import JSON_ERRORS
-from agent.workers.protocol import MAX_LINE, drop_non_finite
+from agent.workers.protocol import MAX_LINE, reject_non_finite
 
 VERSION = 1
 MAX_TAPE = 64 * 1024 * 1024  # bytes
@@ -89,7 +89,7 @@ class TapeWriter:
 
     def write_samples(self, samples: tuple[DeviceSample, ...], elapsed_s: float) -> None:
         """Add an answer to `sample`."""
-        self._write_line(SampleLine(elapsed_s, drop_non_finite(samples)))
+        self._write_line(SampleLine(elapsed_s, reject_non_finite(samples)))
 
     def _write_line(self, line: TapeHeader | TapeLine) -> None:
         self._write(msgspec.json.encode(line) + b"\n")

@@ -50,9 +50,9 @@ from agent.workers.protocol import (
     StartMessage,
     WorkerMessage,
     decode_request,
-    drop_non_finite,
     encode_message,
     error_kind,
+    reject_non_finite,
 )
 from agent.workers.tape import MAX_TAPE, TapeSession, parse_tape
 
@@ -139,7 +139,7 @@ class SessionServer:
         if request.method == "discover":
             return DiscoverReply(request.id, self._journal.annotate(self._session.discover()))
         if request.method == "sample":
-            return SampleReply(request.id, drop_non_finite(self._session.sample()))
+            return SampleReply(request.id, reject_non_finite(self._session.sample()))
         if request.method == "clear":
             return ClearReply(request.id, clear_fault(self._session, request.device))
         if request.method == "slices":

@@ -13,6 +13,7 @@ from agent.doctor.node_report import node_report
 from agent.doctor.report import is_bad_news, result_rows, run_checks
 from agent.snapshot.device import Health, HealthState
 from agent.snapshot.host_devices import HostDevices, HostDevicesView
+from agent.snapshot.inventory import RejectionCount
 from agent.snapshot.node import NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.usage import CollectorStatus
@@ -310,3 +311,17 @@ def test_a_collector_that_cannot_measure_is_a_warning_with_its_reason() -> None:
 def test_odd_statuses_of_collectors_break_no_check(odd: object) -> None:
     found = run_checks(facts(agent=collectors(odd)))
     assert not [one for one in found if one.id.startswith("collector:")]
+
+
+def test_families_with_impossible_readings_are_named_with_their_first_value() -> None:
+    counts = tuple(
+        RejectionCount(family=f"xpu_x{number}_ratio", count=9, device="k", value="4294967295")
+        for number in range(10)
+    )
+    healthy = node()
+    (vendor,) = healthy.vendors
+    snapshot = replace(healthy, vendors=(replace(vendor, rejections=counts),))
+    found = of(run_checks(facts(snapshot)), "readings:nvidia")
+    assert found.status is CheckStatus.WARN
+    assert "xpu_x0_ratio (9, first 4294967295 of k)" in found.observation
+    assert found.observation.endswith("and 2 more")

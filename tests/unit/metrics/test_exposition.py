@@ -16,7 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.metrics.exposition import MAX_VALUE_AGE_S, MetricsRenderer, render_metrics
 from agent.snapshot.device import Device, Health, HealthState
-from agent.snapshot.inventory import DeviceSample, MetricFamily, MetricValue, Problem, ProcessSample
+from agent.snapshot.inventory import (
+    DeviceSample,
+    MetricFamily,
+    MetricValue,
+    Problem,
+    ProcessSample,
+    RejectionCount,
+)
 from agent.snapshot.node import NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.publications import PublisherStatus
@@ -296,3 +303,13 @@ def test_a_pod_that_is_listed_twice_has_its_samples_once() -> None:
     text = page(snapshot((), pods=(one, one, replace(one, name="other"))))
     assert value(text, "xpu_pod_memory_used_bytes", pod=one.name) is not None
     assert value(text, "xpu_pod_memory_used_bytes", pod="other") is not None
+
+
+def test_rejected_readings_are_counted_by_vendor_and_family() -> None:
+    node = snapshot()
+    count = RejectionCount(family='xpu_"odd"', count=3, device="k", value="nan")
+    lying = replace(node, vendors=(replace(node.vendors[0], rejections=(count,)),))
+    name = "xpu_device_readings_rejected_total"
+    labels = r'{node="hgx-h100-01",vendor="nvidia",family="xpu_\"odd\""}'
+    assert f"{name}{labels} 3\n" in page(lying)
+    assert name not in page(node)

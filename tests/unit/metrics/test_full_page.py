@@ -11,7 +11,7 @@ from agent.metrics.families import FAMILIES
 from agent.snapshot.allocation import AllocationView
 from agent.snapshot.cpu import CpuTopology
 from agent.snapshot.device import Health, HealthState
-from agent.snapshot.inventory import DeviceSample, Problem, ProcessSample
+from agent.snapshot.inventory import DeviceSample, Problem, ProcessSample, RejectionCount
 from agent.snapshot.node import GpuDirectPair, HotplugView, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.publications import PublisherStatus
@@ -28,6 +28,7 @@ from tests.factory import NOW_S, PRESSURE, gpu, group, nic, pod, snapshot
 
 PUBLISHER = PublisherStatus(name="device", duration_s=0.1, last_success_s=1.0, written=1)
 
+REJECTION = RejectionCount(family="xpu_device_power_watts", count=1, device="k", value="nan")
 AMOUNTS = ResourceUsage(cpu_cores=1.0, memory_bytes=2.0)
 HALF = PredictedUsage(reclaimable=AMOUNTS, peak=AMOUNTS)
 
@@ -62,7 +63,7 @@ def told() -> NodeSnapshot:
         snap,
         cpus=SnapshotPart(CpuTopology(usable=frozenset((0, 1))), NOW_S),
         devices=SnapshotPart(view, NOW_S),
-        vendors=(replace(nvidia, samples=SnapshotPart((sample,), NOW_S)),),
+        vendors=(replace(nvidia, samples=SnapshotPart((sample,), NOW_S), rejections=(REJECTION,)),),
         usage=SnapshotPart(usage, NOW_S),
         allocations=SnapshotPart(AllocationView(held={gpu(2).key: (pod(1).uid,)}), NOW_S),
         report=SnapshotPart(UsageReport(prediction=Prediction(pods=HALF, classes=HALF)), NOW_S),

@@ -9,13 +9,20 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.errors import NotSupported, WorkerError
 from agent.recording.host_source import open_host
 from agent.recording.tree import TreeBuilder
 from agent.snapshot.device import DeviceKind, VendorDevice
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.inventory import DeviceEvent, DeviceSample, Inventory
+from agent.snapshot.inventory import (
+    DeviceEvent,
+    DeviceSample,
+    Inventory,
+    MetricFamily,
+    MetricValue,
+)
 from agent.snapshot.node import VendorState
 from agent.snapshot.settings import SettingRule, VendorSettings
 from agent.snapshot.vendor import SessionContext, VendorDescription
@@ -96,6 +103,7 @@ class Watched:
             WorkerSpec(vendor="files"),
             (),
             messages=DirectMessages(self._heard, self._heard_events),
+            families=vendor.description.families,
             timing=timing,
         )
 
@@ -242,3 +250,54 @@ def test_one_look_asks_it_without_a_process(tmp_path: Path, recorded: bool) -> N
     assert (state.state, state.pid) == ("ready", None)
     assert state.inventory.value == Inventory(vendor="files", devices=(CARD,))
     assert vendor.opened == [SessionContext(is_replay=True) if recorded else own]
+
+
+POWER = MetricFamily(name="xpu_files_power_watts", type="gauge", help="")
+LIE = DeviceSample(
+    key=CARD.key,
+    core_percent=4294967295.0,
+    memory_used_bytes=17,
+    memory_total_bytes=16,
+    readings=(
+        MetricValue(family=POWER.name, value=float("nan")),
+        MetricValue(family=POWER.name, value=4294967295.0),
+    ),
+)
+REJECTED = {
+    "xpu_device_utilization_ratio": 1,
+    "xpu_device_memory_used_bytes": 1,
+    POWER.name: 2,
+}
+
+
+class LyingFiles(Files):
+    """A vendor whose samples no device can mean."""
+
+    description = replace(Files.description, families=(POWER,))
+
+    def sample(self) -> tuple[DeviceSample, ...]:
+        return (LIE,)
+
+
+def rejected(state: VendorState) -> dict[str, int]:
+    return {one.family: one.count for one in state.rejections}
+
+
+def test_readings_that_no_device_can_mean_do_not_reach_the_snapshot() -> None:
+    async def live() -> VendorState:
+        with ThreadPoolExecutor(1) as executor:
+            watched = Watched(LyingFiles(), executor, TIMING)
+            await watched.until(lambda: bool(watched.client.state.samples.value))
+            await watched.stop()
+            return watched.client.state
+
+    state = asyncio.run(live())
+    assert state.samples.value == (DeviceSample(key=CARD.key, memory_total_bytes=16),)
+    assert rejected(state) == REJECTED
+
+
+def test_commands_show_no_reading_that_no_device_can_mean() -> None:
+    host = open_host(None)
+    (state,) = asyncio.run(query_vendors((LyingFiles(),), host, {}))
+    assert (state.samples.value[0].core_percent, state.samples.value[0].readings) == (None, ())
+    assert rejected(state) == REJECTED

@@ -22,6 +22,7 @@ from agent.snapshot.inventory import (
     Inventory,
     MetricValue,
     ProcessSample,
+    Rejection,
 )
 from agent.snapshot.settings import VendorSettings
 from agent.snapshot.vendor import SessionContext
@@ -155,8 +156,10 @@ def test_a_line_at_the_limit_passes() -> None:
     assert protocol.LineSplitter("x", limit=10).feed(b"x" * 10 + b"\n") == [b"x" * 10]
 
 
-def test_readings_that_are_no_number_are_left_out() -> None:
+def test_readings_that_are_no_number_become_rejections() -> None:
     good = MetricValue(family="a", value=1.0)
     bad = [MetricValue(family="b", value=v) for v in (float("nan"), float("inf"), float("-inf"))]
     mixed = DeviceSample(key="k", readings=(good, *bad))
-    assert protocol.drop_non_finite([mixed]) == (DeviceSample(key="k", readings=(good,)),)
+    rejections = tuple(Rejection(family="b", value=text) for text in ("nan", "inf", "-inf"))
+    expected = DeviceSample(key="k", readings=(good,), rejections=rejections)
+    assert protocol.reject_non_finite([mixed]) == (expected,)
