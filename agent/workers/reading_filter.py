@@ -9,18 +9,23 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from agent.snapshot.bounds import BYTES, MEMORY_BYTES, PERCENT, PIDS, Bounds, is_within
 from agent.snapshot.inventory import (
+    BYTES,
+    MEMORY_BYTES,
     MEMORY_TOTAL,
     MEMORY_USED,
+    PERCENT,
+    PIDS,
     PROCESSES,
     UTILIZATION,
+    Bounds,
     DeviceSample,
     Inventory,
     MetricFamily,
     MetricValue,
     ProcessSample,
     RejectionCount,
+    is_within,
 )
 
 log = logging.getLogger(__name__)
