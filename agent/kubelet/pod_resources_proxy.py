@@ -172,10 +172,12 @@ class ProxySocketError(AgentError):
 class ProxySocketFile:
     """`kubelet.sock` in a folder.
 
-    GRPC removes the file at its address when it binds and when it stops.
+    gRPC removes the file at its address when it binds and when it stops. It therefore binds to
+    another name in a private folder, and the socket is renamed: a successor's socket in the same
+    place is never removed.
 
-    So it binds to another name in a private folder, and the socket is renamed: a successor's socket
-    in the same place is never touched.
+    The socket is identified by its inode number. The kernel gives that number to no other file as
+    long as the server listens, so the server must be stopped after `remove`.
     """
 
     def __init__(self, folder: str) -> None:

@@ -290,10 +290,13 @@ def test_a_start_that_is_cancelled_leaves_nothing_that_serves(tmp_path: Path) ->
 
 def test_the_file_is_taken_down_only_while_it_is_ours(tmp_path: Path) -> None:
     file = ProxySocketFile(str(tmp_path))
-    with file.create() as address, socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address.removeprefix("unix:"))
-    assert file.is_in_place()
-    file.path.unlink()
-    file.path.touch()
-    file.remove()
-    assert file.path.exists()
+    # as the server's: open until after `remove`, so that no new file gets its inode number
+    with socket.socket(socket.AF_UNIX) as listener:
+        with file.create() as address:
+            listener.bind(address.removeprefix("unix:"))
+        assert file.is_in_place()
+        file.path.unlink()
+        file.path.touch()
+        assert not file.is_in_place()
+        file.remove()
+        assert file.path.exists()
