@@ -37,7 +37,7 @@ from agent.kube.resources import EVENTS
 from agent.kube.writer.api_writer import ApiWriter
 from agent.snapshot.cluster import EventSinkState
 from agent.snapshot.node import SnapshotStore
-from agent.wire_formats.api_values import MAX_MESSAGE, clean_text, reason_text
+from agent.wire_formats.api_values import MAX_MESSAGE, clean_text, condition_reason
 from agent.wire_formats.event import EVENT_COMPONENT, Event, involved_object
 from agent.wire_formats.json_values import JsonDict
 
@@ -289,7 +289,7 @@ def event_object(
         },
         "eventTime": micro_time(first_s),
         "type": event.type,
-        "reason": reason_text(event.reason),
+        "reason": condition_reason(event.reason),
         "action": ACTION,
         "note": note_text(event.message),
         "regarding": involved_object(event, node_name, uid),

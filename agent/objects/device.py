@@ -19,7 +19,6 @@ from agent.objects.device_annotations import (
     agent_annotations,
     vendor_annotations,
 )
-from agent.objects.owner_reference import is_node_unknown, owner_metadata
 from agent.snapshot.device import (
     Device,
     DeviceKind,
@@ -29,7 +28,7 @@ from agent.snapshot.device import (
     VirtualFunctionGroup,
 )
 from agent.snapshot.inventory import DeviceGroup
-from agent.snapshot.node import DeviceView, NodeSnapshot
+from agent.snapshot.node import DeviceView, NodeSnapshot, is_owner_unknown, node_uid
 from agent.snapshot.publications import DesiredObject, Json
 from agent.wire_formats import api_values
 from agent.wire_formats.device_object import (
@@ -67,7 +66,7 @@ class DevicePublisher(msgspec.Struct, frozen=True):
         view = snapshot.devices
         if view.taken_s is None or not view.value.is_final:
             return ()
-        if is_node_unknown(snapshot):
+        if is_owner_unknown(snapshot):
             return ()
         if snapshot.cluster.is_clustered and not has_devices(snapshot):
             return (_absent_device(snapshot.node.name),) if has_no_devices(snapshot) else ()
@@ -116,7 +115,7 @@ def _metadata(
             **vendors,
             **({PARTITIONS_ANNOTATION: table} if table else {}),
         },
-        **owner_metadata(snapshot),
+        **api_values.owner_metadata(snapshot.node.name, node_uid(snapshot)),
     }
 
 
@@ -263,7 +262,7 @@ def device_conditions(device: Device, boot_time_s: float) -> list[JsonDict]:
             {
                 "type": kind,
                 "status": status,
-                "reason": api_values.reason_text(cause[0]),
+                "reason": api_values.condition_reason(cause[0]),
                 "message": api_values.condition_message(cause[1], cause[0]),
                 "lastTransitionTime": api_values.format_first_time(since_s, boot_time_s),
             },

@@ -119,7 +119,7 @@ def health_annotation(published: tuple[Device, ...]) -> str:
 def _health_entry(health: Health) -> JsonDict:
     entry: JsonDict = {
         "state": health.state.value,
-        "reason": api_values.reason_text(health.reason),
+        "reason": api_values.condition_reason(health.reason),
     }
     if not health.certain:
         entry["certain"] = False
@@ -128,7 +128,7 @@ def _health_entry(health: Health) -> JsonDict:
     if health.changes:
         entry["count"] = health.changes
     if health.last_event:
-        entry["lastEvent"] = api_values.reason_text(health.last_event)
+        entry["lastEvent"] = api_values.condition_reason(health.last_event)
     return entry
 
 
@@ -165,7 +165,7 @@ def _instance_entry(part: DevicePartition) -> JsonDict:
             "cores": part.cores,
             "reason": None
             if part.health.is_in_service
-            else api_values.reason_text(part.health.reason),
+            else api_values.condition_reason(part.health.reason),
         }
     )
 

@@ -127,7 +127,7 @@ def _status(health: Health) -> JsonDict:
         return {"healthy": True}
     return {
         "healthy": False,
-        "errCode": api_values.reason_text(health.reason),
+        "errCode": api_values.condition_reason(health.reason),
         "errMessage": api_values.condition_message(health.message, health.reason),
     }
 

@@ -14,10 +14,9 @@ import msgspec
 
 from agent.devices.presence import is_inventory_complete
 from agent.objects.device import accelerator_labels
-from agent.objects.owner_reference import node_uid
 from agent.snapshot.container import RuntimeView
 from agent.snapshot.device import Device, DeviceKind, short_name
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import NodeSnapshot, node_uid
 from agent.snapshot.publications import DesiredObject, Json
 from agent.wire_formats import api_values
 from agent.wire_formats.device_object import select_devices
@@ -117,7 +116,7 @@ def injection_condition(runtime: RuntimeView, now_s: float) -> Json | None:
         return _condition("True", RUNTIME_ASKS, message, since_s, since_s, DEVICE_INJECTION_READY)
     message = "containers that are created now do not get the devices of their pods' grants"
     if runtime.reason:
-        message += f": {api_values.reason_text(runtime.reason)}"
+        message += f": {api_values.condition_reason(runtime.reason)}"
     return _condition(
         "False", RUNTIME_DOES_NOT_ASK, message, since_s, since_s, DEVICE_INJECTION_READY
     )
@@ -132,13 +131,15 @@ def _change_times(cards: Iterable[Device]) -> Iterator[float]:
 
 
 def _common_reason(cards: Iterable[Device]) -> str:
-    reasons = {api_values.reason_text(card.info.health.reason) for card in cards}
+    reasons = {api_values.condition_reason(card.info.health.reason) for card in cards}
     return reasons.pop() if len(reasons) == 1 else SEVERAL_REASONS
 
 
 def _names(cards: list[Device]) -> str:
     """Return devices with their reasons, in their order; at most `MAX_NAMED`."""
-    texts = (f"{short_name(c)} ({api_values.reason_text(c.info.health.reason)})" for c in cards)
+    texts = (
+        f"{short_name(c)} ({api_values.condition_reason(c.info.health.reason)})" for c in cards
+    )
     listed = ", ".join(islice(texts, MAX_NAMED))
     more = len(cards) - MAX_NAMED
     return f"{listed} and {more} more" if more > 0 else listed

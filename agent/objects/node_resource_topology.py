@@ -18,10 +18,9 @@ import msgspec
 
 from agent.allocation.cpus import CpuPool, PodCpus, has_pods, has_settings, kubelet_view, node_cpus
 from agent.objects.numa_zones import CPU, MEMORY, NUMA_RESERVATION_LABEL, ZONE_TYPE, numa_zones
-from agent.objects.owner_reference import is_node_unknown, owner_metadata
 from agent.snapshot.cluster import KubeletView, NodeView
 from agent.snapshot.cpu import CpuSet, CpuTopology
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import NodeSnapshot, is_owner_unknown, node_uid
 from agent.snapshot.publications import DesiredObject, Json
 from agent.wire_formats import api_values
 from agent.wire_formats.annotations import RESERVATION, SYSTEM_QOS, NodeReservation, SystemQos
@@ -54,7 +53,7 @@ class TopologyPublisher(msgspec.Struct, frozen=True):
         if cpus.taken_s is None or numa.taken_s is None or not cpus.value.usable:
             return ()
         version = version_to_write(snapshot)
-        if is_node_unknown(snapshot) or version is None:
+        if is_owner_unknown(snapshot) or version is None:
             return ()
 
         return (render_topology(snapshot, version, reads_kubelet=self.is_kubelet_enabled),)
@@ -95,7 +94,7 @@ def render_topology(snapshot: NodeSnapshot, version: str, *, reads_kubelet: bool
             "name": snapshot.node.name,
             "labels": _object_labels(node),
             "annotations": annotations,
-            **owner_metadata(snapshot),
+            **api_values.owner_metadata(snapshot.node.name, node_uid(snapshot)),
         },
         "topologyPolicies": [topology_policy(kubelet)],
         "zones": numa_zones(snapshot.numa.value, node),

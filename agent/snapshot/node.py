@@ -304,3 +304,20 @@ def devices_by_vendor(snapshot: NodeSnapshot) -> Mapping[str, tuple[VendorDevice
         if owner is not None:
             by_vendor.setdefault(owner, []).append(device.info)
     return {name: tuple(devices) for name, devices in by_vendor.items()}
+
+
+def node_uid(snapshot: NodeSnapshot) -> str:
+    """Return the Node's uid; empty while it is unknown, or after the Node was deleted."""
+    if not snapshot.cluster.is_clustered:
+        return snapshot.node.uid
+    node = snapshot.cluster.node.value
+    return node.uid if node is not None else ""
+
+
+def is_owner_unknown(snapshot: NodeSnapshot) -> bool:
+    """Return whether the Node that owns the agent's objects is not known yet.
+
+    An object without an owner would outlive its Node. An object of a deleted Node would be
+    collected at once.
+    """
+    return snapshot.cluster.is_clustered and not node_uid(snapshot)

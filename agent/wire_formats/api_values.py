@@ -1,4 +1,7 @@
-"""Cleans text for the API server, which refuses an object with one invalid character."""
+"""Values of objects as the API server accepts them: texts, numbers, times, the owner.
+
+The API server refuses an object with one invalid character.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,23 @@ import math
 import re
 
 from agent.clock import rfc3339
-from agent.wire_formats.foreign_text import condition_reason
+from agent.wire_formats.json_values import JsonDict
 
 MAX_LABEL = 63
+MAX_REASON = 128  # the schema allows 1024; people read it in a table
+UNKNOWN_REASON = "Unknown"  # the reason of a device whose vendor gives none
 MAX_MESSAGE = 1024  # the schema allows 32768
 MAX_TEXT = 253
 
 _NOT_LABEL = re.compile(r"[^-A-Za-z0-9_.]+")
+_NOT_REASON = re.compile(r"[^A-Za-z0-9_,:]+")
+_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]+")
 _QUANTITY = re.compile(
     r"(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?"
 )
-TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")  # as `time_text` writes it
+TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")  # as `format_time` writes it
 _YEAR_10000_S = 253_402_300_800
 _NUMBER = re.compile(r"[+-]?[0-9.]*")  # of a quantity, before its suffix
 
@@ -28,14 +35,22 @@ def label_value(text: str) -> str:
     return _NOT_LABEL.sub("-", text).strip("-_.")[:MAX_LABEL].rstrip("-_.")
 
 
-def reason_text(text: str) -> str:
+def condition_reason(text: str) -> str:
     """Return a valid condition reason: words joined in CamelCase, `chip error` is `ChipError`."""
-    return condition_reason(text)
+    if len(text) <= MAX_REASON and _REASON.fullmatch(text):
+        return text
+    words = [word for word in _NOT_REASON.split(text) if word]
+    joined = "".join(word[0].upper() + word[1:] for word in words).strip(",:_")
+    if not joined:
+        return UNKNOWN_REASON
+    if not joined[0].isalpha():
+        joined = f"Code{joined}"
+    return joined[:MAX_REASON].rstrip(",:_")
 
 
 def condition_message(text: str, original_reason: str) -> str:
     """Return a bounded message; a reason that had to be changed is kept in it word by word."""
-    changed = reason_text(original_reason) != original_reason
+    changed = condition_reason(original_reason) != original_reason
     if changed and original_reason.strip() and original_reason not in text:
         text = f"{text} ({original_reason})" if text else original_reason
     return clean_text(text, MAX_MESSAGE)
@@ -79,3 +94,16 @@ def format_first_time(*candidates_s: float | None) -> str:
     """Format the first Unix time that a calendar holds; the epoch if none does."""
     formatted = (format_time(wall_s) for wall_s in candidates_s)
     return next((text for text in formatted if text is not None), rfc3339(0.0))
+
+
+def owner_metadata(node_name: str, uid: str) -> JsonDict:
+    """Return the part of the metadata that makes the Node the owner; empty without a uid.
+
+    The API server deletes an object with its owner. The object does not block the Node's deletion.
+    That would matter for foreground deletion only, and with `OwnerReferencesPermissionEnforcement`
+    it needs the permission to write `nodes/finalizers`.
+    """
+    if not uid:
+        return {}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": uid}
+    return {"ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": False}]}

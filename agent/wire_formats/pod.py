@@ -12,8 +12,7 @@ import msgspec
 from agent.errors import ParseError
 from agent.snapshot.device import Pairs
 from agent.snapshot.pod import ContainerView, KubeQos, PodView
-from agent.wire_formats.foreign_text import repair_json
-from agent.wire_formats.json_values import JSON_ERRORS
+from agent.wire_formats.json_values import JSON_ERRORS, repair_json
 from agent.wire_formats.quantities import parse_amount
 from agent.wire_formats.resource_requests import (
     ContainerStep,

@@ -155,7 +155,10 @@ def _conditions(device: VendorDevice) -> Iterator[str]:
     for condition in device.conditions:
         if not CONDITION.fullmatch(condition.type) or condition.type == "Healthy":
             yield f"{condition.type!r} is no type of a condition that a vendor may set"
-        if api_values.reason_text(condition.reason) != condition.reason or not condition.reason:
+        if (
+            api_values.condition_reason(condition.reason) != condition.reason
+            or not condition.reason
+        ):
             yield f"{condition.type}: {condition.reason!r} is no reason of a condition"
 
 

@@ -17,8 +17,7 @@ from agent.kube.api import ApiResource
 from agent.kube.errors import ApiError, BadResponse
 from agent.kube.watch.cache import DecodedObject
 from agent.kube.watch.machine import WatchEvent, WatchFailure, WatchFailureReason
-from agent.wire_formats.foreign_text import repair_json
-from agent.wire_formats.json_values import JSON_ERRORS
+from agent.wire_formats.json_values import JSON_ERRORS, repair_json
 
 MAX_RETRY_AFTER_S = 300.0
 

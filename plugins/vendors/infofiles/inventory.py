@@ -10,13 +10,13 @@ import msgspec
 from agent.errors import ParseError
 from agent.snapshot.device import DeviceKind, Health, HealthState, Pairs, VendorDevice
 from agent.snapshot.inventory import DeviceGroup, Inventory, Problem
+from agent.wire_formats.api_values import UNKNOWN_REASON, condition_reason
 from agent.wire_formats.device_info import (
     KIND_BY_VENDOR,
     NUMA_NODE_FACT,
     PCIE_ROOT_FACT,
     SOURCE_FILE_FACT,
 )
-from agent.wire_formats.foreign_text import UNKNOWN_REASON, condition_reason
 from agent.wire_formats.quantities import parse_quantity
 from plugins.vendors.infofiles.file_format import DeviceInfoEntry, DeviceInfoStatus, decode_entry
 

@@ -30,15 +30,15 @@ texts = st.text(st.characters(), max_size=200)
     ],
 )
 def test_a_reason_becomes_camel_case(text: str, reason: str) -> None:
-    assert api_values.reason_text(text) == reason
+    assert api_values.condition_reason(text) == reason
 
 
 @given(texts)
 def test_any_reason_fits_the_schema(text: str) -> None:
-    sanitised = api_values.reason_text(text)
+    sanitised = api_values.condition_reason(text)
     assert REASON.fullmatch(sanitised)
     assert len(sanitised) <= 1024
-    assert api_values.reason_text(sanitised) == sanitised
+    assert api_values.condition_reason(sanitised) == sanitised
 
 
 @given(texts)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.wire_formats.foreign_text import MAX_REASON, condition_reason
+from agent.wire_formats.api_values import MAX_REASON, condition_reason
 from agent.wire_formats.quantities import MAX_VALUE, Quantity, parse_quantity
 
 

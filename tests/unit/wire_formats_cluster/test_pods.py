@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agent.errors import ParseError
 from agent.kubelet.pod_merge import merge_pods
 from agent.snapshot.pod import ComputeRequest, ContainerView, KubeQos, PodView
-from agent.wire_formats.foreign_text import repair_json
+from agent.wire_formats.json_values import repair_json
 from agent.wire_formats.pod import decode_pod, decode_pod_list
 
 HASH = "0123456789abcdef0123456789abcdef"
