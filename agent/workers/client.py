@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from agent.clock import Clock, SystemClock, rfc3339
@@ -22,7 +23,7 @@ from agent.snapshot.part import SnapshotPart
 from agent.workers.call_journal import LibraryCall, call_in_progress, read_journal
 from agent.workers.lifecycle import (
     DEFAULT_TIMING,
-    RestartHistory,
+    RestartPolicy,
     Worker,
     WorkerRequest,
     WorkerStarter,
@@ -208,6 +209,34 @@ class WorkerPoller:
         if resident_memory is not None and resident_memory > limit:
             detail = f"process {pid} holds {resident_memory} bytes of memory, more than {limit}"
             raise WorkerError(self._worker.vendor, MEMORY_LIMIT, detail)
+
+
+class RestartHistory(msgspec.Struct, frozen=True):
+    """The deaths that count. A worker in quarantine gets one attempt at a time."""
+
+    deaths_s: tuple[float, ...] = ()  # monotonic, within the window of the last one
+    is_quarantined: bool = False
+
+    def with_death(self, now_s: float, policy: RestartPolicy) -> RestartHistory:
+        """Count a death."""
+        recent = (*(t for t in self.deaths_s if now_s - t < policy.window_s), now_s)
+        recent = recent[-policy.deaths :]
+        return RestartHistory(recent, self.is_quarantined or len(recent) >= policy.deaths)
+
+    def with_answer(self) -> RestartHistory:
+        """Leave the quarantine: the worker answers. Deaths within the window still count."""
+        return RestartHistory((), is_quarantined=False) if self.is_quarantined else self
+
+    def wait_s(self, policy: RestartPolicy, spread: float) -> float:
+        """Return the pause until the next attempt.
+
+        `spread` is a random number from 0 to 1: the pause is between half and all of the doubled
+        time, so that the workers of many nodes do not start at the same moment.
+        """
+        if self.is_quarantined:
+            return policy.quarantine_s
+        doubled_s = policy.first_s * 2.0 ** max(0, len(self.deaths_s) - 1)
+        return min(policy.longest_s, doubled_s) * (0.5 + 0.5 * spread)
 
 
 MAX_STUCK = 3  # processes in uninterruptible sleep that are abandoned before no more is started

@@ -23,34 +23,6 @@ class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     quarantine_s: float = 600.0  # between attempts while in quarantine
 
 
-class RestartHistory(msgspec.Struct, frozen=True):
-    """The deaths that count. A worker in quarantine gets one attempt at a time."""
-
-    deaths_s: tuple[float, ...] = ()  # monotonic, within the window of the last one
-    is_quarantined: bool = False
-
-    def with_death(self, now_s: float, policy: RestartPolicy) -> RestartHistory:
-        """Count a death."""
-        recent = (*(t for t in self.deaths_s if now_s - t < policy.window_s), now_s)
-        recent = recent[-policy.deaths :]
-        return RestartHistory(recent, self.is_quarantined or len(recent) >= policy.deaths)
-
-    def with_answer(self) -> RestartHistory:
-        """Leave the quarantine: the worker answers. Deaths within the window still count."""
-        return RestartHistory((), is_quarantined=False) if self.is_quarantined else self
-
-    def wait_s(self, policy: RestartPolicy, spread: float) -> float:
-        """Return the pause until the next attempt.
-
-        `spread` is a random number from 0 to 1: the pause is between half and all of the doubled
-        time, so that the workers of many nodes do not start at the same moment.
-        """
-        if self.is_quarantined:
-            return policy.quarantine_s
-        doubled_s = policy.first_s * 2.0 ** max(0, len(self.deaths_s) - 1)
-        return min(policy.longest_s, doubled_s) * (0.5 + 0.5 * spread)
-
-
 T_co = TypeVar("T_co", covariant=True)
 
 CLEAR_DEADLINE_S = 10.0

@@ -13,8 +13,9 @@ from agent.messages import EventReported, MessageQueue
 from agent.snapshot.cluster import ClusterView
 from agent.snapshot.inventory import SliceFailure, SliceReport, SliceRequest
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
+from agent.workers.client import RestartHistory
 from agent.workers.in_process_worker import InProcessWorker
-from agent.workers.lifecycle import RestartHistory, RestartPolicy, WorkerRequest
+from agent.workers.lifecycle import RestartPolicy, WorkerRequest
 from agent.workers.manager import VendorManager
 from tests.unit.allocation_slices.scene import NPU, PART, SLICERS, TEMPLATE, cut, node
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agent.cli.topology import matrix_text, topology_json, tree_text
 from agent.cli.topology_tree import build_branches
-from agent.devices.view import build_device_view
+from agent.devices.joiner import build_device_view
 from agent.snapshot.device import DeviceKind, DeviceLink, Health, HealthState, VendorDevice
 from agent.snapshot.inventory import Inventory
 from agent.snapshot.node import DeviceView, NodeIdentity, NodeSnapshot

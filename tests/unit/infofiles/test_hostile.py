@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.devices.view import build_device_view
+from agent.devices.joiner import build_device_view
 from agent.objects.device import DevicePublisher
 from agent.recording.tree import TreeBuilder
 from agent.snapshot.cpu import CpuTopology, NumaTopology

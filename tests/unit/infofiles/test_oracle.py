@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.devices.view import build_device_view
+from agent.devices.joiner import build_device_view
 from agent.host.files import LiveHostFiles
 from agent.objects.device import PARTITION_POLICY_LABEL, PARTITIONS_ANNOTATION, DevicePublisher
 from agent.snapshot.cpu import CpuTopology, NumaTopology

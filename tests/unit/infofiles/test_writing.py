@@ -14,7 +14,7 @@ from agent.app.composition import create_inputs
 from agent.app.publishing import FolderPublishSink, device_runners
 from agent.clock import ManualClock
 from agent.config.sources import decode_settings
-from agent.devices.view import build_device_view
+from agent.devices.joiner import build_device_view
 from agent.errors import PublishError
 from agent.objects.device import PARTITIONS_ANNOTATION, DevicePublisher
 from agent.objects.device_info_file import (

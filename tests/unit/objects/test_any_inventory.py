@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.devices.view import build_device_view
+from agent.devices.joiner import build_device_view
 from agent.metrics.exposition import MetricsRenderer
 from agent.objects.device import DevicePublisher
 from agent.snapshot.cpu import CpuTopology, NumaTopology

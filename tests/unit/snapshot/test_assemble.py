@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.devices.view import build_device_view
+from agent.devices.joiner import build_device_view
 from agent.snapshot.cpu import CpuPackage, CpuTopology
 from agent.snapshot.device import (
     DeviceKind,

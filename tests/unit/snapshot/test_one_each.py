@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from agent.devices.view import build_device_view
+from agent.devices.joiner import build_device_view
 from agent.snapshot.cpu import CpuTopology, NumaTopology
 from agent.snapshot.device import Device, DeviceKind, VendorDevice
 from agent.snapshot.inventory import Inventory

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.workers.lifecycle import RestartHistory, RestartPolicy
+from agent.workers.client import RestartHistory
+from agent.workers.lifecycle import RestartPolicy
 
 POLICY = RestartPolicy()
 
