@@ -42,6 +42,90 @@ VNPU_MEMORY = MetricFamily(
     labels=("vnpu",),
 )
 
+ERROR_CODE = MetricFamily(
+    name="xpu_npu_error_code",
+    type="gauge",
+    help="1 for each error code that the chip reports, in hexadecimal.",
+    labels=("code",),
+)
+ERROR_CODE_NUMBER = MetricFamily(
+    name="xpu_npu_error_code_number",
+    type="gauge",
+    help="Error codes that the chip reports as numbers, by their position in ascending order.",
+    labels=("position",),
+)
+HBM_ERRORS_SINCE_RESET = MetricFamily(
+    name="xpu_npu_hbm_errors_since_reset",
+    type="gauge",
+    help="Errors of the high-bandwidth memory since the chip was reset.",
+    labels=("bits",),
+)
+HBM_ISOLATED_PAGES = MetricFamily(
+    name="xpu_npu_hbm_isolated_pages",
+    type="gauge",
+    help="Pages of the high-bandwidth memory that are out of use, by the errors in them.",
+    labels=("bits",),
+)
+HBM_ECC_ENABLED = MetricFamily(
+    name="xpu_npu_hbm_ecc_enabled",
+    type="gauge",
+    help="Whether errors of the high-bandwidth memory are detected.",
+)
+HCCS_PACKETS = MetricFamily(
+    name="xpu_npu_hccs_packets_total",
+    type="counter",
+    help="Packets over a port to other chips.",
+    labels=("port", "direction"),
+)
+HCCS_RATE = MetricFamily(
+    name="xpu_npu_hccs_bytes_per_second",
+    type="gauge",
+    help="Traffic over all ports to other chips, in a tenth of a second.",
+    labels=("direction",),
+)
+HCCS_PORT_RATE = MetricFamily(
+    name="xpu_npu_hccs_port_bytes_per_second",
+    type="gauge",
+    help="Traffic over a port to other chips, in a tenth of a second.",
+    labels=("port", "direction"),
+)
+PCIE_RATE = MetricFamily(
+    name="xpu_npu_pcie_bytes_per_second",
+    type="gauge",
+    help="Traffic over PCIe by kind of transaction: minimum, maximum and average of a measurement.",
+    labels=("direction", "kind", "statistic"),
+)
+NETWORK_RATE = MetricFamily(
+    name="xpu_npu_network_bytes_per_second",
+    type="gauge",
+    help="RDMA traffic over the chip's network port, in a tenth of a second.",
+    labels=("direction",),
+)
+MAC_PACKETS = MetricFamily(
+    name="xpu_npu_network_packets_total",
+    type="counter",
+    help="Ethernet packets over the chip's network port.",
+    labels=("direction", "kind"),
+)
+MAC_BYTES = MetricFamily(
+    name="xpu_npu_network_bytes_total",
+    type="counter",
+    help="Bytes of Ethernet packets over the chip's network port.",
+    labels=("direction", "kind"),
+)
+ROCE_PACKETS = MetricFamily(
+    name="xpu_npu_roce_packets_total",
+    type="counter",
+    help="RoCE packets over the chip's network port.",
+    labels=("direction", "kind"),
+)
+ROCE_EVENTS = MetricFamily(
+    name="xpu_npu_roce_events_total",
+    type="counter",
+    help="Errors, retries and congestion marks of RoCE on the chip's network port.",
+    labels=("kind",),
+)
+
 FAMILIES = (
     metric_families.POWER,
     metric_families.TEMPERATURE,
@@ -54,4 +138,18 @@ FAMILIES = (
     NETWORK_UP,
     VNPU_UTILIZATION,
     VNPU_MEMORY,
+    ERROR_CODE,
+    ERROR_CODE_NUMBER,
+    HBM_ERRORS_SINCE_RESET,
+    HBM_ISOLATED_PAGES,
+    HBM_ECC_ENABLED,
+    HCCS_PACKETS,
+    HCCS_RATE,
+    HCCS_PORT_RATE,
+    PCIE_RATE,
+    NETWORK_RATE,
+    MAC_PACKETS,
+    MAC_BYTES,
+    ROCE_PACKETS,
+    ROCE_EVENTS,
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from agent.clock import SYSTEM_CLOCK, Clock
 from agent.snapshot.inventory import DeviceSample, MetricFamily, MetricValue, ProcessSample
@@ -13,13 +15,22 @@ from plugins.vendors.ascend.discovery.models import A3, A910, B310, B910, P310, 
 from plugins.vendors.ascend.library import meters
 from plugins.vendors.ascend.library.chip import Chip
 from plugins.vendors.ascend.library.facts import ChipFacts
-from plugins.vendors.ascend.library.meters import HbmState, UtilizationRates
+from plugins.vendors.ascend.library.meters import HbmState, MemoryErrorCounts, UtilizationRates
 from plugins.vendors.ascend.library.network import RocePortState
+from plugins.vendors.ascend.library.traffic import ChipTraffic
 
 PERIOD_FROM_S = 10.0  # minimum sampling interval for the call that may block for a second
 LATE_S = 0.3  # if a chip takes longer, that call blocks
 _WITH_DDR = (A910, P310, B310, S310)
 _WITH_ERRORS = (B910, A3)
+
+
+class PolledState(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of a chip at another pace than that of the samples."""
+
+    fault_codes: tuple[int, ...] = ()  # that are active
+    port: RocePortState | None = None
+    traffic: ChipTraffic | None = None
 
 
 class AscendSampler:
@@ -33,18 +44,16 @@ class AscendSampler:
         self._period = interval_s >= PERIOD_FROM_S
         self._clock = clock
 
-    def sample(
-        self, description: ChipDescription, chip: Chip, port: RocePortState | None
-    ) -> DeviceSample:
+    def sample(self, description: ChipDescription, chip: Chip, state: PolledState) -> DeviceSample:
         """Sample one chip. Never raises: the value of a failed call is left out."""
         began_s = self._clock.monotonic()
-        sample = _sample(description, chip, port, period=self._period)
+        sample = _sample(description, chip, state, period=self._period)
         self._period = self._period and self._clock.monotonic() - began_s < LATE_S
         return sample
 
 
 def _sample(
-    description: ChipDescription, chip: Chip, port: RocePortState | None, *, period: bool
+    description: ChipDescription, chip: Chip, state: PolledState, *, period: bool
 ) -> DeviceSample:
     family = description.family
     rates = meters.read_rates(chip, period=period)
@@ -64,7 +73,9 @@ def _sample(
             *_errors(description, chip),
             *_ddr(hbm, ddr),
             *_vnpus(description, chip),
-            *_port(port),
+            *_fault_codes(state.fault_codes),
+            *_port(state.port),
+            *_traffic(state.traffic),
         ),
     )
 
@@ -132,13 +143,26 @@ def _ratio(percent: int | None, unit: str) -> Iterator[MetricValue]:
 def _errors(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
     if description.family not in _WITH_ERRORS:
         return
-    error_counts = meters.hbm_errors(chip)
-    if error_counts is not None:
-        yield from _reading(metric_families.ECC_ERRORS, error_counts.corrected, "corrected")
-        yield from _reading(metric_families.ECC_ERRORS, error_counts.uncorrected, "uncorrected")
-    for link in meters.link_errors(chip):
+    yield from _memory_errors(meters.hbm_errors(chip))
+    links = meters.read_links(chip)
+    for link in links.errors:
         labels = (link.link, str(link.port), link.kind)
         yield from _reading(metrics.LINK_ERRORS, link.count, *labels)
+    for link in links.packets:
+        yield from _reading(metrics.HCCS_PACKETS, link.count, str(link.port), link.kind)
+
+
+def _memory_errors(errors: MemoryErrorCounts | None) -> Iterator[MetricValue]:
+    if errors is None:
+        return
+    for kind, count in zip(("corrected", "uncorrected"), errors.total, strict=True):
+        yield from _reading(metric_families.ECC_ERRORS, count, kind)
+    for bits, count, pages in zip(
+        ("single_bit", "double_bit"), errors.since_reset, errors.isolated_pages, strict=True
+    ):
+        yield from _reading(metrics.HBM_ERRORS_SINCE_RESET, count, bits)
+        yield from _reading(metrics.HBM_ISOLATED_PAGES, pages, bits)
+    yield from _reading(metrics.HBM_ECC_ENABLED, errors.is_enabled)
 
 
 def _ddr(hbm: HbmState | None, ddr: tuple[int, int | None] | None) -> Iterator[MetricValue]:
@@ -162,6 +186,29 @@ def _vnpus(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
 def _port(port: RocePortState | None) -> Iterator[MetricValue]:
     if port is not None:
         yield from _reading(metrics.NETWORK_UP, 1 if port.is_working else 0, port.address)
+
+
+def _fault_codes(codes: Sequence[int]) -> Iterator[MetricValue]:
+    for position, code in enumerate(codes):
+        yield from _reading(metrics.ERROR_CODE, 1, f"{code:08X}")
+        yield from _reading(metrics.ERROR_CODE_NUMBER, code, str(position))
+
+
+def _traffic(traffic: ChipTraffic | None) -> Iterator[MetricValue]:
+    if traffic is None:
+        return
+    for family, counts in (
+        (metrics.MAC_PACKETS, traffic.mac_packets),
+        (metrics.MAC_BYTES, traffic.mac_bytes),
+        (metrics.ROCE_PACKETS, traffic.roce_packets),
+        (metrics.ROCE_EVENTS, traffic.roce_events),
+        (metrics.NETWORK_RATE, traffic.network),
+        (metrics.PCIE_RATE, traffic.pcie),
+        (metrics.HCCS_RATE, traffic.hccs),
+        (metrics.HCCS_PORT_RATE, traffic.hccs_ports),
+    ):
+        for labels, value in counts:
+            yield from _reading(family, value, *labels)
 
 
 def _reading(family: MetricFamily, value: float | None, *labels: str) -> Iterator[MetricValue]:

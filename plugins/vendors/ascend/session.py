@@ -39,11 +39,13 @@ from plugins.vendors.ascend.discovery.inventory import (
 from plugins.vendors.ascend.discovery.models import template_model
 from plugins.vendors.ascend.discovery.sysfs import AscendFunction, describe_function, find_npus
 from plugins.vendors.ascend.health.fault_store import FaultStore
+from plugins.vendors.ascend.health.history import active_codes
 from plugins.vendors.ascend.health.watch import FAILING_POLLS, ChipHealthWatch, WatchedChip
 from plugins.vendors.ascend.library.dcmi import Dcmi, DcmiLoader, chip_name, driver_version
 from plugins.vendors.ascend.library.events import FaultQueue
 from plugins.vendors.ascend.library.network import NetworkWatch
-from plugins.vendors.ascend.sampler import AscendSampler
+from plugins.vendors.ascend.library.traffic import TrafficWatch
+from plugins.vendors.ascend.sampler import AscendSampler, PolledState
 from plugins.vendors.ascend.settings import AscendSettings
 from plugins.vendors.ascend.vnpu.maker import DivisibleChip, VnpuMaker, reconcile_vnpus
 from plugins.vendors.ascend.vnpu.ownership import VnpuOwnershipFile, with_owners
@@ -73,6 +75,7 @@ class AscendSession:
         self._enumerator = ChipEnumerator()
         self._chips = ChipTable(host, context.state_dir, settings.forget_after_s, clock)
         self._network = NetworkWatch(clock)
+        self._traffic = TrafficWatch(clock)
         self._faults = FaultStore(context.state_dir)
         table, table_problem = load_fault_codes(settings.fault_codes)
         self._watch = ChipHealthWatch(
@@ -200,6 +203,7 @@ class AscendSession:
         self._name_chips(devices)
         self._faults.flush()
         self._network.watch(dcmi, self._chips.ports())
+        self._traffic.watch(dcmi, self._chips.places())
         topology = links_of_node(dcmi, self._chips)
         return Inventory(
             vendor="ascend",
@@ -280,8 +284,13 @@ class AscendSession:
         if not watched.is_answering:
             return DeviceSample(key=watched.description.key)
         watched.chip.begin_round()
-        port = self._network.port(watched.description.key)
-        return self._sampler.sample(watched.description, watched.chip, port)
+        chip = watched.description
+        state = PolledState(
+            fault_codes=active_codes(self._faults.history_of(chip.uuid)),
+            port=self._network.port(chip.key),
+            traffic=self._traffic.traffic(chip.key),
+        )
+        return self._sampler.sample(chip, watched.chip, state)
 
     def _publish_failure(self, key: str, before: Health | None, now: Health) -> None:
         """Publish an event when a chip fails, without waiting for the next discovery."""
@@ -339,4 +348,5 @@ class AscendSession:
     def close(self) -> None:
         """End waiting threads; the library stays loaded until the process ends."""
         self._network.close()
+        self._traffic.close()
         self._queue.wake()

@@ -10,8 +10,12 @@
     chip.<c>.<d>.{health,net,boot}   chip.<c>.<d>.codes 80E01801,0
     chip.<c>.<d>.{power,mcu_power} 0.1 W   {temp} degrees   {volt} 0.01 V   {clock} MHz
     chip.<c>.<d>.util percent (AI core), util_<type> others, multi aic:aiv:aicore:npu, multi_period
-    chip.<c>.<d>.ecc single:double     chip.<c>.<d>.proc.<pid> bytes     chip.<c>.<d>.ip a.b.c.d
+    chip.<c>.<d>.ecc single:double[:both since the reset:isolated pages for each:enabled]
+    chip.<c>.<d>.proc.<pid> bytes     chip.<c>.<d>.ip a.b.c.d
     chip.<c>.<d>.spod sdid:pod:server   chip.<c>.<d>.hccs_{tx,rx,crc,retry} one a port   .sio tx,rx
+    chip.<c>.<d>.packets counters of the RoCE port, n,n,n   .rdma tx:rx MB/s
+    chip.<c>.<d>.pcie_{tx,rx}_{p,np,cpl} min:max:average MB/ms
+    chip.<c>.<d>.hccs_total tx:rx GB/s   .hccs_rate_{tx,rx} one a port, a:b
     chip.<c>.<d>.hccs_narrow 1   only the counters of 32 bits
     topo.<c1>.<d1>.<c2>.<d2> 0 to 7
     vdev.<c>.<d>.<id> template:cores:MB   vdev_use.<c>.<d>.<id> percent:total:free
@@ -77,9 +81,30 @@ hccs_statistic_u64 1024 8: tx@0:u64*16 rx@128:u64*16 crc_err@256:u64*16 retry@38
 hccs_bandwidth 280 8: profiling_time@0:i32 total_tx@8:f64 total_rx@16:f64 tx@24:f64*16 rx@152:f64*16
 pcie_bandwidth 88 4: profiling_time@0:i32 tx_p@4:u32*3 tx_np@16:u32*3 tx_cpl@28:u32*3
   tx_latency@40:u32*3 rx_p@52:u32*3 rx_np@64:u32*3 rx_cpl@76:u32*3
+network_packets 464 8: mac_tx_pause@0:u64 mac_rx_pause@8:u64 mac_tx_pfc@16:u64
+  mac_tx_pfc_by_priority@24:u64*8 mac_rx_pfc@88:u64 mac_rx_pfc_by_priority@96:u64*8
+  mac_tx_packets@160:u64 mac_tx_bytes@168:u64 mac_tx_bad_packets@176:u64
+  mac_tx_bad_bytes@184:u64 mac_rx_packets@192:u64 mac_rx_bytes@200:u64
+  mac_rx_bad_packets@208:u64 mac_rx_bad_bytes@216:u64 mac_rx_fcs_errors@224:u64
+  roce_rx_rc@232:u64 roce_rx_packets@240:u64 roce_rx_errors@248:u64 roce_tx_rc@256:u64
+  roce_tx_packets@264:u64 roce_tx_errors@272:u64 roce_completions@280:u64 roce_rx_cnp@288:u64
+  roce_tx_cnp@296:u64 roce_unexpected_acks@304:u64 roce_out_of_order@312:u64
+  roce_verification_errors@320:u64 roce_qp_errors@328:u64 roce_retries@336:u64 roce_ecn@344:u64
+  nic_tx_packets@352:u64 nic_tx_bytes@360:u64 nic_rx_packets@368:u64 nic_rx_bytes@376:u64
+  seconds@384:i64 microseconds@392:i64 reserved@400:u8*64
+rdma_bandwidth 8 4: tx@0:u32 rx@4:u32
 sio_crc 12 2: tx_err@0:u16 rx_err@2:u16 reserved@4:u8*8
 """)
 
+# the counters of the RoCE port in the order of the scenario's line
+NETWORK_COUNTERS = tuple(
+    member.name
+    for record in RECORDS
+    if record.name == "network_packets"
+    for member in record.members
+    if member.type == "u64" and not member.count
+)
+PCIE_RATES = ("tx_p", "tx_np", "tx_cpl", "rx_p", "rx_np", "rx_cpl")
 NEXT = 100_000  # a driver of the generation whose other functions nobody has described
 _CHIP = "chip.{c}.{d}."
 _CHIP_INFO = {
@@ -223,6 +248,11 @@ SYMBOLS = (
         {
             "total_single": Get(_CHIP + "ecc", part=0),
             "total_double": Get(_CHIP + "ecc", part=1),
+            "single": Get(_CHIP + "ecc", "0", part=2),
+            "double_bit": Get(_CHIP + "ecc", "0", part=3),
+            "single_isolated": Get(_CHIP + "ecc", "0", part=4),
+            "double_isolated": Get(_CHIP + "ecc", "0", part=5),
+            "enable": Get(_CHIP + "ecc", "1", part=6),
         },
     ),
     Symbol(
@@ -241,8 +271,34 @@ SYMBOLS = (
         "int c, int d, int main, unsigned sub, void *to, unsigned *size",
         "    return dcmi_info(&call, main, (int)sub, to, size);",
     ),
-    _unheard("dcmi_get_hccs_link_bandwidth_info", "int c, int d, hccs_bandwidth *to"),
-    _unheard("dcmi_get_pcie_link_bandwidth_info", "int c, int d, pcie_bandwidth *to"),
+    Symbol(
+        "dcmi_get_netdev_pkt_stats_info",
+        "int c, int d, int port, network_packets *to",
+        {
+            name: Get(_CHIP + "packets", part=part, separator=",")
+            for part, name in enumerate(NETWORK_COUNTERS)
+        },
+    ),
+    Symbol(
+        "dcmi_get_rdma_bandwidth_info",
+        "int c, int d, int port, unsigned ms, rdma_bandwidth *to",
+        {name: Get(_CHIP + "rdma", part=part) for part, name in enumerate(("tx", "rx"))},
+    ),
+    Symbol(
+        "dcmi_get_hccs_link_bandwidth_info",
+        "int c, int d, hccs_bandwidth *to",
+        {
+            "total_tx": Get(_CHIP + "hccs_total", part=0),
+            "total_rx": Get(_CHIP + "hccs_total", part=1),
+            "tx": Get(_CHIP + "hccs_rate_tx"),
+            "rx": Get(_CHIP + "hccs_rate_rx"),
+        },
+    ),
+    Symbol(
+        "dcmi_get_pcie_link_bandwidth_info",
+        "int c, int d, pcie_bandwidth *to",
+        {name: Get(f"{_CHIP}pcie_{name}") for name in PCIE_RATES},
+    ),
     Symbol("dcmi_get_multi_die_policy", "unsigned *to", {"to": Get("die_policy")}),
     Symbol(
         "dcmi_get_topo_info_by_device_id",

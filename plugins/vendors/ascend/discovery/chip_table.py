@@ -117,6 +117,11 @@ class ChipTable:
         """Return the answering chips by the id of their die."""
         return {w.description.uuid: w.chip for w in self.chips.values() if w.is_answering}
 
+    def places(self) -> tuple[tuple[str, int, int], ...]:
+        """Return key, card and number of all chips."""
+        chips = (watched.description for watched in self.chips.values())
+        return tuple((chip.key, chip.card, chip.number) for chip in chips)
+
     def ports(self) -> tuple[tuple[str, int, int], ...]:
         """Return key, card and number of the chips that may have a network port."""
         chips = (watched.description for watched in self.chips.values())

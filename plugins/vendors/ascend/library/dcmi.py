@@ -54,6 +54,10 @@ OPTIONAL: tuple[str, ...] = (
     "dcmi_get_device_resource_info",
     "dcmi_get_device_ip",
     "dcmi_get_device_info",
+    "dcmi_get_netdev_pkt_stats_info",
+    "dcmi_get_rdma_bandwidth_info",
+    "dcmi_get_pcie_link_bandwidth_info",
+    "dcmi_get_hccs_link_bandwidth_info",
     "dcmi_get_topo_info_by_device_id",
     "dcmi_get_multi_die_policy",
     "dcmi_create_vdevice",
@@ -61,7 +65,16 @@ OPTIONAL: tuple[str, ...] = (
 )
 SECOND_INIT = "dcmiv2_init"  # 950 generation; its other functions are not published
 SLOW_CALL_S = 1.0
-_SLOW_BY_NATURE = frozenset({"dcmi_get_device_network_health"})  # called on a separate thread
+# called on separate threads
+_SLOW_BY_NATURE = frozenset(
+    {
+        "dcmi_get_device_network_health",
+        "dcmi_get_netdev_pkt_stats_info",
+        "dcmi_get_rdma_bandwidth_info",
+        "dcmi_get_pcie_link_bandwidth_info",
+        "dcmi_get_hccs_link_bandwidth_info",
+    }
+)
 VERSION_LENGTH = 33
 SONAME = "libdcmi.so"
 VERSION = "/usr/local/Ascend/driver/version.info"

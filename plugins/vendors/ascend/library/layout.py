@@ -68,6 +68,19 @@ _TABLE: dict[str, str] = {
     " rx@152:f64*16",
     "pcie_bandwidth": "88 4: profiling_time@0:i32 tx_p@4:u32*3 tx_np@16:u32*3 tx_cpl@28:u32*3"
     " tx_latency@40:u32*3 rx_p@52:u32*3 rx_np@64:u32*3 rx_cpl@76:u32*3",
+    "network_packets": "464 8: mac_tx_pause@0:u64 mac_rx_pause@8:u64 mac_tx_pfc@16:u64"
+    " mac_tx_pfc_by_priority@24:u64*8 mac_rx_pfc@88:u64 mac_rx_pfc_by_priority@96:u64*8"
+    " mac_tx_packets@160:u64 mac_tx_bytes@168:u64 mac_tx_bad_packets@176:u64"
+    " mac_tx_bad_bytes@184:u64 mac_rx_packets@192:u64 mac_rx_bytes@200:u64"
+    " mac_rx_bad_packets@208:u64 mac_rx_bad_bytes@216:u64 mac_rx_fcs_errors@224:u64"
+    " roce_rx_rc@232:u64 roce_rx_packets@240:u64 roce_rx_errors@248:u64 roce_tx_rc@256:u64"
+    " roce_tx_packets@264:u64 roce_tx_errors@272:u64 roce_completions@280:u64"
+    " roce_rx_cnp@288:u64 roce_tx_cnp@296:u64 roce_unexpected_acks@304:u64"
+    " roce_out_of_order@312:u64 roce_verification_errors@320:u64 roce_qp_errors@328:u64"
+    " roce_retries@336:u64 roce_ecn@344:u64 nic_tx_packets@352:u64 nic_tx_bytes@360:u64"
+    " nic_rx_packets@368:u64 nic_rx_bytes@376:u64 seconds@384:i64 microseconds@392:i64"
+    " reserved@400:u8*64",
+    "rdma_bandwidth": "8 4: tx@0:u32 rx@4:u32",
     "sio_crc": "12 2: tx_err@0:u16 rx_err@2:u16 reserved@4:u8*8",
 }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import ipaddress
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from plugins.vendors.ascend.library.chip import Chip
 from plugins.vendors.ascend.library.facts import MAX_MEMORY_MB
 from plugins.vendors.ascend.library.layout import (
+    U32,
     number_member,
     numbers_member,
     structure,
@@ -17,7 +19,9 @@ from plugins.vendors.ascend.library.layout import (
 )
 
 MAX_PROCESSES = 32
-MAX_NUMBER = (1 << 31) - 2  # bound of clocks, voltages and counters
+MAX_NUMBER = (1 << 31) - 2  # bound of clocks, voltages and counters of 32 bits
+MAX_COUNT = 1 << 53  # bound of counters of 64 bits: a metric value represents no larger one exactly
+MAX_PAGES = 1 << 20
 AI_CORE, MEMORY, VECTOR, OVERALL, CUBE = 2, 6, 12, 13, 14  # types of utilization
 CORE_CLOCK = 7  # type of frequency
 HBM = 2  # memory type of dcmi_get_device_ecc_info
@@ -47,19 +51,28 @@ class HbmState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryErrorCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory errors over the lifetime of the chip."""
+    """Errors of the HBM; each is single-bit errors, then double-bit ones."""
 
-    corrected: int
-    uncorrected: int
+    total: tuple[int | None, int | None]  # over the lifetime of the chip
+    since_reset: tuple[int | None, int | None]
+    isolated_pages: tuple[int | None, int | None]
+    is_enabled: bool | None  # whether errors are detected
 
 
-class LinkErrorCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Errors of one port of a link; `kind` is crc, retry, tx_crc or rx_crc."""
+class LinkCount(msgspec.Struct, frozen=True, kw_only=True):
+    """A counter of one port; `kind` is crc, retry, tx_crc or rx_crc of errors, tx or rx."""
 
     link: str  # hccs, sio
     port: int
     kind: str
     count: int
+
+
+class LinkCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The counters of the links between chips."""
+
+    errors: tuple[LinkCount, ...] = ()
+    packets: tuple[LinkCount, ...] = ()  # of HCCS
 
 
 def read_rates(chip: Chip, *, period: bool) -> UtilizationRates | None:
@@ -142,15 +155,21 @@ def core_clock_mhz(chip: Chip) -> int | None:
 
 
 def hbm_errors(chip: Chip) -> MemoryErrorCounts | None:
-    """Return the memory errors over the lifetime of the chip."""
+    """Return the errors of the HBM."""
     record = chip.read_structure("dcmi_get_device_ecc_info", "ecc_info", HBM)
     if record is None:
         return None
-    single = chip.check_bounds("ecc", number_member(record, "total_single"), 0, MAX_NUMBER)
-    double = chip.check_bounds("ecc", number_member(record, "total_double"), 0, MAX_NUMBER)
-    if single is None or double is None:
-        return None
-    return MemoryErrorCounts(corrected=single, uncorrected=double)
+
+    def count(member: str, high: int = MAX_NUMBER) -> int | None:
+        return chip.check_bounds(f"ecc {member}", number_member(record, member), 0, high)
+
+    enabled = chip.check_bounds("ecc enable", number_member(record, "enable"), 0, 1)
+    return MemoryErrorCounts(
+        total=(count("total_single"), count("total_double")),
+        since_reset=(count("single"), count("double")),
+        isolated_pages=(count("single_isolated", MAX_PAGES), count("double_isolated", MAX_PAGES)),
+        is_enabled=None if enabled is None else enabled == 1,
+    )
 
 
 def read_processes(chip: Chip) -> tuple[tuple[int, int], ...] | None:
@@ -179,23 +198,34 @@ def read_port_address(chip: Chip) -> str | None:
     return None if values.is_unspecified else str(values)
 
 
-def link_errors(chip: Chip) -> tuple[LinkErrorCount, ...]:
-    """Return the error counters of used HCCS ports, and of the link between the dies (SIO)."""
+def read_links(chip: Chip) -> LinkCounts:
+    """Return the counters of used HCCS ports, and of the link between the dies (SIO)."""
     record = chip.read_info(_HCCS, _WIDE, "hccs_statistic_u64")
     record = record or chip.read_info(_HCCS, _NARROW, "hccs_statistic")
-    counts: list[LinkErrorCount] = []
+    errors: list[LinkCount] = []
+    packets: list[LinkCount] = []
     if record is not None:
         tx, rx, crc, retry = (numbers_member(record, m) for m in ("tx", "rx", "crc_err", "retry"))
         for port in (p for p in range(PORTS) if tx[p] or rx[p] or crc[p] or retry[p]):
-            counts.append(LinkErrorCount(link="hccs", port=port, kind="crc", count=crc[port]))
-            counts.append(LinkErrorCount(link="hccs", port=port, kind="retry", count=retry[port]))
+            errors += _hccs_counts(chip, port, (("crc", crc), ("retry", retry)))
+            packets += _hccs_counts(chip, port, (("tx", tx), ("rx", rx)))
     sio = chip.read_info(_SIO, 0, "sio_crc")
     if sio is not None:
         for kind, member in (("tx_crc", "tx_err"), ("rx_crc", "rx_err")):
-            counts.append(
-                LinkErrorCount(link="sio", port=0, kind=kind, count=number_member(sio, member))
+            errors.append(
+                LinkCount(link="sio", port=0, kind=kind, count=number_member(sio, member))
             )
-    return tuple(counts)
+    return LinkCounts(errors=tuple(errors), packets=tuple(packets))
+
+
+def _hccs_counts(
+    chip: Chip, port: int, counters: Iterable[tuple[str, Sequence[int]]]
+) -> Iterator[LinkCount]:
+    for kind, counts in counters:
+        count = counts[port]
+        # older drivers have 32 bits: all of them set is no count
+        if count != U32 and chip.check_bounds(f"hccs {kind}", count, 0, MAX_COUNT) is not None:
+            yield LinkCount(link="hccs", port=port, kind=kind, count=count)
 
 
 def vdev_activity(chip: Chip, vdev: int) -> tuple[int | None, int | None] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 
 import msgspec
@@ -11,6 +10,7 @@ from agent.clock import SYSTEM_CLOCK, Clock
 from plugins.vendors.ascend.library.chip import Chip
 from plugins.vendors.ascend.library.dcmi import Dcmi
 from plugins.vendors.ascend.library.meters import read_port_address
+from plugins.vendors.ascend.library.poll_thread import ChipPollThread
 from plugins.vendors.ascend.library.state import NETWORK_GOOD, network_state
 
 DEADLINE_S = 1.0
@@ -40,22 +40,12 @@ class NetworkWatch:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._ports: dict[str, RocePortState] = {}
-        self._chips: tuple[tuple[str, Chip], ...] = ()
-        self._wake = threading.Event()
-        self._closed = False
-        self._thread: threading.Thread | None = None
+        self._thread = ChipPollThread("network", EVERY_S, self._poll_port)
 
     def watch(self, dcmi: Dcmi, chips: Iterable[tuple[str, int, int]]) -> None:
         """Set the chips to poll, by key, card and number; nothing if the driver lacks the call."""
-        if "dcmi_get_device_network_health" in dcmi.missing:
-            return
-        chips_by_id = {(key, chip.card, chip.number): chip for key, chip in self._chips}
-        # separate `Chip` objects for this thread, because a `Chip` is not thread-safe
-        pairs = ((chip_id, chips_by_id.get(chip_id)) for chip_id in chips)
-        self._chips = tuple((p[0], chip or Chip(dcmi, *p[1:])) for p, chip in pairs)
-        if self._thread is None and self._chips:
-            self._thread = threading.Thread(target=self._run, name="network", daemon=True)
-            self._thread.start()
+        if "dcmi_get_device_network_health" not in dcmi.missing:
+            self._thread.set_chips(dcmi, chips)
 
     def port(self, key: str) -> RocePortState | None:
         """Return the recent state of a chip's port; `None` if unknown or without an address."""
@@ -65,18 +55,9 @@ class NetworkWatch:
 
     def close(self) -> None:
         """Tell the thread to end after its current call."""
-        self._closed = True
-        self._wake.set()
-
-    def _run(self) -> None:
-        while not self._closed:
-            for key, chip in self._chips:
-                if not self._closed:
-                    self._poll_port(key, chip)
-            self._wake.wait(EVERY_S)
+        self._thread.close()
 
     def _poll_port(self, key: str, chip: Chip) -> None:
-        chip.begin_round()
         began_s = self._clock.monotonic()
         address = read_port_address(chip)
         state = network_state(chip) if address else None
