@@ -7,7 +7,8 @@ Statements of a scenario, one a line, `#` begins a comment; later ones add to ea
           cc=9.0 virt= serial= vbios= ecc= persistence= mode= pstate= width= maxwidth= sm=
           memclock= energy= throttle= migmode= migpending= events= remap=a,b,c,d
           addressing= numanode= chassis="serial" rack=slot,tray,host,peer
-          sram= repair= unrepairable= encoder= decoder= uncorrected= attach_ms=
+          sram= repair= unrepairable= encoder= decoder= uncorrected= ecc.type.counter=
+          plimit= fans= fan.number= license=supported,features,state attach_ms=
     mig 0 0 uuid= gi= ci= k= cik= start= size= mb= sm=      profile 0 k id= slices= max= mb= name=""
                                                             starts=0,4 size=4
     proc 0 pid= mem= sm= ts= gi= ci= list=                  field 0 id[:scope] u32|u64|f64 v|!code

@@ -34,9 +34,11 @@ from plugins.vendors.nvidia.library.readings import (
     cycle_readings,
     engine_readings,
     implausible_readings,
+    memory_readings,
     optional_reading,
     performance_readings,
 )
+from plugins.vendors.nvidia.library.slow_cycle import TrafficRates, slow_cycle_readings
 from plugins.vendors.nvidia.mig.usage import card_percent, slice_readings
 
 SLOW_EVERY = 8  # cycles between two slow cycles, which read values that change seldom
@@ -63,6 +65,7 @@ class _SampledCard:
         self.skipped_until: dict[str, int] = {}  # list: cycle in which it is read again
         self.pids_in_proc: set[int] = set()  # pids in /proc at the last cycle
         self.links: int | None = None
+        self.traffic_rates = TrafficRates()
         self.orphan_since_s: float | None = None
         self.is_memory_exact = True  # used memory contains no page cache of the kernel
         self.probed_until_s = 0.0
@@ -263,20 +266,27 @@ class NvidiaSampler:
         sampled.last_check_s = self._clock.monotonic()
         facts = facts if facts is not None else card_facts.read_facts(card)
         has_orphans = trends.is_orphan_lasting(sampled.orphan_since_s, self._clock.monotonic())
-        errors = self._link_errors(card, sampled)
+        link_errors = self._link_errors(card, sampled)
+        errors = trends.link_totals(link_errors)
         checked_facts = replace(facts, has_orphaned_memory=has_orphans)
         self._publish_all(self._diagnosis.check(key, checked_facts, errors, discovery=discovery))
         slices = slice_readings(card, sampled.partitions, sampled.performance.values)
-        sampled.slow_readings = (*polled_readings(facts, errors), *engine_readings(card), *slices)
+        sampled.slow_readings = (
+            *polled_readings(facts, errors),
+            *link_error_readings(link_errors),
+            *engine_readings(card),
+            *slow_cycle_readings(card, self._links(card, sampled)),
+            *slices,
+        )
 
-    def _link_errors(self, card: NvmlCard, sampled: _SampledCard) -> dict[str, float]:
-        """Return the errors of all links by kind; nothing if one value is implausible.
+    def _link_errors(self, card: NvmlCard, sampled: _SampledCard) -> dict[trends.LinkField, float]:
+        """Return the error counters of all links; nothing if one value is implausible.
 
         A sum without that link would fall, and rise again in the next cycle.
         """
         implausible_before = card.implausible.total()
         fields = card.fields(trends.link_fields(self._links(card, sampled)))
-        return trends.link_totals(fields) if card.implausible.total() == implausible_before else {}
+        return fields if card.implausible.total() == implausible_before else {}
 
     def _links(self, card: NvmlCard, sampled: _SampledCard) -> int:
         if sampled.links is None:
@@ -288,23 +298,28 @@ class NvidiaSampler:
         """Read one sample; raises `CardUnavailable` if the card stops answering."""
         wall_s = self._clock.wall()
         fields = card.fields(FIELDS)
-        memory: tuple[int | None, int | None] | None = None
-        if sampled.shared_bytes is None:
-            memory = card.memory()
+        memory = card.memory() if sampled.shared_bytes is None else None
         sampled.performance.read(card, sampled.instances, self._cycle)
         percent = core_percent(card, wall_s) if not sampled.partitions else None
         processes = self._processes(card, sampled, wall_s)
-        if memory is not None and not memory[0]:
-            memory = (card.memory_bytes, None)  # the size does not change, so keep the last one
-        total, used = memory or (sampled.shared_bytes, total_memory(processes))
+        if memory is None:
+            total, used = sampled.shared_bytes, total_memory(processes)
+        elif memory.total:
+            total, used = memory.total, memory.used
+        else:
+            total, used = card.memory_bytes, None  # the size does not change
         if sampled.partitions and total:
             percent = card_percent(sampled.partitions, sampled.performance.values, total)
         count = len(processes) if processes is not None and sampled.is_memory_exact else None
         sampled.orphan_since_s = trends.orphan_start(
             sampled.orphan_since_s, used, count, self._clock.monotonic()
         )
-        whole = sampled.performance.values.get(None, {})
-        xids = self._diagnosis.xid_counts(card.bus_id)
+        readings = (
+            *cycle_readings(card, fields),
+            *performance_readings(sampled.performance.values.get(None, {})),
+        )
+        rates = sampled.traffic_rates.read(card, readings, self._clock.monotonic())
+        counted = {reading.family for reading in readings}
         return DeviceSample(
             key=card.bus_id,
             core_percent=percent,
@@ -312,17 +327,20 @@ class NvidiaSampler:
             memory_total_bytes=total,
             processes=processes,
             readings=(
-                *cycle_readings(card, fields),
-                *performance_readings(whole),
+                *readings,
+                *(rate for rate in rates if rate.family not in counted),
+                *memory_readings(memory),
                 *sampled.slow_readings,
                 *implausible_readings(card),
-                *(
-                    r
-                    for n, c in xids
-                    for r in optional_reading("xpu_device_xid_errors_total", c, str(n))
-                ),
+                *self._xid_readings(card.bus_id),
             ),
         )
+
+    def _xid_readings(self, key: str) -> Iterator[MetricValue]:
+        """Yield the number of the card's last Xid, 0 if there was none, and the count of each."""
+        yield from optional_reading("xpu_device_last_xid", self._diagnosis.last_xid(key))
+        for number, count in self._diagnosis.xid_counts(key):
+            yield from optional_reading("xpu_device_xid_errors_total", count, str(number))
 
     def _processes(
         self, card: NvmlCard, sampled: _SampledCard, wall_s: float
@@ -373,9 +391,16 @@ def polled_readings(facts: HealthFacts, link_errors: Mapping[str, float]) -> Ite
     """Yield the values that change seldom; unknown values are left out."""
     yield from optional_reading("xpu_device_recovery_action", facts.recovery_action)
     if facts.remapped_rows is not None:
-        rows = zip(("correctable", "uncorrectable"), facts.remapped_rows, strict=False)
-        for kind, count in rows:
-            yield from optional_reading("xpu_device_remapped_rows_total", count, kind)
+        correctable, uncorrectable, pending, failure = facts.remapped_rows
+        yield from optional_reading("xpu_device_remapped_rows_total", correctable, "correctable")
+        yield from optional_reading(
+            "xpu_device_remapped_rows_total", uncorrectable, "uncorrectable"
+        )
+        yield from optional_reading("xpu_device_row_remap_pending", pending)
+        yield from optional_reading("xpu_device_row_remap_failed", failure)
+    for cause, pages in facts.retired_pages_by_cause:
+        yield from optional_reading("xpu_device_retired_pages", pages, cause)
+    yield from optional_reading("xpu_device_page_retirement_pending", facts.retired_pending)
     yield from optional_reading("xpu_device_ecc_errors_total", facts.uncorrected, "uncorrected")
     yield from optional_reading("xpu_device_pcie_replays_total", facts.replays)
     for kind, total in link_errors.items():
@@ -384,3 +409,13 @@ def polled_readings(facts: HealthFacts, link_errors: Mapping[str, float]) -> Ite
         for name, bit in THROTTLES:
             active = float(bool(facts.throttle & bit))
             yield from optional_reading("xpu_device_throttle_active", active, name)
+
+
+def link_error_readings(errors: Mapping[trends.LinkField, float]) -> Iterator[MetricValue]:
+    """Yield the errors of each NVLink by kind."""
+    for link in sorted({link for _, link in errors}):
+        of_link = {field: value for field, value in errors.items() if field[1] == link}
+        for kind, total in trends.link_totals(of_link).items():
+            yield from optional_reading(
+                "xpu_device_nvlink_link_errors_total", total, str(link), kind
+            )

@@ -6,7 +6,8 @@ A card is `gpu.<i>` with a member a line; `statements.py` writes these lines fro
     gpu.<i> 1   gpu.<i>.{uuid,minor,module,bus,name,serial,vbios,mem,reserved,used,util,power,temp}
     gpu.<i>.{arch,cc,virt,ecc,persistence,mode,pstate,width,maxwidth,clock.1,clock.2,energy}
     gpu.<i>.{throttle,migmode,migpending,events,remap,addressing,numanode,chassis,rack}
-    gpu.<i>.{sram,repair,unrepairable,encoder,decoder,uncorrected}
+    gpu.<i>.{sram,repair,unrepairable,encoder,decoder,plimit,fans,fan.<n>,ecc.<type>.<counter>}
+    gpu.<i>.license supported,features,state of the first
     gpu.<i>.attach_ms  that the first handle takes in each process while persistence is not on
     mig.<i>.<j> 1      mig.<i>.<j>.{uuid,gi,ci,k,cik,start,size,mb,sm,used}
     profile.<i>.<k> 1  profile.<i>.<k>.{id,slices,max,mb,size,starts,name}
@@ -118,7 +119,7 @@ COUNTERS = (
     Symbol(
         "nvmlDeviceGetTotalEccErrors",
         f"{CARD}, unsigned type, unsigned counter, u64 *to",
-        {"to": Get("gpu.{device}.uncorrected")},
+        {"to": Get("gpu.{device}.ecc.{type}.{counter}")},
     ),
     *(
         Symbol(

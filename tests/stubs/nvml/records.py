@@ -40,6 +40,8 @@ Confidential 12 4: environment@0:u32 on@4:u32 tools@8:u32
 GpmMetric 40 8: id@0:u32 code@4:i32 value@8:f64 words@16:ptr*3
 GpmSupport =0x1 8 4: supported@4:u32
 Sram =0x01000068 104 8: counts@8:u64*11 exceeded@96:u32
+LicensableFeatures 860 4: supported@0:i32 count@4:u32 code@8:u32 state@12:u32 info@16:c128
+  product@144:c128 enabled@272:u32 expiry@276:u8*584
 Repair 12 4: version@0:u32 channel@4:u32 tpc@8:u32
 Unrepairable 8 4: version@0:u32 flag@4:u32
 SetRequest 16 8: version@0:u32 set@8:ptr

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
-_RENAMED = {"sm": "clock.1", "memclock": "clock.2"}
+_RENAMED = {"sm": "clock.1", "memclock": "clock.2", "uncorrected": "ecc.1.0"}
 _PROC = ("pid", "mem", "sm", "ts", "gi", "ci", "list")
 _EVENT = ("type", "data", "gi", "ci", "at")
 _SIGNAL = 11  # of a crash

@@ -48,6 +48,9 @@ PLAIN = (
     number("PersistenceMode", "persistence"),
     number("ComputeMode", "mode"),
     number("PowerUsage", "power"),
+    number("EnforcedPowerLimit", "plimit"),
+    number("PowerManagementLimit", "plimit"),
+    number("NumFans", "fans"),
     number("PerformanceState", "pstate"),
     number("CurrPcieLinkWidth", "width"),
     number("MaxPcieLinkWidth", "maxwidth"),
@@ -75,6 +78,20 @@ PLAIN = (
         "nvmlDeviceGetClockInfo",
         f"{CARD}, unsigned type, unsigned *to",
         {"to": Get("gpu.{device}.clock.{type}")},
+    ),
+    Symbol(
+        "nvmlDeviceGetFanSpeed_v2",
+        f"{CARD}, unsigned fan, unsigned *to",
+        {"to": Get("gpu.{device}.fan.{fan}")},
+    ),
+    Symbol(
+        "nvmlDeviceGetGridLicensableFeatures_v4",
+        f"{CARD}, LicensableFeatures *to",
+        {
+            "supported": Get("gpu.{device}.license", part=0, separator=","),
+            "count": Get("gpu.{device}.license", part=1, separator=","),
+            "state": Get("gpu.{device}.license", part=2, separator=","),
+        },
     ),
     Symbol(
         "nvmlDeviceGetPcieThroughput",

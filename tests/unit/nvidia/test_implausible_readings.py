@@ -32,6 +32,11 @@ FIELDS = (
     "field 0 91 u32 1",
     "field 0 161:0 u32 1",
     "field 0 4 u64 1",
+    "field 0 6 u64 1",
+    "field 0 29 u32 1",
+    "field 0 74 u64 1000",
+    "field 0 188 u32 700000",
+    "field 0 138:0 u64 3",
 )
 PARTS = (
     *FIELDS,
@@ -40,15 +45,30 @@ PARTS = (
     "gpm 0 3 12.5",
     "proc 0 pid=4711 mem=1048576 sm=12 ts=1 gi= ci= list=c",
 )
-CARD = gpu(0, BUSES[0], encoder=3, decoder=4, sram=0, repair="0,0", unrepairable=0, uncorrected=1)
+CARD = gpu(
+    0,
+    BUSES[0],
+    encoder=3,
+    decoder=4,
+    sram=0,
+    repair="0,0",
+    unrepairable=0,
+    **{"uncorrected": 1, "plimit": 700000, "fans": 1, "fan.0": 30, "license": "1,1,1"},
+)
 COUNTED = "xpu_device_implausible_readings_total"
 # upper bounds by family; only temperatures may be below zero
 HIGHEST = (
+    (re.compile(r".*_fan_speed_ratio"), 2.0),
     (re.compile(r".*_ratio"), 1.0),
     (re.compile(r".*_watts"), 10_000.0),
     (re.compile(r".*_celsius"), 200.0),
     (re.compile(r".*_hertz"), 2e10),
-    (re.compile(r".*_memory_(used|total)_bytes"), float(1 << 50)),
+    (re.compile(r".*_memory_(used|total|free|reserved)_bytes"), float(1 << 50)),
+    (re.compile(r".*_bytes_per_second"), 1.1e13),
+    (re.compile(r".*_(pending|failed|licensed)"), 1.0),
+    (re.compile(r".*_retired_pages"), float(1 << 20)),
+    (re.compile(r".*_performance_state"), 15.0),
+    (re.compile(r".*_last_xid"), 65535.0),
     (re.compile(r".*_recovery_action"), 255.0),
     (re.compile(r".*_rows_total"), float(1 << 20)),
     (re.compile(r".*_active"), 1.0),

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.snapshot.device import Health, HealthState
 from agent.snapshot.inventory import DeviceSample, ProcessSample
@@ -83,6 +84,12 @@ def test_readings_are_in_base_units(stub: Stub, tree: Path) -> None:
             "xpu_device_throttle_active hw_thermal": 1,
             "xpu_device_throttle_active hw_power_brake": 0,
             "xpu_device_memory_busy_ratio": 0.05,
+            "xpu_device_memory_free_bytes": 84020809984,
+            "xpu_device_memory_reserved_bytes": 500000000,
+            "xpu_device_row_remap_pending": 0,
+            "xpu_device_row_remap_failed": 0,
+            "xpu_device_performance_state": 0,
+            "xpu_device_last_xid": 0,
         }
     )
 
@@ -97,9 +104,14 @@ def test_what_a_card_does_not_tell_is_absent_and_not_zero(stub: Stub, tree: Path
     lists = ("ComputeRunningProcesses", "GraphicsRunningProcesses", "MPSComputeRunningProcesses")
     silent = [f"error nvmlDeviceGet{n}{v} 3" for n in lists for v in ("", "_v2", "_v3")]
     sample = first(stub, tree, f"gpu 0 bus={BUSES[0]} mem=1000 used=10", *silent)
-    assert sample == DeviceSample(
+    assert replace(sample, readings=()) == DeviceSample(
         key=BUSES[0], memory_used_bytes=10, memory_total_bytes=1000, processes=None
     )
+    assert readings(sample) == {
+        "xpu_device_memory_free_bytes": 990,
+        "xpu_device_memory_reserved_bytes": 0,
+        "xpu_device_last_xid": 0,  # counted by the agent
+    }
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,10 @@ def test_a_cut_card_is_as_busy_as_its_instances_and_each_tells_its_own(
             sample = sample_with(child, "xpu_device_slice_utilization_ratio")
     assert sample.core_percent == pytest.approx(70 * 3 / 7 + 35 / 7)
     values = readings(sample)
-    assert values["xpu_device_slice_utilization_ratio MIG-b 1c.3g.40gb"] == 0.7
-    assert values["xpu_device_slice_utilization_ratio MIG-c 1g.10gb"] == 0.35
-    assert values["xpu_device_slice_memory_total_bytes MIG-c 1g.10gb"] == 9984 << 20
-    assert values["xpu_device_slice_memory_used_bytes MIG-c 1g.10gb"] == 12345
+    assert values["xpu_device_slice_utilization_ratio MIG-b 1c.3g.40gb 3"] == 0.7
+    assert values["xpu_device_slice_utilization_ratio MIG-c 1g.10gb 5"] == 0.35
+    assert values["xpu_device_slice_memory_total_bytes MIG-c 1g.10gb 5"] == 9984 << 20
+    assert values["xpu_device_slice_memory_used_bytes MIG-c 1g.10gb 5"] == 12345
     calls = [c.split()[0] for c in stub.take_calls() if "MemoryInfo" in c]
     newer = [calls[n - 1] for n, name in enumerate(calls) if not name.endswith("_v2")]
     assert set(newer) == {"nvmlDeviceGetMemoryInfo_v2"}  # without the driver's reserve

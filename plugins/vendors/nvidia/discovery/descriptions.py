@@ -159,8 +159,8 @@ def _memory(
     machine's memory only if its model or platform does so.
     """
     memory = card.memory()
-    if memory and memory[0]:
-        return memory[0], False
+    if memory and memory.total:
+        return memory.total, False
     if before is not None and before.memory_bytes and UNIFIED_MEMORY not in before.facts:
         return before.memory_bytes, False
     is_implausible = "memory total" in card.implausible

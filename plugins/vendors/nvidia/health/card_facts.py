@@ -46,6 +46,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     recovery_action: int | None = None
     remapped_rows: tuple[int, ...] | None = None  # correctable, uncorrectable, pending, failure
     retired_pages: int | None = None
+    retired_pages_by_cause: tuple[tuple[str, int], ...] = ()
     retired_pending: bool | None = None
     uncorrected: float | None = None  # memory errors since the driver was loaded
     energy_mj: float | None = None
@@ -70,7 +71,8 @@ def read_facts(card: NvmlCard, *, probed: bool | None = None) -> HealthFacts:
     fields = card.fields(FIELDS)
     remapped = _remapped(card)
     awake = card.number("nvmlDeviceGetPerformanceState") == FULL_SPEED
-    pages = [fields[f] for f in (RETIRED_SBE, RETIRED_DBE) if f in fields]
+    causes = (("single_bit", RETIRED_SBE), ("double_bit", RETIRED_DBE))
+    pages = tuple((cause, int(fields[field])) for cause, field in causes if field in fields)
     pending, action = fields.get(RETIRED_PENDING), fields.get(RECOVERY_ACTION)
     uncorrected, energy = fields.get(UNCORRECTED), fields.get(ENERGY)
     if uncorrected is None:
@@ -94,7 +96,8 @@ def read_facts(card: NvmlCard, *, probed: bool | None = None) -> HealthFacts:
         answers_lookup=probed,
         recovery_action=int(action) if action is not None else None,
         remapped_rows=remapped,
-        retired_pages=int(sum(pages)) if pages else None,
+        retired_pages=sum(count for _, count in pages) if pages else None,
+        retired_pages_by_cause=pages,
         retired_pending=bool(pending) if pending is not None else None,
         uncorrected=uncorrected,
         energy_mj=energy,

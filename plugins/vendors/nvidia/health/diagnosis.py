@@ -196,6 +196,11 @@ class Diagnosis:
         with self._lock:
             return self._counter.counts_of(key)
 
+    def last_xid(self, key: str) -> int:
+        """Return the number of the last Xid of a card; 0 if none was reported."""
+        with self._lock:
+            return self._counter.last_of(key)
+
     def _class(self, report: XidReport, *, is_repeated: bool) -> XidClass:
         kind = self._rules.class_of(report.number)
         if kind is not XidClass.NVLINK:

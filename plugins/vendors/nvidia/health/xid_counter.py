@@ -38,6 +38,7 @@ class XidCounter:
         self.counts: Counter[CardXid] = Counter()
         self._last: dict[tuple[CardXid, XidSource], float] = {}
         self._reported_s: dict[CardXid, float] = {}
+        self._newest: dict[str, int] = {}  # number of the last Xid by card
 
     def count(self, kind: CardXid, source: XidSource, at_s: float) -> CountedXid:
         """Count a report, unless it is the second one of the same event; `at_s` is monotonic."""
@@ -59,9 +60,14 @@ class XidCounter:
         if kind in self.counts or len(self.counts) < MAX_KINDS:
             self.counts[kind] += 1
             self._last[kind, source] = at_s
+            self._newest[kind[0]] = kind[1]
             if result.is_reportable:
                 self._reported_s[kind] = at_s
         return result
+
+    def last_of(self, card: str) -> int:
+        """Return the number of a card's last Xid; 0 if there was none."""
+        return self._newest.get(card, 0)
 
     def counts_of(self, card: str) -> tuple[tuple[int, int], ...]:
         """Return (number, count) of one card, sorted by number."""

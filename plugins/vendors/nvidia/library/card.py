@@ -12,7 +12,7 @@ from plugins.vendors.nvidia.library import bounds as library_bounds
 from plugins.vendors.nvidia.library import codes
 from plugins.vendors.nvidia.library.bounds import Range
 from plugins.vendors.nvidia.library.codes import GarbledAnswer, NvmlFault
-from plugins.vendors.nvidia.library.nvml import Nvml
+from plugins.vendors.nvidia.library.nvml import MemorySizes, Nvml
 from plugins.vendors.nvidia.library.structures import read_fields
 
 SLOW_CALL_S = 1.0
@@ -152,27 +152,33 @@ class NvmlCard:
         )
         return values if plausible else None
 
-    def memory(self) -> tuple[int, int | None] | None:
-        """Return (total, used) bytes; the total is 0 if the card has no memory of its own.
+    def memory(self) -> MemorySizes | None:
+        """Return the card's memory; the total is 0 if the card has no memory of its own.
 
         With drivers before 510, `used` contains the memory that the driver reserves.
         """
         sizes = self._memory()
-        if sizes is None or sizes[0] == 0:
+        if sizes is None or sizes.total == 0:
             return sizes
-        total = self.check_bounds("memory total", sizes[0], library_bounds.MEMORY_BYTES)
+        total = self.check_bounds("memory total", sizes.total, library_bounds.MEMORY_BYTES)
         if total is None:
             return None
         self.memory_bytes = total
-        return total, self.check_bounds("memory used", sizes[1], (0, total))
+        bounds = (0, total)
+        return MemorySizes(
+            total,
+            self.check_bounds("memory used", sizes.used, bounds),
+            self.check_bounds("memory free", sizes.free, bounds),
+            self.check_bounds("memory reserved", sizes.reserved, bounds),
+        )
 
-    def _memory(self) -> tuple[int, int] | None:
+    def _memory(self) -> MemorySizes | None:
         for version2 in (True, False):
             sizes = self.attempt(
                 ("memory", version2),
                 lambda v=version2: self.nvml.memory(self.handle, version2=v),  # type: ignore[misc]
             )
-            if isinstance(sizes, tuple):
+            if isinstance(sizes, MemorySizes):
                 return sizes
         return None
 

@@ -7,6 +7,8 @@ import importlib
 import os
 from types import ModuleType
 
+import msgspec
+
 from agent.errors import DeviceGone, NotSupported
 from plugins.shared.call_journal import NO_JOURNAL, LibraryCallJournal
 from plugins.shared.library_file import LibraryUnavailable
@@ -63,6 +65,15 @@ def find_library(settings: NvidiaSettings) -> str:
             "LibraryMissing", f"{SONAME} is not in {searched}: install the driver"
         )
     return SONAME
+
+
+class MemorySizes(msgspec.Struct, frozen=True):
+    """The memory of a card or an instance in bytes; `None` is unknown."""
+
+    total: int
+    used: int | None
+    free: int | None = None
+    reserved: int | None = None  # by the driver
 
 
 class Nvml:
@@ -135,11 +146,13 @@ class Nvml:
             self._devices.get(handle_address(first), "") if isinstance(first, self._handles) else ""
         )
 
-    def memory(self, handle: object, *, version2: bool) -> tuple[int, int]:
-        """Return (total, used) bytes; version 1 counts the driver's reserve as used."""
+    def memory(self, handle: object, *, version2: bool) -> MemorySizes:
+        """Return the memory; version 1 counts the driver's reserve as used."""
         version = (self._binding.nvmlMemory_v2,) if version2 else ()
         info = self.call("nvmlDeviceGetMemoryInfo", handle, *version)
-        return int(getattr(info, "total")), int(getattr(info, "used"))  # noqa: B009 - a ctypes structure
+        total, used, free = (int(getattr(info, name)) for name in ("total", "used", "free"))
+        reserved = int(getattr(info, "reserved")) if version2 else None  # noqa: B009 - a ctypes structure
+        return MemorySizes(total, used, free, reserved)
 
     def bus_id(self, name: str, *args: object) -> str:
         """Return the long bus id in the PCI information that a call returns."""

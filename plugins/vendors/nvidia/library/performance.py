@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from agent.clock import Clock
 from agent.errors import DeviceGone, NotSupported, VendorFault
-from plugins.vendors.nvidia.library import bounds
 from plugins.vendors.nvidia.library.card import NvmlCard
 from plugins.vendors.nvidia.library.readings import PERFORMANCE
 from plugins.vendors.nvidia.library.structures import GpmMeter, gpm_supported
@@ -42,7 +41,7 @@ class PerformanceCounters:
     """Performance counters by GPU instance; `None` is the whole card."""
 
     def __init__(self, clock: Clock) -> None:
-        self.values: dict[int | None, dict[int, float]] = {}  # percent by metric
+        self.values: dict[int | None, dict[int, float]] = {}  # by metric, in the driver's units
         self._clock = clock
         self._meters: dict[int | None, GpmMeter] = {}
         self._limiter = CallRateLimiter()
@@ -73,10 +72,14 @@ class PerformanceCounters:
     def _measure(self, card: NvmlCard, instance: int | None) -> dict[int, float]:
         values = self._meter(card, instance).read(card.handle, instance)
         shares = (
-            (number, card.check_bounds(f"metric {number}", value, bounds.PERFORMANCE_PERCENT))
+            (number, card.check_bounds(f"metric {number}", value, PERFORMANCE[number].bounds))
             for number, value in values.items()
         )
-        return {number: min(value, 100.0) for number, value in shares if value is not None}
+        return {
+            number: min(value, 100.0) if PERFORMANCE[number].is_percent else value
+            for number, value in shares
+            if value is not None
+        }
 
     def _is_supported(self, card: NvmlCard) -> bool:
         if self._supported is None:

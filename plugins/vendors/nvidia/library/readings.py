@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from agent.snapshot.inventory import MetricValue
 from plugins.vendors.nvidia.library import bounds
 from plugins.vendors.nvidia.library.card import NvmlCard
+from plugins.vendors.nvidia.library.nvml import MemorySizes
 from plugins.vendors.nvidia.library.processes import first_window_start_us
 from plugins.vendors.nvidia.library.structures import read_samples
 
@@ -17,15 +20,50 @@ NVLINK_KIB = ((138, ALL_LINKS), (139, ALL_LINKS))
 NVLINK_BYTES = ((202, ALL_LINKS), (204, ALL_LINKS))  # NVLink 5
 FIELDS = (POWER_NOW, POWER_MEAN, ENERGY, MEMORY_HEAT, *PCIE, *NVLINK_KIB, *NVLINK_BYTES)
 SM_ACTIVE = 2
-# metrics of GPU performance monitoring; all are percent
-PERFORMANCE: dict[int, tuple[str, tuple[str, ...]]] = {
-    SM_ACTIVE: ("xpu_device_sm_active_ratio", ()),
-    3: ("xpu_device_sm_occupancy_ratio", ()),
-    5: ("xpu_device_pipe_active_ratio", ("tensor",)),
-    10: ("xpu_device_pipe_active_ratio", ("dram",)),
-    11: ("xpu_device_pipe_active_ratio", ("fp64",)),
-    12: ("xpu_device_pipe_active_ratio", ("fp32",)),
-    13: ("xpu_device_pipe_active_ratio", ("fp16",)),
+
+
+class PerformanceMetric(msgspec.Struct, frozen=True):
+    """A metric of GPU performance monitoring, in percent or in MiB per second."""
+
+    family: str
+    labels: tuple[str, ...] = ()
+    is_percent: bool = True
+
+    @property
+    def bounds(self) -> bounds.Range:
+        """The plausible values in the driver's unit."""
+        return bounds.PERFORMANCE_PERCENT if self.is_percent else bounds.MEGABYTES_A_SECOND
+
+    def convert(self, value: float) -> float:
+        """Return the value in the unit of the family."""
+        return value / 100 if self.is_percent else value * (1 << 20)
+
+
+_PIPES = {
+    4: "integer",
+    5: "tensor",
+    6: "tensor_dfma",
+    7: "tensor_hmma",
+    8: "tensor_dmma",
+    9: "tensor_imma",
+    10: "dram",
+    11: "fp64",
+    12: "fp32",
+    13: "fp16",
+}
+PCIE_RATE, NVLINK_RATE = "xpu_device_pcie_bytes_per_second", "xpu_device_nvlink_bytes_per_second"
+PERFORMANCE: dict[int, PerformanceMetric] = {
+    1: PerformanceMetric("xpu_device_graphics_engine_active_ratio"),
+    SM_ACTIVE: PerformanceMetric("xpu_device_sm_active_ratio"),
+    3: PerformanceMetric("xpu_device_sm_occupancy_ratio"),
+    **{
+        number: PerformanceMetric("xpu_device_pipe_active_ratio", (pipe,))
+        for number, pipe in _PIPES.items()
+    },
+    20: PerformanceMetric(PCIE_RATE, ("tx",), is_percent=False),
+    21: PerformanceMetric(PCIE_RATE, ("rx",), is_percent=False),
+    60: PerformanceMetric(NVLINK_RATE, ("rx",), is_percent=False),
+    61: PerformanceMetric(NVLINK_RATE, ("tx",), is_percent=False),
 }
 _GPU_SAMPLES = 1
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
@@ -83,6 +121,13 @@ def cycle_readings(card: NvmlCard, fields: Fields) -> Iterator[MetricValue]:
         yield from optional_reading("xpu_device_nvlink_bytes_total", link_bytes, direction)
 
 
+def memory_readings(memory: MemorySizes | None) -> Iterator[MetricValue]:
+    """Yield the free memory and the driver's reserve of a card that has memory of its own."""
+    if memory is not None and memory.total:
+        yield from optional_reading("xpu_device_memory_free_bytes", memory.free)
+        yield from optional_reading("xpu_device_memory_reserved_bytes", memory.reserved)
+
+
 def engine_readings(card: NvmlCard) -> Iterator[MetricValue]:
     """Yield clocks, and the utilization of memory and video engines in the last period."""
     for name, number in (("sm", _SM_CLOCK), ("memory", _MEMORY_CLOCK)):
@@ -106,9 +151,12 @@ def implausible_readings(card: NvmlCard) -> Iterator[MetricValue]:
 
 
 def performance_readings(values: Mapping[int, float]) -> Iterator[MetricValue]:
-    """Yield the card's performance counters as ratios."""
-    for number, (family, labels) in PERFORMANCE.items():
-        yield from optional_reading(family, _hundredth(values.get(number)), *labels)
+    """Yield the card's performance counters in base units."""
+    for number, metric in PERFORMANCE.items():
+        if number in values:
+            yield from optional_reading(
+                metric.family, metric.convert(values[number]), *metric.labels
+            )
 
 
 def optional_reading(family: str, value: float | None, *labels: str) -> Iterator[MetricValue]:

@@ -164,6 +164,18 @@ def sram_exceeded(nvml: Nvml, handle: object) -> int:
     return int(getattr(status, "bThresholdExceeded", 0))
 
 
+def read_license(nvml: Nvml, handle: object) -> tuple[int, int, tuple[int, ...]]:
+    """Return whether the card needs a licence, the number of features, and their states.
+
+    The state of a feature is 1 if a licence for it is there.
+    """
+    answer = nvml.call("nvmlDeviceGetGridLicensableFeatures_v4", handle)
+    count = int(getattr(answer, "licensableFeaturesCount", 0))
+    features = getattr(answer, "gridLicensableFeatures", ())
+    states = tuple(int(feature.featureState) for feature in features[:count])
+    return int(getattr(answer, "isGridLicenseSupported", 0)), count, states
+
+
 def gpm_supported(nvml: Nvml, handle: object) -> bool:
     """Return whether the card has GPU performance monitoring (Hopper and later)."""
     support = nvml.call("nvmlGpmQueryDeviceSupport", handle)

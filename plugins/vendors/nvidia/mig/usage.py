@@ -10,9 +10,18 @@ from agent.snapshot.device import DevicePartition
 from agent.snapshot.inventory import MetricValue
 from plugins.vendors.nvidia.library import bounds
 from plugins.vendors.nvidia.library.card import NvmlCard
-from plugins.vendors.nvidia.library.readings import SM_ACTIVE, optional_reading
+from plugins.vendors.nvidia.library.readings import PERFORMANCE, SM_ACTIVE, optional_reading
 
 _SLICES = re.compile(r"(?:[0-9]{1,4}c\.)?([0-9]{1,4})g\b")
+# metrics of GPU performance monitoring that are exported for a GPU instance; all are percent
+SLICE_PERFORMANCE: dict[int, tuple[str, tuple[str, ...]]] = {
+    SM_ACTIVE: ("xpu_device_slice_utilization_ratio", ()),
+    **{
+        number: (metric.family.replace("xpu_device_", "xpu_device_slice_"), metric.labels)
+        for number, metric in PERFORMANCE.items()
+        if metric.is_percent and number != SM_ACTIVE
+    },
+}
 Values = Mapping[int | None, Mapping[int, float]]  # percent by GPU instance and metric
 
 
@@ -46,10 +55,12 @@ def slice_readings(
 ) -> Iterator[MetricValue]:
     """Yield utilization and memory of each instance; a vanished one has only its size."""
     for part in parts:
-        labels = (part.uuid, part.profile)
+        instance = "" if part.instance is None else str(part.instance)
+        labels = (part.uuid, part.profile, instance)
         metrics = values.get(part.instance, {})
-        share = metrics[SM_ACTIVE] / 100 if SM_ACTIVE in metrics else None
-        yield from optional_reading("xpu_device_slice_utilization_ratio", share, *labels)
+        for number, (family, more_labels) in SLICE_PERFORMANCE.items():
+            share = metrics[number] / 100 if number in metrics else None
+            yield from optional_reading(family, share, *labels, *more_labels)
         total, used = _memory(card, part.uuid) or (part.memory_bytes, None)
         yield from optional_reading("xpu_device_slice_memory_total_bytes", total, *labels)
         yield from optional_reading("xpu_device_slice_memory_used_bytes", used, *labels)
@@ -60,13 +71,15 @@ def _memory(card: NvmlCard, uuid: str) -> tuple[int, int | None] | None:
     for version2 in (True, False):
         try:
             handle = card.nvml.call("nvmlDeviceGetHandleByUUID", uuid)
-            total, used = card.nvml.memory(handle, version2=version2)
+            sizes = card.nvml.memory(handle, version2=version2)
         except (VendorFault, DeviceGone, NotSupported):
             continue
-        plausible_total = card.check_bounds("memory total of a slice", total, bounds.MEMORY_BYTES)
+        plausible_total = card.check_bounds(
+            "memory total of a slice", sizes.total, bounds.MEMORY_BYTES
+        )
         if plausible_total is None:
             return None
         return plausible_total, card.check_bounds(
-            "memory used of a slice", used, (0, plausible_total)
+            "memory used of a slice", sizes.used, (0, plausible_total)
         )
     return None
