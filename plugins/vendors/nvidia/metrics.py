@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.snapshot.inventory import MetricFamily
+from agent.snapshot.inventory import FLAG, MetricFamily
 from plugins.shared import metric_families
 
 _SLICE = ("mig_uuid", "profile", "gpu_instance")
@@ -19,12 +19,14 @@ FAMILIES = (
     MetricFamily(
         name="xpu_device_fan_speed_ratio",
         type="gauge",
+        bounds=(0, 2),
         help="Speed of a fan to its intended top speed, which it may exceed.",
         labels=("fan",),
     ),
     MetricFamily(
         name="xpu_device_performance_state",
         type="gauge",
+        bounds=(0, 15),
         help="Performance state: 0 is the fastest, 15 the slowest.",
     ),
     metric_families.ENERGY,
@@ -41,22 +43,26 @@ FAMILIES = (
     MetricFamily(
         name="xpu_device_retired_pages",
         type="gauge",
+        bounds=(0, 1 << 20),
         help="Memory pages that the card uses no more, by the kind of error that was the cause.",
         labels=("cause",),
     ),
     MetricFamily(
         name="xpu_device_page_retirement_pending",
         type="gauge",
+        bounds=FLAG,
         help="Whether memory pages are retired at the next reset of the card.",
     ),
     MetricFamily(
         name="xpu_device_row_remap_pending",
         type="gauge",
+        bounds=FLAG,
         help="Whether a memory row is replaced at the next reset of the card.",
     ),
     MetricFamily(
         name="xpu_device_row_remap_failed",
         type="gauge",
+        bounds=FLAG,
         help="Whether a faulty memory row could not be replaced.",
     ),
     MetricFamily(
@@ -120,6 +126,7 @@ FAMILIES = (
     MetricFamily(
         name="xpu_device_vgpu_licensed",
         type="gauge",
+        bounds=FLAG,
         help="Whether a virtual GPU, which needs a licence, has one.",
     ),
     MetricFamily(
