@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agent.cli.reference import exported_alias_tables, exported_families
 from agent.metrics.families import ExportedFamily
+from agent.metrics.koordlet import koordlet_table
 from agent.snapshot.vendor import AliasMatch, AliasTable, MetricAlias
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +43,7 @@ def alias_section(table: AliasTable) -> str:
     lines = [
         f"## Alias `{table.name}`: {table.exporter}",
         "",
-        f"Labels: {', '.join(f'`{label.name}`' for label in table.labels) or 'none'}. {counts}.",
+        f"{label_text(table)}{counts}.",
         "",
         "| name | type | match | made from | difference, or why it is absent |",
         "|---|---|---|---|---|",
@@ -52,6 +53,12 @@ def alias_section(table: AliasTable) -> str:
         for alias in table.metrics
     ]
     return "\n".join(lines)
+
+
+def label_text(table: AliasTable) -> str:
+    """Return the labels that all families of a table have; nothing if each has its own."""
+    names = ", ".join(f"`{label.name}`" for label in table.labels)
+    return f"Labels: {names}. " if names else ""
 
 
 def sources(alias: MetricAlias) -> str:
@@ -94,7 +101,8 @@ def main() -> int:
     for line in broken:
         print(f"docs/metrics.md: {line}: people's dashboards rely on it", file=sys.stderr)
     head = document[: document.index(MARK) + len(MARK)]
-    sections = [table(families), *map(alias_section, exported_alias_tables())]
+    aliases = sorted((*exported_alias_tables(), koordlet_table()), key=lambda one: one.name)
+    sections = [table(families), *map(alias_section, aliases)]
     text = "\n\n".join((head, *sections)) + "\n"
     if "--check" not in sys.argv[1:]:
         DOCUMENT.write_text(text)

@@ -12,6 +12,7 @@ from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.usage import Prediction, Pressure, ResourceUsage
+from agent.snapshot.vendor import AliasMatch, AliasSource, AliasTable, MetricAlias
 from agent.wire_formats.quantities import parse_amount
 
 KOORDLET_ALIAS = "koordlet"  # value of `metrics.aliases`
@@ -105,6 +106,27 @@ KOORDLET_ABSENT: Mapping[str, str] = {
 }
 
 _Sample = tuple[str, tuple[str, ...], float]  # name, values of its labels, value
+
+
+def koordlet_table() -> AliasTable:
+    """Return for each of koordlet's families how far ours equals it, for the reference."""
+    exported = (
+        MetricAlias(
+            name=f"{PREFIX}{name}",
+            type="gauge",
+            sources=(AliasSource(family=family),) if family else (),
+            match=AliasMatch.NEAR if difference else AliasMatch.SAME,
+            note=difference,
+        )
+        for name, _, family, difference in _ROWS
+    )
+    absent = (
+        MetricAlias(name=f"{PREFIX}{name}", type="", match=AliasMatch.ABSENT, note=reason)
+        for name, reason in KOORDLET_ABSENT.items()
+    )
+    return AliasTable(
+        name=KOORDLET_ALIAS, exporter="koordlet", maker="", metrics=(*exported, *absent)
+    )
 
 
 def koordlet_families(aliases: tuple[str, ...]) -> tuple[ExportedFamily, ...]:
