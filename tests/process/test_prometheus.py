@@ -1,0 +1,132 @@
+"""A real Prometheus scrapes an agent under load, in both formats, and answers with data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.process.agent import running
+from tests.prometheus.forwarder import forwarding
+from tests.prometheus.hosts import CONTAINERS, PODS, write_host_with_pods
+from tests.prometheus.server import Prometheus, needs_prometheus, running_prometheus
+
+INTERVAL_S = 4  # of one target, and how long it may take: the machine of the tests may be busy
+TARGETS = 10  # of each format: together they scrape the agent five times a second
+CARDS, NICS = 8, 4
+
+# recording rules as people have them, for our names and those of others
+RULES = {
+    "node:xpu_device_utilization:avg": (
+        "avg by (node) (max by (node, uuid) (xpu_device_utilization_ratio))"
+    ),
+    "node:xpu_device_memory_used:ratio": (
+        "sum by (node) (max by (node, uuid) (xpu_device_memory_used_bytes)) / "
+        "sum by (node) (max by (node, uuid) (xpu_device_memory_total_bytes))"
+    ),
+    "namespace:xpu_pod_memory_used_bytes:sum": "sum by (node) (xpu_pod_memory_used_bytes)",
+    "node:koordlet_pod_psi_cpu_some:max": (
+        'max by (node) (koordlet_pod_psi{psi_resource_type="cpu", psi_degree="some"})'
+    ),
+    "node:koordlet_container_psi:count": "count by (node) (koordlet_container_psi)",
+    "node:koordlet_node_system_memory:ratio": (
+        'koordlet_node_metric_system_usage{resource="memory", unit="byte"} / on (instance, node) '
+        'koordlet_node_metric_node_usage{resource="memory", unit="byte"}'
+    ),
+}
+QUERIES = {  # expression, in which T selects a target, and how many series answer it
+    "xpu_agent_build_info{T}": 1,
+    "xpu_device_healthy{T} == 1": CARDS + NICS,
+    'count by (state) (xpu_device_health_state{T, vendor="nvidia"}) == 8': 4,
+    "rate(xpu_device_pcie_bytes_total{T}[1m])": 2 * CARDS,
+    "rate(xpu_rdma_port_hw_total{T}[1m])": None,
+    "xpu_device_power_watts{T} > 0": CARDS,
+    'xpu_pod_memory_used_bytes{T, namespace="team-a", pod=~"train-.+"}': PODS,
+    'xpu_container_memory_used_bytes{T, container="worker-1"}': PODS,
+    'xpu_pod_pressure_ratio{T, resource="memory", degree="full"} == 0.0025': PODS,
+    "rate(xpu_container_cpu_seconds_total{T}[1m])": PODS * CONTAINERS,
+    "process_resident_memory_bytes{T} > 1e6": 1,
+    "histogram_quantile(0.99, sum by (le) "
+    "(rate(xpu_agent_event_loop_lateness_seconds_bucket{T}[1m])))": 1,
+    "koordlet_node_used_memory_bytes{T}": 1,
+    'koordlet_node_metric_node_usage{T, resource="memory", unit="byte"}': 1,
+    'koordlet_node_metric_numa_node_usage{T, numa_node_id="3"}': None,
+    'koordlet_pod_psi{T, psi_precision="avg10", pod_namespace="team-a"}': PODS * 6,
+    'koordlet_container_psi{T, cpu_full_supported="true"} > 0': PODS * CONTAINERS * 6,
+    "hami_host_gpu_memory_used_bytes{T}": CARDS,
+    "HostGPUMemoryUsage{T}": CARDS,
+    "hami_host_gpu_utilization_ratio{T}": CARDS,
+    "node_infiniband_state_id{T}": NICS,
+}
+
+
+def scrape_config(jobs: dict[str, str]) -> dict[str, object]:
+    """Return a configuration with targets of each job; all of them are one agent."""
+    interval = f"{INTERVAL_S}s"
+    return {
+        "global": {"scrape_interval": interval, "scrape_timeout": interval},
+        "scrape_configs": [
+            {
+                "job_name": job,
+                "static_configs": [
+                    {"targets": [address], "labels": {"instance": f"{job}-{number}"}}
+                    for number in range(TARGETS)
+                ],
+            }
+            for job, address in jobs.items()
+        ],
+    }
+
+
+def check_scrapes(server: Prometheus) -> None:
+    """Each target has been scraped, and no scrape has failed."""
+    targets = server.api("targets", state="active")["activeTargets"]
+    assert {(one["health"], one["lastError"]) for one in targets} == {("up", "")}
+    assert len(targets) == 2 * TARGETS
+    assert server.query("min(min_over_time(up[5m]))") == [({}, 1.0)]
+    for name in ("duplicate_timestamp", "out_of_order", "out_of_bounds"):
+        assert server.query(f"prometheus_target_scrapes_sample_{name}_total > 0") == []
+    # relabelling has nothing to drop
+    assert server.query("scrape_samples_scraped != scrape_samples_post_metric_relabeling") == []
+
+
+def check_answers(server: Prometheus) -> None:
+    """Both formats answer every query, and have the same families with as many series."""
+    counts: list[dict[str, float]] = []
+    for job in ("text", "openmetrics"):
+        target = f'{{job="{job}", instance="{job}-0"'
+        for expression, count in QUERIES.items():
+            result = server.query(expression.replace("{T", target))
+            assert result, (job, expression)
+            assert count is None or len(result) == count, (job, expression, len(result))
+        found = server.query(f"count by (__name__) ({target}}})")
+        counts.append({labels["__name__"]: number for labels, number in found})
+    assert counts[0] == counts[1]
+    assert not [name for name in counts[0] if name.endswith("_created")]
+
+
+@needs_prometheus
+@pytest.mark.slow
+def test_prometheus_scrapes_a_loaded_agent_without_error_and_answers_rules_and_queries(
+    tmp_path: Path,
+) -> None:
+    arguments = write_host_with_pods(tmp_path / "host")
+    aliases = {"XPU_AGENT_METRICS__ALIASES": "hami,hami_legacy,koordlet,node_exporter"}
+    with (
+        running(tmp_path / "out", *arguments, **aliases) as agent,
+        forwarding(agent.url) as openmetrics,
+        forwarding(agent.url, "text/plain; version=0.0.4") as text,
+    ):
+        agent.wait_until(lambda: "xpu_pod_memory" in agent.get("metrics")[1], "usage")
+        agent.wait_until(lambda: "node_metric_node" in agent.get("metrics")[1], "a report")
+        config = scrape_config({"openmetrics": openmetrics.address, "text": text.address})
+        with running_prometheus(tmp_path / "prometheus", config, RULES) as server:
+            server.wait_for(f"count(count_over_time(up[5m]) >= 3) == {2 * TARGETS}")
+            check_scrapes(server)
+            check_answers(server)
+            for record in RULES:
+                assert server.wait_for(record), record
+        assert set(openmetrics.answers) == {(200, "application/openmetrics-text", "gzip")}
+        assert set(text.answers) == {(200, "text/plain", "gzip")}
+        assert agent.get("readyz") == (200, "ok\n")
+        assert agent.end() == 0
