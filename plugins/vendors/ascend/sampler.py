@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from agent.clock import SYSTEM_CLOCK, Clock
-from agent.snapshot.inventory import DeviceSample, MetricFamily, MetricValue, ProcessSample
+from agent.snapshot.inventory import (
+    DeviceSample,
+    MetricFamily,
+    MetricValue,
+    ProcessSample,
+    Rejection,
+)
 from plugins.shared import metric_families
 from plugins.vendors.ascend import metrics
 from plugins.vendors.ascend.discovery.descriptions import MIB, ChipDescription
@@ -49,7 +56,13 @@ class AscendSampler:
         began_s = self._clock.monotonic()
         sample = _sample(description, chip, state, period=self._period)
         self._period = self._period and self._clock.monotonic() - began_s < LATE_S
-        return sample
+        return replace(
+            sample,
+            rejections=tuple(
+                Rejection(family=source, value=str(value))
+                for source, value in chip.implausible.items()
+            ),
+        )
 
 
 def _sample(

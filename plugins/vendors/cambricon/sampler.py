@@ -52,7 +52,8 @@ class CardSampler:
             *self._paced(key, "links", LINKS_EVERY_S, partial(_link_readings, card)),
             *self._paced(key, "memory", MEMORY_EVERY_S, partial(_memory_readings, card)),
         )
-        if memory is None and core is None and processes is None and not readings:
+        rejections = card.take_rejections()
+        if memory is None and core is None and processes is None and not (readings or rejections):
             return None
         return DeviceSample(
             key=key,
@@ -66,6 +67,7 @@ class CardSampler:
                 for p in processes
             ),
             readings=readings,
+            rejections=rejections,
         )
 
     def _paced(

@@ -322,6 +322,7 @@ class NvidiaSampler:
         counted = {reading.family for reading in readings}
         return DeviceSample(
             key=card.bus_id,
+            rejections=card.take_rejections(),
             core_percent=percent,
             memory_used_bytes=used,
             memory_total_bytes=total,

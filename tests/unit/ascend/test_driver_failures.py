@@ -79,6 +79,17 @@ def test_every_call_full_of_garbage_publishes_nothing(b3: Machine) -> None:
     assert {device.health.state for device in inventory.devices} == {HealthState.FAILED}
 
 
+def test_values_outside_their_bounds_are_told_as_rejections(b3: Machine) -> None:
+    b3.stub.add("call.dcmi_get_device_temperature.fill 127")
+    with b3.session() as child:
+        child.discover()
+        samples = child.sample()
+    for sample in samples:
+        (rejection,) = sample.rejections
+        assert rejection.family == "dcmi_get_device_temperature"
+        assert rejection.value == str(0x7F7F7F7F)
+
+
 @pytest.mark.parametrize("code", [-8003, -8005, -8006, -8009, -8010, -8014, -8255, -1])
 def test_one_chip_whose_every_call_fails_leaves_fifteen(a3: Machine, code: int) -> None:
     with a3.session() as child:

@@ -205,6 +205,8 @@ def test_an_impossible_reading_is_absent_counted_and_named_once(
     assert {(event.key, event.state) for event in events} == {(BUSES[0], None)}
     calls = sorted(event.message.partition(" answered ")[0] for event in events)
     assert calls == sorted(counts(last))
+    rejections = [rejection for sample in samples for rejection in sample.rejections]
+    assert {rejection.family for rejection in rejections} == set(calls)
 
 
 def test_a_time_stamp_from_the_far_future_does_not_end_the_samples(stub: Stub, tree: Path) -> None:

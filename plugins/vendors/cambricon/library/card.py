@@ -9,6 +9,15 @@ from typing import TypeVar
 import msgspec
 
 from agent.errors import AgentError, CallSuspended, NotSupported, ParseError
+from agent.snapshot.inventory import (
+    CELSIUS,
+    PERCENT,
+    PIDS,
+    WATTS,
+    Bounds,
+    Rejection,
+    is_within,
+)
 from agent.snapshot.pci import parse_address
 from plugins.shared.c_structures import decode_c_text
 from plugins.vendors.cambricon.library import codes
@@ -17,13 +26,14 @@ from plugins.vendors.cambricon.library.cndev import Cndev, card_name
 MIB = 1 << 20
 KIB = 1 << 10
 MAX_MEMORY_MIB = 1 << 24  # 16 TiB
-MAX_WATTS = 10_000
-MAX_CELSIUS = 200
 MAX_PORTS = 64
 MAX_CORES = 80
 MAX_INCIDENTS = 64
 _NO_NUMBER = (1 << 64) - 1  # all bits set: no serial number
-MAX_COUNT = 1 << 53  # largest count that a metric value represents exactly
+COUNTS: Bounds = (0, 1 << 53)  # highest: the largest count that a metric value represents exactly
+CARD_CELSIUS: Bounds = (0, CELSIUS[1])  # -1 stands for no value, as all bits are set
+MEMORY_MIB: Bounds = (1, MAX_MEMORY_MIB)
+MAX_REJECTIONS = 64  # between two samples
 _FAIL = 20  # health of an incident
 _MAX_STATE = 31  # bound of driver states; nine are documented
 _OVERALL = (0, 10, _FAIL)
@@ -67,7 +77,7 @@ class CndevCard:
     """A card by its index. Each call returns a value, or `None`.
 
     An unsupported call is not repeated. Other error codes are stored in `faults` by call until
-    `begin_round`.
+    `begin_round`. A value outside its bounds counts as no value, and is in `take_rejections`.
     """
 
     def __init__(self, cndev: Cndev, index: int) -> None:
@@ -75,6 +85,7 @@ class CndevCard:
         self.index = index
         self.handle = cndev.handle(index)
         self.faults: dict[str, int] = {}
+        self._rejections: list[Rejection] = []
         self._suspended: set[str] = set()  # calls that hung earlier and are skipped
         self._unsupported: set[str] = set()
 
@@ -82,6 +93,19 @@ class CndevCard:
         """Start a round of calls: clear the errors of the last one."""
         self.faults = {}
         self._suspended.clear()
+
+    def is_possible(self, source: str, value: float, bounds: Bounds) -> bool:
+        """Return whether a value is within bounds; remember it if it is not."""
+        if is_within(value, bounds):
+            return True
+        if len(self._rejections) < MAX_REJECTIONS:
+            self._rejections.append(Rejection(family=source, value=str(value)))
+        return False
+
+    def take_rejections(self) -> tuple[Rejection, ...]:
+        """Return the values outside their bounds since the last call."""
+        rejections, self._rejections = tuple(self._rejections), []
+        return rejections
 
     def is_answer_valid(self, call_name: str) -> bool:
         """Return whether a call returned a valid result, which may be empty, in this round."""
@@ -147,9 +171,10 @@ class CndevCard:
     def memory(self) -> tuple[int, int | None] | None:
         """Return (total, used) bytes; `None` if the total is implausible."""
         record = self.read("cndevGetMemoryUsageV2", "MemV2")
-        if record is None or not 0 < record.total <= MAX_MEMORY_MIB:
+        if record is None or not self.is_possible("memory total", record.total, MEMORY_MIB):
             return None
-        used = int(record.used) * MIB if 0 <= record.used <= record.total else None
+        is_used_possible = self.is_possible("memory used", record.used, (0, record.total))
+        used = int(record.used) * MIB if is_used_possible else None
         return int(record.total) * MIB, used
 
     def bus_id(self) -> str | None:
@@ -195,7 +220,8 @@ class CndevCard:
         count = self.read("cndevGetCoreCount", "CoreCount")
         cores = record.core[: count.count] if count and 0 < count.count <= MAX_CORES else ()
         average, *by_core = (
-            float(value) if 0 <= value <= 100 else None for value in (record.average, *cores)
+            float(value) if self.is_possible("utilization", value, PERCENT) else None
+            for value in (record.average, *cores)
         )
         return average, tuple(by_core)
 
@@ -204,8 +230,10 @@ class CndevCard:
         record = self.read("cndevGetDevicePowerInfo", "Power")
         if record is None:
             return None, None
-        usage = float(record.usage) if 0 <= record.usage <= MAX_WATTS else None
-        return usage, float(record.cap) if 0 < record.cap <= MAX_WATTS else None
+        usage = float(record.usage) if self.is_possible("power", record.usage, WATTS) else None
+        # 0: the card has no limit
+        is_limited = record.cap and self.is_possible("power limit", record.cap, WATTS)
+        return usage, float(record.cap) if is_limited else None
 
     def temperatures(self) -> tuple[tuple[str, float], ...]:
         """Return (sensor, degrees Celsius) for board, chip and memory."""
@@ -213,7 +241,11 @@ class CndevCard:
         if record is None:
             return ()
         values = (("board", record.board), ("chip", record.chip), ("memory", record.memory))
-        return tuple((name, float(value)) for name, value in values if 0 <= value <= MAX_CELSIUS)
+        return tuple(
+            (name, float(value))
+            for name, value in values
+            if self.is_possible(f"temperature {name}", value, CARD_CELSIUS)
+        )
 
     def ecc(self) -> tuple[tuple[str, int], ...]:
         """Return (kind, count) of memory errors."""
@@ -221,7 +253,11 @@ class CndevCard:
         if record is None:
             return ()
         values = (("corrected", record.corrected), ("uncorrected", record.uncorrected))
-        return tuple((kind, int(count)) for kind, count in values if count <= MAX_COUNT)
+        return tuple(
+            (kind, int(count))
+            for kind, count in values
+            if self.is_possible(f"ecc {kind}", count, COUNTS)
+        )
 
     def processes(self) -> tuple[MluProcess, ...] | None:
         """Return the processes on the card, with their utilization where it is known."""
@@ -229,16 +265,19 @@ class CndevCard:
         if record is None:
             return None
         percents = {
-            p.pid: p.mlu for p in self.read_list("cndevGetProcessUtilization", "ProcUtil") or ()
+            p.pid: float(p.mlu)
+            for p in self.read_list("cndevGetProcessUtilization", "ProcUtil") or ()
+            if self.is_possible("process utilization", p.mlu, PERCENT)
         }
         return tuple(
             MluProcess(
                 pid=int(p.pid),
                 memory_bytes=int(p.physical) * KIB,
-                core_percent=float(percents[p.pid]) if percents.get(p.pid, 101) <= 100 else None,
+                core_percent=percents.get(p.pid),
             )
             for p in record
-            if 0 < p.pid < 1 << 31 and p.physical <= MAX_MEMORY_MIB * KIB
+            if self.is_possible("process", p.pid, PIDS)
+            and self.is_possible("process memory", p.physical, (0, MAX_MEMORY_MIB * KIB))
         )
 
     def link_ports(self) -> range:
@@ -283,8 +322,12 @@ class CndevCard:
                 nodes=(decode_c_text(s.dev_node),) if decode_c_text(s.dev_node) else (),
                 cores=int(s.quota[0]),
                 memory_bytes=int(s.memory[0]),
-                used_percent=int(s.quota[1]) if s.quota[1] <= 100 else None,
-                used_bytes=int(s.memory[1]) if s.memory[1] <= s.memory[0] else None,
+                used_percent=int(s.quota[1])
+                if self.is_possible("smlu cores", s.quota[1], PERCENT)
+                else None,
+                used_bytes=int(s.memory[1])
+                if self.is_possible("smlu memory", s.memory[1], (0, s.memory[0]))
+                else None,
             )
             for s in self.read_list("cndevGetAllSMluInstanceInfo", "SMlu") or ()
             if s.instance >= 0 and s.quota[0] <= 100 and s.memory[0] <= MAX_MEMORY_MIB * MIB

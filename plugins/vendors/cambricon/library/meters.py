@@ -11,16 +11,17 @@ from functools import partial
 
 import msgspec
 
-from plugins.vendors.cambricon.library.card import MAX_COUNT, MAX_WATTS, CndevCard
+from agent.snapshot.inventory import FLAG, HERTZ, PERCENT, WATTS, Bounds, scale
+from plugins.vendors.cambricon.library.card import COUNTS, CndevCard
 
 MEGA = 10**6
 GIGA = 10**9
-MAX_MEGAHERTZ = 20_000
-MAX_ROWS = 1 << 20  # also of memory pages
-MAX_REPLAYS = 1 << 30
-MAX_WINDOW_BYTES = 1 << 33  # of PCIe in 20 ms: more than any bus carries
+MEGAHERTZ = scale(HERTZ, 1 / MEGA)
+ROWS: Bounds = (0, 1 << 20)  # also of memory pages
+REPLAYS: Bounds = (0, 1 << 30)
+WINDOW_BYTES: Bounds = (0, 1 << 33)  # of PCIe in 20 ms: more than any bus carries
 WINDOWS_A_SECOND = 50  # the card reports the traffic of the last 20 ms
-MAX_LINK_GIGABYTES = 10_000
+LINK_GIGABYTES: Bounds = (0, 10_000)
 CODECS = 20  # elements of each list of codecs
 
 MAC_STATES = {0: "down", 1: "up", 2: "lldp", 3: "ready"}
@@ -61,7 +62,7 @@ def read_clocks(card: CndevCard) -> Labelled:
         ("core_default", record.board_default),
     )
     for domain, megahertz in values:
-        if 0 < megahertz <= MAX_MEGAHERTZ:
+        if megahertz and card.is_possible(f"clock {domain}", megahertz, MEGAHERTZ):
             yield (domain,), float(megahertz * MEGA)
 
 
@@ -69,17 +70,19 @@ def read_codecs(card: CndevCard) -> Labelled:
     """Yield (codec, its number, busy share) of video codecs, en- and decoders, and image codecs."""
     video = card.read("cndevGetVideoCodecUtilization", "VideoCodecs")
     if video is not None:
-        yield from _busy_shares("video", video.vpus, video.vpu)
-        yield from _busy_shares("encoder", video.encoders, video.encoder)
-        yield from _busy_shares("decoder", video.decoders, video.decoder)
+        yield from _busy_shares(card, "video", video.vpus, video.vpu)
+        yield from _busy_shares(card, "encoder", video.encoders, video.encoder)
+        yield from _busy_shares(card, "decoder", video.decoders, video.decoder)
     image = card.read("cndevGetImageCodecUtilization", "ImageCodecs")
     if image is not None:
-        yield from _busy_shares("image", image.jpus, image.jpu)
+        yield from _busy_shares(card, "image", image.jpus, image.jpu)
 
 
-def _busy_shares(codec: str, count: int, percents: ctypes.Array[ctypes.c_int32]) -> Labelled:
+def _busy_shares(
+    card: CndevCard, codec: str, count: int, percents: ctypes.Array[ctypes.c_int32]
+) -> Labelled:
     for number, percent in enumerate(percents[:count] if 0 < count <= CODECS else ()):
-        if 0 <= percent <= 100:
+        if card.is_possible(f"utilization {codec}", percent, PERCENT):
             yield (codec, str(number)), percent / 100
 
 
@@ -88,7 +91,7 @@ def read_pcie_rates(card: CndevCard) -> Labelled:
     record = card.read("cndevGetPCIethroughputV2", "PcieTraffic")
     if record is not None:
         for direction, size in (("read", record.read), ("write", record.write)):
-            if 0 <= size <= MAX_WINDOW_BYTES:
+            if card.is_possible(f"pcie rate {direction}", size, WINDOW_BYTES):
                 yield (direction,), float(size * WINDOWS_A_SECOND)
 
 
@@ -101,14 +104,16 @@ def read_pcie_totals(card: CndevCard) -> Labelled:
     if record is None or not (record.read_total or record.write_total):
         return
     for direction, size in (("read", record.read_total), ("write", record.write_total)):
-        if 0 <= size <= MAX_COUNT:
+        if card.is_possible(f"pcie {direction}", size, COUNTS):
             yield (direction,), float(size)
 
 
 def read_pcie_replays(card: CndevCard) -> float | None:
     """Return the PCIe packets that were sent again."""
     record = card.read("cndevGetPcieReplayCounter", "PcieReplays")
-    return float(record.count) if record and record.count <= MAX_REPLAYS else None
+    if record is None or not card.is_possible("pcie replays", record.count, REPLAYS):
+        return None
+    return float(record.count)
 
 
 def read_power_limits(card: CndevCard) -> Labelled:
@@ -121,7 +126,7 @@ def read_power_limits(card: CndevCard) -> Labelled:
         ("highest", bounds.high if bounds else 0),
     )
     for kind, watts in values:
-        if 0 < watts <= MAX_WATTS:
+        if watts and card.is_possible(f"power limit {kind}", watts, WATTS):
             yield (kind,), float(watts)
 
 
@@ -143,7 +148,7 @@ def read_links(card: CndevCard) -> Iterator[LinkState]:
             port=str(port),
             layers=tuple(_link_layers(card, port)),
             speed_bytes=_link_speed(card, port),
-            traffic=tuple(_link_traffic(counters)),
+            traffic=tuple(_link_traffic(card, counters)),
             errors=tuple(_link_errors(card, port, counters)),
         )
 
@@ -165,14 +170,17 @@ def _link_layers(card: CndevCard, port: int) -> Iterator[tuple[str, str]]:
 def _link_speed(card: CndevCard, port: int) -> float | None:
     record = card.read_port("cndevGetMLULinkSpeedInfo", "LinkSpeed", port)
     speed = float(record.gigabytes) if record else 0.0
-    return speed * GIGA if 0 < speed <= MAX_LINK_GIGABYTES else None  # false for NaN
+    is_known = speed and card.is_possible("link speed", speed, LINK_GIGABYTES)
+    return speed * GIGA if is_known else None
 
 
-def _link_traffic(counters: ctypes.Structure | None) -> Iterator[tuple[str, str, float]]:
+def _link_traffic(
+    card: CndevCard, counters: ctypes.Structure | None
+) -> Iterator[tuple[str, str, float]]:
     for unit in ("bytes", "packets") if counters is not None else ():
         for direction in ("read", "write"):
             count = getattr(counters, f"{direction}_{unit}")
-            if count <= MAX_COUNT:
+            if card.is_possible(f"link {unit}", count, COUNTS):
                 yield unit, direction, float(count)
 
 
@@ -188,7 +196,7 @@ def _link_errors(
     ):
         for member, kind in members if record is not None else ():
             count = getattr(record, member)
-            if count <= MAX_COUNT:
+            if card.is_possible(f"link {kind}", count, COUNTS):
                 yield kind, float(count)
 
 
@@ -199,7 +207,7 @@ def read_remapped_rows(card: CndevCard) -> Labelled:
     if record is not None:
         for kind in ("correctable", "uncorrectable"):
             rows = getattr(record, kind)
-            if rows <= MAX_ROWS:
+            if card.is_possible(f"rows {kind}", rows, ROWS):
                 yield (kind,), float(rows)
 
 
@@ -213,7 +221,7 @@ def read_repair_states(card: CndevCard) -> Labelled:
             ("retire_pending", "retirement_pending"),
         ):
             flag = getattr(record, member)
-            if flag in (0, 1):
+            if card.is_possible(f"repair {state}", flag, FLAG):
                 yield (state,), float(flag)
 
 
@@ -222,7 +230,7 @@ def read_retired_pages(card: CndevCard) -> Labelled:
     symbol = "cndevGetRetiredPages"
     for number, cause in RETIREMENT_CAUSES.items():
         pages = card.call(symbol, partial(_retired_pages, card, number))
-        if pages is not None and pages <= MAX_ROWS:
+        if pages is not None and card.is_possible(f"pages {cause}", pages, ROWS):
             yield (cause,), float(pages)
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import CallSuspended, DeviceGone, NotSupported
+from agent.snapshot.inventory import Rejection
 from plugins.vendors.nvidia.library import bounds as library_bounds
 from plugins.vendors.nvidia.library import codes
 from plugins.vendors.nvidia.library.bounds import Range
@@ -16,6 +17,7 @@ from plugins.vendors.nvidia.library.nvml import MemorySizes, Nvml
 from plugins.vendors.nvidia.library.structures import read_fields
 
 SLOW_CALL_S = 1.0
+MAX_REJECTIONS = 64  # between two samples
 SLOW_CYCLE_S = 10.0
 Number = TypeVar("Number", int, float)
 
@@ -53,6 +55,7 @@ class NvmlCard:
         self.newest_stamps_us: dict[str, int] = {}  # newest time stamp of a ring, microseconds
         self._clock = clock
         self._skipped_calls: set[tuple[object, ...]] = set()
+        self._rejections: list[Rejection] = []
 
     def begin_cycle(self) -> None:
         """Start a cycle: clear the faults of the last one."""
@@ -131,7 +134,14 @@ class NvmlCard:
         if not self.implausible[source]:
             self.unreported.append((source, value))
         self.implausible[source] += 1
+        if len(self._rejections) < MAX_REJECTIONS:
+            self._rejections.append(Rejection(family=source, value=str(value)))
         return None
+
+    def take_rejections(self) -> tuple[Rejection, ...]:
+        """Return the implausible values since the last call."""
+        rejections, self._rejections = tuple(self._rejections), []
+        return rejections
 
     def measure(self, name: str, bounds: Range, *args: object) -> int | None:
         """Read an integer and check its bounds."""
