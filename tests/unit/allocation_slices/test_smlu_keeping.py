@@ -141,6 +141,15 @@ def test_a_slice_that_a_worker_was_ended_over_is_found_again(
     assert {item.owner for item in owned.read() if item.instance is None} == set()
 
 
+def test_the_devices_are_read_again_when_a_slice_got_its_owner_back(
+    cards: dict[str, DivisibleCard], owned: SmluOwnershipFile, tmp_path: Path
+) -> None:
+    _ended_while_making(owned, cards, tmp_path, made=1)
+    pods = ["pod-a", "pod-b"]
+    reports = [reconcile_slices(owned, cards, [], pods, _no_pause) for _ in range(2)]
+    assert [report.changed for report in reports] == [True, False]
+
+
 @pytest.mark.parametrize("size", ["the same", "another"])
 def test_a_slice_of_somebody_else_is_not_taken_for_what_a_worker_was_ended_over(
     size: str, cards: dict[str, DivisibleCard], owned: SmluOwnershipFile, tmp_path: Path

@@ -183,6 +183,15 @@ def test_a_piece_made_just_before_the_worker_was_ended_is_ours(b3: Machine) -> N
     assert there(b3) == []
 
 
+def test_the_devices_are_read_again_when_a_piece_got_its_owner_back(b3: Machine) -> None:
+    do(b3, CREATE)
+    file = b3.folder / "state/ascend-vnpus.json"
+    (entry,) = json.loads(file.read_text())
+    file.write_text(json.dumps([{**entry, "vdev": None, "before": []}]))
+    answers = do(b3, ["changed", ["pod-1"]], ["changed", ["pod-1"]])
+    assert [answer["changed"] for answer in answers] == [True, False]
+
+
 def test_a_reset_that_removed_pieces_is_told(b3: Machine) -> None:
     do(b3, CREATE)
     (b3.folder / "scenario.state").unlink()

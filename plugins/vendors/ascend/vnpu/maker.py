@@ -59,8 +59,12 @@ DESTROY_TRIES, DESTROY_PAUSE_S = 3, 1.0
 
 
 class VnpuReconciliation(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's vNPUs that were destroyed, lost by a reset, or could not be destroyed."""
+    """The agent's vNPUs that were destroyed, lost by a reset, or could not be destroyed.
 
+    `adopted` were created just before an earlier worker ended: their pod is known again.
+    """
+
+    adopted: tuple[OwnedVnpu, ...] = ()
     destroyed: tuple[OwnedVnpu, ...] = ()
     lost: tuple[OwnedVnpu, ...] = ()
     failed: tuple[str, ...] = ()
@@ -155,10 +159,16 @@ class VnpuMaker:
         the uids of pods on this node; if it is `None`, they are unknown and nothing is destroyed.
         """
         lost: list[OwnedVnpu] = []
+        created_before = {entry for entry in self._ledger.entries if entry.vdev is not None}
         for entry in self._ledger.entries:
             chip = chips.get(entry.chip)
             if chip is not None and self._remove_if_lost(chip, entry):
                 lost.append(entry)
+        adopted = tuple(
+            entry
+            for entry in self._ledger.entries
+            if entry.vdev is not None and entry not in created_before
+        )
         destroyed: list[OwnedVnpu] = []
         failed: list[str] = []
         sleep = limited_pause(self._sleep, DESTROY_TRIES - 1)
@@ -172,7 +182,10 @@ class VnpuMaker:
             except AgentError as error:
                 failed.append(f"vNPU {entry.vdev}: {error}")
         return VnpuReconciliation(
-            destroyed=tuple(destroyed), lost=tuple(lost), failed=tuple(failed)
+            adopted=adopted,
+            destroyed=tuple(destroyed),
+            lost=tuple(lost),
+            failed=tuple(failed),
         )
 
     def _remove_if_lost(self, chip: Chip, entry: OwnedVnpu) -> bool:
@@ -251,7 +264,8 @@ def reconcile_vnpus(
         ),
         lost=tuple(entry.pod for entry in reconciliation.lost),
         failed=reconciliation.failed,
-        changed=changed or bool(reconciliation.destroyed or reconciliation.lost),
+        changed=changed
+        or bool(reconciliation.adopted or reconciliation.destroyed or reconciliation.lost),
     )
 
 

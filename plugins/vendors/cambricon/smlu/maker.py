@@ -100,8 +100,10 @@ def make_slice(
         raise
 
 
-def resolve_intent(card: CndevCard, owned: SmluOwnershipFile, intent: OwnedSmlu) -> None:
+def resolve_intent(card: CndevCard, owned: SmluOwnershipFile, intent: OwnedSmlu) -> bool:
     """Find the instance of an entry whose creation was interrupted, or remove the entry.
+
+    Return whether it was found, so that the instance has an owner again.
 
     If there is exactly one new instance of the profile, the agent created it. Otherwise the entry
     is removed. While the card's list cannot be read, nothing changes.
@@ -109,7 +111,7 @@ def resolve_intent(card: CndevCard, owned: SmluOwnershipFile, intent: OwnedSmlu)
     card.begin_round()
     instances = card.smlu_instances()
     if not card.is_answer_valid(LISTING):
-        return
+        return False
     known_numbers = {item.instance for item in owned.read() if item.card_uuid == intent.card_uuid}
     candidates = [
         instance.number
@@ -119,8 +121,9 @@ def resolve_intent(card: CndevCard, owned: SmluOwnershipFile, intent: OwnedSmlu)
     ]
     if len(candidates) == 1:
         owned.record_created(intent, candidates[0])
-    else:
-        owned.remove(intent)
+        return True
+    owned.remove(intent)
+    return False
 
 
 def _add_profile(card: CndevCard, core_percent: int, memory_bytes: int) -> int:
@@ -224,9 +227,10 @@ def reconcile_slices(
     """
     if owned is None:
         return _refuse_all(requests)
-    for item, divisible in _with_cards(owned.read(), cards):
-        if item.instance is None:
-            resolve_intent(divisible.card, owned, item)
+    intents = [
+        (item, one) for item, one in _with_cards(owned.read(), cards) if item.instance is None
+    ]
+    adopted = [item for item, one in intents if resolve_intent(one.card, owned, item)]
     destroyed, failed = _destroy_orphans(
         owned, cards, pods, limited_pause(pause, DESTROY_TRIES - 1)
     )
@@ -264,7 +268,7 @@ def reconcile_slices(
         reclaimed=tuple(_describe(item) for item in destroyed),
         lost=tuple(item.owner for item in lost),
         failed=failed,
-        changed=changed or bool(destroyed or lost),
+        changed=changed or bool(adopted or destroyed or lost),
     )
 
 
