@@ -247,7 +247,7 @@ def _totals(
             if all(reading_labels.get(name) == text for name, text in source.where):
                 suffix = _suffix(row, source, reading_labels, labels)
                 value = number if source.factor == 1 else round(number * source.factor, _DECIMALS)
-                totals[suffix] = totals.get(suffix, 0) + value
+                totals[suffix] = totals.get(suffix, 0) + value if source.is_sum else value
     return totals
 
 

@@ -107,13 +107,14 @@ class AliasLabel(msgspec.Struct, frozen=True):
 class AliasSource(msgspec.Struct, frozen=True, kw_only=True):
     """What a family of another exporter is made from: a family of ours, or a `DeviceValue`.
 
-    Readings that get the same labels are added up.
+    Readings that get the same labels are added up, unless they all have the same value.
     """
 
     family: str = ""
     value: DeviceValue | None = None
     where: Pairs = ()  # labels of the reading and their values; other readings are ignored
     factor: float = 1.0  # from our unit to that of the other exporter
+    is_sum: bool = True  # False: readings with the same labels have the same value
     # of these series only, after those of the family; CONSTANT or READING
     labels: tuple[AliasLabel, ...] = ()
 

@@ -217,6 +217,12 @@ FAMILIES = (
         labels=_SLICE,
     ),
     MetricFamily(
+        name="xpu_device_slice_memory_free_bytes",
+        type="gauge",
+        help="Memory of a MIG instance that is not in use.",
+        labels=_SLICE,
+    ),
+    MetricFamily(
         name="xpu_device_slice_memory_total_bytes",
         type="gauge",
         help="Memory of a MIG instance.",

@@ -10,6 +10,7 @@ from agent.snapshot.device import DevicePartition
 from agent.snapshot.inventory import MetricValue
 from plugins.vendors.nvidia.library import bounds
 from plugins.vendors.nvidia.library.card import NvmlCard
+from plugins.vendors.nvidia.library.nvml import MemorySizes
 from plugins.vendors.nvidia.library.readings import PERFORMANCE, SM_ACTIVE, optional_reading
 
 _SLICES = re.compile(r"(?:[0-9]{1,4}c\.)?([0-9]{1,4})g\b")
@@ -61,25 +62,28 @@ def slice_readings(
         for number, (family, more_labels) in SLICE_PERFORMANCE.items():
             share = metrics[number] / 100 if number in metrics else None
             yield from optional_reading(family, share, *labels, *more_labels)
-        total, used = _memory(card, part.uuid) or (part.memory_bytes, None)
+        sizes = _memory(card, part.uuid)
+        total = sizes.total if sizes is not None else part.memory_bytes
         yield from optional_reading("xpu_device_slice_memory_total_bytes", total, *labels)
-        yield from optional_reading("xpu_device_slice_memory_used_bytes", used, *labels)
+        if sizes is not None:
+            yield from optional_reading("xpu_device_slice_memory_used_bytes", sizes.used, *labels)
+            yield from optional_reading("xpu_device_slice_memory_free_bytes", sizes.free, *labels)
 
 
-def _memory(card: NvmlCard, uuid: str) -> tuple[int, int | None] | None:
-    """Return (total, used) bytes; `used` contains the driver's reserve before 510 only."""
+def _memory(card: NvmlCard, uuid: str) -> MemorySizes | None:
+    """Return an instance's memory; `used` contains the driver's reserve before 510 only."""
     for version2 in (True, False):
         try:
             handle = card.nvml.call("nvmlDeviceGetHandleByUUID", uuid)
             sizes = card.nvml.memory(handle, version2=version2)
         except (VendorFault, DeviceGone, NotSupported):
             continue
-        plausible_total = card.check_bounds(
-            "memory total of a slice", sizes.total, bounds.MEMORY_BYTES
-        )
-        if plausible_total is None:
+        total = card.check_bounds("memory total of a slice", sizes.total, bounds.MEMORY_BYTES)
+        if total is None:
             return None
-        return plausible_total, card.check_bounds(
-            "memory used of a slice", sizes.used, (0, plausible_total)
+        return MemorySizes(
+            total,
+            card.check_bounds("memory used of a slice", sizes.used, (0, total)),
+            card.check_bounds("memory free of a slice", sizes.free, (0, total)),
         )
     return None
