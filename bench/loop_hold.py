@@ -1,5 +1,7 @@
 """How long one callback holds the event loop while the page, the metrics and the JSON are asked.
 
+The metrics have all aliases of the agent's own, in both formats, compressed and not.
+
 Milliseconds of the loop thread's own CPU time: time that the machine or another thread took is
 not the callback's. The gate is that of every request: two milliseconds.
 """
@@ -19,18 +21,26 @@ from bench.node.busy_node import DEADLINE_S, busy_node, running_agent
 
 ROUNDS = 20
 PATHS = ("metrics", "", "topology.svg", "api/v1/devices", "healthz?verbose")
+ALIASES = "hami,hami_legacy,koordlet,node_exporter"
+HEADERS = tuple(
+    {"Accept": accept, "Accept-Encoding": coding}
+    for accept in ("text/plain", "application/openmetrics-text")
+    for coding in ("identity", "gzip")
+)
 
 
 def rows() -> Iterator[Row]:
     """Yield the longest hold."""
     os.environ["XPU_BENCH_HOLDS"] = "1"
     try:
-        with busy_node() as node, running_agent(node) as agent:
+        with busy_node() as node, running_agent(node, XPU_BENCH_ALIASES=ALIASES) as agent:
             time.sleep(SETTLED_S + 1)
             for _ in range(ROUNDS):
                 for path in PATHS:
-                    with urllib.request.urlopen(agent.url + path, timeout=DEADLINE_S) as page:
-                        page.read()
+                    for headers in HEADERS if path == "metrics" else ({},):
+                        asked = urllib.request.Request(agent.url + path, headers=headers)
+                        with urllib.request.urlopen(asked, timeout=DEADLINE_S) as page:
+                            page.read()
             process = agent.process
             process.terminate()
             assert process.stdout is not None

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.usage import Prediction, Pressure, ResourceUsage
+from agent.snapshot.usage import ContainerCycles, Prediction, Pressure, ResourceUsage
 from agent.snapshot.vendor import AliasMatch, AliasSource, AliasTable, MetricAlias
 from agent.wire_formats.quantities import parse_amount
 
@@ -21,6 +21,7 @@ PREFIX = "koordlet_"
 _POD = ("node", "pod_namespace", "pod_name", "pod_uid")
 _CONTAINER = (*_POD, "container_name", "container_id")
 _PRESSURE = ("psi_resource_type", "psi_precision", "psi_degree", "cpu_full_supported")
+_PRESSURE_NAMES = {"memory": "mem"}  # of resources whose name differs
 _PREDICTOR = ("node", "predictor", "resource", "unit")
 _AMOUNT = ("node", "resource", "unit")
 _PRIORITY = ("node", "priority")
@@ -161,19 +162,18 @@ def koordlet_series(
         if report.value.prediction is not None:
             sources.append(_prediction_samples(report.value.prediction))
     if usage_is_fresh:
-        sources += [_node_samples(snapshot), _pod_samples(snapshot), _resctrl_samples(snapshot)]
+        sources += [_node_samples(snapshot), _resctrl_samples(snapshot)]
     for source in sources:
         for one in source:
             samples[one[0]].append(one)
+    pod_lines = _pod_lines(snapshot, labels, node) if usage_is_fresh else {}
     for name, names, *_ in _ROWS:
         family = f"{PREFIX}{name}"
-        yield (
-            family,
-            [
-                sample_line(family, labels.prefix(names, (node, *values)), value)
-                for _, values, value in samples[name]
-            ],
-        )
+        lines = [
+            sample_line(family, labels.prefix(names, (node, *values)), value)
+            for _, values, value in samples[name]
+        ]
+        yield family, lines or pod_lines.get(name, [])
 
 
 def _node_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
@@ -249,36 +249,58 @@ def _allocatable_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
             yield "node_resource_allocatable", (resource, unit), float(amount)
 
 
-def _pod_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
+def _pod_lines(snapshot: NodeSnapshot, labels: LabelCache, node: str) -> dict[str, list[str]]:
+    """Return the lines of pods and containers by family; these are thousands.
+
+    A pod that is listed twice has its samples once.
+    """
     usage = snapshot.usage.value
     cycles = usage.cycles.containers if usage.cycles is not None else {}
+    pods: dict[str, Mapping[str, Pressure]] = {}  # by label prefix
+    containers: dict[str, Mapping[str, Pressure]] = {}
+    windows: dict[str, ContainerCycles] = {}
     for pod in snapshot.pods.value:
-        names = (pod.namespace, pod.name, pod.uid)
+        names = (node, pod.namespace, pod.name, pod.uid)
         use = usage.pods.get(pod.uid)
-        for values, value in _pressures(use.pressure if use is not None else None):
-            yield "pod_psi", (*names, *values), value
+        if use is not None and use.pressure:
+            pods[labels.prefix(_POD, names)] = use.pressure
         for container in pod.containers:
-            own = (*names, container.name, container.id)
-            use = usage.containers.get(container.id)
-            for values, value in _pressures(use.pressure if use is not None else None):
-                yield "container_psi", (*own, *values), value
-            if (counted := cycles.get(container.id)) is not None:
-                yield "container_cpi", (*own, "cycles"), counted.cycles
-                yield "container_cpi", (*own, "instructions"), counted.instructions
+            use, window = usage.containers.get(container.id), cycles.get(container.id)
+            if window is None and (use is None or not use.pressure):
+                continue
+            prefix = labels.prefix(_CONTAINER, (*names, container.name, container.id))
+            if use is not None and use.pressure:
+                containers[prefix] = use.pressure
+            if window is not None:
+                windows[prefix] = window
+    return {
+        "pod_psi": _pressure_lines(f"{PREFIX}pod_psi", pods),
+        "container_psi": _pressure_lines(f"{PREFIX}container_psi", containers),
+        "container_cpi": [
+            sample_line(f"{PREFIX}container_cpi", prefix, value, f'cpi_field="{field}"')
+            for prefix, window in windows.items()
+            for field, value in (("cycles", window.cycles), ("instructions", window.instructions))
+        ],
+    }
 
 
-def _pressures(
-    pressure: Mapping[str, Pressure] | None,
-) -> Iterator[tuple[tuple[str, str, str, str], float]]:
-    """Yield the values of `_PRESSURE` with the percent of the last 10 s."""
-    resources = pressure or {}
-    cpu = resources.get("cpu")
-    supported = "true" if cpu is not None and cpu.full_avg10 is not None else "false"
-    for resource, one in resources.items():
-        name = "mem" if resource == "memory" else resource
-        for degree, value in (("some", one.some_avg10), ("full", one.full_avg10)):
-            if value is not None:
-                yield (name, "avg10", degree, supported), value
+def _pressure_lines(family: str, rows: Mapping[str, Mapping[str, Pressure]]) -> list[str]:
+    """Return the percent of the last 10 s; `rows` has the pressure by label prefix."""
+    return [
+        f'{family}{prefix},psi_resource_type="{_PRESSURE_NAMES.get(resource, resource)}",'
+        f'psi_precision="avg10",psi_degree="{degree}",'
+        f'cpu_full_supported="{supported}"}} {value!r}\n'
+        for prefix, pressure in rows.items()
+        for supported in (_full_supported(pressure),)
+        for resource, one in pressure.items()
+        for degree, value in (("some", one.some_avg10), ("full", one.full_avg10))
+        if value is not None
+    ]
+
+
+def _full_supported(pressure: Mapping[str, Pressure]) -> str:
+    cpu = pressure.get("cpu")
+    return "true" if cpu is not None and cpu.full_avg10 is not None else "false"
 
 
 def _resctrl_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:

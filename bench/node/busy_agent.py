@@ -2,7 +2,8 @@
 
 With the variable XPU_BENCH_HOLDS set, it prints at its end how long single callbacks held the
 event loop's thread, in milliseconds of that thread's own CPU time: the greatest first. In the
-environment of a pod it is an agent of that cluster. XPU_BENCH_NRI is the socket of a runtime.
+environment of a pod it is an agent of that cluster. XPU_BENCH_NRI is the socket of a runtime,
+XPU_BENCH_ALIASES a list for `metrics.aliases`.
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ def main() -> None:
     root, fake, out = sys.argv[1:4]
     own = {"file": fake}
     runtime = os.environ.get("XPU_BENCH_NRI", "")
+    aliases = os.environ.get("XPU_BENCH_ALIASES", "")
     settings = decode_settings(
         {
             "nri": {"attach": "on", "socket": runtime} if runtime else {"attach": "off"},
             "discovery": {"fake": own, "vendors": {"nvidia": "off", "rdma": "off"}},
+            "metrics": {"aliases": [one for one in aliases.split(",") if one]},
             "node": {"name": os.environ.get("XPU_AGENT_NODE__NAME", "")},
         },
         vendor_descriptions(),

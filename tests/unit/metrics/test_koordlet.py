@@ -153,3 +153,12 @@ def test_old_usage_has_no_samples() -> None:
     snap = full()
     series = exported(replace(snap, usage=replace(snap.usage, taken_s=NOW_S - 3600)))
     assert "koordlet_node_used_cpu_cores" not in series
+
+
+def test_a_pod_that_is_listed_twice_has_its_samples_once() -> None:
+    once = full()
+    twice = replace(once, pods=replace(once.pods, value=once.pods.value * 2))
+    pages = [MetricsRenderer({}, aliases=("koordlet",)).render(one, NOW_S) for one in (once, twice)]
+    assert pages[0] == pages[1]
+    assert b"koordlet_container_psi{" in pages[0]
+    assert b"koordlet_container_cpi{" in pages[0]
