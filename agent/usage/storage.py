@@ -40,7 +40,7 @@ _MESSAGES = {
     NO_CONTROLLER: "no pod has a file of block IO: no controller, or an old kernel's",
 }
 
-_LINE_V2 = re.compile(rb"([0-9]{1,7}:[0-9]{1,7})((?: [a-z0-9_.]+=[^ \n]+)*) *")
+_LINE_V2 = re.compile(rb"([0-9]{1,7}:[0-9]{1,7})((?: [a-z0-9_.]+=\S+)*) *")
 _LINE_V1 = re.compile(rb"([0-9]{1,7}:[0-9]{1,7}) ([A-Z][a-z]+) ([0-9]{1,20})")
 _TOTAL_V1 = re.compile(rb"Total [0-9]{1,20}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
@@ -61,6 +61,7 @@ def test_a_parser_returns_figures_or_refuses(parser: int, data: bytes) -> None:
 
 
 @given(data=damaged())
+@example(data=b"8:0 rbytes=10 wbytes=20 rios=1 wios=2 dbytes=0 dios=\t0\n")
 def test_figures_of_block_io_are_never_negative_nor_beyond_64_bits(data: bytes) -> None:
     try:
         devices = parse_io_stat(data)
