@@ -71,9 +71,9 @@ def refuse_unrequested(
     are not compared: a device's total memory may have changed since the container started.
     """
     requests = dict(requested)
-    for kind in dict.fromkeys(entry.type for entry, _ in entries):
-        if not any(name in requests for name in SCHEDULED_RESOURCES.get(kind, ())):
-            message = f"the pod asks for nothing of type {kind}"
+    for entry, _ in entries:
+        if requests.keys().isdisjoint(SCHEDULED_RESOURCES.get(entry.type, ())):
+            message = f"the pod asks for nothing of type {entry.type}"
             raise AllocationRefused(
                 RefusalReason.NOT_ASKED_FOR, message + (_RUNNING_TEXT if is_holding else "")
             )
@@ -87,8 +87,11 @@ def _requests_in_percent(requests: Mapping[str, int]) -> Mapping[str, int]:
     whole_percent = requests.get(_WHOLE_GPU, 0) + _WHOLE * sum(
         requests.get(name, 0) for name in WHOLE_GPU_RESOURCES
     )
-    percents = {name: whole_percent + requests.get(name, 0) for name in (CORE, RATIO)}
-    return {**requests, **{name: amount for name, amount in percents.items() if amount}}
+    in_percent = dict(requests)
+    for name in (CORE, RATIO):
+        if percent := whole_percent + requests.get(name, 0):
+            in_percent[name] = percent
+    return in_percent
 
 
 def _check_cards(cards: TargetEntries, requests: Mapping[str, int], *, is_holding: bool) -> None:
@@ -151,6 +154,8 @@ def refuse_mixed_slices(entries: TargetEntries) -> None:
     One container has at most one vNPU of one chip, and one sMLU of one card. An accelerator may be
     in an allocation only once: the limits of a second share would be those of the card behind it.
     """
+    if len(entries) < 2:
+        return
     shared = [target.key for entry, target in entries if not (target.part_id or entry.vfs)]
     repeated = next((key for key, times in Counter(shared).items() if times > 1), None)
     if repeated is not None:
@@ -313,28 +318,17 @@ class _AllocationCheck:
         kubelet_shares: Mapping[str, tuple[KubeletShare, ...]],
         before: Mapping[str, PodAllocation] = _NO_PODS,
     ) -> None:
-        """Accept or refuse each annotation, in this order.
+        """Accept or refuse each annotation, in the order in which `AnnotationReader` returns them.
 
         The kubelet's pods come after those that have their devices. `kubelet_shares` are the
         kubelet's assignments of the annotated devices. `before` are results of earlier checks of
         more pods.
         """
-        waiting = {
-            (annotation.uid, entry.type)
-            for annotation in annotations
-            if not annotation.is_holding_devices
-            for entry in decode_or_empty(annotation.text)
-        }
-        are_shares_added = False
-        for annotation in annotations:
-            if not annotation.is_holding_devices and not are_shares_added:
-                self._add_kubelet_shares(
-                    one
-                    for key in kubelet_shares
-                    for one in kubelet_shares[key]
-                    if (one.uid, one.type) not in waiting and not self._is_allocated(one, before)
-                )
-                are_shares_added = True
+        pending_shares = kubelet_shares
+        for position, annotation in enumerate(annotations):
+            if pending_shares and not annotation.is_holding_devices:
+                self._add_kubelet_shares(pending_shares, annotations[position:], before)
+                pending_shares = {}
             self.pods[annotation.uid] = self._check_pod(annotation)
 
     def check_with_holders(
@@ -349,10 +343,9 @@ class _AllocationCheck:
 
         `kubelet_shares` are the kubelet's assignments, and `view` is the last check.
         """
-        while True:
-            annotations = reader.read(uids)
-            if kubelet_shares:
-                keys |= {key for annotation in annotations for key in self.keys_of(annotation.text)}
+        annotations = reader.read(uids)
+        while kubelet_shares:
+            keys |= {key for annotation in annotations for key in self.keys_of(annotation.text)}
             # a pod to which the kubelet assigned one of these may have an allocation instead
             others = {one.uid for key in keys for one in kubelet_shares.get(key, ())}
             if others:
@@ -360,6 +353,7 @@ class _AllocationCheck:
             if others <= uids:
                 break
             uids = uids | others
+            annotations = reader.read(uids)
         self.check_in_order(
             annotations,
             {key: kubelet_shares[key] for key in keys if key in kubelet_shares},
@@ -374,12 +368,28 @@ class _AllocationCheck:
         allocation = before.get(one.uid) or self.pods.get(one.uid)
         return allocation is not None and any(e.type == one.type for e in allocation.grant.devices)
 
-    def _add_kubelet_shares(self, shares: Iterable[KubeletShare]) -> None:
-        for one in shares:
-            with suppress(
-                AllocationRefused
-            ):  # the device is used already; which pod uses it does not matter
-                self._shares_table.add_all(one.holder, (one.share,))
+    def _add_kubelet_shares(
+        self,
+        kubelet_shares: Mapping[str, tuple[KubeletShare, ...]],
+        waiting: Sequence[AllocationAnnotation],
+        before: Mapping[str, PodAllocation],
+    ) -> None:
+        """Add the kubelet's assignments, except to pods with an allocation of that device type.
+
+        `waiting` are the annotations that are checked afterwards.
+        """
+        waiting_types = {
+            (annotation.uid, entry.type)
+            for annotation in waiting
+            for entry in decode_or_empty(annotation.text)
+        }
+        for shares in kubelet_shares.values():
+            for one in shares:
+                if (one.uid, one.type) in waiting_types or self._is_allocated(one, before):
+                    continue
+                # if the device is used already, it does not matter which pod uses it
+                with suppress(AllocationRefused):
+                    self._shares_table.add_all(one.holder, (one.share,))
 
     def holders(self) -> Mapping[str, tuple[str, ...]]:
         """Return the pods that use something of each device."""

@@ -64,7 +64,9 @@ def scheduled_cpus(
     """
     owners: list[PodCpus] = []
     invalid: list[InvalidAnnotation] = []
-    for pod in (pod for pod in pods if pod.phase not in ENDED_PHASES):
+    for pod in pods:
+        if pod.phase in ENDED_PHASES:
+            continue
         try:
             cpus = allocated_cpus(pod)
         except AnnotationError as error:
@@ -218,4 +220,6 @@ def node_cpus(snapshot: NodeSnapshot, *, reads_kubelet: bool) -> NodeCpus:
 def _reserved_cpus(annotations: NodeAnnotations, cpus: CpuTopology) -> CpuSet:
     """Return the named reserved CPUs, or a reserved number of them, chosen as the kubelet does."""
     reservation = annotations.reservation
-    return reservation.cpus or reserved_cpus(cpus, reservation.count * 1000, {}) or frozenset()
+    if reservation.cpus or not reservation.count:
+        return reservation.cpus
+    return reserved_cpus(cpus, reservation.count * 1000, {}) or frozenset()

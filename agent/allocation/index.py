@@ -6,7 +6,8 @@ The tables have pods, sandboxes and devices, and the devices that the kubelet as
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from operator import attrgetter
 
 import msgspec
 
@@ -98,10 +99,12 @@ class AnnotationReader:
             self._snapshot.runtime.value,
             {sandbox.id for _, _, sandbox in rows if sandbox is not None},
         )
-        annotations = (self._read_pod(uid, pod, sandbox, containers) for uid, pod, sandbox in rows)
-        return tuple(
-            sorted((one for one in annotations if one is not None), key=lambda one: one.sort_key)
-        )
+        annotations: list[AllocationAnnotation] = []
+        for uid, pod, sandbox in rows:
+            annotation = self._read_pod(uid, pod, sandbox, containers)
+            if annotation is not None:
+                annotations.append(annotation)
+        return tuple(sorted(annotations, key=attrgetter("sort_key")))
 
     def _sandbox_of(self, uid: str) -> PodSandbox | None:
         requesting = self._requesting_sandbox
@@ -234,21 +237,21 @@ class AllocationIndex:
             now.served.value.held,
             now.cluster.has_pod_list,
         )
-        return self._tables.get(inputs, lambda _: self._build(now))
+        return self._tables.get(inputs, partial(self._build, now))
 
     def _build(self, now: NodeSnapshot) -> AllocationTables:
         listed, sandboxes_by_id = now.cluster.pods, now.runtime.value.sandboxes
         devices = self._devices.get(
-            (now.devices.value, now.devices.taken_s is None), lambda _: _build_device_index(now)
+            (now.devices.value, now.devices.taken_s is None), partial(_build_device_index, now)
         )
-        pods = self._pods.get((listed,), lambda _: {pod.uid: pod for pod in listed})
-        sandboxes = self._sandboxes.get((sandboxes_by_id,), lambda _: _sandboxes_by_pod(now))
+        pods = self._pods.get((listed,), partial(_pods_by_uid, listed))
+        sandboxes = self._sandboxes.get((sandboxes_by_id,), partial(_sandboxes_by_pod, now))
         allocated = self._allocated.get(
-            (listed, sandboxes_by_id), lambda _: _allocated_pods(now, sandboxes)
+            (listed, sandboxes_by_id), partial(_allocated_pods, now, sandboxes)
         )
         shares = self._kubelet_shares.get(
             (devices, listed, now.served.value.held, now.cluster.has_pod_list),
-            lambda _: kubelet_shares(now, pods, devices),
+            partial(kubelet_shares, now, pods, devices),
         )
         return AllocationTables(
             devices=devices,
@@ -266,6 +269,10 @@ def _build_device_index(now: NodeSnapshot) -> DeviceIndex:
     is_complete = part.taken_s is not None and not part.value.awaited
     final = not part.value.provisional_minors
     return DeviceIndex(part.value.devices, is_complete=is_complete and final, final_minors=final)
+
+
+def _pods_by_uid(pods: Iterable[PodView]) -> Mapping[str, PodView]:
+    return {pod.uid: pod for pod in pods}
 
 
 def _sandboxes_by_pod(now: NodeSnapshot) -> Mapping[str, PodSandbox]:

@@ -72,7 +72,7 @@ class AllocationMonitor:
         self._clock = clock
         self._host_device_reader = reader
         self._verifier = verifier
-        self._check = SnapshotMemo(_check_inputs, lambda now, _: check_allocations(now, index))
+        self._check = SnapshotMemo(_check_inputs, lambda now: check_allocations(now, index))
         self._first_loops = (
             ScheduledLoop(Loop("means", HOST_DEVICES_INTERVAL_S, self.read_host_devices)),
             ScheduledLoop(Loop("grants", ALLOCATIONS_INTERVAL_S, self.check_allocations)),

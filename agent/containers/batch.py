@@ -87,7 +87,7 @@ class BatchHook:
         self._ratio = ratio
         self._running: SnapshotMemo[Mapping[str, frozenset[str]]] = SnapshotMemo(
             lambda now: (now.pods.value, now.runtime.value.containers),
-            lambda now, _: {
+            lambda now: {
                 pod.uid: _running_names(pod, now.runtime.value.containers) for pod in now.pods.value
             },
         )
@@ -98,7 +98,8 @@ class BatchHook:
         if text is None or qos_label(request.pod) != "BE":
             return NO_ADJUSTMENT
         spec = parse_extended_resource_spec(text)
-        ratio, by_class = self._ratio(snapshot), is_limited_by_class(snapshot.cluster.slo.value.slo)
+        ratio = self._ratio.get(snapshot)
+        by_class = is_limited_by_class(snapshot.cluster.slo.value.slo)
         if request.container is None:
             running = frozenset[str]()  # a new pod has none
             if request.stage is HookStage.RECONCILE:

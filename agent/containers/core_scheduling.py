@@ -115,7 +115,7 @@ class CoreSchedulingHook:
     def __init__(self) -> None:
         self._rule = SnapshotMemo(
             lambda now: (now.cluster.slo.value,),
-            lambda now, _: core_scheduling_rule(now.cluster.slo.value.slo),
+            lambda now: core_scheduling_rule(now.cluster.slo.value.slo),
         )
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:

@@ -52,8 +52,6 @@ MIN_CHANGE = 0.01
 MAX_RATIO = 1000.0
 _DECIMAL = re.compile(r"[0-9]{1,4}(\.[0-9]{1,17})?")
 
-NodeRatio = SnapshotMemo[float | None]
-
 
 def next_ratio(text: str | None, previous: float | None) -> float | None:
     """Return the ratio in force; `None` if the Node has none.
@@ -71,14 +69,21 @@ def next_ratio(text: str | None, previous: float | None) -> float | None:
     return previous if is_near else ratio
 
 
-def node_ratio() -> NodeRatio:
-    """Return a function that returns the ratio; hooks that scale share one, so that they agree."""
-    return SnapshotMemo(lambda now: (now.cluster.node.value,), _read_ratio)
+class NodeRatio:
+    """The ratio in force. Hooks that scale share one object, so that they agree."""
 
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._memo = SnapshotMemo(lambda now: (now.cluster.node.value,), self._read)
 
-def _read_ratio(snapshot: NodeSnapshot, previous: float | None) -> float | None:
-    node = snapshot.cluster.node.value
-    return None if node is None else next_ratio(node.annotation(RATIO), previous)
+    def get(self, snapshot: NodeSnapshot) -> float | None:
+        """Return the ratio; `None` if the Node has none."""
+        return self._memo(snapshot)
+
+    def _read(self, snapshot: NodeSnapshot) -> float | None:
+        node = snapshot.cluster.node.value
+        self._last = None if node is None else next_ratio(node.annotation(RATIO), self._last)
+        return self._last
 
 
 NORMALIZED_CLASSES = ("LS", "")
@@ -102,7 +107,7 @@ class NormalizationHook:
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
         """Return the scaled quota, with the requested period."""
-        ratio, quota_us = self._ratio(snapshot), request.resources.quota_us
+        ratio, quota_us = self._ratio.get(snapshot), request.resources.quota_us
         if ratio is None or quota_us is None or quota_us <= 0:
             return NO_ADJUSTMENT
         if request.container is None and snapshot.host_devices.value.kernel.cgroup_version != 2:

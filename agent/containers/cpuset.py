@@ -116,7 +116,7 @@ class CpusetHook:
         self._unsets_quota = unsets_quota
         self._rule = SnapshotMemo(
             _rule_inputs,
-            lambda now, _: shared_cpu_rule(
+            lambda now: shared_cpu_rule(
                 node_cpus(now, reads_kubelet=reads_kubelet),
                 frozenset(cpu.id for cpu in now.cpus.value.cpus),
                 manages_be=manages_be,

@@ -86,7 +86,7 @@ class DevicesHook:
         self._hooks = hooks
         self._own_uid = own_uid
         self.index = AllocationIndex(slicing_vendors(vendors).values())
-        self._tables = SnapshotMemo(_table_inputs, lambda now, _: self._build_tables(now))
+        self._tables = SnapshotMemo(_table_inputs, self._build_tables)
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
         """Return the merged edits of all vendors, or why the container must not start."""

@@ -94,35 +94,28 @@ def adjust(
     `merge_answers` decides which hook wins. A hook that is not in `modes` is off. `now_s` returns
     monotonic seconds, for the duration of each hook.
     """
-    hook_answers: list[tuple[str, str, _HookAnswer]] = []
+    answers: list[tuple[str, Adjustment]] = []
+    planned: list[tuple[str, Adjustment]] = []
+    failures: list[HookFailure] = []
     spent_s: list[tuple[str, float]] = []
     for hook in hooks:
         mode = modes.get(hook.name, OFF)
         if mode == OFF or request.stage not in hook.stages:
             continue
         start_s = now_s()
-        hook_answers.append((mode, hook.name, _call_hook(hook, request, snapshot)))
+        answer = _call_hook(hook, request, snapshot)
         spent_s.append((hook.name, now_s() - start_s))
-    answers, planned = _answers_in_mode(hook_answers, ON), _answers_in_mode(hook_answers, PLAN)
-    adjustment, conflicts = merge_answers(answers)
-    bug_failures = (HookFailure(name, answer.bug) for _, name, answer in hook_answers if answer.bug)
+        if answer.adjustment is not NO_ADJUSTMENT and answer.adjustment != NO_ADJUSTMENT:
+            (planned if mode == PLAN else answers).append((hook.name, answer.adjustment))
+        if answer.bug:
+            failures.append(HookFailure(hook.name, answer.bug))
+    adjustment, conflicts = merge_answers(tuple(answers))
     return DispatchResult(
         adjustment=adjustment,
-        answers=answers,
-        planned=planned,
-        failures=(*bug_failures, *conflicts),
+        answers=tuple(answers),
+        planned=tuple(planned),
+        failures=(*failures, *conflicts),
         duration_s=tuple(spent_s),
-    )
-
-
-def _answers_in_mode(hook_answers: Iterable[tuple[str, str, _HookAnswer]], mode: str) -> Answers:
-    """Return the answers of the hooks of a mode that change something."""
-    return tuple(
-        (name, answer.adjustment)
-        for hook_mode, name, answer in hook_answers
-        if hook_mode == mode
-        and answer.adjustment is not NO_ADJUSTMENT
-        and answer.adjustment != NO_ADJUSTMENT
     )
 
 
@@ -280,8 +273,10 @@ class HookStatistics:
         for name, seconds in result.duration_s:
             self.calls[name] += 1
             self.spent_s[name] += seconds
-        self.planned.update(name for name, _ in result.planned)
-        self.failures.update(failure.hook for failure in result.failures)
+        for name, _ in result.planned:
+            self.planned[name] += 1
+        for failure in result.failures:
+            self.failures[failure.hook] += 1
         if result.adjustment.failed:
             self.refusals[result.adjustment.reason] += 1
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from agent.config.containers import HookSettings
 from agent.containers.batch import BatchHook
 from agent.containers.core_scheduling import CoreSchedulingHook
-from agent.containers.cpu_quota import NormalizationHook, node_ratio
+from agent.containers.cpu_quota import NodeRatio, NormalizationHook
 from agent.containers.cpuset import CpusetHook
 from agent.containers.identity import IdentityHook
 from agent.containers.resctrl import ResctrlHook
@@ -104,7 +104,7 @@ def node_hooks(*, reads_kubelet: bool, hooks: HookSettings = DEFAULT_SETTINGS) -
 
     All threads share one set, and so the cached results.
     """
-    ratio = node_ratio()
+    ratio = NodeRatio()
     return (
         BatchHook(ratio),
         NormalizationHook(ratio),

@@ -132,7 +132,7 @@ class IdentityHook:
     def __init__(self) -> None:
         self._rule = SnapshotMemo(
             lambda now: (now.cluster.slo.value,),
-            lambda now, _: identity_rule(now.cluster.slo.value.slo),
+            lambda now: identity_rule(now.cluster.slo.value.slo),
         )
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:

@@ -321,20 +321,20 @@ class Allocator:
         self._builder = ResourceBuilder(settings, serving)
         self._index = AllocationIndex(slicing_vendors(vendors).values())
         self._resource_table = SnapshotMemo(
-            lambda now: (now.devices.value,), lambda now, _: self._builder.build(now.devices.value)
+            lambda now: (now.devices.value,), lambda now: self._builder.build(now.devices.value)
         )
         self._resources = SnapshotMemo(
             lambda now: (now.devices.value,),
-            lambda now, _: self._resource_table(now).kubelet_resources(
+            lambda now: self._resource_table(now).kubelet_resources(
                 check_start=settings.check_occupancy
             ),
         )
-        self._resource_lists = SnapshotMemo(_list_inputs, lambda now, _: self._build_lists(now))
+        self._resource_lists = SnapshotMemo(_list_inputs, self._build_lists)
         self._allocations = SnapshotMemo(
-            _allocation_inputs, lambda now, _: current_allocations(now, self._index)
+            _allocation_inputs, lambda now: current_allocations(now, self._index)
         )
         self._pair_scores = SnapshotMemo(
-            lambda now: (now.devices.value, now.pci.value), lambda now, _: self._score_pairs(now)
+            lambda now: (now.devices.value, now.pci.value), self._score_pairs
         )
 
     def resources(self, snapshot: NodeSnapshot) -> tuple[KubeletResource, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 import msgspec
 
@@ -51,7 +52,7 @@ class DevicePodIndex:
     def find(self, snapshot: NodeSnapshot, samples: Mapping[str, DeviceSample]) -> DevicePods:
         """Return the pods of each device; `samples` are the fresh ones, by device key."""
         sources = (snapshot.devices.value, snapshot.allocations.value, snapshot.served.value)
-        allocated = self._memo.get(sources, lambda _: find_allocated(snapshot))
+        allocated = self._memo.get(sources, partial(find_allocated, snapshot))
         pods = {pod.uid: pod for pod in snapshot.pods.value}
         by_device: dict[str, tuple[DevicePod, ...]] = {}
         for device in snapshot.devices.value.devices:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter, is_
 from typing import Generic, TypeVar
 
@@ -52,12 +53,12 @@ class IdentityMemo(Generic[T]):
     def __init__(self) -> None:
         self._last: tuple[tuple[object, ...], T] | None = None
 
-    def get(self, inputs: tuple[object, ...], compute: Callable[[T | None], T]) -> T:
-        """Return the result for these inputs; `compute` gets the last result."""
+    def get(self, inputs: tuple[object, ...], compute: Callable[[], T]) -> T:
+        """Return the result for these inputs."""
         last = self._last
         if last is not None and are_same_objects(last[0], inputs):
             return last[1]
-        value = compute(None if last is None else last[1])
+        value = compute()
         self._last = (inputs, value)
         return value
 
@@ -65,23 +66,22 @@ class IdentityMemo(Generic[T]):
 class SnapshotMemo(Generic[T]):
     """A function of a few parts of the snapshot, called only when one of them is another object.
 
-    Parts are frozen and replaced whole, so identity is enough. `of` gets what it returned last,
-    for the rare rule where a worthless input leaves the old one standing. May be called from
-    several threads: each takes one reference, and the work is at worst done twice.
+    Parts are frozen and replaced whole, so identity is enough. May be called from several threads:
+    each takes one reference, and the work is at worst done twice.
     """
 
     def __init__(
         self,
         parts: Callable[[NodeSnapshot], tuple[object, ...]],
-        of: Callable[[NodeSnapshot, T | None], T],
+        compute: Callable[[NodeSnapshot], T],
     ) -> None:
         self._parts = parts
-        self._compute = of
+        self._compute = compute
         self._memo = IdentityMemo[T]()
 
     def __call__(self, snapshot: NodeSnapshot) -> T:
         """Return the value for this snapshot."""
-        return self._memo.get(self._parts(snapshot), lambda last: self._compute(snapshot, last))
+        return self._memo.get(self._parts(snapshot), partial(self._compute, snapshot))
 
 
 class Subscription:

@@ -212,6 +212,8 @@ def raw_allocatable(node: NodeView) -> tuple[float, float] | None:
 
 
 def _reservation(reading: _AnnotationReader, machine: CpuSet) -> NodeReservation:
+    if not reading.members:
+        return NodeReservation()
     resources = tuple(sorted(_reserved_resources(reading)))
     cpus = reading.cpus("reservedCPUs")
     count = 0 if cpus else _whole_cpus(dict(resources).get("cpu", "0"))
@@ -250,6 +252,8 @@ def _whole_cpus(text: str) -> int:
 
 
 def _system_qos(reading: _AnnotationReader) -> SystemQos:
+    if not reading.members:
+        return SystemQos()
     exclusive = reading.members.get("cpusetExclusive")
     if exclusive is not None and not isinstance(exclusive, bool):
         reading.refuse("cpusetExclusive", "neither true nor false; taken for true")

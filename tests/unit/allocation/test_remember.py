@@ -10,15 +10,15 @@ from tests.unit.containers.scene import scene
 
 
 def test_a_rule_is_made_once_for_equal_parts_and_anew_for_a_replaced_one() -> None:
-    made: list[int | None] = []
+    calls: list[object] = []
 
-    def count(_: object, before: int | None) -> int:
-        made.append(before)
-        return len(made)
+    def count(now: object) -> int:
+        calls.append(now)
+        return len(calls)
 
     rule = SnapshotMemo(lambda now: (now.cpus.value, now.cluster.slo.value), count)
     first = scene()
     later = replace(first, cpus=SnapshotPart(first.cpus.value, 99.0))  # confirmed, not replaced
     other = scene()
     assert [rule(now) for now in (first, later, first, other, other)] == [1, 1, 1, 2, 2]
-    assert made == [None, 1]
+    assert calls == [first, other]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.containers.batch import BatchHook
-from agent.containers.cpu_quota import node_ratio, quota_of, scale_quota, shares_of
+from agent.containers.cpu_quota import NodeRatio, quota_of, scale_quota, shares_of
 from agent.snapshot.container import (
     NO_ADJUSTMENT,
     HookStage,
@@ -87,7 +87,7 @@ def test_values(
     container: str | None,
     expected: LinuxResources,
 ) -> None:
-    hook = BatchHook(node_ratio())
+    hook = BatchHook(NodeRatio())
     asked = ask(HookStage.RECONCILE, pod("BE", "BE", annotations), container)
     assert hook.adjust(asked, scene(slo, ratio=ratio)).resources == expected
 
@@ -111,7 +111,7 @@ def test_nothing_is_said(
     stage: HookStage, qos: str, annotations: dict[str, str], container: str | None
 ) -> None:
     asked = ask(stage, pod(qos, "BE", annotations), container)
-    assert BatchHook(node_ratio()).adjust(asked, scene()) == NO_ADJUSTMENT
+    assert BatchHook(NodeRatio()).adjust(asked, scene()) == NO_ADJUSTMENT
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_sidecar_without_batch_limits_leaves_its_pod_unlimited_while_it_runs(
     sidecar = ContainerView(id="2", name="sidecar", cgroup=cgroup)
     view = replace(pod_view("p"), uid=asked.pod.uid, containers=(known, sidecar, sandbox))
     now = replace(scene(), pods=SnapshotPart((view,), 1.0))
-    found = BatchHook(node_ratio()).adjust(asked, now).resources
+    found = BatchHook(NodeRatio()).adjust(asked, now).resources
     assert (found.quota_us, found.memory_bytes) == (expected.quota_us, expected.memory_bytes)
     assert found.shares == 1536
 
@@ -141,7 +141,7 @@ def test_a_sidecar_that_the_runtime_alone_knows_counts_too() -> None:
     view = replace(pod_view("p"), uid=asked.pod.uid, name="", containers=tuple(nameless))
     told = {"2": RuntimeContainer(id="2", sandbox_id="3", name="sidecar")}
     now = replace(scene(), pods=SnapshotPart((view,), 1.0))
-    hook = BatchHook(node_ratio())
+    hook = BatchHook(NodeRatio())
     assert hook.adjust(asked, now).resources.memory_bytes == 3 * GIB
     now = replace(now, runtime=SnapshotPart(RuntimeView(containers=told), 1.0))
     assert hook.adjust(asked, now).resources.memory_bytes == -1
@@ -156,7 +156,7 @@ def test_after_a_start_without_the_cluster_quotas_in_force_stay(
 ) -> None:
     known = scene()
     untold = replace(known, cluster=replace(known.cluster, slo=SnapshotPart(NodeSloView())))
-    found = BatchHook(node_ratio()).adjust(ask(stage, pod("BE", "BE", TWO), None), untold)
+    found = BatchHook(NodeRatio()).adjust(ask(stage, pod("BE", "BE", TWO), None), untold)
     assert found.resources.quota_us == quota_us
     assert found.resources.memory_bytes == 3 * GIB
 
@@ -165,7 +165,7 @@ def test_sums_beyond_what_memory_can_be_are_no_limit() -> None:
     most = str(2**63 - 1)
     both = spec(a=one("1", "1000", most), b=one("1", "1000", most))
     asked = ask(HookStage.RUN_POD, pod("BE", "BE", both), None)
-    assert BatchHook(node_ratio()).adjust(asked, scene()).resources.memory_bytes == -1
+    assert BatchHook(NodeRatio()).adjust(asked, scene()).resources.memory_bytes == -1
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_running_container_is_limited_by_the_loop_that_reclaims_not_by_the_run
 ) -> None:
     request = ask(HookStage.UPDATE, pod("BE", "BE", TWO), "a", LinuxResources(memory_bytes=asked))
     now = scene(kernel=KernelFeatures(cgroup_version=version))
-    adjusted = BatchHook(node_ratio()).adjust(request, now).resources
+    adjusted = BatchHook(NodeRatio()).adjust(request, now).resources
     assert (adjusted.memory_bytes, adjusted.shares) == (sent, 512)
 
 
@@ -235,7 +235,7 @@ def test_where_nothing_runs_yet_or_memory_is_reclaimed_first_the_limit_is_set(
     stage: HookStage,
 ) -> None:
     now = scene(kernel=KernelFeatures(cgroup_version=2))
-    adjusted = BatchHook(node_ratio()).adjust(ask(stage, pod("BE", "BE", TWO), "a"), now)
+    adjusted = BatchHook(NodeRatio()).adjust(ask(stage, pod("BE", "BE", TWO), "a"), now)
     assert adjusted.resources.memory_bytes == GIB
 
 
@@ -244,4 +244,4 @@ def test_no_limit_is_sent_to_a_running_container_as_well() -> None:
     request = ask(
         HookStage.UPDATE, pod("BE", "BE", spec(a=one("500"))), "a", LinuxResources(memory_bytes=5)
     )
-    assert BatchHook(node_ratio()).adjust(request, now).resources.memory_bytes == -1
+    assert BatchHook(NodeRatio()).adjust(request, now).resources.memory_bytes == -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.containers.cpu_quota import NormalizationHook, next_ratio, node_ratio
+from agent.containers.cpu_quota import NodeRatio, NormalizationHook, next_ratio
 from agent.snapshot.container import NO_ADJUSTMENT, HookStage, LinuxResources
 from agent.snapshot.host_devices import KernelFeatures
 from agent.wire_formats.resource_status import RESOURCE_STATUS
@@ -30,12 +30,12 @@ def test_the_quota_asked_for_is_scaled(
     qos: str, stage: HookStage, quota_us: int | None, ratio: str | None, expected: int | None
 ) -> None:
     asked = ask(stage, pod(qos), resources=LinuxResources(quota_us=quota_us))
-    found = NormalizationHook(node_ratio()).adjust(asked, scene(ratio=ratio))
+    found = NormalizationHook(NodeRatio()).adjust(asked, scene(ratio=ratio))
     assert found.resources.quota_us == expected
 
 
 def test_an_update_is_scaled_once_however_often_it_comes() -> None:
-    hook, now = NormalizationHook(node_ratio()), scene(ratio="1.20")
+    hook, now = NormalizationHook(NodeRatio()), scene(ratio="1.20")
     asked = ask(
         HookStage.UPDATE, pod("LS"), resources=LinuxResources(quota_us=200000, period_us=50000)
     )
@@ -52,14 +52,14 @@ def test_pods_of_other_classes_and_pinned_ones_are_left_alone(
 ) -> None:
     limited = LinuxResources(quota_us=200000)
     asked = ask(HookStage.CREATE, pod(qos, annotations=annotations), resources=limited)
-    assert NormalizationHook(node_ratio()).adjust(asked, scene(ratio="1.20")) == NO_ADJUSTMENT
+    assert NormalizationHook(NodeRatio()).adjust(asked, scene(ratio="1.20")) == NO_ADJUSTMENT
 
 
 @pytest.mark.parametrize(("version", "scaled"), [(1, None), (2, 166667), (None, None)])
 def test_a_pods_own_quota_stays_on_version_1(version: int | None, scaled: int | None) -> None:
     asked = ask(HookStage.RECONCILE, pod("LS"), None, LinuxResources(quota_us=200000))
     now = scene(ratio="1.20", kernel=KernelFeatures(cgroup_version=version))
-    assert NormalizationHook(node_ratio()).adjust(asked, now).resources.quota_us == scaled
+    assert NormalizationHook(NodeRatio()).adjust(asked, now).resources.quota_us == scaled
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_the_ratio_in_force(text: str | None, before: float | None, after: float
 
 
 def test_a_worthless_ratio_leaves_the_old_one_in_force() -> None:
-    ratio = node_ratio()
-    assert [ratio(scene(ratio=text)) for text in ("1.20", "x", "1.205", "1.30")] == [
+    ratio = NodeRatio()
+    assert [ratio.get(scene(ratio=text)) for text in ("1.20", "x", "1.205", "1.30")] == [
         1.20,
         1.20,
         1.20,
