@@ -22,6 +22,7 @@ from agent.metrics.exposition import MetricsRenderer
 from agent.metrics.families import PROCESS_FAMILIES, ExportedFamily
 from agent.metrics.families import reference_rows as rows_of
 from agent.metrics.hami import HAMI_ALIAS, HAMI_LEGACY_ALIAS
+from agent.metrics.infiniband import NODE_EXPORTER_ALIAS
 from agent.metrics.koordlet import KOORDLET_ALIAS
 from agent.snapshot.vendor import AliasTable
 from agent.version import VERSION
@@ -96,7 +97,7 @@ def _renderer() -> MetricsRenderer:
     vendors = load_vendors()
     families = {name: vendor.description.families for name, vendor in vendors.items()}
     tables = exported_alias_tables()
-    own_names = (HAMI_ALIAS, HAMI_LEGACY_ALIAS, KOORDLET_ALIAS)
+    own_names = (HAMI_ALIAS, HAMI_LEGACY_ALIAS, KOORDLET_ALIAS, NODE_EXPORTER_ALIAS)
     names = (*own_names, *(table.name for table in tables))
     return MetricsRenderer(families, aliases=names, alias_tables=tables)
 

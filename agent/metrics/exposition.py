@@ -82,7 +82,7 @@ class MetricsRenderer:
         )
         self._alias_tables = alias_check.tables
         self.families = (*families, *alias_families(self._alias_tables))
-        self._bounded = bounded_families(self.families)
+        self._bounded = bounded_families(families)  # tables of vendors are about devices
         self._max_series = max_series
         # for people: families that cannot be exported, with the reason
         self.errors = (*check.errors, *alias_check.errors)

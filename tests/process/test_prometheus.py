@@ -9,6 +9,7 @@ import pytest
 from tests.process.agent import running
 from tests.prometheus.forwarder import forwarding
 from tests.prometheus.hosts import CONTAINERS, PODS, write_host_with_pods
+from tests.prometheus.promtool import OWN_PREFIXES, is_about_name, lint
 from tests.prometheus.server import Prometheus, needs_prometheus, running_prometheus
 
 INTERVAL_S = 4  # of one target, and how long it may take: the machine of the tests may be busy
@@ -57,6 +58,12 @@ QUERIES = {  # expression, in which T selects a target, and how many series answ
     "HostGPUMemoryUsage{T}": CARDS,
     "hami_host_gpu_utilization_ratio{T}": CARDS,
     "node_infiniband_state_id{T}": NICS,
+    'DCGM_FI_DEV_GPU_TEMP{T, gpu=~".+", Hostname=~".+"}': CARDS,
+    "avg(DCGM_FI_DEV_GPU_UTIL{T})": 1,
+    "sum(DCGM_FI_DEV_POWER_USAGE{T}) > 0": 1,
+    "DCGM_FI_DEV_SM_CLOCK{T} * 1000000": CARDS,
+    "sum(DCGM_FI_DEV_FB_USED{T}) / (sum(DCGM_FI_DEV_FB_USED{T}) + sum(DCGM_FI_DEV_FB_FREE{T}))": 1,
+    "rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{T}[1m])": CARDS,
 }
 
 
@@ -105,13 +112,20 @@ def check_answers(server: Prometheus) -> None:
     assert not [name for name in counts[0] if name.endswith("_created")]
 
 
+def check_page(page: str) -> None:
+    """Check that promtool complains of nothing but names of other exporters."""
+    found = lint(page)
+    assert [one for one in found if not is_about_name(one[1])] == []
+    assert [one for one in found if one[0].startswith(OWN_PREFIXES)] == []
+
+
 @needs_prometheus
 @pytest.mark.slow
 def test_prometheus_scrapes_a_loaded_agent_without_error_and_answers_rules_and_queries(
     tmp_path: Path,
 ) -> None:
     arguments = write_host_with_pods(tmp_path / "host")
-    aliases = {"XPU_AGENT_METRICS__ALIASES": "hami,hami_legacy,koordlet,node_exporter"}
+    aliases = {"XPU_AGENT_METRICS__ALIASES": "dcgm,hami,hami_legacy,koordlet,node_exporter"}
     with (
         running(tmp_path / "out", *arguments, **aliases) as agent,
         forwarding(agent.url) as openmetrics,
@@ -119,6 +133,7 @@ def test_prometheus_scrapes_a_loaded_agent_without_error_and_answers_rules_and_q
     ):
         agent.wait_until(lambda: "xpu_pod_memory" in agent.get("metrics")[1], "usage")
         agent.wait_until(lambda: "node_metric_node" in agent.get("metrics")[1], "a report")
+        check_page(agent.get("metrics")[1])
         config = scrape_config({"openmetrics": openmetrics.address, "text": text.address})
         with running_prometheus(tmp_path / "prometheus", config, RULES) as server:
             server.wait_for(f"count(count_over_time(up[5m]) >= 3) == {2 * TARGETS}")

@@ -10,6 +10,7 @@ from agent.metrics.cardinality import MAX_SERIES, bounded_families
 from agent.metrics.exposition import MetricsRenderer, render_metrics
 from agent.metrics.families import FAMILIES
 from agent.snapshot.node import NodeSnapshot
+from agent.workers.load import load_vendors
 from tests.factory import NOW_S, gpu, pod, snapshot
 from tests.unit.metrics.test_exposition import VENDORS, Values, value, values
 
@@ -86,6 +87,15 @@ def test_families_of_pods_are_bounded_and_those_of_devices_and_the_node_are_not(
     assert "vGPU_device_memory_usage_in_bytes" in bounded
     prefixes = {name.split("_")[1] for name in bounded if name.startswith("xpu_")}
     assert prefixes == {"pod", "container", "agent"}  # the agent's checks of pods
+
+
+def test_names_of_other_exporters_of_devices_are_not_bounded() -> None:
+    tables = [table for one in load_vendors().values() for table in one.description.aliases]
+    names = tuple(table.name for table in tables)
+    renderer = MetricsRenderer(VENDORS, aliases=(*ALIASES, *names), alias_tables=tables)
+    assert "dcgm" in names
+    assert renderer._bounded == bounded_families(MetricsRenderer(VENDORS, aliases=ALIASES).families)
+    assert "DCGM_FI_DEV_GPU_UTIL" not in renderer._bounded
 
 
 def test_the_bound_is_a_setting_and_holds_for_commands() -> None:

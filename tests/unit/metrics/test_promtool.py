@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterable
 
 import pytest
@@ -14,24 +12,10 @@ from agent.metrics.exposition import MetricsRenderer
 from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import family_header
 from tests.factory import NOW_S, pod, snapshot
-from tests.patience import PATIENCE_S
+from tests.prometheus.promtool import OWN_PREFIXES, is_about_name, lint, needs_promtool
 from tests.unit.metrics.test_exposition import VENDORS
 
 FAMILIES = exported_families()
-OWN_PREFIXES = ("xpu_", "process_")
-# lints about names, which are those of other exporters
-NAME_LINTS = (
-    "camelCase",
-    "non-histogram and non-summary metrics should not have",
-    'should have "_total" suffix',
-    "use base unit",
-    "metric name should not include type",
-    "abbreviated units",
-)
-
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="no promtool: .ci/system-packages fetches it"
-)
 
 
 def page_of(families: Iterable[ExportedFamily], *, openmetrics: bool) -> str:
@@ -49,27 +33,12 @@ def page_of(families: Iterable[ExportedFamily], *, openmetrics: bool) -> str:
     return "".join(chunks) + ("# EOF\n" if openmetrics else "")
 
 
-def lint(page: str) -> list[tuple[str, str]]:
-    """Return what promtool has to say: family and message."""
-    run = subprocess.run(
-        ["promtool", "check", "metrics"],
-        input=page,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert run.returncode in (0, 3), run.stderr
-    name_and_text = (line.partition(" ") for line in (run.stdout + run.stderr).splitlines())
-    return [(name, text) for name, _, text in name_and_text]
-
-
 @needs_promtool
 def test_promtool_finds_nothing_in_our_names_and_only_names_in_those_of_others() -> None:
     found = lint(page_of(FAMILIES, openmetrics=False))
     own = {one[0] for one in found if one[0].startswith(OWN_PREFIXES)}
     assert own == {"xpu_rdma_counter_saturated"}  # it is about counters, and has the kernel's word
-    assert [one for one in found if not any(lint in one[1] for lint in NAME_LINTS)] == []
+    assert [one for one in found if not is_about_name(one[1])] == []
 
 
 @needs_promtool
