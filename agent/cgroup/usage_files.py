@@ -26,6 +26,8 @@ from agent.snapshot.usage import Pressure
 SMALL, MIDDLE, LARGE = 64, 448, 2048  # bytes; Python keeps pools of objects up to 512
 
 RESOURCES = ("cpu", "memory", "io")  # with pressure files
+LIMIT = 1 << 64  # the first number that no kernel counter has
+MAX_PRESSURE = 100.0  # percent
 
 
 class CgroupFile(msgspec.Struct, frozen=True):
@@ -94,8 +96,8 @@ _LRU_V1 = re.compile(b"".join(b"total_%b ([0-9]{1,20})\n" % key for key in _LRU)
 _LRU_V2 = re.compile(b"".join(b"%b ([0-9]{1,20})\n" % key for key in _LRU))
 
 _NUMA_V1 = re.compile(
-    rb"\nhierarchical_total=([0-9]{1,20})[^\n]*\nhierarchical_file=[^\n]*\n"
-    rb"hierarchical_anon=([0-9]{1,20})[^\n]*\nhierarchical_unevictable=([0-9]{1,20})[ \n]"
+    rb"\nhierarchical_total=([0-9]{1,20})(?: [^\n]*)?\nhierarchical_file=[^\n]*\n"
+    rb"hierarchical_anon=([0-9]{1,20})(?: [^\n]*)?\nhierarchical_unevictable=([0-9]{1,20})[ \n]"
 )
 
 _NUMA_TOTAL_V1 = re.compile(rb"\nhierarchical_total=[0-9]+((?: N[0-9]{1,5}=[0-9]{1,20})*)\n")
@@ -118,7 +120,10 @@ def parse_counter(data: bytes) -> int:
     """Return the number in `cpuacct.usage`."""
     if not data.endswith(b"\n") or not data[:-1].isdigit() or len(data) > 21:
         raise _parse_error("counter", data)
-    return int(data)
+    value = int(data)
+    if value >= LIMIT:
+        raise _parse_error("counter", data)
+    return value
 
 
 def parse_cpu_stat_v2(data: bytes) -> CpuTime:
@@ -127,7 +132,10 @@ def parse_cpu_stat_v2(data: bytes) -> CpuTime:
     if usage is None:
         raise _parse_error("cpu.stat", data)
     match = _THROTTLING_V2.search(data, usage.end() - 1)
-    return int(usage[1]) * 1000, None if match is None else (int(match[1]), int(match[2]))
+    usec = int(usage[1])
+    throttling = None if match is None else (int(match[1]), int(match[2]))
+    _check_counters("cpu.stat", (usec, *(throttling or ())))
+    return usec * 1000, throttling
 
 
 def parse_throttling_v1(data: bytes) -> ThrottledPeriods:
@@ -135,7 +143,9 @@ def parse_throttling_v1(data: bytes) -> ThrottledPeriods:
     match = _THROTTLING.match(data)
     if match is None:
         raise _parse_error("cpu.stat", data)
-    return int(match[1]), int(match[2])
+    periods, throttled = int(match[1]), int(match[2])
+    _check_counters("cpu.stat", (periods, throttled))
+    return periods, throttled
 
 
 def _memory_from_lru(match: re.Match[bytes] | None, data: bytes) -> MemoryBytes:
@@ -143,7 +153,9 @@ def _memory_from_lru(match: re.Match[bytes] | None, data: bytes) -> MemoryBytes:
         raise _parse_error("memory.stat", data)
     inactive_anon, active_anon, inactive_file, active_file, fixed = match.groups()
     used = int(inactive_anon) + int(active_anon) + int(fixed)
-    return used, used + int(inactive_file) + int(active_file)
+    with_cache = used + int(inactive_file) + int(active_file)
+    _check_counters("memory.stat", (with_cache,))
+    return used, with_cache
 
 
 def parse_memory_stat_v1(data: bytes) -> MemoryBytes:
@@ -167,7 +179,9 @@ def parse_memory_numa_v1(data: bytes) -> MemoryBytes:
     if match is None:
         raise _parse_error("memory.numa_stat", data)
     total, anon, fixed = map(int, match.groups())
-    return (anon + fixed) * PAGE_BYTES, total * PAGE_BYTES
+    used, with_cache = (anon + fixed) * PAGE_BYTES, total * PAGE_BYTES
+    _check_counters("memory.numa_stat", (used, with_cache))
+    return used, with_cache
 
 
 def parse_numa_nodes_v1(data: bytes) -> dict[int, int]:
@@ -175,7 +189,9 @@ def parse_numa_nodes_v1(data: bytes) -> dict[int, int]:
     match = _NUMA_TOTAL_V1.search(data)
     if match is None:
         raise _parse_error("memory.numa_stat", data)
-    return {int(node): int(pages) * PAGE_BYTES for node, pages in _NODE.findall(match[1])}
+    nodes = {int(node): int(pages) * PAGE_BYTES for node, pages in _NODE.findall(match[1])}
+    _check_counters("memory.numa_stat", tuple(nodes.values()))
+    return nodes
 
 
 def parse_numa_nodes_v2(data: bytes) -> dict[int, int]:
@@ -187,6 +203,7 @@ def parse_numa_nodes_v2(data: bytes) -> dict[int, int]:
     for line in lines:
         for node, size in _NODE.findall(line):
             nodes[int(node)] = nodes.get(int(node), 0) + int(size)
+    _check_counters("memory.numa_stat", tuple(nodes.values()))
     return nodes
 
 
@@ -194,8 +211,9 @@ def parse_pressure(data: bytes) -> Pressure:
     """Return PSI of one resource; kernels before 5.13 have no `full` line for the CPU."""
     lines = {kind: (float(avg10), int(total)) for kind, avg10, total in _PRESSURE.findall(data)}
     some, full = lines.get(b"some"), lines.get(b"full")
-    if some is None:
+    if some is None or any(avg10 > MAX_PRESSURE for avg10, _ in lines.values()):
         raise _parse_error("pressure", data)
+    _check_counters("pressure", [total for _, total in lines.values()])
     return Pressure(
         some_avg10=some[0],
         some_total_us=some[1],
@@ -211,8 +229,6 @@ _NO_NUMBERS = bytes(set(range(256)) - set(_DIGITS + b"\n "))
 _LRU_KEYS = b"inactive_anon \nactive_anon \ninactive_file \nactive_file \nunevictable \n"
 _LRU_LEAST = len(_LRU_KEYS) + 4  # without the last newline
 _PERIODS = b"\nnr_periods \nnr_throttled \n"
-_MOST = 1 << 64  # the first number that no kernel counter has
-
 _list = msgspec.json.Decoder(list[int])
 
 
@@ -247,7 +263,9 @@ def parse_cpu_stats_v2(files: Sequence[bytes]) -> list[CpuTime]:
     first = keys.count(b"\n", 0, at + 1)
     periods = numbers[first::width]
     _check_counters("cpu.stat", periods)
-    throttling = zip(periods, numbers[first + 1 :: width], strict=True)
+    throttled = numbers[first + 1 :: width]
+    _check_counters("cpu.stat", throttled)
+    throttling = zip(periods, throttled, strict=True)
     return list(zip(usage_ns, throttling, strict=True))
 
 
@@ -276,5 +294,5 @@ def _numbers(name: str, files: Sequence[bytes], keys: bytes) -> list[int]:
 
 
 def _check_counters(name: str, numbers: Sequence[int]) -> None:
-    if max(numbers) >= _MOST:
+    if max(numbers, default=0) >= LIMIT:
         raise ParseError(name, "a number that no counter holds")

@@ -20,7 +20,8 @@ from agent.cgroup.layout import (
     parse_qos_dir,
     qos_of,
 )
-from agent.errors import HostFileError
+from agent.errors import HostFileError, ParseError
+from agent.host.files import read_text
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.pod import ContainerView, PodView
 from agent.snapshot.usage import CgroupUsage, Pressure
@@ -31,6 +32,10 @@ from agent.usage.file_reader import (
     ReadSchedule,
     pressure_reader,
 )
+from agent.wire_formats.kernel_text import MAX_CPUS, parse_cpu_list
+
+POSSIBLE_CPUS = "/sys/devices/system/cpu/possible"
+READ_NS = 500_000_000  # one cycle of reads takes less
 
 _link_count = attrgetter("st_nlink")
 
@@ -221,15 +226,31 @@ def throttled_ratio(
     return throttled / periods if periods else 0.0
 
 
+def possible_cpus(host: HostFiles) -> int:
+    """Return the number of CPUs that the host may have; `MAX_CPUS` if it does not tell."""
+    try:
+        return len(parse_cpu_list(read_text(host, POSSIBLE_CPUS) or "")) or MAX_CPUS
+    except ParseError:
+        return MAX_CPUS
+
+
 def cpu_rates(
-    previous: Sequence[int | None], now: Sequence[int | None], elapsed_s: float | None
+    previous: Sequence[int | None],
+    now: Sequence[int | None],
+    elapsed_s: float | None,
+    cpus: int = MAX_CPUS,
 ) -> CpuRates:
-    """Return cores from counters in nanoseconds; `None` if one is absent or decreased."""
+    """Return cores from counters in nanoseconds.
+
+    `None` if one is absent or decreased, or grew by more than so many CPUs can work.
+    """
     if elapsed_s is None or elapsed_s <= 0:
         return [None] * len(now)
     elapsed_ns = elapsed_s * 1e9
+    # twice as much, because groups are not read at the very time that counts for all of them
+    most = 2 * cpus * (elapsed_ns + READ_NS)
     return [
-        (b - a) / elapsed_ns if a is not None and b is not None and b >= a else None
+        (b - a) / elapsed_ns if a is not None and b is not None and 0 <= b - a <= most else None
         for a, b in zip(previous, now, strict=True)
     ]
 
@@ -296,6 +317,7 @@ class CgroupUsageReader:
         self._layout = layout
         self._index: Mapping[str, int] = MappingProxyType({})
         self._cgroups: tuple[str, ...] = ()
+        self._cpus = possible_cpus(host)
         self._cpu = CgroupCpuReader(descriptors, layout)
         self._memory_file, parse_memory = usage_files.memory_source(host, layout)
         self._memory = FileBatchReader(
@@ -339,7 +361,7 @@ class CgroupUsageReader:
         return CgroupUsageTable(
             index=self._index,
             cpu_ns=cpu_ns,
-            cpu_cores=cpu_rates(previous_cpu_ns, cpu_ns, elapsed_s),
+            cpu_cores=cpu_rates(previous_cpu_ns, cpu_ns, elapsed_s, self._cpus),
             memory=self._memory.read(),
             throttling=throttling,
             previous_throttling=previous_throttling if has_elapsed else [None] * len(throttling),

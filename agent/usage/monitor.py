@@ -230,7 +230,8 @@ class UsageCollector:
         counters, ticks_per_s = self._node.read(), self._node.ticks_per_s
         previous_s, previous = self._previous or (now_s, None)
         self._previous = (now_s, counters)
-        busy = busy_cores(previous, counters, (now_s - previous_s) * ticks_per_s)
+        elapsed_ticks = (now_s - previous_s) * ticks_per_s
+        busy = busy_cores(previous, counters, elapsed_ticks, self._node.cpus)
         numa = numa_usage(self._node.nodes, busy, counters.node_memory, by_node)
         measured = pods if self._reads_pods else None
         node = node_usage(counters, busy, ticks_per_s, measured, numa, applications)

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from agent.cgroup.usage_files import LIMIT
 from agent.errors import HostFileError, ParseError
 from agent.host.files import LiveHostFiles, read_text
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.usage import NodeUsage, NumaUsage
-from agent.usage.cgroup_usage import CgroupUsageTable
+from agent.usage.cgroup_usage import CgroupUsageTable, possible_cpus
 from agent.usage.file_reader import (
     NODE_PRESSURE,
     DescriptorCache,
@@ -23,7 +24,7 @@ from agent.usage.file_reader import (
     read_pressure,
 )
 from agent.usage.host_applications import NO_APPLICATION_USAGE, HostApplicationUsage
-from agent.wire_formats.kernel_text import parse_cpu_list
+from agent.wire_formats.kernel_text import MAX_CPUS, parse_cpu_list
 
 NUMA_NODES_FOLDER = "/sys/devices/system/node"
 DEFAULT_TICKS_PER_S = 100  # a second; of every kernel that distributions build
@@ -67,7 +68,7 @@ def parse_busy_ticks(data: bytes) -> dict[int | None, int]:
     for cpu, user, nice, system, irq, softirq in _CPU_LINE.findall(data):
         ticks = int(user) + int(nice) + int(system) + int(irq) + int(softirq)
         busy[int(cpu) if cpu else None] = ticks
-    if None not in busy:
+    if None not in busy or max(busy.values()) >= LIMIT:
         raise ParseError("/proc/stat", data[:80].decode("utf-8", "replace"))
     return busy
 
@@ -83,15 +84,22 @@ def parse_meminfo(data: bytes) -> NodeMemory:
     if match is None:
         raise ParseError("/proc/meminfo", data[:80].decode("utf-8", "replace"))
     total, free, available = (None if kb is None else int(kb) * 1024 for kb in match.groups())
-    return NodeMemory(total=total or 0, free=free or 0, available=available)
+    # more free than there is would look like a node that uses nothing
+    if not total or free is None or total >= LIMIT or max(free, available or 0) > total:
+        raise ParseError("/proc/meminfo", data[:80].decode("utf-8", "replace"))
+    return NodeMemory(total=total, free=free, available=available)
 
 
 def parse_numa_meminfo(data: bytes) -> int:
     """Return a NUMA node's usage without page cache, in bytes, from its `meminfo`."""
     kb = {key: int(value) for key, value in _NUMA_MEMINFO_LINE.findall(data)}
-    if b"MemTotal" not in kb or b"MemFree" not in kb:
+    total = kb.get(b"MemTotal", 0)
+    if not all(key in kb for key in (b"MemTotal", *_NUMA_RECLAIMABLE)) or not (
+        kb[b"MemFree"] <= total < LIMIT
+    ):
         raise ParseError("node meminfo", data[:80].decode("utf-8", "replace"))
-    return max(0, kb[b"MemTotal"] - sum(kb.get(key, 0) for key in _NUMA_RECLAIMABLE)) * 1024
+    # the kernel counts pages of an almost empty node inexactly: their sum may be above the total
+    return max(0, total - sum(kb[key] for key in _NUMA_RECLAIMABLE)) * 1024
 
 
 class NodeCounters(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +119,7 @@ class NodeCounterReader:
     ) -> None:
         live = isinstance(host, LiveHostFiles)
         self.ticks_per_s = os.sysconf("SC_CLK_TCK") if live else DEFAULT_TICKS_PER_S
+        self.cpus = possible_cpus(host)
         self.nodes = _read_numa_nodes(host)  # (node, its CPUs), by node
         has_one_node = len(self.nodes) < 2
         self._stat = FileBatchReader(
@@ -177,16 +186,25 @@ def subtract_values(whole: float | None, parts: Sequence[float | None]) -> float
 
 
 def busy_cores(
-    previous: NodeCounters | None, now: NodeCounters, elapsed_ticks: float
+    previous: NodeCounters | None,
+    now: NodeCounters,
+    elapsed_ticks: float,
+    cpus: int = MAX_CPUS,
 ) -> dict[int | None, float]:
-    """Return cores by CPU, and of all for `None`; a new CPU or a decreased counter is left out."""
+    """Return cores by CPU, and of all for `None`.
+
+    A new CPU is left out, and a counter that decreased or grew by more than `cpus` can work.
+    """
     if previous is None or previous.busy is None or now.busy is None or elapsed_ticks <= 0:
         return {}
     previous_ticks = previous.busy
+    # twice as much, because ticks are coarse and cycles may be short
+    most = 2 * (elapsed_ticks + DEFAULT_TICKS_PER_S)
     return {
         cpu: (ticks - previous_ticks[cpu]) / elapsed_ticks
         for cpu, ticks in now.busy.items()
-        if cpu in previous_ticks and ticks >= previous_ticks[cpu]
+        if cpu in previous_ticks
+        and 0 <= ticks - previous_ticks[cpu] <= most * (cpus if cpu is None else 1)
     }
 
 

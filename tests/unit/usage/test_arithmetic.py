@@ -38,6 +38,12 @@ def test_cpus_that_fell_or_are_new_are_left_out() -> None:
     assert busy_cores(before, now, 100.0) == {None: 2.0, 1: 1.0}
 
 
+def test_cpus_that_work_more_than_there_is_time_are_left_out() -> None:
+    before = counters({None: 0, 0: 0, 1: 0})
+    now = counters({None: 1 << 40, 0: 100, 1: 1 << 40})
+    assert busy_cores(before, now, 100.0, cpus=2) == {0: 1.0}
+
+
 @pytest.mark.parametrize("elapsed_ticks", [0.0, -5.0])
 def test_without_time_nothing_is_busy(elapsed_ticks: float) -> None:
     same = counters({None: 1})

@@ -42,6 +42,12 @@ def test_rates(
     assert cpu_rates([before], [now], elapsed_s) == [cores]
 
 
+def test_a_counter_that_grows_faster_than_all_cpus_work_has_no_rate() -> None:
+    assert cpu_rates([0, 0], [9_000_000_000, 1 << 63], 1.0, cpus=4) == [9.0, None]
+    assert cpu_rates([0], [13_000_000_000], 1.0, cpus=4) == [None]
+    assert cpu_rates([0], [1 << 63], 1.0) == [None]  # nor on a host that does not tell its CPUs
+
+
 def test_a_table_is_a_mapping_of_usage() -> None:
     table = CgroupUsageTable(
         index={"a": 0, "b": 1},
