@@ -120,10 +120,6 @@ class NumaTopology(msgspec.Struct, frozen=True, kw_only=True):
         """Return the node of that id."""
         return next((n for n in self.nodes if n.id == node_id), None)
 
-    def cpu_nodes(self) -> tuple[NumaNode, ...]:
-        """Return the nodes that have CPUs."""
-        return tuple(n for n in self.nodes if n.cpus)
-
     def near(self, node_id: int | None) -> int:
         """Map a kernel's node number to the CPU node that stands for it; unknown is -1."""
         node = self.node(node_id) if node_id is not None else None

@@ -66,7 +66,7 @@ class NumaNodeFinder:
         self._tree = tree
         self._numa = numa
         self._rules = rules
-        self._cpu_nodes = numa.cpu_nodes()
+        self._cpu_nodes = tuple(node for node in numa.nodes if node.cpus)
         self._below: Mapping[str, frozenset[int]] | None = None
 
     def numa_node(self, function: PciFunction) -> NumaPlacement:
