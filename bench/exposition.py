@@ -17,13 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.metrics.exposition import MetricsRenderer
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.usage import (
-    ContainerCycles,
-    CycleUsage,
-    SharedCard,
-    SharedRegion,
-    SharingView,
-)
+from agent.snapshot.usage import SharedCard, SharedRegion, SharingView
 from agent.web.body import SlicedBody
 from bench.counters import cost, cost_metric, cpu_ms
 from bench.harness import Row, compare
@@ -33,6 +27,7 @@ SAMPLES, ALIAS_SAMPLES = 7500, 3000
 PODS = 97
 CONTAINERS = 3
 CARDS, NICS = 8, 4
+SHARING_PODS = 24  # of which each container has a share of a card
 REPEATS = 5  # pages a figure, so that the clock's tick does not matter
 BUDGET_MS = 15
 SLICE_BUDGET_MS = 10
@@ -40,17 +35,10 @@ ALIASES = ("hami", "hami_legacy", "koordlet", "node_exporter")
 
 
 def busy_snapshot() -> NodeSnapshot:
-    """Return a node with pods, devices, counted cycles and cards that containers share."""
+    """Return a node with pods, devices, and cards that containers share."""
     pods = tuple(pod(index, CONTAINERS) for index in range(PODS))
     devices = (*(gpu(index) for index in range(CARDS)), *(nic(index) for index in range(NICS)))
     base = snapshot(devices, pods)
-    cycles = {
-        container.id: ContainerCycles(
-            cycles=3_000_000_000 + index, instructions=2_000_000_000 + index, window_s=10.0
-        )
-        for index, one in enumerate(pods)
-        for container in one.containers
-    }
     regions = tuple(
         SharedRegion(
             pod_uid=one.uid,
@@ -58,15 +46,11 @@ def busy_snapshot() -> NodeSnapshot:
             layout="A",
             cards=(SharedCard(index=0, uuid=gpu(index % CARDS).info.uuid or "", used_bytes=index),),
         )
-        for index, one in enumerate(pods[: 2 * CARDS])
+        for index, one in enumerate(pods[:SHARING_PODS])
         for container in one.containers
     )
-    usage = msgspec.structs.replace(base.usage.value, cycles=CycleUsage(containers=cycles))
-    return msgspec.structs.replace(
-        base,
-        usage=SnapshotPart(usage, NOW_S),
-        sharing=SnapshotPart(SharingView(regions=regions), NOW_S),
-    )
+    sharing = SnapshotPart(SharingView(regions=regions), NOW_S)
+    return msgspec.structs.replace(base, sharing=sharing)
 
 
 def _registry(page: bytes) -> CollectorRegistry:

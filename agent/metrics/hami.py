@@ -211,42 +211,52 @@ def hami_series(
     for _, old in names:
         for host_row, host_value in HOST_ROWS:
             if host_row.old or not old:
-                yield _alias_lines(
-                    host_row, labels, [(v, host_value(s)) for v, s in hosts], host=True, old=old
-                )
-        for row, value in CARD_ROWS:
+                yield _host_lines(host_row, host_value, hosts, labels, old=old)
+        # label texts are made once for all families; a share that is listed twice counts once
+        card_labels = _CARD_OLD if old else _CARD
+        cards = {
+            labels.prefix(card_labels, values): (card, idle_s) for values, card, idle_s in shares
+        }
+        for row, value_of in CARD_ROWS:
             if row.old or not old:
-                values_with_labels = [
-                    ((*values, *_memory_parts(row, card, old=old)), value(card, idle_s))
-                    for values, card, idle_s in shares
-                ]
-                yield _alias_lines(row, labels, values_with_labels, host=False, old=old)
+                yield _card_lines(row, value_of, cards, old=old)
 
 
-def _alias_lines(
+def _host_lines(
     row: AliasFamily,
+    value_of: HostValue,
+    hosts: list[tuple[tuple[str, ...], DeviceSample]],
     labels: LabelCache,
-    values_with_labels: list[tuple[tuple[str, ...], float | None]],
     *,
-    host: bool,
     old: bool,
 ) -> tuple[str, list[str]]:
-    name, names = row.old if old else row.new, alias_labels(row, host=host, old=old)
-    skipped_index = 1 if row.new == FAMILY_WITHOUT_NODE else None  # where the node's name stands
-    samples: dict[str, float] = {}
-    for values, value in values_with_labels:
-        if value is None:
-            continue
-        label_values = tuple(text for at, text in enumerate(values) if at != skipped_index)
-        has_changing_labels = (
-            names[-1] == MEMORY_PART_LABELS[-1]
-        )  # labels that differ each time are not kept
-        samples[
-            "{" + label_pairs(names, label_values)
-            if has_changing_labels
-            else labels.prefix(names, label_values)
-        ] = value
-    return name, [sample_line(name, label_prefix, value) for label_prefix, value in samples.items()]
+    name, names = row.old if old else row.new, alias_labels(row, host=True, old=old)
+    has_node = row.new != FAMILY_WITHOUT_NODE
+    values_by_prefix = {
+        labels.prefix(names, values if has_node else (values[0], *values[2:])): value_of(sample)
+        for values, sample in hosts
+    }
+    return name, [
+        sample_line(name, label_prefix, value)
+        for label_prefix, value in values_by_prefix.items()
+        if value is not None
+    ]
+
+
+def _card_lines(
+    row: AliasFamily,
+    value_of: CardValue,
+    cards: Mapping[str, tuple[SharedCard, float | None]],  # and the idle time, by label prefix
+    *,
+    old: bool,
+) -> tuple[str, list[str]]:
+    name = row.old if old else row.new
+    has_parts = old and row.old == MEMORY_DESCRIPTION
+    return name, [
+        sample_line(name, label_prefix, value, _memory_parts(card) if has_parts else "")
+        for label_prefix, (card, idle_s) in cards.items()
+        if (value := value_of(card, idle_s)) is not None
+    ]
 
 
 def _host_cards(
@@ -280,9 +290,7 @@ def _idle_s(region: SharedRegion, wall_s: float) -> float | None:
     return None if region.last_kernel_s is None else max(0.0, wall_s - region.last_kernel_s)
 
 
-def _memory_parts(row: AliasFamily, card: SharedCard, *, old: bool) -> tuple[str, ...]:
-    """Return the values that one old family has as labels."""
-    if not old or row.old != MEMORY_DESCRIPTION:
-        return ()
+def _memory_parts(card: SharedCard) -> str:
+    """Return the values that one old family has as labels; they change with each sample."""
     sizes = (card.context_bytes, card.module_bytes, card.buffer_bytes, card.offset_bytes)
-    return tuple(map(str, sizes))
+    return label_pairs(MEMORY_PART_LABELS, tuple(map(str, sizes)))
