@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from agent.metrics.device_pods import UNUSED, DevicePod, DevicePods
+from agent.metrics.device_pods import UNUSED, DevicePod, DevicePods, key_of_users
 from agent.metrics.device_series import driver_versions, total_bytes
 from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
@@ -161,19 +161,16 @@ def alias_series(
             if alias.match is not AliasMatch.ABSENT
         ]
         subjects = [
-            [
-                _Subject(device, pod, node, drivers.get(device.key, ""))
-                for pod in pods.get(device.key, (UNUSED,))
-            ]
+            _Subject(device, UNUSED, node, drivers.get(device.key, ""))
             for device in snapshot.devices.value.devices
             if device.info.vendor == table.maker
         ]
-        for users in subjects:
-            _add_device(rows, users, samples.get(users[0].device.key), families, labels)
+        for subject in subjects:
+            readings = _readings_by_family(samples.get(subject.device.key), families)
+            _add_device(rows, subject, samples.get(subject.device.key), readings, labels, pods)
         for row in rows:
             if row.alias.is_of_node and subjects:
-                subject = _Subject(subjects[0][0].device, UNUSED, node, "")
-                row.series[_prefix(row.labels, subject, labels)] = len(subjects)
+                row.series[_prefix(row.labels, subjects[0], labels)] = len(subjects)
             name = row.alias.name
             yield name, [sample_line(name, prefix, value) for prefix, value in row.series.items()]
 
@@ -188,25 +185,24 @@ class _Row(msgspec.Struct, frozen=True):
 
 def _add_device(
     rows: Iterable[_Row],
-    subjects: list[_Subject],
+    subject: _Subject,
     sample: DeviceSample | None,
-    families: Mapping[str, MetricFamily],
+    readings: _Readings,
     labels: LabelCache,
+    pods: DevicePods,
 ) -> None:
-    """Add the values of one device to each family, for each pod that uses it."""
-    readings = _readings_by_family(sample, families)
-    prefixes: dict[tuple[AliasLabel, ...], list[str]] = {}
+    """Add the values of one device to each family, for each pod that uses it or the slice."""
+    prefixes: dict[tuple[int, DevicePod], str] = {}  # by identity of the labels, to hash less
     for row in rows:
         if row.alias.is_of_node:
             continue
-        totals = _totals(row, subjects[0].device, sample, readings, labels)
-        if not totals:
-            continue
-        by_pod = prefixes.get(row.labels)
-        if by_pod is None:
-            by_pod = prefixes[row.labels] = [_prefix(row.labels, one, labels) for one in subjects]
-        for prefix in by_pod:
-            for suffix, value in totals.items():
+        totals = _totals(row, subject.device, sample, readings, labels)
+        for (suffix, users_key), value in totals.items():
+            for pod in pods.get(users_key, (UNUSED,)):
+                prefix = prefixes.get((id(row.labels), pod))
+                if prefix is None:
+                    user = msgspec.structs.replace(subject, pod=pod)
+                    prefix = prefixes[id(row.labels), pod] = _prefix(row.labels, user, labels)
                 # a suffix starts with a comma
                 text = f"{prefix}{suffix}" if prefix != "{" else f"{prefix}{suffix[1:]}"
                 row.series[text] = value
@@ -234,9 +230,9 @@ def _totals(
     sample: DeviceSample | None,
     readings: _Readings,
     labels: LabelCache,
-) -> dict[str, float]:
-    """Return a device's values by the text of the labels that are no labels of the device."""
-    totals: dict[str, float] = {}
+) -> dict[tuple[str, str], float]:
+    """Return a device's values by the text of the other labels, and by the key of their users."""
+    totals: dict[tuple[str, str], float] = {}
     for source in row.alias.sources:
         values: Iterable[tuple[ReadingLabels, float]]
         if source.value is None:
@@ -246,8 +242,9 @@ def _totals(
         for reading_labels, number in values:
             if all(reading_labels.get(name) == text for name, text in source.where):
                 suffix = _suffix(row, source, reading_labels, labels)
+                key = suffix, key_of_users(device, reading_labels.values())
                 value = number if source.factor == 1 else round(number * source.factor, _DECIMALS)
-                totals[suffix] = totals.get(suffix, 0) + value if source.is_sum else value
+                totals[key] = totals.get(key, 0) + value if source.is_sum else value
     return totals
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -37,10 +37,20 @@ class DevicePod(msgspec.Struct, frozen=True):
 
 UNUSED = DevicePod(reason=NO_POD)
 
-DevicePods = Mapping[str, tuple[DevicePod, ...]]  # by Device.key; without pods `UNUSED` alone
+# by Device.key and by uuid of a slice; without pods `UNUSED` alone
+DevicePods = Mapping[str, tuple[DevicePod, ...]]
 
 
-_Users = Mapping[str, tuple[tuple[str, str], ...]]  # (pod uid, container name) by Device.key
+def key_of_users(device: Device, label_values: Iterable[str]) -> str:
+    """Return the key in `DevicePods` of a reading: of the slice that a label names, or the card."""
+    if not device.info.partitions:
+        return device.key
+    slices = {part.uuid for part in device.info.partitions}
+    return next((value for value in label_values if value in slices), device.key)
+
+
+_Container = tuple[str, str]  # pod uid and name; an empty name: which one is not known
+_Users = Mapping[str, tuple[_Container, ...]]  # by Device.key and uuid of a slice
 
 
 class DevicePodIndex:
@@ -59,54 +69,95 @@ class DevicePodIndex:
             key = device.key
             running = _running_containers(samples.get(key), snapshot, pods)
             users = allocated.get(key) or tuple(running)
-            names = (_name_pod(uid, container, running, pods, snapshot) for uid, container in users)
-            by_device[key] = tuple(dict.fromkeys(names)) or (UNUSED,)
+            by_device[key] = _name_pods(users, running, pods, snapshot)
+            of_slices = _slice_users(device, users, allocated, running)
+            for uuid, slice_users in of_slices.items():
+                by_device[uuid] = _name_pods(slice_users, running, pods, snapshot)
         return by_device
 
 
+def _slice_users(
+    device: Device,
+    users: Sequence[_Container],
+    allocated: _Users,
+    running: Mapping[_Container, frozenset[str]],
+) -> dict[str, tuple[_Container, ...]]:
+    """Return the users of each slice of a device.
+
+    A user of the device whose slice is not known may use each slice that has no other user.
+    """
+    uids = {uid for uid, _ in users}
+    of_slices = {
+        part.uuid: allocated.get(part.uuid)
+        or tuple(one for one, slices in running.items() if part.uuid in slices and one[0] in uids)
+        for part in device.info.partitions
+    }
+    placed = {uid for found in of_slices.values() for uid, _ in found}
+    others = tuple(one for one in users if one[0] not in placed)
+    return {uuid: found or others for uuid, found in of_slices.items()}
+
+
+def _name_pods(
+    users: Iterable[_Container],
+    running: Iterable[_Container],
+    pods: Mapping[str, PodView],
+    snapshot: NodeSnapshot,
+) -> tuple[DevicePod, ...]:
+    names = (_name_pod(uid, container, running, pods, snapshot) for uid, container in users)
+    return tuple(dict.fromkeys(names)) or (UNUSED,)
+
+
 def find_allocated(snapshot: NodeSnapshot) -> _Users:
-    """Return who was allocated each device: by an annotation, else by the kubelet."""
+    """Return who was allocated each device or slice: by an annotation, else by the kubelet."""
     devices = snapshot.devices.value.devices
-    by_id = {name: device.key for device in devices for name in _names(device)}
-    by_kubelet: dict[str, list[tuple[str, str]]] = {}
+    keys_by_id = {name: keys for device in devices for name, keys in _names(device)}
+    by_kubelet: dict[str, list[_Container]] = {}
     allocated_uids = snapshot.allocations.value.pods.keys()
     for allocation in snapshot.served.value.held:
         if allocation.pod_uid in allocated_uids:
             continue  # the annotation decides which devices the pod has
-        for key in _device_keys(allocation, by_id):
+        for key in _allocated_keys(allocation, keys_by_id):
             by_kubelet.setdefault(key, []).append((allocation.pod_uid, allocation.container))
-    users: dict[str, tuple[tuple[str, str], ...]] = {}
+    users: dict[str, tuple[_Container, ...]] = {}
     for device in devices:
         granted = [(uid, "") for uid in snapshot.allocations.value.held.get(device.key, ())]
         users[device.key] = tuple(dict.fromkeys((*granted, *by_kubelet.get(device.key, ()))))
+        for part in device.info.partitions:
+            owners = [(part.owner, "")] if part.owner else []
+            users[part.uuid] = tuple(dict.fromkeys((*owners, *by_kubelet.get(part.uuid, ()))))
     return users
 
 
-def _names(device: Device) -> Iterator[str]:
-    """Yield the ids by which a device plug-in may list a device or one of its slices."""
+def _names(device: Device) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the ids by which a device plug-in may list a device or a slice, and keys of users."""
     info = device.info
-    yield from filter(None, (info.uuid, info.bus_id, *(part.uuid for part in info.partitions)))
+    for name in filter(None, (info.uuid, info.bus_id)):
+        yield name, (device.key,)
+    for part in info.partitions:
+        yield part.uuid, (device.key, part.uuid)
 
 
-def _device_keys(allocation: KubeletAllocation, by_id: Mapping[str, str]) -> Iterator[str]:
+def _allocated_keys(
+    allocation: KubeletAllocation, keys_by_id: Mapping[str, tuple[str, ...]]
+) -> Iterator[str]:
     for name in allocation.device_ids:
-        key = by_id.get(name.partition(REPLICA_SEPARATOR)[0])
-        if key is not None:
-            yield key
+        yield from keys_by_id.get(name.partition(REPLICA_SEPARATOR)[0], ())
 
 
 def _running_containers(
     sample: DeviceSample | None, snapshot: NodeSnapshot, pods: Mapping[str, PodView]
-) -> dict[tuple[str, str], None]:
-    """Return the containers, as pod uid and name, that have a process on the device."""
+) -> dict[_Container, frozenset[str]]:
+    """Return the containers that have a process on the device, and the slices they run on."""
     owners = snapshot.usage.value.owners
-    running: dict[tuple[str, str], None] = {}
+    running: dict[_Container, frozenset[str]] = {}
     for process in (sample.processes if sample is not None else None) or ():
         uid, container_id = owners.get(process.pid, ("", ""))
         if uid:
             containers = pods[uid].containers if uid in pods else ()
             names = (one.name for one in containers if one.id == container_id)
-            running[uid, next(names, "")] = None
+            one = uid, next(names, "")
+            slices = {process.partition} - {""}
+            running[one] = running.get(one, frozenset()) | slices
     return running
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.metrics.device_pods import UNUSED, DevicePod, DevicePods
+from agent.metrics.device_pods import UNUSED, DevicePods, key_of_users
 from agent.metrics.families import (
     DEVICE,
     DEVICE_POD,
@@ -21,7 +21,6 @@ from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, samp
 from agent.snapshot.device import Device, DeviceKind, Health, HealthState, VendorDevice
 from agent.snapshot.inventory import DeviceSample, MetricFamily
 from agent.snapshot.node import GpuDirectPair, NodeSnapshot, VendorState
-from agent.snapshot.pod import PodView
 from agent.snapshot.usage import MpsDaemon
 from agent.wire_formats.device_info import is_cuda_device
 
@@ -181,9 +180,7 @@ def device_series(
             if daemons
         ],
     )
-    yield from _reading_series(
-        labelled.values(), samples, families, labels, node, snapshot.pods.value
-    )
+    yield from _reading_series(devices, pods, samples, families, labels, snapshot)
 
 
 def _device_labels(
@@ -277,31 +274,40 @@ def total_bytes(info: VendorDevice, sample: DeviceSample | None) -> int | None:
 
 
 def _reading_series(
-    rows: Iterable[tuple[Device, DevicePod]],
+    devices: Iterable[Device],
+    pods: DevicePods,
     samples: Mapping[str, DeviceSample],
     families: Mapping[str, MetricFamily],
     labels: LabelCache,
-    node: str,
-    pods: Iterable[PodView],
+    snapshot: NodeSnapshot,
 ) -> SeriesLines:
     """Collect readings by family; undeclared families and wrong labels are left out."""
     lines: dict[str, dict[str, float]] = {name: {} for name in families}
-    names = {pod.uid: (pod.namespace, pod.name, "", "") for pod in pods}
-    for device, pod in rows:
+    names = {pod.uid: (pod.namespace, pod.name, "", "") for pod in snapshot.pods.value}
+    node = snapshot.node.name or "unknown"
+    for device in devices:
         sample = samples.get(device.key)
         if sample is None:
             continue
-        prefix = _reading_labels(device, pod.values, labels, node)
+        prefixes: dict[tuple[str, ...], str] = {}
         for reading in sample.readings:
             family = families.get(reading.family)
             if family is None or len(reading.labels) != len(family.labels):
                 continue
-            base = prefix
+            users: Iterable[tuple[str, str, str, str]]
             if POD_UID in family.labels:
                 uid = reading.labels[family.labels.index(POD_UID)]
-                base = _reading_labels(device, names.get(uid, NO_NAMES), labels, node)
+                users = (names.get(uid, NO_NAMES),)
+            else:
+                key = key_of_users(device, reading.labels)
+                users = (pod.values for pod in pods.get(key, (UNUSED,)))
             extra = labels.suffix(family.labels, reading.labels) if family.labels else ""
-            lines[reading.family][f"{base}{extra}"] = reading.value
+            for pod_values in users:
+                prefix = prefixes.get(pod_values)
+                if prefix is None:
+                    prefix = _reading_labels(device, pod_values, labels, node)
+                    prefixes[pod_values] = prefix
+                lines[reading.family][f"{prefix}{extra}"] = reading.value
     for name, values in lines.items():
         yield (
             name,

@@ -99,6 +99,59 @@ def test_a_pod_that_got_a_slice_is_on_the_series_of_its_card() -> None:
     assert labels["pod"] == "train-0"
 
 
+SLICE_MEMORY = MetricFamily(
+    name="xpu_device_slice_bytes", type="gauge", help="B.", labels=("mig_uuid",)
+)
+
+
+def sliced(*owners: str) -> NodeSnapshot:
+    """Return a node with a card of two slices that have readings; owners are uids of pods."""
+    parts = tuple(
+        DevicePartition(profile="1g.10gb", uuid=f"MIG-{number}", owner=owner)
+        for number, owner in enumerate((*owners, "", "")[:2])
+    )
+    readings = tuple(
+        MetricValue(family=SLICE_MEMORY.name, value=1.0, labels=(part.uuid,)) for part in parts
+    )
+    sample = DeviceSample(key=CARD.key, readings=readings)
+    vendor = VendorState(vendor="nvidia", samples=SnapshotPart((sample,), NOW_S))
+    snap = snapshot((gpu(0, partitions=parts),), pods=(POD, OTHER))
+    return replace(snap, vendors=(vendor,))
+
+
+def slice_pods(snap: NodeSnapshot) -> list[tuple[str, str | None]]:
+    rows = series(snap, SLICE_MEMORY.name, (SLICE_MEMORY,))
+    return [(labels["mig_uuid"], labels.get("pod")) for labels in rows]
+
+
+def test_readings_of_a_slice_have_the_pod_that_got_the_slice_and_no_other() -> None:
+    snap = replace(sliced(), served=by_kubelet("MIG-0"))
+    assert slice_pods(snap) == [("MIG-0", "train-0"), ("MIG-1", None)]
+
+
+def test_a_slice_that_was_made_for_a_pod_has_that_pod() -> None:
+    snap = replace(sliced(OTHER.uid, POD.uid), allocations=granted(POD.uid, OTHER.uid))
+    assert slice_pods(snap) == [("MIG-0", "train-1"), ("MIG-1", "train-0")]
+
+
+def test_a_process_names_the_pod_of_a_slice() -> None:
+    snap = replace(sliced(), allocations=granted(POD.uid, OTHER.uid))
+    (sample,) = snap.vendors[0].samples.value
+    processes = (ProcessSample(pid=1, partition="MIG-1"), ProcessSample(pid=2, partition="MIG-0"))
+    vendor = VendorState(
+        vendor="nvidia", samples=SnapshotPart((replace(sample, processes=processes),), NOW_S)
+    )
+    owners = {1: (POD.uid, POD.containers[0].id), 2: (OTHER.uid, OTHER.containers[0].id)}
+    usage = SnapshotPart(replace(snap.usage.value, owners=owners), NOW_S)
+    running = replace(snap, vendors=(vendor,), usage=usage)
+    assert slice_pods(running) == [("MIG-0", "train-1"), ("MIG-1", "train-0")]
+
+
+def test_a_pod_whose_slice_is_not_known_may_use_each_slice_without_another_user() -> None:
+    snap = replace(sliced(OTHER.uid), allocations=granted(POD.uid, OTHER.uid))
+    assert slice_pods(snap) == [("MIG-0", "train-1"), ("MIG-1", "train-0")]
+
+
 def test_the_annotation_decides_where_the_kubelet_was_told_of_another_card() -> None:
     other = gpu(1)
     snap = replace(
