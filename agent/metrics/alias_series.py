@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -26,14 +26,12 @@ from agent.snapshot.vendor import (
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
+_NO_PROCESS = ("",)  # label values of a value that is of the whole device
 PROCESS_LABEL = "pid"  # of the readings that `DeviceValue.PROCESS_MEMORY_BYTES` stands for
 
 # decimals of a value in another unit: 57 % of 0.57 would be 56.99999999999999
 _DECIMALS = 6
 _LONG_DOMAIN = "0000"  # what NVML and others put before the domain of a PCI address
-
-ReadingLabels = Mapping[str, str]
-_Values = Iterator[tuple[ReadingLabels, float]]
 
 
 class _Subject(msgspec.Struct, frozen=True):
@@ -143,151 +141,174 @@ def alias_families(tables: Iterable[AliasTable]) -> tuple[ExportedFamily, ...]:
     )
 
 
-def alias_series(
-    tables: Iterable[AliasTable],
-    snapshot: NodeSnapshot,
-    samples: Mapping[str, DeviceSample],  # by device key
-    families: Mapping[str, MetricFamily],  # of vendors, by name
-    labels: LabelCache,
-    pods: DevicePods,
-) -> SeriesLines:
-    """Yield the families of the tables, a series for each pod that uses a device."""
-    drivers = driver_versions(snapshot.vendors)
-    node = snapshot.node.name or "unknown"
-    for table in tables:
-        rows = [
-            _Row(alias, _labels_of(table, alias), {})
-            for alias in table.metrics
-            if alias.match is not AliasMatch.ABSENT
-        ]
+class _Source(msgspec.Struct, frozen=True):
+    """An `AliasSource` with the places of labels in a reading instead of their names."""
+
+    row: int  # place of the family in the table
+    where: tuple[tuple[int, str], ...]  # place and value
+    names: tuple[str, ...]  # of the labels that are not those of the device
+    texts: tuple[tuple[int, str], ...]  # place of each value, or -1; its prefix, or the constant
+    factor: float
+    is_sum: bool
+
+    def suffix(self, values: tuple[str, ...], labels: LabelCache) -> str:
+        """Return the text of the labels; `values` are those of the reading."""
+        if not self.names:
+            return ""
+        texts = (
+            text if place < 0 else f"{text}{values[place]}" if values[place] else ""
+            for place, text in self.texts
+        )
+        return labels.suffix(self.names, tuple(texts))
+
+
+class AliasSeries:
+    """Renders one table. Places of labels are found once, not for each page."""
+
+    def __init__(self, table: AliasTable, families: Mapping[str, MetricFamily]) -> None:
+        self._maker = table.maker
+        self._metrics = [one for one in table.metrics if one.match is not AliasMatch.ABSENT]
+        self._labels = [_labels_of(table, one) for one in self._metrics]
+        self._label_names = [tuple(label.name for label in labels) for labels in self._labels]
+        self._by_family: dict[str, list[_Source]] = {}
+        self._by_value: list[tuple[DeviceValue, _Source]] = []
+        for row, metric in enumerate(self._metrics):
+            for source in () if metric.is_of_node else metric.sources:
+                family = families.get(source.family)
+                names = family.labels if family is not None else (PROCESS_LABEL,)
+                found = _find_places(row, self._labels[row], source, names)
+                if found is None:
+                    continue
+                if source.value is not None:
+                    self._by_value.append((source.value, found))
+                else:
+                    self._by_family.setdefault(source.family, []).append(found)
+        self._label_counts = {name: len(family.labels) for name, family in families.items()}
+
+    def render(
+        self,
+        snapshot: NodeSnapshot,
+        samples: Mapping[str, DeviceSample],  # by device key
+        labels: LabelCache,
+        pods: DevicePods,
+    ) -> SeriesLines:
+        """Yield the families, a series for each pod that uses a device or a slice."""
+        drivers = driver_versions(snapshot.vendors)
+        node = snapshot.node.name or "unknown"
         subjects = [
             _Subject(device, UNUSED, node, drivers.get(device.key, ""))
             for device in snapshot.devices.value.devices
-            if device.info.vendor == table.maker
+            if device.info.vendor == self._maker
         ]
+        series: list[dict[str, float]] = [{} for _ in self._metrics]
         for subject in subjects:
-            readings = _readings_by_family(samples.get(subject.device.key), families)
-            _add_device(rows, subject, samples.get(subject.device.key), readings, labels, pods)
-        for row in rows:
-            if row.alias.is_of_node and subjects:
-                row.series[_prefix(row.labels, subjects[0], labels)] = len(subjects)
-            name = row.alias.name
-            yield name, [sample_line(name, prefix, value) for prefix, value in row.series.items()]
+            self._add_device(series, subject, samples.get(subject.device.key), labels, pods)
+        for row, metric in enumerate(self._metrics):
+            if metric.is_of_node and subjects:
+                series[row][self._prefix(row, subjects[0], labels)] = len(subjects)
+            values = series[row].items()
+            yield metric.name, [sample_line(metric.name, text, value) for text, value in values]
 
-
-class _Row(msgspec.Struct, frozen=True):
-    """One family of a page: its values by the text of the labels."""
-
-    alias: MetricAlias
-    labels: tuple[AliasLabel, ...]
-    series: dict[str, float]
-
-
-def _add_device(
-    rows: Iterable[_Row],
-    subject: _Subject,
-    sample: DeviceSample | None,
-    readings: _Readings,
-    labels: LabelCache,
-    pods: DevicePods,
-) -> None:
-    """Add the values of one device to each family, for each pod that uses it or the slice."""
-    prefixes: dict[tuple[int, DevicePod], str] = {}  # by identity of the labels, to hash less
-    for row in rows:
-        if row.alias.is_of_node:
-            continue
-        totals = _totals(row, subject.device, sample, readings, labels)
-        for (suffix, users_key), value in totals.items():
+    def _add_device(
+        self,
+        series: list[dict[str, float]],
+        subject: _Subject,
+        sample: DeviceSample | None,
+        labels: LabelCache,
+        pods: DevicePods,
+    ) -> None:
+        prefixes: dict[tuple[int, DevicePod], str] = {}  # by identity of the labels
+        for (row, suffix, users_key), value in self._totals(subject.device, sample, labels).items():
             for pod in pods.get(users_key, (UNUSED,)):
-                prefix = prefixes.get((id(row.labels), pod))
+                prefix = prefixes.get((id(self._labels[row]), pod))
                 if prefix is None:
                     user = msgspec.structs.replace(subject, pod=pod)
-                    prefix = prefixes[id(row.labels), pod] = _prefix(row.labels, user, labels)
+                    prefix = self._prefix(row, user, labels)
+                    prefixes[id(self._labels[row]), pod] = prefix
                 # a suffix starts with a comma
                 text = f"{prefix}{suffix}" if prefix != "{" else f"{prefix}{suffix[1:]}"
-                row.series[text] = value
+                series[row][text] = value
+
+    def _totals(
+        self, device: Device, sample: DeviceSample | None, labels: LabelCache
+    ) -> dict[tuple[int, str, str], float]:
+        """Return the values by family, text of the labels of readings, and key of the users."""
+        totals: dict[tuple[int, str, str], float] = {}
+        values = _device_values(device, sample)
+        for kind, source in self._by_value:
+            for label_values, number in values.get(kind, ()):
+                _add(totals, source, device, label_values, number, labels)
+        for reading in sample.readings if sample is not None else ():
+            for source in self._by_family.get(reading.family, ()):
+                if len(reading.labels) == self._label_counts[reading.family]:
+                    _add(totals, source, device, reading.labels, reading.value, labels)
+        return totals
+
+    def _prefix(self, row: int, subject: _Subject, labels: LabelCache) -> str:
+        texts = (
+            _text(label, _ORIGINS[label.origin](subject, label.key)) for label in self._labels[row]
+        )
+        return labels.prefix(self._label_names[row], tuple(texts))
 
 
-_Readings = Mapping[str, list[tuple[ReadingLabels, float]]]  # by family
-
-
-def _readings_by_family(
-    sample: DeviceSample | None, families: Mapping[str, MetricFamily]
-) -> _Readings:
-    """Return the readings; undeclared families and wrong labels are left out."""
-    readings: dict[str, list[tuple[ReadingLabels, float]]] = {}
-    for reading in sample.readings if sample is not None else ():
-        family = families.get(reading.family)
-        if family is not None and len(family.labels) == len(reading.labels):
-            values = dict(zip(family.labels, reading.labels, strict=True))
-            readings.setdefault(reading.family, []).append((values, reading.value))
-    return readings
-
-
-def _totals(
-    row: _Row,
-    device: Device,
-    sample: DeviceSample | None,
-    readings: _Readings,
-    labels: LabelCache,
-) -> dict[tuple[str, str], float]:
-    """Return a device's values by the text of the other labels, and by the key of their users."""
-    totals: dict[tuple[str, str], float] = {}
-    for source in row.alias.sources:
-        values: Iterable[tuple[ReadingLabels, float]]
-        if source.value is None:
-            values = readings.get(source.family, ())
-        else:
-            values = _device_values(source.value, device, sample)
-        for reading_labels, number in values:
-            if all(reading_labels.get(name) == text for name, text in source.where):
-                suffix = _suffix(row, source, reading_labels, labels)
-                key = suffix, key_of_users(device, reading_labels.values())
-                value = number if source.factor == 1 else round(number * source.factor, _DECIMALS)
-                totals[key] = totals.get(key, 0) + value if source.is_sum else value
-    return totals
-
-
-def _prefix(alias_labels: tuple[AliasLabel, ...], subject: _Subject, labels: LabelCache) -> str:
-    texts = tuple(
-        _text(label, _ORIGINS[label.origin](subject, label.key)) for label in alias_labels
+def _find_places(
+    row: int,
+    labels: tuple[AliasLabel, ...],
+    source: AliasSource,
+    names: tuple[str, ...],  # of the reading's labels
+) -> _Source | None:
+    """Return the places of labels in a reading; `None` if there is no label to compare."""
+    if not {name for name, _ in source.where} <= set(names):
+        return None
+    own = [label for label in labels if label.origin is LabelOrigin.READING and label.key in names]
+    own += [
+        label
+        for label in source.labels
+        if label.origin is LabelOrigin.CONSTANT or label.key in names
+    ]
+    return _Source(
+        row=row,
+        where=tuple((names.index(name), text) for name, text in source.where),
+        names=tuple(label.name for label in own),
+        texts=tuple(
+            (-1, f"{label.prefix}{label.key}")
+            if label.origin is LabelOrigin.CONSTANT
+            else (names.index(label.key), label.prefix)
+            for label in own
+        ),
+        factor=source.factor,
+        is_sum=source.is_sum,
     )
-    return labels.prefix(tuple(label.name for label in alias_labels), texts)
 
 
-def _suffix(
-    row: _Row, source: AliasSource, reading_labels: ReadingLabels, labels: LabelCache
-) -> str:
-    """Return the labels that depend on the reading, and those of the source."""
-    names, texts = [], []
-    for label in row.labels:
-        if label.origin is LabelOrigin.READING:
-            names.append(label.name)
-            texts.append(_text(label, reading_labels.get(label.key, "")))
-    for label in source.labels:
-        is_constant = label.origin is LabelOrigin.CONSTANT
-        names.append(label.name)
-        texts.append(_text(label, label.key if is_constant else reading_labels.get(label.key, "")))
-    return labels.suffix(tuple(names), tuple(texts)) if names else ""
+def _add(
+    totals: dict[tuple[int, str, str], float],
+    source: _Source,
+    device: Device,
+    label_values: tuple[str, ...],
+    number: float,
+    labels: LabelCache,
+) -> None:
+    """Add a value to the total of its series, if its labels are those of the source."""
+    for place, text in source.where:
+        if label_values[place] != text:
+            return
+    value = number if source.factor == 1 else round(number * source.factor, _DECIMALS)
+    key = source.row, source.suffix(label_values, labels), key_of_users(device, label_values)
+    totals[key] = totals.get(key, 0) + value if source.is_sum else value
 
 
 def _text(label: AliasLabel, value: str) -> str:
     return f"{label.prefix}{value}" if value else ""
 
 
-def _device_values(value: DeviceValue, device: Device, sample: DeviceSample | None) -> _Values:
-    """Yield a value that every vendor's devices have; unknown values are left out."""
-    if value is DeviceValue.PROCESS_MEMORY_BYTES:
-        for process in (sample.processes if sample is not None else None) or ():
-            if process.memory_bytes is not None:
-                yield {PROCESS_LABEL: str(process.pid)}, process.memory_bytes
-        return
-    single = _device_value(value, device, sample)
-    if single is not None:
-        yield {}, single
+_LabelledValues = list[tuple[tuple[str, ...], float]]
 
 
-def _device_value(value: DeviceValue, device: Device, sample: DeviceSample | None) -> float | None:
+def _device_values(
+    device: Device, sample: DeviceSample | None
+) -> dict[DeviceValue, _LabelledValues]:
+    """Return the values that every vendor's devices have; unknown values are left out."""
     total = total_bytes(device.info, sample)
     used = sample.memory_used_bytes if sample is not None else None
     free = total - used if total and used is not None and used <= total else None
@@ -304,4 +325,12 @@ def _device_value(value: DeviceValue, device: Device, sample: DeviceSample | Non
         DeviceValue.PROCESSES: len(processes) if processes is not None else None,
         DeviceValue.ONE: 1,
     }
-    return values.get(value)
+    labelled: dict[DeviceValue, _LabelledValues] = {
+        kind: [(_NO_PROCESS, value)] for kind, value in values.items() if value is not None
+    }
+    labelled[DeviceValue.PROCESS_MEMORY_BYTES] = [
+        ((str(process.pid),), process.memory_bytes)
+        for process in processes or ()
+        if process.memory_bytes is not None
+    ]
+    return labelled

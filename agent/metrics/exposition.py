@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from agent.metrics.agent_series import agent_series
-from agent.metrics.alias_series import alias_families, alias_series, check_aliases
+from agent.metrics.alias_series import AliasSeries, alias_families, check_aliases
 from agent.metrics.cardinality import (
     CUT_FAMILY,
     MAX_SERIES,
@@ -80,13 +80,15 @@ class MetricsRenderer:
             [table for table in alias_tables if table.name in aliases],
             [family.name for family in families],
         )
-        self._alias_tables = alias_check.tables
-        self.families = (*families, *alias_families(self._alias_tables))
+        self.families = (*families, *alias_families(alias_check.tables))
         self._bounded = bounded_families(families)  # tables of vendors are about devices
         self._max_series = max_series
         # for people: families that cannot be exported, with the reason
         self.errors = (*check.errors, *alias_check.errors)
         self._vendor_families = {name: check.families[name] for name in sorted(check.families)}
+        self._alias_tables = [
+            AliasSeries(table, self._vendor_families) for table in alias_check.tables
+        ]
         self._headers = {
             openmetrics: {
                 family.name: family_header(family, openmetrics=openmetrics)
@@ -181,9 +183,8 @@ class MetricsRenderer:
             yield from koordlet_series(
                 snapshot, self._aliases, labels, usage_is_fresh=usage_is_fresh
             )
-            yield from alias_series(
-                self._alias_tables, snapshot, samples, self._vendor_families, labels, pods
-            )
+            for table in self._alias_tables:
+                yield from table.render(snapshot, samples, labels, pods)
         if self._pods and usage_is_fresh:
             yield from pod_series(snapshot.pods.value, snapshot.usage.value, node, labels)
             yield from collected_pod_series(snapshot, node, labels)
