@@ -15,6 +15,8 @@ from itertools import accumulate
 import msgspec
 
 RATIO = 1.05  # of the widths of two neighbouring buckets
+_GROWTH = RATIO - 1.0
+_LOG_RATIO = math.log(RATIO)
 EPSILON = 0.0001  # a bucket with less weight counts as empty
 MAX_CHECKPOINT_WEIGHT = 10_000
 MAX_HALF_LIVES = 100  # after the reference time; then the reference time moves
@@ -29,24 +31,28 @@ class BucketScale(msgspec.Struct, frozen=True):
 
     def starts(self) -> tuple[float, ...]:
         """Return the smallest value of each bucket; the last one has everything above its own."""
-        count = math.ceil(self._position(self.maximum)) + 1
+        position = math.log(self.maximum * _GROWTH / self.first + 1.0) / _LOG_RATIO
         return tuple(
-            self.first * (math.pow(RATIO, bucket) - 1.0) / (RATIO - 1.0) for bucket in range(count)
+            self.first * (math.pow(RATIO, bucket) - 1.0) / _GROWTH
+            for bucket in range(math.ceil(position) + 1)
         )
 
     def bucket(self, value: float) -> int:
         """Return the bucket of a value on a scale without an end."""
-        return 0 if value < self.first else math.floor(self._position(value))
-
-    def _position(self, value: float) -> float:
-        return math.log(value * (RATIO - 1.0) / self.first + 1.0) / math.log(RATIO)
+        if value < self.first:
+            return 0
+        return math.floor(math.log(value * _GROWTH / self.first + 1.0) / _LOG_RATIO)
 
 
 CPU_CORES = BucketScale(0.025, 1024.0)
 MEMORY_BYTES = BucketScale(5.0 * 2**20, 2.0**41)
 
 
-_starts = lru_cache(BucketScale.starts)
+@lru_cache
+def _ends(scale: BucketScale) -> tuple[float, ...]:
+    """Return what stands for each bucket: the start of the next one, of the last one its own."""
+    starts = scale.starts()
+    return (*starts[1:], starts[-1])
 
 
 class HistogramCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
@@ -63,8 +69,8 @@ class DecayingHistogram:
     def __init__(self, scale: BucketScale, half_life_s: float) -> None:
         self._scale = scale
         self._half_life_s = half_life_s
-        self._starts = _starts(scale)
-        self._last = len(self._starts) - 1
+        self._ends = _ends(scale)
+        self._last = len(self._ends) - 1
         self._lowest, self._highest = self._last, 0  # buckets that are not empty
         self._clear()
 
@@ -77,11 +83,14 @@ class DecayingHistogram:
         age = (at_s - self._reference_s) / self._half_life_s
         if age > MAX_HALF_LIVES:
             self._move_reference(at_s)
+            age = (at_s - self._reference_s) / self._half_life_s
         elif age < -MIN_HALF_LIVES:
             self._clear()
             self._move_reference(at_s)
-        weight = math.pow(2.0, (at_s - self._reference_s) / self._half_life_s)
-        bucket = min(self._scale.bucket(value), self._last)
+            age = (at_s - self._reference_s) / self._half_life_s
+        weight = math.pow(2.0, age)
+        bucket = self._scale.bucket(value)
+        bucket = min(bucket, self._last)
         self._weights[bucket] += weight
         self._total += weight
         if not self._lowest <= bucket <= self._highest and self._weights[bucket] >= EPSILON:
@@ -90,12 +99,14 @@ class DecayingHistogram:
 
     def percentile(self, fraction: float) -> float:
         """Return the end of the bucket below which that fraction of the weight lies; 0 if empty."""
-        lowest = self._lowest
+        lowest, highest = self._lowest, self._highest
         if self._weights[lowest] < EPSILON:
             return 0.0
-        sums = list(accumulate(self._weights[lowest : self._highest]))
-        bucket = lowest + bisect_left(sums, fraction * self._total)
-        return self._starts[min(bucket + 1, self._last)]
+        bucket = lowest
+        if lowest < highest:
+            sums = list(accumulate(self._weights[lowest:highest]))
+            bucket += bisect_left(sums, fraction * self._total)
+        return self._ends[bucket]
 
     def checkpoint(self) -> HistogramCheckpoint:
         """Return what a file holds of the histogram; very small weights are left out."""

@@ -122,6 +122,30 @@ class SeriesTable:
             return raw
         return [value for value in raw if not isnan(value)]
 
+    def percentiles(
+        self, keys: Iterable[SeriesKey], window: MomentRange, fraction: float
+    ) -> list[float | None]:
+        """Return that percentile of each series' values in the window; `None` without values.
+
+        One call ranks hundreds of series: slots and rank are computed once for all that are
+        complete.
+        """
+        first, last = self._slots(window)
+        rank = percentile_index(window.last - window.first, fraction)
+        is_contiguous = window.first < window.last and first < last
+        ranked: list[float | None] = []
+        for key in keys:
+            ring = self._series.get(key)
+            if ring is not None and is_contiguous and ring.end == self._moments:
+                values = ring.values[first:last].tolist()
+                values.sort()
+                if not isnan(sum(values)):
+                    ranked.append(values[rank])
+                    continue
+            present = self.values(key, window)
+            ranked.append(percentile(present, fraction) if present else None)
+        return ranked
+
     def span_s(self, key: SeriesKey, window: MomentRange) -> float:
         """Return the seconds between the series' first and last value in the window."""
         raw = self._raw_values(key, window)
@@ -141,10 +165,14 @@ class SeriesTable:
             return []
         if ring.end != self._moments:
             self._mark_missing(ring, self._moments)
-        first, last = window.first % self.capacity, (window.last - 1) % self.capacity + 1
+        first, last = self._slots(window)
         if first < last:
-            return list(ring.values[first:last])
+            return ring.values[first:last].tolist()
         return [*ring.values[first:], *ring.values[:last]]
+
+    def _slots(self, window: MomentRange) -> tuple[int, int]:
+        """Return the slot of the first moment, and the one after the last moment's."""
+        return window.first % self.capacity, (window.last - 1) % self.capacity + 1
 
     def _mark_missing(self, ring: _RingSeries, moment: int) -> None:
         """Mark the moments since the last value as missing."""
@@ -422,17 +450,23 @@ class UsageHistory:
     def pod_percentiles(self, now_s: float, window_s: float, fraction: float) -> dict[str, Amounts]:
         """Return that percentile of each pod's CPU and memory; of pods that have both."""
         window = self._pods.window(now_s - window_s, now_s)
-        amounts: dict[str, Amounts] = {}
-        for uid in _names_below(self._pods, ("pod",)):
-            pair = _percentiles(self._pods, ("pod", uid), window, fraction)
-            if pair is not None:
-                amounts[uid] = pair
-        return amounts
+        uids = sorted(
+            key[1] for key in self._pods.series_keys() if key[0] == "pod" and key[2] == "cpu"
+        )
+        cpu = self._pods.percentiles((("pod", uid, "cpu") for uid in uids), window, fraction)
+        memory = self._pods.percentiles((("pod", uid, "memory") for uid in uids), window, fraction)
+        return {
+            uid: (cores, size)
+            for uid, cores, size in zip(uids, cpu, memory, strict=True)
+            if cores is not None and size is not None
+        }
 
     def node_percentile(self, now_s: float, window_s: float, fraction: float) -> Amounts | None:
         """Return that percentile of the node's CPU and memory; `None` unless it has both."""
         window = self._node.window(now_s - window_s, now_s)
-        return _percentiles(self._node, ("node",), window, fraction)
+        keys = (("node", "cpu"), ("node", "memory"))
+        cpu, memory = self._node.percentiles(keys, window, fraction)
+        return (cpu, memory) if cpu is not None and memory is not None else None
 
     def report(self, now_s: float, policy: UsageReportPolicy | None = None) -> UsageReport:
         """Return means over the aggregation period and percentiles over the policy's windows."""
@@ -443,15 +477,6 @@ class UsageHistory:
         }
         tables = SeriesTables(self._node, self._pods, self._device_memory)
         return build_report(tables, now_s, policy or UsageReportPolicy())
-
-
-def _percentiles(
-    table: SeriesTable, of: SeriesKey, window: MomentRange, fraction: float
-) -> Amounts | None:
-    cpu, memory = table.values((*of, "cpu"), window), table.values((*of, "memory"), window)
-    if not cpu or not memory:
-        return None
-    return percentile(cpu, fraction), percentile(memory, fraction)
 
 
 def _capacity(window_s: float, interval_s: float) -> int:

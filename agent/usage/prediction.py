@@ -91,15 +91,13 @@ class _Model:
         self.cpu.add(usage[0], at_s)
         self.memory.add(usage[1], at_s)
 
-    def peak(self) -> Amounts:
-        return self.cpu.percentile(CPU_FRACTION), self.memory.percentile(MEMORY_FRACTION)
-
 
 class PeakPredictor:
     """Models of the node, its priority classes and its pods. Not for two threads."""
 
     def __init__(self, policy: PredictionPolicy) -> None:
         self._policy = policy
+        self._peak_factor = (100.0 + policy.safety_margin_percent) / 100.0
         self._models: dict[str, _Model] = {}
 
     def train(
@@ -224,9 +222,9 @@ class PeakPredictor:
 
     def _peak(self, entity: str) -> Amounts:
         """Return the predicted peak of an entity that has a model, with the safety margin."""
-        factor = (100.0 + self._policy.safety_margin_percent) / 100.0
-        cpu, memory = self._models[entity].peak()
-        return cpu * factor, memory * factor
+        model, factor = self._models[entity], self._peak_factor
+        cpu = model.cpu.percentile(CPU_FRACTION)
+        return cpu * factor, model.memory.percentile(MEMORY_FRACTION) * factor
 
 
 def _add(one: Amounts, other: Amounts) -> Amounts:
