@@ -5,8 +5,9 @@ The set of cgroups is updated from the pod list without walking the tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
 
@@ -46,13 +47,16 @@ class _PodDirectory(msgspec.Struct):
     fd: int | None
     link_count_or_names: object = None
     names: tuple[str, ...] = ()
+    view: PodView | None = None  # made of `names`
 
 
 class PodCgroupTree:
     """The pods below the kubelet's root. An unchanged `refresh` costs one `fstat` per directory.
 
-    If one child is removed and another added, the link count stays the same: the reader of the
-    removed child's files notices and sets `must_rescan`, so that the next refresh lists everything.
+    If one child is removed and another added, the link count stays the same. If the removed one was
+    a pod with containers, its own link count changes, and the directory above it is listed as well.
+    Else the reader of its files notices and sets `must_rescan`, so that the next refresh lists
+    everything.
     """
 
     def __init__(self, host: HostFiles, descriptors: DescriptorCache, layout: CgroupLayout) -> None:
@@ -64,6 +68,7 @@ class PodCgroupTree:
         self._directories: dict[str, _PodDirectory] = {}  # root, QoS and pod directories, by cgroup
         self._fds: list[int] = []  # of all directories, if each has one and counts its links
         self._link_counts: list[int] = []
+        self._stale: set[str] = set()  # directories from which a pod was removed
         self.pods: tuple[PodView, ...] = ()  # by uid
         self.must_rescan = False
 
@@ -72,7 +77,10 @@ class PodCgroupTree:
         if not self.must_rescan and self._is_unchanged():
             return False
         forced, self.must_rescan = self.must_rescan, False
-        has_changes = self._walk(forced)
+        has_changes, pods = self._walk(forced)
+        if has_changes:
+            views = map(self._pod_view, pods)
+            self.pods = tuple(sorted(views, key=lambda pod: (pod.uid, pod.cgroup)))
         watches = self._directories.values()
         is_counted = all(
             watch.fd is not None and isinstance(watch.link_count_or_names, int) for watch in watches
@@ -93,26 +101,36 @@ class PodCgroupTree:
         link_counts = list(map(_link_count, self._descriptors.stats(self._fds)))
         return bool(link_counts) and link_counts == self._link_counts
 
-    def _walk(self, forced: bool) -> bool:
-        """List the directories that changed; rebuild the pods if a name changed."""
+    def _walk(self, forced: bool) -> tuple[bool, list[str]]:
+        """List the directories that changed; return whether a name changed, and the pods."""
         has_changes, pods = False, []
         alive = queue = [self._root]
         while queue:
             cgroup, queue = queue[0], queue[1:]
             has_changes |= self._refresh_directory(cgroup, forced)
-            for name in self._directories[cgroup].names:
-                child = f"{cgroup}/{name}"
-                if parse_pod_dir(name) is not None:
-                    pods.append(child)
-                    has_changes |= self._refresh_directory(child, forced)
-                elif parse_qos_dir(name) is not None and cgroup == self._root:
-                    queue = [*queue, child]
-                    alive = [*alive, child]
+            has_changes |= self._refresh_pods(self._pod_cgroups(cgroup), forced)
+            if cgroup in self._stale:  # another pod may have taken the place of the removed one
+                has_changes |= self._refresh_directory(cgroup, forced=True)
+                new = set(self._pod_cgroups(cgroup)) - self._directories.keys()
+                has_changes |= self._refresh_pods(new, forced=True)
+            pods += self._pod_cgroups(cgroup)
+            if cgroup == self._root:
+                names = filter(parse_qos_dir, self._directories[cgroup].names)
+                queue = [*queue, *(f"{cgroup}/{name}" for name in names)]
+                alive = [*alive, *queue]
+        self._stale.clear()
         has_changes |= self._remove_gone({*alive, *pods})
-        if has_changes:
-            views = (_pod_view(cgroup, self._directories[cgroup].names) for cgroup in pods)
-            self.pods = tuple(sorted(views, key=lambda pod: (pod.uid, pod.cgroup)))
-        return has_changes
+        return has_changes, pods
+
+    def _pod_cgroups(self, cgroup: str) -> list[str]:
+        """Return the pods of the last listing of a directory."""
+        names = self._directories[cgroup].names
+        return [f"{cgroup}/{name}" for name in names if parse_pod_dir(name) is not None]
+
+    def _refresh_pods(self, pods: Iterable[str], forced: bool) -> bool:
+        """List the pods that changed; return whether any did."""
+        changes = [self._refresh_directory(pod, forced) for pod in pods]
+        return any(changes)
 
     def _refresh_directory(self, cgroup: str, forced: bool) -> bool:
         """List a directory if it changed; return whether its relevant names changed."""
@@ -127,8 +145,13 @@ class PodCgroupTree:
         if link_count_or_names == watch.link_count_or_names and not forced and not is_new:
             return False
         names = link_count_or_names if isinstance(link_count_or_names, tuple) else self._names(path)
-        previous, watch.names, watch.link_count_or_names = watch.names, names, link_count_or_names
-        return is_new or previous != names
+        if watch.names and not names:
+            self._stale.add(cgroup.rpartition("/")[0])
+        has_changes = is_new or watch.names != names
+        watch.names, watch.link_count_or_names = names, link_count_or_names
+        if has_changes:
+            watch.view = None
+        return has_changes
 
     def _read_link_count_or_names(self, watch: _PodDirectory, path: str) -> object:
         if watch.fd is not None:
@@ -146,8 +169,13 @@ class PodCgroupTree:
             names = self._host.names(path)
         except HostFileError:
             return ()
-        kinds = (parse_pod_dir, parse_container_dir, parse_qos_dir)
-        return tuple(name for name in names if any(kind(name) is not None for kind in kinds))
+        return tuple(filter(_is_relevant, names))
+
+    def _pod_view(self, cgroup: str) -> PodView:
+        watch = self._directories[cgroup]
+        if watch.view is None:
+            watch.view = _pod_view(cgroup, watch.names)
+        return watch.view
 
     def _remove_gone(self, alive: set[str]) -> bool:
         removed = [cgroup for cgroup in self._directories if cgroup not in alive]
@@ -156,6 +184,13 @@ class PodCgroupTree:
             if fd is not None:
                 self._descriptors.close(fd)
         return bool(removed)
+
+
+@lru_cache(maxsize=4096)  # every cgroup has files of the same names
+def _is_relevant(name: str) -> bool:
+    """Return whether a directory of that name is a pod's, a container's or a class's."""
+    kinds = (parse_pod_dir, parse_container_dir, parse_qos_dir)
+    return any(kind(name) is not None for kind in kinds)
 
 
 def _pod_view(cgroup: str, names: tuple[str, ...]) -> PodView:
@@ -301,7 +336,10 @@ def cgroup_file_paths(
     file: usage_files.CgroupFile, layout: CgroupLayout, cgroups: Sequence[str]
 ) -> list[str]:
     """Return the file's path for each cgroup; empty if its controller is not mounted."""
-    return [file.path(layout, cgroup) or "" for cgroup in cgroups]
+    point = layout.mount(file.controller)
+    if point is None:
+        return [""] * len(cgroups)
+    return [f"{point}{cgroup}/{file.name}" for cgroup in cgroups]
 
 
 class CgroupUsageReader:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.cgroup.layout import CgroupLayout
 from bench.usage.cgroup_trees import version_1, version_2
 
 CARDS = 8
@@ -51,6 +52,7 @@ class BusyNode:
     root: Path
     fake_file: Path
     cgroups: str  # v1 real, v2 files
+    layout: CgroupLayout  # of the pods, outside the root
 
 
 @contextmanager
@@ -79,14 +81,14 @@ def busy_node() -> Iterator[BusyNode]:
                 (own / "kubepods").symlink_to(f"{point}{real.root}")
                 lines.append(f"cgroup /sys/fs/cgroup/{controller} cgroup rw,{controller} 0 0\n")
             (root / "proc" / "mounts").write_text("".join(lines))
-            yield BusyNode(root, fake, "v1 real")
+            yield BusyNode(root, fake, "v1 real", real)
             return
         with version_2() as files:
             (cgroup / "kubepods").symlink_to(f"{files.unified}{files.root}")
             (cgroup / "cgroup.controllers").write_text("cpu memory\n")
             mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"
             (root / "proc" / "mounts").write_text(mounts)
-            yield BusyNode(root, fake, "v2 files")
+            yield BusyNode(root, fake, "v2 files", files)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from agent.cgroup.layout import CgroupLayout, detect_layout
@@ -15,6 +15,7 @@ from agent.host.files import LiveHostFiles
 PODS, CONTAINERS = 250, 2
 STIRRED_PAGES = 80  # more than the kernel charges at once, so that the figure moves
 CONTROLLERS_V1 = ("cpu", "cpuacct", "memory")
+V2_NAMES = ("memory.stat", "cpu.stat")
 _QOS = ("", "/burstable", "/besteffort")
 _V2_BEFORE = (
     *("anon", "file", "kernel", "kernel_stack", "pagetables", "percpu", "sock", "shmem"),
@@ -27,10 +28,49 @@ _V2_KEYS = (*_V2_BEFORE, *_V2_LRU, *_V2_AFTER)  # as long as a recent kernel's
 
 def cgroups() -> tuple[list[str], list[str]]:
     """Return the paths of pods and containers below the kubelet's root, parents first."""
-    pods = [f"{_QOS[i % 3]}/pod{i:08x}-0000-4000-8000-000000000000" for i in range(PODS)]
-    return pods, [
-        f"{pod}/{i * CONTAINERS + j:064x}" for i, pod in enumerate(pods) for j in range(CONTAINERS)
-    ]
+    groups = [pod_cgroups(index) for index in range(PODS)]
+    return [pod for pod, *_ in groups], [path for _, *paths in groups for path in paths]
+
+
+def pod_uid(index: int) -> str:
+    """Return the uid of the pod with that number."""
+    return f"{index:08x}-0000-4000-8000-000000000000"
+
+
+def container_ids(index: int) -> list[str]:
+    """Return the ids of its containers."""
+    return [f"{index * CONTAINERS + number:064x}" for number in range(CONTAINERS)]
+
+
+def pod_cgroups(index: int) -> list[str]:
+    """Return the paths of a pod and of its containers below the kubelet's root."""
+    pod = f"{_QOS[index % 3]}/pod{pod_uid(index)}"
+    return [pod, *(f"{pod}/{name}" for name in container_ids(index))]
+
+
+def add_pod(layout: CgroupLayout, index: int) -> None:
+    """Make the groups of a pod."""
+    for below in pod_cgroups(index):
+        for point in _points(layout):
+            os.mkdir(f"{point}{layout.root}{below}")
+        if layout.version == 2:
+            _write_v2(layout, below, index, 0)
+
+
+def remove_pod(layout: CgroupLayout, index: int) -> None:
+    """Remove the groups of a pod."""
+    for below in reversed(pod_cgroups(index)):
+        for point in _points(layout):
+            directory = Path(f"{point}{layout.root}{below}")
+            if layout.version == 2:
+                for name in V2_NAMES:
+                    (directory / name).unlink()
+            directory.rmdir()
+
+
+def _points(layout: CgroupLayout) -> list[str]:
+    """Return the folders that have the tree, each once."""
+    return [layout.unified] if layout.unified else sorted({point for _, point in layout.mounts})
 
 
 @contextmanager
@@ -42,15 +82,18 @@ def version_1() -> Iterator[CgroupLayout | None]:
         yield None
         return
     root = f"/xpu-{os.getpid()}-bench"
-    with ExitStack() as made:
+    mounts = tuple((c, p) for c, p in points.items() if p)
+    layout = CgroupLayout(version=1, driver="cgroupfs", mounts=mounts, unified=None, root=root)
+    try:
         pods, containers = cgroups()
         for below in ["", *_QOS[1:], *pods, *containers]:
-            for point in sorted({p for p in points.values() if p}):
-                directory = point + root + below
-                os.mkdir(directory)
-                made.callback(os.rmdir, directory)
-        mounts = tuple((c, p) for c, p in points.items() if p)
-        yield CgroupLayout(version=1, driver="cgroupfs", mounts=mounts, unified=None, root=root)
+            for point in _points(layout):
+                os.mkdir(point + root + below)
+        yield layout
+    finally:
+        for point in _points(layout):
+            for directory, _, _ in os.walk(point + root, topdown=False):
+                os.rmdir(directory)
 
 
 @contextmanager
@@ -71,15 +114,19 @@ def fill_v2(layout: CgroupLayout, step: int) -> None:
     """Write other values than those of the last step into every file."""
     pods, containers = cgroups()
     for i, below in enumerate([*pods, *containers]):
-        value = 1_000_000_007 * (i + 1) + step * 4096
-        directory = Path(f"{layout.unified}{layout.root}{below}")
-        stat = "".join(f"{key} {value + n * 4096}\n" for n, key in enumerate(_V2_KEYS))
-        (directory / "memory.stat").write_text(stat)
-        (directory / "cpu.stat").write_text(
-            f"usage_usec {value}\nuser_usec {value - step}\nsystem_usec {step}\nnice_usec 0\n"
-            f"core_sched.force_idle_usec 0\nnr_periods {step * 10}\nnr_throttled {step}\n"
-            "throttled_usec 0\nnr_bursts 0\nburst_usec 0\n"
-        )
+        _write_v2(layout, below, i, step)
+
+
+def _write_v2(layout: CgroupLayout, below: str, number: int, step: int) -> None:
+    value = 1_000_000_007 * (number + 1) + step * 4096
+    directory = Path(f"{layout.unified}{layout.root}{below}")
+    stat = "".join(f"{key} {value + n * 4096}\n" for n, key in enumerate(_V2_KEYS))
+    (directory / "memory.stat").write_text(stat)
+    (directory / "cpu.stat").write_text(
+        f"usage_usec {value}\nuser_usec {value - step}\nsystem_usec {step}\nnice_usec 0\n"
+        f"core_sched.force_idle_usec 0\nnr_periods {step * 10}\nnr_throttled {step}\n"
+        "throttled_usec 0\nnr_bursts 0\nburst_usec 0\n"
+    )
 
 
 def stir_v1(layout: CgroupLayout) -> list[mmap.mmap]:

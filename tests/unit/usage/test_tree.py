@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.cgroup.layout import detect_layout
+from agent.host.files import LiveHostFiles
 from agent.recording.tree import EntryKind, TreeFiles
 from agent.snapshot.pod import KubeQos
 from agent.usage.cgroup_usage import PodCgroupTree
@@ -84,6 +85,39 @@ def test_one_that_takes_anothers_place_is_seen_after_distrust(host: CgroupHost) 
     found.must_rescan = True
     assert found.refresh()
     assert shape(found) == {"a": [B]}
+
+
+def test_a_pod_that_takes_the_place_of_one_with_containers_is_seen_by_the_same_refresh(
+    host: CgroupHost,
+) -> None:
+    host.group(f"/burstable/poda/{A}")
+    found = tree(host)
+    found.refresh()
+    host.remove("/burstable/poda")
+    host.group(f"/burstable/podb/{B}")
+    assert found.refresh()
+    assert shape(found) == {"b": [B]}
+    assert not found.refresh()
+
+
+def test_only_directories_that_changed_are_listed(
+    host: CgroupHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cgroup in (f"/burstable/poda/{A}", f"/podb/{B}"):
+        host.group(cgroup)
+    found = tree(host)
+    found.refresh()
+    listed: list[str] = []
+    names = LiveHostFiles.names
+
+    def listing(files: LiveHostFiles, path: str) -> tuple[str, ...]:
+        listed.append(path)
+        return names(files, path)
+
+    monkeypatch.setattr(LiveHostFiles, "names", listing)
+    host.remove(f"/podb/{B}")
+    assert found.refresh()
+    assert {path.rpartition("/kubepods")[2] for path in listed} == {"/podb", ""}
 
 
 def test_other_directories_are_ignored(host: CgroupHost) -> None:
