@@ -160,7 +160,7 @@ def _resource_map(
     if use.memory_bytes is not None:
         resources["memory"] = quantities.format_binary(int(use.memory_bytes))
     resource_map: dict[str, object] = {"resources": resources} if resources else {}
-    if entries := _device_entries(device_uses, devices or {}):
+    if device_uses and (entries := _device_entries(device_uses, devices or {})):
         resource_map["devices"] = entries
     return resource_map
 

@@ -86,7 +86,10 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
 
     def label(self, key: str) -> str | None:
         """Return a label's value."""
-        return next((v for k, v in self.labels if k == key), None)
+        for name, value in self.labels:  # a generator would cost more than the search
+            if name == key:
+                return value
+        return None
 
     def annotation(self, key: str) -> str | None:
         """Return an annotation's value."""

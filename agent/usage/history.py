@@ -122,6 +122,21 @@ class SeriesTable:
             return raw
         return [value for value in raw if not isnan(value)]
 
+    def mean(self, key: SeriesKey, window: MomentRange) -> float | None:
+        """Return the arithmetic mean of the series' values in the window; `None` without values."""
+        ring = self._series.get(key)
+        if ring is None or window.first >= window.last:
+            return None
+        if ring.end == self._moments:
+            first, last = self._slots(window)
+            if first < last:  # without a list, each value is freed before the next is made
+                total = sum(ring.values[first:last])
+            else:
+                total = sum(ring.values[:last], sum(ring.values[first:]))
+            if not isnan(total):
+                return total / (window.last - window.first)
+        return mean(self.values(key, window))
+
     def percentiles(
         self, keys: Iterable[SeriesKey], window: MomentRange, fraction: float
     ) -> list[float | None]:
@@ -168,7 +183,7 @@ class SeriesTable:
         first, last = self._slots(window)
         if first < last:
             return ring.values[first:last].tolist()
-        return [*ring.values[first:], *ring.values[:last]]
+        return ring.values[first:].tolist() + ring.values[:last].tolist()
 
     def _slots(self, window: MomentRange) -> tuple[int, int]:
         """Return the slot of the first moment, and the one after the last moment's."""
@@ -234,8 +249,9 @@ def aggregate_values(values: Sequence[float]) -> tuple[float | None, ...]:
     """Return avg, p50, p90, p95, p99 without interpolation; all `None` without values."""
     if not values:
         return (None,) * len(REPORT_VALUE_NAMES)
-    ranked = sorted(values)
-    return (mean(values), *(ranked[percentile_index(len(ranked), p)] for _, p in PERCENTILES))
+    ranked, count = sorted(values), len(values)
+    ranks = [percentile_index(count, fraction) for _, fraction in PERCENTILES]
+    return (sum(values) / count, *(ranked[rank] for rank in ranks))
 
 
 def build_report(tables: SeriesTables, now_s: float, policy: UsageReportPolicy) -> UsageReport:
@@ -267,10 +283,10 @@ def build_report(tables: SeriesTables, now_s: float, policy: UsageReportPolicy) 
 def _mean_usage(
     table: SeriesTable, of: SeriesKey, memory: str, window: MomentRange
 ) -> ResourceUsage:
-    return ResourceUsage(
-        cpu_cores=mean(table.values((*of, "cpu"), window)),
-        memory_bytes=mean(_memory_values(table, of, memory, window)),
-    )
+    memory_bytes = table.mean((*of, memory), window)
+    if memory_bytes is None:  # as in `_memory_values`
+        memory_bytes = table.mean((*of, "memory"), window)
+    return ResourceUsage(cpu_cores=table.mean((*of, "cpu"), window), memory_bytes=memory_bytes)
 
 
 def _memory_values(
@@ -294,8 +310,8 @@ def _device_usage(
 ) -> DeviceUsage:
     return DeviceUsage(
         key=key,
-        core_percent=mean(table.values((*of, key, "core"), window)),
-        memory_bytes=mean(table.values((*of, key, "memory"), window)),
+        core_percent=table.mean((*of, key, "core"), window),
+        memory_bytes=table.mean((*of, key, "memory"), window),
         memory_total_bytes=totals.get(key),
     )
 
