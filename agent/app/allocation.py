@@ -34,6 +34,7 @@ HOST_DEVICES_INTERVAL_S = 2.0  # the longest delay for a new device node or CDI 
 ALLOCATIONS_INTERVAL_S = 0.5
 VERIFICATION_INTERVAL_S = 1.0
 CDI_FILES_INTERVAL_S = 2.0
+KUBELET_DEVICES_INTERVAL_S = 5.0
 
 
 def read_driver_edits(
@@ -120,6 +121,49 @@ def _check_inputs(now: NodeSnapshot) -> tuple[object, ...]:
         now.devices.value,
         now.served.value.held,
     )
+
+
+class KubeletDeviceMonitor:
+    """Reads which devices the kubelet gave to which containers, by its checkpoint.
+
+    For nodes on which other device plug-ins serve the kubelet: the labels of device series depend
+    on it, and no decision does. Belongs to the collector thread.
+    """
+
+    def __init__(self, store: SnapshotStore, clock: Clock, folder: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._folder = folder
+        self._stamp: CheckpointStamp | None = None
+        self._error = ""
+
+    def scheduled_loops(self) -> Iterator[ScheduledLoop]:
+        """Return the loop that reads."""
+        yield ScheduledLoop(Loop("kubelet-devices", KUBELET_DEVICES_INTERVAL_S, self.read))
+
+    def read(self) -> None:
+        """Read the checkpoint if it has changed. A node without the file has no allocations."""
+        try:
+            checkpoint = read_device_checkpoint(self._folder, self._stamp)
+        except FileNotFoundError:
+            self._put(None, ())
+        except (OSError, ParseError) as error:
+            if not self._error:
+                log.warning("kubelet_devices_not_read", extra={"error": str(error)[:200]})
+            self._put(None, (), str(error)[:200])
+        else:
+            if checkpoint is not None:
+                self._put(*checkpoint)
+
+    def _put(
+        self,
+        stamp: CheckpointStamp | None,
+        allocations: tuple[KubeletAllocation, ...],
+        error: str = "",
+    ) -> None:
+        self._stamp, self._error = stamp, error
+        part = SnapshotPart(allocations, self._clock.monotonic(), error)
+        self._store.put(kubelet_devices=part)
 
 
 class CdiFileUpdater:

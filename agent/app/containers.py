@@ -14,7 +14,7 @@ import msgspec
 
 from agent.allocation.index import AllocationIndex
 from agent.allocation.slices import SliceManager
-from agent.app.allocation import AllocationMonitor, CdiFileUpdater
+from agent.app.allocation import AllocationMonitor, CdiFileUpdater, KubeletDeviceMonitor
 from agent.app.composition import AgentInputs, kubelet_root_reader
 from agent.app.oneshot import build_host_device_reader
 from agent.app.pod_files import PodFileUpdater, create_ledger
@@ -67,6 +67,7 @@ class ContainerLoops(msgspec.Struct, frozen=True, kw_only=True):
     allocations: AllocationMonitor
     pod_files: PodFileUpdater | None = None
     cdi_files: CdiFileUpdater | None = None
+    kubelet_devices: KubeletDeviceMonitor | None = None
 
     def scheduled_loops(self) -> Iterator[ScheduledLoop]:
         """Return their loops."""
@@ -75,6 +76,8 @@ class ContainerLoops(msgspec.Struct, frozen=True, kw_only=True):
             yield from self.pod_files.scheduled_loops()
         if self.cdi_files is not None:
             yield from self.cdi_files.scheduled_loops()
+        if self.kubelet_devices is not None:
+            yield from self.kubelet_devices.scheduled_loops()
 
 
 class RuntimeService:
@@ -306,6 +309,9 @@ class ContainerServiceBuilder:
             allocations=self._build_allocation_monitor(),
             pod_files=pod_files,
             cdi_files=self._build_cdi_files() if writes_cdi else None,
+            kubelet_devices=(
+                self._build_kubelet_devices() if inputs.is_live and not uses_plugin else None
+            ),
         )
         device_plugin = None
         if uses_plugin:
@@ -313,6 +319,10 @@ class ContainerServiceBuilder:
         return ContainerService(
             self._collector, inputs.clock, loops, runtime, device_plugin, slices
         )
+
+    def _build_kubelet_devices(self) -> KubeletDeviceMonitor:
+        folder = plugin_folder(self._inputs.settings.kubelet.root_dir)
+        return KubeletDeviceMonitor(self._inputs.store, self._inputs.clock, folder)
 
     def _build_allocation_monitor(self) -> AllocationMonitor:
         inputs, settings = self._inputs, self._inputs.settings

@@ -61,7 +61,12 @@ class DevicePodIndex:
 
     def find(self, snapshot: NodeSnapshot, samples: Mapping[str, DeviceSample]) -> DevicePods:
         """Return the pods of each device; `samples` are the fresh ones, by device key."""
-        sources = (snapshot.devices.value, snapshot.allocations.value, snapshot.served.value)
+        sources = (
+            snapshot.devices.value,
+            snapshot.allocations.value,
+            snapshot.served.value,
+            snapshot.kubelet_devices.value,
+        )
         allocated = self._memo.get(sources, partial(find_allocated, snapshot))
         pods = {pod.uid: pod for pod in snapshot.pods.value}
         by_device: dict[str, tuple[DevicePod, ...]] = {}
@@ -111,12 +116,15 @@ def find_allocated(snapshot: NodeSnapshot) -> _Users:
     """Return who was allocated each device or slice: by an annotation, else by the kubelet."""
     devices = snapshot.devices.value.devices
     keys_by_id = {name: keys for device in devices for name, keys in _names(device)}
+    keys_by_number = {
+        (device.info.vendor, str(device.info.vendor_minor)): (device.key,) for device in devices
+    }
     by_kubelet: dict[str, list[_Container]] = {}
     allocated_uids = snapshot.allocations.value.pods.keys()
-    for allocation in snapshot.served.value.held:
+    for allocation in snapshot.served.value.held or snapshot.kubelet_devices.value:
         if allocation.pod_uid in allocated_uids:
             continue  # the annotation decides which devices the pod has
-        for key in _allocated_keys(allocation, keys_by_id):
+        for key in _allocated_keys(allocation, keys_by_id, keys_by_number):
             by_kubelet.setdefault(key, []).append((allocation.pod_uid, allocation.container))
     users: dict[str, tuple[_Container, ...]] = {}
     for device in devices:
@@ -138,10 +146,20 @@ def _names(device: Device) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _allocated_keys(
-    allocation: KubeletAllocation, keys_by_id: Mapping[str, tuple[str, ...]]
+    allocation: KubeletAllocation,
+    keys_by_id: Mapping[str, tuple[str, ...]],
+    keys_by_number: Mapping[tuple[str, str], tuple[str, ...]],
 ) -> Iterator[str]:
+    """Yield the devices and slices of an allocation; ids that name none are left out.
+
+    Where a plug-in has no unique ids, they end in the driver's number (`card-3` of
+    `example.com/card`): it counts for devices of the maker that the resource's domain names.
+    """
+    maker = allocation.resource.partition("/")[0].partition(".")[0]
     for name in allocation.device_ids:
-        yield from keys_by_id.get(name.partition(REPLICA_SEPARATOR)[0], ())
+        base = name.partition(REPLICA_SEPARATOR)[0]
+        number = maker, base.rpartition("-")[2]
+        yield from keys_by_id.get(base) or keys_by_number.get(number, ())
 
 
 def _running_containers(

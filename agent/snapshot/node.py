@@ -20,7 +20,7 @@ from agent.snapshot.cluster import ClusterServiceStatus, ClusterView
 from agent.snapshot.container import ContainerServiceStatus, RuntimeView
 from agent.snapshot.cpu import CpuTopology, NumaTopology
 from agent.snapshot.device import Device, DeviceLink, VendorDevice
-from agent.snapshot.device_plugin import DevicePluginView
+from agent.snapshot.device_plugin import DevicePluginView, KubeletAllocation
 from agent.snapshot.host_devices import HostDevicesView
 from agent.snapshot.inventory import (
     DeviceGroup,
@@ -270,6 +270,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     host_devices: SnapshotPart[HostDevicesView] = SnapshotPart(HostDevicesView())
     allocations: SnapshotPart[AllocationView] = SnapshotPart(AllocationView())
     runtime: SnapshotPart[RuntimeView] = SnapshotPart(RuntimeView())
+    # of other device plug-ins, while the agent itself serves the kubelet nothing
+    kubelet_devices: SnapshotPart[tuple[KubeletAllocation, ...]] = SnapshotPart(())
     served: SnapshotPart[DevicePluginView] = SnapshotPart(DevicePluginView())
     verification: SnapshotPart[VerificationView] = SnapshotPart(VerificationView())
     hotplug: HotplugView = HotplugView()

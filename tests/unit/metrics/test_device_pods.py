@@ -92,6 +92,31 @@ def test_a_pod_that_got_a_card_or_a_replica_of_the_kubelet_is_on_its_series(
     assert names(labels) == ("team-a", "train-0", "worker-0", POD.uid)
 
 
+def of_another_plugin(resource: str, device_id: str) -> SnapshotPart[tuple[KubeletAllocation, ...]]:
+    held = KubeletAllocation(
+        pod_uid=POD.uid, resource=resource, ids=(device_id,), container="worker-0"
+    )
+    return SnapshotPart((held,), NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("resource", "device_id", "is_named"),
+    [
+        ("nvidia.com/gpu", str(CARD.info.uuid), True),
+        ("nvidia.com/gpu", "card-0", True),  # the driver's number of the card
+        ("nvidia.com/gpu", "card-1", False),
+        ("huawei.com/Ascend910", "Ascend910-0", False),  # a device of another maker
+        ("nvidia.com/gpu", "", False),
+    ],
+)
+def test_a_pod_that_got_a_card_by_another_plugin_is_on_its_series(
+    resource: str, device_id: str, is_named: bool
+) -> None:
+    allocation = of_another_plugin(resource, device_id)
+    snap = replace(snapshot((CARD,), pods=(POD,)), kubelet_devices=allocation)
+    assert (series(snap)[0].get("pod") == "train-0") is is_named
+
+
 def test_a_pod_that_got_a_slice_is_on_the_series_of_its_card() -> None:
     card = gpu(0, partitions=(DevicePartition(profile="1g.10gb", uuid="MIG-1"),))
     snap = replace(snapshot((card,), pods=(POD,)), served=by_kubelet("MIG-1"))
