@@ -149,6 +149,14 @@ def test_readings_with_the_same_labels_are_added_up_and_others_can_be_ignored() 
     assert value(snap, AliasSource(family=TRAFFIC.name, where=(("direction", "up"),))) is None
 
 
+def test_readings_that_have_the_same_value_are_not_added_up() -> None:
+    snap = node(
+        MetricValue(family=TRAFFIC.name, value=2.0, labels=("tx",)),
+        MetricValue(family=TRAFFIC.name, value=2.0, labels=("rx",)),
+    )
+    assert value(snap, AliasSource(family=TRAFFIC.name, is_sum=False)) == 2
+
+
 def test_a_label_can_come_from_the_reading_or_be_of_one_source() -> None:
     snap = node(MetricValue(family=TRAFFIC.name, value=2.0, labels=("rx",)), core_percent=5.0)
     way = AliasLabel("way", LabelOrigin.READING, "direction", prefix="data_")
