@@ -69,13 +69,18 @@ async def render_body(body: SlicedBody, offload: Offload, within_s: float) -> by
 async def send_body(
     request: web.Request, headers: Mapping[str, str], body: bytes
 ) -> web.StreamResponse:
-    """Send a body in slices; other callbacks of the event loop run between them."""
+    """Send a body in slices; other callbacks of the event loop run between them.
+
+    Each write waits while the client reads nothing, the last one because it ends the response:
+    aiohttp does not wait after a short write. It cancels this call when the client goes.
+    """
     response = web.StreamResponse(headers=headers)
     response.content_length = len(body)
     await response.prepare(request)
-    view = memoryview(body)
-    for start in range(0, len(body), WRITE_BYTES):
-        await response.write(view[start : start + WRITE_BYTES])
+    rest = memoryview(body)
+    while len(rest) > WRITE_BYTES:
+        await response.write(rest[:WRITE_BYTES])
         await asyncio.sleep(0)
-    await response.write_eof()
+        rest = rest[WRITE_BYTES:]
+    await response.write_eof(bytes(rest))
     return response

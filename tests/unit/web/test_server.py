@@ -165,6 +165,33 @@ def test_a_page_longer_than_a_slice_arrives_whole_in_both_codings() -> None:
         assert received.get("Content-Encoding", "identity") == coding
 
 
+def test_a_client_that_goes_while_a_page_is_sent_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Huge(StillView):
+        def metrics(self, *, openmetrics: bool) -> Iterator[bytes]:
+            del openmetrics
+            yield b"x" * (32 << 20)
+
+    async def run() -> str:
+        async with TestServer(create_page_app(Huge(eight_cards())), host="127.0.0.1") as server:
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                await reader.readexactly(100)
+                writer.transport.abort()
+                await asyncio.sleep(0.05)
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"GET /livez HTTP/1.0\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+            return answer.decode().splitlines()[-1]
+
+    with caplog.at_level("WARNING"):
+        assert asyncio.run(run()) == "ok"
+    assert caplog.records == []
+
+
 def test_a_scraper_gets_its_answer_before_it_stops_waiting() -> None:
     class Slow(StillView):
         async def offload(self, work: Callable[[], T]) -> T:
