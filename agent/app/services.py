@@ -348,7 +348,8 @@ def _peak_monitor(inputs: AgentInputs) -> PeakMonitor | None:
     prediction = inputs.settings.collect.prediction
     if not prediction.enabled or not inputs.is_live:
         return None
-    return PeakMonitor(prediction, inputs.settings.node.state_dir, inputs.state_writer)
+    folder, node = inputs.settings.node.state_dir, inputs.store.current.node.name
+    return PeakMonitor(prediction, folder, inputs.state_writer, node)
 
 
 def _metrics_renderer(inputs: AgentInputs) -> MetricsRenderer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -43,7 +44,11 @@ class PeakMonitor:
     Without a folder for state the models last as long as the process.
     """
 
-    def __init__(self, settings: PredictionSettings, folder: str, writer: StateWriter) -> None:
+    def __init__(
+        self, settings: PredictionSettings, folder: str, writer: StateWriter, node: str = ""
+    ) -> None:
+        """Create the monitor; a file with the name of another node than `node` is not used."""
+        self._node = node
         self._predictor = PeakPredictor(
             PredictionPolicy(
                 safety_margin_percent=settings.safety_margin_percent,
@@ -83,13 +88,17 @@ class PeakMonitor:
 
     def _store(self) -> None:
         if self._path:
-            self._writer.file(self._path).write(msgspec.json.encode(self._predictor.checkpoint()))
+            self._writer.file(self._path).write(
+                msgspec.json.encode(self._predictor.checkpoint(self._node))
+            )
 
     def _restore(self, wall_s: float) -> None:
         """Take over the models of the file; a file that cannot be used is set aside."""
         if not self._path:
             return
-        stored = self._writer.load(self._path, MAX_FILE, decode_checkpoint)
+        stored = self._writer.load(
+            self._path, MAX_FILE, partial(decode_checkpoint, node=self._node)
+        )
         if stored.error is not None:
             fields = {"path": self._path, "status": stored.status.value, "error": stored.reason}
             log.error("prediction_not_restored", extra=fields)
@@ -101,14 +110,16 @@ class PeakMonitor:
             log.warning("prediction_models_damaged", extra=fields)
 
 
-def decode_checkpoint(data: bytes) -> PredictionCheckpoint:
-    """Decode the file of models; raise `ParseError` for anything but this version's."""
+def decode_checkpoint(data: bytes, node: str = "") -> PredictionCheckpoint:
+    """Decode the file of models; raise `ParseError` unless it is of this version and node."""
     try:
         checkpoint = _DECODER.decode(data)
     except JSON_ERRORS as error:
         raise ParseError("prediction", str(error)[:120]) from error
     if checkpoint.version != CHECKPOINT_VERSION:
         raise ParseError("prediction: version", str(checkpoint.version))
+    if node and checkpoint.node not in ("", node):
+        raise ParseError("prediction: another node", checkpoint.node[:80])
     return checkpoint
 
 

@@ -32,6 +32,8 @@ MEMORY_FRACTION = 0.98
 EXPIRY_S = 1800.0  # a model without a sample for that long is dropped
 MAX_MODELS = 4096
 CHECKPOINT_VERSION = 1
+# of a histogram with a sample: its weight is a half at least, and doubles with each half-life
+MIN_TOTAL_WEIGHT, MAX_TOTAL_WEIGHT = 0.5, 2.0**120
 
 PROD_CLASSES = ("koord-prod", "")  # whose unused requests are offered to others
 CLASSES = (*PROD_CLASSES, "koord-mid", "koord-batch", "koord-free")
@@ -68,12 +70,24 @@ class ModelCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
     cpu: HistogramCheckpoint
     memory: HistogramCheckpoint
 
+    @property
+    def is_possible(self) -> bool:
+        """Return whether samples until `last_updated` can have made both histograms."""
+        pairs = ((self.cpu, CPU_HALF_LIFE_S), (self.memory, MEMORY_HALF_LIFE_S))
+        return all(
+            saved.bucket_weights
+            and MIN_TOTAL_WEIGHT <= saved.total_weight <= MAX_TOTAL_WEIGHT
+            and saved.reference_timestamp <= self.last_updated + 2 * half_life_s
+            for saved, half_life_s in pairs
+        )
+
 
 class PredictionCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
     """All models in a file, by entity."""
 
     version: int
     models: Mapping[str, ModelCheckpoint]
+    node: str = ""  # whose usage they are of; empty: not known, as in files of earlier agents
 
 
 class _Model:
@@ -166,8 +180,8 @@ class PeakPredictor:
             cold_pods=len(demands) - len(predicted),
         )
 
-    def checkpoint(self) -> PredictionCheckpoint:
-        """Return what a file holds of all models."""
+    def checkpoint(self, node: str = "") -> PredictionCheckpoint:
+        """Return what a file holds of all models; `node` is the name of the node."""
         return PredictionCheckpoint(
             CHECKPOINT_VERSION,
             {
@@ -179,6 +193,7 @@ class PeakPredictor:
                 )
                 for entity, model in self._models.items()
             },
+            node,
         )
 
     def restore(self, checkpoint: PredictionCheckpoint, now_s: float) -> tuple[str, ...]:
@@ -193,6 +208,9 @@ class PeakPredictor:
             if not 0 <= saved.since <= saved.last_updated <= now_s:
                 continue
             if now_s - saved.last_updated > self._policy.cold_start_s:
+                continue
+            if not saved.is_possible:  # without weights it would predict that nothing is used
+                damaged.append(entity)
                 continue
             model = _Model(saved.since)
             model.updated_s = now_s

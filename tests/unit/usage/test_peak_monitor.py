@@ -40,10 +40,12 @@ WARM_AT_ONCE = PredictionSettings(cold_start_s=0)
 class Measured:
     """A node that uses 3 cores, of which its pod uses 2, measured each second."""
 
-    def __init__(self, folder: Path, settings: PredictionSettings = WARM_AT_ONCE) -> None:
+    def __init__(
+        self, folder: Path, settings: PredictionSettings = WARM_AT_ONCE, node: str = "n"
+    ) -> None:
         self.clock = ManualClock()
         self.writer = StateWriter()
-        self.monitor = PeakMonitor(settings, str(folder), self.writer)
+        self.monitor = PeakMonitor(settings, str(folder), self.writer, node)
         self.history = UsageHistory()
 
     def measure(self, seconds: int) -> None:
@@ -130,6 +132,18 @@ def test_a_damaged_file_is_set_aside_and_the_models_begin_anew(
     measured.measure(121)
     assert not measured.predict().error
     assert (tmp_path / f"{FILE_NAME}.bad").read_bytes() == content
+
+
+def test_the_file_of_another_node_is_set_aside(tmp_path: Path) -> None:
+    settings = PredictionSettings(cold_start_s=300)
+    before = Measured(tmp_path, settings, node="other")
+    before.measure(700)
+    assert before.writer.close()
+    after = Measured(tmp_path, settings)
+    after.clock = before.clock
+    after.measure(1)
+    assert after.predict().error
+    assert (tmp_path / f"{FILE_NAME}.bad").exists()
 
 
 def test_a_file_cut_at_any_byte_is_never_half_a_model(tmp_path: Path) -> None:

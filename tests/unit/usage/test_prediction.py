@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.snapshot.usage import Prediction, ResourceUsage
+from agent.usage.decaying_histogram import HistogramCheckpoint
 from agent.usage.history import Amounts
 from agent.usage.prediction import (
+    CHECKPOINT_VERSION,
     EXPIRY_S,
+    ModelCheckpoint,
     PeakPredictor,
     PodDemand,
     PredictionCheckpoint,
@@ -41,6 +48,9 @@ def demand(uid: str = "a", **changes: object) -> PodDemand:
 
 def predict(predictor: PeakPredictor, *pods: PodDemand, minutes: int = 1500) -> Prediction:
     return predictor.predict(pods, NODE, START_S + 60 * minutes)
+
+
+_TRAINED = trained()
 
 
 def near(cpu: float, memory: float) -> object:
@@ -166,3 +176,55 @@ def test_a_damaged_model_is_named_and_the_others_are_restored() -> None:
     restored = PeakPredictor(PredictionPolicy())
     assert restored.restore(broken, START_S + 60 * 1500) == ("a",)
     assert "__node__" in restored.checkpoint().models
+
+
+FIGURES = st.one_of(
+    st.floats(), st.sampled_from([0.0, -1.0, 1e-9, 1e308, START_S, START_S + 1e9, float("nan")])
+)
+WEIGHTS = st.dictionaries(st.integers(-5, 300), st.integers(-5, 20_000), max_size=4)
+HISTOGRAMS = st.builds(
+    HistogramCheckpoint,
+    reference_timestamp=FIGURES,
+    bucket_weights=WEIGHTS,
+    total_weight=FIGURES,
+)
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, model: ModelCheckpoint) -> ModelCheckpoint:
+    """Return a model of which some parts are replaced by others."""
+    changes: dict[str, object] = {}
+    for name in draw(st.sets(st.sampled_from(("since", "last_updated", "cpu", "memory")))):
+        changes[name] = draw(HISTOGRAMS if name in ("cpu", "memory") else FIGURES)
+    return msgspec.structs.replace(model, **changes)
+
+
+@given(data=st.data())
+def test_a_damaged_model_never_predicts_that_nothing_is_used(data: st.DataObject) -> None:
+    checkpoint = _TRAINED.checkpoint()
+    models = {
+        entity: data.draw(spoiled(model)) if data.draw(st.booleans()) else model
+        for entity, model in checkpoint.models.items()
+    }
+    restored = PeakPredictor(PredictionPolicy())
+    now_s = START_S + 60 * 1500
+    restored.restore(msgspec.structs.replace(checkpoint, models=models), now_s)
+    for entity, model in restored.checkpoint().models.items():
+        cpu, memory = restored._peak(entity)
+        assert 0 < cpu < 2000
+        assert 0 < memory < 2.0**42
+        assert all(map(math.isfinite, (cpu, memory, model.since)))
+    prediction = restored.predict((demand(),), NODE, now_s)
+    if "a" not in restored.checkpoint().models:
+        assert prediction.error or prediction.cold_pods == 1
+
+
+@given(data=st.data())
+def test_a_restored_model_still_learns(data: st.DataObject) -> None:
+    model = data.draw(spoiled(_TRAINED.checkpoint().models["a"]))
+    restored = PeakPredictor(PredictionPolicy())
+    now_s = START_S + 60 * 1500
+    restored.restore(PredictionCheckpoint(CHECKPOINT_VERSION, {"a": model}), now_s)
+    restored.train((9.0, GIB), {"a": (8.0, GIB)}, {"a": "koord-prod"}, now_s)
+    assert all(map(math.isfinite, restored._peak("a")))
+    assert restored._peak("a")[0] > 0
