@@ -31,7 +31,7 @@ PROCESS_LABEL = "pid"  # of the readings that `DeviceValue.PROCESS_MEMORY_BYTES`
 
 # decimals of a value in another unit: 57 % of 0.57 would be 56.99999999999999
 _DECIMALS = 6
-_LONG_DOMAIN = "0000"  # what NVML and others put before the domain of a PCI address
+_LONG_DOMAIN = 8  # digits of the domain in PCI addresses of NVML and others
 
 
 class _Subject(msgspec.Struct, frozen=True):
@@ -73,7 +73,8 @@ def _number(number: int | None) -> str:
 
 
 def _long_address(bus_id: str | None) -> str:
-    return f"{_LONG_DOMAIN}{bus_id.upper()}" if bus_id else ""
+    domain, separator, rest = (bus_id or "").upper().partition(":")
+    return f"{domain.zfill(_LONG_DOMAIN)}{separator}{rest}" if separator else ""
 
 
 class AliasCheck(msgspec.Struct, frozen=True):
@@ -85,25 +86,25 @@ class AliasCheck(msgspec.Struct, frozen=True):
 
 def check_aliases(tables: Iterable[AliasTable], names: Iterable[str]) -> AliasCheck:
     """Check names and types of aliases; `names` are families that are exported beside them."""
-    taken = {name.removesuffix("_total") for name in names}
-    checked, errors = [], []
+    used_names = {name.removesuffix("_total") for name in names}
+    valid_tables, errors = [], []
     for table in tables:
-        accepted = []
+        valid_aliases = []
         for alias in table.metrics:
-            error = _find_error(table, alias, taken)
+            error = _find_error(table, alias, used_names)
             if error:
                 errors.append(f"aliases {table.name}: metric family {alias.name[:80]!r}: {error}")
             else:
-                taken.add(alias.name.removesuffix("_total"))
-                accepted.append(alias)
-        checked.append(msgspec.structs.replace(table, metrics=tuple(accepted)))
-    return AliasCheck(tuple(checked), tuple(errors))
+                used_names.add(alias.name.removesuffix("_total"))
+                valid_aliases.append(alias)
+        valid_tables.append(msgspec.structs.replace(table, metrics=tuple(valid_aliases)))
+    return AliasCheck(tuple(valid_tables), tuple(errors))
 
 
-def _find_error(table: AliasTable, alias: MetricAlias, taken: set[str]) -> str:
+def _find_error(table: AliasTable, alias: MetricAlias, used_names: set[str]) -> str:
     if not _NAME.fullmatch(alias.name):
         return "the name is not one of Prometheus"
-    if alias.name.removesuffix("_total") in taken:
+    if alias.name.removesuffix("_total") in used_names:
         return "it is exported already"
     if alias.type not in ("gauge", "counter"):
         return f"the type is {alias.type[:20]!r}, not gauge or counter"
@@ -163,7 +164,7 @@ class _Source(msgspec.Struct, frozen=True):
 
 
 class AliasSeries:
-    """Renders one table. Places of labels are found once, not for each page."""
+    """Renders one table. It finds the places of labels once, not for each page."""
 
     def __init__(self, table: AliasTable, families: Mapping[str, MetricFamily]) -> None:
         self._maker = table.maker
@@ -176,13 +177,13 @@ class AliasSeries:
             for source in () if metric.is_of_node else metric.sources:
                 family = families.get(source.family)
                 names = family.labels if family is not None else (PROCESS_LABEL,)
-                found = _find_places(row, self._labels[row], source, names)
-                if found is None:
+                places = _find_places(row, self._labels[row], source, names)
+                if places is None:
                     continue
                 if source.value is not None:
-                    self._by_value.append((source.value, found))
+                    self._by_value.append((source.value, places))
                 else:
-                    self._by_family.setdefault(source.family, []).append(found)
+                    self._by_family.setdefault(source.family, []).append(places)
         self._label_counts = {name: len(family.labels) for name, family in families.items()}
 
     def render(
@@ -302,12 +303,12 @@ def _text(label: AliasLabel, value: str) -> str:
     return f"{label.prefix}{value}" if value else ""
 
 
-_LabelledValues = list[tuple[tuple[str, ...], float]]
+_ValuesWithLabels = list[tuple[tuple[str, ...], float]]
 
 
 def _device_values(
     device: Device, sample: DeviceSample | None
-) -> dict[DeviceValue, _LabelledValues]:
+) -> dict[DeviceValue, _ValuesWithLabels]:
     """Return the values that every vendor's devices have; unknown values are left out."""
     total = total_bytes(device.info, sample)
     used = sample.memory_used_bytes if sample is not None else None
@@ -325,12 +326,12 @@ def _device_values(
         DeviceValue.PROCESSES: len(processes) if processes is not None else None,
         DeviceValue.ONE: 1,
     }
-    labelled: dict[DeviceValue, _LabelledValues] = {
+    values_with_labels: dict[DeviceValue, _ValuesWithLabels] = {
         kind: [(_NO_PROCESS, value)] for kind, value in values.items() if value is not None
     }
-    labelled[DeviceValue.PROCESS_MEMORY_BYTES] = [
+    values_with_labels[DeviceValue.PROCESS_MEMORY_BYTES] = [
         ((str(process.pid),), process.memory_bytes)
         for process in processes or ()
         if process.memory_bytes is not None
     ]
-    return labelled
+    return values_with_labels

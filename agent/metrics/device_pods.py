@@ -97,9 +97,9 @@ def _slice_users(
         or tuple(one for one, slices in running.items() if part.uuid in slices and one[0] in uids)
         for part in device.info.partitions
     }
-    placed = {uid for found in of_slices.values() for uid, _ in found}
-    others = tuple(one for one in users if one[0] not in placed)
-    return {uuid: found or others for uuid, found in of_slices.items()}
+    uids_with_slice = {uid for slice_users in of_slices.values() for uid, _ in slice_users}
+    others = tuple(one for one in users if one[0] not in uids_with_slice)
+    return {uuid: slice_users or others for uuid, slice_users in of_slices.items()}
 
 
 def _name_pods(

@@ -117,8 +117,8 @@ def record(played: Played) -> bytes:
 
 def _timeless(sample: DeviceSample) -> DeviceSample:
     # rates depend on how fast this machine samples
-    kept = tuple(one for one in sample.readings if not one.family.endswith("_per_second"))
-    return replace(sample, readings=kept)
+    readings = tuple(one for one in sample.readings if not one.family.endswith("_per_second"))
+    return replace(sample, readings=readings)
 
 
 def _placeless(found: Inventory) -> Inventory:

@@ -319,7 +319,7 @@ class NvidiaSampler:
             *performance_readings(sampled.performance.values.get(None, {})),
         )
         rates = sampled.traffic_rates.read(card, readings, self._clock.monotonic())
-        counted = {reading.family for reading in readings}
+        families = {reading.family for reading in readings}
         return DeviceSample(
             key=card.bus_id,
             rejections=card.take_rejections(),
@@ -329,7 +329,7 @@ class NvidiaSampler:
             processes=processes,
             readings=(
                 *readings,
-                *(rate for rate in rates if rate.family not in counted),
+                *(rate for rate in rates if rate.family not in families),
                 *memory_readings(memory),
                 *sampled.slow_readings,
                 *implausible_readings(card),

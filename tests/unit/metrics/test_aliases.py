@@ -127,6 +127,19 @@ def test_a_series_has_the_labels_of_the_table_of_this_device_only() -> None:
     }
 
 
+def test_a_long_pci_domain_keeps_its_eight_digits() -> None:
+    snap = node(memory_used_bytes=7)
+    (card, *others) = snap.devices.value.devices
+    bus_id = "10000:01:00.0"
+    moved = replace(card, info=replace(card.info, bus_id=bus_id))
+    view = replace(snap.devices.value, devices=(moved, *others))
+    healthy = AliasSource(value=DeviceValue.HEALTHY)
+    ((labels, _),) = series(
+        replace(snap, devices=SnapshotPart(view, NOW_S)), table(alias("ACME_UP", healthy))
+    )["ACME_UP"]
+    assert labels["bus"] == "00010000:01:00.0"
+
+
 def test_a_card_that_pods_share_has_a_series_for_each() -> None:
     snap = node(MetricValue(family=POWER.name, value=3.0), pods=2)
     power = alias("ACME_POWER", AliasSource(family=POWER.name))

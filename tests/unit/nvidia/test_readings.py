@@ -27,20 +27,20 @@ def readings(sample: DeviceSample) -> dict[str, float]:
     return {" ".join((r.family, *r.labels)): r.value for r in sample.readings}
 
 
-def values(stub: Stub, tree: Path, *lines: str, family: str) -> dict[str, float]:
+def family_values(stub: Stub, tree: Path, *lines: str, family: str) -> dict[str, float]:
     """Return the values of one family, by its labels, in the first sample of a scenario."""
     stub.play(SYSTEM, CARD, *lines)
     with on_tree(stub, tree) as child:
         child.discover()
-        found = readings(child.sample()[0])
+        values = readings(child.sample()[0])
     return {
         name.removeprefix(family).strip(): value
-        for name, value in found.items()
+        for name, value in values.items()
         if name.split()[0] == family
     }
 
 
-def counted(stub: Stub, tree: Path, *lines: str, family: str) -> dict[str, float]:
+def performance_values(stub: Stub, tree: Path, *lines: str, family: str) -> dict[str, float]:
     """Return the values of a family of performance counters, which need two samples."""
     stub.play(SYSTEM, *lines)
     with on_tree(stub, tree) as child:
@@ -49,9 +49,9 @@ def counted(stub: Stub, tree: Path, *lines: str, family: str) -> dict[str, float
         while time.monotonic() < until_s:
             for _ in range(8):
                 sample = child.sample()[0]
-            found = {n: v for n, v in readings(sample).items() if n.split()[0] == family}
-            if found:
-                return {name.removeprefix(family).strip(): v for name, v in found.items()}
+            values = {n: v for n, v in readings(sample).items() if n.split()[0] == family}
+            if values:
+                return {name.removeprefix(family).strip(): v for name, v in values.items()}
     raise TimeoutError(family)
 
 
@@ -93,7 +93,7 @@ def counted(stub: Stub, tree: Path, *lines: str, family: str) -> dict[str, float
 def test_a_reading_is_exported_in_base_units(
     stub: Stub, tree: Path, line: str, family: str, expected: dict[str, float]
 ) -> None:
-    assert values(stub, tree, line, family=f"xpu_device_{family}") == expected
+    assert family_values(stub, tree, line, family=f"xpu_device_{family}") == expected
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_each_link_tells_its_traffic_and_its_errors(stub: Stub, tree: Path) -> N
     stub.play(SYSTEM, CARD, *lines)
     with on_tree(stub, tree) as child:
         child.discover()
-        found = readings(child.sample()[0])
+        values = readings(child.sample()[0])
     assert {
         "xpu_device_nvlink_link_bytes_total 0 tx": 138 * 1024,
         "xpu_device_nvlink_link_bytes_total 1 tx": 139 * 1024,
@@ -141,7 +141,7 @@ def test_each_link_tells_its_traffic_and_its_errors(stub: Stub, tree: Path) -> N
         "xpu_device_nvlink_link_errors_total 0 replay": 161,
         "xpu_device_nvlink_link_errors_total 1 replay": 162,
         "xpu_device_nvlink_errors_total replay": 323,
-    }.items() <= found.items()
+    }.items() <= values.items()
 
 
 def test_traffic_is_also_a_rate_from_the_second_sample_on(stub: Stub, tree: Path) -> None:
@@ -172,11 +172,11 @@ def test_the_cards_own_rate_counters_come_before_differences(stub: Stub, tree: P
     stub.play(SYSTEM, *lines)
     with on_tree(stub, tree) as child:
         child.discover()
-        found: dict[str, float] = {}
-        while "xpu_device_graphics_engine_active_ratio" not in found:
-            found = readings(child.sample()[0])
-    assert found["xpu_device_pcie_bytes_per_second tx"] == 1.5 * MIB
-    assert found["xpu_device_pcie_bytes_per_second rx"] == 2.0 * MIB
+        values: dict[str, float] = {}
+        while "xpu_device_graphics_engine_active_ratio" not in values:
+            values = readings(child.sample()[0])
+    assert values["xpu_device_pcie_bytes_per_second tx"] == 1.5 * MIB
+    assert values["xpu_device_pcie_bytes_per_second rx"] == 2.0 * MIB
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,9 @@ def test_the_cards_own_rate_counters_come_before_differences(stub: Stub, tree: P
 def test_a_performance_counter_is_a_ratio(
     stub: Stub, tree: Path, number: int, family: str, labels: str
 ) -> None:
-    assert counted(stub, tree, CARD, f"gpm 0 {number} 37.5", family=family) == {labels: 0.375}
+    assert performance_values(stub, tree, CARD, f"gpm 0 {number} 37.5", family=family) == {
+        labels: 0.375
+    }
 
 
 @pytest.mark.parametrize(
@@ -212,4 +214,4 @@ def test_a_slice_has_the_performance_counters_of_its_gpu_instance(
         "mig 0 0 uuid=MIG-c gi=5 ci=0 k=0 cik=0 start=4 size=1 mb=9984 sm=16",
         f"gpm 0 {number} gi=5 75",
     )
-    assert counted(stub, tree, *lines, family=family) == {f"MIG-c 1g.10gb 5{more}": 0.75}
+    assert performance_values(stub, tree, *lines, family=family) == {f"MIG-c 1g.10gb 5{more}": 0.75}
