@@ -14,6 +14,7 @@ from tests.prometheus.server import Prometheus, needs_prometheus, running_promet
 
 INTERVAL_S = 4  # of one target, and how long it may take: the machine of the tests may be busy
 TARGETS = 10  # of each format: together they scrape the agent five times a second
+FORMATS = ("text", "openmetrics")  # names of the jobs
 CARDS, NICS = 8, 4
 
 # recording rules as people have them, for our names and those of others
@@ -98,18 +99,23 @@ def check_scrapes(server: Prometheus) -> None:
 
 
 def check_answers(server: Prometheus) -> None:
-    """Both formats answer every query, and have the same families with as many series."""
-    counts: list[dict[str, float]] = []
-    for job in ("text", "openmetrics"):
-        target = f'{{job="{job}", instance="{job}-0"'
+    """Targets of both formats answer every query."""
+    for job in FORMATS:
         for expression, count in QUERIES.items():
-            result = server.query(expression.replace("{T", target))
+            result = server.query(expression.replace("{T", f"{{{target(job)}"))
             assert result, (job, expression)
             assert count is None or len(result) == count, (job, expression, len(result))
-        found = server.query(f"count by (__name__) ({target}}})")
-        counts.append({labels["__name__"]: number for labels, number in found})
-    assert counts[0] == counts[1]
-    assert not [name for name in counts[0] if name.endswith("_created")]
+
+
+def target(job: str) -> str:
+    """Return the matchers of the first target."""
+    return f'job="{job}", instance="{job}-0"'
+
+
+def count_series(server: Prometheus, job: str) -> dict[str, float]:
+    """Return the number of series of each family."""
+    found = server.query(f"count by (__name__) ({{{target(job)}}})")
+    return {labels["__name__"]: number for labels, number in found}
 
 
 def check_page(page: str) -> None:
@@ -139,6 +145,12 @@ def test_prometheus_scrapes_a_loaded_agent_without_error_and_answers_rules_and_q
             server.wait_for(f"count(count_over_time(up[5m]) >= 3) == {2 * TARGETS}")
             check_scrapes(server)
             check_answers(server)
+            # the two targets are scraped at different times
+            agent.wait_until(
+                lambda: count_series(server, "text") == count_series(server, "openmetrics"),
+                "the same families and series in both formats",
+            )
+            assert not [name for name in count_series(server, "text") if name.endswith("_created")]
             for record in RULES:
                 assert server.wait_for(record), record
         assert set(openmetrics.answers) == {(200, "application/openmetrics-text", "gzip")}
