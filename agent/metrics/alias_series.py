@@ -221,6 +221,8 @@ class AliasSeries:
         prefixes: dict[tuple[int, DevicePod], str] = {}  # by identity of the labels
         for (row, suffix, users_key), value in self._totals(subject.device, sample, labels).items():
             for pod in pods.get(users_key, (UNUSED,)):
+                if self._metrics[row].is_of_pod and not pod.pod:
+                    continue
                 prefix = prefixes.get((id(self._labels[row]), pod))
                 if prefix is None:
                     user = msgspec.structs.replace(subject, pod=pod)

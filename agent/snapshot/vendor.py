@@ -138,6 +138,7 @@ class MetricAlias(msgspec.Struct, frozen=True, kw_only=True):
     match: AliasMatch = AliasMatch.SAME
     note: str = ""
     is_of_node: bool = False  # one series for the node, made from `DeviceValue.DEVICES`
+    is_of_pod: bool = False  # no series for a device that no pod uses
 
 
 class AliasTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,18 @@ VOLTAGE = MetricFamily(name="xpu_npu_voltage_volts", type="gauge", help="Voltage
 DDR_USED = MetricFamily(
     name="xpu_npu_ddr_used_bytes",
     type="gauge",
-    help="Memory in use beside the high-bandwidth memory.",
+    help="DDR memory of the chip that is in use.",
+)
+DDR_TOTAL = MetricFamily(
+    name="xpu_npu_ddr_total_bytes", type="gauge", help="DDR memory of the chip."
+)
+HBM_USED = MetricFamily(
+    name="xpu_npu_hbm_used_bytes",
+    type="gauge",
+    help="High-bandwidth memory of the chip that is in use.",
+)
+HBM_TOTAL = MetricFamily(
+    name="xpu_npu_hbm_total_bytes", type="gauge", help="High-bandwidth memory of the chip."
 )
 LINK_ERRORS = MetricFamily(
     name="xpu_npu_link_errors_total",
@@ -134,6 +145,9 @@ FAMILIES = (
     UTILIZATION,
     VOLTAGE,
     DDR_USED,
+    DDR_TOTAL,
+    HBM_USED,
+    HBM_TOTAL,
     LINK_ERRORS,
     NETWORK_UP,
     VNPU_UTILIZATION,

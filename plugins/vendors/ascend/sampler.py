@@ -27,6 +27,7 @@ from plugins.vendors.ascend.library.network import RocePortState
 from plugins.vendors.ascend.library.traffic import ChipTraffic
 
 PERIOD_FROM_S = 10.0  # minimum sampling interval for the call that may block for a second
+KIB = 1 << 10
 LATE_S = 0.3  # if a chip takes longer, that call blocks
 _WITH_DDR = (A910, P310, B310, S310)
 _WITH_ERRORS = (B910, A3)
@@ -84,7 +85,7 @@ def _sample(
             *_temperatures(chip, hbm),
             *_utilization(chip, rates, hbm),
             *_errors(description, chip),
-            *_ddr(hbm, ddr),
+            *_memory_sizes(hbm, ddr),
             *_vnpus(description, chip),
             *_fault_codes(state.fault_codes),
             *_port(state.port),
@@ -178,10 +179,19 @@ def _memory_errors(errors: MemoryErrorCounts | None) -> Iterator[MetricValue]:
     yield from _reading(metrics.HBM_ECC_ENABLED, errors.is_enabled)
 
 
-def _ddr(hbm: HbmState | None, ddr: tuple[int, int | None] | None) -> Iterator[MetricValue]:
-    """Yield the used DDR memory of a chip that also has HBM."""
-    if hbm is not None and ddr is not None and ddr[1] is not None:
-        yield from _reading(metrics.DDR_USED, ddr[1] * MIB)
+def _memory_sizes(
+    hbm: HbmState | None, ddr: tuple[int, int | None] | None
+) -> Iterator[MetricValue]:
+    """Yield the size and the used part of each kind of memory."""
+    memories = (
+        (metrics.HBM_TOTAL, metrics.HBM_USED, (hbm.total_mb, hbm.used_mb) if hbm else None),
+        (metrics.DDR_TOTAL, metrics.DDR_USED, ddr),
+    )
+    for total_family, used_family, sizes in memories:
+        if sizes is not None:
+            total_mb, used_mb = sizes
+            yield from _reading(total_family, total_mb * MIB)
+            yield from _reading(used_family, None if used_mb is None else used_mb * MIB)
 
 
 def _vnpus(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
@@ -192,7 +202,7 @@ def _vnpus(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
         percent, used = activity
         ratio = None if percent is None else percent / 100
         yield from _reading(metrics.VNPU_UTILIZATION, ratio, str(number))
-        size = None if used is None else used * MIB
+        size = None if used is None else used * KIB
         yield from _reading(metrics.VNPU_MEMORY, size, str(number))
 
 

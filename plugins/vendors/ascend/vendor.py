@@ -9,6 +9,7 @@ from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
 from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
 from plugins.vendors.ascend import injection, kubelet
+from plugins.vendors.ascend.aliases import NPU_EXPORTER
 from plugins.vendors.ascend.discovery.sysfs import describe_function, find_npus
 from plugins.vendors.ascend.health.fault_codes import remedy
 from plugins.vendors.ascend.metrics import FAMILIES
@@ -37,6 +38,7 @@ class AscendVendor:
         serves_kubelet=True,
         health=HealthOverrides(clean_probes=3, clean_s=15.0),
         families=FAMILIES,
+        aliases=(NPU_EXPORTER,),
     )
     request_variables = frozenset((injection.VISIBLE,))
     runtime_handler = injection.RUNTIME_HANDLER

@@ -18,7 +18,7 @@
     chip.<c>.<d>.hccs_total tx:rx GB/s   .hccs_rate_{tx,rx} one a port, a:b
     chip.<c>.<d>.hccs_narrow 1   only the counters of 32 bits
     topo.<c1>.<d1>.<c2>.<d2> 0 to 7
-    vdev.<c>.<d>.<id> template:cores:MB   vdev_use.<c>.<d>.<id> percent:total:free
+    vdev.<c>.<d>.<id> template:cores:MB   vdev_use.<c>.<d>.<id> percent:total:free (KB)
     template.<name> cores:MB     what making one gives, if the name does not say it
 
 Events: `<c> <d> <code, hexadecimal> <severity> <assertion>`. Without a line: -8255.

@@ -159,7 +159,7 @@ def test_processes_are_counted_once_each(machine: Machine) -> None:
 
 
 def test_a_vnpu_tells_what_it_uses(machine: Machine) -> None:
-    cut = ["vdev.0.0.100 vir05_1c_16g:5:16384", "vdev_use.0.0.100 40:16384:8192"]
+    cut = ["vdev.0.0.100 vir05_1c_16g:5:16384", "vdev_use.0.0.100 40:16777216:8388608"]
     values = readings(sampled(machine, *one(0), *cut))
     assert values["xpu_npu_vnpu_utilization_ratio", "100"] == 0.4
     assert values["xpu_npu_vnpu_memory_used_bytes", "100"] == 8192 << 20

@@ -233,6 +233,12 @@ def test_a_family_of_the_node_has_one_series() -> None:
     assert series(node(pods=2), table(metric))["acme_devices"] == [({}, 1.0)]
 
 
+def test_a_family_of_pods_has_no_series_for_a_device_that_no_pod_uses() -> None:
+    metric = alias("acme_pod_devices", AliasSource(value=DeviceValue.ONE), is_of_pod=True)
+    assert series(node(), table(metric))["acme_pod_devices"] == []
+    assert len(series(node(pods=2), table(metric))["acme_pod_devices"]) == 2
+
+
 def test_an_absent_family_is_not_exported() -> None:
     metric = alias("ACME_X", match=AliasMatch.ABSENT, note="No call returns it.")
     renderer = MetricsRenderer({}, aliases=("acme",), alias_tables=(table(metric),))

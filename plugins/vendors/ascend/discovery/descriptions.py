@@ -135,6 +135,7 @@ def _facts(chip: ChipDescription) -> Pairs:
     pod = chip.facts.super_pod
     facts: Mapping[str, object] = {
         "chip-name": chip.facts.name or None,
+        "npu-name": chip.facts.full_name,
         "family": chip.family,
         "product": chip.product,
         "card": chip.card,

@@ -34,6 +34,7 @@ class ChipFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that do not change while a chip runs; `None` is unknown."""
 
     name: str | None = None  # empty: the chip reports other facts but no name
+    full_name: str | None = None  # name, type and version, with a dash between them
     cores: int | None = None  # AI cores that the chip reports
     bus_id: str | None = None
     pci_device: int | None = None
@@ -50,11 +51,12 @@ class ChipFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_facts(chip: Chip) -> ChipFacts:
     """Read a chip's facts. Never raises: errors are in `chip.faults`."""
-    name, cores = _chip_info(chip)
+    name, full_name, cores = _chip_info(chip)
     bus_id, device = _pci(chip)
     cpus, total_cores = _total(chip)
     return ChipFacts(
         name=name,
+        full_name=full_name,
         cores=cores,
         bus_id=bus_id,
         pci_device=device,
@@ -70,13 +72,14 @@ def read_facts(chip: Chip) -> ChipFacts:
     )
 
 
-def _chip_info(chip: Chip) -> tuple[str | None, int | None]:
+def _chip_info(chip: Chip) -> tuple[str | None, str | None, int | None]:
     record = chip.read_structure("dcmi_get_device_chip_info_v2", "chip_info_v2")
     record = record or chip.read_structure("dcmi_get_device_chip_info", "chip_info")
-    if record is None or not any(text_member(record, f"chip_{m}") for m in ("type", "name", "ver")):
-        return None, None
+    names = [text_member(record, f"chip_{m}") for m in ("name", "type", "ver")] if record else []
+    if record is None or not any(names):
+        return None, None, None
     cores = chip.check_bounds("aicore_cnt", number_member(record, "aicore_cnt"), 1, 64)
-    return text_member(record, "chip_name"), cores
+    return names[0], "-".join(names), cores
 
 
 def _pci(chip: Chip) -> tuple[str | None, int | None]:

@@ -22,6 +22,7 @@ MAX_PROCESSES = 32
 MAX_NUMBER = (1 << 31) - 2  # bound of clocks, voltages and counters of 32 bits
 MAX_COUNT = 1 << 53  # bound of counters of 64 bits: a metric value represents no larger one exactly
 MAX_PAGES = 1 << 20
+KB_PER_MB = 1 << 10
 AI_CORE, MEMORY, VECTOR, OVERALL, CUBE = 2, 6, 12, 13, 14  # types of utilization
 CORE_CLOCK = 7  # type of frequency
 HBM = 2  # memory type of dcmi_get_device_ecc_info
@@ -229,7 +230,7 @@ def _hccs_counts(
 
 
 def vdev_activity(chip: Chip, vdev: int) -> tuple[int | None, int | None] | None:
-    """Return utilization in percent and used MB of one vNPU."""
+    """Return utilization in percent and used KB of one vNPU."""
     query = structure("vdev_query")(vdev_id=vdev)
     if not chip.fill_info(_VDEV, _ACTIVITY, query):
         return None
@@ -238,5 +239,5 @@ def vdev_activity(chip: Chip, vdev: int) -> tuple[int | None, int | None] | None
         number_member(computing, "vdev_mem_total"),
         number_member(computing, "vdev_mem_free"),
     )
-    used = total - free if 0 <= free <= total <= MAX_MEMORY_MB else None
+    used = total - free if 0 <= free <= total <= MAX_MEMORY_MB * KB_PER_MB else None
     return chip.check_bounds("vnpu", number_member(computing, "vdev_aicore_util"), 0, 100), used

@@ -1,0 +1,74 @@
+"""The series that a vendor's device has under another exporter's names, read from a page."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.metrics.exposition import MetricsRenderer
+from agent.snapshot.allocation import AllocationView
+from agent.snapshot.device import Device
+from agent.snapshot.inventory import DeviceSample, Inventory
+from agent.snapshot.node import NodeSnapshot, VendorState
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.vendor import AliasTable, VendorDescription
+from tests.factory import NOW_S, pod, snapshot
+
+USER = pod(0)
+
+
+class AliasPage:
+    """Samples of a page by the names of a table, of the devices that were sampled."""
+
+    def __init__(
+        self,
+        vendor: VendorDescription,
+        table: AliasTable,
+        inventory: Inventory,
+        samples: tuple[DeviceSample, ...],
+        *,
+        is_used: bool = False,  # the first device, by `USER`
+    ) -> None:
+        renderer = MetricsRenderer(
+            {vendor.name: vendor.families}, aliases=(table.name,), alias_tables=(table,)
+        )
+        assert renderer.errors == ()
+        page = renderer.render(_node(inventory, samples, is_used=is_used), NOW_S).decode()
+        names = {metric.name for metric in table.metrics}
+        self.series: dict[str, list[tuple[dict[str, str], float]]] = {}
+        for family in text_string_to_metric_families(page):
+            for one in family.samples:
+                # the parser gives counters that suffix if they have none
+                name = one.name if one.name in names else one.name.removesuffix("_total")
+                if name in names:
+                    self.series.setdefault(name, []).append((one.labels, one.value))
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Return the value of the only series that has these labels."""
+        values = [
+            value for found, value in self.series.get(name, ()) if labels.items() <= found.items()
+        ]
+        assert len(values) <= 1
+        return values[0] if values else None
+
+    def labels(self, name: str) -> list[dict[str, str]]:
+        """Return the labels of each series."""
+        return [labels for labels, _ in self.series.get(name, ())]
+
+
+def _node(
+    inventory: Inventory, samples: tuple[DeviceSample, ...], *, is_used: bool
+) -> NodeSnapshot:
+    sampled = {sample.key for sample in samples}
+    devices = tuple(Device(info=info) for info in inventory.devices if info.key in sampled)
+    state = VendorState(
+        vendor=inventory.vendor,
+        inventory=SnapshotPart(inventory, NOW_S),
+        samples=SnapshotPart(samples, NOW_S),
+    )
+    held = {devices[0].key: (USER.uid,)} if is_used else {}
+    return replace(
+        snapshot(devices, pods=(USER,)),
+        vendors=(state,),
+        allocations=SnapshotPart(AllocationView(held=held), NOW_S),
+    )
