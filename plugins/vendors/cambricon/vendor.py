@@ -9,6 +9,7 @@ from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
 from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
 from plugins.vendors.cambricon import injection, kubelet
+from plugins.vendors.cambricon.aliases import MLU_EXPORTER
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
 from plugins.vendors.cambricon.metrics import FAMILIES
 from plugins.vendors.cambricon.settings import CambriconSettings
@@ -36,6 +37,7 @@ class CambriconVendor:
         serves_kubelet=True,
         health=HealthOverrides(clean_probes=3),
         families=FAMILIES,
+        aliases=(MLU_EXPORTER,),
     )
     request_variables = frozenset((injection.VISIBLE,))
     runtime_handler = injection.RUNTIME_HANDLER

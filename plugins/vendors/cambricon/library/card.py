@@ -164,8 +164,15 @@ class CndevCard:
 
     def driver(self) -> str | None:
         """Return the version of the driver."""
+        return self._version("driver")
+
+    def mcu(self) -> str | None:
+        """Return the version of the controller on the board."""
+        return self._version("mcu")
+
+    def _version(self, member: str) -> str | None:
         record = self.read("cndevGetVersionInfo", "VersionInfo")
-        parts = tuple(record.driver) if record else ()
+        parts = tuple(getattr(record, member)) if record else ()
         return ".".join(map(str, parts)) if parts and max(parts) < 1 << 16 else None
 
     def memory(self) -> tuple[int, int | None] | None:
