@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
+from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.metrics.exposition import MetricsRenderer
@@ -33,7 +34,10 @@ class AliasPage:
             {vendor.name: vendor.families}, aliases=(table.name,), alias_tables=(table,)
         )
         assert renderer.errors == ()
-        page = renderer.render(_node(inventory, samples, is_used=is_used), NOW_S).decode()
+        node = _node(inventory, samples, is_used=is_used)
+        page = renderer.render(node, NOW_S).decode()
+        openmetrics = renderer.render(node, NOW_S, openmetrics=True).decode()
+        list(openmetrics_parser.text_string_to_metric_families(openmetrics))  # type: ignore[no-untyped-call]  # prometheus_client
         names = {metric.name for metric in table.metrics}
         self.series: dict[str, list[tuple[dict[str, str], float]]] = {}
         for family in text_string_to_metric_families(page):
