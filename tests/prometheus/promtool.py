@@ -18,6 +18,7 @@ NAME_LINTS = (
     "camelCase",
     "non-histogram and non-summary metrics should not have",
     'should have "_total" suffix',
+    'non-counter metrics should not have "_total" suffix',
     "use base unit",
     "metric name should not include type",
     "abbreviated units",

@@ -8,8 +8,8 @@ import pytest
 
 from plugins.vendors.ascend.aliases import NPU_EXPORTER
 from plugins.vendors.ascend.vendor import AscendVendor
-from tests.alias_page import USER, AliasPage
 from tests.patience import PATIENCE_S
+from tests.prometheus.alias_page import USER, AliasPage
 from tests.stubs.dcmi.library import NETWORK_COUNTERS
 from tests.stubs.dcmi.machines import b3 as one
 from tests.unit.ascend.conftest import Machine

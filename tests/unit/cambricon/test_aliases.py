@@ -6,8 +6,8 @@ from pathlib import Path
 
 from plugins.vendors.cambricon.aliases import MLU_EXPORTER
 from plugins.vendors.cambricon.vendor import CambriconVendor
-from tests.alias_page import USER, AliasPage
 from tests.factory import snapshot
+from tests.prometheus.alias_page import USER, AliasPage
 from tests.unit.cambricon.cards import machine, session, stub_of, tree_of
 from tests.unit.cambricon.test_readings import EVERYTHING
 
