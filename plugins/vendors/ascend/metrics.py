@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.snapshot.inventory import MetricFamily
+from agent.snapshot.inventory import FLAG, MetricFamily
 from plugins.shared import metric_families
 
 UTILIZATION = MetricFamily(
@@ -56,6 +56,7 @@ VNPU_MEMORY = MetricFamily(
 ERROR_CODE = MetricFamily(
     name="xpu_npu_error_code",
     type="gauge",
+    bounds=FLAG,
     help="1 for each error code that the chip reports, in hexadecimal.",
     labels=("code",),
 )
@@ -74,12 +75,14 @@ HBM_ERRORS_SINCE_RESET = MetricFamily(
 HBM_ISOLATED_PAGES = MetricFamily(
     name="xpu_npu_hbm_isolated_pages",
     type="gauge",
+    bounds=(0, 1 << 20),
     help="Pages of the high-bandwidth memory that are out of use, by the errors in them.",
     labels=("bits",),
 )
 HBM_ECC_ENABLED = MetricFamily(
     name="xpu_npu_hbm_ecc_enabled",
     type="gauge",
+    bounds=FLAG,
     help="Whether errors of the high-bandwidth memory are detected.",
 )
 HCCS_PACKETS = MetricFamily(

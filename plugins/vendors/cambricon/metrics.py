@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.snapshot.inventory import MetricFamily
+from agent.snapshot.inventory import FLAG, MetricFamily
 from plugins.shared import metric_families
 
 XID = "xpu_device_mlu_xid_errors_total"
@@ -42,6 +42,7 @@ POWER_BOUNDS = MetricFamily(
 LINK_STATE = MetricFamily(
     name="xpu_mlu_link_state",
     type="gauge",
+    bounds=FLAG,
     help="State of an MLULink port by layer (mac, serdes, cable): 1 for the one it is in.",
     labels=("port", "layer", "state"),
 )
@@ -72,12 +73,14 @@ LINK_ERRORS = MetricFamily(
 MEMORY_REPAIR = MetricFamily(
     name="xpu_mlu_memory_repair",
     type="gauge",
+    bounds=FLAG,
     help="Whether a repair of the card's memory is pending or failed, or a retirement is pending.",
     labels=("state",),
 )
 RETIRED_PAGES = MetricFamily(
     name="xpu_mlu_retired_pages",
     type="gauge",
+    bounds=(0, 1 << 20),
     help="Pages of the card's memory that are out of use, by the errors that were the cause.",
     labels=("cause",),
 )

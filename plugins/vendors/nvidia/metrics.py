@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent.snapshot.inventory import FLAG, MetricFamily
 from plugins.shared import metric_families
 
+SLICE_MEMORY = "xpu_device_slice_memory_total_bytes"
 _SLICE = ("mig_uuid", "profile", "gpu_instance")
 
 FAMILIES = (
@@ -213,17 +214,19 @@ FAMILIES = (
     MetricFamily(
         name="xpu_device_slice_memory_used_bytes",
         type="gauge",
+        limit=SLICE_MEMORY,
         help="Memory of a MIG instance in use.",
         labels=_SLICE,
     ),
     MetricFamily(
         name="xpu_device_slice_memory_free_bytes",
         type="gauge",
+        limit=SLICE_MEMORY,
         help="Memory of a MIG instance that is not in use.",
         labels=_SLICE,
     ),
     MetricFamily(
-        name="xpu_device_slice_memory_total_bytes",
+        name=SLICE_MEMORY,
         type="gauge",
         help="Memory of a MIG instance.",
         labels=_SLICE,

@@ -8,10 +8,9 @@ from typing import TypeVar
 
 from agent.clock import SYSTEM_CLOCK, Clock
 from agent.errors import CallSuspended, DeviceGone, NotSupported
-from agent.snapshot.inventory import Rejection
+from agent.snapshot.inventory import Bounds, Rejection
 from plugins.vendors.nvidia.library import bounds as library_bounds
 from plugins.vendors.nvidia.library import codes
-from plugins.vendors.nvidia.library.bounds import Range
 from plugins.vendors.nvidia.library.codes import GarbledAnswer, NvmlFault
 from plugins.vendors.nvidia.library.nvml import MemorySizes, Nvml
 from plugins.vendors.nvidia.library.structures import read_fields
@@ -126,7 +125,7 @@ class NvmlCard:
         answer = self.call(name, *args)
         return answer if isinstance(answer, int) else None
 
-    def check_bounds(self, source: str, value: Number | None, bounds: Range) -> Number | None:
+    def check_bounds(self, source: str, value: Number | None, bounds: Bounds) -> Number | None:
         """Return the value if it is within bounds; otherwise count it and return `None`."""
         low, high = bounds
         if value is None or low <= value <= high:
@@ -143,7 +142,7 @@ class NvmlCard:
         rejections, self._rejections = tuple(self._rejections), []
         return rejections
 
-    def measure(self, name: str, bounds: Range, *args: object) -> int | None:
+    def measure(self, name: str, bounds: Bounds, *args: object) -> int | None:
         """Read an integer and check its bounds."""
         return self.check_bounds(name, self.number(name, *args), bounds)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from agent.snapshot.inventory import MetricValue
+from agent.snapshot.inventory import Bounds, MetricValue
 from plugins.vendors.nvidia.library import bounds
 from plugins.vendors.nvidia.library.card import NvmlCard
 from plugins.vendors.nvidia.library.nvml import MemorySizes
@@ -30,7 +30,7 @@ class PerformanceMetric(msgspec.Struct, frozen=True):
     is_percent: bool = True
 
     @property
-    def bounds(self) -> bounds.Range:
+    def bounds(self) -> Bounds:
         """The plausible values in the driver's unit."""
         return bounds.PERFORMANCE_PERCENT if self.is_percent else bounds.MEGABYTES_A_SECOND
 
