@@ -1,8 +1,9 @@
 """The agent on a busy node of a cluster: millicores, memory, and how long the loop is held.
 
 As `steady_state` and `loop_hold`, with watches of which 250 pods come, a kubelet that lists them
-each ten seconds, and one pod a second that changes. For the holds, fifty change while the agent
-does not run, so that it finds all of them at once.
+each ten seconds, one pod a second that changes, and every optional collector, prediction and alias
+switched on. For the holds, fifty pods change while the agent does not run, so that it finds all of
+them at once.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def millicores(agent: RunningAgent, control: Control) -> float:
 
 def longest_hold_ms() -> float:
     """Return how long the longest callback held the loop, in its own CPU time."""
-    with busy_citizen(XPU_BENCH_HOLDS="1") as (agent, control):
+    with busy_citizen(XPU_BENCH_ALL="1", XPU_BENCH_HOLDS="1") as (agent, control):
         time.sleep(SETTLED_S + 1)
         control.forget()
         for burst in range(BURSTS):
@@ -80,7 +81,7 @@ def longest_hold_ms() -> float:
 
 def rows() -> Iterator[Row]:
     """Yield CPU, memory, and the longest hold."""
-    with busy_citizen() as (agent, control):
+    with busy_citizen(XPU_BENCH_ALL="1") as (agent, control):
         time.sleep(WARM_S)
         used = millicores(agent, control)
         rss_kib = float(agent.rss_kib())

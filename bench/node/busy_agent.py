@@ -49,6 +49,18 @@ def measure_holds(holds_ms: list[tuple[float, str]]) -> None:
     setattr(asyncio.events.Handle, "_run", timed)  # noqa: B010 - as above
 
 
+def _everything() -> dict[str, object]:
+    """Return the settings that switch on what costs: collectors, prediction, aliases."""
+    tables = [table.name for vendor in vendor_descriptions() for table in vendor.aliases]
+    return {
+        "collect": {
+            **dict.fromkeys(("best_effort", "cold_memory", "cycles", "resctrl", "storage"), True),
+            "prediction": {"enabled": True, "cold_start_s": 0},
+        },
+        "metrics": {"aliases": ["hami", "hami_legacy", "koordlet", "node_exporter", *tables]},
+    }
+
+
 def main() -> None:
     """Run until SIGTERM."""
     root, fake, out = sys.argv[1:4]
