@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from agent.app.threads import tune_interpreter
 from agent.cgroup.layout import CgroupLayout
 from agent.host.files import LiveHostFiles
 from agent.usage.file_reader import DescriptorCache, ReadSchedule
@@ -41,6 +42,7 @@ def rows(library: Path) -> list[dict[str, Any]]:
 
     Without pressure, which neither the peer nor the limit reads.
     """
+    tune_interpreter()  # as the agent does: a collection of garbage is part of what work costs
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
     host, now_s = LiveHostFiles(), count(1.0)
     groups = PodUsageReader(

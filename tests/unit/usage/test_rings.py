@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.usage.history import SeriesTable
+from agent.usage.history import SeriesTable, percentile
 
 A, B = ("a",), ("b",)
 
@@ -93,3 +93,23 @@ def test_a_ring_tells_what_a_list_would(
     kept = list(enumerate(values))[-capacity:]
     wanted = [v for now_s, v in kept if v is not None and start <= now_s <= end]
     assert made.values(A, made.window(start, end)) == wanted
+
+
+@given(
+    values=st.lists(st.none() | st.floats(-1e9, 1e9), max_size=20),
+    capacity=st.integers(1, 8),
+    start_s=st.integers(-1, 20),
+    length_s=st.integers(0, 20),
+    fraction=st.sampled_from((0.0, 0.5, 0.9, 0.99, 1.0)),
+)
+def test_means_and_percentiles_are_those_of_the_values_in_the_window(
+    values: list[float | None], capacity: int, start_s: int, length_s: int, fraction: float
+) -> None:
+    made = board(values, capacity)
+    window = made.window(start_s, start_s + length_s)
+    present = made.values(A, window)
+    # in a table of its own: `values` marks missing moments
+    average = board(values, capacity).mean(A, window)
+    ranked = board(values, capacity).percentiles([A, B], window, fraction)
+    assert average == (sum(present) / len(present) if present else None)
+    assert ranked == [percentile(present, fraction) if present else None, None]
