@@ -6,8 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from agent.config.sources import decode_settings
-from agent.metrics.cardinality import MAX_SERIES, bounded_families
-from agent.metrics.exposition import MetricsRenderer, render_metrics
+from agent.metrics.exposition import (
+    MAX_SERIES,
+    MetricsRenderer,
+    bounded_families,
+    render_metrics,
+)
 from agent.metrics.families import FAMILIES
 from agent.snapshot.node import NodeSnapshot
 from agent.workers.load import load_vendors
