@@ -102,6 +102,12 @@ def test_a_pod_that_asks_for_no_card_gets_none_by_an_annotation() -> None:
     play(act)
 
 
+def refusals(scene: Scene, name: str) -> list[str]:
+    """Return why allocations of that pod are refused, as the agent's snapshot has it."""
+    pods = scene.agent.snapshot()["containers"]["grants"]["value"]["pods"].values()
+    return [pod["refusal"] for pod in pods if pod["name"] == name]
+
+
 def test_a_pod_that_the_api_server_never_heard_of_gets_no_card_and_keeps_none_from_others() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
@@ -114,6 +120,7 @@ def test_a_pod_that_the_api_server_never_heard_of_gets_no_card_and_keeps_none_fr
         assert sorted(made.spec.nodes) == ["/dev/card0"]
         with pytest.raises(Failed, match=NOT_LISTED):
             await scene.runtime.create(stranger, "main")
+        await scene.until(lambda: refusals(scene, "stranger") == [NOT_LISTED], "the refusal")
         doctor = await scene.doctor()
         assert doctor["grant:team-a/stranger"][0] == "warn"
         counted = f'xpu_agent_container_refusals_total{{node="node-a",reason="{NOT_LISTED}"}}'
