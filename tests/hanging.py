@@ -112,7 +112,10 @@ class HangingFiles:
         while True:
             with self._lock:
                 watched = [self._ends] if self._hangs else [self._fd, self._ends]
-            ready, _, _ = select.select(watched, [], [], 0.05)
+            poll = select.poll()  # `select` fails for descriptors above 1,023
+            for fd in watched:
+                poll.register(fd, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll(50)}
             if self._ends in ready and os.read(self._ends, 1) == b"e":
                 return
             with self._lock:

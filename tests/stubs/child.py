@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from agent.workers.protocol import (
     encode_start,
 )
 from tests.patience import PATIENCE_S
-from tests.stubs.nursery import Forked
+from tests.stubs.nursery import Forked, is_readable
 from tests.vendors import split_settings
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +98,7 @@ class Child:
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
         while not self._lines:
-            ready, _, _ = select.select([fd], [], [], max(0.0, deadline_s - time.monotonic()))
+            ready = is_readable(fd, max(0.0, deadline_s - time.monotonic()))
             if not ready:
                 raise TimeoutError
             data = os.read(fd, 65536)

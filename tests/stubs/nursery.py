@@ -35,6 +35,13 @@ PRELOADED = (
 MAX_MESSAGE = 1 << 16
 
 
+def is_readable(fd: int, timeout_s: float) -> bool:
+    """Wait until a descriptor can be read; unlike `select`, also for numbers above 1,023."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(1000 * timeout_s))
+
+
 class Forked:
     """A process of the nursery's, with pipes to its standard input and output."""
 
@@ -68,7 +75,7 @@ class Forked:
         return status
 
     def _ended(self, timeout_s: float) -> int | None:
-        if self._status is None and select.select([self._pidfd], [], [], timeout_s)[0]:
+        if self._status is None and is_readable(self._pidfd, timeout_s):
             self._status = _asked({"reap": self.pid})
             os.close(self._pidfd)
         return self._status
