@@ -240,6 +240,7 @@ def test_a_bundle_of_a_running_agent_has_what_that_publishes(tmp_path: Path) -> 
     scene = {"XPU_AGENT_DISCOVERY__FAKE__FILE": str(cards), "XPU_AGENT_NODE__NAME": "worker-17"}
     with running(tmp_path / "out", "--host", "/", **scene) as agent:
         agent.wait_until((agent.out / "device.yaml").exists, "the object")
+        agent.wait_until(lambda: agent.get("readyz") == (200, "ok\n"), "all that it starts")
         published = yaml.safe_load((agent.out / "device.yaml").read_text())
         own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
         line = ("doctor", "--bundle", str(bundle))
