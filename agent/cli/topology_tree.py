@@ -172,13 +172,13 @@ class _TopologyTree:
     def _roots(self) -> dict[int, list[_TreeLine]]:
         """Return the lines of the roots by the memory node they hang below."""
         lines_by_node: dict[int, list[_TreeLine]] = {}
-        for branch in build_branches(self._shown()):
+        for branch in build_branches(self._listed_functions()):
             nodes = set(self._nodes_below(branch))
             node = nodes.pop() if len(nodes) == 1 else UNKNOWN_NODE
             lines_by_node.setdefault(node, []).append(self._branch(branch))
         return lines_by_node
 
-    def _shown(self) -> Iterable[PciFunction]:
+    def _listed_functions(self) -> Iterable[PciFunction]:
         absent = [
             PciFunction(address=a, root=d[0].place.root, bridges=_bridges(d[0]))
             for a, d in self.devices_by_address.items()

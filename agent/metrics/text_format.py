@@ -69,7 +69,7 @@ def sample_line(name: str, label_prefix: str, value: float, extra: str = "") -> 
     return f"{name}{label_prefix}{',' if extra else ''}{extra}}} {format_value(value)}\n"
 
 
-def known_samples(
+def sample_lines(
     name: str, label_prefix: str, values: Iterable[tuple[str, float | None]]
 ) -> list[str]:
     """Return a sample for each known value; further labels come before each value."""
@@ -106,9 +106,9 @@ def last_run_series(
     name = f"{family_prefix}_success"
     yield name, [sample_line(name, label_prefix, int(run.success), extra) for extra, run in runs]
     name = f"{family_prefix}_duration_seconds"
-    yield name, known_samples(name, label_prefix, ((x, run.duration_s) for x, run in runs))
+    yield name, sample_lines(name, label_prefix, ((x, run.duration_s) for x, run in runs))
     name = f"{family_prefix}_last_success_timestamp_seconds"
-    yield name, known_samples(name, label_prefix, ((x, run.last_success_s) for x, run in runs))
+    yield name, sample_lines(name, label_prefix, ((x, run.last_success_s) for x, run in runs))
 
 
 def family_header(family: ExportedFamily, *, openmetrics: bool) -> str:

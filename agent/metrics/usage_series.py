@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 
 from agent.metrics.families import CONTAINER, HOST_APPLICATION, POD
-from agent.metrics.text_format import LabelCache, SeriesLines, known_samples, sample_line
+from agent.metrics.text_format import LabelCache, SeriesLines, sample_line, sample_lines
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import PodView
 from agent.snapshot.usage import CgroupUsage, NodeUsage, Prediction, Pressure, UsageSample
@@ -168,7 +168,7 @@ def prediction_series(prediction: Prediction, label_prefix: str) -> SeriesLines:
         name = f"xpu_node_prod_{column}"
         yield (
             name,
-            known_samples(
+            sample_lines(
                 name,
                 label_prefix,
                 ((f'predictor="{predictor}"', value) for predictor, value in values),
@@ -196,7 +196,7 @@ def _numa_series(usage: NodeUsage, label_prefix: str) -> SeriesLines:
         name = f"xpu_node_numa_{column}"
         yield (
             name,
-            known_samples(
+            sample_lines(
                 name,
                 label_prefix,
                 ((f'numa_node="{node_id}"', value) for node_id, value in values),

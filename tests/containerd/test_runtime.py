@@ -16,7 +16,7 @@ from tests.containerd.agent_side.process import begun
 from tests.containerd.agent_side.scene import PF, grant
 from tests.containerd.runtime.inside import tell
 from tests.containerd.runtime.pods import Pod
-from tests.containerd.runtime.programs import found
+from tests.containerd.runtime.programs import programs
 from tests.containerd.runtime.running import Containerd
 
 
@@ -49,7 +49,7 @@ def test_the_messages_are_those_that_this_runtime_was_built_with(runtime: Contai
         for module in (cri_config_v1_pb2, cri_runtime_v1_pb2)
         for name, message in module.DESCRIPTOR.message_types_by_name.items()
     }
-    theirs = {message.name: message for message in built_in(found()["containerd"]).message_type}
+    theirs = {message.name: message for message in built_in(programs()["containerd"]).message_type}
     for name, message in own.items():
         known = {(field.name, field.number, field.type) for field in theirs[name].field}
         ours = {(field.name, field.number, field.type) for field in message.fields}

@@ -44,7 +44,7 @@ def says(agent: Agent, name: str, *words: str) -> Callable[[], bool]:
     return lambda: all(word in checks(agent, name) for word in words)
 
 
-def told(api: ApiServer, words: str) -> bool:
+def has_event(api: ApiServer, words: str) -> bool:
     return any(words in event["note"] for event in api.list("events"))
 
 
@@ -99,7 +99,7 @@ def test_a_card_that_fails_is_out_of_service_and_told_in_an_event(
         agent.wait_until(lambda: health_of(api) == [HEALTHY, FAILED], "the second card failed")
         condition = device(api)["spec"]["devices"][1]["conditions"][0]
         assert (condition["status"], condition["reason"]) == ("False", "Xid95")
-        agent.wait_until(lambda: told(api, "uncontained error"), "the event")
+        agent.wait_until(lambda: has_event(api, "uncontained error"), "the event")
         assert agent.end() == 0
 
 
@@ -122,7 +122,7 @@ def test_what_happens_while_the_api_server_is_away_is_told_when_it_is_back(
         assert agent.get("readyz") == (200, "ok\n")
         api.start()
         agent.wait_until(lambda: health_of(api) == [HEALTHY, FAILED], "it is told")
-        agent.wait_until(lambda: told(api, "uncontained error"), "the event")
+        agent.wait_until(lambda: has_event(api, "uncontained error"), "the event")
         assert agent.end() == 0
 
 

@@ -44,7 +44,7 @@ CRDS = {
 HARD = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
-def looked_at(files: TreeFiles) -> AgentInputs:
+def inspect(files: TreeFiles) -> AgentInputs:
     """Do what a look does, with the vendors in this process: what they raise is a failure."""
     opened = HostSource(files=files, source="broken", spec="broken")
     inputs = create_inputs(decode_settings({"node": {"name": "n"}}), opened, ManualClock())
@@ -78,7 +78,7 @@ def looked_at(files: TreeFiles) -> AgentInputs:
 @HARD
 @given(files=broken_hosts())
 def test_everything_is_rendered_of_whatever_is_left(files: TreeFiles) -> None:
-    inputs = looked_at(files)
+    inputs = inspect(files)
     snapshot = inputs.store.current
     page = render_metrics(
         snapshot, inputs.clock.monotonic(), vendor_families=metric_families(inputs.vendors)
@@ -96,7 +96,7 @@ def test_everything_is_rendered_of_whatever_is_left(files: TreeFiles) -> None:
 @HARD
 @given(files=broken_hosts())
 def test_published_objects_stay_acceptable_to_a_cluster(files: TreeFiles) -> None:
-    inputs = looked_at(files)
+    inputs = inspect(files)
     for publisher in publishers(inputs.settings).values():
         for desired in publisher.render(inputs.store.current, inputs.clock.wall()):
             if desired.kind in CRDS:
@@ -106,7 +106,7 @@ def test_published_objects_stay_acceptable_to_a_cluster(files: TreeFiles) -> Non
 @HARD
 @given(files=broken_hosts())
 def test_equal_hosts_give_equal_bytes(files: TreeFiles) -> None:
-    first, second = (looked_at(files) for _ in range(2))
+    first, second = (inspect(files) for _ in range(2))
     for publisher in publishers(first.settings).values():
         one = publisher.render(first.store.current, 1.0)
         assert one == publisher.render(second.store.current, 1.0)
@@ -114,7 +114,7 @@ def test_equal_hosts_give_equal_bytes(files: TreeFiles) -> None:
 
 
 def test_an_empty_host_is_a_host_of_which_nothing_is_known() -> None:
-    inputs = looked_at(TreeFiles.from_entries({}))
+    inputs = inspect(TreeFiles.from_entries({}))
     snapshot = inputs.store.current
     assert snapshot.devices.value.devices == ()
     assert snapshot.usage.value.node.memory_bytes is None

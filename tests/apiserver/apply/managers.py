@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tests.apiserver.apply.paths import NOBODYS, Fields, Path, decode, encode, told
+from tests.apiserver.apply.paths import NOBODYS, Fields, Path, decode, dotted, encode
 from tests.apiserver.apply.typed import compare, field_set, merge, without
 from tests.apiserver.refusal import Cause, Refusal
 from tests.apiserver.schema.shape import Shape
@@ -45,18 +45,18 @@ class Conflicts(Exception):
     def refusal(self) -> Refusal:
         """Return the 409 with one cause for each field."""
         causes = [
-            Cause("FieldManagerConflict", f"conflict with {_named(who, owned)}", told(path))
+            Cause("FieldManagerConflict", f"conflict with {_named(who, owned)}", dotted(path))
             for who, owned, path in self.found
         ]
         if len(self.found) == 1:
             who, owned, path = self.found[0]
-            summary = f"1 conflict: conflict with {_named(who, owned)}: {told(path)}"
+            summary = f"1 conflict: conflict with {_named(who, owned)}: {dotted(path)}"
         else:
             lines = []
             for name in sorted({_named(who, owned) for who, owned, _ in self.found}):
                 lines.append(f"conflicts with {name}:")
                 lines += [
-                    f"- {told(p)}" for who, owned, p in self.found if _named(who, owned) == name
+                    f"- {dotted(p)}" for who, owned, p in self.found if _named(who, owned) == name
                 ]
             summary = f"{len(self.found)} conflicts: " + "\n".join(lines)
         return Refusal(409, "Conflict", f"Apply failed with {summary}", causes=causes)

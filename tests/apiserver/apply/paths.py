@@ -79,7 +79,7 @@ def decode(tree: Tree) -> Fields:
     return frozenset(found)
 
 
-def told(path: Path) -> str:
+def dotted(path: Path) -> str:
     """Return a path as messages name it: `.status.conditions[type="Ready"].status`."""
     words = []
     for element in path:

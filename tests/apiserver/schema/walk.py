@@ -35,7 +35,7 @@ class Findings:
         self.add(
             "FieldValueTypeInvalid",
             path,
-            f"Invalid value: {_told(value)}: {path} in body must be of type {told}: "
+            f"Invalid value: {_value_text(value)}: {path} in body must be of type {told}: "
             f"{_named(value)}",
         )
         self.mistyped.append(f".{path}: expected {_expected(shape)}, got {_got(value)}")
@@ -179,7 +179,7 @@ def _named(value: object) -> str:
     return '"null"' if value is None else f'"{str(value)[:200]}"'
 
 
-def _told(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, (dict, list)):
         return _named(value)
     return str(value).lower() if isinstance(value, (bool, int, float)) else _named(value)

@@ -20,7 +20,7 @@ class Programs:
         return self.folder / name
 
 
-def found() -> Programs:
+def programs() -> Programs:
     """Return where the programs are; which of them are there says `missing`."""
     return Programs(Path(sys.prefix) / "containerd")
 
@@ -29,7 +29,7 @@ def missing() -> str:
     """Say why no runtime can be started on this machine; empty if one can."""
     if os.geteuid() != 0:
         return "only root starts containers"
-    absent = [name for name in NAMES if not os.access(found()[name], os.X_OK)]
+    absent = [name for name in NAMES if not os.access(programs()[name], os.X_OK)]
     if absent:
-        return f"no {', '.join(absent)} in {found().folder}; .ci/system-packages fetches them"
+        return f"no {', '.join(absent)} in {programs().folder}; .ci/system-packages fetches them"
     return ""

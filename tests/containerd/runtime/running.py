@@ -18,7 +18,7 @@ import grpc
 from tests.containerd.runtime import image, leavings
 from tests.containerd.runtime.apart import Apart, lacking_rights
 from tests.containerd.runtime.cri import Cri
-from tests.containerd.runtime.programs import found, missing
+from tests.containerd.runtime.programs import missing, programs
 from tests.patience import PATIENCE_S
 
 START_S, STOP_S = 20.0, 10.0
@@ -81,7 +81,7 @@ class Containerd:
         self.cdi = self.folder / "cdi"
         self.cgroup = f"/xpu-{os.getpid()}-{self.folder.name}"  # on the host, above all its pods
         self.apart = Apart(self.folder, self.cgroup)
-        self._programs = found()
+        self._programs = programs()
         self._process: subprocess.Popen[bytes] | None = None
         self.cri = Cri(self.folder / "c.sock")
         self._config = self.folder / "config.toml"

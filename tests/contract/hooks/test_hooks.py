@@ -37,7 +37,7 @@ MAX_MESSAGE = 200  # characters, with nothing of the annotation in them
 MAX_CALLS = 1500  # of functions, for one question to all hooks; some tens of microseconds
 
 
-def told(
+def dispatch(
     all_of: tuple[Hook, ...], request: HookRequest, snapshot: NodeSnapshot, mode: str = ON
 ) -> DispatchResult:
     return adjust(all_of, request, snapshot, {h.name: mode for h in all_of}, lambda: 0.0)
@@ -65,12 +65,12 @@ def test_a_hook_answers_plain_data_or_refuses_what_users_wrote(
 def test_no_two_hooks_set_one_field_and_none_has_a_bug(
     request: HookRequest, snapshot: NodeSnapshot
 ) -> None:
-    found = told(hooks(), request, snapshot)
+    found = dispatch(hooks(), request, snapshot)
     assert found.failures == ()
     granted = any(key == GRANTED for key, _ in request.pod.annotations)
     assert granted or not found.adjustment.failed  # nothing else keeps a container from starting
     assert all(len(note.message) <= MAX_MESSAGE for note in found.adjustment.edits.notes)
-    assert told(tuple(reversed(hooks())), request, snapshot).adjustment.resources == (
+    assert dispatch(tuple(reversed(hooks())), request, snapshot).adjustment.resources == (
         found.adjustment.resources
     )
 
@@ -78,7 +78,7 @@ def test_no_two_hooks_set_one_field_and_none_has_a_bug(
 @given(request=requests, snapshot=nodes)
 @settings(max_examples=200)
 def test_what_is_set_is_what_kernels_take(request: HookRequest, snapshot: NodeSnapshot) -> None:
-    found = told(hooks(), request, snapshot).adjustment
+    found = dispatch(hooks(), request, snapshot).adjustment
     said = found.resources
     assert said.shares is None or 2 <= said.shares <= 262144
     assert said.memory_bytes is None or said.memory_bytes == UNLIMITED or said.memory_bytes > 0
@@ -92,7 +92,7 @@ def test_what_is_set_is_what_kernels_take(request: HookRequest, snapshot: NodeSn
 @given(request=requests, snapshot=nodes)
 @settings(max_examples=60)
 def test_a_plan_changes_nothing(request: HookRequest, snapshot: NodeSnapshot) -> None:
-    on, planned = told(hooks(), request, snapshot), told(hooks(), request, snapshot, PLAN)
+    on, planned = dispatch(hooks(), request, snapshot), dispatch(hooks(), request, snapshot, PLAN)
     assert planned.adjustment == Adjustment()
     assert planned.planned == on.answers
 
@@ -119,8 +119,8 @@ def test_the_work_of_a_question_does_not_grow_with_an_annotation_beyond_its_boun
 ) -> None:
     asked = ask(HookStage.CREATE, pod("BE", "BE", {key: "[" * 2**20}))
     all_of, snapshot = hooks(), scene()
-    told(all_of, asked, snapshot)
-    assert calls(lambda: told(all_of, asked, snapshot)) <= MAX_CALLS
+    dispatch(all_of, asked, snapshot)
+    assert calls(lambda: dispatch(all_of, asked, snapshot)) <= MAX_CALLS
 
 
 def work(stage: HookStage, size: int) -> int:
@@ -144,8 +144,8 @@ def work(stage: HookStage, size: int) -> int:
     ]
     all_of = hooks()
     for one in asked:
-        told(all_of, one, snapshot)
-    return max(calls(lambda one=one: told(all_of, one, snapshot)) for one in asked)  # type: ignore[misc]  # the default binds the loop's value
+        dispatch(all_of, one, snapshot)
+    return max(calls(lambda one=one: dispatch(all_of, one, snapshot)) for one in asked)  # type: ignore[misc]  # the default binds the loop's value
 
 
 def calls(run: Callable[[], object]) -> int:

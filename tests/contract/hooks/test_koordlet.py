@@ -84,7 +84,7 @@ def running(one: ContainerView) -> ContainerView:
     return replace(one, cgroup=f"/kubepods/{one.id}")
 
 
-def asked_for(name: str, container: str | None) -> LinuxResources:
+def requested_limits(name: str, container: str | None) -> LinuxResources:
     """The quota of the pod's object: of a container, or of all together."""
     raw = msgspec.convert(oracle()["pods"], list[dict[str, dict[str, object]]])
     found = next(one for one in raw if one["metadata"]["name"] == name)
@@ -133,7 +133,7 @@ def answers(spec: object) -> Iterator[tuple[PodView, str, Adjustment]]:
                 stage=HookStage.RECONCILE,
                 pod=sandbox(view),
                 container=None if name is None else ContainerSpec(name=name, pod_uid=view.uid),
-                resources=asked_for(view.name, name),
+                resources=requested_limits(view.name, name),
             )
             found = adjust(HOOKS, request, now, modes, lambda: 0.0)
             assert not found.failures

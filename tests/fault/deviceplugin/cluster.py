@@ -110,7 +110,7 @@ class Cluster:
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def told(self) -> list[tuple[str, str]]:
+    def reported_events(self) -> list[tuple[str, str]]:
         """Reason and message of each event that was reported."""
         return self.reported.pairs()
 

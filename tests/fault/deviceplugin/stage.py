@@ -160,7 +160,7 @@ class Stage:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def told(self) -> list[tuple[str, str]]:
+    def reported_events(self) -> list[tuple[str, str]]:
         """Reason and message of each event that was reported."""
         return self.reported.pairs()
 

@@ -115,7 +115,7 @@ def test_a_pod_that_is_sent_a_granted_card_gets_the_one_that_the_kubelet_holds_f
         plain = pod(2, count=7)
         assert card_numbers(await cluster.run(plain)) == [n for n in range(8) if n != 5]
         assert cluster.account(plain) == [n for n in range(8) if n != accounted]
-        text = dict(cluster.told)["DeviceExchanged"]
+        text = dict(cluster.reported_events)["DeviceExchanged"]
         assert f"{card(accounted)} in place of {card(5)}" in text
         assert "team-a/train-2" in text
 
@@ -168,8 +168,8 @@ def test_a_card_in_use_that_nothing_can_be_exchanged_for_is_withdrawn_until_its_
         assert card(3) not in endpoint.healthy()
         plain = pod(2, count=3)
         assert card_numbers(await cluster.run(plain)) == [0, 1, 2]
-        assert card(3) in dict(cluster.told)["DeviceWithdrawn"]
-        assert "DeviceExchanged" not in dict(cluster.told)
+        assert card(3) in dict(cluster.reported_events)["DeviceWithdrawn"]
+        assert "DeviceExchanged" not in dict(cluster.reported_events)
         await cluster.delete(owner)
         await cluster.kubelet.resource(GPU, healthy=4)
         assert card_numbers(await cluster.run(pod(3))) == [3]

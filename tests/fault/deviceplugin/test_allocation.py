@@ -278,8 +278,8 @@ def test_a_grant_that_the_kubelet_gave_to_another_pod_is_told_of() -> None:
         await stage.kubelet.admit("pod-1", "main", {GPU: 1})
         await stage.kubelet.until(lambda: bool(plugin.view().held), "the checkpoint")
         await stage.kubelet.admit("pod-2", "main", {GPU: 1})
-        await stage.kubelet.until(lambda: bool(stage.told), "the event")
-        ((reason, text),) = stage.told
+        await stage.kubelet.until(lambda: bool(stage.reported_events), "the event")
+        ((reason, text),) = stage.reported_events
         assert reason == "GrantGivenToAnotherPod"
         assert "pod pod-2 was given what a/granted was granted" in text
 

@@ -61,7 +61,7 @@ def test_a_kubelet_that_is_not_ready_is_asked_again_for_ever() -> None:
         await stage.kubelet.resource(GPU, healthy=8)
         (figures,) = plugin.statistics()
         assert dict(figures.registrations)["KubeletAway"] > 4
-        assert stage.told == []
+        assert stage.reported_events == []
 
     on_stage(test)
 
@@ -85,8 +85,8 @@ def test_a_refused_version_is_told_once_and_tried_slowly() -> None:
         await stage.kubelet.start()
         await stage.start()
         await stage.kubelet.until(lambda: len(stage.kubelet.registered) > 2, "asked again")
-        assert [reason for reason, _ in stage.told] == ["DevicePluginRefused"]
-        assert "is not supported by kubelet" in stage.told[0][1]
+        assert [reason for reason, _ in stage.reported_events] == ["DevicePluginRefused"]
+        assert "is not supported by kubelet" in stage.reported_events[0][1]
         stage.kubelet.refuse_version = False
         await stage.kubelet.resource(GPU, healthy=8)
 
@@ -118,7 +118,7 @@ def test_a_name_that_no_resource_may_have_is_told_and_costs_only_itself() -> Non
         await stage.kubelet.until(
             lambda: stage.stands("refused", "NameRefused", odd.name), "refused"
         )
-        assert [reason for reason, _ in stage.told] == ["DevicePluginRefused"]
+        assert [reason for reason, _ in stage.reported_events] == ["DevicePluginRefused"]
 
     on_stage(test)
 

@@ -153,7 +153,7 @@ def test_who_loses_stream_after_stream_gives_way_and_says_so() -> None:
             stage.kubelet.drop(GPU)
         await stage.kubelet.until(lambda: stage.stands("conflict", "StreamsEnded"), "conflict")
         await stage.kubelet.until(lambda: stage.sockets() == [], "the end of the server")
-        assert [reason for reason, _ in stage.told] == ["DevicePluginConflict"]
+        assert [reason for reason, _ in stage.reported_events] == ["DevicePluginConflict"]
 
     on_stage(test, msgspec.structs.replace(QUICK, refused_retry_s=3600.0))
 

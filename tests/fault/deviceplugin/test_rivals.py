@@ -42,7 +42,7 @@ def test_of_two_agents_with_different_locks_one_gives_way() -> None:
             await stage.kubelet.until(lambda: any(one.stands("watched") for one in both), "one")
         finally:
             await other.stop()
-        assert len([reason for one in both for reason, _ in one.told]) == 1
+        assert len([reason for one in both for reason, _ in one.reported_events]) == 1
         stage.kubelet.complaints.clear()  # of two agents it may complain
 
     on_stage(test, msgspec.structs.replace(QUICK, refused_retry_s=3600.0))
@@ -58,7 +58,7 @@ def test_a_plugin_that_comes_later_is_told_of_and_the_kubelets_stream_goes_on() 
             theirs.bind(str(stage.folder / "nvidia-gpu.sock"))
             theirs.listen()
             await stage.kubelet.until(lambda: stage.stands("conflict", "AnotherPlugin"), "told")
-        assert [reason for reason, _ in stage.told] == ["DevicePluginConflict"]
+        assert [reason for reason, _ in stage.reported_events] == ["DevicePluginConflict"]
         await stage.kubelet.until(lambda: stage.stands("watched"), "it has gone")
         assert endpoint.ended is None
         assert stage.kubelet.allocatable(GPU) == 8

@@ -55,7 +55,7 @@ def frame(conn: int, stream: int, kind: int, data: bytes) -> bytes:
     return struct.pack(">II", conn, len(message)) + message
 
 
-def asked(method: str, message: bytes, stream: int = 1) -> bytes:
+def request_bytes(method: str, message: bytes, stream: int = 1) -> bytes:
     """Return a question."""
     request = ttrpc.Request(
         service=SERVICE,
@@ -84,8 +84,8 @@ QUESTIONS: dict[str, bytes] = {
 }
 REFUSED = ttrpc.Response(status=ttrpc.Status(code=12, message="method Nope")).SerializeToString()
 FRAMES = [
-    *(asked(name, payload) for name, payload in QUESTIONS.items()),
-    asked("Configure", b"") + asked("Synchronize", b"", 3),
+    *(request_bytes(name, payload) for name, payload in QUESTIONS.items()),
+    request_bytes("Configure", b"") + request_bytes("Synchronize", b"", 3),
     frame(2, 1, 2, b""),
     frame(2, 1, 2, REFUSED),
 ]
@@ -99,7 +99,7 @@ def wounded(mutator: Mutator) -> bytes:
     if kind == 1:
         return frame(1, 1, 1, mutator.mutated([data[18:] for data in FRAMES]))
     name = mutator.random.choice(tuple(QUESTIONS))
-    return asked(name, mutator.mutated(tuple(QUESTIONS.values())))
+    return request_bytes(name, mutator.mutated(tuple(QUESTIONS.values())))
 
 
 async def nothing(_: HookRequest) -> Adjustment:

@@ -81,7 +81,7 @@ class Watched:
     def _hangs(self) -> int:
         return sum(asked.status == HANG for asked in self.kubelet.asked)
 
-    def asked(self, path: str) -> int:
+    def request_count(self, path: str) -> int:
         return sum(asked.path == path for asked in self.kubelet.asked)
 
 
@@ -133,7 +133,7 @@ def test_a_kubelet_that_hangs_costs_the_deadline_and_is_not_asked_for_more(tmp_p
         watched.kubelet.faults["/pods/"] = HANG
         watched.clock.advance(600)  # its settings are due
         assert await watched.look() == KUBELET_HANGING
-        assert watched.asked("/configz") == 1
+        assert watched.request_count("/configz") == 1
         assert len(watched.pods.value) == 2
         watched.kubelet.faults.clear()
         assert await watched.look() == KUBELET_OK
@@ -150,7 +150,7 @@ def test_settings_that_hang_hold_up_no_pods(tmp_path: Path) -> None:
         assert len(watched.pods.value) == 2
         assert watched.poller.state.config == KUBELET_HANGING
         # less and less often, though each time a connection was given up
-        assert watched.asked("/configz") == 2
+        assert watched.request_count("/configz") == 2
 
     watching(tmp_path, test)
 
@@ -161,7 +161,7 @@ def test_a_kubelet_that_restarts_between_two_looks_is_asked_for_its_settings(
     async def test(watched: Watched) -> None:
         assert await watched.look() == KUBELET_OK
         assert await watched.look() == KUBELET_OK
-        assert watched.asked("/configz") == 1
+        assert watched.request_count("/configz") == 1
         await watched.kubelet.stop()
         watched.kubelet.config = {"cgroupDriver": "cgroupfs"}
         await watched.kubelet.start()

@@ -47,21 +47,21 @@ class Kernel:
     def first(self, after: int, action: str, subsystem: str) -> tuple[float, dict[str, str]]:
         """Wait for an event that came after so many others."""
 
-        def found() -> tuple[float, dict[str, str]] | None:
+        def find_event() -> tuple[float, dict[str, str]] | None:
             for at_s, event in self.heard[after:]:
                 if (event.get("ACTION"), event.get("SUBSYSTEM")) == (action, subsystem):
                     return at_s, event
             return None
 
-        answer: tuple[float, dict[str, str]] = until(found, f"{action} {subsystem}")
+        answer: tuple[float, dict[str, str]] = until(find_event, f"{action} {subsystem}")
         return answer
 
 
-def until(found: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+def until(attempt: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
     """Ask again until there is an answer."""
     end_s = time.monotonic() + deadline_s
     while time.monotonic() < end_s:
-        answer = found()
+        answer = attempt()
         if answer is not None:
             return answer
         time.sleep(POLL_S)
@@ -135,7 +135,7 @@ class Published:
         return entry is not None and bool(entry["health"])
 
 
-def told(reason: str, address: str) -> str | None:
+def event_line(reason: str, address: str) -> str | None:
     """Return what the agent wrote as an event about a device; `None` if it has not."""
     try:
         lines = (OUT / "events.jsonl").read_text().splitlines()
@@ -218,14 +218,14 @@ def _gpu(kernel: Kernel, emulator: Emulator, url: str) -> dict[str, Any]:
     emulator.ask(("stop", {}), new, (SET_IDS, {}), ("cont", {}))
     came_s, came = kernel.first(heard, "add", "pci")
     address = came["PCI_SLOT_NAME"]
-    until(lambda: told("DeviceAppeared", address), "the GPU among the devices")
+    until(lambda: event_line("DeviceAppeared", address), "the GPU among the devices")
     shown_s = time.monotonic()
-    incomplete = until(lambda: told("DeviceIncomplete", address), "that it lacks its driver")
+    incomplete = until(lambda: event_line("DeviceIncomplete", address), "that it lacks its driver")
     devices = snapshot(url, "api/v1/devices")["devices"]
     heard = len(kernel.heard)
     emulator.ask(("device_del", {"id": "hot1"}))
     left_s, _ = kernel.first(heard, "remove", "pci")
-    until(lambda: told("DeviceGone", address), "that the GPU is gone")
+    until(lambda: event_line("DeviceGone", address), "that the GPU is gone")
     return {
         "event": came,
         "incomplete": incomplete,

@@ -17,7 +17,7 @@ SLO = {
 }
 
 
-def told(agent: Agent, name: str) -> str:
+def figure(agent: Agent, name: str) -> str:
     """Return a figure as the metrics have it; empty while they do not."""
     start = f'xpu_agent_node_slo_{name}{{node="{NODE}"}} '
     lines = agent.get("metrics")[1].splitlines()
@@ -29,7 +29,7 @@ def test_a_value_that_is_wrong_is_shown_with_its_reason(tmp_path: Path) -> None:
         ApiServer(nodes=(NODE,), roles=ROLES, objects=(SLO,)) as api,
         citizen(api, tmp_path, *HOST) as agent,
     ):
-        agent.wait_until(lambda: told(agent, "refused_values") == "1", "the NodeSLO")
+        agent.wait_until(lambda: figure(agent, "refused_values") == "1", "the NodeSLO")
         page = agent.get("")[1]
     assert "<h2>Cluster</h2>" in page
     assert "spec.cpuBurstStrategy.policy" in page
@@ -42,5 +42,7 @@ def test_a_cluster_that_knows_no_node_slos_holds_nothing_for_want_of_one(tmp_pat
     with ApiServer(nodes=(NODE,), roles=ROLES) as api:
         api.remove_crd("nodeslos")
         with citizen(api, tmp_path, *HOST) as agent:
-            agent.wait_until(lambda: told(agent, "frozen") == "0", "the answer that there are none")
-            assert told(agent, "found") == "0"
+            agent.wait_until(
+                lambda: figure(agent, "frozen") == "0", "the answer that there are none"
+            )
+            assert figure(agent, "found") == "0"

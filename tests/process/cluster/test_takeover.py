@@ -32,7 +32,7 @@ def cluster() -> Iterator[ApiServer]:
         yield api
 
 
-def asked(api: ApiServer, verb: str, resource: str) -> list[float]:
+def request_times(api: ApiServer, verb: str, resource: str) -> list[float]:
     """Return when the agents' account asked for something."""
     return [
         one.time_s
@@ -70,16 +70,16 @@ def test_the_second_agent_asks_nothing_until_the_first_is_gone_and_then_writes(
             said = tmp_path / "second.log"
             first.wait_until(lambda: "standing by" in said.read_text(), "a standby")
             assert f"(process {first.process.pid}, node {NODE}" in said.read_text()
-            assert len(asked(api, "list", "nodes")) == 1
+            assert len(request_times(api, "list", "nodes")) == 1
             ended_s = time.time()
             first.process.send_signal(number)
             first.process.wait(DEADLINE_S)
             free_s = time.time()
             following = Agent(other, tmp_path)
             following.wait_until(
-                lambda: len(asked(api, "list", "nodes")) == 2, "its first question"
+                lambda: len(request_times(api, "list", "nodes")) == 2, "its first question"
             )
-            waited_s = asked(api, "list", "nodes")[-1] - free_s
+            waited_s = request_times(api, "list", "nodes")[-1] - free_s
             print(  # noqa: T201 - a figure
                 f"{number.name}: the first ended after {(free_s - ended_s) * 1000:.0f} ms, "
                 f"the second asked the API {waited_s * 1000:.0f} ms later"
@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_hold_the_lock_is_one_line_and_status_3(tmp_path: P
             env={**os.environ, **surroundings(api, tmp_path)},
             check=False,
         )
-        assert asked(api, "list", "nodes") == []
+        assert request_times(api, "list", "nodes") == []
     assert done.returncode == 3
     assert done.stderr.startswith("xpu-agent: ")
     assert "cannot be locked: Not a directory; set node.run_dir" in done.stderr

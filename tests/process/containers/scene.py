@@ -47,7 +47,7 @@ def granted(*numbers: int, kind: str = "gpu") -> str:
     return json.dumps({kind: entries})
 
 
-def asked_for(annotations: Mapping[str, str]) -> dict[str, Any]:
+def requests_of(annotations: Mapping[str, str]) -> dict[str, Any]:
     """Return what a pod asks for to be granted this; nothing for what no scheduler writes."""
     try:
         entries = json.loads(annotations[GRANT])["gpu"]
@@ -231,7 +231,7 @@ class Scene:
                 await asyncio.sleep(AGAIN_S)
         raise refused
 
-    def told(self, pod: str) -> dict[str, str]:
+    def event_notes(self, pod: str) -> dict[str, str]:
         """Return the reasons of a pod's events at the API server, each with its words."""
         events = self.api.list("events")
         own = (one for one in events if one["regarding"]["name"] == pod)

@@ -30,10 +30,14 @@ def test_a_pod_gets_its_card_and_one_that_claims_it_too_is_refused_wherever_peop
             await scene.start("second", {GRANT: granted(0)})
         words = "DeviceTaken: FAKE-0 is held by team-a/first"
         assert words in str(raised.value)
-        await scene.until(lambda: "DeviceTaken" in scene.told("second"), "an event of the refusal")
-        await scene.until(lambda: "GrantRefused" in scene.told("second"), "an event of the grant")
-        assert scene.told("second")["DeviceTaken"] == f"container main: {words}"
-        assert scene.told("first").keys() <= {NOT_LISTED}  # the agent may hear of it late
+        await scene.until(
+            lambda: "DeviceTaken" in scene.event_notes("second"), "an event of the refusal"
+        )
+        await scene.until(
+            lambda: "GrantRefused" in scene.event_notes("second"), "an event of the grant"
+        )
+        assert scene.event_notes("second")["DeviceTaken"] == f"container main: {words}"
+        assert scene.event_notes("first").keys() <= {NOT_LISTED}  # the agent may hear of it late
         grants = (await scene.part("grants"))["pods"].values()
         assert {one["name"]: one["refusal"] for one in grants} == {
             "first": "",
@@ -125,7 +129,7 @@ def test_a_pod_that_the_api_server_never_heard_of_gets_no_card_and_keeps_none_fr
         assert doctor["grant:team-a/stranger"][0] == "warn"
         counted = f'xpu_agent_container_refusals_total{{node="node-a",reason="{NOT_LISTED}"}}'
         assert counted in await scene.get("metrics")
-        await scene.until(lambda: NOT_LISTED in scene.told("stranger"), "an event")
+        await scene.until(lambda: NOT_LISTED in scene.event_notes("stranger"), "an event")
 
     play(act)
 
@@ -159,7 +163,7 @@ def test_while_the_api_server_is_away_a_forged_grant_gets_nothing_and_running_po
                 await scene.runtime.create(pod, "second")
         again = await scene.runtime.create(runs.pod, "second")
         assert sorted(again.spec.nodes) == ["/dev/card1"]
-        await scene.until(lambda: "GrantRefused" in scene.told("early"), "an event")
+        await scene.until(lambda: "GrantRefused" in scene.event_notes("early"), "an event")
         doctor = await scene.doctor()
         assert doctor["grant:team-a/early"][0] == "fail"
         assert "a container of the pod runs" in doctor["grant:team-a/early"][1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.apiserver import ApiServer
 from tests.apiserver.apply.managers import Manager, Owned, apply, update
 from tests.apiserver.apply.patches import merge_patch
-from tests.apiserver.apply.paths import Fields, decode, encode, told
+from tests.apiserver.apply.paths import Fields, decode, dotted, encode
 from tests.apiserver.apply.typed import compare, field_set, merge
 from tests.apiserver.schema.shape import Shape
 from tests.unit.apiserver.client import DEVICES, Client, device
@@ -86,8 +86,8 @@ def test_a_set_of_fields_survives_being_written_and_read(fields: Fields) -> None
 
 def test_paths_are_told_as_people_read_them() -> None:
     path = ("f:status", "f:conditions", 'k:{"type":"Ready"}', "f:status")
-    assert told(path) == '.status.conditions[type="Ready"].status'
-    assert told(("f:finalizers", 'v:"x"')) == '.finalizers[="x"]'
+    assert dotted(path) == '.status.conditions[type="Ready"].status'
+    assert dotted(("f:finalizers", 'v:"x"')) == '.finalizers[="x"]'
 
 
 @given(CONFIGS, CONFIGS)

@@ -73,7 +73,7 @@ class Rig:
             index=AllocationIndex(),
         )
 
-    def told(self) -> list[tuple[str, PodRef | None]]:
+    def new_events(self) -> list[tuple[str, PodRef | None]]:
         """Return the events since the last call."""
         return [(event.reason, event.pod) for event in self.messages.drain_events()]
 
@@ -152,7 +152,10 @@ def test_a_refusal_and_what_people_should_know_are_told_of_the_pod(
     asyncio.run(rig.ask(CREATE))
     asyncio.run(other.ask(CREATE))
     ref = PodRef(namespace="shop", name="web", uid="u")
-    assert (rig.told(), other.told()) == ([("DeviceTaken", ref)], [("SoftIsolation", ref)])
+    assert (rig.new_events(), other.new_events()) == (
+        [("DeviceTaken", ref)],
+        [("SoftIsolation", ref)],
+    )
     assert rig.asker.counters.refusals == {"DeviceTaken": 1}
 
 
@@ -168,7 +171,7 @@ def test_a_container_whose_folder_cannot_be_made_is_refused(
     assert (tmp_path / "a" / "b").is_dir()
     rig = Rig(bad, files)
     assert asyncio.run(rig.ask(CREATE)).reason == "FolderNotMade"
-    assert [reason for reason, _ in rig.told()] == ["FolderNotMade"]
+    assert [reason for reason, _ in rig.new_events()] == ["FolderNotMade"]
 
 
 def test_the_view_has_the_time_of_its_last_change_of_state(files: ThreadPoolExecutor) -> None:

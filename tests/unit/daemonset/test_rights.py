@@ -9,7 +9,7 @@ from tests.unit.daemonset.rights import Right, compare, verbs_granted, verbs_use
 AGENT, OTHER = "agent", "administrator"
 
 
-def asked(verb: str, resource: str, **more: object) -> Logged:
+def logged_request(verb: str, resource: str, **more: object) -> Logged:
     fields: dict[str, object] = {"group": "", "user": AGENT, "status": 200, **more}
     return Logged(
         time_s=0.0,
@@ -24,10 +24,10 @@ def asked(verb: str, resource: str, **more: object) -> Logged:
 
 def test_each_verb_on_each_resource_is_one_right() -> None:
     requests = [
-        asked("list", "nodes"),
-        asked("watch", "nodes"),
-        asked("watch", "nodes"),
-        asked("patch", "nodemetrics", group="slo.koordinator.sh", subresource="status"),
+        logged_request("list", "nodes"),
+        logged_request("watch", "nodes"),
+        logged_request("watch", "nodes"),
+        logged_request("patch", "nodemetrics", group="slo.koordinator.sh", subresource="status"),
     ]
     assert verbs_used(requests, AGENT) == {
         Right("", "nodes", "list"),
@@ -37,24 +37,24 @@ def test_each_verb_on_each_resource_is_one_right() -> None:
 
 
 def test_what_others_asked_and_what_is_no_resource_does_not_count() -> None:
-    requests = [asked("list", "secrets", user=OTHER), asked("get", "")]
+    requests = [logged_request("list", "secrets", user=OTHER), logged_request("get", "")]
     assert verbs_used(requests, AGENT) == frozenset()
 
 
 def test_a_request_that_was_refused_was_needed_all_the_same() -> None:
-    assert verbs_used([asked("list", "secrets", status=403)], AGENT) == {
+    assert verbs_used([logged_request("list", "secrets", status=403)], AGENT) == {
         Right("", "secrets", "list")
     }
 
 
 def test_a_patch_that_makes_the_object_needs_the_right_to_create() -> None:
-    used = verbs_used([asked("patch", "devices", status=201)], AGENT)
+    used = verbs_used([logged_request("patch", "devices", status=201)], AGENT)
     assert used == {Right("", "devices", "patch"), Right("", "devices", "create")}
 
 
 def test_too_few_and_too_many_rights_are_both_named() -> None:
     rules = [Rule(api_groups=("", "apps"), resources=("pods",), verbs=("list", "delete"))]
-    used = verbs_used([asked("list", "pods"), asked("get", "secrets")], AGENT)
+    used = verbs_used([logged_request("list", "pods"), logged_request("get", "secrets")], AGENT)
     found = compare(used, verbs_granted(rules))
     assert found.missing == (Right("", "secrets", "get"),)
     assert found.unused == (
@@ -66,5 +66,5 @@ def test_too_few_and_too_many_rights_are_both_named() -> None:
 
 def test_a_wildcard_is_more_than_was_used() -> None:
     rules = [Rule(api_groups=("",), resources=("*",), verbs=("list",))]
-    found = compare(verbs_used([asked("list", "pods")], AGENT), verbs_granted(rules))
+    found = compare(verbs_used([logged_request("list", "pods")], AGENT), verbs_granted(rules))
     assert found.unused == (Right("", "*", "list"),)

@@ -38,7 +38,9 @@ def facts(snapshot: NodeSnapshot | None = None, **changes: object) -> CheckInput
         node=node_report(looked),
         is_live=True,
         is_root=True,
-        agent=told("runtime", {"state": "synchronized", "runtime": "containerd", "version": "2"}),
+        agent=agent_with(
+            "runtime", {"state": "synchronized", "runtime": "containerd", "version": "2"}
+        ),
         runtimes=(replace(CONTAINERD, memlock_bytes=None),),
         paths=frozenset({SOCKET}),
         cgroup_version=2,
@@ -49,7 +51,7 @@ def facts(snapshot: NodeSnapshot | None = None, **changes: object) -> CheckInput
     return replace(well, **changes)
 
 
-def told(part: str, value: Mapping[str, object]) -> dict[str, object]:
+def agent_with(part: str, value: Mapping[str, object]) -> dict[str, object]:
     """Return the running agent's snapshot with one part about containers."""
     return {"containers": {part: {"value": value}}}
 
@@ -114,7 +116,9 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
         ({"agent": None, "is_live": False}, CheckStatus.SKIP, "recorded"),
         (
             {
-                "agent": told("grants", {"pods": {"u": {"refusal": ""}, "v": {"refusal": "R"}}}),
+                "agent": agent_with(
+                    "grants", {"pods": {"u": {"refusal": ""}, "v": {"refusal": "R"}}}
+                ),
                 "settings": Settings(nri=NriSettings(attach="off")),
             },
             CheckStatus.WARN,
@@ -127,18 +131,18 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
         ),
         ({"agent": None, "paths": frozenset()}, CheckStatus.FAIL, "not there"),
         (
-            {"agent": told("runtime", {"state": "waiting", "reason": "R"})},
+            {"agent": agent_with("runtime", {"state": "waiting", "reason": "R"})},
             CheckStatus.WARN,
             "waiting R",
         ),
         (
-            {"agent": told("runtime", {"state": "refused", "reason": "R"})},
+            {"agent": agent_with("runtime", {"state": "refused", "reason": "R"})},
             CheckStatus.FAIL,
             "refused R",
         ),
         (
             {
-                "agent": told("runtime", {"state": "waiting"}),
+                "agent": agent_with("runtime", {"state": "waiting"}),
                 "runtimes": (),
                 "paths": frozenset(),
             },
@@ -147,7 +151,7 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
         ),
         (
             {
-                "agent": told("runtime", {"state": "synchronized", "runtime": "containerd"}),
+                "agent": agent_with("runtime", {"state": "synchronized", "runtime": "containerd"}),
                 "runtimes": (),
                 "paths": frozenset(),
             },
@@ -228,7 +232,7 @@ def test_each_grant_that_is_not_honoured_has_the_remedy_of_its_cause(
     grant: dict[str, object], result: CheckStatus | None, do: str
 ) -> None:
     row = {"namespace": "n", "name": "p", **grant}
-    found = run_checks(facts(agent=told("grants", {"pods": {"u": row}})))
+    found = run_checks(facts(agent=agent_with("grants", {"pods": {"u": row}})))
     own = [one for one in found if one.id == "grant:n/p"]
     assert [one.status for one in own] == ([] if result is None else [result])
     assert all(do in one.remedy and one.observation and one.impact for one in own)
@@ -250,7 +254,7 @@ def test_each_container_that_is_not_as_it_must_be_has_the_remedy_of_its_cause(
 ) -> None:
     about = {"namespace": "n", "pod": "p", "container": "c"}
     row = {**about, "verdict": verdict, "details": [detail], "causes": [detail]}
-    found = run_checks(facts(agent=told("proof", {"containers": {"id": row}})))
+    found = run_checks(facts(agent=agent_with("proof", {"containers": {"id": row}})))
     own = [one for one in found if one.id == "container:n/p/c"]
     assert [one.status for one in own] == ([] if result is None else [result])
     assert all(do in one.remedy and detail in one.observation and one.impact for one in own)

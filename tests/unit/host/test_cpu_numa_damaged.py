@@ -57,7 +57,7 @@ class DamagedHost:
 
 
 @functools.cache
-def asked(name: str) -> tuple[str, ...]:
+def read_paths(name: str) -> tuple[str, ...]:
     """Every path that reading this machine asks for."""
     host = DamagedHost(capture(name), {})
     read_cpu_numa(host)
@@ -108,7 +108,7 @@ def check_nodes(cpus: CpuTopology, numa: NumaTopology) -> None:
 def test_a_damaged_machine_is_read_without_error_and_stays_consistent(
     name: str, data: st.DataObject
 ) -> None:
-    paths = st.sampled_from(asked(name))
+    paths = st.sampled_from(read_paths(name))
     damage = data.draw(st.dictionaries(paths, DAMAGE, max_size=40))
     cpus, numa = read_cpu_numa(DamagedHost(capture(name), damage))
     check_cpus(cpus)
@@ -122,7 +122,7 @@ def test_a_damaged_machine_is_read_without_error_and_stays_consistent(
 
 @needs_shared
 def test_a_host_that_refuses_everything_has_no_cpus() -> None:
-    damage: dict[str, Damage] = dict.fromkeys((*asked("qemu"), "/proc/meminfo"), errno.EACCES)
+    damage: dict[str, Damage] = dict.fromkeys((*read_paths("qemu"), "/proc/meminfo"), errno.EACCES)
     cpus, numa = read_cpu_numa(DamagedHost(capture("qemu"), damage))
     assert (cpus.usable, [node.memory_bytes for node in numa.nodes]) == (frozenset(), [None])
 

@@ -33,7 +33,7 @@ AMOUNTS = ResourceUsage(cpu_cores=1.0, memory_bytes=2.0)
 HALF = PredictedUsage(reclaimable=AMOUNTS, peak=AMOUNTS)
 
 
-def told() -> NodeSnapshot:
+def full_snapshot() -> NodeSnapshot:
     """A snapshot in which every fact that has a family is there."""
     sick = Health(state=HealthState.SUSPECT, reason="Xid", message="m")
     devices = (gpu(0, health=sick), gpu(1, minor=None), gpu(2), nic(0))
@@ -79,7 +79,7 @@ def told() -> NodeSnapshot:
 
 
 def test_every_family_of_the_table_is_exported_with_exactly_its_labels() -> None:
-    page = MetricsRenderer({}).render(told(), NOW_S).decode()
+    page = MetricsRenderer({}).render(full_snapshot(), NOW_S).decode()
     labels: dict[str, set[str]] = defaultdict(set)
     for family in text_string_to_metric_families(page):
         for sample in family.samples:

@@ -18,7 +18,7 @@ def server() -> CallServer:
     return CallServer(SERVICE, ("Configure", "Shutdown"))
 
 
-def asked(
+def request_frame(
     stream: int, method: str = "Configure", service: str = SERVICE, nano: int = 0
 ) -> TtrpcFrame:
     data = ttrpc_pb2.Request(service=service, method=method, timeout_nano=nano)
@@ -49,11 +49,11 @@ def test_metadata_do_no_harm() -> None:
 @pytest.mark.parametrize(
     ("frame", "stream", "code", "message"),
     [
-        (asked(1, "Nope"), 1, 12, "method Nope"),
-        (asked(1, "", ""), 1, 12, "service "),
-        (asked(1, service="other.Service"), 1, 12, "service other.Service"),
-        (asked(2), 2, 3, "StreamID must be odd for client initiated streams"),
-        (asked(0), 0, 3, "StreamID must be odd for client initiated streams"),
+        (request_frame(1, "Nope"), 1, 12, "method Nope"),
+        (request_frame(1, "", ""), 1, 12, "service "),
+        (request_frame(1, service="other.Service"), 1, 12, "service other.Service"),
+        (request_frame(2), 2, 3, "StreamID must be odd for client initiated streams"),
+        (request_frame(0), 0, 3, "StreamID must be odd for client initiated streams"),
         (TtrpcFrame(2, DATA, 0, b""), 2, 3, "StreamID must be odd for client initiated streams"),
         (TtrpcFrame(7, DATA, 0, b""), 7, 3, "StreamID is no longer active"),
         (
@@ -73,10 +73,10 @@ def test_what_is_no_call_is_answered(
 @pytest.mark.parametrize("stream", [1, 3, 5])
 def test_a_stream_that_does_not_rise_is_refused(stream: int) -> None:
     ours = server()
-    assert isinstance(ours.accept(asked(5)), RuntimeCall)
+    assert isinstance(ours.accept(request_frame(5)), RuntimeCall)
     text = "StreamID cannot be re-used and must increment"
-    assert said(ours.accept(asked(stream))) == (stream, 3, text)
-    assert isinstance(ours.accept(asked(7)), RuntimeCall)
+    assert said(ours.accept(request_frame(stream))) == (stream, 3, text)
+    assert isinstance(ours.accept(request_frame(7)), RuntimeCall)
 
 
 def test_a_request_that_is_none_is_refused() -> None:
@@ -89,12 +89,12 @@ def test_a_request_that_is_none_is_refused() -> None:
 def test_frames_of_other_types_are_passed_over(kind: int) -> None:
     ours = server()
     assert ours.accept(TtrpcFrame(2, kind, 0, b"")) is None
-    assert isinstance(ours.accept(asked(1)), RuntimeCall)
+    assert isinstance(ours.accept(request_frame(1)), RuntimeCall)
 
 
 def test_data_for_a_call_that_is_open_are_passed_over() -> None:
     ours = server()
-    ours.accept(asked(1))
+    ours.accept(request_frame(1))
     assert ours.accept(TtrpcFrame(1, DATA, 0, b"")) is None
     ours.finish(1)
     assert said(ours.accept(TtrpcFrame(1, DATA, 0, b"")))[1] == 3
@@ -102,12 +102,12 @@ def test_data_for_a_call_that_is_open_are_passed_over() -> None:
 
 def test_a_call_is_finished_once() -> None:
     ours = server()
-    ours.accept(asked(1))
+    ours.accept(request_frame(1))
     assert [ours.finish(1), ours.finish(1), ours.finish(9)] == [True, False, False]
 
 
 def test_a_time_limit_in_the_past_is_none() -> None:
-    found = server().accept(asked(1, nano=-5))
+    found = server().accept(request_frame(1, nano=-5))
     assert isinstance(found, RuntimeCall)
     assert found.timeout_s == 0
 
@@ -115,15 +115,15 @@ def test_a_time_limit_in_the_past_is_none() -> None:
 def test_calls_that_wait_are_bounded() -> None:
     ours = server()
     for number in range(MAX_IN_FLIGHT):
-        assert isinstance(ours.accept(asked(2 * number + 1)), RuntimeCall)
+        assert isinstance(ours.accept(request_frame(2 * number + 1)), RuntimeCall)
     last = 2 * MAX_IN_FLIGHT + 1
-    assert said(ours.accept(asked(last)))[:2] == (last, 8)
+    assert said(ours.accept(request_frame(last)))[:2] == (last, 8)
     ours.finish(1)
-    assert isinstance(ours.accept(asked(last + 2)), RuntimeCall)
+    assert isinstance(ours.accept(request_frame(last + 2)), RuntimeCall)
 
 
 def test_a_foreign_name_is_repeated_in_part_only() -> None:
-    assert len(said(server().accept(asked(1, "x" * 9999)))[2]) == len("method ") + 128
+    assert len(said(server().accept(request_frame(1, "x" * 9999)))[2]) == len("method ") + 128
 
 
 @given(

@@ -71,19 +71,19 @@ def test_the_name_that_stands_for_a_function(names: list[str], primary: str) -> 
     assert primary_name(names) == primary
 
 
-def found(entries: made.Entries) -> tuple[RdmaScan, tuple[Nic, ...]]:
+def scanned_nics(entries: made.Entries) -> tuple[RdmaScan, tuple[Nic, ...]]:
     scan = read_scan(made.tree(entries))
     return scan, nics_of(scan)
 
 
 def test_switch_management_shares_the_function_and_is_no_nic_vector_69() -> None:
-    _, nics = found(made.nic(PF, "mlx5_0") | made.device(PF, "smi1", uverbs=1))
+    _, nics = scanned_nics(made.nic(PF, "mlx5_0") | made.device(PF, "smi1", uverbs=1))
     assert [(nic.primary.name, nic.others) for nic in nics] == [("mlx5_0", ("smi1",))]
 
 
 @pytest.mark.parametrize("node_type", ["2: switch", "3: router"])
 def test_switches_and_routers_are_no_nics(node_type: str) -> None:
-    _, nics = found(made.function(PF) | made.device(PF, "mlx5_0", node_type=node_type))
+    _, nics = scanned_nics(made.function(PF) | made.device(PF, "mlx5_0", node_type=node_type))
     assert nics == ()
 
 
@@ -94,12 +94,12 @@ def test_a_subfunction_is_listed_with_its_function() -> None:
         ),
         f"{made.place(PF)}/mlx5_core.sf.4/infiniband/mlx5_9/node_type": b"1: CA\n",
     }
-    _, nics = found(made.nic(PF, "mlx5_10") | sub)
+    _, nics = scanned_nics(made.nic(PF, "mlx5_10") | sub)
     assert [(nic.primary.name, nic.subfunctions) for nic in nics] == [("mlx5_10", ("mlx5_9",))]
 
 
 def test_a_virtual_function_on_its_host_is_no_nic() -> None:
-    _, nics = found(
+    _, nics = scanned_nics(
         made.nic(PF, "mlx5_0") | made.virtual(PF, 0, "0000:18:00.1", "mlx5_core", "mlx5_1")
     )
     assert [nic.function.address for nic in nics] == [PF]
@@ -107,7 +107,7 @@ def test_a_virtual_function_on_its_host_is_no_nic() -> None:
 
 def test_nics_come_in_pci_order() -> None:
     entries = made.nics((PF, "b"), ("10000:00:00.0", "a")) | made.nics(("0001:00:00.0", "c"))
-    _, nics = found(entries)
+    _, nics = scanned_nics(entries)
     assert [nic.primary.name for nic in nics] == ["b", "c", "a"]
 
 
@@ -134,7 +134,7 @@ def bond(name: str, *masters: str) -> made.Entries:
     ],
 )
 def test_members_of_a_bond(entries: made.Entries, members: tuple[str, ...]) -> None:
-    scan, nics = found(entries)
+    scan, nics = scanned_nics(entries)
     assert nics[0].members == members
     assert [item.address for item in without_device(scan, nics)] == (
         [] if len(members) == 2 else ["0000:18:00.1"]

@@ -38,7 +38,7 @@ def kernel_finds(folder: Path, path: str) -> bytes | int:
         os.close(fd)
 
 
-def found(host: DirectoryFiles | TreeFiles, path: str) -> bytes | int:
+def content_or_errno(host: DirectoryFiles | TreeFiles, path: str) -> bytes | int:
     try:
         return host.read(path)
     except HostFileError as error:
@@ -52,14 +52,14 @@ def test_a_folder_a_tree_and_the_kernel_find_the_same(tree: TreeFiles, path: str
         folder = Path(name)
         lay_out(tree, folder)
         host = DirectoryFiles(folder)
-        assert found(host, path) == found(tree, path)
+        assert content_or_errno(host, path) == content_or_errno(tree, path)
         assert host.exists(path) == tree.exists(path)
         if host.exists(path):
             assert host.names(path) == tree.names(path)
             assert host.link(path) == tree.link(path)
         asked = kernel_finds(folder, path)
         if asked != errno.ENOSYS:
-            assert found(host, path) == asked
+            assert content_or_errno(host, path) == asked
 
 
 @pytest.fixture

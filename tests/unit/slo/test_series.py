@@ -15,7 +15,7 @@ VIEW = build_slo_view(
 )
 
 
-def told(
+def series(
     part: SnapshotPart[NodeSloView], now_s: float, *, clustered: bool = True
 ) -> dict[str, float]:
     snapshot = NodeSnapshot(
@@ -49,7 +49,7 @@ def told(
 def test_the_metrics_say_how_sure_of_the_node_slo_we_are(
     part: SnapshotPart[NodeSloView], now_s: float, expected: dict[str, float]
 ) -> None:
-    found = told(part, now_s)
+    found = series(part, now_s)
     wrong = part.value.refused_count
     assert found == {"refused_values": wrong, "unknown_fields": 1 if wrong else 0, **expected}
 
@@ -59,4 +59,4 @@ def test_wrong_and_unknown_values_are_counted() -> None:
 
 
 def test_outside_of_a_cluster_there_is_no_node_slo_to_tell_of() -> None:
-    assert told(SnapshotPart(VIEW, 1.0), 9.0, clustered=False) == {}
+    assert series(SnapshotPart(VIEW, 1.0), 9.0, clustered=False) == {}

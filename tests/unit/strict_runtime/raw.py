@@ -53,7 +53,7 @@ class RawPlugin:
             frame += await self._reader.readexactly(length)
         return conn, stream, kind, frame[10:]
 
-    async def asked(self) -> tuple[int, ttrpc.Request]:
+    async def next_request(self) -> tuple[int, ttrpc.Request]:
         """Return the next question; answers to our own calls are passed over."""
         while True:
             conn, stream, _, data = await self.frame()
@@ -70,7 +70,7 @@ class RawPlugin:
     async def register(self, events: int = 0x8D, name: str = "raw", index: str = "10") -> None:
         """Come as far as the end of a Synchronize in one part."""
         self.call("RegisterPlugin", nri.RegisterPluginRequest(plugin_name=name, plugin_idx=index))
-        stream, _ = await self.asked()
+        stream, _ = await self.next_request()
         self.answer(stream, nri.ConfigureResponse(events=events))
-        stream, _ = await self.asked()
+        stream, _ = await self.next_request()
         self.answer(stream, nri.SynchronizeResponse())

@@ -43,7 +43,7 @@ def test_a_plug_in_that_keeps_the_rules_is_registered_and_asked(folder: Path) ->
         plugin = await runtime.plugged()
         assert (plugin.name, plugin.index, plugin.events) == ("raw", "10", 0x8D)
         creation = asyncio.ensure_future(runtime.create(runtime.pod("p"), "main"))
-        stream, request = await raw.asked()
+        stream, request = await raw.next_request()
         assert request.method == "CreateContainer"
         adjustment = nri.CreateContainerResponse()
         adjustment.adjust.env.add(key="A", value="1")
@@ -105,7 +105,7 @@ def test_an_error_costs_the_container_and_not_the_connection(folder: Path) -> No
         await raw.register()
         plugin = await runtime.plugged()
         creation = asyncio.ensure_future(runtime.create(runtime.pod("p"), "main"))
-        stream, _ = await raw.asked()
+        stream, _ = await raw.next_request()
         raw.answer(stream, code=2)
         with pytest.raises(Failed):
             await creation
@@ -119,7 +119,7 @@ def test_an_update_from_inside_a_request_is_told_as_a_deadlock(folder: Path) -> 
         await raw.register()
         await runtime.plugged()
         creation = asyncio.ensure_future(runtime.create(runtime.pod("p"), "main"))
-        await raw.asked()
+        await raw.next_request()
         raw.call("UpdateContainers", nri.UpdateContainersRequest())
         assert (await creation).missed
 
@@ -145,7 +145,7 @@ def test_two_plug_ins_that_set_one_variable_fail_the_creation(folder: Path) -> N
         await raw.register()
         await runtime.plugged()
         creation = asyncio.ensure_future(runtime.create(runtime.pod("p"), "main"))
-        stream, _ = await raw.asked()
+        stream, _ = await raw.next_request()
         raw.answer(stream, answer)
         with pytest.raises(Failed, match='"raw" and "rival" both tried to set'):
             await creation
@@ -160,12 +160,12 @@ def test_events_have_their_own_calls_until_one_is_not_known(folder: Path) -> Non
         run = asyncio.ensure_future(runtime.run_pod(runtime.pod("p")))
         methods = []
         for code in (12, 0):
-            stream, request = await raw.asked()
+            stream, request = await raw.next_request()
             methods.append(request.method)
             raw.answer(stream, code=code)
         await run
         second = asyncio.ensure_future(runtime.run_pod(runtime.pod("q")))
-        stream, request = await raw.asked()
+        stream, request = await raw.next_request()
         raw.answer(stream)
         await second
         assert [*methods, request.method] == ["RunPodSandbox", "StateChange", "StateChange"]

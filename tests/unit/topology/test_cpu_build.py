@@ -16,7 +16,7 @@ def cpus(text: str) -> CpuSet:
     return parse_cpu_list(text)
 
 
-def told(**fields: str) -> RawCpu:
+def raw_cpu(**fields: str) -> RawCpu:
     sets = {name: cpus(text) for name, text in fields.items()}
     return RawCpu(**sets)  # type: ignore[arg-type]  # every field that is given is a set
 
@@ -27,7 +27,7 @@ def two_sockets() -> dict[int, RawCpu]:
     packages = ("0-1,4-5", "2-3,6-7")
     return {
         n: replace(
-            told(core=cores[n % 4], package=packages[n % 4 // 2]), package_id=8 * (n % 4 // 2)
+            raw_cpu(core=cores[n % 4], package=packages[n % 4 // 2]), package_id=8 * (n % 4 // 2)
         )
         for n in range(8)
     }
@@ -89,7 +89,7 @@ def test_a_level_that_says_nothing_new_is_dropped(
     level: str, claims: dict[int, str], kept: list[str]
 ) -> None:
     raw = {
-        n: told(core=str(n), package="0-3", **({level: claims[n]} if n in claims else {}))
+        n: raw_cpu(core=str(n), package="0-3", **({level: claims[n]} if n in claims else {}))
         for n in range(4)
     }
     topology = built(raw)
@@ -98,10 +98,10 @@ def test_a_level_that_says_nothing_new_is_dropped(
 
 def test_a_cluster_that_equals_the_core_or_the_die_is_dropped() -> None:
     halves = ("0-1", "2-3")
-    raw = {n: told(core=halves[n // 2], cluster=halves[n // 2], package="0-3") for n in range(4)}
+    raw = {n: raw_cpu(core=halves[n // 2], cluster=halves[n // 2], package="0-3") for n in range(4)}
     assert built(raw).clusters == ()
     raw = {
-        n: told(core=str(n), cluster=halves[n // 2], die=halves[n // 2], package="0-3")
+        n: raw_cpu(core=str(n), cluster=halves[n // 2], die=halves[n // 2], package="0-3")
         for n in range(4)
     }
     assert (built(raw).clusters, printed(built(raw).dies)) == ((), ["0-1", "2-3"])
@@ -169,13 +169,13 @@ def test_kernel_cache_ids_are_used_only_if_they_name_units(
 
 def test_a_cache_without_a_map_is_the_cores() -> None:
     cache = RawCache(level=1, kind="Data", cpus=frozenset())
-    raw = {n: replace(told(core="0-1" if n < 2 else "2-3"), caches=(cache,)) for n in range(4)}
+    raw = {n: replace(raw_cpu(core="0-1" if n < 2 else "2-3"), caches=(cache,)) for n in range(4)}
     assert printed(tuple(c.cpus for c in built(raw).caches)) == ["0-1", "2-3"]
 
 
 def test_a_contradicted_cache_shrinks_to_its_core() -> None:
     raw = {
-        n: replace(told(core="0-1" if n < 2 else "2-3"), caches=l3("0-3" if n else "0-2"))
+        n: replace(raw_cpu(core="0-1" if n < 2 else "2-3"), caches=l3("0-3" if n else "0-2"))
         for n in range(4)
     }
     topology = built(raw)

@@ -20,7 +20,7 @@ PART = DevicePartition(
 )  # fmt: skip
 
 
-def told(markup: str) -> str:
+def plain_text(markup: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", markup)).strip()
 
 
@@ -35,7 +35,7 @@ def test_a_node_without_slices_and_groups_has_no_tables_of_them() -> None:
 
 def test_a_slice_shows_place_and_size_and_the_card_what_still_fits() -> None:
     card = factory.gpu(0, partitions=(PART,), free_slices=(("1g.5gb", (0, 1)), ("7g.40gb", ())))
-    found = told(slices_table(with_view(DeviceView(devices=(card,)))))
+    found = plain_text(slices_table(with_view(DeviceView(devices=(card,)))))
     assert "GPU 0 2/0 3g.20gb 20.0 GiB 4-7" in found
     assert found.endswith("GPU 0: still fits 1g.5gb at 0,1; no 7g.40gb")
 
@@ -45,14 +45,16 @@ def test_a_broken_slice_says_why_and_nothing_of_it_becomes_markup() -> None:
     card = factory.gpu(0, partitions=(replace(PART, health=health, profile=HOSTILE),))
     markup = slices_table(with_view(DeviceView(devices=(card,))))
     assert "<script" not in markup
-    assert "Xid95" in told(markup)
+    assert "Xid95" in plain_text(markup)
 
 
 def test_a_slice_of_which_nobody_knows_or_that_is_odd_does_not_look_well() -> None:
     unknown = Health(reason="DriverStalled", message="no answer", certain=False)
     odd = Health(state=HealthState.SUSPECT, reason="Xid63", message="a row")
     slices = tuple(replace(PART, uuid=h.reason, health=h) for h in (unknown, odd))
-    found = told(slices_table(with_view(DeviceView(devices=(factory.gpu(0, partitions=slices),)))))
+    found = plain_text(
+        slices_table(with_view(DeviceView(devices=(factory.gpu(0, partitions=slices),))))
+    )
     assert "healthy or not: unknown DriverStalled: no answer" in found
     assert "suspect Xid63: a row" in found
 
@@ -62,7 +64,7 @@ def test_groups_are_listed_by_size_with_the_policy() -> None:
     keys = tuple(card.key for card in cards)
     groups = tuple(DeviceGroup(keys=k, link_type="HCCS") for k in (keys, keys[:2], keys[:1]))
     view = DeviceView(devices=cards, groups=groups, group_policy="Honor")
-    assert told(groups_table(with_view(view))) == (
+    assert plain_text(groups_table(with_view(view))) == (
         "Devices that belong together (policy Honor) size link devices "
         "2 HCCS GPU 0, GPU 1 4 HCCS GPU 0, GPU 1, GPU 2, GPU 3"
     )
@@ -72,7 +74,7 @@ def test_a_device_shows_what_bars_it_and_its_bad_conditions() -> None:
     bad = DeviceCondition(type="FabricReady", status=False, reason="FabricError", message="state 3")
     good = DeviceCondition(type="Schedulable", status=True, reason="Fine")
     card = factory.gpu(0, facts=(("unschedulable", "MIGEnabled"),), conditions=(bad, good))
-    found = told(devices_table(with_view(DeviceView(devices=(card,)))))
+    found = plain_text(devices_table(with_view(DeviceView(devices=(card,)))))
     assert "nothing to grant: MIGEnabled FabricReady False: FabricError state 3" in found
     assert "Fine" not in found
 

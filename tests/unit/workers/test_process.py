@@ -15,7 +15,7 @@ OPENED, HAPPENED = (
 )
 
 
-def _told(*chunks: bytes) -> tuple[str | None, list[DeviceEvent]]:
+def _run_worker(*chunks: bytes) -> tuple[str | None, list[DeviceEvent]]:
     """Let a worker say this on its own account; return why it was given up, and its events."""
 
     async def listen() -> tuple[str | None, list[DeviceEvent]]:
@@ -66,16 +66,16 @@ def _told(*chunks: bytes) -> tuple[str | None, list[DeviceEvent]]:
     ],
 )
 def test_what_a_worker_may_say_unasked(chunks: list[bytes], reason: str | None) -> None:
-    assert _told(*chunks)[0] == reason
+    assert _run_worker(*chunks)[0] == reason
 
 
 def test_events_are_handed_on_before_the_next_bytes_are_read() -> None:
-    assert _told(OPENED, HAPPENED[:10], HAPPENED[10:])[1] == [EVENT]
+    assert _run_worker(OPENED, HAPPENED[:10], HAPPENED[10:])[1] == [EVENT]
 
 
 def test_nothing_is_believed_after_the_first_nonsense() -> None:
-    assert _told(OPENED, b"hello\n", HAPPENED) == (protocol.GARBAGE, [])
+    assert _run_worker(OPENED, b"hello\n", HAPPENED) == (protocol.GARBAGE, [])
 
 
 def test_what_came_before_the_nonsense_counts() -> None:
-    assert _told(OPENED + HAPPENED + b"hello\n" + HAPPENED)[1] == [EVENT]
+    assert _run_worker(OPENED + HAPPENED + b"hello\n" + HAPPENED)[1] == [EVENT]

@@ -44,7 +44,7 @@ class Hanging:
         self.returns.set()
 
 
-def _said(session: Hanging) -> list[WorkerMessage]:
+def _replies(session: Hanging) -> list[WorkerMessage]:
     """Ask three times while the session waits for events; return all that was said."""
 
     def asks() -> Iterator[AgentMessage]:
@@ -64,11 +64,11 @@ def test_a_wait_for_events_that_hangs_is_told_once_and_questions_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker, "EVENTS_STUCK_S", 0.0)
-    told, *answers = _said(Hanging())
+    told, *answers = _replies(Hanging())
     assert isinstance(told, ErrorReply)
     assert (told.id, told.kind) == (0, EVENTS_STUCK)
     assert answers == [EmptyReply(1), EmptyReply(2), EmptyReply(3)]
 
 
 def test_a_wait_for_events_that_has_time_is_not_told() -> None:
-    assert _said(Hanging()) == [EmptyReply(1), EmptyReply(2), EmptyReply(3)]
+    assert _replies(Hanging()) == [EmptyReply(1), EmptyReply(2), EmptyReply(3)]

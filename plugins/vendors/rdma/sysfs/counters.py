@@ -139,10 +139,10 @@ class CounterReader:
     def value(self, path: str) -> int | None:
         """Return a counter, `None` if it is not there, refuses, or is no number."""
         if isinstance(self._host, LiveHostFiles):
-            return parse_counter(self._kept(self._host, path))
+            return parse_counter(self._read_open(self._host, path))
         return parse_counter(read_text(self._host, path, _COUNTER_BYTES) or "")
 
-    def _kept(self, host: LiveHostFiles, path: str) -> str:
+    def _read_open(self, host: LiveHostFiles, path: str) -> str:
         try:
             fd = self._open.get(path)
             if fd is None and len(self._open) >= MAX_OPEN:
