@@ -10,8 +10,13 @@ from tests.containerd.runtime.cri import Cri
 from tests.containerd.runtime.leavings import CGROUPS
 from tests.containerd.runtime.pods import Pod
 
+# The runtime reports a container as started before its first process runs the image's program:
+# until then its variables are those of the runtime, and for an instant none.
 LOOK = """
-busybox tr '\\0' '\\n' </proc/1/environ; echo --
+while [ -z "$env" ]; do
+  busybox grep -q '^runc' /proc/1/comm || env=$(busybox tr '\\0' '\\n' </proc/1/environ)
+done
+echo "$env"; echo --
 busybox find /dev -type c -exec busybox stat -c '%n %t %T %a' {} ';'; echo --
 cat /proc/1/mountinfo; echo --
 cat /proc/1/limits; echo --

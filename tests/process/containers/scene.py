@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,11 @@ GRANT = "scheduling.koordinator.sh/device-allocated"
 ASKED = {"limits": {"koordinator.sh/gpu": "800", "koordinator.sh/rdma": "800"}}  # is granted
 MAJOR = 240  # for local use: no driver has it
 LOOK_S = 0.02
-TRIES, AGAIN_S = 100, 0.1
+AGAIN_S = 0.1
 NOT_LISTED = "PodRequestsUnknown"  # the reason of a refusal until the pod is listed
+# reasons that hold only until the agent has heard of the pod, its cards, and the host's nodes
+TEMPORARY = (NOT_LISTED, "DevicesNotKnownYet", "HostNotReadYet")
+ANY_REASON = ("",)
 WHOLE = {f"koordinator.sh/{name}": "100" for name in ("gpu-core", "gpu-memory-ratio")}
 
 # device nodes are made below a folder that stands for the host's root
@@ -215,21 +218,21 @@ class Scene:
         uid = self.bound(name, annotations, **more)
         pod = self.sandbox(name, uid, annotations, labels=more.get("labels", {}))
         await self.runtime.run_pod(pod)
-        made = await self.create_patiently(pod, reason=NOT_LISTED)
+        made = await self.create_patiently(pod)
         await self.runtime.start(made)
         return made
 
-    async def create_patiently(self, pod: Pod, *, reason: str = "") -> Made:
-        """Create a container as the kubelet does: it tries again, with `reason` only after that."""
-        for _ in range(TRIES):
+    async def create_patiently(self, pod: Pod, reasons: Sequence[str] = TEMPORARY) -> Made:
+        """Create a container as the kubelet does: it tries again while the reason is temporary."""
+        until_s = asyncio.get_running_loop().time() + DEADLINE_S
+        while True:
             try:
                 return await self.runtime.create(pod, "main")
             except Failed as error:
-                if reason not in str(error):
+                is_temporary = any(reason in str(error) for reason in reasons)
+                if not is_temporary or asyncio.get_running_loop().time() > until_s:
                     raise
-                refused = error
                 await asyncio.sleep(AGAIN_S)
-        raise refused
 
     def event_notes(self, pod: str) -> dict[str, str]:
         """Return the reasons of a pod's events at the API server, each with its words."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.containers.scene import GRANT, Scene, needs_root, play
+from tests.process.containers.scene import ANY_REASON, GRANT, Scene, needs_root, play
 from tests.process.containers.vendors import ascend, cambricon, own_dev
 from tests.stubs.stub import Stub
 
@@ -90,7 +90,7 @@ def test_a_slice_is_cut_once_given_and_taken_back_by_agents_that_are_killed_betw
         await scene.until(lambda: owners(scene) == [uid], "the slice with its pod")
         pod = scene.sandbox("sliced", uid, grant)
         await scene.runtime.run_pod(pod)
-        made = await scene.create_patiently(pod)
+        made = await scene.create_patiently(pod, ANY_REASON)
         assert sorted(made.spec.nodes) == sorted(maker.inside)
         await scene.runtime.start(made)
         assert stub.counts()[maker.makes] == 1
