@@ -154,6 +154,9 @@ class UsageSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         SettingRule("measure the best-effort tier: usage, request, limit", maturity="beta"),
     ] = True
+    best_effort_interval_s: Annotated[
+        float, SettingRule("cycle of those readings", unit="s", low=1, high=3600)
+    ] = 10.0
     cycles: Annotated[
         bool,
         SettingRule(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
 from agent.snapshot.inventory import Problem
+
+NO_ENTRIES: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Pressure(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,10 +56,6 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     system_memory_bytes: int | None = None
     pressure: Mapping[str, Pressure] | None = None
     numa: tuple[NumaUsage, ...] = ()
-
-
-def _no_bytes() -> Mapping[str, int]:
-    return MappingProxyType({})
 
 
 class BestEffortUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,8 +111,8 @@ class ColdMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Page cache that nothing has used for minutes, of the node, of pods and of containers."""
 
     node_bytes: int | None = None
-    pods: Mapping[str, int] = msgspec.field(default_factory=_no_bytes)  # by uid
-    containers: Mapping[str, int] = msgspec.field(default_factory=_no_bytes)  # by id
+    pods: Mapping[str, int] = NO_ENTRIES  # by uid
+    containers: Mapping[str, int] = NO_ENTRIES  # by id
     problems: tuple[Problem, ...] = ()
 
 
@@ -172,21 +171,13 @@ class DeviceIo(msgspec.Struct, frozen=True, kw_only=True):
 IoByDevice = Mapping[str, DeviceIo]  # by device number, "8:0"
 
 
-def _no_names() -> Mapping[str, tuple[str, ...]]:
-    return MappingProxyType({})
-
-
-def _no_io() -> Mapping[str, IoByDevice]:
-    return MappingProxyType({})
-
-
 class StorageUsage(msgspec.Struct, frozen=True, kw_only=True):
     """The node's storage, and the block IO of pods."""
 
     devices: tuple[BlockDevice, ...] = ()  # by name
-    volume_groups: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=_no_names)
+    volume_groups: Mapping[str, tuple[str, ...]] = NO_ENTRIES
     mounts: tuple[Mount, ...] = ()  # by path
-    pods: Mapping[str, IoByDevice] = msgspec.field(default_factory=_no_io)  # by uid
+    pods: Mapping[str, IoByDevice] = NO_ENTRIES  # by uid
     problems: tuple[Problem, ...] = ()
 
 
@@ -200,14 +191,6 @@ class CollectorStatus(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
-def _no_groups() -> Mapping[str, CgroupUsage]:
-    return MappingProxyType({})
-
-
-def _no_owners() -> Mapping[int, tuple[str, str]]:
-    return MappingProxyType({})
-
-
 class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     """One collector cycle: node, pods by uid, containers by id, host applications by name.
 
@@ -216,10 +199,10 @@ class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     node: NodeUsage = NodeUsage()
-    pods: Mapping[str, CgroupUsage] = msgspec.field(default_factory=_no_groups)
-    containers: Mapping[str, CgroupUsage] = msgspec.field(default_factory=_no_groups)
-    applications: Mapping[str, CgroupUsage] = msgspec.field(default_factory=_no_groups)
-    owners: Mapping[int, tuple[str, str]] = msgspec.field(default_factory=_no_owners)
+    pods: Mapping[str, CgroupUsage] = NO_ENTRIES
+    containers: Mapping[str, CgroupUsage] = NO_ENTRIES
+    applications: Mapping[str, CgroupUsage] = NO_ENTRIES
+    owners: Mapping[int, tuple[str, str]] = NO_ENTRIES
     best_effort: BestEffortUsage | None = None
     cycles: CycleUsage | None = None
     resctrl: ResctrlUsage | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from agent.cgroup import usage_files
 from agent.cgroup.cpu import (
@@ -16,13 +16,14 @@ from agent.cgroup.cpu import (
     parse_bandwidth_v2,
 )
 from agent.cgroup.layout import CgroupLayout
+from agent.clock import Clock
 from agent.errors import HostFileError, ParseError
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.pod import ENDED_PHASES, KubeQos, PodView
 from agent.snapshot.usage import BestEffortUsage
 from agent.usage.cgroup_usage import CgroupUsageReader
-from agent.usage.collector import CollectorInput
-from agent.usage.file_reader import DescriptorCache, RotatingReader
+from agent.usage.collector import CollectorInput, SpreadRound
+from agent.usage.file_reader import DescriptorCache
 from agent.usage.host_applications import NO_PRESSURE, base_cgroup
 from agent.wire_formats.annotations import QOS_LABEL
 from agent.wire_formats.kernel_text import parse_cpu_list
@@ -75,22 +76,37 @@ class _BestEffortFiles:
             host, DescriptorCache(host, limit=MAX_DESCRIPTORS), layout, NO_PRESSURE
         )
         self._usage.set_cgroups({cgroup: cgroup})
-        self._cpu_counts = RotatingReader(self._cpu_count)
-        self._pods: tuple[PodView, ...] | None = None
 
-    def read(self, now_s: float, pods: tuple[PodView, ...]) -> BestEffortUsage:
-        """Read the group, and its share of the containers' CPU sets."""
+    def cgroups(self, pods: Iterable[PodView]) -> Iterator[str]:
+        """Yield the group and those of the containers in it."""
+        yield self.cgroup
+        for pod in pods:
+            for container in pod.containers:
+                if container.cgroup.startswith(f"{self.cgroup}/"):
+                    yield container.cgroup
+
+    def read(
+        self, now_s: float, pods: Iterable[PodView], cpu_counts: Iterable[int]
+    ) -> BestEffortUsage:
+        """Read the group's own files; `cpu_counts` are those of `cgroups`."""
         use = self._usage.read(now_s)[self.cgroup]
-        if pods is not self._pods:
-            self._pods = pods
-            containers = (container.cgroup for pod in pods for container in pod.containers)
-            containers_below = [one for one in containers if one.startswith(f"{self.cgroup}/")]
-            self._cpu_counts.set_keys([self.cgroup, *containers_below])
         try:
-            limit = limit_milli(self._cpu_counts.read(), self._bandwidth())
+            limit = limit_milli(cpu_counts, self._bandwidth())
         except ParseError:
             limit = None
         return BestEffortUsage(use=use, request_milli=request_milli(pods), limit_milli=limit)
+
+    def cpu_count(self, cgroup: str) -> int | None:
+        """Return the size of a group's CPU set; `None` if it is not known."""
+        directory = self.layout.directory("cpuset", cgroup)
+        if directory is None:
+            return None
+        path = f"{directory}/{CPUS_V2 if self.layout.version == 2 else CPUS_V1}"
+        try:
+            text = self._host.read(path, MAX_CPUS_BYTES).decode("utf-8", "replace")
+            return len(parse_cpu_list(text)) if text.endswith("\n") else None
+        except (HostFileError, ParseError):  # the container has ended, or has no such file
+            return None
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -111,17 +127,6 @@ class _BestEffortFiles:
                 return None
             raise ParseError(directory, str(error)) from error
 
-    def _cpu_count(self, cgroup: str) -> int | None:
-        directory = self.layout.directory("cpuset", cgroup)
-        if directory is None:
-            return None
-        path = f"{directory}/{CPUS_V2 if self.layout.version == 2 else CPUS_V1}"
-        try:
-            text = self._host.read(path, MAX_CPUS_BYTES).decode("utf-8", "replace")
-            return len(parse_cpu_list(text)) if text.endswith("\n") else None
-        except (HostFileError, ParseError):  # the container has ended, or has no such file
-            return None
-
     def _read(self, path: str) -> bytes:
         data = self._host.read(path, usage_files.SMALL)
         if not data.endswith(b"\n"):
@@ -134,12 +139,17 @@ class BestEffortCollector:
 
     name = "best_effort"
 
-    def __init__(self, host: HostFiles) -> None:
+    def __init__(self, host: HostFiles, clock: Clock) -> None:
         self._host = host
+        self._clock = clock
         self._files: _BestEffortFiles | None = None
+        self._cpu_counts: SpreadRound[str, int] | None = None  # by cgroup, while they are read
 
-    def collect(self, cycle: CollectorInput) -> BestEffortUsage:
-        """Measure once; without the group there is only the request."""
+    def collect(self, cycle: CollectorInput) -> BestEffortUsage | None:
+        """Read some CPU sets; once all are read, return the values.
+
+        Without the group there is only the request.
+        """
         layout = cycle.layout
         cgroup = None
         if layout is not None and layout.root is not None:
@@ -150,10 +160,16 @@ class BestEffortCollector:
         if self._files is None or self._files.layout != layout:
             self.close()
             self._files = _BestEffortFiles(self._host, layout, cgroup)
-        return self._files.read(cycle.now_s, cycle.pods)
+        if self._cpu_counts is None:
+            self._cpu_counts = SpreadRound(self._files.cgroups(cycle.pods))
+        if not self._cpu_counts.read_some(self._files.cpu_count, self._clock):
+            return None
+        counts, self._cpu_counts = self._cpu_counts.values.values(), None
+        return self._files.read(cycle.now_s, cycle.pods, counts)
 
     def close(self) -> None:
         """Close all descriptors."""
+        self._cpu_counts = None
         if self._files is not None:
             self._files.close()
             self._files = None

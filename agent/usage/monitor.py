@@ -361,20 +361,24 @@ class UsageMonitor:
         host_s = 0.0 if self._is_recorded_host else now_s
         sample = self._collector.measure(host_s, self._listed_pods())
         status = self._usage_status(sample, self._clock.monotonic() - now_s)
-        inputs = CollectorInput(
-            now_s=host_s, layout=self._collector.layout, pods=self._collector.pods
+        self._optional_collectors.run(
+            CollectorInput(now_s=host_s, layout=self._collector.layout, pods=self._collector.pods)
         )
-        sample = self._optional_collectors.extend(replace(sample, collectors=(status,)), inputs)
         devices = self._new_samples(self._store.current)
         owners = (
             self._collector.process_owners(devices)
             if devices and not self._is_recorded_host
             else None
         )
-        self._history.add(now_s, sample, devices, owners)
         if owners is not None:
             self._update_owners(owners)
-        sample = replace(sample, owners=MappingProxyType(self._owners))
+        sample = replace(
+            sample,
+            owners=MappingProxyType(self._owners),
+            collectors=(status, *self._optional_collectors.statuses),
+            **self._optional_collectors.values,
+        )
+        self._history.add(now_s, sample, devices, owners)
         self._store.put(
             usage=SnapshotPart(sample, now_s), pods=SnapshotPart(self._collector.pods, now_s)
         )
@@ -428,7 +432,7 @@ class UsageMonitor:
 
     def _measure_sharing(self, now_s: float) -> None:
         now, wall_s = self._store.current, self._clock.wall()
-        samples = [sample for vendor in now.vendors for sample in vendor.samples.value]
+        samples = (sample for vendor in now.vendors for sample in vendor.samples.value)
         devices = now.devices.value.devices
         view = self._sharing.collect(now_s, wall_s, self._collector.pods, devices, samples)
         if view is not None:

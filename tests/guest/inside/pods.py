@@ -80,14 +80,16 @@ def collected(collector: UsageCollector, now_s: float) -> dict[str, Any]:
     files, clock = LiveHostFiles(), SystemClock()
     cycle = CollectorInput(now_s=now_s, layout=collector.layout, pods=collector.pods)
     cycles = CycleCollector(files, clock, interval_s=60.0, window_s=1.0)
-    tier, storage = BestEffortCollector(files), StorageCollector(files, clock)
-    io = counts = None
+    tier, storage = BestEffortCollector(files, clock), StorageCollector(files, clock)
+    usage = io = counts = None
+    while usage is None:
+        usage = tier.collect(cycle)
     while io is None:
         io = storage.collect(cycle)
     while counts is None:
         counts = cycles.collect(replace(cycle, now_s=time.monotonic()))
     values = {
-        "best_effort": msgspec.to_builtins(tier.collect(cycle)),
+        "best_effort": msgspec.to_builtins(usage),
         "cycles": msgspec.to_builtins(counts),
         "storage": msgspec.to_builtins(io),
     }

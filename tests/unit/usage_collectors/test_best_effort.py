@@ -7,6 +7,7 @@ import pytest
 
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.layout import CgroupLayout, detect_layout
+from agent.clock import ManualClock
 from agent.snapshot.pod import ContainerView, KubeQos, PodView
 from agent.snapshot.usage import BestEffortUsage
 from agent.usage.best_effort import BestEffortCollector, limit_milli, request_milli
@@ -70,7 +71,13 @@ def pod(uid: str = "a", **changes: object) -> PodView:
 
 def measure(host: CgroupHost, *pods: PodView) -> BestEffortUsage:
     cycle = CollectorInput(now_s=1.0, layout=layout(host), pods=pods)
-    return BestEffortCollector(host.files).collect(cycle)
+    return collected(BestEffortCollector(host.files, ManualClock()), cycle)
+
+
+def collected(collector: BestEffortCollector, cycle: CollectorInput) -> BestEffortUsage:
+    value = collector.collect(cycle)
+    assert value is not None
+    return value
 
 
 @pytest.mark.parametrize(
@@ -131,40 +138,60 @@ def test_a_group_without_quota_files_has_the_limit_of_its_cpu_set(host: CgroupHo
 
 
 def test_usage_is_a_rate_and_the_first_cycle_has_none(host: CgroupHost) -> None:
-    collector = BestEffortCollector(host.files)
+    collector = BestEffortCollector(host.files, ManualClock())
     host.group("/besteffort", cpu_ns=SECOND_NS, anon=3, cache=4, throttling=(10, 1))
     cycle = CollectorInput(now_s=100.0, layout=layout(host))
-    first = collector.collect(cycle).use
+    first = collected(collector, cycle).use
     assert first is not None
     assert (first.cpu_cores, first.throttled_ratio) == (None, None)
     assert (first.memory_bytes, first.memory_with_cache_bytes) == (3 * PAGE, 7 * PAGE)
     host.group("/besteffort", cpu_ns=4 * SECOND_NS, throttling=(20, 6))
-    second = collector.collect(msgspec.structs.replace(cycle, now_s=102.0)).use
+    second = collected(collector, msgspec.structs.replace(cycle, now_s=102.0)).use
     assert second is not None
     assert (second.cpu_cores, second.throttled_ratio) == (1.5, 0.5)
     host.group("/besteffort", cpu_ns=0)
-    fallen = collector.collect(msgspec.structs.replace(cycle, now_s=103.0)).use
+    fallen = collected(collector, msgspec.structs.replace(cycle, now_s=103.0)).use
     assert fallen is not None
     assert fallen.cpu_cores is None
 
 
+class SlowClock(ManualClock):
+    """A clock by which each file takes longer than one call may."""
+
+    def monotonic(self) -> float:
+        self.advance(0.01)
+        return super().monotonic()
+
+
+def test_the_cpu_sets_of_many_containers_are_read_in_several_cycles(host: CgroupHost) -> None:
+    cpus(host, "", "0-7\n")
+    cpus(host, f"/poda/{A}", "0-3\n")
+    cpus(host, f"/poda/{B}", "0-1\n")
+    collector = BestEffortCollector(host.files, SlowClock())
+    cycle = CollectorInput(now_s=1.0, layout=layout(host), pods=(pod(),))
+    assert [collector.collect(cycle) for _ in range(2)] == [None, None]
+    assert collected(collector, cycle).limit_milli == 2000
+    assert collector.collect(cycle) is None  # the next round
+
+
 def test_a_tier_that_goes_has_no_values_left(host: CgroupHost) -> None:
-    collector = BestEffortCollector(host.files)
+    collector = BestEffortCollector(host.files, ManualClock())
     host.group("/besteffort", cpu_ns=SECOND_NS, anon=3)
     cycle = CollectorInput(now_s=1.0, layout=layout(host))
-    collector.collect(cycle)
+    collected(collector, cycle)
     for point in {*host.points.values(), "/sys/fs/cgroup/cpuset"}:
         for path in host.path(f"{point}/kubepods/besteffort").glob("*"):
             path.unlink()
     collector.close()  # a deleted file keeps its content for a descriptor; a cgroup's does not
-    ended = collector.collect(msgspec.structs.replace(cycle, now_s=30.0))
+    ended = collected(collector, msgspec.structs.replace(cycle, now_s=30.0))
     assert ended.use is not None
     assert (ended.use.cpu_total_ns, ended.use.memory_bytes, ended.limit_milli) == (None, None, None)
 
 
 def test_a_node_without_a_kubelet_has_a_request_only(tmp_path: Path) -> None:
     host = CgroupHost(tmp_path)
-    value = BestEffortCollector(host.files).collect(CollectorInput(now_s=1.0, pods=(pod(),)))
+    cycle = CollectorInput(now_s=1.0, pods=(pod(),))
+    value = BestEffortCollector(host.files, ManualClock()).collect(cycle)
     assert value == BestEffortUsage(request_milli=0)
 
 

@@ -10,7 +10,7 @@ from agent.config.settings import UsageSettings
 from agent.config.sources import decode_settings
 from agent.recording.host_source import HostSource
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
-from agent.snapshot.usage import CollectorStatus, UsageSample
+from agent.snapshot.usage import UsageSample
 from agent.usage.collector import CollectorInput
 from agent.usage.monitor import UsageMonitor
 from agent.usage.optional_collectors import OptionalCollectors
@@ -19,30 +19,29 @@ from tests.cgroups import PAGE, CgroupHost
 OFF = UsageSettings(best_effort=False, storage=False)
 
 
-def run(tmp_path: Path, settings: UsageSettings) -> UsageSample:
+def run(tmp_path: Path, settings: UsageSettings) -> OptionalCollectors:
     collectors = OptionalCollectors(CgroupHost(tmp_path).files, settings, ManualClock())
-    usage = CollectorStatus(name="usage", success=True)
-    sample = collectors.extend(UsageSample(collectors=(usage,)), CollectorInput(now_s=1.0))
+    collectors.run(CollectorInput(now_s=1.0))
     collectors.close()
-    return sample
+    return collectors
 
 
 def test_a_collector_that_is_off_has_neither_values_nor_a_status(tmp_path: Path) -> None:
-    sample = run(tmp_path, OFF)
-    assert [status.name for status in sample.collectors] == ["usage"]
-    assert (sample.best_effort, sample.cycles, sample.resctrl) == (None, None, None)
+    collectors = run(tmp_path, OFF)
+    assert (collectors.statuses, dict(collectors.values)) == ((), {})
 
 
 def test_only_cheap_collectors_are_on_by_default(tmp_path: Path) -> None:
-    names = [status.name for status in run(tmp_path, UsageSettings()).collectors]
-    assert names == ["usage", "best_effort", "storage"]
+    names = [status.name for status in run(tmp_path, UsageSettings()).statuses]
+    assert names == ["best_effort", "storage"]
 
 
 @pytest.mark.parametrize("name", ["best_effort", "cycles", "resctrl", "cold_memory", "storage"])
 def test_each_collector_is_switched_on_by_its_name(tmp_path: Path, name: str) -> None:
-    sample = run(tmp_path, replace(OFF, **{name: True}))
-    assert [status.name for status in sample.collectors] == ["usage", name]
-    assert getattr(sample, name) is not None
+    collectors = run(tmp_path, replace(OFF, **{name: True}))
+    assert [status.name for status in collectors.statuses] == [name]
+    assert collectors.values[name] is not None
+    assert hasattr(UsageSample(), name)
 
 
 def test_the_monitor_puts_values_and_statuses_into_the_snapshot(tmp_path: Path) -> None:

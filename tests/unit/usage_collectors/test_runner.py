@@ -6,7 +6,8 @@ from agent.clock import ManualClock
 from agent.errors import HostFileError
 from agent.snapshot.inventory import Problem
 from agent.snapshot.usage import CycleUsage
-from agent.usage.collector import CollectorInput, CollectorRunner
+from agent.usage.collector import CollectorInput
+from agent.usage.optional_collectors import CollectorRunner
 
 VALUE = CycleUsage(containers={})
 PROBLEM = CycleUsage(containers={}, problems=(Problem(reason="R", message="m"),))
@@ -76,11 +77,12 @@ def test_between_two_runs_the_last_values_stay() -> None:
     clock = ManualClock()
     steps = Steps(clock, VALUE, PROBLEM)
     runner = CollectorRunner(steps, 5.0, clock)
-    assert [runner.run(CollectorInput(now_s=now_s)) for now_s in (0.0, 4.9, 5.0)] == [
-        VALUE,
-        VALUE,
-        PROBLEM,
-    ]
+    values = []
+    for now_s in (0.0, 4.9, 5.0):
+        if runner.is_due(now_s):
+            runner.run(CollectorInput(now_s=now_s))
+        values.append(runner.value)
+    assert values == [VALUE, VALUE, PROBLEM]
     assert steps.calls == 2
 
 
