@@ -31,6 +31,9 @@ from agent.deviceplugin.context import PluginContext
 from agent.deviceplugin.kubelet_folder import plugin_folder
 from agent.host.files import LiveHostFiles
 from agent.messages import EventReported, MessageQueue
+from agent.qos.engine import QosEngine, strategy_modes
+from agent.qos.strategies import strategies
+from agent.qos.strategy import AnyStrategy
 from agent.reconcile.reconciler import Reconciler
 from agent.snapshot.container import (
     ContainerServiceStatus,
@@ -298,7 +301,7 @@ class ContainerServiceBuilder:
         uses_plugin = inputs.is_live and bool(settings.device_plugin.vendors)
         pod_files = None
         if inputs.is_live and (in_cluster or uses_runtime):
-            pod_files = self._build_pod_files(hooks, modes)
+            pod_files = self._build_pod_files(hooks, modes, strategies())
         runtime = slices = None
         if uses_runtime and pod_files is not None:
             runtime = self._build_runtime(hooks, modes, pod_files)
@@ -349,19 +352,27 @@ class ContainerServiceBuilder:
             pod
         )
 
-    def _build_pod_files(self, hooks: tuple[Hook, ...], modes: Mapping[str, str]) -> PodFileUpdater:
+    def _build_pod_files(
+        self,
+        hooks: tuple[Hook, ...],
+        modes_of_hooks: Mapping[str, str],
+        strategies: tuple[AnyStrategy, ...],
+    ) -> PodFileUpdater:
         inputs, writer = self._inputs, StateWriter("ledger")
+        settings = inputs.settings
+        modes = strategy_modes((one.name for one in strategies), settings.enforce)
+        engine = QosEngine(strategies, modes, settings.collect.interval_s, settings.api.slo_stale_s)
         boot_id = inputs.store.current.node.boot_id
         reconciler = Reconciler(
             root=LiveHostFiles(),
-            ledger=create_ledger(inputs.settings.node.state_dir, boot_id, writer),
+            ledger=create_ledger(settings.node.state_dir, boot_id, writer),
             hooks=hooks,
-            modes=modes,
+            modes={**modes_of_hooks, **modes},
             clock=inputs.clock,
         )
         locator = LayoutLocator(inputs.host_source.files, kubelet_root_reader(inputs))
         return PodFileUpdater(
-            inputs.store, inputs.clock, locator, reconciler, writer, self._messages
+            inputs.store, inputs.clock, locator, reconciler, engine, writer, self._messages
         )
 
     def _build_cdi_files(self) -> CdiFileUpdater:

@@ -8,15 +8,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from agent.app.threads import ScheduledLoop
+from agent.cgroup.enforcement import NO_ENFORCEMENT
 from agent.cgroup.layout import LayoutLocator
 from agent.cgroup.ledger import ChangeLedger, LedgerError
 from agent.clock import Clock
 from agent.loop import Loop
 from agent.messages import EventReported, MessageQueue
+from agent.qos.engine import QosEngine
+from agent.qos.inputs import LiveValues
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reports import FileCondition, PodReport, PodReportNote
 from agent.snapshot.container import HookRequest, HookStage, RuntimeView
 from agent.snapshot.node import SnapshotStore
+from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import PodRef
 from agent.snapshot.publications import AuditRecord
 from agent.state_writer import StateWriter
@@ -61,6 +65,7 @@ class PodFileUpdater:
         clock: Clock,
         locator: LayoutLocator,
         reconciler: Reconciler,
+        engine: QosEngine,
         ledger_writer: StateWriter,
         messages: MessageQueue,
     ) -> None:
@@ -69,6 +74,7 @@ class PodFileUpdater:
         self._clock = clock
         self._locator = locator
         self._reconciler = reconciler
+        self._engine = engine
         self._ledger_writer = ledger_writer
         self._messages = messages
         self._conditions: tuple[FileCondition, ...] = ()
@@ -87,7 +93,13 @@ class PodFileUpdater:
         """Compare and write once."""
         self._load_ledger()
         layout = self._locator.layout(self._clock.monotonic())
-        report = self._reconciler.cycle(self._store.current, layout)
+        snapshot, now_s = self._store.current, self._clock.monotonic()
+        enforcement = NO_ENFORCEMENT
+        if layout is not None and layout.root is not None:
+            values = LiveValues(self._reconciler.current_values(layout), self._reconciler.ledger)
+            enforcement = self._engine.plan(snapshot, layout, values, now_s)
+            self._store.put(enforcement=SnapshotPart(enforcement.view, now_s))
+        report = self._reconciler.cycle(snapshot, layout, enforcement)
         self.files_written += report.written
         self.files_left = report.unwritten
         for hook, error in report.failed_hooks:

@@ -27,8 +27,9 @@ class DesiredValue(msgspec.Struct, frozen=True, kw_only=True):
     key: CgroupKey
     value: CgroupValue
     equivalents: tuple[CgroupValue, ...] = ()
-    owner: str  # the hook that sets it
+    owner: str  # the hook or strategy that sets it
     message: str = ""  # for the audit: `set container cpuset to 0-3`
+    source: str = ""  # the field that asks for it: `NodeSLO spec.cpuBurstStrategy.policy`
 
     @property
     def target(self) -> WriteTarget:

@@ -281,15 +281,22 @@ class CgroupWriter:
         self.overwrites = OverwriteTracker()
         self._clock = clock
         self._file_states: dict[WriteTarget, _FileState] = {}
-        # by the cgroup of the first desired value
+        # by group of values
         self._matched_files: dict[str, _MatchedFiles] = {}
 
-    def prepare(self, desired_values: Iterable[DesiredValue], now_s: float) -> WritePlan:
-        """Compare the files of one pod; return the writes that are needed, in order."""
+    def prepare(
+        self, desired_values: Iterable[DesiredValue], now_s: float, group: str = ""
+    ) -> WritePlan:
+        """Compare the files of one pod or strategy; return the needed writes, in order.
+
+        `group` names what the values belong to; without it, it is the cgroup of the first one.
+        Equal values cost the least if they are the same object as in the last call.
+        """
         desired_values = tuple(desired_values)
         if not desired_values:
             return NOTHING_TO_WRITE
-        if self._is_unchanged(desired_values):
+        group = group or desired_values[0].cgroup
+        if self._is_unchanged(desired_values, group):
             return WritePlan(compared=len(desired_values))
         prepared = self._compare(desired_values, now_s)
         if (
@@ -297,12 +304,12 @@ class CgroupWriter:
             and not prepared.unwritten
             and not prepared.desired
         ):
-            self._record_matched_files(desired_values)
+            self._record_matched_files(desired_values, group)
         return prepared
 
-    def _is_unchanged(self, desired_values: tuple[DesiredValue, ...]) -> bool:
+    def _is_unchanged(self, desired_values: tuple[DesiredValue, ...], group: str) -> bool:
         """Return whether every file has the same bytes as when exactly these values were met."""
-        matched = self._matched_files.get(desired_values[0].cgroup)
+        matched = self._matched_files.get(group)
         if matched is None or matched.desired_values is not desired_values:
             return False
         read = self.values.files.read
@@ -311,7 +318,7 @@ class CgroupWriter:
         except HostFileError:
             return False
 
-    def _record_matched_files(self, desired_values: tuple[DesiredValue, ...]) -> None:
+    def _record_matched_files(self, desired_values: tuple[DesiredValue, ...], group: str) -> None:
         slots = [
             (desired.key.size, self._file_states[desired.target]) for desired in desired_values
         ]
@@ -320,7 +327,7 @@ class CgroupWriter:
             for size, file_state in slots
             for path, data in zip(file_state.paths, file_state.raw, strict=True)
         )
-        self._matched_files[desired_values[0].cgroup] = _MatchedFiles(desired_values, files)
+        self._matched_files[group] = _MatchedFiles(desired_values, files)
 
     def _compare(self, desired_values: tuple[DesiredValue, ...], now_s: float) -> WritePlan:
         open_values: list[DesiredValue] = []

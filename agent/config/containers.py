@@ -135,6 +135,51 @@ class EnforceHooksSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "off"
 
 
+class EnforceStrategiesSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Each strategy: off, plan (say what it would write), on. A NodeSLO must ask for it, too."""
+
+    cpu_suppression: Annotated[
+        str,
+        SettingRule(
+            "CPUs or quota of best-effort pods by the load of the node",
+            choices=ENFORCE_MODES,
+            maturity="alpha",
+        ),
+    ] = "on"
+    cpu_burst: Annotated[
+        str,
+        SettingRule(
+            "burst and quota of latency-sensitive pods", choices=ENFORCE_MODES, maturity="alpha"
+        ),
+    ] = "on"
+    resctrl: Annotated[
+        str,
+        SettingRule(
+            "cache and memory bandwidth of QoS classes", choices=ENFORCE_MODES, maturity="alpha"
+        ),
+    ] = "on"
+    memory_qos: Annotated[
+        str,
+        SettingRule(
+            "memory protection and limits of QoS classes", choices=ENFORCE_MODES, maturity="alpha"
+        ),
+    ] = "off"
+    block_io: Annotated[
+        str,
+        SettingRule("limits and weights of block devices", choices=ENFORCE_MODES, maturity="alpha"),
+    ] = "off"
+    kernel_settings: Annotated[
+        str,
+        SettingRule("kernel settings of the NodeSLO", choices=ENFORCE_MODES, maturity="alpha"),
+    ] = "off"
+    cpu_eviction: Annotated[
+        str, SettingRule("evictions for CPU", choices=ENFORCE_MODES, maturity="alpha")
+    ] = "off"
+    memory_eviction: Annotated[
+        str, SettingRule("evictions for memory", choices=ENFORCE_MODES, maturity="alpha")
+    ] = "off"
+
+
 class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What may be changed on this node. Nothing is that no NodeSLO and no pod asks for."""
 
@@ -143,6 +188,9 @@ class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "on"
     hooks: Annotated[EnforceHooksSettings, SettingRule("hooks of pods and containers")] = (
         EnforceHooksSettings()
+    )
+    strategies: Annotated[EnforceStrategiesSettings, SettingRule("strategies of a NodeSLO")] = (
+        EnforceStrategiesSettings()
     )
 
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from agent.cgroup.enforcement import NO_ENFORCEMENT, EnforcementPlan, StrategyValues
 from agent.cgroup.keys import QUOTA
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import ChangeLedger, LedgerError
 from agent.cgroup.paths import CgroupPathError, from_cgroup_parent
 from agent.cgroup.processes import CoreCookies, KernelCoreCookies
 from agent.cgroup.values import CgroupValues, KernelFiles
-from agent.cgroup.write_plan import WritePlan, WriteTarget
+from agent.cgroup.write_plan import DesiredValue, WritePlan, WriteTarget
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import Clock
 from agent.containers.dispatch import OFF
@@ -37,7 +38,7 @@ from agent.reconcile.requested_values import RequestedValues
 from agent.reconcile.restoration import Restoration, pod_cgroups
 from agent.snapshot.container import NO_RESOURCES, HookRequest, LinuxResources
 from agent.snapshot.edits import ContainerNote
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import NodeSnapshot, are_same_objects
 from agent.snapshot.publications import AuditRecord
 
 MAX_AUDITS = 1024
@@ -83,10 +84,23 @@ class Reconciler:
             frozenset()
         )  # files and process attributes that hooks which are on set
         self._pods: frozenset[str] = frozenset()  # cgroups of pods with a desired state
+        self._enforcement = NO_ENFORCEMENT
+        self._overridden: frozenset[WriteTarget] = frozenset()  # files that strategies set
+        # desired values of hooks without those files, by cgroup of the pod
+        self._pod_writes: dict[str, tuple[DesiredValue, ...]] = {}
         self._ledger_problem = ""  # why the ledger cannot be written
         self._is_ledger_hanging = False  # the ledger's file system does not answer
 
-    def cycle(self, snapshot: NodeSnapshot, layout: CgroupLayout | None) -> CycleReport:
+    def current_values(self, layout: CgroupLayout) -> CgroupValues:
+        """Return the files in force, through the descriptors that the cycle has open."""
+        return self._open(layout)[0].values
+
+    def cycle(
+        self,
+        snapshot: NodeSnapshot,
+        layout: CgroupLayout | None,
+        enforcement: EnforcementPlan = NO_ENFORCEMENT,
+    ) -> CycleReport:
         """Compare and write once. `layout` is the host's; without one nothing is done."""
         if layout is None or layout.root is None:
             return CycleReport(conditions=self._conditions())
@@ -94,41 +108,32 @@ class Reconciler:
         writer, planner = self._open(layout)
         prioritized = self._scan.refresh(snapshot, layout.version, self._requested_quota)
         states = self._scan.desired
-        if self._scan.is_changed:
-            self._targets = compared_targets(states.values()) | self._directory_targets()
-            self._enforced_targets = enforced_targets(states.values())
-            self._pods = pod_cgroups(states)
-            writer.retain(self._targets)
-            planner.retain(self._targets)
-            self._reports.forget_other_targets(self._targets)
-            self._reports.forget_other_pods({one.managed_pod.pod.uid for one in states.values()})
+        self._adopt_enforcement(enforcement, writer, planner)
         if self._requested.settle(states, writer, self._scan.formulas):
             self._scan.rescan_all()
         notes = self._reports.late_notes(snapshot, states.values(), prioritized)
         directory_plan = self._directories.prepare(snapshot, layout, writer, now_s)
+        strategies = [writer.prepare(one.values, now_s, one.owner) for one in enforcement.enforced]
         prepared = self._prepare(writer, now_s)
-        planned = self._plan_only(planner, states.values(), now_s)
+        planned = self._plan_only(planner, states.values(), enforcement.planned, now_s)
         scores = self._oom.prepare(
             (desired for one in states.values() for desired in one.oom_scores), layout, now_s
         )
         cores = tuple(desired for one in states.values() for desired in one.core_groups)
         self._cores.record_originals(cores, layout)
-        for _, plan in prepared:
+        for plan in (*strategies, *(plan for _, plan in prepared)):
             writer.record_in_ledger(plan)
         self._restoration.sweep(self.ledger, layout, self._files, now_s)
         self._flush()
-        compared = directory_plan.compared + sum(plan.compared for _, plan in prepared)
-        unwritten, written = (
-            directory_plan.unwritten + sum(plan.unwritten for _, plan in prepared),
-            0,
-        )
+        plans = (directory_plan, *strategies, *(plan for _, plan in prepared))
+        compared = sum(plan.compared for plan in plans)
+        unwritten, written = sum(plan.unwritten for plan in plans), 0
         if not self._ledger_problem:
-            directory_result = self._directories.apply(directory_plan, writer, now_s)
-            self.audits.extend(directory_result.audits)
-            unwritten, written = (
-                unwritten + directory_result.unwritten,
-                written + directory_result.written,
-            )
+            results = [self._directories.apply(directory_plan, writer, now_s)]
+            results += [writer.apply(plan, now_s) for plan in strategies if plan.steps]
+            for result in results:
+                self.audits.extend(result.audits)
+                written, unwritten = written + result.written, unwritten + result.unwritten
         for one, plan in prepared:
             if plan.steps:
                 report = self._apply(one.managed_pod, plan, now_s)
@@ -217,6 +222,38 @@ class Reconciler:
             self._planner = CgroupWriter(values, ChangeLedger(None, ""), self._clock)
         return self._writer, self._planner
 
+    def _adopt_enforcement(
+        self, enforcement: EnforcementPlan, writer: CgroupWriter, planner: CgroupWriter
+    ) -> None:
+        """Update what depends on the desired values of all hooks and strategies together."""
+        before, self._enforcement = self._enforcement, enforcement
+        groups = (*enforcement.enforced, *enforcement.planned)
+        is_same = are_same_objects(groups, (*before.enforced, *before.planned))
+        if is_same and not self._scan.is_changed:
+            return
+        states = self._scan.desired
+        self._overridden = frozenset().union(*(one.targets for one in enforcement.enforced))
+        self._pod_writes = {
+            cgroup: self._without_overridden(cgroup, state) for cgroup, state in states.items()
+        }
+        self._targets = compared_targets(states.values()).union(
+            self._directory_targets(), *(one.targets for one in groups)
+        )
+        self._enforced_targets = enforced_targets(states.values()) | self._overridden
+        self._pods = pod_cgroups(states)
+        writer.retain(self._targets)
+        planner.retain(self._targets)
+        self._reports.forget_other_targets(self._targets)
+        self._reports.forget_other_pods({one.managed_pod.pod.uid for one in states.values()})
+
+    def _without_overridden(self, cgroup: str, state: DesiredState) -> tuple[DesiredValue, ...]:
+        """Return the desired values of the hooks; equal ones are the same object as before."""
+        writes = state.writes
+        if not self._overridden.isdisjoint(desired.target for desired in writes):
+            writes = tuple(one for one in writes if one.target not in self._overridden)
+        before = self._pod_writes.get(cgroup)
+        return before if before == writes else writes
+
     def _requested_quota(self, cgroup: str) -> LinuxResources:
         """Return the quota of a cgroup from before the agent's first write."""
         if self._writer is None or self._modes.get(NORMALIZATION_HOOK, OFF) == OFF:
@@ -258,7 +295,7 @@ class Reconciler:
         prepared: list[tuple[DesiredState, WritePlan]] = []
         writes = 0
         for one in (*states[self._next :], *states[: self._next]):
-            plan = writer.prepare(one.writes, now_s)
+            plan = writer.prepare(self._pod_writes[one.managed_pod.cgroup], now_s)
             prepared.append((one, plan))
             writes += bool(plan.steps)
             if writes >= MAX_PODS_PER_CYCLE:
@@ -267,10 +304,15 @@ class Reconciler:
         return prepared
 
     def _plan_only(
-        self, planner: CgroupWriter, states: Iterable[DesiredState], now_s: float
+        self,
+        planner: CgroupWriter,
+        states: Iterable[DesiredState],
+        strategies: Iterable[StrategyValues],
+        now_s: float,
     ) -> int:
-        """Count what hooks in plan mode would write; record each such value once."""
+        """Count what hooks and strategies in plan mode would write; record each such value once."""
         plans = [planner.prepare(one.planned_writes, now_s) for one in states if one.planned_writes]
+        plans += [planner.prepare(one.values, now_s, one.owner) for one in strategies]
         for one in plans:
             self.audits.extend(
                 self._reports.planned_audits(planner.values, one, self._clock.wall())
@@ -304,7 +346,9 @@ class Reconciler:
     def _restore(self, snapshot: NodeSnapshot, values: CgroupValues, now_s: float) -> None:
         managed = self._pods | self._directories.paths(values.layout)
         enforced = self._enforced_targets | self._directory_targets() | self._directories.required
-        due = self._restoration.due_entries(self.ledger, enforced, managed, snapshot, now_s)
+        due = self._restoration.due_entries(
+            self.ledger, enforced, managed, snapshot, now_s, self._enforcement
+        )
         try:
             results = self._restoration.undo(self.ledger, values, due, self._clock.monotonic)
         except LedgerError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from agent.allocation.cpus import has_pods, has_settings
+from agent.cgroup.enforcement import NO_ENFORCEMENT, EnforcementPlan
 from agent.cgroup.keys import CPUS, KEYS_BY_NAME
 from agent.cgroup.layout import CgroupLayout, parse_pod_dir
 from agent.cgroup.ledger import (
@@ -48,15 +49,23 @@ class Restoration:
         managed: frozenset[str],
         snapshot: NodeSnapshot,
         now_s: float,
+        enforcement: EnforcementPlan = NO_ENFORCEMENT,
     ) -> tuple[LedgerEntry, ...]:
         """Return the entries to restore now.
 
-        `enforced` are the targets that hooks which are on set. `managed` are the cgroups of pods
-        with a desired state, and the directories above them: what other pods request is unknown.
+        `enforced` are the targets that hooks and strategies which are on set. `managed` are the
+        cgroups of pods with a desired state, and the directories above them: what other pods
+        request is unknown. What a strategy that decided in this cycle does not want any more is
+        restored at once.
         """
         if self._begun_s is None:
             self._begun_s = now_s
-        off = [e for e in ledger.entries.values() if self._modes.get(e.owner) != ON]
+        off = [
+            entry
+            for entry in ledger.entries.values()
+            if self._modes.get(entry.owner) != ON
+            or (entry.owner in enforcement.decided and (entry.path, entry.key) not in enforced)
+        ]
         if not self._is_cluster_current(snapshot, now_s):
             self._since.clear()
             return tuple(off)
@@ -65,6 +74,7 @@ class Restoration:
             entry.id: entry
             for entry in ledger.entries.values()
             if (entry.path, entry.key) not in enforced
+            and entry.owner not in enforcement.owners
             and entry.key != excluded_key
             and (pod_cgroup(entry.path) or entry.path) in managed
         }

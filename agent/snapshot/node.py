@@ -21,6 +21,7 @@ from agent.snapshot.container import ContainerServiceStatus, RuntimeView
 from agent.snapshot.cpu import CpuTopology, NumaTopology
 from agent.snapshot.device import Device, DeviceLink, VendorDevice
 from agent.snapshot.device_plugin import DevicePluginView, KubeletAllocation
+from agent.snapshot.enforcement import EnforcementView
 from agent.snapshot.host_devices import HostDevicesView
 from agent.snapshot.inventory import (
     DeviceGroup,
@@ -274,6 +275,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     kubelet_devices: SnapshotPart[tuple[KubeletAllocation, ...]] = SnapshotPart(())
     served: SnapshotPart[DevicePluginView] = SnapshotPart(DevicePluginView())
     verification: SnapshotPart[VerificationView] = SnapshotPart(VerificationView())
+    enforcement: SnapshotPart[EnforcementView] = SnapshotPart(EnforcementView())
     hotplug: HotplugView = HotplugView()
     removed_devices: tuple[RemovedDevice, ...] = ()
     refused: tuple[tuple[str, int], ...] = ()  # reads of host facts refused so far, by errno

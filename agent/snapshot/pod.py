@@ -59,6 +59,31 @@ class ComputeRequest(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: float = 0.0
 
 
+class ContainerResources(msgspec.Struct, frozen=True, kw_only=True):
+    """What one container of a pod's spec requests and may use; `None` is not set.
+
+    Batch and mid resources are Koordinator's: CPU in milli-cores, memory in bytes. As extended
+    resources, their requests and limits are equal.
+    """
+
+    name: str
+    is_init: bool = False
+    is_sidecar: bool = False  # an init container that continues to run
+    cpu_request_milli: int | None = None
+    cpu_limit_milli: int | None = None
+    memory_request_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    batch_cpu_milli: int | None = None
+    batch_memory_bytes: int | None = None
+    mid_cpu_milli: int | None = None
+    mid_memory_bytes: int | None = None
+
+    @property
+    def runs_beside_others(self) -> bool:
+        """Return whether the container runs as long as the pod."""
+        return self.is_sidecar or not self.is_init
+
+
 class PodView(msgspec.Struct, frozen=True, kw_only=True):
     """One pod; name and namespace are empty while only its cgroup is known."""
 
@@ -81,6 +106,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     )
     batch_cpu_milli: int | None = 0  # requested kubernetes.io/batch-cpu; None: malformed
     compute_request: ComputeRequest | None = None  # None: the spec is unknown
+    resources: tuple[ContainerResources, ...] | None = None  # in the spec's order, init first
     created: str = ""  # as the API server wrote the time: compared as text; empty: not reported
     resource_version: str = ""  # of the API's object; compare for equality only
 

@@ -18,6 +18,7 @@ from agent.wire_formats.resource_requests import (
     ContainerStep,
     batch_cpu_milli_of,
     compute_request_of,
+    container_resources_of,
     requested_amounts_of,
     resource_requests_of,
 )
@@ -161,6 +162,7 @@ def build_pod_view(pod: PodObject) -> PodView:
         wants=requested_amounts_of(requests),
         batch_cpu_milli=batch_cpu_milli_of(requests),
         compute_request=compute_request_of(_steps(spec), spec.overhead) if pod.spec else None,
+        resources=container_resources_of(_steps(spec)) if pod.spec else None,
         phase=status.phase,
         terminating=meta.deletion_timestamp is not None,
         host_network=spec.host_network,
@@ -280,9 +282,10 @@ def _containers(spec: _PodSpec, status: _PodStatus) -> tuple[ContainerView, ...]
 
 def _steps(spec: _PodSpec) -> Iterator[ContainerStep]:
     for one in (spec.init_containers or ())[:MAX_CONTAINERS]:
-        yield ContainerStep(one.resources, is_init=True, is_sidecar=one.restart_policy == "Always")
+        is_sidecar = one.restart_policy == "Always"
+        yield ContainerStep(one.name, one.resources, is_init=True, is_sidecar=is_sidecar)
     for one in (spec.containers or ())[:MAX_CONTAINERS]:
-        yield ContainerStep(one.resources, is_init=False)
+        yield ContainerStep(one.name, one.resources, is_init=False)
 
 
 def _resources(spec: _PodSpec) -> list[tuple[str, msgspec.Raw, bool]]:

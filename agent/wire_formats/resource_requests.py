@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from functools import lru_cache
 from itertools import chain
 
 import msgspec
 
-from agent.snapshot.pod import ComputeRequest, RequestedAmounts, ResourceRequest
+from agent.snapshot.pod import (
+    ComputeRequest,
+    ContainerResources,
+    RequestedAmounts,
+    ResourceRequest,
+)
 from agent.wire_formats.extended_resource_spec import BATCH_CPU
 from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.quantities import MAX_VALUE, parse_amount, parse_quantity
@@ -107,6 +114,7 @@ def batch_cpu_milli_of(containers: Iterable[tuple[str, msgspec.Raw, bool]]) -> i
 class ContainerStep(msgspec.Struct, frozen=True):
     """A container's resources in JSON, and when it runs."""
 
+    name: str
     resources: msgspec.Raw
     is_init: bool
     is_sidecar: bool = False  # an init container that continues to run: `restartPolicy: Always`
@@ -134,6 +142,55 @@ def compute_request_of(
             peak = _larger(peak, step)
     cpu_cores, memory_bytes = _add(_larger(total, peak), _compute_amounts(overhead or {}))
     return ComputeRequest(cpu_cores=cpu_cores, memory_bytes=memory_bytes)
+
+
+_EXTENDED_FIELDS = (
+    (BATCH_CPU, "batch_cpu_milli"),
+    ("kubernetes.io/batch-memory", "batch_memory_bytes"),
+    ("kubernetes.io/mid-cpu", "mid_cpu_milli"),
+    ("kubernetes.io/mid-memory", "mid_memory_bytes"),
+)
+
+
+def container_resources_of(containers: Iterable[ContainerStep]) -> tuple[ContainerResources, ...]:
+    """Return CPU, memory, batch and mid resources of each container; malformed ones are not set."""
+    return tuple(map(_container_resources, containers))
+
+
+def _container_resources(container: ContainerStep) -> ContainerResources:
+    data = bytes(container.resources)
+    decoded = _decode(data) if b":" in data else None
+    amounts: dict[str, int | None] = {}
+    if decoded is not None:
+        requests, limits = decoded.requests or {}, decoded.limits or {}
+        amounts = {
+            "cpu_request_milli": _milli(requests.get("cpu")),
+            "cpu_limit_milli": _milli(limits.get("cpu")),
+            "memory_request_bytes": _whole(requests.get("memory")),
+            "memory_limit_bytes": _whole(limits.get("memory")),
+        }
+        if b"/" in data:
+            for name, field in _EXTENDED_FIELDS:
+                amounts[field] = _whole(requests.get(name, limits.get(name)))
+    return ContainerResources(
+        name=container.name,
+        is_init=container.is_init,
+        is_sidecar=container.is_sidecar,
+        **amounts,
+    )
+
+
+def _milli(value: str | int | float | None) -> int | None:
+    """Return milli-cores, rounded up as Kubernetes does."""
+    amount = None if value is None else parse_amount(str(value))
+    return (
+        None if amount is None or amount < 0 else math.ceil(min(amount, Decimal(MAX_VALUE)) * 1000)
+    )
+
+
+def _whole(value: str | int | float | None) -> int | None:
+    quantity = None if value is None else parse_quantity(str(value))
+    return None if quantity is None else quantity.value
 
 
 def _compute_amounts(amounts: Mapping[str, str | int | float]) -> tuple[float, float]:

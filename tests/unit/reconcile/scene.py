@@ -10,8 +10,12 @@ from agent.cgroup.ledger import ChangeLedger
 from agent.clock import ManualClock
 from agent.containers.hooks import Hook
 from agent.host.files import LiveHostFiles
+from agent.qos.engine import QosEngine
+from agent.qos.inputs import LiveValues
+from agent.qos.strategy import AnyStrategy
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reports import CycleReport
+from agent.snapshot.cluster import SLO_STALE_S
 from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest, HookStage
 from agent.snapshot.host_devices import HostDevicesView, KernelFeatures
 from agent.snapshot.node import NodeIdentity, NodeSnapshot
@@ -49,6 +53,7 @@ class Scene:
         *hooks: Hook,
         modes: Mapping[str, str] | None = None,
         ledger: ChangeLedger | None = None,
+        strategies: tuple[AnyStrategy, ...] = (),
     ) -> None:
         self.groups = groups
         self.clock = ManualClock()
@@ -61,7 +66,9 @@ class Scene:
             groups.pod()
             groups.container(self.pod, 1)
             groups.container(self.pod, 2)
-        self.modes = dict.fromkeys((hook.name for hook in hooks), "on") | dict(modes or {})
+        self.strategies = strategies
+        names = [*(hook.name for hook in hooks), *(one.name for one in strategies)]
+        self.modes = dict.fromkeys(names, "on") | dict(modes or {})
         self.reconciler = self.again()
         self.renewed = 0
         self.snapshot = NodeSnapshot(
@@ -93,12 +100,17 @@ class Scene:
             modes=self.modes,
             clock=self.clock,
         )
+        self.engine = QosEngine(self.strategies, self.modes, 1.0, SLO_STALE_S)
         return self.reconciler
 
     def cycle(self, seconds: float = 1.0) -> CycleReport:
         """Let time pass and run once."""
         self.clock.advance(seconds)
-        return self.reconciler.cycle(self.snapshot, self.groups.layout)
+        layout, now_s = self.groups.layout, self.clock.monotonic()
+        values = LiveValues(self.reconciler.current_values(layout), self.ledger)
+        plan = self.engine.plan(self.snapshot, layout, values, now_s)
+        self.view_of_strategies = plan.view
+        return self.reconciler.cycle(self.snapshot, layout, plan)
 
     def renew(self, **changes: object) -> None:
         """Change the snapshot, so that hooks are asked again about all pods."""

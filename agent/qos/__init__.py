@@ -1,0 +1,1 @@
+"""Strategies of a NodeSLO: pure plans of cgroup values and evictions, made once a second."""
