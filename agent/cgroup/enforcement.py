@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from agent.cgroup.write_plan import DesiredValue, WriteTarget
-from agent.snapshot.enforcement import EnforcementView
+from agent.snapshot.self_check import EnforcementView
 
 
 class StrategyValues(msgspec.Struct, frozen=True, kw_only=True):

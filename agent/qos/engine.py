@@ -11,8 +11,8 @@ from agent.config.containers import ENFORCE_MODES, EnforceSettings
 from agent.qos.inputs import QosInputBuilder
 from agent.qos.strategy import AnyStrategy, CurrentValues, QosInputs, StrategyPlan
 from agent.slo.status import is_frozen
-from agent.snapshot.enforcement import EnforcementView, StrategyState, StrategyStatus
 from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.self_check import EnforcementView, StrategyState, StrategyStatus
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.write_plan import DesiredValue
 from agent.snapshot.cluster import ClusterView
 from agent.snapshot.cpu import CpuTopology
-from agent.snapshot.enforcement import StrategyState
 from agent.snapshot.pod import ContainerResources, PodView
+from agent.snapshot.self_check import StrategyState
 from agent.snapshot.slo import NodeSlo
 from agent.snapshot.usage import UsageSample
 

@@ -21,7 +21,6 @@ from agent.snapshot.container import ContainerServiceStatus, RuntimeView
 from agent.snapshot.cpu import CpuTopology, NumaTopology
 from agent.snapshot.device import Device, DeviceLink, VendorDevice
 from agent.snapshot.device_plugin import DevicePluginView, KubeletAllocation
-from agent.snapshot.enforcement import EnforcementView
 from agent.snapshot.host_devices import HostDevicesView
 from agent.snapshot.inventory import (
     DeviceGroup,
@@ -34,7 +33,7 @@ from agent.snapshot.part import Counts, SnapshotPart
 from agent.snapshot.pci import NumaOverride, PciTree, TopologyFile
 from agent.snapshot.pod import PodView
 from agent.snapshot.publications import AuditRecord, EventLine, Publication, PublisherStatus
-from agent.snapshot.self_check import LoopStatus, SelfCheck
+from agent.snapshot.self_check import EnforcementView, LoopStatus, SelfCheck
 from agent.snapshot.usage import SharingView, UsageReport, UsageSample
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from agent.cgroup.write_plan import DesiredValue
 from agent.qos.strategy import QosInputs, StrategyPlan
 from agent.snapshot.cluster import ClusterView
 from agent.snapshot.container import Adjustment, LinuxResources
-from agent.snapshot.enforcement import StrategyState
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.self_check import StrategyState
 from agent.snapshot.slo import NodeSloView
 from tests.realgroups import RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import CannedHook, Scene
