@@ -56,7 +56,8 @@ class PodCgroupTree:
     If one child is removed and another added, the link count stays the same. If the removed one was
     a pod with containers, its own link count changes, and the directory above it is listed as well.
     Else the reader of its files notices and sets `must_rescan`, so that the next refresh lists
-    everything.
+    everything. A directory may be made again under the same name: its descriptor is opened again
+    whenever it is listed, and each refresh compares one more descriptor with its path.
     """
 
     def __init__(self, host: HostFiles, descriptors: DescriptorCache, layout: CgroupLayout) -> None:
@@ -69,11 +70,13 @@ class PodCgroupTree:
         self._fds: list[int] = []  # of all directories, if each has one and counts its links
         self._link_counts: list[int] = []
         self._stale: set[str] = set()  # directories from which a pod was removed
+        self._unchecked: list[str] = []  # directories whose descriptors are compared next
         self.pods: tuple[PodView, ...] = ()  # by uid
         self.must_rescan = False
 
     def refresh(self) -> bool:
         """Update pods and containers; return whether any was added or removed."""
+        self.must_rescan |= self._is_next_descriptor_removed()
         if not self.must_rescan and self._is_unchanged():
             return False
         forced, self.must_rescan = self.must_rescan, False
@@ -100,6 +103,20 @@ class PodCgroupTree:
     def _is_unchanged(self) -> bool:
         link_counts = list(map(_link_count, self._descriptors.stats(self._fds)))
         return bool(link_counts) and link_counts == self._link_counts
+
+    def _is_next_descriptor_removed(self) -> bool:
+        """Return whether the next descriptor is of a directory that was removed.
+
+        The kernel reports neither by the descriptor: its link count is that of an empty directory.
+        """
+        if not self._unchecked:
+            self._unchecked = list(self._directories)
+        cgroup = self._unchecked.pop() if self._unchecked else ""
+        watch = self._directories.get(cgroup)
+        return watch is not None and self._is_removed(watch, self._mount_point + cgroup)
+
+    def _is_removed(self, watch: _PodDirectory, path: str) -> bool:
+        return watch.fd is not None and not self._descriptors.is_open_file(watch.fd, path)
 
     def _walk(self, forced: bool) -> tuple[bool, list[str]]:
         """List the directories that changed; return whether a name changed, and the pods."""
@@ -144,6 +161,10 @@ class PodCgroupTree:
         )  # before listing: what comes after it changes it again
         if link_count_or_names == watch.link_count_or_names and not forced and not is_new:
             return False
+        if watch.fd is not None and not is_new and self._is_removed(watch, path):
+            self._descriptors.close(watch.fd)
+            watch.fd = self._descriptors.open(path)
+            link_count_or_names = self._read_link_count_or_names(watch, path)
         names = link_count_or_names if isinstance(link_count_or_names, tuple) else self._names(path)
         if watch.names and not names:
             self._stale.add(cgroup.rpartition("/")[0])

@@ -75,6 +75,15 @@ class DescriptorCache:
         finally:
             os.close(fd)
 
+    def is_open_file(self, fd: int, path: str) -> bool:
+        """Return whether a descriptor is that of the file which has this path now."""
+        if self._real_path is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self._real_path(path)))
+        except OSError:  # nothing has the path any more
+            return False
+
     def stats(self, fds: Iterable[int]) -> Iterator[os.stat_result]:
         """Stat open descriptors."""
         return map(os.fstat, fds)
