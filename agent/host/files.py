@@ -13,7 +13,7 @@ from agent.errors import HostFileError, ParseError
 from agent.snapshot.host_files import MAX_READ, HostFiles
 from agent.wire_formats.kernel_text import MAX_CPUS
 
-MAX_ENTRIES = 8192  # names taken from one directory
+MAX_ENTRIES = 65_536  # names taken from one directory: more than a busy node has processes
 
 _STRIP = "\0 \t\r\n"  # recorded trees pad with NULs
 

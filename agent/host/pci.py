@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agent.errors import HostFileError, ParseError
-from agent.host.files import MAX_ENTRIES, list_entries, read_text
+from agent.host.files import list_entries, read_text
 from agent.snapshot.cpu import CpuSet
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.pci import (
@@ -223,7 +223,7 @@ def _read_count(host: HostFiles, path: str) -> int | None:
 
 SWITCH_LINKS = "/sys/kernel/pci_switch_link/virtual_switch_links"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
-MAX_FUNCTIONS = MAX_ENTRIES
+MAX_FUNCTIONS = 8192
 
 
 class _PciWarnings(msgspec.Struct):

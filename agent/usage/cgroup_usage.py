@@ -22,7 +22,7 @@ from agent.cgroup.layout import (
     qos_of,
 )
 from agent.errors import HostFileError, ParseError
-from agent.host.files import read_text
+from agent.host.files import MAX_ENTRIES, read_text
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.pod import ContainerView, PodView
 from agent.snapshot.usage import CgroupUsage, Pressure
@@ -47,6 +47,7 @@ class _PodDirectory(msgspec.Struct):
     fd: int | None
     link_count_or_names: object = None
     names: tuple[str, ...] = ()
+    is_cut: bool = False  # it has more children than one listing may have
     view: PodView | None = None  # made of `names`
 
 
@@ -72,6 +73,7 @@ class PodCgroupTree:
         self._stale: set[str] = set()  # directories from which a pod was removed
         self._unchecked: list[str] = []  # directories whose descriptors are compared next
         self.pods: tuple[PodView, ...] = ()  # by uid
+        self.is_complete = True  # else a directory has too many children, and pods are missing
         self.must_rescan = False
 
     def refresh(self) -> bool:
@@ -85,6 +87,7 @@ class PodCgroupTree:
             views = map(self._pod_view, pods)
             self.pods = tuple(sorted(views, key=lambda pod: (pod.uid, pod.cgroup)))
         watches = self._directories.values()
+        self.is_complete = not any(watch.is_cut for watch in watches)
         is_counted = all(
             watch.fd is not None and isinstance(watch.link_count_or_names, int) for watch in watches
         )
@@ -165,7 +168,10 @@ class PodCgroupTree:
             self._descriptors.close(watch.fd)
             watch.fd = self._descriptors.open(path)
             link_count_or_names = self._read_link_count_or_names(watch, path)
-        names = link_count_or_names if isinstance(link_count_or_names, tuple) else self._names(path)
+        if isinstance(link_count_or_names, tuple):
+            names = link_count_or_names
+        else:
+            names = self._names(watch, path)
         if watch.names and not names:
             self._stale.add(cgroup.rpartition("/")[0])
         has_changes = is_new or watch.names != names
@@ -179,9 +185,9 @@ class PodCgroupTree:
             (stat,) = self._descriptors.stats([watch.fd])
             if stat.st_nlink >= 2:  # btrfs and overlays always report 1
                 return stat.st_nlink
-        return self._names(path)
+        return self._names(watch, path)
 
-    def _names(self, path: str) -> tuple[str, ...]:
+    def _names(self, watch: _PodDirectory, path: str) -> tuple[str, ...]:
         """Return the children that are pods, classes or containers.
 
         None if the directory is gone.
@@ -190,6 +196,7 @@ class PodCgroupTree:
             names = self._host.names(path)
         except HostFileError:
             return ()
+        watch.is_cut = len(names) >= MAX_ENTRIES
         return tuple(filter(_is_relevant, names))
 
     def _pod_view(self, cgroup: str) -> PodView:

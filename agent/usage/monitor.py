@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from types import MappingProxyType
@@ -19,11 +20,12 @@ from agent.cgroup.layout import (
 from agent.clock import Clock
 from agent.config.settings import Settings
 from agent.errors import HostFileError
+from agent.host.files import MAX_ENTRIES
 from agent.kubelet.pod_list_file import PodListFile
 from agent.recording.host_source import HostSource
 from agent.snapshot.cluster import MetricCollectPolicy
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.inventory import DeviceSample
+from agent.snapshot.inventory import DeviceSample, Problem
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import ContainerView, PodView, static_uid
@@ -48,6 +50,13 @@ from agent.usage.shared_devices import SharedDeviceCollector
 MAX_PROCESSES = 4096  # read in one cycle
 
 MAX_CGROUP_BYTES = 16 * 1024
+
+TOO_MANY_CGROUPS = Problem(
+    reason="TooManyCgroups",
+    message=f"a directory has {MAX_ENTRIES} cgroups or more: others and the system are absent",
+)
+
+log = logging.getLogger(__name__)
 
 ProcessOwner = tuple[str, str]  # pod uid, container id
 
@@ -225,7 +234,7 @@ class UsageCollector:
         self._refresh_pods(listed_pods)
         if self._pod_usage is not None:
             pods, containers = self._pod_usage.read(now_s)
-            by_node = self._pod_usage.memory_by_node(pods)
+            by_node = self._pod_usage.memory_by_node(pods) if self.is_complete else {}
         applications = self._applications.read(now_s, self.layout)
         counters, ticks_per_s = self._node.read(), self._node.ticks_per_s
         previous_s, previous = self._previous or (now_s, None)
@@ -233,11 +242,16 @@ class UsageCollector:
         elapsed_ticks = (now_s - previous_s) * ticks_per_s
         busy = busy_cores(previous, counters, elapsed_ticks, self._node.cpus)
         numa = numa_usage(self._node.nodes, busy, counters.node_memory, by_node)
-        measured = pods if self._reads_pods else None
+        measured = pods if self._reads_pods and self.is_complete else None
         node = node_usage(counters, busy, ticks_per_s, measured, numa, applications)
         return UsageSample(
             node=node, pods=pods, containers=containers, applications=applications.by_name
         )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all pods are measured; else what is left for the system is not known."""
+        return self._pod_usage is None or self._pod_usage.tree.is_complete
 
     @property
     def layout(self) -> CgroupLayout | None:
@@ -346,6 +360,7 @@ class UsageMonitor:
         self._pod_file = pod_file
         self._clock = clock
         self._last_success_s: float | None = None  # Unix time
+        self._has_logged_problem = False
         self._sampled_s: dict[str, float] = {}  # by vendor, time of the last samples in the history
         self._owners: dict[int, tuple[str, str]] = {}  # of the processes on devices, by pid
         self.cycle_count = 0  # number of cycles in the history
@@ -389,7 +404,19 @@ class UsageMonitor:
 
     def _usage_status(self, sample: UsageSample, duration_s: float) -> CollectorStatus:
         """Return the status of node, pods and host applications, which are measured together."""
-        success = None not in (sample.node.cpu_total_ns, sample.node.memory_total_bytes)
+        is_known = None not in (sample.node.cpu_total_ns, sample.node.memory_total_bytes)
+        problems = () if self._collector.is_complete else (TOO_MANY_CGROUPS,)
+        if problems and not self._has_logged_problem:
+            log.warning(
+                "collector_problem",
+                extra={
+                    "collector": "usage",
+                    "reason": TOO_MANY_CGROUPS.reason,
+                    "detail": TOO_MANY_CGROUPS.message,
+                },
+            )
+        self._has_logged_problem = bool(problems)
+        success = is_known and not problems
         if success:
             self._last_success_s = self._clock.wall()
         return CollectorStatus(
@@ -397,6 +424,7 @@ class UsageMonitor:
             success=success,
             duration_s=duration_s,
             last_success_s=self._last_success_s,
+            problems=problems,
         )
 
     def _update_owners(self, owners: dict[int, tuple[str, str]]) -> None:

@@ -53,7 +53,9 @@ def test_a_container_of_a_pod_that_was_made_again_is_seen(
     sample = collector.measure(4.0)
     assert containers(collector) == {UID: [7]}
     assert (sample.pods[UID].memory_bytes or 0) >= 4 << 20  # the kernel adds up per-CPU counts late
-    assert (sample.containers[f"{7:064x}"].memory_bytes or 0) >= 4 << 20  # the kernel adds up per-CPU counts late
+    assert (
+        sample.containers[f"{7:064x}"].memory_bytes or 0
+    ) >= 4 << 20  # the kernel adds up per-CPU counts late
 
 
 def test_later_containers_of_a_pod_that_was_made_again_with_another_container_are_seen(
@@ -73,7 +75,9 @@ def test_later_containers_of_a_pod_that_was_made_again_with_another_container_ar
     groups.hog(third)
     sample = collector.measure(4.0)
     assert containers(collector) == {UID: [2, 3]}
-    assert (sample.containers[f"{3:064x}"].memory_bytes or 0) >= 4 << 20  # the kernel adds up per-CPU counts late
+    assert (
+        sample.containers[f"{3:064x}"].memory_bytes or 0
+    ) >= 4 << 20  # the kernel adds up per-CPU counts late
 
 
 def test_all_pods_below_a_root_that_was_made_again_are_followed(
