@@ -369,6 +369,7 @@ class ContainerServiceBuilder:
             hooks=hooks,
             modes={**modes_of_hooks, **modes},
             clock=inputs.clock,
+            slo_stale_s=settings.api.slo_stale_s,
         )
         locator = LayoutLocator(inputs.host_source.files, kubelet_root_reader(inputs))
         return PodFileUpdater(

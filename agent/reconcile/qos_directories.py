@@ -23,6 +23,7 @@ from agent.containers.identity import (
     is_applicable,
 )
 from agent.errors import HostFileError
+from agent.slo.status import is_frozen
 from agent.snapshot.node import NodeSnapshot, are_same_objects
 from agent.snapshot.pod import KubeQos
 from agent.snapshot.publications import AuditRecord
@@ -37,12 +38,9 @@ def desired_directory_writes(
 ) -> tuple[DesiredValue, ...]:
     """Return the values that the hooks which are on set in these directories.
 
-    Before the first NodeSLO answer of the cluster there are none. The directory of all pods always
-    stays neutral, because its value would apply to every pod.
+    The directory of all pods always stays neutral, because its value would apply to every pod.
     """
     kernel, cluster = snapshot.host_devices.value.kernel, snapshot.cluster
-    if cluster.slo.taken_s is None:
-        return ()
     writes: list[DesiredValue] = []
     rule = identity_rule(cluster.slo.value.slo)
     if modes.get(IDENTITY) == ON and is_applicable(rule, kernel):
@@ -68,8 +66,6 @@ class KernelSwitch(msgspec.Struct, frozen=True):
 
 def desired_switches(snapshot: NodeSnapshot, modes: Mapping[str, str]) -> tuple[KernelSwitch, ...]:
     """Return the kernel switches that are written before any value, in order."""
-    if snapshot.cluster.slo.taken_s is None:
-        return ()
     slo, kernel = snapshot.cluster.slo.value.slo, snapshot.host_devices.value.kernel
     switches = {
         IDENTITY: identity_switches(identity_rule(slo), kernel),
@@ -95,7 +91,8 @@ def required_switches(snapshot: NodeSnapshot, modes: Mapping[str, str]) -> froze
 class QosDirectories:
     """Writes the values of the QoS directories and the kernel switches.
 
-    Their original values cannot be computed from a pod: without a ledger nothing is written.
+    Their original values cannot be computed from a pod: without a ledger nothing is written. While
+    the NodeSLO is frozen, the values of the last one that was not stay in force.
     """
 
     def __init__(
@@ -104,6 +101,7 @@ class QosDirectories:
         ledger: ChangeLedger,
         modes: Mapping[str, str],
         clock: Clock,
+        slo_stale_s: float,
     ) -> None:
         self.writes: tuple[DesiredValue, ...] = ()
         self.required: frozenset[WriteTarget] = frozenset()  # switches that a rule in force needs
@@ -112,6 +110,7 @@ class QosDirectories:
         self._ledger = ledger
         self._modes = modes
         self._clock = clock
+        self._slo_stale_s = slo_stale_s
         self._switches: tuple[KernelSwitch, ...] = ()
         self._inputs: tuple[object, ...] = ()
 
@@ -119,14 +118,9 @@ class QosDirectories:
         self, snapshot: NodeSnapshot, layout: CgroupLayout, writer: CgroupWriter, now_s: float
     ) -> WritePlan:
         """Compare the values, and record originals in the ledger, which the caller flushes."""
-        cluster = snapshot.cluster
-        inputs = (
-            cluster.slo.value,
-            cluster.slo.taken_s is None,
-            snapshot.host_devices.value,
-            layout,
-        )
-        if not are_same_objects(inputs, self._inputs):
+        inputs = snapshot.cluster.slo.value, snapshot.host_devices.value, layout
+        frozen = is_frozen(snapshot.cluster.slo, now_s, self._slo_stale_s)
+        if not frozen and not are_same_objects(inputs, self._inputs):
             self._inputs = inputs
             self.writes = desired_directory_writes(snapshot, layout, self._modes)
             self._switches = desired_switches(snapshot, self._modes)

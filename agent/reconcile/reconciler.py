@@ -36,6 +36,7 @@ from agent.reconcile.qos_directories import QosDirectories
 from agent.reconcile.reports import CycleReport, FileCondition, PodReport, ReportHistory
 from agent.reconcile.requested_values import RequestedValues
 from agent.reconcile.restoration import Restoration, pod_cgroups
+from agent.snapshot.cluster import SLO_STALE_S
 from agent.snapshot.container import NO_RESOURCES, HookRequest, LinuxResources
 from agent.snapshot.edits import ContainerNote
 from agent.snapshot.node import NodeSnapshot, are_same_objects
@@ -61,20 +62,24 @@ class Reconciler:
         hooks: tuple[Hook, ...],
         modes: Mapping[str, str],
         clock: Clock,
+        slo_stale_s: float = SLO_STALE_S,
         cookies: Callable[[], CoreCookies] = KernelCoreCookies,
     ) -> None:
-        """Start with the entries of the loaded ledger; read and write no file."""
+        """Start with the entries of the loaded ledger; read and write no file.
+
+        A NodeSLO that was not confirmed for `slo_stale_s` changes nothing.
+        """
         self.audits: deque[AuditRecord] = deque(maxlen=MAX_AUDITS)
         self.ledger = ledger
         self._clock = clock
         self._modes = modes
         self._files = KernelFiles(root)
         self._scan = PodScan(hooks, modes, clock)
-        self._restoration = Restoration(modes)
+        self._restoration = Restoration(modes, slo_stale_s)
         self._requested = RequestedValues()
         self._reports = ReportHistory()
         self._oom = OomScores(self._files, ledger, clock)
-        self._directories = QosDirectories(self._files, ledger, modes, clock)
+        self._directories = QosDirectories(self._files, ledger, modes, clock, slo_stale_s)
         self._cores = CookieReconciler(self._files, ledger, cookies)
         self._writer: CgroupWriter | None = None
         self._planner: CgroupWriter | None = None

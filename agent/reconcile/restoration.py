@@ -20,11 +20,11 @@ from agent.cgroup.restore import RestoreResult, is_known_entry, restore_entries
 from agent.cgroup.values import CgroupFiles, CgroupValues
 from agent.containers.dispatch import ON
 from agent.errors import HostFileError
+from agent.slo.status import is_frozen
 from agent.snapshot.node import NodeSnapshot
 
 UNDESIRED_S = 10.0  # hooks may return nothing for a moment, while a part of the snapshot is new
 STARTUP_GRACE_S = 60.0  # until then the cluster, the kubelet or the runtime may not have answered
-STALE_S = 1800.0  # without an answer of the cluster for this long, nothing is restored
 SWEEP_S = 30.0  # between two searches for entries of removed cgroups
 UNDO_BUDGET_S = 0.1  # of one cycle
 UNDO_AGAIN_S = 600.0  # for values that another writer changed, or that the kernel refused
@@ -35,8 +35,9 @@ EntryId = tuple[str, str, str]
 class Restoration:
     """Remembers since when no hook has wanted a change."""
 
-    def __init__(self, modes: Mapping[str, str]) -> None:
+    def __init__(self, modes: Mapping[str, str], slo_stale_s: float) -> None:
         self._modes = modes
+        self._slo_stale_s = slo_stale_s
         self._since: dict[EntryId, float] = {}
         self._after_s: dict[EntryId, float] = {}
         self._begun_s: float | None = None
@@ -121,8 +122,9 @@ class Restoration:
             return False
         if not snapshot.cluster.is_clustered:
             return True
-        ages = (snapshot.cluster.slo.age_s(now_s), snapshot.cluster.node.age_s(now_s))
-        return all(age is not None and age < STALE_S for age in ages)
+        node_age_s = snapshot.cluster.node.age_s(now_s)
+        is_node_current = node_age_s is not None and node_age_s <= self._slo_stale_s
+        return is_node_current and not is_frozen(snapshot.cluster.slo, now_s, self._slo_stale_s)
 
 
 def _are_cpu_owners_read(snapshot: NodeSnapshot) -> bool:

@@ -22,6 +22,7 @@ LAYOUT = CgroupLayout(
 DIRS = ("/kubepods", "/kubepods/burstable", "/kubepods/besteffort")
 SWITCH = "/proc/sys/kernel/sched_group_identity_enabled"
 CORE = "/proc/sys/kernel/sched_core"
+STALE_S = 600.0  # a setting of these tests
 CLASSES = {
     name: {"cpuQOS": {"enable": True, "groupIdentity": value}}
     for name, value in (("lsrClass", 2), ("lsClass", 2), ("beClass", -1))
@@ -70,12 +71,26 @@ class Node:
             hooks=(),
             modes=self.modes,
             clock=self.clock,
+            slo_stale_s=STALE_S,
         )
         return self.reconciler
 
-    def cycle(self, slo: object = IDENTITY, identity_switch: int = 0) -> list[str]:
-        """One second of a node whose kernel is looked at; `identity_switch` is as read before."""
+    def cycle(
+        self,
+        slo: object = IDENTITY,
+        identity_switch: int = 0,
+        *,
+        age_s: float | None = 0.0,
+        problem: str = "",
+    ) -> list[str]:
+        """One second of a node whose kernel is looked at; `identity_switch` is as read before.
+
+        The API server confirmed the NodeSLO `age_s` ago; `None`: it has not answered since the
+        start.
+        """
         self.clock.advance(1.0)
+        confirmed_s = None if age_s is None else self.clock.monotonic() - age_s
+        view = NodeSloView(found=True, slo=overlay_spec(slo).slo, problem=problem)
         kernel = KernelFeatures(
             bvt_file=True,
             identity_switch_present=True,
@@ -85,9 +100,7 @@ class Node:
         )
         snapshot = NodeSnapshot(
             node=NodeIdentity(name="node"),
-            cluster=ClusterView(
-                slo=SnapshotPart(NodeSloView(found=True, slo=overlay_spec(slo).slo), 1.0)
-            ),
+            cluster=ClusterView(slo=SnapshotPart(view, confirmed_s)),
             host_devices=SnapshotPart(HostDevicesView(kernel=kernel), 1.0),
         )
         report = self.reconciler.cycle(snapshot, LAYOUT)
@@ -171,3 +184,29 @@ def test_cookies_come_with_their_switch_and_never_beside_group_identity(node: No
     assert [node.text(f"/sys/fs/cgroup{cgroup}/cpu.idle") for cgroup in DIRS[1:]] == ["0", "0"]
     assert (node.switch(), node.text(CORE)) == ("0", "0")
     assert node.ledger.entries == {}
+
+
+@pytest.mark.parametrize(
+    ("age_s", "problem"),
+    [(STALE_S + 0.1, ""), (None, ""), (0.0, "the object is not a mapping")],
+    ids=["stale", "never confirmed", "unreadable"],
+)
+def test_a_frozen_node_slo_changes_no_value_and_no_switch(
+    node: Node, age_s: float | None, problem: str
+) -> None:
+    node.cycle(age_s=age_s, problem=problem)
+    assert (node.values(), node.switch()) == (["0", "0", "0"], "0")
+    node.cycle()
+    assert (node.values(), node.switch()) == (["0", "2", "-1"], "1")
+    for _ in range(80):
+        node.cycle({}, identity_switch=1, age_s=age_s, problem=problem)
+    assert (node.values(), node.switch()) == (["0", "2", "-1"], "1")
+    node.cycle({}, identity_switch=1)
+    assert node.values() == ["0", "0", "0"]
+
+
+def test_a_frozen_node_slo_is_written_again_where_another_program_changed_it(node: Node) -> None:
+    node.cycle()
+    node.write(f"/sys/fs/cgroup{DIRS[2]}/cpu.bvt_warp_ns", "1\n")
+    node.cycle(age_s=STALE_S + 1)
+    assert node.values() == ["0", "2", "-1"]

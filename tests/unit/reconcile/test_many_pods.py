@@ -11,8 +11,7 @@ from agent.clock import ManualClock
 from agent.host.files import LiveHostFiles
 from agent.reconcile.reconciler import MAX_PODS_PER_CYCLE, Reconciler
 from agent.reconcile.reports import CycleReport
-from agent.reconcile.restoration import STALE_S
-from agent.snapshot.cluster import ClusterView
+from agent.snapshot.cluster import SLO_STALE_S, ClusterView
 from agent.snapshot.container import Adjustment, LinuxResources
 from agent.snapshot.host_devices import HostDevicesView, KernelFeatures
 from agent.snapshot.node import NodeIdentity, NodeSnapshot
@@ -30,7 +29,7 @@ PODS = MAX_PODS_PER_CYCLE * 2 + 5
 class Node:
     """Many pods on version 2, all of which are to have a limit."""
 
-    def __init__(self, root: Path, pods: int = PODS) -> None:
+    def __init__(self, root: Path, pods: int = PODS, slo_stale_s: float = SLO_STALE_S) -> None:
         self.root = root
         self.clock = ManualClock()
         self.hook = CannedHook("batch_resources")
@@ -42,6 +41,7 @@ class Node:
             hooks=(self.hook,),
             modes={"batch_resources": "on"},
             clock=self.clock,
+            slo_stale_s=slo_stale_s,
         )
         views = []
         for number in range(pods):
@@ -81,12 +81,19 @@ def test_one_cycle_writes_the_files_of_so_many_pods_and_the_next_goes_on(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("slo_age_s", "frozen"), [(None, True), (STALE_S + 1, True), (10.0, False)]
+    ("slo_age_s", "stale_s", "frozen"),
+    [
+        (None, SLO_STALE_S, True),
+        (SLO_STALE_S + 1, SLO_STALE_S, True),
+        (10.0, SLO_STALE_S, False),
+        (121.0, 120.0, True),
+        (SLO_STALE_S + 1, 2 * SLO_STALE_S, False),
+    ],
 )
 def test_without_word_of_the_cluster_everything_stays_as_it_is(
-    tmp_path: Path, slo_age_s: float | None, frozen: bool
+    tmp_path: Path, slo_age_s: float | None, stale_s: float, frozen: bool
 ) -> None:
-    node = Node(tmp_path, pods=1)
+    node = Node(tmp_path, pods=1, slo_stale_s=stale_s)
     node.cycle()
     node.cycle(61.0)
     now_s = node.clock.monotonic()
