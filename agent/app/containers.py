@@ -373,7 +373,14 @@ class ContainerServiceBuilder:
         )
         locator = LayoutLocator(inputs.host_source.files, kubelet_root_reader(inputs))
         return PodFileUpdater(
-            inputs.store, inputs.clock, locator, reconciler, engine, writer, self._messages
+            inputs.store,
+            inputs.clock,
+            locator,
+            reconciler,
+            engine,
+            writer,
+            self._messages,
+            settings.enforce.interval_s,
         )
 
     def _build_cdi_files(self) -> CdiFileUpdater:

@@ -27,7 +27,9 @@ from agent.state_writer import StateWriter
 
 log = logging.getLogger(__name__)
 
-POD_FILES_INTERVAL_S = 1.0
+# a new NodeSLO and new pods are in the files before the next regular run
+WAKING_CHANGES = ("cluster.slo.value", "pods.value")
+FIRST_CYCLE_S = 1.0  # after the start
 LEDGER_FILE = "ledger.log"
 
 
@@ -68,8 +70,9 @@ class PodFileUpdater:
         engine: QosEngine,
         ledger_writer: StateWriter,
         messages: MessageQueue,
+        interval_s: float,
     ) -> None:
-        """`ledger_writer` writes the ledger of `reconciler`."""
+        """`ledger_writer` writes the ledger of `reconciler`; `interval_s` is between two cycles."""
         self._store = store
         self._clock = clock
         self._locator = locator
@@ -77,6 +80,7 @@ class PodFileUpdater:
         self._engine = engine
         self._ledger_writer = ledger_writer
         self._messages = messages
+        self._interval_s = interval_s
         self._conditions: tuple[FileCondition, ...] = ()
         self._is_ledger_loaded = False
         self._logged_error = ""  # the error of the last read of the ledger that was logged
@@ -85,9 +89,8 @@ class PodFileUpdater:
 
     def scheduled_loops(self) -> Iterator[ScheduledLoop]:
         """Return the loop; it also runs with all hooks off, to restore what they changed."""
-        yield ScheduledLoop(
-            Loop("pod-files", POD_FILES_INTERVAL_S, self.cycle), POD_FILES_INTERVAL_S
-        )
+        loop = Loop("pod-files", self._interval_s, self.cycle)
+        yield ScheduledLoop(loop, FIRST_CYCLE_S, wakes_on=WAKING_CHANGES)
 
     def cycle(self) -> None:
         """Compare and write once."""

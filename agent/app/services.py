@@ -216,7 +216,8 @@ class Services:
         threads = self._threads
         for one in self._scheduled_loops:
             executor = threads.devices if one.is_on_devices_thread else threads.collector
-            work = run_periodically(one.loop, executor, inputs.clock, one.first_run_in_s)
+            change = inputs.store.subscribe(*one.wakes_on) if one.wakes_on else None
+            work = run_periodically(one.loop, executor, inputs.clock, one.first_run_in_s, change)
             tasks.start(work, one.loop.name)
         if self._admin is not None:
             await self._admin.start(self._options.out)

@@ -28,6 +28,8 @@ RESTART_S = 1.0  # after the first failure of a task, doubled each time
 
 DEVICES_RETRY_S = 1.0  # the least pause before a failed publishing of devices is tried again
 
+WAKE_GAP_S = 0.05  # the least pause between two runs of a loop that changes of the snapshot wake
+
 
 class ScheduledLoop(msgspec.Struct, frozen=True):
     """A loop, when it runs first, and on which of the two threads."""
@@ -35,6 +37,7 @@ class ScheduledLoop(msgspec.Struct, frozen=True):
     loop: Loop
     first_run_in_s: float = 0.0
     is_on_devices_thread: bool = False  # False: on the collector thread, which a read may hang
+    wakes_on: tuple[str, ...] = ()  # values of the snapshot whose change starts the next run
 
 
 class AgentThreads:
@@ -82,12 +85,25 @@ class BackgroundTasks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+class Change(Protocol):
+    """Something that may change again and again."""
+
+    async def wait(self) -> None:
+        """Wait for the next change; one since the last call counts."""
+        ...
+
+
 async def run_periodically(
-    loop: Loop, executor: Executor, clock: Clock, first_in_s: float = 0
+    loop: Loop,
+    executor: Executor,
+    clock: Clock,
+    first_in_s: float = 0,
+    change: Change | None = None,
 ) -> None:
     """Run the loop until cancelled, from start to start one interval apart.
 
-    A missed run is skipped. Cancelling does not interrupt the run in progress on the executor.
+    A missed run is skipped. With `change`, a run also starts when it occurs, at most one in
+    `WAKE_GAP_S`. Cancelling does not interrupt the run in progress on the executor.
     """
     loop.due_s = clock.monotonic() + first_in_s
     if first_in_s > 0:
@@ -97,7 +113,13 @@ async def run_periodically(
         started_s = clock.monotonic()
         wait_s = await event_loop.run_in_executor(executor, loop.step, started_s)
         spent_s = clock.monotonic() - started_s
-        await asyncio.sleep(max(0.0, wait_s - spent_s))
+        pause_s = max(0.0, wait_s - spent_s)
+        if change is None:
+            await asyncio.sleep(pause_s)
+            continue
+        await asyncio.sleep(min(WAKE_GAP_S, pause_s))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(change.wait(), max(0.0, pause_s - WAKE_GAP_S))
 
 
 async def run_when_changed(

@@ -186,6 +186,15 @@ class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     mode: Annotated[
         str, SettingRule("the most that anything below may do", choices=ENFORCE_MODES)
     ] = "on"
+    interval_s: Annotated[
+        float,
+        SettingRule(
+            "files of pods are compared this often, and after each change of a NodeSLO or a pod",
+            unit="s",
+            low=0.2,
+            high=60,
+        ),
+    ] = 1.0
     hooks: Annotated[EnforceHooksSettings, SettingRule("hooks of pods and containers")] = (
         EnforceHooksSettings()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from tests.process.citizen import NODE
 from tests.process.containers.scene import Scene, play
 from tests.realgroups import RealGroups, needs_v1, real_groups
 from tests.runtime import Made
@@ -18,6 +19,13 @@ BEST_EFFORT = {"koordinator.sh/qosClass": "BE"}
 FILES = ("cpu.shares", "cpu.cfs_quota_us", "memory.limit_in_bytes")
 FIRST = ["1024", "-1", "9223372036854771712"]
 WANTED = ["512", "50000", str(64 << 20)]
+# the quota of the class limits best-effort pods, and none of their own
+LIMITED_BY_CLASS = {
+    "apiVersion": "slo.koordinator.sh/v1alpha1",
+    "kind": "NodeSLO",
+    "metadata": {"name": NODE},
+    "spec": {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}},
+}
 # each hierarchy begins at a group of the test's own, as a node's does
 OWN_GROUPS = """
 for name in cpu cpuset memory; do
@@ -94,6 +102,21 @@ def test_files_of_a_batch_pod_are_set_before_it_runs_kept_by_the_next_agent_and_
             assert batch.values(batch.inner) == ["77", *FIRST[1:]]  # the last word of others
             again = await scene.command("restore")
             assert again.stdout == "nothing was recorded\n"
+
+    play(act)
+
+
+def test_a_new_pod_and_a_new_node_slo_are_in_the_files_without_waiting_for_the_period() -> None:
+    async def act(scene: Scene) -> None:
+        scene.tell(ENFORCE__INTERVAL_S="60")
+        with real_groups() as groups:
+            batch = BatchPod(scene, groups)
+            await scene.begin()
+            await batch.start()
+            await scene.until(lambda: batch.values(batch.inner) == WANTED, "the container's files")
+            scene.api.put(LIMITED_BY_CLASS)
+            unlimited = [WANTED[0], "-1", WANTED[2]]
+            await scene.until(lambda: batch.values(batch.inner) == unlimited, "the NodeSLO")
 
     play(act)
 

@@ -13,6 +13,8 @@ from agent.clock import ManualClock, SystemClock
 from agent.config.address import ListenAddress, parse_listen_address
 from agent.errors import BadConfig
 from agent.loop import Loop
+from agent.snapshot.node import SnapshotStore
+from agent.snapshot.part import SnapshotPart
 from agent.snapshot.self_check import LoopStatus
 from agent.web.self_checks import loop_checks, snapshot_checks
 from tests import factory
@@ -80,6 +82,34 @@ def test_a_loop_runs_until_it_is_cancelled_and_survives_its_failures() -> None:
 
     asyncio.run(run())
     assert seen[:4] == [0, 1, 2, 3]
+
+
+def test_a_change_starts_the_next_run_before_its_time() -> None:
+    runs: list[int] = []
+
+    async def live() -> None:
+        event_loop, ran = asyncio.get_running_loop(), asyncio.Event()
+        store = SnapshotStore(factory.snapshot())
+
+        def work() -> None:
+            runs.append(len(runs))
+            event_loop.call_soon_threadsafe(ran.set)
+
+        loop = Loop("x", 1000.0, work)
+        with ThreadPoolExecutor(1) as executor, store.subscribe("pods.value") as change:
+            task = asyncio.create_task(
+                run_periodically(loop, executor, SystemClock(), change=change)
+            )
+            for _ in range(3):
+                async with asyncio.timeout(PATIENCE_S):
+                    await ran.wait()
+                ran.clear()
+                store.put(pods=SnapshotPart((factory.pod(0),), 1.0))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(live())
+    assert len(runs) >= 3
 
 
 def test_a_heartbeat_gates_nothing_and_says_how_late_it_was() -> None:
