@@ -17,7 +17,7 @@ from agent.allocation.slices import SliceManager
 from agent.app.allocation import AllocationMonitor, CdiFileUpdater, KubeletDeviceMonitor
 from agent.app.composition import AgentInputs, kubelet_root_reader
 from agent.app.oneshot import build_host_device_reader
-from agent.app.pod_files import PodFileUpdater, create_ledger
+from agent.app.pod_files import PodFileUpdater, create_audit_trail, create_ledger
 from agent.app.threads import BackgroundTasks, ScheduledLoop
 from agent.cgroup.layout import LayoutLocator
 from agent.clock import Clock
@@ -370,6 +370,7 @@ class ContainerServiceBuilder:
             modes={**modes_of_hooks, **modes},
             clock=inputs.clock,
             slo_stale_s=settings.api.slo_stale_s,
+            audits=create_audit_trail(settings.enforce, settings.node.state_dir),
         )
         locator = LayoutLocator(inputs.host_source.files, kubelet_root_reader(inputs))
         return PodFileUpdater(

@@ -12,10 +12,12 @@ from agent.cgroup.enforcement import NO_ENFORCEMENT
 from agent.cgroup.layout import LayoutLocator
 from agent.cgroup.ledger import ChangeLedger, LedgerError
 from agent.clock import Clock
+from agent.config.containers import EnforceSettings
 from agent.loop import Loop
 from agent.messages import EventReported, MessageQueue
 from agent.qos.engine import QosEngine
 from agent.qos.inputs import LiveValues
+from agent.reconcile.audit_file import AuditFile, AuditTrail
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reports import FileCondition, PodReport, PodReportNote
 from agent.snapshot.container import HookRequest, HookStage, RuntimeView
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 WAKING_CHANGES = ("cluster.slo.value", "pods.value")
 FIRST_CYCLE_S = 1.0  # after the start
 LEDGER_FILE = "ledger.log"
+AUDIT_FILE, NO_AUDIT_FILE = "audit.jsonl", "off"
 
 
 def create_ledger(state_dir: str, boot_id: str, writer: StateWriter | None = None) -> ChangeLedger:
@@ -38,6 +41,14 @@ def create_ledger(state_dir: str, boot_id: str, writer: StateWriter | None = Non
     return ChangeLedger(
         os.path.join(state_dir, LEDGER_FILE) if state_dir else None, boot_id, writer
     )
+
+
+def create_audit_trail(enforce: EnforceSettings, state_dir: str) -> AuditTrail:
+    """Return the trail with its file; without a folder or with the setting off in memory only."""
+    path = enforce.audit_file or (state_dir and os.path.join(state_dir, AUDIT_FILE))
+    if not path or path == NO_AUDIT_FILE:
+        return AuditTrail()
+    return AuditTrail(AuditFile(path, enforce.audit_mib << 20), StateWriter("audit"))
 
 
 def new_conditions(
@@ -95,6 +106,7 @@ class PodFileUpdater:
     def cycle(self) -> None:
         """Compare and write once."""
         self._load_ledger()
+        self._reconciler.audits.load()
         layout = self._locator.layout(self._clock.monotonic())
         snapshot, now_s = self._store.current, self._clock.monotonic()
         enforcement = NO_ENFORCEMENT
@@ -103,6 +115,7 @@ class PodFileUpdater:
             enforcement = self._engine.plan(snapshot, layout, values, now_s)
             self._store.put(enforcement=SnapshotPart(enforcement.view, now_s))
         report = self._reconciler.cycle(snapshot, layout, enforcement)
+        self._reconciler.audits.flush(now_s)
         self.files_written += report.written
         self.files_left = report.unwritten
         for hook, error in report.failed_hooks:
@@ -142,11 +155,12 @@ class PodFileUpdater:
 
     def audit(self) -> tuple[AuditRecord, ...]:
         """Return the last writes, oldest first. For any thread."""
-        return tuple(self._reconciler.audits.copy())
+        return self._reconciler.audits.latest()
 
     def close(self) -> None:
         """Close all files; their content stays."""
         self._reconciler.close()
+        self._reconciler.audits.close(self._clock.monotonic())
         self._ledger_writer.close()
 
     def _load_ledger(self) -> None:

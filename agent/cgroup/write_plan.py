@@ -15,7 +15,7 @@ import msgspec
 from agent.cgroup import cpu
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import BURST, IDLE, SHARES, CgroupKey, CgroupValue
-from agent.snapshot.publications import AuditRecord
+from agent.snapshot.publications import AuditRecord, audit_reason
 
 WriteTarget = tuple[str, str]  # cgroup and the key's name
 
@@ -77,6 +77,24 @@ class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
     unwritten: int = 0
     audits: tuple[AuditRecord, ...] = ()
     problems: tuple[WriteProblem, ...] = ()
+
+
+def write_record(
+    desired: DesiredValue, *, path: str, old: CgroupValue | None, version: int, wall_s: float
+) -> AuditRecord:
+    """Return the record of a write; without a message of its own it has Koordinator's."""
+    new = desired.key.text(version, desired.value).strip()
+    return AuditRecord(
+        wall_s=wall_s,
+        owner=desired.owner,
+        reason=audit_reason(desired.owner),
+        message=desired.message or f"update {path} to {new}",
+        source=desired.source,
+        path=path,
+        key=desired.key.name,
+        old="" if old is None else desired.key.text(version, old).strip(),
+        new=new,
+    )
 
 
 def plan_writes(

@@ -42,6 +42,7 @@ from agent.cgroup.write_plan import (
     WriteResult,
     WriteTarget,
     plan_writes,
+    write_record,
 )
 from agent.clock import Clock
 from agent.errors import HostFileError, ParseError
@@ -227,18 +228,16 @@ class WriteRun:
     ) -> None:
         desired, values = step.desired, self._host.values
         directory = values.layout.directory(desired.key.controller, desired.cgroup)
-        old = current.get(desired.target)
+        record = write_record(
+            desired,
+            path=f"{directory}/{step.file}",
+            old=current.get(desired.target),
+            version=values.version,
+            wall_s=self._wall_s,
+        )
+        after_reclaim = f", after reclaim by {HIGH.name}" if reclaimed else ""
         self._audits.append(
-            AuditRecord(
-                wall_s=self._wall_s,
-                owner=desired.owner,
-                message=desired.message + (f", after reclaim by {HIGH.name}" if reclaimed else ""),
-                path=f"{directory}/{step.file}",
-                key=desired.key.name,
-                old="" if old is None else desired.key.text(values.version, old).strip(),
-                new=desired.key.text(values.version, desired.value).strip(),
-                errno=number,
-            )
+            msgspec.structs.replace(record, errno=number, message=record.message + after_reclaim)
         )
 
     def _is_below_stuck(self, target: WriteTarget) -> bool:

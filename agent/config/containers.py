@@ -201,6 +201,22 @@ class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     strategies: Annotated[EnforceStrategiesSettings, SettingRule("strategies of a NodeSLO")] = (
         EnforceStrategiesSettings()
     )
+    audit_file: Annotated[
+        str,
+        SettingRule(
+            "JSON lines of every change of a file; off, or a path; empty: audit.jsonl in "
+            "node.state_dir"
+        ),
+    ] = ""
+    audit_mib: Annotated[
+        int,
+        SettingRule(
+            "a larger audit file becomes FILE.1, which replaces the one before",
+            unit="MiB",
+            low=1,
+            high=1024,
+        ),
+    ] = 16
 
 
 class VerificationSettings(msgspec.Struct, frozen=True, kw_only=True):

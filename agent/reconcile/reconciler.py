@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -21,6 +20,7 @@ from agent.containers.dispatch import OFF
 from agent.containers.hooks import Hook
 from agent.errors import ParseError
 from agent.host.files import LiveHostFiles
+from agent.reconcile.audit_file import AuditTrail
 from agent.reconcile.core_cookies import CookieReconciler
 from agent.reconcile.desired_state import (
     DesiredCoreGroup,
@@ -40,9 +40,7 @@ from agent.snapshot.cluster import SLO_STALE_S
 from agent.snapshot.container import NO_RESOURCES, HookRequest, LinuxResources
 from agent.snapshot.edits import ContainerNote
 from agent.snapshot.node import NodeSnapshot, are_same_objects
-from agent.snapshot.publications import AuditRecord
 
-MAX_AUDITS = 1024
 MAX_PODS_PER_CYCLE = 64  # whose files one cycle writes; the next cycle continues with the others
 NORMALIZATION_HOOK = "cpu_normalization"  # the hook that needs the quota which the pod requested
 
@@ -51,7 +49,7 @@ class Reconciler:
     """Compares and writes the desired values on the collector thread.
 
     Methods that may be called from other threads say so. Errors of the kernel, of a disk or of a
-    pod are reported and not raised. `audits` has the latest changes.
+    pod are reported and not raised. `audits` has all changes.
     """
 
     def __init__(
@@ -64,12 +62,13 @@ class Reconciler:
         clock: Clock,
         slo_stale_s: float = SLO_STALE_S,
         cookies: Callable[[], CoreCookies] = KernelCoreCookies,
+        audits: AuditTrail | None = None,
     ) -> None:
         """Start with the entries of the loaded ledger; read and write no file.
 
         A NodeSLO that was not confirmed for `slo_stale_s` changes nothing.
         """
-        self.audits: deque[AuditRecord] = deque(maxlen=MAX_AUDITS)
+        self.audits = AuditTrail() if audits is None else audits
         self.ledger = ledger
         self._clock = clock
         self._modes = modes
@@ -369,6 +368,10 @@ class Reconciler:
         if self._ledger_problem:
             conditions.append(
                 FileCondition(reason="LedgerNotWritable", message=self._ledger_problem)
+            )
+        if self.audits.problem:
+            conditions.append(
+                FileCondition(reason="AuditFileNotWritable", message=self.audits.problem)
             )
         if self.ledger.problem:
             conditions.append(FileCondition(reason="LedgerDamaged", message=self.ledger.problem))

@@ -12,13 +12,13 @@ import msgspec
 from agent.cgroup.keys import KEYS_BY_NAME, CgroupValue
 from agent.cgroup.restore import RestoreResult
 from agent.cgroup.values import CgroupValues
-from agent.cgroup.write_plan import WritePlan, WriteTarget
+from agent.cgroup.write_plan import WritePlan, WriteTarget, write_record
 from agent.cgroup.writer import CgroupWriter
 from agent.reconcile.desired_state import DesiredState
 from agent.snapshot.container import PodSandbox
 from agent.snapshot.edits import ContainerNote
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.publications import AuditRecord
+from agent.snapshot.publications import AuditRecord, audit_reason
 
 
 class PodReportNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,19 +127,14 @@ class ReportHistory:
             if self._planned_values.get(desired.target) == desired.value:
                 continue
             self._planned_values[desired.target] = desired.value
-            old = plan.current[desired.target]
-            audits.append(
-                AuditRecord(
-                    wall_s=wall_s,
-                    owner=desired.owner,
-                    message=desired.message,
-                    path=values.paths(desired.cgroup, desired.key)[0],
-                    key=desired.key.name,
-                    old=desired.key.text(values.version, old).strip(),
-                    new=desired.key.text(values.version, desired.value).strip(),
-                    planned=True,
-                )
+            record = write_record(
+                desired,
+                path=values.paths(desired.cgroup, desired.key)[0],
+                old=plan.current[desired.target],
+                version=values.version,
+                wall_s=wall_s,
             )
+            audits.append(msgspec.structs.replace(record, planned=True))
         return tuple(audits)
 
     def restored_audits(
@@ -150,6 +145,7 @@ class ReportHistory:
             AuditRecord(
                 wall_s=wall_s,
                 owner=one.entry.owner,
+                reason=audit_reason(one.entry.owner),
                 message=f"put back: {one.state}{': ' if one.detail else ''}{one.detail}",
                 path=_file_path(values, one),
                 key=one.entry.key,

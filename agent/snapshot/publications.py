@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -109,19 +110,37 @@ class WriterState(msgspec.Struct, frozen=True, kw_only=True):
         return self.phase in (WriterPhase.IN_CONFLICT, WriterPhase.FORBIDDEN, WriterPhase.REFUSED)
 
 
-AUDIT_REASON = "runtime-hooks"  # Koordinator's word, which people search for
+HOOK_REASON = "runtime-hooks"  # Koordinator's words, which people search for
+STRATEGY_REASONS: Mapping[str, str] = MappingProxyType(  # by strategy
+    {
+        "cpu_suppression": "UpdateCgroups",
+        "cpu_burst": "UpdateCgroups",
+        "memory_qos": "UpdateCgroups",
+        "block_io": "UpdateCgroups",
+        "cpu_eviction": "UpdateCgroups",
+        "memory_eviction": "UpdateCgroups",
+        "kernel_settings": "UpdateSystemConfig",
+        "resctrl": "UpdateResctrl",
+    }
+)
+
+
+def audit_reason(owner: str) -> str:
+    """Return Koordinator's reason for a write of this hook or strategy."""
+    return STRATEGY_REASONS.get(owner, HOOK_REASON)
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One write of a cgroup file, for `/api/v1/audit`."""
+    """One change of the host, for the audit file and `/api/v1/audit`."""
 
     wall_s: float
-    owner: str  # the hook
-    reason: str = AUDIT_REASON
+    owner: str  # the hook or strategy
+    reason: str = HOOK_REASON
     message: str = ""  # `set container cpuset to 0-3`
+    source: str = ""  # the field that asks for it: `NodeSLO spec.cpuBurstStrategy.policy`
     path: str  # of the file, below the host's root
     key: str  # cgroup version 1's name
     old: str = ""
     new: str = ""
     errno: int = 0  # 0: the kernel accepted the write
-    planned: bool = False  # the hook is in plan mode: nothing was written
+    planned: bool = False  # the hook or strategy is in plan mode: nothing was written
