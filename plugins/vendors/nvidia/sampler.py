@@ -414,8 +414,10 @@ def polled_readings(facts: HealthFacts, link_errors: Mapping[str, float]) -> Ite
 
 def link_error_readings(errors: Mapping[trends.LinkField, float]) -> Iterator[MetricValue]:
     """Yield the errors of each NVLink by kind."""
-    for link in sorted({link for _, link in errors}):
-        of_link = {field: value for field, value in errors.items() if field[1] == link}
+    by_link: dict[int, dict[trends.LinkField, float]] = {}
+    for field, value in errors.items():
+        by_link.setdefault(field[1], {})[field] = value
+    for link, of_link in sorted(by_link.items()):
         for kind, total in trends.link_totals(of_link).items():
             yield from optional_reading(
                 "xpu_device_nvlink_link_errors_total", total, str(link), kind

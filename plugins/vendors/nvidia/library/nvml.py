@@ -196,4 +196,5 @@ class Nvml:
 
 def handle_address(handle: object) -> int:
     """Return a handle's address, which identifies the card in events."""
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # opaque
+    # reads the pointer in place: `ctypes.cast` takes three times as long, for each call
+    return ctypes.c_void_p.from_buffer(handle).value or 0  # type: ignore[arg-type]  # opaque
