@@ -151,6 +151,11 @@ class _Source(msgspec.Struct, frozen=True):
     texts: tuple[tuple[int, str], ...]  # place of each value, or -1; its prefix, or the constant
     factor: float
     is_sum: bool
+    slice_place: int = -1  # place of the slice's name; -1: values are of whole devices
+
+    def slice_name(self, values: tuple[str, ...]) -> str:
+        """Return the name of the slice that the values of a reading are of; else empty."""
+        return values[self.slice_place] if self.slice_place >= 0 else ""
 
     def suffix(self, values: tuple[str, ...], labels: LabelCache) -> str:
         """Return the text of the labels; `values` are those of the reading."""
@@ -180,6 +185,9 @@ class AliasSeries:
                 places = _find_places(row, self._labels[row], source, names)
                 if places is None:
                     continue
+                if family is not None and family.slice_label:
+                    place = names.index(family.slice_label)
+                    places = msgspec.structs.replace(places, slice_place=place)
                 if source.value is not None:
                     self._by_value.append((source.value, places))
                 else:
@@ -297,7 +305,8 @@ def _add(
         if label_values[place] != text:
             return
     value = number if source.factor == 1 else round(number * source.factor, _DECIMALS)
-    key = source.row, source.suffix(label_values, labels), key_of_users(device, label_values)
+    users_key = key_of_users(device, source.slice_name(label_values))
+    key = source.row, source.suffix(label_values, labels), users_key
     totals[key] = totals.get(key, 0) + value if source.is_sum else value
 
 

@@ -41,12 +41,12 @@ UNUSED = DevicePod(reason=NO_POD)
 DevicePods = Mapping[str, tuple[DevicePod, ...]]
 
 
-def key_of_users(device: Device, label_values: Iterable[str]) -> str:
-    """Return the key in `DevicePods` of a reading: of the slice that a label names, or the card."""
-    if not device.info.partitions:
-        return device.key
-    slices = {part.uuid for part in device.info.partitions}
-    return next((value for value in label_values if value in slices), device.key)
+def key_of_users(device: Device, slice_name: str) -> str:
+    """Return the key in `DevicePods` of a slice, by its uuid or number; else that of the card."""
+    for part in device.info.partitions if slice_name else ():
+        if slice_name in (part.uuid, str(part.instance)):
+            return part.uuid
+    return device.key
 
 
 _Container = tuple[str, str]  # pod uid and name; an empty name: which one is not known

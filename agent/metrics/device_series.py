@@ -78,6 +78,8 @@ def _find_error(family: MetricFamily, own_names: set[str], other: MetricFamily |
     ]
     if invalid or len(set(family.labels)) < len(family.labels):
         return "a label has a bad name, or one that every device series has"
+    if family.slice_label and family.slice_label not in family.labels:
+        return "the label of slices is none of its labels"
     declaration = (family.name, family.type, family.labels)
     if other is not None and (other.name, other.type, other.labels) != declaration:
         return "it is declared a second time, with another type or other labels"
@@ -299,7 +301,7 @@ def _reading_series(
                 uid = reading.labels[family.labels.index(POD_UID)]
                 users = (names.get(uid, NO_NAMES),)
             else:
-                key = key_of_users(device, reading.labels)
+                key = key_of_users(device, _slice_name(family, reading.labels))
                 users = (pod.values for pod in pods.get(key, (UNUSED,)))
             extra = labels.suffix(family.labels, reading.labels) if family.labels else ""
             for pod_values in users:
@@ -313,6 +315,12 @@ def _reading_series(
             name,
             [sample_line(name, label_prefix, value) for label_prefix, value in values.items()],
         )
+
+
+def _slice_name(family: MetricFamily, label_values: tuple[str, ...]) -> str:
+    if not family.slice_label:
+        return ""
+    return label_values[family.labels.index(family.slice_label)]
 
 
 GPUDIRECT_NAME = "xpu_gpudirect_ready"

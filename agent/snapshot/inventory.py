@@ -124,6 +124,8 @@ class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()  # besides those every device series has
     bounds: Bounds | None = None  # what a value can be; None: what its unit can be
     limit: str = ""  # family whose value with the same labels no value of this one exceeds
+    # label with the uuid or the number of the slice of a device that the values are of
+    slice_label: str = ""
 
     @property
     def possible_values(self) -> Bounds:

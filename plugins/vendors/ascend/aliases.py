@@ -21,6 +21,7 @@ from agent.snapshot.vendor import (
 from plugins.shared import metric_families
 from plugins.vendors.ascend import metrics
 
+_KILOBYTES = 1 / (1 << 10)
 _MEGABYTES = 1 / (1 << 20)
 _PERCENT = 100
 _MEGAHERTZ = 1e-6
@@ -31,12 +32,15 @@ _ERROR_CODES = 10  # that have a name each
 
 _ID = AliasLabel("id", LabelOrigin.VENDOR_MINOR)
 _MODEL = AliasLabel("model_name", LabelOrigin.FACT, "npu-name")
-_CHIP = (
-    AliasLabel("vdie_id", LabelOrigin.UUID),
-    AliasLabel("pcie_bus_info", LabelOrigin.BUS_ID_UPPER),
+_POD = (
     AliasLabel("namespace", LabelOrigin.NAMESPACE),
     AliasLabel("pod_name", LabelOrigin.POD),
     AliasLabel("container_name", LabelOrigin.CONTAINER),
+)
+_CHIP = (
+    AliasLabel("vdie_id", LabelOrigin.UUID),
+    AliasLabel("pcie_bus_info", LabelOrigin.BUS_ID_UPPER),
+    *_POD,
 )
 _LABELS = (_ID, _MODEL, *_CHIP)
 
@@ -230,10 +234,12 @@ _PODS = (
                 _ID,
                 _MODEL,
                 AliasLabel("v_dev_id", LabelOrigin.READING, "vnpu"),
+                *_POD,
                 AliasLabel("is_virtual", LabelOrigin.CONSTANT, "true"),
             ),
+            is_of_pod=True,
             match=AliasMatch.NEAR,
-            note="Without the labels aicore_count, namespace, pod_name and container_name.",
+            note="Without the label aicore_count; container_name is the container's name alone.",
         )
         for name, family, factor, text in (
             (
@@ -244,13 +250,18 @@ _PODS = (
             ),
             (
                 "vnpu_pod_used_memory",
-                metrics.VNPU_MEMORY,
-                1 / (1 << 10),
+                metrics.VNPU_MEMORY_USED,
+                _KILOBYTES,
                 "Used memory of a vNPU in kilobytes.",
+            ),
+            (
+                "vnpu_pod_total_memory",
+                metrics.VNPU_MEMORY_TOTAL,
+                _KILOBYTES,
+                "Memory of a vNPU in kilobytes.",
             ),
         )
     ),
-    *_absent("The size of a vNPU is a fact of the device.", ("vnpu_pod_total_memory",)),
 )
 
 _MEMORY = (

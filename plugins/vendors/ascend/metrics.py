@@ -45,12 +45,22 @@ VNPU_UTILIZATION = MetricFamily(
     type="gauge",
     help="Busy share of the AI cores of a vNPU.",
     labels=("vnpu",),
+    slice_label="vnpu",
 )
-VNPU_MEMORY = MetricFamily(
+VNPU_MEMORY_TOTAL = MetricFamily(
+    name="xpu_npu_vnpu_memory_total_bytes",
+    type="gauge",
+    help="Memory of a vNPU.",
+    labels=("vnpu",),
+    slice_label="vnpu",
+)
+VNPU_MEMORY_USED = MetricFamily(
     name="xpu_npu_vnpu_memory_used_bytes",
     type="gauge",
+    limit=VNPU_MEMORY_TOTAL.name,
     help="Memory in use of a vNPU.",
     labels=("vnpu",),
+    slice_label="vnpu",
 )
 
 ERROR_CODE = MetricFamily(
@@ -154,7 +164,8 @@ FAMILIES = (
     LINK_ERRORS,
     NETWORK_UP,
     VNPU_UTILIZATION,
-    VNPU_MEMORY,
+    VNPU_MEMORY_TOTAL,
+    VNPU_MEMORY_USED,
     ERROR_CODE,
     ERROR_CODE_NUMBER,
     HBM_ERRORS_SINCE_RESET,

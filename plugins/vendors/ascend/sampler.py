@@ -199,11 +199,13 @@ def _vnpus(description: ChipDescription, chip: Chip) -> Iterator[MetricValue]:
         activity = meters.vdev_activity(chip, number)
         if activity is None:
             continue
-        percent, used = activity
-        ratio = None if percent is None else percent / 100
+        ratio = None if activity.percent is None else activity.percent / 100
         yield from _reading(metrics.VNPU_UTILIZATION, ratio, str(number))
-        size = None if used is None else used * KIB
-        yield from _reading(metrics.VNPU_MEMORY, size, str(number))
+        for family, size_kb in (
+            (metrics.VNPU_MEMORY_TOTAL, activity.total_kb),
+            (metrics.VNPU_MEMORY_USED, activity.used_kb),
+        ):
+            yield from _reading(family, None if size_kb is None else size_kb * KIB, str(number))
 
 
 def _port(port: RocePortState | None) -> Iterator[MetricValue]:

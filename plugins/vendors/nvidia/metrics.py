@@ -191,18 +191,21 @@ FAMILIES = (
         type="gauge",
         help="Share of multiprocessors of a MIG instance's GPU instance that worked.",
         labels=_SLICE,
+        slice_label="mig_uuid",
     ),
     MetricFamily(
         name="xpu_device_slice_graphics_engine_active_ratio",
         type="gauge",
         help="Share of time in which any computation ran on a MIG instance's GPU instance.",
         labels=_SLICE,
+        slice_label="mig_uuid",
     ),
     MetricFamily(
         name="xpu_device_slice_sm_occupancy_ratio",
         type="gauge",
         help="Share of warps that were active of those a MIG instance's GPU instance could hold.",
         labels=_SLICE,
+        slice_label="mig_uuid",
     ),
     MetricFamily(
         name="xpu_device_slice_pipe_active_ratio",
@@ -210,6 +213,7 @@ FAMILIES = (
         help="Share of time in which a kind of arithmetic, or DRAM, of a MIG instance's GPU "
         "instance was at work.",
         labels=(*_SLICE, "pipe"),
+        slice_label="mig_uuid",
     ),
     MetricFamily(
         name="xpu_device_slice_memory_used_bytes",
@@ -217,6 +221,7 @@ FAMILIES = (
         limit=SLICE_MEMORY,
         help="Memory of a MIG instance in use.",
         labels=_SLICE,
+        slice_label="mig_uuid",
     ),
     MetricFamily(
         name="xpu_device_slice_memory_free_bytes",
@@ -224,11 +229,13 @@ FAMILIES = (
         limit=SLICE_MEMORY,
         help="Memory of a MIG instance that is not in use.",
         labels=_SLICE,
+        slice_label="mig_uuid",
     ),
     MetricFamily(
         name=SLICE_MEMORY,
         type="gauge",
         help="Memory of a MIG instance.",
         labels=_SLICE,
+        slice_label="mig_uuid",
     ),
 )

@@ -49,6 +49,7 @@ EXPECTED: list[tuple[str, dict[str, str], float | None]] = [
     ("container_npu_used_memory", {}, 4096),
     ("vnpu_pod_aicore_utilization", {"v_dev_id": "100", "is_virtual": "true"}, 40),
     ("vnpu_pod_used_memory", {"v_dev_id": "100"}, 8388608),
+    ("vnpu_pod_total_memory", {"v_dev_id": "100"}, 16777216),
     ("npu_chip_info_hccs_statistic_info_tx_cnt_1", {}, 5),
     ("npu_chip_info_hccs_statistic_info_rx_cnt_1", {}, 6),
     ("npu_chip_info_hccs_statistic_info_crc_err_cnt_2", {}, 2),
@@ -102,6 +103,19 @@ def test_a_series_of_a_chip_has_the_labels_of_npu_exporter(page: AliasPage) -> N
     (named,) = page.labels("npu_chip_info_name")
     assert named["name"] == "910B3-Ascend-V1"
     assert "model_name" not in named
+
+
+def test_a_vnpu_has_the_pod_that_uses_it(page: AliasPage) -> None:
+    (labels,) = page.labels("vnpu_pod_aicore_utilization")
+    assert labels == {
+        "id": "0",
+        "model_name": "910B3-Ascend-V1",
+        "v_dev_id": "100",
+        "is_virtual": "true",
+        "namespace": USER.namespace,
+        "pod_name": USER.name,
+        "container_name": USER.containers[0].name,
+    }
 
 
 def test_each_figure_has_the_name_and_the_unit_of_npu_exporter(page: AliasPage) -> None:

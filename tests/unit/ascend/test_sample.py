@@ -163,6 +163,14 @@ def test_a_vnpu_tells_what_it_uses(machine: Machine) -> None:
     values = readings(sampled(machine, *one(0), *cut))
     assert values["xpu_npu_vnpu_utilization_ratio", "100"] == 0.4
     assert values["xpu_npu_vnpu_memory_used_bytes", "100"] == 8192 << 20
+    assert values["xpu_npu_vnpu_memory_total_bytes", "100"] == 16384 << 20
+
+
+def test_a_vnpu_with_more_free_memory_than_it_has_tells_none(machine: Machine) -> None:
+    cut = ["vdev.0.0.100 vir05_1c_16g:5:16384", "vdev_use.0.0.100 40:16777216:16777217"]
+    values = readings(sampled(machine, *one(0), *cut))
+    assert values["xpu_npu_vnpu_utilization_ratio", "100"] == 0.4
+    assert not [key for key in values if key[0].startswith("xpu_npu_vnpu_memory")]
 
 
 def test_between_rounds_the_last_values_are_repeated_without_a_verdict(machine: Machine) -> None:

@@ -125,7 +125,18 @@ def test_a_pod_that_got_a_slice_is_on_the_series_of_its_card() -> None:
 
 
 SLICE_MEMORY = MetricFamily(
-    name="xpu_device_slice_bytes", type="gauge", help="B.", labels=("mig_uuid",)
+    name="xpu_device_slice_bytes",
+    type="gauge",
+    help="B.",
+    labels=("mig_uuid",),
+    slice_label="mig_uuid",
+)
+BY_NUMBER = MetricFamily(
+    name="xpu_npu_vnpu_bytes",
+    type="gauge",
+    help="B.",
+    labels=("port", "vnpu"),
+    slice_label="vnpu",
 )
 
 
@@ -152,6 +163,31 @@ def slice_pods(snap: NodeSnapshot) -> list[tuple[str, str | None]]:
 def test_readings_of_a_slice_have_the_pod_that_got_the_slice_and_no_other() -> None:
     snap = replace(sliced(), served=by_kubelet("MIG-0"))
     assert slice_pods(snap) == [("MIG-0", "train-0"), ("MIG-1", None)]
+
+
+def test_readings_of_a_slice_that_has_a_number_have_its_pod_and_other_numbers_mean_nothing() -> (
+    None
+):
+    parts = tuple(
+        DevicePartition(profile="vir02", uuid=f"{CARD.key}-vnpu-{number}", instance=number)
+        for number in (100, 101)
+    )
+    readings = tuple(
+        MetricValue(family=BY_NUMBER.name, value=1.0, labels=("101", str(part.instance)))
+        for part in parts
+    )
+    sample = DeviceSample(key=CARD.key, readings=readings)
+    vendor = VendorState(vendor="nvidia", samples=SnapshotPart((sample,), NOW_S))
+    snap = replace(
+        snapshot((gpu(0, partitions=parts),), pods=(POD, OTHER)),
+        vendors=(vendor,),
+        served=by_kubelet(parts[0].uuid),
+    )
+    rows = series(snap, BY_NUMBER.name, (BY_NUMBER,))
+    assert [(labels["vnpu"], labels.get("pod")) for labels in rows] == [
+        ("100", "train-0"),
+        ("101", None),
+    ]
 
 
 def test_a_slice_that_was_made_for_a_pod_has_that_pod() -> None:

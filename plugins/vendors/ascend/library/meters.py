@@ -229,8 +229,16 @@ def _hccs_counts(
             yield LinkCount(link="hccs", port=port, kind=kind, count=count)
 
 
-def vdev_activity(chip: Chip, vdev: int) -> tuple[int | None, int | None] | None:
-    """Return utilization in percent and used KB of one vNPU."""
+class VdevActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """What one vNPU uses; `None` is implausible or not reported."""
+
+    percent: int | None
+    total_kb: int | None
+    used_kb: int | None
+
+
+def vdev_activity(chip: Chip, vdev: int) -> VdevActivity | None:
+    """Return what one vNPU uses; `None` if the chip does not report it."""
     query = structure("vdev_query")(vdev_id=vdev)
     if not chip.fill_info(_VDEV, _ACTIVITY, query):
         return None
@@ -239,5 +247,9 @@ def vdev_activity(chip: Chip, vdev: int) -> tuple[int | None, int | None] | None
         number_member(computing, "vdev_mem_total"),
         number_member(computing, "vdev_mem_free"),
     )
-    used = total - free if 0 <= free <= total <= MAX_MEMORY_MB * KB_PER_MB else None
-    return chip.check_bounds("vnpu", number_member(computing, "vdev_aicore_util"), 0, 100), used
+    is_plausible = 0 <= free <= total <= MAX_MEMORY_MB * KB_PER_MB
+    return VdevActivity(
+        percent=chip.check_bounds("vnpu", number_member(computing, "vdev_aicore_util"), 0, 100),
+        total_kb=total if is_plausible and total else None,
+        used_kb=total - free if is_plausible and total else None,
+    )
