@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from agent.metrics.device_pods import UNUSED, DevicePod, DevicePods, key_of_users
+from agent.metrics.device_pods import (
+    UNUSED,
+    DevicePod,
+    DevicePods,
+    key_of_users,
+    process_key,
+)
 from agent.metrics.device_series import driver_versions, total_bytes
 from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
@@ -227,7 +233,8 @@ class AliasSeries:
         pods: DevicePods,
     ) -> None:
         prefixes: dict[tuple[int, DevicePod], str] = {}  # by identity of the labels
-        for (row, suffix, users_key), value in self._totals(subject.device, sample, labels).items():
+        totals = self._totals(subject.device, sample, labels, pods)
+        for (row, suffix, users_key), value in totals.items():
             for pod in pods.get(users_key, (UNUSED,)):
                 if self._metrics[row].is_of_pod and not pod.pod:
                     continue
@@ -241,18 +248,26 @@ class AliasSeries:
                 series[row][text] = value
 
     def _totals(
-        self, device: Device, sample: DeviceSample | None, labels: LabelCache
+        self,
+        device: Device,
+        sample: DeviceSample | None,
+        labels: LabelCache,
+        pods: DevicePods,
     ) -> dict[tuple[int, str, str], float]:
         """Return the values by family, text of the labels of readings, and key of the users."""
         totals: dict[tuple[int, str, str], float] = {}
         values = _device_values(device, sample)
         for kind, source in self._by_value:
             for label_values, number in values.get(kind, ()):
-                _add(totals, source, device, label_values, number, labels)
+                key = device.key
+                if label_values != _NO_PROCESS and process_key(device, label_values[0]) in pods:
+                    key = process_key(device, label_values[0])
+                _add(totals, source, key, label_values, number, labels)
         for reading in sample.readings if sample is not None else ():
             for source in self._by_family.get(reading.family, ()):
                 if len(reading.labels) == self._label_counts[reading.family]:
-                    _add(totals, source, device, reading.labels, reading.value, labels)
+                    key = key_of_users(device, source.slice_name(reading.labels))
+                    _add(totals, source, key, reading.labels, reading.value, labels)
         return totals
 
     def _prefix(self, row: int, subject: _Subject, labels: LabelCache) -> str:
@@ -295,7 +310,7 @@ def _find_places(
 def _add(
     totals: dict[tuple[int, str, str], float],
     source: _Source,
-    device: Device,
+    users_key: str,  # in `DevicePods`
     label_values: tuple[str, ...],
     number: float,
     labels: LabelCache,
@@ -305,7 +320,6 @@ def _add(
         if label_values[place] != text:
             return
     value = number if source.factor == 1 else round(number * source.factor, _DECIMALS)
-    users_key = key_of_users(device, source.slice_name(label_values))
     key = source.row, source.suffix(label_values, labels), users_key
     totals[key] = totals.get(key, 0) + value if source.is_sum else value
 

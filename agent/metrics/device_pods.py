@@ -37,8 +37,13 @@ class DevicePod(msgspec.Struct, frozen=True):
 
 UNUSED = DevicePod(reason=NO_POD)
 
-# by Device.key and by uuid of a slice; without pods `UNUSED` alone
+# by Device.key, by uuid of a slice, and by `process_key`; without pods `UNUSED` alone
 DevicePods = Mapping[str, tuple[DevicePod, ...]]
+
+
+def process_key(device: Device, pid: int | str) -> str:
+    """Return the key in `DevicePods` of a process on a device, which belongs to one pod at most."""
+    return f"{device.key} {pid}"
 
 
 def key_of_users(device: Device, slice_name: str) -> str:
@@ -78,6 +83,8 @@ class DevicePodIndex:
             of_slices = _slice_users(device, users, allocated, running)
             for uuid, slice_users in of_slices.items():
                 by_device[uuid] = _name_pods(slice_users, running, pods, snapshot)
+            for pid, owner in _process_owners(samples.get(key), snapshot, pods):
+                by_device[process_key(device, pid)] = (_name_pod(*owner, (), pods, snapshot),)
         return by_device
 
 
@@ -166,17 +173,26 @@ def _running_containers(
     sample: DeviceSample | None, snapshot: NodeSnapshot, pods: Mapping[str, PodView]
 ) -> dict[_Container, frozenset[str]]:
     """Return the containers that have a process on the device, and the slices they run on."""
-    owners = snapshot.usage.value.owners
+    slices: dict[int, set[str]] = {}
+    for process in (sample.processes if sample is not None else None) or ():
+        slices.setdefault(process.pid, set()).update({process.partition} - {""})
     running: dict[_Container, frozenset[str]] = {}
+    for pid, owner in _process_owners(sample, snapshot, pods):
+        running[owner] = running.get(owner, frozenset()) | slices[pid]
+    return running
+
+
+def _process_owners(
+    sample: DeviceSample | None, snapshot: NodeSnapshot, pods: Mapping[str, PodView]
+) -> Iterator[tuple[int, _Container]]:
+    """Yield the processes on the device that belong to a pod, with their containers."""
+    owners = snapshot.usage.value.owners
     for process in (sample.processes if sample is not None else None) or ():
         uid, container_id = owners.get(process.pid, ("", ""))
         if uid:
             containers = pods[uid].containers if uid in pods else ()
             names = (one.name for one in containers if one.id == container_id)
-            one = uid, next(names, "")
-            slices = {process.partition} - {""}
-            running[one] = running.get(one, frozenset()) | slices
-    return running
+            yield process.pid, (uid, next(names, ""))
 
 
 def _name_pod(

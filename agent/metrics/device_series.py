@@ -116,7 +116,7 @@ def device_series(
     node = snapshot.node.name or "unknown"
     devices, vendors = snapshot.devices.value.devices, snapshot.vendors
     users = [(device, pod) for device in devices for pod in pods.get(device.key, (UNUSED,))]
-    labelled = {_device_labels(one, pod.values, labels, node): (one, pod) for one, pod in users}
+    labelled = {device_labels(one, pod.values, labels, node): (one, pod) for one, pod in users}
     rows = [(label_prefix, device) for label_prefix, (device, _) in labelled.items()]
     drivers = driver_versions(vendors)
     name = "xpu_device_info"
@@ -185,9 +185,10 @@ def device_series(
     yield from _reading_series(devices, pods, samples, families, labels, snapshot)
 
 
-def _device_labels(
+def device_labels(
     device: Device, pod_values: tuple[str, str, str, str], labels: LabelCache, node: str
 ) -> str:
+    """Return the labels of a device that one pod uses, without the closing brace."""
     info = device.info
     minor = "" if info.minor is None else str(info.minor)
     values = (node, info.vendor, minor, info.uuid or "", info.model or "", info.bus_id or "")
@@ -200,7 +201,7 @@ def _reading_labels(
     if device.info.kind is DeviceKind.RDMA:
         name = device.info.bus_id or device.key
         return labels.prefix(RDMA_DEVICE, (node, name, *pod_values))
-    return _device_labels(device, pod_values, labels, node)
+    return device_labels(device, pod_values, labels, node)
 
 
 def _health_labels(health: Health) -> str:

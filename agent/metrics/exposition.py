@@ -3,7 +3,7 @@
 The number of series of pods in one family is bounded. The series that stay do not depend on
 earlier pages or on values: they are the first ones in the order of their labels, which begin with
 namespace and pod. So the same pods stay in every family and on every page. Series of devices are
-never left out: a node has few, and alerts need them.
+never left out: a node has few, and alerts need them. Series of processes on devices are bounded.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from agent.metrics.collector_series import (
 )
 from agent.metrics.container_series import CONTAINER_FAMILIES, container_series
 from agent.metrics.device_pods import DevicePodIndex
+from agent.metrics.device_process_series import device_process_series
 from agent.metrics.device_series import (
     check_families,
     device_series,
     export_family,
     gpudirect_series,
 )
-from agent.metrics.families import FAMILIES, NODE, ExportedFamily
+from agent.metrics.families import FAMILIES, NODE, PROCESS, ExportedFamily
 from agent.metrics.hami import hami_families, hami_series
 from agent.metrics.infiniband import infiniband_families, infiniband_series
 from agent.metrics.koordlet import koordlet_families, koordlet_series
@@ -54,12 +55,13 @@ MAX_SERIES = 10_000  # of one family; 500 containers with all six pressures have
 CUT_FAMILY = ExportedFamily(
     name="xpu_agent_metrics_cut_series",
     type="gauge",
-    help="Series of pods and containers that a family lacks because metrics.max_series bounds it.",
+    help="Series of pods, containers or processes that a family lacks: metrics.max_series is less.",
     labels=(*NODE, "family"),
 )
 
 _POD_LABELS = frozenset({"pod", "pod_uid", "pod_name", "podname"})  # ours and those of aliases
 _DEVICE_LABELS = frozenset({"vendor", "minor"})
+_PROCESS_LABELS = frozenset(PROCESS)
 _RDMA_PREFIX = "xpu_rdma_"
 
 
@@ -191,6 +193,9 @@ class MetricsRenderer:
             yield from collected_node_series(snapshot, label_prefix)
         pods = self._device_pods.find(snapshot, samples)
         yield from device_series(snapshot, samples, self._vendor_families, labels, pods, mps)
+        if self._pods:
+            devices = snapshot.devices.value.devices
+            yield from device_process_series(devices, samples, labels, pods, node)
         yield from gpudirect_series(snapshot.devices.value.direct, labels, node)
         if self._aliases:
             yield from hami_series(
@@ -238,7 +243,8 @@ def bounded_families(families: Iterable[ExportedFamily]) -> frozenset[str]:
     about_devices = {
         family.name
         for family in families
-        if _DEVICE_LABELS.issubset(family.labels) or family.name.startswith(_RDMA_PREFIX)
+        if (_DEVICE_LABELS.issubset(family.labels) and not _PROCESS_LABELS.issubset(family.labels))
+        or family.name.startswith(_RDMA_PREFIX)
     }
     return frozenset(
         family.name

@@ -29,6 +29,7 @@ CONTAINER = (*POD, "container", "container_id")
 HOST_APPLICATION = (*NODE, "application")
 DEVICE_POD = ("namespace", "pod", "container", "pod_uid")  # of the pod that uses a device
 DEVICE = (*NODE, "vendor", "minor", "uuid", "model", "bus_id", *DEVICE_POD)
+PROCESS = ("pid",)
 RDMA_DEVICE = (*NODE, "device", *DEVICE_POD)  # what every series of a vendor has for RDMA
 POD_UID = "pod_uid"  # a label of a vendor's families that are about one pod each
 POD_NAME = ("namespace", "pod")
@@ -314,6 +315,22 @@ _DEVICE: tuple[_Row, ...] = (
     ("memory_used_bytes", "gauge", DEVICE, "bytes", "Memory in use on a device."),
     ("utilization_ratio", "gauge", DEVICE, "ratio", "Busy time of a device."),
     ("processes", "gauge", DEVICE, "", "Host processes that use a device."),
+    (
+        *("process_memory_used_bytes", "gauge", (*DEVICE, *PROCESS), "bytes"),
+        "Memory of a device that one process uses; labels of a pod are those of its own pod.",
+    ),
+    (
+        *("process_utilization_ratio", "gauge", (*DEVICE, *PROCESS), "ratio"),
+        "Share of a device that one process keeps busy; labels of a pod are those of its own pod.",
+    ),
+    (
+        *("pod_memory_used_bytes", "gauge", DEVICE, "bytes"),
+        "Memory of a device that the processes of one container use together.",
+    ),
+    (
+        *("pod_utilization_ratio", "gauge", DEVICE, "ratio"),
+        "Share of a device that the processes of one container keep busy together.",
+    ),
     ("mps_servers", "gauge", DEVICE, "", "MPS servers at work for a card that has a daemon."),
 )
 

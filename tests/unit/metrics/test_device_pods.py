@@ -15,6 +15,14 @@ from agent.snapshot.device_plugin import DevicePluginView, KubeletAllocation
 from agent.snapshot.inventory import DeviceSample, MetricFamily, MetricValue, ProcessSample
 from agent.snapshot.node import NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.vendor import (
+    AliasLabel,
+    AliasSource,
+    AliasTable,
+    DeviceValue,
+    LabelOrigin,
+    MetricAlias,
+)
 from tests.factory import NOW_S, gpu, nic, pod, snapshot
 
 POD, OTHER = pod(0), pod(1)
@@ -280,6 +288,113 @@ def test_readings_of_a_vendor_have_the_pod_too_and_those_of_one_pod_have_that_on
     (of_pod,) = series(snap, own.name, (card, own))
     assert names(of_card) == ("team-a", "train-0", "worker-0", POD.uid)
     assert names(of_pod) == ("team-a", "train-1", None, OTHER.uid)
+
+
+def figures(snap: NodeSnapshot, name: str) -> dict[tuple[str | None, ...], float]:
+    """Return a family's values by pod, container and process."""
+    page = MetricsRenderer({}).render(snap, NOW_S).decode()
+    return {
+        tuple(map(sample.labels.get, ("pod", "container", "pid"))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def running(*processes: ProcessSample, **owners: tuple[str, str]) -> NodeSnapshot:
+    """Return a node whose card runs these processes; `owners` has containers by `pid_N`."""
+    sample = DeviceSample(key=CARD.key, processes=processes)
+    vendor = VendorState(vendor="nvidia", samples=SnapshotPart((sample,), NOW_S))
+    snap = replace(snapshot((CARD,), pods=(POD, OTHER)), allocations=granted(POD.uid, OTHER.uid))
+    by_pid = {int(name.removeprefix("pid_")): owner for name, owner in owners.items()}
+    usage = SnapshotPart(replace(snap.usage.value, owners=by_pid), NOW_S)
+    return replace(snap, vendors=(vendor,), usage=usage)
+
+
+IN_POD, IN_OTHER = ((one.uid, one.containers[0].id) for one in (POD, OTHER))
+
+
+def test_each_process_has_its_memory_and_its_own_pod_on_a_card_that_pods_share() -> None:
+    snap = running(
+        ProcessSample(pid=1, memory_bytes=100, core_percent=20.0),
+        ProcessSample(pid=2, memory_bytes=30),
+        ProcessSample(pid=3, memory_bytes=7),
+        pid_1=IN_POD,
+        pid_2=IN_OTHER,
+    )
+    assert figures(snap, "xpu_device_process_memory_used_bytes") == {
+        ("train-0", "worker-0", "1"): 100,
+        ("train-1", "worker-0", "2"): 30,
+        (None, None, "3"): 7,
+    }
+    assert figures(snap, "xpu_device_process_utilization_ratio") == {
+        ("train-0", "worker-0", "1"): 0.2
+    }
+
+
+def test_under_another_exporters_name_a_process_has_its_own_pod_too() -> None:
+    snap = running(
+        ProcessSample(pid=1, memory_bytes=100),
+        ProcessSample(pid=2, memory_bytes=30),
+        pid_1=IN_POD,
+    )
+    alias = MetricAlias(
+        name="other_process_bytes",
+        type="gauge",
+        sources=(AliasSource(value=DeviceValue.PROCESS_MEMORY_BYTES),),
+        labels=(AliasLabel("pod", LabelOrigin.POD), AliasLabel("pid", LabelOrigin.READING, "pid")),
+    )
+    table = AliasTable(name="other", exporter="other", maker="nvidia", metrics=(alias,))
+    page = MetricsRenderer({}, aliases=("other",), alias_tables=(table,)).render(snap, NOW_S)
+    lines = [x for x in page.decode().splitlines() if x.startswith("other_process_bytes{")]
+    assert sorted(lines) == [
+        'other_process_bytes{pod="train-0",pid="1"} 100',
+        # nobody knows whose it is: each pod that was granted the card may be
+        'other_process_bytes{pod="train-0",pid="2"} 30',
+        'other_process_bytes{pod="train-1",pid="2"} 30',
+    ]
+
+
+def test_processes_of_one_container_are_added_up_and_those_of_no_pod_count_for_none() -> None:
+    snap = running(
+        ProcessSample(pid=1, memory_bytes=100, core_percent=20.0),
+        ProcessSample(pid=2, memory_bytes=30, core_percent=5.0),
+        ProcessSample(pid=3, memory_bytes=7),
+        ProcessSample(pid=4, memory_bytes=5),
+        pid_1=IN_POD,
+        pid_2=IN_POD,
+        pid_4=IN_OTHER,
+    )
+    assert figures(snap, "xpu_device_pod_memory_used_bytes") == {
+        ("train-0", "worker-0", None): 130,
+        ("train-1", "worker-0", None): 5,
+    }
+    assert figures(snap, "xpu_device_pod_utilization_ratio") == {
+        ("train-0", "worker-0", None): 0.25
+    }
+
+
+def test_a_sum_of_which_a_part_is_not_known_is_absent() -> None:
+    snap = running(
+        ProcessSample(pid=1, memory_bytes=100),
+        ProcessSample(pid=2),
+        pid_1=IN_POD,
+        pid_2=IN_POD,
+    )
+    assert figures(snap, "xpu_device_pod_memory_used_bytes") == {}
+    assert figures(snap, "xpu_device_process_memory_used_bytes") == {
+        ("train-0", "worker-0", "1"): 100
+    }
+
+
+def test_a_process_on_two_slices_of_a_card_has_one_series_with_both_parts() -> None:
+    snap = running(
+        ProcessSample(pid=1, memory_bytes=100, partition="MIG-0"),
+        ProcessSample(pid=1, memory_bytes=11, partition="MIG-1"),
+        pid_1=IN_POD,
+    )
+    name = "xpu_device_process_memory_used_bytes"
+    assert figures(snap, name) == {("train-0", "worker-0", "1"): 111}
 
 
 def test_the_reason_and_the_state_of_a_sick_device_are_labels() -> None:
