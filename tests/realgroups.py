@@ -34,6 +34,12 @@ needs_v1 = pytest.mark.skipif(
 )
 
 
+needs_blkio = pytest.mark.skipif(
+    not (_usable() and os.access(MOUNT / "blkio/blkio.throttle.read_bps_device", os.W_OK)),
+    reason="needs root and block IO of cgroup v1",
+)
+
+
 class PodGroups(Protocol):
     """Groups of one kubelet on a real kernel, of either version and driver."""
 
@@ -79,8 +85,9 @@ class PodGroups(Protocol):
 class RealGroups:
     """A kubelet's tree in miniature: a root, pods, containers. Paths are those of the agent."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, controllers: tuple[str, ...] = CONTROLLERS) -> None:
         self.root = root
+        self.controllers = controllers
         self._children: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -89,14 +96,14 @@ class RealGroups:
         return CgroupLayout(
             version=1,
             driver="cgroupfs",
-            mounts=tuple((c, str(MOUNT / c)) for c in CONTROLLERS),
+            mounts=tuple((c, str(MOUNT / c)) for c in self.controllers),
             unified=None,
             root=self.root,
         )
 
     def make(self, cgroup: str) -> str:
         """Make a group in each hierarchy, with all CPUs and memory of the one above."""
-        for controller in CONTROLLERS:
+        for controller in self.controllers:
             path = self.path(controller, cgroup)
             path.mkdir()
             if controller == "cpuset":
@@ -145,7 +152,7 @@ class RealGroups:
         """Start a process in all hierarchies of a group; return its pid."""
         child = subprocess.Popen(["sleep", "1000"])
         self._children.append(child)
-        for controller in CONTROLLERS:
+        for controller in self.controllers:
             self.write(self.path(controller, cgroup) / "cgroup.procs", str(child.pid))
         return child.pid
 
@@ -171,7 +178,7 @@ class RealGroups:
             child.wait()
             if child.stdout is not None:
                 child.stdout.close()
-        for controller in CONTROLLERS:
+        for controller in self.controllers:
             top = self.path(controller, self.root)
             for folder, _, _ in os.walk(top, topdown=False):
                 with suppress(OSError):
@@ -179,9 +186,9 @@ class RealGroups:
 
 
 @contextmanager
-def real_groups() -> Iterator[RealGroups]:
-    """Make a root of groups, and remove everything below it."""
-    groups = RealGroups(f"/xpu-{os.getpid()}-{next(_numbers)}")
+def real_groups(*more: str) -> Iterator[RealGroups]:
+    """Make a root of groups, and remove everything below it; `more` are further controllers."""
+    groups = RealGroups(f"/xpu-{os.getpid()}-{next(_numbers)}", (*CONTROLLERS, *more))
     try:
         groups.make(groups.root)
         yield groups

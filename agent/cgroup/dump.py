@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from agent.cgroup.device_values import DEVICE_FILES
 from agent.cgroup.keys import ALL_KEYS
 from agent.cgroup.layout import CgroupLayout
 from agent.errors import AgentError, HostFileError
@@ -29,7 +30,8 @@ V2_FILES = (
     *dict.fromkeys(key.v2 for key in ALL_KEYS if key.v2 is not None),
     *("cpuset.mems", "cpuset.cpus.effective", "cpuset.mems.effective", "memory.current"),
     *("memory.swap.max", "memory.swap.current", "memory.events"),
-    *("pids.max", "pids.current", "io.max", "rdma.max"),
+    *("pids.max", "pids.current", "rdma.max"),
+    *(file.name for file in DEVICE_FILES.values() if file.version == 2),
 )
 
 

@@ -11,16 +11,30 @@ import enum
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 import msgspec
 
 from agent.cgroup import cpu
 from agent.cgroup.cpu import Bandwidth
+from agent.cgroup.device_values import (
+    DEVICE_FILES,
+    DEVICE_NUMBER,
+    MAX_DEVICE_FILE,
+    DeviceFile,
+    DeviceValue,
+    check_device_value,
+    device_text,
+    is_same_line,
+    ledger_text,
+    parse_device_line,
+    parse_ledger_text,
+)
 from agent.cgroup.usage_files import PAGE_BYTES
 from agent.errors import ParseError
 from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
 
-CgroupValue = int | Bandwidth | frozenset[int]
+CgroupValue = int | Bandwidth | frozenset[int] | DeviceValue
 
 UNLIMITED = -1
 NO_LIMIT = (1 << 63) - 1  # `max` of files without -1
@@ -39,12 +53,14 @@ class ValueKind(enum.Enum):
     PROTECTION = "protection"  # bytes; the largest number is `max`
     BANDWIDTH = "bandwidth"
     CPUS = "cpus"
+    DEVICE = "device"  # the line of one block device
 
 
 class CgroupKey(msgspec.Struct, frozen=True):
-    """One kind of file.
+    """One kind of file, or the line of one block device in it.
 
-    `low` and `high` are the range on version 1, `high_v2` the other maximum.
+    `low` and `high` are the range on version 1, `high_v2` the other maximum. The name of a line has
+    the device's number: `io.max 253:16`.
     """
 
     name: str
@@ -54,27 +70,35 @@ class CgroupKey(msgspec.Struct, frozen=True):
     low: int = 0
     high: int = NO_LIMIT
     high_v2: int | None = None
+    device_file: DeviceFile | None = None  # of the kind DEVICE
+    device: str = ""  # its number
 
     @property
     def is_hierarchical(self) -> bool:
         """Return whether parents come first when the value grows, and children when it shrinks."""
-        return self.kind not in (ValueKind.NUMBER, ValueKind.WEIGHT)
+        return self.kind not in (ValueKind.NUMBER, ValueKind.WEIGHT, ValueKind.DEVICE)
 
     @property
     def size(self) -> int:
         """Return how many bytes of the file are read at most."""
+        if self.kind is ValueKind.DEVICE:
+            return MAX_DEVICE_FILE
         return LARGE_READ if self.kind is ValueKind.CPUS else SMALL_READ
 
     def files(self, version: int) -> tuple[str, ...]:
         """Return the files of the value; none if this version has none."""
         if version == 2:
             return () if self.v2 is None else (self.v2,)
+        if self.device_file is not None:
+            return (self.device_file.name,) if self.device_file.version == 1 else ()
         if self.kind is ValueKind.BANDWIDTH:
             return cpu.QUOTA_FILE, cpu.PERIOD_FILE
         return (self.name,)
 
     def parse(self, version: int, texts: Sequence[bytes]) -> CgroupValue:
         """Return the value in the files; raises `ParseError` for a text that no kernel prints."""
+        if self.device_file is not None:
+            return parse_device_line(self.device_file, self.device, texts[0])
         if self.kind is ValueKind.BANDWIDTH:
             return (
                 cpu.parse_bandwidth_v2(texts[0]) if version == 2 else cpu.parse_bandwidth_v1(*texts)
@@ -96,6 +120,12 @@ class CgroupKey(msgspec.Struct, frozen=True):
             return format_cpu_list(value) or "\n"
         if isinstance(value, Bandwidth):
             return cpu.format_bandwidth(value)
+        if isinstance(value, DeviceValue):
+            return (
+                ""
+                if self.device_file is None
+                else device_text(self.device_file, self.device, value)
+            )
         unlimited = self.kind is ValueKind.LIMIT and value == UNLIMITED
         unprotected = self.kind is ValueKind.PROTECTION and value == NO_LIMIT
         return "max" if version == 2 and (unlimited or unprotected) else str(value)
@@ -104,6 +134,9 @@ class CgroupKey(msgspec.Struct, frozen=True):
         """Return whether the current value has the same effect: the kernel rounds down to pages."""
         if isinstance(desired, Bandwidth) and isinstance(current, Bandwidth):
             return desired.is_equivalent(current)
+        if isinstance(desired, DeviceValue) and isinstance(current, DeviceValue):
+            file = self.device_file
+            return file is not None and is_same_line(file, desired, current)
         if self.kind in (ValueKind.LIMIT, ValueKind.PROTECTION) and isinstance(desired, int):
             return desired == current or (desired > 0 and _whole_pages(desired) == current)
         return desired == current
@@ -137,6 +170,10 @@ class CgroupKey(msgspec.Struct, frozen=True):
 
     def check(self, version: int, value: CgroupValue) -> CgroupValue:
         """Return the value; raises `ParseError` if the kernel would refuse it."""
+        if isinstance(value, DeviceValue):
+            return (
+                value if self.device_file is None else check_device_value(self.device_file, value)
+            )
         if isinstance(value, frozenset):
             if value and max(value) > MAX_CPU:
                 raise ParseError(f"CPUs up to {MAX_CPU}", format_cpu_list(value))
@@ -155,10 +192,14 @@ class CgroupKey(msgspec.Struct, frozen=True):
 
     def to_ledger(self, value: CgroupValue) -> str:
         """Return the value as text for the ledger; `from_ledger` parses it."""
+        if isinstance(value, DeviceValue) and self.device_file is not None:
+            return ledger_text(self.device_file, value)
         return self.text(1, value).strip()
 
     def from_ledger(self, text: str) -> CgroupValue:
         """Return the value of a text of `to_ledger`."""
+        if self.device_file is not None:
+            return parse_ledger_text(self.device_file, text)
         if self.kind is ValueKind.BANDWIDTH:
             return cpu.parse_bandwidth_text(text)
         return self.parse(1, (text.encode(),))
@@ -199,6 +240,22 @@ ALL_KEYS: tuple[CgroupKey, ...] = (
     ),
 )
 KEYS_BY_NAME = {key.name: key for key in ALL_KEYS}
+
+
+@lru_cache(maxsize=4096)
+def device_key(file: DeviceFile, device: str) -> CgroupKey:
+    """Return the key of the line of one block device, by its number as `253:16`."""
+    v2 = file.name if file.version == 2 else None
+    name = f"{file.name} {device}"
+    return CgroupKey(name, file.controller, v2, ValueKind.DEVICE, device_file=file, device=device)
+
+
+def find_key(name: str) -> CgroupKey | None:
+    """Return the key of a name in the ledger; `None`: this version of the agent has no such key."""
+    file, _, device = name.partition(" ")
+    if file in DEVICE_FILES and DEVICE_NUMBER.fullmatch(device):
+        return device_key(DEVICE_FILES[file], device)
+    return KEYS_BY_NAME.get(name)
 
 
 def _parse_number(text: str) -> int:

@@ -54,9 +54,9 @@ class CgroupLayout(msgspec.Struct, frozen=True, kw_only=True):
         return next((point for name, point in self.mounts if name == controller), None)
 
     def directory(self, controller: str, cgroup: str) -> str | None:
-        """Return the directory of a cgroup ("/kubepods/…") in its controller's hierarchy."""
+        """Return the directory of a cgroup ("/kubepods/…", "/") in its controller's hierarchy."""
         point = self.mount(controller)
-        return None if point is None else point + cgroup
+        return None if point is None else point + cgroup.rstrip("/")
 
 
 def parse_pod_dir(name: str) -> str | None:

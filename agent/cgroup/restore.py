@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from agent.cgroup.keys import CPUS, KEYS_BY_NAME, CgroupValue
+from agent.cgroup.keys import CPUS, CgroupValue, find_key
 from agent.cgroup.layout import CONTROLLERS, CgroupLayout
 from agent.cgroup.ledger import (
     CORE_HIERARCHY,
@@ -36,7 +36,7 @@ def is_known_entry(entry: LedgerEntry) -> bool:
     """Return whether this version of the agent knows the file of an entry."""
     if entry.hierarchy in (OOM_HIERARCHY, CORE_HIERARCHY, SYSCTL_HIERARCHY):
         return True
-    return entry.key in KEYS_BY_NAME and entry.hierarchy in (V2_HIERARCHY, *CONTROLLERS)
+    return find_key(entry.key) is not None and entry.hierarchy in (V2_HIERARCHY, *CONTROLLERS)
 
 
 class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,8 +169,8 @@ def _read_all(
 
 
 def _read_entry(values: CgroupValues, state: _RestoreState, entry: LedgerEntry) -> None:
-    key = KEYS_BY_NAME[entry.key]
-    if values.hierarchy(key) != entry.hierarchy:
+    key = find_key(entry.key)
+    if key is None or values.hierarchy(key) != entry.hierarchy:
         state.states[entry.id] = RestoreResult(entry=entry, state="gone")
         return
     try:
@@ -284,6 +284,9 @@ def _write(
                 _confirm(values, state, step)
         except HostFileError as error:
             stuck.add(target)
+            if error.errno == errno.ENODEV and step.desired.key.device:  # the disk was removed
+                _set_state(state, target, "gone")
+                continue
             _set_state(state, target, "refused", f"{error}{burst_cause(values, step, error.errno)}")
 
 
@@ -350,7 +353,8 @@ def _set_state(
     restore_state: _RestoreState, target: WriteTarget, state: str, detail: str = ""
 ) -> None:
     entry = restore_state.entries[target]
-    current = KEYS_BY_NAME[entry.key].to_ledger(restore_state.values[target])
+    key = find_key(entry.key)
+    current = "" if key is None else key.to_ledger(restore_state.values[target])
     # a value that stays has no target
     text = restore_state.targets.get(target, "") if state in ("planned", "restored", "same") else ""
     restore_state.states[entry.id] = RestoreResult(

@@ -40,6 +40,8 @@ _ORDER = (errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EINVAL)
 
 def classify_error(number: int, key: CgroupKey, version: int) -> WriteErrorClass:
     """Return the class of an errno for a write of this key."""
+    if number == errno.ENODEV and key.device:  # not a whole disk, or it was removed
+        return WriteErrorClass.REFUSED
     if number in (errno.ENOENT, errno.ENODEV):
         return WriteErrorClass.GONE
     if number in (errno.EAGAIN, errno.EINTR):

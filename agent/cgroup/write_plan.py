@@ -14,7 +14,7 @@ import msgspec
 
 from agent.cgroup import cpu
 from agent.cgroup.cpu import Bandwidth
-from agent.cgroup.keys import BURST, IDLE, SHARES, CgroupKey, CgroupValue
+from agent.cgroup.keys import BURST, IDLE, SHARES, CgroupKey, CgroupValue, ValueKind
 from agent.snapshot.publications import AuditRecord, audit_reason
 
 WriteTarget = tuple[str, str]  # cgroup and the key's name
@@ -115,6 +115,7 @@ def plan_writes(
         *phases.widening(outside_in),
         *phases.narrowing(reversed(outside_in)),
         *phases.bursts(outside_in, are_shrinking=False),
+        *phases.devices(outside_in),
         *phases.independent(reversed(outside_in)),
         *phases.idle(outside_in, ends=False),
     )
@@ -189,10 +190,17 @@ class _WritePhases:
             if _is_hierarchical(desired):
                 yield from self._write_if_needed(desired)
 
+    def devices(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
+        """Yield lines of block devices, those of the root first: they begin the control of IO."""
+        for desired in desired_values:
+            if desired.key.kind is ValueKind.DEVICE:
+                yield from self._write_if_needed(desired)
+
     def independent(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
         """Yield values that do not depend on others, children first."""
         for desired in desired_values:
-            if not desired.key.is_hierarchical and desired.key not in (IDLE, SHARES, BURST):
+            is_independent = desired.key.kind in (ValueKind.NUMBER, ValueKind.WEIGHT)
+            if is_independent and desired.key not in (IDLE, SHARES, BURST):
                 yield from self._write_if_needed(desired)
 
     def _write_if_needed(self, desired: DesiredValue) -> Iterator[CgroupWrite]:

@@ -18,7 +18,6 @@ from agent.cgroup.keys import (
     CPUS,
     HIGH,
     IDLE,
-    KEYS_BY_NAME,
     MEMORY,
     QUOTA,
     SHARES,
@@ -528,7 +527,7 @@ class CgroupWriter:
         current: dict[WriteTarget, CgroupValue] = {}
         for desired in desired_values:
             try:
-                value = self.values.read_value(desired.cgroup, KEYS_BY_NAME[desired.key.name])
+                value = self.values.read_value(desired.cgroup, desired.key)
             except ParseError:
                 continue
             if value is not None:

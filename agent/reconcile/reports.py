@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from agent.cgroup.keys import KEYS_BY_NAME, CgroupValue
+from agent.cgroup.keys import CgroupValue, find_key
 from agent.cgroup.restore import RestoreResult
 from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import WritePlan, WriteTarget, write_record
@@ -184,6 +184,6 @@ class ReportHistory:
 
 
 def _file_path(values: CgroupValues, one: RestoreResult) -> str:
-    key = KEYS_BY_NAME.get(one.entry.key)
+    key = find_key(one.entry.key)
     paths = () if key is None else values.paths(one.entry.path, key)
     return paths[0] if paths else one.entry.path

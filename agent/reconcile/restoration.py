@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from agent.allocation.cpus import has_pods, has_settings
 from agent.cgroup.enforcement import NO_ENFORCEMENT, EnforcementPlan
-from agent.cgroup.keys import CPUS, KEYS_BY_NAME
+from agent.cgroup.keys import CPUS, find_key
 from agent.cgroup.layout import CgroupLayout, parse_pod_dir
 from agent.cgroup.ledger import (
     CORE_HIERARCHY,
@@ -156,7 +156,7 @@ def _is_removed(entry: LedgerEntry, layout: CgroupLayout, files: CgroupFiles) ->
     if entry.hierarchy in (OOM_HIERARCHY, CORE_HIERARCHY):
         directory = process_directory(layout, entry.path)
     else:
-        key = KEYS_BY_NAME.get(entry.key)
+        key = find_key(entry.key)
         directory = None if key is None else layout.directory(key.controller, entry.path)
     try:
         return directory is None or files.inode(directory) != entry.inode
