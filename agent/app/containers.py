@@ -245,6 +245,7 @@ class ContainerService:
             files_left=pod_files.files_left if pod_files is not None else None,
             file_problems=pod_files.problems() if pod_files is not None else None,
             cdi_problem=cdi_files.problem if cdi_files is not None else None,
+            enforcement=pod_files.counters() if pod_files is not None else None,
             reclaimed=self._slices.reclaimed_count if self._slices is not None else 0,
         )
 

@@ -7,6 +7,8 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from agent.app.threads import ScheduledLoop
 from agent.cgroup.enforcement import NO_ENFORCEMENT
 from agent.cgroup.layout import LayoutLocator
@@ -15,16 +17,18 @@ from agent.clock import Clock
 from agent.config.containers import EnforceSettings
 from agent.loop import Loop
 from agent.messages import EventReported, MessageQueue
+from agent.qos.conditions import ConditionState, strategy_conditions
 from agent.qos.engine import QosEngine
 from agent.qos.inputs import LiveValues
 from agent.reconcile.audit_file import AuditFile, AuditTrail
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.reports import FileCondition, PodReport, PodReportNote
+from agent.reconcile.reports import PodReport, PodReportNote
 from agent.snapshot.container import HookRequest, HookStage, RuntimeView
 from agent.snapshot.node import SnapshotStore
-from agent.snapshot.part import SnapshotPart
+from agent.snapshot.part import HistogramCounter, SnapshotPart
 from agent.snapshot.pod import PodRef
 from agent.snapshot.publications import AuditRecord
+from agent.snapshot.self_check import EnforcementCounters, EnforcementView, FileCondition
 from agent.state_writer import StateWriter
 
 log = logging.getLogger(__name__)
@@ -32,6 +36,7 @@ log = logging.getLogger(__name__)
 # a new NodeSLO and new pods are in the files before the next regular run
 WAKING_CHANGES = ("cluster.slo.value", "pods.value")
 FIRST_CYCLE_S = 1.0  # after the start
+CYCLE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 LEDGER_FILE = "ledger.log"
 AUDIT_FILE, NO_AUDIT_FILE = "audit.jsonl", "off"
 
@@ -93,6 +98,8 @@ class PodFileUpdater:
         self._messages = messages
         self._interval_s = interval_s
         self._conditions: tuple[FileCondition, ...] = ()
+        self._condition_state = ConditionState()
+        self._cycle_durations = HistogramCounter(CYCLE_BOUNDS_S)
         self._is_ledger_loaded = False
         self._logged_error = ""  # the error of the last read of the ledger that was logged
         self.files_written = 0
@@ -113,17 +120,29 @@ class PodFileUpdater:
         if layout is not None and layout.root is not None:
             values = LiveValues(self._reconciler.current_values(layout), self._reconciler.ledger)
             enforcement = self._engine.plan(snapshot, layout, values, now_s)
-            self._store.put(enforcement=SnapshotPart(enforcement.view, now_s))
         report = self._reconciler.cycle(snapshot, layout, enforcement)
         self._reconciler.audits.flush(now_s)
+        conditions = report.conditions + self._strategy_conditions(enforcement.view, now_s)
         self.files_written += report.written
         self.files_left = report.unwritten
         for hook, error in report.failed_hooks:
             log.error("hook_failed", extra={"hook": hook, "error": error})
         self._report_notes(report.notes)
-        for condition in new_conditions(self._conditions, report.conditions):
+        for condition in new_conditions(self._conditions, conditions):
             self._messages.put(EventReported(condition.reason, condition.message))
-        self._conditions = report.conditions
+        self._conditions = conditions
+        view = msgspec.structs.replace(enforcement.view, conditions=conditions)
+        self._store.put(enforcement=SnapshotPart(view, now_s))
+        self._cycle_durations.add(self._clock.monotonic() - now_s)
+
+    def _strategy_conditions(
+        self, view: EnforcementView, now_s: float
+    ) -> tuple[FileCondition, ...]:
+        is_clustered = self._store.current.cluster.is_clustered
+        conditions, self._condition_state = strategy_conditions(
+            view, self._condition_state, now_s, is_clustered=is_clustered
+        )
+        return conditions
 
     def write_pod(self, request: HookRequest) -> PodReport:
         """Write a new pod's own files."""
@@ -152,6 +171,16 @@ class PodFileUpdater:
     def problems(self) -> tuple[str, ...]:
         """Return the present problems with files of pods."""
         return tuple(f"{one.reason}: {one.message}" for one in self._conditions)
+
+    def counters(self) -> EnforcementCounters:
+        """Return the counts of changes since the start. For any thread."""
+        audits = self._reconciler.audits
+        return EnforcementCounters(
+            changes=audits.changes(),
+            refusals=audits.refusals(),
+            cycles=self._cycle_durations.histogram,
+            lost_audits=audits.lost_records,
+        )
 
     def audit(self) -> tuple[AuditRecord, ...]:
         """Return the last writes, oldest first. For any thread."""

@@ -79,7 +79,7 @@ class QosEngine:
             planned=self._values_of(PLAN),
             owners=frozenset(self._states),
             decided=frozenset(decided),
-            view=EnforcementView(strategies=tuple(statuses)),
+            view=EnforcementView(strategies=tuple(statuses), is_frozen=frozen),
         )
 
     def _ask(self, strategy: AnyStrategy, inputs: QosInputs) -> StrategyPlan:

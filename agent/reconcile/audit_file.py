@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from itertools import islice
@@ -106,7 +106,10 @@ class AuditTrail:
         self._writer = writer
         self._pending: deque[AuditLine] = deque()
         self._in_flight: tuple[Future[None], int] | None = None  # with the number of its lines
-        self._lost = 0
+        self._lost = 0  # since the last line that counts them
+        self.lost_records = 0  # since the start
+        self._changes: Counter[tuple[str, str]] = Counter()  # by owner and result
+        self._refusals: Counter[tuple[str, str]] = Counter()  # by owner and errno
         self._retry_s = 0.0  # monotonic
         self._is_loaded = file is None
         self.problem = ""  # why the file is not written
@@ -119,12 +122,25 @@ class AuditTrail:
     def append(self, record: AuditRecord) -> None:
         """Add a record."""
         self._latest.append(record)
+        self._changes[record.owner, _result(record)] += 1
+        if record.errno:
+            name = errno.errorcode.get(record.errno, str(record.errno))
+            self._refusals[record.owner, name] += 1
         if self._file is None:
             return
         if len(self._pending) >= MAX_PENDING:
             self._lost += 1
+            self.lost_records += 1
         else:
             self._pending.append(record)
+
+    def changes(self) -> tuple[tuple[str, str, int], ...]:
+        """Return the numbers of changes by owner and result. For any thread."""
+        return tuple((*key, count) for key, count in sorted(self._changes.copy().items()))
+
+    def refusals(self) -> tuple[tuple[str, str, int], ...]:
+        """Return the numbers of refused writes by owner and errno. For any thread."""
+        return tuple((*key, count) for key, count in sorted(self._refusals.copy().items()))
 
     @property
     def is_pending(self) -> bool:
@@ -195,6 +211,14 @@ class AuditTrail:
         text = error.strerror if isinstance(error, OSError) else str(error)
         self.problem, self._retry_s = f"{path}: {text}", now_s + RETRY_S
         return True
+
+
+def _result(record: AuditRecord) -> str:
+    if record.planned:
+        return "planned"
+    if record.errno:
+        return "refused"
+    return record.restore or "written"
 
 
 def _line(record: AuditLine) -> bytes:

@@ -33,13 +33,14 @@ from agent.reconcile.managed_pods import ManagedPod
 from agent.reconcile.oom_scores import OomScores
 from agent.reconcile.pod_scan import PodScan
 from agent.reconcile.qos_directories import QosDirectories
-from agent.reconcile.reports import CycleReport, FileCondition, PodReport, ReportHistory
+from agent.reconcile.reports import CycleReport, PodReport, ReportHistory
 from agent.reconcile.requested_values import RequestedValues
 from agent.reconcile.restoration import Restoration, pod_cgroups
 from agent.snapshot.cluster import SLO_STALE_S
 from agent.snapshot.container import NO_RESOURCES, HookRequest, LinuxResources
 from agent.snapshot.edits import ContainerNote
 from agent.snapshot.node import NodeSnapshot, are_same_objects
+from agent.snapshot.self_check import FileCondition
 
 MAX_PODS_PER_CYCLE = 64  # whose files one cycle writes; the next cycle continues with the others
 NORMALIZATION_HOOK = "cpu_normalization"  # the hook that needs the quota which the pod requested

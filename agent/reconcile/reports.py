@@ -19,6 +19,7 @@ from agent.snapshot.container import PodSandbox
 from agent.snapshot.edits import ContainerNote
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.publications import AuditRecord, audit_reason
+from agent.snapshot.self_check import FileCondition
 
 
 class PodReportNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,13 +29,6 @@ class PodReportNote(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     note: ContainerNote
-
-
-class FileCondition(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem that lasts until it is solved; the reason is CamelCase, as in a Node condition."""
-
-    reason: str
-    message: str
 
 
 class PodReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +145,7 @@ class ReportHistory:
                 key=one.entry.key,
                 old=one.current,
                 new=one.target or one.entry.original,
+                restore=one.state,
             )
             for one in results
             if one.state in ("restored", "refused", "foreign")

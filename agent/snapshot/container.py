@@ -14,6 +14,7 @@ from agent.snapshot.edits import NO_EDITS, ContainerEdits
 from agent.snapshot.inventory import Problem
 from agent.snapshot.part import Counts, Histogram
 from agent.snapshot.pod import PodView
+from agent.snapshot.self_check import EnforcementCounters
 
 
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,4 +274,5 @@ class ContainerServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     files_left: int | None = None  # None: no cycle yet
     file_problems: tuple[str, ...] | None = None  # None: the agent writes no files of pods
     cdi_problem: str | None = None  # None: the agent writes no CDI files
+    enforcement: EnforcementCounters | None = None  # None: the agent writes no files of pods
     reclaimed: int = 0

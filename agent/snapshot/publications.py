@@ -144,3 +144,4 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     new: str = ""
     errno: int = 0  # 0: the kernel accepted the write
     planned: bool = False  # the hook or strategy is in plan mode: nothing was written
+    restore: str = ""  # restored, refused, foreign: an original value; empty: a desired one

@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+from agent.snapshot.part import Histogram
+
 
 class SelfCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `/healthz?verbose`. `gates_ready`: a failure makes the agent not ready."""
@@ -73,7 +75,26 @@ class StrategyStatus(msgspec.Struct, frozen=True, kw_only=True):
     figures: tuple[tuple[str, float], ...] = ()
 
 
+class FileCondition(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem that lasts until it is solved; the reason is CamelCase, as in a Node condition."""
+
+    reason: str
+    message: str
+
+
 class EnforcementView(msgspec.Struct, frozen=True, kw_only=True):
-    """All strategies, in the order in which they are asked."""
+    """All strategies, in the order in which they are asked, and the problems that last."""
 
     strategies: tuple[StrategyStatus, ...] = ()
+    is_frozen: bool = False  # the NodeSLO is not confirmed: nothing new is decided
+    brake: str = ""  # why no strategy may change anything now; empty: they may
+    conditions: tuple[FileCondition, ...] = ()
+
+
+class EnforcementCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes of files since the agent's start, and the duration of the cycles that made them."""
+
+    changes: tuple[tuple[str, str, int], ...] = ()  # owner, result, number
+    refusals: tuple[tuple[str, str, int], ...] = ()  # owner, errno's name, number
+    cycles: Histogram = Histogram()
+    lost_audits: int = 0  # records that are not in the audit file

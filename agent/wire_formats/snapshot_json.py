@@ -22,6 +22,7 @@ CONTAINER_PARTS: Mapping[str, str] = MappingProxyType(  # name in JSON to name i
         "runtime": "runtime",
         "served": "served",
         "proof": "verification",
+        "enforcement": "enforcement",
     }
 )
 CLUSTER_PARTS = ("node", "slo", "metric_policy", "kubelet", "topology_versions")

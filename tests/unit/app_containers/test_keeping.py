@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from agent.app.pod_files import new_conditions
-from agent.reconcile.reports import FileCondition
+from agent.snapshot.self_check import FileCondition
 
 
 def _conditions(*told: str) -> tuple[FileCondition, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.reconcile.audit_file import MAX_AUDITS, MAX_PENDING, AuditFile, AuditTrail
 from agent.snapshot.publications import AuditRecord
@@ -79,6 +81,7 @@ def test_each_change_is_one_line_with_who_wanted_what_and_why(
         "new": "0",
         "errno": 0,
         "planned": False,
+        "restore": "",
     }
     assert path.stat().st_mode & 0o777 == 0o640
 
@@ -208,3 +211,17 @@ def test_without_a_file_the_latest_records_are_in_memory(tmp_path: Path) -> None
     trail.close(0.0)
     assert [trail.latest()[0].new, len(list(trail))] == ["1", MAX_AUDITS]
     assert not list(tmp_path.iterdir())
+
+
+def test_changes_and_refusals_are_counted_by_owner() -> None:
+    trail = AuditTrail()
+    one = record(1)
+    trail.extend((one, one, replace(one, errno=errno.EINVAL), replace(one, planned=True)))
+    trail.append(replace(one, restore="restored"))
+    assert trail.changes() == (
+        ("cpu_burst", "planned", 1),
+        ("cpu_burst", "refused", 1),
+        ("cpu_burst", "restored", 1),
+        ("cpu_burst", "written", 2),
+    )
+    assert trail.refusals() == (("cpu_burst", "EINVAL", 1),)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from agent.reconcile.reports import FileCondition
 from agent.snapshot.container import (
     Adjustment,
     HookRequest,
@@ -17,6 +16,7 @@ from agent.snapshot.container import (
 )
 from agent.snapshot.edits import ContainerEdits, ContainerNote
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.self_check import FileCondition
 from tests.realgroups import UID, RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.scene import ONE, SANDBOX, CannedHook, Scene
 

@@ -1,0 +1,70 @@
+"""Turns states of strategies that last into conditions: pure, with the times in a state.
+
+A strategy that waits for its first sample, or a cgroup that is being made, is no problem; one that
+does not do for long what a NodeSLO asks for is reported once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from agent.snapshot.self_check import EnforcementView, FileCondition, StrategyState, StrategyStatus
+
+LASTING_S = 10.0
+WAITING_S = 60.0  # inputs may be late after a start
+
+_REASONS = {
+    StrategyState.FAILED: ("StrategyFailed", LASTING_S),
+    StrategyState.UNSUPPORTED: ("StrategyUnsupported", LASTING_S),
+    StrategyState.WAITING: ("StrategyWaiting", WAITING_S),
+}
+FROZEN_REASON = "EnforcementFrozen"
+STOPPED_REASON = "EnforcementStopped"
+_STANDING_STILL = "files keep their values, and nothing new is decided"
+
+
+class ConditionState(msgspec.Struct, frozen=True, kw_only=True):
+    """Since when each strategy is in its state; times are monotonic."""
+
+    since: Mapping[str, tuple[StrategyState, float]] = MappingProxyType({})
+    frozen_since_s: float | None = None
+
+
+def strategy_conditions(
+    view: EnforcementView, state: ConditionState, now_s: float, *, is_clustered: bool
+) -> tuple[tuple[FileCondition, ...], ConditionState]:
+    """Return the conditions of this cycle and the state for the next one.
+
+    Without a cluster nobody can ask for anything, so that nothing is frozen.
+    """
+    since = {one.name: _since(one, state, now_s) for one in view.strategies}
+    may_decide = any(one.state is not StrategyState.OFF for one in view.strategies)
+    frozen_since_s = None
+    if view.is_frozen and is_clustered and may_decide:
+        frozen_since_s = now_s if state.frozen_since_s is None else state.frozen_since_s
+    conditions = [
+        FileCondition(reason=_REASONS[one.state][0], message=_message(one))
+        for one in view.strategies
+        if one.state in _REASONS and now_s - since[one.name][1] >= _REASONS[one.state][1]
+    ]
+    if frozen_since_s is not None and now_s - frozen_since_s >= LASTING_S:
+        messages = [one.message for one in view.strategies if one.state is StrategyState.FROZEN]
+        message = f"{next(iter(messages), '')}: {_STANDING_STILL}".removeprefix(": ")
+        conditions.append(FileCondition(reason=FROZEN_REASON, message=message))
+    if view.brake:
+        conditions.append(FileCondition(reason=STOPPED_REASON, message=view.brake))
+    return tuple(conditions), ConditionState(since=since, frozen_since_s=frozen_since_s)
+
+
+def _since(
+    status: StrategyStatus, state: ConditionState, now_s: float
+) -> tuple[StrategyState, float]:
+    before = state.since.get(status.name)
+    return before if before is not None and before[0] is status.state else (status.state, now_s)
+
+
+def _message(status: StrategyStatus) -> str:
+    return f"{status.name}: {status.message or status.state.value}"
