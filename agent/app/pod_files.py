@@ -132,7 +132,9 @@ class PodFileUpdater:
             self._messages.put(EventReported(condition.reason, condition.message))
         self._conditions = conditions
         view = msgspec.structs.replace(enforcement.view, conditions=conditions)
-        self._store.put(enforcement=SnapshotPart(view, now_s))
+        self._store.put(
+            enforcement=SnapshotPart(view, now_s), desired_files=self._reconciler.desired_files
+        )
         self._cycle_durations.add(self._clock.monotonic() - now_s)
 
     def _strategy_conditions(

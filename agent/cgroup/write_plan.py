@@ -36,6 +36,15 @@ class DesiredValue(msgspec.Struct, frozen=True, kw_only=True):
         """Return the cgroup and the key."""
         return self.cgroup, self.key.name
 
+    @property
+    def key_name(self) -> str:
+        """Return the name of the file in cgroup version 1."""
+        return self.key.name
+
+    def text(self, version: int) -> str:
+        """Return the text of the file."""
+        return self.key.text(version, self.value).strip()
+
     def is_met(self, current: CgroupValue) -> bool:
         """Return whether the file's value has the desired effect."""
         return self.key.is_equivalent(self.value, current) or current in self.equivalents
@@ -83,7 +92,7 @@ def write_record(
     desired: DesiredValue, *, path: str, old: CgroupValue | None, version: int, wall_s: float
 ) -> AuditRecord:
     """Return the record of a write; without a message of its own it has Koordinator's."""
-    new = desired.key.text(version, desired.value).strip()
+    new = desired.text(version)
     return AuditRecord(
         wall_s=wall_s,
         owner=desired.owner,

@@ -156,7 +156,7 @@ def _runtime(
         [
             text
             for method in methods
-            for text in _histogram(
+            for text in histogram_lines(
                 name,
                 label_prefix,
                 label_pairs(("method",), (method.method,)),
@@ -291,7 +291,7 @@ def _device_plugin(
         [
             text
             for one in statistics
-            for text in _histogram(
+            for text in histogram_lines(
                 name,
                 label_prefix,
                 label_pairs(("resource",), (one.name,)),
@@ -312,17 +312,21 @@ def _counts(short: str, label: str, counts: Counts, label_prefix: str) -> Series
     )
 
 
-def _histogram(
+def histogram_lines(
     name: str,
     label_prefix: str,
     extra: str,
     histogram: Histogram,
 ) -> Iterable[str]:
-    """Yield the lines of one histogram."""
+    """Yield the lines of one histogram; `extra` are its labels beside those of every sample."""
+    comma = "," if extra else ""
     bounds = (*histogram.bounds, float("inf"))
     for bound, count in zip(bounds, histogram.buckets, strict=True):
         yield sample_line(
-            f"{name}_bucket", label_prefix, count, f'{extra},le="{format_value(float(bound))}"'
+            f"{name}_bucket",
+            label_prefix,
+            count,
+            f'{extra}{comma}le="{format_value(float(bound))}"',
         )
     yield sample_line(f"{name}_sum", label_prefix, round(histogram.sum_s, 6), extra)
     yield sample_line(f"{name}_count", label_prefix, histogram.buckets[-1], extra)

@@ -33,6 +33,11 @@ from agent.metrics.device_series import (
     export_family,
     gpudirect_series,
 )
+from agent.metrics.enforcement_series import (
+    ENFORCEMENT_FAMILIES,
+    enforcement_series,
+    limit_series,
+)
 from agent.metrics.families import FAMILIES, NODE, PROCESS, ExportedFamily
 from agent.metrics.hami import hami_families, hami_series
 from agent.metrics.infiniband import infiniband_families, infiniband_series
@@ -89,6 +94,7 @@ class MetricsRenderer:
             *CLUSTER_FAMILIES,
             *CONTAINER_FAMILIES,
             *COLLECTOR_FAMILIES,
+            *ENFORCEMENT_FAMILIES,
             *(export_family(check.families[name]) for name in sorted(check.families)),
             *hami_families(aliases),
             *infiniband_families(aliases),
@@ -186,6 +192,7 @@ class MetricsRenderer:
         yield from status_series(snapshot, label_prefix)
         yield from cluster_series(snapshot, now_s, label_prefix)
         yield from container_series(snapshot, label_prefix)
+        yield from enforcement_series(snapshot, label_prefix)
         yield from slo_series(snapshot, now_s, label_prefix)
         yield from node_series(snapshot, label_prefix, usage_is_fresh=usage_is_fresh)
         if usage_is_fresh:
@@ -210,6 +217,8 @@ class MetricsRenderer:
         if self._pods and usage_is_fresh:
             yield from pod_series(snapshot.pods.value, snapshot.usage.value, node, labels)
             yield from collected_pod_series(snapshot, node, labels)
+        if self._pods:
+            yield from limit_series(snapshot, node, labels)
 
     def _is_fresh(self, age_s: float | None) -> bool:
         return age_s is not None and age_s <= self._max_age_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
 import msgspec
 
@@ -40,7 +41,7 @@ from agent.snapshot.cluster import SLO_STALE_S
 from agent.snapshot.container import NO_RESOURCES, HookRequest, LinuxResources
 from agent.snapshot.edits import ContainerNote
 from agent.snapshot.node import NodeSnapshot, are_same_objects
-from agent.snapshot.self_check import FileCondition
+from agent.snapshot.self_check import DesiredFiles, FileCondition
 
 MAX_PODS_PER_CYCLE = 64  # whose files one cycle writes; the next cycle continues with the others
 NORMALIZATION_HOOK = "cpu_normalization"  # the hook that needs the quota which the pod requested
@@ -93,12 +94,23 @@ class Reconciler:
         self._overridden: frozenset[WriteTarget] = frozenset()  # files that strategies set
         # desired values of hooks without those files, by cgroup of the pod
         self._pod_writes: dict[str, tuple[DesiredValue, ...]] = {}
+        self._desired_files = DesiredFiles()
         self._ledger_problem = ""  # why the ledger cannot be written
         self._is_ledger_hanging = False  # the ledger's file system does not answer
 
     def current_values(self, layout: CgroupLayout) -> CgroupValues:
         """Return the files in force, through the descriptors that the cycle has open."""
         return self._open(layout)[0].values
+
+    @property
+    def desired_files(self) -> DesiredFiles:
+        """Return all desired values; the same object as before while they are the same."""
+        directories = self._directories.writes
+        if self._desired_files.directories is not directories:
+            self._desired_files = msgspec.structs.replace(
+                self._desired_files, directories=directories
+            )
+        return self._desired_files
 
     def cycle(
         self,
@@ -246,10 +258,24 @@ class Reconciler:
         )
         self._enforced_targets = enforced_targets(states.values()) | self._overridden
         self._pods = pod_cgroups(states)
+        self._desired_files = self._all_desired_files(enforcement, writer.values.version)
         writer.retain(self._targets)
         planner.retain(self._targets)
         self._reports.forget_other_targets(self._targets)
         self._reports.forget_other_pods({one.managed_pod.pod.uid for one in states.values()})
+
+    def _all_desired_files(self, enforcement: EnforcementPlan, version: int) -> DesiredFiles:
+        states = self._scan.desired.values()
+        return DesiredFiles(
+            version=version,
+            directories=self._directories.writes,
+            hooks=tuple(chain.from_iterable(one.writes for one in states)),
+            planned_hooks=tuple(chain.from_iterable(one.planned_writes for one in states)),
+            strategies=tuple(chain.from_iterable(one.values for one in enforcement.enforced)),
+            planned_strategies=tuple(
+                chain.from_iterable(one.values for one in enforcement.planned)
+            ),
+        )
 
     def _without_overridden(self, cgroup: str, state: DesiredState) -> tuple[DesiredValue, ...]:
         """Return the desired values of the hooks; equal ones are the same object as before."""

@@ -33,7 +33,7 @@ from agent.snapshot.part import Counts, SnapshotPart
 from agent.snapshot.pci import NumaOverride, PciTree, TopologyFile
 from agent.snapshot.pod import PodView
 from agent.snapshot.publications import AuditRecord, EventLine, Publication, PublisherStatus
-from agent.snapshot.self_check import EnforcementView, LoopStatus, SelfCheck
+from agent.snapshot.self_check import DesiredFiles, EnforcementView, LoopStatus, SelfCheck
 from agent.snapshot.usage import SharingView, UsageReport, UsageSample
 
 T = TypeVar("T")
@@ -275,6 +275,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     served: SnapshotPart[DevicePluginView] = SnapshotPart(DevicePluginView())
     verification: SnapshotPart[VerificationView] = SnapshotPart(VerificationView())
     enforcement: SnapshotPart[EnforcementView] = SnapshotPart(EnforcementView())
+    desired_files: DesiredFiles = DesiredFiles()
     hotplug: HotplugView = HotplugView()
     removed_devices: tuple[RemovedDevice, ...] = ()
     refused: tuple[tuple[str, int], ...] = ()  # reads of host facts refused so far, by errno

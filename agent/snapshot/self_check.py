@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Protocol
 
 import msgspec
 
@@ -80,6 +81,53 @@ class FileCondition(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str
     message: str
+
+
+class DesiredFile(Protocol):
+    """The desired value of one cgroup file, as a hook or strategy asks for it."""
+
+    @property
+    def cgroup(self) -> str:
+        """Path of the group below the controller's mount."""
+        ...
+
+    @property
+    def key_name(self) -> str:
+        """Name of the file in cgroup version 1."""
+        ...
+
+    @property
+    def owner(self) -> str:
+        """The hook or strategy."""
+        ...
+
+    @property
+    def message(self) -> str:
+        """What is set, for people."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The field that asks for it."""
+        ...
+
+    def text(self, version: int) -> str:
+        """Return the text of the file."""
+        ...
+
+
+class DesiredFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """All desired values of cgroup files; a new object only when one of them changes.
+
+    The value of a strategy replaces that of a hook for the same file.
+    """
+
+    version: int = 2  # of the cgroups
+    directories: tuple[DesiredFile, ...] = ()  # the kubelet's QoS directories, by hooks
+    hooks: tuple[DesiredFile, ...] = ()  # pods and containers
+    planned_hooks: tuple[DesiredFile, ...] = ()  # in plan mode: compared, not written
+    strategies: tuple[DesiredFile, ...] = ()
+    planned_strategies: tuple[DesiredFile, ...] = ()
 
 
 class EnforcementView(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from agent.snapshot.device import HealthState
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.self_check import SelfCheckReport
 from agent.version import VERSION
-from agent.web import cluster_section, container_section, html, tables
+from agent.web import cluster_section, container_section, html, qos_section, tables
 from agent.web.html import bytes_text, tag, text
 from agent.web.self_checks import self_report
 from agent.web.svg import topology_svg
@@ -102,6 +102,7 @@ def render_page(view: AgentView, refresh_s: int | None = None) -> str:
         tables.pods_table(snapshot),
         cluster_section.cluster_section(snapshot, now_s, wall_s),
         container_section.container_section(snapshot),
+        qos_section.qos_section(snapshot),
         tag("h2", "Published objects"),
         tables.objects_list(snapshot.publications),
         tag("h2", "Agent"),

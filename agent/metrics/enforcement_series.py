@@ -1,0 +1,238 @@
+"""Series of what the agent enforces: strategies, changes of files, refusals, limits in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from agent.metrics.container_series import histogram_lines
+from agent.metrics.families import CONTAINER, NODE, ExportedFamily
+from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.self_check import (
+    DesiredFile,
+    DesiredFiles,
+    EnforcementView,
+    StrategyState,
+    StrategyStatus,
+)
+
+PREFIX = "xpu_agent_"
+STRATEGY, OWNER = (*NODE, "strategy"), (*NODE, "owner")
+MODES = ("off", "plan", "on")
+BURST_FILE, QUOTA_FILE = "cpu.cfs_burst_us", "cpu.cfs_quota_us"
+NO_QUOTA = ("max", "-1")
+_Row = tuple[str, str, tuple[str, ...], str, str]  # name, type, labels, unit, help
+_ROWS: tuple[_Row, ...] = (
+    (
+        *("strategy_mode", "gauge", (*STRATEGY, "mode"), ""),
+        "Mode of a strategy by the settings: 1 for the one it has.",
+    ),
+    (
+        *("strategy_state", "gauge", (*STRATEGY, "state"), ""),
+        "What a strategy does: 1 for the state it is in.",
+    ),
+    ("strategy_desired_values", "gauge", STRATEGY, "", "Files that a strategy sets."),
+    (
+        *("strategy_figure", "gauge", (*STRATEGY, "figure"), ""),
+        "A number that a strategy decides by, or that it decided; its name has the unit.",
+    ),
+    (
+        *("enforcement_frozen", "gauge", NODE, ""),
+        "Whether values stay as they are because the NodeSLO is not confirmed.",
+    ),
+    (
+        *("enforcement_stopped", "gauge", NODE, ""),
+        "Whether nothing is changed because there were too many refusals or evictions.",
+    ),
+    (
+        *("enforcement_conditions", "gauge", (*NODE, "reason"), ""),
+        "Problems that last until they are solved.",
+    ),
+    (
+        *("enforcement_changes_total", "counter", (*OWNER, "result"), ""),
+        "Changes of files by a hook or strategy. planned: in plan mode; restored: the original "
+        "value; foreign: not restored because another program has written since.",
+    ),
+    (
+        *("enforcement_refusals_total", "counter", (*OWNER, "errno"), ""),
+        "Writes that the kernel refused.",
+    ),
+    (
+        *("enforcement_cycle_seconds", "histogram", NODE, "seconds"),
+        "Duration of a cycle that plans, compares and writes all files.",
+    ),
+    (
+        *("enforcement_lost_audit_records_total", "counter", NODE, ""),
+        "Changes that are not in the audit file because it could not be written for too long.",
+    ),
+)
+ENFORCEMENT_FAMILIES: tuple[ExportedFamily, ...] = (
+    *(
+        ExportedFamily(
+            name=f"{PREFIX}{name}",
+            type=kind,
+            help=text,
+            labels=labels,
+            unit=unit,
+            stability="alpha",
+        )
+        for name, kind, labels, unit, text in _ROWS
+    ),
+    ExportedFamily(
+        name="xpu_container_cpu_burst_seconds",
+        type="gauge",
+        help="Unused CPU time that a container may use later, as a strategy set it.",
+        labels=CONTAINER,
+        unit="seconds",
+        stability="alpha",
+    ),
+    ExportedFamily(
+        name="xpu_container_cpu_quota_cores",
+        type="gauge",
+        help="CPU limit of a container, as a strategy set it; absent without a limit.",
+        labels=CONTAINER,
+        unit="cores",
+        stability="alpha",
+    ),
+)
+
+
+def enforcement_series(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines:
+    """Yield the families of the node; none while the agent writes no files of pods."""
+    if snapshot.enforcement.taken_s is None:
+        return
+    view = snapshot.enforcement.value
+    yield from _strategies(view.strategies, label_prefix)
+    yield from _state(view, label_prefix)
+    status = snapshot.container_service
+    counters = status.enforcement if status is not None else None
+    if counters is None:
+        return
+    for short, label, rows in (
+        ("enforcement_changes_total", "result", counters.changes),
+        ("enforcement_refusals_total", "errno", counters.refusals),
+    ):
+        name = f"{PREFIX}{short}"
+        yield (
+            name,
+            [
+                sample_line(name, label_prefix, count, label_pairs(("owner", label), (owner, key)))
+                for owner, key, count in rows
+            ],
+        )
+    name = f"{PREFIX}enforcement_cycle_seconds"
+    has_cycles = bool(counters.cycles.buckets)
+    yield name, list(histogram_lines(name, label_prefix, "", counters.cycles)) if has_cycles else []
+    name = f"{PREFIX}enforcement_lost_audit_records_total"
+    yield name, [sample_line(name, label_prefix, counters.lost_audits)]
+
+
+def _strategies(strategies: tuple[StrategyStatus, ...], label_prefix: str) -> SeriesLines:
+    modes = [(one.name, choice, one.mode == choice) for one in strategies for choice in MODES]
+    yield _choices("strategy_mode", "mode", modes, label_prefix)
+    states = [
+        (one.name, state.value, one.state is state) for one in strategies for state in StrategyState
+    ]
+    yield _choices("strategy_state", "state", states, label_prefix)
+    name = f"{PREFIX}strategy_desired_values"
+    yield (
+        name,
+        [
+            sample_line(name, label_prefix, one.values, label_pairs(("strategy",), (one.name,)))
+            for one in strategies
+        ],
+    )
+    name = f"{PREFIX}strategy_figure"
+    yield (
+        name,
+        [
+            sample_line(
+                name,
+                label_prefix,
+                value,
+                label_pairs(("strategy", "figure"), (one.name, figure)),
+            )
+            for one in strategies
+            for figure, value in one.figures
+        ],
+    )
+
+
+def _choices(
+    short: str, label: str, rows: list[tuple[str, str, bool]], label_prefix: str
+) -> tuple[str, list[str]]:
+    """Return a family with 1 for the choice of each strategy and 0 for the others."""
+    name = f"{PREFIX}{short}"
+    return name, [
+        sample_line(
+            name,
+            label_prefix,
+            int(is_chosen),
+            label_pairs(("strategy", label), (strategy, choice)),
+        )
+        for strategy, choice, is_chosen in rows
+    ]
+
+
+def _state(view: EnforcementView, label_prefix: str) -> SeriesLines:
+    for short, value in (("frozen", view.is_frozen), ("stopped", bool(view.brake))):
+        name = f"{PREFIX}enforcement_{short}"
+        yield name, [sample_line(name, label_prefix, int(value))]
+    name = f"{PREFIX}enforcement_conditions"
+    reasons = [one.reason for one in view.conditions]
+    yield (
+        name,
+        [
+            sample_line(
+                name, label_prefix, reasons.count(reason), label_pairs(("reason",), (reason,))
+            )
+            for reason in sorted(set(reasons))
+        ],
+    )
+
+
+def limit_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) -> SeriesLines:
+    """Yield burst and quota of the containers that a strategy sets."""
+    bursts, quotas = burst_values(snapshot.desired_files), quota_values(snapshot.desired_files)
+    burst_lines: list[str] = []
+    quota_lines: list[str] = []
+    for pod in snapshot.pods.value if bursts or quotas else ():
+        for container in pod.containers:
+            burst_us, quota = bursts.get(container.cgroup), quotas.get(container.cgroup)
+            if burst_us is None and quota is None:
+                continue
+            values = (node, pod.namespace, pod.name, pod.uid, container.name, container.id)
+            prefix = labels.prefix(CONTAINER, values)
+            if burst_us is not None:
+                name = "xpu_container_cpu_burst_seconds"
+                burst_lines.append(sample_line(name, prefix, burst_us / 1e6))
+            if quota is not None:
+                name = "xpu_container_cpu_quota_cores"
+                quota_lines.append(sample_line(name, prefix, quota[0] / quota[1]))
+    yield "xpu_container_cpu_burst_seconds", burst_lines
+    yield "xpu_container_cpu_quota_cores", quota_lines
+
+
+def burst_values(files: DesiredFiles) -> dict[str, int]:
+    """Return the bursts that strategies set, in microseconds, by cgroup."""
+    return {
+        one.cgroup: int(text)
+        for one, text in _texts(files.strategies, BURST_FILE, files.version)
+        if text.isdecimal()
+    }
+
+
+def quota_values(files: DesiredFiles) -> dict[str, tuple[int, int]]:
+    """Return quota and period that strategies set, in microseconds, by cgroup with a limit."""
+    quotas = {}
+    for one, text in _texts(files.strategies, QUOTA_FILE, files.version):
+        quota, _, period = text.partition(" ")
+        if quota not in NO_QUOTA:
+            quotas[one.cgroup] = int(quota), int(period)
+    return quotas
+
+
+def _texts(
+    files: Iterable[DesiredFile], key_name: str, version: int
+) -> Iterator[tuple[DesiredFile, str]]:
+    return ((one, one.text(version)) for one in files if one.key_name == key_name)

@@ -1,0 +1,98 @@
+"""The section of the status page about quality of service: strategies, and the last changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.clock import rfc3339
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.publications import AuditRecord
+from agent.snapshot.self_check import EnforcementView, StrategyState, StrategyStatus
+from agent.web.html import badge, grid, tag, text
+
+MAX_CHANGES = 20  # of the last ones; the others are in /api/v1/audit
+MAX_VALUE_CHARACTERS = 48  # of a cell; a list of CPUs may have thousands
+_TONES = {
+    StrategyState.OFF: "unmanaged",
+    StrategyState.IDLE: "unmanaged",
+    StrategyState.ACTIVE: "healthy",
+    StrategyState.FROZEN: "suspect",
+    StrategyState.WAITING: "probing",
+    StrategyState.UNSUPPORTED: "suspect",
+    StrategyState.FAILED: "failed",
+}
+_RESTORE_RESULTS = {
+    "restored": "original value restored",
+    "refused": "original value refused",
+    "foreign": "not restored: another program has written since",
+}
+
+
+def qos_section(snapshot: NodeSnapshot) -> str:
+    """Return what each strategy does and why, and the last changes; nothing without strategies."""
+    part = snapshot.enforcement
+    if part.taken_s is None or not (part.value.strategies or snapshot.audit):
+        return ""
+    rows = [_strategy_row(one) for one in part.value.strategies]
+    names = ("strategy", "mode", "state", "files", "figures", "why")
+    changes = [_change_row(one) for one in reversed(snapshot.audit[-MAX_CHANGES:])]
+    columns = ("time", "by", "file", "change", "because of")
+    return (
+        tag("h2", "Quality of service")
+        + "".join(tag("p", text(one), class_="notice") for one in _notices(part.value))
+        + (grid(names, rows, "Strategies") if rows else "")
+        + (grid(columns, changes, "Last changes of files, the newest first") if changes else "")
+    )
+
+
+def _notices(view: EnforcementView) -> Iterable[str]:
+    if view.brake:
+        yield f"Nothing is changed: {view.brake}."
+    if view.is_frozen:
+        yield "Values stay as they are: the API server has not confirmed the NodeSLO."
+    for one in view.conditions:
+        yield f"{one.reason}: {one.message}"
+
+
+def _strategy_row(status: StrategyStatus) -> list[str]:
+    figures = "".join(
+        tag("div", f"{text(_words(name))} {tag('strong', text(f'{value:g}'))}")
+        for name, value in status.figures
+    )
+    return [
+        tag("strong", text(_words(status.name))),
+        text(status.mode),
+        badge(_TONES[status.state], status.state.value),
+        str(status.values),
+        figures or "–",
+        tag("span", text(status.message), class_="why"),
+    ]
+
+
+def _change_row(record: AuditRecord) -> list[str]:
+    outcome = record.message
+    tone = ""
+    if record.restore:
+        outcome = _RESTORE_RESULTS.get(record.restore, record.restore)
+    elif record.planned:
+        tone, outcome = badge("probing", "planned"), ""
+    if record.errno:
+        tone = badge("failed", f"errno {record.errno}")
+    old, new = _shortened(record.old or "?"), _shortened(record.new)
+    return [
+        text(rfc3339(record.wall_s)),
+        text(record.owner),
+        tag("code", text(record.path)),
+        f"{text(old)} → {tag('strong', text(new))} {tone}",
+        text(record.source or outcome),
+    ]
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _shortened(value: str) -> str:
+    if len(value) <= MAX_VALUE_CHARACTERS:
+        return value
+    return f"{value[: MAX_VALUE_CHARACTERS - 1]}…"
