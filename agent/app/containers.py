@@ -22,6 +22,7 @@ from agent.app.threads import BackgroundTasks, ScheduledLoop
 from agent.cgroup.layout import LayoutLocator
 from agent.clock import Clock
 from agent.config.containers import NriSettings
+from agent.containers.cpu_quota import NormalizationHook
 from agent.containers.devices import DevicesHook
 from agent.containers.dispatch import ON, ContainerAdjuster, hook_modes
 from agent.containers.folders import make_folders
@@ -302,7 +303,9 @@ class ContainerServiceBuilder:
         uses_plugin = inputs.is_live and bool(settings.device_plugin.vendors)
         pod_files = None
         if inputs.is_live and (in_cluster or uses_runtime):
-            pod_files = self._build_pod_files(hooks, modes, strategies())
+            pod_files = self._build_pod_files(
+                hooks, modes, strategies(scales_quota=modes.get(NormalizationHook.name) == ON)
+            )
         runtime = slices = None
         if uses_runtime and pod_files is not None:
             runtime = self._build_runtime(hooks, modes, pod_files)

@@ -60,7 +60,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
     """One kind of file, or the line of one block device in it.
 
     `low` and `high` are the range on version 1, `high_v2` the other maximum. The name of a line has
-    the device's number: `io.max 253:16`.
+    the device's number: `io.max 253:16`. A file that only version 2 has is named as there.
     """
 
     name: str
@@ -72,6 +72,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
     high_v2: int | None = None
     device_file: DeviceFile | None = None  # of the kind DEVICE
     device: str = ""  # its number
+    has_v1: bool = True
 
     @property
     def is_hierarchical(self) -> bool:
@@ -91,6 +92,8 @@ class CgroupKey(msgspec.Struct, frozen=True):
             return () if self.v2 is None else (self.v2,)
         if self.device_file is not None:
             return (self.device_file.name,) if self.device_file.version == 1 else ()
+        if not self.has_v1:
+            return ()
         if self.kind is ValueKind.BANDWIDTH:
             return cpu.QUOTA_FILE, cpu.PERIOD_FILE
         return (self.name,)
@@ -212,7 +215,26 @@ BVT = CgroupKey("cpu.bvt_warp_ns", "cpu", "cpu.bvt_warp_ns", low=-1, high=2)
 IDLE = CgroupKey("cpu.idle", "cpu", "cpu.idle", high=1)
 CPUS = CgroupKey("cpuset.cpus", "cpuset", "cpuset.cpus", ValueKind.CPUS)
 MEMORY = CgroupKey("memory.limit_in_bytes", "memory", "memory.max", ValueKind.LIMIT)
+MIN = CgroupKey("memory.min", "memory", "memory.min", ValueKind.PROTECTION)
+LOW = CgroupKey("memory.low", "memory", "memory.low", ValueKind.PROTECTION)
 HIGH = CgroupKey("memory.high", "memory", "memory.high", ValueKind.PROTECTION)
+
+
+def _memory_number(name: str, low: int, high: int, *, has_v1: bool = True) -> CgroupKey:
+    """Return the key of a number below `memory.`; most of them exist on Anolis kernels only."""
+    file = f"memory.{name}"
+    return CgroupKey(file, "memory", file, low=low, high=high, has_v1=has_v1)
+
+
+WATERMARK_RATIO = _memory_number("wmark_ratio", 0, 100)
+WATERMARK_SCALE = _memory_number("wmark_scale_factor", 1, 1000)
+WATERMARK_ADJUSTMENT = _memory_number("wmark_min_adj", -25, 50)
+OOM_PRIORITY = _memory_number("priority", 0, 12)
+USES_OOM_PRIORITY = _memory_number("use_priority_oom", 0, 1)
+OOM_GROUP = _memory_number("oom.group", 0, 1)
+PAGE_CACHE_ENABLE = _memory_number("pagecache_limit.enable", 0, 1, has_v1=False)
+PAGE_CACHE_SIZE = _memory_number("pagecache_limit.size", 0, NO_LIMIT, has_v1=False)
+PAGE_CACHE_SYNC = _memory_number("pagecache_limit.sync", 0, 1, has_v1=False)
 
 ALL_KEYS: tuple[CgroupKey, ...] = (
     SHARES,
@@ -222,22 +244,18 @@ ALL_KEYS: tuple[CgroupKey, ...] = (
     IDLE,
     CPUS,
     MEMORY,
+    MIN,
+    LOW,
     HIGH,
-    *(
-        CgroupKey(f"memory.{n}", "memory", f"memory.{n}", ValueKind.PROTECTION)
-        for n in ("min", "low")
-    ),
-    *(
-        CgroupKey(f"memory.{name}", "memory", f"memory.{name}", low=low, high=high)
-        for name, low, high in (
-            ("wmark_ratio", 0, 100),
-            ("wmark_scale_factor", 1, 1000),
-            ("wmark_min_adj", -25, 50),
-            ("priority", 0, 12),
-            ("use_priority_oom", 0, 1),
-            ("oom.group", 0, 1),
-        )
-    ),
+    WATERMARK_RATIO,
+    WATERMARK_SCALE,
+    WATERMARK_ADJUSTMENT,
+    OOM_PRIORITY,
+    USES_OOM_PRIORITY,
+    OOM_GROUP,
+    PAGE_CACHE_ENABLE,
+    PAGE_CACHE_SIZE,
+    PAGE_CACHE_SYNC,
 )
 KEYS_BY_NAME = {key.name: key for key in ALL_KEYS}
 

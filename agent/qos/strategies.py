@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from agent.qos.cpu_burst import CpuBurstStrategy
 from agent.qos.strategy import AnyStrategy
 
 
-def strategies() -> tuple[AnyStrategy, ...]:
-    """Return the strategies that this agent has."""
-    return ()
+def strategies(*, scales_quota: bool = False) -> tuple[AnyStrategy, ...]:
+    """Return the strategies that this agent has.
+
+    `scales_quota`: the hook of CPU normalization is on.
+    """
+    return (CpuBurstStrategy(scales_quota=scales_quota),)

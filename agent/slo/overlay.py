@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -16,7 +17,10 @@ from agent.snapshot.slo import (
     ResourceThresholds,
     settle_classes,
 )
+from agent.wire_formats.annotations import AnnotationError
 from agent.wire_formats.json_values import JSON_ERRORS
+
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 EXTENSIONS = "extensions"
 _PARTS_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -161,3 +165,21 @@ def _check_cache_range(
         cat_range_end_percent=default.resctrl.cat_range_end_percent,
     )
     return msgspec.structs.replace(qos, resctrl=resctrl)
+
+
+def overlay_annotation(base: _S, members: Mapping[str, object], where: str) -> _S:
+    """Lay the members of a pod's annotation over the node's values.
+
+    Names match regardless of case, as Go's decoder matches them, and unknown ones do not count.
+    Raises `AnnotationError` for a wrong value: the annotation then counts as absent.
+    """
+    names = {wire.casefold(): wire for wire in wire_fields(type(base))}
+    raw = {
+        names[one.casefold()]: value for one, value in members.items() if one.casefold() in names
+    }
+    decoder = SloDecoder(VALUE_READERS)
+    result = decoder.overlay(base, raw, where)
+    if decoder.invalid_fields:
+        first = decoder.invalid_fields[0]
+        raise AnnotationError(f"{first.path} {first.why}")
+    return result
