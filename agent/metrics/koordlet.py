@@ -59,14 +59,8 @@ _ROWS: tuple[_Row, ...] = (
         ("node", "host_application_name", "resource", "priority_class", "qos"),
         *("xpu_host_application_cpu_usage_cores", ""),
     ),
-    (
-        *("container_cpi", (*_CONTAINER, "cpi_field"), "xpu_container_window_cycles"),
-        "container_id has no scheme such as containerd://",
-    ),
-    (
-        *("container_psi", (*_CONTAINER, *_PRESSURE), "xpu_container_pressure_ratio"),
-        "container_id has no scheme such as containerd://",
-    ),
+    ("container_cpi", (*_CONTAINER, "cpi_field"), "xpu_container_window_cycles", ""),
+    ("container_psi", (*_CONTAINER, *_PRESSURE), "xpu_container_pressure_ratio", ""),
     ("pod_psi", (*_POD, *_PRESSURE), "xpu_pod_pressure_ratio", ""),
     (
         *("resctrl_llc_occupancy", ("node", "cache_id", "qos")),
@@ -268,7 +262,10 @@ def _pod_lines(snapshot: NodeSnapshot, labels: LabelCache, node: str) -> dict[st
             use, window = usage.containers.get(container.id), cycles.get(container.id)
             if window is None and (use is None or not use.pressure):
                 continue
-            prefix = labels.prefix(_CONTAINER, (*names, container.name, container.id))
+            container_id = container.id
+            if container.runtime:
+                container_id = f"{container.runtime}://{container.id}"
+            prefix = labels.prefix(_CONTAINER, (*names, container.name, container_id))
             if use is not None and use.pressure:
                 containers[prefix] = use.pressure
             if window is not None:

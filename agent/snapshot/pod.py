@@ -38,6 +38,7 @@ class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
     """One container. A cgroup gives its id only."""
 
     id: str  # without the runtime's scheme
+    runtime: str = ""  # that scheme, "containerd"; empty: not reported
     name: str = ""  # empty: known by its cgroup alone
     cgroup: str = ""  # path below the hierarchy, "/kubepods/…"; empty: not running
     image: str = ""

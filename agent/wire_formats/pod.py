@@ -31,6 +31,7 @@ MAX_PAIRS_CHARS = 512 * 1024  # Kubernetes' limit of all annotations, twice
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _CONTAINER_ID = re.compile(r"[0-9a-f]{12,128}")
+_RUNTIME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _KINDS: Final = ("PodList", "List")
 _ABSENT = msgspec.Raw(b"null")
 _ITEMS, _BETWEEN, _END = b'"items":[', b'},{"metadata":{', b"]}"
@@ -259,7 +260,7 @@ def _requirements(resources: msgspec.Raw) -> ResourceRequirements:
 
 
 def _containers(spec: _PodSpec, status: _PodStatus) -> tuple[ContainerView, ...]:
-    """Return the containers that have run, by id; the id is without the runtime's scheme."""
+    """Return the containers that have run, by id."""
     images = {
         one.name: one.image
         for specs in (spec.containers, spec.init_containers)
@@ -272,10 +273,13 @@ def _containers(spec: _PodSpec, status: _PodStatus) -> tuple[ContainerView, ...]
         status.ephemeral_container_statuses,
     ):
         for one in statuses or ():
-            container_id = one.container_id.rpartition("://")[2]
+            runtime, _, container_id = one.container_id.rpartition("://")
             if _CONTAINER_ID.fullmatch(container_id) and len(containers) < MAX_CONTAINERS:
                 containers[container_id] = ContainerView(
-                    id=container_id, name=one.name, image=images.get(one.name, "")
+                    id=container_id,
+                    runtime=runtime if _RUNTIME.fullmatch(runtime) else "",
+                    name=one.name,
+                    image=images.get(one.name, ""),
                 )
     return tuple(containers[key] for key in sorted(containers))
 

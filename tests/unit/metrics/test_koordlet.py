@@ -144,6 +144,18 @@ def test_a_figure_of_ours_has_koordlets_name(
     assert value in [number for got, number in samples if labels.items() <= got.items()]
 
 
+def test_an_id_of_a_container_has_the_scheme_of_the_pods_status() -> None:
+    (container,) = POD.containers
+    known = replace(POD, containers=(replace(container, runtime="containerd"),))
+    snap = full()
+    ids = {
+        labels["container_id"]
+        for one in (snap, replace(snap, pods=SnapshotPart((known,), NOW_S)))
+        for labels, _ in exported(one)["koordlet_container_psi"]
+    }
+    assert ids == {container.id, f"containerd://{container.id}"}
+
+
 def test_groups_of_resctrl_that_are_no_class_are_left_out() -> None:
     samples = exported(full())["koordlet_resctrl_llc_occupancy"]
     assert [labels["qos"] for labels, _ in samples] == ["LS"]

@@ -52,7 +52,7 @@ def test_a_pod_is_read_with_what_is_needed_of_it() -> None:
     assert view.qos is KubeQos.BURSTABLE
     assert view.label("koordinator.sh/qosClass") == "LS"
     assert view.annotations == (("a", "b"),)
-    assert view.containers == (ContainerView(id=A, name="main", image="i"),)
+    assert view.containers == (ContainerView(id=A, runtime="containerd", name="main", image="i"),)
     assert view.cgroup == ""
 
 
@@ -85,6 +85,12 @@ def test_a_pod_without_status_has_the_class_of_its_resources() -> None:
     (view,), _ = parse_pod_list(document(pod(spec=spec, status={})))
     assert view.qos is KubeQos.GUARANTEED
     assert view.containers == ()
+
+
+def test_a_scheme_that_no_runtime_has_is_left_out() -> None:
+    statuses = [{"name": "main", "containerID": f'A"://{A}'}]
+    (view,), _ = parse_pod_list(document(pod(status={"containerStatuses": statuses})))
+    assert [(one.id, one.runtime) for one in view.containers] == [(A, "")]
 
 
 def test_container_ids_that_are_none_are_left_out() -> None:
