@@ -1,11 +1,11 @@
-"""Families and series of storage: block devices and mounts of the node, block IO of pods."""
+"""Families and series of storage: devices and mounts of the node, block IO of pods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 
-from agent.metrics.families import NODE, POD, ExportedFamily
+from agent.metrics.families import CONTAINER, NODE, POD, ExportedFamily
 from agent.metrics.text_format import SeriesLines, label_pairs, sample_line
 from agent.snapshot.usage import BlockDevice, DeviceIo, DiskCounters, StorageUsage
 
@@ -51,6 +51,7 @@ STORAGE_FAMILIES: tuple[ExportedFamily, ...] = tuple(
     for scope, labels, rows in (
         ("node", (), _DISKS),
         ("pod", POD, _IO),
+        ("container", CONTAINER, _IO),
     )
     for name, kind, more, unit, text in rows
 )
@@ -102,18 +103,25 @@ def node_storage_series(storage: StorageUsage, label_prefix: str) -> SeriesLines
     yield name, [sample_line(name, label_prefix, 1, extra) for extra in mounts[:MAX_MOUNTS]]
 
 
-def pod_storage_series(storage: StorageUsage, label_prefix: Mapping[str, str]) -> SeriesLines:
-    """Yield the families of pods; `label_prefix` has their labels by uid."""
+def group_storage_series(
+    storage: StorageUsage, pods: Mapping[str, str], containers: Mapping[str, str]
+) -> SeriesLines:
+    """Yield the families of pods, then of containers; arguments have labels by uid and by id."""
     names = {device.number: device.name for device in storage.devices}
-    rows = [
-        (label_prefix[uid], label_pairs(("device",), (names.get(number, number),)), io)
-        for uid, by_device in storage.pods.items()
-        if uid in label_prefix
-        for number, io in by_device.items()
-    ]
-    for column, value_of in _IO_COUNTERS:
-        name = f"xpu_pod_{column}"
-        yield name, [sample_line(name, labels, value_of(io), extra) for labels, extra, io in rows]
+    for scope, label_prefix, groups in (
+        ("pod", pods, storage.pods),
+        ("container", containers, storage.containers),
+    ):
+        rows = [
+            (label_prefix[key], label_pairs(("device",), (names.get(number, number),)), io)
+            for key, by_device in groups.items()
+            if key in label_prefix
+            for number, io in by_device.items()
+        ]
+        for column, value_of in _IO_COUNTERS:
+            name = f"xpu_{scope}_{column}"
+            lines = [sample_line(name, labels, value_of(io), extra) for labels, extra, io in rows]
+            yield name, lines
 
 
 def _info_labels(device: BlockDevice) -> str:

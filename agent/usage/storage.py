@@ -1,9 +1,10 @@
-"""Block devices, volume groups and mounts of the node, and the block IO of pods."""
+"""Block devices, volume groups and mounts of the node, and the block IO of pods and containers."""
 
 from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -18,6 +19,7 @@ from agent.host.block_devices import (
 )
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import Problem
+from agent.snapshot.pod import PodView
 from agent.snapshot.usage import BlockDevice, DeviceIo, IoByDevice, StorageUsage
 from agent.usage.collector import CollectorInput, SpreadRound
 from agent.wire_formats.kernel_text import parse_digits
@@ -25,6 +27,7 @@ from agent.wire_formats.kernel_text import parse_digits
 IO_STAT_V2 = "io.stat"
 
 # with the groups below: a pod's own counts lack its containers, where all its processes are.
+# A container may have groups below its own, too.
 # Old kernels do not have these files.
 BYTES_V1 = "blkio.throttle.io_service_bytes_recursive"
 OPERATIONS_V1 = "blkio.throttle.io_serviced_recursive"
@@ -97,15 +100,25 @@ def _counter(text: bytes | None) -> int:
     return number
 
 
-class _PodGroup(msgspec.Struct, frozen=True):
-    """The cgroup of one pod."""
+class _Group(msgspec.Struct, frozen=True):
+    """The cgroup of one pod or of one container."""
 
-    uid: str
+    key: str  # uid or id
     cgroup: str
+    is_pod: bool
+
+
+def _groups(pods: Iterable[PodView]) -> Iterator[_Group]:
+    for pod in pods:
+        if pod.cgroup:
+            yield _Group(pod.uid, pod.cgroup, is_pod=True)
+        for container in pod.containers:
+            if container.cgroup:
+                yield _Group(container.id, container.cgroup, is_pod=False)
 
 
 class StorageCollector:
-    """Reads the storage of the node, then block IO of its pods: a part of both in each call."""
+    """Reads the storage of the node, then block IO of its groups: a part of both in each call."""
 
     name = "storage"
 
@@ -114,9 +127,9 @@ class StorageCollector:
         self._clock = clock
         self._cgroups: CgroupLayout | None = None
         self._devices: SpreadRound[str, BlockDevice] | None = None
-        self._pods: SpreadRound[_PodGroup, IoByDevice] = SpreadRound(())
+        self._groups: SpreadRound[_Group, IoByDevice] = SpreadRound(())
         self._failures: set[str] = set()
-        self._has_files = False  # some pod has a file of block IO
+        self._has_files = False  # some group has a file of block IO
 
     def collect(self, cycle: CollectorInput) -> StorageUsage | None:
         """Read some of it; return the values once everything is read."""
@@ -124,22 +137,22 @@ class StorageCollector:
             self._failures, self._has_files = set(), False
             self._cgroups = cycle.layout
             self._devices = SpreadRound(block_device_names(self._host))
-            self._pods = SpreadRound(
-                _PodGroup(pod.uid, pod.cgroup) for pod in cycle.pods if pod.cgroup
-            )
+            self._groups = SpreadRound(_groups(cycle.pods))
         if not self._devices.is_complete:
             self._devices.read_some(self._read_device, self._clock)
             return None
-        if not self._pods.read_some(self._read, self._clock):
+        if not self._groups.read_some(self._read, self._clock):
             return None
-        if self._pods.size and not self._has_files and not self._failures:
+        if self._groups.size and not self._has_files and not self._failures:
             self._failures.add(NO_CONTROLLER)
         devices, self._devices = tuple(self._devices.values.values()), None
+        values = self._groups.values.items()
         return StorageUsage(
             devices=devices,
             volume_groups=volume_groups(devices),
             mounts=read_mounts(self._host, devices),
-            pods={pod.uid: io for pod, io in self._pods.values.items()},
+            pods={group.key: io for group, io in values if group.is_pod},
+            containers={group.key: io for group, io in values if not group.is_pod},
             problems=tuple(
                 Problem(reason=reason, message=_MESSAGES[reason])
                 for reason in sorted(self._failures)
@@ -153,11 +166,11 @@ class StorageCollector:
     def _read_device(self, name: str) -> BlockDevice | None:
         return read_block_device(self._host, name)
 
-    def _read(self, pod: _PodGroup) -> IoByDevice | None:
+    def _read(self, group: _Group) -> IoByDevice | None:
         try:
-            return self._read_io(pod.cgroup)
+            return self._read_io(group.cgroup)
         except HostFileError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):  # else the pod has ended
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # else it has ended
                 self._failures.add(UNREADABLE)
         except ParseError:
             self._failures.add(UNREADABLE)

@@ -12,13 +12,19 @@ from agent.clock import ManualClock
 from agent.errors import HostFileError, ParseError
 from agent.host.files import LiveHostFiles
 from agent.snapshot.host_files import MAX_READ
-from agent.snapshot.pod import KubeQos, PodView
+from agent.snapshot.pod import ContainerView, KubeQos, PodView
 from agent.snapshot.usage import DeviceIo, StorageUsage
 from agent.usage.collector import CollectorInput
 from agent.usage.storage import StorageCollector, parse_io_stat, parse_throttle_counts
-from tests.cgroups import CgroupHost
+from tests.cgroups import CgroupHost, container_id
 
-POD = PodView(uid="a", qos=KubeQos.BURSTABLE, cgroup="/kubepods/poda")
+A = container_id(1)
+POD = PodView(
+    uid="a",
+    qos=KubeQos.BURSTABLE,
+    cgroup="/kubepods/poda",
+    containers=(ContainerView(id=A, cgroup=f"/kubepods/poda/{A}"),),
+)
 SDA = DeviceIo(read_bytes=10, written_bytes=20, reads=1, writes=2)
 LINE = "8:0 rbytes=10 wbytes=20 rios=1 wios=2 dbytes=0 dios=0\n"
 
@@ -107,11 +113,13 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupHost:
     return host
 
 
-def put(host: CgroupHost, v2: str, sizes: str, operations: str) -> None:
+def put(
+    host: CgroupHost, v2: str, sizes: str, operations: str, cgroup: str = "/kubepods/poda"
+) -> None:
     if host.version == 2:
-        host.write("/sys/fs/cgroup/kubepods/poda/io.stat", v2)
+        host.write(f"/sys/fs/cgroup{cgroup}/io.stat", v2)
         return
-    folder = "/sys/fs/cgroup/blkio/kubepods/poda/blkio.throttle"
+    folder = f"/sys/fs/cgroup/blkio{cgroup}/blkio.throttle"
     host.write(f"{folder}.io_service_bytes_recursive", sizes)
     host.write(f"{folder}.io_serviced_recursive", operations)
     host.write(f"{folder}.io_service_bytes", "Total 0\n")  # of the group itself
@@ -139,6 +147,20 @@ def test_devices_and_block_io_of_pods_are_read_with_the_groups_below(host: Cgrou
     ]
     assert value.pods == {"a": {"8:0": SDA}}
     assert value.problems == ()
+
+
+def test_a_container_has_its_own_block_io(host: CgroupHost) -> None:
+    own = LINE.replace("=10", "=7").replace("=20", "=8")
+    put(host, own, throttle(7, 8), throttle(1, 2), POD.containers[0].cgroup)
+    value = collect(host)
+    assert value.pods == {"a": {"8:0": SDA}}
+    io = DeviceIo(read_bytes=7, written_bytes=8, reads=1, writes=2)
+    assert value.containers == {A: {"8:0": io}}
+
+
+def test_a_container_that_ends_meanwhile_is_absent_without_a_reason(host: CgroupHost) -> None:
+    value = collect(host)
+    assert (value.containers, value.problems) == ({}, ())
 
 
 def test_broken_files_of_a_pod_are_absent_with_a_reason(host: CgroupHost) -> None:
