@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from operator import attrgetter
 
-from agent.metrics.families import CONTAINER, NODE, POD, ExportedFamily
+from agent.metrics.families import CONTAINER, HOST_APPLICATION, NODE, POD, ExportedFamily
 from agent.metrics.storage_series import (
     STORAGE_FAMILIES,
+    group_storage_series,
     node_storage_series,
-    pod_storage_series,
 )
 from agent.metrics.text_format import (
     LabelCache,
@@ -17,6 +17,7 @@ from agent.metrics.text_format import (
     label_pairs,
     last_run_series,
     sample_line,
+    sample_lines,
 )
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.usage import (
@@ -130,6 +131,7 @@ _COLD_MEMORY: tuple[_Row, ...] = tuple(
         ("node", NODE, "the node"),
         ("pod", POD, "a pod"),
         ("container", CONTAINER, "a container"),
+        ("host_application", HOST_APPLICATION, "a host application"),
     )
     for row in (
         (
@@ -143,6 +145,11 @@ _COLD_MEMORY: tuple[_Row, ...] = tuple(
     )
 )
 
+_IDLE_MEMORY: _Row = (
+    *("xpu_node_memory_idle_ratio", "gauge", NODE, "ratio"),
+    "Share of all memory, free memory included, that nothing has accessed for 300 s.",
+)
+
 COLLECTOR_FAMILIES: tuple[ExportedFamily, ...] = (
     *(
         ExportedFamily(name=name, type=kind, labels=labels, unit=unit, help=text)
@@ -152,6 +159,7 @@ COLLECTOR_FAMILIES: tuple[ExportedFamily, ...] = (
             *_CYCLES,
             *_RESCTRL,
             *_COLD_MEMORY,
+            _IDLE_MEMORY,
         )
     ),
     *STORAGE_FAMILIES,
@@ -205,6 +213,14 @@ def collected_node_series(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLi
     if cold is not None:
         with_cache = snapshot.usage.value.node.memory_with_cache_bytes
         yield from _cold_memory_series("node", [(label_prefix, cold.node_bytes, with_cache)])
+        name = "xpu_node_memory_idle_ratio"
+        yield name, sample_lines(name, label_prefix, (("", cold.idle_ratio),))
+        applications = snapshot.usage.value.applications
+        own = {
+            one: f"{label_prefix},{label_pairs(('application',), (one,))}" for one in applications
+        }
+        rows = _cold_rows(own, cold.applications, applications)
+        yield from _cold_memory_series("host_application", rows)
     storage = snapshot.usage.value.storage
     if storage is not None:
         yield from node_storage_series(storage, label_prefix)
@@ -289,7 +305,7 @@ def collected_pod_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) 
         cycles = usage.cycles.containers
         yield from _cycle_series([(containers[x], cycles[x]) for x in containers if x in cycles])
     if usage.storage is not None:
-        yield from pod_storage_series(usage.storage, pods)
+        yield from group_storage_series(usage.storage, pods, containers)
     cold = usage.cold_memory
     if cold is not None:
         yield from _cold_memory_series("pod", _cold_rows(pods, cold.pods, usage.pods))

@@ -108,11 +108,16 @@ class ResctrlUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ColdMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Page cache that nothing has used for minutes, of the node, of pods and of containers."""
+    """Page cache that nothing has used for minutes, of the node and of groups.
+
+    `idle_ratio` is the share of all memory of the node, free memory included.
+    """
 
     node_bytes: int | None = None
     pods: Mapping[str, int] = NO_ENTRIES  # by uid
     containers: Mapping[str, int] = NO_ENTRIES  # by id
+    applications: Mapping[str, int] = NO_ENTRIES  # host applications, by name
+    idle_ratio: float | None = None
     problems: tuple[Problem, ...] = ()
 
 
@@ -172,12 +177,13 @@ IoByDevice = Mapping[str, DeviceIo]  # by device number, "8:0"
 
 
 class StorageUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The node's storage, and the block IO of pods."""
+    """The node's storage, and the block IO of pods and containers."""
 
     devices: tuple[BlockDevice, ...] = ()  # by name
     volume_groups: Mapping[str, tuple[str, ...]] = NO_ENTRIES
     mounts: tuple[Mount, ...] = ()  # by path
     pods: Mapping[str, IoByDevice] = NO_ENTRIES  # by uid
+    containers: Mapping[str, IoByDevice] = NO_ENTRIES  # by id
     problems: tuple[Problem, ...] = ()
 
 

@@ -1,7 +1,11 @@
 """Memory that nothing has used for minutes, as the kernel thread kidled counts it.
 
 Kernels of Anolis and Alibaba have kidled; mainline kernels do not. An administrator starts it by
-writing its settings: the agent does not write them.
+writing its settings: the agent does not write them. Without it, mainline's DAMON_STAT tells the
+share of idle memory of the node: from Linux 6.17 on, of all its memory (page cache, memory of
+processes and free memory alike). Nothing of mainline tells idle page cache by cgroup:
+`memory.reclaim` evicts the pages that it looks for, and generations of the multi-generational LRU
+do not count accesses to page cache by system calls.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import msgspec
 from agent.cgroup.layout import CgroupLayout
 from agent.clock import Clock
 from agent.errors import HostFileError, ParseError
+from agent.host.files import read_text
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import Problem
 from agent.snapshot.usage import ColdMemory
@@ -33,6 +38,18 @@ COLD_ROWS = (b"cfei", b"dfei", b"cfui", b"dfui")
 
 ROW_COUNT = 17
 
+DAMON_STAT = "/sys/module/damon_stat/parameters"
+ENABLED_FILE = f"{DAMON_STAT}/enabled"
+PERCENTILES_FILE = f"{DAMON_STAT}/memory_idle_ms_percentiles"
+PERCENTILES = 101  # from the 0th to the 100th
+MAX_PERCENTILES_BYTES = 4096
+
+# reasons of an absent share of idle memory
+NO_DAMON_STAT = "DamonStatMissing"
+DAMON_STAT_OFF = "DamonStatOff"
+DAMON_STAT_YOUNG = "DamonStatTooYoung"
+DAMON_STAT_UNREADABLE = "DamonStatUnreadable"
+
 # reasons of absent values
 NO_KIDLED = "KidledMissing"
 KIDLED_OFF = "KidledOff"
@@ -43,6 +60,10 @@ UNREADABLE = "IdlePageStatsUnreadable"
 
 _MESSAGES = {
     NO_KIDLED: f"this kernel has no {KIDLED}",
+    NO_DAMON_STAT: f"this kernel has no {DAMON_STAT}: it is older than 6.17, or built without",
+    DAMON_STAT_OFF: f"{ENABLED_FILE} is N: Y switches it on",
+    DAMON_STAT_YOUNG: f"DAMON_STAT has measured for less than {COLD_S} s",
+    DAMON_STAT_UNREADABLE: f"{PERCENTILES_FILE} is unreadable or malformed",
     KIDLED_OFF: f"{PERIOD_FILE} is 0: kidled does not scan; 5 is what Koordinator writes",
     NO_HIERARCHY: f"{HIERARCHY_FILE} is 0: counts of pods and of the node lack the groups below",
     TOO_FEW_SCANS: f"kidled has scanned for less than {COLD_S} s",
@@ -98,8 +119,60 @@ def parse_idle_page_stats(data: bytes) -> IdlePageStats:
     )
 
 
+def parse_idle_percentiles(data: bytes) -> tuple[int, ...]:
+    """Return the idle times in milliseconds, ascending; raise `ParseError` for anything else.
+
+    Negative times are of memory that is in use; before Linux 6.18 they are 0.
+    """
+    try:
+        times_ms = tuple(map(int, data.decode("ascii").split(",")))
+    except ValueError as error:
+        raise ParseError(PERCENTILES_FILE, repr(data)[:80]) from error
+    if len(times_ms) != PERCENTILES or list(times_ms) != sorted(times_ms):
+        raise ParseError(PERCENTILES_FILE, repr(data)[:80])
+    return times_ms
+
+
+def idle_ratio(times_ms: tuple[int, ...], idle_s: float) -> float:
+    """Return the share of memory that was idle for at least that long, in steps of one percent."""
+    return sum(time_ms >= idle_s * 1000 for time_ms in times_ms[1:]) / (PERCENTILES - 1)
+
+
+class DamonStatReader:
+    """Reads DAMON_STAT; it cannot tell for how long that has been switched on.
+
+    Until some memory was idle for so long, the share is 0 or not measured yet: it is 0 if this
+    reader has seen DAMON_STAT switched on for that time.
+    """
+
+    def __init__(self, host: HostFiles) -> None:
+        self._host = host
+        self._enabled_since_s: float | None = None
+
+    def read(self, now_s: float, idle_s: float) -> tuple[float | None, str]:
+        """Return the share of memory idle for at least `idle_s`, or `None` and the reason."""
+        enabled = read_text(self._host, ENABLED_FILE)
+        if enabled != "Y":
+            self._enabled_since_s = None
+            return None, NO_DAMON_STAT if enabled is None else DAMON_STAT_OFF
+        if self._enabled_since_s is None:
+            self._enabled_since_s = now_s
+        try:
+            data = self._host.read(PERCENTILES_FILE, MAX_PERCENTILES_BYTES)
+            times_ms = parse_idle_percentiles(data.strip())
+        except (HostFileError, ParseError):
+            return None, DAMON_STAT_UNREADABLE
+        ratio = idle_ratio(times_ms, idle_s)
+        if not ratio and now_s - self._enabled_since_s < idle_s:
+            return None, DAMON_STAT_YOUNG
+        return ratio, ""
+
+
+_KINDS = ("node", "pod", "container", "application")
+
+
 class _Group(msgspec.Struct, frozen=True):
-    """One group to read: the node, or a pod or container by its uid or id."""
+    """One group to read: the node, or a pod, container or host application by its key."""
 
     kind: str
     key: str
@@ -107,7 +180,7 @@ class _Group(msgspec.Struct, frozen=True):
 
 
 class ColdMemoryCollector:
-    """Reads the cold memory of node, pods and containers, a part of them in each call."""
+    """Reads the cold memory of the node and of groups, a part of them in each call."""
 
     name = "cold_memory"
 
@@ -115,13 +188,14 @@ class ColdMemoryCollector:
         self._host = host
         self._clock = clock
         self._round: SpreadRound[_Group, int] | None = None
+        self._damon_stat = DamonStatReader(host)
         self._failures: Counter[str] = Counter()
 
     def collect(self, cycle: CollectorInput) -> ColdMemory | None:
         """Read some groups; return the values of all once every group is read."""
         if self._round is None:
             if not (self._host.exists(PERIOD_FILE) and self._host.exists(HIERARCHY_FILE)):
-                return ColdMemory(problems=(_problem(NO_KIDLED),))
+                return self._without_kidled(cycle.now_s)
             self._failures = Counter()
             groups = tuple(_groups(cycle))
             if groups and not any(self._host.exists(group.path) for group in groups):
@@ -130,19 +204,25 @@ class ColdMemoryCollector:
         if not self._round.read_some(self._read, self._clock):
             return None
         values, self._round = self._round.values, None
-        by_kind: dict[str, dict[str, int]] = {"node": {}, "pod": {}, "container": {}}
+        by_kind: dict[str, dict[str, int]] = {kind: {} for kind in _KINDS}
         for group, cold in values.items():
             by_kind[group.kind][group.key] = cold
         return ColdMemory(
             node_bytes=by_kind["node"].get(""),
             pods=by_kind["pod"],
             containers=by_kind["container"],
+            applications=by_kind["application"],
             problems=tuple(_problem(reason) for reason in sorted(self._failures)),
         )
 
     def close(self) -> None:
         """Forget the round: no descriptor stays open."""
         self._round = None
+
+    def _without_kidled(self, now_s: float) -> ColdMemory:
+        ratio, reason = self._damon_stat.read(now_s, COLD_S)
+        reasons = (NO_KIDLED, reason) if reason else (NO_KIDLED,)
+        return ColdMemory(idle_ratio=ratio, problems=tuple(map(_problem, reasons)))
 
     def _read(self, group: _Group) -> int | None:
         """Return a group's cold bytes; `None`, and a failure counted, where they are not known."""
@@ -181,6 +261,8 @@ def _groups(cycle: CollectorInput) -> Iterator[_Group]:
         for container in pod.containers:
             if container.cgroup:
                 yield _Group("container", container.id, _path(layout, container.cgroup))
+    for name, cgroup in cycle.applications:
+        yield _Group("application", name, _path(layout, cgroup))
 
 
 def _path(layout: CgroupLayout, cgroup: str) -> str:

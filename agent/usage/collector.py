@@ -22,6 +22,7 @@ class CollectorInput(msgspec.Struct, frozen=True, kw_only=True):
     now_s: float  # monotonic; stands still on a recorded host
     layout: CgroupLayout | None = None
     pods: tuple[PodView, ...] = ()
+    applications: tuple[tuple[str, str], ...] = ()  # running host applications: name and cgroup
 
 
 class CollectorResult(Protocol):

@@ -19,6 +19,7 @@ from agent.snapshot.inventory import DeviceSample
 from agent.snapshot.usage import (
     ApplicationAggregate,
     CgroupUsage,
+    ColdMemory,
     DeviceUsage,
     NodeUsage,
     NumaAggregate,
@@ -446,7 +447,7 @@ class UsageHistory:
         self._live_names = alive
         self._pods.begin_moment(now_s)
         self._pods.set_values(pod_items(sample.pods))
-        self._pods.set_values(hot_pod_items(sample))
+        self._pods.set_values(hot_group_items(sample))
         self._pods.set_values(group_items("application", sample.applications))
         self._pods.set_values(pod_device_items(samples, owners or {}))
         totals = {d.key: d.memory_total_bytes for d in samples if d.memory_total_bytes is not None}
@@ -526,14 +527,17 @@ def hot_node_items(sample: UsageSample) -> Iterator[SeriesValue]:
         yield ("node", HOT_MEMORY), hot
 
 
-def hot_pod_items(sample: UsageSample) -> Iterator[SeriesValue]:
-    """Yield each pod's memory with hot page cache, where cold memory is measured."""
-    for uid, cold in sample.cold_memory.pods.items() if sample.cold_memory is not None else ():
-        if uid in sample.pods:
-            yield (
-                ("pod", uid, HOT_MEMORY),
-                hot_memory(sample.pods[uid].memory_with_cache_bytes, cold),
-            )
+def hot_group_items(sample: UsageSample) -> Iterator[SeriesValue]:
+    """Yield the memory with hot page cache of pods and applications, where cold is measured."""
+    memory = sample.cold_memory or ColdMemory()
+    for of, cold_bytes, groups in (
+        ("pod", memory.pods, sample.pods),
+        ("application", memory.applications, sample.applications),
+    ):
+        for key, cold in cold_bytes.items():
+            if key in groups:
+                hot = hot_memory(groups[key].memory_with_cache_bytes, cold)
+                yield (of, key, HOT_MEMORY), hot
 
 
 def pod_items(pods: Mapping[str, CgroupUsage]) -> Iterator[SeriesValue]:

@@ -142,6 +142,7 @@ class HostApplicationReader:
         self._source = applications
         self._applications: tuple[HostApplication, ...] = ()
         self._separate: frozenset[str] = frozenset()
+        self.cgroups: tuple[tuple[str, str], ...] = ()  # of running applications, by name
         self._checked_s = 0.0
         self._files: _ApplicationFiles | None = None
 
@@ -173,6 +174,7 @@ class HostApplicationReader:
     def _find_directories(self, layout: CgroupLayout | None) -> None:
         """Set the cgroups of applications whose directories exist."""
         if layout is None:
+            self.cgroups = ()
             self.close()
             return
         if self._files is None or self._files.layout != layout:
@@ -185,6 +187,7 @@ class HostApplicationReader:
             if path is not None and self._is_running(layout, path):
                 names.setdefault(path, application.name)
         running = {name: path for path, name in names.items()}
+        self.cgroups = tuple(sorted(running.items()))
         self._separate = find_separate(running, layout)
         self._files.set_cgroups(running)
 

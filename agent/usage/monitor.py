@@ -249,6 +249,11 @@ class UsageCollector:
         )
 
     @property
+    def applications(self) -> tuple[tuple[str, str], ...]:
+        """Names and cgroups of the running host applications."""
+        return self._applications.cgroups
+
+    @property
     def is_complete(self) -> bool:
         """Whether all pods are measured; else what is left for the system is not known."""
         return self._pod_usage is None or self._pod_usage.tree.is_complete
@@ -377,7 +382,12 @@ class UsageMonitor:
         sample = self._collector.measure(host_s, self._listed_pods())
         status = self._usage_status(sample, self._clock.monotonic() - now_s)
         self._optional_collectors.run(
-            CollectorInput(now_s=host_s, layout=self._collector.layout, pods=self._collector.pods)
+            CollectorInput(
+                now_s=host_s,
+                layout=self._collector.layout,
+                pods=self._collector.pods,
+                applications=self._collector.applications,
+            )
         )
         devices = self._new_samples(self._store.current)
         owners = (

@@ -54,6 +54,7 @@ STORAGE = StorageUsage(
         Mount(path="/k/pods/u/volumes/kubernetes.io~csi/p/mount", device="sda", filesystem="xfs"),
     ),
     pods={POD.uid: {"253:0": IO, "9:9": IO}, "ended": {"8:0": IO}},
+    containers={CONTAINER: {"253:0": IO}, "ended": {"8:0": IO}},
 )
 
 
@@ -91,8 +92,13 @@ def complete() -> NodeSnapshot:
             )
         ),
         cold_memory=ColdMemory(
-            node_bytes=1 << 20, pods={POD.uid: 1 << 19}, containers={CONTAINER: 1 << 18}
+            node_bytes=1 << 20,
+            pods={POD.uid: 1 << 19},
+            containers={CONTAINER: 1 << 18},
+            applications={"spark": 1 << 17, "ended": 1},
+            idle_ratio=0.25,
         ),
+        applications={"spark": group(0)},
         storage=STORAGE,
         collectors=(
             CollectorStatus(name="usage", success=True, duration_s=0.25, last_success_s=7.0),
@@ -208,6 +214,7 @@ def test_hot_memory_is_what_the_cold_part_leaves_of_memory_with_page_cache() -> 
         "xpu_node_memory_used_with_hot_cache_bytes": node - (1 << 20),
         "xpu_pod_memory_used_with_hot_cache_bytes": (2 << 20) - (1 << 19),
         "xpu_container_memory_used_with_hot_cache_bytes": (2 << 20) - (1 << 18),
+        "xpu_host_application_memory_used_with_hot_cache_bytes": (2 << 20) - (1 << 17),
     }
 
 

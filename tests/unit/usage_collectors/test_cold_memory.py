@@ -169,7 +169,11 @@ def test_node_pods_and_containers_are_read(host: CgroupHost) -> None:
 
 def test_a_kernel_without_kidled_is_a_reason(tmp_path: Path) -> None:
     value = collect(CgroupHost(tmp_path))
-    assert (value.node_bytes, value.pods, reasons(value)) == (None, {}, ["KidledMissing"])
+    assert (value.node_bytes, value.pods, reasons(value)) == (
+        None,
+        {},
+        ["KidledMissing", "DamonStatMissing"],
+    )
 
 
 def test_groups_without_the_file_are_a_reason(host: CgroupHost) -> None:
@@ -224,6 +228,16 @@ def test_a_refusal_is_a_reason_and_no_value(host: CgroupHost) -> None:
     assert (value.node_bytes, value.pods, reasons(value)) == (None, {}, ["IdlePageStatsUnreadable"])
 
 
+def test_the_cold_memory_of_host_applications_is_read_as_well(host: CgroupHost) -> None:
+    put(host, "/host-best-effort/spark", stats(rows={"cfei": ones(2)}))
+    layout = detect_layout(host.files)
+    running = (("spark", "/host-best-effort/spark"), ("ended", "/host-best-effort/ended"))
+    cycle = CollectorInput(now_s=1.0, layout=layout, pods=(POD,), applications=running)
+    value = ColdMemoryCollector(host.files, ManualClock()).collect(cycle)
+    assert value is not None
+    assert (value.applications, value.problems) == ({"spark": 22_200_000}, ())
+
+
 @pytest.mark.parametrize(
     ("with_cache", "cold", "expected"),
     [(10, 4, 6), (10, 10, 0), (10, 11, None), (None, 4, None), (10, None, None)],
@@ -237,27 +251,30 @@ def sample(cold: ColdMemory | None) -> UsageSample:
     return UsageSample(
         node=NodeUsage(cpu_cores=1.0, memory_bytes=1000, memory_with_cache_bytes=4000),
         pods={"a": use, "b": use},
+        applications={"spark": use, "flink": use},
         cold_memory=cold,
     )
 
 
 @pytest.mark.parametrize(
-    ("policy", "node", "pods"),
+    ("policy", "node", "groups"),
     [
-        ("usageWithHotPageCache", 3500.0, [350.0, 100.0]),  # of pod b nothing is known
+        ("usageWithHotPageCache", 3500.0, [350.0, 100.0]),  # of the second nothing is known
         ("usageWithPageCache", 4000.0, [400.0, 400.0]),
         ("usageWithoutPageCache", 1000.0, [100.0, 100.0]),
     ],
 )
 def test_a_report_has_the_memory_that_its_policy_names(
-    policy: str, node: float, pods: list[float]
+    policy: str, node: float, groups: list[float]
 ) -> None:
     history = UsageHistory()
+    cold = ColdMemory(node_bytes=500, pods={"a": 50, "c": 1}, applications={"flink": 50})
     for second in range(300):
-        history.add(float(second), sample(ColdMemory(node_bytes=500, pods={"a": 50, "c": 1})))
+        history.add(float(second), sample(cold))
     report = history.report(300.0, UsageReportPolicy(memory=policy))
     assert report.node.memory_bytes == node
-    assert [pod.use.memory_bytes for pod in report.pods] == pods
+    assert [pod.use.memory_bytes for pod in report.pods] == groups
+    assert [one.use.memory_bytes for one in report.applications] == groups
     assert dict(report.aggregates[0].node)["p95"].memory_bytes == node
 
 

@@ -53,6 +53,7 @@ def test_an_application_is_measured_with_and_without_cache(host: Host) -> None:
     assert (first.cpu_cores, first.memory_bytes) == (None, 3 * PAGE)
     assert (second.memory_bytes, second.memory_with_cache_bytes) == (4 * PAGE, 9 * PAGE)
     assert second.cpu_cores == pytest.approx(1.5)
+    assert measuring.applications == (("spark", BY_CLASS),)
 
 
 def test_an_application_is_none_of_the_systems_use(host: Host) -> None:
