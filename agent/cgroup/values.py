@@ -105,6 +105,16 @@ class KernelFiles:
         if fd is not None:
             os.close(fd)
 
+    def close_removed(self) -> None:
+        """Close the descriptors of removed groups, which nothing may ask for any more."""
+        by_directory: dict[str, list[str]] = {}
+        for path in self._fds:
+            by_directory.setdefault(os.path.dirname(path), []).append(path)
+        for directory, paths in by_directory.items():
+            if not os.path.isdir(self._root.path(directory)):
+                for path in paths:
+                    self.close(path)
+
     def close_all(self) -> None:
         """Close every descriptor."""
         for path in tuple(self._fds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.qos.block_io import BlockIoStrategy
 from agent.qos.cpu_burst import CpuBurstStrategy
 from agent.qos.strategy import AnyStrategy
 
@@ -11,4 +12,4 @@ def strategies(*, scales_quota: bool = False) -> tuple[AnyStrategy, ...]:
 
     `scales_quota`: the hook of CPU normalization is on.
     """
-    return (CpuBurstStrategy(scales_quota=scales_quota),)
+    return (CpuBurstStrategy(scales_quota=scales_quota), BlockIoStrategy())

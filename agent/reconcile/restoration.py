@@ -17,7 +17,7 @@ from agent.cgroup.ledger import (
 )
 from agent.cgroup.processes import process_directory
 from agent.cgroup.restore import RestoreResult, is_known_entry, restore_entries
-from agent.cgroup.values import CgroupFiles, CgroupValues
+from agent.cgroup.values import CgroupFiles, CgroupValues, KernelFiles
 from agent.containers.dispatch import ON
 from agent.errors import HostFileError
 from agent.slo.status import is_frozen
@@ -106,15 +106,16 @@ class Restoration:
         return results
 
     def sweep(
-        self, ledger: ChangeLedger, layout: CgroupLayout, files: CgroupFiles, now_s: float
+        self, ledger: ChangeLedger, layout: CgroupLayout, files: KernelFiles, now_s: float
     ) -> None:
-        """Drop the entries of removed cgroups, once per interval."""
+        """Drop the entries and descriptors of removed cgroups, once per interval."""
         if self._swept_s is not None and now_s - self._swept_s < SWEEP_S:
             return
         self._swept_s = now_s
         for entry in tuple(ledger.entries.values()):
             if _is_removed(entry, layout, files):
                 ledger.drop(entry, "gone")
+        files.close_removed()
 
     def _is_cluster_current(self, snapshot: NodeSnapshot, now_s: float) -> bool:
         """Return whether the cluster's answers are recent enough to trust an empty hook answer."""

@@ -104,6 +104,33 @@ class SloDecoder:
         return self._readers[field.type](self, value, where)
 
 
+def fold_names(shape: type[msgspec.Struct], raw: object) -> object:
+    """Return JSON whose names of fields are those of the wire, whatever their case.
+
+    Go's decoder ignores the case, and people's annotations are decoded by it.
+    """
+    if not isinstance(raw, Mapping):
+        return raw
+    fields = {field.wire.casefold(): field for field in wire_fields(shape).values()}
+    folded: dict[object, object] = {}
+    for name, value in raw.items():
+        field = fields.get(name.casefold()) if isinstance(name, str) else None
+        if field is None:
+            folded[name] = value
+        else:
+            folded[field.wire] = _fold_value(field.type, value)
+    return folded
+
+
+def _fold_value(kind: object, value: object) -> object:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return fold_names(kind, value)
+    items = get_args(kind)
+    if get_origin(kind) is tuple and isinstance(value, list) and len(items) == 2:
+        return [_fold_value(items[0], item) for item in value]
+    return value
+
+
 def _is_absent(value: object, field: WireField) -> bool:
     # Go's encoders leave out an empty choice, and its readers take it for the default
     return value is None or (value == "" and get_origin(field.type) is Literal)

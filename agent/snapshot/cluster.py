@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -66,6 +67,9 @@ class KubeletView(msgspec.Struct, frozen=True, kw_only=True):
     pod_cpus: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
+NO_VOLUMES: Mapping[str, str] = MappingProxyType({})
+
+
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that came from the API server and the kubelet, each with its age.
 
@@ -87,6 +91,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     has_pod_list: bool = False  # the API server has listed them: who is not among them is gone
     # uids of pods whose object the API server deleted: their devices are free, whatever runs yet
     deleted_pods: frozenset[str] = frozenset()
+    # PersistentVolume by "namespace/claim", of claims whose disks a pod on this node limits
+    volume_names: Mapping[str, str] = NO_VOLUMES
 
 
 class ApiSessionStatus(msgspec.Struct, frozen=True, kw_only=True):

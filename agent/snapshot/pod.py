@@ -85,6 +85,13 @@ class ContainerResources(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_sidecar or not self.is_init
 
 
+class PodVolume(msgspec.Struct, frozen=True, kw_only=True):
+    """A volume of a pod that a storage driver provides."""
+
+    name: str  # in the pod's spec
+    claim: str = ""  # PersistentVolumeClaim in the pod's namespace; empty: a volume without one
+
+
 class PodView(msgspec.Struct, frozen=True, kw_only=True):
     """One pod; name and namespace are empty while only its cgroup is known."""
 
@@ -108,6 +115,8 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     batch_cpu_milli: int | None = 0  # requested kubernetes.io/batch-cpu; None: malformed
     compute_request: ComputeRequest | None = None  # None: the spec is unknown
     resources: tuple[ContainerResources, ...] | None = None  # in the spec's order, init first
+    # only of pods with an annotation that names them: koordinator.sh/blkioQOS
+    volumes: tuple[PodVolume, ...] = ()
     created: str = ""  # as the API server wrote the time: compared as text; empty: not reported
     resource_version: str = ""  # of the API's object; compare for equality only
 

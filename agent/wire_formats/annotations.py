@@ -66,6 +66,7 @@ def parse_cpus(value: object) -> CpuSet:
 
 
 QOS_LABEL = "koordinator.sh/qosClass"
+POD_BLOCK_IO = "koordinator.sh/blkioQOS"
 RESCTRL_GROUP_PREFIX = "koordlet-"  # of resctrl groups of single pods, which dashboards know
 PRIORITY_LABEL = "koordinator.sh/priority-class"
 QOS_CLASSES = ("LSE", "LSR", "LS", "BE", "SYSTEM")

@@ -11,7 +11,8 @@ import msgspec
 
 from agent.errors import ParseError
 from agent.snapshot.device import Pairs
-from agent.snapshot.pod import ContainerView, KubeQos, PodView
+from agent.snapshot.pod import ContainerView, KubeQos, PodView, PodVolume
+from agent.wire_formats.annotations import POD_BLOCK_IO
 from agent.wire_formats.json_values import JSON_ERRORS, repair_json
 from agent.wire_formats.quantities import parse_amount
 from agent.wire_formats.resource_requests import (
@@ -26,6 +27,7 @@ from agent.wire_formats.resource_requests import (
 T = TypeVar("T")
 MAX_PODS = 4096
 MAX_CONTAINERS = 256  # of one pod
+MAX_VOLUMES = 256  # of one pod
 MAX_TIME = 40  # characters of a time
 MAX_PAIRS_CHARS = 512 * 1024  # Kubernetes' limit of all annotations, twice
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
@@ -68,6 +70,17 @@ class _PodMetadata(msgspec.Struct, rename="camel", gc=False):
     annotations: dict[str, str] | None = None
 
 
+class _Claim(msgspec.Struct, rename="camel", gc=False):
+    claim_name: str = ""
+
+
+class _Volume(msgspec.Struct, rename="camel", gc=False):
+    name: str = ""
+    persistent_volume_claim: _Claim | None = None
+    ephemeral: msgspec.Raw = _ABSENT
+    csi: msgspec.Raw = _ABSENT
+
+
 class _PodSpec(msgspec.Struct, rename="camel", gc=False):
     node_name: str = ""
     host_network: bool = False
@@ -75,6 +88,7 @@ class _PodSpec(msgspec.Struct, rename="camel", gc=False):
     overhead: dict[str, str | int | float] | None = None
     containers: list[_PodContainer] | None = None  # Go may write an empty list as null
     init_containers: list[_PodContainer] | None = None
+    volumes: msgspec.Raw = _ABSENT
 
 
 class _PodStatus(msgspec.Struct, rename="camel", gc=False):
@@ -105,6 +119,7 @@ class _PlainPodList(msgspec.Struct):
 
 _POD_DECODER = msgspec.json.Decoder(PodObject)
 _POD_LIST_DECODER = msgspec.json.Decoder(_PodListObject)
+_VOLUMES_DECODER = msgspec.json.Decoder(list[_Volume] | None)
 _RESOURCES_DECODER = msgspec.json.Decoder(_ResourceQuantities | None)
 
 
@@ -168,6 +183,7 @@ def build_pod_view(pod: PodObject) -> PodView:
         terminating=meta.deletion_timestamp is not None,
         host_network=spec.host_network,
         node_name=spec.node_name,
+        volumes=_volumes(meta, spec),
         created=(meta.creation_timestamp or "")[:MAX_TIME],
         resource_version=meta.resource_version,
     )
@@ -282,6 +298,25 @@ def _containers(spec: _PodSpec, status: _PodStatus) -> tuple[ContainerView, ...]
                     image=images.get(one.name, ""),
                 )
     return tuple(containers[key] for key in sorted(containers))
+
+
+def _volumes(meta: _PodMetadata, spec: _PodSpec) -> tuple[PodVolume, ...]:
+    """Return the volumes of drivers; they are decoded only where an annotation names them."""
+    if POD_BLOCK_IO not in (meta.annotations or {}):
+        return ()
+    try:
+        volumes = _VOLUMES_DECODER.decode(spec.volumes) or []
+    except JSON_ERRORS:
+        return ()
+    found = []
+    for one in volumes[:MAX_VOLUMES]:
+        if one.persistent_volume_claim is not None:
+            found.append(PodVolume(name=one.name, claim=one.persistent_volume_claim.claim_name))
+        elif one.ephemeral != _ABSENT:  # its claim has a name of the kubelet's making
+            found.append(PodVolume(name=one.name, claim=f"{meta.name}-{one.name}"))
+        elif one.csi != _ABSENT:
+            found.append(PodVolume(name=one.name))
+    return tuple(found)
 
 
 def _steps(spec: _PodSpec) -> Iterator[ContainerStep]:

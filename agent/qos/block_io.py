@@ -1,0 +1,343 @@
+"""Limits of block IO: of best-effort pods together, of single pods, and the cost model of disks.
+
+What is written are the lines of Koordinator's `pkg/koordlet/qosmanager/plugins/blkio` on version 1,
+and the files of the IO controller that have the same effect on version 2. A block whose disk is not
+known does not affect the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from agent.cgroup import device_values as devices
+from agent.cgroup.device_values import NO_LINE, DeviceFile, DeviceValue, device_value
+from agent.cgroup.keys import device_key
+from agent.cgroup.paths import qos_directory
+from agent.cgroup.write_plan import DesiredValue
+from agent.errors import ParseError
+from agent.qos.strategy import NOT_REQUESTED, QosInputs, QosPod, StrategyPlan
+from agent.slo.decoder import VALUE_READERS, SloDecoder, fold_names
+from agent.snapshot.node import are_same_objects
+from agent.snapshot.pod import KubeQos
+from agent.snapshot.self_check import StrategyState
+from agent.snapshot.slo import BlkioQos, BlockDeviceConfig, IoConfig, NodeSlo
+from agent.snapshot.usage import BlockDevice, StorageUsage
+from agent.wire_formats.annotations import POD_BLOCK_IO, AnnotationError, parse_json_object
+
+ROOT = "/"
+BE_SOURCE = "NodeSLO spec.resourceQOSStrategy.beClass.blkioQOS"
+ROOT_SOURCE = "NodeSLO spec.resourceQOSStrategy.cgroupRoot.blkioQOS"
+RUNNING = "Running"
+DEFAULT_PERCENT, DEFAULT_LATENCY_US = 95, 3000  # of the latency target
+DEFAULT_WEIGHT = 100
+WHOLE_DISK_KINDS_BELOW = ("part", "lvm")  # of these the disks below are limited
+MAX_LEVELS = 8  # of devices that are built on others
+MAX_PROBLEMS = 8  # that the message names
+NOT_READ = "block devices are not read (yet): collect.storage"
+
+
+class BlockIoState(msgspec.Struct, frozen=True):
+    """The last plan, and the inputs that it was computed from."""
+
+    inputs: tuple[object, ...] = ()
+    plan: StrategyPlan = NOT_REQUESTED
+
+
+class _Target(msgspec.Struct, frozen=True):
+    """A group whose limits are asked for, the devices of each block, and the field that asks."""
+
+    cgroup: str
+    source: str
+    blocks: tuple[BlockDeviceConfig, ...]
+    pod: QosPod | None = None
+
+
+class BlockIoStrategy:
+    """Limits the IO of best-effort pods and of pods that ask for it, as NodeSLO and pods say."""
+
+    name = "block_io"
+
+    def start(self) -> BlockIoState:
+        """Return the state before the first cycle."""
+        return BlockIoState()
+
+    def plan(self, inputs: QosInputs, state: BlockIoState) -> tuple[StrategyPlan, BlockIoState]:
+        """Return the lines of all configured disks; the last plan while no input is another."""
+        storage = None if inputs.usage is None else inputs.usage.storage
+        resource_qos = inputs.slo.resource_qos
+        sources = (
+            resource_qos.be_class.blkio,
+            resource_qos.cgroup_root.blkio,
+            inputs.pods,
+            inputs.layout,
+            inputs.cluster.volume_names,
+        )
+        if storage is None:
+            if not any(True for _ in _targets(inputs, [])):
+                return NOT_REQUESTED, BlockIoState()
+            plan = msgspec.structs.replace(
+                state.plan, state=StrategyState.WAITING, message=NOT_READ
+            )
+            return plan, state
+        if are_same_objects((*sources, storage), state.inputs):
+            return state.plan, state
+        plan = _Planner(inputs, storage, self.name).plan()
+        if plan == state.plan:
+            plan = state.plan  # the same object costs less later
+        return plan, BlockIoState(inputs=(*sources, storage), plan=plan)
+
+
+def _targets(inputs: QosInputs, problems: list[str]) -> Iterator[_Target]:
+    """Yield the groups that NodeSLO and pods ask limits for."""
+    resource_qos, layout = inputs.slo.resource_qos, inputs.layout
+    root, best_effort = resource_qos.cgroup_root.blkio, resource_qos.be_class.blkio
+    if root is not None:
+        yield _Target(ROOT, ROOT_SOURCE, root.blocks if root.enable else ())
+    if best_effort is not None:
+        blocks = best_effort.blocks if best_effort.enable else ()
+        yield _Target(qos_directory(layout, KubeQos.BEST_EFFORT), BE_SOURCE, blocks)
+    for pod in inputs.pods:
+        text = pod.view.annotation(POD_BLOCK_IO)
+        if text is None or not pod.label or not pod.cgroup or pod.view.phase != RUNNING:
+            continue
+        name = f"{pod.view.namespace}/{pod.view.name}"
+        try:
+            blocks = annotated_blocks(text)
+        except AnnotationError as error:
+            problems.append(f"Pod {name}: {error}")
+            continue
+        yield _Target(pod.cgroup, f"Pod {name} annotation {POD_BLOCK_IO}", blocks, pod)
+
+
+def annotated_blocks(text: str) -> tuple[BlockDeviceConfig, ...]:
+    """Return the blocks of a pod's annotation; an empty text has none.
+
+    Raise `AnnotationError` for a text that Koordinator cannot decode, and for a wrong value in it.
+    """
+    if not text:
+        return ()
+    try:
+        members = parse_json_object(text)
+    except AnnotationError as error:
+        raise AnnotationError(f"{POD_BLOCK_IO}: {error}") from error
+    decoder = SloDecoder(VALUE_READERS)
+    decoded = decoder.overlay(BlkioQos(), fold_names(BlkioQos, members), POD_BLOCK_IO)
+    if decoder.invalid_fields:
+        first = decoder.invalid_fields[0]
+        raise AnnotationError(f"{first.path} {first.why}")
+    return decoded.blocks
+
+
+class _Planner:
+    """Computes one plan."""
+
+    def __init__(self, inputs: QosInputs, storage: StorageUsage, owner: str) -> None:
+        self._inputs = inputs
+        self._storage = storage
+        self._owner = owner
+        self._devices = {device.name: device for device in storage.devices}
+        self._problems: list[str] = []
+        self._missing: set[str] = set()  # files that the kernel or the group does not have
+        self._costed: set[str] = set()  # disks for which this plan switches cost control on
+        self._values: dict[tuple[str, str], DesiredValue] = {}
+
+    def plan(self) -> StrategyPlan:
+        """Return the lines of all groups; a later block of the same disk wins."""
+        targets = tuple(_targets(self._inputs, self._problems))
+        self._report_unused_classes(self._inputs.slo)
+        for target in targets:
+            for block in target.blocks:
+                self._add_block(target, block)
+        problems = [*self._problems[:MAX_PROBLEMS]]
+        if self._missing:
+            problems.append(f"not on this kernel: {', '.join(sorted(self._missing))}")
+        return StrategyPlan(
+            values=tuple(self._values.values()),
+            state=self._state(targets),
+            message="; ".join(problems),
+            figures=(("disks", float(len({one.key.device for one in self._values.values()}))),)
+            if self._values
+            else (),
+        )
+
+    def _state(self, targets: tuple[_Target, ...]) -> StrategyState:
+        if self._values:
+            return StrategyState.ACTIVE
+        if self._missing:
+            return StrategyState.UNSUPPORTED
+        return StrategyState.ACTIVE if any(one.blocks for one in targets) else StrategyState.IDLE
+
+    def _report_unused_classes(self, slo: NodeSlo) -> None:
+        qos = slo.resource_qos
+        for name, blkio in (("lsrClass", qos.lsr_class.blkio), ("lsClass", qos.ls_class.blkio)):
+            if blkio is not None and blkio.enable:
+                self._problems.append(f"blkioQOS of {name} has no effect: only beClass is limited")
+
+    def _add_block(self, target: _Target, block: BlockDeviceConfig) -> None:
+        disks = self._disks(target, block)
+        if not disks:
+            self._problems.append(f"{target.source}: no disk of {block.type} {block.name!r}")
+        for disk in disks:
+            lines = _root_lines if target.cgroup == ROOT else _group_lines
+            for file, values in lines(block.io_cfg, self._inputs.layout.version):
+                self._add_line(target, disk, file, values)
+
+    def _add_line(
+        self, target: _Target, disk: str, file: DeviceFile, values: Mapping[str, str]
+    ) -> None:
+        key = device_key(file, disk)
+        try:
+            value = key.check(file.version, device_value(file, values))
+        except ParseError as error:
+            self._problems.append(f"{target.source}: {error}")
+            return
+        if self._inputs.current.value(target.cgroup, key) is None:
+            if value != NO_LINE:
+                self._missing.add(file.name)
+            return
+        if file is devices.LATENCY:
+            self._costed.add(disk)
+        if file is devices.WEIGHT and not self._has_cost_control(disk):
+            self._problems.append(
+                f"{target.source}: the weight has no effect on {disk}: {devices.LATENCY.name} of"
+                " the root does not control it"
+            )
+            return
+        text = key.text(file.version, value)
+        desired = DesiredValue(
+            cgroup=target.cgroup,
+            key=key,
+            value=value,
+            owner=self._owner,
+            message=f"set {file.name} to {text}",
+            source=target.source,
+        )
+        self._values[desired.target] = desired
+
+    def _has_cost_control(self, disk: str) -> bool:
+        """Return whether the kernel weighs the IO of a disk: it refuses weights otherwise."""
+        if disk in self._costed:
+            return True
+        line = self._inputs.current.value(ROOT, device_key(devices.LATENCY, disk))
+        return isinstance(line, DeviceValue) and ("enable", "1") in line.fields
+
+    def _disks(self, target: _Target, block: BlockDeviceConfig) -> tuple[str, ...]:
+        """Return the numbers of the whole disks of a block; none if they are not known."""
+        names: Iterable[str]
+        if block.type == "device":
+            names = self._named_device(block.name)
+        elif block.type == "volumegroup":
+            names = self._storage.volume_groups.get(block.name, ())
+        else:
+            names = () if target.pod is None else self._volume_devices(target.pod, block.name)
+        disks = {number: None for name in names for number in self._whole_disks(name, MAX_LEVELS)}
+        return tuple(disks)
+
+    def _named_device(self, name: str) -> tuple[str, ...]:
+        """Return the device of `/dev/sda1`, `sda1` or `/dev/mapper/group-volume`."""
+        short = name.removeprefix("/dev/")
+        if short in self._devices:
+            return (short,)
+        mapped = short.removeprefix("mapper/")
+        return tuple(one.name for one in self._storage.devices if one.mapper_name == mapped)
+
+    def _volume_devices(self, pod: QosPod, name: str) -> tuple[str, ...]:
+        """Return the device on which a volume of a pod is mounted."""
+        volume = next((one for one in pod.view.volumes if one.name == name), None)
+        if volume is None:
+            return ()
+        directory = volume.name
+        if volume.claim:
+            claim = f"{pod.view.namespace}/{volume.claim}"
+            directory = self._inputs.cluster.volume_names.get(claim, "")
+        if not directory:
+            return ()
+        place = re.compile(
+            rf".*/pods/{re.escape(pod.uid)}/volumes/[^/]+/{re.escape(directory)}(/mount)?"
+        )
+        return tuple(one.device for one in self._storage.mounts if place.fullmatch(one.path))
+
+    def _whole_disks(self, name: str, levels: int) -> Iterator[str]:
+        """Yield the numbers of the disks of a device: the kernel refuses partitions."""
+        device = self._devices.get(name)
+        if device is None or not levels:
+            return
+        if device.kind not in WHOLE_DISK_KINDS_BELOW:
+            yield device.number
+            return
+        for below in self._below(device):
+            yield from self._whole_disks(below, levels - 1)
+
+    def _below(self, device: BlockDevice) -> tuple[str, ...]:
+        group = self._storage.volume_groups.get(device.volume_group, ())
+        return group if device.kind == "lvm" and group else device.parents
+
+
+_Line = tuple[DeviceFile, Mapping[str, str]]
+
+
+def _group_lines(config: IoConfig, version: int) -> Iterator[_Line]:
+    """Yield the lines of best-effort pods or of one pod; a limit of 0 is none."""
+    read_iops, write_iops = _iops(config.read_iops), _iops(config.write_iops)
+    read_bps, write_bps = config.read_bps or 0, config.write_bps or 0
+    if version == 1:
+        yield devices.READ_IOPS, {"": str(read_iops)}
+        yield devices.READ_BPS, {"": str(read_bps)}
+        yield devices.WRITE_IOPS, {"": str(write_iops)}
+        yield devices.WRITE_BPS, {"": str(write_bps)}
+        yield devices.WEIGHT_V1, {"": str(config.io_weight_percent or DEFAULT_WEIGHT)}
+        return
+    limits = {"rbps": read_bps, "wbps": write_bps, "riops": read_iops, "wiops": write_iops}
+    yield devices.LIMITS, {name: str(limit or "max") for name, limit in limits.items()}
+    if config.io_weight_percent is not None:
+        yield devices.WEIGHT, {"": str(config.io_weight_percent)}
+
+
+def _iops(limit: int | None) -> int:
+    """Return the limit; 0 for one that exceeds what the kernel can count."""
+    return limit if limit is not None and limit <= devices.MAX_IOPS else 0
+
+
+def _root_lines(config: IoConfig, version: int) -> Iterator[_Line]:
+    """Yield the latency targets and the cost model of a disk."""
+    yield (
+        devices.LATENCY_V1 if version == 1 else devices.LATENCY,
+        {
+            "enable": "1",
+            "ctrl": "user",
+            "rpct": _number(config.read_latency_percent, DEFAULT_PERCENT),
+            "rlat": _number(config.read_latency, DEFAULT_LATENCY_US),
+            "wpct": _number(config.write_latency_percent, DEFAULT_PERCENT),
+            "wlat": _number(config.write_latency, DEFAULT_LATENCY_US),
+        },
+    )
+    yield (
+        (devices.MODEL_V1, _model(config))
+        if version == 1
+        else (
+            devices.MODEL,
+            {"model": "linear", **_model(config)},
+        )
+    )
+
+
+def _model(config: IoConfig) -> Mapping[str, str]:
+    """Return the cost model; incomplete ones are refused later, as the kernel takes none of 0."""
+    if not config.enable_user_model:
+        return {"ctrl": devices.AUTOMATIC}
+    return {
+        "ctrl": "user",
+        "rbps": _number(config.model_read_bps, 0),
+        "rseqiops": _number(config.model_read_seq_iops, 0),
+        "rrandiops": _number(config.model_read_rand_iops, 0),
+        "wbps": _number(config.model_write_bps, 0),
+        "wseqiops": _number(config.model_write_seq_iops, 0),
+        "wrandiops": _number(config.model_write_rand_iops, 0),
+    }
+
+
+def _number(value: int | None, default: int) -> str:
+    return str(default if value is None else value)
