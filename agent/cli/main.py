@@ -23,6 +23,7 @@ COMMANDS = {
     "topology": ("agent.cli.topology", "topology"),
     "snapshot": ("agent.cli.render", "snapshot"),
     "render": ("agent.cli.render", "render"),
+    "plan": ("agent.cli.plan", "plan"),
     "record": ("agent.cli.record", "run"),
     "rescan": ("agent.cli.admin", "rescan"),
     "release": ("agent.cli.admin", "release"),

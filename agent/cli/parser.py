@@ -156,6 +156,23 @@ def _add_host_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_inputs(render)
     _add_output(render, ("yaml", "json"))
 
+    plan = _command(
+        commands,
+        "plan",
+        "print what hooks and strategies would change now, and why; change nothing",
+        "xpu-agent plan",
+        "xpu-agent plan --slo nodeslo.yaml --pods pods.json -o json",
+        "xpu-agent plan --host node-17.tar.gz --slo nodeslo.yaml --pods pods.json",
+    )
+    plan.add_argument(
+        "--slo",
+        metavar="FILE",
+        help="a NodeSLO (JSON or YAML); default: that of the agent that runs here",
+    )
+    _add_host(plan)
+    _add_inputs(plan)
+    _add_output(plan)
+
     cgroup = _command(
         commands,
         "cgroup",

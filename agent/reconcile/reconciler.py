@@ -8,7 +8,6 @@ from itertools import chain
 import msgspec
 
 from agent.cgroup.enforcement import NO_ENFORCEMENT, EnforcementPlan, StrategyValues
-from agent.cgroup.keys import QUOTA
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import ChangeLedger, LedgerError
 from agent.cgroup.paths import CgroupPathError, from_cgroup_parent
@@ -19,7 +18,6 @@ from agent.cgroup.writer import CgroupWriter
 from agent.clock import Clock
 from agent.containers.dispatch import OFF
 from agent.containers.hooks import Hook
-from agent.errors import ParseError
 from agent.host.files import LiveHostFiles
 from agent.reconcile.audit_file import AuditTrail
 from agent.reconcile.core_cookies import CookieReconciler
@@ -35,7 +33,7 @@ from agent.reconcile.oom_scores import OomScores
 from agent.reconcile.pod_scan import PodScan
 from agent.reconcile.qos_directories import QosDirectories
 from agent.reconcile.reports import CycleReport, PodReport, ReportHistory
-from agent.reconcile.requested_values import RequestedValues
+from agent.reconcile.requested_values import RequestedValues, original_quota
 from agent.reconcile.restoration import Restoration, pod_cgroups
 from agent.snapshot.cluster import SLO_STALE_S
 from agent.snapshot.container import NO_RESOURCES, HookRequest, LinuxResources
@@ -289,18 +287,7 @@ class Reconciler:
         """Return the quota of a cgroup from before the agent's first write."""
         if self._writer is None or self._modes.get(NORMALIZATION_HOOK, OFF) == OFF:
             return NO_RESOURCES
-        values = self._writer.values
-        entry = self.ledger.entries.get((values.hierarchy(QUOTA), cgroup, QUOTA.name))
-        try:
-            quota = (
-                values.read_value(cgroup, QUOTA)
-                if entry is None
-                else QUOTA.from_ledger(entry.original)
-            )
-        except ParseError:
-            return NO_RESOURCES
-        quota_us, period_us = getattr(quota, "quota_us", None), getattr(quota, "period_us", None)
-        return LinuxResources(quota_us=quota_us, period_us=period_us)
+        return original_quota(self._writer.values, self.ledger, cgroup)
 
     def _apply(self, managed_pod: ManagedPod, plan: WritePlan, now_s: float) -> PodReport:
         if self._writer is None or not plan.steps:

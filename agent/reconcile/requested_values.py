@@ -9,6 +9,8 @@ from contextlib import suppress
 from agent.cgroup import cpu
 from agent.cgroup.cpu import Bandwidth, WeightFormula, weight_of_shares
 from agent.cgroup.keys import CPUS, MEMORY, QUOTA, SHARES, UNLIMITED, CgroupValue
+from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import CgroupWriter
 from agent.errors import ParseError
@@ -157,3 +159,16 @@ def _learn_formula(
     weight = writer.values.read_value(desired.cgroup, SHARES)
     if weight in desired.equivalents:
         formulas["container"] = tuple(WeightFormula)[desired.equivalents.index(weight)]
+
+
+def original_quota(values: CgroupValues, ledger: ChangeLedger, cgroup: str) -> LinuxResources:
+    """Return the quota of a cgroup from before the agent's first write."""
+    entry = ledger.entries.get((values.hierarchy(QUOTA), cgroup, QUOTA.name))
+    try:
+        quota = (
+            values.read_value(cgroup, QUOTA) if entry is None else QUOTA.from_ledger(entry.original)
+        )
+    except ParseError:
+        return NO_RESOURCES
+    quota_us, period_us = getattr(quota, "quota_us", None), getattr(quota, "period_us", None)
+    return LinuxResources(quota_us=quota_us, period_us=period_us)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TypeVar
 
 import msgspec
 
+from agent.errors import ParseError
 from agent.snapshot.node import HotplugView, NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.slo import NodeSlo
 from agent.wire_formats.kernel_text import format_cpu_list
 
 T = TypeVar("T")
@@ -100,6 +102,23 @@ def snapshot_json(snapshot: NodeSnapshot, now_s: float) -> dict[str, object]:
         **({"containers": reached} if reached else {}),
         **({"cluster": parts_json} if cluster.is_clustered else {}),
     }
+
+
+def slo_from_json(data: object) -> NodeSlo:
+    """Return the NodeSLO of a snapshot's JSON, where fields have the names of their attributes.
+
+    Raise `ParseError` if it has another form.
+    """
+    try:
+        return msgspec.convert(_as_attributes(data), NodeSlo, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise ParseError("NodeSLO of a snapshot", str(error)) from error
+
+
+def _as_attributes(data: object) -> object:
+    if isinstance(data, Mapping):
+        return SimpleNamespace(**{str(key): _as_attributes(item) for key, item in data.items()})
+    return [_as_attributes(item) for item in data] if isinstance(data, list) else data
 
 
 def encode_json(data: object) -> bytes:

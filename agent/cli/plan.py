@@ -1,0 +1,272 @@
+"""`xpu-agent plan`: what hooks and strategies would change on this host now, and why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from agent.app.composition import AgentInputs, kubelet_root_reader
+from agent.app.oneshot import build_host_device_reader, inspect_host
+from agent.app.pod_files import LEDGER_FILE, create_ledger
+from agent.cgroup.enforcement import EnforcementPlan
+from agent.cgroup.layout import CgroupLayout, LayoutLocator
+from agent.cgroup.ledger import MAX_LEDGER_BYTES, ChangeLedger, LedgerError
+from agent.cgroup.values import CgroupFiles, CgroupValues, KernelFiles
+from agent.cli.context import command_inputs
+from agent.cli.output import format_document, format_table
+from agent.cli.parser import ExitStatus
+from agent.cli.terminal import standard_output, write_document
+from agent.containers.dispatch import hook_modes
+from agent.containers.hooks import node_hooks
+from agent.doctor.inputs import fetch_agent_snapshot
+from agent.durable import read_file
+from agent.errors import AgentError, BadConfig, ParseError
+from agent.host.files import LiveHostFiles
+from agent.qos.engine import QosEngine, strategy_modes
+from agent.qos.inputs import LiveValues
+from agent.qos.strategies import strategies
+from agent.reconcile.host_plan import HostPlan, HostPlanner, PlannedChange, ReadOnlyFiles
+from agent.slo.status import build_slo_view
+from agent.snapshot.cluster import ClusterView, NodeView
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodView
+from agent.snapshot.self_check import StrategyState, StrategyStatus
+from agent.snapshot.slo import NodeSloView
+from agent.wire_formats.plain_yaml import decode_yaml
+from agent.wire_formats.snapshot_json import slo_from_json
+
+MAX_SLO_BYTES = 4 << 20
+MAX_DEPTH = 64
+EMPTY = "(empty)"
+BAD_STATES = (StrategyState.FAILED, StrategyState.UNSUPPORTED)
+
+
+class NoCgroups(AgentError):
+    """The host shows no cgroup file system."""
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Print all changes; status 1 if a strategy or hook cannot do what is asked of it."""
+    inputs = command_inputs(arguments)
+    slo = None if arguments.slo is None else read_slo_file(arguments.slo)
+    cluster = _cluster(inputs, slo)
+    inputs.store.put(cluster=cluster)
+    inspect_host(inputs, usage=True)
+    now_s = inputs.clock.monotonic()
+    host_devices = build_host_device_reader(inputs).read(inputs.store.current)
+    cluster = msgspec.structs.replace(cluster, slo=SnapshotPart(cluster.slo.value, now_s))
+    snapshot = inputs.store.put(cluster=cluster, host_devices=SnapshotPart(host_devices, now_s))
+    locator = LayoutLocator(inputs.host_source.files, kubelet_root_reader(inputs))
+    layout = locator.layout(now_s)
+    if layout is None:
+        raise NoCgroups(f"{snapshot.node.source}: no cgroup file system: nothing can be planned")
+    if layout.root is None:
+        enforcement, changes = EnforcementPlan(), HostPlan()
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            enforcement, changes = _plan_host(inputs, snapshot, layout, _ledger(inputs, folder))
+    if arguments.output == "table":
+        sys.stdout.write(_plan_text(layout, enforcement, changes, cluster.slo.value))
+    else:
+        document = _plan_document(layout, enforcement, changes, cluster.slo.value)
+        write_document(format_document(document, arguments.output))
+    is_bad = any(one.state in BAD_STATES for one in enforcement.view.strategies)
+    is_bad = is_bad or bool(changes.failures or cluster.slo.value.refused_count)
+    return ExitStatus.PROBLEM_FOUND if is_bad else ExitStatus.OK
+
+
+def read_slo_file(path: str) -> NodeSloView:
+    """Return the NodeSLO of a file in JSON or YAML; raise `BadConfig`."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_SLO_BYTES + 1)
+        if len(data) > MAX_SLO_BYTES:
+            raise BadConfig(f"--slo {path}: more than {MAX_SLO_BYTES} bytes")
+        document = decode_yaml(data, MAX_DEPTH)  # JSON is YAML
+    except OSError as error:
+        raise BadConfig(f"--slo {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise BadConfig(f"--slo {path}: {str(error)[:200]}") from error
+    if not isinstance(document, dict) or not ("spec" in document or "kind" in document):
+        raise BadConfig(f"--slo {path}: no NodeSLO: it has neither kind nor spec")
+    view = build_slo_view(document, NodeSloView())
+    if view.problem:
+        raise BadConfig(f"--slo {path}: {view.problem}")
+    return view
+
+
+def _cluster(inputs: AgentInputs, slo: NodeSloView | None) -> ClusterView:
+    """Return what the cluster asks: of the files, else of the agent that runs on this machine."""
+    pods = () if inputs.pod_file is None else inputs.pod_file.read()
+    node = None
+    is_running = False
+    if inputs.is_live and (slo is None or inputs.pod_file is None):
+        agent, _ = fetch_agent_snapshot(inputs.settings)
+        if agent is not None:
+            is_running = True
+            slo = _agent_slo(agent) if slo is None else slo
+            pods = _agent_pods(agent) if inputs.pod_file is None else pods
+            node = _agent_node(agent)
+    has_pods = inputs.pod_file is not None or is_running
+    return ClusterView(
+        is_clustered=has_pods or slo is not None,
+        slo=SnapshotPart(slo or NodeSloView(), inputs.clock.monotonic()),
+        pods=pods,
+        has_pod_list=has_pods,
+        node=SnapshotPart(node, inputs.clock.monotonic()),
+    )
+
+
+def _member(data: object, *names: str) -> object:
+    for name in names:
+        data = data.get(name) if isinstance(data, Mapping) else None
+    return data
+
+
+def _agent_slo(agent: Mapping[str, object]) -> NodeSloView | None:
+    value = _member(agent, "cluster", "slo", "value")
+    if not _member(value, "found"):
+        return None
+    try:
+        return NodeSloView(found=True, slo=slo_from_json(_member(value, "slo")))
+    except ParseError:
+        return None  # of another version
+
+
+def _agent_pods(agent: Mapping[str, object]) -> tuple[PodView, ...]:
+    try:
+        pods = msgspec.convert(_member(agent, "parts", "pods", "value"), tuple[PodView, ...])
+    except msgspec.ValidationError:
+        return ()  # of another version
+    return tuple(pod for pod in pods if pod.name)
+
+
+def _agent_node(agent: Mapping[str, object]) -> NodeView | None:
+    try:
+        return msgspec.convert(_member(agent, "cluster", "node", "value"), NodeView | None)
+    except msgspec.ValidationError:
+        return None
+
+
+def _ledger(inputs: AgentInputs, folder: str) -> ChangeLedger:
+    """Return a copy of this machine's ledger; reading the file itself would repair it."""
+    state_dir = inputs.settings.node.state_dir
+    if not inputs.is_live or not state_dir:
+        return ChangeLedger(None, "")
+    source = os.path.join(state_dir, LEDGER_FILE)
+    try:
+        Path(folder, LEDGER_FILE).write_bytes(read_file(source, MAX_LEDGER_BYTES + 1))
+    except FileNotFoundError:
+        return ChangeLedger(None, "")
+    except OSError as error:
+        raise LedgerError(source, error) from error
+    ledger = create_ledger(folder, inputs.store.current.node.boot_id)
+    ledger.load()
+    return ledger
+
+
+def _plan_host(
+    inputs: AgentInputs, snapshot: NodeSnapshot, layout: CgroupLayout, ledger: ChangeLedger
+) -> tuple[EnforcementPlan, HostPlan]:
+    settings, host = inputs.settings, inputs.host_source.files
+    files: CgroupFiles = KernelFiles(LiveHostFiles()) if inputs.is_live else ReadOnlyFiles(host)
+    values = CgroupValues(files, layout)
+    hooks = node_hooks(reads_kubelet=False, hooks=settings.hooks)
+    all_strategies = strategies()
+    modes = strategy_modes((one.name for one in all_strategies), settings.enforce)
+    engine = QosEngine(all_strategies, modes, settings.collect.interval_s, settings.api.slo_stale_s)
+    now_s = inputs.clock.monotonic()
+    enforcement = engine.plan(snapshot, layout, LiveValues(values, ledger), now_s)
+    all_modes = {**hook_modes(hooks, settings.enforce), **modes}
+    planner = HostPlanner(values, host, ledger, hooks, all_modes, inputs.clock)
+    return enforcement, planner.plan(snapshot, enforcement)
+
+
+def _strategy_row(one: StrategyStatus) -> dict[str, object]:
+    return {
+        "strategy": one.name,
+        "mode": one.mode,
+        "state": one.state.value,
+        "files": one.values,
+        "why": one.message or None,
+    }
+
+
+def _change_row(one: PlannedChange) -> dict[str, object]:
+    return {
+        "file": one.path if one.action != "process" else f"{one.path}: {one.key}",
+        "current": EMPTY if one.current == "" else one.current,
+        "desired": one.desired or EMPTY,
+        "by": one.owner if one.mode == "on" else f"{one.owner} ({one.mode})",
+        "because": one.source or one.message or None,
+    }
+
+
+def _plan_text(
+    layout: CgroupLayout, enforcement: EnforcementPlan, changes: HostPlan, slo: NodeSloView
+) -> str:
+    terminal = standard_output()
+    blocks = []
+    if layout.root is None:
+        blocks.append("no cgroup of the kubelet is here: there is nothing to plan for")
+    if not slo.found:
+        blocks.append("no NodeSLO: only pods ask for something (--slo FILE names one)")
+    strategy_rows = [_strategy_row(one) for one in enforcement.view.strategies]
+    if strategy_rows:
+        blocks.append(format_table(strategy_rows, terminal))
+    rows = [_change_row(one) for one in changes.changes]
+    if rows:
+        blocks.append(format_table(rows, terminal, spare=("because",)))
+    if changes.missing:
+        lines = [
+            f"not on this host: {one.path}: {one.owner} wants {one.desired}"
+            for one in changes.missing
+        ]
+        blocks.append("\n".join(lines))
+    problems = [f"{one.path}: {one.why}" for one in slo.refused]
+    problems += [f"hook {hook}: {error}" for hook, error in changes.failures]
+    problems += [f"{pod}: {note}" for pod, note in changes.notes]
+    if problems:
+        blocks.append("\n".join(problems))
+    count = len(changes.changes)
+    files = f"{changes.compared} file" + ("" if changes.compared == 1 else "s")
+    blocks.append(f"{count} {'change' if count == 1 else 'changes'}; {files} compared")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _plan_document(
+    layout: CgroupLayout, enforcement: EnforcementPlan, changes: HostPlan, slo: NodeSloView
+) -> dict[str, object]:
+    return {
+        "cgroups": {
+            "version": layout.version,
+            "driver": layout.driver or None,
+            "root": layout.root,
+        },
+        "nodeslo": {
+            "found": slo.found,
+            "ignored": [{"field": one.path, "why": one.why} for one in slo.refused],
+        },
+        "strategies": [
+            {**_strategy_row(one), "figures": dict(one.figures)}
+            for one in enforcement.view.strategies
+        ],
+        "changes": [_change_document(one) for one in changes.changes],
+        "missing": [_change_document(one) for one in changes.missing],
+        "compared": changes.compared,
+        "failures": [{"hook": hook, "error": error} for hook, error in changes.failures],
+        "notes": [{"pod": pod, "message": message} for pod, message in changes.notes],
+    }
+
+
+def _change_document(one: PlannedChange) -> dict[str, object]:
+    document: dict[str, object] = json.loads(msgspec.json.encode(one))
+    return {**document, "message": one.message or None, "source": one.source or None}
