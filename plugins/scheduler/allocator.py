@@ -1,0 +1,450 @@
+"""Chooses the devices of one node for one pod, or says why the node cannot give them. Pure.
+
+Order and texts as in Koordinator's `pkg/scheduler/plugins/deviceshare`; where its behaviour is a
+defect ours differs, unless `Rules.upstream_compatible` asks for the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+
+import msgspec
+
+from agent.errors import AgentError
+from agent.snapshot.allocation import AllocatedDevice
+from plugins.scheduler.device_table import (
+    GPU,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    HONOR,
+    MODEL_LABEL,
+    NO_LABELS,
+    POLICY_LABEL,
+    UNKNOWN,
+    VENDOR_LABEL,
+    Amounts,
+    DeviceTable,
+    Labels,
+    NodeDevice,
+    PartitionTable,
+    VirtualFunction,
+    built_in_partitions,
+)
+from plugins.scheduler.device_usage import NO_USAGE, DeviceUsage
+from plugins.scheduler.partitions import choose_partition
+from plugins.scheduler.requests import (
+    APPLY_FOR_ALL,
+    ISOLATION_LABEL,
+    NPU_CORE,
+    PCIE_LEVEL,
+    RESTRICTED,
+    SAME_PCIE,
+    WHOLE_CARD_RESOURCES,
+    DeviceRequest,
+    InvalidRequest,
+    KindRequest,
+)
+from plugins.scheduler.scores import ScoringStrategy
+from plugins.scheduler.templates import (
+    NO_MATCH,
+    SHARED_TEMPLATES,
+    SharedTemplates,
+    matching_template,
+)
+from plugins.scheduler.topology_tree import SCOPE_DEPTHS, TreeSearch
+
+
+class NodeRefused(AgentError):
+    """The node cannot give the devices; `is_final`: not even if all its pods were removed."""
+
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_final = is_final
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the plug-in that decide on devices."""
+
+    upstream_compatible: bool = False  # repeat Koordinator's defects
+    # Koordinator ignores the policy `PCIeLevel`: pods that run there would wait here
+    enforces_exclusive_policy: bool = False
+    requires_device_object: bool = True
+    unshared_models: frozenset[tuple[str, str]] = frozenset()  # vendor and model
+    templates: SharedTemplates = SHARED_TEMPLATES
+
+
+DEFAULT_RULES = Rules()
+
+
+class GrantedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of a pod, with the amounts that it gets of it."""
+
+    device: NodeDevice
+    amounts: Amounts
+    function: VirtualFunction | None = None
+    template: str = ""
+
+    def as_allocated(self) -> AllocatedDevice:
+        """Return the entry as the index of allocations has it."""
+        return AllocatedDevice(
+            type=self.device.kind,
+            id=self.device.id,
+            minor=self.device.minor,
+            resources=tuple(self.amounts.items()),
+            vfs=() if self.function is None else (self.function.bus_id,),
+            template=self.template,
+        )
+
+
+Grant = tuple[GrantedDevice, ...]  # by kind in the order of the request, then minor
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision reads of a node."""
+
+    name: str
+    labels: Labels = NO_LABELS
+    table: DeviceTable | None = None  # None: the node has no Device object
+    usage: DeviceUsage = NO_USAGE
+
+
+def check_request(request: DeviceRequest, rules: Rules = DEFAULT_RULES) -> None:
+    """Raise `InvalidRequest` for a request that no model of any node can meet."""
+    gpu = request.of(GPU)
+    if gpu is None or not gpu.is_shared or NPU_CORE not in gpu.amounts:
+        return
+    if not any(matching_template(model, gpu.amounts) for model in rules.templates.values()):
+        raise InvalidRequest(NO_MATCH)
+
+
+def filter_node(
+    node: NodeState,
+    request: DeviceRequest,
+    rules: Rules = DEFAULT_RULES,
+    numa_nodes: frozenset[int] | None = None,
+) -> None:
+    """Raise `NodeRefused` if the node cannot give the pod its devices now."""
+    vendor, model = node.labels.get(VENDOR_LABEL, ""), node.labels.get(MODEL_LABEL, "")
+    if request.is_shared:
+        provider = request.isolation_provider
+        if provider and node.labels.get(ISOLATION_LABEL) != provider:
+            reason = "GPUIsolationProviderHAMICore not found on the node"
+            raise NodeRefused(reason, is_final=True)
+        if (vendor, model) in rules.unshared_models:
+            reason = f'model "{model}" of vendor "{vendor}" does not support GPU Share'
+            raise NodeRefused(reason, is_final=True)
+    if node.table is None:
+        is_for_kubelet = all(name in WHOLE_CARD_RESOURCES for name in request.resources)
+        if is_for_kubelet or not rules.requires_device_object:
+            return
+        raise NodeRefused("node(s) missing Device", is_final=True)
+    allocate(node, request, rules, numa_nodes=numa_nodes, is_trial=True)
+
+
+def allocate(
+    node: NodeState,
+    request: DeviceRequest,
+    rules: Rules = DEFAULT_RULES,
+    *,
+    strategy: ScoringStrategy | None = None,
+    numa_nodes: frozenset[int] | None = None,
+    is_trial: bool = False,
+) -> Grant:
+    """Return the devices for the pod; raise `NodeRefused`.
+
+    `strategy` prefers devices among those that serve equally well. `numa_nodes` limits the places.
+    A trial does not choose NICs of a node that is known to have enough of them.
+    """
+    if node.table is None:
+        return ()
+    allocation = _Allocation(node, node.table, request, rules, strategy, numa_nodes)
+    return allocation.run(is_trial=is_trial)
+
+
+class _Allocation:
+    """The choice for one pod on one node."""
+
+    def __init__(
+        self,
+        node: NodeState,
+        table: DeviceTable,
+        request: DeviceRequest,
+        rules: Rules,
+        strategy: ScoringStrategy | None,
+        numa_nodes: frozenset[int] | None,
+    ) -> None:
+        self._node = node
+        self._table = table
+        self._usage = node.usage
+        self._request = request
+        self._rules = rules
+        self._strategy = strategy
+        self._numa_nodes = numa_nodes
+
+    def run(self, *, is_trial: bool) -> Grant:
+        """Choose for all kinds; the primary kind first, then those that follow it."""
+        joint = self._joint_kinds()
+        granted: dict[str, Grant] = {}
+        skips_others = (
+            is_trial
+            and len(joint) > 1
+            and not self._request.is_shared
+            and self._table.is_secondary_well_planned
+        )
+        if joint:
+            primary, *secondary = joint
+            granted[primary.kind] = self._allocate_kind(primary)
+            pcie = frozenset(one.device.pcie for one in granted[primary.kind])
+            for kind in () if skips_others else secondary:
+                granted[kind.kind] = self._allocate_beside(kind, granted[primary.kind], pcie)
+        for kind in self._request.kinds:
+            if kind.kind not in granted and not (skips_others and kind.kind != joint[0].kind):
+                granted[kind.kind] = self._allocate_kind(kind)
+        return tuple(
+            one
+            for kind in self._request.kinds
+            for one in sorted(granted.get(kind.kind, ()), key=lambda one: one.device.minor)
+        )
+
+    def _joint_kinds(self) -> list[KindRequest]:
+        """Return the kinds that are allocated together, the primary one first."""
+        joint = self._request.joint
+        if joint is None or len(self._request.kinds) < 2:
+            return []
+        kinds = (self._request.of(name) for name in joint.device_types or ())
+        return [
+            kind
+            for kind in kinds
+            if kind is not None and self._request.hint(kind.kind).allocate_strategy != APPLY_FOR_ALL
+        ]
+
+    def _allocate_beside(self, kind: KindRequest, primary: Grant, pcie: frozenset[str]) -> Grant:
+        """Allocate devices near those of the primary kind, at least one for each PCIe root."""
+        joint = self._request.joint
+        is_same_pcie = joint is not None and joint.required_scope == SAME_PCIE
+        count = max(kind.count, len(pcie)) if is_same_pcie else kind.count
+        grant = self._allocate_plain(
+            kind, count=count, limit=max(count, len(pcie)), primary=primary
+        )
+        if is_same_pcie and {one.device.pcie for one in grant} != pcie:
+            raise NodeRefused("node(s) Device Joint-Allocate rules violation")
+        return grant
+
+    def _allocate_kind(self, kind: KindRequest) -> Grant:
+        if kind.kind == GPU:
+            return self._allocate_gpus(kind)
+        count = kind.count
+        if kind.applies_for_all:
+            hint = self._request.hint(kind.kind)
+            count = sum(hint.selects(device.labels) for device in self._table.of(kind.kind))
+        return self._allocate_plain(kind, count=count, limit=count)
+
+    # GPUs
+
+    def _allocate_gpus(self, kind: KindRequest) -> Grant:
+        template = self._template(kind)
+        devices = self._partition(kind) or self._from_tree(kind)
+        if devices is None:
+            grant = self._allocate_plain(kind, count=kind.count, limit=kind.count)
+            devices = tuple(one.device for one in grant)
+        return tuple(
+            GrantedDevice(
+                device=device, amounts=fill_memory(kind.amounts, device.total), template=template
+            )
+            for device in devices
+        )
+
+    def _template(self, kind: KindRequest) -> str:
+        """Return the template of a virtual NPU; empty for a request that needs none."""
+        if not kind.is_shared or NPU_CORE not in kind.amounts:
+            return ""
+        labels = self._node.labels
+        model = f"{labels.get(VENDOR_LABEL, '')}-{labels.get(MODEL_LABEL, '')}"
+        template = matching_template(self._rules.templates.get(model, {}), kind.amounts)
+        if not template:
+            raise NodeRefused(NO_MATCH, is_final=True)
+        return template
+
+    def _partition(self, kind: KindRequest) -> tuple[NodeDevice, ...] | None:
+        """Return the devices of a partition; `None` if the pod may have others, too."""
+        spec = self._request.partition
+        table, policy = self._partition_table()
+        is_honored = spec is not None or policy == HONOR
+        if kind.is_shared or (table is None and not is_honored):
+            return None
+        try:
+            return self._partition_devices(kind, table)
+        except NodeRefused:
+            if is_honored:
+                raise
+            return None
+
+    def _partition_table(self) -> tuple[PartitionTable | None, str]:
+        """Return the table and the policy, both of the Device object if that has a table."""
+        if self._table.partitions is not None:
+            return self._table.partitions, self._table.labels.get(POLICY_LABEL, "")
+        built_in = built_in_partitions(self._node.labels)
+        return built_in, self._node.labels.get(POLICY_LABEL, "")
+
+    def _partition_devices(
+        self, kind: KindRequest, table: PartitionTable | None
+    ) -> tuple[NodeDevice, ...]:
+        if table is None:
+            raise NodeRefused("node(s) missing GPU Partition Table", is_final=True)
+        if kind.count not in table:
+            raise NodeRefused("node(s) Unsupported number of GPU requests", is_final=True)
+        spec = self._request.partition
+        used = {one.minor for one in self._table.of(GPU) if self._usage.is_used(one)}
+        usable = {one.minor: one for one in self._candidates(kind) if one.minor not in used}
+        partition = choose_partition(
+            table,
+            kind.count,
+            usable.__contains__,
+            lambda minor: minor not in used,
+            bandwidth=None if spec is None else spec.bandwidth,
+            best_score_only=spec is not None and spec.allocate_policy == RESTRICTED,
+            lowest_score_first=self._rules.upstream_compatible,
+        )
+        if partition is None:
+            raise NodeRefused("Insufficient Partitioned GPU Devices")
+        return tuple(usable[minor] for minor in partition.minors)
+
+    def _from_tree(self, kind: KindRequest) -> tuple[NodeDevice, ...] | None:
+        """Return the devices of the narrowest part; `None` if places are unknown or unused."""
+        scope = self._request.hint(GPU).required_topology_scope
+        devices = self._table.of(GPU)
+        if not devices:
+            return None
+        if not all(device.has_topology for device in devices):
+            if scope:
+                raise NodeRefused("node(s) missing GPU Device Topology Tree", is_final=True)
+            return None
+        if kind.is_shared and kind.count > 1:
+            if scope:
+                raise NodeRefused("node(s) Unsupported Multi-Shared GPU", is_final=True)
+            return None
+        search = TreeSearch(
+            count=kind.count,
+            fits=partial(self._fits, kind.amounts),
+            is_used=self._usage.is_used,
+            scope_depth=SCOPE_DEPTHS.get(scope, 0),
+            is_shared=kind.is_shared,
+            score=None if self._strategy is None else partial(self._tree_score, kind.amounts),
+        )
+        found = search.find(self._candidates(kind))
+        if not found:
+            scoped = "Topology Scoped GPU" if scope else "GPU"
+            raise NodeRefused(f"Insufficient {scoped} Devices")
+        return found
+
+    # Any kind
+
+    def _candidates(self, kind: KindRequest) -> list[NodeDevice]:
+        hint, numa_nodes = self._request.hint(kind.kind), self._numa_nodes
+        devices = [
+            device
+            for device in self._table.of(kind.kind)
+            if device.total
+            and hint.selects(device.labels)
+            and (
+                numa_nodes is None
+                or (device.has_topology and device.numa_node in (*numa_nodes, UNKNOWN))
+            )
+        ]
+        if hint.exclusive_policy == PCIE_LEVEL and self._rules.enforces_exclusive_policy:
+            used = {one.pcie for one in self._table.of(kind.kind) if self._usage.is_used(one)}
+            devices = [device for device in devices if device.pcie not in used]
+        return devices
+
+    def _allocate_plain(
+        self, kind: KindRequest, *, count: int, limit: int, primary: Grant = ()
+    ) -> Grant:
+        """Return at least `count` and at most `limit` devices, near the primary ones if any."""
+        name, devices = kind.kind, self._table.of(kind.kind)
+        if not devices or not count:
+            raise NodeRefused(f"Insufficient {name} devices", is_final=True)
+        needs_function = self._request.hint(name).vf_selector is not None
+        if needs_function and not any(device.function_groups for device in devices):
+            raise NodeRefused(f"Insufficient {name} VirtualFunctions", is_final=True)
+        candidates = sorted(
+            self._candidates(kind), key=lambda device: -self._score(kind.amounts, device)
+        )
+        grant: list[GrantedDevice] = []
+        for device in self._by_distance(candidates, primary) if primary else candidates:
+            if len(grant) == limit:
+                break
+            if not self._fits(kind.amounts, device):
+                continue
+            function = self._function(device) if needs_function else None
+            if function is not None or not needs_function:
+                grant.append(GrantedDevice(device=device, amounts=kind.amounts, function=function))
+        if len(grant) < count:
+            raise NodeRefused(f"Insufficient {name} devices")
+        return tuple(grant)
+
+    def _by_distance(self, candidates: list[NodeDevice], primary: Grant) -> Iterator[NodeDevice]:
+        """Yield devices on the PCIe roots of the primary ones in turns, then by NUMA and socket."""
+        roots = {one.device.pcie for one in primary}
+        by_root: dict[str, list[NodeDevice]] = {}
+        others: list[NodeDevice] = []
+        for device in candidates:
+            (by_root.setdefault(device.pcie, []) if device.pcie in roots else others).append(device)
+        rounds = max(map(len, by_root.values()), default=0)
+        for index in range(rounds):
+            in_turn = [devices[index] for devices in by_root.values() if index < len(devices)]
+            order = {id(device): position for position, device in enumerate(candidates)}
+            yield from sorted(in_turn, key=lambda device: order[id(device)])
+        yield from others if self._rules.upstream_compatible else _nearest_first(others, primary)
+
+    def _function(self, device: NodeDevice) -> VirtualFunction | None:
+        """Return the free virtual function with the smallest bus id that the pod may have."""
+        selector = self._request.hint(device.kind).vf_selector
+        taken = self._usage.allocated_functions(device)
+        free = (
+            function
+            for group in device.function_groups
+            if selector is None or selector.matches(group.labels)
+            for function in group.functions
+            if function.bus_id not in taken
+        )
+        return min(free, key=lambda function: function.bus_id, default=None)
+
+    def _fits(self, amounts: Amounts, device: NodeDevice) -> bool:
+        free = self._usage.free(device)
+        if self._rules.upstream_compatible:
+            return all(amount <= free.get(name, amount) for name, amount in amounts.items())
+        return all(amount <= free.get(name, -1) for name, amount in amounts.items())
+
+    def _score(self, amounts: Amounts, device: NodeDevice) -> int:
+        if self._strategy is None:
+            return 0
+        return self._strategy.device_score(device, self._usage, amounts)
+
+    def _tree_score(self, amounts: Amounts, device: NodeDevice) -> int:
+        if self._strategy is not None and self._rules.upstream_compatible:
+            return self._strategy.swapped_score(device.total, self._usage.free(device), amounts)
+        return self._score(amounts, device)
+
+
+def _nearest_first(devices: Iterable[NodeDevice], primary: Grant) -> list[NodeDevice]:
+    numa_nodes = {one.device.numa_node for one in primary} - {UNKNOWN}
+    sockets = {one.device.socket for one in primary} - {UNKNOWN}
+
+    def distance(device: NodeDevice) -> int:
+        if device.numa_node in numa_nodes:
+            return 0
+        return 1 if device.socket in sockets else 2
+
+    return sorted(devices, key=distance)
+
+
+def fill_memory(amounts: Amounts, total: Mapping[str, int]) -> Amounts:
+    """Return the amounts with both forms of memory, each computed from the other, rounded down."""
+    memory = total.get(GPU_MEMORY, 0)
+    if GPU_MEMORY_RATIO in amounts:
+        return {**amounts, GPU_MEMORY: amounts[GPU_MEMORY_RATIO] * memory // 100}
+    if GPU_MEMORY in amounts and memory:
+        return {**amounts, GPU_MEMORY_RATIO: amounts[GPU_MEMORY] * 100 // memory}
+    return amounts

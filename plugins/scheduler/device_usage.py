@@ -1,0 +1,71 @@
+"""How much of each device pods use: an immutable table by device and resource."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from agent.snapshot.allocation import AllocatedDevice
+from plugins.scheduler.device_table import NO_AMOUNTS, Amounts, DeviceTable, NodeDevice
+
+DeviceKey = tuple[str, int]  # kind and minor
+
+
+class DeviceUsage(msgspec.Struct, frozen=True):
+    """The sums of all pods of a node. A device that no pod uses is in neither table."""
+
+    amounts: Mapping[DeviceKey, Amounts] = {}
+    functions: Mapping[DeviceKey, frozenset[str]] = {}  # bus ids of allocated virtual functions
+
+    def used(self, device: NodeDevice) -> Amounts:
+        """Return how much of a device is used."""
+        return self.amounts.get((device.kind, device.minor), NO_AMOUNTS)
+
+    def is_used(self, device: NodeDevice) -> bool:
+        """Return whether any amount of a device is used, and be it 1 %."""
+        return any(self.used(device).values())
+
+    def free(self, device: NodeDevice) -> Amounts:
+        """Return what is left of a device, never below 0; nothing of a sick one."""
+        used = self.used(device)
+        if not used:
+            return device.total
+        return {name: max(0, total - used.get(name, 0)) for name, total in device.total.items()}
+
+    def allocated_functions(self, device: NodeDevice) -> frozenset[str]:
+        """Return the bus ids of the device's allocated virtual functions."""
+        return self.functions.get((device.kind, device.minor), frozenset())
+
+
+NO_USAGE = DeviceUsage()
+
+
+def sum_usage(
+    allocations: Iterable[Iterable[AllocatedDevice]], table: DeviceTable | None = None
+) -> DeviceUsage:
+    """Return the usage of the allocations of all pods.
+
+    An id of the table decides which device an entry is for, because minors may change at a boot of
+    the node; else the minor does. An entry with neither does not count.
+    """
+    minors = {
+        (device.kind, device.id): device.minor
+        for of_kind in (table.devices.values() if table is not None else ())
+        for device in of_kind
+        if device.id
+    }
+    amounts: dict[DeviceKey, dict[str, int]] = {}
+    functions: dict[DeviceKey, set[str]] = {}
+    for allocation in allocations:
+        for entry in allocation:
+            minor = minors.get((entry.type, entry.id), entry.minor)
+            if minor is None:
+                continue
+            key = (entry.type, minor)
+            of_device = amounts.setdefault(key, {})
+            for name, amount in entry.resources:
+                of_device[name] = of_device.get(name, 0) + amount
+            if entry.vfs:
+                functions.setdefault(key, set()).update(entry.vfs)
+    return DeviceUsage(amounts, {key: frozenset(ids) for key, ids in functions.items()})

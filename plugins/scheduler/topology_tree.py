@@ -1,0 +1,82 @@
+"""Finds the narrowest part of a node that holds a number of GPUs: switch, root, NUMA node, node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import msgspec
+
+from plugins.scheduler.device_table import NodeDevice
+
+# what `requiredTopologyScope` may demand: the depth of the part in which all devices lie. No part
+# is as deep as `Device`: as with Koordinator's scheduler, only a partition can meet that.
+SCOPE_DEPTHS = {"": 0, "Node": 1, "NUMANode": 2, "PCIe": 3, "Device": 4}
+_LEVELS: tuple[Callable[[NodeDevice], object], ...] = (
+    lambda device: device.numa_node,
+    lambda device: device.pcie,
+)
+
+DeviceScore = Callable[[NodeDevice], int]
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    """Devices, and how good the part is that they were found in."""
+
+    devices: tuple[NodeDevice, ...]
+    depth: int
+    packed: int  # parts on the way down in which a device is used
+    score: int = 0
+
+
+class TreeSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """One search. `scope_depth` is the depth that is demanded, 0 for none."""
+
+    count: int
+    fits: Callable[[NodeDevice], bool]
+    is_used: Callable[[NodeDevice], bool]
+    scope_depth: int = 0
+    is_shared: bool = False
+    score: DeviceScore | None = None
+
+    def find(self, devices: Sequence[NodeDevice]) -> tuple[NodeDevice, ...]:
+        """Return the devices, by minor; none if no part holds the request.
+
+        The deepest part that can hold the request with what is free wins, and among equal ones the
+        part that is used already, so that idle parts stay idle.
+        """
+        choice = self._find(devices, 1, 0)
+        return () if choice is None else choice.devices
+
+    def _find(self, devices: Sequence[NodeDevice], depth: int, packed: int) -> _Choice | None:
+        if len(devices) < self.count:
+            return None
+        packed += any(map(self.is_used, devices))
+        best: _Choice | None = None
+        for part in self._parts(devices, depth):
+            choice = self._find(part, depth + 1, packed)
+            if choice is not None and (best is None or self._rank(choice) > self._rank(best)):
+                best = choice
+        return best or self._take(devices, depth, packed)
+
+    def _parts(self, devices: Sequence[NodeDevice], depth: int) -> list[list[NodeDevice]]:
+        if depth > len(_LEVELS):
+            return []
+        level = _LEVELS[depth - 1]
+        ordered = sorted(devices, key=lambda device: (level(device), device.minor))
+        return [list(part) for _, part in groupby(ordered, key=level)]
+
+    def _rank(self, choice: _Choice) -> tuple[int, int, int]:
+        return choice.depth, choice.packed, choice.score if self.is_shared else 0
+
+    def _take(self, devices: Sequence[NodeDevice], depth: int, packed: int) -> _Choice | None:
+        """Take devices of this part itself, unless a narrower one is demanded."""
+        if self.scope_depth > depth:
+            return None
+        fitting = sorted(filter(self.fits, devices), key=lambda device: device.minor)
+        if len(fitting) < self.count:
+            return None
+        if not self.is_shared or self.score is None:
+            return _Choice(tuple(fitting[: self.count]), depth, packed)
+        best = max(fitting, key=self.score)
+        return _Choice((best,), depth, packed, self.score(best))
