@@ -1,0 +1,130 @@
+"""Plain types of evictions: settings, inputs, what the decision remembers, reports."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+from agent.qos.eviction_amounts import CPU_FEATURES, EvictionFeature, Formula
+from agent.qos.eviction_victims import Amounts, EvictionPod
+from agent.snapshot.eviction import EvictionRequest, EvictionResult
+from agent.snapshot.slo import ResourceThresholds
+
+OFF, PLAN, ON = "off", "plan", "on"
+MAX_WINDOW_S = 3600.0  # of CPU samples, however long the NodeSLO wants the window to be
+
+
+class EvictionRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of evictions."""
+
+    cpu_mode: str = OFF
+    memory_mode: str = OFF
+    features: frozenset[str] = frozenset(one.value for one in EvictionFeature)
+    cpu_cool_s: float = 20.0
+    memory_cool_s: float = 4.0
+    max_per_minute: int = 5
+    kill_fallback: bool = False
+    max_kill_grace_s: int = 10
+    formula: Formula = Formula.EXACT
+
+    def mode_of(self, feature: EvictionFeature) -> str:
+        """Return the mode of a rule."""
+        if feature.value not in self.features:
+            return OFF
+        return self.cpu_mode if feature in CPU_FEATURES else self.memory_mode
+
+
+class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU usage of one cycle; `None` was not measured."""
+
+    taken_s: float
+    node_cores: float | None = None
+    tier_cores: float | None = None
+    tier_request_milli: int | None = None
+    tier_limit_milli: int | None = None
+
+
+class EvictionInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the decision depends on beside its state."""
+
+    now_s: float
+    slo: ResourceThresholds
+    rules: EvictionRules
+    is_frozen: bool = False  # the NodeSLO may have changed
+    has_pods: bool = True  # the API server has listed the pods
+    collect_s: float = 1.0
+    sample: CpuSample | None = None  # the last cycle; None: none yet
+    memory_used: int | None = None
+    cpu_capacity_milli: int | None = None
+    memory_capacity: int | None = None
+    allocatable: Amounts = {}  # of the resources of classes
+    metric_published_s: float | None = None  # the last NodeMetric
+    pods: tuple[EvictionPod, ...] = ()
+    results: tuple[EvictionResult, ...] = ()
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether the last cycle is recent enough to decide by."""
+        return self.sample is not None and self.now_s - self.sample.taken_s <= 2 * self.collect_s
+
+
+class EvictedPod(msgspec.Struct, frozen=True):
+    """A pod that counts as ending."""
+
+    since_s: float
+    until_s: float
+
+
+class SampleCount(msgspec.Struct, frozen=True):
+    """Consecutive samples above a threshold, and the time of the last one."""
+
+    count: int
+    taken_s: float
+
+
+class EvictionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the decision remembers; times are monotonic."""
+
+    cpu_last_s: float | None = None  # the last eviction, at first the start; None: not started
+    memory_last_s: float | None = None
+    samples: tuple[CpuSample, ...] = ()
+    times_s: tuple[float, ...] = ()  # of evictions within the last minute
+    in_flight: Mapping[str, tuple[EvictionRequest, float]] = {}  # by uid, with its time
+    ending: Mapping[str, EvictedPod] = {}  # by uid: evicted pods, and terminating ones
+    blocked: Mapping[str, float] = {}  # by uid: not requested until then
+    over: Mapping[str, SampleCount] = {}  # by feature
+    zero_since_s: Mapping[str, float] = {}  # by resource
+    hold_until_s: float = 0.0  # the API server takes no requests
+
+
+class ReportState(enum.Enum):
+    """How one rule stands in one round."""
+
+    OFF = "off"
+    FROZEN = "frozen"
+    INVALID = "invalid"  # the NodeSLO does not configure it
+    UNMEASURED = "unmeasured"
+    CALM = "calm"  # nothing has to be released
+    WAITING = "waiting"  # cool-down, the limit per minute, a request in flight, or a second sample
+    EVICTING = "evicting"
+    NO_VICTIM = "no victim"
+
+
+class EvictionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rule wants to release, and from which pods."""
+
+    feature: EvictionFeature
+    state: ReportState
+    reason: str = ""
+    release: Amounts = {}
+    victims: tuple[str, ...] = ()  # namespace/name, of this round
+
+
+class EvictionDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one round."""
+
+    requests: tuple[EvictionRequest, ...] = ()
+    state: EvictionState
+    reports: tuple[EvictionReport, ...] = ()
