@@ -7,33 +7,30 @@ from collections.abc import Mapping
 
 import msgspec
 
-from agent.qos.eviction_amounts import CPU_FEATURES, EvictionFeature, Formula
+from agent.qos.eviction_amounts import CPU_FEATURES, MEMORY_FEATURES, EvictionFeature, Formula
+from agent.qos.eviction_history import CPU_LOOP, EvictionHistory
 from agent.qos.eviction_victims import Amounts, EvictionPod
-from agent.snapshot.eviction import EvictionRequest, EvictionResult
+from agent.snapshot.eviction import EvictionRequest
 from agent.snapshot.slo import ResourceThresholds
 
-OFF, PLAN, ON = "off", "plan", "on"
 MAX_WINDOW_S = 3600.0  # of CPU samples, however long the NodeSLO wants the window to be
 
 
 class EvictionRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of evictions."""
+    """Settings of one loop."""
 
-    cpu_mode: str = OFF
-    memory_mode: str = OFF
+    loop: str  # CPU_LOOP, MEMORY_LOOP
+    cool_s: float  # between two evictions of the loop
     features: frozenset[str] = frozenset(one.value for one in EvictionFeature)
-    cpu_cool_s: float = 20.0
-    memory_cool_s: float = 4.0
-    max_per_minute: int = 5
+    max_per_minute: int = 5  # of all loops together
     kill_fallback: bool = False
     max_kill_grace_s: int = 10
     formula: Formula = Formula.EXACT
 
-    def mode_of(self, feature: EvictionFeature) -> str:
-        """Return the mode of a rule."""
-        if feature.value not in self.features:
-            return OFF
-        return self.cpu_mode if feature in CPU_FEATURES else self.memory_mode
+    @property
+    def loop_features(self) -> tuple[EvictionFeature, ...]:
+        """Return the rules of the loop in their order."""
+        return CPU_FEATURES if self.loop == CPU_LOOP else MEMORY_FEATURES
 
 
 class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +49,7 @@ class EvictionInputs(msgspec.Struct, frozen=True, kw_only=True):
     now_s: float
     slo: ResourceThresholds
     rules: EvictionRules
-    is_frozen: bool = False  # the NodeSLO may have changed
+    history: EvictionHistory = EvictionHistory()
     has_pods: bool = True  # the API server has listed the pods
     collect_s: float = 1.0
     sample: CpuSample | None = None  # the last cycle; None: none yet
@@ -62,19 +59,11 @@ class EvictionInputs(msgspec.Struct, frozen=True, kw_only=True):
     allocatable: Amounts = {}  # of the resources of classes
     metric_published_s: float | None = None  # the last NodeMetric
     pods: tuple[EvictionPod, ...] = ()
-    results: tuple[EvictionResult, ...] = ()
 
     @property
     def is_measured(self) -> bool:
         """Return whether the last cycle is recent enough to decide by."""
         return self.sample is not None and self.now_s - self.sample.taken_s <= 2 * self.collect_s
-
-
-class EvictedPod(msgspec.Struct, frozen=True):
-    """A pod that counts as ending."""
-
-    since_s: float
-    until_s: float
 
 
 class SampleCount(msgspec.Struct, frozen=True):
@@ -85,25 +74,18 @@ class SampleCount(msgspec.Struct, frozen=True):
 
 
 class EvictionState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the decision remembers; times are monotonic."""
+    """What one strategy remembers; times are monotonic."""
 
-    cpu_last_s: float | None = None  # the last eviction, at first the start; None: not started
-    memory_last_s: float | None = None
+    started_s: float | None = None  # None: not started
     samples: tuple[CpuSample, ...] = ()
-    times_s: tuple[float, ...] = ()  # of evictions within the last minute
-    in_flight: Mapping[str, tuple[EvictionRequest, float]] = {}  # by uid, with its time
-    ending: Mapping[str, EvictedPod] = {}  # by uid: evicted pods, and terminating ones
-    blocked: Mapping[str, float] = {}  # by uid: not requested until then
     over: Mapping[str, SampleCount] = {}  # by feature
     zero_since_s: Mapping[str, float] = {}  # by resource
-    hold_until_s: float = 0.0  # the API server takes no requests
 
 
 class ReportState(enum.Enum):
     """How one rule stands in one round."""
 
     OFF = "off"
-    FROZEN = "frozen"
     INVALID = "invalid"  # the NodeSLO does not configure it
     UNMEASURED = "unmeasured"
     CALM = "calm"  # nothing has to be released

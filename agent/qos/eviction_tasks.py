@@ -22,7 +22,6 @@ from agent.qos.eviction_amounts import (
 )
 from agent.qos.eviction_state import (
     MAX_WINDOW_S,
-    OFF,
     CpuSample,
     EvictionInputs,
     EvictionReport,
@@ -223,10 +222,8 @@ class TaskBuilder:
 
 def _standing(feature: EvictionFeature, inputs: EvictionInputs) -> tuple[ReportState | None, str]:
     """Return why a rule is not evaluated; `None` if it is."""
-    if inputs.rules.mode_of(feature) == OFF:
+    if feature.value not in inputs.rules.features:
         return ReportState.OFF, "switched off in the settings"
-    if inputs.is_frozen:
-        return ReportState.FROZEN, "the NodeSLO is not confirmed"
     if not inputs.slo.enable:
         return ReportState.OFF, "resourceUsedThresholdWithBE.enable is false"
     if problem := configuration_problem(feature, inputs.slo):
