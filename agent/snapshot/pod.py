@@ -106,6 +106,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     containers: tuple[ContainerView, ...] = ()  # by id
     phase: str = ""  # Pending, Running, Succeeded, Failed, Unknown; empty: not reported
     terminating: bool = False  # somebody asked for its end
+    grace_s: int = 30  # `terminationGracePeriodSeconds`
     host_network: bool = False
     node_name: str = ""  # empty: not bound, or not reported
     asks: tuple[ResourceRequest, ...] = ()  # init containers first, each in the order written
