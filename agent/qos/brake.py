@@ -8,15 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-
-class BrakeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the brake."""
-
-    max_refusals: int = 100  # within the window; one more triggers it
-    max_evictions: int = 20
-    window_s: float = 600.0
-    hold_s: float = 60.0  # of the first hold
-    max_hold_s: float = 3600.0
+from agent.config.containers import BrakeSettings
 
 
 class BrakeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +27,7 @@ class BrakeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_brake(
-    state: BrakeState, limits: BrakeLimits, now_s: float, *, refusals: int = 0, evictions: int = 0
+    state: BrakeState, limits: BrakeSettings, now_s: float, *, refusals: int = 0, evictions: int = 0
 ) -> BrakeState:
     """Return the state after one round with so many refused writes and evictions."""
     oldest_s = now_s - limits.window_s
@@ -71,7 +63,7 @@ def _within(
     return (*recent, (now_s, new)) if new else recent
 
 
-def _reason(state: BrakeState, limits: BrakeLimits) -> str:
+def _reason(state: BrakeState, limits: BrakeSettings) -> str:
     refusals = sum(count for _, count in state.refusals)
     evictions = sum(count for _, count in state.evictions)
     minutes = f"{limits.window_s / 60:g} minutes"

@@ -244,11 +244,9 @@ def _strategy_state(reports: tuple[EvictionReport, ...]) -> StrategyState:
 
 def _message(reports: tuple[EvictionReport, ...]) -> str:
     """Return how each rule stands that has anything to say; unset rules are left out."""
-    shown = (ReportState.UNMEASURED, ReportState.WAITING, ReportState.EVICTING)
-    shown = (*shown, ReportState.NO_VICTIM)
     lines = []
     for one in reports:
-        if one.state in shown:
+        if one.state not in (ReportState.OFF, ReportState.INVALID, ReportState.CALM):
             amounts = ", ".join(f"{amount} {name}" for name, amount in one.release.items())
             parts = (one.reason, f"to release: {amounts}" if amounts else "", " ".join(one.victims))
             text = "; ".join(part for part in parts if part)

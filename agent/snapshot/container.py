@@ -11,6 +11,7 @@ import msgspec
 from agent.snapshot.device import DeviceNode, Pairs
 from agent.snapshot.device_plugin import ResourceStatistics
 from agent.snapshot.edits import NO_EDITS, ContainerEdits
+from agent.snapshot.eviction import EvictionStatus
 from agent.snapshot.inventory import Problem
 from agent.snapshot.part import Counts, Histogram
 from agent.snapshot.pod import PodView
@@ -276,3 +277,4 @@ class ContainerServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     cdi_problem: str | None = None  # None: the agent writes no CDI files
     enforcement: EnforcementCounters | None = None  # None: the agent writes no files of pods
     reclaimed: int = 0
+    evictions: EvictionStatus = EvictionStatus()

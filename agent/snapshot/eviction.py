@@ -50,6 +50,13 @@ class EvictionResult(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_s: float | None = None  # the wait that the API server requested
 
 
+class EvictionFeedback(msgspec.Struct, frozen=True, kw_only=True):
+    """What strategies have to know of the cluster before the next evictions."""
+
+    results: tuple[EvictionResult, ...] = ()  # since the last cycle
+    metric_published_s: float | None = None  # monotonic, the last NodeMetric; None: none yet
+
+
 PodEvictions = Mapping[tuple[str, str, str], int]  # by namespace, name and feature
 
 

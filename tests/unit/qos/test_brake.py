@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.qos.brake import BrakeLimits, BrakeState, step_brake
+from agent.config.containers import BrakeSettings
+from agent.qos.brake import BrakeState, step_brake
 
-LIMITS = BrakeLimits(
+LIMITS = BrakeSettings(
     max_refusals=10, max_evictions=3, window_s=600.0, hold_s=60.0, max_hold_s=300.0
 )
 
