@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from agent.qos.eviction import evict
@@ -38,7 +40,7 @@ def pod(
     batch_cpu: int = 0,
     mid_cpu: int = 0,
     mid_memory: int = 0,
-    **changes: object,
+    **changes: Any,
 ) -> EvictionPod:
     """A best-effort pod; an amount of `None` was not measured."""
     used = {CPU: cpu, MEMORY: memory}
@@ -68,7 +70,7 @@ class Rounds:
         self.results: list[EvictionResult] = []
         self.last: EvictionDecision | None = None
 
-    def run(self, now_s: float, **changes: object) -> list[str]:
+    def run(self, now_s: float, **changes: Any) -> list[str]:
         """Run one round with a sample of this second; return who is requested."""
         changes.setdefault("now_s", now_s)
         if "sample" not in changes:
@@ -83,7 +85,7 @@ class Rounds:
         self.history = record_requests(self.history, self.last.requests, now_s)
         return names(self.last.requests)
 
-    def answer(self, outcome: EvictionOutcome, **changes: object) -> None:
+    def answer(self, outcome: EvictionOutcome, **changes: Any) -> None:
         """Give every request of the last round this outcome."""
         assert self.last is not None
         self.results += [
@@ -104,7 +106,7 @@ def memory_rounds(
     threshold: int = 82,
     lower: int | None = None,
     rules: EvictionRules = MEMORY_RULES,
-    **changes: object,
+    **changes: Any,
 ) -> Rounds:
     """Memory evictions of a node with 120 GB."""
     slo = ResourceThresholds(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -20,7 +22,7 @@ P1, P2, P3 = (
 UPSTREAM = msgspec.structs.replace(MEMORY_RULES, formula=Formula.UPSTREAM)
 
 
-def by_priority(name: str, memory: int, priority: int = 5500, **changes: object) -> EvictionPod:
+def by_priority(name: str, memory: int, priority: int = 5500, **changes: Any) -> EvictionPod:
     return pod(name, memory=memory, priority=priority, is_enabled=True, **changes)
 
 
@@ -133,7 +135,7 @@ def test_k9_after_an_eviction_for_memory_the_loop_waits_four_seconds() -> None:
     assert rounds.run(15.0) != []
 
 
-def cpu_rounds(*pods: object, rules: EvictionRules = CPU_RULES, **changes: object) -> Rounds:
+def cpu_rounds(*pods: object, rules: EvictionRules = CPU_RULES, **changes: Any) -> Rounds:
     slo = ResourceThresholds(
         enable=True, cpu_evict_threshold_percent=80, evict_enabled_priority_threshold=5999
     )
@@ -169,7 +171,7 @@ def test_a_window_with_too_few_samples_evicts_nobody() -> None:
     assert rounds.state_of("CPUEvict") == ("unmeasured", "no cpu usage of the node")
 
 
-def tier_rounds(**changes: object) -> Rounds:
+def tier_rounds(**changes: Any) -> Rounds:
     slo = ResourceThresholds(
         enable=True,
         cpu_evict_satisfaction_lower_percent=30,
@@ -303,7 +305,7 @@ def test_a_pod_whose_end_is_stuck_counts_as_released_for_two_minutes() -> None:
 KILL = msgspec.structs.replace(MEMORY_RULES, kill_fallback=True)
 
 
-def killable(name: str, **changes: object) -> EvictionPod:
+def killable(name: str, **changes: Any) -> EvictionPod:
     return pod(name, memory=30 * GB, container_ids=(f"id-{name}",), **changes)
 
 

@@ -56,11 +56,11 @@ def test_best_effort_requests_beyond_the_satisfied_part_are_released(
     release: int,
     formula: Formula,
 ) -> None:
-    tiers = [
+    mean_tier, last_tier = (
         BestEffortCpu(usage, request, real if limit is None else limit)
         for usage, request, real in (mean, last)
-    ]
-    assert satisfaction_release(*tiers, satisfaction(percent), formula) == release
+    )
+    assert satisfaction_release(mean_tier, last_tier, satisfaction(percent), formula) == release
 
 
 def test_without_a_last_sample_no_best_effort_request_is_released() -> None:
@@ -136,48 +136,45 @@ def test_requests_beyond_the_allocatable_amount_are_released(
 F = EvictionFeature
 
 
+def tier_limits(lower: int, upper: int) -> ResourceThresholds:
+    return ResourceThresholds(
+        cpu_evict_satisfaction_lower_percent=lower, cpu_evict_satisfaction_upper_percent=upper
+    )
+
+
+def requests_limits(lower: int | None, priority: int) -> ResourceThresholds:
+    return ResourceThresholds(
+        cpu_allocatable_evict_threshold_percent=110,
+        cpu_allocatable_evict_lower_percent=lower,
+        allocatable_evict_priority_threshold=priority,
+    )
+
+
+EQUAL_LIMITS = ResourceThresholds(memory_evict_threshold_percent=70, memory_evict_lower_percent=70)
+ONE_PERCENT = ResourceThresholds(
+    memory_evict_threshold_percent=1, evict_enabled_priority_threshold=5999
+)
+
+
 @pytest.mark.parametrize(
-    ("feature", "changes", "is_valid"),
+    ("feature", "slo", "is_valid"),
     [
-        pytest.param(F.BE_CPU, {"lower": 60, "upper": 80}, True, id="G1"),
-        pytest.param(F.BE_CPU, {"lower": 61, "upper": 80}, False, id="G2-lower-61"),
-        pytest.param(F.BE_CPU, {"lower": 0, "upper": 80}, False, id="G2-lower-0"),
-        pytest.param(F.BE_CPU, {"lower": 60, "upper": 100}, False, id="G2-upper-100"),
-        pytest.param(F.BE_CPU, {"lower": 60, "upper": 50}, False, id="G2-upper-50"),
-        pytest.param(F.CPU, {"cpu_evict_threshold_percent": 80}, False, id="G3"),
-        pytest.param(
-            F.BE_MEMORY,
-            {"memory_evict_threshold_percent": 70, "memory_evict_lower_percent": 70},
-            False,
-            id="G4",
-        ),
-        pytest.param(
-            F.MEMORY,
-            {"memory_evict_threshold_percent": 1, "evict_enabled_priority_threshold": 5999},
-            True,
-            id="G5",
-        ),
-        pytest.param(F.CPU_ALLOCATABLE, {"percent": (110, 100), "priority": 7999}, True, id="G6"),
-        pytest.param(
-            F.CPU_ALLOCATABLE, {"percent": (110, 100), "priority": 8000}, False, id="G6-8000"
-        ),
-        pytest.param(F.CPU_ALLOCATABLE, {"percent": (110, None), "priority": 1}, False, id="G7"),
+        pytest.param(F.BE_CPU, tier_limits(60, 80), True, id="G1"),
+        pytest.param(F.BE_CPU, tier_limits(61, 80), False, id="G2-lower-61"),
+        pytest.param(F.BE_CPU, tier_limits(0, 80), False, id="G2-lower-0"),
+        pytest.param(F.BE_CPU, tier_limits(60, 100), False, id="G2-upper-100"),
+        pytest.param(F.BE_CPU, tier_limits(60, 50), False, id="G2-upper-50"),
+        pytest.param(F.CPU, ResourceThresholds(cpu_evict_threshold_percent=80), False, id="G3"),
+        pytest.param(F.BE_MEMORY, EQUAL_LIMITS, False, id="G4"),
+        pytest.param(F.MEMORY, ONE_PERCENT, True, id="G5"),
+        pytest.param(F.CPU_ALLOCATABLE, requests_limits(100, 7999), True, id="G6"),
+        pytest.param(F.CPU_ALLOCATABLE, requests_limits(100, 8000), False, id="G6-8000"),
+        pytest.param(F.CPU_ALLOCATABLE, requests_limits(None, 1), False, id="G7"),
     ],
 )
 def test_a_rule_runs_with_a_valid_configuration_only(
-    feature: EvictionFeature, changes: dict[str, object], is_valid: bool
+    feature: EvictionFeature, slo: ResourceThresholds, is_valid: bool
 ) -> None:
-    names = {
-        "lower": "cpu_evict_satisfaction_lower_percent",
-        "upper": "cpu_evict_satisfaction_upper_percent",
-        "priority": "allocatable_evict_priority_threshold",
-    }
-    changes = dict(changes)
-    if "percent" in changes:
-        threshold, lower = changes.pop("percent")  # type: ignore[misc]
-        changes["cpu_allocatable_evict_threshold_percent"] = threshold
-        changes["cpu_allocatable_evict_lower_percent"] = lower
-    slo = ResourceThresholds(**{names.get(name, name): one for name, one in changes.items()})  # type: ignore[arg-type]
     assert (configuration_problem(feature, slo) == "") is is_valid
 
 

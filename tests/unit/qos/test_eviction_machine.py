@@ -43,7 +43,7 @@ class Node(RuleBasedStateMachine):
     @initialize(kill=st.booleans())
     def start(self, kill: bool) -> None:
         change = {"kill_fallback": kill}
-        self.rules = [msgspec.structs.replace(one, **change) for one in (CPU_RULES, MEMORY_RULES)]
+        self.loops = [msgspec.structs.replace(one, **change) for one in (CPU_RULES, MEMORY_RULES)]
         self.kill = kill
         self.states = [EvictionState(), EvictionState()]
         self.history = EvictionHistory()
@@ -122,7 +122,7 @@ class Node(RuleBasedStateMachine):
         terminating = frozenset(one.ref.uid for one in pods if one.is_terminating)
         self.history = advance_history(self.history, self.now_s, self.results, terminating)
         self.results = []
-        for index, rules in enumerate(self.rules):
+        for index, rules in enumerate(self.loops):
             inputs = EvictionInputs(
                 now_s=self.now_s,
                 slo=SLO,
