@@ -30,6 +30,8 @@ from agent.qos.eviction_tasks import (
 from agent.qos.eviction_victims import Amounts, EvictionPod
 from agent.snapshot.eviction import EvictionRequest
 
+NOT_CONFIRMED = "the next sample has to confirm it"
+
 
 def evict(inputs: EvictionInputs, state: EvictionState) -> EvictionDecision:
     """Return the evictions of one loop in this round, the next state, and how each rule stands."""
@@ -39,12 +41,16 @@ def evict(inputs: EvictionInputs, state: EvictionState) -> EvictionDecision:
     state = msgspec.structs.replace(state, over=builder.over)
     tasks = tuple(builder.tasks)
     obstacle = _obstacle(inputs, state)
-    choices = () if obstacle else tuple(_choose(tasks, inputs))
+    confirmed = tuple(task for task in tasks if task.is_confirmed)
+    choices = tuple(_choose(confirmed, inputs))
     for task in tasks:
-        names = tuple(_name(pod) for pod, owner, _ in choices if owner is task)
+        reason = obstacle if task.is_confirmed else NOT_CONFIRMED
+        expected = choices if task.is_confirmed else tuple(_choose((task,), inputs))
+        names = tuple(_name(pod) for pod, owner, _ in expected if owner is task)
         reports[task.feature] = msgspec.structs.replace(
-            reports[task.feature], state=_state_of(names, obstacle), reason=obstacle, victims=names
+            reports[task.feature], state=_state_of(names, reason), reason=reason, victims=names
         )
+    choices = () if obstacle else choices
     return EvictionDecision(
         requests=tuple(_request(pod, task, inputs.rules, kill) for pod, task, kill in choices),
         state=state,

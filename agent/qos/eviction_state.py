@@ -101,7 +101,7 @@ class EvictionReport(msgspec.Struct, frozen=True, kw_only=True):
     state: ReportState
     reason: str = ""
     release: Amounts = {}
-    victims: tuple[str, ...] = ()  # namespace/name, of this round
+    victims: tuple[str, ...] = ()  # namespace/name; while it waits, those that would be next
 
 
 class EvictionDecision(msgspec.Struct, frozen=True, kw_only=True):

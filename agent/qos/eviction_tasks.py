@@ -55,6 +55,7 @@ class EvictionTask(msgspec.Struct, frozen=True, kw_only=True):
     feature: EvictionFeature
     release: Amounts
     victims: tuple[EvictionPod, ...]
+    is_confirmed: bool = True  # else the next sample has to confirm it
     may_kill: bool = False
 
     @property
@@ -92,18 +93,12 @@ class TaskBuilder:
             self.over.pop(feature.value, None)
             return EvictionReport(feature=feature, state=ReportState.CALM)
         is_urgent, is_confirmed = self._is_urgent(feature), self._is_confirmed(feature)
-        if not is_urgent and not is_confirmed:
-            return EvictionReport(
-                feature=feature,
-                state=ReportState.WAITING,
-                reason="the next sample has to confirm it",
-                release=release,
-            )
         self.tasks.append(
             EvictionTask(
                 feature=feature,
                 release=release,
                 victims=victims(feature, inputs.pods, inputs.slo),
+                is_confirmed=is_urgent or is_confirmed,
                 may_kill=is_urgent and inputs.rules.kill_fallback,
             )
         )

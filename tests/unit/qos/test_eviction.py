@@ -217,6 +217,15 @@ def test_two_consecutive_samples_confirm_that_memory_is_short() -> None:
     assert rounds.run(7.0) == ["p2"]
 
 
+def test_a_rule_that_waits_names_the_pods_that_would_be_next() -> None:
+    rounds = memory_rounds(P1, P2, P3, used=99 * GB)
+    assert rounds.run(1.0) == []
+    assert rounds.last is not None
+    (report,) = (one for one in rounds.last.reports if one.feature.value == "BEMemoryEvict")
+    assert (report.state.value, report.victims) == ("waiting", ("batch/p2",))
+    assert report.reason == "the next sample has to confirm it"
+
+
 def test_ten_points_above_the_threshold_one_sample_is_enough() -> None:
     assert memory_rounds(P2, used=111 * GB, threshold=82).run(1.0) == ["p2"]
 
