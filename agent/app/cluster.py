@@ -14,7 +14,6 @@ from typing import Any
 from agent.app.cluster_facts import ClusterFactsUpdater, create_watches
 from agent.app.cluster_sink import ClusterPublishSink
 from agent.app.composition import AgentInputs
-from agent.app.eviction import EvictionService
 from agent.app.identity import read_machine
 from agent.devices.published_minors import PublishedMinorStore
 from agent.errors import ParseError
@@ -24,7 +23,7 @@ from agent.kube.credentials import Credentials
 from agent.kube.endpoint import ApiTarget
 from agent.kube.errors import ApiError, NotFound
 from agent.kube.events import EventSink
-from agent.kube.eviction import PodEvictor
+from agent.kube.eviction import EvictionService, PodEvictor
 from agent.kube.flow_control import Backoff
 from agent.kube.resources import DEVICES, NODE_METRICS
 from agent.kube.session import ApiSession, open_session

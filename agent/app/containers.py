@@ -16,7 +16,6 @@ from agent.allocation.index import AllocationIndex
 from agent.allocation.slices import SliceManager
 from agent.app.allocation import AllocationMonitor, CdiFileUpdater, KubeletDeviceMonitor
 from agent.app.composition import AgentInputs, kubelet_root_reader
-from agent.app.eviction import EvictionService, StrategyRunner
 from agent.app.oneshot import build_host_device_reader
 from agent.app.pod_files import PodFileUpdater, create_audit_trail, create_ledger
 from agent.app.threads import BackgroundTasks, ScheduledLoop
@@ -32,9 +31,10 @@ from agent.deviceplugin.allocator import Allocator
 from agent.deviceplugin.context import PluginContext
 from agent.deviceplugin.kubelet_folder import plugin_folder
 from agent.host.files import LiveHostFiles
+from agent.kube.eviction import EvictionService
 from agent.kubelet.container_runtime import ContainerRuntime
 from agent.messages import EventReported, MessageQueue
-from agent.qos.engine import QosEngine, strategy_modes
+from agent.qos.engine import QosEngine, StrategyRunner, strategy_modes
 from agent.qos.strategies import strategies
 from agent.qos.strategy import AnyStrategy
 from agent.reconcile.reconciler import Reconciler

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from agent.app.eviction import StrategyRunner
 from agent.app.threads import ScheduledLoop
 from agent.cgroup.enforcement import NO_ENFORCEMENT
 from agent.cgroup.layout import LayoutLocator
@@ -19,6 +18,7 @@ from agent.config.containers import EnforceSettings
 from agent.loop import Loop
 from agent.messages import EventReported, MessageQueue
 from agent.qos.conditions import ConditionState, strategy_conditions
+from agent.qos.engine import StrategyRunner
 from agent.qos.inputs import LiveValues
 from agent.reconcile.audit_file import AuditFile, AuditTrail
 from agent.reconcile.reconciler import Reconciler

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from agent.cgroup.write_plan import DesiredValue, WriteTarget
-from agent.snapshot.eviction import EvictionRequest
+from agent.snapshot.pod import EvictionRequest
 from agent.snapshot.self_check import EnforcementView
 
 

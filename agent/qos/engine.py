@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from agent.cgroup.enforcement import EnforcementPlan, StrategyValues
 from agent.cgroup.layout import CgroupLayout
 from agent.config.containers import ENFORCE_MODES, BrakeSettings, EnforceSettings
+from agent.kube.eviction import EvictionService
 from agent.qos.brake import BrakeState, step_brake
-from agent.qos.eviction_history import EvictionHistory, advance_history, record_requests
+from agent.qos.eviction.history import EvictionHistory, advance_history, record_requests
 from agent.qos.inputs import QosInputBuilder
 from agent.qos.strategy import AnyStrategy, CurrentValues, QosInputs, StrategyPlan
 from agent.slo.status import is_frozen
-from agent.snapshot.eviction import EvictionFeedback, EvictionOutcome, EvictionRequest
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.self_check import EnforcementView, StrategyState, StrategyStatus
+from agent.snapshot.pod import EvictionFeedback, EvictionOutcome, EvictionRequest
+from agent.snapshot.self_check import EnforcementView, FileCondition, StrategyState, StrategyStatus
 
 log = logging.getLogger(__name__)
 
@@ -180,3 +181,34 @@ def _status(
         values=0 if values is None else len(values.values),
         figures=plan.figures,
     )
+
+
+class StrategyRunner:
+    """Asks the strategies and hands on their evictions. Belongs to the collector thread."""
+
+    def __init__(self, engine: QosEngine, evictions: EvictionService) -> None:
+        self._engine = engine
+        self._evictions = evictions
+
+    def plan(
+        self, snapshot: NodeSnapshot, layout: CgroupLayout, current: CurrentValues, now_s: float
+    ) -> EnforcementPlan:
+        """Return what the strategies want of files now; their evictions are requested."""
+        feedback = self._evictions.take_feedback()
+        plan = self._engine.plan(snapshot, layout, current, now_s, feedback)
+        self._evictions.submit(plan.evictions)
+        return plan
+
+    def record_refusals(self, count: int, now_s: float) -> None:
+        """Record writes that the kernel refused in this cycle."""
+        self._engine.record_refusals(count, now_s)
+
+    def conditions(self) -> Iterator[FileCondition]:
+        """Yield conditions of evictions."""
+        evictions = self._evictions.status()
+        if evictions.blocked:
+            count, example = len(evictions.blocked), evictions.blocked[0]
+            message = f"disruption budgets protect {count} pods that have to go, as {example}"
+            yield FileCondition(reason="EvictionBlocked", message=message)
+        if evictions.problem:
+            yield FileCondition(reason="EvictionFailed", message=evictions.problem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.config.containers import EnforceSettings
 from agent.qos.block_io import BlockIoStrategy
 from agent.qos.cpu_burst import CpuBurstStrategy
-from agent.qos.eviction_strategies import eviction_strategies
+from agent.qos.eviction.strategies import eviction_strategies
 from agent.qos.strategy import AnyStrategy
 
 

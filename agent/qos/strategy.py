@@ -9,11 +9,10 @@ import msgspec
 from agent.cgroup.keys import CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.write_plan import DesiredValue
-from agent.qos.eviction_history import EvictionHistory
+from agent.qos.eviction.history import EvictionHistory
 from agent.snapshot.cluster import ClusterView
 from agent.snapshot.cpu import CpuTopology
-from agent.snapshot.eviction import EvictionRequest
-from agent.snapshot.pod import ContainerResources, PodView
+from agent.snapshot.pod import ContainerResources, EvictionRequest, PodView
 from agent.snapshot.self_check import StrategyState
 from agent.snapshot.slo import NodeSlo
 from agent.snapshot.usage import UsageSample

@@ -11,10 +11,9 @@ import msgspec
 from agent.snapshot.device import DeviceNode, Pairs
 from agent.snapshot.device_plugin import ResourceStatistics
 from agent.snapshot.edits import NO_EDITS, ContainerEdits
-from agent.snapshot.eviction import EvictionStatus
 from agent.snapshot.inventory import Problem
 from agent.snapshot.part import Counts, Histogram
-from agent.snapshot.pod import PodView
+from agent.snapshot.pod import EvictionStatus, PodView
 from agent.snapshot.self_check import EnforcementCounters
 
 

@@ -14,8 +14,7 @@ from agent.kube.endpoint import InClusterTarget
 from agent.kube.eviction import PodEvictor
 from agent.kube.session import open_session
 from agent.snapshot.cluster import WritePermission
-from agent.snapshot.eviction import EvictionOutcome, EvictionRequest, EvictionResult
-from agent.snapshot.pod import PodRef
+from agent.snapshot.pod import EvictionOutcome, EvictionRequest, EvictionResult, PodRef
 from tests.apiserver import ApiServer, Fault
 from tests.apiserver.rbac import Rule, read_roles
 from tests.patience import PATIENCE_S

@@ -6,24 +6,23 @@ from typing import Any
 
 import msgspec
 
-from agent.qos.eviction import evict
-from agent.qos.eviction_history import (
+from agent.qos.eviction.decision import evict
+from agent.qos.eviction.history import (
     CPU_LOOP,
     MEMORY_LOOP,
     EvictionHistory,
     advance_history,
     record_requests,
 )
-from agent.qos.eviction_state import (
+from agent.qos.eviction.state import (
     CpuSample,
     EvictionDecision,
     EvictionInputs,
     EvictionRules,
     EvictionState,
 )
-from agent.qos.eviction_victims import BATCH_CPU, CPU, MEMORY, MID_CPU, MID_MEMORY, EvictionPod
-from agent.snapshot.eviction import EvictionOutcome, EvictionRequest, EvictionResult
-from agent.snapshot.pod import PodRef
+from agent.qos.eviction.victims import BATCH_CPU, CPU, MEMORY, MID_CPU, MID_MEMORY, EvictionPod
+from agent.snapshot.pod import EvictionOutcome, EvictionRequest, EvictionResult, PodRef
 from agent.snapshot.slo import ResourceThresholds
 
 GB = 10**9

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.qos.eviction_amounts import Formula
-from agent.qos.eviction_state import CpuSample, EvictionInputs, EvictionRules
-from agent.qos.eviction_victims import BATCH_CPU, MID_MEMORY, EvictionPod
-from agent.snapshot.eviction import EvictionOutcome
+from agent.qos.eviction.amounts import Formula
+from agent.qos.eviction.state import CpuSample, EvictionInputs, EvictionRules
+from agent.qos.eviction.victims import BATCH_CPU, MID_MEMORY, EvictionPod
+from agent.snapshot.pod import EvictionOutcome
 from agent.snapshot.slo import ResourceThresholds
 from tests.unit.qos.evictions import CPU_RULES, GB, GI, MEMORY_RULES, Rounds, memory_rounds, pod
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.qos.eviction_amounts import (
+from agent.qos.eviction.amounts import (
     BestEffortCpu,
     EvictionFeature,
     Formula,

@@ -7,15 +7,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from agent.qos.eviction import evict
-from agent.qos.eviction_history import (
+from agent.qos.eviction.decision import evict
+from agent.qos.eviction.history import (
     EvictionHistory,
     advance_history,
     record_requests,
 )
-from agent.qos.eviction_state import CpuSample, EvictionInputs, EvictionState
-from agent.qos.eviction_victims import EvictionPod
-from agent.snapshot.eviction import EvictionOutcome, EvictionRequest, EvictionResult
+from agent.qos.eviction.state import CpuSample, EvictionInputs, EvictionState
+from agent.qos.eviction.victims import EvictionPod
+from agent.snapshot.pod import EvictionOutcome, EvictionRequest, EvictionResult
 from agent.snapshot.slo import ResourceThresholds
 from tests.unit.qos.evictions import CPU_RULES, GB, MEMORY_RULES, pod
 

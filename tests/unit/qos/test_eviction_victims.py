@@ -7,8 +7,8 @@ import itertools
 import msgspec
 import pytest
 
-from agent.qos.eviction_amounts import EvictionFeature as F
-from agent.qos.eviction_victims import EvictionPod, victims
+from agent.qos.eviction.amounts import EvictionFeature as F
+from agent.qos.eviction.victims import EvictionPod, victims
 from agent.snapshot.slo import ResourceThresholds
 from tests.unit.qos.evictions import GB, names, pod
 

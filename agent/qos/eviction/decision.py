@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from agent.qos.eviction_history import CPU_LOOP
-from agent.qos.eviction_state import (
+from agent.qos.eviction.history import CPU_LOOP
+from agent.qos.eviction.state import (
     EvictionDecision,
     EvictionInputs,
     EvictionRules,
     EvictionState,
     ReportState,
 )
-from agent.qos.eviction_tasks import (
+from agent.qos.eviction.tasks import (
     REQUESTS,
     USAGE,
     EvictionTask,
@@ -27,8 +27,8 @@ from agent.qos.eviction_tasks import (
     TaskBuilder,
     averaging_window_s,
 )
-from agent.qos.eviction_victims import Amounts, EvictionPod
-from agent.snapshot.eviction import EvictionRequest
+from agent.qos.eviction.victims import Amounts, EvictionPod
+from agent.snapshot.pod import EvictionRequest
 
 NOT_CONFIRMED = "the next sample has to confirm it"
 

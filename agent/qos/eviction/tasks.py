@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from agent.qos.eviction_amounts import (
+from agent.qos.eviction.amounts import (
     BestEffortCpu,
     EvictionFeature,
     Formula,
@@ -20,7 +20,7 @@ from agent.qos.eviction_amounts import (
     usage_limits,
     usage_release,
 )
-from agent.qos.eviction_state import (
+from agent.qos.eviction.state import (
     MAX_WINDOW_S,
     CpuSample,
     EvictionInputs,
@@ -29,7 +29,7 @@ from agent.qos.eviction_state import (
     ReportState,
     SampleCount,
 )
-from agent.qos.eviction_victims import (
+from agent.qos.eviction.victims import (
     BATCH_CPU,
     MEMORY,
     Amounts,

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import msgspec
 
 from agent.config.containers import EvictionSettings
-from agent.qos.eviction import evict
-from agent.qos.eviction_history import CPU_LOOP, MEMORY_LOOP
-from agent.qos.eviction_state import (
+from agent.qos.eviction.decision import evict
+from agent.qos.eviction.history import CPU_LOOP, MEMORY_LOOP
+from agent.qos.eviction.state import (
     CpuSample,
     EvictionInputs,
     EvictionReport,
@@ -18,7 +18,7 @@ from agent.qos.eviction_state import (
     EvictionState,
     ReportState,
 )
-from agent.qos.eviction_victims import CLASS_RESOURCES, CPU, MEMORY, Amounts, EvictionPod
+from agent.qos.eviction.victims import CLASS_RESOURCES, CPU, MEMORY, Amounts, EvictionPod
 from agent.qos.strategy import QosInputs, QosPod, StrategyPlan
 from agent.snapshot.node import IdentityMemo
 from agent.snapshot.pod import STATIC_UID_KEYS, PodRef, PodView

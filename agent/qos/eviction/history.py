@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from agent.qos.eviction_amounts import CPU_FEATURES, EvictionFeature
-from agent.snapshot.eviction import EvictionOutcome, EvictionRequest, EvictionResult
+from agent.qos.eviction.amounts import CPU_FEATURES, EvictionFeature
+from agent.snapshot.pod import EvictionOutcome, EvictionRequest, EvictionResult
 
 REMEMBERED_S = 120.0  # an evicted pod, and one that is terminating, counts as ending
 KILLED_REMEMBERED_S = 30.0  # its containers may be started again after that

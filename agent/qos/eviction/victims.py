@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from agent.qos.eviction_amounts import CPU_FEATURES, EvictionFeature
+from agent.qos.eviction.amounts import CPU_FEATURES, EvictionFeature
 from agent.snapshot.pod import PodRef
 from agent.snapshot.slo import ResourceThresholds
 

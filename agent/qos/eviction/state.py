@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from agent.qos.eviction_amounts import CPU_FEATURES, MEMORY_FEATURES, EvictionFeature, Formula
-from agent.qos.eviction_history import CPU_LOOP, EvictionHistory
-from agent.qos.eviction_victims import Amounts, EvictionPod
-from agent.snapshot.eviction import EvictionRequest
+from agent.qos.eviction.amounts import CPU_FEATURES, MEMORY_FEATURES, EvictionFeature, Formula
+from agent.qos.eviction.history import CPU_LOOP, EvictionHistory
+from agent.qos.eviction.victims import Amounts, EvictionPod
+from agent.snapshot.pod import EvictionRequest
 from agent.snapshot.slo import ResourceThresholds
 
 MAX_WINDOW_S = 3600.0  # of CPU samples, however long the NodeSLO wants the window to be
