@@ -6,6 +6,7 @@ from agent.config.containers import EnforceSettings
 from agent.qos.block_io import BlockIoStrategy
 from agent.qos.cpu_burst import CpuBurstStrategy
 from agent.qos.eviction.strategies import eviction_strategies
+from agent.qos.memory_qos import MemoryQosStrategy
 from agent.qos.strategy import AnyStrategy
 
 
@@ -18,6 +19,7 @@ def strategies(
     """
     return (
         CpuBurstStrategy(scales_quota=scales_quota),
+        MemoryQosStrategy(),
         BlockIoStrategy(),
         *eviction_strategies(enforce.eviction, own_uid),
     )
