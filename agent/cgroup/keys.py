@@ -18,8 +18,6 @@ import msgspec
 from agent.cgroup import cpu
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.device_values import (
-    DEVICE_FILES,
-    DEVICE_NUMBER,
     MAX_DEVICE_FILE,
     DeviceFile,
     DeviceValue,
@@ -40,6 +38,7 @@ UNLIMITED = -1
 NO_LIMIT = (1 << 63) - 1  # `max` of files without -1
 V1_NO_LIMIT = (1 << 63) - (1 << 16)  # the text of version 1 for no limit, also with 64 KiB pages
 MAX_CPU = 4096
+NO_FEATURE, UNKNOWN_FEATURE = "NO_", -1
 SMALL_READ, LARGE_READ = 64, 4096  # bytes that are read of a file
 _NUMBER = re.compile("-?[0-9]{1,20}")
 
@@ -54,10 +53,11 @@ class ValueKind(enum.Enum):
     BANDWIDTH = "bandwidth"
     CPUS = "cpus"
     DEVICE = "device"  # the line of one block device
+    FEATURE = "feature"  # a word of a list of switches; with NO_ before it, it is off
 
 
 class CgroupKey(msgspec.Struct, frozen=True):
-    """One kind of file, or the line of one block device in it.
+    """One kind of file, the line of one block device in it, or a file outside of cgroups.
 
     `low` and `high` are the range on version 1, `high_v2` the other maximum. The name of a line has
     the device's number: `io.max 253:16`. A file that only version 2 has is named as there.
@@ -73,6 +73,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
     device_file: DeviceFile | None = None  # of the kind DEVICE
     device: str = ""  # its number
     has_v1: bool = True
+    host_file: str = ""  # path of a file outside of cgroups; its directory stands for the cgroup
 
     @property
     def is_hierarchical(self) -> bool:
@@ -84,10 +85,13 @@ class CgroupKey(msgspec.Struct, frozen=True):
         """Return how many bytes of the file are read at most."""
         if self.kind is ValueKind.DEVICE:
             return MAX_DEVICE_FILE
-        return LARGE_READ if self.kind is ValueKind.CPUS else SMALL_READ
+        is_list = self.kind in (ValueKind.CPUS, ValueKind.FEATURE)
+        return LARGE_READ if is_list else SMALL_READ
 
     def files(self, version: int) -> tuple[str, ...]:
         """Return the files of the value; none if this version has none."""
+        if self.host_file:
+            return (self.host_file.rpartition("/")[2],)
         if version == 2:
             return () if self.v2 is None else (self.v2,)
         if self.device_file is not None:
@@ -109,6 +113,8 @@ class CgroupKey(msgspec.Struct, frozen=True):
         text = texts[0].decode("ascii", "replace").strip()
         if self.kind is ValueKind.CPUS:
             return parse_cpu_list(text)
+        if self.kind is ValueKind.FEATURE:
+            return _parse_feature(self.name.partition(" ")[2], text)
         if self.kind is ValueKind.LIMIT:
             value = NO_LIMIT if text == "max" else _parse_number(text)
             return UNLIMITED if value >= V1_NO_LIMIT else value
@@ -129,6 +135,8 @@ class CgroupKey(msgspec.Struct, frozen=True):
                 if self.device_file is None
                 else device_text(self.device_file, self.device, value)
             )
+        if self.kind is ValueKind.FEATURE:
+            return f"{'' if value else NO_FEATURE}{self.name.partition(' ')[2]}\n"
         unlimited = self.kind is ValueKind.LIMIT and value == UNLIMITED
         unprotected = self.kind is ValueKind.PROTECTION and value == NO_LIMIT
         return "max" if version == 2 and (unlimited or unprotected) else str(value)
@@ -197,7 +205,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
         """Return the value as text for the ledger; `from_ledger` parses it."""
         if isinstance(value, DeviceValue) and self.device_file is not None:
             return ledger_text(self.device_file, value)
-        return self.text(1, value).strip()
+        return str(value) if self.kind is ValueKind.FEATURE else self.text(1, value).strip()
 
     def from_ledger(self, text: str) -> CgroupValue:
         """Return the value of a text of `to_ledger`."""
@@ -205,6 +213,8 @@ class CgroupKey(msgspec.Struct, frozen=True):
             return parse_ledger_text(self.device_file, text)
         if self.kind is ValueKind.BANDWIDTH:
             return cpu.parse_bandwidth_text(text)
+        if self.kind is ValueKind.FEATURE:
+            return _parse_number(text)
         return self.parse(1, (text.encode(),))
 
 
@@ -268,19 +278,19 @@ def device_key(file: DeviceFile, device: str) -> CgroupKey:
     return CgroupKey(name, file.controller, v2, ValueKind.DEVICE, device_file=file, device=device)
 
 
-def find_key(name: str) -> CgroupKey | None:
-    """Return the key of a name in the ledger; `None`: this version of the agent has no such key."""
-    file, _, device = name.partition(" ")
-    if file in DEVICE_FILES and DEVICE_NUMBER.fullmatch(device):
-        return device_key(DEVICE_FILES[file], device)
-    return KEYS_BY_NAME.get(name)
-
-
 def _parse_number(text: str) -> int:
     value = int(text) if _NUMBER.fullmatch(text) else None
     if value is None or not -NO_LIMIT <= value <= 1 << 64:
         raise ParseError("number of a cgroup file", text)
     return value
+
+
+def _parse_feature(name: str, text: str) -> int:
+    """Return 1 or 0 for a feature that is on or off; -1 if the kernel does not list it."""
+    words = text.split()
+    if name in words:
+        return 1
+    return 0 if f"{NO_FEATURE}{name}" in words else UNKNOWN_FEATURE
 
 
 def _whole_pages(size_bytes: int) -> int:

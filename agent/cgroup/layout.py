@@ -18,6 +18,7 @@ DEFAULT_MOUNT = "/sys/fs/cgroup"
 
 # the node's own mounts first: in a container the other tables have the container's mounts
 MOUNT_TABLES = ("/proc/1/mounts", "/proc/mounts", "/proc/self/mounts")
+HOST = "host"  # in place of a controller: the path is that of any directory, not of a cgroup
 CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "blkio", "pids", "devices", "freezer")
 KUBEPODS, SLICE = "kubepods", ".slice"
 
@@ -55,7 +56,7 @@ class CgroupLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     def directory(self, controller: str, cgroup: str) -> str | None:
         """Return the directory of a cgroup ("/kubepods/…", "/") in its controller's hierarchy."""
-        point = self.mount(controller)
+        point = "" if controller == HOST else self.mount(controller)
         return None if point is None else point + cgroup.rstrip("/")
 
 

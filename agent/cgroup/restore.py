@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from agent.cgroup.keys import CPUS, CgroupValue, find_key
+from agent.cgroup.host_settings import directory_of, find_setting
+from agent.cgroup.key_index import find_key
+from agent.cgroup.keys import CPUS, UNKNOWN_FEATURE, CgroupValue, ValueKind
 from agent.cgroup.layout import CONTROLLERS, CgroupLayout
 from agent.cgroup.ledger import (
     CORE_HIERARCHY,
@@ -56,7 +58,8 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def summary(self) -> str:
         """Return the line of `--dry-run`."""
-        name = "" if self.entry.hierarchy == SYSCTL_HIERARCHY else f"/{self.entry.key}"
+        is_path = self.entry.hierarchy == SYSCTL_HIERARCHY and not _is_setting(self.entry)
+        name = "" if is_path else f"/{self.entry.key}"
         target = f"{self.target} ({self.detail})" if self.target else self.entry.original
         return f"{self.entry.path}{name} {self.current} → {target}"
 
@@ -142,7 +145,11 @@ def _read_all(
             restore_state.states[entry.id] = RestoreResult(
                 entry=entry, state="refused", detail=NEWER_VERSION_TEXT
             )
-        elif entry.hierarchy not in (OOM_HIERARCHY, CORE_HIERARCHY, SYSCTL_HIERARCHY):
+        elif _is_setting(entry) or entry.hierarchy not in (
+            OOM_HIERARCHY,
+            CORE_HIERARCHY,
+            SYSCTL_HIERARCHY,
+        ):
             _read_entry(values, restore_state, entry)
     desired_values, restore_state.desired_values = (
         sorted(restore_state.desired_values, key=lambda desired: desired.cgroup.count("/")),
@@ -168,6 +175,11 @@ def _read_all(
     return restore_state
 
 
+def _is_setting(entry: LedgerEntry) -> bool:
+    """Return whether an entry is that of a kernel setting outside of cgroups."""
+    return entry.hierarchy == SYSCTL_HIERARCHY and find_setting(entry.key) is not None
+
+
 def _read_entry(values: CgroupValues, state: _RestoreState, entry: LedgerEntry) -> None:
     key = find_key(entry.key)
     if key is None or values.hierarchy(key) != entry.hierarchy:
@@ -175,12 +187,17 @@ def _read_entry(values: CgroupValues, state: _RestoreState, entry: LedgerEntry) 
         return
     try:
         original = key.from_ledger(entry.original)
+        if key.host_file and entry.path != directory_of(key):  # the ledger may be damaged
+            raise ParseError(f"directory of {key.name}", entry.path)
         desired = DesiredValue(cgroup=entry.path, key=key, value=original, owner=entry.owner)
         current = _current(values, desired, entry)
+        if key.host_file and current not in (None, UNKNOWN_FEATURE):
+            key.check(values.version, original)
     except ParseError as error:
         state.states[entry.id] = RestoreResult(entry=entry, state="refused", detail=str(error))
         return
-    if current is None:
+    is_unknown = desired.key.kind is ValueKind.FEATURE and current == UNKNOWN_FEATURE
+    if current is None or is_unknown:
         state.states[entry.id] = RestoreResult(entry=entry, state="gone")
         return
     state.entries[desired.target] = entry
@@ -323,7 +340,7 @@ def _restore_processes(
             state, detail = restore_processes(files, values.layout, entry, force=force)
             restore_state.states[entry.id] = RestoreResult(entry=entry, state=state, detail=detail)
     for entry in entries:  # last: the switches are in use until here
-        if entry.hierarchy == SYSCTL_HIERARCHY and has_time():
+        if entry.hierarchy == SYSCTL_HIERARCHY and not _is_setting(entry) and has_time():
             restore_state.states[entry.id] = _restore_sysctl(files, entry, force=force)
 
 

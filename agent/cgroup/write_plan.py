@@ -23,7 +23,7 @@ WriteTarget = tuple[str, str]  # cgroup and the key's name
 class DesiredValue(msgspec.Struct, frozen=True, kw_only=True):
     """The desired value of one file; a current value in `equivalents` is not overwritten."""
 
-    cgroup: str  # "/kubepods/…", below the controller's mount
+    cgroup: str  # "/kubepods/…", below the controller's mount; or a setting's directory
     key: CgroupKey
     value: CgroupValue
     equivalents: tuple[CgroupValue, ...] = ()
@@ -127,6 +127,7 @@ def plan_writes(
         *phases.devices(outside_in),
         *phases.independent(reversed(outside_in)),
         *phases.idle(outside_in, ends=False),
+        *phases.host_settings(outside_in),
     )
 
 
@@ -205,11 +206,18 @@ class _WritePhases:
             if desired.key.kind is ValueKind.DEVICE:
                 yield from self._write_if_needed(desired)
 
+    def host_settings(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
+        """Yield settings of the kernel outside of cgroups."""
+        for desired in desired_values:
+            if desired.key.host_file:
+                yield from self._write_if_needed(desired)
+
     def independent(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
         """Yield values that do not depend on others, children first."""
         for desired in desired_values:
-            is_independent = desired.key.kind in (ValueKind.NUMBER, ValueKind.WEIGHT)
-            if is_independent and desired.key not in (IDLE, SHARES, BURST):
+            key = desired.key
+            is_number = key.kind in (ValueKind.NUMBER, ValueKind.WEIGHT) and not key.host_file
+            if is_number and key not in (IDLE, SHARES, BURST):
                 yield from self._write_if_needed(desired)
 
     def _write_if_needed(self, desired: DesiredValue) -> Iterator[CgroupWrite]:

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from agent.cgroup.keys import CgroupValue, find_key
+from agent.cgroup.key_index import find_key
+from agent.cgroup.keys import CgroupValue
 from agent.cgroup.restore import RestoreResult
 from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import WritePlan, WriteTarget, write_record
@@ -54,7 +55,6 @@ class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0  # compared
     written: int = 0
     unwritten: int = 0  # differ from the desired values: refused, suspended, or without a cgroup
-    refused: int = 0  # writes of strategies that the kernel refused in this cycle
     planned: int = 0  # would be written if the mode of their hooks were on
     failed_hooks: tuple[tuple[str, str], ...] = ()  # hook and error: bugs, new ones only
     notes: tuple[PodReportNote, ...] = ()  # new ones only

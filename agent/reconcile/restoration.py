@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from agent.allocation.cpus import has_pods, has_settings
 from agent.cgroup.enforcement import NO_ENFORCEMENT, EnforcementPlan
-from agent.cgroup.keys import CPUS, find_key
+from agent.cgroup.key_index import find_key
+from agent.cgroup.keys import CPUS
 from agent.cgroup.layout import CgroupLayout, parse_pod_dir
 from agent.cgroup.ledger import (
     CORE_HIERARCHY,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from agent.cgroup import device_values as devices
 from agent.cgroup.device_values import NO_LINE, DeviceFile, DeviceValue
-from agent.cgroup.keys import CgroupKey, device_key, find_key
+from agent.cgroup.key_index import find_key
+from agent.cgroup.keys import CgroupKey, device_key
 from agent.cgroup.ledger import ChangeLedger
 from agent.cgroup.restore import restore_all
 from agent.cgroup.values import CgroupValues, KernelFiles

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agent.errors import ParseError
 from agent.kubelet.pod_merge import merge_pods
-from agent.snapshot.pod import ComputeRequest, ContainerView, KubeQos, PodView
+from agent.snapshot.pod import ComputeRequest, ContainerView, KubeQos, PodView, PodVolume
 from agent.wire_formats.json_values import repair_json
 from agent.wire_formats.pod import decode_pod, decode_pod_list
 
@@ -187,8 +187,32 @@ def test_a_pod_tells_how_far_it_is_and_where() -> None:
         node_name="n",
         wants=(),
         compute_request=ComputeRequest(),
+        resources=(),
         resource_version="9",
     )
+
+
+VOLUMES = [
+    {"name": "data", "persistentVolumeClaim": {"claimName": "data-claim"}},
+    {"name": "scratch", "csi": {"driver": "local"}},
+    {"name": "own", "ephemeral": {"volumeClaimTemplate": {}}},
+    {"name": "config", "configMap": {"name": "c"}},
+]
+
+
+def test_volumes_of_a_driver_are_read_where_an_annotation_limits_their_disks() -> None:
+    body = {**BODY, "spec": {"volumes": VOLUMES}}
+    assert decode_pod(json.dumps(body).encode()).volumes == ()
+    annotations = {"koordinator.sh/blkioQOS": "{}"}
+    body["metadata"] = {**BODY["metadata"], "annotations": annotations}  # type: ignore[dict-item]
+    assert decode_pod(json.dumps(body).encode()).volumes == (
+        PodVolume(name="data", claim="data-claim"),
+        PodVolume(name="scratch"),
+        PodVolume(name="own", claim="p-own"),
+    )
+    for wrong in (None, 7, [7], {"a": 1}):
+        body["spec"] = {"volumes": wrong}
+        assert decode_pod(json.dumps(body).encode()).volumes == ()
 
 
 def test_lists_that_go_wrote_as_null_are_empty() -> None:

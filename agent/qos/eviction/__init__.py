@@ -1,1 +1,0 @@
-"""Evictions of pods when CPU or memory is short."""
