@@ -96,9 +96,13 @@ class _BucketByBucket:
             for values, scale, weights in zip(
                 self.series, self._scales, self._weights, strict=True
             ):
-                weights[min(scale.bucket(sorted(values)[53]), len(weights) - 1)] += 1.0
+                weights[min(_bucket(scale, sorted(values)[53]), len(weights) - 1)] += 1.0
                 for fraction in (0.6, 0.9, 0.95, 0.98, 1.0):
                     _percentile(scale, weights, fraction)
+
+
+def _bucket(scale: BucketScale, value: float) -> int:
+    return math.floor(math.log(value * (RATIO - 1.0) / scale.first + 1.0) / math.log(RATIO))
 
 
 def _percentile(scale: BucketScale, weights: list[float], fraction: float) -> float:

@@ -23,6 +23,7 @@ from agent.kube.credentials import Credentials
 from agent.kube.endpoint import ApiTarget
 from agent.kube.errors import ApiError, NotFound
 from agent.kube.events import EventSink
+from agent.kube.eviction import EvictionService, PodEvictor
 from agent.kube.flow_control import Backoff
 from agent.kube.resources import DEVICES, NODE_METRICS
 from agent.kube.session import ApiSession, open_session
@@ -85,6 +86,7 @@ class ClusterService:
         self.outbox: ApiWriter | None = None
         self.event_sink: EventSink | None = None
         self.kubelet: KubeletService | None = None
+        self._evictions: EvictionService | None = None
 
     async def open(self) -> ClusterPublishSink:
         """Open the session and begin to follow; raise `NoApiServer`.
@@ -177,6 +179,15 @@ class ClusterService:
         )
         self._run_forever(versions, "versions of the topology")
 
+    def start_evictions(self, evictions: EvictionService) -> None:
+        """Execute the requests of the strategies."""
+        if self.session is None:
+            return
+        deadline_s = self._inputs.settings.api.deadline_s
+        evictor = PodEvictor(self.session, self.facts, deadline_s)
+        self._evictions = evictions
+        self._run_forever(partial(evictions.run, evictor), "evictions")
+
     async def _follow_metric_policy(self, outbox: ApiWriter) -> None:
         """Write NodeMetric at once when the object appears."""
         with self._inputs.store.subscribe("cluster.metric_policy.value") as changes:
@@ -245,6 +256,15 @@ class ClusterService:
             self.facts.update_api_reachability(not self.watches["pods"].state.last_error)
             if self.kubelet is not None:
                 self.kubelet.poll_for_unlisted_pods()
+            if self._evictions is not None and self.outbox is not None:
+                self._record_metric(self._evictions, self.outbox)
+
+    def _record_metric(self, evictions: EvictionService, outbox: ApiWriter) -> None:
+        """Record when the API server last acknowledged NodeMetric."""
+        clock = self._inputs.clock
+        for state in outbox.states():
+            if state.kind == NODE_METRICS.kind and state.last_ack_s is not None:
+                evictions.record_metric(clock.monotonic() - (clock.wall() - state.last_ack_s))
 
 
 async def read_device(

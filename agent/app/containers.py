@@ -31,8 +31,10 @@ from agent.deviceplugin.allocator import Allocator
 from agent.deviceplugin.context import PluginContext
 from agent.deviceplugin.kubelet_folder import plugin_folder
 from agent.host.files import LiveHostFiles
+from agent.kube.eviction import EvictionService
+from agent.kubelet.container_runtime import ContainerRuntime
 from agent.messages import EventReported, MessageQueue
-from agent.qos.engine import QosEngine, strategy_modes
+from agent.qos.engine import QosEngine, StrategyRunner, strategy_modes
 from agent.qos.strategies import strategies
 from agent.qos.strategy import AnyStrategy
 from agent.reconcile.reconciler import Reconciler
@@ -202,6 +204,7 @@ class ContainerService:
         runtime: RuntimeService | None,
         device_plugin: DevicePluginService | None,
         slices: SliceManager | None,
+        evictions: EvictionService,
     ) -> None:
         """Start nothing yet; a service that is `None` is switched off, as on a recorded host."""
         self._collector = collector
@@ -210,6 +213,7 @@ class ContainerService:
         self._runtime = runtime
         self._device_plugin = device_plugin
         self._slices = slices
+        self.evictions = evictions
         self._tasks = BackgroundTasks()
 
     def scheduled_loops(self) -> Iterator[ScheduledLoop]:
@@ -248,6 +252,7 @@ class ContainerService:
             cdi_problem=cdi_files.problem if cdi_files is not None else None,
             enforcement=pod_files.counters() if pod_files is not None else None,
             reclaimed=self._slices.reclaimed_count if self._slices is not None else 0,
+            evictions=self.evictions.status(),
         )
 
     def audit(self) -> tuple[AuditRecord, ...]:
@@ -281,8 +286,11 @@ class ContainerServiceBuilder:
         self._vendor_manager = vendor_manager
         self._collector = collector
         self._messages = messages
-        own_uid = os.environ.get(OWN_POD_UID, "")
-        self._devices_hook = DevicesHook(inputs.vendors, inputs.settings.hooks, own_uid)
+        self._own_uid = os.environ.get(OWN_POD_UID, "")
+        self._devices_hook = DevicesHook(inputs.vendors, inputs.settings.hooks, self._own_uid)
+        eviction = inputs.settings.enforce.eviction
+        runtime = ContainerRuntime(eviction.runtime_socket) if eviction.kill_fallback else None
+        self._evictions = EvictionService(messages, inputs.clock, runtime)
 
     def build(self, pods_wanted: asyncio.Event | None) -> ContainerService:
         """Return all services for containers.
@@ -304,7 +312,13 @@ class ContainerServiceBuilder:
         pod_files = None
         if inputs.is_live and (in_cluster or uses_runtime):
             pod_files = self._build_pod_files(
-                hooks, modes, strategies(scales_quota=modes.get(NormalizationHook.name) == ON)
+                hooks,
+                modes,
+                strategies(
+                    settings.enforce,
+                    self._own_uid,
+                    scales_quota=modes.get(NormalizationHook.name) == ON,
+                ),
             )
         runtime = slices = None
         if uses_runtime and pod_files is not None:
@@ -324,7 +338,7 @@ class ContainerServiceBuilder:
         if uses_plugin:
             device_plugin = self._build_device_plugin(pods_wanted or asyncio.Event())
         return ContainerService(
-            self._collector, inputs.clock, loops, runtime, device_plugin, slices
+            self._collector, inputs.clock, loops, runtime, device_plugin, slices, self._evictions
         )
 
     def _build_kubelet_devices(self) -> KubeletDeviceMonitor:
@@ -365,7 +379,13 @@ class ContainerServiceBuilder:
         inputs, writer = self._inputs, StateWriter("ledger")
         settings = inputs.settings
         modes = strategy_modes((one.name for one in strategies), settings.enforce)
-        engine = QosEngine(strategies, modes, settings.collect.interval_s, settings.api.slo_stale_s)
+        engine = QosEngine(
+            strategies,
+            modes,
+            settings.collect.interval_s,
+            settings.api.slo_stale_s,
+            settings.enforce.brake,
+        )
         boot_id = inputs.store.current.node.boot_id
         reconciler = Reconciler(
             root=LiveHostFiles(),
@@ -382,7 +402,7 @@ class ContainerServiceBuilder:
             inputs.clock,
             locator,
             reconciler,
-            engine,
+            StrategyRunner(engine, self._evictions),
             writer,
             self._messages,
             settings.enforce.interval_s,

@@ -18,7 +18,7 @@ from agent.config.containers import EnforceSettings
 from agent.loop import Loop
 from agent.messages import EventReported, MessageQueue
 from agent.qos.conditions import ConditionState, strategy_conditions
-from agent.qos.engine import QosEngine
+from agent.qos.engine import StrategyRunner
 from agent.qos.inputs import LiveValues
 from agent.reconcile.audit_file import AuditFile, AuditTrail
 from agent.reconcile.reconciler import Reconciler
@@ -83,7 +83,7 @@ class PodFileUpdater:
         clock: Clock,
         locator: LayoutLocator,
         reconciler: Reconciler,
-        engine: QosEngine,
+        strategies: StrategyRunner,
         ledger_writer: StateWriter,
         messages: MessageQueue,
         interval_s: float,
@@ -93,7 +93,7 @@ class PodFileUpdater:
         self._clock = clock
         self._locator = locator
         self._reconciler = reconciler
-        self._engine = engine
+        self._strategies = strategies
         self._ledger_writer = ledger_writer
         self._messages = messages
         self._interval_s = interval_s
@@ -119,10 +119,15 @@ class PodFileUpdater:
         enforcement = NO_ENFORCEMENT
         if layout is not None and layout.root is not None:
             values = LiveValues(self._reconciler.current_values(layout), self._reconciler.ledger)
-            enforcement = self._engine.plan(snapshot, layout, values, now_s)
+            enforcement = self._strategies.plan(snapshot, layout, values, now_s)
         report = self._reconciler.cycle(snapshot, layout, enforcement)
+        self._strategies.record_refusals(report.refused, now_s)
         self._reconciler.audits.flush(now_s)
-        conditions = report.conditions + self._strategy_conditions(enforcement.view, now_s)
+        conditions = (
+            *report.conditions,
+            *self._strategy_conditions(enforcement.view, now_s),
+            *self._strategies.conditions(),
+        )
         self.files_written += report.written
         self.files_left = report.unwritten
         for hook, error in report.failed_hooks:

@@ -198,6 +198,8 @@ class Services:
         admin = self._admin = self._build_admin(self._scanner)
         containers = self._containers = self._build_containers()
         await containers.start()
+        if self._cluster is not None:
+            self._cluster.start_evictions(containers.evictions)
         interval_s = self._inputs.settings.discovery.host_interval_s
         self._scheduled_loops = (
             *self._loops.scheduled_loops,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from agent.cgroup.write_plan import DesiredValue, WriteTarget
+from agent.snapshot.pod import EvictionRequest
 from agent.snapshot.self_check import EnforcementView
 
 
@@ -28,6 +29,7 @@ class EnforcementPlan(msgspec.Struct, frozen=True, kw_only=True):
     planned: tuple[StrategyValues, ...] = ()  # of those in plan mode: compared, not written
     owners: frozenset[str] = frozenset()  # names of all strategies
     decided: frozenset[str] = frozenset()  # names of those that decided in this cycle
+    evictions: tuple[EvictionRequest, ...] = ()
     view: EnforcementView = EnforcementView()
 
 

@@ -1,14 +1,17 @@
-"""Sets memory limits below the current usage on version 2, after reclaiming memory.
+"""Sets memory limits below the current usage, in steps that take a bounded time.
 
-The kernel applies such a limit at once, and kills processes of the group if a few attempts to
-reclaim are not enough. Lowering `memory.high` also reclaims, and never kills.
+The kernel applies a limit of version 2 at once, and kills processes of the group if a few attempts
+to reclaim are not enough. Lowering `memory.high` also reclaims, and never kills; the program that
+writes it waits meanwhile.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+
+import msgspec
 
 from agent.cgroup.keys import HIGH
 from agent.cgroup.ledger import MAX_OWN_VALUES, ChangeLedger, LedgerEntry
@@ -17,6 +20,7 @@ from agent.cgroup.write_plan import CgroupWrite, DesiredValue
 from agent.errors import HostFileError, ParseError
 
 CHUNK_BYTES = 64 << 20  # reclaimed by one write, which returns when that is done
+BUDGET_S = 0.2  # of one run: after that, `memory.high` is lowered further in the next one
 
 
 def limit_memory(values: CgroupValues, ledger: ChangeLedger, step: CgroupWrite, used: int) -> None:
@@ -46,6 +50,33 @@ def limit_memory(values: CgroupValues, ledger: ChangeLedger, step: CgroupWrite, 
             values.write(_high_step(desired, original if isinstance(original, int) else high))
             ledger.drop(entry, "undone")
     raise HostFileError(path, errno.EBUSY)
+
+
+def lower_high(
+    values: CgroupValues, ledger: ChangeLedger, step: CgroupWrite, is_late: Callable[[], bool]
+) -> bool:
+    """Write `memory.high`, below the usage in bounded steps; return whether it is reached.
+
+    Each step is in the ledger before it is written, so that it is not taken for another program's.
+    Raises `HostFileError` and `LedgerError`.
+    """
+    used, limit = values.memory_above_high(step), step.value_after
+    entry = ledger.entries.get((values.hierarchy(HIGH), *step.desired.target))
+    high = None if used is None else _memory_high(values, step.desired.cgroup)
+    if used is None or entry is None or high is None or not isinstance(limit, int):
+        values.write(step)
+        return True
+    if is_late():
+        return False
+    levels = tuple(_high_levels(min(used, high), limit, high))
+    own_values = (*entry.own_values, *(HIGH.to_ledger(level) for level in levels))
+    ledger.set(msgspec.structs.replace(entry, own_values=own_values))
+    ledger.flush()
+    for level in levels:
+        values.write(_high_step(step.desired, level, values.version))
+        if level == limit or is_late():
+            return level == limit
+    return False
 
 
 def _memory_high(values: CgroupValues, cgroup: str) -> int | None:
@@ -94,12 +125,12 @@ def _high_levels(used: int, limit: int, high: int) -> Iterator[int]:
             return
 
 
-def _high_step(desired: DesiredValue, level: int) -> CgroupWrite:
+def _high_step(desired: DesiredValue, level: int, version: int = 2) -> CgroupWrite:
     desired_high = DesiredValue(cgroup=desired.cgroup, key=HIGH, value=level, owner=desired.owner)
     return CgroupWrite(
         desired=desired_high,
         file=HIGH.name,
-        text=HIGH.text(2, level),
+        text=HIGH.text(version, level),
         value_after=level,
         is_last=True,
     )

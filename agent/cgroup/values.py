@@ -9,7 +9,16 @@ import resource
 from typing import Protocol
 
 from agent.cgroup.cpu import Bandwidth
-from agent.cgroup.keys import BURST, CPUS, MEMORY, SMALL_READ, UNLIMITED, CgroupKey, CgroupValue
+from agent.cgroup.keys import (
+    BURST,
+    CPUS,
+    HIGH,
+    MEMORY,
+    SMALL_READ,
+    UNLIMITED,
+    CgroupKey,
+    CgroupValue,
+)
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import SYSCTL_HIERARCHY
 from agent.cgroup.write_plan import CgroupWrite
@@ -158,7 +167,8 @@ def _descriptor_limit() -> int:
 ATTEMPTS = 3  # at a file that returns EAGAIN
 EFFECTIVE_CPUS_FILE = "cpuset.cpus.effective"
 EVENTS_FILE, POPULATED = "cgroup.events", b"populated 1"
-MEMORY_FILE, MAX_USED = "memory.current", 1 << 62
+MEMORY_FILES = {1: "memory.usage_in_bytes", 2: "memory.current"}  # by version
+MAX_USED = 1 << 62
 V2_HIERARCHY = "v2"  # name in the ledger
 
 RawValue = tuple[bytes, ...]
@@ -249,14 +259,26 @@ class CgroupValues:
         limit = step.value_after
         if self.version != 2 or step.desired.key is not MEMORY or not isinstance(limit, int):
             return None
+        used = self._memory_usage(step.desired.cgroup)
+        return used if used is not None and UNLIMITED != limit < used else None
+
+    def memory_above_high(self, step: CgroupWrite) -> int | None:
+        """Return the memory usage if a write lowers `memory.high` below it; else `None`.
+
+        The kernel then reclaims memory before the write returns.
+        """
+        if step.desired.key is not HIGH or not isinstance(step.value_after, int):
+            return None
+        used = self._memory_usage(step.desired.cgroup)
+        return used if used is not None and step.value_after < used else None
+
+    def _memory_usage(self, cgroup: str) -> int | None:
+        path = f"{self.layout.directory(MEMORY.controller, cgroup)}/{MEMORY_FILES[self.version]}"
         try:
-            text = self._read_once(step.desired.cgroup, MEMORY_FILE, SMALL_READ).decode(
-                "ascii", "replace"
-            )
-            used = parse_int(text, 0, MAX_USED)
+            text = self._read_and_close(path, SMALL_READ)
+            return parse_int(text.decode("ascii", "replace"), 0, MAX_USED)
         except (HostFileError, ParseError):
             return None
-        return used if UNLIMITED != limit < used else None
 
     def burst_above_quota(self, step: CgroupWrite) -> int | None:
         """Return the burst if it exceeds the quota of a write.
@@ -276,6 +298,9 @@ class CgroupValues:
         path = f"{self.layout.unified or ''}{cgroup}/{name}"
         if self.version != 2:
             raise HostFileError(path, errno.ENOENT)
+        return self._read_and_close(path, size)
+
+    def _read_and_close(self, path: str, size: int) -> bytes:
         try:
             return self.files.read(path, size)
         finally:

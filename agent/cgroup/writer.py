@@ -24,7 +24,7 @@ from agent.cgroup.keys import (
     CgroupValue,
 )
 from agent.cgroup.ledger import ChangeLedger, LedgerEntry, LedgerError
-from agent.cgroup.reclaim import limit_memory
+from agent.cgroup.reclaim import BUDGET_S, limit_memory, lower_high
 from agent.cgroup.values import CgroupValues, RawValue
 from agent.cgroup.write_backoff import (
     OverwriteTracker,
@@ -60,6 +60,10 @@ class WriteRunHost(Protocol):
 
     def limit_memory(self, step: CgroupWrite, used: int) -> None:
         """Reclaim, then write a limit below the memory usage; see `reclaim.limit_memory`."""
+        ...
+
+    def lower_high(self, step: CgroupWrite) -> bool:
+        """Write `memory.high`; return whether it is reached; see `reclaim.lower_high`."""
         ...
 
     def original(self, desired: DesiredValue) -> CgroupValue | None:
@@ -114,10 +118,13 @@ class WriteRun:
         desired, values = step.desired, self._host.values
         used = values.memory_above_limit(step)
         try:
-            if used is None:
-                values.write(step)
-            else:
+            if used is not None:
                 self._host.limit_memory(step, used)
+            elif desired.key is not HIGH:
+                values.write(step)
+            elif not self._host.lower_high(step):  # continued in the next cycle
+                self._unwritten.add(desired.target)
+                return
         except HostFileError as error:
             self._handle_error(step, error.errno, current, used)
             return
@@ -279,6 +286,7 @@ class CgroupWriter:
         self.overwrites = OverwriteTracker()
         self._clock = clock
         self._file_states: dict[WriteTarget, _FileState] = {}
+        self._reclaim_until_s = 0.0
         # by group of values
         self._matched_files: dict[str, _MatchedFiles] = {}
 
@@ -419,6 +427,7 @@ class CgroupWriter:
 
     def apply(self, prepared: WritePlan, now_s: float) -> WriteResult:
         """Make the writes; if another group's value conflicts, read and plan again, once."""
+        self._reclaim_until_s = self._clock.monotonic() + BUDGET_S
         run = WriteRun(self, now_s, self._clock.wall())
         run.run(prepared.steps, prepared.current)
         if run.is_blocked:
@@ -440,6 +449,15 @@ class CgroupWriter:
     def limit_memory(self, step: CgroupWrite, used: int) -> None:
         """Reclaim, then write a limit below the memory usage; see `reclaim.limit_memory`."""
         limit_memory(self.values, self.ledger, step, used)
+
+    def lower_high(self, step: CgroupWrite) -> bool:
+        """Write `memory.high`; return whether it is reached; see `reclaim.lower_high`."""
+        return lower_high(
+            self.values,
+            self.ledger,
+            step,
+            lambda: self._clock.monotonic() >= self._reclaim_until_s,
+        )
 
     def original(self, desired: DesiredValue) -> CgroupValue | None:
         """Return the value before the first write; `None` if the agent never wrote the file."""

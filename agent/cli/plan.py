@@ -180,7 +180,7 @@ def _plan_host(
     files: CgroupFiles = KernelFiles(LiveHostFiles()) if inputs.is_live else ReadOnlyFiles(host)
     values = CgroupValues(files, layout)
     hooks = node_hooks(reads_kubelet=False, hooks=settings.hooks)
-    all_strategies = strategies()
+    all_strategies = strategies(settings.enforce, own_uid="")
     modes = strategy_modes((one.name for one in all_strategies), settings.enforce)
     engine = QosEngine(all_strategies, modes, settings.collect.interval_s, settings.api.slo_stale_s)
     now_s = inputs.clock.monotonic()

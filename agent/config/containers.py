@@ -180,6 +180,75 @@ class EnforceStrategiesSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "off"
 
 
+EVICTION_FEATURES = (
+    "BECPUEvict",
+    "CPUAllocatableEvict",
+    "CPUEvict",
+    "BEMemoryEvict",
+    "MemoryAllocatableEvict",
+    "MemoryEvict",
+)
+
+
+class EvictionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of evictions; `enforce.strategies` switches them."""
+
+    features: Annotated[
+        tuple[str, ...],
+        SettingRule(
+            "rules that may evict; the NodeSLO must configure them, too", choices=EVICTION_FEATURES
+        ),
+    ] = EVICTION_FEATURES
+    protected_namespaces: Annotated[
+        tuple[str, ...], SettingRule("namespaces whose pods are never evicted")
+    ] = ("kube-system",)
+    cpu_cool_s: Annotated[
+        float,
+        SettingRule(
+            "between two evictions for CPU, and after the start", unit="s", low=1, high=3600
+        ),
+    ] = 20.0
+    memory_cool_s: Annotated[
+        float, SettingRule("between two evictions for memory", unit="s", low=1, high=3600)
+    ] = 4.0
+    max_per_minute: Annotated[
+        int, SettingRule("evictions of all rules within a minute", low=1, high=60)
+    ] = 5
+    kill_fallback: Annotated[
+        bool,
+        SettingRule(
+            "stop containers by the runtime, past disruption budgets, when memory is ten points"
+            " above its threshold and the API server evicts nobody",
+            maturity="alpha",
+        ),
+    ] = False
+    runtime_socket: Annotated[
+        str, SettingRule("the runtime's CRI socket, used by kill_fallback only")
+    ] = "/run/containerd/containerd.sock"
+
+
+class BrakeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When all enforcement stops by itself, as in plan mode, for a time."""
+
+    max_refusals: Annotated[
+        int, SettingRule("writes that the kernel refused within the window", low=1, high=100000)
+    ] = 100
+    max_evictions: Annotated[int, SettingRule("evictions within the window", low=1, high=1000)] = 20
+    window_s: Annotated[float, SettingRule("the window", unit="s", low=10, high=86400)] = 600.0
+    hold_s: Annotated[
+        float,
+        SettingRule(
+            "the first stop; each one soon after another is twice as long",
+            unit="s",
+            low=1,
+            high=86400,
+        ),
+    ] = 60.0
+    max_hold_s: Annotated[float, SettingRule("the longest stop", unit="s", low=1, high=86400)] = (
+        3600.0
+    )
+
+
 class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What may be changed on this node. Nothing is that no NodeSLO and no pod asks for."""
 
@@ -200,6 +269,10 @@ class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     )
     strategies: Annotated[EnforceStrategiesSettings, SettingRule("strategies of a NodeSLO")] = (
         EnforceStrategiesSettings()
+    )
+    eviction: Annotated[EvictionSettings, SettingRule("limits of evictions")] = EvictionSettings()
+    brake: Annotated[BrakeSettings, SettingRule("when all enforcement stops by itself")] = (
+        BrakeSettings()
     )
     audit_file: Annotated[
         str,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
+
+import msgspec
 
 from agent.clock import rfc3339
-from agent.snapshot.device import Device
+from agent.snapshot.device import VendorDevice
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.publications import DesiredObject, Json
 from agent.snapshot.usage import (
@@ -32,7 +33,15 @@ MIN_PERIOD_S = 30.0  # upstream's floor
 MAX_PERIOD_S = 86400.0
 MISSING_OBJECT_PERIOD_S = 5.0  # while the object does not exist
 
-Devices = Mapping[str, Device]  # by key, those of the Device object
+
+class _DeviceEntry(msgspec.Struct, frozen=True):
+    """What is the same in every entry of one device."""
+
+    order: tuple[str, int | None]  # type and minor
+    fields: Json
+
+
+Devices = Mapping[str, _DeviceEntry]  # by key, those of the Device object
 
 
 class NodeMetricPublisher:
@@ -98,7 +107,7 @@ def _status(snapshot: NodeSnapshot, now_s: float) -> Json:
     report = snapshot.report.value
     view = snapshot.devices.value
     published = () if view.provisional_minors else select_devices(view.devices).published
-    devices = {device.key: device for device in published}
+    devices = {device.key: _device_entry(device.info) for device in published}
     node: dict[str, object] = {
         "nodeUsage": _resource_map(report.node, report.devices, devices),
         "systemUsage": _resource_map(report.system),
@@ -165,20 +174,22 @@ def _resource_map(
     return resource_map
 
 
+def _device_entry(info: VendorDevice) -> _DeviceEntry:
+    kind, minor = info.kind.wire_type, info.minor
+    fields = {
+        "type": kind,
+        "id": api_values.clean_text(info.uuid or ""),
+        "minor": minor,
+        "health": info.health.is_in_service,
+    }
+    return _DeviceEntry((kind, minor), fields)
+
+
 def _device_entries(uses: Sequence[DeviceUsage], devices: Devices) -> list[Json]:
     """Return the usage of published devices, by type and minor."""
-    matched = [(devices[use.key].info, use) for use in uses if use.key in devices]
-    rows = [(info.kind.wire_type, info.minor, info, use) for info, use in matched]
-    return [
-        {
-            "type": kind,
-            "id": api_values.clean_text(info.uuid or ""),
-            "minor": minor,
-            "health": info.health.is_in_service,
-            "resources": _device_resources(use),
-        }
-        for kind, minor, info, use in sorted(rows, key=itemgetter(0, 1))
-    ]
+    rows = [(devices[use.key], use) for use in uses if use.key in devices]
+    rows.sort(key=lambda row: row[0].order)
+    return [{**entry.fields, "resources": _device_resources(use)} for entry, use in rows]
 
 
 def _device_resources(use: DeviceUsage) -> Json:

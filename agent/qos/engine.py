@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
 
 from agent.cgroup.enforcement import EnforcementPlan, StrategyValues
 from agent.cgroup.layout import CgroupLayout
-from agent.config.containers import ENFORCE_MODES, EnforceSettings
+from agent.config.containers import ENFORCE_MODES, BrakeSettings, EnforceSettings
+from agent.kube.eviction import EvictionService
+from agent.qos.brake import BrakeState, step_brake
+from agent.qos.eviction.history import EvictionHistory, advance_history, record_requests
 from agent.qos.inputs import QosInputBuilder
 from agent.qos.strategy import AnyStrategy, CurrentValues, QosInputs, StrategyPlan
 from agent.slo.status import is_frozen
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.self_check import EnforcementView, StrategyState, StrategyStatus
+from agent.snapshot.pod import EvictionFeedback, EvictionOutcome, EvictionRequest
+from agent.snapshot.self_check import EnforcementView, FileCondition, StrategyState, StrategyStatus
 
 log = logging.getLogger(__name__)
 
 OFF, PLAN, ON = ENFORCE_MODES
 UNDECIDED = (StrategyState.FROZEN, StrategyState.WAITING, StrategyState.FAILED)
+DEFAULT_BRAKE = BrakeSettings()
+NO_FEEDBACK = EvictionFeedback()
+ENDED_PODS = (EvictionOutcome.EVICTED, EvictionOutcome.KILLED)
 NOT_CONFIRMED = "the API server has not confirmed the NodeSLO for too long, or it is unreadable"
 
 
@@ -38,6 +47,7 @@ class QosEngine:
         modes: Mapping[str, str],
         interval_s: float,
         slo_stale_s: float,
+        brake_settings: BrakeSettings = DEFAULT_BRAKE,
     ) -> None:
         """Strategies are asked in this order; `interval_s` is that of usage samples."""
         self.modes = modes
@@ -47,40 +57,84 @@ class QosEngine:
         self._states: dict[str, object] = {one.name: one.start() for one in strategies}
         self._values: dict[str, StrategyValues] = {}
         self._failed: dict[str, str] = {}  # the bug of a strategy that was logged
+        self._evictions = EvictionHistory()
+        self._brake_settings = brake_settings
+        self._brake = BrakeState()
 
     def plan(
-        self, snapshot: NodeSnapshot, layout: CgroupLayout, current: CurrentValues, now_s: float
+        self,
+        snapshot: NodeSnapshot,
+        layout: CgroupLayout,
+        current: CurrentValues,
+        now_s: float,
+        feedback: EvictionFeedback = NO_FEEDBACK,
     ) -> EnforcementPlan:
         """Return what all strategies want now.
 
-        While the NodeSLO is frozen, strategies are not asked: what they wanted last stays.
+        While the NodeSLO is frozen, strategies are not asked: what they wanted last stays. While
+        the brake holds, nothing is written, restored or evicted, as in plan mode.
         """
         inputs = self._builder.build(snapshot, layout, current, now_s)
+        self._record_feedback(snapshot, feedback, now_s)
+        is_braked = self._brake.is_holding(now_s)
+        inputs = msgspec.structs.replace(inputs, metric_published_s=feedback.metric_published_s)
+        evictions: list[EvictionRequest] = []
         frozen = is_frozen(snapshot.cluster.slo, now_s, self._slo_stale_s)
         statuses: list[StrategyStatus] = []
         decided: set[str] = set()
         for strategy in self._strategies:
             mode = self.modes.get(strategy.name, OFF)
+            if mode == ON and is_braked:
+                mode = PLAN
             if mode == OFF:
                 plan = StrategyPlan(state=StrategyState.OFF)
             elif frozen:
                 plan = StrategyPlan(state=StrategyState.FROZEN, message=NOT_CONFIRMED)
             else:
+                inputs = msgspec.structs.replace(inputs, evictions=self._evictions)
                 plan = self._ask(strategy, inputs)
+                evictions += self._record_evictions(plan, now_s, is_planned=mode != ON)
             if plan.state in (StrategyState.FROZEN, StrategyState.FAILED):
                 values = self._values.get(strategy.name)
             else:
                 values = self._record_values(strategy.name, plan)
-            if plan.state not in UNDECIDED:
+            if plan.state not in UNDECIDED and not is_braked:
                 decided.add(strategy.name)
             statuses.append(_status(strategy.name, mode, plan, values))
+        enforced, planned = self._values_of(ON), self._values_of(PLAN)
         return EnforcementPlan(
-            enforced=self._values_of(ON),
-            planned=self._values_of(PLAN),
+            enforced=() if is_braked else enforced,
+            planned=(*enforced, *planned) if is_braked else planned,
             owners=frozenset(self._states),
             decided=frozenset(decided),
-            view=EnforcementView(strategies=tuple(statuses), is_frozen=frozen),
+            evictions=tuple(evictions),
+            view=EnforcementView(
+                strategies=tuple(statuses),
+                is_frozen=frozen,
+                brake=self._brake.reason if is_braked else "",
+            ),
         )
+
+    def record_refusals(self, count: int, now_s: float) -> None:
+        """Record writes of strategies that the kernel refused in this cycle."""
+        self._brake = step_brake(self._brake, self._brake_settings, now_s, refusals=count)
+
+    def _record_feedback(
+        self, snapshot: NodeSnapshot, feedback: EvictionFeedback, now_s: float
+    ) -> None:
+        terminating = frozenset(pod.uid for pod in snapshot.pods.value if pod.terminating)
+        self._evictions = advance_history(self._evictions, now_s, feedback.results, terminating)
+        count = sum(one.outcome in ENDED_PODS for one in feedback.results)
+        self._brake = step_brake(self._brake, self._brake_settings, now_s, evictions=count)
+
+    def _record_evictions(
+        self, plan: StrategyPlan, now_s: float, *, is_planned: bool
+    ) -> tuple[EvictionRequest, ...]:
+        requests = tuple(
+            msgspec.structs.replace(one, is_planned=is_planned) for one in plan.evictions
+        )
+        self._evictions = record_requests(self._evictions, requests, now_s)
+        return requests
 
     def _ask(self, strategy: AnyStrategy, inputs: QosInputs) -> StrategyPlan:
         name = strategy.name
@@ -127,3 +181,34 @@ def _status(
         values=0 if values is None else len(values.values),
         figures=plan.figures,
     )
+
+
+class StrategyRunner:
+    """Asks the strategies and hands on their evictions. Belongs to the collector thread."""
+
+    def __init__(self, engine: QosEngine, evictions: EvictionService) -> None:
+        self._engine = engine
+        self._evictions = evictions
+
+    def plan(
+        self, snapshot: NodeSnapshot, layout: CgroupLayout, current: CurrentValues, now_s: float
+    ) -> EnforcementPlan:
+        """Return what the strategies want of files now; their evictions are requested."""
+        feedback = self._evictions.take_feedback()
+        plan = self._engine.plan(snapshot, layout, current, now_s, feedback)
+        self._evictions.submit(plan.evictions)
+        return plan
+
+    def record_refusals(self, count: int, now_s: float) -> None:
+        """Record writes that the kernel refused in this cycle."""
+        self._engine.record_refusals(count, now_s)
+
+    def conditions(self) -> Iterator[FileCondition]:
+        """Yield conditions of evictions."""
+        evictions = self._evictions.status()
+        if evictions.blocked:
+            count, example = len(evictions.blocked), evictions.blocked[0]
+            message = f"disruption budgets protect {count} pods that have to go, as {example}"
+            yield FileCondition(reason="EvictionBlocked", message=message)
+        if evictions.problem:
+            yield FileCondition(reason="EvictionFailed", message=evictions.problem)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from agent.config.containers import EnforceSettings
 from agent.qos.block_io import BlockIoStrategy
 from agent.qos.cpu_burst import CpuBurstStrategy
+from agent.qos.eviction.strategies import eviction_strategies
 from agent.qos.kernel_settings import KernelSettingsStrategy
+from agent.qos.memory_qos import MemoryQosStrategy
 from agent.qos.strategy import AnyStrategy
 
 
-def strategies(*, scales_quota: bool = False) -> tuple[AnyStrategy, ...]:
+def strategies(
+    enforce: EnforceSettings, own_uid: str, *, scales_quota: bool = False
+) -> tuple[AnyStrategy, ...]:
     """Return the strategies that this agent has.
 
-    `scales_quota`: the hook of CPU normalization is on.
+    `own_uid` is that of the agent's own pod. `scales_quota`: the hook of CPU normalization is on.
     """
     return (
         CpuBurstStrategy(scales_quota=scales_quota),
+        MemoryQosStrategy(),
         BlockIoStrategy(),
         KernelSettingsStrategy(),
+        *eviction_strategies(enforce.eviction, own_uid),
     )

@@ -9,9 +9,10 @@ import msgspec
 from agent.cgroup.keys import CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.write_plan import DesiredValue
+from agent.qos.eviction.history import EvictionHistory
 from agent.snapshot.cluster import ClusterView
 from agent.snapshot.cpu import CpuTopology
-from agent.snapshot.pod import ContainerResources, PodView
+from agent.snapshot.pod import ContainerResources, EvictionRequest, PodView
 from agent.snapshot.self_check import StrategyState
 from agent.snapshot.slo import NodeSlo
 from agent.snapshot.usage import UsageSample
@@ -94,6 +95,8 @@ class QosInputs(msgspec.Struct, frozen=True, kw_only=True):
     cluster: ClusterView = ClusterView()
     layout: CgroupLayout
     current: CurrentValues
+    evictions: EvictionHistory = EvictionHistory()  # of all strategies, those of this cycle too
+    metric_published_s: float | None = None  # monotonic, the last NodeMetric; None: none yet
 
 
 class StrategyPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +108,7 @@ class StrategyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     values: tuple[DesiredValue, ...] = ()
+    evictions: tuple[EvictionRequest, ...] = ()  # requested in this cycle
     state: StrategyState = StrategyState.ACTIVE
     message: str = ""
     figures: tuple[tuple[str, float], ...] = ()

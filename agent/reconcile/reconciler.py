@@ -142,10 +142,12 @@ class Reconciler:
         self._flush()
         plans = (directory_plan, *strategies, *(plan for _, plan in prepared))
         compared = sum(plan.compared for plan in plans)
-        unwritten, written = sum(plan.unwritten for plan in plans), 0
+        unwritten, written, refused = sum(plan.unwritten for plan in plans), 0, 0
         if not self._ledger_problem:
             results = [self._directories.apply(directory_plan, writer, now_s)]
-            results += [writer.apply(plan, now_s) for plan in strategies if plan.steps]
+            of_strategies = [writer.apply(plan, now_s) for plan in strategies if plan.steps]
+            refused = sum(bool(one.errno) for result in of_strategies for one in result.audits)
+            results += of_strategies
             for result in results:
                 self.audits.extend(result.audits)
                 written, unwritten = written + result.written, unwritten + result.unwritten
@@ -166,6 +168,7 @@ class Reconciler:
             files=compared,
             written=written,
             unwritten=unwritten,
+            refused=refused,
             planned=planned,
             failed_hooks=self._reports.new_failures(states.values()),
             notes=notes,

@@ -55,6 +55,7 @@ class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0  # compared
     written: int = 0
     unwritten: int = 0  # differ from the desired values: refused, suspended, or without a cgroup
+    refused: int = 0  # writes of strategies that the kernel refused in this cycle
     planned: int = 0  # would be written if the mode of their hooks were on
     failed_hooks: tuple[tuple[str, str], ...] = ()  # hook and error: bugs, new ones only
     notes: tuple[PodReportNote, ...] = ()  # new ones only

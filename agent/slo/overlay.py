@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from agent.errors import ParseError
-from agent.slo.decoder import MAX_PART_BYTES, VALUE_READERS, SloDecoder, wire_fields
+from agent.slo.decoder import MAX_PART_BYTES, VALUE_READERS, SloDecoder, fold_names, wire_fields
 from agent.snapshot.slo import (
     InvalidField,
     NodeSlo,
@@ -173,12 +173,8 @@ def overlay_annotation(base: _S, members: Mapping[str, object], where: str) -> _
     Names match regardless of case, as Go's decoder matches them, and unknown ones do not count.
     Raises `AnnotationError` for a wrong value: the annotation then counts as absent.
     """
-    names = {wire.casefold(): wire for wire in wire_fields(type(base))}
-    raw = {
-        names[one.casefold()]: value for one, value in members.items() if one.casefold() in names
-    }
     decoder = SloDecoder(VALUE_READERS)
-    result = decoder.overlay(base, raw, where)
+    result = decoder.overlay(base, fold_names(type(base), members), where)
     if decoder.invalid_fields:
         first = decoder.invalid_fields[0]
         raise AnnotationError(f"{first.path} {first.why}")

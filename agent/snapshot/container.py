@@ -13,7 +13,7 @@ from agent.snapshot.device_plugin import ResourceStatistics
 from agent.snapshot.edits import NO_EDITS, ContainerEdits
 from agent.snapshot.inventory import Problem
 from agent.snapshot.part import Counts, Histogram
-from agent.snapshot.pod import PodView
+from agent.snapshot.pod import EvictionStatus, PodView
 from agent.snapshot.self_check import EnforcementCounters
 
 
@@ -276,3 +276,4 @@ class ContainerServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     cdi_problem: str | None = None  # None: the agent writes no CDI files
     enforcement: EnforcementCounters | None = None  # None: the agent writes no files of pods
     reclaimed: int = 0
+    evictions: EvictionStatus = EvictionStatus()

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import accumulate
+from math import log
 
 import msgspec
 
@@ -37,12 +38,6 @@ class BucketScale(msgspec.Struct, frozen=True):
             for bucket in range(math.ceil(position) + 1)
         )
 
-    def bucket(self, value: float) -> int:
-        """Return the bucket of a value on a scale without an end."""
-        if value < self.first:
-            return 0
-        return math.floor(math.log(value * _GROWTH / self.first + 1.0) / _LOG_RATIO)
-
 
 CPU_CORES = BucketScale(0.025, 1024.0)
 MEMORY_BYTES = BucketScale(5.0 * 2**20, 2.0**41)
@@ -67,7 +62,7 @@ class DecayingHistogram:
     """Weights by bucket. A sample counts half as much as one that is one half-life younger."""
 
     def __init__(self, scale: BucketScale, half_life_s: float) -> None:
-        self._scale = scale
+        self._first = scale.first
         self._half_life_s = half_life_s
         self._ends = _ends(scale)
         self._last = len(self._ends) - 1
@@ -81,16 +76,16 @@ class DecayingHistogram:
         the future would outweigh all that come.
         """
         age = (at_s - self._reference_s) / self._half_life_s
-        if age > MAX_HALF_LIVES:
+        if not -MIN_HALF_LIVES <= age <= MAX_HALF_LIVES:
+            if age < 0:
+                self._clear()
             self._move_reference(at_s)
             age = (at_s - self._reference_s) / self._half_life_s
-        elif age < -MIN_HALF_LIVES:
-            self._clear()
-            self._move_reference(at_s)
-            age = (at_s - self._reference_s) / self._half_life_s
-        weight = math.pow(2.0, age)
-        bucket = self._scale.bucket(value)
-        bucket = min(bucket, self._last)
+        weight = 2.0**age
+        bucket = 0
+        if value >= self._first:
+            bucket = int(log(value * _GROWTH / self._first + 1.0) / _LOG_RATIO)
+            bucket = bucket if bucket < self._last else self._last
         self._weights[bucket] += weight
         self._total += weight
         if not self._lowest <= bucket <= self._highest and self._weights[bucket] >= EPSILON:

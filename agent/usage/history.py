@@ -1,17 +1,9 @@
-"""Usage of the last half hour in bounded memory, and its aggregation for NodeMetric.
-
-Means and percentiles are those of Koordinator's metric cache.
-"""
+"""Usage of the last half hour in bounded memory, and its aggregation for NodeMetric."""
 
 from __future__ import annotations
 
 import math
-import struct
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from math import isnan
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -31,171 +23,18 @@ from agent.snapshot.usage import (
     hot_memory,
 )
 from agent.usage.cgroup_usage import CgroupUsageTable
+from agent.usage.series import (
+    AGGREGATE_NAMES,
+    Aggregates,
+    MomentRange,
+    SeriesKey,
+    SeriesTable,
+)
 
-# ("node", "cpu"), ("system", "memory"), ("numa", "0", "cpu"), ("numa-system", "0", "cpu"),
-# ("device", key, "core"), ("pod", uid, "cpu"), ("pod-device", uid, device key, "memory"),
-# ("application", name, "cpu")
-SeriesKey = tuple[str, ...]
 Amounts = tuple[float, float]  # CPU in cores, memory in bytes
-
-NAN = float("nan")
-
-
-class MomentRange(msgspec.Struct, frozen=True):
-    """Moments `first` to `last` (exclusive) of the table, counted since its start."""
-
-    first: int
-    last: int
-
-
-class _RingSeries:
-    """Values at the table's slots; `end` is the number of the moment after the last value."""
-
-    __slots__ = ("end", "values")
-
-    def __init__(self, capacity: int, moment: int) -> None:
-        self.values = array("d", [NAN]) * capacity
-        self.end = moment
-
-
-class SeriesTable:
-    """Series by key with common times; the newest moment replaces the oldest.
-
-    A series without a value at a moment has NaN there, which `values` leaves out.
-    """
-
-    def __init__(self, capacity: int, max_series: int) -> None:
-        self.capacity = capacity
-        self.max_series = max_series
-        self._times = array("d", [NAN]) * capacity
-        self._moments = 0
-        self._series: dict[SeriesKey, _RingSeries] = {}
-
-    def begin_moment(self, now_s: float) -> None:
-        """Begin the next moment; times must increase."""
-        self._times[self._moments % self.capacity] = now_s
-        self._moments += 1
-
-    def set_values(self, items: Iterable[tuple[SeriesKey, float | None]]) -> None:
-        """Set values of the current moment; absent ones are left out."""
-        moment, capacity, series = self._moments, self.capacity, self._series
-        slot = (moment - 1) % capacity
-        for key, value in items:
-            if value is None:
-                continue
-            ring = series.get(key)
-            if ring is None:
-                if len(series) >= self.max_series:
-                    continue
-                ring = series[key] = _RingSeries(capacity, moment - 1)
-            elif ring.end != moment - 1:
-                self._mark_missing(ring, moment - 1)
-            ring.values[slot] = value
-            ring.end = moment
-
-    def retain(self, is_retained: Callable[[SeriesKey], bool]) -> None:
-        """Drop the series whose key is not to be retained."""
-        removed = [key for key in self._series if not is_retained(key)]
-        for key in removed:
-            del self._series[key]
-
-    def drop_before(self, oldest_s: float) -> None:
-        """Drop the series without a value since that time."""
-        first = self.window(oldest_s, float("inf")).first
-        self.retain(lambda key: self._series[key].end > first)
-
-    def series_keys(self) -> tuple[SeriesKey, ...]:
-        """Return the keys that have a series."""
-        return tuple(self._series)
-
-    def window(self, start_s: float, end_s: float) -> MomentRange:
-        """Return the moments of the closed interval that are still stored."""
-        oldest = max(0, self._moments - self.capacity)
-        moments = range(oldest, self._moments)
-        first = bisect_left(moments, start_s, key=self._time)
-        last = bisect_right(moments, end_s, key=self._time)
-        return MomentRange(oldest + first, oldest + last)
-
-    def values(self, key: SeriesKey, window: MomentRange) -> list[float]:
-        """Return the series' values in the window, oldest first."""
-        raw = self._raw_values(key, window)
-        if not isnan(sum(raw)):  # usually no value is missing
-            return raw
-        return [value for value in raw if not isnan(value)]
-
-    def mean(self, key: SeriesKey, window: MomentRange) -> float | None:
-        """Return the arithmetic mean of the series' values in the window; `None` without values."""
-        ring = self._series.get(key)
-        if ring is None or window.first >= window.last:
-            return None
-        if ring.end == self._moments:
-            first, last = self._slots(window)
-            if first < last:  # without a list, each value is freed before the next is made
-                total = sum(ring.values[first:last])
-            else:
-                total = sum(ring.values[:last], sum(ring.values[first:]))
-            if not isnan(total):
-                return total / (window.last - window.first)
-        return mean(self.values(key, window))
-
-    def percentiles(
-        self, keys: Iterable[SeriesKey], window: MomentRange, fraction: float
-    ) -> list[float | None]:
-        """Return that percentile of each series' values in the window; `None` without values.
-
-        One call ranks hundreds of series: slots and rank are computed once for all that are
-        complete.
-        """
-        first, last = self._slots(window)
-        rank = percentile_index(window.last - window.first, fraction)
-        is_contiguous = window.first < window.last and first < last
-        ranked: list[float | None] = []
-        for key in keys:
-            ring = self._series.get(key)
-            if ring is not None and is_contiguous and ring.end == self._moments:
-                values = ring.values[first:last].tolist()
-                values.sort()
-                if not isnan(sum(values)):
-                    ranked.append(values[rank])
-                    continue
-            present = self.values(key, window)
-            ranked.append(percentile(present, fraction) if present else None)
-        return ranked
-
-    def span_s(self, key: SeriesKey, window: MomentRange) -> float:
-        """Return the seconds between the series' first and last value in the window."""
-        raw = self._raw_values(key, window)
-        moments = range(len(raw))
-        first = next((i for i in moments if not isnan(raw[i])), None)
-        last = next((i for i in reversed(moments) if not isnan(raw[i])), None)
-        if first is None or last is None:
-            return 0.0
-        return self._time(window.first + last) - self._time(window.first + first)
-
-    def _time(self, moment: int) -> float:
-        return self._times[moment % self.capacity]
-
-    def _raw_values(self, key: SeriesKey, window: MomentRange) -> list[float]:
-        ring = self._series.get(key)
-        if ring is None or window.first >= window.last:
-            return []
-        if ring.end != self._moments:
-            self._mark_missing(ring, self._moments)
-        first, last = self._slots(window)
-        if first < last:
-            return ring.values[first:last].tolist()
-        return ring.values[first:].tolist() + ring.values[:last].tolist()
-
-    def _slots(self, window: MomentRange) -> tuple[int, int]:
-        """Return the slot of the first moment, and the one after the last moment's."""
-        return window.first % self.capacity, (window.last - 1) % self.capacity + 1
-
-    def _mark_missing(self, ring: _RingSeries, moment: int) -> None:
-        """Mark the moments since the last value as missing."""
-        for missing in range(max(ring.end, moment - self.capacity), moment):
-            ring.values[missing % self.capacity] = NAN
-        ring.end = max(ring.end, moment)
-
+# Keys of series: ("node", "cpu"), ("system", "memory"), ("numa", "0", "cpu"),
+# ("numa-system", "0", "cpu"), ("device", key, "core"), ("pod", uid, "cpu"),
+# ("pod-device", uid, device key, "memory"), ("application", name, "cpu")
 
 HOT_MEMORY = "memory-with-hot-cache"
 
@@ -203,8 +42,6 @@ HOT_MEMORY = "memory-with-hot-cache"
 MEMORY_SERIES = {"usageWithPageCache": "memory-with-cache", "usageWithHotPageCache": HOT_MEMORY}
 MIN_WINDOW_RATIO = 0.5  # part of a window that must have values
 MIN_AGGREGATE_S = 60.0  # minimum in Koordinator
-PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
-REPORT_VALUE_NAMES = ("avg", *(name for name, _ in PERCENTILES))
 
 
 class UsageReportPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,36 +62,6 @@ class SeriesTables(msgspec.Struct, frozen=True):
     totals: Mapping[str, int]
 
 
-def _float32(value: float) -> float:
-    (rounded,) = struct.unpack("<f", struct.pack("<f", value))
-    return float(rounded)
-
-
-@lru_cache(maxsize=4096)  # few different counts and percentiles
-def percentile_index(count: int, percentile: float) -> int:
-    """Return max(floor(count x percentile) - 1, 0), multiplied in single precision."""
-    return max(int(_float32(_float32(count) * _float32(percentile))) - 1, 0)
-
-
-def percentile(values: Sequence[float], fraction: float) -> float:
-    """Return a percentile of values, without interpolation; there must be one."""
-    return sorted(values)[percentile_index(len(values), fraction)]
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """Return the arithmetic mean; `None` without values."""
-    return sum(values) / len(values) if values else None
-
-
-def aggregate_values(values: Sequence[float]) -> tuple[float | None, ...]:
-    """Return avg, p50, p90, p95, p99 without interpolation; all `None` without values."""
-    if not values:
-        return (None,) * len(REPORT_VALUE_NAMES)
-    ranked, count = sorted(values), len(values)
-    ranks = [percentile_index(count, fraction) for _, fraction in PERCENTILES]
-    return (sum(values) / count, *(ranked[rank] for rank in ranks))
-
-
 def build_report(tables: SeriesTables, now_s: float, policy: UsageReportPolicy) -> UsageReport:
     """Return the report at one moment; a series without samples is absent."""
     memory = MEMORY_SERIES.get(policy.memory, "memory")
@@ -262,16 +69,14 @@ def build_report(tables: SeriesTables, now_s: float, policy: UsageReportPolicy) 
     window = tables.node.window(start_s, now_s)
     cards = (
         _device_usage(tables.node, ("device",), key, tables.totals, window)
-        for key in _names_below(tables.node, ("device",))
+        for key in tables.node.names("device")
     )
     pods = tables.pods.window(start_s, now_s)
     return UsageReport(
         node=_mean_usage(tables.node, ("node",), memory, window),
         system=_mean_usage(tables.node, ("system",), "memory", window),
         devices=tuple(use for use in cards if _has_usage(use)),
-        aggregates=tuple(
-            _aggregate_window(tables, now_s, length, memory) for length in policy.windows_s
-        ),
+        aggregates=_aggregate_windows(tables, now_s, policy.windows_s, memory),
         numa=_numa_aggregates(tables.node, window),
         pods=_pod_aggregates(tables, pods, memory),
         applications=tuple(
@@ -281,39 +86,48 @@ def build_report(tables: SeriesTables, now_s: float, policy: UsageReportPolicy) 
     )
 
 
+def _mean_usages(
+    table: SeriesTable, prefixes: Sequence[SeriesKey], memory: str, window: MomentRange
+) -> Iterator[ResourceUsage]:
+    """Yield the means of the series below each prefix."""
+    cpu = table.means(((*prefix, "cpu") for prefix in prefixes), window)
+    sizes = table.means(((*prefix, memory) for prefix in prefixes), window)
+    for prefix, cores, size in zip(prefixes, cpu, sizes, strict=True):
+        if size is not None:
+            yield ResourceUsage(cpu_cores=cores, memory_bytes=size)
+        else:  # as in `_memory_aggregates`
+            (plain_size,) = table.means(((*prefix, "memory"),), window)
+            yield ResourceUsage(cpu_cores=cores, memory_bytes=plain_size)
+
+
 def _mean_usage(
-    table: SeriesTable, of: SeriesKey, memory: str, window: MomentRange
+    table: SeriesTable, prefix: SeriesKey, memory: str, window: MomentRange
 ) -> ResourceUsage:
-    memory_bytes = table.mean((*of, memory), window)
-    if memory_bytes is None:  # as in `_memory_values`
-        memory_bytes = table.mean((*of, "memory"), window)
-    return ResourceUsage(cpu_cores=table.mean((*of, "cpu"), window), memory_bytes=memory_bytes)
+    (usage,) = _mean_usages(table, (prefix,), memory, window)
+    return usage
 
 
-def _memory_values(
-    table: SeriesTable, of: SeriesKey, memory: str, window: MomentRange
-) -> list[float]:
-    """Return the values of the policy, or those without page cache if there are none.
+def _memory_aggregates(
+    table: SeriesTable, of: str, memory: str, windows: Sequence[MomentRange]
+) -> list[Aggregates]:
+    """Return those of the policy's memory, or without page cache where it has no values.
 
     A report without memory would count the node as degraded, and a pod without memory as unused.
     """
-    return table.values((*of, memory), window) or table.values((*of, "memory"), window)
-
-
-def _names_below(table: SeriesTable, of: SeriesKey) -> list[str]:
-    """Return the sorted names after the prefix `of` in the table's keys."""
-    size = len(of)
-    return sorted({key[size] for key in table.series_keys() if key[:size] == of})
+    sizes = table.aggregates((of, memory), windows)
+    if all(size[0] is not None for size in sizes):
+        return sizes
+    plain_sizes = table.aggregates((of, "memory"), windows)
+    pairs = zip(sizes, plain_sizes, strict=True)
+    return [size if size[0] is not None else plain for size, plain in pairs]
 
 
 def _device_usage(
     table: SeriesTable, of: SeriesKey, key: str, totals: Mapping[str, int], window: MomentRange
 ) -> DeviceUsage:
+    core, memory = table.means(((*of, key, "core"), (*of, key, "memory")), window)
     return DeviceUsage(
-        key=key,
-        core_percent=table.mean((*of, key, "core"), window),
-        memory_bytes=table.mean((*of, key, "memory"), window),
-        memory_total_bytes=totals.get(key),
+        key=key, core_percent=core, memory_bytes=memory, memory_total_bytes=totals.get(key)
     )
 
 
@@ -323,7 +137,7 @@ def _has_usage(use: DeviceUsage) -> bool:
 
 def _numa_aggregates(table: SeriesTable, window: MomentRange) -> tuple[NumaAggregate, ...]:
     aggregates = []
-    for name in sorted(_names_below(table, ("numa",)), key=int):
+    for name in sorted(table.names("numa"), key=int):
         node = _mean_usage(table, ("numa", name), "memory", window)
         system = _mean_usage(table, ("numa-system", name), "memory", window)
         if node != ResourceUsage():
@@ -351,57 +165,80 @@ def _pod_aggregates(
 def _complete_usage(
     table: SeriesTable, of: str, memory: str, window: MomentRange
 ) -> Iterator[tuple[str, ResourceUsage]]:
-    for name in _names_below(table, (of,)):
-        mean_usage = _mean_usage(table, (of, name), memory, window)
+    names = table.names(of)
+    usages = _mean_usages(table, [(of, name) for name in names], memory, window)
+    for name, mean_usage in zip(names, usages, strict=True):
         if mean_usage.cpu_cores is not None and mean_usage.memory_bytes is not None:
             yield name, mean_usage
 
 
-def _aggregate_window(
-    tables: SeriesTables, now_s: float, length_s: int, memory: str
-) -> UsageAggregate:
+def _aggregate_windows(
+    tables: SeriesTables, now_s: float, lengths_s: Sequence[int], memory: str
+) -> tuple[UsageAggregate, ...]:
     table = tables.node
-    window = table.window(now_s - length_s, now_s)
-    node = _aggregate_usage(table, "node", memory, window, length_s)
-    devices = _aggregate_devices(tables, window) if node else ()
-    system = _aggregate_usage(table, "system", "memory", window, length_s)
-    return UsageAggregate(duration_s=length_s, node=node, system=system, devices=devices)
-
-
-def _aggregate_usage(
-    table: SeriesTable, of: str, memory: str, window: MomentRange, length_s: int
-) -> tuple[tuple[str, ResourceUsage], ...]:
-    """Return the five values; none while the CPU samples span less than half the window."""
-    if table.span_s((of, "cpu"), window) < MIN_WINDOW_RATIO * length_s:
-        return ()
-    cpu = aggregate_values(table.values((of, "cpu"), window))
-    memory_values = aggregate_values(_memory_values(table, (of,), memory, window))
-    pairs = zip(REPORT_VALUE_NAMES, cpu, memory_values, strict=True)
-    return tuple((name, ResourceUsage(cpu_cores=c, memory_bytes=m)) for name, c, m in pairs)
-
-
-def _aggregate_devices(
-    tables: SeriesTables, window: MomentRange
-) -> tuple[tuple[str, tuple[DeviceUsage, ...]], ...]:
-    """Return each card's five values, by name of the value."""
-    columns = [
-        list(_aggregate_device(tables, key, window))
-        for key in _names_below(tables.node, ("device",))
-    ]
-    if not columns:
-        return ()
+    windows = [table.window(now_s - length_s, now_s) for length_s in lengths_s]
+    columns = zip(
+        lengths_s,
+        _aggregate_usage(table, "node", memory, windows, lengths_s),
+        _aggregate_usage(table, "system", memory, windows, lengths_s),
+        _aggregate_devices(tables, windows),
+        strict=True,
+    )
     return tuple(
-        (name, tuple(column[i] for column in columns if _has_usage(column[i])))
-        for i, name in enumerate(REPORT_VALUE_NAMES)
+        UsageAggregate(
+            duration_s=length_s, node=node, system=system, devices=devices if node else ()
+        )
+        for length_s, node, system, devices in columns
     )
 
 
-def _aggregate_device(tables: SeriesTables, key: str, window: MomentRange) -> Iterable[DeviceUsage]:
-    core = aggregate_values(tables.node.values(("device", key, "core"), window))
-    memory = aggregate_values(tables.node.values(("device", key, "memory"), window))
+def _aggregate_usage(
+    table: SeriesTable,
+    of: str,
+    memory: str,
+    windows: Sequence[MomentRange],
+    lengths_s: Sequence[int],
+) -> Iterator[tuple[tuple[str, ResourceUsage], ...]]:
+    """Yield the five values of each window.
+
+    None while the CPU samples span less than half of it.
+    """
+    cpu = table.aggregates((of, "cpu"), windows)
+    sizes = _memory_aggregates(table, of, memory, windows)
+    for window, length_s, *columns in zip(windows, lengths_s, cpu, sizes, strict=True):
+        if table.span_s((of, "cpu"), window) < MIN_WINDOW_RATIO * length_s:
+            yield ()
+            continue
+        rows = zip(AGGREGATE_NAMES, *columns, strict=True)
+        yield tuple((name, ResourceUsage(cpu_cores=c, memory_bytes=m)) for name, c, m in rows)
+
+
+def _aggregate_devices(
+    tables: SeriesTables, windows: Sequence[MomentRange]
+) -> Iterator[tuple[tuple[str, tuple[DeviceUsage, ...]], ...]]:
+    """Yield each window's values of the cards, by name of the value."""
+    keys = tables.node.names("device")
+    cards = [list(_aggregate_device(tables, key, windows)) for key in keys]
+    for position in range(len(windows)):
+        columns = zip(*(card[position] for card in cards), strict=True)
+        yield tuple(
+            (name, tuple(filter(_has_usage, column)))
+            for name, column in zip(AGGREGATE_NAMES, columns, strict=False)
+        )
+
+
+def _aggregate_device(
+    tables: SeriesTables, key: str, windows: Sequence[MomentRange]
+) -> Iterator[list[DeviceUsage]]:
+    """Yield a card's five values in each window."""
     total = tables.totals.get(key)
-    for c, m in zip(core, memory, strict=True):
-        yield DeviceUsage(key=key, core_percent=c, memory_bytes=m, memory_total_bytes=total)
+    core = tables.node.aggregates(("device", key, "core"), windows)
+    memory = tables.node.aggregates(("device", key, "memory"), windows)
+    for columns in zip(core, memory, strict=True):
+        yield [
+            DeviceUsage(key=key, core_percent=c, memory_bytes=m, memory_total_bytes=total)
+            for c, m in zip(*columns, strict=True)
+        ]
 
 
 SeriesValue = tuple[SeriesKey, float | None]
@@ -467,14 +304,13 @@ class UsageHistory:
     def pod_percentiles(self, now_s: float, window_s: float, fraction: float) -> dict[str, Amounts]:
         """Return that percentile of each pod's CPU and memory; of pods that have both."""
         window = self._pods.window(now_s - window_s, now_s)
-        uids = sorted(
-            key[1] for key in self._pods.series_keys() if key[0] == "pod" and key[2] == "cpu"
-        )
-        cpu = self._pods.percentiles((("pod", uid, "cpu") for uid in uids), window, fraction)
-        memory = self._pods.percentiles((("pod", uid, "memory") for uid in uids), window, fraction)
+        keys = [key for key in self._pods.series_keys() if key[0] == "pod" and key[2] == "cpu"]
+        cpu = self._pods.percentiles(keys, window, fraction)
+        memory_keys = (("pod", uid, "memory") for _, uid, _ in keys)
+        memory = self._pods.percentiles(memory_keys, window, fraction)
         return {
-            uid: (cores, size)
-            for uid, cores, size in zip(uids, cpu, memory, strict=True)
+            key[1]: (cores, size)
+            for key, cores, size in zip(keys, cpu, memory, strict=True)
             if cores is not None and size is not None
         }
 

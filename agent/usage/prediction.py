@@ -100,7 +100,8 @@ class _Model:
         self.memory = DecayingHistogram(MEMORY_BYTES, MEMORY_HALF_LIFE_S)
 
     def add(self, usage: Amounts, at_s: float) -> None:
-        self.since_s = min(self.since_s, at_s)  # the clock may have been set back
+        if at_s < self.updated_s:  # the clock was set back
+            self.since_s = min(self.since_s, at_s)
         self.updated_s = at_s
         self.cpu.add(usage[0], at_s)
         self.memory.add(usage[1], at_s)
@@ -126,18 +127,15 @@ class PeakPredictor:
         `pods` and `classes` (as in `PodDemand`) are by uid; `now_s` is Unix time. Without `node`
         neither the node nor the system gets a sample. Models without samples expire.
         """
-        sums = dict.fromkeys(map(class_entity, CLASSES), (0.0, 0.0))
-        total = (0.0, 0.0)
+        by_class: dict[str, list[Amounts]] = {name: [] for name in CLASSES}
         for uid, usage in pods.items():
             self._add(uid, usage, now_s)
-            entity = class_entity(classes.get(uid, ""))
-            sums[entity] = _add(sums[entity], usage)
-            total = _add(total, usage)
-        for entity, usage in sums.items():
-            self._add(entity, usage, now_s)
+            by_class[classes.get(uid, "")].append(usage)
+        for name, usages in by_class.items():
+            self._add(class_entity(name), _sum(usages), now_s)
         if node is not None:
             self._add(NODE, node, now_s)
-            self._add(SYSTEM, _subtract(node, total), now_s)
+            self._add(SYSTEM, _subtract(node, _sum(pods.values())), now_s)
         for entity in list(self._models):
             if now_s - self._models[entity].updated_s > EXPIRY_S:
                 del self._models[entity]
@@ -158,8 +156,7 @@ class PeakPredictor:
         predicted = [pod for pod in demands if self._is_warm(pod, now_s)]
         peaks = [self._peak(pod.uid) for pod in predicted]
         peak = _sum(peaks)
-        pairs = zip(predicted, peaks, strict=True)
-        unused = _sum(_subtract(pod.request, use) for pod, use in pairs)
+        unused = _sum(map(_subtract, [pod.request for pod in predicted], peaks))
         requests = _sum(pod.request for pod in demands)
         unpredicted = _subtract(requests, _sum(pod.request for pod in predicted))
         unreclaimable = _sum(self._peak(entity) for entity in prod_entities)
@@ -251,7 +248,8 @@ def _add(one: Amounts, other: Amounts) -> Amounts:
 
 def _subtract(one: Amounts, other: Amounts) -> Amounts:
     """Return the difference, at least 0."""
-    return max(one[0] - other[0], 0.0), max(one[1] - other[1], 0.0)
+    cores, size = one[0] - other[0], one[1] - other[1]
+    return cores if cores > 0.0 else 0.0, size if size > 0.0 else 0.0
 
 
 def _minimum(one: Amounts, other: Amounts) -> Amounts:

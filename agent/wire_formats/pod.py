@@ -28,6 +28,7 @@ T = TypeVar("T")
 MAX_PODS = 4096
 MAX_CONTAINERS = 256  # of one pod
 MAX_VOLUMES = 256  # of one pod
+DEFAULT_GRACE_S = 30  # as the API server sets it
 MAX_TIME = 40  # characters of a time
 MAX_PAIRS_CHARS = 512 * 1024  # Kubernetes' limit of all annotations, twice
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
@@ -85,6 +86,7 @@ class _PodSpec(msgspec.Struct, rename="camel", gc=False):
     node_name: str = ""
     host_network: bool = False
     priority: int | None = None
+    termination_grace_period_seconds: int | None = None
     overhead: dict[str, str | int | float] | None = None
     containers: list[_PodContainer] | None = None  # Go may write an empty list as null
     init_containers: list[_PodContainer] | None = None
@@ -181,12 +183,17 @@ def build_pod_view(pod: PodObject) -> PodView:
         resources=container_resources_of(_steps(spec)) if pod.spec else None,
         phase=status.phase,
         terminating=meta.deletion_timestamp is not None,
+        grace_s=_grace_s(spec.termination_grace_period_seconds),
         host_network=spec.host_network,
         node_name=spec.node_name,
         volumes=_volumes(meta, spec),
         created=(meta.creation_timestamp or "")[:MAX_TIME],
         resource_version=meta.resource_version,
     )
+
+
+def _grace_s(seconds: int | None) -> int:
+    return DEFAULT_GRACE_S if seconds is None or seconds < 0 else seconds
 
 
 def _slices(data: bytes) -> tuple[str, list[memoryview]] | None:

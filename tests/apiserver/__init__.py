@@ -52,6 +52,8 @@ What surprises, and is as in a real server:
   neither is a Status.
 * An apply that creates needs the right to `create` besides `patch`.
 * A write to a NodeResourceTopology in v1alpha1 loses what only v1alpha2 has (`attributes`).
+* An eviction leaves a pod of a node terminating: a test removes it as the kubelet would. Of a
+  PodDisruptionBudget only the status counts, which a test puts as its controller would.
 * An object whose owner is a Node that is not there (by uid) does not stay.
 * Items of lists of built-in kinds have no apiVersion and no kind.
 * Large answers are compressed where the client takes gzip.

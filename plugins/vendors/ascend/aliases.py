@@ -26,7 +26,10 @@ _MEGABYTES = 1 / (1 << 20)
 _PERCENT = 100
 _MEGAHERTZ = 1e-6
 _GIGABYTES = 1e-9
+_MEGABITS = 8e-6
+_MILLI = 1000
 _MEGABYTES_PER_MILLISECOND = _MEGABYTES / 1000
+_OPTICAL_LANES = range(4)
 _HCCS_PORTS = range(1, 8)  # port 0 has no names
 _ERROR_CODES = 10  # that have a name each
 
@@ -439,18 +442,22 @@ def _network() -> Iterator[MetricAlias]:
             f"RoCE on the chip's network port: {kind.replace('_', ' ')}.",
             _of(metrics.ROCE_EVENTS, kind=kind),
         )
-    yield from _absent(
-        "DCMI has no call for it: only the tool hccn_tool shows it, and the agent runs no tools.",
-        (
-            "npu_chip_info_link_status",
-            "npu_chip_link_speed",
-            "npu_chip_link_up_num",
-            "npu_chip_optical_state",
-            "npu_chip_optical_vcc",
-            "npu_chip_optical_temp",
-            *(f"npu_chip_optical_{way}_power_{lane}" for way in ("tx", "rx") for lane in range(4)),
-        ),
-    )
+    for name, family, factor, text in (
+        ("info_link_status", metrics.NETWORK_LINK_UP, 1.0, "1 if the port's link is up, else 0."),
+        ("link_speed", metrics.NETWORK_SPEED, _MEGABITS, "Speed of the port in megabits."),
+        ("link_up_num", metrics.NETWORK_LINK_UPS, 1.0, "How often the port's link came up."),
+        ("optical_state", metrics.OPTICAL_PRESENT, 1.0, "1 if there is an optical module, else 0."),
+        ("optical_vcc", metrics.OPTICAL_VOLTAGE, _MILLI, "Voltage of the module in millivolts."),
+        ("optical_temp", metrics.OPTICAL_TEMPERATURE, 1.0, "Temperature of the module."),
+    ):
+        yield _same(f"npu_chip_{name}", text, _of(family, factor))
+    for way in ("tx", "rx"):
+        for lane in map(str, _OPTICAL_LANES):
+            yield _same(
+                f"npu_chip_optical_{way}_power_{lane}",
+                "Light of a lane of the optical module in milliwatts.",
+                _of(metrics.OPTICAL_POWER, _MILLI, direction=way, lane=lane),
+            )
 
 
 NPU_EXPORTER = AliasTable(

@@ -150,6 +150,46 @@ ROCE_EVENTS = MetricFamily(
     labels=("kind",),
 )
 
+NETWORK_LINK_UP = MetricFamily(
+    name="xpu_npu_network_link_up",
+    type="gauge",
+    help="Whether the link of the chip's network port is up.",
+)
+NETWORK_SPEED = MetricFamily(
+    name="xpu_npu_network_speed_bytes_per_second",
+    type="gauge",
+    help="Speed that the chip's network port has negotiated.",
+)
+NETWORK_LINK_UPS = MetricFamily(
+    name="xpu_npu_network_link_ups_total",
+    type="counter",
+    help="How often the link of the chip's network port came up.",
+)
+OPTICAL_PRESENT = MetricFamily(
+    name="xpu_npu_optical_present",
+    type="gauge",
+    bounds=FLAG,
+    help="Whether the chip's network port has an optical module.",
+)
+OPTICAL_TEMPERATURE = MetricFamily(
+    name="xpu_npu_optical_temperature_celsius",
+    type="gauge",
+    help="Temperature of the optical module.",
+)
+OPTICAL_VOLTAGE = MetricFamily(
+    name="xpu_npu_optical_voltage_volts",
+    type="gauge",
+    bounds=(0, 10),
+    help="Supply voltage of the optical module.",
+)
+OPTICAL_POWER = MetricFamily(
+    name="xpu_npu_optical_power_watts",
+    type="gauge",
+    bounds=(0, 1),
+    help="Light that a lane of the optical module sends or receives.",
+    labels=("direction", "lane"),
+)
+
 FAMILIES = (
     metric_families.POWER,
     metric_families.TEMPERATURE,
@@ -180,4 +220,11 @@ FAMILIES = (
     MAC_BYTES,
     ROCE_PACKETS,
     ROCE_EVENTS,
+    NETWORK_LINK_UP,
+    NETWORK_SPEED,
+    NETWORK_LINK_UPS,
+    OPTICAL_PRESENT,
+    OPTICAL_TEMPERATURE,
+    OPTICAL_VOLTAGE,
+    OPTICAL_POWER,
 )

@@ -22,6 +22,7 @@ from plugins.vendors.ascend.discovery.models import A3, A910, B310, B910, P310, 
 from plugins.vendors.ascend.library import meters
 from plugins.vendors.ascend.library.chip import Chip
 from plugins.vendors.ascend.library.facts import ChipFacts
+from plugins.vendors.ascend.library.hccn_tool import NetworkLink
 from plugins.vendors.ascend.library.meters import HbmState, MemoryErrorCounts, UtilizationRates
 from plugins.vendors.ascend.library.network import RocePortState
 from plugins.vendors.ascend.library.traffic import ChipTraffic
@@ -39,6 +40,7 @@ class PolledState(msgspec.Struct, frozen=True, kw_only=True):
     fault_codes: tuple[int, ...] = ()  # that are active
     port: RocePortState | None = None
     traffic: ChipTraffic | None = None
+    link: NetworkLink | None = None
 
 
 class AscendSampler:
@@ -90,6 +92,7 @@ def _sample(
             *_fault_codes(state.fault_codes),
             *_port(state.port),
             *_traffic(state.traffic),
+            *_link(state.link),
         ),
     )
 
@@ -234,6 +237,22 @@ def _traffic(traffic: ChipTraffic | None) -> Iterator[MetricValue]:
     ):
         for labels, value in counts:
             yield from _reading(family, value, *labels)
+
+
+def _link(link: NetworkLink | None) -> Iterator[MetricValue]:
+    if link is None:
+        return
+    for family, value in (
+        (metrics.NETWORK_LINK_UP, link.is_up),
+        (metrics.NETWORK_SPEED, link.bytes_per_second),
+        (metrics.NETWORK_LINK_UPS, link.link_ups),
+        (metrics.OPTICAL_PRESENT, link.has_module),
+        (metrics.OPTICAL_TEMPERATURE, link.module_celsius),
+        (metrics.OPTICAL_VOLTAGE, link.module_volts),
+    ):
+        yield from _reading(family, value)
+    for (direction, lane), watts in link.lane_watts.items():
+        yield from _reading(metrics.OPTICAL_POWER, watts, direction, str(lane))
 
 
 def _reading(family: MetricFamily, value: float | None, *labels: str) -> Iterator[MetricValue]:

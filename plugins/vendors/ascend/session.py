@@ -43,6 +43,7 @@ from plugins.vendors.ascend.health.history import active_codes
 from plugins.vendors.ascend.health.watch import FAILING_POLLS, ChipHealthWatch, WatchedChip
 from plugins.vendors.ascend.library.dcmi import Dcmi, DcmiLoader, chip_name, driver_version
 from plugins.vendors.ascend.library.events import FaultQueue
+from plugins.vendors.ascend.library.hccn_tool import LinkWatch
 from plugins.vendors.ascend.library.network import NetworkWatch
 from plugins.vendors.ascend.library.traffic import TrafficWatch
 from plugins.vendors.ascend.sampler import AscendSampler, PolledState
@@ -76,6 +77,7 @@ class AscendSession:
         self._chips = ChipTable(host, context.state_dir, settings.forget_after_s, clock)
         self._network = NetworkWatch(clock)
         self._traffic = TrafficWatch(clock)
+        self._links = LinkWatch(settings.driver_root, settings.network_tool_interval_s, clock)
         self._faults = FaultStore(context.state_dir)
         table, table_problem = load_fault_codes(settings.fault_codes)
         self._watch = ChipHealthWatch(
@@ -204,6 +206,7 @@ class AscendSession:
         self._faults.flush()
         self._network.watch(dcmi, self._chips.ports())
         self._traffic.watch(dcmi, self._chips.places())
+        self._links.watch(self._chips.port_numbers())
         topology = links_of_node(dcmi, self._chips)
         return Inventory(
             vendor="ascend",
@@ -289,6 +292,7 @@ class AscendSession:
             fault_codes=active_codes(self._faults.history_of(chip.uuid)),
             port=self._network.port(chip.key),
             traffic=self._traffic.traffic(chip.key),
+            link=self._links.link(chip.key),
         )
         return self._sampler.sample(chip, watched.chip, state)
 
@@ -349,4 +353,5 @@ class AscendSession:
         """End waiting threads; the library stays loaded until the process ends."""
         self._network.close()
         self._traffic.close()
+        self._links.close()
         self._queue.wake()

@@ -29,6 +29,15 @@ class AscendSettings(VendorSettings, frozen=True, kw_only=True):
             "chips are sampled as often; from 10 on over a full second", unit="s", low=1, high=60
         ),
     ] = 5.0
+    network_tool_interval_s: Annotated[
+        float,
+        SettingRule(
+            "hccn_tool is asked as often for links and optical modules; 0: never",
+            unit="s",
+            low=0,
+            high=3600,
+        ),
+    ] = 60.0
     fault_codes: Annotated[
         str, SettingRule("faultCode.json that replaces the maker's classes of faults; empty: those")
     ] = ""

@@ -127,6 +127,28 @@ POD: Schema = record(
         containerStatuses=listed(open_record(("name",), name=STRING)),
     ),
 )
+_SELECTOR = record(
+    matchLabels=mapping(STRING),
+    matchExpressions=listed(record(("key", "operator"), key=STRING, operator=STRING, values=TEXTS)),
+)
+_AMOUNT_OR_PERCENT: Schema = {"x-kubernetes-int-or-string": True}
+DISRUPTION_BUDGET: Schema = record(
+    spec=record(
+        minAvailable=_AMOUNT_OR_PERCENT,
+        maxUnavailable=_AMOUNT_OR_PERCENT,
+        selector=_SELECTOR,
+        unhealthyPodEvictionPolicy=STRING,
+    ),
+    status=record(
+        observedGeneration=INT64,
+        disruptedPods=mapping(TIME),
+        disruptionsAllowed=INT32,
+        currentHealthy=INT32,
+        desiredHealthy=INT32,
+        expectedPods=INT32,
+        conditions=listed(_CONDITION, "type"),
+    ),
+)
 NAMESPACE: Schema = record(spec=FREE, status=FREE)
 LEASE: Schema = record(
     spec=record(

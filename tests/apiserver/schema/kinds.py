@@ -54,6 +54,15 @@ def builtin_kinds() -> tuple[Kind, ...]:
             namespaced=True,
             also_in=("", "v1"),
         ),
+        _builtin(
+            "policy",
+            "poddisruptionbudgets",
+            "PodDisruptionBudget",
+            builtin.DISRUPTION_BUDGET,
+            short=("pdb",),
+            status=True,
+            namespaced=True,
+        ),
         _builtin("coordination.k8s.io", "leases", "Lease", builtin.LEASE, namespaced=True),
     )
 

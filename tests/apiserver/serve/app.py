@@ -26,7 +26,7 @@ from tests.apiserver.refusal import (
 )
 from tests.apiserver.schema.kinds import Kind
 from tests.apiserver.schema.versions import Object, shown
-from tests.apiserver.serve import control, discovery, table, wire
+from tests.apiserver.serve import control, discovery, evictions, table, wire
 from tests.apiserver.serve.answer import Answer, refused
 from tests.apiserver.serve.breaks import PAGE
 from tests.apiserver.serve.reads import list_objects
@@ -176,6 +176,8 @@ class App:
         if not asked.resource:
             return discovery.answer(self.store, logged.path)
         kind = self._kind(asked)
+        if asked.subresource == evictions.SUBRESOURCE:
+            return evictions.evict(self.store, self.registry, asked, logged)
         if asked.verb in ("list", "get"):
             answer = self._read(kind, asked, logged)
             if table.wanted(kind.plural, logged.accept):
@@ -207,11 +209,15 @@ class App:
             kind.plural == "events" and (asked.group, asked.version) == ("", "v1")
         )
         status = asked.subresource == "status" and kind.status
-        if not here or (asked.subresource and not status):
+        is_eviction = kind.plural == "pods" and asked.subresource == evictions.SUBRESOURCE
+        if not here or (asked.subresource and not (status or is_eviction)):
             raise no_resource()
         if bool(asked.namespace) != kind.namespaced and (asked.namespace or asked.name):
             raise no_resource()
-        if bool(asked.name) == (asked.verb in _OF_LISTS) or (status and asked.verb == "delete"):
+        is_wrong = bool(asked.name) == (asked.verb in _OF_LISTS)
+        if is_eviction:
+            is_wrong = asked.verb != "create"
+        if is_wrong or (status and asked.verb == "delete"):
             raise Refusal(
                 405,
                 "MethodNotAllowed",

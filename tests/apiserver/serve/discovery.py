@@ -12,6 +12,15 @@ from tests.apiserver.store.objects import Store
 
 VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 STATUS_VERBS = ["get", "patch", "update"]
+EVICTION = {
+    "name": "pods/eviction",
+    "singularName": "",
+    "namespaced": True,
+    "group": "policy",
+    "version": "v1",
+    "kind": "Eviction",
+    "verbs": ["create"],
+}
 VERSION = {
     "major": "1",
     "minor": "36",
@@ -92,6 +101,8 @@ def _resources(store: Store, group: str, version: str) -> Answer:
         if kind.status:
             status = {"name": f"{kind.plural}/status", "singularName": "", "verbs": STATUS_VERBS}
             resources.append({**status, "namespaced": kind.namespaced, "kind": kind.kind})
+        if kind.plural == "pods":
+            resources.append(EVICTION)
     if not resources:
         raise no_resource()
     body = {

@@ -36,13 +36,18 @@ def with_system_fields(target: Target, live: Object | None, new: Object, now: st
         given = new["metadata"] if target.whole else {}
         metadata["uid"] = given.get("uid") or new_uid()
         metadata["creationTimestamp"] = given.get("creationTimestamp") or now
-        if target.kind.custom:
+        if has_generation(target):
             metadata["generation"] = 1
     for key in ("labels", "annotations", "ownerReferences", "finalizers"):
         if key in metadata and not metadata[key]:
             del metadata[key]
     api_version = target.kind.api_version(target.kind.stored_version)
     return {**new, "apiVersion": api_version, "kind": target.kind.kind, "metadata": metadata}
+
+
+def has_generation(target: Target) -> bool:
+    """Return whether the server counts changes of the spec; of built-in kinds it does of few."""
+    return target.kind.custom or target.kind.plural == "poddisruptionbudgets"
 
 
 def same(live: Object, new: Object) -> bool:
@@ -60,7 +65,7 @@ def _timeless(body: Object) -> tuple[Object, Object, list[Object]]:
 
 def spec_changed(target: Target, live: Object, new: Object) -> bool:
     """Return whether the generation goes up: not for metadata, nor for a status that is apart."""
-    if not target.kind.custom:
+    if not has_generation(target):
         return False
     aside = {"metadata", "apiVersion", "kind"} | ({"status"} if target.kind.status else set())
 

@@ -21,7 +21,7 @@ from agent.cgroup import usage_files as cgroup_parse
 from agent.config.address import parse_listen_address
 from agent.errors import AgentError
 from agent.kube.api import decode_object
-from agent.usage import mps
+from agent.usage import shared_devices
 from agent.verification import procfs
 from agent.wire_formats import quantities
 from tests.fault.fuzz.mutating import LARGE, NASTY
@@ -43,7 +43,12 @@ MORE: tuple[Callable[..., object], ...] = (
         cgroup_parse.parse_numa_nodes_v2,
         cgroup_parse.parse_pressure,
     ),
-    *(ledger.decode_line, quantities.parse_amount, mps.parse_parent_pid, procfs.parse_start_ticks),
+    *(
+        ledger.decode_line,
+        quantities.parse_amount,
+        shared_devices.parse_parent_pid,
+        procfs.parse_start_ticks,
+    ),
 )
 SAMPLES = (
     b"cpu0 1 2 3 4 5 6 7 8\ncpu  1 2 3 4 5 6 7 8 9 0\nbtime 1700000000\n",

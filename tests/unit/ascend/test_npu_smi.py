@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.clock import ManualClock
-from agent.errors import ParseError, VendorFault
+from agent.errors import ParseError
 from agent.snapshot.device import HealthState
-from plugins.vendors.ascend.discovery.npu_smi import NpuSmi, parse_info, parse_topo, run_command
+from plugins.shared.tool import ToolTimedOut
+from plugins.vendors.ascend.discovery.npu_smi import NpuSmi, parse_info, parse_topo
 from tests.captures import SHARED, needs_shared
 from tests.unit.ascend.conftest import Machine
 
@@ -169,10 +171,8 @@ def test_a_command_that_does_not_end_is_ended(
 ) -> None:
     monkeypatch.setattr("plugins.vendors.ascend.discovery.npu_smi.DEADLINE_S", 0.05)
     root = command_root(tmp_path, "exec sleep 60")
-    path = NpuSmi(root).path()
-    assert path is not None
-    with pytest.raises(VendorFault, match="TimeoutExpired"):
-        run_command(path, ("info",))
+    with pytest.raises(ToolTimedOut, match=r"npu-smi: no answer within 0\.1 s"):
+        NpuSmi(root).query()
 
 
 def test_chips_of_one_card_without_numbers_are_left_to_sysfs(tmp_path: Path) -> None:
@@ -186,8 +186,9 @@ def test_the_command_is_run_seldom(tmp_path: Path) -> None:
     root = command_root(tmp_path, "exit 0")
     clock, runs = ManualClock(), []
 
-    def run(path: str, arguments: tuple[str, ...]) -> str:
-        runs.append((path, arguments))
+    def run(path: str, arguments: Sequence[str], timeout_s: float) -> str:
+        assert 0 < timeout_s < 10
+        runs.append((path, tuple(arguments)))
         return A3
 
     npu_smi = NpuSmi(root, run, clock)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from agent.cgroup.cpu import Bandwidth
-from agent.cgroup.keys import BURST, MEMORY, QUOTA, CgroupKey, CgroupValue
+from agent.cgroup.keys import BURST, HIGH, MEMORY, QUOTA, CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.reclaim import BUDGET_S, CHUNK_BYTES
 from agent.cgroup.restore import restore_entries
 from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_backoff import BUSY_REPORTED, BUSY_RETRIES, FIRST_RETRY_S
@@ -50,7 +51,8 @@ class Node:
         )
         ledger = ChangeLedger(self.path, "boot")
         ledger.load()
-        self.writer = CgroupWriter(CgroupValues(self.files, layout), ledger, ManualClock())
+        self.clock = ManualClock()
+        self.writer = CgroupWriter(CgroupValues(self.files, layout), ledger, self.clock)
 
     def want(self, key: CgroupKey, value: CgroupValue, now_s: float = 0.0) -> WriteResult:
         """Let the agent write once."""
@@ -222,3 +224,94 @@ def test_a_restore_names_the_burst_too(node: Node) -> None:
     ((state, detail),) = node.undo()
     assert state == "refused"
     assert "cpu.max.burst holds 200000" in detail
+
+
+def high_writes(node: Node) -> list[int]:
+    """Return what was written to `memory.high`, in MiB."""
+    return [int(text) // MIB for path, text in node.files.writes if path.endswith("/memory.high")]
+
+
+def test_memory_high_below_the_usage_is_lowered_in_steps(node: Node) -> None:
+    node.group.cache_bytes = 300 * MIB
+    done = node.want(HIGH, 100 * MIB)
+    assert done.written == 1
+    assert high_writes(node) == [236, 172, 108, 100]
+    assert node.group.cache_bytes == 100 * MIB
+    assert node.undo() == [("restored", "")]
+    assert node.group.high_bytes == NO_LIMIT
+
+
+def test_memory_high_above_the_usage_is_one_write(node: Node) -> None:
+    node.group.cache_bytes = 50 * MIB
+    assert node.want(HIGH, 100 * MIB).written == 1
+    assert high_writes(node) == [100]
+
+
+def slow_writes(node: Node, seconds: float) -> None:
+    """Let each write take so long, as a reclaim of dirty pages does."""
+    write = node.files.write
+
+    def slow(path: str, text: str) -> None:
+        node.clock.advance(seconds)
+        write(path, text)
+
+    node.files.write = slow  # type: ignore[method-assign]  # a slow kernel
+
+
+def test_slow_steps_end_at_the_budget_and_continue_in_the_next_cycle(node: Node) -> None:
+    node.group.cache_bytes = 300 * MIB
+    slow_writes(node, BUDGET_S * 0.6)
+    first = node.want(HIGH, 100 * MIB)
+    assert (first.written, first.unwritten, first.problems) == (0, 1, ())
+    assert high_writes(node) == [236, 172]
+    second = node.want(HIGH, 100 * MIB, 1.0)
+    assert second.written == 1
+    assert high_writes(node) == [236, 172, 108, 100]
+    assert node.writer.overwrites.reverts == 0  # its own steps are no other program's
+
+
+def test_one_cycle_does_not_begin_to_reclaim_after_its_budget(node: Node) -> None:
+    other = "/kubepods/pody"
+    node.kernel.make(other)
+    for cgroup in (POD, other):
+        node.kernel.group(cgroup).cache_bytes = 80 * MIB
+    slow_writes(node, BUDGET_S)
+    desired = tuple(
+        DesiredValue(cgroup=cgroup, key=HIGH, value=40 * MIB, owner="test")
+        for cgroup in (POD, other)
+    )
+    for cycle in range(2):
+        plan = node.writer.prepare(desired, float(cycle), "test")
+        node.writer.record_in_ledger(plan)
+        node.writer.apply(plan, float(cycle))
+        assert len(high_writes(node)) == cycle + 1
+
+
+def test_memory_that_cannot_be_reclaimed_does_not_keep_memory_high_up(node: Node) -> None:
+    node.group.anonymous_bytes = 3000 * MIB
+    rounds = 0
+    while not node.want(HIGH, 100 * MIB, float(rounds)).written:
+        rounds += 1
+        assert rounds < 10
+    assert node.group.high_bytes == 100 * MIB
+    assert max(high_writes(node)) == 3000 - CHUNK_BYTES // MIB
+    assert node.group.processes == 1
+
+
+def test_killed_between_two_steps_the_original_of_memory_high_is_restored(node: Node) -> None:
+    node.group.cache_bytes, node.group.high_bytes = 300 * MIB, 400 * MIB
+    write, left = node.files.write, [2]
+
+    def killing(path: str, text: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        write(path, text)
+
+    node.files.write = killing  # type: ignore[method-assign]  # the process ends at a write
+    with pytest.raises(Killed):
+        node.want(HIGH, 100 * MIB)
+    node.files.write = write  # type: ignore[method-assign]  # its own method again
+    assert node.group.high_bytes == 172 * MIB
+    assert node.undo() == [("restored", "")]
+    assert node.group.high_bytes == 400 * MIB

@@ -101,7 +101,7 @@ def host(tmp_path: Path) -> CgroupHost:
 
 @pytest.fixture(autouse=True)
 def strategies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "strategies", lambda: (WantedBurst(),))
+    monkeypatch.setattr(command, "strategies", lambda *_, **__: (WantedBurst(),))
 
 
 @pytest.fixture

@@ -2,15 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.usage.history import (
-    SeriesTable,
-    SeriesTables,
-    UsageReportPolicy,
-    aggregate_values,
-    build_report,
-    mean,
-    percentile_index,
-)
+from agent.usage.history import SeriesTables, UsageReportPolicy, build_report
+from agent.usage.series import SeriesTable, aggregate_values, mean, percentile_index
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.usage.history import SeriesTable, percentile
+from agent.usage.series import SeriesTable, percentile_index
 
-A, B = ("a",), ("b",)
+A, B = ("a", "cpu"), ("b", "cpu")
 
 
 def board(values: list[float | None], capacity: int = 4) -> SeriesTable:
@@ -62,7 +62,7 @@ def test_the_span_is_from_first_to_last_value() -> None:
 def test_no_more_series_are_kept_than_allowed() -> None:
     made = SeriesTable(2, max_series=2)
     made.begin_moment(0.0)
-    made.set_values([((str(i),), i) for i in range(5)])
+    made.set_values([((str(i), "cpu"), i) for i in range(5)])
     assert len(made.series_keys()) == 2
 
 
@@ -109,7 +109,8 @@ def test_means_and_percentiles_are_those_of_the_values_in_the_window(
     window = made.window(start_s, start_s + length_s)
     present = made.values(A, window)
     # in a table of its own: `values` marks missing moments
-    average = board(values, capacity).mean(A, window)
+    (average,) = board(values, capacity).means([A], window)
     ranked = board(values, capacity).percentiles([A, B], window, fraction)
     assert average == (sum(present) / len(present) if present else None)
-    assert ranked == [percentile(present, fraction) if present else None, None]
+    rank = percentile_index(len(present), fraction)
+    assert ranked == [sorted(present)[rank] if present else None, None]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from agent.recording.tree import TreeBuilder
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.usage import MpsDaemon
-from agent.usage.mps import parse_parent_pid, read_mps
+from agent.usage.shared_devices import parse_parent_pid, read_mps
 
 CONTROL, SERVER = b"/usr/bin/nvidia-cuda-mps-control", b"nvidia-cuda-mps-server"
 ENVIRONMENT = (

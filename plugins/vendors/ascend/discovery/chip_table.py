@@ -127,6 +127,11 @@ class ChipTable:
         chips = (watched.description for watched in self.chips.values())
         return tuple((chip.key, chip.card, chip.number) for chip in chips if chip.has_port)
 
+    def port_numbers(self) -> dict[str, int]:
+        """Return the number of `/dev/davinci<N>` of the chips that may have a network port."""
+        chips = (watched.description for watched in self.chips.values())
+        return {chip.key: chip.phy for chip in chips if chip.has_port}
+
     def links(self, dcmi: Dcmi) -> LinkTypes | None:
         """Return the link types, which are read once for each pair; `None` if unknown."""
         families = {watched.description.family for watched in self.chips.values()}

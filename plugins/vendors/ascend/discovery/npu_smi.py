@@ -6,23 +6,21 @@ ignored.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from agent.clock import SYSTEM_CLOCK, Clock
-from agent.errors import AgentError, ParseError, VendorFault
+from agent.errors import AgentError, ParseError
 from agent.snapshot.device import Health, HealthState, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import DeviceSample, Inventory, MetricValue, Problem
 from agent.snapshot.pci import parse_address
 from plugins.shared import metric_families
-from plugins.shared.library_file import refuse_untrusted
+from plugins.shared.tool import find_tool, run_tool
 from plugins.vendors.ascend.discovery import models
 from plugins.vendors.ascend.discovery.descriptions import (
     MIB,
@@ -164,7 +162,7 @@ DEADLINE_S = 4.0
 EVERY_S = 30.0  # between two runs, each of which queries all chips
 _LINKS = ("HCCS", "HCCS_SW", "SIO", "UB")
 
-RunCommand = Callable[[str, tuple[str, ...]], str]
+RunTool = Callable[[str, Sequence[str], float], str]
 
 
 class NpuSmiAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,11 +178,11 @@ class NpuSmi:
     def __init__(
         self,
         driver_root: str,
-        run: RunCommand | None = None,
+        run: RunTool = run_tool,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._root = driver_root.rstrip("/")
-        self._run = run or run_command
+        self._run = run
         self._clock = clock
         self._last: tuple[float, NpuSmiAnswer] | None = None
         self._link_types: Mapping[tuple[str, str], str] | None = None
@@ -192,16 +190,7 @@ class NpuSmi:
 
     def path(self) -> str | None:
         """Return the command's path; `None` without a command that only root can replace."""
-        for candidate in PLACES:
-            path = self._root + candidate
-            if os.path.isfile(path):
-                try:
-                    resolved = os.path.realpath(path)
-                    refuse_untrusted(resolved)
-                except VendorFault:
-                    continue
-                return resolved
-        return None
+        return find_tool(self._root + place for place in PLACES)
 
     def query(self, functions: tuple[AscendFunction, ...] = ()) -> NpuSmiAnswer | None:
         """Return the command's chips; `None` without a command, `AgentError` if it fails.
@@ -212,7 +201,7 @@ class NpuSmi:
         if path is None:
             return None
         if self._last is None or self._clock.monotonic() - self._last[0] >= EVERY_S:
-            rows = _rows_with_number(parse_info(self._run(path, ("info",))))
+            rows = _rows_with_number(parse_info(self._run(path, ("info",), DEADLINE_S)))
             devices = {function.bus_id: function.device_id for function in functions}
             chips = tuple((describe_row(row, devices.get(row.bus_id or "")), row) for row in rows)
             if not self._has_queried_links:
@@ -236,7 +225,7 @@ class NpuSmi:
         self, path: str, chips: tuple[tuple[ChipDescription, NpuSmiRow], ...]
     ) -> Mapping[tuple[str, str], str] | None:
         try:
-            link_types = parse_topo(self._run(path, ("info", "-t", "topo")))
+            link_types = parse_topo(self._run(path, ("info", "-t", "topo"), DEADLINE_S))
         except AgentError:
             return None  # some models have no such table
         keys = {chip.phy: chip.key for chip, _ in chips}
@@ -245,27 +234,6 @@ class NpuSmi:
             for (a, b), link_type in link_types.items()
             if link_type in _LINKS and a in keys and b in keys
         }
-
-
-def run_command(path: str, arguments: tuple[str, ...]) -> str:
-    """Return the command's output; raises `VendorFault` if it fails or takes too long."""
-    environment = {
-        name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ
-    }
-    try:
-        result = subprocess.run(
-            [path, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=DEADLINE_S,
-            env=environment,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise VendorFault(f"{path}: {type(error).__name__}: it tells nothing now") from error
-    if result.returncode:
-        raise VendorFault(f"{path}: it ended with {result.returncode}")
-    return result.stdout.decode("utf-8", "replace")
 
 
 def _rows_with_number(rows: tuple[NpuSmiRow, ...]) -> tuple[NpuSmiRow, ...]:

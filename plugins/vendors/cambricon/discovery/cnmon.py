@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
 
-from agent.errors import AgentError, ParseError
+from agent.errors import ParseError
 from agent.snapshot.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import Inventory, Problem
 from agent.snapshot.pci import parse_address
-from plugins.shared.library_file import LibraryUnavailable, refuse_untrusted
 from plugins.shared.resources import card_resources
+from plugins.shared.tool import ToolFailed, find_tool, run_tool
 from plugins.vendors.cambricon.discovery.descriptions import device_id, model_label
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, read_node
 
@@ -133,11 +131,6 @@ def address_of(parts: tuple[str, str, str, str], addresses: frozenset[str]) -> s
 
 TOOL = "/usr/bin/cnmon"
 DEADLINE_S = 8.0  # for all runs of the tool in one discovery
-MAX_OUTPUT = 1 << 20
-
-
-class CnmonFailed(AgentError):
-    """The tool failed or did not answer in time."""
 
 
 class CnmonCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,36 +142,23 @@ class CnmonCard(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_cnmon(driver_root: str) -> tuple[CnmonCard, ...]:
     """Return the tool's cards; empty if there is no usable tool."""
-    path = driver_root.rstrip("/") + TOOL
+    path = find_tool((driver_root.rstrip("/") + TOOL,))
+    if path is None:
+        return ()
     until_s = time.monotonic() + DEADLINE_S
     try:
-        if not os.access(path, os.X_OK):
-            return ()
-        refuse_untrusted(os.path.realpath(path))
-        rows = parse_table(_run([path], until_s))
-    except (LibraryUnavailable, CnmonFailed, ParseError):
+        rows = parse_table(run_tool(path, (), until_s - time.monotonic()))
+    except (ToolFailed, ParseError):
         return ()
     return tuple(CnmonCard(row=card, detail=_detail(path, card.index, until_s)) for card in rows)
 
 
 def _detail(path: str, index: int, until_s: float) -> CnmonDetail:
+    arguments = ("info", "-c", str(index))
     try:
-        return parse_detail(_run([path, "info", "-c", str(index)], until_s))
-    except CnmonFailed:
+        return parse_detail(run_tool(path, arguments, until_s - time.monotonic()))
+    except ToolFailed:
         return CnmonDetail()
-
-
-def _run(command: Sequence[str], until_s: float) -> str:
-    remaining_s = until_s - time.monotonic()
-    if remaining_s <= 0:
-        raise CnmonFailed(f"{command[0]}: no time left")
-    try:
-        result = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=remaining_s, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CnmonFailed(f"{command[0]}: {str(error)[:100]}") from error
-    return result.stdout[:MAX_OUTPUT].decode("utf-8", "replace")
 
 
 def inventory_from_cnmon(

@@ -1,0 +1,1 @@
+"""Evictions of pods when CPU or memory is short."""

@@ -1,0 +1,263 @@
+"""The strategies `cpu_eviction` and `memory_eviction`: their inputs, and what they report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from agent.config.containers import EvictionSettings
+from agent.qos.eviction.decision import evict
+from agent.qos.eviction.history import CPU_LOOP, MEMORY_LOOP
+from agent.qos.eviction.state import (
+    CpuSample,
+    EvictionInputs,
+    EvictionReport,
+    EvictionRules,
+    EvictionState,
+    ReportState,
+)
+from agent.qos.eviction.victims import CLASS_RESOURCES, CPU, MEMORY, Amounts, EvictionPod
+from agent.qos.strategy import QosInputs, QosPod, StrategyPlan
+from agent.snapshot.node import IdentityMemo
+from agent.snapshot.pod import STATIC_UID_KEYS, PodRef, PodView
+from agent.snapshot.self_check import StrategyState
+from agent.snapshot.usage import CgroupUsage, UsageSample
+
+EVICTION_POLICY = "koordinator.sh/eviction-policy"  # annotation: names of the rules that may
+EVICTION_PRIORITY = "koordinator.sh/eviction-priority"  # annotation
+EVICTION_ENABLED = "koordinator.sh/eviction-enabled"  # label
+POD_PRIORITY = "koordinator.sh/priority"  # label
+CONFIG_SOURCE = "kubernetes.io/config.source"  # annotation of the kubelet: "file" of static pods
+CRITICAL_PRIORITY = 2_000_000_000  # of system-cluster-critical, the lowest of Kubernetes' own
+MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
+DEFAULT_PRIORITIES = {
+    "koord-prod": 9500,
+    "koord-mid": 7500,
+    "koord-batch": 5500,
+    "koord-free": 3500,
+}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_POLICY_DECODER = msgspec.json.Decoder(list[str])
+
+
+class EvictionPodBuilder:
+    """Builds the pods of both strategies; what does not change with usage only when pods change."""
+
+    def __init__(self, protected_namespaces: frozenset[str], own_uid: str) -> None:
+        """`own_uid` is that of the agent's own pod, which is never evicted."""
+        self._protected_namespaces = protected_namespaces
+        self._own_uid = own_uid
+        self._unmeasured = IdentityMemo[tuple[EvictionPod, ...]]()
+        self._measured = IdentityMemo[tuple[EvictionPod, ...]]()
+
+    def build(self, pods: tuple[QosPod, ...], usage: UsageSample) -> tuple[EvictionPod, ...]:
+        """Return the pods with their usage."""
+        return self._measured.get((pods, usage), lambda: self._measure(pods, usage))
+
+    def _measure(self, pods: tuple[QosPod, ...], usage: UsageSample) -> tuple[EvictionPod, ...]:
+        unmeasured = self._unmeasured.get(
+            (pods,), lambda: tuple(eviction_pod(one, self._protection(one.view)) for one in pods)
+        )
+        return tuple(
+            msgspec.structs.replace(one, used=_used(usage.pods.get(one.ref.uid)))
+            for one in unmeasured
+        )
+
+    def _protection(self, pod: PodView) -> str:
+        """Return why a pod is never evicted; empty if it may be."""
+        if pod.namespace in self._protected_namespaces:
+            return f"namespace {pod.namespace}"
+        if self._own_uid and pod.uid == self._own_uid:
+            return "the agent's own pod"
+        if any(pod.annotation(key) is not None for key in STATIC_UID_KEYS):
+            return "static pod"
+        if (pod.annotation(CONFIG_SOURCE) or "api") != "api":
+            return "static pod"
+        if pod.priority is not None and pod.priority >= CRITICAL_PRIORITY:
+            return "system-critical priority"
+        if pod.label(EVICTION_ENABLED) == "false":
+            return f"label {EVICTION_ENABLED}"
+        return ""
+
+
+class EvictionStrategy:
+    """One loop of evictions."""
+
+    def __init__(self, name: str, rules: EvictionRules, pods: EvictionPodBuilder) -> None:
+        self.name = name
+        self._rules = rules
+        self._pods = pods
+
+    def start(self) -> EvictionState:
+        """Return the state before the first cycle."""
+        return EvictionState()
+
+    def plan(self, inputs: QosInputs, state: EvictionState) -> tuple[StrategyPlan, EvictionState]:
+        """Return the evictions of this cycle."""
+        decision = evict(self._inputs(inputs), state)
+        plan = StrategyPlan(
+            evictions=decision.requests,
+            state=_strategy_state(decision.reports),
+            message=_message(decision.reports),
+            figures=_figures(decision.reports),
+        )
+        return plan, decision.state
+
+    def _inputs(self, inputs: QosInputs) -> EvictionInputs:
+        slo = inputs.slo.thresholds
+        usage = inputs.usage if slo.enable else None
+        has_node = inputs.cluster.node.value is not None
+        return EvictionInputs(
+            now_s=inputs.now_s,
+            slo=slo,
+            rules=self._rules,
+            history=inputs.evictions,
+            has_pods=inputs.cluster.has_pod_list,
+            collect_s=inputs.interval_s,
+            sample=_cpu_sample(inputs),
+            memory_used=usage.node.memory_bytes if usage is not None else None,
+            cpu_capacity_milli=inputs.node.cpu_milli if has_node else None,
+            memory_capacity=inputs.node.memory_bytes if has_node else None,
+            allocatable=_class_resources(inputs),
+            metric_published_s=inputs.metric_published_s,
+            pods=self._pods.build(inputs.pods, usage) if usage is not None else (),
+        )
+
+
+def eviction_strategies(
+    settings: EvictionSettings, own_uid: str
+) -> tuple[EvictionStrategy, EvictionStrategy]:
+    """Return the strategies for CPU and memory."""
+    shared = EvictionRules(
+        loop=CPU_LOOP,
+        cool_s=settings.cpu_cool_s,
+        features=frozenset(settings.features),
+        max_per_minute=settings.max_per_minute,
+        kill_fallback=settings.kill_fallback,
+    )
+    memory = msgspec.structs.replace(shared, loop=MEMORY_LOOP, cool_s=settings.memory_cool_s)
+    pods = EvictionPodBuilder(frozenset(settings.protected_namespaces), own_uid)
+    return (
+        EvictionStrategy("cpu_eviction", shared, pods),
+        EvictionStrategy("memory_eviction", memory, pods),
+    )
+
+
+def eviction_pod(pod: QosPod, protection: str) -> EvictionPod:
+    """Return what evictions need to know of a pod, without its usage."""
+    view = pod.view
+    return EvictionPod(
+        ref=PodRef(namespace=view.namespace, name=view.name, uid=view.uid),
+        is_best_effort=pod.label == "BE",
+        is_active=pod.is_active,
+        is_terminating=view.terminating,
+        protection=protection,
+        priority=_priority(pod),
+        eviction_priority=_integer(view.annotation(EVICTION_PRIORITY), MAX_INT32) or 0,
+        label_priority=_integer(view.label(POD_PRIORITY), MAX_INT64),
+        is_enabled=view.label(EVICTION_ENABLED) == "true",
+        features=_features(view.annotation(EVICTION_POLICY)),
+        requests=_requests(pod),
+        created=view.created,
+        container_ids=tuple(one.id for one in pod.containers),
+        grace_s=view.grace_s,
+    )
+
+
+def _priority(pod: QosPod) -> int:
+    """Return the priority; that of the pod's class for a pod without one, or with 0."""
+    return pod.view.priority or DEFAULT_PRIORITIES.get(pod.priority_class, 0)
+
+
+def _integer(text: str | None, largest: int) -> int | None:
+    """Return a whole number within the type's range; `None` without one."""
+    if text is None or not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -largest - 1 <= number <= largest else None
+
+
+def _features(text: str | None) -> frozenset[str] | None:
+    """Return the rules that an annotation allows; `None`: all. An unreadable one allows none."""
+    if text is None:
+        return None
+    try:
+        return frozenset(_POLICY_DECODER.decode(text))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return frozenset()
+
+
+def _used(measured: CgroupUsage | None) -> Amounts:
+    if measured is None:
+        return {}
+    used: dict[str, int] = {}
+    if measured.cpu_cores is not None:
+        used[CPU] = int(measured.cpu_cores * 1000)
+    if measured.memory_bytes is not None:
+        used[MEMORY] = measured.memory_bytes
+    return used
+
+
+def _requests(pod: QosPod) -> Mapping[str, int]:
+    """Return the batch CPU and memory, or those of the class mid, that a pod requests."""
+    names = CLASS_RESOURCES.get(pod.priority_class)
+    if names is None or pod.view.resources is None:
+        return {}
+    kind = "batch" if pod.priority_class == "koord-batch" else "mid"
+    fields = (f"{kind}_cpu_milli", f"{kind}_memory_bytes")
+    containers = [one for one in pod.view.resources if one.runs_beside_others]
+    return {
+        name: sum(getattr(one, field) or 0 for one in containers)
+        for name, field in zip(names, fields, strict=True)
+    }
+
+
+def _class_resources(inputs: QosInputs) -> Amounts:
+    names = {name for pair in CLASS_RESOURCES.values() for name in pair}
+    return {name: amount for name, amount in inputs.node.allocatable if name in names}
+
+
+def _cpu_sample(inputs: QosInputs) -> CpuSample | None:
+    usage, taken_s = inputs.usage, inputs.usage_taken_s
+    if usage is None or taken_s is None:
+        return None
+    tier = usage.best_effort
+    return CpuSample(
+        taken_s=taken_s,
+        node_cores=usage.node.cpu_cores,
+        tier_cores=tier.use.cpu_cores if tier is not None and tier.use is not None else None,
+        tier_request_milli=tier.request_milli if tier is not None else None,
+        tier_limit_milli=tier.limit_milli if tier is not None else None,
+    )
+
+
+def _strategy_state(reports: tuple[EvictionReport, ...]) -> StrategyState:
+    states = {one.state for one in reports}
+    if states & {ReportState.EVICTING, ReportState.WAITING, ReportState.NO_VICTIM}:
+        return StrategyState.ACTIVE
+    if ReportState.CALM in states:
+        return StrategyState.ACTIVE
+    return StrategyState.WAITING if ReportState.UNMEASURED in states else StrategyState.IDLE
+
+
+def _message(reports: tuple[EvictionReport, ...]) -> str:
+    """Return how each rule stands that has anything to say; unset rules are left out."""
+    lines = []
+    for one in reports:
+        if one.state not in (ReportState.OFF, ReportState.INVALID, ReportState.CALM):
+            amounts = ", ".join(f"{amount} {name}" for name, amount in one.release.items())
+            parts = (one.reason, f"to release: {amounts}" if amounts else "", " ".join(one.victims))
+            text = "; ".join(part for part in parts if part)
+            lines.append(f"{one.feature.value} {one.state.value}: {text}")
+    return " | ".join(lines)
+
+
+def _figures(reports: tuple[EvictionReport, ...]) -> tuple[tuple[str, float], ...]:
+    """Return the amounts to release, by the name of the rule."""
+    return tuple(
+        (f"{one.feature.value}_{name.rpartition('/')[2].replace('-', '_')}", float(amount))
+        for one in reports
+        for name, amount in one.release.items()
+    )
