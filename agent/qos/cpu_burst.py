@@ -83,8 +83,7 @@ def burst_pod(
     """
     if pod.label in EXCLUDED_CLASSES or not pod.is_active or config.policy == "none":
         return None
-    own_cpus = parse_resource_status(pod.view.annotation(RESOURCE_STATUS)).cpus
-    if own_cpus or not pod.cgroup:
+    if _has_own_cpus(pod) or not pod.cgroup:
         return None
     if pod.label not in NORMALIZED_CLASSES:
         ratio = None
@@ -103,6 +102,14 @@ def burst_pod(
         ratio=ratio,
         scales_pod=version == 2,
     )
+
+
+def _has_own_cpus(pod: QosPod) -> bool:
+    """Return whether the scheduler gave the pod CPUs; an annotation that is wrong gives none."""
+    try:
+        return bool(parse_resource_status(pod.view.annotation(RESOURCE_STATUS)).cpus)
+    except AnnotationError:
+        return False
 
 
 class _Prepared(msgspec.Struct, frozen=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -26,29 +24,14 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import ContainerView, KubeQos, PodView
 from agent.snapshot.slo import NodeSloView
-from agent.wire_formats.pod import decode_pod_list
 from agent.wire_formats.quantities import parse_amount
-from tests.captures import SHARED, needs_shared
+from tests.captures import needs_shared
 from tests.clustered import machine, snapshot
+from tests.contract.koordlet_files import FOLDERS, RUNS, initial, record, recorded_pods, run_of
 
-ORACLE = SHARED / "oracle" / "koordlet-cgroup-files.json"
 UNLIMITED_V1 = 0x7FFFFFFFFFFFF000
-FOLDERS = {
-    KubeQos.GUARANTEED: "",
-    KubeQos.BURSTABLE: "burstable/",
-    KubeQos.BEST_EFFORT: "besteffort/",
-}
 FILES = ("cpu.cfs_quota_us", "cpu.shares", "cpuset.cpus", "memory.limit_in_bytes")
 HOOKS = node_hooks(reads_kubelet=True)
-RUNS = (
-    "defaults",
-    "suppress by cpuset",
-    "suppress by quota",
-    "suppress by quota, low threshold",
-    "burst auto",
-    "burst only, 100",
-    "qos classes",
-)
 # annotations that mean nothing in this list of pods, and who leaves them unused
 REFUSED = {"badjson": "BadAnnotation"}
 
@@ -56,27 +39,8 @@ pytestmark = needs_shared
 Value = int | str
 
 
-@functools.cache
-def oracle() -> Mapping[str, object]:
-    found = json.loads(ORACLE.read_text())
-    assert isinstance(found, dict)
-    return found
-
-
-class Run(msgspec.Struct):
-    name: str
-    nodeslo: dict[str, object]
-    changed: dict[str, dict[str, tuple[str, str]]]  # cgroup, file: before and after
-
-
-def run_of(name: str) -> Run:
-    return next(run for run in msgspec.convert(oracle()["runs"], list[Run]) if run.name == name)
-
-
 def pods() -> tuple[PodView, ...]:
-    raw = {"kind": "PodList", "items": oracle()["pods"]}
-    views, bad = decode_pod_list(json.dumps(raw).encode())
-    assert not bad
+    views = recorded_pods()
     return tuple(replace(view, containers=tuple(map(running, view.containers))) for view in views)
 
 
@@ -86,7 +50,7 @@ def running(one: ContainerView) -> ContainerView:
 
 def requested_limits(name: str, container: str | None) -> LinuxResources:
     """The quota of the pod's object: of a container, or of all together."""
-    raw = msgspec.convert(oracle()["pods"], list[dict[str, dict[str, object]]])
+    raw = msgspec.convert(record()["pods"], list[dict[str, dict[str, object]]])
     found = next(one for one in raw if one["metadata"]["name"] == name)
     limits: list[object] = []
     for one in msgspec.convert(found["spec"]["containers"], list[dict[str, object]]):
@@ -151,17 +115,15 @@ def ours(adjustment: Adjustment) -> Mapping[str, Value | None]:
 def test_every_file_is_as_koordlet_left_it(name: str) -> None:
     """Left out by rule: the CPUs of best-effort groups, which its suppression loop sets by load."""
     run = run_of(name)
-    initial = msgspec.convert(oracle()["initial"], dict[str, dict[str, str]])
     differing, compared = [], 0
     for view, group, adjustment in answers(run.nodeslo):
         for file, value in ours(adjustment).items():
             if file == "cpuset.cpus" and view.qos is KubeQos.BEST_EFFORT:
                 assert value is None  # nor is it ours to say
                 continue
-            before = initial[group][file]
-            theirs = run.changed.get(group, {}).get(file, (before, before))[1]
+            theirs = run.after(group, file)
             compared += 1
-            if theirs != (before if value is None else str(value)):
+            if theirs != (initial()[group][file] if value is None else str(value)):
                 differing.append((group, file, theirs, value))
     assert not differing
     assert compared == 121  # 33 groups of four files, without 11 sets of best-effort CPUs

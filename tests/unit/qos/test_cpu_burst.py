@@ -192,6 +192,13 @@ def test_pods_that_ended_or_have_cpus_of_their_own_do_not_burst() -> None:
     assert scene(AUTO, ended, own).cycle() == {}
 
 
+def test_a_status_of_the_scheduler_that_is_wrong_does_not_stop_the_strategy() -> None:
+    wrong = make_pod("a", limited("x", 1000), annotations={RESOURCE_STATUS: "{"})
+    right = make_pod("b", limited("x", 1000))
+    values = scene(AUTO, wrong, right).cycle()
+    assert values[wrong.cgroup, BURST.name] == values[right.cgroup, BURST.name] == 100000
+
+
 def test_a_sidecar_that_is_an_init_container_bursts_and_one_that_ends_does_not() -> None:
     view = make_pod(
         "a",
