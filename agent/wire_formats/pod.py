@@ -17,11 +17,7 @@ from agent.wire_formats.json_values import JSON_ERRORS, repair_json
 from agent.wire_formats.quantities import parse_amount
 from agent.wire_formats.resource_requests import (
     ContainerStep,
-    batch_cpu_milli_of,
-    compute_request_of,
-    container_resources_of,
-    requested_amounts_of,
-    resource_requests_of,
+    pod_resources,
 )
 
 T = TypeVar("T")
@@ -166,7 +162,7 @@ def build_pod_view(pod: PodObject) -> PodView:
         raise ParseError("pod uid", meta.uid)
     if not _NAME.fullmatch(meta.name) or not _NAME.fullmatch(meta.namespace):
         raise ParseError("pod name", f"{meta.namespace}/{meta.name}")
-    requests = _resources(spec)
+    requests = pod_resources(tuple(_steps(spec)), tuple((spec.overhead or {}).items()))
     return PodView(
         uid=meta.uid,
         name=meta.name,
@@ -176,11 +172,11 @@ def build_pod_view(pod: PodObject) -> PodView:
         annotations=_pairs("annotations", meta.annotations or {}),
         priority=spec.priority,
         containers=_containers(spec, status),
-        asks=resource_requests_of(requests),
-        wants=requested_amounts_of(requests),
-        batch_cpu_milli=batch_cpu_milli_of(requests),
-        compute_request=compute_request_of(_steps(spec), spec.overhead) if pod.spec else None,
-        resources=container_resources_of(_steps(spec)) if pod.spec else None,
+        asks=requests.asks,
+        wants=requests.wants,
+        batch_cpu_milli=requests.batch_cpu_milli,
+        compute_request=requests.compute_request if pod.spec else None,
+        resources=requests.resources if pod.spec else None,
         phase=status.phase,
         terminating=meta.deletion_timestamp is not None,
         grace_s=_grace_s(spec.termination_grace_period_seconds),
@@ -329,15 +325,9 @@ def _volumes(meta: _PodMetadata, spec: _PodSpec) -> tuple[PodVolume, ...]:
 def _steps(spec: _PodSpec) -> Iterator[ContainerStep]:
     for one in (spec.init_containers or ())[:MAX_CONTAINERS]:
         is_sidecar = one.restart_policy == "Always"
-        yield ContainerStep(one.name, one.resources, is_init=True, is_sidecar=is_sidecar)
+        yield ContainerStep(one.name, bytes(one.resources), is_init=True, is_sidecar=is_sidecar)
     for one in (spec.containers or ())[:MAX_CONTAINERS]:
-        yield ContainerStep(one.name, one.resources, is_init=False)
-
-
-def _resources(spec: _PodSpec) -> list[tuple[str, msgspec.Raw, bool]]:
-    containers = [(one, True) for one in spec.init_containers or ()]
-    containers += [(one, False) for one in spec.containers or ()]
-    return [(one.name, one.resources, init) for one, init in containers[:MAX_CONTAINERS]]
+        yield ContainerStep(one.name, bytes(one.resources), is_init=False)
 
 
 QOS_RESOURCES = ("cpu", "memory")

@@ -53,33 +53,65 @@ class _ContainerResources(msgspec.Struct, gc=False):
 _DECODER = msgspec.json.Decoder(_ContainerResources | None)
 
 
-def resource_requests_of(
-    containers: Iterable[tuple[str, msgspec.Raw, bool]],
-) -> tuple[ResourceRequest, ...]:
-    """Return the asks of containers: each with its name, its resources in JSON, and if it is init.
+class ContainerStep(msgspec.Struct, frozen=True):
+    """A container's resources in JSON, and when it runs."""
+
+    name: str
+    resources: bytes
+    is_init: bool
+    is_sidecar: bool = False  # an init container that continues to run: `restartPolicy: Always`
+
+
+class PodResources(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from the resources of a pod's containers; fields as those of `PodView`."""
+
+    asks: tuple[ResourceRequest, ...]
+    wants: RequestedAmounts
+    batch_cpu_milli: int | None
+    compute_request: ComputeRequest
+    resources: tuple[ContainerResources, ...]
+
+
+@lru_cache(maxsize=1024)  # each change of a pod repeats its spec, and replicas have equal ones
+def pod_resources(
+    containers: tuple[ContainerStep, ...], overhead: tuple[tuple[str, str | int | float], ...]
+) -> PodResources:
+    """Return the requests of a pod whose containers are these, init containers first."""
+    return PodResources(
+        asks=_resource_requests(containers),
+        wants=_requested_amounts(containers),
+        batch_cpu_milli=_batch_cpu_milli(containers),
+        compute_request=_compute_request(containers, dict(overhead)),
+        resources=tuple(map(_container_resources, containers)),
+    )
+
+
+def _resource_requests(containers: Iterable[ContainerStep]) -> tuple[ResourceRequest, ...]:
+    """Return what containers ask of device plug-ins.
 
     Resources that no device plug-in has are left out, and so are those of malformed JSON: the
     kubelet would not run such a pod. Nearly all pods ask for none, and nothing of them is decoded.
     """
     requests: list[ResourceRequest] = []
-    for name, resources, init in containers:
-        data = bytes(resources)
-        if b"/" in data:
+    for one in containers:
+        if b"/" in one.resources:
             requests += (
-                ResourceRequest(container=name, resource=resource, count=count, init=init)
-                for resource, count in _plugin_limits(data)
+                ResourceRequest(
+                    container=one.name, resource=resource, count=count, init=one.is_init
+                )
+                for resource, count in _plugin_limits(one.resources)
             )
     return tuple(requests[:MAX_REQUESTS])
 
 
-def requested_amounts_of(containers: Iterable[tuple[str, msgspec.Raw, bool]]) -> RequestedAmounts:
+def _requested_amounts(containers: Iterable[ContainerStep]) -> RequestedAmounts:
     """Return how much all containers together want of what schedulers grant devices for, by name.
 
     It is the most that they can have been granted: init containers are added, too.
     """
     amounts: dict[str, int] = {}
-    for _, resources, _ in containers:
-        data = bytes(resources)
+    for one in containers:
+        data = one.resources
         decoded = _decode(data) if any(mark in data for mark in _MARKS) else None
         if decoded is None:
             continue
@@ -90,17 +122,16 @@ def requested_amounts_of(containers: Iterable[tuple[str, msgspec.Raw, bool]]) ->
     return tuple(sorted(amounts.items()))
 
 
-def batch_cpu_milli_of(containers: Iterable[tuple[str, msgspec.Raw, bool]]) -> int | None:
+def _batch_cpu_milli(containers: Iterable[ContainerStep]) -> int | None:
     """Return the batch CPU that the containers of a pod request, without init containers.
 
     The resource counts milli-cores. `None` for a quantity that is none.
     """
     total = 0
-    for _, resources, init in containers:
-        data = bytes(resources)
-        if init or _BATCH_CPU_MARK not in data:
+    for one in containers:
+        if one.is_init or _BATCH_CPU_MARK not in one.resources:
             continue
-        decoded = _decode(data)
+        decoded = _decode(one.resources)
         if decoded is None:
             return None
         value = {**(decoded.limits or {}), **(decoded.requests or {})}.get(BATCH_CPU)
@@ -111,17 +142,8 @@ def batch_cpu_milli_of(containers: Iterable[tuple[str, msgspec.Raw, bool]]) -> i
     return total
 
 
-class ContainerStep(msgspec.Struct, frozen=True):
-    """A container's resources in JSON, and when it runs."""
-
-    name: str
-    resources: msgspec.Raw
-    is_init: bool
-    is_sidecar: bool = False  # an init container that continues to run: `restartPolicy: Always`
-
-
-def compute_request_of(
-    containers: Iterable[ContainerStep], overhead: Mapping[str, str | int | float] | None = None
+def _compute_request(
+    containers: Iterable[ContainerStep], overhead: Mapping[str, str | int | float]
 ) -> ComputeRequest:
     """Return a pod's request as the scheduler computes it; what is malformed counts as 0.
 
@@ -130,8 +152,7 @@ def compute_request_of(
     """
     total = sidecars = peak = (0.0, 0.0)
     for container in containers:
-        data = bytes(container.resources)
-        decoded = _decode(data) if b"requests" in data else None
+        decoded = _decode(container.resources) if b"requests" in container.resources else None
         request = _compute_amounts((decoded and decoded.requests) or {})
         if not container.is_init or container.is_sidecar:
             total = _add(total, request)
@@ -140,7 +161,7 @@ def compute_request_of(
         if container.is_init:
             step = sidecars if container.is_sidecar else _add(sidecars, request)
             peak = _larger(peak, step)
-    cpu_cores, memory_bytes = _add(_larger(total, peak), _compute_amounts(overhead or {}))
+    cpu_cores, memory_bytes = _add(_larger(total, peak), _compute_amounts(overhead))
     return ComputeRequest(cpu_cores=cpu_cores, memory_bytes=memory_bytes)
 
 
@@ -152,32 +173,30 @@ _EXTENDED_FIELDS = (
 )
 
 
-def container_resources_of(containers: Iterable[ContainerStep]) -> tuple[ContainerResources, ...]:
-    """Return CPU, memory, batch and mid resources of each container; malformed ones are not set."""
-    return tuple(map(_container_resources, containers))
-
-
 def _container_resources(container: ContainerStep) -> ContainerResources:
-    data = bytes(container.resources)
-    decoded = _decode(data) if b":" in data else None
-    amounts: dict[str, int | None] = {}
-    if decoded is not None:
-        requests, limits = decoded.requests or {}, decoded.limits or {}
-        amounts = {
-            "cpu_request_milli": _milli(requests.get("cpu")),
-            "cpu_limit_milli": _milli(limits.get("cpu")),
-            "memory_request_bytes": _whole(requests.get("memory")),
-            "memory_limit_bytes": _whole(limits.get("memory")),
-        }
-        if b"/" in data:
-            for name, field in _EXTENDED_FIELDS:
-                amounts[field] = _whole(requests.get(name, limits.get(name)))
     return ContainerResources(
         name=container.name,
         is_init=container.is_init,
         is_sidecar=container.is_sidecar,
-        **amounts,
+        **_resource_fields(container.resources),
     )
+
+
+def _resource_fields(data: bytes) -> Mapping[str, int | None]:
+    decoded = _decode(data) if b":" in data else None
+    if decoded is None:
+        return {}
+    requests, limits = decoded.requests or {}, decoded.limits or {}
+    fields = {
+        "cpu_request_milli": _milli(requests.get("cpu")),
+        "cpu_limit_milli": _milli(limits.get("cpu")),
+        "memory_request_bytes": _whole(requests.get("memory")),
+        "memory_limit_bytes": _whole(limits.get("memory")),
+    }
+    if b"/" in data:
+        for name, field in _EXTENDED_FIELDS:
+            fields[field] = _whole(requests.get(name, limits.get(name)))
+    return fields
 
 
 def _milli(value: str | int | float | None) -> int | None:
