@@ -44,6 +44,7 @@ from plugins.scheduler.requests import (
     DeviceRequest,
     InvalidRequest,
     KindRequest,
+    is_of_other_vendor,
 )
 from plugins.scheduler.scores import ScoringStrategy
 from plugins.scheduler.templates import (
@@ -127,6 +128,8 @@ def filter_node(
 ) -> None:
     """Raise `NodeRefused` if the node cannot give the pod its devices now."""
     vendor, model = node.labels.get(VENDOR_LABEL, ""), node.labels.get(MODEL_LABEL, "")
+    if any(is_of_other_vendor(name, vendor) for name in request.resources):
+        raise NodeRefused("node(s) have devices of another vendor", is_final=True)
     if request.is_shared:
         provider = request.isolation_provider
         if provider and node.labels.get(ISOLATION_LABEL) != provider:
@@ -297,7 +300,11 @@ class _Allocation:
             raise NodeRefused("node(s) Unsupported number of GPU requests", is_final=True)
         spec = self._request.partition
         used = {one.minor for one in self._table.of(GPU) if self._usage.is_used(one)}
-        usable = {one.minor: one for one in self._candidates(kind) if one.minor not in used}
+        usable = {
+            one.minor: one
+            for one in self._candidates(kind)
+            if one.minor not in used and self._fits(kind.amounts, one)
+        }
         partition = choose_partition(
             table,
             kind.count,

@@ -60,6 +60,8 @@ _PERCENT_SETS: Mapping[frozenset[str], tuple[str, ...]] = {  # resources that ar
     frozenset((GPU_CORE, GPU_MEMORY_RATIO)): (GPU_CORE, GPU_MEMORY_RATIO),
     frozenset((NPU_CORE, GPU_MEMORY_RATIO)): (GPU_MEMORY_RATIO,),
 }
+_VENDOR_RESOURCES = {"nvidia.com/gpu": "nvidia", NPU_CORE: "huawei"}
+_OTHER_VENDORS = ("nvidia", "huawei", "cambricon", "metax", "baidu")  # that the label may name
 _DIVIDED = (GPU_CORE, NPU_CORE, NPU_CPU, NPU_DVPP, GPU_MEMORY_RATIO, GPU_MEMORY)
 
 ALLOCATE_HINT = "scheduling.koordinator.sh/device-allocate-hint"
@@ -73,6 +75,16 @@ RESTRICTED = "Restricted"
 
 
 T = TypeVar("T")
+
+
+def is_of_other_vendor(resource: str, vendor: str) -> bool:
+    """Return whether a resource that names a vendor is requested of a node of another one.
+
+    A node without the label of the vendor may have any.
+    """
+    if resource in _VENDOR_RESOURCES:
+        return vendor not in ("", _VENDOR_RESOURCES[resource])
+    return resource in WHOLE_CARD_RESOURCES and vendor in _OTHER_VENDORS
 
 
 class InvalidRequest(AgentError):

@@ -1,0 +1,213 @@
+"""`xpu-scheduler`: decisions offline, and the configuration that attaches the extender."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+
+from agent.errors import AgentError, ParseError
+from agent.version import VERSION
+from plugins.scheduler.allocator import NodeRefused
+from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
+from plugins.scheduler.requests import InvalidRequest
+from plugins.scheduler.simulation import (
+    ClusterFilesError,
+    PodDecision,
+    SimulatedCluster,
+    load_cluster,
+    load_documents,
+    unchecked_fields,
+)
+
+
+class ExitStatus(IntEnum):
+    """0: done; 1: done, and the answer is bad news; 2: wrong use; 3: could not do it."""
+
+    OK = 0
+    BAD_NEWS = 1
+    WRONG_USE = 2
+    CANNOT = 3
+
+
+MAX_REASONS = 12  # of one pod, in the table for people
+FREE_SIZES = (1, 2, 4, 8)  # GPUs of one pod, in the report on fragmentation
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    try:
+        arguments = build_parser().parse_args(argv)
+    except SystemExit as end:  # after --help and wrong use
+        return end.code if isinstance(end.code, int) else ExitStatus.OK
+    try:
+        status = int(COMMANDS[arguments.command](arguments))
+        sys.stdout.flush()
+    except AgentError as error:
+        with contextlib.suppress(OSError):
+            print(f"xpu-scheduler: {error}", file=sys.stderr, flush=True)
+        return ExitStatus.CANNOT
+    except BrokenPipeError:  # the reader has seen enough, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitStatus.OK
+    return status
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="xpu-scheduler", description="Chooses devices for pods beside kube-scheduler."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    simulate = commands.add_parser("simulate", help="one scheduling decision, nothing is bound")
+    _add_cluster(simulate)
+    simulate.add_argument("--pod", type=Path, required=True, help="file with one pod")
+    replay = commands.add_parser("replay", help="bind a stream of pods, one after another")
+    _add_cluster(replay)
+    replay.add_argument("--pods", type=Path, required=True, help="file with pods, in their order")
+    commands.add_parser("version", help="print the version")
+    return parser
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cluster",
+        type=Path,
+        required=True,
+        help="folder of YAML files with Nodes, Devices and Pods",
+    )
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+
+
+def simulate(arguments: argparse.Namespace) -> int:
+    """Print the decision for one pod; 1 if no node fits."""
+    cluster = SimulatedCluster()
+    load_cluster(arguments.cluster, cluster)
+    pods = list(_pods(arguments.pod))
+    if len(pods) != 1:
+        raise ClusterFilesError(f"{arguments.pod}: {len(pods)} pods in it instead of one")
+    document, pod = pods[0]
+    unchecked = unchecked_fields(document)
+    decision = cluster.decide(pod)
+    if unchecked:
+        note = f"kube-scheduler also decides by {', '.join(unchecked)}, which are not checked here"
+        decision = msgspec.structs.replace(decision, notes=(*decision.notes, note))
+    if arguments.output == "json":
+        print(msgspec.json.format(msgspec.json.encode(decision)).decode())
+    else:
+        _print_decision(decision)
+    return ExitStatus.OK if decision.chosen is not None else ExitStatus.BAD_NEWS
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Bind each pod to its best node; print placements, refusals and fragmentation."""
+    cluster = SimulatedCluster()
+    load_cluster(arguments.cluster, cluster)
+    before = fragmentation(cluster.free_gpus().values())
+    placements: list[tuple[str, str | None]] = []
+    refusals = Counter[str]()
+    for _, pod in _pods(arguments.pods):
+        chosen, reasons = _place(cluster, pod)
+        placements.append((f"{pod.key.namespace}/{pod.key.name}", chosen))
+        refusals.update(reasons if chosen is None else ())
+    report = {
+        "placements": [{"pod": pod, "node": node} for pod, node in placements],
+        "refused": sum(node is None for _, node in placements),
+        "refusals": dict(refusals.most_common()),
+        "fragmentation": {
+            "before": before,
+            "after": fragmentation(cluster.free_gpus().values()),
+        },
+    }
+    if arguments.output == "json":
+        print(json.dumps(report, indent=2))
+    else:
+        _print_report(report)
+    return ExitStatus.BAD_NEWS if report["refused"] else ExitStatus.OK
+
+
+def _place(cluster: SimulatedCluster, pod: SchedulerPod) -> tuple[str | None, tuple[str, ...]]:
+    """Bind a pod to the first node that gives the devices; else return the reasons of all nodes."""
+    decision = cluster.decide(pod)
+    if decision.chosen is not None:
+        with contextlib.suppress(NodeRefused, InvalidRequest):
+            cluster.bind(pod, decision.chosen)
+            return decision.chosen, ()
+    return None, tuple(reason for node in decision.nodes for reason in node.reasons)
+
+
+def fragmentation(free_gpus: Iterable[int]) -> Mapping[str, object]:
+    """Return the free whole GPUs, and for each size of a pod the part of them it cannot use.
+
+    0.0: all free GPUs serve pods of that size; 1.0: none does; `None` without free GPUs.
+    """
+    free = tuple(free_gpus)
+    total = sum(free)
+    return {
+        "freeGPUs": total,
+        "unusableBySize": {
+            str(size): round(1 - sum(one // size * size for one in free) / total, 4)
+            if total
+            else None
+            for size in FREE_SIZES
+        },
+    }
+
+
+def _pods(path: Path) -> Iterable[tuple[Mapping[str, object], SchedulerPod]]:
+    for document in load_documents(path):
+        if document.get("kind") == "Pod":
+            try:
+                yield document, decode_scheduler_pod(msgspec.json.encode(document, enc_hook=str))
+            except ParseError as error:
+                raise ClusterFilesError(f"{path}: {error}") from error
+
+
+def _print_decision(decision: PodDecision) -> None:
+    print(f"{decision.pod}: {decision.chosen or 'no node fits'}")
+    for node in decision.nodes:
+        if node.fits:
+            print(f"  {node.name}  score {node.score}  {json.dumps(node.allocation)}")
+    reasons = Counter(reason for node in decision.nodes for reason in node.reasons)
+    for reason, count in reasons.most_common(MAX_REASONS):
+        print(f"  {count} x {reason}")
+    for note in decision.notes:
+        print(f"  note: {note}")
+
+
+def _print_report(report: Mapping[str, object]) -> None:
+    placements, refusals, by_moment = (
+        report["placements"],
+        report["refusals"],
+        report["fragmentation"],
+    )
+    if isinstance(placements, list):
+        for one in placements:
+            print(f"{one['pod']}  {one['node'] or '-'}")
+    if isinstance(refusals, dict):
+        for reason, count in refusals.items():
+            print(f"refused {count} x {reason}")
+    if isinstance(by_moment, dict):
+        for moment, figures in by_moment.items():
+            print(f"fragmentation {moment}: {json.dumps(figures)}")
+
+
+def version(_: argparse.Namespace) -> int:
+    """Print the version."""
+    print(f"xpu-scheduler {VERSION}")
+    return ExitStatus.OK
+
+
+COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "simulate": simulate,
+    "replay": replay,
+    "version": version,
+}

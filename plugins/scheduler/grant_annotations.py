@@ -1,0 +1,143 @@
+"""What a binding writes about the devices of a pod: Koordinator's annotation, and those of vendors.
+
+Vendors' own device plug-ins read theirs when our agent does not serve the kubelet; formats as in
+Koordinator's `deviceshare/device_plugin_adapter.go`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from agent.wire_formats.device_allocated import ANNOTATION
+from agent.wire_formats.json_values import JsonDict, compact_json
+from agent.wire_formats.quantities import format_binary
+from plugins.scheduler.allocator import Grant, GrantedDevice, NodeRefused
+from plugins.scheduler.device_table import (
+    GPU,
+    GPU_CORE,
+    GPU_MEMORY,
+    KINDS,
+    MODEL_LABEL,
+    VENDOR_LABEL,
+    Labels,
+)
+from plugins.scheduler.requests import ISOLATION_LABEL, NPU_CORE
+
+BIND_TIMESTAMP = "scheduling.koordinator.sh/bind-timestamp"
+GPU_MINORS = "scheduling.koordinator.sh/gpu-minors"
+HAMI_NODE_LABEL = "hami.io/vgpu-node"
+DUO_MODEL = "Ascend-310P3-300I-DUO"
+CAMBRICON_UNIT_BYTES = 256 << 20
+METAX_UNIT_BYTES = 1 << 20
+
+
+def allocation_text(grant: Grant) -> str:
+    """Return the value of `device-allocated`."""
+    by_kind: dict[str, list[JsonDict]] = {}
+    for kind in KINDS:
+        entries = [_entry(one) for one in grant if one.device.kind == kind]
+        if entries:
+            by_kind[kind] = entries
+    return compact_json(by_kind, sort_keys=False)
+
+
+def _entry(granted: GrantedDevice) -> JsonDict:
+    entry: JsonDict = {
+        "minor": granted.device.minor,
+        "resources": {
+            name: format_binary(amount) if name == GPU_MEMORY else str(amount)
+            for name, amount in sorted(granted.amounts.items())
+        },
+    }
+    if granted.device.id:
+        entry["id"] = granted.device.id
+    extension: JsonDict = {}
+    if granted.function is not None:
+        function: JsonDict = {"busID": granted.function.bus_id}
+        if granted.function.minor:  # 0 is left out, as Go does
+            function = {"minor": granted.function.minor, **function}
+        extension["vfs"] = [function]
+    if granted.template:
+        extension["gpuSharedResourceTemplate"] = granted.template
+    if extension:
+        entry["extension"] = extension
+    return entry
+
+
+class PodMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written to a pod, and the locks that its node needs before that."""
+
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str] = {}
+    node_locks: tuple[str, ...] = ()  # annotations of the node
+
+
+def grant_metadata(grant: Grant) -> PodMetadata:
+    """Return the annotation of a grant; nothing for a pod that the kubelet gives its devices."""
+    return PodMetadata(annotations={ANNOTATION: allocation_text(grant)} if grant else {})
+
+
+def vendor_metadata(
+    grant: Grant, node: str, node_labels: Labels, pod_labels: Labels, now_ns: int
+) -> PodMetadata:
+    """Return what the vendor's device plug-in reads; raise `NodeRefused` if it could not serve it.
+
+    `now_ns` are Unix nanoseconds.
+    """
+    cards = [one for one in grant if one.device.kind == GPU]
+    annotations = {BIND_TIMESTAMP: str(now_ns)} if grant else {}
+    labels: dict[str, str] = {}
+    locks: tuple[str, ...] = ()
+    if cards:
+        annotations[GPU_MINORS] = ",".join(str(one.device.minor) for one in cards)
+        if pod_labels.get(ISOLATION_LABEL) == "HAMi-core":
+            labels[HAMI_NODE_LABEL] = node
+        vendor = node_labels.get(VENDOR_LABEL, "")
+        if vendor == "huawei":
+            annotations |= _huawei(cards, node_labels.get(MODEL_LABEL, ""), now_ns)
+        elif vendor == "cambricon":
+            annotations |= _cambricon(cards)
+            locks = ("cambricon.com/dsmlu.lock",)
+        elif vendor == "metax":
+            annotations |= _metax(cards)
+            locks = ("hami.io/mutex.lock",)
+    return PodMetadata(annotations=annotations, labels=labels, node_locks=locks)
+
+
+def _huawei(cards: Iterable[GrantedDevice], model: str, now_ns: int) -> dict[str, str]:
+    if model == DUO_MODEL:
+        names = ",".join(f"Ascend310P-{one.device.minor}" for one in cards)
+        return {"predicate-time": str(now_ns), "huawei.com/Ascend310P": names}
+    names = ",".join(
+        f"{one.device.minor}-{one.template}" if one.template else str(one.device.minor)
+        for one in cards
+    )
+    return {"predicate-time": str(now_ns), NPU_CORE: names}
+
+
+def _cambricon(cards: list[GrantedDevice]) -> dict[str, str]:
+    if len(cards) > 1:
+        raise NodeRefused("multiple gpu share is not supported on device side", is_final=True)
+    core, memory = _core_and_memory(cards[0], CAMBRICON_UNIT_BYTES)
+    profile = f"{cards[0].device.minor}_{core}_{memory}"
+    return {"CAMBRICON_DSMLU_ASSIGHED": "false", "CAMBRICON_DSMLU_PROFILE": profile}
+
+
+def _metax(cards: Iterable[GrantedDevice]) -> dict[str, str]:
+    entries = []
+    for one in cards:
+        core, memory = _core_and_memory(one, METAX_UNIT_BYTES)
+        entries.append({"uuid": one.device.id, "compute": core, "vRam": memory})
+    return {"metax-tech.com/gpu-devices-allocated": compact_json([entries], sort_keys=False)}
+
+
+def _core_and_memory(card: GrantedDevice, unit_bytes: int) -> tuple[int, int]:
+    """Return core percent, and memory in units of the vendor."""
+    core, memory = card.amounts.get(GPU_CORE), card.amounts.get(GPU_MEMORY, 0)
+    if core is None:
+        raise NodeRefused("gpu core resource is required", is_final=True)
+    if memory < unit_bytes:
+        raise NodeRefused(f"gpu memory must not be less than {unit_bytes} bytes", is_final=True)
+    return core, memory // unit_bytes

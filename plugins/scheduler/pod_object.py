@@ -1,0 +1,150 @@
+"""A pod as the scheduler reads it, from the JSON of the API server or of kube-scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from agent.errors import ParseError
+from agent.wire_formats.json_values import JSON_ERRORS
+from agent.wire_formats.quantities import parse_amount
+from plugins.scheduler.cluster_state import PodKey
+from plugins.scheduler.device_table import NO_LABELS, Amounts, Labels
+from plugins.scheduler.requests import ContainerAmounts, DeviceRequest, device_request, pod_amounts
+
+MAX_CONTAINERS = 512  # of one pod
+ENDED_PHASES = ("Succeeded", "Failed")
+CPU, MEMORY = "cpu", "memory"
+
+
+class Toleration(msgspec.Struct, frozen=True, rename="camel"):
+    """One toleration; without a key it tolerates everything, without an effect every effect."""
+
+    key: str = ""
+    operator: Literal["Equal", "Exists", ""] = ""
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, key: str, value: str, effect: str) -> bool:
+        """Return whether a taint is tolerated."""
+        if self.effect and self.effect != effect:
+            return False
+        if self.key and self.key != key:
+            return False
+        return self.operator == "Exists" or (bool(self.key) and self.value == value)
+
+
+class SchedulerPod(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod. CPU is in milli-cores, everything else in base units."""
+
+    key: PodKey
+    labels: Labels = NO_LABELS
+    annotations: Labels = NO_LABELS
+    resource_version: str = ""
+    amounts: Amounts = {}
+    node: str = ""  # empty: not bound
+    has_ended: bool = False
+    is_terminating: bool = False
+    priority: int = 0
+    node_selector: Labels = NO_LABELS
+    tolerations: tuple[Toleration, ...] = ()
+
+    def device_request(self) -> DeviceRequest | None:
+        """Return the normal form of its request for devices; raise `InvalidRequest`."""
+        return device_request(self.amounts, self.annotations, self.labels)
+
+
+class _Resources(msgspec.Struct):
+    requests: dict[str, str | int | float] | None = None
+    limits: dict[str, str | int | float] | None = None
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    resources: _Resources | None = None
+    restart_policy: str | None = None
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = "default"
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    node_name: str | None = None
+    priority: int | None = None
+    overhead: dict[str, str | int | float] | None = None
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+    node_selector: dict[str, str] | None = None
+    tolerations: list[Toleration] | None = None
+
+
+class _Status(msgspec.Struct):
+    phase: str = ""
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Metadata
+    spec: _Spec | None = None
+    status: _Status | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Pod)
+
+
+def decode_scheduler_pod(data: bytes | msgspec.Raw) -> SchedulerPod:
+    """Return a pod from its JSON; raise `ParseError` for what is none."""
+    try:
+        pod = _DECODER.decode(data)
+    except JSON_ERRORS as error:
+        raise ParseError(f"pod: {type(error).__name__}: {str(error)[:120]}", "") from error
+    meta, spec, status = pod.metadata, pod.spec or _Spec(), pod.status or _Status()
+    return SchedulerPod(
+        key=PodKey(meta.uid or f"{meta.namespace}/{meta.name}", meta.namespace, meta.name),
+        labels=meta.labels or NO_LABELS,
+        annotations=meta.annotations or NO_LABELS,
+        resource_version=meta.resource_version,
+        amounts=pod_amounts(_containers(spec), _amounts(spec.overhead or {})),
+        node=spec.node_name or "",
+        has_ended=status.phase in ENDED_PHASES,
+        is_terminating=meta.deletion_timestamp is not None,
+        priority=spec.priority or 0,
+        node_selector=spec.node_selector or NO_LABELS,
+        tolerations=tuple(spec.tolerations or ()),
+    )
+
+
+def _containers(spec: _Spec) -> list[ContainerAmounts]:
+    init = [
+        ContainerAmounts(_requested(one), is_init=True, is_sidecar=one.restart_policy == "Always")
+        for one in (spec.init_containers or ())[:MAX_CONTAINERS]
+    ]
+    return init + [
+        ContainerAmounts(_requested(one)) for one in (spec.containers or ())[:MAX_CONTAINERS]
+    ]
+
+
+def _requested(container: _Container) -> Amounts:
+    resources = container.resources or _Resources()
+    return _amounts({**(resources.limits or {}), **(resources.requests or {})})
+
+
+def _amounts(quantities: Mapping[str, str | int | float]) -> Amounts:
+    return parse_amounts({name: str(value) for name, value in quantities.items()})
+
+
+def parse_amounts(quantities: Mapping[str, str]) -> Amounts:
+    """Return amounts by resource, CPU in milli-cores, rounded up; malformed ones are left out."""
+    amounts: dict[str, int] = {}
+    for name, text in quantities.items():
+        amount = parse_amount(text)
+        if amount is not None and amount >= 0:
+            amounts[name] = -int(-(amount * 1000 if name == CPU else amount) // 1)
+    return amounts

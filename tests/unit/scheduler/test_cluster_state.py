@@ -1,0 +1,195 @@
+"""The cluster's state: what pods use, what changes an answer, and what one answer serves."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.snapshot.allocation import AllocatedDevice
+from plugins.scheduler.allocator import NodeRefused, allocate
+from plugins.scheduler.cluster_state import AssignedPod, ClusterState, PodKey
+from plugins.scheduler.decisions import DecisionMaker
+from plugins.scheduler.device_table import GPU, GPU_CORE, GPU_MEMORY_RATIO
+from plugins.scheduler.requests import DeviceRequest, device_request
+from tests.unit.scheduler.vectors import NODES, WHOLE
+
+
+def state_of(*names: str) -> ClusterState:
+    state = ClusterState()
+    for name in names:
+        state.set_node(name, {})
+        state.set_devices(msgspec.structs.replace(NODES["A"], node=name))
+    return state
+
+
+def pod(uid: str, node: str, *minors: int, percent: int = 100) -> AssignedPod:
+    amounts = tuple((name, amount * percent // 100) for name, amount in WHOLE.items())
+    return AssignedPod(
+        key=PodKey(uid, "default", uid),
+        node=node,
+        allocation=tuple(
+            AllocatedDevice(type=GPU, minor=minor, id=f"GPU-{minor}", resources=amounts)
+            for minor in minors
+        ),
+    )
+
+
+def cards(count: int) -> DeviceRequest:
+    request = device_request({"nvidia.com/gpu": count})
+    assert request is not None
+    return request
+
+
+def test_equal_nodes_have_one_signature_until_a_pod_makes_them_differ() -> None:
+    state = state_of("a", "b")
+    assert state.signature("a") == state.signature("b")
+    before = state.signature("a")
+    state.set_pod(pod("1", "a", 0))
+    assert state.signature("a") != state.signature("b") == before
+    state.remove_pod("1")
+    assert state.signature("a") == before
+
+
+def test_a_pod_that_is_reported_twice_counts_once_and_one_that_moves_leaves_its_node() -> None:
+    state = state_of("a", "b")
+    state.set_pod(pod("1", "a", 0))
+    state.set_pod(pod("1", "a", 0))
+    assert state.state("a").usage.amounts[GPU, 0][GPU_CORE] == 100
+    state.set_pod(pod("1", "b", 0))
+    assert not state.state("a").usage.amounts
+    assert state.state("b").usage.amounts[GPU, 0][GPU_CORE] == 100
+
+
+def test_a_new_pod_of_the_same_name_does_not_inherit_devices() -> None:
+    state = state_of("a")
+    state.set_pod(pod("1", "a", 0))
+    later = msgspec.structs.replace(pod("2", "a", 1), key=PodKey("2", "default", "1"))
+    state.set_pod(later)
+    state.remove_pod("1")
+    assert set(state.state("a").usage.amounts) == {(GPU, 1)}
+
+
+def test_usage_follows_the_id_of_a_card_when_minors_change_at_a_boot() -> None:
+    state = state_of("a")
+    state.set_pod(pod("1", "a", 3))
+    table = NODES["A"]
+    first, *others = table.of(GPU)
+    swapped = (
+        msgspec.structs.replace(first, minor=3),
+        *(one for one in others if one.minor != 3),
+        msgspec.structs.replace(table.of(GPU)[3], minor=0),
+    )
+    devices = {**table.devices, GPU: tuple(sorted(swapped, key=lambda one: one.minor))}
+    state.set_devices(msgspec.structs.replace(table, node="a", devices=devices))
+    assert set(state.state("a").usage.amounts) == {(GPU, 0)}
+
+
+def test_a_deleted_device_object_takes_its_devices_out_of_service_and_keeps_what_is_used() -> None:
+    state = state_of("a")
+    state.set_pod(pod("1", "a", 0))
+    maker = DecisionMaker(state)
+    state.remove_devices("a")
+    assert not maker.decide(cards(1), ["a"]).nodes["a"].fits
+    state.set_devices(msgspec.structs.replace(NODES["A"], node="a"))
+    assert [one.device.minor for one in maker.allocate(cards(1), "a")] == [1]
+
+
+def test_a_forgotten_node_is_gone_once_its_pods_are() -> None:
+    state = ClusterState()
+    state.set_node("a", {})
+    state.set_pod(pod("1", "a", 0))
+    state.remove_node("a")
+    assert not list(state.node_names())
+    assert state.pods_of("a")
+    state.remove_pod("1")
+    assert not state.pods_of("a")
+    state.remove_node("a")
+
+
+def test_answers_name_how_many_nodes_were_refused_for_each_reason() -> None:
+    state = state_of("a", "b", "c")
+    state.set_pod(pod("1", "a", *range(8)))
+    state.set_pod(pod("2", "b", *range(5)))
+    answer = DecisionMaker(state).decide(cards(4), ["a", "b", "c", "unknown"])
+    assert answer.reasons() == (("Insufficient GPU Devices", 2),)
+    assert set(answer.scores()) == {"c", "unknown"}
+    assert answer.scores()["c"] == 100
+
+
+def test_a_node_fits_without_the_pods_that_would_be_preempted() -> None:
+    state = state_of("a")
+    state.set_pod(pod("1", "a", 0, 1, 2, 3))
+    state.set_pod(pod("2", "a", 4, 5, 6, 7))
+    maker = DecisionMaker(state)
+    assert not maker.decide(cards(8), ["a"]).nodes["a"].fits
+    assert not maker.fits_without(cards(8), "a", ["1"])
+    assert maker.fits_without(cards(8), "a", ["1", "2"])
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("bind"), st.integers(0, 9), st.sampled_from([1, 2, 4]), st.booleans()),
+        st.tuples(st.just("delete"), st.integers(0, 9)),
+        st.tuples(st.just("rebuild")),
+        st.tuples(st.just("device")),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(EVENTS)
+def test_no_card_is_given_above_its_whole_and_none_is_lost(
+    events: list[tuple[object, ...]],
+) -> None:
+    """Through any order of bindings, deletions, restarts of the plug-in and Device updates."""
+    state = state_of("a")
+    bound: dict[str, AssignedPod] = {}
+    for event in events:
+        if event[0] == "bind":
+            uid = str(event[1])
+            if uid in bound:
+                continue
+            count = event[2] if isinstance(event[2], int) else 1
+            amounts = (
+                {GPU_CORE: 30, GPU_MEMORY_RATIO: 30} if event[3] else {"nvidia.com/gpu": count}
+            )
+            request = device_request(amounts)
+            assert request is not None
+            try:
+                grant = allocate(state.state("a"), request)
+            except NodeRefused:
+                continue
+            allocation = tuple(one.as_allocated() for one in grant)
+            bound[uid] = AssignedPod(
+                key=PodKey(uid, "default", uid), node="a", allocation=allocation
+            )
+            state.set_pod(bound[uid])
+        elif event[0] == "delete":
+            bound.pop(str(event[1]), None)
+            state.remove_pod(str(event[1]))
+        elif event[0] == "rebuild":
+            state = state_of("a")
+            for one in bound.values():
+                state.set_pod(one)
+        else:
+            state.remove_devices("a")
+            state.set_devices(msgspec.structs.replace(NODES["A"], node="a"))
+        used = state.state("a").usage.amounts
+        for amounts_of_card in used.values():
+            assert amounts_of_card[GPU_CORE] <= 100
+            assert amounts_of_card[GPU_MEMORY_RATIO] <= 100
+        total = sum(amounts_of_card[GPU_CORE] for amounts_of_card in used.values())
+        assert total == sum(
+            one.amount(GPU_CORE) or 0 for pod in bound.values() for one in pod.allocation
+        )
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_one_decision_serves_all_nodes_of_one_signature(count: int) -> None:
+    state = state_of(*(f"n{i}" for i in range(50)))
+    maker = DecisionMaker(state)
+    answers = maker.decide(cards(count), list(state.node_names()))
+    assert len({id(answer) for answer in answers.nodes.values()}) == 1

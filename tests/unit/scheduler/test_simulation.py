@@ -1,0 +1,189 @@
+"""Decisions on the cluster of the fixtures, as the commands print them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugins.scheduler.cli import fragmentation, main
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+CLUSTER, PODS = FIXTURES / "cluster", FIXTURES / "cluster-pods"
+
+
+def simulate(pod: Path, capsys: pytest.CaptureFixture[str], cluster: Path = CLUSTER) -> Any:
+    status = main(["simulate", "--cluster", str(cluster), "--pod", str(pod), "-o", "json"])
+    decision = json.loads(capsys.readouterr().out)
+    assert status == (0 if decision["chosen"] else 1)
+    return decision
+
+
+EXPECTED = {
+    "01-one-card": "h100-0",
+    "02-half-card": "a100-1",
+    "03-two-cards-near": "h100-0",
+    "04-four-cards-one-numa-node": "h100-0",
+    "05-eight-cards-with-nics": "h100-0",
+    "06-two-cards-with-functions": "h100-0",
+    "07-partition-of-four": "h100-0",
+    "08-npus-of-one-group": "ascend-0",
+    "09-mlu-share": "mlu-0",
+    "10-too-many": None,
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_node_that_is_chosen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    decision = simulate(PODS / f"{name}.yaml", capsys)
+    assert decision["chosen"] == EXPECTED[name]
+    assert len(decision["nodes"]) == 5
+    for node in decision["nodes"]:
+        assert node["fits"] is not bool(node["reasons"])
+
+
+def test_every_typical_pod_has_an_expectation() -> None:
+    assert {path.stem for path in PODS.glob("*.yaml")} == set(EXPECTED)
+
+
+def test_the_annotation_that_bind_would_write(capsys: pytest.CaptureFixture[str]) -> None:
+    decision = simulate(PODS / "06-two-cards-with-functions.yaml", capsys)
+    best = decision["nodes"][0]
+    text = best["annotations"]["scheduling.koordinator.sh/device-allocated"]
+    assert json.loads(text) == best["allocation"]
+    assert [one["minor"] for one in best["allocation"]["gpu"]] == [0, 1]
+    assert [one["extension"]["vfs"][0]["busID"] for one in best["allocation"]["rdma"]] == [
+        "0000:18:00.1",
+        "0000:28:00.1",
+    ]
+
+
+def test_cards_of_one_vendor_are_not_given_to_requests_for_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    decision = simulate(PODS / "01-one-card.yaml", capsys)
+    refused = {node["name"]: node["reasons"] for node in decision["nodes"] if not node["fits"]}
+    other = ["node(s) have devices of another vendor"]
+    assert refused == {"ascend-0": other, "mlu-0": other}
+
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  %s
+  containers:
+  - name: main
+    resources: {requests: {%s}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "requests", "reason"),
+    [
+        ("nodeSelector: {kubernetes.io/hostname: elsewhere}", "cpu: 1", "node affinity/selector"),
+        ("priority: 0", "cpu: 121", "Insufficient cpu"),
+        ("priority: 0", "memory: 961Gi", "Insufficient memory"),
+        ("priority: 0", "koordinator.sh/gpu: 150", "invalid resource unit koordinator.sh/gpu: 150"),
+    ],
+)
+def test_what_kube_scheduler_checks_is_checked_too(
+    spec: str,
+    requests: str,
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pod = tmp_path / "pod.yaml"
+    pod.write_text(POD % (spec, requests))
+    decision = simulate(pod, capsys)
+    assert decision["chosen"] is None
+    assert all(reason in node["reasons"][0] for node in decision["nodes"])
+
+
+def test_taints_and_cordoned_nodes_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nodes.yaml").write_text(
+        "kind: NodeList\nitems:\n"
+        "- {metadata: {name: a}, spec: {unschedulable: true}, status: {allocatable: {pods: 9}}}\n"
+        "- {metadata: {name: b}, spec: {taints: [{key: k, value: v, effect: NoSchedule}]},"
+        " status: {allocatable: {pods: 9}}}\n"
+        "- {metadata: {name: c}, spec: {taints: [{key: k, value: w, effect: NoSchedule}]},"
+        " status: {allocatable: {pods: 9}}}\n"
+    )
+    pod = tmp_path / "pod.txt"
+    pod.write_text(POD % ("tolerations: [{key: k, operator: Equal, value: w}]", ""))
+    decision = simulate(pod, capsys, tmp_path)
+    assert decision["chosen"] == "c"
+    reasons = {node["name"]: node["reasons"] for node in decision["nodes"]}
+    assert reasons["a"] == ["node(s) were unschedulable"]
+    assert reasons["b"] == ["node(s) had untolerated taint {k: v}"]
+
+
+def test_rules_that_are_not_simulated_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod = tmp_path / "pod.yaml"
+    pod.write_text(POD % ("affinity: {}", "cpu: 1"))
+    assert "affinity" in simulate(pod, capsys)["notes"][-1]
+
+
+def test_a_stream_of_pods_is_bound_one_after_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = tmp_path / "stream.yaml"
+    one = POD % ("nodeSelector: {kubernetes.io/hostname: h100-0}", "nvidia.com/gpu: 4")
+    stream.write_text("---".join([one.replace("name: p", f"name: p{i}") for i in range(3)]))
+    status = main(["replay", "--cluster", str(CLUSTER), "--pods", str(stream), "-o", "json"])
+    report = json.loads(capsys.readouterr().out)
+    assert status == 1
+    assert [one["node"] for one in report["placements"]] == ["h100-0", "h100-0", None]
+    assert report["refused"] == 1
+    assert report["refusals"]["Insufficient Partitioned GPU Devices"] == 1
+    before, after = report["fragmentation"]["before"], report["fragmentation"]["after"]
+    assert before["freeGPUs"] - after["freeGPUs"] == 8
+
+
+def test_fragmentation_is_the_part_of_free_gpus_that_pods_of_a_size_cannot_use() -> None:
+    report = fragmentation([3, 3, 2])
+    assert report["freeGPUs"] == 8
+    assert report["unusableBySize"] == {"1": 0.0, "2": 0.25, "4": 1.0, "8": 1.0}
+    assert fragmentation([])["unusableBySize"] == dict.fromkeys(("1", "2", "4", "8"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [", "while parsing"),
+        (b"[1]", "no Kubernetes object"),
+        (b"kind: Node\nmetadata: 5\n", "Node"),
+        (b"kind: Pod\nmetadata: {name: 5}\n", "pod: ValidationError"),
+        (b"\xff\xfe\x00", ""),
+    ],
+)
+def test_files_that_are_no_cluster_are_refused_in_one_line(
+    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.yaml").write_bytes(content)
+    pod = PODS / "01-one-card.yaml"
+    assert main(["simulate", "--cluster", str(tmp_path), "--pod", str(pod)]) == 3
+    error = capsys.readouterr().err
+    assert error.startswith("xpu-scheduler: ")
+    assert "bad.yaml" in error
+    assert message in error
+
+
+def test_a_missing_folder_and_wrong_flags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod = str(PODS / "01-one-card.yaml")
+    assert main(["simulate", "--cluster", str(tmp_path / "none"), "--pod", pod]) == 3
+    assert "no such folder" in capsys.readouterr().err
+    assert main(["simulate", "--cluster", str(CLUSTER), "--pod", str(CLUSTER / "nodes.yaml")]) == 3
+    assert "0 pods in it instead of one" in capsys.readouterr().err
+    assert main(["simulate"]) == 2
+    assert main(["version"]) == 0
