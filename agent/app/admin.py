@@ -25,6 +25,7 @@ from agent.web.admin_socket import (
     socket_path,
 )
 from agent.web.connections import MIN_CONNECTIONS, HttpListener
+from agent.web.view import AgentView
 from agent.workers.client import VendorClient
 from agent.workers.lifecycle import ClearFaultRequest
 from agent.workers.manager import VendorManager
@@ -55,13 +56,13 @@ class AdminService:
         self._socket_file: tuple[int, int] | None = None  # identity of the agent's own socket
         self._problem = "switched off"
 
-    async def start(self, out: str) -> None:
+    async def start(self, out: str, view: AgentView) -> None:
         """Listen at the admin socket; a failure is only a failed check."""
         path = socket_path(self._setting, out)
         if path is None:
             return
         runner = web.AppRunner(
-            create_admin_app(self._actions), access_log=None, shutdown_timeout=1.0
+            create_admin_app(self._actions, view), access_log=None, shutdown_timeout=1.0
         )
         try:
             # not on the loop's thread: the folder may be on a file system that hangs

@@ -21,6 +21,7 @@ from agent.qos.conditions import ConditionState, strategy_conditions
 from agent.qos.engine import StrategyRunner
 from agent.qos.inputs import LiveValues
 from agent.reconcile.audit_file import AuditFile, AuditTrail
+from agent.reconcile.explanation import FileExplainer
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reports import PodReport, PodReportNote
 from agent.snapshot.container import HookRequest, HookStage, RuntimeView
@@ -192,6 +193,10 @@ class PodFileUpdater:
     def audit(self) -> tuple[AuditRecord, ...]:
         """Return the last writes, oldest first. For any thread."""
         return self._reconciler.audits.latest()
+
+    def explainer(self) -> FileExplainer | None:
+        """Return what explains the files; `None` before the first cycle."""
+        return self._reconciler.explainer()
 
     def close(self) -> None:
         """Close all files; their content stays."""

@@ -48,6 +48,7 @@ from agent.snapshot.self_check import LoopStatus, SelfCheck
 from agent.usage.monitor import UsageMonitor
 from agent.usage.peak_monitor import PeakMonitor
 from agent.web.http_server import HttpServer
+from agent.web.view import ExplanationSource
 from agent.workers.load import driver_modules
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class ApplicationView:
     process_metrics: ProcessMetrics
     notice: str
     status: StatusCollector
+    explanations: ExplanationSource
 
     def snapshot(self) -> NodeSnapshot:
         """Return the current snapshot with the state of the agent's services."""
@@ -184,6 +186,7 @@ class Services:
         self._http_server = HttpServer(options.listen)
         self._containers: ContainerService | None = None
         self._admin: AdminService | None = None
+        self._view: ApplicationView | None = None
         self._scanner: HardwareScanner | None = None
 
     async def start(self) -> str:
@@ -206,7 +209,8 @@ class Services:
             *containers.scheduled_loops(),
             ScheduledLoop(Loop("vendors", interval_s, vendor_search.run), interval_s),
         )
-        return await self._http_server.open(self._build_view(containers, admin))
+        self._view = self._build_view(containers, admin)
+        return await self._http_server.open(self._view)
 
     async def start_loops(self, tasks: BackgroundTasks) -> None:
         """Start all loops as `tasks`, then the admin socket and the listener to uevents."""
@@ -221,8 +225,8 @@ class Services:
             change = inputs.store.subscribe(*one.wakes_on) if one.wakes_on else None
             work = run_periodically(one.loop, executor, inputs.clock, one.first_run_in_s, change)
             tasks.start(work, one.loop.name)
-        if self._admin is not None:
-            await self._admin.start(self._options.out)
+        if self._admin is not None and self._view is not None:
+            await self._admin.start(self._options.out, self._view)
         if inputs.is_live and inputs.settings.discovery.hotplug and self._scanner is not None:
             listener = HotplugListener(
                 inputs.store,
@@ -312,6 +316,7 @@ class Services:
             renderer=self._renderer,
             process_metrics=self._process_metrics,
             notice=self._options.notice,
+            explanations=containers,
             status=StatusCollector(
                 periodic=self._loops,
                 loops=(*(one.loop for one in self._scheduled_loops), devices.pipeline.health_loop),

@@ -94,6 +94,24 @@ class RefusalTracker:
         record = self._records.get(desired.target)
         return record is not None and record.value == desired.value and now_s < record.until_s
 
+    def explain(self, desired: DesiredValue, now_s: float) -> str:
+        """Return why the value is not written now; empty if it may be written."""
+        until_s, reason = self._suspended_owners.get(desired.owner, (0.0, ""))
+        if now_s < until_s:
+            return f"{desired.owner} does not write for {until_s - now_s:.0f} s: {reason}"
+        until_s = self._suspended_keys.get(desired.key.name, 0.0)
+        if now_s < until_s:
+            groups = f"{REFUSING_GROUPS} groups in a row refused {desired.key.name}"
+            return f"{groups}; the next attempt is in {until_s - now_s:.0f} s"
+        if self.is_missing(desired.target, now_s):
+            return "there is no such file"
+        record = self._records.get(desired.target)
+        if record is None or record.value != desired.value:
+            return ""
+        times = "once" if record.times == 1 else f"{record.times} times"
+        left_s = max(0.0, record.until_s - now_s)
+        return f"the kernel refused it {times}; the next attempt is in {left_s:.0f} s"
+
     def is_missing(self, target: WriteTarget, now_s: float) -> bool:
         """Return whether the file was missing a short while ago."""
         return bool(self._missing_files) and now_s < self._missing_files.get(target, 0.0)

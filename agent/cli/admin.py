@@ -1,21 +1,37 @@
-"""Commands that act on the running agent, through its admin socket."""
+"""Commands that ask the running agent or act on it, through its admin socket."""
 
 from __future__ import annotations
 
 import argparse
+import http
 import http.client
 import json
 import os
 import socket
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 from agent.cli.options import command_settings
-from agent.errors import AgentError
+from agent.cli.output import ABSENT_CELL, format_cell, format_document, format_table
+from agent.cli.parser import ExitStatus
+from agent.cli.terminal import (
+    BOLD,
+    PLAIN_TERMINAL,
+    Terminal,
+    standard_output,
+    write_document,
+)
+from agent.errors import AgentError, BadConfig
 from agent.web.admin_socket import SOCKET_NAME, AdminSocketError, connect_socket, socket_path
 
 ANSWER_DEADLINE_S = 60.0  # a discovery may be in progress
-MAX_ANSWER_BYTES = 1 << 16  # bytes
+MAX_ANSWER_BYTES = 16 << 20  # bytes; a pod may have hundreds of files
 DEFAULT_OUT_FOLDER = "xpu-agent-out"
+
+
+NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
 class ActionRefused(AgentError):
@@ -52,23 +68,94 @@ def clear(arguments: argparse.Namespace) -> int:
     return _post_action(arguments, "clear", {"device": arguments.device})
 
 
+def explain(arguments: argparse.Namespace) -> int:
+    """Print what the agent knows of one pod, device or file; status 1 if it knows none."""
+    subject, name = arguments.subject, arguments.name
+    if subject == "pod" and name.count("/") != 1:
+        raise BadConfig(f"explain pod: {name!r} is not NAMESPACE/NAME")
+    path = os.path.abspath(name).lstrip("/") if subject == "file" else name
+    url = f"/api/v1/explain/{subject}/{quote(path, safe='/' if subject != 'device' else '')}"
+    status, reply = _request(arguments, f"explain {subject}", "GET", url)
+    if status == http.HTTPStatus.NOT_FOUND:
+        print(f"xpu-agent: {reply.get('error', 'not known')}", file=sys.stderr)
+        return ExitStatus.PROBLEM_FOUND
+    if status != http.HTTPStatus.OK:
+        raise ActionRefused(f"explain {subject}: {reply.get('error', f'status {status}')}")
+    if arguments.output == "table":
+        sys.stdout.write(explanation_text(reply, standard_output()))
+    else:
+        write_document(format_document(reply, arguments.output))
+    return ExitStatus.OK
+
+
 def _post_action(arguments: argparse.Namespace, action: str, body: dict[str, object]) -> int:
-    connection = _AdminConnection(_socket_path(arguments))
-    try:
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", f"/debug/{action}", json.dumps(body), headers)
-        answer = connection.getresponse()
-        reply = json.loads(answer.read(MAX_ANSWER_BYTES))
-    except TimeoutError as error:
-        raise ActionRefused(f"{action}: no answer within {ANSWER_DEADLINE_S:.0f} s") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ActionRefused(f"{action}: the agent answered nothing of use: {error}") from error
-    finally:
-        connection.close()
+    _, reply = _request(arguments, action, "POST", f"/debug/{action}", json.dumps(body))
     if "done" not in reply:
         raise ActionRefused(f"{action}: {reply.get('error', 'refused')}")
     print(reply["done"])
     return 0
+
+
+def _request(
+    arguments: argparse.Namespace, what: str, method: str, url: str, body: str | None = None
+) -> tuple[int, dict[str, object]]:
+    """Return status and JSON object of the agent's answer; raise `ActionRefused`."""
+    connection = _AdminConnection(_socket_path(arguments))
+    try:
+        connection.request(method, url, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        reply = json.loads(answer.read(MAX_ANSWER_BYTES))
+    except TimeoutError as error:
+        raise ActionRefused(f"{what}: no answer within {ANSWER_DEADLINE_S:.0f} s") from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ActionRefused(f"{what}: the agent answered nothing of use: {error}") from error
+    finally:
+        connection.close()
+    if not isinstance(reply, dict):
+        raise ActionRefused(f"{what}: the agent answered no JSON object")
+    return answer.status, reply
+
+
+def explanation_text(document: Mapping[str, object], terminal: Terminal = PLAIN_TERMINAL) -> str:
+    """Return an explanation for people: facts as lines, lists of rows as tables."""
+    blocks = []
+    for name, value in document.items():
+        blocks += _section(name, value, terminal)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _section(name: str, value: object, terminal: Terminal) -> list[str]:
+    title = terminal.paint(name.upper().replace("_", " "), BOLD)
+    if isinstance(value, dict):
+        facts = {key: item for key, item in value.items() if not _is_rows(item)}
+        lines = [f"  {key.replace('_', ' ')}: {_fact(item)}" for key, item in facts.items()]
+        tables = [
+            block
+            for key, item in value.items()
+            if _is_rows(item)
+            for block in _section(f"{name} {key}", item, terminal)
+        ]
+        return ["\n".join((title, *lines)), *tables]
+    if _is_rows(value) and isinstance(value, list):
+        names = list(dict.fromkeys(key for row in value for key in row))
+        rows = [{key: _fact(row.get(key)) for key in names} for row in value]
+        return [f"{title}\n{format_table(rows, terminal)}"]
+    return [f"{title}  {_fact(value)}"]
+
+
+def _is_rows(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, dict):
+        pairs = [
+            f"{key} {_fact(item)}" for key, item in value.items() if item not in (None, [], {})
+        ]
+        return ", ".join(pairs) or ABSENT_CELL
+    if isinstance(value, list):
+        return "; ".join(map(_fact, value)) or ABSENT_CELL
+    return format_cell(value)
 
 
 def _socket_path(arguments: argparse.Namespace) -> str:

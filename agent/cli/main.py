@@ -28,6 +28,7 @@ COMMANDS = {
     "rescan": ("agent.cli.admin", "rescan"),
     "release": ("agent.cli.admin", "release"),
     "clear": ("agent.cli.admin", "clear"),
+    "explain": ("agent.cli.admin", "explain"),
     "doctor": ("agent.cli.doctor", "doctor"),
     "cgroup": ("agent.cli.cgroup", "cgroup"),
     "restore": ("agent.cli.restore", "restore"),

@@ -252,7 +252,22 @@ def _add_agent_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
         "xpu-agent clear 0000:3b:00.0",
     )
     clear.add_argument("device", metavar="DEVICE", help="its bus id or uuid")
-    for command in (rescan, release, clear):
+    explain = _command(
+        commands,
+        "explain",
+        "say of a pod, device or file what the running agent gave, set and wrote, and why",
+        "xpu-agent explain pod default/training-0",
+        "xpu-agent explain device 0000:3b:00.0 -o json",
+        "xpu-agent explain file /sys/fs/cgroup/kubepods.slice/cpuset.cpus",
+    )
+    explain.add_argument("subject", choices=("pod", "device", "file"))
+    explain.add_argument(
+        "name",
+        metavar="NAME",
+        help="NAMESPACE/NAME of a pod; bus id, uuid or minor of a device; path of a file",
+    )
+    _add_output(explain)
+    for command in (rescan, release, clear, explain):
         command.add_argument(
             "--socket",
             metavar="PATH",

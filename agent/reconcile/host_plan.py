@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from agent.cgroup.enforcement import EnforcementPlan
-from agent.cgroup.keys import KEYS_BY_NAME
+from agent.cgroup.keys import CgroupKey, find_key
 from agent.cgroup.ledger import ChangeLedger, LedgerEntry
 from agent.cgroup.processes import CORE_COOKIE, OOM_SCORE_ADJ
 from agent.cgroup.values import CgroupValues
@@ -218,12 +218,11 @@ class HostPlanner:
             is_dropped = entry.owner in enforcement.decided and (entry.path, entry.key) not in (
                 desired
             )
-            key = KEYS_BY_NAME.get(entry.key)
+            key = find_key(entry.key)
             if key is not None and (mode != ON or is_dropped):
-                yield self._restore(entry)
+                yield self._restore(entry, key)
 
-    def _restore(self, entry: LedgerEntry) -> PlannedChange:
-        key = KEYS_BY_NAME[entry.key]
+    def _restore(self, entry: LedgerEntry, key: CgroupKey) -> PlannedChange:
         paths = self._values.paths(entry.path, key)
         try:
             value = self._values.read_value(entry.path, key)

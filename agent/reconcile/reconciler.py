@@ -28,6 +28,7 @@ from agent.reconcile.desired_state import (
     desired_state_of,
     enforced_targets,
 )
+from agent.reconcile.explanation import FileExplainer
 from agent.reconcile.managed_pods import ManagedPod
 from agent.reconcile.oom_scores import OomScores
 from agent.reconcile.pod_scan import PodScan
@@ -225,6 +226,13 @@ class Reconciler:
         Any thread may call this.
         """
         self._scan.prioritize(uid)
+
+    def explainer(self) -> FileExplainer | None:
+        """Return what explains the files of this host; `None` before the first cycle."""
+        if self._writer is None:
+            return None
+        now_s = self._clock.monotonic()
+        return FileExplainer(self._writer, self.desired_files, self.audits.latest(), now_s)
 
     def close(self) -> None:
         """Close all descriptors; nothing is restored."""

@@ -97,6 +97,14 @@ NO_EDITS = ContainerEdits()
 E = TypeVar("E")
 
 
+class ContainerInjection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new container of a pod gets for its devices, or why it is not started."""
+
+    container: str  # name
+    edits: ContainerEdits = NO_EDITS
+    refusal: str = ""
+
+
 def merge_edits(edits: Sequence[ContainerEdits]) -> ContainerEdits:
     """Return all edits as one; equal ones once, mounts by depth.
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from agent.snapshot.part import Histogram
+from agent.snapshot.publications import AuditRecord
 
 
 class SelfCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +129,31 @@ class DesiredFiles(msgspec.Struct, frozen=True, kw_only=True):
     planned_hooks: tuple[DesiredFile, ...] = ()  # in plan mode: compared, not written
     strategies: tuple[DesiredFile, ...] = ()
     planned_strategies: tuple[DesiredFile, ...] = ()
+
+
+class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What one hook or strategy wants of a file."""
+
+    owner: str
+    mode: str  # on; plan: it is not written
+    value: str
+    wins: bool  # it is the value that is written
+    message: str = ""
+    source: str = ""  # the field that asks for it
+
+
+class FileExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a file has its value: who wants what, what was there before, what was written."""
+
+    path: str  # below the host's root
+    current: str | None  # None: there is no such file now
+    requests: tuple[FileRequest, ...] = ()  # the one that is written first
+    original: str | None = None  # before the agent's first write; None: the agent never wrote it
+    original_owner: str = ""  # the hook or strategy of the last write
+    written: tuple[str, ...] = ()  # the last values that the agent wrote, the newest last
+    refusal: str = ""  # why it is not written now
+    is_contested: bool = False  # another program writes it again and again
+    changes: tuple[AuditRecord, ...] = ()  # the last ones, oldest first
 
 
 class EnforcementView(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@
     POST /debug/release   {"vendor": "nvidia", "for_s": 600}
     POST /debug/clear     {"device": "0000:3b:00.0"}
     POST /debug/loglevel  {"level": "debug"}
+    GET /api/v1/explain/{pod/NAMESPACE/NAME,device/ID,file/PATH}
 
 Answers are `{"done": text}` or `{"error": text}`. Each action is reported to `AgentControl.audit`.
 """
@@ -20,7 +21,9 @@ from aiohttp import web
 
 from agent.errors import AgentError, UnknownTarget
 from agent.web.admin_socket import MAX_RELEASE_S, MIN_RELEASE_S, peer_uid
-from agent.web.connections import BODY_S, add_security_headers, track_request
+from agent.web.connections import BODY_S, RouteHandler, add_security_headers, track_request
+from agent.web.explanation import ExplanationHandlers
+from agent.web.view import AgentView
 from agent.wire_formats.json_values import JSON_ERRORS
 
 MAX_BODY_BYTES = 4096  # bytes
@@ -153,13 +156,23 @@ def _uid_of(request: web.Request) -> int:
         return -1
 
 
-def create_admin_app(control: AgentControl) -> web.Application:
+@web.middleware
+async def _restrict_reads(request: web.Request, handler: RouteHandler) -> web.StreamResponse:
+    """Answer questions of root and of who runs the agent; actions check this themselves."""
+    if request.method in ("GET", "HEAD") and _uid_of(request) not in (ROOT_UID, os.geteuid()):
+        raise web.HTTPForbidden(text="only root, or who runs the agent\n")
+    return await handler(request)
+
+
+def create_admin_app(control: AgentControl, view: AgentView) -> web.Application:
     """Return the application; nothing listens yet."""
     actions = AdminHandlers(control)
-    app = web.Application(middlewares=[track_request], client_max_size=MAX_BODY_BYTES)
+    middlewares = [track_request, _restrict_reads]
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(add_security_headers)
     app.router.add_post("/debug/rescan", actions.rescan)
     app.router.add_post("/debug/release", actions.release)
     app.router.add_post("/debug/clear", actions.clear)
     app.router.add_post("/debug/loglevel", actions.loglevel)
+    ExplanationHandlers(view).add_routes(app)
     return app

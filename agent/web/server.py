@@ -14,6 +14,7 @@ from agent.snapshot.self_check import SelfCheckReport
 from agent.web.body import SlicedBody, deadline_s, render_body, send_body
 from agent.web.connections import RouteHandler, add_security_headers, track_request
 from agent.web.device_json import devices_json
+from agent.web.explanation import ExplanationHandlers
 from agent.web.negotiation import (
     OPENMETRICS,
     OPENMETRICS_VERSION,
@@ -233,4 +234,5 @@ def create_page_app(view: AgentView) -> web.Application:
     app.router.add_get("/api/v1/audit", pages.audit)
     app.router.add_get("/api/v1/objects", pages.objects)
     app.router.add_get("/api/v1/events", pages.events)
+    ExplanationHandlers(view).add_routes(app)
     return app

@@ -5,15 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
+from agent.snapshot.edits import ContainerInjection
 from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.self_check import FileExplanation
 
 T = TypeVar("T")
+
+
+class ExplanationSource(Protocol):
+    """Explains what the snapshot does not have; for the thread that `AgentView.offload` uses."""
+
+    def explain_file(self, path: str) -> FileExplanation | None:
+        """Return who wants which value of a file; `None` if the agent has nothing to do with it."""
+        ...
+
+    def explain_group(self, cgroup: str) -> tuple[FileExplanation, ...]:
+        """Return the explanations of all files of a cgroup and those below that someone wants."""
+        ...
+
+    def explain_injection(self, pod_uid: str) -> tuple[ContainerInjection, ...]:
+        """Return what each container of a pod gets at its creation."""
+        ...
 
 
 class AgentView(Protocol):
     """The agent as its HTTP server sees it."""
 
     notice: str  # which host is shown, and how another is chosen
+
+    @property
+    def explanations(self) -> ExplanationSource:
+        """Return what explains files and containers."""
+        ...
 
     def snapshot(self) -> NodeSnapshot:
         """Return the current snapshot with the state of the agent's services."""

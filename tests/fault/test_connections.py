@@ -280,7 +280,7 @@ def test_the_admin_socket_has_the_same_bounds(
 
     async def test() -> None:
         path = str(tmp_path / "admin.sock")
-        runner = web.AppRunner(create_admin_app(Refuses()))  # type: ignore[arg-type]  # unused
+        runner = web.AppRunner(create_admin_app(Refuses(), StillView(eight_cards())))  # type: ignore[arg-type]  # unused
         await runner.setup()
         assert runner.server is not None
         listener = HttpListener(runner.server, bind_socket(path), MIN_CONNECTIONS)

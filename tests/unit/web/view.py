@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from agent.snapshot.device import Device, DeviceKind, DeviceLink, Health, HealthState
+from agent.snapshot.edits import ContainerInjection
 from agent.snapshot.node import DeviceView, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.publications import DesiredObject, EventLine, Publication
-from agent.snapshot.self_check import SelfCheck
+from agent.snapshot.self_check import FileExplanation, SelfCheck
+from agent.web.view import ExplanationSource
 from tests import factory
 
 T = TypeVar("T")
@@ -43,6 +45,19 @@ def eight_cards(**parts: object) -> NodeSnapshot:
     return replace(base, **{**read, "devices": SnapshotPart(view, factory.NOW_S), **parts})
 
 
+class NoExplanations:
+    """Knows no file and no container."""
+
+    def explain_file(self, path: str) -> FileExplanation | None:  # noqa: ARG002 - as its Protocol
+        return None
+
+    def explain_group(self, cgroup: str) -> tuple[FileExplanation, ...]:  # noqa: ARG002
+        return ()
+
+    def explain_injection(self, pod_uid: str) -> tuple[ContainerInjection, ...]:  # noqa: ARG002
+        return ()
+
+
 @dataclass
 class StillView:
     """Answers from the values it is given."""
@@ -50,6 +65,7 @@ class StillView:
     now: NodeSnapshot
     ready: bool = True
     notice: str = f"recorded host {HOSTILE}"
+    explanations: ExplanationSource = field(default_factory=NoExplanations)
 
     def snapshot(self) -> NodeSnapshot:
         checks = (

@@ -1,0 +1,244 @@
+"""Explains one pod, device or file: what was given, set and verified, by whom, and why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from aiohttp import web
+
+from agent.snapshot.allocation import PodAllocation
+from agent.snapshot.device import Device
+from agent.snapshot.node import NodeSnapshot, VendorState
+from agent.snapshot.pod import PodView
+from agent.snapshot.publications import EventLine
+from agent.snapshot.self_check import FileExplanation
+from agent.web.device_json import device_json
+from agent.web.view import AgentView
+from agent.wire_formats.snapshot_json import encode_json, to_json_data
+
+Document = Mapping[str, object]
+MAX_NAME = 512  # characters of what people ask for
+MAX_EVENTS = 20
+MAX_CHANGES = 50  # of all files of a pod
+DEADLINE_S = 8.0  # the thread that knows the files may be busy
+JSON_TYPE = "application/json"
+
+
+class UnknownSubject(Exception):
+    """There is no such pod, device or file; names it and where to look."""
+
+
+def explain_pod(view: AgentView, namespace: str, name: str) -> Document:
+    """Return all about one pod; raise `UnknownSubject`."""
+    snapshot = view.snapshot()
+    pod = next(
+        (one for one in snapshot.pods.value if (one.namespace, one.name) == (namespace, name)), None
+    )
+    if pod is None:
+        raise UnknownSubject(
+            f"no pod {namespace}/{name} is on this node; it has {_count(snapshot)}"
+        )
+    files = view.explanations.explain_group(pod.cgroup) if pod.cgroup else ()
+    below = f"{pod.cgroup}/"
+    changes = [one for one in snapshot.audit if pod.cgroup and below in f"{one.path}/"]
+    allocation = snapshot.allocations.value.pods.get(pod.uid)
+    return {
+        "pod": _pod_json(pod, snapshot),
+        "grant": None if allocation is None else to_json_data(allocation),
+        "injection": [
+            {
+                "container": one.container,
+                "refusal": one.refusal or None,
+                "edits": to_json_data(one.edits),
+            }
+            for one in view.explanations.explain_injection(pod.uid)
+        ],
+        "verification": [
+            to_json_data(one)
+            for _, one in sorted(snapshot.verification.value.containers.items())
+            if one.pod_uid == pod.uid
+        ],
+        "kubelet": [
+            to_json_data(one) for one in snapshot.served.value.held if one.pod_uid == pod.uid
+        ],
+        "files": [_file_json(one) for one in files],
+        "changes": [to_json_data(one) for one in changes[-MAX_CHANGES:]],
+        "events": _events_about(snapshot, f"{namespace}/{name}", name),
+    }
+
+
+def explain_device(view: AgentView, name: str) -> Document:
+    """Return all about one device, named by bus id, uuid, minor or the uuid of its slice.
+
+    Raise `UnknownSubject`.
+    """
+    snapshot = view.snapshot()
+    device = next((one for one in snapshot.devices.value.devices if _is_called(one, name)), None)
+    if device is None:
+        text = f"no device is called {name[:80]!r}; see xpu-agent devices"
+        raise UnknownSubject(text)
+    allocations, state = snapshot.allocations.value, _vendor_of(snapshot, device)
+    uids = allocations.held.get(device.info.key, ())
+    holders = [allocations.pods[uid] for uid in uids if uid in allocations.pods]
+    slices = {part.uuid for part in device.info.partitions}
+    names = {device.info.uuid or "", device.info.bus_id or "", *slices} - {""}
+    return {
+        "device": device_json(device),
+        "vendor": None
+        if state is None
+        else {
+            "name": state.vendor,
+            "state": state.state,
+            "reason": state.reason or None,
+            "message": state.message or None,
+        },
+        "pods": [_holder_json(one, snapshot) for one in holders],
+        "kubelet": [
+            to_json_data(one)
+            for one in snapshot.served.value.held
+            if not names.isdisjoint(one.device_ids)
+        ],
+        "resources": [
+            to_json_data(one)
+            for one in snapshot.served.value.resources
+            if state is not None and one.vendor == state.vendor
+        ],
+        "events": _events_about(snapshot, *names),
+    }
+
+
+def explain_file(view: AgentView, path: str) -> Document:
+    """Return who wants which value of a file, and what became of it; raise `UnknownSubject`."""
+    explanation = view.explanations.explain_file(path)
+    if explanation is None:
+        text = (
+            f"{path[:MAX_NAME]}: no hook and no strategy wants a value of it, and none was written;"
+            " name a file below the node's cgroup mounts, as in /api/v1/audit"
+        )
+        raise UnknownSubject(text)
+    return {"file": _file_json(explanation)}
+
+
+def _count(snapshot: NodeSnapshot) -> str:
+    count = sum(bool(pod.name) for pod in snapshot.pods.value)
+    return f"{count} pod" + ("" if count == 1 else "s")
+
+
+def _pod_json(pod: PodView, snapshot: NodeSnapshot) -> Document:
+    missed = snapshot.runtime.value.missed
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "phase": pod.phase or None,
+        "qos": pod.qos.value,
+        "priority": pod.priority,
+        "labels": {key: value for key, value in pod.labels if "koordinator.sh" in key},
+        "cgroup": pod.cgroup or None,
+        "containers": [
+            {
+                "name": one.name or None,
+                "id": one.id,
+                "cgroup": one.cgroup or None,
+                "missed": missed.get(one.id),
+            }
+            for one in pod.containers
+        ],
+    }
+
+
+def _file_json(one: FileExplanation) -> Document:
+    return {
+        "path": one.path,
+        "current": one.current,
+        "wanted": [
+            {
+                "by": request.owner,
+                "mode": request.mode,
+                "value": request.value,
+                "wins": request.wins,
+                "message": request.message or None,
+                "source": request.source or None,
+            }
+            for request in one.requests
+        ],
+        "original": one.original,
+        "written_by": one.original_owner or None,
+        "written": list(one.written),
+        "not_written_because": one.refusal or None,
+        "other_writer": one.is_contested,
+        "changes": [to_json_data(change) for change in one.changes],
+    }
+
+
+def _is_called(device: Device, name: str) -> bool:
+    info = device.info
+    names = {info.key, info.uuid, info.bus_id, *(part.uuid for part in info.partitions)}
+    names |= {vf.bus_id for group in info.vf_groups for vf in group.vfs}
+    is_minor = info.minor is not None and name == str(info.minor)
+    return name in names or is_minor
+
+
+def _vendor_of(snapshot: NodeSnapshot, device: Device) -> VendorState | None:
+    for state in snapshot.vendors:
+        inventory = state.inventory.value
+        if inventory is not None and any(one.key == device.info.key for one in inventory.devices):
+            return state
+    return None
+
+
+def _holder_json(allocation: PodAllocation, snapshot: NodeSnapshot) -> Document:
+    verdicts = [
+        {"container": one.container, "verdict": one.verdict.value, "details": list(one.details)}
+        for _, one in sorted(snapshot.verification.value.containers.items())
+        if one.pod_uid == allocation.uid
+    ]
+    document = to_json_data(allocation)
+    return {**(document if isinstance(document, dict) else {}), "verification": verdicts}
+
+
+def _events_about(snapshot: NodeSnapshot, *names: str) -> list[object]:
+    def is_about(event: EventLine) -> bool:
+        return any(name in event.about or name in event.message for name in names)
+
+    return [to_json_data(one) for one in snapshot.events if is_about(one)][-MAX_EVENTS:]
+
+
+class ExplanationHandlers:
+    """The handlers, for the page's server and for the admin socket."""
+
+    def __init__(self, view: AgentView) -> None:
+        self._view = view
+
+    async def pod(self, request: web.Request) -> web.Response:
+        """Explain `{namespace}/{name}`."""
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        return await self._respond(lambda: explain_pod(self._view, namespace, name))
+
+    async def device(self, request: web.Request) -> web.Response:
+        """Explain the device with this bus id, uuid or minor."""
+        name = request.match_info["name"]
+        return await self._respond(lambda: explain_device(self._view, name))
+
+    async def file(self, request: web.Request) -> web.Response:
+        """Explain the file at this path."""
+        path = f"/{request.match_info['path']}"
+        return await self._respond(lambda: explain_file(self._view, path))
+
+    def add_routes(self, app: web.Application) -> None:
+        """Add the three routes."""
+        app.router.add_get("/api/v1/explain/pod/{namespace}/{name}", self.pod)
+        app.router.add_get("/api/v1/explain/device/{name}", self.device)
+        app.router.add_get("/api/v1/explain/file/{path:.+}", self.file)
+
+    async def _respond(self, explain: Callable[[], Document]) -> web.Response:
+        """Explain on the thread that writes the files, since only it may read their records."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                body = await self._view.offload(lambda: encode_json(explain()))
+        except UnknownSubject as error:
+            return web.json_response({"error": str(error)}, status=404)
+        except TimeoutError:
+            return web.json_response({"error": "the collector is stuck; see /healthz"}, status=503)
+        return web.Response(body=body, content_type=JSON_TYPE)

@@ -1,0 +1,163 @@
+"""One pod, device or file explained over HTTP, and as text for people."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from msgspec.structs import replace
+
+from agent.cli.admin import explanation_text
+from agent.snapshot.allocation import (
+    AllocatedDevice,
+    AllocationView,
+    ContainerVerification,
+    DeviceAllocation,
+    PodAllocation,
+    VerificationStatus,
+    VerificationView,
+)
+from agent.snapshot.container import RuntimeView
+from agent.snapshot.edits import ContainerEdits, ContainerInjection
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.publications import AuditRecord
+from agent.snapshot.self_check import FileExplanation, FileRequest
+from agent.web.server import create_page_app
+from tests import factory
+from tests.unit.web.view import HOSTILE, NoExplanations, StillView, eight_cards
+
+POD = factory.pod(0, 2)
+CARD = factory.gpu(0)
+FILE = f"/sys/fs/cgroup{POD.cgroup}/cpu.max"
+CHANGE = AuditRecord(wall_s=1.0, owner="cpu_burst", path=FILE, key="cpu.cfs_quota_us", new="7")
+EXPLANATION = FileExplanation(
+    path=FILE,
+    current="70000 100000",
+    requests=(
+        FileRequest(owner="cpu_burst", mode="on", value="70000", wins=True, source="NodeSLO a.b"),
+        FileRequest(owner="batch_resources", mode="on", value="50000", wins=False),
+    ),
+    original="-1 100000",
+    original_owner="cpu_burst",
+    written=("70000 100000",),
+    refusal="the kernel refused it once; the next attempt is in 59 s",
+    changes=(CHANGE,),
+)
+
+
+class Explanations(NoExplanations):
+    """Knows one file and the files of one pod."""
+
+    def explain_file(self, path: str) -> FileExplanation | None:
+        return EXPLANATION if path == FILE else None
+
+    def explain_group(self, cgroup: str) -> tuple[FileExplanation, ...]:
+        return (EXPLANATION,) if cgroup == POD.cgroup else ()
+
+    def explain_injection(self, pod_uid: str) -> tuple[ContainerInjection, ...]:
+        edits = ContainerEdits(env=(("NVIDIA_VISIBLE_DEVICES", "void"),))
+        return (ContainerInjection(container="main", edits=edits),) if pod_uid == POD.uid else ()
+
+
+def full() -> NodeSnapshot:
+    grant = PodAllocation(
+        uid=POD.uid,
+        namespace=POD.namespace,
+        name=POD.name,
+        grant=DeviceAllocation(devices=(AllocatedDevice(type="gpu", id=CARD.info.uuid or ""),)),
+    )
+    verification = ContainerVerification(
+        container_id=POD.containers[0].id,
+        container="main",
+        pod_uid=POD.uid,
+        verdict=VerificationStatus.MISSING,
+        details=("/dev/nvidia0 is not there",),
+    )
+    return eight_cards(
+        allocations=SnapshotPart(
+            AllocationView(pods={POD.uid: grant}, held={CARD.info.key: (POD.uid,)}), 1.0
+        ),
+        verification=SnapshotPart(
+            VerificationView(containers={verification.container_id: verification}), 1.0
+        ),
+        runtime=SnapshotPart(RuntimeView(missed={POD.containers[1].id: "AgentWasDown"}), 1.0),
+        audit=(CHANGE, replace(CHANGE, path="/sys/fs/cgroup/kubepods/other/cpu.max")),
+    )
+
+
+def ask(path: str) -> tuple[int, Any]:
+    async def act() -> tuple[int, Any]:
+        view = StillView(full(), explanations=Explanations())
+        async with TestClient(TestServer(create_page_app(view), host="127.0.0.1")) as client:
+            answer = await client.get(path)
+            return answer.status, await answer.json(content_type=None)
+
+    return asyncio.run(act())
+
+
+def test_a_pod_has_grant_injection_verification_files_and_changes() -> None:
+    status, shown = ask(f"/api/v1/explain/pod/{POD.namespace}/{POD.name}")
+    assert status == 200
+    assert shown["pod"]["cgroup"] == POD.cgroup
+    assert [one["missed"] for one in shown["pod"]["containers"]] == [None, "AgentWasDown"]
+    assert shown["grant"]["grant"]["devices"][0]["id"] == CARD.info.uuid
+    assert shown["injection"][0]["edits"]["env"] == [["NVIDIA_VISIBLE_DEVICES", "void"]]
+    assert shown["verification"][0]["details"] == ["/dev/nvidia0 is not there"]
+    assert shown["files"][0]["wanted"][0]["source"] == "NodeSLO a.b"
+    assert [one["path"] for one in shown["changes"]] == [FILE]
+
+
+@pytest.mark.parametrize("name", [CARD.info.uuid, CARD.info.bus_id, str(CARD.info.minor)])
+def test_a_device_has_its_health_and_the_pods_that_hold_it(name: str) -> None:
+    status, shown = ask(f"/api/v1/explain/device/{name}")
+    assert status == 200
+    assert shown["device"]["uuid"] == CARD.info.uuid
+    assert shown["device"]["health"]["state"] == "healthy"
+    (holder,) = shown["pods"]
+    assert (holder["name"], holder["verification"][0]["verdict"]) == (POD.name, "missing")
+
+
+def test_a_file_has_winner_losers_original_refusal_and_last_changes() -> None:
+    status, shown = ask(f"/api/v1/explain/file{FILE}")
+    file = shown["file"]
+    assert status == 200
+    assert [(one["by"], one["wins"]) for one in file["wanted"]] == [
+        ("cpu_burst", True),
+        ("batch_resources", False),
+    ]
+    assert (file["current"], file["original"]) == ("70000 100000", "-1 100000")
+    assert file["not_written_because"].startswith("the kernel refused it once")
+    assert file["changes"][0]["new"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("pod/default/none", "no pod default/none is on this node"),
+        ("device/GPU-none", "no device is called 'GPU-none'"),
+        (f"device/{'x' * 5000}", "no device is called"),
+        ("file/etc/shadow", "/etc/shadow: no hook and no strategy wants"),
+        ("file//..%2f..%2fetc", "no hook and no strategy wants"),
+    ],
+)
+def test_what_is_not_known_is_404_with_where_to_look(path: str, words: str) -> None:
+    status, shown = ask(f"/api/v1/explain/{path}")
+    assert status == 404
+    assert words in shown["error"]
+    assert len(shown["error"]) < 1000
+
+
+def test_text_for_people_has_the_same() -> None:
+    _, shown = ask(f"/api/v1/explain/file{FILE}")
+    text = explanation_text(shown)
+    for words in ("cpu_burst", "NodeSLO a.b", "-1 100000", "the next attempt is in 59 s", "yes"):
+        assert words in text
+    _, shown = ask(f"/api/v1/explain/pod/{POD.namespace}/{POD.name}")
+    text = explanation_text(shown)
+    for words in ("NVIDIA_VISIBLE_DEVICES", "/dev/nvidia0 is not there", "AgentWasDown", FILE):
+        assert words in text
+    _, shown = ask("/api/v1/explain/device/2")
+    assert HOSTILE in explanation_text(shown)
