@@ -17,7 +17,12 @@ from agent.allocation.slices import SliceManager
 from agent.app.allocation import AllocationMonitor, CdiFileUpdater, KubeletDeviceMonitor
 from agent.app.composition import AgentInputs, kubelet_root_reader
 from agent.app.oneshot import build_host_device_reader
-from agent.app.pod_files import PodFileUpdater, create_audit_trail, create_ledger
+from agent.app.pod_files import (
+    Explanations,
+    PodFileUpdater,
+    create_audit_trail,
+    create_ledger,
+)
 from agent.app.threads import BackgroundTasks, ScheduledLoop
 from agent.cgroup.layout import LayoutLocator
 from agent.clock import Clock
@@ -30,7 +35,6 @@ from agent.containers.hooks import Hook, node_hooks
 from agent.deviceplugin.allocator import Allocator
 from agent.deviceplugin.context import PluginContext
 from agent.deviceplugin.kubelet_folder import plugin_folder
-from agent.errors import AgentError
 from agent.host.files import LiveHostFiles
 from agent.kube.eviction import EvictionService
 from agent.kubelet.container_runtime import ContainerRuntime
@@ -38,24 +42,18 @@ from agent.messages import EventReported, MessageQueue
 from agent.qos.engine import QosEngine, StrategyRunner, strategy_modes
 from agent.qos.strategies import strategies
 from agent.qos.strategy import AnyStrategy
-from agent.reconcile.explanation import FileExplainer
 from agent.reconcile.reconciler import Reconciler
 from agent.snapshot.container import (
     ContainerServiceStatus,
-    ContainerSpec,
     HookMetrics,
-    HookRequest,
-    HookStage,
     NriStatistics,
     PodSandbox,
-    sandbox_from_pod,
 )
 from agent.snapshot.device_plugin import ResourceStatistics
-from agent.snapshot.edits import ContainerEdits, ContainerInjection
+from agent.snapshot.edits import ContainerEdits
 from agent.snapshot.inventory import Problem
-from agent.snapshot.node import NodeSnapshot, SnapshotStore
+from agent.snapshot.node import SnapshotStore
 from agent.snapshot.publications import AuditRecord
-from agent.snapshot.self_check import FileExplanation
 from agent.snapshot.vendor import kubelet_vendors, slicing_vendors
 from agent.state_writer import StateWriter
 from agent.verification.verifier import Verifier
@@ -78,6 +76,7 @@ class ContainerLoops(msgspec.Struct, frozen=True, kw_only=True):
     """The services for containers on the collector thread."""
 
     allocations: AllocationMonitor
+    explanations: Explanations
     pod_files: PodFileUpdater | None = None
     cdi_files: CdiFileUpdater | None = None
     kubelet_devices: KubeletDeviceMonitor | None = None
@@ -212,8 +211,6 @@ class ContainerService:
         device_plugin: DevicePluginService | None,
         slices: SliceManager | None,
         evictions: EvictionService,
-        store: SnapshotStore,
-        devices_hook: DevicesHook,
     ) -> None:
         """Start nothing yet; a service that is `None` is switched off, as on a recorded host."""
         self._collector = collector
@@ -223,8 +220,6 @@ class ContainerService:
         self._device_plugin = device_plugin
         self._slices = slices
         self.evictions = evictions
-        self._store = store
-        self._devices_hook = devices_hook
         self._tasks = BackgroundTasks()
 
     def scheduled_loops(self) -> Iterator[ScheduledLoop]:
@@ -270,46 +265,10 @@ class ContainerService:
         """Return the last changes of files on this host, oldest first."""
         return self._loops.pod_files.audit() if self._loops.pod_files is not None else ()
 
-    def explain_file(self, path: str) -> FileExplanation | None:
-        """Return who wants which value of a file. For the collector thread."""
-        explainer = self._explainer()
-        return None if explainer is None else explainer.explain_file(path)
-
-    def explain_group(self, cgroup: str) -> tuple[FileExplanation, ...]:
-        """Return the explanations of all files of a cgroup. For the collector thread."""
-        explainer = self._explainer()
-        return () if explainer is None else explainer.explain_group(cgroup)
-
-    def explain_injection(self, pod_uid: str) -> tuple[ContainerInjection, ...]:
-        """Return what a new container of this pod gets for its devices, for each container."""
-        snapshot = self._store.current
-        pod = next((one for one in snapshot.pods.value if one.uid == pod_uid and one.name), None)
-        if pod is None:
-            return ()
-        sandbox = sandbox_from_pod(pod)
-        requests = (
-            HookRequest(
-                stage=HookStage.CREATE,
-                pod=sandbox,
-                container=ContainerSpec(
-                    name=one.name, pod_uid=pod.uid, labels=pod.labels, annotations=pod.annotations
-                ),
-            )
-            for one in pod.containers
-            if one.name
-        )
-        return tuple(self._injection(request, snapshot) for request in requests)
-
-    def _injection(self, request: HookRequest, snapshot: NodeSnapshot) -> ContainerInjection:
-        name = request.container.name if request.container is not None else ""
-        try:
-            answer = self._devices_hook.adjust(request, snapshot)
-        except AgentError as error:
-            return ContainerInjection(container=name, refusal=str(error))
-        return ContainerInjection(container=name, edits=answer.edits, refusal=answer.failed)
-
-    def _explainer(self) -> FileExplainer | None:
-        return self._loops.pod_files.explainer() if self._loops.pod_files is not None else None
+    @property
+    def explanations(self) -> Explanations:
+        """Return what explains files and containers. For the collector thread."""
+        return self._loops.explanations
 
     async def stop(self) -> None:
         """End all connections and tasks; containers keep their adjustments."""
@@ -380,6 +339,7 @@ class ContainerServiceBuilder:
         writes_cdi = (pod_files is not None or uses_plugin) and settings.cdi.write
         loops = ContainerLoops(
             allocations=self._build_allocation_monitor(),
+            explanations=Explanations(inputs.store, self._devices_hook, pod_files),
             pod_files=pod_files,
             cdi_files=self._build_cdi_files() if writes_cdi else None,
             kubelet_devices=(
@@ -390,15 +350,13 @@ class ContainerServiceBuilder:
         if uses_plugin:
             device_plugin = self._build_device_plugin(pods_wanted or asyncio.Event())
         return ContainerService(
-            self._collector, inputs.clock, loops, runtime, device_plugin, slices, self._evictions
             self._collector,
             inputs.clock,
             loops,
             runtime,
             device_plugin,
             slices,
-            inputs.store,
-            self._devices_hook,
+            self._evictions,
         )
 
     def _build_kubelet_devices(self) -> KubeletDeviceMonitor:

@@ -15,6 +15,8 @@ from agent.cgroup.layout import LayoutLocator
 from agent.cgroup.ledger import ChangeLedger, LedgerError
 from agent.clock import Clock
 from agent.config.containers import EnforceSettings
+from agent.containers.devices import DevicesHook
+from agent.errors import AgentError
 from agent.loop import Loop
 from agent.messages import EventReported, MessageQueue
 from agent.qos.conditions import ConditionState, strategy_conditions
@@ -24,12 +26,24 @@ from agent.reconcile.audit_file import AuditFile, AuditTrail
 from agent.reconcile.explanation import FileExplainer
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reports import PodReport, PodReportNote
-from agent.snapshot.container import HookRequest, HookStage, RuntimeView
-from agent.snapshot.node import SnapshotStore
+from agent.snapshot.container import (
+    ContainerSpec,
+    HookRequest,
+    HookStage,
+    RuntimeView,
+    sandbox_from_pod,
+)
+from agent.snapshot.edits import ContainerInjection
+from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.part import HistogramCounter, SnapshotPart
 from agent.snapshot.pod import PodRef
 from agent.snapshot.publications import AuditRecord
-from agent.snapshot.self_check import EnforcementCounters, EnforcementView, FileCondition
+from agent.snapshot.self_check import (
+    EnforcementCounters,
+    EnforcementView,
+    FileCondition,
+    FileExplanation,
+)
 from agent.state_writer import StateWriter
 
 log = logging.getLogger(__name__)
@@ -221,3 +235,56 @@ class PodFileUpdater:
         for one in notes:
             ref = PodRef(namespace=one.namespace or "default", name=one.name, uid=one.uid)
             self._messages.put(EventReported(one.note.reason, one.note.message, ref))
+
+
+class Explanations:
+    """Implements `agent.web.view.ExplanationSource`. Belongs to the collector thread."""
+
+    def __init__(
+        self, store: SnapshotStore, devices_hook: DevicesHook, pod_files: PodFileUpdater | None
+    ) -> None:
+        """Without `pod_files` the agent writes no files, and explains none."""
+        self._store = store
+        self._devices_hook = devices_hook
+        self._pod_files = pod_files
+
+    def explain_file(self, path: str) -> FileExplanation | None:
+        """Return who wants which value of a file."""
+        explainer = self._explainer()
+        return None if explainer is None else explainer.explain_file(path)
+
+    def explain_group(self, cgroup: str) -> tuple[FileExplanation, ...]:
+        """Return the explanations of all files of a cgroup."""
+        explainer = self._explainer()
+        return () if explainer is None else explainer.explain_group(cgroup)
+
+    def explain_injection(self, pod_uid: str) -> tuple[ContainerInjection, ...]:
+        """Return what a new container of this pod gets for its devices, for each container."""
+        snapshot = self._store.current
+        pod = next((one for one in snapshot.pods.value if one.uid == pod_uid and one.name), None)
+        if pod is None:
+            return ()
+        sandbox = sandbox_from_pod(pod)
+        requests = (
+            HookRequest(
+                stage=HookStage.CREATE,
+                pod=sandbox,
+                container=ContainerSpec(
+                    name=one.name, pod_uid=pod.uid, labels=pod.labels, annotations=pod.annotations
+                ),
+            )
+            for one in pod.containers
+            if one.name
+        )
+        return tuple(self._injection(request, snapshot) for request in requests)
+
+    def _injection(self, request: HookRequest, snapshot: NodeSnapshot) -> ContainerInjection:
+        name = request.container.name if request.container is not None else ""
+        try:
+            answer = self._devices_hook.adjust(request, snapshot)
+        except AgentError as error:
+            return ContainerInjection(container=name, refusal=str(error))
+        return ContainerInjection(container=name, edits=answer.edits, refusal=answer.failed)
+
+    def _explainer(self) -> FileExplainer | None:
+        return self._pod_files.explainer() if self._pod_files is not None else None

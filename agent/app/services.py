@@ -316,7 +316,7 @@ class Services:
             renderer=self._renderer,
             process_metrics=self._process_metrics,
             notice=self._options.notice,
-            explanations=containers,
+            explanations=containers.explanations,
             status=StatusCollector(
                 periodic=self._loops,
                 loops=(*(one.loop for one in self._scheduled_loops), devices.pipeline.health_loop),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
-from agent.cgroup.keys import ALL_KEYS, CgroupKey, find_key
+from agent.cgroup.key_index import find_key
+from agent.cgroup.keys import ALL_KEYS, CgroupKey
 from agent.cgroup.ledger import LedgerEntry
 from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import CgroupWriter

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from agent.cgroup.enforcement import EnforcementPlan
-from agent.cgroup.keys import CgroupKey, find_key
+from agent.cgroup.key_index import find_key
+from agent.cgroup.keys import CgroupKey
 from agent.cgroup.ledger import ChangeLedger, LedgerEntry
 from agent.cgroup.processes import CORE_COOKIE, OOM_SCORE_ADJ
 from agent.cgroup.values import CgroupValues
