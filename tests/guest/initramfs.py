@@ -10,7 +10,7 @@ from tests.guest.packages import Parts
 
 # those that the root needs, then devices and soft-RoCE with the checksum it asks for by name
 MODULES = (
-    *("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "nvme"),
+    *("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_net", "nvme", "null_blk"),
     *("crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "ib_umad"),
 )
 NICS = 4

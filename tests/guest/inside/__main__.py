@@ -20,7 +20,7 @@ def main() -> None:
 
     A part that fails leaves its error in place of its facts.
     """
-    from tests.guest.inside import bench, devices, hotplug, pods, restore, session
+    from tests.guest.inside import bench, devices, files, hotplug, pods, restore, session
 
     outside = Path(sys.argv[1])  # where the share is in this machine's cached root
     parts: dict[str, Callable[[], object]] = {
@@ -28,6 +28,7 @@ def main() -> None:
         "pods": lambda: pods.cgroupfs(outside),
         "session": lambda: session.facts(outside / UNREAD_FILES["session"]),
         "restore": lambda: restore.facts(outside / UNREAD_FILES["restore"]),
+        "files": files.facts,
         "devices": lambda: devices.facts(SHARE),
         "hotplug": lambda: hotplug.run(SHARE),
         "systemd": lambda: pods.systemd(outside),
