@@ -44,6 +44,7 @@ from agent.qos.burst_values import (
 from agent.qos.share_pool import PoolSample, PoolState, add_sample, pool_ratio, pool_state
 from agent.qos.strategy import NOT_REQUESTED, QosInputs, QosPod, StrategyPlan
 from agent.slo.overlay import overlay_annotation
+from agent.snapshot.cpu import CpuSet
 from agent.snapshot.pod import PodView
 from agent.snapshot.self_check import StrategyState
 from agent.snapshot.slo import CpuBurst
@@ -83,9 +84,10 @@ def burst_pod(
     """
     if pod.label in EXCLUDED_CLASSES or not pod.is_active or config.policy == "none":
         return None
-    if _has_own_cpus(pod) or not pod.cgroup:
+    own_cpus = _own_cpus(pod)
+    if own_cpus or not pod.cgroup:
         return None
-    if pod.label not in NORMALIZED_CLASSES:
+    if pod.label not in NORMALIZED_CLASSES or own_cpus is None:
         ratio = None
     containers = tuple(
         BurstContainer(one.id, one.cgroup, limit_milli, scale_quota(quota_of(limit_milli), ratio))
@@ -104,12 +106,12 @@ def burst_pod(
     )
 
 
-def _has_own_cpus(pod: QosPod) -> bool:
-    """Return whether the scheduler gave the pod CPUs; an annotation that is wrong gives none."""
+def _own_cpus(pod: QosPod) -> CpuSet | None:
+    """Return the CPUs that the scheduler gave the pod; `None` for a wrong annotation."""
     try:
-        return bool(parse_resource_status(pod.view.annotation(RESOURCE_STATUS)).cpus)
+        return parse_resource_status(pod.view.annotation(RESOURCE_STATUS)).cpus
     except AnnotationError:
-        return False
+        return None
 
 
 class _Prepared(msgspec.Struct, frozen=True):

@@ -208,6 +208,10 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[HookFailure, ...] = ()
 
 
+# the quota that a pod or a container requests, without hooks
+RequestedQuota = Callable[[ManagedPod, ManagedContainer | None], LinuxResources]
+
+
 class CycleInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs that all hook requests of one cycle share."""
 
@@ -216,9 +220,7 @@ class CycleInputs(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: NodeSnapshot
     cgroup_version: int
     formulas: Mapping[str, WeightFormula]  # by level
-    requested_quota: Callable[
-        [str], LinuxResources
-    ]  # cgroup to the quota that the pod requests, without hooks
+    requested_quota: RequestedQuota
     clock: Clock
 
 
@@ -255,7 +257,9 @@ class _DesiredStateBuilder:
         level = POD if container is None else CONTAINER if container.name else SANDBOX
         answers = call_hooks(
             self.inputs.hooks,
-            _hook_request(managed_pod, container, self.inputs.requested_quota(cgroup)),
+            _hook_request(
+                managed_pod, container, self.inputs.requested_quota(managed_pod, container)
+            ),
             self.inputs.snapshot,
             self.inputs.modes,
             self.inputs.clock.monotonic,

@@ -151,7 +151,9 @@ class HostPlanner:
             snapshot=snapshot,
             cgroup_version=self._values.version,
             formulas={},
-            requested_quota=lambda cgroup: original_quota(self._values, self._ledger, cgroup),
+            requested_quota=lambda pod, container: original_quota(
+                self._values, self._ledger, (container or pod).cgroup
+            ),
             clock=self._clock,
         )
         return tuple(desired_state_of(one, inputs) for one in managed_pods(snapshot))

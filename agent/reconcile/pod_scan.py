@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from agent.cgroup.cpu import WeightFormula
 from agent.clock import Clock
 from agent.containers.hooks import Hook
-from agent.reconcile.desired_state import CycleInputs, DesiredState, desired_state_of
+from agent.reconcile.desired_state import (
+    CycleInputs,
+    DesiredState,
+    RequestedQuota,
+    desired_state_of,
+)
 from agent.reconcile.managed_pods import ManagedPod, managed_pods
-from agent.snapshot.container import LinuxResources
 from agent.snapshot.node import NodeSnapshot, are_same_objects
 from agent.snapshot.pod import ENDED_PHASES
 from agent.wire_formats.annotations import QOS_LABEL
@@ -46,9 +50,7 @@ class PodScan:
         """Recompute all pods, within the budget of the next cycles."""
         self._outdated.update(dict.fromkeys(self._pods))
 
-    def refresh(
-        self, snapshot: NodeSnapshot, version: int, base: Callable[[str], LinuxResources]
-    ) -> frozenset[str]:
+    def refresh(self, snapshot: NodeSnapshot, version: int, base: RequestedQuota) -> frozenset[str]:
         """Recompute new, changed and prioritized pods, then others within the budget.
 
         Return the uids that were prioritized.
@@ -69,7 +71,7 @@ class PodScan:
         return prioritized
 
     def cycle_inputs(
-        self, snapshot: NodeSnapshot, version: int, base: Callable[[str], LinuxResources]
+        self, snapshot: NodeSnapshot, version: int, base: RequestedQuota
     ) -> CycleInputs:
         """Return the inputs that all hook requests of one cycle share."""
         return CycleInputs(

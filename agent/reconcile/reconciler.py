@@ -29,7 +29,7 @@ from agent.reconcile.desired_state import (
     enforced_targets,
 )
 from agent.reconcile.explanation import FileExplainer
-from agent.reconcile.managed_pods import ManagedPod
+from agent.reconcile.managed_pods import ManagedContainer, ManagedPod
 from agent.reconcile.oom_scores import OomScores
 from agent.reconcile.pod_scan import PodScan
 from agent.reconcile.qos_directories import QosDirectories
@@ -294,11 +294,16 @@ class Reconciler:
         before = self._pod_writes.get(cgroup)
         return before if before == writes else writes
 
-    def _requested_quota(self, cgroup: str) -> LinuxResources:
+    def _requested_quota(
+        self, pod: ManagedPod, container: ManagedContainer | None
+    ) -> LinuxResources:
         """Return the quota of a cgroup from before the agent's first write."""
         if self._writer is None or self._modes.get(NORMALIZATION_HOOK, OFF) == OFF:
             return NO_RESOURCES
-        return original_quota(self._writer.values, self.ledger, cgroup)
+        if container is None:
+            return original_quota(self._writer.values, self.ledger, pod.cgroup)
+        pending = self._requested.pending(pod.pod.uid, container.name)
+        return original_quota(self._writer.values, self.ledger, container.cgroup, pending)
 
     def _apply(self, managed_pod: ManagedPod, plan: WritePlan, now_s: float) -> PodReport:
         if self._writer is None or not plan.steps:

@@ -41,6 +41,17 @@ class RequestedValues:
         """Record the new requested resources of a running container, as after a resize."""
         self._renewed.append((uid, container, requested))
 
+    def pending(self, uid: str, container: str) -> LinuxResources:
+        """Return what a container requested whose original is not in the ledger yet."""
+        self._collect()
+        return self._of.get((uid, container), NO_RESOURCES)
+
+    def _collect(self) -> None:
+        for uid, name, requested in _drain(self._new):
+            self._of[uid, name] = requested
+            if len(self._of) > MAX_REQUESTED:
+                del self._of[next(iter(self._of))]
+
     def settle(
         self,
         states: Mapping[str, DesiredState],
@@ -53,10 +64,7 @@ class RequestedValues:
         request is an earlier one of the same name.
         """
         before = dict(formulas)
-        for uid, name, requested in _drain(self._new):
-            self._of[uid, name] = requested
-            if len(self._of) > MAX_REQUESTED:
-                del self._of[next(iter(self._of))]
+        self._collect()
         self._settle_renewed(states, writer, formulas)
         ran, self._ran = (
             self._ran,
@@ -161,9 +169,20 @@ def _learn_formula(
         formulas["container"] = tuple(WeightFormula)[desired.equivalents.index(weight)]
 
 
-def original_quota(values: CgroupValues, ledger: ChangeLedger, cgroup: str) -> LinuxResources:
-    """Return the quota of a cgroup from before the agent's first write."""
+def original_quota(
+    values: CgroupValues,
+    ledger: ChangeLedger,
+    cgroup: str,
+    pending: LinuxResources = NO_RESOURCES,
+) -> LinuxResources:
+    """Return the quota of a cgroup from before the agent's first write.
+
+    `pending` is what a new container requested: the runtime has already written the quota that the
+    agent answered.
+    """
     entry = ledger.entries.get((values.hierarchy(QUOTA), cgroup, QUOTA.name))
+    if entry is None and pending.quota_us is not None:
+        return LinuxResources(quota_us=pending.quota_us, period_us=pending.period_us)
     try:
         quota = (
             values.read_value(cgroup, QUOTA) if entry is None else QUOTA.from_ledger(entry.original)

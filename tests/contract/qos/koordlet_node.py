@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
 from agent.cgroup.ledger import ChangeLedger
 from agent.clock import ManualClock
 from agent.config.containers import EnforceSettings
-from agent.containers.dispatch import ON
+from agent.containers.dispatch import ON, adjust
 from agent.containers.hooks import node_hooks
 from agent.host.files import LiveHostFiles
 from agent.qos.engine import QosEngine
@@ -18,6 +18,13 @@ from agent.qos.strategies import strategies
 from agent.reconcile.reconciler import Reconciler
 from agent.slo.overlay import overlay_spec
 from agent.snapshot.cluster import SLO_STALE_S
+from agent.snapshot.container import (
+    ContainerSpec,
+    HookRequest,
+    HookStage,
+    LinuxResources,
+    PodSandbox,
+)
 from agent.snapshot.host_devices import HostDevicesView, KernelFeatures
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
@@ -52,8 +59,10 @@ ORDER = (
 class RecordedNode:
     """The recorded pods on real groups, with the values of the kubelet."""
 
-    def __init__(self, groups: RealGroups) -> None:
+    def __init__(self, groups: RealGroups, annotations: Mapping[str, str] | None = None) -> None:
+        """Make all groups; `annotations` are those of the Node."""
         self.groups = groups
+        self.annotations = {"a": "b", **(annotations or {})}
         self.pods = tuple(map(self._placed, recorded_pods()))
         self.paths = self._paths()
         for path in self.paths.values():
@@ -66,7 +75,7 @@ class RecordedNode:
         self.clock = ManualClock()
         self.ledger = ChangeLedger(None, "")
         self.hooks = node_hooks(reads_kubelet=True)
-        self.strategies = strategies(EnforceSettings(), "")
+        self.strategies = strategies(EnforceSettings(), "", scales_quota=True)
         names = [*(one.name for one in self.hooks), *(one.name for one in self.strategies)]
         self.modes = dict.fromkeys(names, ON)
         self.reconciler = Reconciler(
@@ -78,6 +87,52 @@ class RecordedNode:
             slo_stale_s=SLO_STALE_S,
         )
         self.engine = QosEngine(self.strategies, self.modes, 1.0, SLO_STALE_S)
+
+    def create(self, spec: object) -> None:
+        """Create pods and containers as a runtime does that asks the agent before."""
+        known = self._snapshot(NodeSloView(found=True, slo=overlay_spec(spec).slo))
+        for view in self.pods:
+            sandbox = PodSandbox(
+                id=f"sandbox-{view.name}",
+                uid=view.uid,
+                name=view.name,
+                namespace=view.namespace,
+                labels=view.labels,
+                annotations=view.annotations,
+                cgroup_parent=view.cgroup,
+            )
+            request = HookRequest(stage=HookStage.RUN_POD, pod=sandbox)
+            self.reconciler.apply_pod(request, known, self.groups.layout)
+            for one in view.containers:
+                self._create_container(sandbox, f"{view.name}/{one.name}", one.name, known)
+
+    def _create_container(
+        self, sandbox: PodSandbox, group: str, name: str, known: NodeSnapshot
+    ) -> None:
+        """Write what the runtime writes: the kubelet's values, changed by the agent's answer."""
+        files = initial()[group]
+        requested = LinuxResources(
+            shares=int(files["cpu.shares"]),
+            quota_us=int(files["cpu.cfs_quota_us"]),
+            period_us=int(files["cpu.cfs_period_us"]),
+        )
+        request = HookRequest(
+            stage=HookStage.CREATE,
+            pod=sandbox,
+            container=ContainerSpec(name=name, pod_uid=sandbox.uid),
+            resources=requested,
+        )
+        answer = adjust(self.hooks, request, known, self.modes, lambda: 0.0).adjustment.resources
+        changes = {
+            "cpu.cfs_quota_us": answer.quota_us,
+            "cpu.shares": answer.shares,
+            "cpuset.cpus": answer.cpus or None,
+            "memory.limit_in_bytes": answer.memory_bytes,
+        }
+        for file, value in changes.items():
+            if value is not None:
+                self.groups.put(self.paths[group], file, str(value))
+        self.reconciler.record_request(sandbox.uid, name, requested)
 
     def run(self, spec: object, seconds: int) -> None:
         """Let the agent enforce a NodeSLO for a while on the idle node."""
@@ -118,6 +173,7 @@ class RecordedNode:
 
     def _snapshot(self, slo: NodeSloView) -> NodeSnapshot:
         owner = node(
+            self.annotations,
             capacity={"cpu": str(CPUS), "memory": "8Gi"},
             allocatable={"cpu": str(CPUS), "memory": "8Gi"},
         )

@@ -74,7 +74,7 @@ def survey_of(hook: CannedHook, clock: ManualClock) -> PodScan:
 
 
 def refresh(survey: PodScan, now: NodeSnapshot) -> frozenset[str]:
-    return survey.refresh(now, 2, lambda _: NO_RESOURCES)
+    return survey.refresh(now, 2, lambda *_: NO_RESOURCES)
 
 
 def requested_pods(hook: CannedHook) -> list[str]:

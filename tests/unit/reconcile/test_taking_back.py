@@ -9,6 +9,7 @@ from agent.cgroup.ledger import ChangeLedger
 from agent.cgroup.processes import OOM_SCORE_ADJ
 from agent.cgroup.values import KernelFiles
 from agent.clock import ManualClock
+from agent.containers.cpu_quota import RATIO, NodeRatio, NormalizationHook
 from agent.errors import HostFileError
 from agent.host.files import LiveHostFiles
 from agent.reconcile.desired_state import DesiredOomScore
@@ -274,3 +275,17 @@ def test_an_earlier_container_of_the_name_is_not_taken_for_the_one_that_was_answ
 def score(pid: int) -> str:
     with open(f"/proc/{pid}/{OOM_SCORE_ADJ}") as file:  # noqa: PTH123 - a kernel file
         return file.read().strip()
+
+
+def test_a_quota_that_was_scaled_at_creation_is_not_scaled_again(groups: RealGroups) -> None:
+    scene = Scene(groups, NormalizationHook(NodeRatio()))
+    node = NodeView(name="node", uid="node", annotations=((RATIO, "1.2"),))
+    scene.renew(cluster=ClusterView(node=SnapshotPart(node, 1.0)))
+    groups.put(scene.container, "cpu.cfs_quota_us", "166667")  # as the runtime was answered
+    scene.reconciler.record_request(UID, "app", LinuxResources(quota_us=200000))
+    for _ in range(3):
+        scene.cycle()
+        assert groups.get(scene.container, "cpu.cfs_quota_us") == "166667"
+    scene.modes["cpu_normalization"] = "off"
+    scene.cycle()
+    assert groups.get(scene.container, "cpu.cfs_quota_us") == "200000"
