@@ -201,7 +201,7 @@ def node_cpus(snapshot: NodeSnapshot, *, reads_kubelet: bool) -> NodeCpus:
     kubelet = kubelet_view(snapshot, reads_kubelet=reads_kubelet)
     annotations = parse_node_annotations(snapshot.cluster.node.value, cpus.usable)
     scheduled, invalid = scheduled_cpus(pods)
-    reserved = _reserved_cpus(annotations, cpus)
+    reserved = annotated_cpus(annotations, cpus)
     kubelet_pods = None if kubelet is None else kubelet_cpus(kubelet, pods, scheduled)
     pools = None
     if kubelet_pods is not None and has_pods(snapshot):
@@ -217,7 +217,7 @@ def node_cpus(snapshot: NodeSnapshot, *, reads_kubelet: bool) -> NodeCpus:
     )
 
 
-def _reserved_cpus(annotations: NodeAnnotations, cpus: CpuTopology) -> CpuSet:
+def annotated_cpus(annotations: NodeAnnotations, cpus: CpuTopology) -> CpuSet:
     """Return the named reserved CPUs, or a reserved number of them, chosen as the kubelet does."""
     reservation = annotations.reservation
     if reservation.cpus or not reservation.count:

@@ -29,7 +29,7 @@ from agent.clock import Clock
 from agent.config.containers import NriSettings
 from agent.containers.cpu_quota import NormalizationHook
 from agent.containers.devices import DevicesHook
-from agent.containers.dispatch import ON, ContainerAdjuster, hook_modes
+from agent.containers.dispatch import OFF, ON, ContainerAdjuster, hook_modes
 from agent.containers.folders import make_folders
 from agent.containers.hooks import Hook, node_hooks
 from agent.deviceplugin.allocator import Allocator
@@ -39,7 +39,9 @@ from agent.host.files import LiveHostFiles
 from agent.kube.eviction import EvictionService
 from agent.kubelet.container_runtime import ContainerRuntime
 from agent.messages import EventReported, MessageQueue
+from agent.qos.cpu_suppression import NAME as CPU_SUPPRESSION
 from agent.qos.engine import QosEngine, StrategyRunner, strategy_modes
+from agent.qos.pressure import PressureMonitor
 from agent.qos.strategies import strategies
 from agent.qos.strategy import AnyStrategy
 from agent.reconcile.reconciler import Reconciler
@@ -80,12 +82,13 @@ class ContainerLoops(msgspec.Struct, frozen=True, kw_only=True):
     pod_files: PodFileUpdater | None = None
     cdi_files: CdiFileUpdater | None = None
     kubelet_devices: KubeletDeviceMonitor | None = None
+    pod_files_interval_s: float = 1.0
 
     def scheduled_loops(self) -> Iterator[ScheduledLoop]:
         """Return their loops."""
         yield from self.allocations.scheduled_loops()
         if self.pod_files is not None:
-            yield from self.pod_files.scheduled_loops()
+            yield from self.pod_files.scheduled_loops(self.pod_files_interval_s)
         if self.cdi_files is not None:
             yield from self.cdi_files.scheduled_loops()
         if self.kubelet_devices is not None:
@@ -313,7 +316,9 @@ class ContainerServiceBuilder:
         hooks = (
             self._devices_hook,
             *node_hooks(
-                reads_kubelet=in_cluster and settings.kubelet.enabled, hooks=settings.hooks
+                reads_kubelet=in_cluster and settings.kubelet.enabled,
+                hooks=settings.hooks,
+                reacts_to_pressure=settings.enforce.cpu_suppression.pressure,
             ),
         )
         modes = hook_modes(hooks, settings.enforce)
@@ -345,6 +350,7 @@ class ContainerServiceBuilder:
             kubelet_devices=(
                 self._build_kubelet_devices() if inputs.is_live and not uses_plugin else None
             ),
+            pod_files_interval_s=settings.enforce.interval_s,
         )
         device_plugin = None
         if uses_plugin:
@@ -415,6 +421,9 @@ class ContainerServiceBuilder:
             audits=create_audit_trail(settings.enforce, settings.node.state_dir),
         )
         locator = LayoutLocator(inputs.host_source.files, kubelet_root_reader(inputs))
+        pressure = None
+        if settings.enforce.cpu_suppression.pressure and modes[CPU_SUPPRESSION] != OFF:
+            pressure = PressureMonitor(inputs.store, inputs.clock)
         return PodFileUpdater(
             inputs.store,
             inputs.clock,
@@ -423,7 +432,7 @@ class ContainerServiceBuilder:
             StrategyRunner(engine, self._evictions),
             writer,
             self._messages,
-            settings.enforce.interval_s,
+            pressure,
         )
 
     def _build_cdi_files(self) -> CdiFileUpdater:

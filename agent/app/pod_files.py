@@ -22,6 +22,7 @@ from agent.messages import EventReported, MessageQueue
 from agent.qos.conditions import ConditionState, strategy_conditions
 from agent.qos.engine import StrategyRunner
 from agent.qos.inputs import LiveValues
+from agent.qos.pressure import PressureMonitor, watched_cgroups
 from agent.reconcile.audit_file import AuditFile, AuditTrail
 from agent.reconcile.explanation import FileExplainer
 from agent.reconcile.reconciler import Reconciler
@@ -49,7 +50,8 @@ from agent.state_writer import StateWriter
 log = logging.getLogger(__name__)
 
 # a new NodeSLO and new pods are in the files before the next regular run
-WAKING_CHANGES = ("cluster.slo.value", "pods.value")
+# and best-effort pods are limited soon after others have stalled
+WAKING_CHANGES = ("cluster.slo.value", "pods.value", "pressure.value")
 FIRST_CYCLE_S = 1.0  # after the start
 CYCLE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 LEDGER_FILE = "ledger.log"
@@ -101,9 +103,12 @@ class PodFileUpdater:
         strategies: StrategyRunner,
         ledger_writer: StateWriter,
         messages: MessageQueue,
-        interval_s: float,
+        pressure: PressureMonitor | None = None,
     ) -> None:
-        """`ledger_writer` writes the ledger of `reconciler`; `interval_s` is between two cycles."""
+        """`ledger_writer` writes the ledger of `reconciler`.
+
+        Without `pressure`, no stall of latency-sensitive pods is watched for.
+        """
         self._store = store
         self._clock = clock
         self._locator = locator
@@ -111,7 +116,7 @@ class PodFileUpdater:
         self._strategies = strategies
         self._ledger_writer = ledger_writer
         self._messages = messages
-        self._interval_s = interval_s
+        self._pressure = pressure
         self._conditions: tuple[FileCondition, ...] = ()
         self._condition_state = ConditionState()
         self._cycle_durations = HistogramCounter(CYCLE_BOUNDS_S)
@@ -120,9 +125,9 @@ class PodFileUpdater:
         self.files_written = 0
         self.files_left: int | None = None
 
-    def scheduled_loops(self) -> Iterator[ScheduledLoop]:
+    def scheduled_loops(self, interval_s: float) -> Iterator[ScheduledLoop]:
         """Return the loop; it also runs with all hooks off, to restore what they changed."""
-        loop = Loop("pod-files", self._interval_s, self.cycle)
+        loop = Loop("pod-files", interval_s, self.cycle)
         yield ScheduledLoop(loop, FIRST_CYCLE_S, wakes_on=WAKING_CHANGES)
 
     def cycle(self) -> None:
@@ -135,6 +140,8 @@ class PodFileUpdater:
         if layout is not None and layout.root is not None:
             values = LiveValues(self._reconciler.current_values(layout), self._reconciler.ledger)
             enforcement = self._strategies.plan(snapshot, layout, values, now_s)
+            if self._pressure is not None:
+                self._pressure.watch(layout, watched_cgroups(snapshot, layout))
         report = self._reconciler.cycle(snapshot, layout, enforcement)
         self._strategies.record_refusals(report.refused, now_s)
         self._reconciler.audits.flush(now_s)

@@ -30,6 +30,9 @@ class DesiredValue(msgspec.Struct, frozen=True, kw_only=True):
     owner: str  # the hook or strategy that sets it
     message: str = ""  # for the audit: `set container cpuset to 0-3`
     source: str = ""  # the field that asks for it: `NodeSLO spec.cpuBurstStrategy.policy`
+    # to be restored instead of the first value that is read: that one follows from the agent's
+    # own writes to the group above
+    original: CgroupValue | None = None
 
     @property
     def target(self) -> WriteTarget:
@@ -67,6 +70,8 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     desired: tuple[DesiredValue, ...] = ()
     current: Mapping[WriteTarget, CgroupValue] = {}
     steps: tuple[CgroupWrite, ...] = ()
+    # values that are in force, of files that another value is restored to
+    adopted: tuple[DesiredValue, ...] = ()
     compared: int = 0
     unwritten: int = 0  # they differ, but are not written now
 

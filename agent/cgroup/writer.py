@@ -256,6 +256,10 @@ class WriteRun:
 _SPEC_KEYS = (SHARES, QUOTA, MEMORY)
 
 
+# what the kernel prints as the weight of an idle group, by version
+IDLE_WEIGHTS = {1: "3", 2: "0"}
+
+
 class _FileState(msgspec.Struct):
     """One file, or two files with one value."""
 
@@ -337,6 +341,7 @@ class CgroupWriter:
 
     def _compare(self, desired_values: tuple[DesiredValue, ...], now_s: float) -> WritePlan:
         open_values: list[DesiredValue] = []
+        adopted: list[DesiredValue] = []
         current: dict[WriteTarget, CgroupValue] = {}
         compared = unwritten = 0
         waking_groups = self._groups_leaving_idle(desired_values)
@@ -362,7 +367,11 @@ class CgroupWriter:
                 current[desired.target] = value
                 if desired.is_met(value) and not is_reset:
                     self.record_match(desired, raw, value)
+                    if desired.original is not None:
+                        adopted.append(desired)
                     continue
+                if desired.key is SHARES and not is_reset and self._is_idle(desired.cgroup):
+                    continue  # the kernel refuses it; the group gets it when it stops being idle
                 if self._may_write(desired, file_state, value, now_s):
                     open_values.append(desired)
                     continue
@@ -372,12 +381,16 @@ class CgroupWriter:
             desired=tuple(open_values),
             current=current,
             steps=steps,
+            adopted=tuple(adopted),
             compared=compared,
             unwritten=unwritten,
         )
 
     def record_in_ledger(self, prepared: WritePlan) -> None:
         """Put the changes of the writes into the ledger, which the caller flushes before them."""
+        for desired in prepared.adopted:
+            if desired.original is not None:
+                self.adopt(desired, desired.original)
         steps_by_target: dict[WriteTarget, list[CgroupWrite]] = {}
         for step in prepared.steps:
             steps_by_target.setdefault(step.desired.target, []).append(step)
@@ -392,6 +405,8 @@ class CgroupWriter:
                 self.ledger.set(
                     msgspec.structs.replace(entry, owner=desired.owner, own_values=own_values)
                 )
+            if desired.key is IDLE and desired.value == 1:
+                self._record_weight(desired)
 
     def adopt(self, desired: DesiredValue, original: CgroupValue) -> None:
         """Adopt a value that the runtime has set for the agent; `original` is the requested one.
@@ -518,9 +533,25 @@ class CgroupWriter:
             is_own = key.is_equivalent(file_state.last, value)
         return is_own or self.overwrites.may_write(desired.target, now_s)
 
+    def _record_weight(self, idle: DesiredValue) -> None:
+        """Record the weight of a group that begins to be idle: the kernel forgets it then."""
+        desired = msgspec.structs.replace(idle, key=SHARES)
+        current = self._read_current((desired,)).get(desired.target)
+        entry = None if current is None else self._entry(desired, current)
+        if entry is not None:
+            own_values = (*entry.own_values, IDLE_WEIGHTS[self.values.version])
+            self.ledger.set(msgspec.structs.replace(entry, own_values=own_values))
+
+    def _is_idle(self, cgroup: str) -> bool:
+        try:
+            return self.values.read_value(cgroup, IDLE) == 1
+        except ParseError:
+            return False
+
     def _entry(self, desired: DesiredValue, current: CgroupValue) -> LedgerEntry | None:
         """Return the target's entry, or a new one; `None` if the group was removed."""
-        key, original = desired.key, desired.key.to_ledger(current)
+        key = desired.key
+        original = key.to_ledger(current if desired.original is None else desired.original)
         inode = self.values.inode(desired.cgroup, key)
         if inode is None:
             return None

@@ -249,6 +249,25 @@ class BrakeSettings(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
+class CpuSuppressionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the strategy `cpu_suppression` does beyond what a NodeSLO describes."""
+
+    idle: Annotated[
+        str,
+        SettingRule(
+            "cpu.idle of best-effort groups: of pods among each other, of their class against all",
+            choices=("off", "pods", "class"),
+            maturity="alpha",
+        ),
+    ] = "off"
+    pressure: Annotated[
+        bool,
+        SettingRule(
+            "halve the quota of best-effort pods when others stall for CPU (PSI)", maturity="alpha"
+        ),
+    ] = False
+
+
 class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What may be changed on this node. Nothing is that no NodeSLO and no pod asks for."""
 
@@ -274,6 +293,9 @@ class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     brake: Annotated[BrakeSettings, SettingRule("when all enforcement stops by itself")] = (
         BrakeSettings()
     )
+    cpu_suppression: Annotated[
+        CpuSuppressionSettings, SettingRule("options of the strategy `cpu_suppression`")
+    ] = CpuSuppressionSettings()
     audit_file: Annotated[
         str,
         SettingRule(

@@ -29,10 +29,14 @@ from agent.wire_formats.extended_resource_spec import (
 )
 
 
-def is_limited_by_class(slo: NodeSlo) -> bool:
-    """Return whether the quota of their class limits best-effort pods, and not one of their own."""
+def is_limited_by_class(slo: NodeSlo, *, by_pressure: bool = False) -> bool:
+    """Return whether the quota of their class limits best-effort pods, and not one of their own.
+
+    `by_pressure`: the quota of the class is also cut under pressure, on a kernel that refuses it
+    below the quota of a pod.
+    """
     thresholds = slo.thresholds
-    return thresholds.enable and thresholds.cpu_suppress_policy == "cfsQuota"
+    return thresholds.enable and (thresholds.cpu_suppress_policy == "cfsQuota" or by_pressure)
 
 
 def container_resources(
@@ -83,8 +87,10 @@ class BatchHook:
     stages = frozenset({HookStage.RUN_POD, HookStage.CREATE, HookStage.UPDATE, HookStage.RECONCILE})
     required = False
 
-    def __init__(self, ratio: NodeRatio) -> None:
+    def __init__(self, ratio: NodeRatio, *, reacts_to_pressure: bool = False) -> None:
+        """`reacts_to_pressure`: the quota of the class is cut when other pods wait for CPU."""
         self._ratio = ratio
+        self._reacts_to_pressure = reacts_to_pressure
         self._running: SnapshotMemo[Mapping[str, frozenset[str]]] = SnapshotMemo(
             lambda now: (now.pods.value, now.runtime.value.containers),
             lambda now: {
@@ -99,7 +105,10 @@ class BatchHook:
             return NO_ADJUSTMENT
         spec = parse_extended_resource_spec(text)
         ratio = self._ratio.get(snapshot)
-        by_class = is_limited_by_class(snapshot.cluster.slo.value.slo)
+        version = snapshot.host_devices.value.kernel.cgroup_version
+        by_class = is_limited_by_class(
+            snapshot.cluster.slo.value.slo, by_pressure=self._reacts_to_pressure and version == 1
+        )
         if request.container is None:
             running = frozenset[str]()  # a new pod has none
             if request.stage is HookStage.RECONCILE:

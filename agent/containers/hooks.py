@@ -99,14 +99,20 @@ class OomHook:
 DEFAULT_SETTINGS = HookSettings()
 
 
-def node_hooks(*, reads_kubelet: bool, hooks: HookSettings = DEFAULT_SETTINGS) -> tuple[Hook, ...]:
+def node_hooks(
+    *,
+    reads_kubelet: bool,
+    hooks: HookSettings = DEFAULT_SETTINGS,
+    reacts_to_pressure: bool = False,
+) -> tuple[Hook, ...]:
     """Return new hooks with empty caches; `reads_kubelet`: the agent reads the kubelet's settings.
 
-    All threads share one set, and so the cached results.
+    `reacts_to_pressure`: the quota of best-effort pods is cut when other pods wait for CPU. All
+    threads share one set, and so the cached results.
     """
     ratio = NodeRatio()
     return (
-        BatchHook(ratio),
+        BatchHook(ratio, reacts_to_pressure=reacts_to_pressure),
         NormalizationHook(ratio),
         CpusetHook(
             reads_kubelet=reads_kubelet,

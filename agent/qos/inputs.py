@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.cgroup.keys import CgroupKey, CgroupValue
+from agent.cgroup.keys import CPUS, CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import ChangeLedger
 from agent.cgroup.values import CgroupValues
 from agent.errors import ParseError
 from agent.qos.strategy import CurrentValues, NodeCapacity, QosContainer, QosInputs, QosPod
+from agent.snapshot.cpu import CpuSet
 from agent.snapshot.node import IdentityMemo, NodeSnapshot
 from agent.snapshot.pod import PodView
 from agent.wire_formats.annotations import QOS_CLASSES, QOS_LABEL, priority_class, qos_class
@@ -43,6 +44,13 @@ class LiveValues:
         except ParseError:
             return None
 
+    def effective_cpus(self, cgroup: str) -> CpuSet | None:
+        """Return the CPUs that a cgroup may use; on version 1 each group has a list of its own."""
+        if self._values.version == 2:
+            return self._values.effective_cpus(cgroup)
+        cpus = self.value(cgroup, CPUS)
+        return cpus if isinstance(cpus, frozenset) else None
+
 
 class QosInputBuilder:
     """Builds the inputs; pods and capacity only when they changed."""
@@ -72,6 +80,8 @@ class QosInputBuilder:
             ),
             pods=self._pods.get((views,), lambda: qos_pods(views)),
             has_pods=cluster.has_pod_list or any(pod.name for pod in views),
+            pod_views=views,
+            pressure=snapshot.pressure.value,
             cpus=snapshot.cpus.value,
             cluster=cluster,
             layout=layout,

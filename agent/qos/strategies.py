@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent.config.containers import EnforceSettings
 from agent.qos.block_io import BlockIoStrategy
 from agent.qos.cpu_burst import CpuBurstStrategy
+from agent.qos.cpu_suppression import CpuSuppression
 from agent.qos.eviction.strategies import eviction_strategies
 from agent.qos.kernel_settings import KernelSettingsStrategy
 from agent.qos.memory_qos import MemoryQosStrategy
@@ -19,6 +20,7 @@ def strategies(
     `own_uid` is that of the agent's own pod. `scales_quota`: the hook of CPU normalization is on.
     """
     return (
+        CpuSuppression(enforce.cpu_suppression),
         CpuBurstStrategy(scales_quota=scales_quota),
         MemoryQosStrategy(),
         BlockIoStrategy(),

@@ -11,11 +11,11 @@ from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.write_plan import DesiredValue
 from agent.qos.eviction.history import EvictionHistory
 from agent.snapshot.cluster import ClusterView
-from agent.snapshot.cpu import CpuTopology
+from agent.snapshot.cpu import CpuSet, CpuTopology
 from agent.snapshot.pod import ContainerResources, EvictionRequest, PodView
 from agent.snapshot.self_check import StrategyState
 from agent.snapshot.slo import NodeSlo
-from agent.snapshot.usage import UsageSample
+from agent.snapshot.usage import PressureWatch, UsageSample
 
 
 class CurrentValues(Protocol):
@@ -27,6 +27,10 @@ class CurrentValues(Protocol):
 
     def original(self, cgroup: str, key: CgroupKey) -> CgroupValue | None:
         """Return the value before the agent's first write; `None`: the agent never wrote it."""
+        ...
+
+    def effective_cpus(self, cgroup: str) -> CpuSet | None:
+        """Return the CPUs that a cgroup may really use; `None`: there is no such file."""
         ...
 
 
@@ -91,6 +95,8 @@ class QosInputs(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeCapacity = NodeCapacity()
     pods: tuple[QosPod, ...] = ()  # those that the cluster or the kubelet lists
     has_pods: bool = False  # the list of pods was read
+    pod_views: tuple[PodView, ...] = ()  # also of pods that are known by their cgroup alone
+    pressure: PressureWatch = PressureWatch()
     cpus: CpuTopology = CpuTopology()
     cluster: ClusterView = ClusterView()
     layout: CgroupLayout

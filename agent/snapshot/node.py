@@ -34,7 +34,7 @@ from agent.snapshot.pci import NumaOverride, PciTree, TopologyFile
 from agent.snapshot.pod import PodView
 from agent.snapshot.publications import AuditRecord, EventLine, Publication, PublisherStatus
 from agent.snapshot.self_check import DesiredFiles, EnforcementView, LoopStatus, SelfCheck
-from agent.snapshot.usage import SharingView, UsageReport, UsageSample
+from agent.snapshot.usage import PressureWatch, SharingView, UsageReport, UsageSample
 
 T = TypeVar("T")
 
@@ -266,6 +266,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     cluster: ClusterView = ClusterView()  # all parts never taken: in standalone mode
     usage: SnapshotPart[UsageSample] = SnapshotPart(UsageSample())
     report: SnapshotPart[UsageReport] = SnapshotPart(UsageReport())
+    pressure: SnapshotPart[PressureWatch] = SnapshotPart(PressureWatch())
     sharing: SnapshotPart[SharingView] = SnapshotPart(SharingView())
     host_devices: SnapshotPart[HostDevicesView] = SnapshotPart(HostDevicesView())
     allocations: SnapshotPart[AllocationView] = SnapshotPart(AllocationView())

@@ -22,6 +22,16 @@ class Pressure(msgspec.Struct, frozen=True, kw_only=True):
     full_total_us: int | None = None
 
 
+class PressureWatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Stalls of latency-sensitive pods that wait for CPU, since the start of the agent."""
+
+    method: str = "off"  # off, triggers, sampling, unsupported
+    reason: str = ""  # why not by triggers
+    groups: int = 0  # cgroups that are watched
+    stalls: int = 0
+    last_stall_s: float | None = None  # monotonic
+
+
 class CgroupUsage(msgspec.Struct, frozen=True, kw_only=True):
     """One cgroup in the last cycle; `None` is what its files do not tell (yet)."""
 
