@@ -223,6 +223,7 @@ QUOTA = CgroupKey("cpu.cfs_quota_us", "cpu", "cpu.max", ValueKind.BANDWIDTH)
 BURST = CgroupKey("cpu.cfs_burst_us", "cpu", "cpu.max.burst", high=100_000_000, high_v2=NO_LIMIT)
 BVT = CgroupKey("cpu.bvt_warp_ns", "cpu", "cpu.bvt_warp_ns", low=-1, high=2)
 IDLE = CgroupKey("cpu.idle", "cpu", "cpu.idle", high=1)
+IDLE_WEIGHTS = {1: 3, 2: 0}  # what the kernel prints as the weight of an idle group, by version
 CPUS = CgroupKey("cpuset.cpus", "cpuset", "cpuset.cpus", ValueKind.CPUS)
 MEMORY = CgroupKey("memory.limit_in_bytes", "memory", "memory.max", ValueKind.LIMIT)
 MIN = CgroupKey("memory.min", "memory", "memory.min", ValueKind.PROTECTION)

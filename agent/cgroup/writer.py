@@ -18,6 +18,7 @@ from agent.cgroup.keys import (
     CPUS,
     HIGH,
     IDLE,
+    IDLE_WEIGHTS,
     MEMORY,
     QUOTA,
     SHARES,
@@ -254,10 +255,6 @@ class WriteRun:
 
 # the kubelet changes these when it resizes a pod in place: restore uses its new values
 _SPEC_KEYS = (SHARES, QUOTA, MEMORY)
-
-
-# what the kernel prints as the weight of an idle group, by version
-IDLE_WEIGHTS = {1: "3", 2: "0"}
 
 
 class _FileState(msgspec.Struct):
@@ -539,7 +536,7 @@ class CgroupWriter:
         current = self._read_current((desired,)).get(desired.target)
         entry = None if current is None else self._entry(desired, current)
         if entry is not None:
-            own_values = (*entry.own_values, IDLE_WEIGHTS[self.values.version])
+            own_values = (*entry.own_values, str(IDLE_WEIGHTS[self.values.version]))
             self.ledger.set(msgspec.structs.replace(entry, own_values=own_values))
 
     def _is_idle(self, cgroup: str) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from agent.allocation.cpus import EXCLUSIVE_CLASS, STATIC_POLICY, annotated_cpus, scheduled_cpus
 from agent.cgroup.cpu import PERIOD_US, UNLIMITED_QUOTA, Bandwidth
-from agent.cgroup.keys import CPUS, IDLE, QUOTA, CgroupValue
+from agent.cgroup.keys import CPUS, IDLE, IDLE_WEIGHTS, QUOTA, SHARES, CgroupValue
 from agent.cgroup.write_plan import DesiredValue
 from agent.config.containers import CpuSuppressionSettings
 from agent.qos.cpu_budget import (
@@ -49,7 +49,6 @@ NAME = "cpu_suppression"
 SECTION = "NodeSLO spec.resourceUsedThresholdWithBE"
 QUOTA_POLICY = "cfsQuota"
 KUBELET_ANSWER_S = 10.0  # until then the kubelet may still say whether it allocates CPUs
-LONG_WAIT_S = 10.0
 NO_LIMIT = Bandwidth(UNLIMITED_QUOTA, PERIOD_US)
 LSR_CLASS = "LSR"
 EVERY_CPU_IS_TAKEN = "BENoCandidates: every CPU is reserved or belongs to a pod of class LSE"
@@ -86,7 +85,6 @@ class SuppressionState(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[object, ...] = ()  # of the last decision, compared by identity
     begun_s: float | None = None  # monotonic
     decided_s: float = float("-inf")
-    waiting_s: float | None = None
     plan: StrategyPlan = StrategyPlan()
     limits: Limits = Limits()
     base: StepBase = StepBase()
@@ -145,15 +143,18 @@ class CpuSuppression:
             return state.plan, state
         facts = _read_facts(inputs, state)
         if isinstance(facts, str):
-            return _wait(inputs, state, facts)
+            return _wait(state, facts)
         if not are_same_objects(compared[:_PLACES], state.inputs[:_PLACES]):
+            children = _children(inputs, facts.group)
             state = msgspec.structs.replace(
-                state, candidates=_candidates(inputs), children=_children(inputs, facts.group)
+                state,
+                candidates=_candidates(inputs),
+                children=state.children if children == state.children else children,
             )
         state = msgspec.structs.replace(state, base=_step_base(inputs.now_s, state.base, facts))
         limits = _formula_limits(inputs, state, facts)
         if limits is None:
-            return _wait(inputs, state, EVERY_CPU_IS_TAKEN)
+            return _wait(state, EVERY_CPU_IS_TAKEN)
         if self._settings.pressure:
             limits, state = _cut_limits(inputs, state, facts, limits)
         plan = self._plan(inputs, state, facts, limits)
@@ -161,7 +162,6 @@ class CpuSuppression:
             state,
             inputs=compared,
             decided_s=inputs.now_s,
-            waiting_s=None,
             plan=plan,
             planned_children=state.children,
             limits=limits,
@@ -173,7 +173,7 @@ class CpuSuppression:
         values = state.plan.values
         if limits != state.limits or state.children is not state.planned_children:
             desired = _desired_values(inputs, state, facts, limits)
-            values = (*desired, *self._idle_values(state, facts))
+            values = (*desired, *self._idle_values(inputs, state, facts))
         message = facts.message
         if self._settings.idle != "off" and inputs.current.value(facts.group, IDLE) is None:
             message = "; ".join(filter(None, (message, NO_IDLE)))
@@ -181,21 +181,16 @@ class CpuSuppression:
             values=values, message=message, figures=_figures(inputs, state, facts, limits)
         )
 
-    def _idle_values(self, state: SuppressionState, facts: NodeFacts) -> Iterator[DesiredValue]:
+    def _idle_values(
+        self, inputs: QosInputs, state: SuppressionState, facts: NodeFacts
+    ) -> Iterator[DesiredValue]:
         if self._settings.idle == "off":
             return
         cgroups = [child.cgroup for child in state.children if child.is_pod]
         if self._settings.idle == "class":
             cgroups.append(facts.group)
         for cgroup in cgroups:
-            yield DesiredValue(
-                cgroup=cgroup,
-                key=IDLE,
-                value=1,
-                owner=NAME,
-                message="update BE group to cpu.idle: 1",
-                source="setting enforce.cpu_suppression.idle",
-            )
+            yield from _idle_group(inputs, cgroup)
 
 
 _PLACES = 5  # of the compared inputs: those that candidates and children follow from
@@ -217,15 +212,10 @@ def _compared_inputs(inputs: QosInputs) -> tuple[object, ...]:
     )
 
 
-def _wait(
-    inputs: QosInputs, state: SuppressionState, reason: str
-) -> tuple[StrategyPlan, SuppressionState]:
+def _wait(state: SuppressionState, reason: str) -> tuple[StrategyPlan, SuppressionState]:
     """Return the last values: an input is missing."""
-    since_s = inputs.now_s if state.waiting_s is None else state.waiting_s
-    is_long = inputs.now_s - since_s >= LONG_WAIT_S
-    message = f"{reason}, for more than {LONG_WAIT_S:.0f} s: limits stay" if is_long else reason
-    plan = StrategyPlan(values=state.plan.values, state=StrategyState.WAITING, message=message)
-    return plan, msgspec.structs.replace(state, inputs=(), waiting_s=since_s)
+    plan = StrategyPlan(values=state.plan.values, state=StrategyState.WAITING, message=reason)
+    return plan, msgspec.structs.replace(state, inputs=())
 
 
 def _read_facts(inputs: QosInputs, state: SuppressionState) -> NodeFacts | str:
@@ -420,6 +410,30 @@ def _desired_values(
         if inputs.layout.version == 1:  # which refuses a quota below that of a group below
             for child in state.children:
                 yield _quota_value(child.cgroup, UNLIMITED_QUOTA, source)
+
+
+def _idle_group(inputs: QosInputs, cgroup: str) -> Iterator[DesiredValue]:
+    """Yield the values of an idle group; its weight, which the kernel forgets, is restored."""
+    source = "setting enforce.cpu_suppression.idle"
+    yield DesiredValue(
+        cgroup=cgroup,
+        key=IDLE,
+        value=1,
+        owner=NAME,
+        message="update BE group to cpu.idle: 1",
+        source=source,
+    )
+    weight = inputs.current.original(cgroup, SHARES) or inputs.current.value(cgroup, SHARES)
+    if weight is not None:
+        idle_weight = IDLE_WEIGHTS[inputs.layout.version]
+        yield DesiredValue(
+            cgroup=cgroup,
+            key=SHARES,
+            value=weight,
+            equivalents=(idle_weight,),
+            owner=NAME,
+            source=source,
+        )
 
 
 def _inherited(

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from agent.cgroup.cpu import Bandwidth
-from agent.cgroup.keys import BURST, QUOTA, CgroupKey, CgroupValue
+from agent.cgroup.keys import BURST, CPUS, QUOTA, CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.write_plan import DesiredValue
 from agent.qos.inputs import qos_pods
 from agent.qos.strategy import NodeCapacity, QosInputs, StrategyPlan
-from agent.snapshot.cluster import ClusterView, NodeView
-from agent.snapshot.cpu import Cpu, CpuTopology
+from agent.snapshot.cluster import ClusterView, KubeletView, NodeView
+from agent.snapshot.cpu import Cpu, CpuSet, CpuTopology
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import (
     ComputeRequest,
@@ -24,7 +24,7 @@ from agent.snapshot.pod import (
     PodView,
 )
 from agent.snapshot.slo import NodeSlo
-from agent.snapshot.usage import CgroupUsage, NodeUsage, UsageSample
+from agent.snapshot.usage import CgroupUsage, NodeUsage, PressureWatch, UsageSample
 from agent.wire_formats.annotations import QOS_LABEL
 
 ROOT = "/kubepods"
@@ -52,6 +52,14 @@ class DictFiles:
 
     def original(self, cgroup: str, key: CgroupKey) -> CgroupValue | None:
         return self.originals.get((cgroup, key.name))
+
+    def effective_cpus(self, cgroup: str) -> CpuSet | None:
+        """Return the list of the group, or of the nearest one above that has a list."""
+        cpus = self.values.get((cgroup, CPUS.name))
+        if isinstance(cpus, frozenset) and cpus:
+            return cpus
+        above = cgroup.rpartition("/")[0]
+        return self.effective_cpus(above) if above else None
 
     def put(self, cgroup: str, key: CgroupKey, value: CgroupValue) -> None:
         self.values[cgroup, key.name] = value
@@ -138,6 +146,10 @@ class QosNode:
     has_sample: bool = True
     has_pods: bool = True
     views: tuple[PodView, ...] = ()
+    topology: tuple[Cpu, ...] | None = None  # None: `cpus` cores of one socket
+    kubelet: SnapshotPart[KubeletView | None] = SnapshotPart(None)
+    is_clustered: bool = False
+    pressure: PressureWatch = PressureWatch()
 
     def __post_init__(self) -> None:
         self.files.put(ROOT, BURST, 0)
@@ -186,15 +198,21 @@ class QosNode:
             node=NodeCapacity(cpu_milli=self.cpus * 1000, allocatable=allocatable),
             pods=self._pods,
             has_pods=self.has_pods,
-            cpus=CpuTopology(
-                cpus=tuple(
-                    Cpu(id=one, core=one, socket=0, node=0, l3=0) for one in range(self.cpus)
-                )
+            pod_views=self.views,
+            pressure=self.pressure,
+            cpus=self._topology(),
+            cluster=ClusterView(
+                is_clustered=self.is_clustered, node=SnapshotPart(node, 1.0), kubelet=self.kubelet
             ),
-            cluster=ClusterView(node=SnapshotPart(node, 1.0)),
             layout=self.layout,
             current=self.files,
         )
+
+    def _topology(self) -> CpuTopology:
+        cpus = self.topology
+        if cpus is None:
+            cpus = tuple(Cpu(id=one, core=one, socket=0, node=0, l3=0) for one in range(self.cpus))
+        return CpuTopology(cpus=cpus, usable=frozenset(cpu.id for cpu in cpus))
 
 
 def by_target(plan: StrategyPlan) -> dict[tuple[str, str], CgroupValue]:

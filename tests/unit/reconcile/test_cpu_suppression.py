@@ -1,0 +1,147 @@
+"""The suppression of best-effort CPU on this machine's own kernel, cgroup version 1."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from agent.config.containers import CpuSuppressionSettings
+from agent.snapshot.self_check import StrategyState
+from agent.snapshot.usage import PressureWatch
+from agent.wire_formats.kernel_text import format_cpu_list
+from tests.realgroups import RealGroups, needs_v1, real_groups
+from tests.unit.reconcile.suppressed_node import QUOTA_POLICY, SuppressedNode
+
+pytestmark = [
+    needs_v1,
+    pytest.mark.root,
+    pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two CPUs"),
+]
+
+CPUS, QUOTA = "cpuset.cpus", "cpu.cfs_quota_us"
+ALL = format_cpu_list(frozenset(range(os.cpu_count() or 1)))
+ALL_BUT_LAST = format_cpu_list(frozenset(range((os.cpu_count() or 1) - 1)))
+LAST = str((os.cpu_count() or 1) - 1)
+
+
+@pytest.fixture
+def groups() -> Iterator[RealGroups]:
+    with real_groups() as made:
+        yield made
+
+
+def busy_node(groups: RealGroups, settings: CpuSuppressionSettings | None = None) -> SuppressedNode:
+    """A node of which best-effort pods get all CPUs but the last."""
+    node = SuppressedNode(groups, settings or CpuSuppressionSettings())
+    node.thresholds = replace(node.thresholds, cpu_suppress_threshold_percent=100)
+    node.reserve(LAST)
+    return node
+
+
+def test_lists_of_cpus_shrink_from_containers_up_and_are_given_back(groups: RealGroups) -> None:
+    node = busy_node(groups)
+    pod = node.add_pod()
+    groups.sleeper(pod.containers[0].cgroup)
+    report = node.cycle()
+    assert (report.written, report.unwritten) == (3, 0)
+    assert node.values(CPUS, pod) == [ALL_BUT_LAST] * 3
+    assert node.cycle().written == 0
+    node.reserve("")
+    node.cycle()
+    assert node.values(CPUS, pod) == [ALL] * 3
+    node.reserve(LAST)
+    node.cycle()
+    node.switch_off()
+    assert node.values(CPUS, pod) == [ALL] * 3
+    assert not node.scene.ledger.entries
+
+
+def test_a_container_that_was_created_meanwhile_is_widened_with_its_class(
+    groups: RealGroups,
+) -> None:
+    node = busy_node(groups)
+    node.cycle()
+    pod = node.add_pod()  # with a copy of the narrow list, as runtimes make it
+    assert node.values(CPUS, pod) == [ALL_BUT_LAST] * 3
+    assert node.cycle().written == 0
+    node.switch_off()
+    assert node.values(CPUS, pod) == [ALL] * 3
+    assert not node.scene.ledger.entries
+
+
+def test_an_agent_that_was_killed_gives_back_what_the_one_before_wrote(groups: RealGroups) -> None:
+    node = busy_node(groups)
+    pod = node.add_pod()
+    node.cycle()
+    node.scene.again()
+    node.cycle()
+    assert node.values(CPUS, pod) == [ALL_BUT_LAST] * 3
+    node.switch_off()
+    assert node.values(CPUS, pod) == [ALL] * 3
+
+
+def test_a_quota_of_the_class_is_accepted_although_pods_have_quotas(groups: RealGroups) -> None:
+    node = SuppressedNode(groups)
+    node.thresholds = QUOTA_POLICY
+    node.protected_cores = float(node.cpu_count)
+    pod = node.add_pod()
+    groups.put(pod.cgroup, QUOTA, "50000")
+    groups.put(pod.containers[0].cgroup, QUOTA, "50000")
+    report = node.cycle()
+    assert report.unwritten == 0
+    assert node.values(QUOTA, pod) == ["2000", "-1", "-1"]
+    node.switch_off()
+    assert node.values(QUOTA, pod) == ["-1", "50000", "50000"]
+
+
+def test_a_quota_that_another_writer_removed_is_written_again(groups: RealGroups) -> None:
+    node = SuppressedNode(groups)
+    node.thresholds, node.protected_cores = QUOTA_POLICY, float(node.cpu_count)
+    node.cycle()
+    groups.put(node.best_effort, QUOTA, "-1")  # as the kubelet does each minute
+    node.cycle()
+    assert node.values(QUOTA) == ["2000"]
+
+
+def test_idle_groups_have_their_weight_again_afterwards(groups: RealGroups) -> None:  # Z10
+    node = SuppressedNode(groups, CpuSuppressionSettings(idle="class"))
+    pod = node.add_pod()
+    groups.put(node.best_effort, "cpu.shares", "2")
+    groups.put(pod.cgroup, "cpu.shares", "512")
+    node.cycle()
+    assert node.values("cpu.idle", pod) == ["1", "1", "0"]
+    assert node.cycle().written == 0
+    node.switch_off()
+    assert node.values("cpu.idle", pod) == ["0", "0", "0"]
+    assert node.values("cpu.shares", pod) == ["2", "512", "1024"]
+    assert not node.scene.ledger.entries
+
+
+def test_a_stall_cuts_the_quota_in_the_cycle_that_it_wakes(groups: RealGroups) -> None:
+    node = SuppressedNode(groups, CpuSuppressionSettings(pressure=True))
+    pod = node.add_pod()
+    groups.put(pod.cgroup, QUOTA, "50000")
+    node.cycle()
+    node.pressure = PressureWatch(method="triggers", groups=1, stalls=1)
+    node.cycle(0.05)
+    half = str(node.cpu_count * 50000)
+    assert node.values(QUOTA, pod) == [half, "-1", "-1"]
+    for _ in range(20):
+        node.cycle()
+    assert node.values(QUOTA, pod) == ["-1", "50000", "-1"]
+
+
+def test_what_a_kernel_refuses_is_reported_and_tried_again(groups: RealGroups) -> None:
+    node = busy_node(groups)
+    pod = node.add_pod()
+    below = groups.make(f"{pod.containers[0].cgroup}/nested")  # of a container runtime in a pod
+    report = node.cycle()
+    assert report.unwritten > 0
+    assert groups.get(below, CPUS) == ALL
+    assert node.scene.view_of_strategies.strategies[0].state is StrategyState.ACTIVE
+    groups.put(below, CPUS, ALL_BUT_LAST)
+    node.cycle(120.0)
+    assert node.values(CPUS, pod) == [ALL_BUT_LAST] * 3
