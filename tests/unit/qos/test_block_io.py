@@ -15,6 +15,7 @@ from agent.qos.block_io import BlockIoStrategy
 from agent.qos.strategy import QosInputs, QosPod, StrategyPlan
 from agent.slo.overlay import overlay_spec
 from agent.snapshot.cluster import ClusterView
+from agent.snapshot.cpu import CpuSet
 from agent.snapshot.pod import KubeQos, PodView, PodVolume
 from agent.snapshot.self_check import StrategyState
 from agent.snapshot.usage import BlockDevice, Mount, StorageUsage, UsageSample
@@ -105,6 +106,9 @@ class Files:
         return self.lines.get((cgroup, key.name), NO_LINE)
 
     def original(self, cgroup: str, key: CgroupKey) -> CgroupValue | None:  # noqa: ARG002 - as its Protocol
+        return None
+
+    def effective_cpus(self, cgroup: str) -> CpuSet | None:  # noqa: ARG002 - as its Protocol
         return None
 
 
