@@ -29,7 +29,7 @@ from agent.snapshot.slo import NodeSlo, NodeSloView, ResourceThresholds
 from agent.snapshot.usage import PressureWatch
 from tests import factory
 from tests.patience import PATIENCE_S
-from tests.pressure_groups import needs_pressure, pressure_groups
+from tests.unit.qos.pressure_groups import needs_pressure, pressure_groups
 from tests.unit.qos.qos_node import V2, limited
 from tests.unit.qos.qos_node import pod as make_pod
 
