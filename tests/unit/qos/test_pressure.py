@@ -28,8 +28,8 @@ from agent.snapshot.pod import KubeQos, PodView
 from agent.snapshot.slo import NodeSlo, NodeSloView, ResourceThresholds
 from agent.snapshot.usage import PressureWatch
 from tests import factory
+from tests.cgroup_v2.pressure_groups import needs_pressure, pressure_groups
 from tests.patience import PATIENCE_S
-from tests.unit.qos.pressure_groups import needs_pressure, pressure_groups
 from tests.unit.qos.qos_node import V2, limited
 from tests.unit.qos.qos_node import pod as make_pod
 
