@@ -74,6 +74,9 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     char_links: Mapping[str, bool] = {}  # device node: whether systemd finds it by its number
     cgroup_version: int | None = None
     cgroup_driver: str | None = None  # None: there is no group of a kubelet
+    # of the cgroups of pods, as their version names them; None: they are not known
+    controllers: frozenset[str] | None = None
+    resctrl: str = ""  # mounted, unmounted, unsupported; empty: not known
     kubelet: str = ""  # evidence that this node has one, as text; empty: there is none
     protobuf: str = ""  # implementation
 

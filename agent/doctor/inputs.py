@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import psutil
 
-from agent.cgroup.layout import KubeletProcess, detect_layout, kubelet_process
+from agent.cgroup.layout import CgroupLayout, KubeletProcess, detect_layout, kubelet_process
 from agent.config.address import parse_listen_address
 from agent.config.settings import Settings
 from agent.doctor.check import CheckInputs, RemedyLookup, RuntimeProcess, no_remedy
@@ -85,6 +85,8 @@ def read_inputs(
         char_links=_char_links(snapshot, host, vendors) if live else {},
         cgroup_version=layout.version if layout is not None else None,
         cgroup_driver=layout.driver if layout is not None and layout.root is not None else None,
+        controllers=_controllers(layout, own),
+        resctrl=_resctrl_state(host) if live else "",
         kubelet=_kubelet_evidence(process, settings, host) if live else "",
         protobuf=api_implementation.Type(),
     )
@@ -165,6 +167,26 @@ def _configured_cgroup_root(agent: Mapping[str, object] | None) -> str:
     for name in ("cluster", "kubelet", "value", "cgroup_root"):
         value = value.get(name) if isinstance(value, Mapping) else None
     return value if isinstance(value, str) else ""
+
+
+def _controllers(layout: CgroupLayout | None, own: HostFiles) -> frozenset[str] | None:
+    """Return the controllers that the cgroups of pods have; `None` if there is no such cgroup."""
+    if layout is None or layout.root is None:
+        return None
+    if layout.version == 1:
+        return frozenset(name for name, _ in layout.mounts)
+    text = read_text(own, f"{layout.unified}{layout.root}/cgroup.subtree_control")
+    return None if text is None else frozenset(text.split())
+
+
+def _resctrl_state(host: HostFiles) -> str:
+    """Return whether resctrl is mounted, or could be; empty if that is not known."""
+    if host.exists("/sys/fs/resctrl/info"):
+        return "mounted"
+    file_systems = read_text(host, "/proc/filesystems")
+    if file_systems is None:
+        return ""
+    return "unmounted" if "resctrl" in file_systems.split() else "unsupported"
 
 
 def _kubelet_evidence(process: KubeletProcess | None, settings: Settings, host: HostFiles) -> str:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.doctor import container_checks, device_checks, host_checks
+from agent.doctor import container_checks, device_checks, enforcement_checks, host_checks
 from agent.doctor.check import CheckInputs, CheckResult, CheckStatus
 
-CHECKS = (*device_checks.CHECKS, *host_checks.CHECKS, *container_checks.CHECKS)
+CHECKS = (
+    *device_checks.CHECKS,
+    *host_checks.CHECKS,
+    *container_checks.CHECKS,
+    *enforcement_checks.CHECKS,
+)
 
 
 def run_checks(facts: CheckInputs) -> tuple[CheckResult, ...]:

@@ -1,0 +1,171 @@
+"""Checks of strategies: what a NodeSLO asks for, and what the agent and the kernel make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from agent.doctor.check import CheckInputs, CheckResult, CheckStatus
+from agent.errors import ParseError
+from agent.slo.requests import RESCTRL, requested_strategies, required_controllers
+from agent.snapshot.self_check import FileCondition, StrategyState, StrategyStatus
+from agent.snapshot.slo import NodeSlo
+from agent.wire_formats.snapshot_json import slo_from_json
+
+MODES_OFF = ("off", "plan")
+V1_NAMES = {"io": "blkio"}  # of controllers that version 1 calls otherwise
+_STATE_REMEDY = "xpu-agent plan lists the files that it wants and that this host lacks"
+_REMEDIES = {
+    "ForeignWriter": "switch one of the two off: here with enforce.strategies or enforce.hooks;"
+    " xpu-agent explain file PATH names both values",
+    "WritesStopped": "see the refusals in /api/v1/audit; after an hour the agent tries again",
+    "LedgerNotWritable": "make node.state_dir writable; until then nothing of the node is changed",
+    "LedgerDamaged": "look at the copy beside the ledger; what it lost is not restored",
+    "AuditFileNotWritable": "make room, or set enforce.audit_file",
+    "EnforcementStopped": "see the refusals and evictions in /api/v1/audit",
+    "EnforcementFrozen": "let the agent reach the API server",
+}
+
+
+class _EnforcementPart(msgspec.Struct, frozen=True, kw_only=True):
+    strategies: tuple[StrategyStatus, ...] = ()
+    is_frozen: bool = False
+    brake: str = ""
+    conditions: tuple[FileCondition, ...] = ()
+
+
+def check_strategies(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check each strategy that the NodeSLO asks for, and each that cannot do its work."""
+    view, slo = _view(facts), _slo(facts)
+    if view is None:
+        return
+    requests = {} if slo is None else requested_strategies(slo)
+    is_well = True
+    for one in view.strategies:
+        result = _strategy_result(one, requests.get(one.name, ""))
+        if result is not None:
+            is_well = False
+            yield result
+    if is_well and view.strategies:
+        active = [one.name for one in view.strategies if one.state is StrategyState.ACTIVE]
+        observation = f"active: {', '.join(active) or 'none, nothing is asked for'}"
+        yield CheckResult(id="enforcement", status=CheckStatus.OK, observation=observation)
+
+
+def _strategy_result(one: StrategyStatus, source: str) -> CheckResult | None:
+    check = f"enforcement:{one.name}"
+    if one.state is StrategyState.FAILED:
+        return CheckResult(
+            id=check,
+            status=CheckStatus.FAIL,
+            observation=f"it fails: {one.message}",
+            impact="its files keep the values that it set last",
+            remedy="this is a bug of the agent: report it with xpu-agent doctor --bundle FILE; "
+            f"enforce.strategies.{one.name}: off restores its files",
+        )
+    if one.state is StrategyState.UNSUPPORTED:
+        return CheckResult(
+            id=check,
+            status=CheckStatus.WARN,
+            observation=f"the kernel cannot do it: {one.message}",
+            impact="what the NodeSLO or a pod asks for is not done",
+            remedy=_STATE_REMEDY,
+        )
+    if one.mode in MODES_OFF and source:
+        verb = "writes nothing" if one.mode == "plan" else "is off"
+        return CheckResult(
+            id=check,
+            status=CheckStatus.WARN,
+            observation=f"NodeSLO {source} asks for it, and by the settings it {verb}",
+            impact="what the cluster asks for is not done on this node",
+            remedy=f"set enforce.strategies.{one.name} and enforce.mode to on, or take it out of "
+            "the NodeSLO",
+        )
+    return None
+
+
+def check_conditions(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Report each problem with files that lasts."""
+    view = _view(facts)
+    for one in view.conditions if view is not None else ():
+        if one.reason in ("StrategyFailed", "StrategyUnsupported"):
+            continue  # reported with the strategy
+        yield CheckResult(
+            id=f"enforcement:{one.reason}",
+            status=CheckStatus.WARN,
+            observation=one.message,
+            impact="files of pods or of the node are not as they should be",
+            remedy=_REMEDIES.get(one.reason, "see the message, and xpu-agent explain file PATH"),
+        )
+
+
+def check_controllers(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether pods have the cgroup controllers that the requested strategies write."""
+    slo = _slo(facts)
+    if slo is None or facts.controllers is None or facts.cgroup_version is None:
+        return
+    missing: dict[str, list[str]] = {}
+    for strategy in requested_strategies(slo):
+        for controller in required_controllers(slo, strategy):
+            name = V1_NAMES.get(controller, controller) if facts.cgroup_version == 1 else controller
+            if name not in facts.controllers:
+                missing.setdefault(name, []).append(strategy)
+    for controller, names in sorted(missing.items()):
+        where = "mounted" if facts.cgroup_version == 1 else "enabled for the cgroups of pods"
+        yield CheckResult(
+            id=f"enforcement:controller:{controller}",
+            status=CheckStatus.WARN,
+            observation=f"the NodeSLO asks for {', '.join(names)}, and the controller {controller} "
+            f"is not {where}",
+            impact="the files that these strategies write are not there",
+            remedy=f"let the kubelet or systemd enable {controller} in cgroup.subtree_control"
+            if facts.cgroup_version == 2
+            else f"mount the {controller} hierarchy",
+        )
+
+
+def check_resctrl(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether resctrl is mounted where the NodeSLO asks for it."""
+    slo = _slo(facts)
+    if slo is None or facts.resctrl in ("", "mounted"):
+        return
+    source = requested_strategies(slo).get(RESCTRL)
+    if source is None:
+        return
+    unsupported = facts.resctrl == "unsupported"
+    yield CheckResult(
+        id="enforcement:resctrl-mount",
+        status=CheckStatus.WARN,
+        observation=f"NodeSLO {source} asks for it, and "
+        + ("this kernel has no resctrl" if unsupported else "/sys/fs/resctrl is not mounted"),
+        impact="cache and memory bandwidth are not divided between QoS classes",
+        remedy="use a processor and a kernel that have it, or take it out of the NodeSLO"
+        if unsupported
+        else "mount -t resctrl resctrl /sys/fs/resctrl",
+    )
+
+
+def _view(facts: CheckInputs) -> _EnforcementPart | None:
+    """Return how the running agent enforces; `None` without one, or if its answer is odd."""
+    try:
+        part = msgspec.convert(facts.container_part("enforcement"), _EnforcementPart)
+    except msgspec.ValidationError:
+        return None
+    return part if part != _EnforcementPart() else None
+
+
+def _slo(facts: CheckInputs) -> NodeSlo | None:
+    """Return the NodeSLO that the running agent has; `None` if there is none."""
+    value: object = facts.agent
+    for name in ("cluster", "slo", "value"):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if not isinstance(value, Mapping) or not value.get("found"):
+        return None
+    try:
+        return slo_from_json(value.get("slo"))
+    except ParseError:
+        return None
+
+
+CHECKS = (check_strategies, check_conditions, check_controllers, check_resctrl)
