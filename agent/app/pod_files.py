@@ -144,6 +144,7 @@ class PodFileUpdater:
                 self._pressure.watch(layout, watched_cgroups(snapshot, layout))
         report = self._reconciler.cycle(snapshot, layout, enforcement)
         self._strategies.record_refusals(report.refused, now_s)
+        self._reconciler.audits.extend(self._strategies.audits(self._clock.wall()))
         self._reconciler.audits.flush(now_s)
         conditions = (
             *report.conditions,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from agent.metrics.container_series import histogram_lines
-from agent.metrics.families import CONTAINER, NODE, ExportedFamily
+from agent.metrics.families import CONTAINER, NODE, POD_NAME, ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
 from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.pod import EvictionStatus
 from agent.snapshot.self_check import (
     DesiredFile,
     DesiredFiles,
@@ -17,6 +18,7 @@ from agent.snapshot.self_check import (
 )
 
 PREFIX = "xpu_agent_"
+POD_EVICTIONS = "xpu_pod_evictions_total"
 STRATEGY, OWNER = (*NODE, "strategy"), (*NODE, "owner")
 MODES = ("off", "plan", "on")
 BURST_FILE, QUOTA_FILE = "cpu.cfs_burst_us", "cpu.cfs_quota_us"
@@ -62,6 +64,14 @@ _ROWS: tuple[_Row, ...] = (
         "Duration of a cycle that plans, compares and writes all files.",
     ),
     (
+        *("evictions_total", "counter", (*NODE, "reason", "outcome"), ""),
+        "Requests to evict a pod by the rule that made them. unknown: no answer.",
+    ),
+    (
+        *("eviction_blocked_pods", "gauge", NODE, ""),
+        "Pods that would be evicted if no disruption budget protected them.",
+    ),
+    (
         *("enforcement_lost_audit_records_total", "counter", NODE, ""),
         "Changes that are not in the audit file because it could not be written for too long.",
     ),
@@ -77,6 +87,13 @@ ENFORCEMENT_FAMILIES: tuple[ExportedFamily, ...] = (
             stability="alpha",
         )
         for name, kind, labels, unit, text in _ROWS
+    ),
+    ExportedFamily(
+        name=POD_EVICTIONS,
+        type="counter",
+        help="Evictions of a pod by the rule that made them; the last 256 pods and rules.",
+        labels=(*NODE, *POD_NAME, "reason"),
+        stability="alpha",
     ),
     ExportedFamily(
         name="xpu_container_cpu_burst_seconds",
@@ -105,6 +122,8 @@ def enforcement_series(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines
     yield from _strategies(view.strategies, label_prefix)
     yield from _state(view, label_prefix)
     status = snapshot.container_service
+    if status is not None:
+        yield from _evictions(status.evictions, label_prefix)
     counters = status.enforcement if status is not None else None
     if counters is None:
         return
@@ -125,6 +144,30 @@ def enforcement_series(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines
     yield name, list(histogram_lines(name, label_prefix, "", counters.cycles)) if has_cycles else []
     name = f"{PREFIX}enforcement_lost_audit_records_total"
     yield name, [sample_line(name, label_prefix, counters.lost_audits)]
+
+
+def _evictions(evictions: EvictionStatus, label_prefix: str) -> SeriesLines:
+    name = f"{PREFIX}evictions_total"
+    yield (
+        name,
+        [
+            sample_line(
+                name, label_prefix, count, label_pairs(("reason", "outcome"), (feature, outcome))
+            )
+            for feature, outcomes in evictions.outcomes
+            for outcome, count in outcomes
+        ],
+    )
+    name = f"{PREFIX}eviction_blocked_pods"
+    yield name, [sample_line(name, label_prefix, len(evictions.blocked))]
+    names = (*POD_NAME, "reason")
+    yield (
+        POD_EVICTIONS,
+        [
+            sample_line(POD_EVICTIONS, label_prefix, count, label_pairs(names, pod_and_feature))
+            for pod_and_feature, count in evictions.pods.items()
+        ],
+    )
 
 
 def _strategies(strategies: tuple[StrategyStatus, ...], label_prefix: str) -> SeriesLines:

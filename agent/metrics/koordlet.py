@@ -6,8 +6,10 @@ no figure here are listed in `KOORDLET_ABSENT` with the reason.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from agent.metrics.enforcement_series import POD_EVICTIONS
 from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
 from agent.snapshot.node import NodeSnapshot
@@ -32,6 +34,7 @@ _RESOLD = {
     "kubernetes.io/mid-memory": "byte",
 }
 _PROD = "koord-prod"
+_EVICTED = "evicted"  # koordlet's reason of all evictions
 
 _Row = tuple[str, tuple[str, ...], str, str]  # name, labels, family of ours, how it differs
 
@@ -59,6 +62,11 @@ _ROWS: tuple[_Row, ...] = (
         ("node", "host_application_name", "resource", "priority_class", "qos"),
         *("xpu_host_application_cpu_usage_cores", ""),
     ),
+    ("pod_eviction", ("node", "reason"), "xpu_agent_evictions_total", ""),
+    (
+        *("pod_eviction_detail", ("node", "pod_namespace", "pod_name", "reason")),
+        *(POD_EVICTIONS, ""),
+    ),
     ("container_cpi", (*_CONTAINER, "cpi_field"), "xpu_container_window_cycles", ""),
     ("container_psi", (*_CONTAINER, *_PRESSURE), "xpu_container_pressure_ratio", ""),
     ("pod_psi", (*_POD, *_PRESSURE), "xpu_pod_pressure_ratio", ""),
@@ -79,8 +87,6 @@ KOORDLET_ABSENT: Mapping[str, str] = {
     "collect_node_cpu_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
     "collect_node_numa_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
     "collect_node_local_storage_info_status": "xpu_agent_collector_success has it as a gauge",
-    "pod_eviction": _NO_LOOP,
-    "pod_eviction_detail": _NO_LOOP,
     "be_suppress_cpu_cores": _NO_LOOP,
     "be_suppress_ls_used_cpu_cores": _NO_LOOP,
     "container_scaled_cfs_burst_us": _NO_LOOP,
@@ -149,7 +155,7 @@ def koordlet_series(
         return
     node = snapshot.node.name or "unknown"
     samples: dict[str, list[_Sample]] = {name: [] for name, *_ in _ROWS}
-    sources = [_allocatable_samples(snapshot)]
+    sources = [_allocatable_samples(snapshot), _eviction_samples(snapshot)]
     report = snapshot.report
     if report.taken_s is not None and not report.error:
         sources += [_report_samples(snapshot), _application_samples(snapshot)]
@@ -241,6 +247,19 @@ def _allocatable_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
         amount = parse_amount(node.allocatable.get(resource, "")) if node is not None else None
         if amount is not None:
             yield "node_resource_allocatable", (resource, unit), float(amount)
+
+
+def _eviction_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
+    status = snapshot.container_service
+    pods: Counter[tuple[str, str]] = Counter()
+    for (namespace, name, _), count in status.evictions.pods.items() if status else ():
+        pods[namespace, name] += count
+    for pod, count in pods.items():
+        yield "pod_eviction_detail", (*pod, _EVICTED), count
+    counts = [dict(outcomes) for _, outcomes in status.evictions.outcomes] if status else []
+    total = sum(one.get(outcome, 0) for one in counts for outcome in ("evicted", "killed"))
+    if total:
+        yield "pod_eviction", (_EVICTED,), total
 
 
 def _pod_lines(snapshot: NodeSnapshot, labels: LabelCache, node: str) -> dict[str, list[str]]:

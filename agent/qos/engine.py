@@ -12,12 +12,18 @@ from agent.cgroup.layout import CgroupLayout
 from agent.config.containers import ENFORCE_MODES, BrakeSettings, EnforceSettings
 from agent.kube.eviction import EvictionService
 from agent.qos.brake import BrakeState, step_brake
-from agent.qos.eviction.history import EvictionHistory, advance_history, record_requests
+from agent.qos.eviction.history import EvictionHistory, advance_history, loop_of, record_requests
 from agent.qos.inputs import QosInputBuilder
 from agent.qos.strategy import AnyStrategy, CurrentValues, QosInputs, StrategyPlan
 from agent.slo.status import is_frozen
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.pod import EvictionFeedback, EvictionOutcome, EvictionRequest
+from agent.snapshot.pod import (
+    EvictionFeedback,
+    EvictionOutcome,
+    EvictionRequest,
+    EvictionResult,
+)
+from agent.snapshot.publications import AuditRecord
 from agent.snapshot.self_check import EnforcementView, FileCondition, StrategyState, StrategyStatus
 
 log = logging.getLogger(__name__)
@@ -27,6 +33,7 @@ UNDECIDED = (StrategyState.FROZEN, StrategyState.WAITING, StrategyState.FAILED)
 DEFAULT_BRAKE = BrakeSettings()
 NO_FEEDBACK = EvictionFeedback()
 ENDED_PODS = (EvictionOutcome.EVICTED, EvictionOutcome.KILLED)
+AUDITED = (*ENDED_PODS, EvictionOutcome.PLANNED)
 NOT_CONFIRMED = "the API server has not confirmed the NodeSLO for too long, or it is unreadable"
 
 
@@ -183,18 +190,36 @@ def _status(
     )
 
 
+def eviction_record(result: EvictionResult, wall_s: float) -> AuditRecord:
+    """Return the record of an eviction, with Koordinator's reason."""
+    request, pod = result.request, result.request.pod
+    return AuditRecord(
+        wall_s=wall_s,
+        owner=f"{loop_of(request)}_eviction",
+        reason=f"trigger by koordlet feature {request.feature}",
+        message=request.message,
+        source="NodeSLO spec.resourceUsedThresholdWithBE",
+        path=f"pod {pod.namespace}/{pod.name}",
+        key="eviction",
+        new=result.outcome.value,
+        planned=request.is_planned,
+    )
+
+
 class StrategyRunner:
     """Asks the strategies and hands on their evictions. Belongs to the collector thread."""
 
     def __init__(self, engine: QosEngine, evictions: EvictionService) -> None:
         self._engine = engine
         self._evictions = evictions
+        self._results: tuple[EvictionResult, ...] = ()  # that the last plan was made with
 
     def plan(
         self, snapshot: NodeSnapshot, layout: CgroupLayout, current: CurrentValues, now_s: float
     ) -> EnforcementPlan:
         """Return what the strategies want of files now; their evictions are requested."""
         feedback = self._evictions.take_feedback()
+        self._results = feedback.results
         plan = self._engine.plan(snapshot, layout, current, now_s, feedback)
         self._evictions.submit(plan.evictions)
         return plan
@@ -202,6 +227,12 @@ class StrategyRunner:
     def record_refusals(self, count: int, now_s: float) -> None:
         """Record writes that the kernel refused in this cycle."""
         self._engine.record_refusals(count, now_s)
+
+    def audits(self, wall_s: float) -> Iterator[AuditRecord]:
+        """Yield records of the evictions that the last plan was made with."""
+        for result in self._results:
+            if result.outcome in AUDITED:
+                yield eviction_record(result, wall_s)
 
     def conditions(self) -> Iterator[FileCondition]:
         """Yield conditions of evictions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -120,6 +121,9 @@ def test_of_the_pods_that_may_go_the_largest_one_is_evicted_once() -> None:
         assert node.is_terminating("big")
         await asyncio.sleep(QUIET_S)
         assert node.requested() == ["big"]
+        (record,) = json.loads(await node.scene.get("api/v1/audit"))["audit"]
+        assert record["path"] == "pod team-a/big"
+        assert record["reason"] == "trigger by koordlet feature BEMemoryEvict"
         (request,) = node.scene.api.requests(subresource="eviction")
         assert request.body["deleteOptions"] == {"preconditions": {"uid": node.uids["big"]}}
         assert await node.scene.end() == 0

@@ -15,6 +15,7 @@ from agent.metrics.exposition import MetricsRenderer
 from agent.snapshot.container import ContainerServiceStatus
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import Histogram, SnapshotPart
+from agent.snapshot.pod import EvictionStatus
 from agent.snapshot.self_check import (
     DesiredFiles,
     EnforcementCounters,
@@ -25,12 +26,26 @@ from agent.snapshot.self_check import (
 )
 from tests.factory import NOW_S, pod, snapshot
 
+LABELS = (
+    *("strategy", "mode", "state", "owner", "result", "errno", "reason", "le", "figure"),
+    "outcome",
+)
 POD = pod(0)
 CGROUP = POD.containers[0].cgroup
 BURSTS = (
     DesiredValue(cgroup=CGROUP, key=BURST, value=40_000, owner="cpu_burst"),
     DesiredValue(cgroup=CGROUP, key=QUOTA, value=Bandwidth(150_000), owner="cpu_burst"),
     DesiredValue(cgroup="/kubepods/other", key=BURST, value=1, owner="cpu_burst"),
+)
+
+
+EVICTIONS = EvictionStatus(
+    outcomes=(
+        ("BEMemoryEvict", (("blocked", 4), ("evicted", 2))),
+        ("CPUEvict", (("killed", 1),)),
+    ),
+    pods={("team-a", "p", "BEMemoryEvict"): 2, ("team-a", "p", "CPUEvict"): 1},
+    blocked=("team-a/q",),
 )
 
 
@@ -63,7 +78,7 @@ def busy() -> NodeSnapshot:
         snapshot(pods=(POD,)),
         enforcement=SnapshotPart(view, NOW_S),
         desired_files=DesiredFiles(strategies=BURSTS),
-        container_service=ContainerServiceStatus(enforcement=counters),
+        container_service=ContainerServiceStatus(enforcement=counters, evictions=EVICTIONS),
     )
 
 
@@ -73,13 +88,7 @@ def samples(snap: NodeSnapshot) -> dict[tuple[str, frozenset[str]], float]:
     return {
         (
             one.name,
-            frozenset(
-                value
-                for label, value in one.labels.items()
-                if label
-                in ("strategy", "mode", "state", "owner", "result", "errno", "reason", "le")
-                or label == "figure"
-            ),
+            frozenset(value for label, value in one.labels.items() if label in LABELS),
         ): one.value
         for family in text_string_to_metric_families(page)
         for one in family.samples
@@ -106,6 +115,12 @@ def samples(snap: NodeSnapshot) -> dict[tuple[str, frozenset[str]], float]:
         ("xpu_agent_enforcement_cycle_seconds_count", set(), 5),
         ("xpu_agent_enforcement_cycle_seconds_sum", set(), 0.25),
         ("xpu_agent_enforcement_lost_audit_records_total", set(), 6),
+        ("xpu_agent_evictions_total", {"BEMemoryEvict", "evicted"}, 2),
+        ("xpu_agent_evictions_total", {"BEMemoryEvict", "blocked"}, 4),
+        ("xpu_agent_evictions_total", {"CPUEvict", "killed"}, 1),
+        ("xpu_agent_eviction_blocked_pods", set(), 1),
+        ("xpu_pod_evictions_total", {"BEMemoryEvict"}, 2),
+        ("xpu_pod_evictions_total", {"CPUEvict"}, 1),
         ("xpu_container_cpu_burst_seconds", set(), 0.04),
         ("xpu_container_cpu_quota_cores", set(), 1.5),
     ],

@@ -11,8 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.metrics.exposition import MetricsRenderer
 from agent.metrics.koordlet import KOORDLET_ABSENT, koordlet_families
 from agent.snapshot.cluster import ClusterView, NodeView
+from agent.snapshot.container import ContainerServiceStatus
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import EvictionStatus
 from agent.snapshot.usage import (
     BestEffortUsage,
     CgroupUsage,
@@ -39,6 +41,14 @@ PREDICTION = Prediction(
     ),
 )
 Series = dict[str, list[tuple[dict[str, str], float]]]
+
+EVICTIONS = EvictionStatus(
+    outcomes=(
+        ("BEMemoryEvict", (("blocked", 4), ("evicted", 2))),
+        ("CPUEvict", (("killed", 1), ("planned", 9))),
+    ),
+    pods={("team-a", "p", "BEMemoryEvict"): 2, ("team-a", "p", "CPUEvict"): 1},
+)
 
 
 def full() -> NodeSnapshot:
@@ -73,6 +83,7 @@ def full() -> NodeSnapshot:
         usage=SnapshotPart(usage, NOW_S),
         cluster=ClusterView(node=SnapshotPart(node)),
         report=SnapshotPart(report, NOW_S),
+        container_service=ContainerServiceStatus(evictions=EVICTIONS),
     )
 
 
@@ -135,6 +146,8 @@ def test_a_prediction_that_failed_has_the_status_1_and_no_amounts() -> None:
         ("resctrl_memory_bandwidth", {"mb_type": "mbm_total_bytes"}, 9.0),
         ("node_metric_numa_node_usage", {"numa_node_id": "0", "unit": "core"}, 1.5),
         ("pod_psi", {"psi_resource_type": "cpu", "psi_degree": "some"}, 1.5),
+        ("pod_eviction", {"reason": "evicted"}, 3.0),
+        ("pod_eviction_detail", {"reason": "evicted", "pod_name": "p"}, 3.0),
     ],
 )
 def test_a_figure_of_ours_has_koordlets_name(
