@@ -23,7 +23,8 @@ from agent.cli.context import command_inputs
 from agent.cli.output import format_document, format_table
 from agent.cli.parser import ExitStatus
 from agent.cli.terminal import standard_output, write_document
-from agent.containers.dispatch import hook_modes
+from agent.containers.cpu_quota import NormalizationHook
+from agent.containers.dispatch import ON, hook_modes
 from agent.containers.hooks import node_hooks
 from agent.doctor.inputs import fetch_agent_snapshot
 from agent.durable import read_file
@@ -37,7 +38,7 @@ from agent.slo.status import build_slo_view
 from agent.snapshot.cluster import ClusterView, NodeView
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.pod import PodView
+from agent.snapshot.pod import EvictionRequest, PodView
 from agent.snapshot.self_check import StrategyState, StrategyStatus
 from agent.snapshot.slo import NodeSloView
 from agent.wire_formats.plain_yaml import decode_yaml
@@ -180,7 +181,8 @@ def _plan_host(
     files: CgroupFiles = KernelFiles(LiveHostFiles()) if inputs.is_live else ReadOnlyFiles(host)
     values = CgroupValues(files, layout)
     hooks = node_hooks(reads_kubelet=False, hooks=settings.hooks)
-    all_strategies = strategies(settings.enforce, own_uid="")
+    scales_quota = hook_modes(hooks, settings.enforce).get(NormalizationHook.name) == ON
+    all_strategies = strategies(settings.enforce, own_uid="", scales_quota=scales_quota)
     modes = strategy_modes((one.name for one in all_strategies), settings.enforce)
     engine = QosEngine(all_strategies, modes, settings.collect.interval_s, settings.api.slo_stale_s)
     now_s = inputs.clock.monotonic()
@@ -210,6 +212,16 @@ def _change_row(one: PlannedChange) -> dict[str, object]:
     }
 
 
+def _eviction_row(one: EvictionRequest) -> dict[str, object]:
+    return {
+        "pod": f"{one.pod.namespace}/{one.pod.name}",
+        "rule": one.feature,
+        "by": "the container runtime" if one.container_ids else "the API server",
+        "mode": "plan" if one.is_planned else "on",
+        "why": one.message,
+    }
+
+
 def _plan_text(
     layout: CgroupLayout, enforcement: EnforcementPlan, changes: HostPlan, slo: NodeSloView
 ) -> str:
@@ -225,6 +237,9 @@ def _plan_text(
     rows = [_change_row(one) for one in changes.changes]
     if rows:
         blocks.append(format_table(rows, terminal, spare=("because",)))
+    evictions = [_eviction_row(one) for one in enforcement.evictions]
+    if evictions:
+        blocks.append(format_table(evictions, terminal))
     if changes.missing:
         lines = [
             f"not on this host: {one.path}: {one.owner} wants {one.desired}"
@@ -261,6 +276,7 @@ def _plan_document(
         ],
         "changes": [_change_document(one) for one in changes.changes],
         "missing": [_change_document(one) for one in changes.missing],
+        "evictions": [_eviction_row(one) for one in enforcement.evictions],
         "compared": changes.compared,
         "failures": [{"hook": hook, "error": error} for hook, error in changes.failures],
         "notes": [{"pod": pod, "message": message} for pod, message in changes.notes],

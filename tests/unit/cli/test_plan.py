@@ -16,6 +16,7 @@ from agent.cli import plan as command
 from agent.cli.parser import build_parser
 from agent.errors import BadConfig
 from agent.qos.strategy import QosInputs, StrategyPlan
+from agent.snapshot.pod import EvictionRequest, PodRef
 from agent.snapshot.self_check import StrategyState
 from tests.cgroups import CgroupHost, container_id
 from tests.process.agent import run_agent
@@ -81,7 +82,14 @@ class WantedBurst:
             for pod in inputs.pods
             for key, value in ((QUOTA, Bandwidth(70_000)), (BURST, 30_000), (CPUS, frozenset({1})))
         )
-        return StrategyPlan(values=values, figures=(("bursting_pods", len(inputs.pods)),)), state
+        victims = tuple(
+            EvictionRequest(
+                pod=PodRef(namespace=one.view.namespace, name=one.view.name), feature="F"
+            )
+            for one in inputs.pods
+        )
+        figures = (("bursting_pods", len(inputs.pods)),)
+        return StrategyPlan(values=values, evictions=victims, figures=figures), state
 
 
 @pytest.fixture
@@ -209,6 +217,16 @@ def test_a_wrong_field_of_the_node_slo_is_bad_news_and_named(
     odd.write_text(yaml.safe_dump({**SLO, "spec": {"cpuBurstStrategy": {"policy": "wild"}}}))
     assert planned(host, "--slo", str(odd)) == 1
     assert "spec.cpuBurstStrategy.policy" in capsys.readouterr().out
+
+
+def test_pods_that_would_be_evicted_are_named_with_the_rule(
+    host: CgroupHost, files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned(host, *files, "-o", "json")
+    (victim,) = document(capsys)["evictions"]
+    assert (victim["pod"], victim["rule"], victim["mode"]) == ("default/batch", "F", "on")
+    planned(host, *files)
+    assert "default/batch" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["[", "a: 1", "- 1", "spec: []", "\0"])
