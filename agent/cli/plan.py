@@ -35,18 +35,20 @@ from agent.qos.inputs import LiveValues
 from agent.qos.strategies import strategies
 from agent.reconcile.host_plan import HostPlan, HostPlanner, PlannedChange, ReadOnlyFiles
 from agent.slo.status import build_slo_view
-from agent.snapshot.cluster import ClusterView, NodeView
+from agent.snapshot.cluster import ClusterView, KubeletView, NodeView
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import EvictionRequest, PodView
 from agent.snapshot.self_check import StrategyState, StrategyStatus
 from agent.snapshot.slo import NodeSloView
+from agent.wire_formats.kernel_text import parse_cpu_list
 from agent.wire_formats.plain_yaml import decode_yaml
 from agent.wire_formats.snapshot_json import slo_from_json
 
 MAX_SLO_BYTES = 4 << 20
 MAX_DEPTH = 64
 EMPTY = "(empty)"
+DEFAULT_CPU_POLICY = "none"  # of a kubelet whose settings are not known
 BAD_STATES = (StrategyState.FAILED, StrategyState.UNSUPPORTED)
 
 
@@ -107,7 +109,7 @@ def read_slo_file(path: str) -> NodeSloView:
 def _cluster(inputs: AgentInputs, slo: NodeSloView | None) -> ClusterView:
     """Return what the cluster asks: of the files, else of the agent that runs on this machine."""
     pods = () if inputs.pod_file is None else inputs.pod_file.read()
-    node = None
+    node, kubelet = None, KubeletView(cpu_manager_policy=DEFAULT_CPU_POLICY)
     is_running = False
     if inputs.is_live and (slo is None or inputs.pod_file is None):
         agent, _ = fetch_agent_snapshot(inputs.settings)
@@ -115,7 +117,7 @@ def _cluster(inputs: AgentInputs, slo: NodeSloView | None) -> ClusterView:
             is_running = True
             slo = _agent_slo(agent) if slo is None else slo
             pods = _agent_pods(agent) if inputs.pod_file is None else pods
-            node = _agent_node(agent)
+            node, kubelet = _agent_node(agent), _agent_kubelet(agent) or kubelet
     has_pods = inputs.pod_file is not None or is_running
     return ClusterView(
         is_clustered=has_pods or slo is not None,
@@ -123,6 +125,7 @@ def _cluster(inputs: AgentInputs, slo: NodeSloView | None) -> ClusterView:
         pods=pods,
         has_pod_list=has_pods,
         node=SnapshotPart(node, inputs.clock.monotonic()),
+        kubelet=SnapshotPart(kubelet, inputs.clock.monotonic()),
     )
 
 
@@ -155,6 +158,20 @@ def _agent_node(agent: Mapping[str, object]) -> NodeView | None:
         return msgspec.convert(_member(agent, "cluster", "node", "value"), NodeView | None)
     except msgspec.ValidationError:
         return None
+
+
+def _agent_kubelet(agent: Mapping[str, object]) -> KubeletView | None:
+    """Return what decides over CPUs of the kubelet's settings; `None`: they are not known."""
+    value = _member(agent, "cluster", "kubelet", "value")
+    policy, pods = _member(value, "cpu_manager_policy"), _member(value, "pod_cpus")
+    if not isinstance(policy, str):
+        return None
+    try:
+        rows = msgspec.convert(pods or (), tuple[tuple[str, str], ...])
+        pod_cpus = tuple((uid, parse_cpu_list(text)) for uid, text in rows)
+    except (msgspec.ValidationError, ParseError):
+        return None
+    return KubeletView(cpu_manager_policy=policy, pod_cpus=pod_cpus)
 
 
 def _ledger(inputs: AgentInputs, folder: str) -> ChangeLedger:
