@@ -26,7 +26,7 @@ from tests.apiserver.refusal import (
 )
 from tests.apiserver.schema.kinds import Kind
 from tests.apiserver.schema.versions import Object, shown
-from tests.apiserver.serve import control, discovery, evictions, table, wire
+from tests.apiserver.serve import bindings, control, discovery, evictions, table, wire
 from tests.apiserver.serve.answer import Answer, refused
 from tests.apiserver.serve.breaks import PAGE
 from tests.apiserver.serve.reads import list_objects
@@ -36,6 +36,7 @@ from tests.apiserver.serve.writes import Writes, decode
 from tests.apiserver.store.objects import Store
 from tests.apiserver.store.registry import Registry
 
+_POST_ONLY = (evictions.SUBRESOURCE, bindings.SUBRESOURCE)
 _OF_LISTS = ("list", "watch", "create", "deletecollection")
 
 
@@ -178,6 +179,8 @@ class App:
         kind = self._kind(asked)
         if asked.subresource == evictions.SUBRESOURCE:
             return evictions.evict(self.store, self.registry, asked, logged)
+        if asked.subresource == bindings.SUBRESOURCE:
+            return bindings.bind(self.store, asked, logged)
         if asked.verb in ("list", "get"):
             answer = self._read(kind, asked, logged)
             if table.wanted(kind.plural, logged.accept):
@@ -209,13 +212,13 @@ class App:
             kind.plural == "events" and (asked.group, asked.version) == ("", "v1")
         )
         status = asked.subresource == "status" and kind.status
-        is_eviction = kind.plural == "pods" and asked.subresource == evictions.SUBRESOURCE
-        if not here or (asked.subresource and not (status or is_eviction)):
+        is_post_only = kind.plural == "pods" and asked.subresource in _POST_ONLY
+        if not here or (asked.subresource and not (status or is_post_only)):
             raise no_resource()
         if bool(asked.namespace) != kind.namespaced and (asked.namespace or asked.name):
             raise no_resource()
         is_wrong = bool(asked.name) == (asked.verb in _OF_LISTS)
-        if is_eviction:
+        if is_post_only:
             is_wrong = asked.verb != "create"
         if is_wrong or (status and asked.verb == "delete"):
             raise Refusal(

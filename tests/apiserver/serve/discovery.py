@@ -21,6 +21,13 @@ EVICTION = {
     "kind": "Eviction",
     "verbs": ["create"],
 }
+BINDING = {
+    "name": "pods/binding",
+    "singularName": "",
+    "namespaced": True,
+    "kind": "Binding",
+    "verbs": ["create"],
+}
 VERSION = {
     "major": "1",
     "minor": "36",
@@ -102,7 +109,7 @@ def _resources(store: Store, group: str, version: str) -> Answer:
             status = {"name": f"{kind.plural}/status", "singularName": "", "verbs": STATUS_VERBS}
             resources.append({**status, "namespaced": kind.namespaced, "kind": kind.kind})
         if kind.plural == "pods":
-            resources.append(EVICTION)
+            resources += [EVICTION, BINDING]
     if not resources:
         raise no_resource()
     body = {

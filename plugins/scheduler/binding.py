@@ -1,0 +1,326 @@
+"""Binds pods: chooses devices, and writes them together with the node in one request.
+
+The API server stores the node and the Binding's annotations in one transaction, so there is no pod
+that has devices and no node, or a node and no devices. From the choice on, the devices are held in
+the cluster's state. A request whose outcome is not known keeps them: to release devices that turn
+out to be bound would give them twice; to hold those that turn out not to be only wastes them until
+the server cannot be working on the request any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from agent.clock import Clock
+from agent.errors import AgentError, ParseError
+from agent.kube.api import ApiClient, ApiRequest
+from agent.kube.errors import (
+    ApiError,
+    BadResponse,
+    Conflict,
+    NotFound,
+    ServerError,
+    Throttled,
+    Unreachable,
+)
+from agent.kube.resources import PODS
+from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
+from plugins.scheduler.allocator import NodeRefused
+from plugins.scheduler.cluster_state import AssignedPod, ClusterState
+from plugins.scheduler.decisions import DecisionMaker, request_signature
+from plugins.scheduler.extender_wire import BindRequest
+from plugins.scheduler.grant_annotations import grant_metadata
+from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
+from plugins.scheduler.requests import DeviceRequest, InvalidRequest
+
+DEADLINE_S = 5.0  # of one request: less than what the lease leaves an old leader
+MAX_TRIES = 4  # of one binding: the pod may change meanwhile, or an answer may be lost
+READ_PAUSES_S = (0.2, 0.5, 1.0)  # before each read of a pod whose outcome is not known
+# after that the API server has given up on a request, whose own limit is a minute
+SETTLED_AFTER_S = 75.0
+_UNCERTAIN = (Unreachable, ServerError, Throttled, BadResponse)
+
+
+class BindFailed(AgentError):
+    """The pod was not bound, as far as is known; kube-scheduler tries it again."""
+
+
+class PodSource(Protocol):
+    """The pods that are not bound yet, as the watch reports them."""
+
+    def pending_pod(self, namespace: str, name: str) -> SchedulerPod | None:
+        """Return a pod; `None` if it is not known."""
+        ...
+
+
+class _Hold(msgspec.Struct, kw_only=True):
+    """Devices of a pod that is being bound. `sent_s`: its binding may be in force since then."""
+
+    pod: AssignedPod
+    annotations: Mapping[str, str]
+    sent_s: float | None = None  # monotonic, of the last request without an answer
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """What a read of a pod showed; without `is_known` the server did not tell."""
+
+    pod: SchedulerPod | None = None  # None: it is gone, or another pod has its name
+    is_known: bool = True
+
+
+class Binder:
+    """Binds several pods at a time. Belongs to the loop thread."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        state: ClusterState,
+        decisions: DecisionMaker,
+        pods: PodSource,
+        clock: Clock,
+        *,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._state = state
+        self._decisions = decisions
+        self._pods = pods
+        self._clock = clock
+        self._sleep = sleep
+        self._holds: dict[str, _Hold] = {}  # by uid
+        self._in_progress: set[str] = set()
+
+    @property
+    def uncertain(self) -> tuple[AssignedPod, ...]:
+        """Return the pods whose binding was sent and whose outcome is not known."""
+        return tuple(hold.pod for hold in self._holds.values() if hold.sent_s is not None)
+
+    async def bind(self, request: BindRequest) -> None:
+        """Bind a pod to a node with its devices; raise `BindFailed`.
+
+        A repeated call for a pod that is on the node already succeeds.
+        """
+        if request.uid in self._in_progress:
+            raise BindFailed(f"{_name(request)} is being bound")
+        self._in_progress.add(request.uid)
+        try:
+            await self._bind(request)
+        finally:
+            self._in_progress.discard(request.uid)
+
+    async def resolve_uncertain(self) -> None:
+        """Read the pods whose outcome is not known; release those that cannot be bound any more."""
+        for held in self.uncertain:
+            if held.key.uid not in self._in_progress:
+                key = held.key
+                request = BindRequest(
+                    namespace=key.namespace, name=key.name, uid=key.uid, node=held.node
+                )
+                reading = await self._read(request)
+                if reading.is_known and key.uid not in self._in_progress:
+                    self._settle(request, reading.pod)
+
+    def confirm(self, uid: str) -> None:
+        """Forget a hold: the watch has reported the pod as bound, ended or deleted."""
+        self._holds.pop(uid, None)
+
+    async def _bind(self, request: BindRequest) -> None:
+        pod = await self._find_pod(request)
+        for _ in range(MAX_TRIES):
+            if self._is_settled(request, pod):
+                return
+            hold = self._hold(request, pod)
+            try:
+                await self._post(request, pod, hold)
+            except Conflict:  # the pod changed, or a lost request was in force after all
+                pod = await self._read_after(request, hold, pauses_s=(0.0,), before=pod)
+            except _UNCERTAIN:
+                pod = await self._read_after(request, hold, pauses_s=READ_PAUSES_S, before=pod)
+            except ApiError as error:  # refused: 403, 404, 422
+                self._release(request.uid)
+                raise BindFailed(f"{_name(request)}: {error}") from error
+            else:
+                self._finish(request)
+                return
+        raise BindFailed(f"{_name(request)} could not be bound in {MAX_TRIES} tries")
+
+    async def _find_pod(self, request: BindRequest) -> SchedulerPod:
+        pod = self._pods.pending_pod(request.namespace, request.name)
+        if pod is not None and pod.key.uid == request.uid and request.uid not in self._holds:
+            return pod
+        reading = await self._read(request)
+        if not reading.is_known:
+            raise BindFailed(f"{_name(request)} cannot be read now")
+        return self._require(request, reading.pod)
+
+    def _is_settled(self, request: BindRequest, pod: SchedulerPod) -> bool:
+        """Return whether the pod is on the node; raise `BindFailed` if it is on another one."""
+        if not pod.node:
+            return False
+        self._settle(request, pod)
+        if pod.node != request.node:
+            raise BindFailed(f"{_name(request)} is on node {pod.node} already")
+        return True
+
+    def _hold(self, request: BindRequest, pod: SchedulerPod) -> _Hold | None:
+        """Choose devices and hold them; the same ones for a second try on the same node.
+
+        A pod whose earlier binding to another node may still come into force is not bound
+        elsewhere. Without devices there is nothing to hold.
+        """
+        hold = self._holds.get(request.uid)
+        if hold is not None and hold.pod.node == request.node:
+            return hold
+        if hold is not None and hold.sent_s is not None:
+            raise BindFailed(
+                f"{_name(request)}: whether it is bound to {hold.pod.node} is not known yet"
+            )
+        self._release(request.uid)
+        device_request = _device_request(pod)
+        if device_request is None:
+            return None
+        try:
+            grant = self._decisions.allocate(device_request, request.node)
+        except (NodeRefused, InvalidRequest) as refused:
+            message = f"devices on {request.node} were taken meanwhile: {refused}"
+            raise BindFailed(message) from refused
+        if not grant:
+            return None
+        allocation = tuple(one.as_allocated() for one in grant)
+        assigned = AssignedPod(
+            key=pod.key, node=request.node, allocation=allocation, is_assumed=True
+        )
+        self._state.set_pod(assigned)
+        hold = _Hold(pod=assigned, annotations=grant_metadata(grant).annotations)
+        self._holds[request.uid] = hold
+        return hold
+
+    async def _post(self, request: BindRequest, pod: SchedulerPod, hold: _Hold | None) -> None:
+        if hold is not None:
+            hold.sent_s = self._clock.monotonic()
+        annotations = {} if hold is None else hold.annotations
+        await self._api.call(binding_request(request, pod.resource_version, annotations))
+
+    async def _read_after(
+        self,
+        request: BindRequest,
+        hold: _Hold | None,
+        *,
+        pauses_s: tuple[float, ...],
+        before: SchedulerPod,
+    ) -> SchedulerPod:
+        """Return the pod for another try with the same devices; raise `BindFailed`."""
+        for pause_s in pauses_s:
+            await self._sleep(pause_s)
+            reading = await self._read(request)
+            if not reading.is_known:
+                continue
+            pod = self._require(request, reading.pod)
+            if not pod.node and hold is not None and _signature(pod) != _signature(before):
+                if hold.sent_s is None:
+                    self._release(request.uid)
+                raise BindFailed(f"{_name(request)} changed its request for devices")
+            return pod
+        raise BindFailed(f"{_name(request)}: whether it is bound is not known")
+
+    def _require(self, request: BindRequest, pod: SchedulerPod | None) -> SchedulerPod:
+        if pod is None or (pod.is_terminating and not pod.node):
+            self._settle(request, None)
+            raise BindFailed(f"pod {_name(request)} is gone")
+        return pod
+
+    async def _read(self, request: BindRequest) -> _Reading:
+        path = PODS.path(request.name, request.namespace)
+        try:
+            response = await self._api.call(
+                ApiRequest(method="GET", path=path, deadline_s=DEADLINE_S)
+            )
+            pod = decode_scheduler_pod(response.body)
+        except NotFound:
+            return _Reading()
+        except (ApiError, ParseError):
+            return _Reading(is_known=False)
+        return _Reading(pod if pod.key.uid == request.uid else None)
+
+    def _settle(self, request: BindRequest, pod: SchedulerPod | None) -> None:
+        """Bring what is held in line with what the server has of the pod."""
+        if pod is not None and not pod.node and not pod.has_ended:
+            hold = self._holds.get(request.uid)
+            now_s = self._clock.monotonic()
+            if hold is None or hold.sent_s is None or now_s - hold.sent_s >= SETTLED_AFTER_S:
+                self._release(request.uid)
+            return
+        self._holds.pop(request.uid, None)
+        assigned = None if pod is None else assigned_pod(pod)
+        if assigned is None:
+            self._state.remove_pod(request.uid)
+        else:
+            self._state.set_pod(assigned)
+
+    def _finish(self, request: BindRequest) -> None:
+        hold = self._holds.pop(request.uid, None)
+        if hold is not None:
+            self._state.set_pod(msgspec.structs.replace(hold.pod, is_assumed=False))
+
+    def _release(self, uid: str) -> None:
+        self._holds.pop(uid, None)
+        held = self._state.pod(uid)
+        if held is not None and held.is_assumed:
+            self._state.remove_pod(uid)
+
+
+def binding_request(
+    request: BindRequest, resource_version: str, annotations: Mapping[str, str]
+) -> ApiRequest:
+    """Return the request that binds exactly this version of the pod."""
+    metadata: dict[str, object] = {"name": request.name, "namespace": request.namespace}
+    if request.uid:
+        metadata["uid"] = request.uid
+    if resource_version:
+        metadata["resourceVersion"] = resource_version
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    target = {"apiVersion": "v1", "kind": "Node", "name": request.node}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+    return ApiRequest(
+        method="POST",
+        path=PODS.path(request.name, request.namespace, "binding"),
+        body=msgspec.json.encode(body),
+        deadline_s=DEADLINE_S,
+    )
+
+
+def assigned_pod(pod: SchedulerPod) -> AssignedPod | None:
+    """Return what a bound pod uses; `None` if it is not bound or has no devices.
+
+    An annotation on a pod without a node is not trusted: users can write it. One that cannot be
+    read counts for nothing.
+    """
+    text = pod.annotations.get(ANNOTATION)
+    if not pod.node or pod.has_ended or text is None:
+        return None
+    try:
+        allocation = decode_allocated(text)
+    except ParseError:
+        return None
+    return AssignedPod(key=pod.key, node=pod.node, allocation=allocation)
+
+
+def _signature(pod: SchedulerPod) -> bytes:
+    request = _device_request(pod)
+    return b"" if request is None else request_signature(request)
+
+
+def _device_request(pod: SchedulerPod) -> DeviceRequest | None:
+    try:
+        return pod.device_request()
+    except InvalidRequest as error:
+        raise BindFailed(str(error)) from error
+
+
+def _name(request: BindRequest) -> str:
+    return f"{request.namespace}/{request.name}"

@@ -1,0 +1,107 @@
+"""The last decisions about pods, for people who ask why a pod waits. Bounded."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import msgspec
+
+from plugins.scheduler.cluster_state import PodKey
+from plugins.scheduler.decisions import PodAnswer
+
+MAX_PODS = 2048
+MAX_NODES_OF_REASON = 16  # named for each reason; all are counted
+MAX_BEST_NODES = 16
+
+
+class RefusalGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes that were refused for one reason."""
+
+    reason: str
+    count: int
+    is_final: bool  # removing pods would not help
+    nodes: tuple[str, ...]  # some of them
+
+
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The last call about one pod."""
+
+    namespace: str
+    pod: str
+    uid: str
+    wall_s: float
+    verb: str
+    resources: tuple[str, ...] = ()  # that the pod requests of devices
+    offered: int = 0  # nodes that kube-scheduler asked about
+    fitting: int = 0
+    best: tuple[tuple[str, int], ...] = ()  # nodes with their scores, the best first
+    refusals: tuple[RefusalGroup, ...] = ()  # the most frequent reason first
+    error: str = ""  # why no node can help, or why the binding failed
+    node: str = ""  # of a binding
+    attempts: int = 1  # calls with this verb so far
+
+    def summary(self) -> str:
+        """Return one line for an event: `2/5 nodes fit: 3 Insufficient GPU Devices`."""
+        if self.error:
+            return self.error
+        reasons = ", ".join(f"{group.count} {group.reason}" for group in self.refusals)
+        return f"{self.fitting}/{self.offered} nodes fit" + (f": {reasons}" if reasons else "")
+
+
+class DecisionLog:
+    """Remembers the last decision of each verb about each pod; the oldest pods are forgotten."""
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[tuple[str, str], dict[str, DecisionRecord]] = OrderedDict()
+
+    def record(self, record: DecisionRecord) -> DecisionRecord:
+        """Remember a decision; return it with the number of attempts."""
+        key = (record.namespace, record.pod)
+        of_pod = self._records.pop(key, {})
+        before = of_pod.get(record.verb)
+        if before is not None and before.uid == record.uid:
+            record = msgspec.structs.replace(record, attempts=before.attempts + 1)
+        self._records[key] = {**of_pod, record.verb: record}
+        while len(self._records) > MAX_PODS:
+            self._records.popitem(last=False)
+        return record
+
+    def of_pod(self, namespace: str, name: str) -> Mapping[str, DecisionRecord]:
+        """Return the last decision of each verb about a pod; nothing of an unknown one."""
+        return self._records.get((namespace, name), {})
+
+
+def filter_record(
+    key: PodKey, resources: tuple[str, ...], answer: PodAnswer, wall_s: float
+) -> DecisionRecord:
+    """Return the record of a filter call."""
+    groups: dict[str, list[str]] = {}
+    final: dict[str, bool] = {}
+    for name, one in answer.nodes.items():
+        if one.reason:
+            groups.setdefault(one.reason, []).append(name)
+            final[one.reason] = one.is_final
+    scores = answer.scores()
+    best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+    return DecisionRecord(
+        namespace=key.namespace,
+        pod=key.name,
+        uid=key.uid,
+        wall_s=wall_s,
+        verb="filter",
+        resources=resources,
+        offered=len(answer.nodes),
+        fitting=len(scores),
+        best=tuple(best[:MAX_BEST_NODES]),
+        refusals=tuple(
+            RefusalGroup(
+                reason=reason,
+                count=count,
+                is_final=final[reason],
+                nodes=tuple(groups[reason][:MAX_NODES_OF_REASON]),
+            )
+            for reason, count in answer.reasons()
+        ),
+        error=answer.invalid,
+    )

@@ -1,0 +1,325 @@
+"""Bindings at a strict API server that loses answers, refuses and changes pods."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from agent.clock import ManualClock, SystemClock
+from agent.kube.endpoint import InClusterTarget
+from agent.kube.session import open_session
+from agent.wire_formats.device_allocated import ANNOTATION
+from plugins.scheduler.binding import SETTLED_AFTER_S, Binder, BindFailed, assigned_pod
+from plugins.scheduler.cluster_state import ClusterState
+from plugins.scheduler.decisions import DecisionMaker
+from plugins.scheduler.device_table import GPU
+from plugins.scheduler.extender_wire import BindRequest
+from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
+from tests.apiserver import ApiServer, Fault
+from tests.patience import PATIENCE_S
+from tests.unit.scheduler.vectors import NODES
+
+POST = "binding"
+
+
+class Scene:
+    """Two nodes of eight cards, a binder, and what the watch has reported."""
+
+    def __init__(self, api: ApiServer, binder_of: Callable[[Scene], Binder]) -> None:
+        self.api = api
+        self.clock = ManualClock()
+        self.state = ClusterState()
+        for name in ("node-a", "node-b"):
+            self.state.set_node(name, {})
+            self.state.set_devices(msgspec.structs.replace(NODES["A"], node=name))
+        self.decisions = DecisionMaker(self.state)
+        self.reported: dict[str, SchedulerPod] = {}
+        self.binder = binder_of(self)
+
+    def pending_pod(self, namespace: str, name: str) -> SchedulerPod | None:
+        return self.reported.get(f"{namespace}/{name}")
+
+    def put(self, name: str, cards: int = 1, **annotations: str) -> SchedulerPod:
+        """Create a pod, and report it as the watch does."""
+        request = {"nvidia.com/gpu": str(cards)} if cards else {"cpu": "1"}
+        resources = {"requests": request, "limits": request}
+        container = {"name": "c", "image": "i", "resources": resources}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+            "spec": {"containers": [container]},
+        }
+        pod = decode_scheduler_pod(json.dumps(self.api.put(body)).encode())
+        self.reported[f"default/{name}"] = pod
+        return pod
+
+    async def bind(self, pod: SchedulerPod, node: str = "node-a") -> None:
+        key = pod.key
+        await self.binder.bind(
+            BindRequest(namespace=key.namespace, name=key.name, uid=key.uid, node=node)
+        )
+
+    def server_pod(self, name: str) -> dict[str, Any]:
+        pod = self.api.get("pod", name, "default")
+        assert pod is not None
+        return pod
+
+    def server_minors(self, name: str) -> list[int]:
+        """Return the cards in the pod's annotation at the server."""
+        text = self.server_pod(name)["metadata"]["annotations"][ANNOTATION]
+        return [one["minor"] for one in json.loads(text)["gpu"]]
+
+    def used(self, node: str = "node-a") -> set[int]:
+        return {minor for kind, minor in self.state.state(node).usage.amounts if kind == GPU}
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(nodes=("node-a", "node-b")) as api:
+        yield api
+
+
+Scenario = Callable[[Scene], Awaitable[None]]
+
+
+def run(api: ApiServer, scenario: Scenario) -> None:
+    async def play() -> None:
+        target = InClusterTarget(url=api.url, folder=str(api.serviceaccount_dir))
+        session = await open_session(target, SystemClock(), {})
+
+        async def no_sleep(_: float) -> None:
+            await asyncio.sleep(0)
+
+        def build(scene: Scene) -> Binder:
+            return Binder(session, scene.state, scene.decisions, scene, scene.clock, sleep=no_sleep)
+
+        try:
+            await scenario(Scene(api, build))
+        finally:
+            await session.close()
+
+    asyncio.run(asyncio.wait_for(play(), PATIENCE_S))
+
+
+def test_a_pod_is_bound_with_its_devices_in_one_request(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        pod = scene.put("p", 2, kept="1")
+        await scene.bind(pod)
+        bound = scene.server_pod("p")
+        assert bound["spec"]["nodeName"] == "node-a"
+        assert bound["metadata"]["annotations"]["kept"] == "1"
+        assert scene.server_minors("p") == [0, 1]
+        assert scene.used() == {0, 1}
+        assert not scene.binder.uncertain
+
+    run(server, scenario)
+
+
+def test_a_pod_without_devices_is_bound_without_an_annotation(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.bind(scene.put("p", 0))
+        bound = scene.server_pod("p")
+        assert bound["spec"]["nodeName"] == "node-a"
+        assert ANNOTATION not in bound["metadata"].get("annotations", {})
+
+    run(server, scenario)
+
+
+def test_an_annotation_that_a_user_made_up_is_overwritten(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        forged = '{"gpu":[{"minor":7,"resources":{"koordinator.sh/gpu-core":"100"}}]}'
+        pod = scene.put("p", 1, **{ANNOTATION: forged})
+        assert assigned_pod(pod) is None
+        await scene.bind(pod)
+        assert scene.server_minors("p") == [0]
+
+    run(server, scenario)
+
+
+def test_the_second_of_two_pods_for_the_last_cards_is_refused_and_has_no_annotation(
+    server: ApiServer,
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        first, second = scene.put("p1", 8), scene.put("p2", 1)
+        results = await asyncio.gather(
+            scene.bind(first), scene.bind(second), return_exceptions=True
+        )
+        assert results[0] is None
+        assert isinstance(results[1], BindFailed)
+        assert "were taken meanwhile: Insufficient GPU Devices" in str(results[1])
+        assert "annotations" not in scene.server_pod("p2")["metadata"]
+        await scene.bind(second, "node-b")
+        assert scene.server_minors("p2") == [0]
+
+    run(server, scenario)
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_refused_binding_is_sent_again_with_the_same_devices(
+    server: ApiServer, status: int
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        server.faults.add(Fault(subresource=POST, status=status))
+        await scene.bind(scene.put("p"))
+        assert scene.server_minors("p") == [0]
+        assert scene.used() == {0}
+
+    run(server, scenario)
+
+
+def test_a_binding_whose_answer_is_lost_is_found_in_force(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        server.faults.add(Fault(subresource=POST, lose_answer=True))
+        await scene.bind(scene.put("p"))
+        assert scene.server_minors("p") == [0]
+        assert not scene.binder.uncertain
+
+    run(server, scenario)
+
+
+def test_devices_stay_held_while_the_outcome_is_not_known_and_a_repeated_call_succeeds(
+    server: ApiServer,
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        server.faults.add(Fault(subresource=POST, lose_answer=True))
+        reads = server.faults.add(Fault(method="GET", path="/pods/p$", status=500, times=0))
+        pod = scene.put("p", 8)
+        with pytest.raises(BindFailed, match="whether it is bound is not known"):
+            await scene.bind(pod)
+        assert scene.used() == set(range(8))
+        with pytest.raises(BindFailed, match="were taken meanwhile"):
+            await scene.bind(scene.put("other"))
+        with pytest.raises(BindFailed, match="cannot be read now"):
+            await scene.bind(pod)
+        server.faults.remove(reads)
+        await scene.bind(pod)
+        assert scene.used() == set(range(8))
+        assert not scene.binder.uncertain
+
+    run(server, scenario)
+
+
+def test_a_pod_with_an_uncertain_binding_is_not_bound_elsewhere_until_that_is_settled(
+    server: ApiServer,
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        lost = server.faults.add(Fault(subresource=POST, reset=True, times=0))
+        pod = scene.put("p")
+        with pytest.raises(BindFailed):
+            await scene.bind(pod)
+        server.faults.remove(lost)
+        with pytest.raises(BindFailed, match="bound to node-a is not known yet"):
+            await scene.bind(pod, "node-b")
+        await scene.binder.resolve_uncertain()
+        assert scene.used() == {0}  # the server may still be working on the request
+        scene.clock.advance(SETTLED_AFTER_S)
+        await scene.binder.resolve_uncertain()
+        assert scene.used() == set()
+        await scene.bind(pod, "node-b")
+        assert scene.server_pod("p")["spec"]["nodeName"] == "node-b"
+
+    run(server, scenario)
+
+
+def test_a_label_that_is_edited_meanwhile_does_not_fail_the_binding(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        pod = scene.put("p")
+        body = scene.server_pod("p")
+        body["metadata"]["labels"] = {"edited": "1"}
+        server.put(body)
+        await scene.bind(pod)
+        assert scene.server_minors("p") == [0]
+
+    run(server, scenario)
+
+
+def test_a_request_that_changed_meanwhile_is_filtered_again(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        pod = scene.put("p")
+        body = scene.server_pod("p")
+        hint = '{"gpu":{"requiredTopologyScope":"Node"}}'
+        body["metadata"]["annotations"] = {"scheduling.koordinator.sh/device-allocate-hint": hint}
+        server.put(body)
+        with pytest.raises(BindFailed, match="changed its request for devices"):
+            await scene.bind(pod)
+        assert not scene.server_pod("p")["spec"].get("nodeName")
+
+    run(server, scenario)
+
+
+def test_a_pod_that_was_created_anew_does_not_get_the_old_ones_binding(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        pod = scene.put("p")
+        server.delete("pod", "p", "default")
+        scene.put("p", 2)
+        with pytest.raises(BindFailed, match="is gone"):
+            await scene.bind(pod)
+        assert scene.used() == set()
+
+    run(server, scenario)
+
+
+def test_a_pod_that_another_scheduler_bound_keeps_its_node(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        pod = scene.put("p")
+        body = scene.server_pod("p")
+        body["spec"]["nodeName"] = "node-b"
+        server.put(body)
+        with pytest.raises(BindFailed, match="is on node node-b already"):
+            await scene.bind(pod)
+        assert scene.used() == scene.used("node-b") == set()
+
+    run(server, scenario)
+
+
+@pytest.mark.parametrize("status", [403, 422])
+def test_a_binding_that_the_server_forbids_releases_the_devices(
+    server: ApiServer, status: int
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        server.faults.add(Fault(subresource=POST, status=status, message="no"))
+        with pytest.raises(BindFailed, match=str(status)):
+            await scene.bind(scene.put("p"))
+        assert scene.used() == set()
+
+    run(server, scenario)
+
+
+def test_fifty_pods_at_once_on_a_bad_day_leave_no_card_given_twice_and_none_lost(
+    server: ApiServer,
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        server.faults.add(Fault(subresource=POST, status=500, times=0, probability=0.1, seed=1))
+        server.faults.add(
+            Fault(subresource=POST, lose_answer=True, times=0, probability=0.1, seed=2)
+        )
+        server.faults.add(Fault(method="GET", status=503, times=0, probability=0.1, seed=3))
+        rng, pods = random.Random(7), [scene.put(f"p{i}") for i in range(50)]
+        for _ in range(6):
+            nodes = [rng.choice(("node-a", "node-b")) for _ in pods]
+            await asyncio.gather(
+                *(scene.bind(pod, node) for pod, node in zip(pods, nodes, strict=True)),
+                return_exceptions=True,
+            )
+        server.faults.clear()
+        scene.clock.advance(SETTLED_AFTER_S)
+        await scene.binder.resolve_uncertain()
+        assert not scene.binder.uncertain
+        by_card: dict[tuple[str, int], int] = {}
+        for pod in pods:
+            body = scene.server_pod(pod.key.name)
+            node = body["spec"].get("nodeName")
+            for minor in scene.server_minors(pod.key.name) if node else ():
+                by_card[node, minor] = by_card.get((node, minor), 0) + 1
+        assert len(by_card) == 16
+        assert set(by_card.values()) == {1}
+        assert scene.used() == scene.used("node-b") == set(range(8))
+
+    run(server, scenario)

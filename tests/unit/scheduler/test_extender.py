@@ -1,0 +1,204 @@
+"""Answers to kube-scheduler's calls, as it sends and reads them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from agent.clock import ManualClock
+from agent.errors import ParseError
+from plugins.scheduler.cluster_state import AssignedPod, ClusterState, PodKey
+from plugins.scheduler.decision_log import MAX_PODS, DecisionLog, DecisionRecord
+from plugins.scheduler.decisions import DecisionMaker
+from plugins.scheduler.extender import Extender
+from plugins.scheduler.extender_wire import (
+    BadExtenderRequest,
+    decode_bind_request,
+    decode_nodes_request,
+    decode_preemption_request,
+    encode_error,
+    encode_priorities,
+)
+from tests.unit.scheduler.vectors import NODES, holding
+
+Object = dict[str, Any]
+
+
+def pod(cards: int = 1, name: str = "p", **annotations: str) -> Object:
+    requests = {"nvidia.com/gpu": str(cards)} if cards else {}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"u-{name}",
+            "annotations": annotations,
+        },
+        "spec": {"containers": [{"name": "c", "resources": {"requests": requests}}]},
+        "status": {"phase": "Pending"},
+    }
+
+
+def body(pod_object: Object, names: list[str] | None, nodes: object = None) -> bytes:
+    return json.dumps({"Pod": pod_object, "Nodes": nodes, "NodeNames": names}).encode()
+
+
+@pytest.fixture
+def extender() -> Extender:
+    """Three nodes of eight cards: idle, half used, full."""
+    state = ClusterState()
+    for name, used in (("idle", 0), ("half", 4), ("full", 8)):
+        state.set_node(name, {})
+        state.set_devices(msgspec.structs.replace(NODES["A"], node=name))
+        for minor in range(used):
+            state.set_pod(
+                AssignedPod(
+                    key=PodKey(f"{name}-{minor}", "ns", f"{name}-{minor}"),
+                    node=name,
+                    allocation=holding(NODES["A"], gpus=[minor]),
+                )
+            )
+    return Extender(state, DecisionMaker(state), ManualClock())
+
+
+ALL = ["full", "idle", "half"]
+
+
+def filtered(extender: Extender, pod_object: Object, names: list[str] = ALL) -> Object:
+    answer: Object = json.loads(extender.filter(decode_nodes_request(body(pod_object, names))))
+    return answer
+
+
+def test_nodes_that_fit_are_kept_in_the_order_in_which_they_came(extender: Extender) -> None:
+    answer = filtered(extender, pod(2))
+    assert answer == {
+        "Nodes": None,
+        "NodeNames": ["idle", "half"],
+        "FailedNodes": {"full": "Insufficient GPU Devices"},
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    }
+
+
+def test_a_pod_without_devices_keeps_all_nodes(extender: Extender) -> None:
+    assert filtered(extender, pod(0))["NodeNames"] == ALL
+    assert filtered(extender, pod(0), [])["NodeNames"] == []
+
+
+def test_a_request_that_no_node_can_meet_is_unresolvable_everywhere(extender: Extender) -> None:
+    bad = pod(1)
+    bad["spec"]["containers"][0]["resources"]["requests"] = {"koordinator.sh/gpu": "150"}
+    answer = filtered(extender, bad)
+    reason = "invalid resource unit koordinator.sh/gpu: 150"
+    assert answer["FailedAndUnresolvableNodes"] == dict.fromkeys(ALL, reason)
+    assert answer["NodeNames"] == []
+
+
+def test_whole_nodes_are_answered_with_whole_nodes(extender: Extender) -> None:
+    items = [{"metadata": {"name": name, "labels": {"a": "b"}}, "spec": {}} for name in ALL]
+    request = decode_nodes_request(body(pod(2), None, {"metadata": {}, "items": items}))
+    answer = json.loads(extender.filter(request))
+    assert answer["NodeNames"] is None
+    assert answer["Nodes"]["items"] == items[1:]
+
+
+def test_an_unknown_node_is_refused_for_koordinators_resources_only(extender: Extender) -> None:
+    assert filtered(extender, pod(1), ["elsewhere"])["NodeNames"] == ["elsewhere"]
+    shared = pod(1)
+    shared["spec"]["containers"][0]["resources"]["requests"] = {
+        "koordinator.sh/gpu-core": "50",
+        "koordinator.sh/gpu-memory-ratio": "50",
+    }
+    answer = filtered(extender, shared, ["elsewhere"])
+    assert answer["FailedAndUnresolvableNodes"] == {"elsewhere": "node(s) missing Device"}
+
+
+def test_scores_are_the_best_nodes_ten_and_those_of_others_in_proportion(
+    extender: Extender,
+) -> None:
+    request = decode_nodes_request(body(pod(2), ["half", "idle"]))
+    assert json.loads(extender.prioritize(request)) == [
+        {"Host": "half", "Score": 5},
+        {"Host": "idle", "Score": 10},
+    ]
+    request = decode_nodes_request(body(pod(0), ["half"]))
+    assert json.loads(extender.prioritize(request)) == [{"Host": "half", "Score": 0}]
+
+
+def test_scores_are_rounded_half_up() -> None:
+    scores = json.loads(encode_priorities({"a": 4, "b": 5, "c": 94, "d": 95, "e": 100}))
+    assert [one["Score"] for one in scores] == [0, 1, 9, 10, 10]
+
+
+def victims(**by_node: list[str]) -> Object:
+    return {
+        node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
+        for node, uids in by_node.items()
+    }
+
+
+def preempted(extender: Extender, cards: int, by_node: Object) -> Object:
+    sent = {"Pod": pod(cards), "NodeNameToVictims": None, "NodeNameToMetaVictims": by_node}
+    request = decode_preemption_request(json.dumps(sent).encode())
+    answer: Object = json.loads(extender.preempt(request))
+    return answer["NodeNameToMetaVictims"]  # type: ignore[no-any-return]  # JSON
+
+
+def test_only_nodes_on_which_the_victims_cards_suffice_remain(extender: Extender) -> None:
+    offered = victims(full=["full-0"], half=["half-0", "half-1", "half-2", "half-3"])
+    assert set(preempted(extender, 8, offered)) == {"half"}
+    assert preempted(extender, 1, offered) == offered
+
+
+def test_a_node_without_victims_is_left_out(extender: Extender) -> None:
+    assert preempted(extender, 1, victims(idle=[])) == {}
+
+
+def test_whole_victims_are_answered_in_the_short_form(extender: Extender) -> None:
+    whole = {"half": {"Pods": [{"metadata": {"name": "half-0", "uid": "half-0"}}]}}
+    sent = {"Pod": pod(1), "NodeNameToVictims": whole, "NodeNameToMetaVictims": None}
+    request = decode_preemption_request(json.dumps(sent).encode())
+    assert json.loads(extender.preempt(request))["NodeNameToMetaVictims"] == victims(
+        half=["half-0"]
+    )
+
+
+def test_the_last_decision_says_why_a_pod_waits(extender: Extender) -> None:
+    filtered(extender, pod(8, "big"))
+    filtered(extender, pod(8, "big"))
+    record = extender.log.of_pod("ns", "big")["filter"]
+    assert (record.offered, record.fitting, record.attempts) == (3, 1, 2)
+    assert record.best == (("idle", 100),)
+    (group,) = record.refusals
+    assert (group.reason, group.count, set(group.nodes)) == (
+        "Insufficient GPU Devices",
+        2,
+        {"full", "half"},
+    )
+    assert record.summary() == "1/3 nodes fit: 2 Insufficient GPU Devices"
+    assert extender.log.of_pod("ns", "unknown") == {}
+
+
+def test_the_log_of_decisions_is_bounded() -> None:
+    log = DecisionLog()
+    for number in range(MAX_PODS + 5):
+        log.record(DecisionRecord(namespace="n", pod=str(number), uid="", wall_s=0, verb="filter"))
+    assert log.of_pod("n", "4") == {}
+    assert log.of_pod("n", "5")
+
+
+def test_a_bind_call_is_read() -> None:
+    sent = {"PodName": "p", "PodNamespace": "ns", "PodUID": "u", "Node": "n"}
+    request = decode_bind_request(json.dumps(sent).encode())
+    assert (request.namespace, request.name, request.uid, request.node) == ("ns", "p", "u", "n")
+    assert json.loads(encode_error("")) == {"Error": ""}
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"Pod": 5}', b"\xff", b'{"Pod": null}'])
+def test_bodies_that_are_none_of_kube_schedulers_are_refused(data: bytes) -> None:
+    with pytest.raises((BadExtenderRequest, ParseError)):
+        decode_nodes_request(data)
+    with pytest.raises(BadExtenderRequest):
+        decode_bind_request(data)
