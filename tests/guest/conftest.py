@@ -10,7 +10,17 @@ import pytest
 from tests.guest.machine import Ended, boot
 from tests.guest.packages import CannotRun
 
-PARTS = ("soft_roce", "pods", "session", "restore", "files", "devices", "hotplug", "systemd")
+PARTS = (
+    "soft_roce",
+    "pods",
+    "session",
+    "restore",
+    "files",
+    "suppression",
+    "devices",
+    "hotplug",
+    "systemd",
+)
 
 _ended = pytest.StashKey[Ended]()
 

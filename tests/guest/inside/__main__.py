@@ -20,7 +20,16 @@ def main() -> None:
 
     A part that fails leaves its error in place of its facts.
     """
-    from tests.guest.inside import bench, devices, files, hotplug, pods, restore, session
+    from tests.guest.inside import (
+        bench,
+        devices,
+        files,
+        hotplug,
+        pods,
+        restore,
+        session,
+        suppression,
+    )
 
     outside = Path(sys.argv[1])  # where the share is in this machine's cached root
     parts: dict[str, Callable[[], object]] = {
@@ -29,6 +38,7 @@ def main() -> None:
         "session": lambda: session.facts(outside / UNREAD_FILES["session"]),
         "restore": lambda: restore.facts(outside / UNREAD_FILES["restore"]),
         "files": files.facts,
+        "suppression": suppression.facts,
         "devices": lambda: devices.facts(SHARE),
         "hotplug": lambda: hotplug.run(SHARE),
         "systemd": lambda: pods.systemd(outside),

@@ -52,7 +52,7 @@ class Version2Groups:
         self.layout = CgroupLayout(
             version=2, driver=driver, mounts=(), unified=str(MOUNT), root=self.root
         )
-        self._make(self.root)
+        self.make(self.root)
 
     def pod_path(self, uid: str) -> str:
         """Return the path; see `PodGroups`."""
@@ -68,11 +68,11 @@ class Version2Groups:
 
     def pod(self, uid: str = UID) -> str:
         """Make a pod's group."""
-        return self._make(self.pod_path(uid))
+        return self.make(self.pod_path(uid))
 
     def container(self, pod: str, number: int) -> str:
         """Make a container's group with a process in it."""
-        cgroup = self._make(self.container_path(pod, number))
+        cgroup = self.make(self.container_path(pod, number))
         child = subprocess.Popen(["sleep", "3600"])
         self._children.append(child)
         self.put(cgroup, "cgroup.procs", str(child.pid))
@@ -104,7 +104,8 @@ class Version2Groups:
                 time.sleep(0.01)
             path.rmdir()
 
-    def _make(self, cgroup: str) -> str:
+    def make(self, cgroup: str) -> str:
+        """Make a group, with controllers."""
         path = self.path("", cgroup)
         self.put("/" + str(path.parent.relative_to(MOUNT)), "cgroup.subtree_control", CONTROLLERS)
         path.mkdir()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from agent.cgroup.ledger import ChangeLedger
 from agent.config.containers import CpuSuppressionSettings
 from agent.qos.cpu_budget import BEST_EFFORT_BASE
 from agent.qos.cpu_suppression import CpuSuppression
@@ -40,10 +41,15 @@ class Groups(PodGroups, Protocol):
 class SuppressedNode:
     """One latency-sensitive pod and best-effort pods; `cycle` runs the agent's cycle once."""
 
-    def __init__(self, groups: Groups, settings: CpuSuppressionSettings = NO_OPTIONS) -> None:
+    def __init__(
+        self,
+        groups: Groups,
+        settings: CpuSuppressionSettings = NO_OPTIONS,
+        ledger: ChangeLedger | None = None,
+    ) -> None:
         self.groups = groups
         self.cpu_count = os.cpu_count() or 1
-        self.scene = Scene(groups, strategies=(CpuSuppression(settings),))
+        self.scene = Scene(groups, strategies=(CpuSuppression(settings),), ledger=ledger)
         best_effort = base_cgroup(groups.layout, BEST_EFFORT_BASE)
         assert best_effort is not None
         self.best_effort = groups.make(best_effort)
