@@ -29,7 +29,7 @@ from agent.snapshot.cluster import (
 from agent.snapshot.node import SnapshotStore
 from agent.snapshot.pod import PodView
 from agent.wire_formats.kubelet import KubeletConfig, parse_configz
-from agent.wire_formats.pod import decode_pod_list
+from agent.wire_formats.pod import PodListDecoder
 
 TIMEOUT = "Timeout"  # reason of an `Unreachable` error whose deadline passed
 
@@ -133,6 +133,7 @@ class KubeletClient:
         self._trust = TlsContextCache(lambda: files, clock)
         self._url = ""
         self._session: ApiSession | None = None
+        self._pod_list = PodListDecoder()
         self._opened_before = 0  # by sessions that are closed
 
     @property
@@ -145,7 +146,7 @@ class KubeletClient:
         """Return the pods that the kubelet runs, including static ones."""
         body = await self._get(PODS_PATH)
         try:
-            pods, left_out = await self._offload(lambda: decode_pod_list(body))
+            pods, left_out = await self._offload(lambda: self._pod_list.decode(body))
         except ParseError as error:
             raise BadResponse(f"GET {PODS_PATH}", str(error)) from error
         return PodList(pods=pods, malformed=left_out)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ParseError
-from agent.wire_formats.pod import _slices, decode_pod_list
+from agent.wire_formats.pod import PodListDecoder, _slices, decode_pod_list
 
 BETWEEN = '},{"metadata":{'
 hostile = st.sampled_from(["", "a", BETWEEN, '"items":[', "]}", '\\"', "\\", "\u2028", "é"])
@@ -45,6 +45,24 @@ def test_slices_say_what_the_whole_says(pods: list[dict[str, Any]]) -> None:
     whole = json.dumps(listed(pods), indent=1).encode()
     assert _slices(whole) is None
     assert decode_pod_list(as_go_writes_it(listed(pods))) == decode_pod_list(whole)
+
+
+@given(st.lists(st.lists(st.builds(pod, uids, texts), max_size=4), max_size=4))
+def test_a_list_that_is_read_again_says_what_a_new_one_says(
+    lists: list[list[dict[str, Any]]],
+) -> None:
+    decoder = PodListDecoder()
+    for pods in lists:
+        data = as_go_writes_it(listed(pods))
+        assert decoder.decode(data) == decode_pod_list(data)
+
+
+def test_pods_that_did_not_change_stay_the_same_objects() -> None:
+    decoder = PodListDecoder()
+    (first, other), _ = decoder.decode(as_go_writes_it(listed([pod("a"), pod("b")])))
+    (again, changed), _ = decoder.decode(as_go_writes_it(listed([pod("a"), pod("b", "new")])))
+    assert again is first
+    assert (other.annotations, changed.annotations) == ((("n", ""),), (("n", "new"),))
 
 
 @pytest.mark.parametrize(
