@@ -63,6 +63,14 @@ class ContainerLocation(msgspec.Struct, frozen=True, kw_only=True):
     pod_cgroups: tuple[str, ...]  # each of them may be absent
 
 
+class ContainerProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """The first process of a container, or why it has none."""
+
+    cgroup: str = ""
+    process: FirstProcess | None = None
+    absence_reason: str = ""
+
+
 class ContainerInspector:
     """Observes containers of one host.
 
@@ -81,36 +89,42 @@ class ContainerInspector:
         # by container: path and content of the kernel's device rules at the last check
         self._rule_files: dict[str, tuple[str, bytes]] = {}
 
+    def find_process(self, layout: CgroupLayout, location: ContainerLocation) -> ContainerProcess:
+        """Return the first process of a container."""
+        cgroup = container_cgroup(self._host, layout, location.pod_cgroups, location.container_id)
+        if cgroup is None:
+            return ContainerProcess(absence_reason="it has no cgroup (yet)")
+        process = first_process(self._host, layout, cgroup)
+        if process is None:
+            return ContainerProcess(absence_reason="it has no process (yet)")
+        return ContainerProcess(cgroup=cgroup, process=process)
+
     def inspect(
         self,
         layout: CgroupLayout,
-        location: ContainerLocation,
+        container_id: str,
+        container: ContainerProcess,
         edits: ContainerEdits,
         numbers: Collection[DeviceNumbers] = (),
     ) -> ContainerObservation:
-        """Observe one container; absent things are no errors.
+        """Observe one container by its process; absent things are no errors.
 
         `edits` name the mounts and limits to observe, `numbers` are those of the allocated devices'
         nodes.
         """
-        self._rule_files.pop(location.container_id, None)
-        record = self._record(location.container_id)
-        cgroup = container_cgroup(self._host, layout, location.pod_cgroups, location.container_id)
-        if cgroup is None:
-            return ContainerObservation(absence_reason="it has no cgroup (yet)", record=record)
-        process = first_process(self._host, layout, cgroup)
+        self._rule_files.pop(container_id, None)
+        cgroup, process = container.cgroup, container.process
         if process is None:
-            return ContainerObservation(absence_reason="it has no process (yet)", record=record)
+            return ContainerObservation(absence_reason=container.absence_reason)
+        record = self._record(container_id)
         # read first: as long as these are runc's variables, runc may still create device nodes
         env = self._read(f"/proc/{process.pid}/environ", MAX_ENVIRON, parse_environ)
         if env is not None and any(name.startswith(RUNC_INIT_PREFIX) for name, _ in env):
             return ContainerObservation(absence_reason="the runtime has not started it yet")
         observation = self._process(process, edits)
-        rules = self._rules(layout, cgroup, location.container_id)
+        rules = self._rules(layout, cgroup, container_id)
         if not is_alive(self._host, process):
-            return ContainerObservation(
-                absence_reason="it ended while it was looked at", record=record
-            )
+            return ContainerObservation(absence_reason="it ended while it was looked at")
         by_systemd = layout.version == 2 and cgroup.endswith(".scope")
         return msgspec.structs.replace(
             observation,

@@ -38,7 +38,11 @@ from agent.verification.expectation import (
     expectation_of,
     pods_with_cards,
 )
-from agent.verification.inspector import RUNTIME_RECORDS, ContainerInspector
+from agent.verification.inspector import (
+    RUNTIME_RECORDS,
+    ContainerInspector,
+    ContainerProcess,
+)
 from agent.verification.schedule import (
     IsExempt,
     VerificationSchedule,
@@ -180,17 +184,22 @@ class Verifier:
             return VerificationResult(
                 verdict=VerificationStatus.MISSING, details=(ALLOCATION_LATE,)
             )
+        process = ContainerProcess(absence_reason="this host has no cgroups")
+        if run.layout is not None:
+            process = self._inspector.find_process(run.layout, target.location)
+        if process.absence_reason and self._is_reported_unknown(target):
+            return _unknown_result(process.absence_reason)
         expected = self._expectation(target, run.snapshot) if target.is_allocated else Expectation()
         devices = (*expected.devices, *run.assigned_devices(target))
         if target.is_allocated and expected.is_empty:
             return None
         if run.layout is None:
-            return VerificationResult(
-                verdict=VerificationStatus.UNKNOWN, details=("this host has no cgroups",)
-            )
+            return _unknown_result(process.absence_reason)
         nodes = (node for device in devices for node in device.nodes)
         numbers = frozenset((node.major, node.minor) for node in nodes)
-        observation = self._inspector.inspect(run.layout, target.location, expected.edits, numbers)
+        observation = self._inspector.inspect(
+            run.layout, target.id, process, expected.edits, numbers
+        )
         if not target.is_allocated:
             cards = {} if is_privileged(observation) else run.allocated_cards
             return check_container(NO_EDITS, devices, cards, observation)
@@ -198,6 +207,15 @@ class Verifier:
         if result.verdict is VerificationStatus.VERIFIED:
             self._verified_expectations[target.id] = expected
         return result
+
+    def _is_reported_unknown(self, target: VerificationTarget) -> bool:
+        """Return whether the last verdict was that nothing is known.
+
+        What the container must have is then computed once it has a process: a container in
+        creation is checked often, and its pod's allocation costs more than all else.
+        """
+        reported = self._results.get(target.id)
+        return reported is not None and reported.verdict is VerificationStatus.UNKNOWN
 
     def _expectation(self, target: VerificationTarget, snapshot: NodeSnapshot) -> Expectation:
         """Return what the container must have now.
@@ -216,6 +234,10 @@ class Verifier:
             return before
         current = {one.name: one for one in allocated if one.nodes}
         return replace(before, devices=tuple(current.get(one.name, one) for one in before.devices))
+
+
+def _unknown_result(reason: str) -> VerificationResult:
+    return VerificationResult(verdict=VerificationStatus.UNKNOWN, details=(reason,))
 
 
 class _VerificationRun:

@@ -66,7 +66,8 @@ class Fake:
         layout = detect_layout(self.host.files)
         assert layout is not None
         where = ContainerLocation(container_id=ID, pod_cgroups=(POD,))
-        return self.inspector.inspect(layout, where, edits, numbers)
+        process = self.inspector.find_process(layout, where)
+        return self.inspector.inspect(layout, ID, process, edits, numbers)
 
 
 @pytest.fixture

@@ -72,6 +72,21 @@ def test_a_container_is_unknown_until_it_has_started_and_then_verified(tmp_path:
     assert second.looked_s == there.clock.wall()
 
 
+def test_the_edits_of_a_container_in_creation_are_computed_again_once_it_has_a_process(
+    tmp_path: Path,
+) -> None:
+    hook = fixed_hook(edits=ENV)
+    there = Node(tmp_path, hook)
+    now = snapshot(pods=SnapshotPart((POD,)))
+    for _ in range(3):
+        assert there.verifier.run_once(now).containers[ID].verdict is VerificationStatus.UNKNOWN
+        there.clock.advance(9)
+    assert len(hook.requests) == 1
+    there.begin(b"A=1\0")
+    assert there.verifier.run_once(now).containers[ID].verdict is VerificationStatus.VERIFIED
+    assert len(hook.requests) == 2
+
+
 def test_between_looks_a_proof_is_kept_and_it_goes_with_its_container(tmp_path: Path) -> None:
     there = Node(tmp_path, fixed_hook(edits=ENV))
     there.begin(b"PATH=/bin\0")
