@@ -132,7 +132,10 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
 
     def annotation(self, key: str) -> str | None:
         """Return an annotation's value."""
-        return next((v for k, v in self.annotations if k == key), None)
+        for name, value in self.annotations:  # as in `label`
+            if name == key:
+                return value
+        return None
 
 
 def static_uid(pod: PodView) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -15,6 +16,13 @@ from agent.wire_formats.kernel_text import parse_digits
 MAX_PIDS_READ = 64 * 1024  # bytes of a `cgroup.procs`
 MAX_CGROUPS = 32  # searched below a container's cgroup, which may contain groups of its own
 MAX_GROUP_DEPTH = 2
+
+# files of the kernel in a cgroup: of the core, or with the name of a controller; systemd gives no
+# group such a name
+_KERNEL_FILE = re.compile(
+    r"(?:cgroup|cpu|cpuacct|cpuset|memory|blkio|io|pids|devices|freezer|hugetlb|misc|rdma"
+    r"|net_cls|net_prio|perf_event)\.|(?:tasks|notify_on_release|release_agent)$"
+)
 
 
 class FirstProcess(msgspec.Struct, frozen=True):
@@ -93,8 +101,9 @@ def _subgroups(host: HostFiles, folder: str) -> Iterator[str]:
         names = host.names(folder)
     except HostFileError:
         return
+    candidates = (name for name in names if not _KERNEL_FILE.match(name))
     # only a child cgroup has this file
-    yield from (f"{folder}/{n}" for n in names if host.exists(f"{folder}/{n}/cgroup.procs"))
+    yield from (f"{folder}/{n}" for n in candidates if host.exists(f"{folder}/{n}/cgroup.procs"))
 
 
 def _start_times(host: HostFiles, pid: int) -> tuple[int, ...]:
