@@ -61,32 +61,49 @@ log = logging.getLogger(__name__)
 ProcessOwner = tuple[str, str]  # pod uid, container id
 
 
-def join_pods(running: Iterable[PodView], listed: Iterable[PodView]) -> tuple[PodView, ...]:
-    """Return every running or listed pod by uid. A running pod keeps its cgroup's uid and QoS.
+class PodJoiner:
+    """Joins running and listed pods. A pod of the same two objects as before stays the same object.
 
-    Containers of both lists are joined by id: listed ones have names, running ones cgroups. Any
-    user may annotate a pod as a static pod's mirror: two pods with the same annotation are both
-    ignored.
+    Usually one of hundreds of pods changes, and whoever reads pods compares them with the last.
     """
-    by_uid = {pod.uid: pod for pod in listed}
-    static_uids = [
-        (uid, pod.uid) for pod in by_uid.values() if (uid := static_uid(pod)) is not None
-    ]
-    counts = Counter(uid for uid, _ in static_uids)
-    by_hash = {uid: listed_uid for uid, listed_uid in static_uids if counts[uid] == 1}
-    pods = []
-    for pod in running:
-        listed_pod = by_uid.pop(pod.uid, None) or by_uid.pop(by_hash.get(pod.uid, ""), None)
-        if listed_pod is None:
-            pods.append(pod)
-            continue
-        containers = _join_containers(pod.containers, listed_pod.containers)
-        pods.append(
-            msgspec.structs.replace(
-                listed_pod, uid=pod.uid, qos=pod.qos, cgroup=pod.cgroup, containers=containers
-            )
-        )
-    return tuple(sorted([*pods, *by_uid.values()], key=lambda pod: (pod.uid, pod.cgroup)))
+
+    def __init__(self) -> None:
+        # by uid: running, listed, joined
+        self._joined: dict[str, tuple[PodView, PodView, PodView]] = {}
+
+    def join(self, running: Iterable[PodView], listed: Iterable[PodView]) -> tuple[PodView, ...]:
+        """Return every running or listed pod by uid. A running pod keeps its cgroup's uid and QoS.
+
+        Containers of both lists are joined by id: listed ones have names, running ones cgroups. Any
+        user may annotate a pod as a static pod's mirror: two pods with the same annotation are both
+        ignored.
+        """
+        by_uid = {pod.uid: pod for pod in listed}
+        static_uids = [
+            (uid, pod.uid) for pod in by_uid.values() if (uid := static_uid(pod)) is not None
+        ]
+        counts = Counter(uid for uid, _ in static_uids)
+        by_hash = {uid: listed_uid for uid, listed_uid in static_uids if counts[uid] == 1}
+        previous, self._joined = self._joined, {}
+        pods = []
+        for pod in running:
+            listed_pod = by_uid.pop(pod.uid, None) or by_uid.pop(by_hash.get(pod.uid, ""), None)
+            if listed_pod is None:
+                pods.append(pod)
+                continue
+            last = previous.get(pod.uid)
+            if last is None or last[0] is not pod or last[1] is not listed_pod:
+                last = pod, listed_pod, _join_pod(pod, listed_pod)
+            self._joined[pod.uid] = last
+            pods.append(last[2])
+        return tuple(sorted([*pods, *by_uid.values()], key=lambda pod: (pod.uid, pod.cgroup)))
+
+
+def _join_pod(running: PodView, listed: PodView) -> PodView:
+    containers = _join_containers(running.containers, listed.containers)
+    return msgspec.structs.replace(
+        listed, uid=running.uid, qos=running.qos, cgroup=running.cgroup, containers=containers
+    )
 
 
 def _join_containers(
@@ -218,6 +235,7 @@ class UsageCollector:
         self._pod_usage: PodUsageReader | None = None
         self._layout_checked_s: float | None = None
         self._last_listed: tuple[PodView, ...] = ()
+        self._joiner = PodJoiner()
         self._previous: tuple[float, NodeCounters] | None = None
         self.pods: tuple[PodView, ...] = ()  # by uid; cgroups joined with the pod list
 
@@ -295,7 +313,8 @@ class UsageCollector:
         has_changes = self._pod_usage is not None and self._pod_usage.refresh()
         if has_changes or listed is not self._last_listed:
             self._last_listed = listed
-            self.pods = join_pods(self._pod_usage.tree.pods if self._pod_usage else (), listed)
+            running = self._pod_usage.tree.pods if self._pod_usage else ()
+            self.pods = self._joiner.join(running, listed)
 
 
 MAX_REPORT_WINDOWS = 8  # each one's percentiles are sorted again for every report

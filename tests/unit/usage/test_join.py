@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from agent.recording.tree import TreeFiles
 from agent.snapshot.inventory import DeviceSample, ProcessSample
 from agent.snapshot.pod import ContainerView, KubeQos, PodView
-from agent.usage.monitor import join_pods, parse_process_cgroup, process_owners
+from agent.usage.monitor import PodJoiner, parse_process_cgroup, process_owners
 from tests.cgroups import container_id
 
 A, B = container_id(10), container_id(11)
@@ -36,7 +36,7 @@ def listed(uid: str, **annotations: str) -> PodView:
 
 
 def test_a_pod_that_is_seen_and_listed_has_names_and_cgroups() -> None:
-    (pod,) = join_pods([seen("u", A)], [listed("u")])
+    (pod,) = PodJoiner().join([seen("u", A)], [listed("u")])
     assert (pod.name, pod.cgroup, pod.qos) == ("pod-u", "/kubepods/podu", KubeQos.GUARANTEED)
     assert pod.containers == (
         ContainerView(id=A, name="main", image="i", cgroup=f"/kubepods/podu/{A}"),
@@ -44,39 +44,48 @@ def test_a_pod_that_is_seen_and_listed_has_names_and_cgroups() -> None:
 
 
 def test_a_container_that_the_list_does_not_know_yet_is_kept() -> None:
-    (pod,) = join_pods([seen("u", B)], [listed("u")])
+    (pod,) = PodJoiner().join([seen("u", B)], [listed("u")])
     assert [(c.name, bool(c.cgroup)) for c in pod.containers] == [("main", False), ("", True)]
 
 
 def test_pods_of_one_side_only_are_kept() -> None:
-    pods = join_pods([seen("b")], [listed("a")])
+    pods = PodJoiner().join([seen("b")], [listed("a")])
     assert [(pod.uid, pod.name, bool(pod.cgroup)) for pod in pods] == [
         ("a", "pod-a", False),
         ("b", "", True),
     ]
 
 
+def test_only_a_pod_of_which_one_side_changed_is_another_object() -> None:
+    joiner, running, pods = PodJoiner(), [seen("a"), seen("b", A)], [listed("a"), listed("b")]
+    first, second = joiner.join(running, pods)
+    again, changed = joiner.join(running, [pods[0], listed("b", hash=HASH)])
+    assert again is first
+    assert changed != second
+    assert joiner.join([seen("a", A)], pods[:1])[0].containers[0].cgroup
+
+
 @pytest.mark.parametrize("key", ["mirror", "hash"])
 def test_a_static_pod_is_joined_by_the_hash_that_names_its_cgroup(key: str) -> None:
-    (pod,) = join_pods([seen(HASH, A)], [listed("mirror-uid", **{key: HASH})])
+    (pod,) = PodJoiner().join([seen(HASH, A)], [listed("mirror-uid", **{key: HASH})])
     assert (pod.uid, pod.name) == (HASH, "pod-mirror-uid")
 
 
 @pytest.mark.parametrize("uid", [HASH, "8f1c4b1e-0000-4000-8000-00000000000a"])
 def test_an_annotation_does_not_take_another_pods_place(uid: str) -> None:
-    pods = join_pods([seen(uid), seen("liar")], [listed("liar", hash=uid), listed(uid)])
+    pods = PodJoiner().join([seen(uid), seen("liar")], [listed("liar", hash=uid), listed(uid)])
     assert {pod.uid: pod.name for pod in pods} == {uid: f"pod-{uid}", "liar": "pod-liar"}
 
 
 def test_an_annotation_does_not_name_a_pod_that_is_not_listed_yet() -> None:
     uid = "8f1c4b1e-0000-4000-8000-00000000000a"
-    pods = join_pods([seen(uid)], [listed("liar", mirror=uid)])
+    pods = PodJoiner().join([seen(uid)], [listed("liar", mirror=uid)])
     assert {pod.uid: pod.name for pod in pods} == {uid: "", "liar": "pod-liar"}
 
 
 @pytest.mark.parametrize("names", [("etcd", "liar"), ("liar", "etcd")])
 def test_of_two_pods_that_claim_one_static_pod_none_is_believed(names: tuple[str, ...]) -> None:
-    pods = join_pods([seen(HASH, A)], [listed(name, hash=HASH) for name in names])
+    pods = PodJoiner().join([seen(HASH, A)], [listed(name, hash=HASH) for name in names])
     assert [(pod.uid, pod.name) for pod in pods if pod.cgroup] == [(HASH, "")]
 
 
