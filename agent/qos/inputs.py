@@ -11,7 +11,7 @@ from agent.cgroup.values import CgroupValues
 from agent.errors import ParseError
 from agent.qos.strategy import CurrentValues, NodeCapacity, QosContainer, QosInputs, QosPod
 from agent.snapshot.cpu import CpuSet
-from agent.snapshot.node import IdentityMemo, NodeSnapshot
+from agent.snapshot.node import IdentityMemo, ItemMemo, NodeSnapshot
 from agent.snapshot.pod import PodView
 from agent.wire_formats.annotations import QOS_CLASSES, QOS_LABEL, priority_class, qos_class
 from agent.wire_formats.quantities import parse_amount
@@ -59,6 +59,7 @@ class QosInputBuilder:
         """`interval_s` is that of usage samples."""
         self._interval_s = interval_s
         self._pods = IdentityMemo[tuple[QosPod, ...]]()
+        self._qos_pods = ItemMemo(_qos_pod)
         self._capacity = IdentityMemo[NodeCapacity]()
 
     def build(
@@ -78,7 +79,7 @@ class QosInputBuilder:
                 (cluster.node.value, snapshot.cpus.value, usage.value.node.memory_total_bytes),
                 lambda: node_capacity(snapshot),
             ),
-            pods=self._pods.get((views,), lambda: qos_pods(views)),
+            pods=self._pods.get((views,), lambda: qos_pods(views, self._qos_pods)),
             has_pods=cluster.has_pod_list or any(pod.name for pod in views),
             pod_views=views,
             pressure=snapshot.pressure.value,
@@ -87,11 +88,6 @@ class QosInputBuilder:
             layout=layout,
             current=current,
         )
-
-
-def qos_pods(views: tuple[PodView, ...]) -> tuple[QosPod, ...]:
-    """Return the pods whose spec is known, by uid; others have no name yet."""
-    return tuple(_qos_pod(view) for view in views if view.name)
 
 
 def _qos_pod(view: PodView) -> QosPod:
@@ -109,6 +105,14 @@ def _qos_pod(view: PodView) -> QosPod:
             if spec.name in running
         ),
     )
+
+
+def qos_pods(
+    views: tuple[PodView, ...], memo: ItemMemo[PodView, QosPod] | None = None
+) -> tuple[QosPod, ...]:
+    """Return the pods whose spec is known, by uid; others have no name yet."""
+    memo = memo or ItemMemo(_qos_pod)
+    return tuple(memo.map(view for view in views if view.name))
 
 
 def node_capacity(snapshot: NodeSnapshot) -> NodeCapacity:

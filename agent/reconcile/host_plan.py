@@ -24,7 +24,7 @@ from agent.containers.hooks import Hook
 from agent.errors import HostFileError, ParseError
 from agent.host.files import read_text
 from agent.reconcile.desired_state import CycleInputs, DesiredState, desired_state_of
-from agent.reconcile.managed_pods import managed_pods
+from agent.reconcile.managed_pods import ManagedPods
 from agent.reconcile.qos_directories import desired_directory_writes, desired_switches
 from agent.reconcile.requested_values import original_quota
 from agent.snapshot.host_files import HostFiles
@@ -156,7 +156,7 @@ class HostPlanner:
             ),
             clock=self._clock,
         )
-        return tuple(desired_state_of(one, inputs) for one in managed_pods(snapshot))
+        return tuple(desired_state_of(one, inputs) for one in ManagedPods().list(snapshot))
 
     def _writes(
         self, groups: Iterable[tuple[DesiredValue, ...]], mode: str

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from agent.cgroup import paths
 from agent.snapshot.container import PodSandbox, RuntimeView
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import IdentityMemo, ItemMemo, NodeSnapshot
 from agent.snapshot.pod import ENDED_PHASES, ContainerView, PodView
 
 VM_HANDLER_PREFIX = "kata"  # containers of such a handler have no cgroup on the host
@@ -30,20 +30,31 @@ class ManagedPod(msgspec.Struct, frozen=True, kw_only=True):
     containers: tuple[ManagedContainer, ...] = ()  # the sandbox first
 
 
-def managed_pods(snapshot: NodeSnapshot) -> tuple[ManagedPod, ...]:
-    """Return the pods whose files may be written, by uid.
+class ManagedPods:
+    """The pods whose files may be written. A pod that did not change stays the same object."""
 
-    Pods that neither the cluster nor the runtime has reported are left out, because their requests
-    are unknown. Pods that have ended are left out too.
-    """
-    runtime = snapshot.runtime.value
+    def __init__(self) -> None:
+        self._pod = IdentityMemo[ItemMemo[PodView, ManagedPod | None]]()
+
+    def list(self, snapshot: NodeSnapshot) -> tuple[ManagedPod, ...]:
+        """Return the pods by uid.
+
+        Pods that neither the cluster nor the runtime has reported are left out, because their
+        requests are unknown. Pods that have ended are left out too.
+        """
+        runtime = snapshot.runtime.value
+        inputs = (runtime.sandboxes, runtime.containers)
+        memo = self._pod.get(inputs, lambda: ItemMemo(_pod_manager(runtime)))
+        candidates = memo.map(
+            pod for pod in snapshot.pods.value if pod.cgroup and pod.phase not in ENDED_PHASES
+        )
+        return tuple(managed_pod for managed_pod in candidates if managed_pod is not None)
+
+
+def _pod_manager(runtime: RuntimeView) -> Callable[[PodView], ManagedPod | None]:
+    """Return the function from a pod to its managed pod, by what the runtime reports."""
     by_uid = {one.uid: one for one in runtime.sandboxes.values() if one.uid and not one.stopped}
-    candidates = (
-        _managed_pod(pod, by_uid.get(pod.uid), runtime)
-        for pod in snapshot.pods.value
-        if pod.cgroup and pod.phase not in ENDED_PHASES
-    )
-    return tuple(managed_pod for managed_pod in candidates if managed_pod is not None)
+    return lambda pod: _managed_pod(pod, by_uid.get(pod.uid), runtime)
 
 
 def _managed_pod(

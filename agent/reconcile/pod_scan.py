@@ -14,7 +14,7 @@ from agent.reconcile.desired_state import (
     RequestedQuota,
     desired_state_of,
 )
-from agent.reconcile.managed_pods import ManagedPod, managed_pods
+from agent.reconcile.managed_pods import ManagedPod, ManagedPods
 from agent.snapshot.node import NodeSnapshot, are_same_objects
 from agent.snapshot.pod import ENDED_PHASES
 from agent.wire_formats.annotations import QOS_LABEL
@@ -37,6 +37,7 @@ class PodScan:
         self._clock = clock
         self._priority: deque[str] = deque(maxlen=MAX_MARKS)  # uids
         self._pod_inputs: tuple[object, ...] = ()
+        self._managed_pods = ManagedPods()
         self._pods: dict[str, ManagedPod] = {}
         self._hook_inputs: tuple[object, ...] = ()
         self._cpu_owners: tuple[object, ...] = ()
@@ -101,13 +102,16 @@ class PodScan:
         changed: dict[str, None] = {}
         if not are_same_objects(pod_inputs, self._pod_inputs):
             self._pod_inputs = pod_inputs
-            before, self._pods = self._pods, {p.cgroup: p for p in managed_pods(snapshot)}
+            managed = self._managed_pods.list(snapshot)
+            before, self._pods = self._pods, {pod.cgroup: pod for pod in managed}
             self._outdated = {cgroup: None for cgroup in self._outdated if cgroup in self._pods}
             for cgroup in [cgroup for cgroup in self.desired if cgroup not in self._pods]:
                 del self.desired[cgroup]
                 self.is_changed = True
             changed = {
-                c: None for c, managed_pod in self._pods.items() if before.get(c) != managed_pod
+                cgroup: None
+                for cgroup, pod in self._pods.items()
+                if (previous := before.get(cgroup)) is not pod and previous != pod
             }
             self._cpu_owners = _cpu_holders(snapshot)
         if prioritized:
@@ -146,8 +150,8 @@ def _cpu_holders(snapshot: NodeSnapshot) -> tuple[object, ...]:
     """
     kubelet = snapshot.cluster.kubelet.value
     by_kubelet = {uid for uid, _ in kubelet.pod_cpus} if kubelet is not None else set()
-    candidates = (
-        (pod.uid, pod.phase in ENDED_PHASES, pod.label(QOS_LABEL), pod.annotation(RESOURCE_STATUS))
+    return tuple(
+        (pod.uid, pod.phase in ENDED_PHASES, pod.label(QOS_LABEL), status)
         for pod in snapshot.pods.value
+        if (status := pod.annotation(RESOURCE_STATUS)) is not None or pod.uid in by_kubelet
     )
-    return tuple(one for one in candidates if one[3] is not None or one[0] in by_kubelet)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, is_
 from typing import Generic, TypeVar
@@ -36,6 +36,7 @@ from agent.snapshot.publications import AuditRecord, EventLine, Publication, Pub
 from agent.snapshot.self_check import DesiredFiles, EnforcementView, LoopStatus, SelfCheck
 from agent.snapshot.usage import PressureWatch, SharingView, UsageReport, UsageSample
 
+I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
 
 
@@ -61,6 +62,24 @@ class IdentityMemo(Generic[T]):
         value = compute()
         self._last = (inputs, value)
         return value
+
+
+class ItemMemo(Generic[I, T]):
+    """A function of single items, called only for items that the last call did not have.
+
+    Items are frozen and compared by identity. For one thread.
+    """
+
+    def __init__(self, compute: Callable[[I], T]) -> None:
+        self._compute = compute
+        self._results: dict[int, tuple[I, T]] = {}  # by id of the item, which is held with it
+
+    def map(self, items: Iterable[I]) -> list[T]:
+        """Return the result for each item, in order."""
+        previous, compute = self._results, self._compute
+        rows = [previous.get(id(item)) or (item, compute(item)) for item in items]
+        self._results = {id(row[0]): row for row in rows}
+        return [row[1] for row in rows]
 
 
 class SnapshotMemo(Generic[T]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain
 
 import msgspec
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from agent.allocation.index import allocation_annotation
 from agent.snapshot.allocation import VerificationStatus
 from agent.snapshot.container import ContainerState, PodSandbox, sandbox_from_pod
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import ItemMemo, NodeSnapshot
 from agent.snapshot.pod import ENDED_PHASES, ContainerView, PodView
 from agent.verification.inspector import ContainerLocation
 from agent.wire_formats.device_allocated import ANNOTATION
@@ -60,11 +61,14 @@ def exempt_none(_: PodSandbox) -> bool:
 
 
 def targets(
-    snapshot: NodeSnapshot, exempt: IsExempt = exempt_none
+    snapshot: NodeSnapshot,
+    exempt: IsExempt = exempt_none,
+    listed: ItemMemo[PodView, tuple[VerificationTarget, ...]] | None = None,
 ) -> tuple[VerificationTarget, ...]:
     """Return the containers to verify, each once; pods without a device may be exempt.
 
-    Pods without a device are verified only while another pod has an allocation.
+    Pods without a device are verified only while another pod has an allocation. `listed` is a memo
+    of `listed_targets`, which saves time.
     """
     allocations = snapshot.allocations.value.pods
     allocated = {uid for uid, pod in allocations.items() if not pod.refusal and pod.grant.devices}
@@ -74,7 +78,8 @@ def targets(
     # the second list has the running containers with their cgroups
     pods = {pod.uid: pod for pod in (*snapshot.cluster.pods, *snapshot.pods.value)}
     groups = {pod.uid: pod.cgroup for pod in snapshot.pods.value}
-    by_id = {one.id: one for one in _listed_targets(pods.values(), groups)}
+    listed = listed or ItemMemo(listed_targets)
+    by_id = {one.id: one for one in chain.from_iterable(listed.map(pods.values()))}
     by_id |= {
         one.id: one for one in _runtime_targets(snapshot, groups, pods)
     }  # the runtime's data are more complete
@@ -149,21 +154,19 @@ def _injection_path(pod: PodView | None, name: str) -> str:
     return "kubelet" if is_requested else ""
 
 
-def _listed_targets(
-    pods: Iterable[PodView], groups: Mapping[str, str]
-) -> Iterator[VerificationTarget]:
-    for pod in pods:
-        sandbox = sandbox_from_pod(pod)
-        for container in pod.containers:
-            if _is_running(container):
-                location = _location(container.id, groups.get(pod.uid, ""), pod.cgroup)
-                injection_path = _injection_path(pod, container.name)
-                yield VerificationTarget(
-                    location=location,
-                    pod=sandbox,
-                    name=container.name,
-                    injection_path=injection_path,
-                )
+def listed_targets(pod: PodView) -> tuple[VerificationTarget, ...]:
+    """Return the running containers of a listed pod, by what the list has of it."""
+    sandbox = sandbox_from_pod(pod)
+    return tuple(
+        VerificationTarget(
+            location=_location(container.id, pod.cgroup),
+            pod=sandbox,
+            name=container.name,
+            injection_path=_injection_path(pod, container.name),
+        )
+        for container in pod.containers
+        if _is_running(container)
+    )
 
 
 def _is_running(container: ContainerView) -> bool:

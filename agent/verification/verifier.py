@@ -21,7 +21,7 @@ from agent.snapshot.allocation import (
 )
 from agent.snapshot.edits import NO_EDITS
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import ItemMemo, NodeSnapshot
 from agent.verification.container_check import (
     CardNames,
     DeviceNodes,
@@ -48,6 +48,7 @@ from agent.verification.schedule import (
     VerificationSchedule,
     VerificationTarget,
     exempt_none,
+    listed_targets,
     targets,
 )
 
@@ -82,6 +83,7 @@ class Verifier:
         self._injection = injection
         self._host, self._hook, self._clock, self._is_exempt = host, hook, clock, exempt
         self._inspector = ContainerInspector(host, clock, proc=proc, records=records)
+        self._listed_targets = ItemMemo(listed_targets)
         self._schedule = VerificationSchedule()
         self._index = AllocationIndex()
         self._results: dict[str, ContainerVerification] = {}
@@ -93,7 +95,7 @@ class Verifier:
 
     def run_once(self, snapshot: NodeSnapshot) -> VerificationView:
         """Verify the due containers; return the results of all existing containers."""
-        existing = targets(snapshot, self._is_exempt)
+        existing = targets(snapshot, self._is_exempt, self._listed_targets)
         ids = {target.id for target in existing}
         self._results = {key: result for key, result in self._results.items() if key in ids}
         self._verified_expectations = {

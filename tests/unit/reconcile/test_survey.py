@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.clock import ManualClock
-from agent.reconcile.managed_pods import managed_pods
+from agent.reconcile.managed_pods import ManagedPods
 from agent.reconcile.pod_scan import BUDGET_S, MIN_PODS, PodScan
 from agent.reconcile.reports import ANSWER_LATE, ReportHistory
 from agent.snapshot.allocation import AllocationView, PodAllocation
@@ -148,22 +148,24 @@ def test_the_sandbox_is_the_one_the_runtime_named() -> None:
     view = pod(1, running(1, 0), running(1, 1, "app"), running(1, 2))
     sandbox = PodSandbox(id=IDS[2], uid=uid(1))
     runtime = SnapshotPart(RuntimeView(sandboxes={IDS[2]: sandbox}), 1.0)
-    (place,) = managed_pods(snapshot(view, runtime=runtime))
+    (place,) = ManagedPods().list(snapshot(view, runtime=runtime))
     assert [(one.id, one.name) for one in place.containers] == [(IDS[2], ""), (IDS[1], "app")]
 
 
 def test_of_several_that_may_be_the_sandbox_none_is_taken() -> None:
-    (place,) = managed_pods(snapshot(pod(1, running(1, 0), running(1, 1, "app"), running(1, 2))))
+    (place,) = ManagedPods().list(
+        snapshot(pod(1, running(1, 0), running(1, 1, "app"), running(1, 2)))
+    )
     assert [one.name for one in place.containers] == ["app"]
 
 
 def test_the_only_one_that_is_nobody_else_is_the_sandbox() -> None:
-    (place,) = managed_pods(snapshot(pod(1, running(1, 0), running(1, 1, "app"))))
+    (place,) = ManagedPods().list(snapshot(pod(1, running(1, 0), running(1, 1, "app"))))
     assert [one.name for one in place.containers] == ["", "app"]
 
 
 def test_before_anybody_told_of_a_container_none_is_the_sandbox() -> None:
-    (place,) = managed_pods(snapshot(pod(1, running(1, 0))))
+    (place,) = ManagedPods().list(snapshot(pod(1, running(1, 0))))
     assert place.containers == ()
 
 
@@ -171,7 +173,7 @@ def test_a_sandbox_whose_end_was_told_is_of_no_use() -> None:
     sandbox = PodSandbox(id=IDS[0], uid=uid(1), stopped=True)
     runtime = SnapshotPart(RuntimeView(sandboxes={IDS[0]: sandbox}), 1.0)
     unnamed = replace(pod(1, running(1, 0)), name="", namespace="")
-    assert managed_pods(snapshot(unnamed, runtime=runtime)) == ()
+    assert ManagedPods().list(snapshot(unnamed, runtime=runtime)) == ()
 
 
 def test_a_late_answer_is_told_of_pods_that_were_granted_devices(clock: ManualClock) -> None:
