@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from agent.clock import rfc3339
@@ -12,6 +13,8 @@ from agent.web.html import badge, grid, tag, text
 
 MAX_CHANGES = 20  # of the last ones; the others are in /api/v1/audit
 MAX_VALUE_CHARACTERS = 48  # of a cell; a list of CPUs may have thousands
+ID_CHARACTERS = 12  # of a container's id, as runtimes print it
+_CONTAINER_ID = re.compile("[0-9a-f]{32,}")
 _TONES = {
     StrategyState.OFF: "unmanaged",
     StrategyState.IDLE: "unmanaged",
@@ -34,9 +37,9 @@ def qos_section(snapshot: NodeSnapshot) -> str:
     if part.taken_s is None or not (part.value.strategies or snapshot.audit):
         return ""
     rows = [_strategy_row(one) for one in part.value.strategies]
-    names = ("strategy", "mode", "state", "files", "figures", "why")
+    names = ("strategy", "state", "mode", "files", "figures", "why")
     changes = [_change_row(one) for one in reversed(snapshot.audit[-MAX_CHANGES:])]
-    columns = ("time", "by", "file", "change", "because of")
+    columns = ("time", "by", "change", "because of", "file")
     return (
         tag("h2", "Quality of service")
         + "".join(tag("p", text(one), class_="notice") for one in _notices(part.value))
@@ -56,16 +59,16 @@ def _notices(view: EnforcementView) -> Iterable[str]:
 
 def _strategy_row(status: StrategyStatus) -> list[str]:
     figures = "".join(
-        tag("div", f"{text(_words(name))} {tag('strong', text(f'{value:g}'))}")
+        tag("div", text(_words(name)), " ", tag("strong", text(f"{value:g}")), class_="figure")
         for name, value in status.figures
     )
     return [
         tag("strong", text(_words(status.name))),
-        text(status.mode),
         badge(_TONES[status.state], status.state.value),
+        text(status.mode),
         str(status.values),
         figures or "–",
-        tag("span", text(status.message), class_="why"),
+        tag("div", text(status.message), class_="why"),
     ]
 
 
@@ -80,12 +83,17 @@ def _change_row(record: AuditRecord) -> list[str]:
         tone = badge("failed", f"errno {record.errno}")
     old, new = _shortened(record.old or "?"), _shortened(record.new)
     return [
-        text(rfc3339(record.wall_s)),
+        tag("span", text(rfc3339(record.wall_s)), class_="figure"),
         text(record.owner),
-        tag("code", text(record.path)),
         f"{text(old)} → {tag('strong', text(new))} {tone}",
         text(record.source or outcome),
+        tag("code", text(_short_path(record.path)), class_="path"),
     ]
+
+
+def _short_path(path: str) -> str:
+    """Return the path with the first characters of each container's id."""
+    return _CONTAINER_ID.sub(lambda match: f"{match[0][:ID_CHARACTERS]}…", path)
 
 
 def _words(name: str) -> str:
