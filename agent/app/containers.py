@@ -25,6 +25,7 @@ from agent.app.pod_files import (
 )
 from agent.app.threads import BackgroundTasks, ScheduledLoop
 from agent.cgroup.layout import LayoutLocator
+from agent.cgroup.reclaim import MemoryReclaimer
 from agent.clock import Clock
 from agent.config.containers import NriSettings
 from agent.containers.cpu_quota import NormalizationHook
@@ -429,7 +430,7 @@ class ContainerServiceBuilder:
             inputs.clock,
             locator,
             reconciler,
-            StrategyRunner(engine, self._evictions),
+            StrategyRunner(engine, self._evictions, MemoryReclaimer(LiveHostFiles())),
             writer,
             self._messages,
             pressure,

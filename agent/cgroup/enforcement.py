@@ -17,6 +17,13 @@ class StrategyValues(msgspec.Struct, frozen=True, kw_only=True):
     targets: frozenset[WriteTarget]
 
 
+class MemoryReclaim(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of a cgroup that the kernel should reclaim now."""
+
+    cgroup: str
+    size_bytes: int
+
+
 class EnforcementPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The desired values of all strategies.
 
@@ -30,6 +37,7 @@ class EnforcementPlan(msgspec.Struct, frozen=True, kw_only=True):
     owners: frozenset[str] = frozenset()  # names of all strategies
     decided: frozenset[str] = frozenset()  # names of those that decided in this cycle
     evictions: tuple[EvictionRequest, ...] = ()
+    reclaims: tuple[MemoryReclaim, ...] = ()  # of strategies that are on
     view: EnforcementView = EnforcementView()
 
 

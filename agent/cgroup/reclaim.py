@@ -8,6 +8,8 @@ writes it waits meanwhile.
 from __future__ import annotations
 
 import errno
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -18,7 +20,11 @@ from agent.cgroup.ledger import MAX_OWN_VALUES, ChangeLedger, LedgerEntry
 from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import CgroupWrite, DesiredValue
 from agent.errors import HostFileError, ParseError
+from agent.host.files import LiveHostFiles
 
+RECLAIM = "memory.reclaim"  # since Linux 5.19
+# less than requested was reclaimed; the group was removed, or the kernel lacks the file
+INCOMPLETE = (errno.EAGAIN, errno.EINTR, errno.ENOENT, errno.ENODEV)
 CHUNK_BYTES = 64 << 20  # reclaimed by one write, which returns when that is done
 BUDGET_S = 0.2  # of one run: after that, `memory.high` is lowered further in the next one
 
@@ -134,3 +140,42 @@ def _high_step(desired: DesiredValue, level: int, version: int = 2) -> CgroupWri
         value_after=level,
         is_last=True,
     )
+
+
+class MemoryReclaimer:
+    """Writes `memory.reclaim` on a thread of its own: the kernel works until it is done.
+
+    `reclaim` belongs to one thread. A request is skipped while the one before it is in progress.
+    """
+
+    def __init__(self, root: LiveHostFiles) -> None:
+        self._root = root
+        self._thread: threading.Thread | None = None
+        self.problem = ""  # of the last write, for people
+
+    def reclaim(self, directory: str, size_bytes: int) -> bool:
+        """Begin to reclaim memory of a cgroup; return whether the last request is done."""
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        self._thread = threading.Thread(
+            target=self._write, args=(f"{directory}/{RECLAIM}", size_bytes), daemon=True
+        )
+        self._thread.start()
+        return True
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the request in progress."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _write(self, path: str, size_bytes: int) -> None:
+        self.problem = ""
+        try:
+            descriptor = os.open(self._root.path(path), os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, str(size_bytes).encode())
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno not in INCOMPLETE:
+                self.problem = f"{path}: {error.strerror}"

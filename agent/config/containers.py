@@ -172,6 +172,14 @@ class EnforceStrategiesSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         SettingRule("kernel settings of the NodeSLO", choices=ENFORCE_MODES, maturity="alpha"),
     ] = "off"
+    memory_reclaim: Annotated[
+        str,
+        SettingRule(
+            "memory.high and reclaim of best-effort pods before evictions for memory (cgroup v2)",
+            choices=ENFORCE_MODES,
+            maturity="alpha",
+        ),
+    ] = "off"
     cpu_eviction: Annotated[
         str, SettingRule("evictions for CPU", choices=ENFORCE_MODES, maturity="alpha")
     ] = "off"

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from agent.cgroup.enforcement import EnforcementPlan, StrategyValues
+from agent.cgroup.enforcement import EnforcementPlan, MemoryReclaim, StrategyValues
+from agent.cgroup.keys import HIGH
 from agent.cgroup.layout import CgroupLayout
+from agent.cgroup.reclaim import MemoryReclaimer
 from agent.config.containers import ENFORCE_MODES, BrakeSettings, EnforceSettings
 from agent.kube.eviction import EvictionService
 from agent.qos.brake import BrakeState, step_brake
@@ -86,6 +88,7 @@ class QosEngine:
         is_braked = self._brake.is_holding(now_s)
         inputs = msgspec.structs.replace(inputs, metric_published_s=feedback.metric_published_s)
         evictions: list[EvictionRequest] = []
+        reclaims: list[MemoryReclaim] = []
         frozen = is_frozen(snapshot.cluster.slo, now_s, self._slo_stale_s)
         statuses: list[StrategyStatus] = []
         decided: set[str] = set()
@@ -101,6 +104,7 @@ class QosEngine:
                 inputs = msgspec.structs.replace(inputs, evictions=self._evictions)
                 plan = self._ask(strategy, inputs)
                 evictions += self._record_evictions(plan, now_s, is_planned=mode != ON)
+                reclaims += plan.reclaims if mode == ON else ()
             if plan.state in (StrategyState.FROZEN, StrategyState.FAILED):
                 values = self._values.get(strategy.name)
             else:
@@ -115,6 +119,7 @@ class QosEngine:
             owners=frozenset(self._states),
             decided=frozenset(decided),
             evictions=tuple(evictions),
+            reclaims=tuple(reclaims),
             view=EnforcementView(
                 strategies=tuple(statuses),
                 is_frozen=frozen,
@@ -209,9 +214,12 @@ def eviction_record(result: EvictionResult, wall_s: float) -> AuditRecord:
 class StrategyRunner:
     """Asks the strategies and hands on their evictions. Belongs to the collector thread."""
 
-    def __init__(self, engine: QosEngine, evictions: EvictionService) -> None:
+    def __init__(
+        self, engine: QosEngine, evictions: EvictionService, reclaimer: MemoryReclaimer
+    ) -> None:
         self._engine = engine
         self._evictions = evictions
+        self._reclaimer = reclaimer
         self._results: tuple[EvictionResult, ...] = ()  # that the last plan was made with
 
     def plan(
@@ -222,6 +230,10 @@ class StrategyRunner:
         self._results = feedback.results
         plan = self._engine.plan(snapshot, layout, current, now_s, feedback)
         self._evictions.submit(plan.evictions)
+        for one in plan.reclaims:
+            directory = layout.directory(HIGH.controller, one.cgroup)
+            if directory is not None:
+                self._reclaimer.reclaim(directory, one.size_bytes)
         return plan
 
     def record_refusals(self, count: int, now_s: float) -> None:
@@ -243,3 +255,5 @@ class StrategyRunner:
             yield FileCondition(reason="EvictionBlocked", message=message)
         if evictions.problem:
             yield FileCondition(reason="EvictionFailed", message=evictions.problem)
+        if self._reclaimer.problem:
+            yield FileCondition(reason="ReclaimRefused", message=self._reclaimer.problem)

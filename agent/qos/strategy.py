@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from agent.cgroup.enforcement import MemoryReclaim
 from agent.cgroup.keys import CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.write_plan import DesiredValue
@@ -115,6 +116,7 @@ class StrategyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     values: tuple[DesiredValue, ...] = ()
     evictions: tuple[EvictionRequest, ...] = ()  # requested in this cycle
+    reclaims: tuple[MemoryReclaim, ...] = ()  # requested in this cycle
     state: StrategyState = StrategyState.ACTIVE
     message: str = ""
     figures: tuple[tuple[str, float], ...] = ()

@@ -22,6 +22,7 @@ class EvictionRules(msgspec.Struct, frozen=True, kw_only=True):
     loop: str  # CPU_LOOP, MEMORY_LOOP
     cool_s: float  # between two evictions of the loop
     features: frozenset[str] = frozenset(one.value for one in EvictionFeature)
+    patience_s: float = 0.0  # above a threshold of memory on cgroup v2, before an eviction
     max_per_minute: int = 5  # of all loops together
     kill_fallback: bool = False
     max_kill_grace_s: int = 10
@@ -52,6 +53,7 @@ class EvictionInputs(msgspec.Struct, frozen=True, kw_only=True):
     history: EvictionHistory = EvictionHistory()
     has_pods: bool = True  # the API server has listed the pods
     collect_s: float = 1.0
+    patience_s: float = 0.0  # above a threshold of memory, before an eviction
     sample: CpuSample | None = None  # the last cycle; None: none yet
     memory_used: int | None = None
     cpu_capacity_milli: int | None = None
@@ -67,9 +69,10 @@ class EvictionInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampleCount(msgspec.Struct, frozen=True):
-    """Consecutive samples above a threshold, and the time of the last one."""
+    """Consecutive samples above a threshold, and the times of the first and the last one."""
 
     count: int
+    first_s: float
     taken_s: float
 
 

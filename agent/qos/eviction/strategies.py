@@ -30,6 +30,7 @@ EVICTION_PRIORITY = "koordinator.sh/eviction-priority"  # annotation
 EVICTION_ENABLED = "koordinator.sh/eviction-enabled"  # label
 POD_PRIORITY = "koordinator.sh/priority"  # label
 CONFIG_SOURCE = "kubernetes.io/config.source"  # annotation of the kubelet: "file" of static pods
+RECLAIM_S = 10.0  # without an eviction, while memory is taken back otherwise
 CRITICAL_PRIORITY = 2_000_000_000  # of system-cluster-critical, the lowest of Kubernetes' own
 MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
 DEFAULT_PRIORITIES = {
@@ -116,6 +117,7 @@ class EvictionStrategy:
             history=inputs.evictions,
             has_pods=inputs.cluster.has_pod_list,
             collect_s=inputs.interval_s,
+            patience_s=self._rules.patience_s if inputs.layout.version == 2 else 0.0,
             sample=_cpu_sample(inputs),
             memory_used=usage.node.memory_bytes if usage is not None else None,
             cpu_capacity_milli=inputs.node.cpu_milli if has_node else None,
@@ -127,9 +129,12 @@ class EvictionStrategy:
 
 
 def eviction_strategies(
-    settings: EvictionSettings, own_uid: str
+    settings: EvictionSettings, own_uid: str, *, reclaims_first: bool = False
 ) -> tuple[EvictionStrategy, EvictionStrategy]:
-    """Return the strategies for CPU and memory."""
+    """Return the strategies for CPU and memory.
+
+    `reclaims_first`: before evictions, the strategy `memory_reclaim` takes memory back.
+    """
     shared = EvictionRules(
         loop=CPU_LOOP,
         cool_s=settings.cpu_cool_s,
@@ -138,6 +143,8 @@ def eviction_strategies(
         kill_fallback=settings.kill_fallback,
     )
     memory = msgspec.structs.replace(shared, loop=MEMORY_LOOP, cool_s=settings.memory_cool_s)
+    if reclaims_first:
+        memory = msgspec.structs.replace(memory, patience_s=RECLAIM_S)
     pods = EvictionPodBuilder(frozenset(settings.protected_namespaces), own_uid)
     return (
         EvictionStrategy("cpu_eviction", shared, pods),

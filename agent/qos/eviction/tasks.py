@@ -153,11 +153,13 @@ class TaskBuilder:
         sample = self._inputs.sample
         if feature not in (EvictionFeature.BE_MEMORY, EvictionFeature.MEMORY) or sample is None:
             return True
-        last = self.over.get(feature.value, SampleCount(0, 0.0))
+        last = self.over.get(feature.value, SampleCount(0, sample.taken_s, 0.0))
         if last.count == 0 or sample.taken_s > last.taken_s:
-            last = SampleCount(min(last.count + 1, SAMPLES_BEFORE_MEMORY), sample.taken_s)
+            count = min(last.count + 1, SAMPLES_BEFORE_MEMORY)
+            last = SampleCount(count, last.first_s, sample.taken_s)
         self.over[feature.value] = last
-        return last.count >= SAMPLES_BEFORE_MEMORY
+        is_lasting = last.taken_s - last.first_s >= self._inputs.patience_s
+        return last.count >= SAMPLES_BEFORE_MEMORY and is_lasting
 
     def _satisfaction(self) -> tuple[Amounts, str]:
         inputs = self._inputs
