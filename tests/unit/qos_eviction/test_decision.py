@@ -12,7 +12,15 @@ from agent.qos.eviction.state import CpuSample, EvictionInputs, EvictionRules
 from agent.qos.eviction.victims import BATCH_CPU, MID_MEMORY, EvictionPod
 from agent.snapshot.pod import EvictionOutcome
 from agent.snapshot.slo import ResourceThresholds
-from tests.unit.qos.evictions import CPU_RULES, GB, GI, MEMORY_RULES, Rounds, memory_rounds, pod
+from tests.unit.qos_eviction.evictions import (
+    CPU_RULES,
+    GB,
+    GI,
+    MEMORY_RULES,
+    Rounds,
+    memory_rounds,
+    pod,
+)
 
 P1, P2, P3 = (
     pod("p1", memory=5 * GB, priority=100),

@@ -23,8 +23,8 @@ from agent.snapshot.self_check import StrategyState
 from agent.snapshot.slo import NodeSlo, ResourceThresholds
 from agent.snapshot.usage import BestEffortUsage, CgroupUsage, NodeUsage, UsageSample
 from tests.patience import PATIENCE_S
-from tests.unit.qos.evictions import GB, MEMORY_RULES, memory_rounds, pod
 from tests.unit.qos.qos_node import V1, V2, DictFiles
+from tests.unit.qos_eviction.evictions import GB, MEMORY_RULES, memory_rounds, pod
 
 GIB, MIB = 1 << 30, 1 << 20
 BE = "/kubepods/besteffort"

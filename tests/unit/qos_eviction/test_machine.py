@@ -17,7 +17,7 @@ from agent.qos.eviction.state import CpuSample, EvictionInputs, EvictionState
 from agent.qos.eviction.victims import EvictionPod
 from agent.snapshot.pod import EvictionOutcome, EvictionRequest, EvictionResult
 from agent.snapshot.slo import ResourceThresholds
-from tests.unit.qos.evictions import CPU_RULES, GB, MEMORY_RULES, pod
+from tests.unit.qos_eviction.evictions import CPU_RULES, GB, MEMORY_RULES, pod
 
 SLO = ResourceThresholds(
     enable=True,

@@ -10,7 +10,7 @@ import pytest
 from agent.qos.eviction.amounts import EvictionFeature as F
 from agent.qos.eviction.victims import EvictionPod, victims
 from agent.snapshot.slo import ResourceThresholds
-from tests.unit.qos.evictions import GB, names, pod
+from tests.unit.qos_eviction.evictions import GB, names, pod
 
 SLO = ResourceThresholds(
     enable=True, evict_enabled_priority_threshold=5999, allocatable_evict_priority_threshold=7999
