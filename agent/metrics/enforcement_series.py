@@ -235,10 +235,10 @@ def _state(view: EnforcementView, label_prefix: str) -> SeriesLines:
 
 
 def limit_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) -> SeriesLines:
-    """Yield burst and quota of the containers that a strategy sets."""
+    """Yield burst and quota of the containers that a strategy sets, each once."""
     bursts, quotas = burst_values(snapshot.desired_files), quota_values(snapshot.desired_files)
-    burst_lines: list[str] = []
-    quota_lines: list[str] = []
+    burst_rows: dict[str, float] = {}  # by label prefix: a pod may be listed twice
+    quota_rows: dict[str, float] = {}
     for pod in snapshot.pods.value if bursts or quotas else ():
         for container in pod.containers:
             burst_us, quota = bursts.get(container.cgroup), quotas.get(container.cgroup)
@@ -247,13 +247,14 @@ def limit_series(snapshot: NodeSnapshot, node: str, labels: LabelCache) -> Serie
             values = (node, pod.namespace, pod.name, pod.uid, container.name, container.id)
             prefix = labels.prefix(CONTAINER, values)
             if burst_us is not None:
-                name = "xpu_container_cpu_burst_seconds"
-                burst_lines.append(sample_line(name, prefix, burst_us / 1e6))
+                burst_rows[prefix] = burst_us / 1e6
             if quota is not None:
-                name = "xpu_container_cpu_quota_cores"
-                quota_lines.append(sample_line(name, prefix, quota[0] / quota[1]))
-    yield "xpu_container_cpu_burst_seconds", burst_lines
-    yield "xpu_container_cpu_quota_cores", quota_lines
+                quota_rows[prefix] = quota[0] / quota[1]
+    for name, rows in (
+        ("xpu_container_cpu_burst_seconds", burst_rows),
+        ("xpu_container_cpu_quota_cores", quota_rows),
+    ):
+        yield name, [sample_line(name, prefix, value) for prefix, value in rows.items()]
 
 
 def burst_values(files: DesiredFiles) -> dict[str, int]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from agent.metrics.enforcement_series import POD_EVICTIONS
+from agent.metrics.enforcement_series import POD_EVICTIONS, burst_values, quota_values
 from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
 from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.pod import ContainerView
 from agent.snapshot.usage import ContainerCycles, Prediction, Pressure, ResourceUsage
 from agent.snapshot.vendor import AliasMatch, AliasSource, AliasTable, MetricAlias
 from agent.wire_formats.quantities import parse_amount
@@ -22,6 +23,10 @@ PREFIX = "koordlet_"
 
 _POD = ("node", "pod_namespace", "pod_name", "pod_uid")
 _CONTAINER = (*_POD, "container_name", "container_id")
+_SCALED = ("node", "pod_namespace", "pod_name", "container_id", "container_name")
+_SUPPRESSION = "cpu_suppression"
+# figure of the strategy: koordlet's type
+_SUPPRESSED = {"cpuset_cpus": "cpuset", "quota_cores": "cfsQuota"}
 _PRESSURE = ("psi_resource_type", "psi_precision", "psi_degree", "cpu_full_supported")
 _PRESSURE_NAMES = {"memory": "mem"}  # of resources whose name differs
 _PREDICTOR = ("node", "predictor", "resource", "unit")
@@ -62,6 +67,12 @@ _ROWS: tuple[_Row, ...] = (
         ("node", "host_application_name", "resource", "priority_class", "qos"),
         *("xpu_host_application_cpu_usage_cores", ""),
     ),
+    ("be_suppress_cpu_cores", ("node", "type"), "xpu_agent_strategy_figure", ""),
+    ("container_scaled_cfs_burst_us", _SCALED, "xpu_container_cpu_burst_seconds", ""),
+    (
+        *("container_scaled_cfs_quota_us", _SCALED, "xpu_container_cpu_quota_cores"),
+        "a container without a limit has no sample, not -1",
+    ),
     ("pod_eviction", ("node", "reason"), "xpu_agent_evictions_total", ""),
     (
         *("pod_eviction_detail", ("node", "pod_namespace", "pod_name", "reason")),
@@ -80,21 +91,18 @@ _ROWS: tuple[_Row, ...] = (
     ),
 )
 
-_NO_LOOP = "no strategy of the agent computes or writes this yet"
+_POOLS = "NodeResourceTopology has the CPUs that belong to pods"
 _OWN_METRICS = "the agent measures its own work in families of its own, with other buckets"
 KOORDLET_ABSENT: Mapping[str, str] = {
     "start_time": "process_start_time_seconds has it under the name of every client",
     "collect_node_cpu_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
     "collect_node_numa_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
     "collect_node_local_storage_info_status": "xpu_agent_collector_success has it as a gauge",
-    "be_suppress_cpu_cores": _NO_LOOP,
-    "be_suppress_ls_used_cpu_cores": _NO_LOOP,
-    "container_scaled_cfs_burst_us": _NO_LOOP,
-    "container_scaled_cfs_quota_us": _NO_LOOP,
-    "cpuset_share_pool_cpu_cores": _NO_LOOP,
-    "cpuset_be_share_pool_cpu_cores": _NO_LOOP,
-    "cpuset_share_pool_info": _NO_LOOP,
-    "cpuset_be_share_pool_info": _NO_LOOP,
+    "be_suppress_ls_used_cpu_cores": "xpu_agent_strategy_figure has the budget made from it",
+    "cpuset_share_pool_cpu_cores": _POOLS,
+    "cpuset_be_share_pool_cpu_cores": _POOLS,
+    "cpuset_share_pool_info": _POOLS,
+    "cpuset_be_share_pool_info": _POOLS,
     "container_core_sched_cookie": "the hook of core scheduling does not export its cookies",
     "core_sched_cookie_manage_status": _OWN_METRICS,
     "container_oom_score_adj": "a hook sets it once, when the container is created",
@@ -155,7 +163,12 @@ def koordlet_series(
         return
     node = snapshot.node.name or "unknown"
     samples: dict[str, list[_Sample]] = {name: [] for name, *_ in _ROWS}
-    sources = [_allocatable_samples(snapshot), _eviction_samples(snapshot)]
+    sources = [
+        _allocatable_samples(snapshot),
+        _eviction_samples(snapshot),
+        _suppression_samples(snapshot),
+        _scaled_samples(snapshot),
+    ]
     report = snapshot.report
     if report.taken_s is not None and not report.error:
         sources += [_report_samples(snapshot), _application_samples(snapshot)]
@@ -249,6 +262,31 @@ def _allocatable_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
             yield "node_resource_allocatable", (resource, unit), float(amount)
 
 
+def _suppression_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
+    for strategy in snapshot.enforcement.value.strategies:
+        for figure, value in strategy.figures if strategy.name == _SUPPRESSION else ():
+            if figure in _SUPPRESSED:
+                yield "be_suppress_cpu_cores", (_SUPPRESSED[figure],), value
+
+
+def _scaled_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
+    bursts, quotas = burst_values(snapshot.desired_files), quota_values(snapshot.desired_files)
+    pods = {pod.uid: pod for pod in snapshot.pods.value} if bursts or quotas else {}
+    for pod in pods.values():
+        for container in pod.containers:
+            names = (pod.namespace, pod.name, _container_id(container), container.name)
+            burst_us, quota = bursts.get(container.cgroup), quotas.get(container.cgroup)
+            if burst_us is not None:
+                yield "container_scaled_cfs_burst_us", names, burst_us
+            if quota is not None:
+                yield "container_scaled_cfs_quota_us", names, quota[0]
+
+
+def _container_id(container: ContainerView) -> str:
+    """Return the id as the pod's status has it, with the runtime's scheme if that is known."""
+    return f"{container.runtime}://{container.id}" if container.runtime else container.id
+
+
 def _eviction_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
     status = snapshot.container_service
     pods: Counter[tuple[str, str]] = Counter()
@@ -281,10 +319,8 @@ def _pod_lines(snapshot: NodeSnapshot, labels: LabelCache, node: str) -> dict[st
             use, window = usage.containers.get(container.id), cycles.get(container.id)
             if window is None and (use is None or not use.pressure):
                 continue
-            container_id = container.id
-            if container.runtime:
-                container_id = f"{container.runtime}://{container.id}"
-            prefix = labels.prefix(_CONTAINER, (*names, container.name, container_id))
+            values = (*names, container.name, _container_id(container))
+            prefix = labels.prefix(_CONTAINER, values)
             if use is not None and use.pressure:
                 containers[prefix] = use.pressure
             if window is not None:

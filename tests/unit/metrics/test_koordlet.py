@@ -8,6 +8,9 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.cgroup.cpu import Bandwidth
+from agent.cgroup.keys import BURST, QUOTA
+from agent.cgroup.write_plan import DesiredValue
 from agent.metrics.exposition import MetricsRenderer
 from agent.metrics.koordlet import KOORDLET_ABSENT, koordlet_families
 from agent.snapshot.cluster import ClusterView, NodeView
@@ -15,6 +18,12 @@ from agent.snapshot.container import ContainerServiceStatus
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import EvictionStatus
+from agent.snapshot.self_check import (
+    DesiredFiles,
+    EnforcementView,
+    StrategyState,
+    StrategyStatus,
+)
 from agent.snapshot.usage import (
     BestEffortUsage,
     CgroupUsage,
@@ -78,8 +87,21 @@ def full() -> NodeSnapshot:
         numa=(NumaAggregate(node_id=0, node=USE, system=USE),),
         prediction=PREDICTION,
     )
+    suppression = StrategyStatus(
+        name="cpu_suppression",
+        mode="on",
+        state=StrategyState.ACTIVE,
+        figures=(("budget_cores", 4.0), ("cpuset_cpus", 12.0), ("quota_cores", 3.5)),
+    )
+    cgroup = POD.containers[0].cgroup
+    files = (
+        DesiredValue(cgroup=cgroup, key=BURST, value=40_000, owner="cpu_burst"),
+        DesiredValue(cgroup=cgroup, key=QUOTA, value=Bandwidth(150_000), owner="cpu_burst"),
+    )
     return replace(
         snap,
+        enforcement=SnapshotPart(EnforcementView(strategies=(suppression,)), NOW_S),
+        desired_files=DesiredFiles(strategies=files),
         usage=SnapshotPart(usage, NOW_S),
         cluster=ClusterView(node=SnapshotPart(node)),
         report=SnapshotPart(report, NOW_S),
@@ -146,6 +168,10 @@ def test_a_prediction_that_failed_has_the_status_1_and_no_amounts() -> None:
         ("resctrl_memory_bandwidth", {"mb_type": "mbm_total_bytes"}, 9.0),
         ("node_metric_numa_node_usage", {"numa_node_id": "0", "unit": "core"}, 1.5),
         ("pod_psi", {"psi_resource_type": "cpu", "psi_degree": "some"}, 1.5),
+        ("be_suppress_cpu_cores", {"type": "cpuset"}, 12.0),
+        ("be_suppress_cpu_cores", {"type": "cfsQuota"}, 3.5),
+        ("container_scaled_cfs_burst_us", {"pod_name": "train-0"}, 40000.0),
+        ("container_scaled_cfs_quota_us", {"container_name": "worker-0"}, 150000.0),
         ("pod_eviction", {"reason": "evicted"}, 3.0),
         ("pod_eviction_detail", {"reason": "evicted", "pod_name": "p"}, 3.0),
     ],
