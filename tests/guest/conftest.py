@@ -17,6 +17,7 @@ PARTS = (
     "restore",
     "files",
     "suppression",
+    "memory_reclaim",
     "devices",
     "hotplug",
     "systemd",
