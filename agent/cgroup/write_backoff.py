@@ -112,6 +112,11 @@ class RefusalTracker:
         left_s = max(0.0, record.until_s - now_s)
         return f"the kernel refused it {times}; the next attempt is in {left_s:.0f} s"
 
+    def is_refused(self, desired: DesiredValue) -> bool:
+        """Return whether the kernel refused this value when it was last written."""
+        record = self._records.get(desired.target)
+        return record is not None and record.value == desired.value
+
     def is_missing(self, target: WriteTarget, now_s: float) -> bool:
         """Return whether the file was missing a short while ago."""
         return bool(self._missing_files) and now_s < self._missing_files.get(target, 0.0)

@@ -151,6 +151,7 @@ class Reconciler:
             results += of_strategies
             for result in results:
                 self.audits.extend(result.audits)
+                self._reports.record_problems(result.problems)
                 written, unwritten = written + result.written, unwritten + result.unwritten
         for one, plan in prepared:
             if plan.steps:

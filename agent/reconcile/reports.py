@@ -6,6 +6,7 @@ A note is reported once per pod. A lasting problem is a condition.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 import msgspec
 
@@ -13,7 +14,7 @@ from agent.cgroup.key_index import find_key
 from agent.cgroup.keys import CgroupValue
 from agent.cgroup.restore import RestoreResult
 from agent.cgroup.values import CgroupValues
-from agent.cgroup.write_plan import WritePlan, WriteTarget, write_record
+from agent.cgroup.write_plan import WritePlan, WriteProblem, WriteTarget, write_record
 from agent.cgroup.writer import CgroupWriter
 from agent.reconcile.desired_state import DesiredState
 from agent.snapshot.container import PodSandbox
@@ -63,6 +64,7 @@ class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_NOTES = 32  # of one pod
+MAX_REFUSALS = 8  # conditions about single files
 MAX_FAILURES = 256  # bugs of hooks, each with its text
 ANSWER_LATE = "AnswerCameLate"
 
@@ -73,6 +75,7 @@ class ReportHistory:
     def __init__(self) -> None:
         self._notes: dict[str, set[ContainerNote]] = {}
         self._planned_values: dict[WriteTarget, CgroupValue] = {}
+        self._problems: dict[WriteTarget, WriteProblem] = {}  # of files that belong to no pod
         self._failures: set[tuple[str, str]] = set()
         self._contested = ""  # the example in the message; it stays while any file is contested
 
@@ -153,11 +156,24 @@ class ReportHistory:
             if one.state in ("restored", "refused", "foreign")
         )
 
+    def record_problems(self, problems: Iterable[WriteProblem]) -> None:
+        """Record problems with values of strategies and QoS directories."""
+        self._problems.update((one.desired.target, one) for one in problems)
+
     def conditions(self, writer: CgroupWriter, now_s: float) -> list[FileCondition]:
-        """Return conditions for suspended writes and for files that others write too."""
+        """Return conditions for refused and suspended writes, and for files that others write."""
         conditions = [
             FileCondition(reason="WritesStopped", message=f"{target}: {reason}")
             for target, reason in writer.refusals.suspended_writes(now_s)
+        ]
+        self._problems = {
+            target: one
+            for target, one in self._problems.items()
+            if writer.refusals.is_refused(one.desired)
+        }
+        conditions += [
+            FileCondition(reason=one.reason, message=one.message)
+            for one in islice(self._problems.values(), MAX_REFUSALS)
         ]
         contested = sorted(writer.overwrites.contested_targets(now_s))
         if not contested:

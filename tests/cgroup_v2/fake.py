@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from agent.errors import HostFileError, ParseError
 from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
+from tests.cgroup_v2.disks import FakeDisks, GroupDisks
 from tests.cgroup_v2.session import CACHE_BYTES, CPUS
 
 MOUNT = "/sys/fs/cgroup"
@@ -40,6 +41,10 @@ class Group:
     idle: int = 0
     max_bytes: int = NO_LIMIT
     high_bytes: int = NO_LIMIT
+    low_bytes: int = 0
+    min_bytes: int = 0
+    oom_group: int = 0
+    disks: GroupDisks = field(default_factory=GroupDisks)
     processes: int = 0
     anonymous_bytes: int = 0
     cache_bytes: int = 0
@@ -51,6 +56,7 @@ class FakeKernel:
 
     def __init__(self, root: str) -> None:
         """Make the group `root` and those above it."""
+        self.disks = FakeDisks()
         self.groups: dict[str, Group] = {"": Group()}
         above = ""
         for part in root.strip("/").split("/"):
@@ -88,6 +94,8 @@ class FakeKernel:
         """Return what a file holds."""
         cgroup, _, file = path.rpartition("/")
         group = self.group(cgroup)
+        if file.startswith("io."):
+            return self.disks.read(file, group.disks, is_root=not cgroup)
         quota = "max" if group.quota_us is None else group.quota_us
         shown: dict[str, object] = {
             "cpuset.cpus.effective": format_cpu_list(self._effective(cgroup)),
@@ -99,6 +107,9 @@ class FakeKernel:
             "cpu.idle": group.idle,
             "memory.max": _limit(group.max_bytes),
             "memory.high": _limit(group.high_bytes),
+            "memory.low": _limit(group.low_bytes),
+            "memory.min": _limit(group.min_bytes),
+            "memory.oom.group": group.oom_group,
             "memory.current": self.used(cgroup),
         }
         if file not in shown:
@@ -111,6 +122,12 @@ class FakeKernel:
         group = self.group(cgroup)
         if not text:
             return  # the kernel is never asked
+        if file.startswith("io."):
+            self.read(path)  # raises where there is no such file
+            number = self.disks.write(file, group.disks, text)
+            if number:
+                raise OSError(number, path)
+            return
         writers: dict[str, Callable[[], int]] = {
             "cpuset.cpus": lambda: self._set_cpus(cgroup, group, text),
             "cpu.max": lambda: _set_quota(group, text),
@@ -119,6 +136,9 @@ class FakeKernel:
             "cpu.idle": lambda: _set_idle(group, text),
             "memory.max": lambda: self._set_max(cgroup, group, text),
             "memory.high": lambda: self._set_high(cgroup, group, text),
+            "memory.low": lambda: _set_protection(group, "low_bytes", text),
+            "memory.min": lambda: _set_protection(group, "min_bytes", text),
+            "memory.oom.group": lambda: _set_oom_group(group, text),
         }
         number = writers[file]() if file in writers else errno.EINVAL
         if number:
@@ -287,6 +307,21 @@ def _memory(text: str) -> int | None:
         return NO_LIMIT
     match = re.fullmatch(r"([0-9]+)([KMG]?)", text.strip())
     return None if match is None else int(match[1]) * UNITS[match[2]] // PAGE * PAGE
+
+
+def _set_protection(group: Group, name: str, text: str) -> int:
+    size_bytes = _memory(text)
+    if size_bytes is None:
+        return errno.EINVAL
+    setattr(group, name, size_bytes)
+    return 0
+
+
+def _set_oom_group(group: Group, text: str) -> int:
+    if text.strip() not in ("0", "1"):
+        return errno.EINVAL
+    group.oom_group = int(text)
+    return 0
 
 
 def _number(text: str) -> int | None:

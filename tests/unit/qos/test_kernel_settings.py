@@ -16,7 +16,7 @@ from agent.cgroup.restore import RestoreResult, restore_entries
 from agent.cgroup.values import CgroupValues
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import ManualClock
-from agent.errors import HostFileError, ParseError
+from agent.errors import ParseError
 from agent.qos.kernel_settings import (
     KernelSettingsState,
     KernelSettingsStrategy,
@@ -26,78 +26,18 @@ from agent.qos.kernel_settings import (
 from agent.qos.strategy import NodeCapacity, QosInputs, StrategyPlan
 from agent.slo.overlay import overlay_spec
 from agent.snapshot.self_check import StrategyState
+from tests.cgroup_v2.settings import MIN_FREE, NEW_FEATURES, REAPER, WATERMARK, FakeSettings
 
 GIB = 1 << 30
 LAYOUT = CgroupLayout(
     version=2, driver="cgroupfs", mounts=(), unified="/sys/fs/cgroup", root="/kubepods"
 )
-MIN_FREE, WATERMARK = "/proc/sys/vm/min_free_kbytes", "/proc/sys/vm/watermark_scale_factor"
-REAPER = "/sys/kernel/mm/memcg_reaper/reap_background"
-IDENTITY = "/proc/sys/kernel/sched_group_identity_enabled"
-CORE = "/proc/sys/kernel/sched_core"
-NEW_FEATURES, OLD_FEATURES = FEATURE_FILES
-RANGES = {
-    MIN_FREE: (0, 1 << 31),
-    WATERMARK: (1, 3000),
-    REAPER: (0, 1),
-    IDENTITY: (0, 1),
-    CORE: (0, 1),
-    "/proc/sys/kernel/sched_idle_saver_wmark": (-(1 << 63), 1 << 63),
-    "/sys/kernel/mm/pagecache_limit/enabled": (0, 1),
-}
-
-
-class FakeKernel:
-    """The agent's `CgroupFiles`: files that exist, and the errno of the kernel for the others."""
-
-    def __init__(self, **numbers: int) -> None:
-        by_name = {path.rpartition("/")[2]: path for path in RANGES}
-        self.files: dict[str, str] = {
-            by_name[name]: f"{number}\n" for name, number in numbers.items()
-        }
-        self.features: dict[str, bool] = {}
-        self.feature_file = ""
-        self.refuses = 0  # errno of every write: EROFS, EPERM
-        self.writes: list[tuple[str, str]] = []
-
-    def read(self, path: str, size: int) -> bytes:
-        if path == self.feature_file:
-            words = (name if on else f"NO_{name}" for name, on in self.features.items())
-            return f"{' '.join(words)}\n".encode()[:size]
-        if path not in self.files:
-            raise HostFileError(path, errno.ENOENT)
-        return self.files[path].encode()[:size]
-
-    def write(self, path: str, text: str) -> None:
-        self.read(path, 1)
-        if self.refuses:
-            raise HostFileError(path, self.refuses)
-        if path == self.feature_file:
-            name = text.strip()
-            feature, is_on = name.removeprefix("NO_"), not name.startswith("NO_")
-            if feature not in self.features:
-                raise HostFileError(path, errno.EINVAL)
-            self.features[feature] = is_on
-        else:
-            low, high = RANGES[path]
-            if not text.strip().lstrip("-").isdecimal() or not low <= int(text) <= high:
-                raise HostFileError(path, errno.EINVAL)
-            self.files[path] = f"{int(text)}\n"
-        self.writes.append((path, text))
-
-    def inode(self, path: str) -> int:
-        if not any(one.startswith(f"{path}/") for one in (*self.files, self.feature_file)):
-            raise HostFileError(path, errno.ENOENT)
-        return len(self.writes) + 1  # as in /proc/sys, it does not stay the same
-
-    def close(self, path: str) -> None:
-        """Keep nothing open."""
 
 
 class Node:
     """A kernel, the agent's writer, and the strategy."""
 
-    def __init__(self, kernel: FakeKernel) -> None:
+    def __init__(self, kernel: FakeSettings) -> None:
         self.kernel = kernel
         self.values = CgroupValues(kernel, LAYOUT)
         self.ledger = ChangeLedger(None, "")
@@ -177,13 +117,13 @@ def test_the_watermark_factor_is_the_nearest_one_in_range(asked: int, value: int
 
 @pytest.mark.parametrize(("asked", "is_written"), [(-1, False), (1, True), (2, False)])
 def test_a_switch_has_two_values(asked: int, is_written: bool) -> None:  # Y6
-    node = Node(FakeKernel(reap_background=0))
+    node = Node(FakeSettings(reap_background=0))
     node.write({"memcgReapBackGround": asked})
     assert node.kernel.writes == ([(REAPER, "1")] if is_written else [])
 
 
 def feature_node(path: str, **features: bool) -> Node:
-    kernel = FakeKernel()
+    kernel = FakeSettings()
     kernel.feature_file, kernel.features = path, features
     return Node(kernel)
 
@@ -214,7 +154,7 @@ def test_a_feature_that_the_kernel_does_not_list_is_tried_once_and_reported(  # 
 
 
 def test_everything_that_was_written_is_restored() -> None:
-    kernel = FakeKernel(
+    kernel = FakeSettings(
         min_free_kbytes=67584,
         watermark_scale_factor=10,
         reap_background=0,
@@ -244,7 +184,7 @@ def test_everything_that_was_written_is_restored() -> None:
 
 
 def test_a_setting_that_another_program_changes_is_written_again() -> None:
-    node = Node(FakeKernel(watermark_scale_factor=10))
+    node = Node(FakeSettings(watermark_scale_factor=10))
     node.write({"watermarkScaleFactor": 100})
     node.kernel.files[WATERMARK] = "10\n"
     node.write({"watermarkScaleFactor": 100})
@@ -255,7 +195,7 @@ def test_a_setting_that_another_program_changes_is_written_again() -> None:
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EPERM, errno.EACCES])
 def test_where_settings_may_not_be_written_the_strategy_stops_and_says_so(number: int) -> None:
-    node = Node(FakeKernel(watermark_scale_factor=10, min_free_kbytes=67584))
+    node = Node(FakeSettings(watermark_scale_factor=10, min_free_kbytes=67584))
     node.kernel.refuses = number
     spec = {"watermarkScaleFactor": 100, "minFreeKbytesFactor": 100}
     assert node.write(spec) == ["WriteNotPermitted"]
@@ -265,7 +205,7 @@ def test_where_settings_may_not_be_written_the_strategy_stops_and_says_so(number
 
 
 def test_what_the_kernel_lacks_is_said_and_the_rest_is_written() -> None:
-    node = Node(FakeKernel(watermark_scale_factor=10))
+    node = Node(FakeSettings(watermark_scale_factor=10))
     spec = {"watermarkScaleFactor": 100, "memcgReapBackGround": 1, "schedFeatures": {"A": True}}
     plan = node.plan(spec)
     assert numbers(plan) == {WATERMARK: 100}
@@ -275,7 +215,7 @@ def test_what_the_kernel_lacks_is_said_and_the_rest_is_written() -> None:
 
 
 def test_a_file_that_appears_later_is_written() -> None:
-    node = Node(FakeKernel(watermark_scale_factor=10))
+    node = Node(FakeSettings(watermark_scale_factor=10))
     inputs_of = {"memcgReapBackGround": 1, "watermarkScaleFactor": 100}
     slo = overlay_spec({"systemStrategy": inputs_of}).slo
     found = []
@@ -304,14 +244,14 @@ def test_a_file_that_appears_later_is_written() -> None:
 def test_the_switch_of_group_identity_is_left_to_the_policy_of_the_classes(
     policies: object,
 ) -> None:
-    node = Node(FakeKernel(sched_group_identity_enabled=0))
+    node = Node(FakeSettings(sched_group_identity_enabled=0))
     plan = node.plan({"schedGroupIdentityEnabled": 1}, resourceQOSStrategy=policies)
     assert plan.values == ()
     assert "cpuPolicy" in plan.message
 
 
 def test_group_identity_is_not_switched_on_beside_core_scheduling() -> None:
-    node = Node(FakeKernel(sched_group_identity_enabled=0, sched_core=1))
+    node = Node(FakeSettings(sched_group_identity_enabled=0, sched_core=1))
     plan = node.plan({"schedGroupIdentityEnabled": 1})
     assert plan.values == ()
     assert "lock up" in plan.message
@@ -319,7 +259,7 @@ def test_group_identity_is_not_switched_on_beside_core_scheduling() -> None:
 
 
 def test_without_the_nodes_memory_the_last_settings_stay() -> None:
-    node = Node(FakeKernel(watermark_scale_factor=10))
+    node = Node(FakeSettings(watermark_scale_factor=10))
     first = node.plan({"watermarkScaleFactor": 100})
     waiting = node.plan({"watermarkScaleFactor": 100}, memory_bytes=None)
     assert (waiting.values, waiting.state) == (first.values, StrategyState.WAITING)
@@ -327,7 +267,7 @@ def test_without_the_nodes_memory_the_last_settings_stay() -> None:
 
 
 def test_every_setting_names_its_field_and_an_unchanged_plan_is_the_same_object() -> None:
-    node = Node(FakeKernel(watermark_scale_factor=10))
+    node = Node(FakeSettings(watermark_scale_factor=10))
     plan = node.plan({"watermarkScaleFactor": 100})
     (one,) = plan.values
     assert one.source == "NodeSLO spec.systemStrategy.watermarkScaleFactor"
@@ -350,7 +290,7 @@ def test_every_setting_names_its_field_and_an_unchanged_plan_is_the_same_object(
 def test_a_damaged_ledger_writes_no_other_file_and_no_other_value(
     path: str, key: str, original: str
 ) -> None:
-    kernel = FakeKernel(min_free_kbytes=5)
+    kernel = FakeSettings(min_free_kbytes=5)
     kernel.feature_file, kernel.features = NEW_FEATURES, {"A": True}
     node = Node(kernel)
     node.ledger.set(

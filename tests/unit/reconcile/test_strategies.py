@@ -155,3 +155,19 @@ def test_a_strategy_that_is_switched_off_has_its_values_restored(groups: RealGro
     scene.again()
     scene.cycle()
     assert quota_of(groups, scene) == "-1"
+
+
+def test_a_value_of_a_strategy_that_the_kernel_refuses_is_a_condition_until_it_is_taken(
+    groups: RealGroups,
+) -> None:
+    strategy = CannedStrategy()
+    scene = scene_with(groups, strategy)
+    groups.put(groups.root, "cpu.cfs_quota_us", "20000")
+    strategy.answer = quota(scene, 50000)
+    (condition,) = scene.cycle().conditions
+    assert condition.reason == "ValueRefused"
+    assert f"cpu.cfs_quota_us of {scene.pod} to '50000 100000'" in condition.message
+    assert scene.cycle().conditions == (condition,)
+    groups.put(groups.root, "cpu.cfs_quota_us", "-1")
+    assert scene.cycle(61.0).conditions == ()
+    assert quota_of(groups, scene) == "50000"
