@@ -6,7 +6,16 @@ import os
 import signal
 from collections.abc import Callable
 
-CALLS = ("write", "pwrite", "fsync", "replace", "ftruncate", "unlink")  # all that change anything
+CALLS = (
+    "write",
+    "pwrite",
+    "fsync",
+    "replace",
+    "ftruncate",
+    "unlink",
+    "mkdir",
+    "rmdir",
+)  # all that change anything
 
 
 def killed_at(step: int, work: Callable[[], object]) -> bool:

@@ -18,6 +18,7 @@ from agent.app.allocation import AllocationMonitor, CdiFileUpdater, KubeletDevic
 from agent.app.composition import AgentInputs, kubelet_root_reader
 from agent.app.oneshot import build_host_device_reader
 from agent.app.pod_files import (
+    Enforcers,
     Explanations,
     PodFileUpdater,
     create_audit_trail,
@@ -46,6 +47,8 @@ from agent.qos.pressure import PressureMonitor
 from agent.qos.strategies import strategies
 from agent.qos.strategy import AnyStrategy
 from agent.reconcile.reconciler import Reconciler
+from agent.resctrl.group_writer import OWNER as RESCTRL_STRATEGY
+from agent.resctrl.manager import ResctrlManager
 from agent.snapshot.container import (
     ContainerServiceStatus,
     HookMetrics,
@@ -425,13 +428,25 @@ class ContainerServiceBuilder:
         pressure = None
         if settings.enforce.cpu_suppression.pressure and modes[CPU_SUPPRESSION] != OFF:
             pressure = PressureMonitor(inputs.store, inputs.clock)
+        resctrl = ResctrlManager(
+            ledger=reconciler.ledger,
+            clock=inputs.clock,
+            mode=strategy_modes((RESCTRL_STRATEGY,), settings.enforce)[RESCTRL_STRATEGY],
+            settings=settings.resctrl,
+            slo_stale_s=settings.api.slo_stale_s,
+        )
         return PodFileUpdater(
             inputs.store,
             inputs.clock,
             locator,
-            reconciler,
-            StrategyRunner(engine, self._evictions, MemoryReclaimer(LiveHostFiles())),
-            writer,
+            Enforcers(
+                reconciler=reconciler,
+                strategies=StrategyRunner(
+                    engine, self._evictions, MemoryReclaimer(LiveHostFiles())
+                ),
+                resctrl=resctrl,
+                ledger_writer=writer,
+            ),
             self._messages,
             pressure,
         )

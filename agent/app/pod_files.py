@@ -11,7 +11,7 @@ import msgspec
 
 from agent.app.threads import ScheduledLoop
 from agent.cgroup.enforcement import NO_ENFORCEMENT
-from agent.cgroup.layout import LayoutLocator
+from agent.cgroup.layout import CgroupLayout, LayoutLocator
 from agent.cgroup.ledger import ChangeLedger, LedgerError
 from agent.clock import Clock
 from agent.config.containers import EnforceSettings
@@ -27,6 +27,8 @@ from agent.reconcile.audit_file import AuditFile, AuditTrail
 from agent.reconcile.explanation import FileExplainer
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reports import PodReport, PodReportNote
+from agent.resctrl.group_writer import OWNER as RESCTRL_STRATEGY
+from agent.resctrl.manager import ResctrlManager
 from agent.snapshot.container import (
     ContainerSpec,
     HookRequest,
@@ -44,6 +46,9 @@ from agent.snapshot.self_check import (
     EnforcementView,
     FileCondition,
     FileExplanation,
+    ResctrlView,
+    StrategyState,
+    StrategyStatus,
 )
 from agent.state_writer import StateWriter
 
@@ -91,6 +96,15 @@ def new_conditions(
             yield one
 
 
+class Enforcers(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects that change the host; they share one ledger."""
+
+    reconciler: Reconciler
+    strategies: StrategyRunner
+    resctrl: ResctrlManager
+    ledger_writer: StateWriter
+
+
 class PodFileUpdater:
     """Runs the reconciler. `cycle`, `write_pod` and `close` belong to the collector thread."""
 
@@ -99,22 +113,19 @@ class PodFileUpdater:
         store: SnapshotStore,
         clock: Clock,
         locator: LayoutLocator,
-        reconciler: Reconciler,
-        strategies: StrategyRunner,
-        ledger_writer: StateWriter,
+        enforcers: Enforcers,
         messages: MessageQueue,
         pressure: PressureMonitor | None = None,
     ) -> None:
-        """`ledger_writer` writes the ledger of `reconciler`.
-
-        Without `pressure`, no stall of latency-sensitive pods is watched for.
-        """
+        """Without `pressure`, no stall of latency-sensitive pods is watched for."""
         self._store = store
         self._clock = clock
         self._locator = locator
-        self._reconciler = reconciler
-        self._strategies = strategies
-        self._ledger_writer = ledger_writer
+        self._reconciler = enforcers.reconciler
+        self._strategies = enforcers.strategies
+        self._resctrl = enforcers.resctrl
+        self._resctrl_error = ""  # the bug that was logged
+        self._ledger_writer = enforcers.ledger_writer
         self._messages = messages
         self._pressure = pressure
         self._conditions: tuple[FileCondition, ...] = ()
@@ -145,11 +156,16 @@ class PodFileUpdater:
         report = self._reconciler.cycle(snapshot, layout, enforcement)
         self._strategies.record_refusals(report.refused, now_s)
         self._reconciler.audits.extend(self._strategies.audits(self._clock.wall()))
+        resctrl, status = self._partition(snapshot, layout, enforcement.view.brake)
         self._reconciler.audits.flush(now_s)
+        view = msgspec.structs.replace(
+            enforcement.view, strategies=(*enforcement.view.strategies, status)
+        )
         conditions = (
             *report.conditions,
-            *self._strategy_conditions(enforcement.view, now_s),
+            *self._strategy_conditions(view, now_s),
             *self._strategies.conditions(),
+            *(FileCondition(reason=one.reason, message=one.message) for one in resctrl.problems),
         )
         self.files_written += report.written
         self.files_left = report.unwritten
@@ -159,9 +175,11 @@ class PodFileUpdater:
         for condition in new_conditions(self._conditions, conditions):
             self._messages.put(EventReported(condition.reason, condition.message))
         self._conditions = conditions
-        view = msgspec.structs.replace(enforcement.view, conditions=conditions)
+        view = msgspec.structs.replace(view, conditions=conditions)
         self._store.put(
-            enforcement=SnapshotPart(view, now_s), desired_files=self._reconciler.desired_files
+            enforcement=SnapshotPart(view, now_s),
+            desired_files=self._reconciler.desired_files,
+            resctrl=resctrl,
         )
         self._cycle_durations.add(self._clock.monotonic() - now_s)
 
@@ -174,10 +192,36 @@ class PodFileUpdater:
         )
         return conditions
 
+    def _partition(
+        self, snapshot: NodeSnapshot, layout: CgroupLayout | None, brake: str
+    ) -> tuple[ResctrlView, StrategyStatus]:
+        """Run the cycle of resctrl; a bug in it, or the brake, leaves its groups as they are."""
+        if brake:
+            return self._resctrl.view, self._resctrl.status()
+        try:
+            report = self._resctrl.cycle(snapshot, layout)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"[:200]
+            if self._resctrl_error != text:
+                extra = {"strategy": RESCTRL_STRATEGY, "error": text}
+                log.error("strategy_failed", extra=extra, exc_info=error)
+            self._resctrl_error = text
+            failed = msgspec.structs.replace(
+                self._resctrl.status(), state=StrategyState.FAILED, message=text
+            )
+            return self._resctrl.view, failed
+        self._resctrl_error = ""
+        self._reconciler.audits.extend(report.audits)
+        return report.view, self._resctrl.status()
+
     def write_pod(self, request: HookRequest) -> PodReport:
-        """Write a new pod's own files."""
+        """Write a new pod's own files, and make its resctrl group."""
         self._load_ledger()
         layout = self._locator.layout(self._clock.monotonic())
+        prepared = self._resctrl.prepare_pod(request, self._store.current, layout)
+        if prepared is not None:
+            self._reconciler.audits.extend(prepared.audits)
+            self._store.put(resctrl=prepared.view)
         report = self._reconciler.apply_pod(request, self._store.current, layout)
         self.files_written += report.written
         self._report_notes(report.notes)

@@ -28,6 +28,10 @@ MAX_OWN_VALUES = 8  # of one entry: the last one, and intermediate ones
 # hierarchies of entries about processes instead of files
 OOM_HIERARCHY, CORE_HIERARCHY = ("oom", "core")
 
+# of resctrl groups, which did not exist before; `path` is the path of their folder
+RESCTRL_HIERARCHY, RESCTRL_KEY = "resctrl", "group"
+GROUP_ABSENT, GROUP_PRESENT = "absent", "present"
+
 SYSCTL_HIERARCHY = "sysctl"  # of the kernel's switches; `path` is the path of their file
 
 # the kernel's switches that the agent writes: entries have no other file below /proc
@@ -43,8 +47,8 @@ _LINE_START = re.compile(rb'\{"crc":([0-9]{1,10}),')
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, rename={"own_values": "ours"}):
     """The value of one file before the agent's first write, and the values that the agent wrote.
 
-    `hierarchy` is version 1's controller, `v2`, `oom`, `core` or `sysctl`; `inode` is that of the
-    directory, so that a new group of the same name is not mistaken for the old one.
+    `hierarchy` is version 1's controller, `v2`, `oom`, `core`, `sysctl` or `resctrl`; `inode` is
+    that of the directory, so that a new group of the same name is not mistaken for the old one.
     """
 
     hierarchy: str

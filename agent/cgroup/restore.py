@@ -13,7 +13,9 @@ from agent.cgroup.keys import CPUS, UNKNOWN_FEATURE, CgroupValue, ValueKind
 from agent.cgroup.layout import CONTROLLERS, CgroupLayout
 from agent.cgroup.ledger import (
     CORE_HIERARCHY,
+    GROUP_PRESENT,
     OOM_HIERARCHY,
+    RESCTRL_HIERARCHY,
     SWITCHES,
     SYSCTL_HIERARCHY,
     ChangeLedger,
@@ -34,9 +36,13 @@ KILLS_TEXT = "in use is more than this limit: the kernel would kill processes"
 NEWER_VERSION_TEXT = "recorded by a newer version of the agent: this one cannot undo it"
 
 
+# of entries that are not files of cgroups
+OTHER_HIERARCHIES = (OOM_HIERARCHY, CORE_HIERARCHY, SYSCTL_HIERARCHY, RESCTRL_HIERARCHY)
+
+
 def is_known_entry(entry: LedgerEntry) -> bool:
     """Return whether this version of the agent knows the file of an entry."""
-    if entry.hierarchy in (OOM_HIERARCHY, CORE_HIERARCHY, SYSCTL_HIERARCHY):
+    if entry.hierarchy in OTHER_HIERARCHIES:
         return True
     return find_key(entry.key) is not None and entry.hierarchy in (V2_HIERARCHY, *CONTROLLERS)
 
@@ -59,6 +65,7 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """Return the line of `--dry-run`."""
         is_path = self.entry.hierarchy == SYSCTL_HIERARCHY and not _is_setting(self.entry)
+        is_path = is_path or self.entry.hierarchy == RESCTRL_HIERARCHY
         name = "" if is_path else f"/{self.entry.key}"
         target = f"{self.target} ({self.detail})" if self.target else self.entry.original
         return f"{self.entry.path}{name} {self.current} → {target}"
@@ -123,10 +130,12 @@ def restore_entries(
     state = _read_all(values, selected, force=force)
     if dry_run:
         _plan_restore(values, state)
+        _restore_groups(values, selected, state, lambda: True, dry_run=True)
     else:
         _record_targets(ledger, state)
         _write(values, state, monotonic, until_s)
         _restore_processes(values, selected, state, lambda: monotonic() < until_s, force=force)
+        _restore_groups(values, selected, state, lambda: monotonic() < until_s)
         for result in state.states.values():
             if result.is_done:
                 ledger.drop(result.entry, "gone" if result.state == "gone" else "undone")
@@ -145,11 +154,7 @@ def _read_all(
             restore_state.states[entry.id] = RestoreResult(
                 entry=entry, state="refused", detail=NEWER_VERSION_TEXT
             )
-        elif _is_setting(entry) or entry.hierarchy not in (
-            OOM_HIERARCHY,
-            CORE_HIERARCHY,
-            SYSCTL_HIERARCHY,
-        ):
+        elif _is_setting(entry) or entry.hierarchy not in OTHER_HIERARCHIES:
             _read_entry(values, restore_state, entry)
     desired_values, restore_state.desired_values = (
         sorted(restore_state.desired_values, key=lambda desired: desired.cgroup.count("/")),
@@ -342,6 +347,37 @@ def _restore_processes(
     for entry in entries:  # last: the switches are in use until here
         if entry.hierarchy == SYSCTL_HIERARCHY and not _is_setting(entry) and has_time():
             restore_state.states[entry.id] = _restore_sysctl(files, entry, force=force)
+
+
+def _restore_groups(
+    values: CgroupValues,
+    entries: Iterable[LedgerEntry],
+    restore_state: _RestoreState,
+    has_time: Callable[[], bool],
+    *,
+    dry_run: bool = False,
+) -> None:
+    """Remove resctrl groups, those inside of others first; their tasks return to the root group."""
+    groups = [entry for entry in entries if entry.hierarchy == RESCTRL_HIERARCHY]
+    for entry in sorted(groups, key=lambda one: one.path.count("/"), reverse=True):
+        if isinstance(values.files, KernelFiles) and has_time():
+            result = _restore_group(values.files, entry, dry_run=dry_run)
+            restore_state.states[entry.id] = result
+
+
+def _restore_group(files: KernelFiles, entry: LedgerEntry, *, dry_run: bool) -> RestoreResult:
+    try:
+        files.inode(f"{entry.path}/tasks")  # of any other folder nothing is removed
+        if entry.inode not in (0, files.inode(entry.path)):
+            return RestoreResult(entry=entry, state="gone")  # another program made it again
+        if not dry_run:
+            files.remove_directory(entry.path)
+    except HostFileError as error:
+        is_missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        state, detail = ("gone", "") if is_missing else ("refused", str(error))
+        return RestoreResult(entry=entry, state=state, current=GROUP_PRESENT, detail=detail)
+    state = "planned" if dry_run else "restored"
+    return RestoreResult(entry=entry, state=state, current=GROUP_PRESENT)
 
 
 def _restore_sysctl(files: CgroupFiles, entry: LedgerEntry, *, force: bool) -> RestoreResult:

@@ -109,6 +109,13 @@ class KernelFiles:
         except OSError as error:
             raise HostFileError(path, error.errno or 0) from error
 
+    def remove_directory(self, path: str) -> None:
+        """Remove a group; its descriptors fail from then on."""
+        try:
+            os.rmdir(self._root.path(path))
+        except OSError as error:
+            raise HostFileError(path, error.errno or 0) from error
+
     def close(self, path: str) -> None:
         """Close the file's descriptor, if there is one."""
         fd = self._fds.pop(path, None)

@@ -13,7 +13,13 @@ from agent.allocation.cdi_folder import CdiFolder
 from agent.app.lock import describe_process, try_lock
 from agent.app.pod_files import LEDGER_FILE, create_ledger
 from agent.cgroup.layout import CgroupLayout, LayoutLocator
-from agent.cgroup.ledger import MAX_LEDGER_BYTES, SYSCTL_HIERARCHY, ChangeLedger, LedgerError
+from agent.cgroup.ledger import (
+    MAX_LEDGER_BYTES,
+    RESCTRL_HIERARCHY,
+    SYSCTL_HIERARCHY,
+    ChangeLedger,
+    LedgerError,
+)
 from agent.cgroup.restore import RestoreResult, restore_all
 from agent.cli.options import command_settings
 from agent.cli.parser import ExitStatus
@@ -127,7 +133,8 @@ def _cgroup_layout(
 ) -> CgroupLayout:
     """Return where cgroups are; raise `CgroupsNotSeen` where those of pods are not to be seen."""
     layout = LayoutLocator(root, lambda: kubelet_root).refresh(time.monotonic())
-    of_groups = any(entry.hierarchy != SYSCTL_HIERARCHY for entry in ledger.entries.values())
+    others = (SYSCTL_HIERARCHY, RESCTRL_HIERARCHY)
+    of_groups = any(entry.hierarchy not in others for entry in ledger.entries.values())
     if of_groups and not force and (layout is None or layout.root is None):
         raise CgroupsNotVisible(
             "the cgroups of pods are not to be seen here: mount the node's /sys/fs/cgroup, or, if"

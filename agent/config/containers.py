@@ -128,8 +128,13 @@ class EnforceHooksSettings(msgspec.Struct, frozen=True, kw_only=True):
         str, SettingRule("core-scheduling cookies", choices=ENFORCE_MODES, maturity="alpha")
     ] = "off"
     resctrl: Annotated[
-        str, SettingRule("resctrl class of a pod", choices=ENFORCE_MODES, maturity="alpha")
-    ] = "off"
+        str,
+        SettingRule(
+            "resctrl class of new containers, whose group exists",
+            choices=ENFORCE_MODES,
+            maturity="alpha",
+        ),
+    ] = "on"
     oom_score: Annotated[
         str, SettingRule("oom_score_adj by annotation", choices=ENFORCE_MODES, maturity="alpha")
     ] = "off"
@@ -320,6 +325,38 @@ class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
             high=1024,
         ),
     ] = 16
+
+
+class ResctrlSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Partitions of the last-level cache and of the memory bandwidth."""
+
+    mount: Annotated[
+        bool,
+        SettingRule("mount the resctrl file system if it is not, which needs CAP_SYS_ADMIN"),
+    ] = False
+    monitor_pods: Annotated[
+        bool,
+        SettingRule("a monitoring group for each pod while there are ids", maturity="alpha"),
+    ] = False
+    amd_domain_gbps: Annotated[
+        int,
+        SettingRule(
+            "memory bandwidth of one AMD domain, which 100 % stands for",
+            unit="GB/s",
+            low=1,
+            high=10000,
+        ),
+    ] = 20
+    domain_mbps: Annotated[
+        int,
+        SettingRule(
+            "memory bandwidth of one domain where resctrl is mounted with mba_MBps; 0: unknown,"
+            " bandwidth is then left alone",
+            unit="MB/s",
+            low=0,
+            high=10_000_000,
+        ),
+    ] = 0
 
 
 class VerificationSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from agent.config.containers import (
     EnforceSettings,
     HookSettings,
     NriSettings,
+    ResctrlSettings,
     VerificationSettings,
 )
 from agent.config.health import HealthSettings
@@ -336,6 +337,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hooks: Annotated[HookSettings, SettingRule("what hooks may do on their own")] = HookSettings()
     enforce: Annotated[EnforceSettings, SettingRule("what may be changed on this node")] = (
         EnforceSettings()
+    )
+    resctrl: Annotated[ResctrlSettings, SettingRule("partitions of cache and memory bandwidth")] = (
+        ResctrlSettings()
     )
     proof: Annotated[VerificationSettings, SettingRule("looking into running containers")] = (
         VerificationSettings()

@@ -402,8 +402,9 @@ class ContainerAdjuster:
 
 
 def _changes_pod_files(answer: Adjustment) -> bool:
-    """Return whether the answer changes files of a pod."""
-    return answer.resources != NO_RESOURCES or answer.bvt_warp_ns is not None
+    """Return whether the answer changes files of a pod, or needs a resctrl group."""
+    values = (answer.bvt_warp_ns, answer.rdt_class)
+    return answer.resources != NO_RESOURCES or any(value is not None for value in values)
 
 
 def _pod_reference(pod: PodSandbox) -> PodRef:

@@ -8,9 +8,17 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest, HookStage
+from agent.containers.qos_class import kube_qos, qos_label
+from agent.snapshot.container import (
+    NO_ADJUSTMENT,
+    Adjustment,
+    HookRequest,
+    HookStage,
+    PodSandbox,
+)
 from agent.snapshot.edits import ContainerEdits, ContainerNote
 from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.pod import KubeQos
 from agent.wire_formats.annotations import (
     RESCTRL_GROUP_PREFIX,
     AnnotationError,
@@ -42,6 +50,14 @@ class ResctrlRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_REQUEST = ResctrlRequest()
+
+CLASS_OF_QOS = {"LSE": "LSR", "LSR": "LSR", "LS": "LS", "BE": "BE"}  # SYSTEM has no class
+# of pods without a label
+CLASS_OF_KUBE_QOS = {
+    KubeQos.GUARANTEED: "LSR",
+    KubeQos.BURSTABLE: "LS",
+    KubeQos.BEST_EFFORT: "BE",
+}
 
 
 def group_name(uid: str) -> str | None:
@@ -126,21 +142,48 @@ def _percent(members: Mapping[str, object]) -> int | None:
 
 
 class ResctrlHook:
-    """Puts a pod's containers into its group if that exists; otherwise none would start."""
+    """Starts containers in the group of their pod or class, if it exists: else none would start."""
 
     name = "resctrl"
-    stages = frozenset({HookStage.CREATE})
+    stages = frozenset({HookStage.RUN_POD, HookStage.CREATE})
     required = False
 
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
-        """Return the RDT class, or a note on why there is none."""
-        text = request.pod.annotation(RESCTRL)
-        if text is None or request.container is None or not parse_resctrl_request(text).is_set:
-            return NO_ADJUSTMENT
-        group = group_name(request.pod.uid)
-        if group is not None and group in snapshot.host_devices.value.resctrl_groups:
+        """Return the RDT class, with a note if the pod's own group does not exist.
+
+        For the pod itself the class is that of the group that must exist before its containers.
+        """
+        pod = request.pod
+        text = pod.annotation(RESCTRL)
+        group = None
+        if text is not None and parse_resctrl_request(text).is_set:
+            group = group_name(pod.uid)
+        if request.container is None:
+            return NO_ADJUSTMENT if group is None else Adjustment(rdt_class=group)
+        if group is not None and _exists(group, snapshot):
             return Adjustment(rdt_class=group)
+        class_group = snapshot.resctrl.group_of_class(resctrl_class(pod)) or None
+        if group is None:
+            return NO_ADJUSTMENT if class_group is None else Adjustment(rdt_class=class_group)
         message = "the pod's resctrl group is not there: its containers run in that of its class"
         return Adjustment(
-            edits=ContainerEdits(notes=(ContainerNote(reason=GROUP_MISSING, message=message),))
+            rdt_class=class_group,
+            edits=ContainerEdits(notes=(ContainerNote(reason=GROUP_MISSING, message=message),)),
         )
+
+
+def _exists(group: str, snapshot: NodeSnapshot) -> bool:
+    """Return whether the group exists: by the agent with its values, or by another program."""
+    view = snapshot.resctrl
+    if any(one.name == group for one in view.groups):
+        return group in view.ready_groups
+    return group in snapshot.host_devices.value.resctrl_groups
+
+
+def resctrl_class(pod: PodSandbox) -> str:
+    """Return the class of the NodeSLO that a pod belongs to; empty for the root group."""
+    label = qos_label(pod)
+    kube = kube_qos(pod)
+    if not label and kube is not None:
+        label = CLASS_OF_KUBE_QOS[kube]
+    return CLASS_OF_QOS.get(label, "")

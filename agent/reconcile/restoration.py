@@ -12,6 +12,7 @@ from agent.cgroup.layout import CgroupLayout, parse_pod_dir
 from agent.cgroup.ledger import (
     CORE_HIERARCHY,
     OOM_HIERARCHY,
+    RESCTRL_HIERARCHY,
     SYSCTL_HIERARCHY,
     ChangeLedger,
     LedgerEntry,
@@ -62,9 +63,10 @@ class Restoration:
         """
         if self._begun_s is None:
             self._begun_s = now_s
+        entries = [e for e in ledger.entries.values() if e.hierarchy != RESCTRL_HIERARCHY]
         off = [
             entry
-            for entry in ledger.entries.values()
+            for entry in entries
             if self._modes.get(entry.owner) != ON
             or (entry.owner in enforcement.decided and (entry.path, entry.key) not in enforced)
         ]
@@ -74,7 +76,7 @@ class Restoration:
         excluded_key = "" if _are_cpu_owners_read(snapshot) else CPUS.name
         unused = {
             entry.id: entry
-            for entry in ledger.entries.values()
+            for entry in entries
             if (entry.path, entry.key) not in enforced
             and entry.owner not in enforcement.owners
             and entry.key != excluded_key
@@ -153,7 +155,7 @@ def pod_cgroups(cgroups: Iterable[str]) -> frozenset[str]:
 
 
 def _is_removed(entry: LedgerEntry, layout: CgroupLayout, files: CgroupFiles) -> bool:
-    if entry.hierarchy == SYSCTL_HIERARCHY or not is_known_entry(entry):
+    if entry.hierarchy in (SYSCTL_HIERARCHY, RESCTRL_HIERARCHY) or not is_known_entry(entry):
         return False
     if entry.hierarchy in (OOM_HIERARCHY, CORE_HIERARCHY):
         directory = process_directory(layout, entry.path)

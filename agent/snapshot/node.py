@@ -33,7 +33,13 @@ from agent.snapshot.part import Counts, SnapshotPart
 from agent.snapshot.pci import NumaOverride, PciTree, TopologyFile
 from agent.snapshot.pod import PodView
 from agent.snapshot.publications import AuditRecord, EventLine, Publication, PublisherStatus
-from agent.snapshot.self_check import DesiredFiles, EnforcementView, LoopStatus, SelfCheck
+from agent.snapshot.self_check import (
+    DesiredFiles,
+    EnforcementView,
+    LoopStatus,
+    ResctrlView,
+    SelfCheck,
+)
 from agent.snapshot.usage import PressureWatch, SharingView, UsageReport, UsageSample
 
 I = TypeVar("I")  # noqa: E741 - an item
@@ -296,6 +302,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     verification: SnapshotPart[VerificationView] = SnapshotPart(VerificationView())
     enforcement: SnapshotPart[EnforcementView] = SnapshotPart(EnforcementView())
     desired_files: DesiredFiles = DesiredFiles()
+    resctrl: ResctrlView = ResctrlView()
     hotplug: HotplugView = HotplugView()
     removed_devices: tuple[RemovedDevice, ...] = ()
     refused: tuple[tuple[str, int], ...] = ()  # reads of host facts refused so far, by errno

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from agent.snapshot.inventory import Problem
 from agent.snapshot.part import Histogram
 from agent.snapshot.publications import AuditRecord
 
@@ -172,3 +173,57 @@ class EnforcementCounters(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[tuple[str, str, int], ...] = ()  # owner, errno's name, number
     cycles: Histogram = Histogram()
     lost_audits: int = 0  # records that are not in the audit file
+
+
+class ResctrlActionKind(enum.Enum):
+    """One change of the resctrl file system."""
+
+    REMOVE = "remove"  # a group
+    MAKE = "make"
+    WRITE = "write"  # its schemata
+    MOVE = "move"  # a task into a group; an empty path is the root group
+
+
+class ResctrlAction(msgspec.Struct, frozen=True, kw_only=True):
+    """One change that the plan asks for."""
+
+    kind: ResctrlActionKind
+    path: str  # of the group, below the mount
+    text: str = ""  # the schemata, or the task's number
+    reason: str = ""  # who asks for it, for people
+
+
+class ResctrlGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of the agent."""
+
+    name: str
+    classes: tuple[str, ...] = ()  # of the NodeSLO, whose pods share it
+    pod_uid: str = ""  # of its only pod
+    schemata: str = ""  # as the kernel shows it
+
+
+class ResctrlView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent does with resctrl at this moment; counters since the start."""
+
+    mode: str = "off"  # off, plan, on
+    state: StrategyState = StrategyState.OFF
+    message: str = ""  # why not active, for people
+    mount_options: tuple[str, ...] = ()
+    closids: int | None = None  # groups that the agent may have; `None`: unknown
+    foreign_groups: tuple[str, ...] = ()
+    groups: tuple[ResctrlGroup, ...] = ()
+    class_groups: tuple[tuple[str, str], ...] = ()  # group of each class; empty: the root group
+    ready_groups: tuple[str, ...] = ()  # that exist with their values: containers may start there
+    monitored_pods: int = 0
+    planned: tuple[ResctrlAction, ...] = ()  # of this cycle; in mode `on` those not yet done
+    problems: tuple[Problem, ...] = ()
+    groups_made: int = 0
+    groups_removed: int = 0
+    schemata_written: int = 0
+    tasks_moved: int = 0
+    refusals: tuple[tuple[str, int], ...] = ()  # by errno
+
+    def group_of_class(self, name: str) -> str:
+        """Return the group in which containers of a class may start; empty for the root group."""
+        group = dict(self.class_groups).get(name, "")
+        return group if group in self.ready_groups else ""

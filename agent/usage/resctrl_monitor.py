@@ -23,6 +23,7 @@ from agent.wire_formats.annotations import RESCTRL_GROUP_PREFIX
 
 ROOT = "/sys/fs/resctrl"
 CLASSES = ("LSR", "LS", "BE")
+MONITOR_FOLDER, MONITOR_PREFIX = "mon_groups", "xpu-"  # of single pods in a group
 DEFAULT_GROUP = "default"  # the kernel's word for the group of all other tasks
 OCCUPANCY, TOTAL, LOCAL = "llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"
 MAX_GROUPS = 256
@@ -62,6 +63,13 @@ class _CacheKey(msgspec.Struct, frozen=True):
 
     group: str
     cache_id: int
+    monitor: str = ""  # a monitoring group inside of the group
+
+    @property
+    def directory(self) -> str:
+        """Return the path of the group."""
+        path = _directory(self.group)
+        return f"{path}/{MONITOR_FOLDER}/{self.monitor}" if self.monitor else path
 
 
 class _Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,14 +126,16 @@ class ResctrlCollector:
         pod_groups = [name for name in names if name.startswith(RESCTRL_GROUP_PREFIX)]
         present = [name for name in CLASSES if name in names]
         for group in (DEFAULT_GROUP, *present, *pod_groups[:MAX_GROUPS]):
-            for name in list_entries(self._host, f"{_directory(group)}/mon_data"):
-                match = _CACHE.fullmatch(name)
-                if match is not None:
-                    yield _CacheKey(group, int(match[1]))
+            monitors = list_entries(self._host, f"{_directory(group)}/{MONITOR_FOLDER}")
+            pods = [name for name in monitors if name.startswith(MONITOR_PREFIX)]
+            caches = list_entries(self._host, f"{_directory(group)}/mon_data")
+            for monitor in ("", *pods[:MAX_GROUPS]):
+                for match in filter(None, map(_CACHE.fullmatch, caches)):
+                    yield _CacheKey(group, int(match[1]), monitor)
 
     def _read(self, key: _CacheKey) -> _Reading | None:
         """Return the counts of one group on one cache; `None` if there are none."""
-        folder = f"{_directory(key.group)}/mon_data/mon_L3_{key.cache_id:02d}"
+        folder = f"{key.directory}/mon_data/mon_L3_{key.cache_id:02d}"
         counts = {}
         for name in (OCCUPANCY, TOTAL, LOCAL):
             if name not in self._features:
@@ -155,10 +165,12 @@ def _problem(reason: str) -> Problem:
 
 
 def _counters(key: _CacheKey, before: _Reading | None, now: _Reading) -> ResctrlCounters:
-    is_pod = key.group.startswith(RESCTRL_GROUP_PREFIX)
+    pod_uid = key.monitor.removeprefix(MONITOR_PREFIX)
+    if key.group.startswith(RESCTRL_GROUP_PREFIX):
+        pod_uid = key.group.removeprefix(RESCTRL_GROUP_PREFIX)
     return ResctrlCounters(
-        group="" if is_pod else key.group,
-        pod_uid=key.group.removeprefix(RESCTRL_GROUP_PREFIX) if is_pod else "",
+        group="" if pod_uid else key.group,
+        pod_uid=pod_uid,
         cache_id=key.cache_id,
         occupancy_bytes=now.counts.get(OCCUPANCY),
         total_bytes=now.counts.get(TOTAL),

@@ -27,6 +27,7 @@ def main() -> None:
         hotplug,
         memory_reclaim,
         pods,
+        resctrl,
         restore,
         session,
         suppression,
@@ -44,6 +45,7 @@ def main() -> None:
         "devices": lambda: devices.facts(SHARE),
         "hotplug": lambda: hotplug.run(SHARE),
         "systemd": lambda: pods.systemd(outside),
+        "resctrl": resctrl.facts,
         "bench": lambda: bench.rows(SHARE / "limit.so"),
     }
     for name, work in parts.items():

@@ -234,7 +234,7 @@ def entry(**fields: object) -> LedgerEntry:
 
 @pytest.mark.parametrize(
     "newer",
-    [entry(key="io.max"), entry(hierarchy="resctrl"), entry(hierarchy="v3")],
+    [entry(key="io.max"), entry(hierarchy="landlock"), entry(hierarchy="v3")],
     ids=lambda one: f"{one.hierarchy} {one.key}",
 )
 def test_a_file_that_only_a_newer_version_writes_stays_in_the_ledger(

@@ -221,10 +221,10 @@ def test_no_hook_does_more_than_all_may() -> None:
     planned = hook_modes(hooks, EnforceSettings(mode="plan"))
     off = EnforceHooksSettings(cpuset="off", resctrl="on")
     assert on["cpuset"] == "on"
-    assert on["resctrl"] == "off"
+    assert on["oom_score"] == "off"
     assert on["of_its_own"] == "on"
     assert planned["cpuset"] == "plan"
-    assert planned["resctrl"] == "off"
+    assert planned["oom_score"] == "off"
     assert planned["of_its_own"] == "plan"
     assert hook_modes(hooks, EnforceSettings(hooks=off))["cpuset"] == "off"
     assert set(hook_modes(hooks, EnforceSettings(mode="off")).values()) == {"off"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from agent.containers.resctrl import (
     GROUP_MISSING,
@@ -13,6 +14,8 @@ from agent.containers.resctrl import (
     parse_resctrl_request,
 )
 from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookStage
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.self_check import ResctrlGroup, ResctrlView
 from agent.wire_formats.annotations import AnnotationError
 from tests.unit.containers.scene import UID, ask, pod, scene, to_json
 
@@ -101,3 +104,58 @@ def test_who_asks_for_nothing_gets_nothing(annotations: dict[str, str]) -> None:
 @pytest.mark.parametrize("uid", ["", "../../x", "a/b", "A" * 36, "a" * 33, UID + "\n"])
 def test_a_uid_that_is_none_names_no_group(uid: str) -> None:
     assert group_name(uid) is None
+
+
+def partitioned(ready: tuple[str, ...], **class_groups: str) -> NodeSnapshot:
+    """A node whose agent made these groups."""
+    groups = tuple(ResctrlGroup(name=name) for name in (*ready, GROUP))
+    view = ResctrlView(
+        mode="on",
+        groups=groups,
+        class_groups=tuple(sorted(class_groups.items())),
+        ready_groups=ready,
+    )
+    return replace(scene(groups=("BE", GROUP)), resctrl=view)
+
+
+@pytest.mark.parametrize(
+    ("qos", "place", "expected"),
+    [
+        ("BE", "Bu", "BE"),
+        ("LS", "Bu", "BE"),  # classes of equal values share a group
+        ("", "BE", "BE"),
+        ("LSR", "G", None),  # the root group
+        ("SYSTEM", "Bu", None),
+        ("LSE", "G", None),
+    ],
+)
+def test_a_container_starts_in_the_group_of_its_class(
+    qos: str, place: str, expected: str | None
+) -> None:
+    node = partitioned(("BE",), BE="BE", LS="BE", LSR="")
+    request = ask(HookStage.CREATE, pod(qos, place))
+    assert ResctrlHook().adjust(request, node).rdt_class == expected
+
+
+def test_no_container_starts_in_a_group_whose_values_are_not_written() -> None:
+    node = partitioned((), BE="BE")
+    assert ResctrlHook().adjust(ask(HookStage.CREATE, pod("BE")), node) == NO_ADJUSTMENT
+    request = ask(HookStage.CREATE, pod("BE", annotations={RESCTRL: WISH}))
+    found = ResctrlHook().adjust(request, node)
+    assert found.rdt_class is None
+    assert [note.reason for note in found.edits.notes] == [GROUP_MISSING]
+
+
+def test_without_a_group_of_its_own_a_pod_starts_in_that_of_its_class() -> None:
+    node = partitioned(("BE",), BE="BE")
+    request = ask(HookStage.CREATE, pod("BE", annotations={RESCTRL: WISH}))
+    found = ResctrlHook().adjust(request, node)
+    assert found.rdt_class == "BE"
+    assert [note.reason for note in found.edits.notes] == [GROUP_MISSING]
+
+
+def test_the_group_of_a_pod_is_asked_for_before_its_sandbox() -> None:
+    request = ask(HookStage.RUN_POD, pod(annotations={RESCTRL: WISH}), container=None)
+    assert ResctrlHook().adjust(request, scene()) == Adjustment(rdt_class=GROUP)
+    request = ask(HookStage.RUN_POD, pod("BE"), container=None)
+    assert ResctrlHook().adjust(request, scene()) == NO_ADJUSTMENT

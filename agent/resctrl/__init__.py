@@ -1,0 +1,1 @@
+"""Partitions last-level cache and memory bandwidth by resctrl groups of classes and pods."""

@@ -1,0 +1,182 @@
+"""An agent that is killed at any step: the next one finishes the plan, or takes it back whole."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agent.cgroup.ledger import ChangeLedger
+from agent.clock import ManualClock
+from agent.config.containers import ResctrlSettings
+from agent.resctrl.files import KernelResctrlFiles
+from agent.resctrl.manager import ResctrlManager
+from tests.kill_steps import killed_at
+from tests.resctrl.emulator import Resctrl
+from tests.resctrl.fuse import mounted, unavailable_reason
+from tests.resctrl.host import CGROUPS, LAYOUT, MOUNT_TABLE, POINT
+from tests.resctrl.machine import Machine
+from tests.unit.resctrl.scene import BOOT, HALF, SLO_STALE_S, Scene, qos
+
+PLANS = 100
+REASON = unavailable_reason()
+
+
+class Killed(BaseException):
+    """The end of the agent's process."""
+
+
+def random_scene(seed: int, folder: Path) -> Scene:
+    """Return a node with random classes, pods and a group of another program."""
+    choose = random.Random(seed)
+    machine = choose.choice((Machine(), Machine(mb_closids=4), Machine(cdp=True)))
+    scene = Scene(machine, ledger_path=folder / f"{seed}.log", monitor_pods=choose.random() < 0.5)
+    if choose.random() < 0.5:
+        scene.host.make(f"{POINT}/pqos")
+    change(scene, choose)
+    return scene
+
+
+def change(scene: Scene, choose: random.Random) -> None:
+    """Change some classes and pods."""
+    for name in ("BE", "LS", "LSR"):
+        start = choose.choice((0, 10, 50))
+        scene.set_class(name, qos(start, 100 - start // 2, 60, enable=choose.random() < 0.6))
+    for number in range(4):
+        if number in scene.pods:
+            scene.annotate(number, choose.choice((None, HALF)))
+        else:
+            label = choose.choice(("BE", "LS", "LSR"))
+            scene.add_pod(number, label, choose.choice((None, HALF)))
+
+
+def state(scene: Scene) -> dict[str, object]:
+    """Return values and tasks of all groups."""
+    groups = scene.host.resctrl.groups
+    return {
+        name: (one.values, scene.members(name), sorted(one.monitored))
+        for name, one in groups.items()
+    }
+
+
+def killed_in(scene: Scene, step: int) -> bool:
+    """Run one cycle whose process ends before its n-th change; return whether it did."""
+    left = [step]
+
+    def count(*_: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+
+    scene.host.resctrl.before_change = count
+    try:
+        scene.cycle()
+    except Killed:
+        return True
+    finally:
+        scene.host.resctrl.before_change = lambda *_: None
+    return False
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """Return a folder in memory, if there is one: each step of each plan syncs a ledger."""
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("seed", range(PLANS))
+def test_a_plan_that_was_cut_off_at_any_step_is_finished(seed: int, memory: Path) -> None:
+    whole = random_scene(seed, memory)
+    whole.cycle(3)
+    step, is_killed = 0, True
+    while is_killed:
+        scene = random_scene(seed, memory / str(step))
+        is_killed = killed_in(scene, step)
+        scene.restart()
+        scene.cycle(3)
+        assert state(scene) == state(whole)
+        step += 1
+    assert step > 0
+
+
+@pytest.mark.parametrize("seed", range(0, PLANS, 5))
+def test_a_plan_that_was_cut_off_at_any_step_is_taken_back(seed: int, memory: Path) -> None:
+    step, is_killed = 0, True
+    while is_killed:
+        scene = random_scene(seed, memory / str(step))
+        foreign = scene.groups()
+        scene.cycle()
+        change(scene, random.Random(seed + 1))
+        is_killed = killed_in(scene, step)
+        scene.restart("off")
+        if is_killed:
+            killed_in(scene, step // 2)  # and the one that takes it back is killed, too
+        scene.restart("off")
+        scene.cycle(2)
+        assert scene.groups() == foreign
+        assert scene.host.resctrl.root.monitored == {}
+        assert scene.ledger.entries == {}
+        step += 1
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(bool(REASON), reason=f"no emulator: {REASON}")
+def test_a_process_that_is_killed_before_any_system_call_leaves_what_the_next_one_finishes(
+    tmp_path: Path, child: int
+) -> None:
+    root = tmp_path / "root"
+    mount = root / POINT.strip("/")
+    mount.mkdir(parents=True)
+    scene = Scene()
+    scene.add_pod(1, "BE")
+    scene.add_pod(2, "LS", HALF)
+    scene.set_class("BE", qos(0, 30, 30))
+    container = scene.pods[1].containers[0].cgroup
+    threads = root / CGROUPS.strip("/") / container.strip("/") / "cgroup.threads"
+    threads.parent.mkdir(parents=True)
+    threads.write_text(f"{child}\n")
+    table = root / MOUNT_TABLE.strip("/")
+    table.parent.mkdir(parents=True)
+    table.write_text(f"40 24 0:36 / {POINT} rw shared:9 - resctrl resctrl rw\n")
+
+    def run(mode: str, ledger_path: Path) -> None:
+        ledger = ChangeLedger(str(ledger_path), BOOT)
+        ledger.load()
+        manager = ResctrlManager(
+            ledger=ledger,
+            clock=ManualClock(),
+            mode=mode,
+            settings=ResctrlSettings(),
+            slo_stale_s=SLO_STALE_S,
+            files=KernelResctrlFiles(str(root)),
+        )
+        manager.cycle(msgspec.structs.replace(scene.snapshot), LAYOUT)
+
+    step, was_killed = 0, True
+    while was_killed:
+        resctrl = Resctrl()
+        ledger_path = tmp_path / f"ledger-{step}" / "ledger.log"
+        with mounted(resctrl, mount):
+            was_killed = killed_at(step, lambda path=ledger_path: run("on", path))  # type: ignore[misc]
+            run("on", ledger_path)
+            assert set(resctrl.groups) == {"", "BE", f"koordlet-{scene.pods[2].uid}"}
+            assert resctrl.groups["BE"].values == {"L3": {0: 15, 1: 15}, "MB": {0: 30, 1: 30}}
+            assert list(resctrl.tasks("BE")) == [child]
+            run("off", ledger_path)
+            assert set(resctrl.groups) == {""}
+        step += 1
+    assert step > 10
