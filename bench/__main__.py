@@ -33,6 +33,8 @@ BENCHES = (
     "cluster.steady",
     "cluster.idle_traffic",
     "cluster.fault_to_ack",
+    "qos.values",
+    "qos.cycle",
     "containers.nri_latency",
     "containers.nri_synchronize",
     "containers.preferred",

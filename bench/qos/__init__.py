@@ -1,0 +1,1 @@
+"""The cost of keeping files at the values of strategies."""
