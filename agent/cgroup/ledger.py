@@ -247,18 +247,14 @@ class ChangeLedger:
 
     def set(self, entry: LedgerEntry) -> None:
         """Add or replace an entry; the next flush writes it."""
-        entry = LedgerEntry(
-            hierarchy=entry.hierarchy,
-            path=entry.path,
-            inode=entry.inode,
-            key=entry.key,
-            owner=entry.owner,
-            original=entry.original,
-            own_values=tuple(dict.fromkeys(reversed(entry.own_values)))[:MAX_OWN_VALUES][::-1],
-        )
-        if self.entries.get(entry.id) != entry:
+        own_values = entry.own_values
+        if len(own_values) > MAX_OWN_VALUES or len(set(own_values)) < len(own_values):
+            own_values = tuple(dict.fromkeys(reversed(own_values)))[:MAX_OWN_VALUES][::-1]
+            entry = msgspec.structs.replace(entry, own_values=own_values)
+        entry_id = entry.id
+        if self.entries.get(entry_id) != entry:
             self._add("set", entry)
-            self.entries[entry.id] = entry
+            self.entries[entry_id] = entry
 
     def drop(self, entry: LedgerEntry, op: str) -> None:
         """Remove an entry; the next flush writes that; `op` is `undone` or `gone`."""

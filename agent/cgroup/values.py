@@ -51,6 +51,10 @@ class CgroupFiles(Protocol):
         """Return a directory's inode, which is unique until the next boot."""
         ...
 
+    def generation(self, path: str) -> int | None:
+        """Return a number that changes when a file is opened again; `None`: it is not open."""
+        ...
+
     def close(self, path: str) -> None:
         """Close a descriptor that is not needed any more."""
         ...
@@ -63,6 +67,8 @@ class KernelFiles:
         """Keep at most `limit` descriptors open; further files are opened for each read."""
         self._root = root
         self._fds: dict[str, int] = {}
+        self._generations: dict[str, int] = {}  # of the open descriptors
+        self._opened = 0  # descriptors since the start
         self._limit = _descriptor_limit() if limit is None else limit
 
     def read(self, path: str, size: int) -> bytes:
@@ -84,6 +90,8 @@ class KernelFiles:
             raise HostFileError(path, error.errno or 0) from error
         if len(self._fds) < self._limit:
             self._fds[path] = fd
+            self._opened += 1
+            self._generations[path] = self._opened
         else:
             os.close(fd)
         return data
@@ -116,8 +124,13 @@ class KernelFiles:
         except OSError as error:
             raise HostFileError(path, error.errno or 0) from error
 
+    def generation(self, path: str) -> int | None:
+        """Return the number of the descriptor; that of a removed group ends at its next read."""
+        return self._generations.get(path)
+
     def close(self, path: str) -> None:
         """Close the file's descriptor, if there is one."""
+        self._generations.pop(path, None)
         fd = self._fds.pop(path, None)
         if fd is not None:
             os.close(fd)
@@ -187,6 +200,15 @@ class CgroupValues:
     def __init__(self, files: CgroupFiles, layout: CgroupLayout) -> None:
         self.files = files
         self.layout = layout
+        self._mounts: dict[str, str | None] = {}  # by controller
+
+    def directory(self, cgroup: str, key: CgroupKey) -> str | None:
+        """Return the directory of a key's file; `None` if this host has none."""
+        controller = key.controller
+        if controller not in self._mounts:
+            self._mounts[controller] = self.layout.directory(controller, "")
+        mount = self._mounts[controller]
+        return None if mount is None else mount + cgroup
 
     @property
     def version(self) -> int:
@@ -201,7 +223,7 @@ class CgroupValues:
 
     def paths(self, cgroup: str, key: CgroupKey) -> tuple[str, ...]:
         """Return the files of a value; none if this host has none."""
-        directory = self.layout.directory(key.controller, cgroup)
+        directory = self.directory(cgroup, key)
         names = key.files(self.version)
         return () if directory is None else tuple(f"{directory}/{name}" for name in names)
 
@@ -221,7 +243,7 @@ class CgroupValues:
 
     def write(self, step: CgroupWrite) -> None:
         """Make one write; try again a few times on EAGAIN."""
-        directory = self.layout.directory(step.desired.key.controller, step.desired.cgroup)
+        directory = self.directory(step.desired.cgroup, step.desired.key)
         for attempts_left in reversed(range(ATTEMPTS)):
             try:
                 self.files.write(f"{directory}/{step.file}", step.text)
@@ -233,7 +255,7 @@ class CgroupValues:
 
     def inode(self, cgroup: str, key: CgroupKey) -> int | None:
         """Return the inode of a group's directory; `None` if it does not exist."""
-        directory = self.layout.directory(key.controller, cgroup)
+        directory = self.directory(cgroup, key)
         try:
             inode = None if directory is None else self.files.inode(directory)
             # directories of /proc/sys get other inodes from time to time

@@ -8,6 +8,7 @@ leaves a legal state.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
@@ -120,20 +121,47 @@ def plan_writes(
     `current` could not be read, and is left out.
     """
     open_values = [desired for desired in desired_values if desired.target in current]
-    outside_in = sorted(open_values, key=_depth_order)
+    parts: dict[_Part, list[DesiredValue]] = {part: [] for part in _Part}
+    for desired in sorted(open_values, key=_depth_order):
+        parts[_part_of(desired.key)].append(desired)
     phases = _WritePhases(current, version, {_parent(desired.cgroup) for desired in open_values})
     return (
-        *phases.idle(outside_in, ends=True),
-        *phases.weights(outside_in),
-        *phases.bursts(outside_in, are_shrinking=True),
-        *phases.widening(outside_in),
-        *phases.narrowing(reversed(outside_in)),
-        *phases.bursts(outside_in, are_shrinking=False),
-        *phases.devices(outside_in),
-        *phases.independent(reversed(outside_in)),
-        *phases.idle(outside_in, ends=False),
-        *phases.host_settings(outside_in),
+        *phases.idle(parts[_Part.IDLE], ends=True),
+        *phases.weights(parts[_Part.WEIGHT]),
+        *phases.bursts(parts[_Part.BURST], are_shrinking=True),
+        *phases.widening(parts[_Part.HIERARCHICAL]),
+        *phases.remaining(reversed(parts[_Part.HIERARCHICAL])),
+        *phases.bursts(parts[_Part.BURST], are_shrinking=False),
+        *phases.remaining(parts[_Part.DEVICE]),  # the root first: it begins the control of IO
+        *phases.remaining(reversed(parts[_Part.INDEPENDENT])),
+        *phases.idle(parts[_Part.IDLE], ends=False),
+        *phases.remaining(parts[_Part.HOST_SETTING]),
     )
+
+
+class _Part(enum.Enum):
+    """Values that are written in the same phases."""
+
+    IDLE = "idle"
+    WEIGHT = "weight"
+    BURST = "burst"
+    HIERARCHICAL = "hierarchical"
+    DEVICE = "device"
+    INDEPENDENT = "independent"
+    HOST_SETTING = "host setting"
+
+
+_OWN_PARTS = {IDLE.name: _Part.IDLE, SHARES.name: _Part.WEIGHT, BURST.name: _Part.BURST}
+
+
+def _part_of(key: CgroupKey) -> _Part:
+    if key.host_file:
+        return _Part.HOST_SETTING
+    if key.name in _OWN_PARTS:
+        return _OWN_PARTS[key.name]
+    if key.kind is ValueKind.DEVICE:
+        return _Part.DEVICE
+    return _Part.HIERARCHICAL if key.is_hierarchical else _Part.INDEPENDENT
 
 
 def _parent(cgroup: str) -> str:
@@ -158,13 +186,13 @@ class _WritePhases:
     def idle(self, desired_values: Iterable[DesiredValue], *, ends: bool) -> Iterator[CgroupWrite]:
         """Yield the writes that end idle, which come first, or begin it, which come last."""
         for desired in desired_values:
-            if desired.key is IDLE and (desired.value == 0) is ends:
+            if (desired.value == 0) is ends:
                 yield from self._write_if_needed(desired)
 
     def weights(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
         """Yield weights; none of a group that stays idle, because the kernel refuses it."""
         for desired in desired_values:
-            if desired.key is not SHARES or self.now.get((desired.cgroup, IDLE.name)) == 1:
+            if self.now.get((desired.cgroup, IDLE.name)) == 1:
                 continue
             # the kernel resets the weight of a group that stops being idle
             is_reset = self.current.get((desired.cgroup, IDLE.name)) == 1
@@ -176,10 +204,7 @@ class _WritePhases:
     ) -> Iterator[CgroupWrite]:
         """Yield bursts that shrink, which precede quotas, or that grow, which follow them."""
         for desired in desired_values:
-            if (
-                desired.key is BURST
-                and desired.key.is_looser(desired.value, self.now[desired.target]) != are_shrinking
-            ):
+            if desired.key.is_looser(desired.value, self.now[desired.target]) != are_shrinking:
                 yield from self._write_if_needed(desired)
 
     def widening(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
@@ -189,41 +214,16 @@ class _WritePhases:
         """
         for desired in desired_values:
             old = self.now[desired.target]
-            if (
-                not _is_hierarchical(desired)
-                or desired.is_met(old)
-                or not desired.key.is_looser(desired.value, old)
-            ):
+            if desired.is_met(old) or not desired.key.is_looser(desired.value, old):
                 continue
             merged = desired.key.merge(desired.value, old)
             if merged == desired.value or desired.cgroup in self.parents:
                 yield from self._writes_to(desired, merged, widens=True)
 
-    def narrowing(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
-        """Yield desired values that allow less, children first."""
+    def remaining(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
+        """Yield the writes of all values that are not met yet, in the order given."""
         for desired in desired_values:
-            if _is_hierarchical(desired):
-                yield from self._write_if_needed(desired)
-
-    def devices(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
-        """Yield lines of block devices, those of the root first: they begin the control of IO."""
-        for desired in desired_values:
-            if desired.key.kind is ValueKind.DEVICE:
-                yield from self._write_if_needed(desired)
-
-    def host_settings(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
-        """Yield settings of the kernel outside of cgroups."""
-        for desired in desired_values:
-            if desired.key.host_file:
-                yield from self._write_if_needed(desired)
-
-    def independent(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
-        """Yield values that do not depend on others, children first."""
-        for desired in desired_values:
-            key = desired.key
-            is_number = key.kind in (ValueKind.NUMBER, ValueKind.WEIGHT) and not key.host_file
-            if is_number and key not in (IDLE, SHARES, BURST):
-                yield from self._write_if_needed(desired)
+            yield from self._write_if_needed(desired)
 
     def _write_if_needed(self, desired: DesiredValue) -> Iterator[CgroupWrite]:
         if not desired.is_met(self.now[desired.target]):
@@ -250,7 +250,3 @@ class _WritePhases:
                 is_last=is_last,
                 is_widening=widens,
             )
-
-
-def _is_hierarchical(desired: DesiredValue) -> bool:
-    return desired.key.is_hierarchical and desired.key is not BURST

@@ -24,7 +24,7 @@ from agent.cgroup.keys import (
     SHARES,
     CgroupValue,
 )
-from agent.cgroup.ledger import ChangeLedger, LedgerEntry, LedgerError
+from agent.cgroup.ledger import MAX_OWN_VALUES, ChangeLedger, LedgerEntry, LedgerError
 from agent.cgroup.reclaim import BUDGET_S, limit_memory, lower_high
 from agent.cgroup.values import CgroupValues, RawValue
 from agent.cgroup.write_backoff import (
@@ -54,6 +54,10 @@ class WriteRunHost(Protocol):
 
     values: CgroupValues
     refusals: RefusalTracker
+
+    def paths(self, desired: DesiredValue) -> tuple[str, ...]:
+        """Return the files of a desired value."""
+        ...
 
     def record_match(self, desired: DesiredValue, raw: RawValue, value: CgroupValue) -> None:
         """Record bytes that have the desired value."""
@@ -135,10 +139,10 @@ class WriteRun:
             return
         if not step.is_last:
             return
-        paths = values.paths(desired.cgroup, desired.key)
         try:
-            raw = values.read_raw(paths, desired.key)
-            value = desired.key.parse(values.version, raw)
+            raw = values.read_raw(self._host.paths(desired), desired.key)
+            is_same_text = len(raw) == 1 and raw[0].rstrip(b"\n") == step.text.encode()
+            value = step.value_after if is_same_text else desired.key.parse(values.version, raw)
         except (HostFileError, ParseError):  # the group was removed with the written value
             self.failed_targets.add(desired.target)
             self._unwritten.add(desired.target)
@@ -234,7 +238,7 @@ class WriteRun:
         reclaimed: bool = False,
     ) -> None:
         desired, values = step.desired, self._host.values
-        directory = values.layout.directory(desired.key.controller, desired.cgroup)
+        directory = values.directory(desired.cgroup, desired.key)
         record = write_record(
             desired,
             path=f"{directory}/{step.file}",
@@ -242,10 +246,11 @@ class WriteRun:
             version=values.version,
             wall_s=self._wall_s,
         )
-        after_reclaim = f", after reclaim by {HIGH.name}" if reclaimed else ""
-        self._audits.append(
-            msgspec.structs.replace(record, errno=number, message=record.message + after_reclaim)
-        )
+        if number or reclaimed:
+            after_reclaim = f", after reclaim by {HIGH.name}" if reclaimed else ""
+            message = record.message + after_reclaim
+            record = msgspec.structs.replace(record, errno=number, message=message)
+        self._audits.append(record)
 
     def _is_below_stuck(self, target: WriteTarget) -> bool:
         """Return whether a group above could not be widened: this write would fail."""
@@ -264,6 +269,8 @@ class _FileState(msgspec.Struct):
     desired: DesiredValue | None = None  # that the bytes below have
     raw: RawValue = ()
     last: CgroupValue | None = None  # last value of the agent that was read
+    inode: int | None = None  # of the directory, while the descriptor has this generation
+    generation: int | None = None
 
 
 class _MatchedFiles(msgspec.Struct):
@@ -343,25 +350,27 @@ class CgroupWriter:
         compared = unwritten = 0
         waking_groups = self._groups_leaving_idle(desired_values)
         for desired in desired_values:
-            file_state = self._file_states.get(desired.target) or self._add_file_state(desired)
-            if not file_state.paths or self.refusals.is_missing(desired.target, now_s):
+            target = desired.target
+            file_state = self._file_states.get(target) or self._add_file_state(desired)
+            if not file_state.paths or self.refusals.is_missing(target, now_s):
                 continue
             try:
                 raw = self.values.read_raw(file_state.paths, desired.key)
             except HostFileError:
-                self.refusals.record_missing(desired.target, now_s)
+                self.refusals.record_missing(target, now_s)
                 continue
             compared += 1
             is_reset = desired.key is SHARES and desired.cgroup in waking_groups
+            is_same = raw == file_state.raw
             if (
-                raw == file_state.raw
+                is_same
                 and (desired is file_state.desired or desired == file_state.desired)
                 and not is_reset
             ):
                 continue
-            value = self._parse(desired, raw)
+            value = file_state.last if is_same else self._parse(desired, raw)
             if value is not None:
-                current[desired.target] = value
+                current[target] = value
                 if desired.is_met(value) and not is_reset:
                     self.record_match(desired, raw, value)
                     if desired.original is not None:
@@ -395,12 +404,26 @@ class CgroupWriter:
             desired = steps[0].desired
             entry = self._entry(desired, prepared.current[target])
             if entry is not None:
+                new_values = [desired.key.to_ledger(step.value_after) for step in steps]
+                # those of the last writes, in their order, without any of them before
                 own_values = (
-                    *entry.own_values,
-                    *(desired.key.to_ledger(step.value_after) for step in steps),
+                    *(
+                        one
+                        for one in entry.own_values[-MAX_OWN_VALUES + 1 :]
+                        if one not in new_values
+                    ),
+                    *new_values,
                 )
                 self.ledger.set(
-                    msgspec.structs.replace(entry, owner=desired.owner, own_values=own_values)
+                    LedgerEntry(
+                        hierarchy=entry.hierarchy,
+                        path=entry.path,
+                        inode=entry.inode,
+                        key=entry.key,
+                        owner=desired.owner,
+                        original=entry.original,
+                        own_values=own_values,
+                    )
                 )
             if desired.key is IDLE and desired.value == 1:
                 self._record_weight(desired)
@@ -476,6 +499,10 @@ class CgroupWriter:
         entry = self.ledger.entries.get((self.values.hierarchy(desired.key), *desired.target))
         return None if entry is None else desired.key.from_ledger(entry.original)
 
+    def paths(self, desired: DesiredValue) -> tuple[str, ...]:
+        """Return the files of a desired value."""
+        return (self._file_states.get(desired.target) or self._add_file_state(desired)).paths
+
     def record_match(self, desired: DesiredValue, raw: RawValue, value: CgroupValue) -> None:
         """Record bytes that have the desired value."""
         file_state = self._file_states.get(desired.target) or self._add_file_state(desired)
@@ -517,18 +544,17 @@ class CgroupWriter:
         """Return whether to write now: neither refused recently nor contested."""
         if self.refusals.is_deferred(desired, now_s):
             return False
-        key = desired.key
+        key, last = desired.key, file_state.last
+        if last is not None and (value is last or key.is_equivalent(last, value)):
+            return True
         entry = self.ledger.entries.get((self.values.hierarchy(key), *desired.target))
         # also an intermediate value between two desired ones
         if entry is not None and key.is_any_of(value, entry.own_values):
             return True
-        if file_state.last is None:
-            is_own = (
-                entry is None or not entry.own_values or key.is_any_of(value, (entry.original,))
-            )
-        else:
-            is_own = key.is_equivalent(file_state.last, value)
-        return is_own or self.overwrites.may_write(desired.target, now_s)
+        is_first = last is None and (
+            entry is None or not entry.own_values or key.is_any_of(value, (entry.original,))
+        )
+        return is_first or self.overwrites.may_write(desired.target, now_s)
 
     def _record_weight(self, idle: DesiredValue) -> None:
         """Record the weight of a group that begins to be idle: the kernel forgets it then."""
@@ -548,24 +574,40 @@ class CgroupWriter:
     def _entry(self, desired: DesiredValue, current: CgroupValue) -> LedgerEntry | None:
         """Return the target's entry, or a new one; `None` if the group was removed."""
         key = desired.key
-        original = key.to_ledger(current if desired.original is None else desired.original)
-        inode = self.values.inode(desired.cgroup, key)
+        inode = self._inode(desired)
         if inode is None:
             return None
         hierarchy = self.values.hierarchy(key)
         entry = self.ledger.entries.get((hierarchy, *desired.target))
-        if entry is None or entry.inode != inode:
-            return LedgerEntry(
-                hierarchy=hierarchy,
-                path=desired.cgroup,
-                inode=inode,
-                key=key.name,
-                owner=desired.owner,
-                original=original,
-            )
-        if key in _SPEC_KEYS and not key.is_any_of(current, entry.own_values):
+        is_new = entry is None or entry.inode != inode
+        is_resized = key in _SPEC_KEYS and (
+            entry is None or not key.is_any_of(current, entry.own_values)
+        )
+        if entry is not None and not is_new and not is_resized:
+            return entry
+        original = key.to_ledger(current if desired.original is None else desired.original)
+        if entry is not None and not is_new:
             return msgspec.structs.replace(entry, original=original)
-        return entry
+        return LedgerEntry(
+            hierarchy=hierarchy,
+            path=desired.cgroup,
+            inode=inode,
+            key=key.name,
+            owner=desired.owner,
+            original=original,
+        )
+
+    def _inode(self, desired: DesiredValue) -> int | None:
+        """Return the inode of a group's directory; it is read once per open descriptor."""
+        file_state = self._file_states.get(desired.target)
+        path = file_state.paths[0] if file_state is not None and file_state.paths else ""
+        generation = self.values.files.generation(path)
+        if file_state is None or generation is None:
+            return self.values.inode(desired.cgroup, desired.key)
+        if file_state.generation != generation:
+            file_state.inode = self.values.inode(desired.cgroup, desired.key)
+            file_state.generation = generation
+        return file_state.inode
 
     def _read_current(
         self, desired_values: Iterable[DesiredValue]

@@ -51,6 +51,9 @@ class ReadOnlyFiles:
             raise HostFileError(path, errno.ENOENT)
         return 1
 
+    def generation(self, path: str) -> None:
+        """Return `None`: no descriptor stays open."""
+
     def close(self, path: str) -> None:
         """Do nothing: no descriptor stays open."""
 

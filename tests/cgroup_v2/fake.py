@@ -281,6 +281,9 @@ class FakeFiles:
         except OSError as error:
             raise HostFileError(path, error.errno or 0) from error
 
+    def generation(self, path: str) -> None:
+        """Return `None`: no descriptor stays open."""
+
     def close(self, path: str) -> None:
         """Keep nothing open."""
 

@@ -66,5 +66,8 @@ class FakeSettings:
             raise HostFileError(path, errno.ENOENT)
         return len(self.writes) + 1  # as in /proc/sys, it does not stay the same
 
+    def generation(self, path: str) -> None:
+        """Return `None`: no descriptor stays open."""
+
     def close(self, path: str) -> None:
         """Keep nothing open."""

@@ -46,6 +46,9 @@ class TableFiles:
     def inode(self, path: str) -> int:
         return hash(path)
 
+    def generation(self, path: str) -> None:
+        """Return `None`: no descriptor stays open."""
+
     def close(self, path: str) -> None:
         """Keep nothing open."""
 

@@ -161,6 +161,9 @@ class Files:
             return self._groups.inode(path.rstrip("/"))
         return self._settings.inode(path)
 
+    def generation(self, path: str) -> None:
+        """Return `None`: no descriptor stays open."""
+
     def close(self, path: str) -> None:
         """Keep nothing open."""
 
