@@ -27,11 +27,6 @@ QUOTA_FLOOR_US = 2000
 QUOTA_STEP_US = CPUS * 100_000 // 10  # a tenth of the node: how much a quota grows at once
 UNLIMITED = "-1"
 
-# strategies that koordlet has and the agent has not yet, with the files that differ without them
-ABSENT: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "cpu_suppression": (("besteffort", QUOTA),),
-}
-
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """One file in which both differ."""
@@ -53,7 +48,6 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     burst: CpuBurst
     thresholds: ResourceThresholds
     best_effort: frozenset[str]
-    strategies: frozenset[str]
 
 
 def recovers_sets_that_nothing_changed(node: Recorded, one: Difference) -> bool:
@@ -113,21 +107,11 @@ def depends_on_the_load_of_the_moment(node: Recorded, one: Difference) -> bool:
     return QUOTA_FLOOR_US <= ours <= most and abs(ours - theirs) <= QUOTA_STEP_US
 
 
-def belongs_to_an_absent_strategy(node: Recorded, one: Difference) -> bool:
-    """A strategy of `ABSENT` would have written the file; it is as the kubelet left it."""
-    return one.ours == one.before and any(
-        (one.group, one.file) in files
-        for name, files in ABSENT.items()
-        if name not in node.strategies
-    )
-
-
 CAUSES: tuple[Rule, ...] = (
     recovers_sets_that_nothing_changed,
     wants_more_cpus_than_there_are,
     asks_for_more_burst_than_quota,
     depends_on_the_load_of_the_moment,
-    belongs_to_an_absent_strategy,
 )
 
 
@@ -149,7 +133,6 @@ def compare(groups: RealGroups, name: str) -> tuple[Counter[str], list[Differenc
         burst=slo.cpu_burst,
         thresholds=slo.thresholds,
         best_effort=best_effort_groups(node.pods),
-        strategies=frozenset(one.name for one in node.strategies),
     )
     counts: Counter[str] = Counter()
     unexplained = []
@@ -176,9 +159,12 @@ def compare(groups: RealGroups, name: str) -> tuple[Counter[str], list[Differenc
 UNTOUCHED_SETS = {"recovers_sets_that_nothing_changed": 12}
 EXPECTED: Mapping[str, Mapping[str, int]] = {
     "defaults": UNTOUCHED_SETS,
-    "suppress by cpuset": {},
-    "suppress by quota": {**UNTOUCHED_SETS, "belongs_to_an_absent_strategy": 1},
-    "suppress by quota, low threshold": {**UNTOUCHED_SETS, "belongs_to_an_absent_strategy": 1},
+    "suppress by cpuset": {"wants_more_cpus_than_there_are": 12},
+    "suppress by quota": {**UNTOUCHED_SETS, "depends_on_the_load_of_the_moment": 1},
+    "suppress by quota, low threshold": {
+        **UNTOUCHED_SETS,
+        "depends_on_the_load_of_the_moment": 1,
+    },
     "burst auto": {**UNTOUCHED_SETS, "asks_for_more_burst_than_quota": 11},
     "burst only, 100": UNTOUCHED_SETS,
     "qos classes": UNTOUCHED_SETS,
@@ -206,8 +192,3 @@ def test_restoring_after_a_run_leaves_the_files_of_the_kubelet(groups: RealGroup
     node.run({}, 3)
     assert {(group, file): node.read(group, file) for group, file in before} == before
     assert not node.ledger.entries
-
-
-def test_a_strategy_that_exists_is_not_listed_as_absent(groups: RealGroups) -> None:
-    names = {one.name for one in RecordedNode(groups).strategies}
-    assert not names & ABSENT.keys()
