@@ -7,16 +7,11 @@ write does not affect other files.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable
 
 import msgspec
 
 from agent.cgroup.keys import (
-    BURST,
-    CPUS,
-    HIGH,
     IDLE,
     IDLE_WEIGHTS,
     MEMORY,
@@ -30,233 +25,18 @@ from agent.cgroup.values import CgroupValues, RawValue
 from agent.cgroup.write_backoff import (
     OverwriteTracker,
     RefusalTracker,
-    WriteErrorClass,
-    burst_cause,
-    classify_error,
 )
 from agent.cgroup.write_plan import (
     CgroupWrite,
     DesiredValue,
     WritePlan,
-    WriteProblem,
     WriteResult,
     WriteTarget,
     plan_writes,
-    write_record,
 )
+from agent.cgroup.write_run import WriteRun
 from agent.clock import Clock
 from agent.errors import HostFileError, ParseError
-from agent.snapshot.publications import AuditRecord
-
-
-class WriteRunHost(Protocol):
-    """The parts of the writer that a run uses."""
-
-    values: CgroupValues
-    refusals: RefusalTracker
-
-    def paths(self, desired: DesiredValue) -> tuple[str, ...]:
-        """Return the files of a desired value."""
-        ...
-
-    def record_match(self, desired: DesiredValue, raw: RawValue, value: CgroupValue) -> None:
-        """Record bytes that have the desired value."""
-        ...
-
-    def limit_memory(self, step: CgroupWrite, used: int) -> None:
-        """Reclaim, then write a limit below the memory usage; see `reclaim.limit_memory`."""
-        ...
-
-    def lower_high(self, step: CgroupWrite) -> bool:
-        """Write `memory.high`; return whether it is reached; see `reclaim.lower_high`."""
-        ...
-
-    def original(self, desired: DesiredValue) -> CgroupValue | None:
-        """Return the value before the first write; `None` if the agent never wrote the file."""
-        ...
-
-
-class WriteRun:
-    """One execution of a write plan."""
-
-    def __init__(self, host: WriteRunHost, now_s: float, wall_s: float) -> None:
-        self._host = host
-        self._now_s = now_s
-        self._wall_s = wall_s
-        self._is_last_attempt = False
-        self._stuck: set[WriteTarget] = set()  # targets with a failed write in this run
-        self._written: set[WriteTarget] = set()
-        self._unwritten: set[WriteTarget] = set()
-        self._audits: list[AuditRecord] = []
-        self._problems: list[WriteProblem] = []
-        # targets that are not tried again in this run
-        self.failed_targets: set[WriteTarget] = set()
-        self.is_blocked = False  # by the value of another group
-
-    def run(self, steps: Iterable[CgroupWrite], current: Mapping[WriteTarget, CgroupValue]) -> None:
-        """Make the writes in order, except those that are certain to fail."""
-        for step in steps:
-            target = step.desired.target
-            if target in self._stuck or target in self.failed_targets:
-                continue
-            if step.is_widening and self._is_below_stuck(target):
-                self._stuck.add(target)
-                self._unwritten.add(target)
-                continue
-            self._write(step, current)
-
-    def begin_second_attempt(self) -> None:
-        """Begin the second attempt, after which a refusal is recorded."""
-        self._is_last_attempt, self.is_blocked = True, False
-        self._stuck.clear()
-
-    def result(self) -> WriteResult:
-        """Return the result of the run."""
-        return WriteResult(
-            written=len(self._written),
-            unwritten=len(self._unwritten - self._written),
-            audits=tuple(self._audits),
-            problems=tuple(self._problems),
-        )
-
-    def _write(self, step: CgroupWrite, current: Mapping[WriteTarget, CgroupValue]) -> None:
-        desired, values = step.desired, self._host.values
-        used = values.memory_above_limit(step)
-        try:
-            if used is not None:
-                self._host.limit_memory(step, used)
-            elif desired.key is not HIGH:
-                values.write(step)
-            elif not self._host.lower_high(step):  # continued in the next cycle
-                self._unwritten.add(desired.target)
-                return
-        except HostFileError as error:
-            self._handle_error(step, error.errno, current, used)
-            return
-        except LedgerError:  # the next flush fails too, and reports it
-            self._stuck.add(desired.target)
-            self._unwritten.add(desired.target)
-            return
-        if not step.is_last:
-            return
-        try:
-            raw = values.read_raw(self._host.paths(desired), desired.key)
-            is_same_text = len(raw) == 1 and raw[0].rstrip(b"\n") == step.text.encode()
-            value = step.value_after if is_same_text else desired.key.parse(values.version, raw)
-        except (HostFileError, ParseError):  # the group was removed with the written value
-            self.failed_targets.add(desired.target)
-            self._unwritten.add(desired.target)
-            return
-        self._audit(step, current, 0, reclaimed=used is not None)
-        if desired.is_met(value):
-            self._host.record_match(desired, raw, value)
-            self._host.refusals.record_success(desired)
-            self._written.add(desired.target)
-            self._check_effect(desired)
-            return
-        self._record_refusal(
-            desired, WriteErrorClass.REFUSED, "taken, but not kept: it reads back otherwise"
-        )
-
-    def _handle_error(
-        self,
-        step: CgroupWrite,
-        number: int,
-        current: Mapping[WriteTarget, CgroupValue],
-        used: int | None,
-    ) -> None:
-        desired = step.desired
-        self._stuck.add(desired.target)
-        self._unwritten.add(desired.target)
-        error_class = classify_error(number, desired.key, self._host.values.version)
-        if error_class is WriteErrorClass.GONE:
-            self.failed_targets.add(desired.target)
-            return
-        if error_class is WriteErrorClass.ORDER and not self._is_last_attempt:
-            self.is_blocked = True
-            return
-        self._audit(step, current, number)
-        cause = self._cause(step, number, used)
-        if error_class is WriteErrorClass.DENIED:
-            self.failed_targets.add(desired.target)
-            if self._host.refusals.record_denial(desired.owner, cause, self._now_s):
-                self._add_problem(desired, "WriteNotPermitted", cause)
-            return
-        self._record_refusal(desired, error_class, cause)
-
-    def _cause(self, step: CgroupWrite, number: int, used: int | None) -> str:
-        """Return why a write was refused, for people."""
-        if used is not None:
-            return (
-                f"{used} bytes were in use: at this limit the kernel would kill processes;"
-                f" they are reclaimed by {HIGH.name} first, as far as that is possible"
-            )
-        error_text = os.strerror(number)
-        cause = burst_cause(self._host.values, step, number)
-        if cause:
-            burst = DesiredValue(
-                cgroup=step.desired.cgroup, key=BURST, value=0, owner=step.desired.owner
-            )
-            cause += "" if self._host.original(burst) is not None else "; another agent left it"
-        return error_text + cause
-
-    def _record_refusal(
-        self, desired: DesiredValue, error_class: WriteErrorClass, cause: str
-    ) -> None:
-        self.failed_targets.add(desired.target)
-        self._unwritten.add(desired.target)
-        if self._host.refusals.record_refusal(desired, error_class, self._now_s):
-            self._add_problem(
-                desired,
-                "LimitInUse" if error_class is WriteErrorClass.BUSY else "ValueRefused",
-                cause,
-            )
-
-    def _check_effect(self, desired: DesiredValue) -> None:
-        """Report a CPU set that version 2 accepted without effect.
-
-        The parent has none of the CPUs.
-        """
-        desired_cpus = desired.value
-        if desired.key is not CPUS or not desired_cpus or not isinstance(desired_cpus, frozenset):
-            return
-        effective = self._host.values.effective_cpus(desired.cgroup)
-        if effective is not None and not effective <= desired_cpus:
-            self._add_problem(desired, "CPUsNotInForce", "the group above has none of these CPUs")
-
-    def _add_problem(self, desired: DesiredValue, reason: str, cause: str) -> None:
-        text = desired.key.text(self._host.values.version, desired.value).strip()
-        message = f"{desired.key.name} of {desired.cgroup} to {text!r}: {cause}"
-        self._problems.append(WriteProblem(desired=desired, reason=reason, message=message))
-
-    def _audit(
-        self,
-        step: CgroupWrite,
-        current: Mapping[WriteTarget, CgroupValue],
-        number: int,
-        *,
-        reclaimed: bool = False,
-    ) -> None:
-        desired, values = step.desired, self._host.values
-        directory = values.directory(desired.cgroup, desired.key)
-        record = write_record(
-            desired,
-            path=f"{directory}/{step.file}",
-            old=current.get(desired.target),
-            version=values.version,
-            wall_s=self._wall_s,
-        )
-        if number or reclaimed:
-            after_reclaim = f", after reclaim by {HIGH.name}" if reclaimed else ""
-            message = record.message + after_reclaim
-            record = msgspec.structs.replace(record, errno=number, message=message)
-        self._audits.append(record)
-
-    def _is_below_stuck(self, target: WriteTarget) -> bool:
-        """Return whether a group above could not be widened: this write would fail."""
-        cgroup, key = target
-        return any(k == key and cgroup.startswith(f"{above}/") for above, k in self._stuck)
-
 
 # the kubelet changes these when it resizes a pod in place: restore uses its new values
 _SPEC_KEYS = (SHARES, QUOTA, MEMORY)
