@@ -254,12 +254,25 @@ def pod_allocation(
     reader = AnnotationReader(snapshot, tables, sandbox)
     uids = tables.unchecked | {sandbox.uid}
     keys = check.keys_of(text)
-    was_accepted = before is not None and not before.refusal and sandbox.id in view.looked
-    is_contested = not was_accepted or len(uids) > 1
+    is_contested = len(uids) > 1 or not _was_accepted(before, sandbox, text, view)
     if is_contested:
         uids |= _holders(view, keys)
     check.check_with_holders(reader, uids, keys, tables.kubelet_shares, view)
     return check.pods.get(sandbox.uid)
+
+
+def _was_accepted(
+    before: PodAllocation | None, sandbox: PodSandbox, text: str, view: AllocationView
+) -> bool:
+    """Return whether the last check accepted what the annotation `text` of a sandbox allocates.
+
+    The annotation of a sandbox stays. That of a pod that only a list has may have changed since.
+    """
+    if before is None or before.refusal:
+        return False
+    if sandbox.id:
+        return sandbox.id in view.looked
+    return sandbox.uid in view.looked and before.grant.devices == decode_or_empty(text)
 
 
 def current_allocations(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agent.allocation.check import check_allocations, pod_allocation
 from agent.snapshot.allocation import PodAllocation
-from agent.snapshot.container import ContainerState, PodSandbox
+from agent.snapshot.container import ContainerState, PodSandbox, sandbox_from_pod
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import PodView
@@ -53,6 +53,18 @@ def test_who_came_first_is_asked_of_those_the_last_check_knows() -> None:
     view = checked(snapshot([old])).allocations
     now = replace(snapshot([old, new]), allocations=view)
     assert verdict(pod_allocation(now, box(new))) == "DeviceTaken"
+
+
+def test_an_annotation_that_changed_in_the_list_since_the_last_check_is_checked_with_others() -> (
+    None
+):
+    old, new = pod(1, CLAIM, phase="Running"), pod(2, text(entry(GPUS[1], WHOLE)))
+    view = checked(snapshot([old, new])).allocations
+    now = replace(snapshot([old, new]), allocations=view)
+    assert verdict(pod_allocation(now, sandbox_from_pod(new))) == "held"
+    changed = pod(2, CLAIM)
+    since = replace(snapshot([old, changed]), allocations=view)
+    assert verdict(pod_allocation(since, sandbox_from_pod(changed))) == "DeviceTaken"
 
 
 def test_and_of_those_that_came_since_the_last_check() -> None:
