@@ -34,6 +34,8 @@ def slice_requests(
     requests: dict[str, list[SliceRequest]] = {}
     vendors = _vendor_by_device(snapshot)
     cards = tuple(device.info for device in snapshot.devices.value.devices)
+    if not any(vendors.get(card.key) in slicers for card in cards):
+        return {}
     for uid, allocation in sorted(snapshot.allocations.value.pods.items()):
         for entry in () if allocation.refusal else allocation.grant.devices:
             card = next((card for card in cards if _is_device_of(entry, card)), None)
