@@ -30,7 +30,6 @@ from agent.snapshot.vendor import (
     DeviceVendor,
     InjectsDevices,
     SuppliesDriverFiles,
-    injecting_vendors,
 )
 
 AGENT_DOMAIN = "xpu-agent.io/"  # prefix of the agent's CDI kinds
@@ -59,11 +58,13 @@ def build_cdi_files(
     files: list[CdiFile] = []
     problems: list[tuple[str, Problem]] = []
     states = {state.vendor: state for state in snapshot.vendors}
-    for name, vendor in injecting_vendors(vendors).items():
-        naming = vendors[name].description.cdi
+    for name, vendor in vendors.items():
+        naming = vendor.description.cdi
         host_devices = snapshot.host_devices.value.vendors.get(name)
         inventory = states[name].inventory.value if name in states else None
         if naming is None or host_devices is None or inventory is None:
+            continue
+        if not isinstance(vendor, InjectsDevices):  # last: the check of a Protocol is slow
             continue
         if isinstance(vendor, SuppliesDriverFiles) and name not in driver_edits:
             continue
