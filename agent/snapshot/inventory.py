@@ -66,6 +66,7 @@ FLAG: Bounds = (0, 1)
 CELSIUS: Bounds = (-60, 200)
 WATTS: Bounds = (0, 10_000)
 VOLTS: Bounds = (0, 1_000)
+AMPERES: Bounds = (0, 10_000)
 HERTZ: Bounds = (0, 20_000_000_000)
 BYTES: Bounds = (0, 1 << 50)
 MEMORY_BYTES: Bounds = (1, 1 << 50)  # of a whole device
@@ -84,6 +85,7 @@ _BY_UNIT: tuple[tuple[str, Bounds], ...] = (
     ("_celsius", CELSIUS),
     ("_watts", WATTS),
     ("_volts", VOLTS),
+    ("_amperes", AMPERES),
     ("_hertz", HERTZ),
     ("_bytes_per_second", BYTES_PER_SECOND),
     ("_bytes", BYTES),

@@ -15,6 +15,7 @@ _SCALARS: dict[str, Any] = {
     "u16": ctypes.c_uint16,
     "u32": ctypes.c_uint32,
     "u64": ctypes.c_uint64,
+    "i16": ctypes.c_int16,
     "i32": ctypes.c_int32,
     "i64": ctypes.c_int64,
     "f32": ctypes.c_float,

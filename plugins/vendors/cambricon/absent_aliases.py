@@ -10,29 +10,23 @@ _NOT_READ = "The agent does not read it from CNDev."
 _BY_REASON = {
     _NOT_READ: """
         activity address_swaps_correct_count address_swaps_max address_swaps_none
-        address_swaps_partial address_swaps_uncorrect_count aggr_dram_ecc_dbe_count
-        aggr_dram_ecc_sbe_count aggr_sram_ecc_dbe_count aggr_sram_ecc_parity_count
-        aggr_sram_ecc_sbe_count aggr_sram_ecc_threshold_exceed arm_os_memory_total
-        arm_os_memory_used bar4_memory_total bar4_memory_used bar4_memory_free chip_cpu_utilization
-        chip_cpu_hi chip_cpu_nice chip_cpu_si chip_cpu_sys chip_cpu_user cluster_temperature
-        compute_mode core_current core_voltage d2d_crc_error_overflow_total d2d_crc_error_total
-        ddr_band_width ddr_data_width dram_ecc_dbe_count dram_ecc_sbe_count driver_state
-        ecc_address_forbidden_error_total ecc_current_mode ecc_error_total
-        ecc_multiple_error_total ecc_multiple_multiple_error_total ecc_multiple_one_error_total
-        ecc_one_bit_error_total ecc_pending_mode fan_speed frequency_status heartbeat_count
-        memory_current memory_reserved memory_voltage mlulink_cntr_cnp_package_total
-        mlulink_cntr_pfc_package_total mlulink_connect_type mlulink_inbound_state
-        mlulink_interlaken_serdes_capability mlulink_outbound_state
-        mlulink_p2p_transfer_capability mlulink_port_mode mlulink_port_number mlulink_remote_info
-        mlulink_speed_format mlulink_version optical_status optical_rx_power optical_temperature
-        optical_tx_power optical_voltage over_temp_power_off_total over_temp_power_off_threshold
-        over_temp_under_clock_total over_temp_under_clock_threshold parity_error
+        address_swaps_partial address_swaps_uncorrect_count arm_os_memory_total arm_os_memory_used
+        bar4_memory_total bar4_memory_used bar4_memory_free chip_cpu_utilization chip_cpu_hi
+        chip_cpu_nice chip_cpu_si chip_cpu_sys chip_cpu_user cluster_temperature compute_mode
+        ddr_band_width ddr_data_width driver_state ecc_current_mode ecc_error_total ecc_pending_mode
+        frequency_status heartbeat_count mlulink_connect_type mlulink_inbound_state
+        mlulink_interlaken_serdes_capability mlulink_outbound_state mlulink_p2p_transfer_capability
+        mlulink_port_mode mlulink_port_number mlulink_remote_info mlulink_speed_format
+        mlulink_version over_temp_power_off_threshold over_temp_under_clock_threshold
         process_ipu_utilization process_jpu_utilization process_memory_utilization
         process_vpu_decode_utilization process_vpu_encode_utilization process_virtual_memory_used
-        retired_pages_operation_status soc_current soc_voltage sram_ecc_dbe_count
-        sram_ecc_parity_count sram_ecc_sbe_count tensor_util thermal_slow_down
-        tiny_core_utilization virtual_memory_free virtual_memory_total virtual_memory_used
-        virtual_mode
+        retired_pages_operation_status tensor_util tiny_core_utilization virtual_mode
+    """,
+    "CNDev 6 keeps its place but has no fan speed.": """
+        fan_speed
+    """,
+    "xpu_mlu_optical_power_watts has it in watts; this name has dBm, which no factor makes.": """
+        optical_rx_power optical_tx_power
     """,
     "It needs CNDev's performance counters (MPM), which the agent does not read.": """
         mpm_ipu_utilization mpm_mlu_utilization mpm_tensor_utilization mpm_pcie_tx_bandwidth

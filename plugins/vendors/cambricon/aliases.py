@@ -21,6 +21,7 @@ from plugins.vendors.cambricon.absent_aliases import absent_aliases
 _PREFIX = "mlu_"
 _PERCENT = 100
 _MEGAHERTZ = 1e-6
+_MILLI = 1e3  # millivolts and milliamperes of a volt and an ampere
 _GIGABYTES = 1e-9
 _PER_WINDOW = 1 / 50  # PCIe traffic is measured for 20 ms
 
@@ -211,6 +212,41 @@ _BOARD = (
         )
         for direction in ("read", "write")
     ),
+    *(
+        _alias(
+            f"{domain}_{name}",
+            f"{name.capitalize()} in {unit}: {domain}.",
+            _of(family, _MILLI, domain=domain),
+        )
+        for name, unit, family in (
+            ("voltage", "millivolts", metrics.VOLTAGE),
+            ("current", "milliamperes", metrics.CURRENT),
+        )
+        for domain in ("core", "soc", "memory")
+    ),
+    *(
+        _alias(
+            f"over_temp_{name}_total",
+            f"How often the card was too hot: {reaction.replace('_', ' ')}.",
+            _of(metrics.HEAT_REACTIONS, reaction=reaction),
+            kind="counter",
+        )
+        for name, reaction in (("power_off", "power_off"), ("under_clock", "slowdown"))
+    ),
+    _alias(
+        "thermal_slow_down",
+        "1 if the card runs slower because of heat, else 0.",
+        _of(metrics.THROTTLED, reason="thermal"),
+    ),
+    *(
+        _alias(
+            f"d2d_crc_error_{name}",
+            f"Checksum errors between the dies of the card: {kind}.",
+            _of(metrics.DIE_LINK_ERRORS, kind=kind),
+            kind="counter",
+        )
+        for name, kind in (("total", "crc"), ("overflow_total", "overflow"))
+    ),
     _alias(
         "pcie_replay_count",
         "Packets over PCIe that were sent again.",
@@ -237,6 +273,61 @@ _MEMORY = (
             kind="counter",
         )
         for kind in ("corrected", "uncorrected")
+    ),
+    *(
+        _alias(
+            f"{prefix}{memory}_ecc_{name}_count",
+            f"Errors of the memory, {since}: {memory}, {kind.replace('_', ' ')}.",
+            _of(family, memory=memory, kind=kind),
+            kind="counter",
+        )
+        for prefix, family, since in (
+            ("", metrics.MEMORY_ERRORS, "since the driver was loaded"),
+            ("aggr_", metrics.LIFETIME_MEMORY_ERRORS, "over its life"),
+        )
+        for memory, name, kind in (
+            ("sram", "sbe", "single_bit"),
+            ("sram", "dbe", "double_bit"),
+            ("sram", "parity", "parity"),
+            ("dram", "sbe", "single_bit"),
+            ("dram", "dbe", "double_bit"),
+        )
+    ),
+    _alias(
+        "aggr_sram_ecc_threshold_exceed",
+        "1 if the on-chip memory had too many errors over its life, else 0.",
+        _of(metrics.SRAM_EXCESS),
+        kind="counter",
+    ),
+    *(
+        _alias(
+            f"ecc_{name}_error_total",
+            f"Memory errors: {extent.replace('_', ' ')}.",
+            _of(metrics.ECC_EXTENTS, extent=extent),
+            kind="counter",
+        )
+        for name, extent in (
+            ("one_bit", "one_bit"),
+            ("multiple_one", "several_one_bit"),
+            ("multiple", "many_bit"),
+            ("multiple_multiple", "several_many_bit"),
+            ("address_forbidden", "forbidden_address"),
+        )
+    ),
+    _alias(
+        "parity_error",
+        "Parity errors of the card.",
+        _of(metrics.PARITY_ERRORS),
+        kind="counter",
+    ),
+    *(
+        _alias(name, text, _of(metrics.MEMORY_PARTS, part=part))
+        for name, part, text in (
+            ("memory_reserved", "reserved", "Memory that the driver keeps, in bytes."),
+            ("virtual_memory_total", "virtual_total", "Virtual memory in bytes."),
+            ("virtual_memory_used", "virtual_used", "Used virtual memory in bytes."),
+            ("virtual_memory_free", "virtual_free", "Free virtual memory in bytes."),
+        )
     ),
     *(
         _alias(
@@ -322,6 +413,13 @@ def _links() -> Iterator[MetricAlias]:
                 _of(family, direction=direction),
                 kind="counter",
             )
+    for kind in ("cnp", "pfc"):
+        yield _link(
+            f"cntr_{kind}_package_total",
+            f"Packets of a port about congestion: {kind}.",
+            _of(metrics.LINK_CONGESTION, kind=kind),
+            kind="counter",
+        )
     for name, error in _LINK_ERRORS.items():
         yield _link(
             name,
@@ -329,6 +427,16 @@ def _links() -> Iterator[MetricAlias]:
             _of(metrics.LINK_ERRORS, kind=error),
             kind="counter" if name.endswith("_total") else "gauge",
         )
+
+
+def _optical_modules() -> Iterator[MetricAlias]:
+    """Yield the families of the optical modules at the MLULink ports."""
+    for name, family, text in (
+        ("status", metrics.OPTICAL_PRESENT, "1 if the port has an optical module, else 0."),
+        ("temperature", metrics.OPTICAL_TEMPERATURE, "Temperature in degrees Celsius."),
+        ("voltage", metrics.OPTICAL_VOLTAGE, "Supply voltage in volts."),
+    ):
+        yield _alias(f"optical_{name}", text, _of(family), more=(_LINK,))
 
 
 def _link(name: str, help_text: str, *sources: AliasSource, kind: str = "gauge") -> MetricAlias:
@@ -346,6 +454,7 @@ MLU_EXPORTER = AliasTable(
         *_BOARD,
         *_MEMORY,
         *_links(),
+        *_optical_modules(),
         *absent_aliases(_PREFIX),
     ),
 )

@@ -70,6 +70,104 @@ LINK_ERRORS = MetricFamily(
     help="Errors, corrections and interruptions of an MLULink port.",
     labels=("port", "kind"),
 )
+LINK_CONGESTION = MetricFamily(
+    name="xpu_mlu_link_congestion_packets_total",
+    type="counter",
+    help="Packets of an MLULink port that tell of congestion (cnp) or ask to pause (pfc).",
+    labels=("port", "kind"),
+)
+OPTICAL_PRESENT = MetricFamily(
+    name="xpu_mlu_optical_present",
+    type="gauge",
+    bounds=FLAG,
+    help="Whether the MLULink port has an optical module.",
+    labels=("port",),
+)
+OPTICAL_TEMPERATURE = MetricFamily(
+    name="xpu_mlu_optical_temperature_celsius",
+    type="gauge",
+    help="Temperature of the optical module.",
+    labels=("port",),
+)
+OPTICAL_VOLTAGE = MetricFamily(
+    name="xpu_mlu_optical_voltage_volts",
+    type="gauge",
+    help="Supply voltage of the optical module.",
+    labels=("port",),
+)
+OPTICAL_POWER = MetricFamily(
+    name="xpu_mlu_optical_power_watts",
+    type="gauge",
+    bounds=(0, 1),
+    help="Light that a lane of the optical module sends or receives.",
+    labels=("port", "direction", "lane"),
+)
+VOLTAGE = MetricFamily(
+    name="xpu_mlu_voltage_volts",
+    type="gauge",
+    help="Voltage of the cores, of the rest of the chip, or of the memory.",
+    labels=("domain",),
+)
+CURRENT = MetricFamily(
+    name="xpu_mlu_current_amperes",
+    type="gauge",
+    help="Current of the cores, of the rest of the chip, or of the memory.",
+    labels=("domain",),
+)
+HEAT_REACTIONS = MetricFamily(
+    name="xpu_mlu_heat_reactions_total",
+    type="counter",
+    help="How often the card switched off or slowed down because it was too hot.",
+    labels=("reaction",),
+)
+THROTTLED = MetricFamily(
+    name="xpu_mlu_throttled",
+    type="gauge",
+    bounds=FLAG,
+    help="Whether the card runs slower for this reason.",
+    labels=("reason",),
+)
+MEMORY_ERRORS = MetricFamily(
+    name="xpu_mlu_memory_errors_total",
+    type="counter",
+    help="Errors of a memory of the card since the driver was loaded.",
+    labels=("memory", "kind"),
+)
+LIFETIME_MEMORY_ERRORS = MetricFamily(
+    name="xpu_mlu_lifetime_memory_errors_total",
+    type="counter",
+    help="Errors of a memory of the card over its life.",
+    labels=("memory", "kind"),
+)
+SRAM_EXCESS = MetricFamily(
+    name="xpu_mlu_sram_errors_exceeded",
+    type="gauge",
+    bounds=FLAG,
+    help="Whether the on-chip memory had more errors over its life than the maker allows.",
+)
+ECC_EXTENTS = MetricFamily(
+    name="xpu_mlu_ecc_errors_by_extent_total",
+    type="counter",
+    help="Memory errors that ECC found, by the bits that each touched.",
+    labels=("extent",),
+)
+PARITY_ERRORS = MetricFamily(
+    name="xpu_mlu_parity_errors_total",
+    type="counter",
+    help="Parity errors of the card.",
+)
+DIE_LINK_ERRORS = MetricFamily(
+    name="xpu_mlu_die_link_errors_total",
+    type="counter",
+    help="Checksum errors between the dies of the card, and overflows of their count.",
+    labels=("kind",),
+)
+MEMORY_PARTS = MetricFamily(
+    name="xpu_mlu_memory_part_bytes",
+    type="gauge",
+    help="Memory that the driver keeps for itself, and virtual memory: in all, used and free.",
+    labels=("part",),
+)
 MEMORY_REPAIR = MetricFamily(
     name="xpu_mlu_memory_repair",
     type="gauge",
@@ -123,6 +221,22 @@ FAMILIES = (
     LINK_BYTES,
     LINK_PACKETS,
     LINK_ERRORS,
+    LINK_CONGESTION,
+    OPTICAL_PRESENT,
+    OPTICAL_TEMPERATURE,
+    OPTICAL_VOLTAGE,
+    OPTICAL_POWER,
+    VOLTAGE,
+    CURRENT,
+    HEAT_REACTIONS,
+    THROTTLED,
+    MEMORY_ERRORS,
+    LIFETIME_MEMORY_ERRORS,
+    SRAM_EXCESS,
+    ECC_EXTENTS,
+    PARITY_ERRORS,
+    DIE_LINK_ERRORS,
+    MEMORY_PARTS,
     MEMORY_REPAIR,
     RETIRED_PAGES,
 )

@@ -11,12 +11,14 @@ from agent.clock import SYSTEM_CLOCK, Clock
 from agent.snapshot.inventory import DeviceSample, MetricFamily, MetricValue, ProcessSample
 from plugins.shared import metric_families
 from plugins.vendors.cambricon import metrics
-from plugins.vendors.cambricon.library import meters
+from plugins.vendors.cambricon.library import board_meters, meters
 from plugins.vendors.cambricon.library.card import CndevCard, MluInstance
 from plugins.vendors.cambricon.library.meters import Labelled
 
 LINKS_EVERY_S = 15.0  # between two reads of the MLULink ports: five calls for each port
-MEMORY_EVERY_S = 60.0  # between two reads of memory repairs and power limits
+BOARD_EVERY_S = 15.0  # between two reads of voltages, currents, throttling and parts of the memory
+OPTICAL_EVERY_S = 60.0  # between two reads of the optical modules: slow buses
+MEMORY_EVERY_S = 60.0  # between two reads of memory errors and repairs, and power limits
 MAX_SHARE = 0.02  # of the time that the calls of one group may take: expensive groups pause longer
 
 
@@ -50,6 +52,8 @@ class CardSampler:
             *_readings(card, by_core),
             *(_slice_readings(card.smlu_instances()) if with_slices else ()),
             *self._paced(key, "links", LINKS_EVERY_S, partial(_link_readings, card)),
+            *self._paced(key, "board", BOARD_EVERY_S, partial(_board_readings, card)),
+            *self._paced(key, "optical", OPTICAL_EVERY_S, partial(_optical_readings, card)),
             *self._paced(key, "memory", MEMORY_EVERY_S, partial(_memory_readings, card)),
         )
         rejections = card.take_rejections()
@@ -111,6 +115,26 @@ def _link_readings(card: CndevCard) -> Iterator[MetricValue]:
             yield from _value(family, count, link.port, direction)
         for kind, count in link.errors:
             yield from _value(metrics.LINK_ERRORS, count, link.port, kind)
+        for kind, count in link.congestion:
+            yield from _value(metrics.LINK_CONGESTION, count, link.port, kind)
+
+
+def _optical_readings(card: CndevCard) -> Iterator[MetricValue]:
+    for module in meters.read_optical_modules(card):
+        port = module.port
+        yield from _value(metrics.OPTICAL_PRESENT, float(module.is_present), port)
+        yield from _value(metrics.OPTICAL_TEMPERATURE, module.celsius, port)
+        yield from _value(metrics.OPTICAL_VOLTAGE, module.volts, port)
+        for direction, lane, watts in module.watts:
+            yield from _value(metrics.OPTICAL_POWER, watts, port, direction, lane)
+
+
+def _board_readings(card: CndevCard) -> Iterator[MetricValue]:
+    yield from _values(metrics.VOLTAGE, board_meters.read_voltages(card))
+    yield from _values(metrics.CURRENT, board_meters.read_currents(card))
+    yield from _values(metrics.HEAT_REACTIONS, board_meters.read_heat_reactions(card))
+    yield from _values(metrics.THROTTLED, board_meters.read_throttling(card))
+    yield from _values(metrics.MEMORY_PARTS, board_meters.read_memory_parts(card))
 
 
 def _memory_readings(card: CndevCard) -> Iterator[MetricValue]:
@@ -118,6 +142,13 @@ def _memory_readings(card: CndevCard) -> Iterator[MetricValue]:
     yield from _values(metrics.MEMORY_REPAIR, meters.read_repair_states(card))
     yield from _values(metrics.RETIRED_PAGES, meters.read_retired_pages(card))
     yield from _values(metrics.POWER_BOUNDS, meters.read_power_limits(card))
+    yield from _values(metrics.MEMORY_ERRORS, board_meters.read_memory_errors(card))
+    lifetime_errors = board_meters.read_lifetime_memory_errors(card)
+    yield from _values(metrics.LIFETIME_MEMORY_ERRORS, lifetime_errors)
+    yield from _values(metrics.SRAM_EXCESS, board_meters.read_excess(card))
+    yield from _values(metrics.ECC_EXTENTS, board_meters.read_ecc_extents(card))
+    yield from _values(metrics.PARITY_ERRORS, board_meters.read_parity_errors(card))
+    yield from _values(metrics.DIE_LINK_ERRORS, board_meters.read_die_link_errors(card))
 
 
 def _slice_readings(instances: Sequence[MluInstance]) -> Iterator[MetricValue]:

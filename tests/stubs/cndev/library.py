@@ -6,7 +6,15 @@
     mlu.<i>.{mem,mem_used}      MiB      mlu.<i>.{power,cap}  W      mlu.<i>.util  percent
     mlu.<i>.{temp,temp_board,temp_memory}  degrees
     mlu.<i>.{health,device,driver,compute,overall}   mlu.<i>.incident.<n> code:words
-    mlu.<i>.ecc one-bit:corrected:uncorrected:total
+    mlu.<i>.ecc one-bit:corrected:uncorrected:total    mlu.<i>.ecc_more 4 numbers of further kinds
+    mlu.<i>.memory_errors 11 numbers: sram single, double, parity, dram single, double; the same
+      over the card's life, dram first; whether they are too many
+    mlu.<i>.parity_errors   mlu.<i>.die_link errors:overflows
+    mlu.<i>.voltage core:soc:memory mV    mlu.<i>.current core:soc:memory mA
+    mlu.<i>.overheat offs:slowdowns    mlu.<i>.throttle 6 flags
+    mlu.<i>.mem_reserved MiB
+    mlu.<i>.optical.<p> present:temperature:volts:lanes    mlu.<i>.optical.<p>.{sent,received} dBm
+      of each lane, a:b
     mlu.<i>.proc.<pid> physical:virtual:percent, KiB
     mlu.<i>.port.<p> mac:remote uuid[:serdes:presence]
     mlu.<i>.core_count   mlu.<i>.cores percent of each, a:b:c   mlu.<i>.clocks board:ddr:default MHz
@@ -46,7 +54,18 @@ HealthV2 34612 4: health@0:i32 device@4:i32 driver@8:i32 overall@12:i32 count@16
 Util v 328 4: average@4:i32 core@8:i32*80
 Power 84 4: usage@0:i32 cap@4:i32 machine@8:i32 tdp@12:i32 max@16:i32
 Temp v 148 4: board@4:i32 cluster@8:i32*20 die@88:i32*8 chip@120:i32 memory@132:i32
-Ecc v 72 8: one@8:u64 corrected@40:u64 uncorrected@48:u64 total@56:u64
+Ecc v 72 8: one@8:u64 multiple_one@16:u64 multiple@24:u64 multiple_multiple@32:u64
+  corrected@40:u64 uncorrected@48:u64 total@56:u64 forbidden@64:u64
+MemoryErrors v 160 8: sram_single@4:u32 sram_double@8:u32 sram_parity@12:u32 dram_single@16:u32
+  dram_double@20:u32 dram_single_total@24:u64 dram_double_total@32:u64 sram_single_total@40:u64
+  sram_double_total@48:u64 sram_parity_total@56:u64 is_exceeded@64:u8
+Parity v 8 4: count@4:i32
+DieLink v 24 8: errors@8:u64 overflows@16:u64
+Voltage 40 2: core@0:i16 soc@2:i16 memory@6:i16
+Current 76 4: core@0:i32 soc@4:i32 memory@8:i32
+Overheat v 16 4: offs@4:u32 slowdowns@8:u32
+Throttle v 28 4: tdp@4:i32 power_setting@8:i32 clock_setting@12:i32 frequency_locked@16:i32
+  power_brake@20:i32 thermal@24:i32
 Proc v 24 8: pid@4:u32 physical@8:u64 virtual@16:u64
 ProcUtil v 28 4: pid@4:u32 mlu@8:u32 jpu@12:u32 dec@16:u32 enc@20:u32 mem@24:u32
 LinkV2 44 4: mac@0:i32 serdes@4:i32 presence@8:i32 progress@12:i32
@@ -70,6 +89,8 @@ LinkErrors 128 8: corrected_fec@0:u64 uncorrected_fec@8:u64 rx_bad_fcs@16:u64 tx
   illegal_access@32:u64
 LinkEvents 128 8: down@0:u64 replay@8:u64 replay_fail@16:u64
 LinkSpeed v 12 4: gigabytes@4:f32 format@8:i32
+Optical 432 8: present@2:u8 temperature@68:f32 voltage@92:f32 lanes@116:i32 sent@120:f32*8
+  received@280:f32*8 spare@368:u64*8
 Rows v 20 4: correctable@4:u32 uncorrectable@8:u32 pending@12:u32 failed@16:u32
 RowsV2 v 24 4: correctable@4:u32 uncorrectable@8:u32 histogram@12:u32*3
 Repair v 8 4: retire_pending@4:u8 pending@5:u8 failed@6:u8
@@ -126,6 +147,7 @@ SYMBOLS = (
         {
             "total": Get("mlu.{h}.mem"),
             "used": Get("mlu.{h}.mem_used", "0"),
+            "reserved": Get("mlu.{h}.mem_reserved", "0"),
             "vtotal": Get("", "1048576"),
             "vused": Get("", "10240"),
         },
@@ -170,9 +192,64 @@ SYMBOLS = (
         "cndevGetECCInfo",
         "Ecc *to, i32 h",
         {
-            name: Get("mlu.{h}.ecc", part=part)
-            for part, name in enumerate(("one", "corrected", "uncorrected", "total"))
+            **_parts("mlu.{h}.ecc", "one", "corrected", "uncorrected", "total"),
+            **{
+                name: Get("mlu.{h}.ecc_more", "0:0:0:0", part=part)
+                for part, name in enumerate(
+                    ("multiple_one", "multiple", "multiple_multiple", "forbidden")
+                )
+            },
         },
+    ),
+    Symbol(
+        "cndevGetMemEccCounter",
+        "MemoryErrors *to, i32 h",
+        _parts(
+            "mlu.{h}.memory_errors",
+            "sram_single",
+            "sram_double",
+            "sram_parity",
+            "dram_single",
+            "dram_double",
+            "dram_single_total",
+            "dram_double_total",
+            "sram_single_total",
+            "sram_double_total",
+            "sram_parity_total",
+            "is_exceeded",
+        ),
+    ),
+    Symbol("cndevGetParityError", "Parity *to, i32 h", {"count": Get("mlu.{h}.parity_errors")}),
+    Symbol(
+        "cndevGetCRCInfo", "DieLink *to, i32 h", _parts("mlu.{h}.die_link", "errors", "overflows")
+    ),
+    Symbol(
+        "cndevGetVoltageInfo",
+        "Voltage *to, i32 h",
+        _parts("mlu.{h}.voltage", "core", "soc", "memory"),
+    ),
+    Symbol(
+        "cndevGetCurrentInfo",
+        "Current *to, i32 h",
+        _parts("mlu.{h}.current", "core", "soc", "memory"),
+    ),
+    Symbol(
+        "cndevGetOverTemperatureInfo",
+        "Overheat *to, i32 h",
+        _parts("mlu.{h}.overheat", "offs", "slowdowns"),
+    ),
+    Symbol(
+        "cndevGetPerformanceThrottleReason",
+        "Throttle *to, i32 h",
+        _parts(
+            "mlu.{h}.throttle",
+            "tdp",
+            "power_setting",
+            "clock_setting",
+            "frequency_locked",
+            "power_brake",
+            "thermal",
+        ),
     ),
     Symbol(
         "cndevGetProcessInfo",
@@ -286,6 +363,15 @@ SYMBOLS = (
         "cndevGetMLULinkSpeedInfo",
         "LinkSpeed *to, i32 h, int port",
         {"gigabytes": Get("mlu.{h}.link_speed.{port}")},
+    ),
+    Symbol(
+        "cndevGetOpticalInfo",
+        "Optical *to, i32 h, int port",
+        {
+            **_parts("mlu.{h}.optical.{port}", "present", "temperature", "voltage", "lanes"),
+            "sent": Get("mlu.{h}.optical.{port}.sent", "0"),
+            "received": Get("mlu.{h}.optical.{port}.received", "0"),
+        },
     ),
     Symbol(
         "cndevGetRemappedRows",

@@ -45,7 +45,28 @@ _TABLE: dict[str, tuple[bool, str]] = {
     "Util": (True, "328 4: average@4:i32 core@8:i32*80"),
     "Power": (False, "84 4: usage@0:i32 cap@4:i32 machine@8:i32 tdp@12:i32 max@16:i32"),
     "Temp": (True, "148 4: board@4:i32 cluster@8:i32*20 die@88:i32*8 chip@120:i32 memory@132:i32"),
-    "Ecc": (True, "72 8: one@8:u64 corrected@40:u64 uncorrected@48:u64 total@56:u64"),
+    "Ecc": (
+        True,
+        "72 8: one@8:u64 multiple_one@16:u64 multiple@24:u64 multiple_multiple@32:u64"
+        " corrected@40:u64 uncorrected@48:u64 total@56:u64 forbidden@64:u64",
+    ),
+    "MemoryErrors": (
+        True,
+        "160 8: sram_single@4:u32 sram_double@8:u32 sram_parity@12:u32 dram_single@16:u32"
+        " dram_double@20:u32 dram_single_total@24:u64 dram_double_total@32:u64"
+        " sram_single_total@40:u64 sram_double_total@48:u64 sram_parity_total@56:u64"
+        " is_exceeded@64:u8",
+    ),
+    "Parity": (True, "8 4: count@4:i32"),
+    "DieLink": (True, "24 8: errors@8:u64 overflows@16:u64"),
+    "Voltage": (False, "40 2: core@0:i16 soc@2:i16 memory@6:i16"),
+    "Current": (False, "76 4: core@0:i32 soc@4:i32 memory@8:i32"),
+    "Overheat": (True, "16 4: offs@4:u32 slowdowns@8:u32"),
+    "Throttle": (
+        True,
+        "28 4: tdp@4:i32 power_setting@8:i32 clock_setting@12:i32 frequency_locked@16:i32"
+        " power_brake@20:i32 thermal@24:i32",
+    ),
     "Proc": (True, "24 8: pid@4:u32 physical@8:u64 virtual@16:u64"),
     "ProcUtil": (True, "28 4: pid@4:u32 mlu@8:u32 jpu@12:u32 dec@16:u32 enc@20:u32 mem@24:u32"),
     "LinkV2": (False, "44 4: mac@0:i32 serdes@4:i32 presence@8:i32 progress@12:i32"),
@@ -87,6 +108,11 @@ _TABLE: dict[str, tuple[bool, str]] = {
     ),
     "LinkEvents": (False, "128 8: down@0:u64 replay@8:u64 replay_fail@16:u64"),
     "LinkSpeed": (True, "12 4: gigabytes@4:f32 format@8:i32"),
+    "Optical": (
+        False,
+        "432 8: present@2:u8 temperature@68:f32 voltage@92:f32 lanes@116:i32 sent@120:f32*8"
+        " received@280:f32*8 spare@368:u64*8",
+    ),
     "Rows": (True, "20 4: correctable@4:u32 uncorrectable@8:u32 pending@12:u32 failed@16:u32"),
     "RowsV2": (True, "24 4: correctable@4:u32 uncorrectable@8:u32 histogram@12:u32*3"),
     "Repair": (True, "8 4: retire_pending@4:u8 pending@5:u8 failed@6:u8"),
@@ -165,6 +191,13 @@ OPTIONAL = (
     "cndevGetDevicePowerInfo",
     "cndevGetTemperatureInfo",
     "cndevGetECCInfo",
+    "cndevGetMemEccCounter",
+    "cndevGetParityError",
+    "cndevGetCRCInfo",
+    "cndevGetVoltageInfo",
+    "cndevGetCurrentInfo",
+    "cndevGetOverTemperatureInfo",
+    "cndevGetPerformanceThrottleReason",
     "cndevGetProcessInfo",
     "cndevGetProcessUtilization",
     "cndevGetMLULinkPortNumber",
@@ -182,6 +215,7 @@ OPTIONAL = (
     "cndevGetMLULinkErrorCounter",
     "cndevGetMLULinkEventCounter",
     "cndevGetMLULinkSpeedInfo",
+    "cndevGetOpticalInfo",
     "cndevGetRemappedRows",
     "cndevGetRemappedRowsV2",
     "cndevGetRepairStatus",

@@ -6,12 +6,12 @@ A value that the card does not report, or that no card can have, is left out.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import msgspec
 
-from agent.snapshot.inventory import FLAG, HERTZ, PERCENT, WATTS, Bounds, scale
+from agent.snapshot.inventory import CELSIUS, FLAG, HERTZ, PERCENT, WATTS, Bounds, scale
 from plugins.vendors.cambricon.library.card import COUNTS, CndevCard
 
 MEGA = 10**6
@@ -22,6 +22,10 @@ REPLAYS: Bounds = (0, 1 << 30)
 WINDOW_BYTES: Bounds = (0, 1 << 33)  # of PCIe in 20 ms: more than any bus carries
 WINDOWS_A_SECOND = 50  # the card reports the traffic of the last 20 ms
 LINK_GIGABYTES: Bounds = (0, 10_000)
+CONGESTION_SINCE = 6  # interface version whose structure has the counts of these packets
+OPTICAL_LANES = 8
+OPTICAL_DBM: Bounds = (-60, 30)
+OPTICAL_VOLTS: Bounds = (0, 10)
 CODECS = 20  # elements of each list of codecs
 
 MAC_STATES = {0: "down", 1: "up", 2: "lldp", 3: "ready"}
@@ -47,6 +51,7 @@ LINK_ERROR_KINDS = (
     ("illegal_access", "illegal_access"),
 )
 LINK_EVENT_KINDS = (("down", "link_down"), ("replay_fail", "replay_failed"))
+CONGESTION_KINDS = (("cnp", "cnp"), ("pfc", "pfc"))
 
 Labelled = Iterator[tuple[tuple[str, ...], float]]  # (values of labels, value)
 
@@ -138,6 +143,7 @@ class LinkState(msgspec.Struct, frozen=True, kw_only=True):
     speed_bytes: float | None  # per second, at most
     traffic: tuple[tuple[str, str, float], ...]  # (bytes or packets, direction, count)
     errors: tuple[tuple[str, float], ...]  # (kind, count)
+    congestion: tuple[tuple[str, float], ...]  # (kind, packets)
 
 
 def read_links(card: CndevCard) -> Iterator[LinkState]:
@@ -150,6 +156,7 @@ def read_links(card: CndevCard) -> Iterator[LinkState]:
             speed_bytes=_link_speed(card, port),
             traffic=tuple(_link_traffic(card, counters)),
             errors=tuple(_link_errors(card, port, counters)),
+            congestion=tuple(_congestion(card, counters)),
         )
 
 
@@ -194,10 +201,61 @@ def _link_errors(
         (errors, LINK_ERROR_KINDS),
         (events, LINK_EVENT_KINDS),
     ):
-        for member, kind in members if record is not None else ():
-            count = getattr(record, member)
-            if card.is_possible(f"link {kind}", count, COUNTS):
-                yield kind, float(count)
+        yield from _link_counts(card, record, members)
+
+
+def _congestion(card: CndevCard, counters: ctypes.Structure | None) -> Iterator[tuple[str, float]]:
+    if card.cndev.version >= CONGESTION_SINCE:
+        yield from _link_counts(card, counters, CONGESTION_KINDS)
+
+
+def _link_counts(
+    card: CndevCard, record: ctypes.Structure | None, members: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, float]]:
+    for member, kind in members if record is not None else ():
+        count = getattr(record, member)
+        if card.is_possible(f"link {kind}", count, COUNTS):
+            yield kind, float(count)
+
+
+class OpticalState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the optical module at an MLULink port reports."""
+
+    port: str
+    is_present: bool
+    celsius: float | None = None
+    volts: float | None = None
+    watts: tuple[tuple[str, str, float], ...] = ()  # (direction, lane, light)
+
+
+def read_optical_modules(card: CndevCard) -> Iterator[OpticalState]:
+    """Yield the optical modules of the MLULink ports that can have one."""
+    for port in card.link_ports():
+        record = card.read_port("cndevGetOpticalInfo", "Optical", port)
+        if record is None or not card.is_possible("optical present", record.present, FLAG):
+            continue
+        if not record.present:
+            yield OpticalState(port=str(port), is_present=False)
+            continue
+        celsius, volts = float(record.temperature), float(record.voltage)
+        # below zero: not measured
+        is_warm = celsius >= 0 and card.is_possible("optical temperature", celsius, CELSIUS)
+        is_fed = card.is_possible("optical voltage", volts, OPTICAL_VOLTS)
+        yield OpticalState(
+            port=str(port),
+            is_present=True,
+            celsius=celsius if is_warm else None,
+            volts=volts if is_fed else None,
+            watts=tuple(_light(card, record)),
+        )
+
+
+def _light(card: CndevCard, record: ctypes.Structure) -> Iterator[tuple[str, str, float]]:
+    lanes = record.lanes if 0 < record.lanes <= OPTICAL_LANES else 0
+    for direction in ("sent", "received"):
+        for lane, dbm in enumerate(getattr(record, direction)[:lanes]):
+            if card.is_possible(f"optical {direction}", dbm, OPTICAL_DBM):
+                yield direction, str(lane), 10 ** (dbm / 10 - 3)
 
 
 def read_remapped_rows(card: CndevCard) -> Labelled:
