@@ -5,7 +5,7 @@ The hooks then answer without reading the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
 
@@ -15,9 +15,10 @@ from agent.allocation.runtime_handler import RuntimeHandlerReader
 from agent.cgroup.layout import CgroupLayout, KubeletRoot, LayoutLocator, no_kubelet_root
 from agent.cgroup.ledger import CORE_SWITCH, IDENTITY_SWITCH
 from agent.cgroup.paths import qos_directory
+from agent.cgroup.processes import supports_core_scheduling
 from agent.clock import Clock
 from agent.errors import HostFileError
-from agent.host.files import read_text, read_value
+from agent.host.files import LiveHostFiles, read_text, read_value
 from agent.snapshot.cpu import CpuSet
 from agent.snapshot.device import DeviceNode, VendorDevice
 from agent.snapshot.host_devices import (
@@ -112,8 +113,15 @@ MAX_SYSCTL_VALUE = 1 << 31
 class KernelFeatureReader:
     """Reads the kernel's features of one host. Belongs to one thread."""
 
-    def __init__(self, host: HostFiles, kubelet_root: KubeletRoot = no_kubelet_root) -> None:
+    def __init__(
+        self,
+        host: HostFiles,
+        kubelet_root: KubeletRoot = no_kubelet_root,
+        has_cookies: Callable[[], bool] = supports_core_scheduling,
+    ) -> None:
+        """`has_cookies` asks this machine's kernel, not that of a recorded host."""
         self._host = host
+        self._has_cookies = has_cookies
         self._locator = LayoutLocator(host, kubelet_root)
 
     def read(self, now_s: float) -> KernelFeatures:
@@ -126,9 +134,15 @@ class KernelFeatureReader:
             bvt_file=self._has_bvt_file(layout),
             identity_switch=self._read_sysctl(IDENTITY_SWITCH) if switch_present else None,
             identity_switch_present=switch_present,
-            core_scheduling=self._host.exists(CORE_SWITCH),
+            core_scheduling=self._has_core_scheduling(),
             core_switch=self._read_sysctl(CORE_SWITCH),
         )
+
+    def _has_core_scheduling(self) -> bool:
+        """Return whether tasks can have cookies; kernels of Anolis have a switch for it."""
+        if self._host.exists(CORE_SWITCH):
+            return True
+        return isinstance(self._host, LiveHostFiles) and self._has_cookies()
 
     def _read_sysctl(self, path: str) -> int | None:
         return read_value(self._host, path, lambda text: parse_int(text, 0, MAX_SYSCTL_VALUE))

@@ -11,6 +11,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from agent.cgroup.layout import CgroupLayout
@@ -101,6 +102,16 @@ class KernelCoreCookies:
         self._ctypes.set_errno(0)
         if self._prctl(_PR_SCHED_CORE, operation, pid, scope, pointer) != 0:
             raise CookieError(f"{action} of process {pid}", self._ctypes.get_errno())
+
+
+@lru_cache(maxsize=1)
+def supports_core_scheduling() -> bool:
+    """Return whether this machine's kernel has cookies; it has none without hyper-threads."""
+    try:
+        KernelCoreCookies().get(0)
+    except CookieError:
+        return False
+    return True
 
 
 def _run_in_thread(work: Callable[[], T]) -> T:

@@ -78,6 +78,11 @@ def directory_identity(rule: IdentityRule, qos: KubeQos) -> int:
     return {KubeQos.BURSTABLE: rule.ls, KubeQos.BEST_EFFORT: rule.be}.get(qos, 0)
 
 
+def application_identity(rule: IdentityRule, qos: str) -> int:
+    """Return the value of a host application by its QoS class; one without a class is neutral."""
+    return _class_identity(rule, qos)
+
+
 def is_applicable(rule: IdentityRule, kernel: KernelFeatures) -> bool:
     """Return whether there is a value to set.
 

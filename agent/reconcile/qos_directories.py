@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -17,6 +17,8 @@ from agent.clock import Clock
 from agent.containers.core_scheduling import core_scheduling_rule, core_switches, directory_idle
 from agent.containers.dispatch import ON
 from agent.containers.identity import (
+    IdentityRule,
+    application_identity,
     directory_identity,
     identity_rule,
     identity_switches,
@@ -27,6 +29,8 @@ from agent.slo.status import is_frozen
 from agent.snapshot.node import NodeSnapshot, are_same_objects
 from agent.snapshot.pod import KubeQos
 from agent.snapshot.publications import AuditRecord
+from agent.snapshot.slo import HostApplication
+from agent.usage.host_applications import application_cgroup, overlaps_pods
 
 IDENTITY, CORES = "group_identity", "core_scheduling"
 VALUE = "value"  # the key of a switch in the ledger
@@ -38,6 +42,7 @@ def desired_directory_writes(
 ) -> tuple[DesiredValue, ...]:
     """Return the values that the hooks which are on set in these directories.
 
+    Host applications have directories of their own, which the NodeSLO names.
     The directory of all pods always stays neutral, because its value would apply to every pod.
     """
     kernel, cluster = snapshot.host_devices.value.kernel, snapshot.cluster
@@ -47,6 +52,7 @@ def desired_directory_writes(
         for qos in KubeQos:
             value = directory_identity(rule, qos)
             writes.append(_desired_write(layout, qos, BVT, value, IDENTITY, f"bvt to {value}"))
+        writes += _application_writes(rule, cluster.slo.value.slo.host_applications, layout)
     core = core_scheduling_rule(cluster.slo.value.slo)
     if modes.get(CORES) == ON and kernel.core_scheduling:
         for qos in SUBDIRECTORY_CLASSES:
@@ -54,6 +60,15 @@ def desired_directory_writes(
             if idle is not None:
                 writes.append(_desired_write(layout, qos, IDLE, idle, CORES, f"cpu idle to {idle}"))
     return tuple(writes)
+
+
+_SOURCES = {
+    (BVT, KubeQos.GUARANTEED): "policies.cpuPolicy",
+    (BVT, KubeQos.BURSTABLE): "lsClass.cpuQOS.groupIdentity",
+    (BVT, KubeQos.BEST_EFFORT): "beClass.cpuQOS.groupIdentity",
+    (IDLE, KubeQos.BURSTABLE): "lsClass.cpuQOS.schedIdle",
+    (IDLE, KubeQos.BEST_EFFORT): "beClass.cpuQOS.schedIdle",
+}
 
 
 class KernelSwitch(msgspec.Struct, frozen=True):
@@ -160,7 +175,13 @@ class QosDirectories:
 
     def paths(self, layout: CgroupLayout) -> frozenset[str]:
         """Return all paths that this class manages, with or without a desired value."""
-        return frozenset((*(qos_directory(layout, qos) for qos in KubeQos), *SWITCHES))
+        applications = (
+            entry.path
+            for entry in self._ledger.entries.values()
+            if entry.key == BVT.name and not overlaps_pods(entry.path, layout)
+        )
+        directories = (qos_directory(layout, qos) for qos in KubeQos)
+        return frozenset((*directories, *applications, *SWITCHES))
 
     def _record_original(self, switch: KernelSwitch) -> None:
         recorded = self._ledger.entries.get((SYSCTL_HIERARCHY, switch.path, VALUE))
@@ -188,6 +209,25 @@ class QosDirectories:
             self._files.close(path)
 
 
+def _application_writes(
+    rule: IdentityRule, applications: Iterable[HostApplication], layout: CgroupLayout
+) -> Iterator[DesiredValue]:
+    """Yield the values of host applications, except of groups that have pods in them."""
+    for application in applications:
+        cgroup = application_cgroup(layout, application)
+        if cgroup is None or overlaps_pods(cgroup, layout):
+            continue
+        value = application_identity(rule, application.qos)
+        yield DesiredValue(
+            cgroup=cgroup,
+            key=BVT,
+            value=value,
+            owner=IDENTITY,
+            message=f"set host application bvt to {value}",
+            source=f"NodeSLO spec.hostApplications {application.name}",
+        )
+
+
 def _desired_write(
     layout: CgroupLayout, qos: KubeQos, key: CgroupKey, value: int, owner: str, description: str
 ) -> DesiredValue:
@@ -197,4 +237,5 @@ def _desired_write(
         value=value,
         owner=owner,
         message=f"set kubeqos {description}",
+        source=f"NodeSLO spec.resourceQOSStrategy.{_SOURCES[key, qos]}",
     )

@@ -59,12 +59,13 @@ def find_separate(cgroups: Mapping[str, str], layout: CgroupLayout) -> frozenset
     separate: dict[str, str] = {}
     for name, path in sorted(cgroups.items(), key=lambda item: (item[1].count("/"), item)):
         is_inside = any(_is_within(path, other) for other in separate.values())
-        if not is_inside and not _overlaps_pods(path, layout):
+        if not is_inside and not overlaps_pods(path, layout):
             separate[name] = path
     return frozenset(separate)
 
 
-def _overlaps_pods(path: str, layout: CgroupLayout) -> bool:
+def overlaps_pods(path: str, layout: CgroupLayout) -> bool:
+    """Return whether a cgroup has pods in it, or is a pod's."""
     if layout.root is None:
         return False
     holders = [base_cgroup(layout, name) for name in ("Kubepods", *_QOS_NAMES)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from agent.allocation.host_devices import KernelFeatureReader
+from agent.host.files import LiveHostFiles
 from agent.recording.tree import EntryKind, TreeFiles
 from agent.snapshot.host_devices import KernelFeatures
 
@@ -79,3 +82,14 @@ def test_a_host_without_cgroups_tells_nothing() -> None:
         KernelFeatureReader(TreeFiles.from_entries({"/proc/mounts": b""})).read(0.0)
         == KernelFeatures()
     )
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_kernel_without_a_switch_is_asked_for_cookies(tmp_path: Path, answer: bool) -> None:
+    reader = KernelFeatureReader(LiveHostFiles(str(tmp_path)), has_cookies=lambda: answer)
+    assert reader.read(0.0).core_scheduling is answer
+
+
+def test_the_kernel_of_this_machine_is_not_that_of_a_recorded_host() -> None:
+    reader = KernelFeatureReader(host(V2), has_cookies=lambda: True)
+    assert not reader.read(0.0).core_scheduling

@@ -210,3 +210,40 @@ def test_a_frozen_node_slo_is_written_again_where_another_program_changed_it(nod
     node.write(f"/sys/fs/cgroup{DIRS[2]}/cpu.bvt_warp_ns", "1\n")
     node.cycle(age_s=STALE_S + 1)
     assert node.values() == ["0", "2", "-1"]
+
+
+APPLICATIONS = [
+    {"name": "search", "qos": "LS"},
+    {"name": "spark", "qos": "BE", "cgroupPath": {"relativePath": "batch/spark"}},
+    {"name": "plain"},
+    {"name": "wrong", "qos": "BE", "cgroupPath": {"relativePath": "kubepods"}},
+]
+APPLICATION_DIRS = ("/host-latency-sensitive/search", "/batch/spark", "/plain")
+
+
+def test_host_applications_have_the_identity_of_their_class_until_they_are_not_listed(
+    node: Node,
+) -> None:
+    for cgroup, value in zip(APPLICATION_DIRS, ("0", "0", "1"), strict=True):
+        node.write(f"/sys/fs/cgroup{cgroup}/cpu.bvt_warp_ns", f"{value}\n")
+    slo = {**IDENTITY, "hostApplications": APPLICATIONS}
+
+    def values() -> list[str]:
+        return [node.text(f"/sys/fs/cgroup{cgroup}/cpu.bvt_warp_ns") for cgroup in APPLICATION_DIRS]
+
+    node.cycle(slo)
+    assert values() == ["2", "-1", "0"]
+    assert node.values() == ["0", "2", "-1"]  # the group of all pods is no application
+    for _ in range(80):
+        node.cycle(IDENTITY, identity_switch=1)
+    assert values() == ["0", "0", "1"]
+    assert node.values() == ["0", "2", "-1"]
+
+
+def test_every_value_of_a_directory_names_the_field_that_asks_for_it(node: Node) -> None:
+    node.cycle()
+    sources = [
+        one.source.rpartition(".")[0] for one in node.reconciler.audits if one.key != "value"
+    ]
+    prefix = "NodeSLO spec.resourceQOSStrategy"
+    assert sources == [f"{prefix}.lsClass.cpuQOS", f"{prefix}.beClass.cpuQOS"]
