@@ -23,7 +23,7 @@ from agent.kube.resources import (
     OWN_TOPOLOGY,
 )
 from agent.kube.watch.decoder import WatchedKind
-from agent.kube.watch.reflector import Reflector
+from agent.kube.watch.reflector import Reflector, WatchScope
 from agent.kubelet.pod_merge import PodMerger
 from agent.messages import ClusterFactsChanged, MessageQueue
 from agent.slo.status import build_slo_view
@@ -234,7 +234,9 @@ def create_watches(
         kind: WatchedKind[Any, Any], on_change: Callable[[Mapping[str, Any]], None]
     ) -> Reflector[Any, Any]:
         selector = kind.node_selector(node)
-        return Reflector(kind, api, on_change=on_change, clock=clock, field_selector=selector)
+        return Reflector(
+            kind, api, on_change=on_change, clock=clock, scope=WatchScope(field_selector=selector)
+        )
 
     def report(kind: WatchedKind[Any, str]) -> Callable[[Mapping[str, str]], None]:
         return lambda view: on_version(kind.resource.kind, view.get(node))

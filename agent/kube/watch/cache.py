@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from agent.errors import ParseError
-from agent.kube.watch.machine import MAX_OBJECTS
+from agent.kube.watch.machine import NODE_LIMITS
 
 log = logging.getLogger(__name__)
 
 W = TypeVar("W")
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class DecodedObject(msgspec.Struct, Generic[W], frozen=True, kw_only=True, gc=False):
@@ -40,17 +41,42 @@ class CachedObject(msgspec.Struct, Generic[T], frozen=True, kw_only=True, gc=Fal
     value: T
 
 
+class ObjectChanges(Protocol[T_contra]):
+    """Receives each change of a view that is too large to be replaced whole. Raises nothing."""
+
+    def replace_objects(self, values: Mapping[str, T_contra]) -> None:
+        """Take all objects of a complete list; others are gone."""
+        ...
+
+    def set_object(self, key: str, value: T_contra) -> None:
+        """Take an object that is new or differs."""
+        ...
+
+    def remove_object(self, key: str, value: T_contra) -> None:
+        """Forget an object; `value` is what it was."""
+        ...
+
+
 class WatchCache(Generic[W, T]):
     """A view by key. An unreadable object keeps its last good value, and is counted.
 
     `mapping` is replaced as a whole when a value differs, never edited, because callers may keep
-    it.
+    it. With `changes` it is edited, and each change is reported.
     """
 
-    def __init__(self, what: str, make: Callable[[W], T]) -> None:
+    def __init__(
+        self,
+        what: str,
+        make: Callable[[W], T],
+        *,
+        max_objects: int = NODE_LIMITS.objects,
+        changes: ObjectChanges[T] | None = None,
+    ) -> None:
         """Start empty; `make` raises `ParseError` for an object that cannot be used."""
         self._what = what
         self._make = make
+        self._max_objects = max_objects
+        self._changes = changes
         self._objects: dict[str, CachedObject[T]] = {}
         self._staged: dict[str, CachedObject[T]] = {}
         self._logged_keys: set[str] = set()  # keys of malformed objects that were logged
@@ -73,6 +99,8 @@ class WatchCache(Generic[W, T]):
         """Make the staged objects the view; return whether a value differs."""
         self._objects, self._staged = self._staged, {}
         values = {key: cached.value for key, cached in self._objects.items()}
+        if self._changes is not None:
+            self._changes.replace_objects(values)
         return values != self._values and self._set_values(values)
 
     def update(self, decoded: DecodedObject[W]) -> bool:
@@ -81,12 +109,16 @@ class WatchCache(Generic[W, T]):
         cached = self._cached(decoded)
         if cached is None or cached is before:
             return False
-        if before is None and len(self._objects) >= MAX_OBJECTS:
-            self._malformed(decoded.key, f"more than {MAX_OBJECTS} objects")
+        if before is None and len(self._objects) >= self._max_objects:
+            self._malformed(decoded.key, f"more than {self._max_objects} objects")
             return False
         self._objects[decoded.key] = cached
         if before is not None and before.value == cached.value:
             return False
+        if self._changes is not None:
+            self._values[decoded.key] = cached.value
+            self._changes.set_object(decoded.key, cached.value)
+            return True
         return self._set_values({**self._values, decoded.key: cached.value})
 
     def remove(self, decoded: DecodedObject[W]) -> bool:
@@ -96,6 +128,10 @@ class WatchCache(Generic[W, T]):
         if before is None or decoded.uid not in ("", before.uid):
             return False
         del self._objects[decoded.key]
+        if self._changes is not None:
+            del self._values[decoded.key]
+            self._changes.remove_object(decoded.key, before.value)
+            return True
         values = self._values.copy()
         del values[decoded.key]
         return self._set_values(values)
@@ -126,7 +162,7 @@ class WatchCache(Generic[W, T]):
 
     def _malformed(self, key: str, error: str) -> None:
         self.malformed += 1
-        if key in self._logged_keys or len(self._logged_keys) >= MAX_OBJECTS:
+        if key in self._logged_keys or len(self._logged_keys) >= self._max_objects:
             return
         self._logged_keys.add(key)
         fields = {"resource": self._what, "object": key, "error": error}

@@ -23,9 +23,21 @@ from agent.kube.flow_control import Backoff
 from agent.snapshot.cluster import WatchPhase
 
 
+class ListLimits(msgspec.Struct, frozen=True):
+    """The largest list that is accepted; a larger one is tried again, slowly."""
+
+    objects: int = 8192
+    pages: int = 64
+    bytes: int = 64 << 20
+
+
+NODE_LIMITS = ListLimits()  # more than the objects of one node
+
+
 class ListWatchState(msgspec.Struct, frozen=True, kw_only=True):
     """The state from which the next command follows."""
 
+    limits: ListLimits = NODE_LIMITS
     phase: WatchPhase = WatchPhase.WAITING
     version: str = ""  # to watch from; empty: list first
     token: str = ""  # of the next page
@@ -142,9 +154,6 @@ class WatchTransition(msgspec.Struct, frozen=True):
 Uniform = Callable[[float, float], float]
 
 PAGE_OBJECTS = 500
-MAX_PAGES = 64
-MAX_OBJECTS = 8192
-MAX_LIST_BYTES = 64 << 20
 STREAM_S = (300.0, 600.0)  # range of the requested duration, drawn for each stream
 STEADY_S = 10.0  # a stream that lasted this long ends a row of failures
 MAX_REFUSED_ANSWERS = 10  # refused requests in a row until the version itself is doubted
@@ -216,8 +225,9 @@ def _on_page(state: ListWatchState, page: PageSummary, uniform: Uniform) -> Watc
         objects=state.objects + page.objects,
         bytes=state.bytes + page.bytes,
     )
-    is_endless = page.token and (page.token == state.token or listed.pages >= MAX_PAGES)
-    if is_endless or listed.objects > MAX_OBJECTS or listed.bytes > MAX_LIST_BYTES:
+    limits = state.limits
+    is_endless = page.token and (page.token == state.token or listed.pages >= limits.pages)
+    if is_endless or listed.objects > limits.objects or listed.bytes > limits.bytes:
         return _retry_slowly(_replace(state, recent=True), WatchPhase.WAITING, uniform)
     if page.token:
         return WatchTransition(listed, ListCommand(None, page.token), CacheEffect.STAGE)

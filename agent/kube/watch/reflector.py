@@ -15,7 +15,7 @@ from agent.clock import Clock
 from agent.kube.api import ApiClient, ApiRequest
 from agent.kube.errors import ApiError
 from agent.kube.watch import machine
-from agent.kube.watch.cache import DecodedObject, WatchCache
+from agent.kube.watch.cache import DecodedObject, ObjectChanges, WatchCache
 from agent.kube.watch.decoder import (
     ListPage,
     WatchDecoder,
@@ -25,11 +25,13 @@ from agent.kube.watch.decoder import (
     classify_failure,
 )
 from agent.kube.watch.machine import (
+    NODE_LIMITS,
     PAGE_OBJECTS,
     CacheEffect,
     DelayCommand,
     DelayOver,
     ListCommand,
+    ListLimits,
     ListWatchState,
     PageSummary,
     ReadCommand,
@@ -128,6 +130,22 @@ OBJECT_BYTES = 4 << 10  # the cost of an object beside its bytes
 SLICE_OBJECTS = 32
 
 
+class WatchScope(msgspec.Struct, frozen=True, kw_only=True):
+    """Which objects of a kind are followed, and how many may come.
+
+    `recent`: the first list is the most recent state, not that of the server's cache. A stream
+    that is quiet for `idle_s` is opened again; the default is a minute after its requested time.
+    """
+
+    field_selector: str = ""
+    limits: ListLimits = NODE_LIMITS
+    recent: bool = False
+    idle_s: float | None = None
+
+
+OF_ONE_NODE = WatchScope()
+
+
 class Reflector(Generic[W, T]):
     """A view of one kind of object that follows the server's. Belongs to the loop thread."""
 
@@ -138,32 +156,39 @@ class Reflector(Generic[W, T]):
         *,
         on_change: Callable[[Mapping[str, T]], None],
         clock: Clock,
-        field_selector: str = "",
+        scope: WatchScope = OF_ONE_NODE,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         uniform: Uniform = random.uniform,
-        idle_s: float | None = None,
+        changes: ObjectChanges[T] | None = None,
     ) -> None:
         """Start without a view. `on_change` gets whole views: the first, then each that differs.
+
+        `changes` gets each change of an object; the view is then edited instead of replaced.
 
         If `on_change` raises, `run` raises that exception. The next `run` continues from the same
         state and calls `on_change` again after the next input.
 
         A quiet stream is normal: many servers send no bookmarks. The connection's keepalive ends a
-        dead one, and the server ends each stream at its requested time. A stream that is quiet for
-        `idle_s` is opened again; the default is a minute after its requested time.
+        dead one, and the server ends each stream at its requested time.
         """
         self._api = api
         self._kind = kind
-        self._selector: Pairs = (("fieldSelector", field_selector),) if field_selector else ()
+        self._selector: Pairs = (
+            (("fieldSelector", scope.field_selector),) if scope.field_selector else ()
+        )
         self._on_change = on_change
         self._clock = clock
         self._sleep = sleep
         self._uniform = uniform
-        self._idle_s = idle_s
+        self._idle_s = scope.idle_s
         self._reader = WatchDecoder(f"GET {kind.resource.path()}", kind.body_type)
-        self._view: WatchCache[W, T] = WatchCache(kind.resource.plural, kind.convert)
+        self._view: WatchCache[W, T] = WatchCache(
+            kind.resource.plural, kind.convert, max_objects=scope.limits.objects, changes=changes
+        )
         self._status = WatchStatusTracker(kind.resource.plural, clock)
-        self._step = WatchTransition(ListWatchState(), DelayCommand(0.0))
+        self._step = WatchTransition(
+            ListWatchState(limits=scope.limits, recent=scope.recent), DelayCommand(0.0)
+        )
         self._ready = asyncio.Event()
         self._is_change_pending = False
         self._slice_bytes = 0

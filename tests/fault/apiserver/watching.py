@@ -12,7 +12,7 @@ from agent.kube.endpoint import InClusterTarget
 from agent.kube.resources import OWN_PODS
 from agent.kube.session import open_session
 from agent.kube.watch.decoder import WatchedKind
-from agent.kube.watch.reflector import Reflector
+from agent.kube.watch.reflector import Reflector, WatchScope
 from tests.apiserver.server import ApiServer
 from tests.patience import PATIENCE_S
 
@@ -73,9 +73,8 @@ async def watching(
         session,
         on_change=views.append,
         clock=clock,
-        field_selector=kind.node_selector(NODE),
+        scope=WatchScope(field_selector=kind.node_selector(NODE), idle_s=idle_s),
         sleep=sleep,
-        idle_s=idle_s,
     )
     watcher = Watching(api, watch, waits)
     watcher.views = views

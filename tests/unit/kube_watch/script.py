@@ -14,7 +14,7 @@ from agent.clock import ManualClock
 from agent.kube.api import ApiRequest, ApiResponse
 from agent.kube.errors import ApiError
 from agent.kube.resources import OWN_PODS
-from agent.kube.watch.reflector import Reflector
+from agent.kube.watch.reflector import Reflector, WatchScope
 from agent.snapshot.pod import PodView
 from agent.wire_formats.pod import PodObject
 
@@ -88,7 +88,7 @@ class Followed:
             self.api,
             on_change=on_change or self.views.append,
             clock=self.clock,
-            field_selector=OWN_PODS.node_selector("n"),
+            scope=WatchScope(field_selector=OWN_PODS.node_selector("n")),
             sleep=self.slept,
             uniform=uniform,
         )

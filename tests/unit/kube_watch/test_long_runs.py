@@ -18,8 +18,7 @@ from agent.kube.errors import Expired, Forbidden, NotFound, ServerError, Unreach
 from agent.kube.resources import OWN_NODE, OWN_NODE_METRIC, OWN_NODE_SLO, OWN_PODS
 from agent.kube.watch import machine
 from agent.kube.watch.machine import (
-    MAX_OBJECTS,
-    MAX_PAGES,
+    NODE_LIMITS,
     RELIST,
     RETRY,
     DelayCommand,
@@ -203,7 +202,7 @@ def test_streams_that_end_at_once_are_opened_ever_more_slowly() -> None:
 def test_a_list_without_end_is_given_up_and_the_old_view_stays() -> None:
     followed = Followed().listing(page(7, pod("a", 3)))
     followed.streaming(Expired("GET", "too old", code=410))
-    followed.listing(*[page(9, token=f"t{i}") for i in range(MAX_PAGES)]).run()
+    followed.listing(*[page(9, token=f"t{i}") for i in range(NODE_LIMITS.pages)]).run()
     assert followed.names == ["d/a"]
     assert len(followed.views) == 1
     assert followed.waits[-1] >= 30.0
@@ -224,7 +223,7 @@ def test_errors_after_long_streams_are_no_row_of_failures() -> None:
 
 
 def test_a_list_of_far_too_many_objects_is_given_up() -> None:
-    page = PageSummary(version="7", token="", objects=MAX_OBJECTS + 1, bytes=1)
+    page = PageSummary(version="7", token="", objects=NODE_LIMITS.objects + 1, bytes=1)
     assert isinstance(machine.step(ListWatchState(), page, max).command, DelayCommand)
 
 

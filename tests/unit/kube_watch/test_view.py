@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import pytest
 
 from agent.errors import ParseError
-from agent.kube.watch import cache as module
 from agent.kube.watch.cache import DecodedObject, WatchCache
 
 
@@ -21,12 +21,51 @@ def decoded(
     return DecodedObject(key=key, uid=uid, version=version, body=body, error="unreadable")
 
 
+def filled(view: WatchCache[str, str]) -> WatchCache[str, str]:
+    view.stage([decoded("a", "1"), decoded("b", "2")])
+    assert view.replace()
+    return view
+
+
 @pytest.fixture
 def view() -> WatchCache[str, str]:
-    made: WatchCache[str, str] = WatchCache("things", make)
-    made.stage([decoded("a", "1"), decoded("b", "2")])
-    assert made.replace()
-    return made
+    return filled(WatchCache("things", make))
+
+
+def small_view() -> WatchCache[str, str]:
+    return filled(WatchCache("things", make, max_objects=3))
+
+
+class Changes:
+    """What a view reports."""
+
+    def __init__(self) -> None:
+        self.reported: list[object] = []
+
+    def replace_objects(self, values: Mapping[str, str]) -> None:
+        self.reported.append(dict(values))
+
+    def set_object(self, key: str, value: str) -> None:
+        self.reported.append((key, value))
+
+    def remove_object(self, key: str, value: str) -> None:
+        self.reported.append((key, value, "removed"))
+
+
+def test_a_large_view_reports_each_change_and_is_edited() -> None:
+    changes = Changes()
+    view = filled(WatchCache("things", make, changes=changes))
+    mapping = view.mapping
+    view.update(decoded("c", "3", body="new"))
+    view.update(decoded("c", "4", body="new"))
+    view.update(decoded("a", "5", body="bad"))
+    view.remove(decoded("b", "6"))
+    assert changes.reported == [{"a": "good", "b": "good"}, ("c", "new"), ("b", "good", "removed")]
+    assert view.mapping is mapping
+    assert dict(mapping) == {"a": "good", "c": "new"}
+    view.stage([decoded("z", "9")])
+    view.replace()
+    assert changes.reported[-1] == {"z": "good"}
 
 
 def test_a_view_that_somebody_holds_never_changes(view: WatchCache[str, str]) -> None:
@@ -80,10 +119,8 @@ def test_a_malformed_object_is_said_once_until_it_was_good_again(
     assert view.malformed == 3
 
 
-def test_malformed_objects_that_come_and_go_are_each_said(
-    view: WatchCache[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "MAX_OBJECTS", 3)
+def test_malformed_objects_that_come_and_go_are_each_said(caplog: pytest.LogCaptureFixture) -> None:
+    view = small_view()
     for i in range(10):
         view.update(decoded(f"odd-{i}", str(2 * i), body="bad"))
         view.remove(decoded(f"odd-{i}", str(2 * i + 1)))
@@ -96,10 +133,8 @@ def test_objects_without_a_version_are_read_each_time(view: WatchCache[str, str]
     assert view.mapping["a"] == "two"
 
 
-def test_a_view_does_not_grow_without_bound(
-    view: WatchCache[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_OBJECTS", 3)
+def test_a_view_does_not_grow_without_bound() -> None:
+    view = small_view()
     for i in range(10):
         view.update(decoded(f"new-{i}", "9"))
     assert len(view.mapping) == 3

@@ -10,7 +10,7 @@ from agent.clock import SystemClock
 from agent.kube.endpoint import InClusterTarget
 from agent.kube.resources import OWN_NODE_SLO
 from agent.kube.session import open_session
-from agent.kube.watch.reflector import Reflector
+from agent.kube.watch.reflector import Reflector, WatchScope
 from agent.slo.status import build_slo_view
 from agent.snapshot.slo import NodeSloView
 from tests.apiserver import ApiServer
@@ -55,7 +55,7 @@ async def following(api: ApiServer) -> AsyncIterator[Told]:
         session,
         on_change=told.hear,
         clock=clock,
-        field_selector=f"metadata.name={NODE}",
+        scope=WatchScope(field_selector=f"metadata.name={NODE}"),
     )
     task = asyncio.create_task(watch.run())
     try:
