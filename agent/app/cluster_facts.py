@@ -234,9 +234,8 @@ def create_watches(
         kind: WatchedKind[Any, Any], on_change: Callable[[Mapping[str, Any]], None]
     ) -> Reflector[Any, Any]:
         selector = kind.node_selector(node)
-        return Reflector(
-            kind, api, on_change=on_change, clock=clock, scope=WatchScope(field_selector=selector)
-        )
+        scope = WatchScope(field_selector=selector)
+        return Reflector(kind, api, on_change=on_change, clock=clock, scope=scope)
 
     def report(kind: WatchedKind[Any, str]) -> Callable[[Mapping[str, str]], None]:
         return lambda view: on_version(kind.resource.kind, view.get(node))

@@ -120,7 +120,7 @@ def join_cluster(
     """
     name = cluster_name(host_source, settings)
     named = replace(settings, node=replace(settings.node, name=name))
-    target = find_api_target(settings.api, os.environ)
+    target = find_api_target(os.environ, settings.api.kubeconfig, settings.api.context)
     folder = settings.node.run_dir
     if host_source.spec is not None:
         return named, OutputLocation(out=out, cluster=target)

@@ -13,7 +13,6 @@ from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 import msgspec
 
-from agent.config.cluster import ApiSettings
 from agent.errors import BadConfig
 from agent.kube.api import ApiRequest
 from agent.kube.errors import NoApiServer
@@ -177,8 +176,9 @@ ApiTarget = InClusterTarget | KubeconfigTarget
 
 
 def find_api_target(
-    api: ApiSettings,
     environ: Mapping[str, str],
+    kubeconfig: str = "",
+    context: str = "",
     is_file: Callable[[str], bool] = os.path.isfile,
 ) -> ApiTarget:
     """Return where the API server is; raise `NoApiServer` if no source names one.
@@ -187,20 +187,20 @@ def find_api_target(
     that `~/.kube/config`. Only the existence of files is checked, nothing is read. Raise
     `BadConfig` for a context without a kubeconfig.
     """
-    if api.kubeconfig:
-        path = _expand_home(api.kubeconfig, environ)
+    if kubeconfig:
+        path = _expand_home(kubeconfig, environ)
         if not is_file(path):
             raise NoApiServer(
-                f"api.kubeconfig: {api.kubeconfig} is no file; correct the setting, or leave "
+                f"api.kubeconfig: {kubeconfig} is no file; correct the setting, or leave "
                 "it empty to use the pod's own account"
             )
-        return KubeconfigTarget(paths=path, context=api.context)
+        return KubeconfigTarget(paths=path, context=context)
     folder = environ.get(FOLDER_VARIABLE) or SERVICE_ACCOUNT
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     if host and is_file(f"{folder}/token"):
-        if api.context:
+        if context:
             raise BadConfig(
-                f"api.context: {api.context!r} is of a kubeconfig, and a pod's own account has "
+                f"api.context: {context!r} is of a kubeconfig, and a pod's own account has "
                 "none; set api.kubeconfig too, or leave it empty"
             )
         port = environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -209,7 +209,7 @@ def find_api_target(
     from_environment = [path for path in environ.get("KUBECONFIG", "").split(":") if path]
     paths = [_expand_home(path, environ) for path in from_environment or (HOME_KUBECONFIG,)]
     if any(map(is_file, paths)):
-        return KubeconfigTarget(paths=":".join(paths), context=api.context)
+        return KubeconfigTarget(paths=":".join(paths), context=context)
     if from_environment:
         raise NoApiServer(f"KUBECONFIG: {':'.join(paths)} is no file; correct it, or unset it")
     raise NoApiServer(_advice(host, folder))

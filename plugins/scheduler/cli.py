@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
@@ -14,11 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from agent.errors import AgentError, ParseError
+from agent.errors import AgentError, BadConfig, ParseError
+from agent.log import configure_logging
 from agent.version import VERSION
-from plugins.scheduler.allocator import NodeRefused
+from plugins.scheduler.devices.allocator import NodeRefused
+from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
-from plugins.scheduler.requests import InvalidRequest
+from plugins.scheduler.server.service import serve
+from plugins.scheduler.server.settings import load_settings, scheduler_configuration
 from plugins.scheduler.simulation import (
     ClusterFilesError,
     PodDecision,
@@ -51,6 +55,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         status = int(COMMANDS[arguments.command](arguments))
         sys.stdout.flush()
+    except BadConfig as error:
+        print(f"xpu-scheduler: {error}", file=sys.stderr, flush=True)
+        return ExitStatus.WRONG_USE
     except AgentError as error:
         with contextlib.suppress(OSError):
             print(f"xpu-scheduler: {error}", file=sys.stderr, flush=True)
@@ -73,6 +80,13 @@ def build_parser() -> argparse.ArgumentParser:
     replay = commands.add_parser("replay", help="bind a stream of pods, one after another")
     _add_cluster(replay)
     replay.add_argument("--pods", type=Path, required=True, help="file with pods, in their order")
+    run = commands.add_parser("run", help="the HTTP extender of kube-scheduler")
+    run.add_argument("--config", default="", help="YAML file with settings")
+    run.add_argument("--listen", default="", metavar="HOST:PORT", help="overrides the setting")
+    run.add_argument("--kubeconfig", default="", help="default: the pod's own account")
+    config = commands.add_parser("config", help="configuration of others")
+    config.add_argument("what", choices=("scheduler",), help="the fragment for kube-scheduler")
+    config.add_argument("--url", default="https://xpu-scheduler.kube-system.svc:8443")
     commands.add_parser("version", help="print the version")
     return parser
 
@@ -206,8 +220,30 @@ def version(_: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
+def run(arguments: argparse.Namespace) -> int:
+    """Serve kube-scheduler until a signal or the loss of the lease, which is status 1."""
+    settings = load_settings(arguments.config)
+    host, colon, port = (arguments.listen or settings.listen).rpartition(":")
+    if not colon or not port.isdecimal():
+        raise BadConfig(f"listen: {arguments.listen or settings.listen!r} is not HOST:PORT")
+    configure_logging(settings.log_level)
+    return asyncio.run(serve(settings, (host, int(port)), arguments.kubeconfig))
+
+
+def config(arguments: argparse.Namespace) -> int:
+    """Print the part of KubeSchedulerConfiguration that attaches the extender."""
+    print(scheduler_configuration(arguments.url), end="")
+    return ExitStatus.OK
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "simulate": simulate,
     "replay": replay,
+    "run": run,
+    "config": config,
     "version": version,
 }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,8 +12,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 import msgspec
 
 from agent.snapshot.allocation import AllocatedDevice
-from plugins.scheduler.allocator import NodeState
-from plugins.scheduler.device_table import (
+from plugins.scheduler.devices.allocator import NodeState
+from plugins.scheduler.devices.device_table import (
     MODEL_LABEL,
     NO_AMOUNTS,
     NO_LABELS,
@@ -23,8 +23,8 @@ from plugins.scheduler.device_table import (
     Labels,
     NodeDevice,
 )
-from plugins.scheduler.device_usage import sum_usage
-from plugins.scheduler.requests import ISOLATION_LABEL
+from plugins.scheduler.devices.device_usage import sum_usage
+from plugins.scheduler.devices.requests import ISOLATION_LABEL
 
 DECISIVE_LABELS = (VENDOR_LABEL, MODEL_LABEL, POLICY_LABEL, ISOLATION_LABEL)
 
@@ -131,6 +131,11 @@ class ClusterState:
     def node_names(self) -> Iterator[str]:
         """Yield the nodes whose Node object is known."""
         return (name for name, node in self._nodes.items() if node.labels is not None)
+
+    def has_node(self, name: str) -> bool:
+        """Return whether a Node object of this name is known."""
+        node = self._nodes.get(name)
+        return node is not None and node.labels is not None
 
     def state(self, name: str) -> NodeState:
         """Return what decisions read of a node; an unknown one has no devices."""

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from plugins.scheduler.allocator import (
+from plugins.scheduler.cluster_state import ClusterState
+from plugins.scheduler.devices.allocator import (
     DEFAULT_RULES,
     Grant,
     NodeRefused,
@@ -17,9 +18,8 @@ from plugins.scheduler.allocator import (
     check_request,
     filter_node,
 )
-from plugins.scheduler.cluster_state import ClusterState
-from plugins.scheduler.requests import DeviceRequest, InvalidRequest
-from plugins.scheduler.scores import ScoringStrategy, node_score
+from plugins.scheduler.devices.requests import DeviceRequest, InvalidRequest
+from plugins.scheduler.devices.scores import ScoringStrategy, node_score
 
 MAX_ANSWERS = 65536  # that are remembered: of all requests and signatures together
 

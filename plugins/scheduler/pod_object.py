@@ -11,8 +11,13 @@ from agent.errors import ParseError
 from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.quantities import parse_amount
 from plugins.scheduler.cluster_state import PodKey
-from plugins.scheduler.device_table import NO_LABELS, Amounts, Labels
-from plugins.scheduler.requests import ContainerAmounts, DeviceRequest, device_request, pod_amounts
+from plugins.scheduler.devices.device_table import NO_LABELS, Amounts, Labels
+from plugins.scheduler.devices.requests import (
+    ContainerAmounts,
+    DeviceRequest,
+    device_request,
+    pod_amounts,
+)
 
 MAX_CONTAINERS = 512  # of one pod
 ENDED_PHASES = ("Succeeded", "Failed")
@@ -90,13 +95,15 @@ class _Status(msgspec.Struct):
     phase: str = ""
 
 
-class _Pod(msgspec.Struct):
+class SchedulerPodObject(msgspec.Struct):
+    """What is read of a pod's JSON; `scheduler_pod` makes a pod of it."""
+
     metadata: _Metadata
     spec: _Spec | None = None
     status: _Status | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Pod)
+_DECODER = msgspec.json.Decoder(SchedulerPodObject)
 
 
 def decode_scheduler_pod(data: bytes | msgspec.Raw) -> SchedulerPod:
@@ -105,6 +112,11 @@ def decode_scheduler_pod(data: bytes | msgspec.Raw) -> SchedulerPod:
         pod = _DECODER.decode(data)
     except JSON_ERRORS as error:
         raise ParseError(f"pod: {type(error).__name__}: {str(error)[:120]}", "") from error
+    return scheduler_pod(pod)
+
+
+def scheduler_pod(pod: SchedulerPodObject) -> SchedulerPod:
+    """Return the pod of an object."""
     meta, spec, status = pod.metadata, pod.spec or _Spec(), pod.status or _Status()
     return SchedulerPod(
         key=PodKey(meta.uid or f"{meta.namespace}/{meta.name}", meta.namespace, meta.name),

@@ -16,14 +16,14 @@ import yaml
 from agent.errors import AgentError, ParseError
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
 from agent.wire_formats.json_values import JsonDict
-from plugins.scheduler.allocator import DEFAULT_RULES, Grant, NodeRefused, Rules
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker, NodeAnswer, PodAnswer
-from plugins.scheduler.device_table import GPU, Amounts, decode_device_table
-from plugins.scheduler.grant_annotations import grant_metadata
+from plugins.scheduler.devices.allocator import DEFAULT_RULES, Grant, NodeRefused, Rules
+from plugins.scheduler.devices.device_table import GPU, Amounts, decode_device_table
+from plugins.scheduler.devices.grant_annotations import grant_metadata
+from plugins.scheduler.devices.requests import RESOURCE_KINDS, DeviceRequest, InvalidRequest
+from plugins.scheduler.devices.scores import ScoringStrategy
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod, parse_amounts
-from plugins.scheduler.requests import RESOURCE_KINDS, DeviceRequest, InvalidRequest
-from plugins.scheduler.scores import ScoringStrategy
 
 MAX_FILE_BYTES = 64 << 20
 MAX_DOCUMENTS = 200_000

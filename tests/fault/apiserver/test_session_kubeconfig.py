@@ -17,7 +17,6 @@ import pytest
 import yaml
 
 from agent.clock import ManualClock
-from agent.config.cluster import ApiSettings
 from agent.kube.api import ApiRequest
 from agent.kube.endpoint import InClusterTarget, KubeconfigTarget, find_api_target
 from agent.kube.errors import Forbidden, NotFound, Unauthorized, Unreachable
@@ -100,7 +99,7 @@ def test_a_pods_account_is_found_by_its_environment(api: ApiServer) -> None:
         "KUBERNETES_SERVICE_PORT": str(api.port),
         "XPU_AGENT_SERVICE_ACCOUNT": str(api.serviceaccount_dir),
     }
-    target = find_api_target(ApiSettings(), environ)
+    target = find_api_target(environ)
     (node,) = ours(target, NODE)
     assert node["metadata"]["name"] == "node-a"
 

@@ -19,7 +19,7 @@ def where(
     environ: Mapping[str, str], *files: str, kubeconfig: str = "", context: str = ""
 ) -> InClusterTarget | KubeconfigTarget:
     settings = ApiSettings(kubeconfig=kubeconfig, context=context)
-    return find_api_target(settings, environ, files.__contains__)
+    return find_api_target(environ, settings.kubeconfig, settings.context, files.__contains__)
 
 
 @pytest.mark.parametrize(

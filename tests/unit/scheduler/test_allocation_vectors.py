@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from agent.snapshot.allocation import AllocatedDevice
-from plugins.scheduler.allocator import (
+from plugins.scheduler.devices.allocator import (
     Grant,
     NodeRefused,
     NodeState,
@@ -17,7 +17,7 @@ from plugins.scheduler.allocator import (
     check_request,
     filter_node,
 )
-from plugins.scheduler.device_table import (
+from plugins.scheduler.devices.device_table import (
     GPU,
     GPU_CORE,
     GPU_MEMORY,
@@ -25,9 +25,9 @@ from plugins.scheduler.device_table import (
     RDMA,
     DeviceTable,
 )
-from plugins.scheduler.device_usage import sum_usage
-from plugins.scheduler.requests import DeviceRequest, InvalidRequest, device_request
-from plugins.scheduler.scores import ScoringStrategy
+from plugins.scheduler.devices.device_usage import sum_usage
+from plugins.scheduler.devices.requests import DeviceRequest, InvalidRequest, device_request
+from plugins.scheduler.devices.scores import ScoringStrategy
 from tests.unit.scheduler.vectors import FAKE_W, NODES, NPU, RDMA_NAME, gpu, holding, nic
 
 MOST = ScoringStrategy(type="MostAllocated")

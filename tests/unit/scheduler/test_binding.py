@@ -15,12 +15,12 @@ from agent.clock import ManualClock, SystemClock
 from agent.kube.endpoint import InClusterTarget
 from agent.kube.session import open_session
 from agent.wire_formats.device_allocated import ANNOTATION
-from plugins.scheduler.binding import SETTLED_AFTER_S, Binder, BindFailed, assigned_pod
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker
-from plugins.scheduler.device_table import GPU
-from plugins.scheduler.extender_wire import BindRequest
+from plugins.scheduler.devices.device_table import GPU
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
+from plugins.scheduler.server.binding import SETTLED_AFTER_S, Binder, BindFailed, assigned_pod
+from plugins.scheduler.server.extender_wire import BindRequest
 from tests.apiserver import ApiServer, Fault
 from tests.patience import PATIENCE_S
 from tests.unit.scheduler.vectors import NODES

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.snapshot.allocation import AllocatedDevice
-from plugins.scheduler.allocator import NodeRefused, allocate
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState, PodKey
 from plugins.scheduler.decisions import DecisionMaker
-from plugins.scheduler.device_table import GPU, GPU_CORE, GPU_MEMORY_RATIO
-from plugins.scheduler.requests import DeviceRequest, device_request
+from plugins.scheduler.devices.allocator import NodeRefused, allocate
+from plugins.scheduler.devices.device_table import GPU, GPU_CORE, GPU_MEMORY_RATIO
+from plugins.scheduler.devices.requests import DeviceRequest, device_request
 from tests.unit.scheduler.vectors import NODES, WHOLE
 
 

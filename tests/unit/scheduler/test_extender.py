@@ -11,10 +11,10 @@ import pytest
 from agent.clock import ManualClock
 from agent.errors import ParseError
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState, PodKey
-from plugins.scheduler.decision_log import MAX_PODS, DecisionLog, DecisionRecord
 from plugins.scheduler.decisions import DecisionMaker
-from plugins.scheduler.extender import Extender
-from plugins.scheduler.extender_wire import (
+from plugins.scheduler.server.decision_log import MAX_PODS, DecisionLog, DecisionRecord
+from plugins.scheduler.server.extender import Extender
+from plugins.scheduler.server.extender_wire import (
     BadExtenderRequest,
     decode_bind_request,
     decode_nodes_request,

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from agent.wire_formats.device_allocated import decode_allocated
-from plugins.scheduler.allocator import GrantedDevice, NodeRefused
-from plugins.scheduler.device_table import (
+from plugins.scheduler.devices.allocator import GrantedDevice, NodeRefused
+from plugins.scheduler.devices.device_table import (
     GPU,
     GPU_CORE,
     GPU_MEMORY,
@@ -18,7 +18,7 @@ from plugins.scheduler.device_table import (
     NodeDevice,
     VirtualFunction,
 )
-from plugins.scheduler.grant_annotations import (
+from plugins.scheduler.devices.grant_annotations import (
     PodMetadata,
     allocation_text,
     grant_metadata,

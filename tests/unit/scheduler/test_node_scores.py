@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.snapshot.allocation import AllocatedDevice
-from plugins.scheduler.device_table import (
+from plugins.scheduler.devices.device_table import (
     GPU,
     GPU_CORE,
     GPU_MEMORY,
@@ -15,9 +15,9 @@ from plugins.scheduler.device_table import (
     DeviceTable,
     NodeDevice,
 )
-from plugins.scheduler.device_usage import sum_usage
-from plugins.scheduler.requests import device_request
-from plugins.scheduler.scores import ScoringStrategy, node_score
+from plugins.scheduler.devices.device_usage import sum_usage
+from plugins.scheduler.devices.requests import device_request
+from plugins.scheduler.devices.scores import ScoringStrategy, node_score
 
 GIB = 1 << 30
 CARD = {GPU_CORE: 100, GPU_MEMORY: 16 * GIB, GPU_MEMORY_RATIO: 100}

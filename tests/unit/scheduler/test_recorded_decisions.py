@@ -13,7 +13,7 @@ import pytest
 
 from agent.wire_formats.device_allocated import decode_allocated
 from agent.wire_formats.quantities import parse_quantity
-from plugins.scheduler.allocator import (
+from plugins.scheduler.devices.allocator import (
     Grant,
     NodeRefused,
     NodeState,
@@ -22,16 +22,16 @@ from plugins.scheduler.allocator import (
     check_request,
     filter_node,
 )
-from plugins.scheduler.device_table import decode_device_table
-from plugins.scheduler.device_usage import sum_usage
-from plugins.scheduler.requests import (
+from plugins.scheduler.devices.device_table import decode_device_table
+from plugins.scheduler.devices.device_usage import sum_usage
+from plugins.scheduler.devices.requests import (
     ContainerAmounts,
     DeviceRequest,
     InvalidRequest,
     device_request,
     pod_amounts,
 )
-from plugins.scheduler.scores import ScoringStrategy
+from plugins.scheduler.devices.scores import ScoringStrategy
 
 RECORDED = Path(__file__).parents[4] / "shared" / "oracle" / "deviceshare-decisions.json.xz"
 COMPATIBLE = Rules(upstream_compatible=True)

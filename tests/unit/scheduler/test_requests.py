@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from plugins.scheduler.device_table import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
-from plugins.scheduler.requests import (
+from plugins.scheduler.devices.device_table import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from plugins.scheduler.devices.requests import (
     ContainerAmounts,
     InvalidRequest,
     Selector,

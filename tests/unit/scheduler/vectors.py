@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from agent.snapshot.allocation import AllocatedDevice
-from plugins.scheduler.device_table import (
+from plugins.scheduler.devices.device_table import (
     GPU,
     GPU_CORE,
     GPU_MEMORY,

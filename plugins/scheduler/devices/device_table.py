@@ -124,8 +124,11 @@ class _DeviceEntry(msgspec.Struct):
     vf_groups: list[_FunctionGroupEntry] | None = msgspec.field(name="vfGroups", default=None)
 
 
-class _Metadata(msgspec.Struct):
+class _Metadata(msgspec.Struct, rename="camel"):
     name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
 
@@ -134,7 +137,9 @@ class _Spec(msgspec.Struct):
     devices: list[msgspec.Raw] | None = None
 
 
-class _DeviceObject(msgspec.Struct):
+class DeviceObject(msgspec.Struct):
+    """What is read of a Device object's JSON; `device_table` makes a table of it."""
+
     metadata: _Metadata
     spec: _Spec | None = None
 
@@ -147,7 +152,7 @@ class _PartitionEntry(msgspec.Struct):
     score: int | str = msgspec.field(name="allocationScore", default=0)
 
 
-_OBJECT = msgspec.json.Decoder(_DeviceObject)
+_OBJECT = msgspec.json.Decoder(DeviceObject)
 _DEVICE = msgspec.json.Decoder(_DeviceEntry)
 _PARTITIONS = msgspec.json.Decoder(dict[str, list[_PartitionEntry] | None])
 
@@ -158,6 +163,11 @@ def decode_device_table(data: bytes | msgspec.Raw) -> DeviceTable:
         decoded = _OBJECT.decode(data)
     except JSON_ERRORS as error:
         raise ParseError(f"Device object: {type(error).__name__}", "") from error
+    return device_table(decoded)
+
+
+def device_table(decoded: DeviceObject) -> DeviceTable:
+    """Return the devices of an object."""
     by_key: dict[tuple[str, int], NodeDevice] = {}
     for raw in ((decoded.spec and decoded.spec.devices) or [])[:MAX_DEVICES]:
         device = _decode_device(raw)

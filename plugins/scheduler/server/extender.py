@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from agent.clock import Clock
 from plugins.scheduler.cluster_state import ClusterState
-from plugins.scheduler.decision_log import DecisionLog, filter_record
 from plugins.scheduler.decisions import DecisionMaker, NodeAnswer, PodAnswer
-from plugins.scheduler.extender_wire import (
+from plugins.scheduler.devices.requests import DeviceRequest, InvalidRequest
+from plugins.scheduler.server.decision_log import DecisionLog, filter_record
+from plugins.scheduler.server.extender_wire import (
     NodesRequest,
     NodeVictims,
     PreemptionRequest,
@@ -14,7 +15,6 @@ from plugins.scheduler.extender_wire import (
     encode_preemption_result,
     encode_priorities,
 )
-from plugins.scheduler.requests import DeviceRequest, InvalidRequest
 
 
 class Extender:

@@ -13,7 +13,7 @@ import msgspec
 
 from agent.errors import AgentError
 from agent.snapshot.allocation import AllocatedDevice
-from plugins.scheduler.device_table import (
+from plugins.scheduler.devices.device_table import (
     GPU,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
@@ -31,9 +31,9 @@ from plugins.scheduler.device_table import (
     VirtualFunction,
     built_in_partitions,
 )
-from plugins.scheduler.device_usage import NO_USAGE, DeviceUsage
-from plugins.scheduler.partitions import choose_partition
-from plugins.scheduler.requests import (
+from plugins.scheduler.devices.device_usage import NO_USAGE, DeviceUsage
+from plugins.scheduler.devices.partitions import choose_partition
+from plugins.scheduler.devices.requests import (
     APPLY_FOR_ALL,
     ISOLATION_LABEL,
     NPU_CORE,
@@ -46,14 +46,14 @@ from plugins.scheduler.requests import (
     KindRequest,
     is_of_other_vendor,
 )
-from plugins.scheduler.scores import ScoringStrategy
-from plugins.scheduler.templates import (
+from plugins.scheduler.devices.scores import ScoringStrategy
+from plugins.scheduler.devices.templates import (
     NO_MATCH,
     SHARED_TEMPLATES,
     SharedTemplates,
     matching_template,
 )
-from plugins.scheduler.topology_tree import SCOPE_DEPTHS, TreeSearch
+from plugins.scheduler.devices.topology_tree import SCOPE_DEPTHS, TreeSearch
 
 
 class NodeRefused(AgentError):

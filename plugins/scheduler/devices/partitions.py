@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from plugins.scheduler.device_table import Partition, PartitionTable
+from plugins.scheduler.devices.device_table import Partition, PartitionTable
 
 # what an untouched partition of a size counts for, the larger ones first
 _SIZE_WEIGHTS = ((8, 10000), (4, 100), (2, 1))

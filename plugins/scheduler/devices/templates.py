@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from plugins.scheduler.device_table import GPU_MEMORY, Amounts
-from plugins.scheduler.requests import NPU_CORE, NPU_CPU, NPU_DVPP
+from plugins.scheduler.devices.device_table import GPU_MEMORY, Amounts
+from plugins.scheduler.devices.requests import NPU_CORE, NPU_CPU, NPU_DVPP
 
 NO_MATCH = "no matched GPU shared resource template"
 GIB = 1 << 30

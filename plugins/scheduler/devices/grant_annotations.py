@@ -13,8 +13,8 @@ import msgspec
 from agent.wire_formats.device_allocated import ANNOTATION
 from agent.wire_formats.json_values import JsonDict, compact_json
 from agent.wire_formats.quantities import format_binary
-from plugins.scheduler.allocator import Grant, GrantedDevice, NodeRefused
-from plugins.scheduler.device_table import (
+from plugins.scheduler.devices.allocator import Grant, GrantedDevice, NodeRefused
+from plugins.scheduler.devices.device_table import (
     GPU,
     GPU_CORE,
     GPU_MEMORY,
@@ -23,7 +23,7 @@ from plugins.scheduler.device_table import (
     VENDOR_LABEL,
     Labels,
 )
-from plugins.scheduler.requests import ISOLATION_LABEL, NPU_CORE
+from plugins.scheduler.devices.requests import ISOLATION_LABEL, NPU_CORE
 
 BIND_TIMESTAMP = "scheduling.koordinator.sh/bind-timestamp"
 GPU_MINORS = "scheduling.koordinator.sh/gpu-minors"

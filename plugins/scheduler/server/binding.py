@@ -29,13 +29,13 @@ from agent.kube.errors import (
 )
 from agent.kube.resources import PODS
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
-from plugins.scheduler.allocator import NodeRefused
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker, request_signature
-from plugins.scheduler.extender_wire import BindRequest
-from plugins.scheduler.grant_annotations import grant_metadata
+from plugins.scheduler.devices.allocator import NodeRefused
+from plugins.scheduler.devices.grant_annotations import grant_metadata
+from plugins.scheduler.devices.requests import DeviceRequest, InvalidRequest
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
-from plugins.scheduler.requests import DeviceRequest, InvalidRequest
+from plugins.scheduler.server.extender_wire import BindRequest
 
 DEADLINE_S = 5.0  # of one request: less than what the lease leaves an old leader
 MAX_TRIES = 4  # of one binding: the pod may change meanwhile, or an answer may be lost
@@ -97,7 +97,8 @@ class Binder:
     @property
     def uncertain(self) -> tuple[AssignedPod, ...]:
         """Return the pods whose binding was sent and whose outcome is not known."""
-        return tuple(hold.pod for hold in self._holds.values() if hold.sent_s is not None)
+        holds = (self._hold_of(uid) for uid in tuple(self._holds))
+        return tuple(hold.pod for hold in holds if hold is not None and hold.sent_s is not None)
 
     async def bind(self, request: BindRequest) -> None:
         """Bind a pod to a node with its devices; raise `BindFailed`.
@@ -124,10 +125,6 @@ class Binder:
                 if reading.is_known and key.uid not in self._in_progress:
                     self._settle(request, reading.pod)
 
-    def confirm(self, uid: str) -> None:
-        """Forget a hold: the watch has reported the pod as bound, ended or deleted."""
-        self._holds.pop(uid, None)
-
     async def _bind(self, request: BindRequest) -> None:
         pod = await self._find_pod(request)
         for _ in range(MAX_TRIES):
@@ -150,7 +147,7 @@ class Binder:
 
     async def _find_pod(self, request: BindRequest) -> SchedulerPod:
         pod = self._pods.pending_pod(request.namespace, request.name)
-        if pod is not None and pod.key.uid == request.uid and request.uid not in self._holds:
+        if pod is not None and pod.key.uid == request.uid and self._hold_of(request.uid) is None:
             return pod
         reading = await self._read(request)
         if not reading.is_known:
@@ -166,13 +163,21 @@ class Binder:
             raise BindFailed(f"{_name(request)} is on node {pod.node} already")
         return True
 
+    def _hold_of(self, uid: str) -> _Hold | None:
+        """Return what is held for a pod; forget it if the watch has settled the pod since."""
+        hold = self._holds.get(uid)
+        if hold is not None and self._state.pod(uid) != hold.pod:
+            del self._holds[uid]
+            return None
+        return hold
+
     def _hold(self, request: BindRequest, pod: SchedulerPod) -> _Hold | None:
         """Choose devices and hold them; the same ones for a second try on the same node.
 
         A pod whose earlier binding to another node may still come into force is not bound
         elsewhere. Without devices there is nothing to hold.
         """
-        hold = self._holds.get(request.uid)
+        hold = self._hold_of(request.uid)
         if hold is not None and hold.pod.node == request.node:
             return hold
         if hold is not None and hold.sent_s is not None:
@@ -249,7 +254,7 @@ class Binder:
     def _settle(self, request: BindRequest, pod: SchedulerPod | None) -> None:
         """Bring what is held in line with what the server has of the pod."""
         if pod is not None and not pod.node and not pod.has_ended:
-            hold = self._holds.get(request.uid)
+            hold = self._hold_of(request.uid)
             now_s = self._clock.monotonic()
             if hold is None or hold.sent_s is None or now_s - hold.sent_s >= SETTLED_AFTER_S:
                 self._release(request.uid)

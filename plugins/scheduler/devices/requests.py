@@ -13,7 +13,7 @@ import msgspec
 from agent.errors import AgentError
 from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.quantities import parse_quantity
-from plugins.scheduler.device_table import (
+from plugins.scheduler.devices.device_table import (
     FPGA,
     GPU,
     GPU_CORE,

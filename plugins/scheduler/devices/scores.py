@@ -8,15 +8,15 @@ from typing import Literal
 
 import msgspec
 
-from plugins.scheduler.device_table import (
+from plugins.scheduler.devices.device_table import (
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     Amounts,
     DeviceTable,
     NodeDevice,
 )
-from plugins.scheduler.device_usage import DeviceUsage
-from plugins.scheduler.requests import FPGA_PERCENT, RDMA_PERCENT, DeviceRequest
+from plugins.scheduler.devices.device_usage import DeviceUsage
+from plugins.scheduler.devices.requests import FPGA_PERCENT, RDMA_PERCENT, DeviceRequest
 
 MAX_SCORE = 100
 DEFAULT_WEIGHTS: Mapping[str, int] = MappingProxyType(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.snapshot.allocation import AllocatedDevice
-from plugins.scheduler.device_table import NO_AMOUNTS, Amounts, DeviceTable, NodeDevice
+from plugins.scheduler.devices.device_table import NO_AMOUNTS, Amounts, DeviceTable, NodeDevice
 
 DeviceKey = tuple[str, int]  # kind and minor
 

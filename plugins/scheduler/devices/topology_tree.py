@@ -7,7 +7,7 @@ from itertools import groupby
 
 import msgspec
 
-from plugins.scheduler.device_table import NodeDevice
+from plugins.scheduler.devices.device_table import NodeDevice
 
 # what `requiredTopologyScope` may demand: the depth of the part in which all devices lie. No part
 # is as deep as `Device`: as with Koordinator's scheduler, only a partition can meet that.

@@ -1,0 +1,1 @@
+"""The HTTP extender: kube-scheduler's calls, bindings, watches and leader election."""

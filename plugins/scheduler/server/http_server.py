@@ -1,0 +1,260 @@
+"""The HTTP server of the extender: kube-scheduler's verbs, probes, metrics and diagnosis."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+
+from agent.errors import AgentError, BadConfig, ParseError
+from plugins.scheduler.cluster_state import ClusterState
+from plugins.scheduler.server.binding import Binder, BindFailed
+from plugins.scheduler.server.extender import Extender
+from plugins.scheduler.server.extender_wire import (
+    BadExtenderRequest,
+    decode_bind_request,
+    decode_nodes_request,
+    decode_preemption_request,
+    encode_error,
+)
+from plugins.scheduler.server.settings import TlsSettings
+from plugins.scheduler.server.summaries import node_summary
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 256 << 20  # of one call that carries whole nodes
+JSON_TYPE = "application/json"
+BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
+
+
+class CannotListen(AgentError):
+    """The address is taken, or not of this machine."""
+
+
+class Term(Protocol):
+    """One term as the leader: the objects that answer, filled by watches."""
+
+    state: ClusterState
+    extender: Extender
+    binder: Binder
+
+
+class TermSource(Protocol):
+    """Knows whether this replica answers now."""
+
+    def current_term(self) -> Term | None:
+        """Return what answers; `None` while this replica is not the leader or not synced."""
+        ...
+
+    def why_silent(self) -> str:
+        """Return why there is no term, for people."""
+        ...
+
+
+class CallStatistics:
+    """Counts and durations of calls by verb and result."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.sums_s: Counter[str] = Counter()
+        self.buckets: dict[str, list[int]] = {}
+
+    def add(self, verb: str, result: str, duration_s: float) -> None:
+        """Count one call."""
+        self.counts[verb, result] += 1
+        self.sums_s[verb] += duration_s  # type: ignore[assignment]  # a sum of seconds
+        buckets = self.buckets.setdefault(verb, [0] * (len(BUCKETS_S) + 1))
+        buckets[sum(duration_s > bound for bound in BUCKETS_S)] += 1
+
+
+class ExtenderServer:
+    """Serves one listen address. Belongs to the loop thread."""
+
+    def __init__(self, terms: TermSource, context: ssl.SSLContext | None) -> None:
+        """Without a context the server speaks plain HTTP."""
+        self.statistics = CallStatistics()
+        self._terms = terms
+        self._context = context
+        self._runner: web.AppRunner | None = None
+
+    async def open(self, host: str, port: int) -> str:
+        """Listen, and return the address; raise `CannotListen`."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        for prefix in ("", "/v1"):
+            for verb, handler in self._verbs().items():
+                app.router.add_post(f"{prefix}/{verb}", self._handler(verb, handler))
+        app.router.add_get("/livez", self._live)
+        app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/metrics", self._metrics)
+        summaries = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
+        app.router.add_get(summaries, self._summaries)
+        app.router.add_get(summaries + "/{node}", self._summary)
+        app.router.add_get("/apis/v1/nodes/{node}", self._summary)
+        app.router.add_get("/apis/v1/explain/{namespace}/{pod}", self._explain)
+        app.router.add_get("/apis/v1/__services__", self._services)
+        self._runner = runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        await runner.setup()
+        context = self._context
+        try:
+            site = web.TCPSite(runner, host, port, ssl_context=context, backlog=1024)
+            await site.start()
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise CannotListen(f"cannot listen on {host}:{port}: {reason}") from error
+        scheme = "https" if context is not None else "http"
+        return f"{scheme}://{host}:{runner.addresses[0][1]}"
+
+    async def close(self) -> None:
+        """End all calls."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _verbs(self) -> Mapping[str, Callable[[Term, bytes], Awaitable[bytes]]]:
+        return {
+            "filter": _filter,
+            "prioritize": _prioritize,
+            "preempt": _preempt,
+            "bind": _bind,
+        }
+
+    def _handler(
+        self, verb: str, answer: Callable[[Term, bytes], Awaitable[bytes]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            begun_s = time.perf_counter()
+            body = await request.read()
+            result = "ok"
+            try:
+                term = self._terms.current_term()
+                if term is None:
+                    result = "not_leader"
+                    return web.Response(status=503, text=self._terms.why_silent() + "\n")
+                return web.Response(body=await answer(term, body), content_type=JSON_TYPE)
+            except (BadExtenderRequest, ParseError) as error:
+                result = "bad_request"
+                return web.Response(status=400, text=f"{error}\n")
+            except BindFailed as error:
+                result = "failed"
+                log.info("bind_failed", extra={"error": str(error)})
+                return web.Response(body=encode_error(str(error)), content_type=JSON_TYPE)
+            finally:
+                self.statistics.add(verb, result, time.perf_counter() - begun_s)
+
+        return handle
+
+    async def _live(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        if self._terms.current_term() is None:
+            return web.Response(status=503, text=self._terms.why_silent() + "\n")
+        return web.Response(text="ok\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        term = self._terms.current_term()
+        text = "\n".join(_metric_lines(self.statistics, term)) + "\n"
+        return web.Response(
+            body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    def _required_term(self) -> Term:
+        term = self._terms.current_term()
+        if term is None:
+            raise web.HTTPServiceUnavailable(text=self._terms.why_silent() + "\n")
+        return term
+
+    async def _summaries(self, _: web.Request) -> web.Response:
+        state = self._required_term().state
+        body = {}
+        for count, name in enumerate(sorted(state.node_names())):
+            if count % 256 == 255:  # thousands of nodes must not hold up a binding
+                await asyncio.sleep(0)
+            body[name] = node_summary(state.state(name), state.pods_of(name))
+        return _json(body)
+
+    async def _summary(self, request: web.Request) -> web.Response:
+        state, name = self._required_term().state, request.match_info["node"]
+        if not state.has_node(name):
+            return web.Response(status=404, text=f"node {name!r} is not known\n")
+        return _json(node_summary(state.state(name), state.pods_of(name)))
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        namespace, pod = request.match_info["namespace"], request.match_info["pod"]
+        records = self._required_term().extender.log.of_pod(namespace, pod)
+        if not records:
+            text = f"nothing was decided about pod {namespace}/{pod} lately\n"
+            return web.Response(status=404, text=text)
+        return _json(records)
+
+    async def _services(self, _: web.Request) -> web.Response:
+        return _json({"GET": ["/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"]})
+
+
+async def _filter(term: Term, body: bytes) -> bytes:
+    return term.extender.filter(decode_nodes_request(body))
+
+
+async def _prioritize(term: Term, body: bytes) -> bytes:
+    return term.extender.prioritize(decode_nodes_request(body))
+
+
+async def _preempt(term: Term, body: bytes) -> bytes:
+    return term.extender.preempt(decode_preemption_request(body))
+
+
+async def _bind(term: Term, body: bytes) -> bytes:
+    request = decode_bind_request(body)
+    await term.binder.bind(request)
+    return encode_error("")
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type=JSON_TYPE)
+
+
+def _metric_lines(statistics: CallStatistics, term: Term | None) -> list[str]:
+    lines = ["# TYPE xpu_scheduler_requests_total counter"]
+    for (verb, result), count in sorted(statistics.counts.items()):
+        labels = f'verb="{verb}",result="{result}"'
+        lines.append(f"xpu_scheduler_requests_total{{{labels}}} {count}")
+    name = "xpu_scheduler_request_duration_seconds"
+    lines.append(f"# TYPE {name} histogram")
+    for verb, buckets in sorted(statistics.buckets.items()):
+        total = 0
+        for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), buckets, strict=True):
+            total += count
+            lines.append(f'{name}_bucket{{verb="{verb}",le="{bound}"}} {total}')
+        lines.append(f'{name}_sum{{verb="{verb}"}} {statistics.sums_s[verb]}')
+        lines.append(f'{name}_count{{verb="{verb}"}} {total}')
+    lines.append("# TYPE xpu_scheduler_leader gauge")
+    lines.append(f"xpu_scheduler_leader {int(term is not None)}")
+    if term is not None:
+        lines.append("# TYPE xpu_scheduler_holds gauge")
+        lines.append(f'xpu_scheduler_holds{{state="uncertain"}} {len(term.binder.uncertain)}')
+    return lines
+
+
+def tls_context(tls: TlsSettings) -> ssl.SSLContext | None:
+    """Return the context of the server, `None` without a certificate; raise `BadConfig`."""
+    if not tls.cert_file:
+        if tls.client_ca_file:
+            raise BadConfig("tls.client_ca_file: needs tls.cert_file and tls.key_file")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(tls.cert_file, tls.key_file or None)
+        if tls.client_ca_file:
+            context.load_verify_locations(tls.client_ca_file)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:
+        raise BadConfig(f"tls: {tls.cert_file}: {error}") from error
+    return context

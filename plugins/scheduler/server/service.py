@@ -1,0 +1,147 @@
+"""The extender as a service: takes the lease, follows the cluster for a term, answers, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import uuid
+
+from agent.clock import Clock, SystemClock
+from agent.kube.api import ApiClient
+from agent.kube.endpoint import find_api_target
+from agent.kube.session import open_session
+from agent.loop import run_forever
+from plugins.scheduler.cluster_state import ClusterState
+from plugins.scheduler.decisions import DecisionMaker
+from plugins.scheduler.server.binding import Binder
+from plugins.scheduler.server.cluster_feed import ClusterFeed
+from plugins.scheduler.server.extender import Extender
+from plugins.scheduler.server.http_server import ExtenderServer, tls_context
+from plugins.scheduler.server.lease import LeaderElector
+from plugins.scheduler.server.settings import SchedulerSettings
+
+log = logging.getLogger(__name__)
+
+RESOLVE_S = 30.0  # between two looks at bindings whose outcome is not known
+RESTART_S = 1.0
+
+
+class LeaderTerm:
+    """The objects of one term; a new one starts empty and lists the most recent state."""
+
+    def __init__(self, api: ApiClient, settings: SchedulerSettings, clock: Clock) -> None:
+        self.state = ClusterState()
+        self.decisions = DecisionMaker(self.state, settings.rules(), settings.strategy())
+        self.extender = Extender(self.state, self.decisions, clock)
+        self.feed = ClusterFeed(api, self.state, clock)
+        self.binder = Binder(api, self.state, self.decisions, self.feed.pods, clock)
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for name, work in self.feed.tasks().items():
+                group.create_task(self._forever(name, work), name=name)
+            group.create_task(self._resolve(), name="uncertain bindings")
+
+    async def _forever(self, name: str, work: object) -> None:
+        await run_forever(
+            name,
+            work,  # type: ignore[arg-type]  # a reflector's `run`
+            again_s=RESTART_S,
+            monotonic=self._clock.monotonic,
+            sleep=asyncio.sleep,
+        )
+
+    async def _resolve(self) -> None:
+        while True:
+            await asyncio.sleep(RESOLVE_S)
+            await self.binder.resolve_uncertain()
+
+
+class SchedulerService:
+    """Runs until the lease is lost or a signal comes."""
+
+    def __init__(self, api: ApiClient, settings: SchedulerSettings, clock: Clock) -> None:
+        self._api = api
+        self._settings = settings
+        self._clock = clock
+        self._term: LeaderTerm | None = None
+        lease = settings.leader_election
+        self._elector: LeaderElector | None = None
+        if lease.enabled:
+            identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+            self._elector = LeaderElector(
+                api, clock, identity, namespace=lease.namespace, name=lease.name
+            )
+
+    def current_term(self) -> LeaderTerm | None:
+        """Return what answers; `None` while this replica is not the leader or not synced."""
+        term = self._term
+        is_leader = self._elector is None or self._elector.is_leader
+        return term if term is not None and is_leader and term.feed.is_synced else None
+
+    def why_silent(self) -> str:
+        """Return why there is no term, for people."""
+        if self._elector is not None and not self._elector.is_leader:
+            holder = self._elector.holder or "nobody"
+            return f"not the leader: {holder} holds the lease. {self._elector.error}".strip()
+        statuses = self._term.feed.statuses if self._term is not None else ()
+        missing = ", ".join(status.resource for status in statuses if not status.synced)
+        return f"not synced: {missing or 'starting'}"
+
+    async def run(self) -> None:
+        """Serve one term; return when the lease is lost."""
+        if self._elector is not None:
+            await self._elector.acquire()
+            log.info("leadership_taken")
+        self._term = term = LeaderTerm(self._api, self._settings, self._clock)
+        work = asyncio.create_task(term.run(), name="term")
+        try:
+            if self._elector is None:
+                await work
+            else:
+                await self._elector.hold()
+        finally:
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+            self._term = None
+
+    async def release(self) -> None:
+        """Give up the lease at the end, so that another replica takes over at once."""
+        if self._elector is not None:
+            await self._elector.release()
+
+
+async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig: str = "") -> int:
+    """Run the extender until SIGTERM, SIGINT or the loss of the lease; return the exit status."""
+    clock = SystemClock()
+    context = tls_context(settings.tls)
+    target = find_api_target(os.environ, kubeconfig)
+    session = await open_session(target, clock, os.environ)
+    service = SchedulerService(session, settings, clock)
+    server = ExtenderServer(service, context)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        address = await server.open(*listen)
+        print(f"xpu-scheduler: {address}", flush=True)  # noqa: T201 - the one line of the command
+        running = asyncio.create_task(service.run(), name="service")
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        is_lost = running.done()
+        for task in (running, stopping):
+            task.cancel()
+        await asyncio.gather(running, stopping, return_exceptions=True)
+        await service.release()
+        return 1 if is_lost else 0
+    finally:
+        await server.close()
+        await session.close()

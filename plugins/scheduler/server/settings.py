@@ -1,0 +1,139 @@
+"""Settings of the extender: a YAML file in which unknown keys are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from agent.errors import BadConfig
+from plugins.scheduler.devices.allocator import Rules
+from plugins.scheduler.devices.scores import DEFAULT_WEIGHTS, ScoringStrategy
+
+MAX_FILE_BYTES = 1 << 20
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Certificates of the server; with `client_ca_file`, clients need one of that authority."""
+
+    cert_file: str = ""
+    key_file: str = ""
+    client_ca_file: str = ""
+
+
+class LeaderElectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The Lease that replicas share."""
+
+    enabled: bool = True
+    namespace: str = "kube-system"
+    name: str = "xpu-scheduler"
+
+
+class ScoringSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether idle or full devices and nodes are preferred, and the weight of each resource."""
+
+    type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
+    weights: dict[str, Annotated[int, Meta(ge=0, le=1000)]] = msgspec.field(
+        default_factory=lambda: dict(DEFAULT_WEIGHTS)
+    )
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of `xpu-scheduler run`."""
+
+    listen: str = "0.0.0.0:8443"
+    tls: TlsSettings = TlsSettings()
+    leader_election: LeaderElectionSettings = LeaderElectionSettings()
+    scoring: ScoringSettings = ScoringSettings()
+    upstream_compatible: bool = False  # choose devices as Koordinator does, defects included
+    enforce_exclusive_policy: bool = False
+    require_device_object: bool = True
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def rules(self) -> Rules:
+        """Return the rules of the allocation."""
+        return Rules(
+            upstream_compatible=self.upstream_compatible,
+            enforces_exclusive_policy=self.enforce_exclusive_policy,
+            requires_device_object=self.require_device_object,
+        )
+
+    def strategy(self) -> ScoringStrategy:
+        """Return the scoring strategy."""
+        return ScoringStrategy(type=self.scoring.type, weights=self.scoring.weights)
+
+
+def load_settings(path: str) -> SchedulerSettings:
+    """Return the settings of a file; raise `BadConfig` that names the key."""
+    if not path:
+        return SchedulerSettings()
+    try:
+        data = Path(path).read_bytes()[:MAX_FILE_BYTES]
+        loaded = yaml.safe_load(data) or {}
+    except (OSError, yaml.YAMLError, UnicodeError, RecursionError) as error:
+        raise BadConfig(f"{path}: {str(error)[:200]}") from error
+    try:
+        return msgspec.convert(loaded, SchedulerSettings)
+    except msgspec.ValidationError as error:
+        raise BadConfig(f"{path}: {error}") from error
+
+
+# resources that make kube-scheduler call the extender; whether it counts them itself: it must not
+# count those that some nodes do not advertise
+_MANAGED_RESOURCES = (
+    ("koordinator.sh/gpu-core", False),
+    ("koordinator.sh/gpu-memory", False),
+    ("koordinator.sh/gpu-memory-ratio", False),
+    ("koordinator.sh/gpu", True),
+    ("koordinator.sh/gpu.shared", True),
+    ("koordinator.sh/rdma", False),
+    ("koordinator.sh/fpga", True),
+    ("huawei.com/npu-core", False),
+    ("huawei.com/npu-cpu", False),
+    ("huawei.com/npu-dvpp", False),
+    ("nvidia.com/gpu", False),
+)
+
+
+def scheduler_configuration(url: str) -> str:
+    """Return the KubeSchedulerConfiguration that attaches an extender at a URL.
+
+    All nodes are offered (`percentageOfNodesToScore`): kube-scheduler otherwise stops looking
+    before it has seen the nodes with free devices.
+    """
+    is_https = url.startswith("https:")
+    extender: dict[str, object] = {
+        "urlPrefix": url,
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
+        "bindVerb": "bind",
+        "weight": 10,
+        "enableHTTPS": is_https,
+    }
+    if is_https:
+        folder = "/etc/xpu-scheduler"
+        extender["tlsConfig"] = {
+            "caFile": f"{folder}/ca.crt",
+            "certFile": f"{folder}/tls.crt",
+            "keyFile": f"{folder}/tls.key",
+        }
+    extender |= {
+        "httpTimeout": "30s",
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        "managedResources": [
+            {"name": name, "ignoredByScheduler": is_ignored}
+            for name, is_ignored in _MANAGED_RESOURCES
+        ],
+    }
+    document = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [{"schedulerName": "default-scheduler", "percentageOfNodesToScore": 100}],
+        "extenders": [extender],
+    }
+    return yaml.safe_dump(document, sort_keys=False)

@@ -1,0 +1,61 @@
+"""What is free and used on a node, with the members of Koordinator's diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.wire_formats.json_values import JsonDict
+from agent.wire_formats.quantities import format_binary
+from plugins.scheduler.cluster_state import AssignedPod
+from plugins.scheduler.devices.allocator import NodeState
+from plugins.scheduler.devices.device_table import GPU_MEMORY, Amounts, NodeDevice
+
+
+def node_summary(state: NodeState, pods: Iterable[AssignedPod]) -> JsonDict:
+    """Return sums by resource, and details by kind and minor; quantities are texts."""
+    total: JsonDict = {}
+    free: JsonDict = {}
+    used: JsonDict = {}
+    sums: dict[str, dict[str, int]] = {"total": {}, "free": {}, "used": {}}
+    devices = state.table.devices if state.table is not None else {}
+    for kind, of_kind in sorted(devices.items()):
+        details = [(device, _details(state, device)) for device in of_kind]
+        total[kind] = {str(one.minor): _texts(amounts[0]) for one, amounts in details}
+        free[kind] = {str(one.minor): _texts(amounts[1]) for one, amounts in details}
+        used[kind] = {str(one.minor): _texts(amounts[2]) for one, amounts in details}
+        for _, amounts in details:
+            for name, part in zip(("total", "free", "used"), amounts, strict=True):
+                for resource, amount in part.items():
+                    sums[name][resource] = sums[name].get(resource, 0) + amount
+    return {
+        "deviceTotal": _texts(sums["total"]),
+        "deviceFree": _texts(sums["free"]),
+        "deviceUsed": _texts(sums["used"]),
+        "deviceTotalDetail": total,
+        "deviceFreeDetail": free,
+        "deviceUsedDetail": used,
+        "allocateSet": _allocations(pods),
+    }
+
+
+def _details(state: NodeState, device: NodeDevice) -> tuple[Amounts, Amounts, Amounts]:
+    return device.total, state.usage.free(device), state.usage.used(device)
+
+
+def _allocations(pods: Iterable[AssignedPod]) -> JsonDict:
+    """Return by kind, pod and minor what pods have."""
+    by_kind: dict[str, JsonDict] = {}
+    for pod in pods:
+        for entry in pod.allocation:
+            name = f"{pod.key.namespace}/{pod.key.name}"
+            of_pod = by_kind.setdefault(entry.type, {}).setdefault(name, {})
+            if isinstance(of_pod, dict):
+                of_pod[str(entry.minor)] = _texts(dict(entry.resources))
+    return dict(by_kind)
+
+
+def _texts(amounts: Amounts) -> JsonDict:
+    return {
+        name: format_binary(amount) if name == GPU_MEMORY else str(amount)
+        for name, amount in sorted(amounts.items())
+    }

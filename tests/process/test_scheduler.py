@@ -1,0 +1,237 @@
+"""Replicas of the extender as processes, at a strict API server, called as kube-scheduler calls."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from agent.wire_formats.device_allocated import ANNOTATION
+from tests.apiserver import ApiServer
+from tests.patience import PATIENCE_S
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = ROOT / "fixtures" / "cluster"
+Object = dict[str, Any]
+
+
+class Replica:
+    """One process of the extender."""
+
+    def __init__(self, api: ApiServer, folder: Path, name: str) -> None:
+        config = folder / f"{name}.yaml"
+        config.write_text("listen: 127.0.0.1:0\nleader_election: {namespace: default}\n")
+        command = [sys.executable, "-m", "plugins.scheduler.cli", "run", "--config", str(config)]
+        self.process = subprocess.Popen(
+            [*command, "--kubeconfig", str(api.kubeconfig)],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.address = urlsplit(line.split()[-1])
+
+    def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Return status and body of an answer."""
+        connection = http.client.HTTPConnection(
+            str(self.address.hostname), self.address.port or 0, timeout=PATIENCE_S
+        )
+        try:
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read()
+            is_json = response.getheader("Content-Type", "").startswith("application/json")
+            return response.status, json.loads(text) if is_json else text.decode()
+        finally:
+            connection.close()
+
+    @property
+    def is_ready(self) -> bool:
+        return self.call("GET", "/readyz")[0] == 200
+
+    def wait_ready(self) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while not self.is_ready:
+            assert time.monotonic() < until_s, self.call("GET", "/readyz")
+            assert self.process.poll() is None
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+
+
+@contextmanager
+def replica(api: ApiServer, folder: Path, name: str = "a") -> Iterator[Replica]:
+    one = Replica(api, folder, name)
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    import yaml
+
+    with ApiServer() as server:
+        for file in ("nodes.yaml", "devices.yaml"):
+            for document in yaml.safe_load_all((CLUSTER / file).read_text()):
+                server.put(document)
+        yield server
+
+
+def put_pod(api: ApiServer, name: str, cards: int) -> Object:
+    resources = {"nvidia.com/gpu": str(cards)}
+    container = {
+        "name": "c",
+        "image": "i",
+        "resources": {"requests": resources, "limits": resources},
+    }
+    return api.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"containers": [container]},
+        }
+    )
+
+
+def names(api: ApiServer) -> list[str]:
+    return [node["metadata"]["name"] for node in api.list("node")]
+
+
+def bind(one: Replica, pod: Object, node: str) -> tuple[int, Any]:
+    metadata = pod["metadata"]
+    return one.call(
+        "POST",
+        "/bind",
+        {
+            "PodName": metadata["name"],
+            "PodNamespace": metadata["namespace"],
+            "PodUID": metadata["uid"],
+            "Node": node,
+        },
+    )
+
+
+def test_a_pod_is_filtered_scored_and_bound(api: ApiServer, tmp_path: Path) -> None:
+    with replica(api, tmp_path) as one:
+        one.wait_ready()
+        pod = put_pod(api, "p", 2)
+        arguments = {"Pod": pod, "Nodes": None, "NodeNames": names(api)}
+        status, answer = one.call("POST", "/filter", arguments)
+        assert status == 200
+        assert set(answer["NodeNames"]) == {"a100-0", "a100-1", "h100-0"}
+        status, scores = one.call("POST", "/v1/prioritize", arguments)
+        assert (status, len(scores)) == (200, 5)
+        assert bind(one, pod, "h100-0") == (200, {"Error": ""})
+        bound = api.get("pod", "p", "default")
+        assert bound is not None
+        assert bound["spec"]["nodeName"] == "h100-0"
+        grant = json.loads(bound["metadata"]["annotations"][ANNOTATION])
+        assert [card["minor"] for card in grant["gpu"]] == [0, 1]
+        _, summary = one.call("GET", "/apis/v1/nodes/h100-0")
+        assert summary["deviceUsed"]["koordinator.sh/gpu-core"] == "200"
+        assert "default/p" in summary["allocateSet"]["gpu"]
+        _, why = one.call("GET", "/apis/v1/explain/default/p")
+        assert why["filter"]["fitting"] == 3
+        status, text = one.call("GET", "/metrics")
+        assert 'xpu_scheduler_requests_total{verb="bind",result="ok"} 1' in text
+
+
+def test_after_a_kill_devices_are_counted_from_annotations(api: ApiServer, tmp_path: Path) -> None:
+    with replica(api, tmp_path) as one:
+        one.wait_ready()
+        first = put_pod(api, "first", 8)
+        assert bind(one, first, "h100-0")[1] == {"Error": ""}
+        one.process.kill()
+        one.process.wait()
+    lease = api.get("lease", "xpu-scheduler", "default")
+    assert lease is not None
+    api.delete("lease", "xpu-scheduler", "default")  # else the new one waits for its end
+    with replica(api, tmp_path, "b") as other:
+        other.wait_ready()
+        second = put_pod(api, "second", 1)
+        arguments = {"Pod": second, "Nodes": None, "NodeNames": ["h100-0", "a100-0"]}
+        answer = other.call("POST", "/filter", arguments)[1]
+        assert answer["NodeNames"] == ["a100-0"]
+        assert answer["FailedNodes"] == {"h100-0": "Insufficient Partitioned GPU Devices"}
+
+
+def test_the_standby_is_silent_and_takes_over_when_the_leader_ends(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    with replica(api, tmp_path, "a") as leader, replica(api, tmp_path, "b") as standby:
+        leader.wait_ready()
+        pod = put_pod(api, "p", 1)
+        arguments = {"Pod": pod, "Nodes": None, "NodeNames": names(api)}
+        status, text = standby.call("POST", "/filter", arguments)
+        assert status == 503
+        assert "not the leader" in text
+        leader.process.terminate()
+        assert leader.process.wait(PATIENCE_S) == 0
+        standby.wait_ready()  # the lease was given up
+        assert standby.call("POST", "/filter", arguments)[0] == 200
+
+
+@pytest.mark.slow
+def test_a_leader_that_was_paused_answers_nothing_when_it_wakes(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    with replica(api, tmp_path, "a") as old, replica(api, tmp_path, "b") as new:
+        old.wait_ready()
+        pod = put_pod(api, "p", 8)
+        old.process.send_signal(signal.SIGSTOP)
+        new.wait_ready()
+        assert bind(new, pod, "h100-0")[1] == {"Error": ""}
+        other = put_pod(api, "q", 8)
+        old.process.send_signal(signal.SIGCONT)
+        status, _ = bind(old, other, "h100-0")
+        assert status == 503
+        bound = api.get("pod", "q", "default")
+        assert bound is not None
+        assert not bound["spec"].get("nodeName")
+        assert old.process.wait(PATIENCE_S) == 1
+
+
+def test_wrong_settings_are_one_line_and_status_2(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    for text, message in (
+        ("listn: x", "listn"),
+        ("tls: {client_ca_file: /none}", "needs tls.cert_file"),
+        ("listen: nowhere", "is not HOST:PORT"),
+    ):
+        config.write_text(text)
+        command = [sys.executable, "-m", "plugins.scheduler.cli", "run", "--config", str(config)]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "KUBECONFIG": str(config)},
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+        assert done.stderr.count("\n") == 1
