@@ -83,7 +83,7 @@ def main() -> None:
         listen=(ListenAddress("127.0.0.1", 0),),
         out=out,
         notice="bench",
-        cluster=find_api_target(settings.api, os.environ) if clustered else None,
+        cluster=find_api_target(os.environ) if clustered else None,
     )
     if kubelet := os.environ.get("XPU_BENCH_KUBELET", ""):
         # imported here: gRPC is no part of the agent that other figures are taken of

@@ -68,7 +68,7 @@ def main() -> None:
         listen=(ListenAddress("127.0.0.1", 0),),
         out=out,
         notice="bench",
-        cluster=find_api_target(settings.api, os.environ) if clustered else None,
+        cluster=find_api_target(os.environ) if clustered else None,
     )
     run_application(inputs, workers, options)
 
