@@ -1,16 +1,28 @@
-"""The session of `tests.resctrl` on the machine's own resctrl file system."""
+"""The sessions of `tests.resctrl` on the machine's own resctrl file system."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
+from pathlib import Path
 
-from tests.resctrl.session import answers
+from tests.guest.inside.groups import MOUNT as CGROUPS
+from tests.resctrl import agent_session, session
 
 MOUNT = "/sys/fs/resctrl"
 
 
 def facts() -> object:
-    """Mount, run the session, and return its lines."""
+    """Mount, run both sessions, and return their lines."""
     subprocess.run(["mount", "-t", "resctrl", "resctrl", MOUNT], check=True)
-    return {"release": os.uname().release, "lines": answers(MOUNT)}
+    calls = session.answers(MOUNT)
+    with tempfile.TemporaryDirectory(dir="/run") as folder:
+        agent = agent_session.answers(Path("/"), Path(folder) / "ledger.log", _place)
+    return {"release": os.uname().release, "calls": calls, "agent": agent}
+
+
+def _place(cgroup: str, process: int) -> None:
+    folder = Path(f"{CGROUPS}{cgroup}")
+    folder.mkdir(parents=True)
+    (folder / "cgroup.procs").write_text(str(process))
