@@ -26,6 +26,7 @@ from agent.qos.eviction.tasks import (
     ReleaseTarget,
     TaskBuilder,
     averaging_window_s,
+    samples_since,
 )
 from agent.qos.eviction.victims import Amounts, EvictionPod
 from agent.snapshot.pod import EvictionRequest
@@ -88,7 +89,7 @@ def _advance(inputs: EvictionInputs, state: EvictionState) -> EvictionState:
     return msgspec.structs.replace(
         state,
         started_s=inputs.now_s if state.started_s is None else state.started_s,
-        samples=tuple(one for one in samples if one.taken_s >= oldest_s),
+        samples=samples_since(samples, oldest_s),
         zero_since_s={
             name: state.zero_since_s.get(name, inputs.now_s)
             for name, amount in inputs.allocatable.items()

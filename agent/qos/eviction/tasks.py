@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -43,6 +44,8 @@ from agent.qos.eviction.victims import (
 SAMPLES_BEFORE_MEMORY = 2  # consecutive ones above the threshold
 URGENT_PERCENT = 10  # above the threshold: one sample is enough, and the runtime may kill
 ZERO_LASTS_S = 300.0  # an allocatable amount of 0 is believed after that
+
+_taken_s = attrgetter("taken_s")
 
 ReleaseTarget = str
 USAGE: Final[ReleaseTarget] = "usage"
@@ -237,11 +240,16 @@ def averaging_window_s(inputs: EvictionInputs) -> float:
     return min(max(inputs.collect_s, inputs.slo.cpu_evict_time_window_s or 0), MAX_WINDOW_S)
 
 
+def samples_since(samples: tuple[CpuSample, ...], oldest_s: float) -> tuple[CpuSample, ...]:
+    """Return the samples that are not older, in their order; a window may have thousands."""
+    return samples[bisect_left(samples, oldest_s, key=_taken_s) :]
+
+
 def window(inputs: EvictionInputs, state: EvictionState) -> tuple[CpuSample, ...]:
     """Return the samples of the averaging window."""
     window_s = averaging_window_s(inputs)
     oldest_s = inputs.now_s - window_s
-    samples = tuple(one for one in state.samples if one.taken_s >= oldest_s)
+    samples = samples_since(state.samples, oldest_s)
     return samples or state.samples[-1:]  # the last cycle began before a window of one interval
 
 
@@ -259,15 +267,22 @@ def _tier(sample: CpuSample, limit: int | None) -> BestEffortCpu | None:
 
 
 def _mean_tier(
-    samples: Iterable[CpuSample], inputs: EvictionInputs, limit: int | None
+    samples: tuple[CpuSample, ...], inputs: EvictionInputs, limit: int | None
 ) -> BestEffortCpu | None:
     """Return the means; `None` for too few samples of one of them."""
-    tiers = [tier for sample in samples if (tier := _tier(sample, limit)) is not None]
+    tiers = [
+        (one.tier_cores, one.tier_request_milli, one.tier_limit_milli)
+        for one in samples
+        if one.tier_cores is not None
+        and one.tier_request_milli is not None
+        and (limit is not None or one.tier_limit_milli is not None)
+    ]
     if not _has_enough(len(tiers), inputs):
         return None
     count = len(tiers)
+    cores, requests, limits = zip(*tiers, strict=True)
     return BestEffortCpu(
-        usage=sum(tier.usage for tier in tiers) // count,
-        request=sum(tier.request for tier in tiers) // count,
-        limit=sum(tier.limit for tier in tiers) // count,
+        usage=int(sum(cores) * 1000 / count),
+        request=sum(requests) // count,
+        limit=sum(limits) // count if limit is None else limit,
     )
