@@ -413,6 +413,7 @@ class ContainerServiceBuilder:
             settings.collect.interval_s,
             settings.api.slo_stale_s,
             settings.enforce.brake,
+            settings.enforce.protected_namespaces,
         )
         boot_id = inputs.store.current.node.boot_id
         reconciler = Reconciler(

@@ -201,7 +201,13 @@ def _plan_host(
     scales_quota = hook_modes(hooks, settings.enforce).get(NormalizationHook.name) == ON
     all_strategies = strategies(settings.enforce, own_uid="", scales_quota=scales_quota)
     modes = strategy_modes((one.name for one in all_strategies), settings.enforce)
-    engine = QosEngine(all_strategies, modes, settings.collect.interval_s, settings.api.slo_stale_s)
+    engine = QosEngine(
+        all_strategies,
+        modes,
+        settings.collect.interval_s,
+        settings.api.slo_stale_s,
+        protected_namespaces=settings.enforce.protected_namespaces,
+    )
     now_s = inputs.clock.monotonic()
     enforcement = engine.plan(snapshot, layout, LiveValues(values, ledger), now_s)
     all_modes = {**hook_modes(hooks, settings.enforce), **modes}

@@ -302,6 +302,12 @@ class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     strategies: Annotated[EnforceStrategiesSettings, SettingRule("strategies of a NodeSLO")] = (
         EnforceStrategiesSettings()
     )
+    protected_namespaces: Annotated[
+        tuple[str, ...],
+        SettingRule(
+            "namespaces whose pods' own files no strategy writes, but for best-effort CPUs"
+        ),
+    ] = ()
     eviction: Annotated[EvictionSettings, SettingRule("limits of evictions")] = EvictionSettings()
     brake: Annotated[BrakeSettings, SettingRule("when all enforcement stops by itself")] = (
         BrakeSettings()

@@ -16,6 +16,7 @@ from agent.kube.eviction import EvictionService
 from agent.qos.brake import BrakeState, step_brake
 from agent.qos.eviction.history import EvictionHistory, advance_history, loop_of, record_requests
 from agent.qos.inputs import QosInputBuilder
+from agent.qos.protection import PodProtection
 from agent.qos.strategy import AnyStrategy, CurrentValues, QosInputs, StrategyPlan
 from agent.slo.status import is_frozen
 from agent.snapshot.node import NodeSnapshot
@@ -57,12 +58,17 @@ class QosEngine:
         interval_s: float,
         slo_stale_s: float,
         brake_settings: BrakeSettings = DEFAULT_BRAKE,
+        protected_namespaces: Iterable[str] = (),
     ) -> None:
-        """Strategies are asked in this order; `interval_s` is that of usage samples."""
+        """Strategies are asked in this order; `interval_s` is that of usage samples.
+
+        No strategy writes files of pods in `protected_namespaces`.
+        """
         self.modes = modes
         self._strategies = strategies
         self._slo_stale_s = slo_stale_s
         self._builder = QosInputBuilder(interval_s)
+        self._protection = PodProtection(frozenset(protected_namespaces))
         self._states: dict[str, object] = {one.name: one.start() for one in strategies}
         self._values: dict[str, StrategyValues] = {}
         self._failed: dict[str, str] = {}  # the bug of a strategy that was logged
@@ -103,6 +109,7 @@ class QosEngine:
             else:
                 inputs = msgspec.structs.replace(inputs, evictions=self._evictions)
                 plan = self._ask(strategy, inputs)
+                plan = self._protection.apply(strategy.name, plan, inputs.pods)
                 evictions += self._record_evictions(plan, now_s, is_planned=mode != ON)
                 reclaims += plan.reclaims if mode == ON else ()
             if plan.state in (StrategyState.FROZEN, StrategyState.FAILED):
