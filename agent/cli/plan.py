@@ -34,12 +34,20 @@ from agent.qos.engine import QosEngine, strategy_modes
 from agent.qos.inputs import LiveValues
 from agent.qos.strategies import strategies
 from agent.reconcile.host_plan import HostPlan, HostPlanner, PlannedChange, ReadOnlyFiles
+from agent.resctrl.files import KernelResctrlFiles, ResctrlFiles
+from agent.resctrl.host_plan import HostResctrlPlan, HostResctrlPlanner, ReadOnlyResctrlFiles
+from agent.slo.requests import RESCTRL
 from agent.slo.status import build_slo_view
 from agent.snapshot.cluster import ClusterView, KubeletView, NodeView
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import EvictionRequest, PodView
-from agent.snapshot.self_check import StrategyState, StrategyStatus
+from agent.snapshot.self_check import (
+    EnforcementView,
+    ResctrlActionKind,
+    StrategyState,
+    StrategyStatus,
+)
 from agent.snapshot.slo import NodeSloView
 from agent.wire_formats.kernel_text import parse_cpu_list
 from agent.wire_formats.plain_yaml import decode_yaml
@@ -71,11 +79,8 @@ def plan(arguments: argparse.Namespace) -> int:
     layout = locator.layout(now_s)
     if layout is None:
         raise NoCgroups(f"{snapshot.node.source}: no cgroup file system: nothing can be planned")
-    if layout.root is None:
-        enforcement, changes = EnforcementPlan(), HostPlan()
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            enforcement, changes = _plan_host(inputs, snapshot, layout, _ledger(inputs, folder))
+    with tempfile.TemporaryDirectory() as folder:
+        enforcement, changes = _plan_host(inputs, snapshot, layout, _ledger(inputs, folder))
     if arguments.output == "table":
         sys.stdout.write(_plan_text(layout, enforcement, changes, cluster.slo.value))
     else:
@@ -195,6 +200,10 @@ def _plan_host(
     inputs: AgentInputs, snapshot: NodeSnapshot, layout: CgroupLayout, ledger: ChangeLedger
 ) -> tuple[EnforcementPlan, HostPlan]:
     settings, host = inputs.settings, inputs.host_source.files
+    resctrl = _plan_resctrl(inputs, snapshot, ledger)
+    if layout.root is None:
+        view = EnforcementView(strategies=(resctrl.status,))
+        return EnforcementPlan(view=view), HostPlan(changes=_resctrl_changes(resctrl))
     files: CgroupFiles = KernelFiles(LiveHostFiles()) if inputs.is_live else ReadOnlyFiles(host)
     values = CgroupValues(files, layout)
     hooks = node_hooks(reads_kubelet=False, hooks=settings.hooks)
@@ -212,7 +221,41 @@ def _plan_host(
     enforcement = engine.plan(snapshot, layout, LiveValues(values, ledger), now_s)
     all_modes = {**hook_modes(hooks, settings.enforce), **modes}
     planner = HostPlanner(values, host, ledger, hooks, all_modes, inputs.clock)
-    return enforcement, planner.plan(snapshot, enforcement)
+    changes = planner.plan(snapshot, enforcement)
+    view = enforcement.view
+    view = msgspec.structs.replace(view, strategies=(*view.strategies, resctrl.status))
+    return (
+        msgspec.structs.replace(enforcement, view=view),
+        msgspec.structs.replace(changes, changes=changes.changes + _resctrl_changes(resctrl)),
+    )
+
+
+def _plan_resctrl(
+    inputs: AgentInputs, snapshot: NodeSnapshot, ledger: ChangeLedger
+) -> HostResctrlPlan:
+    files: ResctrlFiles = (
+        KernelResctrlFiles() if inputs.is_live else ReadOnlyResctrlFiles(inputs.host_source.files)
+    )
+    settings = inputs.settings
+    mode = strategy_modes((RESCTRL,), settings.enforce)[RESCTRL]
+    planner = HostResctrlPlanner(files, ledger, settings.resctrl, mode)
+    return planner.plan(snapshot, inputs.clock.monotonic())
+
+
+def _resctrl_changes(plan: HostResctrlPlan) -> tuple[PlannedChange, ...]:
+    return tuple(
+        PlannedChange(
+            action=one.action.kind.value,
+            path=one.path,
+            key="schemata" if one.action.kind is ResctrlActionKind.WRITE else "group",
+            current=one.current,
+            desired=one.action.text.strip() or one.action.kind.value,
+            owner=RESCTRL,
+            mode=plan.status.mode,
+            source=one.action.reason,
+        )
+        for one in plan.changes
+    )
 
 
 def _strategy_row(one: StrategyStatus) -> dict[str, object]:

@@ -48,10 +48,11 @@ def _decode_switch(value: object, key: str) -> bool:
 
 
 def _decode_text(value: object, key: str, rule: SettingRule) -> str:
-    if isinstance(value, bool) and rule.choices and "on" in rule.choices:
+    if isinstance(value, bool) and ("on" if value else "off") in rule.choices:
         value = "on" if value else "off"  # YAML 1.1 reads on and off as booleans
     if not isinstance(value, str):
-        raise BadConfig(f"{key}: must be text")
+        hint = ": put the word in quotes" if isinstance(value, bool) else ""
+        raise BadConfig(f"{key}: must be text{hint}")
     if rule.choices and value not in rule.choices:
         allowed = ", ".join(rule.choices)
         raise BadConfig(

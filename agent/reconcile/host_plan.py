@@ -61,8 +61,9 @@ class ReadOnlyFiles:
 class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
     """One change that would be made now.
 
-    `action` is write, restore (the value from before the agent's first write) or process (an
-    attribute of all processes of a group, whose present value is not read).
+    `action` is write, restore (the value from before the agent's first write), process (an
+    attribute of all processes of a group, whose present value is not read), or make, remove and
+    move of groups of resctrl.
     """
 
     action: str

@@ -12,9 +12,15 @@ from agent.snapshot.device import Device
 from agent.snapshot.node import NodeSnapshot, VendorState
 from agent.snapshot.pod import PodView
 from agent.snapshot.publications import EventLine
-from agent.snapshot.self_check import FileExplanation
+from agent.snapshot.self_check import (
+    FileExplanation,
+    FileRequest,
+    ResctrlActionKind,
+    ResctrlView,
+)
 from agent.web.device_json import device_json
 from agent.web.view import AgentView
+from agent.wire_formats.annotations import QOS_LABEL
 from agent.wire_formats.snapshot_json import encode_json, to_json_data
 
 Document = Mapping[str, object]
@@ -23,6 +29,9 @@ MAX_EVENTS = 20
 MAX_CHANGES = 50  # of all files of a pod
 DEADLINE_S = 8.0  # the thread that knows the files may be busy
 JSON_TYPE = "application/json"
+RESCTRL_POINT = "/sys/fs/resctrl"
+RESCTRL = "resctrl"  # the strategy
+CLASS_OF_QOS = {"LSE": "LSR", "LSR": "LSR", "LS": "LS", "BE": "BE"}  # group of each class of pods
 
 
 class UnknownSubject(Exception):
@@ -62,6 +71,7 @@ def explain_pod(view: AgentView, namespace: str, name: str) -> Document:
         "kubelet": [
             to_json_data(one) for one in snapshot.served.value.held if one.pod_uid == pod.uid
         ],
+        "resctrl": _resctrl_json(pod, snapshot.resctrl),
         "files": [_file_json(one) for one in files],
         "changes": [to_json_data(one) for one in changes[-MAX_CHANGES:]],
         "events": _events_about(snapshot, f"{namespace}/{name}", name),
@@ -110,7 +120,7 @@ def explain_device(view: AgentView, name: str) -> Document:
 
 def explain_file(view: AgentView, path: str) -> Document:
     """Return who wants which value of a file, and what became of it; raise `UnknownSubject`."""
-    explanation = view.explanations.explain_file(path)
+    explanation = view.explanations.explain_file(path) or _explain_group(view.snapshot(), path)
     if explanation is None:
         text = (
             f"{path[:MAX_NAME]}: no hook and no strategy wants a value of it, and none was written;"
@@ -118,6 +128,46 @@ def explain_file(view: AgentView, path: str) -> Document:
         )
         raise UnknownSubject(text)
     return {"file": _file_json(explanation)}
+
+
+def _explain_group(snapshot: NodeSnapshot, path: str) -> FileExplanation | None:
+    """Return the explanation of the schemata of a resctrl group of the agent."""
+    view = snapshot.resctrl
+    name = path.removeprefix(f"{RESCTRL_POINT}/").removesuffix("/schemata")
+    group = next(
+        (one for one in view.groups if path == f"{RESCTRL_POINT}/{one.name}/schemata"), None
+    )
+    changes = tuple(one for one in snapshot.audit if one.path == path)[-MAX_CHANGES:]
+    if group is None and not changes:
+        return None
+    waiting = [
+        one for one in view.planned if one.kind is ResctrlActionKind.WRITE and one.path == name
+    ]
+    current = None if group is None else group.schemata.strip()
+    sources = [one.source for one in changes if one.source]
+    wanted = waiting[0].text.strip() if waiting else current
+    reason = waiting[0].reason if waiting else next(reversed(sources), "")
+    request = FileRequest(
+        owner=RESCTRL, mode=view.mode, value=wanted or "", wins=True, source=reason
+    )
+    return FileExplanation(
+        path=path,
+        current=current,
+        requests=(request,) if wanted else (),
+        refusal=next((one.message for one in view.problems if name in one.message), ""),
+        changes=changes,
+    )
+
+
+def _resctrl_json(pod: PodView, view: ResctrlView) -> Document | None:
+    """Return the group that the pod's containers are in; `None`: the root group."""
+    own = next((one for one in view.groups if one.pod_uid == pod.uid), None)
+    label = CLASS_OF_QOS.get(pod.label(QOS_LABEL) or "", "")
+    name = own.name if own is not None else view.group_of_class(label)
+    group = next((one for one in view.groups if one.name == name), None)
+    if group is None:
+        return None
+    return {"group": group.name, "classes": list(group.classes), "schemata": group.schemata.strip()}
 
 
 def _count(snapshot: NodeSnapshot) -> str:

@@ -147,8 +147,8 @@ def test_each_change_has_its_file_both_values_owner_and_source_and_nothing_is_wr
     assert (quota["source"], quota["mode"], quota["action"]) == (SOURCE, "on", "write")
     cpus = rows[f"/sys/fs/cgroup/kubepods{POD}/cpuset.cpus", "cpu_burst"]
     assert (cpus["current"], cpus["desired"]) == ("", "1")
-    (strategy,) = shown["strategies"]
-    assert strategy["state"] == "active"
+    strategy, resctrl = shown["strategies"]
+    assert (strategy["state"], resctrl["strategy"]) == ("active", "resctrl")
     assert strategy["figures"] == {"bursting_pods": 1}
     assert shown["cgroups"] == {"version": 2, "driver": "cgroupfs", "root": "/kubepods"}
 

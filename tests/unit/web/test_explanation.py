@@ -24,7 +24,13 @@ from agent.snapshot.edits import ContainerEdits, ContainerInjection
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.publications import AuditRecord
-from agent.snapshot.self_check import FileExplanation, FileRequest
+from agent.snapshot.self_check import (
+    FileExplanation,
+    FileRequest,
+    ResctrlGroup,
+    ResctrlView,
+)
+from agent.web.explanation import UnknownSubject, explain_file, explain_pod
 from agent.web.server import create_page_app
 from tests import factory
 from tests.unit.web.view import HOSTILE, NoExplanations, StillView, eight_cards
@@ -161,3 +167,26 @@ def test_text_for_people_has_the_same() -> None:
         assert words in text
     _, shown = ask("/api/v1/explain/device/2")
     assert HOSTILE in explanation_text(shown)
+
+
+def test_a_resctrl_group_is_explained_with_the_pods_that_it_is_for() -> None:
+    schemata = "/sys/fs/resctrl/BE/schemata"
+    change = replace(CHANGE, path=schemata, owner="resctrl", source="NodeSLO class BE")
+    group = ResctrlGroup(name="BE", classes=("BE",), schemata="L3:0=7\n")
+    resctrl = ResctrlView(
+        mode="on", groups=(group,), class_groups=(("BE", "BE"),), ready_groups=("BE",)
+    )
+    best_effort = replace(POD, labels=(("koordinator.sh/qosClass", "BE"),))
+    snapshot = replace(
+        eight_cards(resctrl=resctrl, audit=(change,)), pods=SnapshotPart((best_effort,), 1.0)
+    )
+    view = StillView(snapshot)
+    file: Any = explain_file(view, schemata)["file"]
+    assert file["current"] == "L3:0=7"
+    assert [(one["by"], one["source"]) for one in file["wanted"]] == [
+        ("resctrl", "NodeSLO class BE")
+    ]
+    pod: Any = explain_pod(view, POD.namespace, POD.name)
+    assert pod["resctrl"] == {"group": "BE", "classes": ["BE"], "schemata": "L3:0=7"}
+    with pytest.raises(UnknownSubject):
+        explain_file(view, "/sys/fs/resctrl/pqos/schemata")

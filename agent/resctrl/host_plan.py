@@ -1,0 +1,150 @@
+"""Which changes of resctrl groups a host would get now. Writes nothing.
+
+The host may be a recording: only reads are made.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import msgspec
+
+from agent.cgroup.ledger import ChangeLedger
+from agent.config.containers import ResctrlSettings
+from agent.errors import HostFileError
+from agent.resctrl.capabilities import BandwidthSettings
+from agent.resctrl.files import ResctrlContent, ResctrlFiles, ResctrlReader
+from agent.resctrl.group_writer import OWNER, GroupWriter
+from agent.resctrl.manager import NOT_MOUNTED, OFF
+from agent.resctrl.plan import CLASSES, PlanInputs, build_plan
+from agent.resctrl.pods import resctrl_pods
+from agent.resctrl.schemata import format_schemata
+from agent.snapshot.host_files import HostFiles
+from agent.snapshot.inventory import Problem
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.self_check import (
+    ResctrlAction,
+    ResctrlActionKind,
+    StrategyState,
+    StrategyStatus,
+)
+
+
+class ReadOnlyResctrlFiles:
+    """The files of a recorded host; implements `agent.resctrl.files.ResctrlFiles`."""
+
+    def __init__(self, files: HostFiles) -> None:
+        self._files = files
+        self.read, self.names, self.link = files.read, files.names, files.link
+        self.exists, self.device_number = files.exists, files.device_number
+
+    def write(self, path: str, text: str) -> None:  # noqa: ARG002 - as its Protocol
+        """Refuse the write."""
+        raise HostFileError(path, errno.EROFS)
+
+    def make(self, path: str) -> None:
+        """Refuse to make a folder."""
+        raise HostFileError(path, errno.EROFS)
+
+    def remove(self, path: str) -> None:
+        """Refuse to remove a folder."""
+        raise HostFileError(path, errno.EROFS)
+
+    def inode(self, path: str) -> int:
+        """Return a number for an existing folder: a recording has no inodes."""
+        if not self._files.exists(path):
+            raise HostFileError(path, errno.ENOENT)
+        return 1
+
+    def device(self, path: str) -> int:
+        """Return the same number for all folders."""
+        return self.inode(path)
+
+    def folders(self, path: str) -> tuple[str, ...]:
+        """Return the paths of the groups in a folder."""
+        paths = (f"{path}/{name}" for name in self._files.names(path))
+        return tuple(one for one in paths if self._files.exists(f"{one}/schemata"))
+
+
+class PlannedGroupChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One change, with the path of its file or folder and the present content."""
+
+    action: ResctrlAction
+    path: str
+    current: str | None  # schemata; None: the group does not exist, or a folder is made or removed
+
+
+class HostResctrlPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes in their order, and the state of the strategy."""
+
+    status: StrategyStatus
+    changes: tuple[PlannedGroupChange, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+class HostResctrlPlanner:
+    """Compares the desired groups of one host with those that exist; tasks are not read."""
+
+    def __init__(
+        self, files: ResctrlFiles, ledger: ChangeLedger, settings: ResctrlSettings, mode: str
+    ) -> None:
+        """`ledger` has the groups of the agent on this host; it is read only."""
+        bandwidth = BandwidthSettings(
+            amd_domain_gbps=settings.amd_domain_gbps, domain_mbps=settings.domain_mbps
+        )
+        self._reader = ResctrlReader(files, bandwidth)
+        self._writer = GroupWriter(files, ledger)
+        self._settings = settings
+        self._mode = mode
+
+    def plan(self, snapshot: NodeSnapshot, now_s: float) -> HostResctrlPlan:
+        """Return what would be changed now."""
+        if self._mode == OFF:
+            return self._nothing(StrategyState.OFF)
+        qos = snapshot.cluster.slo.value.slo.resource_qos
+        classes = dict(zip(CLASSES, (qos.be_class, qos.ls_class, qos.lsr_class), strict=True))
+        enabled = {name: one.resctrl for name, one in classes.items() if one.resctrl.enable}
+        pods, problems = resctrl_pods(snapshot)
+        mount = self._reader.mount(now_s)
+        if mount is None:
+            is_asked = bool(enabled) or any(pod.request.is_set for pod in pods)
+            state = StrategyState.UNSUPPORTED if is_asked else StrategyState.IDLE
+            return self._nothing(state, NOT_MOUNTED if is_asked else "")
+        try:
+            vendor = snapshot.cpus.value.info.vendor
+            inodes = self._writer.own_inodes(mount)
+            content = self._reader.read(mount, inodes, vendor, with_tasks=False)
+        except HostFileError as error:
+            return self._nothing(StrategyState.WAITING, str(error))
+        plan = build_plan(
+            PlanInputs(
+                capabilities=content.capabilities,
+                classes=enabled,
+                pods=pods,
+                is_pod_list_complete=snapshot.cluster.has_pod_list,
+                groups=content.groups,
+                monitors_pods=self._settings.monitor_pods,
+            )
+        )
+        reasons = "; ".join(f"{one.reason}: {one.message}" for one in plan.problems[:3])
+        state = StrategyState.ACTIVE if plan.groups or plan.actions else StrategyState.IDLE
+        return HostResctrlPlan(
+            status=StrategyStatus(
+                name=OWNER, mode=self._mode, state=state, message=reasons, values=len(plan.groups)
+            ),
+            changes=tuple(_change(content, action) for action in plan.actions),
+            problems=(*plan.problems, *problems),
+        )
+
+    def _nothing(self, state: StrategyState, message: str = "") -> HostResctrlPlan:
+        status = StrategyStatus(name=OWNER, mode=self._mode, state=state, message=message)
+        return HostResctrlPlan(status=status)
+
+
+def _change(content: ResctrlContent, action: ResctrlAction) -> PlannedGroupChange:
+    path = f"{content.mount.point}/{action.path}"
+    group = content.groups.get(action.path)
+    if action.kind is ResctrlActionKind.WRITE:
+        current = None if group is None else format_schemata(group.values).strip()
+        return PlannedGroupChange(action=action, path=f"{path}/schemata", current=current)
+    return PlannedGroupChange(action=action, path=path, current=None)
