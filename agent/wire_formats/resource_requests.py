@@ -45,12 +45,12 @@ _MARKS = (b"gpu", b"npu", b"rdma", b"fpga")  # one of them is in each of those n
 _SCHEDULED = frozenset(chain.from_iterable(SCHEDULED_RESOURCES.values()))
 
 
-class _ContainerResources(msgspec.Struct, gc=False):
+class _QuantitiesByName(msgspec.Struct, gc=False):
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
 
 
-_DECODER = msgspec.json.Decoder(_ContainerResources | None)
+_DECODER = msgspec.json.Decoder(_QuantitiesByName | None)
 
 
 class ContainerStep(msgspec.Struct, frozen=True):
@@ -230,9 +230,9 @@ def _larger(one: tuple[float, float], other: tuple[float, float]) -> tuple[float
     return max(one[0], other[0]), max(one[1], other[1])
 
 
-def _decode(data: bytes) -> _ContainerResources | None:
+def _decode(data: bytes) -> _QuantitiesByName | None:
     try:
-        decoded: _ContainerResources | None = _DECODER.decode(data)
+        decoded: _QuantitiesByName | None = _DECODER.decode(data)
     except JSON_ERRORS:
         return None
     return decoded

@@ -33,7 +33,7 @@ from plugins.scheduler.simulation import (
 )
 
 
-class ExitStatus(IntEnum):
+class CommandStatus(IntEnum):
     """0: done; 1: done, and the answer is bad news; 2: wrong use; 3: could not do it."""
 
     OK = 0
@@ -51,20 +51,20 @@ def main(argv: list[str] | None = None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
     except SystemExit as end:  # after --help and wrong use
-        return end.code if isinstance(end.code, int) else ExitStatus.OK
+        return end.code if isinstance(end.code, int) else CommandStatus.OK
     try:
         status = int(COMMANDS[arguments.command](arguments))
         sys.stdout.flush()
     except BadConfig as error:
         print(f"xpu-scheduler: {error}", file=sys.stderr, flush=True)
-        return ExitStatus.WRONG_USE
+        return CommandStatus.WRONG_USE
     except AgentError as error:
         with contextlib.suppress(OSError):
             print(f"xpu-scheduler: {error}", file=sys.stderr, flush=True)
-        return ExitStatus.CANNOT
+        return CommandStatus.CANNOT
     except BrokenPipeError:  # the reader has seen enough, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitStatus.OK
+        return CommandStatus.OK
     return status
 
 
@@ -118,7 +118,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         print(msgspec.json.format(msgspec.json.encode(decision)).decode())
     else:
         _print_decision(decision)
-    return ExitStatus.OK if decision.chosen is not None else ExitStatus.BAD_NEWS
+    return CommandStatus.OK if decision.chosen is not None else CommandStatus.BAD_NEWS
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -145,7 +145,7 @@ def replay(arguments: argparse.Namespace) -> int:
         print(json.dumps(report, indent=2))
     else:
         _print_report(report)
-    return ExitStatus.BAD_NEWS if report["refused"] else ExitStatus.OK
+    return CommandStatus.BAD_NEWS if report["refused"] else CommandStatus.OK
 
 
 def _place(cluster: SimulatedCluster, pod: SchedulerPod) -> tuple[str | None, tuple[str, ...]]:
@@ -217,7 +217,7 @@ def _print_report(report: Mapping[str, object]) -> None:
 def version(_: argparse.Namespace) -> int:
     """Print the version."""
     print(f"xpu-scheduler {VERSION}")
-    return ExitStatus.OK
+    return CommandStatus.OK
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -233,7 +233,7 @@ def run(arguments: argparse.Namespace) -> int:
 def config(arguments: argparse.Namespace) -> int:
     """Print the part of KubeSchedulerConfiguration that attaches the extender."""
     print(scheduler_configuration(arguments.url), end="")
-    return ExitStatus.OK
+    return CommandStatus.OK
 
 
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {

@@ -71,7 +71,7 @@ class _Container(msgspec.Struct, rename="camel"):
     restart_policy: str | None = None
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class _SchedulerPodMetadata(msgspec.Struct, rename="camel"):
     name: str = ""
     namespace: str = "default"
     uid: str = ""
@@ -81,7 +81,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     annotations: dict[str, str] | None = None
 
 
-class _Spec(msgspec.Struct, rename="camel"):
+class _SchedulerPodSpec(msgspec.Struct, rename="camel"):
     node_name: str | None = None
     priority: int | None = None
     overhead: dict[str, str | int | float] | None = None
@@ -91,16 +91,16 @@ class _Spec(msgspec.Struct, rename="camel"):
     tolerations: list[Toleration] | None = None
 
 
-class _Status(msgspec.Struct):
+class _SchedulerPodStatus(msgspec.Struct):
     phase: str = ""
 
 
 class SchedulerPodObject(msgspec.Struct):
     """What is read of a pod's JSON; `scheduler_pod` makes a pod of it."""
 
-    metadata: _Metadata
-    spec: _Spec | None = None
-    status: _Status | None = None
+    metadata: _SchedulerPodMetadata
+    spec: _SchedulerPodSpec | None = None
+    status: _SchedulerPodStatus | None = None
 
 
 _DECODER = msgspec.json.Decoder(SchedulerPodObject)
@@ -117,7 +117,11 @@ def decode_scheduler_pod(data: bytes | msgspec.Raw) -> SchedulerPod:
 
 def scheduler_pod(pod: SchedulerPodObject) -> SchedulerPod:
     """Return the pod of an object."""
-    meta, spec, status = pod.metadata, pod.spec or _Spec(), pod.status or _Status()
+    meta, spec, status = (
+        pod.metadata,
+        pod.spec or _SchedulerPodSpec(),
+        pod.status or _SchedulerPodStatus(),
+    )
     return SchedulerPod(
         key=PodKey(meta.uid or f"{meta.namespace}/{meta.name}", meta.namespace, meta.name),
         labels=meta.labels or NO_LABELS,
@@ -133,7 +137,7 @@ def scheduler_pod(pod: SchedulerPodObject) -> SchedulerPod:
     )
 
 
-def _containers(spec: _Spec) -> list[ContainerAmounts]:
+def _containers(spec: _SchedulerPodSpec) -> list[ContainerAmounts]:
     init = [
         ContainerAmounts(_requested(one), is_init=True, is_sidecar=one.restart_policy == "Always")
         for one in (spec.init_containers or ())[:MAX_CONTAINERS]

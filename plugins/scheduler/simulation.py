@@ -214,10 +214,10 @@ def unchecked_fields(document: Mapping[str, object]) -> tuple[str, ...]:
 
 def _node(document: Mapping[str, object]) -> SimulatedNode:
     try:
-        node = msgspec.convert(document, _NodeObject, strict=False)
+        node = msgspec.convert(document, _NodeDocument, strict=False)
     except (msgspec.ValidationError, RecursionError) as error:
         raise ParseError(f"Node: {str(error)[:120]}", "") from error
-    spec, status = node.spec or _NodeSpec(), node.status or _NodeStatus()
+    spec, status = node.spec or _NodeSpec(), node.status or _NodeAmounts()
     allocatable = {name: str(value) for name, value in (status.allocatable or {}).items()}
     return SimulatedNode(
         name=node.metadata.name,
@@ -239,19 +239,19 @@ class _NodeSpec(msgspec.Struct):
     unschedulable: bool = False
 
 
-class _NodeStatus(msgspec.Struct):
+class _NodeAmounts(msgspec.Struct):
     allocatable: dict[str, str | int | float] | None = None
 
 
-class _NodeMetadata(msgspec.Struct):
+class _SimulatedMetadata(msgspec.Struct):
     name: str
     labels: dict[str, str] | None = None
 
 
-class _NodeObject(msgspec.Struct):
-    metadata: _NodeMetadata
+class _NodeDocument(msgspec.Struct):
+    metadata: _SimulatedMetadata
     spec: _NodeSpec | None = None
-    status: _NodeStatus | None = None
+    status: _NodeAmounts | None = None
 
 
 def load_cluster(folder: Path, cluster: SimulatedCluster) -> None:

@@ -24,35 +24,33 @@ from plugins.scheduler.devices.device_table import (
     UNKNOWN,
     VENDOR_LABEL,
     Amounts,
+    DeviceFunction,
     DeviceTable,
     Labels,
     NodeDevice,
     PartitionTable,
-    VirtualFunction,
     built_in_partitions,
 )
-from plugins.scheduler.devices.device_usage import NO_USAGE, DeviceUsage
+from plugins.scheduler.devices.device_usage import NO_USAGE, NodeDeviceUsage
 from plugins.scheduler.devices.partitions import choose_partition
 from plugins.scheduler.devices.requests import (
     APPLY_FOR_ALL,
     ISOLATION_LABEL,
+    NO_MATCH,
     NPU_CORE,
     PCIE_LEVEL,
     RESTRICTED,
     SAME_PCIE,
+    SHARED_TEMPLATES,
     WHOLE_CARD_RESOURCES,
     DeviceRequest,
     InvalidRequest,
     KindRequest,
-    is_of_other_vendor,
-)
-from plugins.scheduler.devices.scores import ScoringStrategy
-from plugins.scheduler.devices.templates import (
-    NO_MATCH,
-    SHARED_TEMPLATES,
     SharedTemplates,
+    is_of_other_vendor,
     matching_template,
 )
+from plugins.scheduler.devices.scores import ScoringStrategy
 from plugins.scheduler.devices.topology_tree import SCOPE_DEPTHS, TreeSearch
 
 
@@ -84,7 +82,7 @@ class GrantedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
     device: NodeDevice
     amounts: Amounts
-    function: VirtualFunction | None = None
+    function: DeviceFunction | None = None
     template: str = ""
 
     def as_allocated(self) -> AllocatedDevice:
@@ -108,7 +106,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     labels: Labels = NO_LABELS
     table: DeviceTable | None = None  # None: the node has no Device object
-    usage: DeviceUsage = NO_USAGE
+    usage: NodeDeviceUsage = NO_USAGE
 
 
 def check_request(request: DeviceRequest, rules: Rules = DEFAULT_RULES) -> None:
@@ -405,7 +403,7 @@ class _Allocation:
             yield from sorted(in_turn, key=lambda device: order[id(device)])
         yield from others if self._rules.upstream_compatible else _nearest_first(others, primary)
 
-    def _function(self, device: NodeDevice) -> VirtualFunction | None:
+    def _function(self, device: NodeDevice) -> DeviceFunction | None:
         """Return the free virtual function with the smallest bus id that the pod may have."""
         selector = self._request.hint(device.kind).vf_selector
         taken = self._usage.allocated_functions(device)

@@ -38,7 +38,7 @@ NO_AMOUNTS: Amounts = MappingProxyType({})
 NO_LABELS: Labels = MappingProxyType({})
 
 
-class VirtualFunction(msgspec.Struct, frozen=True):
+class DeviceFunction(msgspec.Struct, frozen=True):
     """One function of a device that is granted on its own."""
 
     bus_id: str
@@ -49,7 +49,7 @@ class FunctionGroup(msgspec.Struct, frozen=True):
     """The virtual functions with the same labels, by bus id as text."""
 
     labels: Labels
-    functions: tuple[VirtualFunction, ...]
+    functions: tuple[DeviceFunction, ...]
 
 
 class NodeDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,17 +103,17 @@ class _Topology(msgspec.Struct):
     pcie_id: str = msgspec.field(name="pcieID", default="")
 
 
-class _VirtualFunctionEntry(msgspec.Struct):
+class _FunctionEntry(msgspec.Struct):
     bus_id: str = msgspec.field(name="busID", default="")
     minor: int = 0
 
 
 class _FunctionGroupEntry(msgspec.Struct):
     labels: dict[str, str] | None = None
-    vfs: list[_VirtualFunctionEntry] | None = None
+    vfs: list[_FunctionEntry] | None = None
 
 
-class _DeviceEntry(msgspec.Struct):
+class _SpecDevice(msgspec.Struct):
     type: str = ""
     minor: int | None = None
     id: str = ""
@@ -124,7 +124,7 @@ class _DeviceEntry(msgspec.Struct):
     vf_groups: list[_FunctionGroupEntry] | None = msgspec.field(name="vfGroups", default=None)
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class _DeviceMetadata(msgspec.Struct, rename="camel"):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -133,15 +133,15 @@ class _Metadata(msgspec.Struct, rename="camel"):
     annotations: dict[str, str] | None = None
 
 
-class _Spec(msgspec.Struct):
+class _DeviceSpec(msgspec.Struct):
     devices: list[msgspec.Raw] | None = None
 
 
 class DeviceObject(msgspec.Struct):
     """What is read of a Device object's JSON; `device_table` makes a table of it."""
 
-    metadata: _Metadata
-    spec: _Spec | None = None
+    metadata: _DeviceMetadata
+    spec: _DeviceSpec | None = None
 
 
 class _PartitionEntry(msgspec.Struct):
@@ -153,7 +153,7 @@ class _PartitionEntry(msgspec.Struct):
 
 
 _OBJECT = msgspec.json.Decoder(DeviceObject)
-_DEVICE = msgspec.json.Decoder(_DeviceEntry)
+_DEVICE = msgspec.json.Decoder(_SpecDevice)
 _PARTITIONS = msgspec.json.Decoder(dict[str, list[_PartitionEntry] | None])
 
 
@@ -207,7 +207,7 @@ def _decode_device(raw: msgspec.Raw) -> NodeDevice | None:
                 group.labels or NO_LABELS,
                 tuple(
                     sorted(
-                        (VirtualFunction(vf.bus_id, vf.minor) for vf in group.vfs or ()),
+                        (DeviceFunction(vf.bus_id, vf.minor) for vf in group.vfs or ()),
                         key=lambda function: function.bus_id,
                     )
                 ),

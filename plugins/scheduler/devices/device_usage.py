@@ -12,7 +12,7 @@ from plugins.scheduler.devices.device_table import NO_AMOUNTS, Amounts, DeviceTa
 DeviceKey = tuple[str, int]  # kind and minor
 
 
-class DeviceUsage(msgspec.Struct, frozen=True):
+class NodeDeviceUsage(msgspec.Struct, frozen=True):
     """The sums of all pods of a node. A device that no pod uses is in neither table."""
 
     amounts: Mapping[DeviceKey, Amounts] = {}
@@ -38,12 +38,12 @@ class DeviceUsage(msgspec.Struct, frozen=True):
         return self.functions.get((device.kind, device.minor), frozenset())
 
 
-NO_USAGE = DeviceUsage()
+NO_USAGE = NodeDeviceUsage()
 
 
 def sum_usage(
     allocations: Iterable[Iterable[AllocatedDevice]], table: DeviceTable | None = None
-) -> DeviceUsage:
+) -> NodeDeviceUsage:
     """Return the usage of the allocations of all pods.
 
     An id of the table decides which device an entry is for, because minors may change at a boot of
@@ -68,4 +68,4 @@ def sum_usage(
                 of_device[name] = of_device.get(name, 0) + amount
             if entry.vfs:
                 functions.setdefault(key, set()).update(entry.vfs)
-    return DeviceUsage(amounts, {key: frozenset(ids) for key, ids in functions.items()})
+    return NodeDeviceUsage(amounts, {key: frozenset(ids) for key, ids in functions.items()})

@@ -66,7 +66,7 @@ def _entry(granted: GrantedDevice) -> JsonDict:
     return entry
 
 
-class PodMetadata(msgspec.Struct, frozen=True, kw_only=True):
+class GrantMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """What is written to a pod, and the locks that its node needs before that."""
 
     annotations: Mapping[str, str]
@@ -74,14 +74,14 @@ class PodMetadata(msgspec.Struct, frozen=True, kw_only=True):
     node_locks: tuple[str, ...] = ()  # annotations of the node
 
 
-def grant_metadata(grant: Grant) -> PodMetadata:
+def grant_metadata(grant: Grant) -> GrantMetadata:
     """Return the annotation of a grant; nothing for a pod that the kubelet gives its devices."""
-    return PodMetadata(annotations={ANNOTATION: allocation_text(grant)} if grant else {})
+    return GrantMetadata(annotations={ANNOTATION: allocation_text(grant)} if grant else {})
 
 
 def vendor_metadata(
     grant: Grant, node: str, node_labels: Labels, pod_labels: Labels, now_ns: int
-) -> PodMetadata:
+) -> GrantMetadata:
     """Return what the vendor's device plug-in reads; raise `NodeRefused` if it could not serve it.
 
     `now_ns` are Unix nanoseconds.
@@ -103,7 +103,7 @@ def vendor_metadata(
         elif vendor == "metax":
             annotations |= _metax(cards)
             locks = ("hami.io/mutex.lock",)
-    return PodMetadata(annotations=annotations, labels=labels, node_locks=locks)
+    return GrantMetadata(annotations=annotations, labels=labels, node_locks=locks)
 
 
 def _huawei(cards: Iterable[GrantedDevice], model: str, now_ns: int) -> dict[str, str]:

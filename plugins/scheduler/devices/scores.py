@@ -15,7 +15,7 @@ from plugins.scheduler.devices.device_table import (
     DeviceTable,
     NodeDevice,
 )
-from plugins.scheduler.devices.device_usage import DeviceUsage
+from plugins.scheduler.devices.device_usage import NodeDeviceUsage
 from plugins.scheduler.devices.requests import FPGA_PERCENT, RDMA_PERCENT, DeviceRequest
 
 MAX_SCORE = 100
@@ -65,13 +65,13 @@ class ScoringStrategy(msgspec.Struct, frozen=True, kw_only=True):
                 weight_sum += weight
         return score // weight_sum if weight_sum else 0
 
-    def device_score(self, device: NodeDevice, usage: DeviceUsage, requested: Amounts) -> int:
+    def device_score(self, device: NodeDevice, usage: NodeDeviceUsage, requested: Amounts) -> int:
         """Return the score of one device for the amounts of one instance."""
         return self.score(device.total, usage.free(device), requested)
 
 
 def node_score(
-    table: DeviceTable, usage: DeviceUsage, request: DeviceRequest, strategy: ScoringStrategy
+    table: DeviceTable, usage: NodeDeviceUsage, request: DeviceRequest, strategy: ScoringStrategy
 ) -> int:
     """Return the sum of the scores of the requested kinds, which may exceed 100.
 

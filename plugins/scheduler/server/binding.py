@@ -65,7 +65,7 @@ class _Hold(msgspec.Struct, kw_only=True):
     sent_s: float | None = None  # monotonic, of the last request without an answer
 
 
-class _Reading(msgspec.Struct, frozen=True):
+class _PodReading(msgspec.Struct, frozen=True):
     """What a read of a pod showed; without `is_known` the server did not tell."""
 
     pod: SchedulerPod | None = None  # None: it is gone, or another pod has its name
@@ -238,7 +238,7 @@ class Binder:
             raise BindFailed(f"pod {_name(request)} is gone")
         return pod
 
-    async def _read(self, request: BindRequest) -> _Reading:
+    async def _read(self, request: BindRequest) -> _PodReading:
         path = PODS.path(request.name, request.namespace)
         try:
             response = await self._api.call(
@@ -246,10 +246,10 @@ class Binder:
             )
             pod = decode_scheduler_pod(response.body)
         except NotFound:
-            return _Reading()
+            return _PodReading()
         except (ApiError, ParseError):
-            return _Reading(is_known=False)
-        return _Reading(pod if pod.key.uid == request.uid else None)
+            return _PodReading(is_known=False)
+        return _PodReading(pod if pod.key.uid == request.uid else None)
 
     def _settle(self, request: BindRequest, pod: SchedulerPod | None) -> None:
         """Bring what is held in line with what the server has of the pod."""

@@ -24,13 +24,13 @@ class BadExtenderRequest(AgentError):
 _NULL = msgspec.Raw(b"null")
 
 
-class _NodeMetadata(msgspec.Struct):
+class _ItemMetadata(msgspec.Struct):
     name: str = ""
     labels: dict[str, str] | None = None
 
 
 class _NodeItem(msgspec.Struct):
-    metadata: _NodeMetadata
+    metadata: _ItemMetadata
 
 
 class _NodeList(msgspec.Struct):

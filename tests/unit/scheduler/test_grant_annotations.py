@@ -15,11 +15,11 @@ from plugins.scheduler.devices.device_table import (
     MODEL_LABEL,
     RDMA,
     VENDOR_LABEL,
+    DeviceFunction,
     NodeDevice,
-    VirtualFunction,
 )
 from plugins.scheduler.devices.grant_annotations import (
-    PodMetadata,
+    GrantMetadata,
     allocation_text,
     grant_metadata,
     vendor_metadata,
@@ -40,7 +40,7 @@ def card(minor: int, template: str = "", **amounts: int) -> GrantedDevice:
     )
 
 
-def metadata(vendor: str, *cards: GrantedDevice, model: str = "", label: str = "") -> PodMetadata:
+def metadata(vendor: str, *cards: GrantedDevice, model: str = "", label: str = "") -> GrantMetadata:
     labels = {VENDOR_LABEL: vendor, MODEL_LABEL: model}
     pod = {"koordinator.sh/gpu-isolation-provider": label} if label else {}
     return vendor_metadata(cards, "node-1", labels, pod, T)
@@ -54,10 +54,10 @@ def test_the_annotation_of_a_vector_complete() -> None:
         (
             GrantedDevice(device=gpu, amounts=WHOLE),
             GrantedDevice(
-                device=nic, amounts={RDMA_NAME: 1}, function=VirtualFunction("0000:1f:00.3", 1)
+                device=nic, amounts={RDMA_NAME: 1}, function=DeviceFunction("0000:1f:00.3", 1)
             ),
             GrantedDevice(
-                device=second, amounts={RDMA_NAME: 1}, function=VirtualFunction("0000:90:00.2", 0)
+                device=second, amounts={RDMA_NAME: 1}, function=DeviceFunction("0000:90:00.2", 0)
             ),
         )
     )
@@ -94,7 +94,7 @@ def test_the_annotation_of_a_vector_complete() -> None:
 
 def test_a_grant_of_nothing_writes_nothing() -> None:
     assert grant_metadata(()).annotations == {}
-    assert vendor_metadata((), "n", {}, {}, T) == PodMetadata(annotations={})
+    assert vendor_metadata((), "n", {}, {}, T) == GrantMetadata(annotations={})
 
 
 def test_nvidia() -> None:

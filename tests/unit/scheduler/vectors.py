@@ -12,10 +12,10 @@ from plugins.scheduler.devices.device_table import (
     GPU_MEMORY_RATIO,
     RDMA,
     Amounts,
+    DeviceFunction,
     DeviceTable,
     FunctionGroup,
     NodeDevice,
-    VirtualFunction,
 )
 
 KIB = 1 << 10
@@ -70,7 +70,7 @@ def nic(
 def group(name: str, functions: Iterable[tuple[str, int]]) -> FunctionGroup:
     """Return a group of virtual functions, by bus id."""
     return FunctionGroup(
-        {"type": name}, tuple(VirtualFunction(bus, minor) for bus, minor in sorted(functions))
+        {"type": name}, tuple(DeviceFunction(bus, minor) for bus, minor in sorted(functions))
     )
 
 
