@@ -39,6 +39,8 @@ BENCHES = (
     "containers.nri_synchronize",
     "containers.preferred",
     "containers.allocate_latency",
+    "qos.psi_reaction",
+    "qos.colocation",
 )
 
 

@@ -1,1 +1,1 @@
-"""The cost of keeping files at the values of strategies."""
+"""What enforcement costs, and what it does on this machine's own kernel."""

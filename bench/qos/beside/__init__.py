@@ -1,0 +1,1 @@
+"""What runs in processes of its own on the node: a service, and programs that use all CPU."""
