@@ -15,6 +15,7 @@ from agent.app.cluster_facts import ClusterFactsUpdater, create_watches
 from agent.app.cluster_sink import ClusterPublishSink
 from agent.app.composition import AgentInputs
 from agent.app.identity import read_machine
+from agent.config.containers import ENFORCE_MODES
 from agent.devices.published_minors import PublishedMinorStore
 from agent.errors import ParseError
 from agent.kube.api import ApiClient, ObjectRequests, decode_object
@@ -27,6 +28,7 @@ from agent.kube.eviction import EvictionService, PodEvictor
 from agent.kube.flow_control import Backoff
 from agent.kube.resources import DEVICES, NODE_METRICS
 from agent.kube.session import ApiSession, open_session
+from agent.kube.volume_claims import follow_volume_names
 from agent.kube.watch.reflector import Reflector
 from agent.kube.writer.api_writer import ApiWriter
 from agent.kube.writer.context import WriterContext, WriterTiming
@@ -178,6 +180,12 @@ class ClusterService:
             follow_api_versions, session, API_GROUP, self.facts.update_topology_versions
         )
         self._run_forever(versions, "versions of the topology")
+        if self._inputs.settings.enforce.strategies.block_io != ENFORCE_MODES[0]:
+            facts = self.facts
+            volumes = partial(
+                follow_volume_names, session, facts.needed_claims, facts.update_volume_names
+            )
+            self._run_forever(volumes, "volumes of claims")
 
     def start_evictions(self, evictions: EvictionService) -> None:
         """Execute the requests of the strategies."""

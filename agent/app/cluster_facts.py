@@ -125,6 +125,19 @@ class ClusterFactsUpdater:
         if versions != before:
             self._messages.put(ClusterFactsChanged())
 
+    def update_volume_names(self, names: Mapping[str, str]) -> None:
+        """Take the volumes of claims whose disks pods on this node limit."""
+        self._change_cluster(lambda now: replace(now, volume_names=names))
+
+    def needed_claims(self) -> frozenset[str]:
+        """Return "namespace/claim" of the volumes whose disks pods on this node limit."""
+        return frozenset(
+            f"{pod.namespace}/{volume.claim}"
+            for pod in self._store.current.cluster.pods
+            for volume in pod.volumes
+            if volume.claim
+        )
+
     def update_api_pods(self, view: Mapping[str, PodView]) -> None:
         """Take the pods that are bound to this node."""
         self._api_pods = tuple(view.values())

@@ -346,8 +346,11 @@ def _volumes(meta: _PodMetadata, spec: _PodSpec) -> tuple[PodVolume, ...]:
         return ()
     found = []
     for one in volumes[:MAX_VOLUMES]:
-        if one.persistent_volume_claim is not None:
-            found.append(PodVolume(name=one.name, claim=one.persistent_volume_claim.claim_name))
+        claim = one.persistent_volume_claim
+        if claim is not None and not _NAME.fullmatch(claim.claim_name):
+            continue
+        if claim is not None:
+            found.append(PodVolume(name=one.name, claim=claim.claim_name))
         elif one.ephemeral != _ABSENT:  # its claim has a name of the kubelet's making
             found.append(PodVolume(name=one.name, claim=f"{meta.name}-{one.name}"))
         elif one.csi != _ABSENT:

@@ -16,6 +16,7 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).parents[3]
 DAEMONSET = ROOT / "daemonset"
 COMPONENTS = (
+    "block-io",
     "evictions",
     "hami-core",
     "kubelet-proxy",

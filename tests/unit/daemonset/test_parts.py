@@ -79,7 +79,7 @@ def test_an_overlay_moves_every_mention_of_the_agents_account(
     named = list(accounts(objects))
     kinds = Counter(where.split()[0] for where, _, _ in named)
     assert kinds == {
-        "ClusterRoleBinding": 5,
+        "ClusterRoleBinding": 6,
         "ValidatingAdmissionPolicyBinding": 2,
         "DaemonSet": 1,
         "ServiceAccount": 1,
@@ -109,6 +109,7 @@ def test_the_policies_may_be_applied_from_an_overlay_of_their_own(tmp_path: Path
         ("node-labels", {("nodes", "get"), ("nodes", "patch")}),
         ("kubelet-proxy", {("nodes/proxy", "get")}),
         ("evictions", {("pods/eviction", "create")}),
+        ("block-io", {("persistentvolumeclaims", "get")}),
     ],
 )
 def test_a_component_adds_its_rights_and_the_setting_that_uses_them(
