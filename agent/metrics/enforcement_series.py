@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from agent.metrics.container_series import histogram_lines
 from agent.metrics.families import CONTAINER, NODE, POD_NAME, ExportedFamily
@@ -16,10 +18,13 @@ from agent.snapshot.self_check import (
     StrategyState,
     StrategyStatus,
 )
+from agent.wire_formats.annotations import qos_class
 
 PREFIX = "xpu_agent_"
 POD_EVICTIONS = "xpu_pod_evictions_total"
 STRATEGY, OWNER = (*NODE, "strategy"), (*NODE, "owner")
+SUPPRESSION, BURST, MEMORY_QOS, RESCTRL = "cpu_suppression", "cpu_burst", "memory_qos", "resctrl"
+NO_CLASS = "node"  # of files that belong to no pod
 MODES = ("off", "plan", "on")
 BURST_FILE, QUOTA_FILE = "cpu.cfs_burst_us", "cpu.cfs_quota_us"
 NO_QUOTA = ("max", "-1")
@@ -36,7 +41,11 @@ _ROWS: tuple[_Row, ...] = (
     ("strategy_desired_values", "gauge", STRATEGY, "", "Files that a strategy sets."),
     (
         *("strategy_figure", "gauge", (*STRATEGY, "figure"), ""),
-        "A number that a strategy decides by, or that it decided; its name has the unit.",
+        "A number of a strategy that has no family of its own; its name has the unit.",
+    ),
+    (
+        *("enforced_files", "gauge", (*OWNER, "qos_class"), ""),
+        "Files that a hook or strategy sets, by the QoS class of the pod; node: of no pod.",
     ),
     (
         *("enforcement_frozen", "gauge", NODE, ""),
@@ -76,6 +85,56 @@ _ROWS: tuple[_Row, ...] = (
         "Changes that are not in the audit file because it could not be written for too long.",
     ),
 )
+# strategy and figure: family, unit, help
+_FIGURES: Mapping[tuple[str, str], tuple[str, str, str]] = MappingProxyType(
+    {
+        (SUPPRESSION, "budget_cores"): (
+            *("xpu_node_best_effort_cpu_budget_cores", "cores"),
+            "CPU that the NodeSLO leaves to best-effort pods now.",
+        ),
+        (SUPPRESSION, "cpuset_cpus"): (
+            *("xpu_node_best_effort_cpus", ""),
+            "CPUs that best-effort pods may run on.",
+        ),
+        (SUPPRESSION, "quota_cores"): (
+            *("xpu_node_best_effort_cpu_quota_cores", "cores"),
+            "CPU quota of all best-effort pods together.",
+        ),
+        (SUPPRESSION, "pressure_cut_cores"): (
+            *("xpu_node_best_effort_cpu_pressure_cut_cores", "cores"),
+            "Lower CPU quota of all best-effort pods while others wait for CPUs.",
+        ),
+        (SUPPRESSION, "pressure_stalls"): (
+            *("xpu_node_cpu_pressure_stalls", ""),
+            "Times since the start that other pods waited for CPUs longer than allowed.",
+        ),
+        (BURST, "pods"): ("xpu_node_cpu_burst_pods", "", "Pods that CPU burst applies to."),
+        (BURST, "raised_containers"): (
+            *("xpu_node_cpu_burst_raised_containers", ""),
+            "Containers whose CPU quota is above their limit now.",
+        ),
+        (BURST, "exhausted_containers"): (
+            *("xpu_node_cpu_burst_exhausted_containers", ""),
+            "Containers that have used up the CPU time that they may burst.",
+        ),
+        (BURST, "share_pool_usage_ratio"): (
+            *("xpu_node_share_pool_usage_ratio", "ratio"),
+            "Usage of the CPUs that belong to no single pod.",
+        ),
+        (MEMORY_QOS, "pods"): (
+            *("xpu_node_memory_qos_pods", ""),
+            "Pods whose memory is protected or throttled.",
+        ),
+        (RESCTRL, "groups"): (
+            *("xpu_node_resctrl_groups", ""),
+            "Groups of resctrl that the agent made.",
+        ),
+        (RESCTRL, "groups_allowed"): (
+            *("xpu_node_resctrl_groups_allowed", ""),
+            "Groups of resctrl that the hardware allows the agent.",
+        ),
+    }
+)
 ENFORCEMENT_FAMILIES: tuple[ExportedFamily, ...] = (
     *(
         ExportedFamily(
@@ -94,6 +153,12 @@ ENFORCEMENT_FAMILIES: tuple[ExportedFamily, ...] = (
         help="Evictions of a pod by the rule that made them; the last 256 pods and rules.",
         labels=(*NODE, *POD_NAME, "reason"),
         stability="alpha",
+    ),
+    *(
+        ExportedFamily(
+            name=name, type="gauge", help=text, labels=NODE, unit=unit, stability="alpha"
+        )
+        for name, unit, text in _FIGURES.values()
     ),
     ExportedFamily(
         name="xpu_container_cpu_burst_seconds",
@@ -120,6 +185,7 @@ def enforcement_series(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines
         return
     view = snapshot.enforcement.value
     yield from _strategies(view.strategies, label_prefix)
+    yield from _enforced_files(snapshot, label_prefix)
     yield from _state(view, label_prefix)
     status = snapshot.container_service
     if status is not None:
@@ -185,18 +251,40 @@ def _strategies(strategies: tuple[StrategyStatus, ...], label_prefix: str) -> Se
             for one in strategies
         ],
     )
-    name = f"{PREFIX}strategy_figure"
+    yield from _figures(strategies, label_prefix)
+
+
+def _figures(strategies: tuple[StrategyStatus, ...], label_prefix: str) -> SeriesLines:
+    """Yield the family of each known figure, and one family with all others."""
+    others: list[str] = []
+    for one in strategies:
+        for figure, value in one.figures:
+            family = _FIGURES.get((one.name, figure))
+            if family is not None:
+                yield family[0], [sample_line(family[0], label_prefix, value)]
+                continue
+            labels = label_pairs(("strategy", "figure"), (one.name, figure))
+            others.append(sample_line(f"{PREFIX}strategy_figure", label_prefix, value, labels))
+    yield f"{PREFIX}strategy_figure", others
+
+
+def _enforced_files(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines:
+    files = snapshot.desired_files
+    classes = {
+        cgroup: qos_class(pod)
+        for pod in snapshot.pods.value
+        for cgroup in (pod.cgroup, *(one.cgroup for one in pod.containers))
+        if cgroup
+    }
+    counts: Counter[tuple[str, str]] = Counter()
+    for one in (*files.strategies, *files.hooks, *files.directories):
+        counts[one.owner, classes.get(one.cgroup, NO_CLASS)] += 1
+    name = f"{PREFIX}enforced_files"
     yield (
         name,
         [
-            sample_line(
-                name,
-                label_prefix,
-                value,
-                label_pairs(("strategy", "figure"), (one.name, figure)),
-            )
-            for one in strategies
-            for figure, value in one.figures
+            sample_line(name, label_prefix, count, label_pairs(("owner", "qos_class"), key))
+            for key, count in sorted(counts.items())
         ],
     )
 

@@ -67,7 +67,7 @@ _ROWS: tuple[_Row, ...] = (
         ("node", "host_application_name", "resource", "priority_class", "qos"),
         *("xpu_host_application_cpu_usage_cores", ""),
     ),
-    ("be_suppress_cpu_cores", ("node", "type"), "xpu_agent_strategy_figure", ""),
+    ("be_suppress_cpu_cores", ("node", "type"), "xpu_node_best_effort_cpus", ""),
     ("container_scaled_cfs_burst_us", _SCALED, "xpu_container_cpu_burst_seconds", ""),
     (
         *("container_scaled_cfs_quota_us", _SCALED, "xpu_container_cpu_quota_cores"),
@@ -98,7 +98,7 @@ KOORDLET_ABSENT: Mapping[str, str] = {
     "collect_node_cpu_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
     "collect_node_numa_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
     "collect_node_local_storage_info_status": "xpu_agent_collector_success has it as a gauge",
-    "be_suppress_ls_used_cpu_cores": "xpu_agent_strategy_figure has the budget made from it",
+    "be_suppress_ls_used_cpu_cores": "xpu_node_best_effort_cpu_budget_cores is made from it",
     "cpuset_share_pool_cpu_cores": _POOLS,
     "cpuset_be_share_pool_cpu_cores": _POOLS,
     "cpuset_share_pool_info": _POOLS,

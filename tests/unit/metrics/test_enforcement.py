@@ -24,6 +24,7 @@ from agent.snapshot.self_check import (
     StrategyState,
     StrategyStatus,
 )
+from agent.wire_formats.annotations import qos_class
 from tests.factory import NOW_S, pod, snapshot
 
 LABELS = (
@@ -57,7 +58,7 @@ def busy() -> NodeSnapshot:
                 mode="on",
                 state=StrategyState.ACTIVE,
                 values=9,
-                figures=(("suppressed_cpus", 12.0),),
+                figures=(("suppressed_cpus", 12.0), ("budget_cores", 7.5), ("cpuset_cpus", 8.0)),
             ),
             StrategyStatus(name="memory_qos", mode="plan", state=StrategyState.UNSUPPORTED),
         ),
@@ -105,6 +106,10 @@ def samples(snap: NodeSnapshot) -> dict[tuple[str, frozenset[str]], float]:
         ("xpu_agent_strategy_state", {"memory_qos", "active"}, 0),
         ("xpu_agent_strategy_desired_values", {"cpu_suppression"}, 9),
         ("xpu_agent_strategy_figure", {"cpu_suppression", "suppressed_cpus"}, 12),
+        ("xpu_node_best_effort_cpu_budget_cores", set(), 7.5),
+        ("xpu_node_best_effort_cpus", set(), 8),
+        ("xpu_agent_enforced_files", {"cpu_burst", qos_class(POD)}, 2),
+        ("xpu_agent_enforced_files", {"cpu_burst", "node"}, 1),
         ("xpu_agent_enforcement_frozen", set(), 1),
         ("xpu_agent_enforcement_stopped", set(), 1),
         ("xpu_agent_enforcement_conditions", {"WritesStopped"}, 2),
