@@ -56,6 +56,7 @@ from agent.wire_formats.snapshot_json import slo_from_json
 MAX_SLO_BYTES = 4 << 20
 MAX_DEPTH = 64
 EMPTY = "(empty)"
+EVICTION_WAIT_S = 30.0  # the longest wait before a first eviction is 20 seconds, for CPU
 DEFAULT_CPU_POLICY = "none"  # of a kubelet whose settings are not known
 BAD_STATES = (StrategyState.FAILED, StrategyState.UNSUPPORTED)
 
@@ -218,7 +219,13 @@ def _plan_host(
         protected_namespaces=settings.enforce.protected_namespaces,
     )
     now_s = inputs.clock.monotonic()
-    enforcement = engine.plan(snapshot, layout, LiveValues(values, ledger), now_s)
+    current = LiveValues(values, ledger)
+    enforcement = engine.plan(snapshot, layout, current, now_s)
+    # an eviction needs more than one sample: this is who goes if the usage stays as it is
+    later_s = now_s + EVICTION_WAIT_S
+    later = engine.plan(_snapshot_at(snapshot, later_s), layout, current, later_s)
+    evictions = {one.pod.uid: one for one in (*enforcement.evictions, *later.evictions)}
+    enforcement = msgspec.structs.replace(enforcement, evictions=tuple(evictions.values()))
     all_modes = {**hook_modes(hooks, settings.enforce), **modes}
     planner = HostPlanner(values, host, ledger, hooks, all_modes, inputs.clock)
     changes = planner.plan(snapshot, enforcement)
@@ -255,6 +262,16 @@ def _resctrl_changes(plan: HostResctrlPlan) -> tuple[PlannedChange, ...]:
             source=one.action.reason,
         )
         for one in plan.changes
+    )
+
+
+def _snapshot_at(snapshot: NodeSnapshot, now_s: float) -> NodeSnapshot:
+    """Return the snapshot as if its usage and its NodeSLO were of this time."""
+    cluster = snapshot.cluster
+    return msgspec.structs.replace(
+        snapshot,
+        usage=SnapshotPart(snapshot.usage.value, now_s),
+        cluster=msgspec.structs.replace(cluster, slo=SnapshotPart(cluster.slo.value, now_s)),
     )
 
 

@@ -109,7 +109,6 @@ class EvictionStrategy:
     def _inputs(self, inputs: QosInputs) -> EvictionInputs:
         slo = inputs.slo.thresholds
         usage = inputs.usage if slo.enable else None
-        has_node = inputs.cluster.node.value is not None
         return EvictionInputs(
             now_s=inputs.now_s,
             slo=slo,
@@ -120,8 +119,8 @@ class EvictionStrategy:
             patience_s=self._rules.patience_s if inputs.layout.version == 2 else 0.0,
             sample=_cpu_sample(inputs),
             memory_used=usage.node.memory_bytes if usage is not None else None,
-            cpu_capacity_milli=inputs.node.cpu_milli if has_node else None,
-            memory_capacity=inputs.node.memory_bytes if has_node else None,
+            cpu_capacity_milli=inputs.node.cpu_milli,
+            memory_capacity=inputs.node.memory_bytes,
             allocatable=_class_resources(inputs),
             metric_published_s=inputs.metric_published_s,
             pods=self._pods.build(inputs.pods, usage) if usage is not None else (),

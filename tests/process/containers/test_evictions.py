@@ -175,5 +175,8 @@ def test_in_plan_mode_an_event_says_which_pod_would_go_and_nothing_is_requested(
         assert note.startswith("plan mode: would evict Pod:team-a/only, reason: evicted,")
         await asyncio.sleep(QUIET_S)
         assert node.requested() == []
+        planned = await node.scene.command("plan", "-o", "json")
+        (row,) = json.loads(planned.stdout)["evictions"]
+        assert row["pod"] == "team-a/only"
 
     crowd(act)

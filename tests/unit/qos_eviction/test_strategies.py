@@ -174,7 +174,6 @@ def test_namespaces_of_the_settings_are_protected() -> None:
         {"usage": UsageSample(node=NodeUsage())},
         {"usage": UsageSample(node=NodeUsage(memory_bytes=95 * GIB))},  # no pod was measured
         {"node": NodeCapacity()},
-        {"cluster": ClusterView(has_pod_list=True)},  # no Node
         {"cluster": ClusterView(node=SnapshotPart(NodeView(name="n", uid="u"), 1.0))},
         {"slo": NodeSlo()},
     ],
