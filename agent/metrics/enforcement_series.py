@@ -86,7 +86,7 @@ _ROWS: tuple[_Row, ...] = (
     ),
 )
 # strategy and figure: family, unit, help
-_FIGURES: Mapping[tuple[str, str], tuple[str, str, str]] = MappingProxyType(
+FIGURES: Mapping[tuple[str, str], tuple[str, str, str]] = MappingProxyType(
     {
         (SUPPRESSION, "budget_cores"): (
             *("xpu_node_best_effort_cpu_budget_cores", "cores"),
@@ -158,7 +158,7 @@ ENFORCEMENT_FAMILIES: tuple[ExportedFamily, ...] = (
         ExportedFamily(
             name=name, type="gauge", help=text, labels=NODE, unit=unit, stability="alpha"
         )
-        for name, unit, text in _FIGURES.values()
+        for name, unit, text in FIGURES.values()
     ),
     ExportedFamily(
         name="xpu_container_cpu_burst_seconds",
@@ -259,7 +259,7 @@ def _figures(strategies: tuple[StrategyStatus, ...], label_prefix: str) -> Serie
     others: list[str] = []
     for one in strategies:
         for figure, value in one.figures:
-            family = _FIGURES.get((one.name, figure))
+            family = FIGURES.get((one.name, figure))
             if family is not None:
                 yield family[0], [sample_line(family[0], label_prefix, value)]
                 continue

@@ -10,7 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import BURST, QUOTA
 from agent.cgroup.write_plan import DesiredValue
-from agent.metrics.enforcement_series import ENFORCEMENT_FAMILIES
+from agent.metrics.enforcement_series import BURST as BURST_STRATEGY
+from agent.metrics.enforcement_series import (
+    ENFORCEMENT_FAMILIES,
+    FIGURES,
+    MEMORY_QOS,
+    RESCTRL,
+    SUPPRESSION,
+)
 from agent.metrics.exposition import MetricsRenderer
 from agent.snapshot.container import ContainerServiceStatus
 from agent.snapshot.node import NodeSnapshot
@@ -28,11 +35,23 @@ from agent.wire_formats.annotations import qos_class
 from tests.factory import NOW_S, pod, snapshot
 
 LABELS = (
-    *("strategy", "mode", "state", "owner", "result", "errno", "reason", "le", "figure"),
+    *(
+        "strategy",
+        "mode",
+        "state",
+        "owner",
+        "result",
+        "errno",
+        "reason",
+        "le",
+        "figure",
+        "qos_class",
+    ),
     "outcome",
 )
-POD = pod(0)
-CGROUP = POD.containers[0].cgroup
+BARE = pod(0)
+CGROUP = f"{BARE.cgroup}/{BARE.containers[0].id}"
+POD = replace(BARE, containers=(replace(BARE.containers[0], cgroup=CGROUP),))
 BURSTS = (
     DesiredValue(cgroup=CGROUP, key=BURST, value=40_000, owner="cpu_burst"),
     DesiredValue(cgroup=CGROUP, key=QUOTA, value=Bandwidth(150_000), owner="cpu_burst"),
@@ -50,6 +69,12 @@ EVICTIONS = EvictionStatus(
 )
 
 
+def figures(strategy: str) -> tuple[tuple[str, float], ...]:
+    """Return every figure of a strategy that has a family."""
+    values = {"budget_cores": 7.5, "cpuset_cpus": 8.0}
+    return tuple((name, values.get(name, 1.0)) for owner, name in FIGURES if owner == strategy)
+
+
 def busy() -> NodeSnapshot:
     view = EnforcementView(
         strategies=(
@@ -58,9 +83,20 @@ def busy() -> NodeSnapshot:
                 mode="on",
                 state=StrategyState.ACTIVE,
                 values=9,
-                figures=(("suppressed_cpus", 12.0), ("budget_cores", 7.5), ("cpuset_cpus", 8.0)),
+                figures=(("suppressed_cpus", 12.0), *figures(SUPPRESSION)),
             ),
-            StrategyStatus(name="memory_qos", mode="plan", state=StrategyState.UNSUPPORTED),
+            StrategyStatus(
+                name=MEMORY_QOS,
+                mode="plan",
+                state=StrategyState.UNSUPPORTED,
+                figures=figures(MEMORY_QOS),
+            ),
+            *(
+                StrategyStatus(
+                    name=name, mode="on", state=StrategyState.IDLE, figures=figures(name)
+                )
+                for name in (BURST_STRATEGY, RESCTRL)
+            ),
         ),
         is_frozen=True,
         brake="101 writes were refused",
