@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.harness import Row
-from bench.qos.live_node import LiveNode, live_node, wait_until
 from bench.qos.polling_loop import PollingLoop
+from tests.process.cluster.live_node import LiveNode, live_node, wait_until
 
 RUNS = 3
 SERVE_S = 6.0

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from bench.qos.live_node import LiveNode
+from tests.process.cluster.live_node import LiveNode
 
 INTERVAL_S = 1.0
 PERIOD_US = 100_000

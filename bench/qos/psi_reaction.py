@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from bench.harness import Row
-from bench.qos.live_node import LiveNode, live_node, wait_until
 from bench.qos.polling_loop import PollingLoop
+from tests.process.cluster.live_node import LiveNode, live_node, wait_until
 
 ROUNDS = 5
 THRESHOLD_PERCENT, LEAST_PERCENT = 65, 30

@@ -1,7 +1,7 @@
 """A node of this machine: real groups with pods, an API server, and the agent between them.
 
 Version 1 has the controllers, and a unified hierarchy beside it has the pressure files; the agent
-sees the groups of the bench as the whole of each hierarchy.
+sees the groups of the node as the whole of each hierarchy.
 """
 
 from __future__ import annotations
@@ -16,21 +16,43 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from agent.app.identity import read_machine
 from agent.host.files import LiveHostFiles
 from tests.apiserver import ApiServer
 from tests.apiserver.admin import node as node_object
+from tests.process.agent import Agent
 from tests.process.citizen import NODE, ROLES, citizen
 
 MOUNT = Path("/sys/fs/cgroup")
 HIERARCHIES = ("cpu", "cpuacct", "cpuset", "memory", "unified")
 DEADLINE_S = 120.0
 SHARES = {"": 1024, "/besteffort": 2, "/burstable": 1024}  # as the kubelet sets them
+
+needs_live_node = pytest.mark.skipif(
+    os.geteuid() != 0
+    or not all((MOUNT / one / "cgroup.procs").exists() for one in HIERARCHIES)
+    or not (MOUNT / "unified" / "cpu.pressure").exists(),
+    reason="needs root, cgroup version 1, and a unified hierarchy with pressure files",
+)
+
 _OWN_GROUPS = """
 for name in cpu cpuacct cpuset memory unified; do
   mount --bind "/sys/fs/cgroup/$name$0" "/sys/fs/cgroup/$name" || exit
 done
 exec "$@"
+"""
+# joins its groups, prints a line, and begins when it reads one
+_BURNER = """
+import sys
+for group in sys.argv[1:]:
+    with open(group + "/cgroup.procs", "w") as file:
+        file.write("0")
+print(flush=True)
+sys.stdin.readline()
+while True:
+    pass
 """
 _numbers = itertools.count(1)
 
@@ -40,7 +62,7 @@ class Burners:
 
     def __init__(self, groups: tuple[str, ...], processes: int) -> None:
         """Start them; return when they are in their groups."""
-        command = [sys.executable, "-m", "bench.qos.beside.burner", *groups]
+        command = [sys.executable, "-c", _BURNER, *groups]
         pipe = subprocess.PIPE
         self._children = [
             subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(processes)
@@ -67,6 +89,8 @@ class Burners:
 class LiveNode:
     """The groups, the pods and the NodeSLO of one node."""
 
+    agent: Agent
+
     def __init__(self, api: ApiServer, root: str) -> None:
         self._api = api
         self.root = root
@@ -81,7 +105,7 @@ class LiveNode:
         return self.path("cpu", "/kubepods/besteffort")
 
     def path(self, hierarchy: str, below: str) -> Path:
-        """Return a path of one hierarchy below the root of the bench."""
+        """Return a path of one hierarchy below the node's root."""
         return MOUNT / hierarchy / f"{self.root}{below}".lstrip("/")
 
     def add_pod(self, name: str, qos: str, folder: str, cpu: str = "") -> tuple[str, ...]:
@@ -163,7 +187,7 @@ def live_node(*, root_shares: int = 1024, **settings: str) -> Iterator[LiveNode]
 
     `root_shares` weighs the node against all other work on the machine.
     """
-    root = f"/xpu-bench-{os.getpid()}-{next(_numbers)}"
+    root = f"/xpu-live-{os.getpid()}-{next(_numbers)}"
     for hierarchy in HIERARCHIES:
         (MOUNT / hierarchy / root.lstrip("/")).mkdir()
     for name in ("cpuset.mems", "cpuset.cpus"):
@@ -189,7 +213,7 @@ def live_node(*, root_shares: int = 1024, **settings: str) -> Iterator[LiveNode]
             **{f"XPU_AGENT_{name}": value for name, value in settings.items()},
         }
         try:
-            with citizen(api, Path(folder) / "node", prefix=prefix, **own_settings):
+            with citizen(api, Path(folder) / "node", prefix=prefix, **own_settings) as node.agent:
                 yield node
         finally:
             node.remove()
