@@ -42,6 +42,7 @@ from agent.metrics.families import FAMILIES, NODE, PROCESS, ExportedFamily
 from agent.metrics.hami import hami_families, hami_series
 from agent.metrics.infiniband import infiniband_families, infiniband_series
 from agent.metrics.koordlet import koordlet_families, koordlet_series
+from agent.metrics.resctrl_series import RESCTRL_FAMILIES, resctrl_series
 from agent.metrics.text_format import (
     LabelCache,
     LabelKey,
@@ -95,6 +96,7 @@ class MetricsRenderer:
             *CONTAINER_FAMILIES,
             *COLLECTOR_FAMILIES,
             *ENFORCEMENT_FAMILIES,
+            *RESCTRL_FAMILIES,
             *(export_family(check.families[name]) for name in sorted(check.families)),
             *hami_families(aliases),
             *infiniband_families(aliases),
@@ -193,6 +195,7 @@ class MetricsRenderer:
         yield from cluster_series(snapshot, now_s, label_prefix)
         yield from container_series(snapshot, label_prefix)
         yield from enforcement_series(snapshot, label_prefix)
+        yield from resctrl_series(snapshot, label_prefix)
         yield from slo_series(snapshot, now_s, label_prefix)
         yield from node_series(snapshot, label_prefix, usage_is_fresh=usage_is_fresh)
         if usage_is_fresh:

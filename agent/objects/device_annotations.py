@@ -24,6 +24,8 @@ TOPOLOGY_ANNOTATION = "xpu-agent.io/topology"
 
 INSTANCE_ANNOTATION = "xpu-agent.io/instance"
 
+RESCTRL_ANNOTATION = "xpu-agent.io/resctrl-groups"
+
 
 Entries = dict[str, JsonDict]  # by bus id
 
@@ -34,10 +36,20 @@ def agent_annotations(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> 
     """Return the annotations that are the same for all vendors; equal snapshots give equal text."""
     instance: JsonDict = {"version": VERSION, "bootID": snapshot.node.boot_id}
     return {
+        **_resctrl_annotation(snapshot),
         TOPOLOGY_ANNOTATION: topology_annotation(snapshot, published),
         HEALTH_ANNOTATION: health_annotation(published),
         INSTANCE_ANNOTATION: compact_json(_without_unknown(instance)),
     }
+
+
+def _resctrl_annotation(snapshot: NodeSnapshot) -> dict[str, str]:
+    """Return how many resctrl groups the agent may have and has; nothing while that is unknown."""
+    view = snapshot.resctrl
+    if view.closids is None:
+        return {}
+    counts: JsonDict = {"total": view.closids, "used": len(view.groups)}
+    return {RESCTRL_ANNOTATION: compact_json(counts)}
 
 
 def topology_annotation(snapshot: NodeSnapshot, published: tuple[Device, ...]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -115,6 +117,28 @@ class KernelResctrlFiles(LiveHostFiles):
             return os.stat(self.path(path))
         except OSError as error:
             raise HostFileError(path, error.errno or 0) from error
+
+
+# A mount in the agent's own container would end with it, and the runtime would not see it.
+_MOUNT_SCRIPT = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+host = os.open("/proc/1/ns/mnt", os.O_RDONLY)
+if libc.setns(host, 0) or libc.mount(b"resctrl", sys.argv[1].encode(), b"resctrl", 1 << 21, b""):
+    sys.exit(ctypes.get_errno())
+"""
+MOUNT_S = 10.0  # the longest that a mount may take
+
+
+def mount_resctrl(point: str) -> None:
+    """Mount the file system without options in the host's mount namespace; raise `OSError`."""
+    command = [sys.executable, "-I", "-c", _MOUNT_SCRIPT, point]
+    try:
+        result = subprocess.run(command, check=False, capture_output=True, timeout=MOUNT_S)
+    except subprocess.SubprocessError as error:
+        raise OSError(errno.ETIMEDOUT, "the mount did not end") from error
+    if result.returncode != 0:
+        raise OSError(result.returncode, os.strerror(result.returncode))
 
 
 class ResctrlMount(msgspec.Struct, frozen=True, kw_only=True):

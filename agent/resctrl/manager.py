@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -16,18 +14,18 @@ from agent.errors import HostFileError
 from agent.resctrl.capabilities import BandwidthSettings
 from agent.resctrl.executor import ExecutionReport, ResctrlExecutor, audit_record
 from agent.resctrl.files import (
-    FILE_SYSTEM,
     KernelResctrlFiles,
     ResctrlContent,
     ResctrlFiles,
     ResctrlMount,
     ResctrlReader,
+    mount_resctrl,
 )
 from agent.resctrl.group_writer import OWNER, GroupWriter
 from agent.resctrl.plan import PlanInputs, ResctrlPlan, ResctrlPod, build_plan
 from agent.resctrl.pods import TaskReader, resctrl_pods, starting_pod
 from agent.resctrl.refusals import RefusalMemory
-from agent.resctrl.schemata import format_schemata
+from agent.resctrl.schemata import flatten
 from agent.slo.status import is_frozen
 from agent.snapshot.container import HookRequest
 from agent.snapshot.inventory import Problem
@@ -45,7 +43,6 @@ from agent.snapshot.slo import NodeSlo, ResctrlQos
 from agent.usage.resctrl_monitor import ROOT as MOUNT_POINT
 
 OFF, PLAN, ON = "off", "plan", "on"
-MS_RELATIME = 1 << 21
 ALL_TASKS_S = 30.0  # between two readings of all tasks
 IDLE_S = 30.0  # between two readings while nobody asks for a partition
 ANNOUNCED_S = 60.0  # until a pod whose sandbox was created must be listed
@@ -53,15 +50,6 @@ MOUNT_RETRY_S = 60.0
 NOT_MOUNTED = "no resctrl file system is mounted: mount it, or set resctrl.mount"
 NOT_CONFIRMED = "the NodeSLO is not confirmed: the groups of its classes stay as they are"
 UNREADABLE, NOT_MOUNTABLE = "ResctrlUnreadable", "ResctrlNotMounted"
-
-
-def mount_resctrl(point: str) -> None:
-    """Mount the file system without options; raise `OSError`."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    name = FILE_SYSTEM.encode()
-    if libc.mount(name, os.fsencode(point), name, MS_RELATIME, b"") != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 class ResctrlReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -365,7 +353,7 @@ class ResctrlManager:
                         name=name,
                         classes=group.classes if group is not None else (),
                         pod_uid=group.pod_uid if group is not None else "",
-                        schemata=format_schemata(existing.values),
+                        values=flatten(existing.values),
                     )
                 )
         foreign = [name for name, one in content.groups.items() if name and not one.is_own]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-BANDWIDTH = "MB"
+from agent.snapshot.self_check import BANDWIDTH_RESOURCE
+
+BANDWIDTH = BANDWIDTH_RESOURCE
 CACHE_LINES = ("L3", "L3CODE", "L3DATA")  # in the order in which they are written
 LINES = (*CACHE_LINES, BANDWIDTH)  # other resources are never written
 MAX_DOMAIN = 65535
@@ -78,3 +80,12 @@ def difference(current: Schemata, desired: Schemata) -> Schemata:
         for line, domains in desired.items()
     }
     return {line: domains for line, domains in changed.items() if domains}
+
+
+def flatten(values: Schemata) -> tuple[tuple[str, int, int], ...]:
+    """Return the values as resource, domain and value, in the order in which they are written."""
+    return tuple(
+        (line, domain, value)
+        for line in LINES
+        for domain, value in sorted(values.get(line, {}).items())
+    )

@@ -175,6 +175,9 @@ class EnforcementCounters(msgspec.Struct, frozen=True, kw_only=True):
     lost_audits: int = 0  # records that are not in the audit file
 
 
+BANDWIDTH_RESOURCE = "MB"  # all other resources have masks
+
+
 class ResctrlActionKind(enum.Enum):
     """One change of the resctrl file system."""
 
@@ -199,7 +202,16 @@ class ResctrlGroup(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     classes: tuple[str, ...] = ()  # of the NodeSLO, whose pods share it
     pod_uid: str = ""  # of its only pod
-    schemata: str = ""  # as the kernel shows it
+    values: tuple[tuple[str, int, int], ...] = ()  # resource, domain, mask or bandwidth
+
+    @property
+    def schemata(self) -> str:
+        """Return the values for people: `L3:0=f;1=f MB:0=40;1=40`."""
+        lines: dict[str, list[str]] = {}
+        for resource, domain, value in self.values:
+            shown = value if resource == BANDWIDTH_RESOURCE else format(value, "x")
+            lines.setdefault(resource, []).append(f"{domain}={shown}")
+        return " ".join(f"{resource}:{';'.join(items)}" for resource, items in lines.items())
 
 
 class ResctrlView(msgspec.Struct, frozen=True, kw_only=True):

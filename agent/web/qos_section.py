@@ -8,7 +8,12 @@ from collections.abc import Iterable
 from agent.clock import rfc3339
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.publications import AuditRecord
-from agent.snapshot.self_check import EnforcementView, StrategyState, StrategyStatus
+from agent.snapshot.self_check import (
+    EnforcementView,
+    ResctrlView,
+    StrategyState,
+    StrategyStatus,
+)
 from agent.web.html import badge, grid, tag, text
 
 MAX_CHANGES = 20  # of the last ones; the others are in /api/v1/audit
@@ -44,8 +49,27 @@ def qos_section(snapshot: NodeSnapshot) -> str:
         tag("h2", "Quality of service")
         + "".join(tag("p", text(one), class_="notice") for one in _notices(part.value))
         + (grid(names, rows, "Strategies") if rows else "")
+        + _resctrl_table(snapshot.resctrl)
         + (grid(columns, changes, "Last changes of files, the newest first") if changes else "")
     )
+
+
+def _resctrl_table(view: ResctrlView) -> str:
+    """Return the groups of the agent; nothing without one."""
+    rows = [
+        [
+            tag("code", text(one.name)),
+            text(", ".join(one.classes) if one.classes else f"pod {one.pod_uid}"),
+            tag("code", text(one.schemata)),
+            "ready" if one.name in view.ready_groups else "not ready",
+        ]
+        for one in view.groups
+    ]
+    if not rows:
+        return ""
+    foreign = len(view.foreign_groups)
+    title = f"Resctrl groups: {len(rows)} of {view.closids}, {foreign} of other programs"
+    return grid(("group", "for", "cache masks and bandwidth", "state"), rows, title)
 
 
 def _notices(view: EnforcementView) -> Iterable[str]:

@@ -1,0 +1,75 @@
+"""What people see of resctrl: metrics, annotation, page, state of the strategy."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.metrics.exposition import MetricsRenderer
+from agent.objects.device_annotations import RESCTRL_ANNOTATION, agent_annotations
+from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.self_check import EnforcementView, StrategyState
+from agent.web.qos_section import qos_section
+from tests.factory import NOW_S, snapshot
+from tests.unit.resctrl.scene import HALF, Scene, group, qos
+
+
+@pytest.fixture
+def scene() -> Scene:
+    scene = Scene()
+    scene.add_pod(1, "BE")
+    scene.add_pod(2, "LS", HALF)
+    scene.set_class("BE", qos(0, 30, 40))
+    scene.host.make("/sys/fs/resctrl/pqos")
+    return scene
+
+
+def node(scene: Scene) -> NodeSnapshot:
+    view = scene.cycle()
+    enforcement = EnforcementView(strategies=(scene.manager.status(),))
+    return replace(snapshot(), resctrl=view, enforcement=SnapshotPart(enforcement, NOW_S))
+
+
+def test_metrics_have_groups_masks_and_bandwidths(scene: Scene) -> None:
+    page = MetricsRenderer({}).render(node(scene), NOW_S, openmetrics=False)
+    text = page if isinstance(page, str) else page.decode()
+    samples = {
+        (one.name, *(v for k, v in sorted(one.labels.items()) if k != "node")): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if "resctrl" in one.name
+    }
+    assert samples["xpu_node_resctrl_foreign_groups",] == 1
+    assert samples["xpu_agent_resctrl_tasks_moved_total",] == 4
+    assert samples["xpu_node_resctrl_cache_ways", "1", "BE", "L3"] == 4
+    assert samples["xpu_node_resctrl_bandwidth_limit", "0", "BE"] == 40
+    assert samples["xpu_node_resctrl_cache_ways", "0", group(2), "L3"] == 6
+
+
+def test_the_device_object_has_the_number_of_groups(scene: Scene) -> None:
+    annotations = agent_annotations(node(scene), ())
+    assert json.loads(annotations[RESCTRL_ANNOTATION]) == {"total": 6, "used": 2}
+    assert RESCTRL_ANNOTATION not in agent_annotations(snapshot(), ())
+
+
+def test_the_page_lists_the_groups(scene: Scene) -> None:
+    html = qos_section(node(scene))
+    assert "Resctrl groups: 2 of 6, 1 of other programs" in html
+    assert "L3:0=f;1=f MB:0=40;1=40" in html
+    assert f"pod {scene.pods[2].uid}" in html
+
+
+def test_the_state_of_the_strategy_has_its_figures_and_problems(scene: Scene) -> None:
+    scene.cycle()
+    status = scene.manager.status()
+    assert (status.state, status.values, status.message) == (StrategyState.ACTIVE, 2, "")
+    assert status.figures == (("groups", 2.0), ("groups_allowed", 6.0), ("refusals", 0.0))
+    scene.host.is_mounted = False
+    scene.cycle()
+    status = scene.manager.status()
+    assert status.state is StrategyState.UNSUPPORTED
+    assert "mount" in status.message
