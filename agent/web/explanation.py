@@ -143,7 +143,7 @@ def _explain_group(snapshot: NodeSnapshot, path: str) -> FileExplanation | None:
     waiting = [
         one for one in view.planned if one.kind is ResctrlActionKind.WRITE and one.path == name
     ]
-    current = None if group is None else group.schemata.strip()
+    current = None if group is None else group.schemata
     sources = [one.source for one in changes if one.source]
     wanted = waiting[0].text.strip() if waiting else current
     reason = waiting[0].reason if waiting else next(reversed(sources), "")
@@ -167,7 +167,7 @@ def _resctrl_json(pod: PodView, view: ResctrlView) -> Document | None:
     group = next((one for one in view.groups if one.name == name), None)
     if group is None:
         return None
-    return {"group": group.name, "classes": list(group.classes), "schemata": group.schemata.strip()}
+    return {"group": group.name, "classes": list(group.classes), "schemata": group.schemata}
 
 
 def _count(snapshot: NodeSnapshot) -> str:

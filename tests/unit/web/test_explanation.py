@@ -172,7 +172,7 @@ def test_text_for_people_has_the_same() -> None:
 def test_a_resctrl_group_is_explained_with_the_pods_that_it_is_for() -> None:
     schemata = "/sys/fs/resctrl/BE/schemata"
     change = replace(CHANGE, path=schemata, owner="resctrl", source="NodeSLO class BE")
-    group = ResctrlGroup(name="BE", classes=("BE",), schemata="L3:0=7\n")
+    group = ResctrlGroup(name="BE", classes=("BE",), values=(("L3", 0, 7),))
     resctrl = ResctrlView(
         mode="on", groups=(group,), class_groups=(("BE", "BE"),), ready_groups=("BE",)
     )
