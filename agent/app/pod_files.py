@@ -130,6 +130,7 @@ class PodFileUpdater:
         self._pressure = pressure
         self._conditions: tuple[FileCondition, ...] = ()
         self._condition_state = ConditionState()
+        self._turned_s: float | None = None
         self._cycle_durations = HistogramCounter(CYCLE_BOUNDS_S)
         self._is_ledger_loaded = False
         self._logged_error = ""  # the error of the last read of the ledger that was logged
@@ -174,8 +175,10 @@ class PodFileUpdater:
         self._report_notes(report.notes)
         for condition in new_conditions(self._conditions, conditions):
             self._messages.put(EventReported(condition.reason, condition.message))
+        if self._turned_s is None or bool(conditions) is not bool(self._conditions):
+            self._turned_s = self._clock.wall()
         self._conditions = conditions
-        view = msgspec.structs.replace(view, conditions=conditions)
+        view = msgspec.structs.replace(view, conditions=conditions, turned_s=self._turned_s)
         self._store.put(
             enforcement=SnapshotPart(view, now_s),
             desired_files=self._reconciler.desired_files,

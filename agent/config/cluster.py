@@ -43,7 +43,8 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     node_condition: Annotated[
         bool,
         SettingRule(
-            "keep the conditions AcceleratorsHealthy and DeviceInjectionReady of the Node",
+            "keep the conditions AcceleratorsHealthy, DeviceInjectionReady and EnforcementHealthy "
+            "of the Node",
             maturity="alpha",
         ),
     ] = False

@@ -1,7 +1,8 @@
 """The labels and conditions of the Node that describe its accelerators.
 
 `AcceleratorsHealthy` covers accelerators only; the Device object shows a NIC that is down.
-`DeviceInjectionReady` says whether a new container gets its allocated devices. The texts contain
+`DeviceInjectionReady` says whether a new container gets its allocated devices, and
+`EnforcementHealthy` whether what NodeSLO and pods ask for is in the files. The texts contain
 nothing that changes by itself, so that a quiet node is not written.
 """
 
@@ -18,14 +19,16 @@ from agent.snapshot.container import RuntimeView
 from agent.snapshot.device import Device, DeviceKind, short_name
 from agent.snapshot.node import NodeSnapshot, node_uid
 from agent.snapshot.publications import DesiredObject, Json
+from agent.snapshot.self_check import EnforcementView
 from agent.wire_formats import api_values
 from agent.wire_formats.device_object import select_devices
 
 ACCELERATORS_HEALTHY = "AcceleratorsHealthy"
 DEVICE_INJECTION_READY = "DeviceInjectionReady"
+ENFORCEMENT_HEALTHY = "EnforcementHealthy"
 RUNTIME_ASKS, RUNTIME_DOES_NOT_ASK = "RuntimeAsks", "RuntimeDoesNotAsk"
 GRACE_S = 30.0  # a restart of the runtime or of the agent is not reported
-ALL_HEALTHY = "AllHealthy"
+ALL_HEALTHY, ALL_SET = "AllHealthy", "AllSet"
 RUNTIME_OFF = "off"  # state of a runtime that the agent does not connect to
 SEVERAL_REASONS = "SeveralReasons"
 MAX_NAMED = 16  # devices in the message
@@ -61,6 +64,9 @@ class NodeConditionPublisher(msgspec.Struct, frozen=True):
             if condition is None:
                 return ()
             conditions.append(condition)
+        enforcement = snapshot.enforcement.value
+        if enforcement.is_asked or enforcement.conditions:
+            conditions.append(enforcement_condition(enforcement))
         name = snapshot.node.name
         return (
             DesiredObject(
@@ -120,6 +126,19 @@ def injection_condition(runtime: RuntimeView, now_s: float) -> Json | None:
     return _condition(
         "False", RUNTIME_DOES_NOT_ASK, message, since_s, since_s, DEVICE_INJECTION_READY
     )
+
+
+def enforcement_condition(view: EnforcementView) -> Json:
+    """Return whether what a NodeSLO and pods ask for is done, as far as files show."""
+    since_s = view.turned_s
+    if not view.conditions:
+        message = "what the NodeSLO and pods ask for is set"
+        return _condition("True", ALL_SET, message, since_s, since_s or 0.0, ENFORCEMENT_HEALTHY)
+    reasons = sorted({one.reason for one in view.conditions})
+    reason = api_values.condition_reason(reasons[0]) if len(reasons) == 1 else SEVERAL_REASONS
+    texts = [one.message if len(reasons) == 1 else one.reason for one in view.conditions]
+    listed = "; ".join(dict.fromkeys(texts[:MAX_NAMED]))
+    return _condition("False", reason, listed, since_s, since_s or 0.0, ENFORCEMENT_HEALTHY)
 
 
 def _is_in_service(card: Device) -> bool:
@@ -197,6 +216,7 @@ def _agent_conditions(body: Json) -> Iterator[Mapping[str, object]]:
         if isinstance(entry, Mapping) and entry.get("type") in (
             ACCELERATORS_HEALTHY,
             DEVICE_INJECTION_READY,
+            ENFORCEMENT_HEALTHY,
         ):
             yield entry
 

@@ -179,9 +179,9 @@ class AuditTrail:
             self._pending.append(LostRecords(lost=self._lost))
             self._lost = 0
         batch = tuple(islice(self._pending, MAX_BATCH))
-        file, lines = self._file, b"".join(map(_line, batch))
+        file = self._file
         try:
-            future = self._writer.begin(lambda: file.append(lines), file.path)
+            future = self._writer.begin(lambda: file.append(b"".join(map(_line, batch))), file.path)
         except OSError as error:
             self.problem, self._retry_s = f"{file.path}: {error.strerror}", now_s + RETRY_S
             return

@@ -164,6 +164,13 @@ class EnforcementView(msgspec.Struct, frozen=True, kw_only=True):
     is_frozen: bool = False  # the NodeSLO is not confirmed: nothing new is decided
     brake: str = ""  # why no strategy may change anything now; empty: they may
     conditions: tuple[FileCondition, ...] = ()
+    turned_s: float | None = None  # wall clock, since when there are conditions, or are none
+
+    @property
+    def is_asked(self) -> bool:
+        """Return whether a strategy does something, or should."""
+        resting = (StrategyState.OFF, StrategyState.IDLE)
+        return any(one.state not in resting for one in self.strategies)
 
 
 class EnforcementCounters(msgspec.Struct, frozen=True, kw_only=True):
