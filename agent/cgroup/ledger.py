@@ -202,6 +202,7 @@ class ChangeLedger:
         self._boot = boot_id
         self._pending: list[LedgerLine] = []
         self._seq = 0
+        self.revision = 0  # of the entries: another one after each change
         self._lines = 0
         self._size = 0
 
@@ -233,6 +234,7 @@ class ChangeLedger:
     def _apply_lines(self, lines: Iterable[LedgerLine | NewerLedgerLine]) -> None:
         """Apply the lines of the file, then the entries that were added before it could be read."""
         early_entries, self.entries = self.entries, {}
+        self.revision += 1
         self._pending.clear()
         for line in lines:
             if isinstance(line, NewerLedgerLine):
@@ -295,6 +297,7 @@ class ChangeLedger:
 
     def _add(self, op: str, entry: LedgerEntry) -> None:
         self._seq += 1
+        self.revision += 1
         self._pending.append(
             LedgerLine(v=VERSION, boot=self._boot, seq=self._seq, op=op, entry=entry)
         )

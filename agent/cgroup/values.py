@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+from collections.abc import Iterable
 from typing import Protocol
 
 from agent.cgroup.cpu import Bandwidth
@@ -36,11 +37,18 @@ _WRITE = os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
 DESCRIPTOR_SHARE = 4  # the agent keeps one of so many of the process's descriptors open
 
 
+ExpectedBytes = tuple[str, int, bytes]  # path, how many bytes are read at most, contents
+
+
 class CgroupFiles(Protocol):
     """Reads and writes of cgroup files. Every error is a `HostFileError` with the errno."""
 
     def read(self, path: str, size: int) -> bytes:
         """Return the start of a file."""
+        ...
+
+    def holds(self, expected: Iterable[ExpectedBytes]) -> bool:
+        """Return whether each file starts with these bytes."""
         ...
 
     def write(self, path: str, text: str) -> None:
@@ -95,6 +103,22 @@ class KernelFiles:
         else:
             os.close(fd)
         return data
+
+    def holds(self, expected: Iterable[ExpectedBytes]) -> bool:
+        """Read all files in one loop: a call for each would cost as much as the kernel does."""
+        descriptors, pread = self._fds, os.pread
+        for path, size, data in expected:
+            descriptor = descriptors.get(path)
+            if descriptor is None:
+                current = self.read(path, size)
+            else:
+                try:
+                    current = pread(descriptor, size, 0)
+                except OSError:
+                    current = self.read(path, size)
+            if current != data:
+                return False
+        return True
 
     def write(self, path: str, text: str) -> None:
         """Open, write and close: Python's `open().write()` would hide the kernel's answer."""
@@ -208,7 +232,7 @@ class CgroupValues:
         if controller not in self._mounts:
             self._mounts[controller] = self.layout.directory(controller, "")
         mount = self._mounts[controller]
-        return None if mount is None else mount + cgroup
+        return None if mount is None else mount + cgroup.rstrip("/")
 
     @property
     def version(self) -> int:

@@ -21,7 +21,7 @@ from agent.cgroup.keys import (
 )
 from agent.cgroup.ledger import MAX_OWN_VALUES, ChangeLedger, LedgerEntry, LedgerError
 from agent.cgroup.reclaim import BUDGET_S, limit_memory, lower_high
-from agent.cgroup.values import CgroupValues, RawValue
+from agent.cgroup.values import CgroupValues, ExpectedBytes, RawValue
 from agent.cgroup.write_backoff import (
     OverwriteTracker,
     RefusalTracker,
@@ -54,13 +54,18 @@ class _FileState(msgspec.Struct):
 
 
 class _MatchedFiles(msgspec.Struct):
-    """Desired values of one pod that were all met, and the bytes of their files."""
+    """Desired values of one pod or strategy, and the bytes of the files of those that were met."""
 
     desired_values: tuple[DesiredValue, ...]
-    files: tuple[tuple[str, int, bytes], ...]  # path, bytes read at most, contents
+    files: tuple[ExpectedBytes, ...]
+    unmet: tuple[DesiredValue, ...]  # compared in each cycle
+    plan: WritePlan  # while all others stay as they are
+    next_file: int = 0  # the first one of the next part
 
 
 NOTHING_TO_WRITE = WritePlan()
+MANY_FILES = 64  # of one group of values: of more than that, one of so many parts is read a cycle
+PARTS = 4
 
 
 class CgroupWriter:
@@ -90,40 +95,65 @@ class CgroupWriter:
         if not desired_values:
             return NOTHING_TO_WRITE
         group = group or desired_values[0].cgroup
-        if self._is_unchanged(desired_values, group):
-            return WritePlan(compared=len(desired_values))
-        prepared = self._compare(desired_values, now_s)
-        if (
-            prepared.compared == len(desired_values)
-            and not prepared.unwritten
-            and not prepared.desired
-        ):
-            self._record_matched_files(desired_values, group)
-        return prepared
-
-    def _is_unchanged(self, desired_values: tuple[DesiredValue, ...], group: str) -> bool:
-        """Return whether every file has the same bytes as when exactly these values were met."""
         matched = self._matched_files.get(group)
-        if matched is None or matched.desired_values is not desired_values:
-            return False
-        read = self.values.files.read
+        if (
+            matched is None
+            or matched.desired_values is not desired_values
+            or not self._are_unchanged(matched)
+        ):
+            prepared, unmet = self._compare(desired_values, now_s)
+            self._record_matched_files(desired_values, unmet, group)
+            return prepared
+        if not matched.unmet:
+            return matched.plan
+        prepared, unmet = self._compare(matched.unmet, now_s)
+        if len(unmet) < len(matched.unmet):
+            self._record_matched_files(desired_values, unmet, group)
+        compared = prepared.compared + matched.plan.compared
+        return msgspec.structs.replace(prepared, compared=compared)
+
+    def _are_unchanged(self, matched: _MatchedFiles) -> bool:
+        """Return whether the files have the same bytes as when the values were met.
+
+        Of many files a part is read in each cycle. A program that writes many of them, as systemd
+        does when it reloads its units, is noticed in the next cycle all the same.
+        """
+        files = matched.files
+        if len(files) > MANY_FILES:
+            begin, size = matched.next_file, -(-len(files) // PARTS)
+            matched.next_file = begin + size if begin + size < len(files) else 0
+            files = files[begin : begin + size]
         try:
-            return all(read(path, size) == data for path, size, data in matched.files)
+            return self.values.files.holds(files)
         except HostFileError:
             return False
 
-    def _record_matched_files(self, desired_values: tuple[DesiredValue, ...], group: str) -> None:
+    def _record_matched_files(
+        self,
+        desired_values: tuple[DesiredValue, ...],
+        unmet: tuple[DesiredValue, ...],
+        group: str,
+    ) -> None:
+        """Record the bytes of the files whose values are met."""
+        excluded = {desired.target for desired in unmet}
         slots = [
-            (desired.key.size, self._file_states[desired.target]) for desired in desired_values
+            (desired.key.size, self._file_states[desired.target])
+            for desired in desired_values
+            if desired.target not in excluded
         ]
         files = tuple(
             (path, size, data)
             for size, file_state in slots
             for path, data in zip(file_state.paths, file_state.raw, strict=True)
         )
-        self._matched_files[group] = _MatchedFiles(desired_values, files)
+        plan = WritePlan(compared=len(slots))
+        self._matched_files[group] = _MatchedFiles(desired_values, files, unmet, plan)
 
-    def _compare(self, desired_values: tuple[DesiredValue, ...], now_s: float) -> WritePlan:
+    def _compare(
+        self, desired_values: tuple[DesiredValue, ...], now_s: float
+    ) -> tuple[WritePlan, tuple[DesiredValue, ...]]:
+        """Return the needed writes, and the values that are not met or that have no file."""
+        unmet: list[DesiredValue] = []
         open_values: list[DesiredValue] = []
         adopted: list[DesiredValue] = []
         current: dict[WriteTarget, CgroupValue] = {}
@@ -133,11 +163,13 @@ class CgroupWriter:
             target = desired.target
             file_state = self._file_states.get(target) or self._add_file_state(desired)
             if not file_state.paths or self.refusals.is_missing(target, now_s):
+                unmet.append(desired)
                 continue
             try:
                 raw = self.values.read_raw(file_state.paths, desired.key)
             except HostFileError:
                 self.refusals.record_missing(target, now_s)
+                unmet.append(desired)
                 continue
             compared += 1
             is_reset = desired.key is SHARES and desired.cgroup in waking_groups
@@ -156,14 +188,17 @@ class CgroupWriter:
                     if desired.original is not None:
                         adopted.append(desired)
                     continue
+                unmet.append(desired)
                 if desired.key is SHARES and not is_reset and self._is_idle(desired.cgroup):
                     continue  # the kernel refuses it; the group gets it when it stops being idle
                 if self._may_write(desired, file_state, value, now_s):
                     open_values.append(desired)
                     continue
+            else:
+                unmet.append(desired)
             unwritten += 1
         steps = plan_writes(open_values, current, self.values.version) if open_values else ()
-        return WritePlan(
+        plan = WritePlan(
             desired=tuple(open_values),
             current=current,
             steps=steps,
@@ -171,9 +206,12 @@ class CgroupWriter:
             compared=compared,
             unwritten=unwritten,
         )
+        return plan, tuple(unmet)
 
     def record_in_ledger(self, prepared: WritePlan) -> None:
         """Put the changes of the writes into the ledger, which the caller flushes before them."""
+        if not prepared.steps and not prepared.adopted:
+            return
         for desired in prepared.adopted:
             if desired.original is not None:
                 self.adopt(desired, desired.original)

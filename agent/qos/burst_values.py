@@ -18,7 +18,7 @@ from agent.snapshot.slo import CpuBurst
 NAME = "cpu_burst"
 BURST_POLICIES = ("cpuBurstOnly", "auto")
 QUOTA_POLICIES = ("cfsQuotaBurstOnly", "auto")
-RECHECK_S = 10.0  # between two reads of quotas that nothing changes
+RECHECK_S = 30.0  # between two reads of quotas that nothing changes
 RECHECK_GROUPS = 8  # pods are read again in turn, not all in one cycle
 
 
@@ -41,6 +41,7 @@ class BurstPod(msgspec.Struct, frozen=True, kw_only=True):
     config: CpuBurst
     source: str
     containers: tuple[BurstContainer, ...]
+    ids: frozenset[str] = frozenset()  # of its containers
     ratio: float | None = None
     scales_pod: bool = False
 

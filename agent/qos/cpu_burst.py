@@ -35,6 +35,7 @@ from agent.qos.burst_values import (
     BURST_POLICIES,
     NAME,
     QUOTA_POLICIES,
+    RECHECK_S,
     BurstContainer,
     BurstPod,
     PodPlan,
@@ -101,6 +102,7 @@ def burst_pod(
         config=config,
         source=source,
         containers=containers,
+        ids=frozenset(one.id for one in containers),
         ratio=ratio,
         scales_pod=version == 2,
     )
@@ -226,20 +228,21 @@ def _decide(
     buckets = _step_buckets(inputs, state) if is_new else state.buckets
     has_burst = inputs.current.value(inputs.layout.root or "", BURST) is not None
     usage = inputs.usage if is_new else None
-    plans = {
-        pod.view.uid: plan_pod(
-            PodStep(
-                pod=pod,
-                changes=tuple(_change(one, pod, buckets, usage, pool) for one in pod.containers),
-                has_burst=has_burst and pod.has_burst,
-                now_s=inputs.now_s,
-                number=number,
-            ),
-            state.plans.get(pod.view.uid),
-            inputs.current,
+    throttled = _throttled(usage) if pool is not PoolState.OVERLOADED else None
+    plans: dict[str, PodPlan] = {}
+    for number, pod in enumerate(state.pods):
+        last = state.plans.get(pod.view.uid)
+        if last is not None and _is_quiet(pod, last, throttled, inputs.now_s):
+            plans[pod.view.uid] = last
+            continue
+        step = PodStep(
+            pod=pod,
+            changes=tuple(_change(one, pod, buckets, usage, pool) for one in pod.containers),
+            has_burst=has_burst and pod.has_burst,
+            now_s=inputs.now_s,
+            number=number,
         )
-        for number, pod in enumerate(state.pods)
-    }
+        plans[pod.view.uid] = plan_pod(step, last, inputs.current)
     plan = _strategy_plan(state, plans, ratio, buckets, has_burst=has_burst)
     return plan, msgspec.structs.replace(
         state,
@@ -248,6 +251,23 @@ def _decide(
         buckets=buckets,
         plans=plans,
         plan=plan,
+    )
+
+
+def _throttled(usage: UsageSample | None) -> frozenset[str]:
+    """Return the ids of the containers that were throttled."""
+    containers = usage.containers if usage is not None else {}
+    return frozenset(one for one, sample in containers.items() if sample.throttled_ratio)
+
+
+def _is_quiet(pod: BurstPod, last: PodPlan, throttled: frozenset[str] | None, now_s: float) -> bool:
+    """Return whether nothing asks for a change of a pod; `throttled` is `None` on a busy node."""
+    return (
+        last.pod is pod
+        and throttled is not None
+        and pod.capacity is None
+        and now_s - last.read_s < RECHECK_S
+        and throttled.isdisjoint(pod.ids)
     )
 
 

@@ -46,7 +46,8 @@ from agent.snapshot.slo import MemoryQos, ResourceQos
 from agent.wire_formats.annotations import AnnotationError
 
 NAME = "memory_qos"
-RECHECK_S = 60.0  # between two looks for files of other programs, and for files that are absent
+SUPPORT_S = 60.0  # between two looks for the files that the kernel has
+RECHECK_S = 300.0  # between two looks for values of other programs
 RECHECK_GROUPS = 16  # pods are read again in turn, not all in one cycle
 MEMORY = "memory"
 _PROTECTIONS = ((MIN, "min_limit_percent"), (LOW, "low_limit_percent"))
@@ -187,7 +188,7 @@ def _changes_nothing(memory: MemoryQos) -> bool:
 
 def _read_support(inputs: QosInputs, state: MemoryState) -> MemoryState:
     """Return the state with the files that the kernel has, read once in a while."""
-    if state.supported_s is not None and inputs.now_s - state.supported_s < RECHECK_S:
+    if state.supported_s is not None and inputs.now_s - state.supported_s < SUPPORT_S:
         return state
     root = inputs.layout.root or ""
     supported = frozenset(

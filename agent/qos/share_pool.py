@@ -72,13 +72,14 @@ def pool_ratio(inputs: QosInputs, samples: tuple[PoolSample, ...]) -> float | No
     if not samples or not cpus:
         return None
     node_cores = sum(one.node_cores for one in samples) / len(samples)
-    outside_cores = 0.0
-    for pod in inputs.pods:
-        if pod.label in OUTSIDE_CLASSES:
-            values = [
-                cores for one in samples if (cores := one.outside_cores.get(pod.uid)) is not None
-            ]
-            outside_cores += sum(values) / len(values) if values else 0.0
+    sums: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for one in samples:
+        for uid, cores in one.outside_cores.items():
+            sums[uid] = sums.get(uid, 0.0) + cores
+            counts[uid] = counts.get(uid, 0) + 1
+    present = {pod.uid for pod in inputs.pods}
+    outside_cores = sum(total / counts[uid] for uid, total in sums.items() if uid in present)
     return share_ratio(cpus, pinned_cores(inputs.pods), node_cores, outside_cores)
 
 

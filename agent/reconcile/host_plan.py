@@ -15,7 +15,7 @@ from agent.cgroup.key_index import find_key
 from agent.cgroup.keys import CgroupKey
 from agent.cgroup.ledger import ChangeLedger, LedgerEntry
 from agent.cgroup.processes import CORE_COOKIE, OOM_SCORE_ADJ
-from agent.cgroup.values import CgroupValues
+from agent.cgroup.values import CgroupValues, ExpectedBytes
 from agent.cgroup.write_plan import DesiredValue, WritePlan
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import Clock
@@ -50,6 +50,10 @@ class ReadOnlyFiles:
         if not self._files.exists(path):
             raise HostFileError(path, errno.ENOENT)
         return 1
+
+    def holds(self, expected: Iterable[ExpectedBytes]) -> bool:
+        """Return whether each file starts with these bytes."""
+        return all(self.read(path, size) == data for path, size, data in expected)
 
     def generation(self, path: str) -> None:
         """Return `None`: no descriptor stays open."""

@@ -39,7 +39,7 @@ from agent.reconcile.restoration import Restoration, pod_cgroups
 from agent.snapshot.cluster import SLO_STALE_S
 from agent.snapshot.container import NO_RESOURCES, HookRequest, LinuxResources
 from agent.snapshot.edits import ContainerNote
-from agent.snapshot.node import NodeSnapshot, are_same_objects
+from agent.snapshot.node import IdentityMemo, NodeSnapshot, are_same_objects
 from agent.snapshot.self_check import DesiredFiles, FileCondition
 
 MAX_PODS_PER_CYCLE = 64  # whose files one cycle writes; the next cycle continues with the others
@@ -88,6 +88,8 @@ class Reconciler:
         self._enforced_targets: frozenset[WriteTarget] = (
             frozenset()
         )  # files and process attributes that hooks which are on set
+        # the same and those of the QoS directories
+        self._all_targets = IdentityMemo[frozenset[WriteTarget]]()
         self._pods: frozenset[str] = frozenset()  # cgroups of pods with a desired state
         self._enforcement = NO_ENFORCEMENT
         self._overridden: frozenset[WriteTarget] = frozenset()  # files that strategies set
@@ -380,7 +382,10 @@ class Reconciler:
 
     def _restore(self, snapshot: NodeSnapshot, values: CgroupValues, now_s: float) -> None:
         managed = self._pods | self._directories.paths(values.layout)
-        enforced = self._enforced_targets | self._directory_targets() | self._directories.required
+        enforced = self._all_targets.get(
+            (self._enforced_targets, self._directories.writes, self._directories.required),
+            lambda: self._enforced_targets | self._directory_targets() | self._directories.required,
+        )
         due = self._restoration.due_entries(
             self.ledger, enforced, managed, snapshot, now_s, self._enforcement
         )

@@ -44,6 +44,7 @@ class Restoration:
         self._after_s: dict[EntryId, float] = {}
         self._begun_s: float | None = None
         self._swept_s: float | None = None
+        self._open: tuple[tuple[object, ...], tuple[LedgerEntry, ...]] | None = None
 
     def due_entries(
         self,
@@ -63,7 +64,7 @@ class Restoration:
         """
         if self._begun_s is None:
             self._begun_s = now_s
-        entries = [e for e in ledger.entries.values() if e.hierarchy != RESCTRL_HIERARCHY]
+        entries = self._open_entries(ledger, enforced)
         off = [
             entry
             for entry in entries
@@ -85,6 +86,21 @@ class Restoration:
         self._since = {key: self._since.get(key, now_s) for key in unused}
         late = [unused[key] for key, since in self._since.items() if now_s - since >= UNDESIRED_S]
         return tuple({entry.id: entry for entry in (*off, *late)}.values())
+
+    def _open_entries(
+        self, ledger: ChangeLedger, enforced: frozenset[tuple[str, str]]
+    ) -> tuple[LedgerEntry, ...]:
+        """Return the entries that may have to be restored: nothing that is on sets their files."""
+        inputs = ledger.revision, enforced, tuple(self._modes.items())
+        if self._open is None or self._open[0] != inputs:
+            entries = tuple(
+                entry
+                for entry in ledger.entries.values()
+                if entry.hierarchy != RESCTRL_HIERARCHY
+                and ((entry.path, entry.key) not in enforced or self._modes.get(entry.owner) != ON)
+            )
+            self._open = inputs, entries
+        return self._open[1]
 
     def undo(
         self,
@@ -115,8 +131,9 @@ class Restoration:
         if self._swept_s is not None and now_s - self._swept_s < SWEEP_S:
             return
         self._swept_s = now_s
+        inodes: dict[tuple[str, str], int | None] = {}  # a group has several entries
         for entry in tuple(ledger.entries.values()):
-            if _is_removed(entry, layout, files):
+            if _is_removed(entry, layout, files, inodes):
                 ledger.drop(entry, "gone")
         files.close_removed()
 
@@ -154,15 +171,30 @@ def pod_cgroups(cgroups: Iterable[str]) -> frozenset[str]:
     return frozenset(filter(None, map(pod_cgroup, cgroups)))
 
 
-def _is_removed(entry: LedgerEntry, layout: CgroupLayout, files: CgroupFiles) -> bool:
-    if entry.hierarchy in (SYSCTL_HIERARCHY, RESCTRL_HIERARCHY) or not is_known_entry(entry):
+def _is_removed(
+    entry: LedgerEntry,
+    layout: CgroupLayout,
+    files: CgroupFiles,
+    inodes: dict[tuple[str, str], int | None],
+) -> bool:
+    group = entry.hierarchy, entry.path
+    if entry.hierarchy in (SYSCTL_HIERARCHY, RESCTRL_HIERARCHY) or (
+        group not in inodes and not is_known_entry(entry)
+    ):
         return False
+    if group not in inodes:
+        inodes[group] = _inode(entry, layout, files)
+    return inodes[group] != entry.inode
+
+
+def _inode(entry: LedgerEntry, layout: CgroupLayout, files: CgroupFiles) -> int | None:
+    """Return the inode of an entry's directory; `None` if it does not exist."""
     if entry.hierarchy in (OOM_HIERARCHY, CORE_HIERARCHY):
         directory = process_directory(layout, entry.path)
     else:
         key = find_key(entry.key)
         directory = None if key is None else layout.directory(key.controller, entry.path)
     try:
-        return directory is None or files.inode(directory) != entry.inode
+        return None if directory is None else files.inode(directory)
     except HostFileError:
-        return True
+        return None

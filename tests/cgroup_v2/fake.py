@@ -8,10 +8,11 @@ from __future__ import annotations
 import errno
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from agent.cgroup.values import ExpectedBytes
 from agent.errors import HostFileError, ParseError
 from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
 from tests.cgroup_v2.disks import FakeDisks, GroupDisks
@@ -280,6 +281,10 @@ class FakeFiles:
             return self.kernel.group(path.removeprefix(MOUNT)).inode
         except OSError as error:
             raise HostFileError(path, error.errno or 0) from error
+
+    def holds(self, expected: Iterable[ExpectedBytes]) -> bool:
+        """Return whether each file starts with these bytes."""
+        return all(self.read(path, size) == data for path, size, data in expected)
 
     def generation(self, path: str) -> None:
         """Return `None`: no descriptor stays open."""

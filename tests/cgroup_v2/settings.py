@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 
 from agent.cgroup.host_settings import FEATURE_FILES
+from agent.cgroup.values import ExpectedBytes
 from agent.errors import HostFileError
 
 MIN_FREE, WATERMARK = "/proc/sys/vm/min_free_kbytes", "/proc/sys/vm/watermark_scale_factor"
@@ -65,6 +67,10 @@ class FakeSettings:
         if not any(one.startswith(f"{path}/") for one in (*self.files, self.feature_file)):
             raise HostFileError(path, errno.ENOENT)
         return len(self.writes) + 1  # as in /proc/sys, it does not stay the same
+
+    def holds(self, expected: Iterable[ExpectedBytes]) -> bool:
+        """Return whether each file starts with these bytes."""
+        return all(self.read(path, size) == data for path, size, data in expected)
 
     def generation(self, path: str) -> None:
         """Return `None`: no descriptor stays open."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import BURST, BVT, CPUS, MEMORY, QUOTA, SHARES, CgroupKey, CgroupValue
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import ChangeLedger
-from agent.cgroup.values import CgroupValues, KernelFiles
+from agent.cgroup.values import CgroupValues, ExpectedBytes, KernelFiles
 from agent.cgroup.write_plan import DesiredValue, WriteResult
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import ManualClock
@@ -45,6 +46,10 @@ class TableFiles:
 
     def inode(self, path: str) -> int:
         return hash(path)
+
+    def holds(self, expected: Iterable[ExpectedBytes]) -> bool:
+        """Return whether each file starts with these bytes."""
+        return all(self.read(path, size) == data for path, size, data in expected)
 
     def generation(self, path: str) -> None:
         """Return `None`: no descriptor stays open."""

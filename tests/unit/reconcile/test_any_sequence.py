@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import itertools
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -38,7 +38,7 @@ from agent.cgroup.keys import (
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import ChangeLedger
 from agent.cgroup.restore import restore_entries
-from agent.cgroup.values import CgroupValues
+from agent.cgroup.values import CgroupValues, ExpectedBytes
 from agent.cgroup.write_plan import DesiredValue, WriteTarget
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import ManualClock
@@ -160,6 +160,10 @@ class Files:
         if path.startswith(MOUNT):
             return self._groups.inode(path.rstrip("/"))
         return self._settings.inode(path)
+
+    def holds(self, expected: Iterable[ExpectedBytes]) -> bool:
+        """Return whether each file starts with these bytes."""
+        return all(self.read(path, size) == data for path, size, data in expected)
 
     def generation(self, path: str) -> None:
         """Return `None`: no descriptor stays open."""
