@@ -43,6 +43,7 @@ from agent.kubelet.container_runtime import ContainerRuntime
 from agent.messages import EventReported, MessageQueue
 from agent.qos.cpu_suppression import NAME as CPU_SUPPRESSION
 from agent.qos.engine import QosEngine, StrategyRunner, strategy_modes
+from agent.qos.eviction.history_file import EvictionHistoryFile
 from agent.qos.pressure import PressureMonitor
 from agent.qos.strategies import strategies
 from agent.qos.strategy import AnyStrategy
@@ -443,7 +444,10 @@ class ContainerServiceBuilder:
             Enforcers(
                 reconciler=reconciler,
                 strategies=StrategyRunner(
-                    engine, self._evictions, MemoryReclaimer(LiveHostFiles())
+                    engine,
+                    self._evictions,
+                    MemoryReclaimer(LiveHostFiles()),
+                    EvictionHistoryFile(settings.node.state_dir, boot_id, inputs.state_writer),
                 ),
                 resctrl=resctrl,
                 ledger_writer=writer,

@@ -15,6 +15,7 @@ from agent.config.containers import ENFORCE_MODES, BrakeSettings, EnforceSetting
 from agent.kube.eviction import EvictionService
 from agent.qos.brake import BrakeState, step_brake
 from agent.qos.eviction.history import EvictionHistory, advance_history, loop_of, record_requests
+from agent.qos.eviction.history_file import EvictionHistoryFile
 from agent.qos.inputs import QosInputBuilder
 from agent.qos.protection import PodProtection
 from agent.qos.strategy import AnyStrategy, CurrentValues, QosInputs, StrategyPlan
@@ -72,7 +73,7 @@ class QosEngine:
         self._states: dict[str, object] = {one.name: one.start() for one in strategies}
         self._values: dict[str, StrategyValues] = {}
         self._failed: dict[str, str] = {}  # the bug of a strategy that was logged
-        self._evictions = EvictionHistory()
+        self.evictions = EvictionHistory()  # of all strategies
         self._brake_settings = brake_settings
         self._brake = BrakeState()
 
@@ -107,7 +108,7 @@ class QosEngine:
             elif frozen:
                 plan = StrategyPlan(state=StrategyState.FROZEN, message=NOT_CONFIRMED)
             else:
-                inputs = msgspec.structs.replace(inputs, evictions=self._evictions)
+                inputs = msgspec.structs.replace(inputs, evictions=self.evictions)
                 plan = self._ask(strategy, inputs)
                 plan = self._protection.apply(strategy.name, plan, inputs.pods)
                 evictions += self._record_evictions(plan, now_s, is_planned=mode != ON)
@@ -142,7 +143,7 @@ class QosEngine:
         self, snapshot: NodeSnapshot, feedback: EvictionFeedback, now_s: float
     ) -> None:
         terminating = frozenset(pod.uid for pod in snapshot.pods.value if pod.terminating)
-        self._evictions = advance_history(self._evictions, now_s, feedback.results, terminating)
+        self.evictions = advance_history(self.evictions, now_s, feedback.results, terminating)
         count = sum(one.outcome in ENDED_PODS for one in feedback.results)
         self._brake = step_brake(self._brake, self._brake_settings, now_s, evictions=count)
 
@@ -152,7 +153,7 @@ class QosEngine:
         requests = tuple(
             msgspec.structs.replace(one, is_planned=is_planned) for one in plan.evictions
         )
-        self._evictions = record_requests(self._evictions, requests, now_s)
+        self.evictions = record_requests(self.evictions, requests, now_s)
         return requests
 
     def _ask(self, strategy: AnyStrategy, inputs: QosInputs) -> StrategyPlan:
@@ -222,20 +223,31 @@ class StrategyRunner:
     """Asks the strategies and hands on their evictions. Belongs to the collector thread."""
 
     def __init__(
-        self, engine: QosEngine, evictions: EvictionService, reclaimer: MemoryReclaimer
+        self,
+        engine: QosEngine,
+        evictions: EvictionService,
+        reclaimer: MemoryReclaimer,
+        history_file: EvictionHistoryFile,
     ) -> None:
         self._engine = engine
         self._evictions = evictions
         self._reclaimer = reclaimer
+        self._history_file = history_file
+        self._is_history_loaded = False
         self._results: tuple[EvictionResult, ...] = ()  # that the last plan was made with
 
     def plan(
         self, snapshot: NodeSnapshot, layout: CgroupLayout, current: CurrentValues, now_s: float
     ) -> EnforcementPlan:
         """Return what the strategies want of files now; their evictions are requested."""
+        if not self._is_history_loaded:
+            self._engine.evictions = self._history_file.load(now_s)
+            self._is_history_loaded = True
         feedback = self._evictions.take_feedback()
         self._results = feedback.results
         plan = self._engine.plan(snapshot, layout, current, now_s, feedback)
+        if any(not one.is_planned for one in plan.evictions):
+            self._history_file.save(self._engine.evictions)  # before a crash could forget them
         self._evictions.submit(plan.evictions)
         for one in plan.reclaims:
             directory = layout.directory(HIGH.controller, one.cgroup)

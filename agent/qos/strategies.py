@@ -30,5 +30,10 @@ def strategies(
         BlockIoStrategy(),
         KernelSettingsStrategy(),
         MemoryReclaimStrategy(),
-        *eviction_strategies(enforce.eviction, own_uid, reclaims_first=reclaims_first),
+        *eviction_strategies(
+            enforce.eviction,
+            own_uid,
+            protected_namespaces=enforce.protected_namespaces,
+            reclaims_first=reclaims_first,
+        ),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -128,10 +128,15 @@ class EvictionStrategy:
 
 
 def eviction_strategies(
-    settings: EvictionSettings, own_uid: str, *, reclaims_first: bool = False
+    settings: EvictionSettings,
+    own_uid: str,
+    *,
+    protected_namespaces: Iterable[str] = (),
+    reclaims_first: bool = False,
 ) -> tuple[EvictionStrategy, EvictionStrategy]:
     """Return the strategies for CPU and memory.
 
+    `protected_namespaces` are protected beside those of the settings of evictions.
     `reclaims_first`: before evictions, the strategy `memory_reclaim` takes memory back.
     """
     shared = EvictionRules(
@@ -144,7 +149,8 @@ def eviction_strategies(
     memory = msgspec.structs.replace(shared, loop=MEMORY_LOOP, cool_s=settings.memory_cool_s)
     if reclaims_first:
         memory = msgspec.structs.replace(memory, patience_s=RECLAIM_S)
-    pods = EvictionPodBuilder(frozenset(settings.protected_namespaces), own_uid)
+    namespaces = frozenset((*settings.protected_namespaces, *protected_namespaces))
+    pods = EvictionPodBuilder(namespaces, own_uid)
     return (
         EvictionStrategy("cpu_eviction", shared, pods),
         EvictionStrategy("memory_eviction", memory, pods),

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from agent.config.containers import EvictionSettings
-from agent.qos.eviction.strategies import eviction_pod, eviction_strategies
+from agent.config.containers import EnforceSettings, EvictionSettings
+from agent.qos.eviction.strategies import EvictionPodBuilder, eviction_pod, eviction_strategies
 from agent.qos.inputs import qos_pods
-from agent.qos.strategy import NodeCapacity, QosInputs, StrategyPlan
+from agent.qos.strategies import strategies
+from agent.qos.strategy import AnyStrategy, NodeCapacity, QosInputs, StrategyPlan
 from agent.snapshot.cluster import ClusterView, NodeView
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import ContainerResources, PodView
@@ -99,10 +100,22 @@ def test_an_eviction_priority_is_a_whole_number_of_32_bits(text: str, expected: 
     assert eviction_pod(one, "").eviction_priority == expected
 
 
+def test_namespaces_that_no_strategy_touches_are_protected_as_well() -> None:
+    enforce = EnforceSettings(protected_namespaces=("default",))
+    strategy = next(one for one in strategies(enforce, OWN_UID) if one.name == "memory_eviction")
+    node = MemoryNode(
+        batch("a"), batch("b", namespace="other"), batch("c", namespace="kube-system")
+    )
+    node.strategy, node.state = strategy, strategy.start()
+    node.run()
+    assert node.run() == ["b"]
+
+
 class MemoryNode:
     """A node of 100 GiB whose memory is used up."""
 
     def __init__(self, *views: PodView, **settings: Any) -> None:
+        self.strategy: AnyStrategy
         _, self.strategy = eviction_strategies(EvictionSettings(**settings), OWN_UID)
         self.state = self.strategy.start()
         self.pods = qos_pods(views)
@@ -235,8 +248,6 @@ def test_best_effort_cpu_is_taken_from_the_measured_tier() -> None:
 
 
 def test_pods_are_built_once_while_they_do_not_change() -> None:
-    node = MemoryNode(*(batch(f"p{n}") for n in range(3)))
-    node.run()
-    first = node.strategy._pods.build(node.pods, node.inputs.usage or UsageSample())
-    again = node.strategy._pods.build(node.pods, node.inputs.usage or UsageSample())
-    assert first is again
+    pods, usage = qos_pods(tuple(batch(f"p{n}") for n in range(3))), UsageSample()
+    builder = EvictionPodBuilder(frozenset(), OWN_UID)
+    assert builder.build(pods, usage) is builder.build(pods, usage)
