@@ -53,6 +53,7 @@ class SchedulerPod(msgspec.Struct, frozen=True, kw_only=True):
     has_ended: bool = False
     is_terminating: bool = False
     priority: int = 0
+    priority_class: str = ""  # by name
     node_selector: Labels = NO_LABELS
     tolerations: tuple[Toleration, ...] = ()
 
@@ -84,6 +85,7 @@ class _SchedulerPodMetadata(msgspec.Struct, rename="camel"):
 class _SchedulerPodSpec(msgspec.Struct, rename="camel"):
     node_name: str | None = None
     priority: int | None = None
+    priority_class_name: str | None = None
     overhead: dict[str, str | int | float] | None = None
     containers: list[_Container] | None = None
     init_containers: list[_Container] | None = None
@@ -132,6 +134,7 @@ def scheduler_pod(pod: SchedulerPodObject) -> SchedulerPod:
         has_ended=status.phase in ENDED_PHASES,
         is_terminating=meta.deletion_timestamp is not None,
         priority=spec.priority or 0,
+        priority_class=spec.priority_class_name or "",
         node_selector=spec.node_selector or NO_LABELS,
         tolerations=tuple(spec.tolerations or ()),
     )

@@ -1,0 +1,110 @@
+"""What a pod and a node say of CPU sets and NUMA alignment. Annotations are untrusted text."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+import msgspec
+
+from agent.wire_formats.json_values import JSON_ERRORS
+from plugins.scheduler.devices.device_table import Labels
+from plugins.scheduler.devices.requests import InvalidRequest
+from plugins.scheduler.pod_object import CPU, SchedulerPod
+
+T = TypeVar("T")
+
+RESOURCE_SPEC = "scheduling.koordinator.sh/resource-spec"
+NUMA_SPEC = "scheduling.koordinator.sh/numa-topology-spec"
+QOS_LABEL = "koordinator.sh/qosClass"
+PRIORITY_LABEL = "koordinator.sh/priority-class"
+NODE_BIND_POLICY = "node.koordinator.sh/cpu-bind-policy"
+NODE_NUMA_POLICY = "node.koordinator.sh/numa-topology-policy"
+NODE_NUMA_STRATEGY = "node.koordinator.sh/numa-allocate-strategy"
+
+CpuBindPolicy = Literal["", "Default", "FullPCPUs", "SpreadByPCPUs", "ConstrainedBurst"]
+ExclusivePolicy = Literal["", "None", "PCPULevel", "NUMANodeLevel"]
+NumaPolicy = Literal["", "None", "BestEffort", "Restricted", "SingleNUMANode"]
+FULL_CORES: CpuBindPolicy = "FullPCPUs"
+SPREAD: CpuBindPolicy = "SpreadByPCPUs"
+PCPU_LEVEL, NUMA_NODE_LEVEL = "PCPULevel", "NUMANodeLevel"
+REQUIRED_EXCLUSIVE = "Required"
+FULL_CORES_ONLY = "FullPCPUsOnly"
+
+
+class ResourceSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """The pod annotation about CPU sets."""
+
+    required_cpu_bind_policy: CpuBindPolicy = msgspec.field(
+        name="requiredCPUBindPolicy", default=""
+    )
+    preferred_cpu_bind_policy: CpuBindPolicy = msgspec.field(
+        name="preferredCPUBindPolicy", default=""
+    )
+    preferred_cpu_exclusive_policy: ExclusivePolicy = msgspec.field(
+        name="preferredCPUExclusivePolicy", default=""
+    )
+
+
+class NumaSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """The pod annotation about NUMA alignment."""
+
+    numa_topology_policy: NumaPolicy = ""
+    exclusive: Literal["", "Required", "Preferred"] = msgspec.field(
+        name="singleNUMANodeExclusive", default=""
+    )
+
+
+class CpuRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod's request for a CPU set."""
+
+    count: int  # whole CPUs
+    bind_policy: CpuBindPolicy = FULL_CORES
+    is_required: bool = False  # the policy must be met exactly
+    exclusive_policy: ExclusivePolicy = ""
+
+
+class PodNumaRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod requests of CPUs and NUMA nodes, before a node's own policies."""
+
+    cpu_milli: int
+    spec: ResourceSpec = ResourceSpec()
+    numa: NumaSpec = NumaSpec()
+    wants_cpu_set: bool = False  # by its class: LSE or LSR of production
+
+
+_RESOURCE_SPEC = msgspec.json.Decoder(ResourceSpec)
+_NUMA_SPEC = msgspec.json.Decoder(NumaSpec)
+
+
+def pod_numa_request(pod: SchedulerPod) -> PodNumaRequest:
+    """Return the request; raise `InvalidRequest` for one that no node can meet."""
+    label, cpu_milli = pod.labels.get(QOS_LABEL, ""), pod.amounts.get(CPU, 0)
+    wants_cpu_set = label in ("LSE", "LSR") and is_production(pod) and cpu_milli > 0
+    if wants_cpu_set and cpu_milli % 1000:
+        raise InvalidRequest("the requested CPUs must be integer")
+    return PodNumaRequest(
+        cpu_milli=cpu_milli,
+        spec=_decode_spec(pod.annotations, RESOURCE_SPEC, _RESOURCE_SPEC) or ResourceSpec(),
+        numa=_decode_spec(pod.annotations, NUMA_SPEC, _NUMA_SPEC) or NumaSpec(),
+        wants_cpu_set=wants_cpu_set,
+    )
+
+
+def is_production(pod: SchedulerPod) -> bool:
+    """Return whether the pod is of the class koord-prod: by its label, else by its priority."""
+    label = pod.labels.get(PRIORITY_LABEL)
+    if label is not None:
+        return label == "koord-prod"
+    return pod.priority_class in ("", "koord-prod") and (
+        not pod.priority or pod.priority in range(9000, 10000)
+    )
+
+
+def _decode_spec(annotations: Labels, key: str, decoder: msgspec.json.Decoder[T]) -> T | None:
+    text = annotations.get(key)
+    if text is None:
+        return None
+    try:
+        return decoder.decode(text)
+    except JSON_ERRORS as error:
+        raise InvalidRequest(f"invalid annotation {key}: {str(error)[:200]}") from error
