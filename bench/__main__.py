@@ -12,6 +12,7 @@ from bench.harness import Row, report
 
 BENCHES = (
     "cgroup_read",
+    "cgroup_read_hybrid",
     "cgroup_read_kernel",
     "cgroup_churn",
     "nodemetric",
