@@ -16,7 +16,7 @@ from tests.kubelet.admission import Admitted
 from tests.kubelet.endpoint import Endpoint
 from tests.process.agent import Agent
 from tests.process.citizen import NODE
-from tests.process.containers.scene import GRANT, WHOLE, Scene, needs_root, play
+from tests.process.containers.scene import GRANT, NOT_LISTED, WHOLE, Scene, needs_root, play
 from tests.process.containers.vendors import nvidia, play_cards, uuid
 from tests.runtime import Failed
 
@@ -147,8 +147,10 @@ def test_a_driver_that_hangs_at_a_restart_costs_neither_offers_nor_a_pod_its_car
         assert after is not before
         assert after.healthy() == {uuid(n) for n in range(CARDS)}
         assert not scene.agent.check("vendor:nvidia").startswith("[+]")
+        early = scene.sandbox("early", scene.bound("early", grant_of(0)), grant_of(0))
+        await scene.runtime.run_pod(early)
         with pytest.raises(Failed, match="DevicesNotKnownYet"):
-            await scene.start("early", grant_of(0))
+            await scene.create_patiently(early, reasons=(NOT_LISTED,))
         play_cards(stub, CARDS)
         await scene.until(lambda: scene.agent.check("vendor:nvidia").startswith("[+]"), "answers")
         await scene.until(lambda: known(scene.agent) == CARDS, "its cards")
