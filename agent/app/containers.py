@@ -428,7 +428,7 @@ class ContainerServiceBuilder:
         )
         locator = LayoutLocator(inputs.host_source.files, kubelet_root_reader(inputs))
         pressure = None
-        if settings.enforce.cpu_suppression.pressure and modes[CPU_SUPPRESSION] != OFF:
+        if settings.enforce.cpu_suppression.pressure and modes.get(CPU_SUPPRESSION, OFF) != OFF:
             pressure = PressureMonitor(inputs.store, inputs.clock)
         resctrl = ResctrlManager(
             ledger=reconciler.ledger,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from agent.allocation.cpus import STATIC_POLICY
 from agent.containers.cpu_quota import PERIOD_US, NodeRatio, quota_of, scale_quota, shares_of
 from agent.containers.qos_class import qos_label
 from agent.snapshot.container import (
@@ -19,7 +20,6 @@ from agent.snapshot.container import (
 )
 from agent.snapshot.node import NodeSnapshot, SnapshotMemo
 from agent.snapshot.pod import PodView
-from agent.snapshot.slo import NodeSlo
 from agent.wire_formats.extended_resource_spec import (
     EXTENDED_SPEC,
     MAX_BYTES,
@@ -29,14 +29,19 @@ from agent.wire_formats.extended_resource_spec import (
 )
 
 
-def is_limited_by_class(slo: NodeSlo, *, by_pressure: bool = False) -> bool:
+def is_limited_by_class(snapshot: NodeSnapshot, *, reacts_to_pressure: bool) -> bool:
     """Return whether the quota of their class limits best-effort pods, and not one of their own.
 
-    `by_pressure`: the quota of the class is also cut under pressure, on a kernel that refuses it
-    below the quota of a pod.
+    Version 1 refuses a quota of the class below that of a pod. There the class also has a quota
+    where the kubelet allocates CPUs itself, and under pressure if the agent reacts to it.
     """
-    thresholds = slo.thresholds
-    return thresholds.enable and (thresholds.cpu_suppress_policy == "cfsQuota" or by_pressure)
+    thresholds = snapshot.cluster.slo.value.slo.thresholds
+    if not thresholds.enable or thresholds.cpu_suppress_policy == "cfsQuota":
+        return thresholds.enable
+    kubelet = snapshot.cluster.kubelet.value
+    is_static = kubelet is not None and kubelet.cpu_manager_policy == STATIC_POLICY
+    version = snapshot.host_devices.value.kernel.cgroup_version
+    return version == 1 and (reacts_to_pressure or is_static)
 
 
 def container_resources(
@@ -105,10 +110,7 @@ class BatchHook:
             return NO_ADJUSTMENT
         spec = parse_extended_resource_spec(text)
         ratio = self._ratio.get(snapshot)
-        version = snapshot.host_devices.value.kernel.cgroup_version
-        by_class = is_limited_by_class(
-            snapshot.cluster.slo.value.slo, by_pressure=self._reacts_to_pressure and version == 1
-        )
+        by_class = is_limited_by_class(snapshot, reacts_to_pressure=self._reacts_to_pressure)
         if request.container is None:
             running = frozenset[str]()  # a new pod has none
             if request.stage is HookStage.RECONCILE:

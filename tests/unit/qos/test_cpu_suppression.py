@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.cgroup.cpu import Bandwidth
@@ -402,3 +404,45 @@ def test_stalls_of_before_the_node_slo_and_without_the_setting_cut_nothing() -> 
     other.stall()
     other.cycle()
     assert other.quota() == 300000
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(("load", "policy", "stall", "owner", "sample", "wait")),
+        st.floats(0.0, 9.0),
+    ),
+    max_size=30,
+)
+
+
+@given(events, st.sampled_from((V1, V2)), st.sampled_from(("off", "pods", "class")))
+def test_after_any_sequence_limits_are_sound_and_all_is_given_back(
+    events: list[tuple[str, float]], layout: CgroupLayout, idle: str
+) -> None:
+    one = scene(layout=layout, settings=CpuSuppressionSettings(idle=idle, pressure=True))
+    before = dict(one.node.files.values)
+    for kind, number in events:
+        if kind == "load":
+            one.load(number)
+        elif kind == "policy":
+            one.node.slo = NodeSlo(thresholds=QUOTA_POLICY if number > 4 else ENABLED)
+        elif kind == "stall":
+            one.stall()
+        elif kind == "owner":
+            cpus = f"0-{int(number)}" if number < 8 else ""
+            one.node.replace(latency_sensitive(cpus, "LSE"), *one.node.views[1:])
+        elif kind == "sample":
+            one.node.has_sample = number > 2
+        old = one.node.files.effective_cpus(BEST_EFFORT)
+        wanted = one.cycle(0.05 if kind == "stall" else 1.0)
+        for (cgroup, key), value in wanted.items():
+            if key == CPUS.name:
+                assert value
+                assert value <= ALL
+                assert old is not None
+                assert cgroup != BEST_EFFORT or len(value) <= max(len(old) + 1, 2)
+            if key == QUOTA.name and cgroup == BEST_EFFORT:
+                assert value.quota_us >= 2000
+    one.node.slo = NodeSlo()
+    one.cycle()
+    assert one.node.files.values == before

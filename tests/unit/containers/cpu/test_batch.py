@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from agent.containers.batch import BatchHook
 from agent.containers.cpu_quota import NodeRatio, quota_of, scale_quota, shares_of
+from agent.snapshot.cluster import KubeletView
 from agent.snapshot.container import (
     NO_ADJUSTMENT,
     HookStage,
@@ -22,6 +23,7 @@ from agent.snapshot.pod import ContainerView
 from agent.snapshot.slo import NodeSloView
 from agent.wire_formats.annotations import AnnotationError
 from agent.wire_formats.extended_resource_spec import EXTENDED_SPEC, parse_extended_resource_spec
+from tests.clustered import KUBELET
 from tests.clustered import pod as pod_view
 from tests.unit.containers.scene import ask, pod, scene, to_json
 
@@ -90,6 +92,30 @@ def test_values(
     hook = BatchHook(NodeRatio())
     asked = ask(HookStage.RECONCILE, pod("BE", "BE", annotations), container)
     assert hook.adjust(asked, scene(slo, ratio=ratio)).resources == expected
+
+
+CPUSET_POLICY = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cpuset"}}
+STATIC = replace(KUBELET, cpu_manager_policy="static")
+
+
+@pytest.mark.parametrize(
+    ("version", "slo", "kubelet", "pressure", "quota_us"),
+    [
+        (1, CPUSET_POLICY, KUBELET, False, 300000),
+        (1, CPUSET_POLICY, KUBELET, True, -1),
+        (1, CPUSET_POLICY, STATIC, False, -1),
+        (1, None, STATIC, True, 300000),
+        (2, CPUSET_POLICY, STATIC, True, 300000),
+        (2, QUOTA_POLICY, KUBELET, False, -1),
+    ],
+)
+def test_version_1_leaves_no_quota_of_a_pod_above_one_that_its_class_may_get(
+    version: int, slo: object, kubelet: KubeletView, pressure: bool, quota_us: int
+) -> None:
+    hook = BatchHook(NodeRatio(), reacts_to_pressure=pressure)
+    now = scene(slo, KernelFeatures(cgroup_version=version), kubelet=kubelet)
+    adjusted = hook.adjust(ask(HookStage.RUN_POD, pod("BE", "BE", TWO), None), now)
+    assert adjusted.resources.quota_us == quota_us
 
 
 @pytest.mark.parametrize(
