@@ -63,13 +63,13 @@ async def follow_volume_names(
     backoff, failures, was_forbidden = Backoff(), 0, False
     while True:
         claims = needed()
-        found = {claim: names[claim] for claim in claims if claim in names}
+        bound = {claim: names[claim] for claim in claims if claim in names}
         wait_s = INTERVAL_S * uniform(0.9, 1.1)
         try:
-            for claim in sorted(claims - found.keys()):
+            for claim in sorted(claims - bound.keys()):
                 volume = await read_volume_name(api, claim)
                 if volume:
-                    found[claim] = volume
+                    bound[claim] = volume
             failures = 0
         except Forbidden as error:
             wait_s = FORBIDDEN_S * uniform(0.9, 1.1)
@@ -79,7 +79,7 @@ async def follow_volume_names(
         except ApiError as error:
             failures += 1
             wait_s = backoff.wait_s(failures, error.retry_after_s, uniform)
-        if found != names:
-            names = MappingProxyType(found)
+        if bound != names:
+            names = MappingProxyType(bound)
             take(names)
         await sleep(wait_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -36,13 +37,40 @@ DEFAULT_WEIGHT = 100
 WHOLE_DISK_KINDS_BELOW = ("part", "lvm")  # of these the disks below are limited
 MAX_LEVELS = 8  # of devices that are built on others
 MAX_PROBLEMS = 8  # that the message names
+RECHECK_S = 60.0  # files may appear: a controller that is enabled later
 NOT_READ = "block devices are not read (yet): collect.storage"
+
+
+class DiskMap(msgspec.Struct, frozen=True):
+    """The disks of the node without their counters, and the devices of volumes that are mounted."""
+
+    devices: Mapping[str, BlockDevice]  # by name
+    volume_groups: Mapping[str, tuple[str, ...]]
+    volumes: Mapping[tuple[str, str], tuple[str, ...]]  # devices by pod uid and directory
+
+
+_PLACE = re.compile(r".*/pods/([^/]+)/volumes/[^/]+/([^/]+)(?:/mount)?")
+
+
+def disk_map(storage: StorageUsage) -> DiskMap:
+    """Return the disks and the volumes of pods."""
+    volumes: dict[tuple[str, str], tuple[str, ...]] = {}
+    for mount in storage.mounts:
+        match = _PLACE.fullmatch(mount.path)
+        if match is not None:
+            place = match[1], match[2]
+            volumes[place] = (*volumes.get(place, ()), mount.device)
+    devices = (msgspec.structs.replace(one, counters=None) for one in storage.devices)
+    return DiskMap({one.name: one for one in devices}, storage.volume_groups, volumes)
 
 
 class BlockIoState(msgspec.Struct, frozen=True):
     """The last plan, and the inputs that it was computed from."""
 
     inputs: tuple[object, ...] = ()
+    storage: StorageUsage | None = None
+    disks: DiskMap | None = None  # of the storage
+    computed_s: float = 0.0
     plan: StrategyPlan = NOT_REQUESTED
 
 
@@ -82,12 +110,16 @@ class BlockIoStrategy:
                 state.plan, state=StrategyState.WAITING, message=NOT_READ
             )
             return plan, state
-        if are_same_objects((*sources, storage), state.inputs):
+        is_same = are_same_objects(sources, state.inputs)
+        if is_same and storage is state.storage:
             return state.plan, state
-        plan = _Planner(inputs, storage, self.name).plan()
+        disks = disk_map(storage)
+        if is_same and disks == state.disks and inputs.now_s - state.computed_s < RECHECK_S:
+            return state.plan, msgspec.structs.replace(state, storage=storage)
+        plan = _Planner(inputs, disks, self.name).plan()
         if plan == state.plan:
             plan = state.plan  # the same object costs less later
-        return plan, BlockIoState(inputs=(*sources, storage), plan=plan)
+        return plan, BlockIoState(sources, storage, disks, inputs.now_s, plan)
 
 
 def _targets(inputs: QosInputs, problems: list[str]) -> Iterator[_Target]:
@@ -112,6 +144,7 @@ def _targets(inputs: QosInputs, problems: list[str]) -> Iterator[_Target]:
         yield _Target(pod.cgroup, f"Pod {name} annotation {POD_BLOCK_IO}", blocks, pod)
 
 
+@lru_cache(maxsize=1024)  # pods of one controller have the same text
 def annotated_blocks(text: str) -> tuple[BlockDeviceConfig, ...]:
     """Return the blocks of a pod's annotation; an empty text has none.
 
@@ -134,11 +167,11 @@ def annotated_blocks(text: str) -> tuple[BlockDeviceConfig, ...]:
 class _Planner:
     """Computes one plan."""
 
-    def __init__(self, inputs: QosInputs, storage: StorageUsage, owner: str) -> None:
+    def __init__(self, inputs: QosInputs, disks: DiskMap, owner: str) -> None:
         self._inputs = inputs
-        self._storage = storage
+        self._disk_map = disks
+        self._devices = disks.devices
         self._owner = owner
-        self._devices = {device.name: device for device in storage.devices}
         self._problems: list[str] = []
         self._missing: set[str] = set()  # files that the kernel or the group does not have
         self._costed: set[str] = set()  # disks for which this plan switches cost control on
@@ -230,7 +263,7 @@ class _Planner:
         if block.type == "device":
             names = self._named_device(block.name)
         elif block.type == "volumegroup":
-            names = self._storage.volume_groups.get(block.name, ())
+            names = self._disk_map.volume_groups.get(block.name, ())
         else:
             names = () if target.pod is None else self._volume_devices(target.pod, block.name)
         disks = {number: None for name in names for number in self._whole_disks(name, MAX_LEVELS)}
@@ -242,7 +275,7 @@ class _Planner:
         if short in self._devices:
             return (short,)
         mapped = short.removeprefix("mapper/")
-        return tuple(one.name for one in self._storage.devices if one.mapper_name == mapped)
+        return tuple(one.name for one in self._devices.values() if one.mapper_name == mapped)
 
     def _volume_devices(self, pod: QosPod, name: str) -> tuple[str, ...]:
         """Return the device on which a volume of a pod is mounted."""
@@ -253,12 +286,7 @@ class _Planner:
         if volume.claim:
             claim = f"{pod.view.namespace}/{volume.claim}"
             directory = self._inputs.cluster.volume_names.get(claim, "")
-        if not directory:
-            return ()
-        place = re.compile(
-            rf".*/pods/{re.escape(pod.uid)}/volumes/[^/]+/{re.escape(directory)}(/mount)?"
-        )
-        return tuple(one.device for one in self._storage.mounts if place.fullmatch(one.path))
+        return self._disk_map.volumes.get((pod.uid, directory), ())
 
     def _whole_disks(self, name: str, levels: int) -> Iterator[str]:
         """Yield the numbers of the disks of a device: the kernel refuses partitions."""
@@ -272,7 +300,7 @@ class _Planner:
             yield from self._whole_disks(below, levels - 1)
 
     def _below(self, device: BlockDevice) -> tuple[str, ...]:
-        group = self._storage.volume_groups.get(device.volume_group, ())
+        group = self._disk_map.volume_groups.get(device.volume_group, ())
         return group if device.kind == "lvm" and group else device.parents
 
 

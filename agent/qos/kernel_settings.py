@@ -61,7 +61,7 @@ class KernelSettingsStrategy:
     ) -> tuple[StrategyPlan, KernelSettingsState]:
         """Return all settings; the last plan while the NodeSLO and the memory are the same."""
         slo, memory_bytes = inputs.slo, inputs.node.memory_bytes
-        if not _asks(slo.system):
+        if not _is_requested(slo.system):
             return NOT_REQUESTED, KernelSettingsState()
         if memory_bytes is None:
             plan = msgspec.structs.replace(
@@ -134,7 +134,7 @@ def watermark_scale_factor(value: int) -> tuple[int, str]:
     return inside, "" if inside == value else f"{value} is out of range ({low} to {high}): {inside}"
 
 
-def _asks(system: SystemStrategy) -> bool:
+def _is_requested(system: SystemStrategy) -> bool:
     return bool(system.sched_features) or any(
         field is not None
         for field in (
@@ -171,9 +171,9 @@ def _requests(inputs: QosInputs, capacity_bytes: int) -> Iterator[_Request]:
         (settings.IDLE_SAVER_WATERMARK, system.sched_idle_saver_wmark, "schedIdleSaverWmark"),
         (settings.PAGE_CACHE_LIMIT, system.page_cache_limit_enabled, "pageCacheLimitEnabled"),
     )
-    for key, wanted, field in plain:
-        if wanted is not None:
-            yield _Request(key, wanted, field)
+    for key, number, field in plain:
+        if number is not None:
+            yield _Request(key, number, field)
     for name, is_on in system.sched_features:
         yield _Request(_feature_key(inputs, name), int(is_on), f"schedFeatures.{name}")
 

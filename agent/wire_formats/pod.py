@@ -337,25 +337,25 @@ def _containers(spec: _PodSpec, status: _PodStatus) -> tuple[ContainerView, ...]
 
 
 def _volumes(meta: _PodMetadata, spec: _PodSpec) -> tuple[PodVolume, ...]:
-    """Return the volumes of drivers; they are decoded only where an annotation names them."""
+    """Return the volumes of pod_volumes; they are decoded only where an annotation names them."""
     if POD_BLOCK_IO not in (meta.annotations or {}):
         return ()
     try:
         volumes = _VOLUMES_DECODER.decode(spec.volumes) or []
     except JSON_ERRORS:
         return ()
-    found = []
+    pod_volumes: list[PodVolume] = []
     for one in volumes[:MAX_VOLUMES]:
         claim = one.persistent_volume_claim
         if claim is not None and not _NAME.fullmatch(claim.claim_name):
             continue
         if claim is not None:
-            found.append(PodVolume(name=one.name, claim=claim.claim_name))
+            pod_volumes.append(PodVolume(name=one.name, claim=claim.claim_name))
         elif one.ephemeral != _ABSENT:  # its claim has a name of the kubelet's making
-            found.append(PodVolume(name=one.name, claim=f"{meta.name}-{one.name}"))
+            pod_volumes.append(PodVolume(name=one.name, claim=f"{meta.name}-{one.name}"))
         elif one.csi != _ABSENT:
-            found.append(PodVolume(name=one.name))
-    return tuple(found)
+            pod_volumes.append(PodVolume(name=one.name))
+    return tuple(pod_volumes)
 
 
 def _steps(spec: _PodSpec) -> Iterator[ContainerStep]:

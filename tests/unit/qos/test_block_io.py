@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from agent.cgroup import device_values as devices
 from agent.cgroup.device_values import NO_LINE
@@ -18,7 +19,7 @@ from agent.snapshot.cluster import ClusterView
 from agent.snapshot.cpu import CpuSet
 from agent.snapshot.pod import KubeQos, PodView, PodVolume
 from agent.snapshot.self_check import StrategyState
-from agent.snapshot.usage import BlockDevice, Mount, StorageUsage, UsageSample
+from agent.snapshot.usage import BlockDevice, DiskCounters, Mount, StorageUsage, UsageSample
 from tests.realgroups import UID
 
 V1 = CgroupLayout(
@@ -151,6 +152,11 @@ def inputs(
         layout=layout,
         current=files or Files(),
     )
+
+
+def usage_of(devices: tuple[BlockDevice, ...]) -> UsageSample:
+    """Return a new sample with these devices."""
+    return UsageSample(storage=replace(STORAGE, devices=devices))
 
 
 def plan_of(given: QosInputs) -> StrategyPlan:
@@ -425,3 +431,23 @@ def test_every_line_names_the_field_that_asks_for_it() -> None:
         BEST_EFFORT: "NodeSLO spec.resourceQOSStrategy.beClass.blkioQOS",
         POD: "Pod shop/web annotation koordinator.sh/blkioQOS",
     }
+
+
+def test_new_counters_of_the_same_disks_change_nothing() -> None:
+    strategy, one = BlockIoStrategy(), inputs(slo=best_effort(GROUP))
+    first, state = strategy.plan(one, strategy.start())
+    counters = DiskCounters(reads=1, read_bytes=1, writes=1, written_bytes=1, busy_ms=1)
+    used = tuple(replace(one, counters=counters) for one in STORAGE.devices)
+    second, _ = strategy.plan(replace(one, usage=usage_of(used)), state)
+    assert second is first
+
+
+def test_a_controller_that_is_enabled_later_is_used_within_a_minute() -> None:
+    strategy, files = BlockIoStrategy(), Files("io.max")
+    one = inputs(slo=best_effort(GROUP), layout=V2, files=files)
+    first, state = strategy.plan(one, strategy.start())
+    files.absent = ()
+    again = replace(one, usage=usage_of(STORAGE.devices))
+    assert strategy.plan(again, state)[0] is first
+    later = replace(again, now_s=62.0)
+    assert strategy.plan(later, state)[0].values != ()
