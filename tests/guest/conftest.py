@@ -17,6 +17,7 @@ PARTS = (
     "restore",
     "files",
     "suppression",
+    "limits",
     "memory_reclaim",
     "devices",
     "hotplug",

@@ -18,7 +18,9 @@ HELD_BYTES = 32 << 20
 FILE = "pages"  # in the share: its page cache is the container's
 FILE_BYTES = 16 << 20
 # in the share: a file for each part that fills the page cache, of which nothing is cached before
-UNREAD_FILES = {part: f"unread-{part}" for part in ("session", "restore", "memory_reclaim")}
+UNREAD_FILES = {
+    part: f"unread-{part}" for part in ("session", "restore", "memory_reclaim", "limits")
+}
 
 _WORK = 20_000  # entries
 

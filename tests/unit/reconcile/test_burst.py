@@ -1,0 +1,77 @@
+"""CPU burst on real groups of version 1, whose kernel refuses a wrong order of writes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+
+from agent.snapshot.self_check import StrategyState
+from tests.realgroups import RealGroups, needs_v1, real_groups
+from tests.unit.reconcile.limited_node import BURST, LimitedNode, memory_spec
+
+pytestmark = [needs_v1, pytest.mark.root]
+
+
+@pytest.fixture
+def groups() -> Iterator[RealGroups]:
+    with real_groups() as made:
+        yield made
+
+
+def test_quota_and_burst_of_a_throttled_container_go_up_and_down_without_a_refusal(
+    groups: RealGroups,
+) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    up = []
+    for _ in range(8):
+        assert node.cycle().unwritten == 0
+        up.append(node.quotas())
+        assert node.bursts() == [min(200000, quota) for quota in node.quotas()]
+    assert up[0] == [120000, 120000]
+    assert up[-1] == [300000, 300000]
+    node.is_throttled, node.node_cores = False, 4.0
+    for _ in range(12):
+        assert node.cycle().unwritten == 0
+    assert node.quotas() == [100000, 100000]
+    assert node.bursts() == [100000, 100000]
+
+
+def test_without_the_policy_nothing_of_it_remains(groups: RealGroups) -> None:
+    node = LimitedNode(groups)
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(3):
+        node.cycle()
+    node.spec = {}
+    node.cycle()
+    assert node.quotas() == [100000, 100000]
+    assert node.bursts() == [0, 0]
+    assert not node.scene.ledger.entries
+
+
+def test_the_kernel_refuses_a_burst_above_the_quota(groups: RealGroups) -> None:
+    node = LimitedNode(groups)
+    with pytest.raises(OSError, match="Invalid argument") as error:
+        groups.put(node.scene.container, "cpu.cfs_burst_us", "100001")
+    assert error.value.errno == errno.EINVAL
+
+
+def test_a_quota_that_the_kubelet_does_not_set_stays_unlimited(groups: RealGroups) -> None:
+    node = LimitedNode(groups)
+    for cgroup in (node.scene.container, node.scene.pod):
+        groups.put(cgroup, "cpu.cfs_quota_us", "-1")
+    node.spec, node.is_throttled = BURST, True
+    for _ in range(3):
+        node.cycle()
+    assert node.quotas() == [-1, -1]
+
+
+def test_a_kernel_without_files_of_memory_qos_is_named(groups: RealGroups) -> None:
+    node = LimitedNode(groups)
+    node.spec = memory_spec(minLimitPercent=50)
+    node.cycle()
+    _, memory = node.scene.view_of_strategies.strategies
+    assert memory.state is StrategyState.UNSUPPORTED
+    assert memory.values == 0
