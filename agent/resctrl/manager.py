@@ -220,8 +220,9 @@ class ResctrlManager:
         inputs = self._inputs(content, snapshot, pods if is_enforced else (), is_enforced)
         plan = build_plan(inputs)
         if is_enforced:
-            inputs, content = self._add_tasks(inputs, content, plan, snapshot, layout)
-            plan = build_plan(inputs)
+            whole_inputs, content = self._add_tasks(inputs, content, plan, snapshot, layout)
+            if whole_inputs is not inputs:
+                plan = build_plan(whole_inputs)
         self._refusals.retain(plan)
         execution = self._executor.apply(content, plan)
         if not is_enforced:  # the groups that are removed now are no part of what `on` would do

@@ -41,3 +41,14 @@ def test_the_kernel_and_the_emulator_print_the_same(resctrl: Any, name: str, rec
     emulated = recorded.read_text().splitlines()
     difference = difflib.unified_diff(emulated, resctrl[name], "emulator", "kernel", lineterm="")
     assert not list(difference), resctrl["release"]
+
+
+def test_the_whole_agent_makes_a_pods_group_and_restore_removes_it(resctrl: Any) -> None:
+    whole = resctrl["whole"]
+    assert whole["schemata"] == "    MB:0=100;1=100\n    L3:0=03f;1=03f\n"
+    assert (whole["status"], whole["is_group_left"]) == (0, True)  # a stop changes nothing
+    status, printed, errors = whole["restore"]
+    assert (status, errors) == (0, "")
+    assert "1 restored" in printed
+    assert whole["groups"] == []
+    assert whole["is_child_in_root"]
