@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from agent.cgroup.key_index import find_key
 from agent.cgroup.keys import ALL_KEYS, CgroupKey
-from agent.cgroup.ledger import LedgerEntry
+from agent.cgroup.ledger import SYSCTL_HIERARCHY, LedgerEntry
 from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import CgroupWriter
 from agent.errors import HostFileError
+from agent.reconcile.qos_directories import VALUE
 from agent.snapshot.publications import AuditRecord
 from agent.snapshot.self_check import DesiredFile, DesiredFiles, FileExplanation, FileRequest
 
@@ -94,6 +95,8 @@ class FileExplainer:
         return key is not None and path in self._writer.values.paths(one.cgroup, key)
 
     def _entry_path(self, entry: LedgerEntry) -> str:
+        if entry.hierarchy == SYSCTL_HIERARCHY and entry.key == VALUE:
+            return entry.path  # a switch of the kernel that a hook needs
         key = find_key(entry.key)
         paths = () if key is None else self._writer.values.paths(entry.path, key)
         return paths[0] if paths else ""

@@ -117,9 +117,9 @@ STRATEGY_REASONS: Mapping[str, str] = MappingProxyType(  # by strategy
         "cpu_burst": "UpdateCgroups",
         "memory_qos": "UpdateCgroups",
         "block_io": "UpdateCgroups",
-        "memory_reclaim": "UpdateCgroups",
         "cpu_eviction": "UpdateCgroups",
         "memory_eviction": "UpdateCgroups",
+        "memory_reclaim": "UpdateCgroups",
         "kernel_settings": "UpdateSystemConfig",
         "resctrl": "UpdateResctrl",
     }

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from agent.config.containers import EnforceStrategiesSettings
 from agent.reconcile.audit_file import MAX_AUDITS, MAX_PENDING, AuditFile, AuditTrail
-from agent.snapshot.publications import AuditRecord
+from agent.snapshot.publications import HOOK_REASON, AuditRecord, audit_reason
 from agent.state_writer import StateWriter
 from tests.hanging import hanging_files, needs_fuse
 from tests.kill_steps import killed_at
@@ -225,3 +226,9 @@ def test_changes_and_refusals_are_counted_by_owner() -> None:
         ("cpu_burst", "written", 2),
     )
     assert trail.refusals() == (("cpu_burst", "EINVAL", 1),)
+
+
+@pytest.mark.parametrize("strategy", EnforceStrategiesSettings.__struct_fields__)
+def test_every_strategy_has_a_reason_of_koordinator(strategy: str) -> None:
+    assert audit_reason(strategy) in ("UpdateCgroups", "UpdateSystemConfig", "UpdateResctrl")
+    assert audit_reason("cpuset") == HOOK_REASON

@@ -8,6 +8,7 @@ import pytest
 
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import CPUS, QUOTA
+from agent.cgroup.ledger import SYSCTL_HIERARCHY, LedgerEntry
 from agent.cgroup.write_plan import DesiredValue
 from agent.qos.strategy import StrategyPlan
 from agent.reconcile.explanation import FileExplainer
@@ -130,6 +131,47 @@ def test_all_files_of_a_pod_are_explained_with_those_of_its_containers(groups: R
         ("cpuset.cpus", "1"),
     ]
     assert explainer(scene).explain_group("/kubepods/none") == ()
+
+
+def test_a_switch_of_the_kernel_that_a_hook_needs_is_explained_from_the_ledger(
+    groups: RealGroups,
+) -> None:
+    scene = scene_with(groups, CannedStrategy())
+    path = "/proc/sys/kernel/ostype"
+    entry = LedgerEntry(
+        hierarchy=SYSCTL_HIERARCHY,
+        path=path,
+        inode=0,
+        key="value",
+        owner="core_scheduling",
+        original="0",
+        own_values=("1",),
+    )
+    scene.ledger.set(entry)
+    scene.cycle()
+    scene.ledger.set(entry)  # its hook is off, so that the cycle has restored it
+    found = explainer(scene).explain_file(path)
+    assert found is not None
+    assert (found.current, found.original, found.original_owner) == (
+        "Linux",
+        "0",
+        "core_scheduling",
+    )
+    assert found.written == ("1",)
+
+
+def test_an_unchanged_cycle_does_not_build_the_desired_files_again(groups: RealGroups) -> None:
+    strategy, hook = CannedStrategy(), CannedHook()
+    hook.answers = {"app": Adjustment(resources=LinuxResources(cpus="1"))}
+    scene = scene_with(groups, strategy, hook)
+    strategy.answer = wanted(scene, 50000)
+    scene.cycle()
+    files = scene.reconciler.desired_files
+    scene.cycle()
+    assert scene.reconciler.desired_files is files
+    strategy.answer = wanted(scene, 60000)
+    scene.cycle()
+    assert scene.reconciler.desired_files is not files
 
 
 def test_before_the_first_cycle_nothing_can_be_explained(groups: RealGroups) -> None:
