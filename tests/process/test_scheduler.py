@@ -18,27 +18,34 @@ from urllib.parse import urlsplit
 import pytest
 
 from agent.wire_formats.device_allocated import ANNOTATION
-from tests.apiserver import ApiServer
+from tests.apiserver import ApiServer, Fault
+from tests.apiserver.access import AGENT
+from tests.apiserver.rbac import read_roles
 from tests.patience import PATIENCE_S
+from tests.unit.daemonset.rights import compare, verbs_granted, verbs_used
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "fixtures" / "cluster"
+MANIFESTS = ROOT / "daemonset" / "scheduler"
 Object = dict[str, Any]
 
 
 class Replica:
     """One process of the extender."""
 
-    def __init__(self, api: ApiServer, folder: Path, name: str) -> None:
+    def __init__(self, api: ApiServer, folder: Path, name: str, service: str) -> None:
         config = folder / f"{name}.yaml"
-        config.write_text("listen: 127.0.0.1:0\nleader_election: {namespace: default}\n")
+        settings = f"listen: 127.0.0.1:0\nservice: '{service}'\n"
+        namespace = "kube-system" if service else "default"
+        config.write_text(f"{settings}leader_election: {{namespace: {namespace}}}\n")
+        kubeconfig = api.agent_kubeconfig if service else api.kubeconfig
         command = [sys.executable, "-m", "plugins.scheduler.cli", "run", "--config", str(config)]
         self.process = subprocess.Popen(
-            [*command, "--kubeconfig", str(api.kubeconfig)],
+            [*command, "--kubeconfig", str(kubeconfig)],
             stdout=subprocess.PIPE,
             cwd=ROOT,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "POD_IP": "192.0.2.7"},
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -81,8 +88,8 @@ class Replica:
 
 
 @contextmanager
-def replica(api: ApiServer, folder: Path, name: str = "a") -> Iterator[Replica]:
-    one = Replica(api, folder, name)
+def replica(api: ApiServer, folder: Path, name: str = "a", service: str = "") -> Iterator[Replica]:
+    one = Replica(api, folder, name, service)
     try:
         yield one
     finally:
@@ -213,6 +220,31 @@ def test_a_leader_that_was_paused_answers_nothing_when_it_wakes(
         assert bound is not None
         assert not bound["spec"].get("nodeName")
         assert old.process.wait(PATIENCE_S) == 1
+
+
+def test_the_service_leads_to_the_leader_alone_and_rights_are_the_least(tmp_path: Path) -> None:
+    import yaml
+
+    with ApiServer(roles=MANIFESTS / "rbac.yaml") as api:
+        for file in ("nodes.yaml", "devices.yaml"):
+            for document in yaml.safe_load_all((CLUSTER / file).read_text()):
+                api.put(document)
+        api.put({"kind": "Namespace", "metadata": {"name": "kube-system"}})
+        with replica(api, tmp_path, service="xpu-scheduler") as one:
+            one.wait_ready()
+            pod = put_pod(api, "p", 1)
+            server = api.faults.add(Fault(subresource="binding", status=500))
+            assert bind(one, pod, "h100-0")[1] == {"Error": ""}
+            assert api.faults.hits(server) == 1
+            api.wait_until(lambda: api.get("endpointslice", "xpu-scheduler", "kube-system"))
+            written = api.get("endpointslice", "xpu-scheduler", "kube-system")
+            assert written is not None
+            assert written["endpoints"][0]["addresses"] == ["192.0.2.7"]
+            api.wait_until(lambda: api.requests(verb="update", resource="leases"))
+            one.process.terminate()
+            assert one.process.wait(PATIENCE_S) == 0
+        used = verbs_used(api.requests(), AGENT)
+    assert compare(used, verbs_granted(read_roles(MANIFESTS / "rbac.yaml"))) == ((), ())
 
 
 def test_wrong_settings_are_one_line_and_status_2(tmp_path: Path) -> None:

@@ -22,10 +22,13 @@ from plugins.scheduler.server.cluster_feed import ClusterFeed
 from plugins.scheduler.server.extender import Extender
 from plugins.scheduler.server.http_server import ExtenderServer, tls_context
 from plugins.scheduler.server.lease import LeaderElector
+from plugins.scheduler.server.service_address import ServiceAddress
 from plugins.scheduler.server.settings import SchedulerSettings
 
 log = logging.getLogger(__name__)
 
+POD_IP = "POD_IP"  # variable with the address of this pod
+ADDRESS_RETRY_S = 2.0
 RESOLVE_S = 30.0  # between two looks at bindings whose outcome is not known
 RESTART_S = 1.0
 
@@ -66,10 +69,18 @@ class LeaderTerm:
 class SchedulerService:
     """Runs until the lease is lost or a signal comes."""
 
-    def __init__(self, api: ApiClient, settings: SchedulerSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        api: ApiClient,
+        settings: SchedulerSettings,
+        clock: Clock,
+        address: ServiceAddress | None = None,
+    ) -> None:
+        """`address` is published in each term, once the cluster is known."""
         self._api = api
         self._settings = settings
         self._clock = clock
+        self._address = address
         self._term: LeaderTerm | None = None
         lease = settings.leader_election
         self._elector: LeaderElector | None = None
@@ -101,16 +112,25 @@ class SchedulerService:
             log.info("leadership_taken")
         self._term = term = LeaderTerm(self._api, self._settings, self._clock)
         work = asyncio.create_task(term.run(), name="term")
+        publishing = asyncio.create_task(self._publish_address(term), name="address")
         try:
             if self._elector is None:
                 await work
             else:
                 await self._elector.hold()
         finally:
-            work.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
+            for task in (publishing, work):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
             self._term = None
+
+    async def _publish_address(self, term: LeaderTerm) -> None:
+        """Send calls to this replica as soon as it can answer them."""
+        while self._address is not None:
+            if term.feed.is_synced and await self._address.publish():
+                return
+            await asyncio.sleep(ADDRESS_RETRY_S if term.feed.is_synced else 0.05)
 
     async def release(self) -> None:
         """Give up the lease at the end, so that another replica takes over at once."""
@@ -124,15 +144,20 @@ async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig
     context = tls_context(settings.tls)
     target = find_api_target(os.environ, kubeconfig)
     session = await open_session(target, clock, os.environ)
-    service = SchedulerService(session, settings, clock)
+    lease = settings.leader_election
+    address = None
+    if settings.service:
+        pod_ip = os.environ.get(POD_IP, "")
+        address = ServiceAddress(session, lease.namespace, settings.service, pod_ip, listen[1])
+    service = SchedulerService(session, settings, clock, address)
     server = ExtenderServer(service, context)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        address = await server.open(*listen)
-        print(f"xpu-scheduler: {address}", flush=True)  # noqa: T201 - the one line of the command
+        url = await server.open(*listen)
+        print(f"xpu-scheduler: {url}", flush=True)  # noqa: T201 - the one line of the command
         running = asyncio.create_task(service.run(), name="service")
         stopping = asyncio.create_task(stop.wait(), name="stop")
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)

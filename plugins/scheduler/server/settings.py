@@ -47,6 +47,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     listen: str = "0.0.0.0:8443"
     tls: TlsSettings = TlsSettings()
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
+    # Service without a selector whose only endpoint the leader becomes, in the namespace of the
+    # lease; empty: none. Its address is the pod's, of the variable POD_IP
+    service: str = ""
     scoring: ScoringSettings = ScoringSettings()
     upstream_compatible: bool = False  # choose devices as Koordinator does, defects included
     enforce_exclusive_policy: bool = False

@@ -161,6 +161,20 @@ LEASE: Schema = record(
         preferredHolder=STRING,
     ),
 )
+ENDPOINT_SLICE: Schema = record(
+    addressType=STRING,
+    endpoints=listed(
+        record(
+            addresses=TEXTS,
+            conditions=record(ready=BOOLEAN, serving=BOOLEAN, terminating=BOOLEAN),
+            hostname=STRING,
+            nodeName=STRING,
+            zone=STRING,
+            targetRef=FREE,
+        )
+    ),
+    ports=listed(record(name=STRING, port=INT32, protocol=STRING, appProtocol=STRING)),
+)
 _REFERENCE = record(
     apiVersion=STRING,
     kind=STRING,

@@ -64,6 +64,13 @@ def builtin_kinds() -> tuple[Kind, ...]:
             namespaced=True,
         ),
         _builtin("coordination.k8s.io", "leases", "Lease", builtin.LEASE, namespaced=True),
+        _builtin(
+            "discovery.k8s.io",
+            "endpointslices",
+            "EndpointSlice",
+            builtin.ENDPOINT_SLICE,
+            namespaced=True,
+        ),
     )
 
 

@@ -11,7 +11,8 @@ from kubernetes.client import models
 
 from tests.unit.daemonset.manifests import DAEMONSET, Object, built
 
-OBJECTS = (*built(DAEMONSET / "base"), *built(DAEMONSET / "policy"))
+FOLDERS = ("base", "policy", "scheduler")
+OBJECTS = tuple(item for name in FOLDERS for item in built(DAEMONSET / name))
 _OF = re.compile(r"(?i:list\[|dict(?:\(|\[)str, )(\w+)[\])]")
 
 
