@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.apiserver import Fault, Rule
+from tests.cri_server import CriServer, serve
 from tests.process.citizen import NODE
 from tests.process.containers.scene import Scene, play
 from tests.process.containers.test_files import OWN_GROUPS
@@ -63,12 +64,20 @@ class CrowdedNode:
                 "phase": "Running",
                 "conditions": [{"type": "Ready", "status": "True"}],
                 "qosClass": "BestEffort" if qos == "BE" else "Guaranteed",
+                "containerStatuses": [
+                    {"name": "main", "containerID": f"containerd://{self.container(name)}"}
+                ],
             },
         }
         uid = self.uids[name] = str(self.scene.api.put(pod)["metadata"]["uid"])
         group = self.groups.make(f"{self._folders[qos]}/pod{uid}")
-        inner = self.groups.make(f"{group}/{len(self.uids):064x}")
+        inner = self.groups.make(f"{group}/{self.container(name)}")
         self.groups.hog(inner, size)
+
+    @staticmethod
+    def container(name: str) -> str:
+        """Return the id of a pod's container."""
+        return name.encode().hex().ljust(64, "0")
 
     def protect(self, name: str) -> None:
         """Put a budget that allows no disruption of a pod."""
@@ -162,6 +171,29 @@ def test_an_agent_that_was_killed_within_a_request_does_not_evict_twice() -> Non
         )
         await asyncio.sleep(QUIET_S)
         assert node.requested() == ["only"]
+
+    crowd(act)
+
+
+def test_with_the_fallback_the_runtime_stops_what_a_budget_protects() -> None:
+    async def act(node: CrowdedNode) -> None:
+        socket = str(node.scene.folder / "cri.sock")
+        node.scene.tell(
+            ENFORCE__EVICTION__KILL_FALLBACK="true", ENFORCE__EVICTION__RUNTIME_SOCKET=socket
+        )
+        node.add("only", 16 * MIB)
+        node.protect("only")
+        runtime = CriServer(node.container("only"))
+        server = await serve(runtime, socket)
+        try:
+            await node.scene.begin(attached=False)
+            await node.until_event("only", "evictPodSuccess")
+            await asyncio.sleep(QUIET_S)
+        finally:
+            await server.stop(None)
+        assert runtime.stopped == [(node.container("only"), 10)]
+        assert node.requested() == ["only"]
+        assert not node.is_terminating("only")
 
     crowd(act)
 

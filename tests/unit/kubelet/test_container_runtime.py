@@ -10,10 +10,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc import aio
 
-from agent.kubelet.container_runtime import STOP_CONTAINER, ContainerRuntime
-from proto.gen import cri_runtime_v1_pb2 as cri
+from agent.kubelet.container_runtime import ContainerRuntime
+from tests.cri_server import CriServer, serve
 from tests.patience import PATIENCE_S
 
 
@@ -24,39 +23,11 @@ def socket() -> Iterator[str]:
     shutil.rmtree(folder)
 
 
-class Runtime(grpc.GenericRpcHandler):
-    """A CRI server that knows some containers."""
-
-    def __init__(self, *ids: str) -> None:
-        self.ids = ids
-        self.stopped: list[tuple[str, int]] = []
-        self.code: grpc.StatusCode | None = None
-
-    def service(
-        self, details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        return grpc.unary_unary_rpc_method_handler(
-            self._stop if details.method == STOP_CONTAINER else None  # type: ignore[arg-type]
-        )
-
-    async def _stop(self, data: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
-        message = cri.StopContainerRequest.FromString(data)
-        if self.code is not None:
-            await context.abort(self.code, "no")
-        if message.container_id not in self.ids:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such container")
-        self.stopped.append((message.container_id, message.timeout))
-        return cri.StopContainerResponse().SerializeToString()
-
-
 def with_runtime(
-    socket: str, runtime: Runtime, act: Callable[[ContainerRuntime], Awaitable[str]]
+    socket: str, runtime: CriServer, act: Callable[[ContainerRuntime], Awaitable[str]]
 ) -> str:
     async def run() -> str:
-        server = aio.server()
-        server.add_generic_rpc_handlers((runtime,))
-        server.add_insecure_port(f"unix:{socket}")
-        await server.start()
+        server = await serve(runtime, socket)
         try:
             return await asyncio.wait_for(act(ContainerRuntime(socket)), PATIENCE_S)
         finally:
@@ -66,19 +37,19 @@ def with_runtime(
 
 
 def test_all_containers_are_stopped_with_the_grace_period(socket: str) -> None:
-    runtime = Runtime("a", "b")
+    runtime = CriServer("a", "b")
     error = with_runtime(socket, runtime, lambda one: one.stop_containers(("a", "b"), 7))
     assert error == ""
     assert sorted(runtime.stopped) == [("a", 7), ("b", 7)]
 
 
 def test_a_container_that_the_runtime_does_not_have_is_stopped(socket: str) -> None:
-    runtime = Runtime("a")
+    runtime = CriServer("a")
     assert with_runtime(socket, runtime, lambda one: one.stop_containers(("a", "gone"), 1)) == ""
 
 
 def test_a_refusal_is_returned(socket: str) -> None:
-    runtime = Runtime("a")
+    runtime = CriServer("a")
     runtime.code = grpc.StatusCode.FAILED_PRECONDITION
     error = with_runtime(socket, runtime, lambda one: one.stop_containers(("a",), 1))
     assert error == "StopContainer a: FAILED_PRECONDITION: no"
