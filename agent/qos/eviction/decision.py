@@ -1,7 +1,7 @@
 """Decides which pods are evicted, each second, from measured usage and the NodeSLO.
 
 The rules are those of Koordinator (`pkg/koordlet/qosmanager/plugins/{cpuevict,memoryevict}`). In
-addition, a value that was not measured evicts nobody, pods that end already count as released, and
+addition, a value that was not measured evicts no pod, pods that end already count as released, and
 the number of evictions per minute is limited.
 """
 
@@ -39,7 +39,7 @@ def evict(inputs: EvictionInputs, state: EvictionState) -> EvictionDecision:
     state = _advance(inputs, state)
     builder = TaskBuilder(inputs, state)
     reports = {feature: builder.add(feature) for feature in inputs.rules.loop_features}
-    state = msgspec.structs.replace(state, over=builder.over)
+    state = msgspec.structs.replace(state, sample_counts=builder.sample_counts)
     tasks = tuple(builder.tasks)
     obstacle = _obstacle(inputs, state)
     confirmed = tuple(task for task in tasks if task.is_confirmed)
@@ -99,11 +99,11 @@ def _advance(inputs: EvictionInputs, state: EvictionState) -> EvictionState:
 
 
 def _obstacle(inputs: EvictionInputs, state: EvictionState) -> str:
-    """Return why nobody is evicted in this round, whatever has to be released."""
+    """Return why no pod is evicted in this round, whatever has to be released."""
     rules, history, now_s = inputs.rules, inputs.history, inputs.now_s
     last_s = history.last_s.get(rules.loop)
-    if last_s is None and rules.loop == CPU_LOOP:
-        last_s = state.started_s
+    if rules.loop == CPU_LOOP and state.started_s is not None:  # no sample from before the start
+        last_s = max(state.started_s, last_s or 0.0)
     if history.is_in_flight(rules.loop):
         return "a request is in flight"
     if last_s is not None and now_s < last_s + rules.cool_s:
@@ -127,11 +127,11 @@ def _choose(tasks: Iterable[EvictionTask], inputs: EvictionInputs) -> Iterator[C
     """Yield victims within this minute's limit; pods that end already count as released first."""
     history = inputs.history
     budget = inputs.rules.max_per_minute - history.spent()
-    counted = history.ending(inputs.now_s)
-    excluded = {*counted, *history.ending_until_s}
+    ending_uids = history.ending(inputs.now_s)
+    excluded_uids = {*ending_uids, *history.ending_until_s}
     released: dict[ReleaseTarget, dict[str, int]] = {USAGE: {}, REQUESTS: {}}
     for pod in inputs.pods:
-        if pod.ref.uid in counted:
+        if pod.ref.uid in ending_uids:
             _add(released, pod)
     is_api_open = inputs.now_s >= history.hold_until_s
     for task in tasks:
@@ -147,9 +147,9 @@ def _choose(tasks: Iterable[EvictionTask], inputs: EvictionInputs) -> Iterator[C
                     break
                 amounts = contribution(pod, task.target)
                 is_useful = any(amounts.get(name, 0) > 0 for name in deficit)
-                if pod.ref.uid in excluded or not is_useful:
+                if pod.ref.uid in excluded_uids or not is_useful:
                     continue
-                excluded.add(pod.ref.uid)
+                excluded_uids.add(pod.ref.uid)
                 _add(released, pod)
                 is_chosen = True
                 budget -= 1

@@ -102,13 +102,13 @@ def _record_results(
     history: EvictionHistory, now_s: float, results: Iterable[EvictionResult]
 ) -> EvictionHistory:
     in_flight = dict(history.in_flight)
-    known = [one for one in results if in_flight.pop(one.request.pod.uid, None) is not None]
+    answers = [one for one in results if in_flight.pop(one.request.pod.uid, None) is not None]
     for uid, one in tuple(in_flight.items()):
         if now_s - one.at_s > IN_FLIGHT_S:
             del in_flight[uid]
-            known.append(EvictionResult(request=one.request, outcome=EvictionOutcome.UNKNOWN))
+            answers.append(EvictionResult(request=one.request, outcome=EvictionOutcome.UNKNOWN))
     history = msgspec.structs.replace(history, in_flight=in_flight)
-    for result in known:
+    for result in answers:
         history = _record_result(history, result, now_s)
     return history
 

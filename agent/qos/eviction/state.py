@@ -81,7 +81,7 @@ class EvictionState(msgspec.Struct, frozen=True, kw_only=True):
 
     started_s: float | None = None  # None: not started
     samples: tuple[CpuSample, ...] = ()
-    over: Mapping[str, SampleCount] = {}  # by feature
+    sample_counts: Mapping[str, SampleCount] = {}  # by feature
     zero_since_s: Mapping[str, float] = {}  # by resource
 
 

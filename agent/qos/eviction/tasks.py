@@ -77,23 +77,23 @@ class TaskBuilder:
 
     def __init__(self, inputs: EvictionInputs, state: EvictionState) -> None:
         self.tasks: list[EvictionTask] = []
-        self.over: dict[str, SampleCount] = dict(state.over)
+        self.sample_counts: dict[str, SampleCount] = dict(state.sample_counts)
         self._inputs = inputs
         self._state = state
 
     def add(self, feature: EvictionFeature) -> EvictionReport:
         """Add the task of a rule if it has one; return how the rule stands."""
         inputs = self._inputs
-        state, reason = _standing(feature, inputs)
+        state, reason = _state_without_evaluation(feature, inputs)
         if state is not None:  # the next sample above the threshold is the first one again
-            self.over.pop(feature.value, None)
+            self.sample_counts.pop(feature.value, None)
             return EvictionReport(feature=feature, state=state, reason=reason)
         release, missing = self._release(feature)
         if missing:
-            self.over.pop(feature.value, None)
+            self.sample_counts.pop(feature.value, None)
             return EvictionReport(feature=feature, state=ReportState.UNMEASURED, reason=missing)
         if not release:
-            self.over.pop(feature.value, None)
+            self.sample_counts.pop(feature.value, None)
             return EvictionReport(feature=feature, state=ReportState.CALM)
         is_urgent, is_confirmed = self._is_urgent(feature), self._is_confirmed(feature)
         self.tasks.append(
@@ -156,11 +156,11 @@ class TaskBuilder:
         sample = self._inputs.sample
         if feature not in (EvictionFeature.BE_MEMORY, EvictionFeature.MEMORY) or sample is None:
             return True
-        last = self.over.get(feature.value, SampleCount(0, sample.taken_s, 0.0))
+        last = self.sample_counts.get(feature.value, SampleCount(0, sample.taken_s, 0.0))
         if last.count == 0 or sample.taken_s > last.taken_s:
             count = min(last.count + 1, SAMPLES_BEFORE_MEMORY)
             last = SampleCount(count, last.first_s, sample.taken_s)
-        self.over[feature.value] = last
+        self.sample_counts[feature.value] = last
         is_lasting = last.taken_s - last.first_s >= self._inputs.patience_s
         return last.count >= SAMPLES_BEFORE_MEMORY and is_lasting
 
@@ -187,23 +187,24 @@ class TaskBuilder:
         if limits is None or threshold is None:
             return {}, "the NodeSLO does not configure it"
         release: dict[str, int] = {}
-        missing: list[str] = []
+        missing_names: list[str] = []
         for resource in requested_resources(feature):
-            requested = sum(
+            request_sum = sum(
                 pod.requests.get(resource, 0)
                 for pod in inputs.pods
                 if pod.is_active and pod.priority <= threshold
             )
             amount = self._allocatable_amount(resource)
-            if requested and amount is None:
-                missing.append(resource)
+            if request_sum and amount is None:
+                missing_names.append(resource)
             is_memory = feature is EvictionFeature.MEMORY_ALLOCATABLE
             formula = inputs.rules.formula
-            excess = allocatable_release(requested, amount, limits, formula, is_memory=is_memory)
+            excess = allocatable_release(request_sum, amount, limits, formula, is_memory=is_memory)
             if excess > 0:
                 release[resource] = excess
-        if missing and not release:
-            return {}, f"missing at the Node, or 0 for a short time only: {', '.join(missing)}"
+        if missing_names and not release:
+            names = ", ".join(missing_names)
+            return {}, f"missing at the Node, or 0 for a short time only: {names}"
         return release, ""
 
     def _allocatable_amount(self, resource: str) -> int | None:
@@ -220,7 +221,9 @@ class TaskBuilder:
         return 0 if inputs.now_s - since_s >= ZERO_LASTS_S else None
 
 
-def _standing(feature: EvictionFeature, inputs: EvictionInputs) -> tuple[ReportState | None, str]:
+def _state_without_evaluation(
+    feature: EvictionFeature, inputs: EvictionInputs
+) -> tuple[ReportState | None, str]:
     """Return why a rule is not evaluated; `None` if it is."""
     if feature.value not in inputs.rules.features:
         return ReportState.OFF, "switched off in the settings"

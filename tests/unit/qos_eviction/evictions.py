@@ -121,3 +121,19 @@ def memory_rounds(
         pods=pods,
     )
     return Rounds(inputs)
+
+
+def cpu_rounds(*pods: EvictionPod, rules: EvictionRules = CPU_RULES, **changes: Any) -> Rounds:
+    """CPU evictions of a node with 100 cores, of which 81 are used."""
+    slo = ResourceThresholds(
+        enable=True, cpu_evict_threshold_percent=80, evict_enabled_priority_threshold=5999
+    )
+    inputs = EvictionInputs(
+        now_s=0.0,
+        slo=msgspec.structs.replace(slo, **changes),
+        rules=rules,
+        cpu_capacity_milli=100000,
+        sample=CpuSample(taken_s=0.0, node_cores=81.0),
+        pods=pods,
+    )
+    return Rounds(inputs)

@@ -18,6 +18,7 @@ from tests.unit.qos_eviction.evictions import (
     GI,
     MEMORY_RULES,
     Rounds,
+    cpu_rounds,
     memory_rounds,
     pod,
 )
@@ -141,21 +142,6 @@ def test_k9_after_an_eviction_for_memory_the_loop_waits_four_seconds() -> None:
     assert rounds.run(11.0, pods=more) == []
     assert rounds.run(14.9) == []
     assert rounds.run(15.0) != []
-
-
-def cpu_rounds(*pods: object, rules: EvictionRules = CPU_RULES, **changes: Any) -> Rounds:
-    slo = ResourceThresholds(
-        enable=True, cpu_evict_threshold_percent=80, evict_enabled_priority_threshold=5999
-    )
-    inputs = EvictionInputs(
-        now_s=0.0,
-        slo=msgspec.structs.replace(slo, **changes),
-        rules=rules,
-        cpu_capacity_milli=100000,
-        sample=CpuSample(taken_s=0.0, node_cores=81.0),
-        pods=pods,  # type: ignore[arg-type]
-    )
-    return Rounds(inputs)
 
 
 def test_k10_after_its_start_the_loop_for_cpu_waits_twenty_seconds() -> None:

@@ -23,7 +23,7 @@ from agent.qos.eviction.history_file import (
 )
 from agent.snapshot.pod import EvictionRequest, PodRef
 from agent.state_writer import StateWriter
-from tests.unit.qos_eviction.evictions import GB, Rounds, memory_rounds, pod
+from tests.unit.qos_eviction.evictions import GB, Rounds, cpu_rounds, memory_rounds, pod
 
 BOOT = "00000000-0000-4000-8000-000000000001"
 REQUEST = EvictionRequest(pod=PodRef(namespace="n", name="p", uid="uid-p"), feature="BEMemoryEvict")
@@ -76,6 +76,15 @@ def test_an_agent_that_restarts_again_and_again_evicts_no_more_than_one_that_run
         assert sum(second - at_s < 60 for at_s in requested) <= 5
         rounds = restarted(rounds, float(second))
     assert len(requested) == 10
+
+
+def test_the_loop_for_cpu_waits_after_a_restart_whatever_the_file_says() -> None:
+    victim = pod("p", used={"cpu": 5000}, is_enabled=True)
+    rounds = cpu_rounds(victim)
+    rounds.history = EvictionHistory(last_s={"cpu": 10.0})
+    assert rounds.run(100.0) == []
+    assert rounds.run(119.9) == []
+    assert rounds.run(120.0) == ["p"]
 
 
 def test_the_file_holds_what_was_saved(tmp_path: Path) -> None:
