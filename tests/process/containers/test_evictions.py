@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.apiserver import Fault, Rule
-from tests.cri_server import CriServer, serve
 from tests.process.citizen import NODE
 from tests.process.containers.scene import Scene, play
 from tests.process.containers.test_files import OWN_GROUPS
 from tests.realgroups import RealGroups, needs_v1, real_groups
+from tests.runtime.cri import CriServer, serve
 
 pytestmark = needs_v1
 

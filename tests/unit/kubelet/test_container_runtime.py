@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from agent.kubelet.container_runtime import ContainerRuntime
-from tests.cri_server import CriServer, serve
 from tests.patience import PATIENCE_S
+from tests.runtime.cri import CriServer, serve
 
 
 @pytest.fixture
