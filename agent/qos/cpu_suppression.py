@@ -174,12 +174,19 @@ class CpuSuppression:
         if limits != state.limits or state.children is not state.planned_children:
             desired = _desired_values(inputs, state, facts, limits)
             values = (*desired, *self._idle_values(inputs, state, facts))
-        message = facts.message
-        if self._settings.idle != "off" and inputs.current.value(facts.group, IDLE) is None:
-            message = "; ".join(filter(None, (message, NO_IDLE)))
         return StrategyPlan(
-            values=values, message=message, figures=_figures(inputs, state, facts, limits)
+            values=values,
+            message="; ".join(filter(None, (facts.message, *self._notes(inputs, facts)))),
+            figures=_figures(inputs, state, facts, limits),
         )
+
+    def _notes(self, inputs: QosInputs, facts: NodeFacts) -> Iterator[str]:
+        """Yield which options do not work here as they do elsewhere."""
+        if self._settings.idle != "off" and inputs.current.value(facts.group, IDLE) is None:
+            yield NO_IDLE
+        pressure = inputs.pressure
+        if self._settings.pressure and pressure.reason:
+            yield f"CPU pressure, {pressure.method}: {pressure.reason}"
 
     def _idle_values(
         self, inputs: QosInputs, state: SuppressionState, facts: NodeFacts

@@ -394,6 +394,14 @@ def test_further_stalls_cut_further_down_to_the_floor() -> None:  # Z3
     assert quotas == [150000, 75000, 37500, 18750, 9375, 4687, 2343, 2000, 2000]
 
 
+def test_a_kernel_without_pressure_files_is_named_and_the_formula_works_on() -> None:
+    one = scene(thresholds=QUOTA_POLICY, settings=PRESSURE)
+    one.node.pressure = PressureWatch(method="unsupported", reason="started with psi=0")
+    one.cycle()
+    assert one.quota() == 300000
+    assert one.plan.message == "CPU pressure, unsupported: started with psi=0"
+
+
 def test_stalls_of_before_the_node_slo_and_without_the_setting_cut_nothing() -> None:
     one = scene(thresholds=QUOTA_POLICY, settings=PRESSURE)
     one.stall()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.restore import restore_all
 from agent.config.containers import CpuSuppressionSettings
+from agent.host.files import LiveHostFiles
 from agent.snapshot.self_check import StrategyState
 from agent.snapshot.usage import PressureWatch
 from agent.wire_formats.kernel_text import format_cpu_list
+from tests.kill_steps import killed_at
 from tests.realgroups import RealGroups, needs_v1, real_groups
 from tests.unit.reconcile.suppressed_node import QUOTA_POLICY, SuppressedNode
 
@@ -132,6 +138,38 @@ def test_a_stall_cuts_the_quota_in_the_cycle_that_it_wakes(groups: RealGroups) -
     for _ in range(20):
         node.cycle()
     assert node.values(QUOTA, pod) == ["-1", "50000", "-1"]
+
+
+@pytest.mark.parametrize("by", ["cpus", "quota"])
+def test_killed_at_any_step_a_restore_gives_all_back(
+    groups: RealGroups, by: str, tmp_path: Path
+) -> None:
+    path, killed, step = str(tmp_path / "ledger.log"), True, 0
+
+    def ledger() -> ChangeLedger:
+        read = ChangeLedger(path, "boot")
+        read.load()
+        return read
+
+    node = SuppressedNode(groups, CpuSuppressionSettings(idle="class"), ledger())
+    pod = node.add_pod()
+    groups.put(node.best_effort, "cpu.shares", "2")
+    groups.put(pod.cgroup, QUOTA, "50000")
+    files = (CPUS, QUOTA, "cpu.idle", "cpu.shares")
+    before = [node.values(name, pod) for name in files]
+    node.thresholds = replace(node.thresholds, cpu_suppress_threshold_percent=100)
+    if by == "cpus":
+        node.reserve(LAST)
+    else:
+        node.thresholds, node.protected_cores = QUOTA_POLICY, float(node.cpu_count)
+    while killed:
+        node.scene.ledger = ledger()
+        node.scene.again()
+        killed = killed_at(step, node.cycle)
+        restore_all(ledger(), groups.layout, LiveHostFiles(), monotonic=time.monotonic)
+        assert [node.values(name, pod) for name in files] == before, step
+        step += 1
+    assert step > 5
 
 
 def test_what_a_kernel_refuses_is_reported_and_tried_again(groups: RealGroups) -> None:
