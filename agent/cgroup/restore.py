@@ -29,6 +29,7 @@ from agent.errors import HostFileError, ParseError
 from agent.host.files import LiveHostFiles
 
 BUDGET_S = 8.0
+SWITCH_VALUES = ("0", "1")
 WIDEST_TEXT = (
     "all CPUs of the group above: the kernel does not empty the set of a group with processes"
 )
@@ -130,11 +131,14 @@ def restore_entries(
     state = _read_all(values, selected, force=force)
     if dry_run:
         _plan_restore(values, state)
+        _restore_switches(values, selected, state, lambda: True, force=force, dry_run=True)
         _restore_groups(values, selected, state, lambda: True, dry_run=True)
     else:
         _record_targets(ledger, state)
         _write(values, state, monotonic, until_s)
         _restore_processes(values, selected, state, lambda: monotonic() < until_s, force=force)
+        # last: the switches are in use until here
+        _restore_switches(values, selected, state, lambda: monotonic() < until_s, force=force)
         _restore_groups(values, selected, state, lambda: monotonic() < until_s)
         for result in state.states.values():
             if result.is_done:
@@ -344,9 +348,21 @@ def _restore_processes(
         ):
             state, detail = restore_processes(files, values.layout, entry, force=force)
             restore_state.states[entry.id] = RestoreResult(entry=entry, state=state, detail=detail)
-    for entry in entries:  # last: the switches are in use until here
+
+
+def _restore_switches(
+    values: CgroupValues,
+    entries: Iterable[LedgerEntry],
+    restore_state: _RestoreState,
+    has_time: Callable[[], bool],
+    *,
+    force: bool,
+    dry_run: bool = False,
+) -> None:
+    for entry in entries:
         if entry.hierarchy == SYSCTL_HIERARCHY and not _is_setting(entry) and has_time():
-            restore_state.states[entry.id] = _restore_sysctl(files, entry, force=force)
+            result = _restore_switch(values.files, entry, force=force, dry_run=dry_run)
+            restore_state.states[entry.id] = result
 
 
 def _restore_groups(
@@ -380,9 +396,11 @@ def _restore_group(files: KernelFiles, entry: LedgerEntry, *, dry_run: bool) -> 
     return RestoreResult(entry=entry, state=state, current=GROUP_PRESENT)
 
 
-def _restore_sysctl(files: CgroupFiles, entry: LedgerEntry, *, force: bool) -> RestoreResult:
+def _restore_switch(
+    files: CgroupFiles, entry: LedgerEntry, *, force: bool, dry_run: bool
+) -> RestoreResult:
     current = ""
-    if entry.path not in SWITCHES:
+    if entry.path not in SWITCHES or entry.original not in SWITCH_VALUES:
         return RestoreResult(
             entry=entry, state="refused", detail="not a switch that the agent writes"
         )
@@ -392,13 +410,18 @@ def _restore_sysctl(files: CgroupFiles, entry: LedgerEntry, *, force: bool) -> R
             return RestoreResult(entry=entry, state="same", current=current)
         if current not in entry.own_values and not force:
             return RestoreResult(entry=entry, state="foreign", current=current)
+        if dry_run:
+            return RestoreResult(entry=entry, state="planned", current=current)
         files.write(entry.path, entry.original)
+        after = files.read(entry.path, 64).decode("ascii", "replace").strip()
     except HostFileError as error:
         is_missing = error.errno == errno.ENOENT
         state, detail = ("gone", "") if is_missing else ("refused", str(error))
         return RestoreResult(entry=entry, state=state, current=current, detail=detail)
     finally:
         files.close(entry.path)
+    if after != entry.original:
+        return RestoreResult(entry=entry, state="refused", current=current, detail="not kept")
     return RestoreResult(entry=entry, state="restored", current=current)
 
 

@@ -73,6 +73,24 @@ def pod_identity(rule: IdentityRule, pod: PodSandbox) -> int | None:
     return None
 
 
+_CLASS_FIELDS = {
+    "LSE": "lsrClass",
+    "LSR": "lsrClass",
+    "LS": "lsClass",
+    "BE": "beClass",
+    "SYSTEM": "systemClass",
+    KubeQos.GUARANTEED: "lsrClass",
+    KubeQos.BURSTABLE: "lsClass",
+    KubeQos.BEST_EFFORT: "beClass",
+}
+
+
+def identity_class(pod: PodSandbox) -> str:
+    """Return the field of the NodeSLO that has a pod's class."""
+    qos = kube_qos(pod)
+    return _CLASS_FIELDS.get(qos_label(pod) or qos or "", "")
+
+
 def directory_identity(rule: IdentityRule, qos: KubeQos) -> int:
     """Return the value of a QoS directory; the directory of all pods is neutral."""
     return {KubeQos.BURSTABLE: rule.ls, KubeQos.BEST_EFFORT: rule.be}.get(qos, 0)

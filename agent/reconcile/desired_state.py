@@ -16,8 +16,11 @@ from agent.cgroup.paths import CgroupPathError, from_cgroup_parent, from_cgroups
 from agent.cgroup.processes import CORE_COOKIE, OOM_SCORE_ADJ
 from agent.cgroup.write_plan import DesiredValue
 from agent.clock import Clock
+from agent.containers.cpu_quota import RATIO
 from agent.containers.dispatch import QUOTA_PRECEDENCE, Answers, HookFailure, adjust, merge_answers
 from agent.containers.hooks import Hook
+from agent.containers.identity import CPU_QOS, identity_class
+from agent.containers.qos_class import qos_label
 from agent.errors import ParseError
 from agent.reconcile.managed_pods import ManagedContainer, ManagedPod
 from agent.snapshot.container import (
@@ -28,10 +31,14 @@ from agent.snapshot.container import (
     HookRequest,
     HookStage,
     LinuxResources,
+    PodSandbox,
 )
 from agent.snapshot.edits import ContainerNote
 from agent.snapshot.node import NodeSnapshot
 from agent.wire_formats.kernel_text import parse_cpu_list
+from agent.wire_formats.resource_status import RESOURCE_STATUS
+
+IDENTITY_SOURCE = "NodeSLO spec.resourceQOSStrategy"
 
 
 class HookAnswers(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +215,24 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[HookFailure, ...] = ()
 
 
+def value_source(hook: str, pod: PodSandbox) -> str:
+    """Return the field that asks for the values of a hook; empty for a hook without one field."""
+    name = f"Pod {pod.namespace}/{pod.name}"
+    if hook == "cpuset":
+        if pod.annotation(RESOURCE_STATUS) is not None:
+            return f"{name} annotation {RESOURCE_STATUS}"
+        return "the CPUs of the node that no pod owns"
+    if hook == "batch_resources":
+        return f"{name} requests of kubernetes.io/batch-cpu and batch-memory"
+    if hook == "cpu_normalization":
+        return f"Node annotation {RATIO}"
+    if hook == "group_identity":
+        if qos_label(pod) == "LS" and pod.annotation(CPU_QOS) is not None:
+            return f"{name} annotation {CPU_QOS}"
+        return f"{IDENTITY_SOURCE}.{identity_class(pod)}.cpuQOS.groupIdentity"
+    return ""
+
+
 # the quota that a pod or a container requests, without hooks
 RequestedQuota = Callable[[ManagedPod, ManagedContainer | None], LinuxResources]
 
@@ -264,20 +289,28 @@ class _DesiredStateBuilder:
             self.inputs.modes,
             self.inputs.clock.monotonic,
         )
-        self._files(cgroup, level, answers, self.writes)
+        pod = managed_pod.pod
+        self._files(cgroup, level, answers, pod, self.writes)
         if answers.planned:
-            self._files(cgroup, level, answers.as_planned(), self.planned_writes)
+            self._files(cgroup, level, answers.as_planned(), pod, self.planned_writes)
         self.failures += answers.failures
         self.notes += answers.notes
         if container is not None:
             self._processes(container, answers)
 
     def _files(
-        self, cgroup: str, level: str, answers: HookAnswers, target: list[DesiredValue]
+        self,
+        cgroup: str,
+        level: str,
+        answers: HookAnswers,
+        pod: PodSandbox,
+        target: list[DesiredValue],
     ) -> None:
         formula = self.inputs.formulas.get(level, WeightFormula.LINEAR)
         writes, notes = desired_writes(cgroup, level, answers, self.inputs.cgroup_version, formula)
-        target += writes
+        target += (
+            msgspec.structs.replace(one, source=value_source(one.owner, pod)) for one in writes
+        )
         self.notes += notes
 
     def _processes(self, container: ManagedContainer, answers: HookAnswers) -> None:

@@ -17,6 +17,9 @@ from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import ManualClock
 from tests.cgroup_v2.fake import MOUNT, FakeFiles, FakeKernel
+from tests.cgroup_v2.settings import FakeSettings
+
+LAYOUT = CgroupLayout(version=2, driver="cgroupfs", mounts=(), unified=MOUNT, root="/kubepods")
 
 GIB, MIB = 1 << 30, 1 << 20
 DRIVERS = {
@@ -274,3 +277,41 @@ def test_an_entry_writes_no_switch_but_those_of_the_agent(tmp_path: Path) -> Non
     done = restore_entries(ledger, node.values, entries, monotonic=lambda: 0.0, force=True)
     assert states(done) == ["refused"] * 3
     assert node.files.writes == []
+
+
+@pytest.mark.parametrize("original", ["7", "-1", "|/bin/sh", ""])
+def test_a_switch_is_restored_to_a_value_that_it_can_have_only(original: str) -> None:
+    settings = FakeSettings(sched_core=1)
+    values = CgroupValues(settings, LAYOUT)
+    ledger = ChangeLedger(None, "")
+    switch = entry(
+        hierarchy=SYSCTL_HIERARCHY,
+        path=SWITCHES[0],
+        key="value",
+        inode=0,
+        original=original,
+        own_values=("1",),
+    )
+    ledger.set(switch)
+    done = restore_entries(ledger, values, (switch,), monotonic=lambda: 0.0, force=True)
+    assert (states(done), settings.writes) == (["refused"], [])
+
+
+def test_a_dry_run_says_what_becomes_of_a_switch() -> None:
+    settings = FakeSettings(sched_core=1)
+    values = CgroupValues(settings, LAYOUT)
+    ledger = ChangeLedger(None, "")
+    switch = entry(
+        hierarchy=SYSCTL_HIERARCHY,
+        path=SWITCHES[0],
+        key="value",
+        inode=0,
+        original="0",
+        own_values=("1",),
+    )
+    ledger.set(switch)
+    (dry,) = restore_entries(ledger, values, (switch,), monotonic=lambda: 0.0, dry_run=True)
+    assert (dry.state, dry.summary) == ("planned", f"{SWITCHES[0]} 1 → 0")
+    assert settings.writes == []
+    (done,) = restore_entries(ledger, values, (switch,), monotonic=lambda: 0.0)
+    assert (done.state, settings.writes) == ("restored", [(SWITCHES[0], "0")])

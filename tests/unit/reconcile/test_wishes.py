@@ -3,8 +3,16 @@ from __future__ import annotations
 import pytest
 
 from agent.cgroup.cpu import WeightFormula
-from agent.reconcile.desired_state import CONTAINER, POD, SANDBOX, HookAnswers, desired_writes
-from agent.snapshot.container import Adjustment, LinuxResources
+from agent.reconcile.desired_state import (
+    CONTAINER,
+    POD,
+    SANDBOX,
+    HookAnswers,
+    desired_writes,
+    value_source,
+)
+from agent.snapshot.container import Adjustment, LinuxResources, PodSandbox
+from agent.snapshot.device import Pairs
 from tests.realgroups import UID
 
 WHOLE = Adjustment(
@@ -41,3 +49,60 @@ def test_only_groups_of_pods_and_of_what_is_in_them_are_written(
     assert len(wishes) == written
     assert {wish.cgroup for wish in wishes} <= {cgroup}
     assert [note.reason for note in notes] == ([] if written else ["BadCgroupPath"])
+
+
+@pytest.mark.parametrize(
+    ("hook", "labels", "annotations", "source"),
+    [
+        ("cpuset", (), (), "the CPUs of the node that no pod owns"),
+        (
+            "cpuset",
+            (),
+            (("scheduling.koordinator.sh/resource-status", "{}"),),
+            "Pod shop/web annotation scheduling.koordinator.sh/resource-status",
+        ),
+        (
+            "batch_resources",
+            (),
+            (),
+            "Pod shop/web requests of kubernetes.io/batch-cpu and batch-memory",
+        ),
+        (
+            "cpu_normalization",
+            (),
+            (),
+            "Node annotation node.koordinator.sh/cpu-normalization-ratio",
+        ),
+        (
+            "group_identity",
+            (("koordinator.sh/qosClass", "LSE"),),
+            (),
+            "NodeSLO spec.resourceQOSStrategy.lsrClass.cpuQOS.groupIdentity",
+        ),
+        (
+            "group_identity",
+            (),
+            (),
+            "NodeSLO spec.resourceQOSStrategy.beClass.cpuQOS.groupIdentity",
+        ),
+        (
+            "group_identity",
+            (("koordinator.sh/qosClass", "LS"),),
+            (("koordinator.sh/cpuQOS", "{}"),),
+            "Pod shop/web annotation koordinator.sh/cpuQOS",
+        ),
+        ("another", (), (), ""),
+    ],
+)
+def test_a_value_of_a_hook_names_the_field_that_asks_for_it(
+    hook: str, labels: Pairs, annotations: Pairs, source: str
+) -> None:
+    pod = PodSandbox(
+        id="s",
+        name="web",
+        namespace="shop",
+        labels=labels,
+        annotations=annotations,
+        cgroup_parent="/kubepods/besteffort/podu",
+    )
+    assert value_source(hook, pod) == source
