@@ -157,7 +157,9 @@ class PodFileUpdater:
         report = self._reconciler.cycle(snapshot, layout, enforcement)
         self._strategies.record_refusals(report.refused, now_s)
         self._reconciler.audits.extend(self._strategies.audits(self._clock.wall()))
+        refused_before = self._resctrl.refused
         resctrl, status = self._partition(snapshot, layout, enforcement.view.brake)
+        self._strategies.record_refusals(self._resctrl.refused - refused_before, now_s)
         self._reconciler.audits.flush(now_s)
         view = msgspec.structs.replace(
             enforcement.view, strategies=(*enforcement.view.strategies, status)
@@ -221,7 +223,10 @@ class PodFileUpdater:
         """Write a new pod's own files, and make its resctrl group."""
         self._load_ledger()
         layout = self._locator.layout(self._clock.monotonic())
-        prepared = self._resctrl.prepare_pod(request, self._store.current, layout)
+        snapshot = self._store.current
+        prepared = None
+        if not snapshot.enforcement.value.brake:
+            prepared = self._resctrl.prepare_pod(request, snapshot, layout)
         if prepared is not None:
             self._reconciler.audits.extend(prepared.audits)
             self._store.put(resctrl=prepared.view)

@@ -25,6 +25,16 @@ _REMEDIES = {
     "AuditFileNotWritable": "make room, or set enforce.audit_file",
     "EnforcementStopped": "see the refusals and evictions in /api/v1/audit",
     "EnforcementFrozen": "let the agent reach the API server",
+    "ResctrlExhausted": "ask for fewer different values: classes with equal values share a group",
+    "ResctrlForeignGroup": "let the other program remove its group, or take the class out of the "
+    "NodeSLO",
+    "ResctrlForeignWriter": "stop the other program, or set enforce.strategies.resctrl to off",
+    "ResctrlNotPermitted": "mount /sys/fs/resctrl writable and run the agent privileged",
+    "ResctrlNotMounted": "mount -t resctrl resctrl /sys/fs/resctrl",
+    "ResctrlRefused": "take the values that the message names out of the NodeSLO or the annotation",
+    "ResctrlBandwidthUnknown": "set resctrl.domain_mbps, or mount resctrl without mba_MBps",
+    "ResctrlAnnotationInvalid": "correct the pod's annotation node.koordinator.sh/resctrl",
+    "ResctrlMonitorExhausted": "set resctrl.monitor_pods to false, or run fewer pods",
 }
 
 

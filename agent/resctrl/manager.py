@@ -137,13 +137,18 @@ class ResctrlManager:
         self._announced[pod.uid] = pod, self._clock.monotonic() + ANNOUNCED_S
         return self.cycle(snapshot, layout)
 
+    @property
+    def refused(self) -> int:
+        """Return how many changes the kernel refused since the start."""
+        return sum(self._refusals.counts.values())
+
     def status(self) -> StrategyStatus:
         """Return the state of the strategy beside the others."""
         view = self.view
         figures: list[tuple[str, float]] = [("groups", float(len(view.groups)))]
         if view.closids is not None:
             figures.append(("groups_allowed", float(view.closids)))
-        figures.append(("refusals", float(sum(count for _, count in view.refusals))))
+        figures.append(("refusals", float(self.refused)))
         reasons = [f"{one.reason}: {one.message}" for one in view.problems]
         return StrategyStatus(
             name=OWNER,

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from agent.containers.resctrl import parse_resctrl_request
 from agent.resctrl.capabilities import (
+    INFO_FILES,
     BandwidthAllocation,
     BandwidthUnit,
     CacheAllocation,
     Capabilities,
     build_capabilities,
 )
+from agent.resctrl.files import find_mount
 from agent.resctrl.schemata import difference, format_schemata, overlay, parse_schemata
 from agent.resctrl.values import (
     MaskError,
@@ -245,3 +247,54 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
 )
 def test_a_text_that_was_written_reads_back_the_same(values: dict[str, dict[int, int]]) -> None:
     assert parse_schemata(format_schemata(values)) == values
+
+
+@given(text=st.text(alphabet="0123456789 :/-resctlxproc,w=_MBps\n\\", max_size=300))
+def test_any_mount_table_is_read_without_an_error(text: str) -> None:
+    mount = find_mount(text)
+    assert mount is None or " - resctrl " in text
+
+
+def test_the_mount_and_its_options_are_found_among_others() -> None:
+    table = (
+        "24 1 0:22 / /proc rw shared:12 - proc proc rw\n"
+        "36 30 0:35 / /mnt/my\\040resctrl rw,relatime shared:9 master:1 - resctrl resctrl rw,cdp\n"
+    )
+    found = find_mount(table)
+    assert found is not None
+    assert (found.point, found.id) == ("/mnt/my resctrl", "36")
+    assert found.options == {"rw", "cdp"}
+
+
+paths = st.sampled_from(
+    [f"{folder}/{name}" for folder, names in INFO_FILES.items() for name in names]
+)
+
+
+@given(
+    info=st.dictionaries(paths, st.text(alphabet="0123456789abcdef \n-x", max_size=20)),
+    text=st.text(alphabet="L3MBCODEAT:=;0123456789abcdefx \n", max_size=100),
+    vendor=st.sampled_from([None, "GenuineIntel", "AuthenticAMD"]),
+    options=st.sampled_from([frozenset(), frozenset(("mba_MBps",))]),
+    start=st.integers(0, 99),
+    mba=st.integers(-1, 101),
+)
+def test_any_info_gives_values_of_existing_domains_or_an_error_of_the_mask(
+    info: dict[str, str],
+    text: str,
+    vendor: str | None,
+    options: frozenset[str],
+    start: int,
+    mba: int,
+) -> None:
+    root = parse_schemata(text)
+    found = build_capabilities(info, root, options, vendor)
+    qos = ResctrlQos(
+        enable=True, cat_range_start_percent=start, cat_range_end_percent=start + 1, mba_percent=mba
+    )
+    try:
+        values = class_values(found, qos)
+    except MaskError:
+        return
+    for line, domains in values.items():
+        assert domains.keys() <= root[line].keys()
