@@ -190,6 +190,10 @@ def _ledger(inputs: AgentInputs, folder: str) -> ChangeLedger:
         Path(folder, LEDGER_FILE).write_bytes(read_file(source, MAX_LEDGER_BYTES + 1))
     except FileNotFoundError:
         return ChangeLedger(None, "")
+    except PermissionError as error:
+        text = f"{source}: {error.strerror}: what would be restored is not known; run it as root"
+        print(f"xpu-agent: {text}", file=sys.stderr)
+        return ChangeLedger(None, "")
     except OSError as error:
         raise LedgerError(source, error) from error
     ledger = create_ledger(folder, inputs.store.current.node.boot_id)

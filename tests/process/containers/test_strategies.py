@@ -100,6 +100,7 @@ def test_what_a_node_slo_asks_for_is_set_explained_and_undone_after_a_kill_and_a
             assert service.file in [one["path"] for one in pod["files"]]
             planned = json.loads((await scene.command("plan", "-o", "json")).stdout)
             assert planned["nodeslo"]["found"]
+            assert [one for one in planned["changes"] if one["owner"] == "cpu_burst"] == []
             metrics = await scene.get("metrics")
             assert (
                 'xpu_agent_strategy_state{node="node-a",strategy="cpu_burst",state="active"} 1'
@@ -110,6 +111,9 @@ def test_what_a_node_slo_asks_for_is_set_explained_and_undone_after_a_kill_and_a
             await scene.kill()
             assert service.values() == [BURSTING]
             scene.tell(ENFORCE__STRATEGIES__CPU_BURST="off")
+            planned = json.loads((await scene.command("plan", "-o", "json")).stdout)
+            restores = [one for one in planned["changes"] if one["action"] == "restore"]
+            assert [(one["current"], one["desired"]) for one in restores] == [("50000", "0")] * 2
             await scene.begin()
             await scene.until(lambda: service.values() == [FIRST], "the original values")
             assert await strategy(scene) == ("off", "off")

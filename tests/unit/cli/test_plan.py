@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from agent.app.composition import create_inputs
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import BURST, CPUS, QUOTA
 from agent.cgroup.write_plan import DesiredValue
 from agent.cli import plan as command
 from agent.cli.parser import build_parser
+from agent.clock import SystemClock
+from agent.config.settings import NodeSettings, Settings
 from agent.errors import BadConfig
 from agent.qos.strategy import QosInputs, StrategyPlan
+from agent.recording.host_source import open_host
 from agent.snapshot.pod import EvictionRequest, PodRef
 from agent.snapshot.self_check import StrategyState
 from tests.cgroups import CgroupHost, container_id
@@ -262,6 +267,22 @@ def test_the_command_works_on_a_host_without_cgroups_of_pods(tmp_path: Path) -> 
     none = run_agent("plan", "--host", str(tmp_path / "other"))
     assert none.returncode == 3
     assert "no cgroup file system" in none.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed, which only root can become")
+def test_without_root_the_plan_lacks_restores_and_says_so(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.log"
+    ledger.write_text("")
+    ledger.chmod(0o600)
+    tmp_path.chmod(0o755)
+    inputs = create_inputs(
+        Settings(node=NodeSettings(state_dir=str(tmp_path))), open_host(None), SystemClock()
+    )
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(65534)
+        os._exit(bool(command._ledger(inputs, "/nonexistent").entries))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_wrong_files_are_wrong_use(tmp_path: Path) -> None:
