@@ -35,6 +35,14 @@ _REMEDIES = {
     "ResctrlBandwidthUnknown": "set resctrl.domain_mbps, or mount resctrl without mba_MBps",
     "ResctrlAnnotationInvalid": "correct the pod's annotation node.koordinator.sh/resctrl",
     "ResctrlMonitorExhausted": "set resctrl.monitor_pods to false, or run fewer pods",
+    "EvictionBlocked": "look at the PodDisruptionBudgets of these pods",
+    "EvictionFailed": "add daemonset/components/evictions if the right pods/eviction is missing",
+}
+_FILES_IMPACT = "files of pods or of the node are not as they should be"
+_IMPACTS = {
+    "EvictionBlocked": "CPU or memory of the node stays short",
+    "EvictionFailed": "CPU or memory of the node stays short",
+    "ReclaimRefused": "memory of best-effort pods is not reclaimed before evictions",
 }
 
 
@@ -105,7 +113,7 @@ def check_conditions(facts: CheckInputs) -> Iterator[CheckResult]:
             id=f"enforcement:{one.reason}",
             status=CheckStatus.WARN,
             observation=one.message,
-            impact="files of pods or of the node are not as they should be",
+            impact=_IMPACTS.get(one.reason, _FILES_IMPACT),
             remedy=_REMEDIES.get(one.reason, "see the message, and xpu-agent explain file PATH"),
         )
 

@@ -34,20 +34,26 @@ def _threshold_requests(thresholds: ResourceThresholds) -> dict[str, str]:
     if not thresholds.enable:
         return {}
     field = "spec.resourceUsedThresholdWithBE"
-    requests = {
-        SUPPRESSION: f"{field}.enable",
-        MEMORY_EVICTION: f"{field}.memoryEvictThresholdPercent",
-    }
-    for name, value in (
-        ("cpuEvictBESatisfactionLowerPercent", thresholds.cpu_evict_satisfaction_lower_percent),
-        ("cpuEvictThresholdPercent", thresholds.cpu_evict_threshold_percent),
+    requests = {SUPPRESSION: f"{field}.enable"}
+    # memoryEvictThresholdPercent has a default: alone it does not ask for evictions
+    for strategy, name, value in (
         (
-            "cpuAllocatableEvictThresholdPercent",
+            *(CPU_EVICTION, "cpuEvictBESatisfactionLowerPercent"),
+            thresholds.cpu_evict_satisfaction_lower_percent,
+        ),
+        (CPU_EVICTION, "cpuEvictThresholdPercent", thresholds.cpu_evict_threshold_percent),
+        (
+            *(CPU_EVICTION, "cpuAllocatableEvictThresholdPercent"),
             thresholds.cpu_allocatable_evict_threshold_percent,
+        ),
+        (MEMORY_EVICTION, "memoryEvictLowerPercent", thresholds.memory_evict_lower_percent),
+        (
+            *(MEMORY_EVICTION, "memoryAllocatableEvictThresholdPercent"),
+            thresholds.memory_allocatable_evict_threshold_percent,
         ),
     ):
         if value is not None:
-            requests.setdefault(CPU_EVICTION, f"{field}.{name}")
+            requests.setdefault(strategy, f"{field}.{name}")
     return requests
 
 

@@ -259,7 +259,9 @@ def _message(reports: tuple[EvictionReport, ...]) -> str:
     lines = []
     for one in reports:
         if one.state not in (ReportState.OFF, ReportState.INVALID, ReportState.CALM):
-            amounts = ", ".join(f"{amount} {name}" for name, amount in one.release.items())
+            amounts = ", ".join(
+                f"{amount} {_unit(name)} of {name}" for name, amount in one.release.items()
+            )
             parts = (one.reason, f"to release: {amounts}" if amounts else "", " ".join(one.victims))
             text = "; ".join(part for part in parts if part)
             lines.append(f"{one.feature.value} {one.state.value}: {text}")
@@ -269,7 +271,15 @@ def _message(reports: tuple[EvictionReport, ...]) -> str:
 def _figures(reports: tuple[EvictionReport, ...]) -> tuple[tuple[str, float], ...]:
     """Return the amounts to release, by the name of the rule."""
     return tuple(
-        (f"{one.feature.value}_{name.rpartition('/')[2].replace('-', '_')}", float(amount))
+        (f"{one.feature.value}_release_{_figure_name(name)}", float(amount))
         for one in reports
         for name, amount in one.release.items()
     )
+
+
+def _figure_name(resource: str) -> str:
+    return f"{resource.rpartition('/')[2].replace('-', '_')}_{_unit(resource)}"
+
+
+def _unit(resource: str) -> str:
+    return "bytes" if resource.endswith(MEMORY) else "milli"

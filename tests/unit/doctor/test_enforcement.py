@@ -20,7 +20,11 @@ from tests.cgroups import CgroupHost
 from tests.unit.doctor.test_checks import facts, node
 
 ALL_PARTS: dict[str, Any] = {
-    "resourceUsedThresholdWithBE": {"enable": True, "cpuEvictThresholdPercent": 80},
+    "resourceUsedThresholdWithBE": {
+        "enable": True,
+        "cpuEvictThresholdPercent": 80,
+        "memoryEvictLowerPercent": 60,
+    },
     "cpuBurstStrategy": {"policy": "auto"},
     "systemStrategy": {"watermarkScaleFactor": 100},
     "resourceQOSStrategy": {
@@ -59,6 +63,11 @@ def test_each_strategy_that_a_node_slo_asks_for_is_known_with_its_field() -> Non
     assert {*requests, "memory_reclaim"} == set(EnforceStrategiesSettings.__struct_fields__)
     assert requests["cpu_eviction"] == "spec.resourceUsedThresholdWithBE.cpuEvictThresholdPercent"
     assert requested_strategies(NodeSloView().slo) == {}
+
+
+def test_a_threshold_that_has_a_default_does_not_ask_for_evictions() -> None:
+    enabled = {"resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 70}}
+    assert set(requested_strategies(view_of(enabled).slo)) == {"cpu_suppression"}
 
 
 def test_what_works_is_one_line() -> None:

@@ -205,11 +205,11 @@ def test_the_state_says_what_the_rules_do() -> None:
     plan = node.plan
     assert (plan.state, plan.figures) == (
         StrategyState.ACTIVE,
-        (("BEMemoryEvict_memory", float(10 * GIB)),),
+        (("BEMemoryEvict_release_memory_bytes", float(10 * GIB)),),
     )
     assert plan.message == (
-        f"BEMemoryEvict waiting: the next sample has to confirm it; to release: {10 * GIB} memory;"
-        " default/pod-a"
+        f"BEMemoryEvict waiting: the next sample has to confirm it; to release: {10 * GIB} bytes of"
+        " memory; default/pod-a"
     )
 
 
