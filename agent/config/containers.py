@@ -281,6 +281,18 @@ class CpuSuppressionSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
 
+class BlockIoSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the strategy `block_io` does beyond what Koordinator does."""
+
+    latency_targets: Annotated[
+        bool,
+        SettingRule(
+            "io.latency of LS and LSR pods, from blkioQOS of their classes (cgroup v2)",
+            maturity="alpha",
+        ),
+    ] = False
+
+
 class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What may be changed on this node. Nothing is that no NodeSLO and no pod asks for."""
 
@@ -315,6 +327,9 @@ class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_suppression: Annotated[
         CpuSuppressionSettings, SettingRule("options of the strategy `cpu_suppression`")
     ] = CpuSuppressionSettings()
+    block_io: Annotated[BlockIoSettings, SettingRule("options of the strategy `block_io`")] = (
+        BlockIoSettings()
+    )
     audit_file: Annotated[
         str,
         SettingRule(

@@ -8,7 +8,7 @@ known does not affect the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -29,8 +29,9 @@ from agent.snapshot.usage import BlockDevice, StorageUsage
 from agent.wire_formats.annotations import POD_BLOCK_IO, AnnotationError, parse_json_object
 
 ROOT = "/"
-BE_SOURCE = "NodeSLO spec.resourceQOSStrategy.beClass.blkioQOS"
-ROOT_SOURCE = "NodeSLO spec.resourceQOSStrategy.cgroupRoot.blkioQOS"
+CLASS_SOURCE = "NodeSLO spec.resourceQOSStrategy"
+BE_SOURCE = f"{CLASS_SOURCE}.beClass.blkioQOS"
+ROOT_SOURCE = f"{CLASS_SOURCE}.cgroupRoot.blkioQOS"
 RUNNING = "Running"
 DEFAULT_PERCENT, DEFAULT_LATENCY_US = 95, 3000  # of the latency target
 DEFAULT_WEIGHT = 100
@@ -74,12 +75,87 @@ class BlockIoState(msgspec.Struct, frozen=True):
     plan: StrategyPlan = NOT_REQUESTED
 
 
+_Line = tuple[DeviceFile, Mapping[str, str]]
+
+
+def _group_lines(config: IoConfig, version: int) -> Iterator[_Line]:
+    """Yield the lines of best-effort pods or of one pod; a limit of 0 is none."""
+    read_iops, write_iops = _iops(config.read_iops), _iops(config.write_iops)
+    read_bps, write_bps = config.read_bps or 0, config.write_bps or 0
+    if version == 1:
+        yield devices.READ_IOPS, {"": str(read_iops)}
+        yield devices.READ_BPS, {"": str(read_bps)}
+        yield devices.WRITE_IOPS, {"": str(write_iops)}
+        yield devices.WRITE_BPS, {"": str(write_bps)}
+        yield devices.WEIGHT_V1, {"": str(config.io_weight_percent or DEFAULT_WEIGHT)}
+        return
+    limits = {"rbps": read_bps, "wbps": write_bps, "riops": read_iops, "wiops": write_iops}
+    yield devices.LIMITS, {name: str(limit or "max") for name, limit in limits.items()}
+    if config.io_weight_percent is not None:
+        yield devices.WEIGHT, {"": str(config.io_weight_percent)}
+
+
+def _iops(limit: int | None) -> int:
+    """Return the limit; 0 for one that exceeds what the kernel can count."""
+    return limit if limit is not None and limit <= devices.MAX_IOPS else 0
+
+
+def _root_lines(config: IoConfig, version: int) -> Iterator[_Line]:
+    """Yield the latency targets and the cost model of a disk."""
+    yield (
+        devices.LATENCY_V1 if version == 1 else devices.LATENCY,
+        {
+            "enable": "1",
+            "ctrl": "user",
+            "rpct": _number(config.read_latency_percent, DEFAULT_PERCENT),
+            "rlat": _number(config.read_latency, DEFAULT_LATENCY_US),
+            "wpct": _number(config.write_latency_percent, DEFAULT_PERCENT),
+            "wlat": _number(config.write_latency, DEFAULT_LATENCY_US),
+        },
+    )
+    yield (
+        (devices.MODEL_V1, _model(config))
+        if version == 1
+        else (
+            devices.MODEL,
+            {"model": "linear", **_model(config)},
+        )
+    )
+
+
+def _model(config: IoConfig) -> Mapping[str, str]:
+    """Return the cost model; incomplete ones are refused later, as the kernel takes none of 0."""
+    if not config.enable_user_model:
+        return {"ctrl": devices.AUTOMATIC}
+    return {
+        "ctrl": "user",
+        "rbps": _number(config.model_read_bps, 0),
+        "rseqiops": _number(config.model_read_seq_iops, 0),
+        "rrandiops": _number(config.model_read_rand_iops, 0),
+        "wbps": _number(config.model_write_bps, 0),
+        "wseqiops": _number(config.model_write_seq_iops, 0),
+        "wrandiops": _number(config.model_write_rand_iops, 0),
+    }
+
+
+def _latency_lines(config: IoConfig, version: int) -> Iterator[_Line]:
+    """Yield the latency that the kernel protects by slowing other groups; version 2 only."""
+    latencies = [us for us in (config.read_latency, config.write_latency) if us]
+    if version == 2 and latencies:
+        yield devices.LATENCY_TARGET, {"target": str(min(latencies))}
+
+
+def _number(value: int | None, default: int) -> str:
+    return str(default if value is None else value)
+
+
 class _Target(msgspec.Struct, frozen=True):
-    """A group whose limits are asked for, the devices of each block, and the field that asks."""
+    """A group whose lines are asked for, the devices of each block, and the field that asks."""
 
     cgroup: str
     source: str
     blocks: tuple[BlockDeviceConfig, ...]
+    lines: Callable[[IoConfig, int], Iterator[_Line]]
     pod: QosPod | None = None
 
 
@@ -87,6 +163,10 @@ class BlockIoStrategy:
     """Limits the IO of best-effort pods and of pods that ask for it, as NodeSLO and pods say."""
 
     name = "block_io"
+
+    def __init__(self, *, uses_latency_targets: bool = False) -> None:
+        """`uses_latency_targets`: also protect latency-sensitive pods, on version 2."""
+        self._uses_latency_targets = uses_latency_targets
 
     def start(self) -> BlockIoState:
         """Return the state before the first cycle."""
@@ -98,13 +178,15 @@ class BlockIoStrategy:
         resource_qos = inputs.slo.resource_qos
         sources = (
             resource_qos.be_class.blkio,
+            resource_qos.ls_class.blkio,
+            resource_qos.lsr_class.blkio,
             resource_qos.cgroup_root.blkio,
             inputs.pods,
             inputs.layout,
             inputs.cluster.volume_names,
         )
         if storage is None:
-            if not any(True for _ in _targets(inputs, [])):
+            if not any(True for _ in self._targets(inputs, [])):
                 return NOT_REQUESTED, BlockIoState()
             plan = msgspec.structs.replace(
                 state.plan, state=StrategyState.WAITING, message=NOT_READ
@@ -116,21 +198,31 @@ class BlockIoStrategy:
         disks = disk_map(storage)
         if is_same and disks == state.disks and inputs.now_s - state.computed_s < RECHECK_S:
             return state.plan, msgspec.structs.replace(state, storage=storage)
-        plan = _Planner(inputs, disks, self.name).plan()
+        planner = _Planner(inputs, disks, self.name)
+        targets = tuple(self._targets(inputs, planner.problems))
+        plan = planner.plan(targets)
         if plan == state.plan:
             plan = state.plan  # the same object costs less later
         return plan, BlockIoState(sources, storage, disks, inputs.now_s, plan)
 
+    def _targets(self, inputs: QosInputs, problems: list[str]) -> Iterator[_Target]:
+        yield from _limited_targets(inputs, problems)
+        if self._uses_latency_targets and inputs.layout.version == 2:
+            yield from _protected_targets(inputs)
+        else:
+            problems += _unused_classes(inputs.slo)
 
-def _targets(inputs: QosInputs, problems: list[str]) -> Iterator[_Target]:
+
+def _limited_targets(inputs: QosInputs, problems: list[str]) -> Iterator[_Target]:
     """Yield the groups that NodeSLO and pods ask limits for."""
     resource_qos, layout = inputs.slo.resource_qos, inputs.layout
     root, best_effort = resource_qos.cgroup_root.blkio, resource_qos.be_class.blkio
     if root is not None:
-        yield _Target(ROOT, ROOT_SOURCE, root.blocks if root.enable else ())
+        yield _Target(ROOT, ROOT_SOURCE, root.blocks if root.enable else (), _root_lines)
     if best_effort is not None:
         blocks = best_effort.blocks if best_effort.enable else ()
-        yield _Target(qos_directory(layout, KubeQos.BEST_EFFORT), BE_SOURCE, blocks)
+        directory = qos_directory(layout, KubeQos.BEST_EFFORT)
+        yield _Target(directory, BE_SOURCE, blocks, _group_lines)
     for pod in inputs.pods:
         text = pod.view.annotation(POD_BLOCK_IO)
         if text is None or not pod.label or not pod.cgroup or pod.view.phase != RUNNING:
@@ -141,7 +233,33 @@ def _targets(inputs: QosInputs, problems: list[str]) -> Iterator[_Target]:
         except AnnotationError as error:
             problems.append(f"Pod {name}: {error}")
             continue
-        yield _Target(pod.cgroup, f"Pod {name} annotation {POD_BLOCK_IO}", blocks, pod)
+        source = f"Pod {name} annotation {POD_BLOCK_IO}"
+        yield _Target(pod.cgroup, source, blocks, _group_lines, pod)
+
+
+def _protected_targets(inputs: QosInputs) -> Iterator[_Target]:
+    """Yield the group of burstable pods, and guaranteed pods with CPUs of their own.
+
+    The kernel compares groups that have the same parent: these are beside best-effort pods.
+    """
+    ls, lsr = inputs.slo.resource_qos.ls_class.blkio, inputs.slo.resource_qos.lsr_class.blkio
+    if ls is not None and ls.enable:
+        directory = qos_directory(inputs.layout, KubeQos.BURSTABLE)
+        yield _Target(directory, f"{CLASS_SOURCE}.lsClass.blkioQOS", ls.blocks, _latency_lines)
+    if lsr is None or not lsr.enable:
+        return
+    for pod in inputs.pods:
+        is_beside = pod.cgroup.rpartition("/")[0] == inputs.layout.root
+        if pod.qos_class in ("LSE", "LSR") and is_beside and pod.view.phase == RUNNING:
+            source = f"{CLASS_SOURCE}.lsrClass.blkioQOS"
+            yield _Target(pod.cgroup, source, lsr.blocks, _latency_lines, pod)
+
+
+def _unused_classes(slo: NodeSlo) -> Iterator[str]:
+    qos = slo.resource_qos
+    for name, blkio in (("lsrClass", qos.lsr_class.blkio), ("lsClass", qos.ls_class.blkio)):
+        if blkio is not None and blkio.enable:
+            yield f"blkioQOS of {name} has no effect: only beClass is limited"
 
 
 @lru_cache(maxsize=1024)  # pods of one controller have the same text
@@ -172,19 +290,17 @@ class _Planner:
         self._disk_map = disks
         self._devices = disks.devices
         self._owner = owner
-        self._problems: list[str] = []
+        self.problems: list[str] = []
         self._missing: set[str] = set()  # files that the kernel or the group does not have
         self._costed: set[str] = set()  # disks for which this plan switches cost control on
         self._values: dict[tuple[str, str], DesiredValue] = {}
 
-    def plan(self) -> StrategyPlan:
+    def plan(self, targets: tuple[_Target, ...]) -> StrategyPlan:
         """Return the lines of all groups; a later block of the same disk wins."""
-        targets = tuple(_targets(self._inputs, self._problems))
-        self._report_unused_classes(self._inputs.slo)
         for target in targets:
             for block in target.blocks:
                 self._add_block(target, block)
-        problems = [*self._problems[:MAX_PROBLEMS]]
+        problems = [*self.problems[:MAX_PROBLEMS]]
         if self._missing:
             problems.append(f"not on this kernel: {', '.join(sorted(self._missing))}")
         return StrategyPlan(
@@ -203,19 +319,12 @@ class _Planner:
             return StrategyState.UNSUPPORTED
         return StrategyState.ACTIVE if any(one.blocks for one in targets) else StrategyState.IDLE
 
-    def _report_unused_classes(self, slo: NodeSlo) -> None:
-        qos = slo.resource_qos
-        for name, blkio in (("lsrClass", qos.lsr_class.blkio), ("lsClass", qos.ls_class.blkio)):
-            if blkio is not None and blkio.enable:
-                self._problems.append(f"blkioQOS of {name} has no effect: only beClass is limited")
-
     def _add_block(self, target: _Target, block: BlockDeviceConfig) -> None:
         disks = self._disks(target, block)
         if not disks:
-            self._problems.append(f"{target.source}: no disk of {block.type} {block.name!r}")
+            self.problems.append(f"{target.source}: no disk of {block.type} {block.name!r}")
         for disk in disks:
-            lines = _root_lines if target.cgroup == ROOT else _group_lines
-            for file, values in lines(block.io_cfg, self._inputs.layout.version):
+            for file, values in target.lines(block.io_cfg, self._inputs.layout.version):
                 self._add_line(target, disk, file, values)
 
     def _add_line(
@@ -225,7 +334,7 @@ class _Planner:
         try:
             value = key.check(file.version, device_value(file, values))
         except ParseError as error:
-            self._problems.append(f"{target.source}: {error}")
+            self.problems.append(f"{target.source}: {error}")
             return
         if self._inputs.current.value(target.cgroup, key) is None:
             if value != NO_LINE:
@@ -233,8 +342,13 @@ class _Planner:
             return
         if file is devices.LATENCY:
             self._costed.add(disk)
+        if file is devices.LATENCY_TARGET and self._has_cost_control(disk):
+            self.problems.append(
+                f"{target.source}: {devices.LATENCY.name} of the root controls {disk} already"
+            )
+            return
         if file is devices.WEIGHT and not self._has_cost_control(disk):
-            self._problems.append(
+            self.problems.append(
                 f"{target.source}: the weight has no effect on {disk}: {devices.LATENCY.name} of"
                 " the root does not control it"
             )
@@ -302,70 +416,3 @@ class _Planner:
     def _below(self, device: BlockDevice) -> tuple[str, ...]:
         group = self._disk_map.volume_groups.get(device.volume_group, ())
         return group if device.kind == "lvm" and group else device.parents
-
-
-_Line = tuple[DeviceFile, Mapping[str, str]]
-
-
-def _group_lines(config: IoConfig, version: int) -> Iterator[_Line]:
-    """Yield the lines of best-effort pods or of one pod; a limit of 0 is none."""
-    read_iops, write_iops = _iops(config.read_iops), _iops(config.write_iops)
-    read_bps, write_bps = config.read_bps or 0, config.write_bps or 0
-    if version == 1:
-        yield devices.READ_IOPS, {"": str(read_iops)}
-        yield devices.READ_BPS, {"": str(read_bps)}
-        yield devices.WRITE_IOPS, {"": str(write_iops)}
-        yield devices.WRITE_BPS, {"": str(write_bps)}
-        yield devices.WEIGHT_V1, {"": str(config.io_weight_percent or DEFAULT_WEIGHT)}
-        return
-    limits = {"rbps": read_bps, "wbps": write_bps, "riops": read_iops, "wiops": write_iops}
-    yield devices.LIMITS, {name: str(limit or "max") for name, limit in limits.items()}
-    if config.io_weight_percent is not None:
-        yield devices.WEIGHT, {"": str(config.io_weight_percent)}
-
-
-def _iops(limit: int | None) -> int:
-    """Return the limit; 0 for one that exceeds what the kernel can count."""
-    return limit if limit is not None and limit <= devices.MAX_IOPS else 0
-
-
-def _root_lines(config: IoConfig, version: int) -> Iterator[_Line]:
-    """Yield the latency targets and the cost model of a disk."""
-    yield (
-        devices.LATENCY_V1 if version == 1 else devices.LATENCY,
-        {
-            "enable": "1",
-            "ctrl": "user",
-            "rpct": _number(config.read_latency_percent, DEFAULT_PERCENT),
-            "rlat": _number(config.read_latency, DEFAULT_LATENCY_US),
-            "wpct": _number(config.write_latency_percent, DEFAULT_PERCENT),
-            "wlat": _number(config.write_latency, DEFAULT_LATENCY_US),
-        },
-    )
-    yield (
-        (devices.MODEL_V1, _model(config))
-        if version == 1
-        else (
-            devices.MODEL,
-            {"model": "linear", **_model(config)},
-        )
-    )
-
-
-def _model(config: IoConfig) -> Mapping[str, str]:
-    """Return the cost model; incomplete ones are refused later, as the kernel takes none of 0."""
-    if not config.enable_user_model:
-        return {"ctrl": devices.AUTOMATIC}
-    return {
-        "ctrl": "user",
-        "rbps": _number(config.model_read_bps, 0),
-        "rseqiops": _number(config.model_read_seq_iops, 0),
-        "rrandiops": _number(config.model_read_rand_iops, 0),
-        "wbps": _number(config.model_write_bps, 0),
-        "wseqiops": _number(config.model_write_seq_iops, 0),
-        "wrandiops": _number(config.model_write_rand_iops, 0),
-    }
-
-
-def _number(value: int | None, default: int) -> str:
-    return str(default if value is None else value)

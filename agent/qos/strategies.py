@@ -27,7 +27,7 @@ def strategies(
         CpuSuppression(enforce.cpu_suppression),
         CpuBurstStrategy(scales_quota=scales_quota),
         MemoryQosStrategy(),
-        BlockIoStrategy(),
+        BlockIoStrategy(uses_latency_targets=enforce.block_io.latency_targets),
         KernelSettingsStrategy(),
         MemoryReclaimStrategy(),
         *eviction_strategies(

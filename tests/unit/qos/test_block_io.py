@@ -451,3 +451,53 @@ def test_a_controller_that_is_enabled_later_is_used_within_a_minute() -> None:
     assert strategy.plan(again, state)[0] is first
     later = replace(again, now_s=62.0)
     assert strategy.plan(later, state)[0].values != ()
+
+
+def latency_lines(given: QosInputs) -> tuple[dict[str, str], str]:
+    """Return the desired line of each group with the option, and the message."""
+    strategy = BlockIoStrategy(uses_latency_targets=True)
+    plan, _ = strategy.plan(given, strategy.start())
+    return {one.cgroup: one.key.text(2, one.value) for one in plan.values}, plan.message
+
+
+TARGETS = {
+    "lsClass": {
+        "blkioQOS": {
+            "enable": True,
+            "blocks": [{"name": "vdb", "ioCfg": {"readLatency": 5000, "writeLatency": 2000}}],
+        }
+    },
+    "lsrClass": {
+        "blkioQOS": {"enable": True, "blocks": [{"name": "vdb1", "ioCfg": {"readLatency": 900}}]}
+    },
+}
+
+
+def test_with_the_option_latency_sensitive_groups_beside_best_effort_are_protected() -> None:  # O6
+    pinned = replace(pod(annotations=()), qos_class="LSR")
+    burstable = replace(pod(annotations=(), cgroup=f"/kubepods/burstable/pod{UID}"), qos_class="LS")
+    found, message = latency_lines(inputs(pinned, burstable, slo=TARGETS, layout=V2))
+    assert found == {
+        "/kubepods/burstable": "253:16 target=2000",
+        POD: "253:16 target=900",
+    }
+    assert message == ""
+
+
+def test_no_latency_is_protected_where_the_cost_model_controls_the_disk() -> None:
+    files = Files()
+    files.lines["/", "io.cost.qos 253:16"] = devices.parse_fields(devices.LATENCY, "enable=1")
+    found, message = latency_lines(inputs(slo=TARGETS, layout=V2, files=files))
+    assert found == {}
+    assert "io.cost.qos of the root controls 253:16 already" in message
+
+
+def test_a_kernel_without_latency_targets_is_named() -> None:
+    found, message = latency_lines(inputs(slo=TARGETS, layout=V2, files=Files("io.latency")))
+    assert (found, message) == ({}, "not on this kernel: io.latency")
+
+
+def test_version_1_has_no_latency_targets_and_that_is_said() -> None:
+    found, message = latency_lines(inputs(slo=TARGETS, layout=V1))
+    assert found == {}
+    assert "lsClass has no effect" in message
