@@ -76,6 +76,7 @@ class CpuSearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Part = Callable[[CpuPlace], int]
+ALL_LEVELS = (PCPU_LEVEL, NUMA_NODE_LEVEL)
 
 
 def _node_of(place: CpuPlace) -> int:
@@ -93,16 +94,19 @@ class _Accumulation:
         self._search = search
         self.free = {cpu: search.places[cpu] for cpu in free if cpu in search.places}
         self.taken: set[int] = set()
+        self._takes_cores = False
         self._core_sizes: dict[tuple[int, int, int], int] = {}
         for place in search.places.values():
             self._core_sizes[place.core_key] = self._core_sizes.get(place.core_key, 0) + 1
 
     def take_whole_cores(self, count: int, counts: CpuCounts) -> None:
         """Take whole cores of one node, else of one socket, else of several; the rest singly."""
-        for size, part in ((counts.per_node, _node_of), (counts.per_socket, _socket_of)):
-            if count <= size and self._take_from_one_part(count, part, self._whole_cores):
-                return
-        by_socket = self._by_part(self._whole_cores(is_filtered=False), _socket_of)
+        self._takes_cores = True
+        if count <= counts.per_node and self._take_from_part(count, _node_of, (NUMA_NODE_LEVEL,)):
+            return
+        if count <= counts.per_socket and self._take_from_part(count, _socket_of, ()):
+            return
+        by_socket = self._by_part(self._whole_cores(()), _socket_of)
         left = count
         for socket, places in sorted(by_socket.items(), key=lambda item: (-len(item[1]), item[0])):
             if left >= len(places):
@@ -114,50 +118,59 @@ class _Accumulation:
                 if left >= counts.per_core:
                     self._take(places[start : start + counts.per_core])
                     left -= counts.per_core
-        self._take_rest(left, is_spread=False)
+        self._take_rest(left)
 
     def take_spread(self, count: int, counts: CpuCounts) -> None:
         """Take one CPU of each core, of one node, else of one socket; the rest singly."""
-        for size, part in ((counts.per_node, _node_of), (counts.per_socket, _socket_of)):
-            if count <= size and self._take_from_one_part(count, part, self._spread_cpus):
-                return
-        self._take_rest(count, is_spread=True)
+        if count <= counts.per_node and self._take_from_part(count, _node_of, ALL_LEVELS):
+            return
+        if count <= counts.per_socket and self._take_from_part(count, _socket_of, (PCPU_LEVEL,)):
+            return
+        self._take_rest(count)
 
-    def _take_from_one_part(
-        self, count: int, part: Part, candidates: Callable[..., list[CpuPlace]]
-    ) -> bool:
-        """Take CPUs of the best part that has enough; first without exclusive pods' parts."""
-        for is_filtered in (True, False):
-            by_part = self._by_part(candidates(is_filtered=is_filtered), part)
-            for key in self._ranked_parts(by_part, part, is_filtered=is_filtered):
+    def _take_from_part(self, count: int, part: Part, hidden: tuple[str, ...]) -> bool:
+        """Take CPUs of the best part that has enough.
+
+        First without those that pods with an exclusive policy of a hidden level keep from it.
+        """
+        for levels in dict.fromkeys((hidden, ())):
+            candidates = self._whole_cores if self._takes_cores else self._spread_cpus
+            by_part = self._by_part(candidates(levels), part)
+            for key in self._ranked_parts(by_part, part, levels):
                 if len(by_part[key]) >= count:
-                    self._take(by_part[key][:count])
+                    self._take(self._in_order(by_part[key])[:count])
                     return True
         return False
 
+    def _in_order(self, places: list[CpuPlace]) -> list[CpuPlace]:
+        """Return the CPUs of one part in the order in which they are taken."""
+        return places if self._takes_cores else list(_in_spread_order(places))
+
     def _ranked_parts(
-        self, by_part: Mapping[int, list[CpuPlace]], part: Part, *, is_filtered: bool
+        self, by_part: Mapping[int, list[CpuPlace]], part: Part, hidden: tuple[str, ...]
     ) -> list[int]:
-        """Return the parts by their free CPUs, then by those of their sockets, then by number."""
-        is_full = self._search.bind_policy == FULL_CORES
-        counted = (
-            [place for places in by_part.values() for place in places]
-            if is_full
-            else self._visible(is_filtered=is_filtered)
-        )
-        in_part, in_socket = self._by_part(counted, part), self._by_part(counted, _socket_of)
+        """Return the parts by their free CPUs, then by those of their sockets, then by number.
+
+        What counts of a node are its free CPUs, of whole cores only if those are taken.
+        """
+        visible = self._visible(hidden)
+        in_part = by_part
+        if part is _node_of and not self._takes_cores:
+            in_part = self._by_part(visible, part)
+        in_socket = self._by_part(visible, _socket_of)
         sign = 1 if self._search.prefers_full else -1
 
         def rank(key: int) -> tuple[int, int, int]:
             socket = by_part[key][0].socket
-            return sign * len(in_part[key]), sign * len(in_socket[socket]), key
+            of_socket = sign * len(in_socket[socket]) if part is _node_of else 0
+            return sign * len(in_part[key]), of_socket, key
 
         return sorted(by_part, key=rank)
 
-    def _whole_cores(self, *, is_filtered: bool) -> list[CpuPlace]:
+    def _whole_cores(self, hidden: tuple[str, ...]) -> list[CpuPlace]:
         """Return the CPUs of cores that are wholly free, core by core."""
         by_core: dict[tuple[int, int, int], list[CpuPlace]] = {}
-        for place in self._visible(is_filtered=is_filtered):
+        for place in self._visible(hidden):
             by_core.setdefault(place.core_key, []).append(place)
         return [
             place
@@ -166,25 +179,26 @@ class _Accumulation:
             for place in places
         ]
 
-    def _spread_cpus(self, *, is_filtered: bool) -> list[CpuPlace]:
-        """Return CPUs in spread order; with the filter one of each core."""
-        return list(self._in_spread_order(self._visible(is_filtered=is_filtered), is_filtered))
-
-    def _in_spread_order(self, places: Iterable[CpuPlace], is_filtered: bool) -> Iterator[CpuPlace]:
-        by_core: dict[tuple[int, int, int], list[CpuPlace]] = {}
+    def _spread_cpus(self, hidden: tuple[str, ...]) -> list[CpuPlace]:
+        """Return free CPUs by number; one of each core while some are hidden."""
+        places = sorted(self._visible(hidden), key=lambda place: place.cpu)
+        if not hidden:
+            return places
+        first: dict[tuple[int, int, int], CpuPlace] = {}
         for place in places:
-            by_core.setdefault(place.core_key, []).append(place)
-        rounds = 1 if is_filtered else max(map(len, by_core.values()), default=0)
-        for index in range(rounds):
-            yield from (cpus[index] for cpus in by_core.values() if index < len(cpus))
+            first.setdefault(place.core_key, place)
+        return list(first.values())
 
-    def _visible(self, *, is_filtered: bool) -> list[CpuPlace]:
-        """Return the free CPUs in order; with the filter those of no exclusive pod's part."""
+    def _visible(self, hidden: tuple[str, ...]) -> list[CpuPlace]:
+        """Return the free CPUs in order, of no core or node that is hidden from the pod.
+
+        Hidden are those with CPUs of pods that have the same exclusive policy.
+        """
         free = sorted(place for cpu, place in self.free.items() if cpu not in self.taken)
         policy = self._search.exclusive_policy
-        if not is_filtered or policy not in (PCPU_LEVEL, NUMA_NODE_LEVEL):
+        if policy not in hidden:
             return free
-        others = self._search.exclusive_cpus.get(policy, frozenset())
+        others = self._search.exclusive_cpus.get(policy, frozenset()) | self.taken
         places = [self._search.places[cpu] for cpu in others if cpu in self._search.places]
         if policy == PCPU_LEVEL:
             cores = {place.core_key for place in places}
@@ -192,17 +206,15 @@ class _Accumulation:
         nodes = {place.node for place in places}
         return [place for place in free if place.node not in nodes]
 
-    def _take_rest(self, left: int, *, is_spread: bool) -> None:
+    def _take_rest(self, left: int) -> None:
         """Take single CPUs, of the sockets that CPUs were taken of first."""
-        for is_filtered in (True, False):
+        for hidden in (ALL_LEVELS, ()):
             if not left:
                 return
-            places = self._visible(is_filtered=is_filtered)
-            ordered = [place for core in self._rest_order(places) for place in core]
-            if is_spread:
-                ordered = list(self._in_spread_order(ordered, is_filtered))
-            self._take(ordered[:left])
-            left -= min(left, len(ordered))
+            ordered = [place for core in self._rest_order(self._visible(hidden)) for place in core]
+            chosen = list(_in_spread_order(ordered))[:left]
+            self._take(chosen)
+            left -= len(chosen)
 
     def _rest_order(self, places: list[CpuPlace]) -> list[list[CpuPlace]]:
         by_core: dict[tuple[int, int, int], list[CpuPlace]] = {}
@@ -234,3 +246,12 @@ class _Accumulation:
 
     def _take(self, places: Iterable[CpuPlace]) -> None:
         self.taken.update(place.cpu for place in places)
+
+
+def _in_spread_order(places: Iterable[CpuPlace]) -> Iterator[CpuPlace]:
+    """Yield the first CPU of each core, then the second ones."""
+    by_core: dict[tuple[int, int, int], list[CpuPlace]] = {}
+    for place in places:
+        by_core.setdefault(place.core_key, []).append(place)
+    for index in range(max(map(len, by_core.values()), default=0)):
+        yield from (cpus[index] for cpus in by_core.values() if index < len(cpus))

@@ -29,6 +29,7 @@ SPREAD: CpuBindPolicy = "SpreadByPCPUs"
 PCPU_LEVEL, NUMA_NODE_LEVEL = "PCPULevel", "NUMANodeLevel"
 REQUIRED_EXCLUSIVE = "Required"
 FULL_CORES_ONLY = "FullPCPUsOnly"
+CPU_SET_CLASSES = ("LSE", "LSR")
 
 
 class ResourceSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -64,12 +65,17 @@ class CpuRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodNumaRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod requests of CPUs and NUMA nodes, before a node's own policies."""
+    """What a pod requests of CPUs and NUMA nodes, before a node's own policies.
+
+    The CPU policies are those of a pod that gets a CPU set on every node.
+    """
 
     cpu_milli: int
-    spec: ResourceSpec = ResourceSpec()
-    numa: NumaSpec = NumaSpec()
     wants_cpu_set: bool = False  # by its class: LSE or LSR of production
+    required_policy: CpuBindPolicy = ""
+    preferred_policy: CpuBindPolicy = ""
+    exclusive_policy: ExclusivePolicy = ""
+    numa: NumaSpec = NumaSpec()
 
 
 _RESOURCE_SPEC = msgspec.json.Decoder(ResourceSpec)
@@ -78,16 +84,30 @@ _NUMA_SPEC = msgspec.json.Decoder(NumaSpec)
 
 def pod_numa_request(pod: SchedulerPod) -> PodNumaRequest:
     """Return the request; raise `InvalidRequest` for one that no node can meet."""
-    label, cpu_milli = pod.labels.get(QOS_LABEL, ""), pod.amounts.get(CPU, 0)
-    wants_cpu_set = label in ("LSE", "LSR") and is_production(pod) and cpu_milli > 0
-    if wants_cpu_set and cpu_milli % 1000:
+    cpu_milli = pod.amounts.get(CPU, 0)
+    spec = _decode_spec(pod.annotations, RESOURCE_SPEC, _RESOURCE_SPEC) or ResourceSpec()
+    numa = _decode_spec(pod.annotations, NUMA_SPEC, _NUMA_SPEC) or NumaSpec()
+    shared = PodNumaRequest(cpu_milli=cpu_milli, numa=numa)
+    if pod.labels.get(QOS_LABEL) not in CPU_SET_CLASSES or not is_production(pod):
+        return shared
+    required = _policy(spec.required_cpu_bind_policy) if spec.required_cpu_bind_policy else ""
+    preferred = required or _policy(spec.preferred_cpu_bind_policy)
+    if preferred not in (FULL_CORES, SPREAD):
+        return shared
+    if cpu_milli % 1000:
         raise InvalidRequest("the requested CPUs must be integer")
     return PodNumaRequest(
         cpu_milli=cpu_milli,
-        spec=_decode_spec(pod.annotations, RESOURCE_SPEC, _RESOURCE_SPEC) or ResourceSpec(),
-        numa=_decode_spec(pod.annotations, NUMA_SPEC, _NUMA_SPEC) or NumaSpec(),
-        wants_cpu_set=wants_cpu_set,
+        wants_cpu_set=cpu_milli > 0,
+        required_policy=required,
+        preferred_policy=preferred,
+        exclusive_policy=spec.preferred_cpu_exclusive_policy,
+        numa=numa,
     )
+
+
+def _policy(policy: CpuBindPolicy) -> CpuBindPolicy:
+    return FULL_CORES if policy in ("", "Default") else policy
 
 
 def is_production(pod: SchedulerPod) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
@@ -66,3 +68,23 @@ def test_too_few_cpus_are_no_answer() -> None:
     places = machine(1, 1, 2, 2)
     assert CpuSearch(places=places).choose([0, 1, 2], 4) is None
     assert CpuSearch(places=places).choose([0, 1, 2], 3) == frozenset((0, 1, 2))
+
+
+@pytest.mark.parametrize("shape", ["1142", "2142", "2242", "1241", "2222"])
+def test_any_request_that_the_free_cpus_can_meet_gets_exactly_so_many_free_ones(shape: str) -> None:
+    places = machine(*map(int, shape))
+    for seed in range(40):
+        random = Random(seed)
+        free = frozenset(cpu for cpu in places if random.random() < 0.7)
+        count = random.randint(0, len(free))
+        search = CpuSearch(
+            places=places,
+            exclusive_cpus={"PCPULevel": frozenset(places) - free},
+            bind_policy=random.choice((FULL, SPREAD)),
+            exclusive_policy=random.choice(("", "PCPULevel", "NUMANodeLevel")),
+            prefers_full=random.random() < 0.5,
+        )
+        chosen = search.choose(free, count)
+        assert chosen is not None
+        assert len(chosen) == count
+        assert chosen <= free

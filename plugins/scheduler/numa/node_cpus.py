@@ -1,0 +1,194 @@
+"""CPUs and NUMA nodes of one node as its NodeResourceTopology describes them. Untrusted input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from agent.errors import ParseError
+from agent.wire_formats.json_values import JSON_ERRORS
+from agent.wire_formats.kernel_text import parse_cpu_list
+from plugins.scheduler.devices.device_table import Amounts, Labels
+from plugins.scheduler.numa.cpu_accumulator import CpuCounts, CpuPlace, cpu_counts
+from plugins.scheduler.pod_object import CPU, parse_amounts
+
+T = TypeVar("T")
+
+CPU_TOPOLOGY = "node.koordinator.sh/cpu-topology"
+CPU_MANAGER = "kubelet.koordinator.sh/cpu-manager-policy"
+POD_CPUS = "node.koordinator.sh/pod-cpu-allocs"
+RESERVATION = "node.koordinator.sh/reservation"
+SYSTEM_QOS = "node.koordinator.sh/system-qos-resource"
+ZONE_PREFIX = "node-"
+MAX_CPUS = 8192
+MAX_ZONES = 64
+
+
+NO_CPUS = CpuCounts(0, 0, 0)
+
+
+class NodeCpus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has. `reserved` CPUs are given to no pod."""
+
+    node: str
+    places: Mapping[int, CpuPlace] = {}
+    counts: CpuCounts = NO_CPUS
+    zones: Mapping[int, Amounts] = {}  # what pods may have, by NUMA node
+    reserved: frozenset[int] = frozenset()
+    is_full_cores_only: bool = False  # the kubelet gives whole cores only
+    kubelet_numa_policy: str = ""
+
+
+class _CpuDetail(msgspec.Struct):
+    id: int
+    core: int = 0
+    socket: int = 0
+    node: int = 0
+
+
+class _CpuTopology(msgspec.Struct):
+    detail: list[_CpuDetail] | None = None
+
+
+class _CpuManager(msgspec.Struct, rename="camel"):
+    policy: str = ""
+    options: dict[str, str] | None = None
+    reserved_cpus: str = msgspec.field(name="reservedCPUs", default="")
+
+
+class _ReservedCpus(msgspec.Struct):
+    cpus: str = msgspec.field(name="reservedCPUs", default="")
+
+
+class _SystemCpus(msgspec.Struct):
+    cpuset: str = ""
+    is_exclusive: bool = msgspec.field(name="cpusetExclusive", default=True)
+
+
+class _PodCpus(msgspec.Struct):
+    cpuset: str = ""
+    managed_by_kubelet: bool = msgspec.field(name="managedByKubelet", default=False)
+
+
+class _ZoneResource(msgspec.Struct):
+    name: str
+    allocatable: str | int = "0"
+
+
+class _Zone(msgspec.Struct):
+    name: str
+    type: str = ""
+    resources: list[_ZoneResource] | None = None
+
+
+class _TopologyMetadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class TopologyObject(msgspec.Struct, rename="camel"):
+    """What is read of a NodeResourceTopology; `node_cpus` makes a table of it."""
+
+    metadata: _TopologyMetadata
+    topology_policies: list[str] | None = None
+    zones: list[_Zone] | None = None
+
+
+_OBJECT = msgspec.json.Decoder(TopologyObject)
+_TOPOLOGY = msgspec.json.Decoder(_CpuTopology)
+_MANAGER = msgspec.json.Decoder(_CpuManager)
+_RESERVED = msgspec.json.Decoder(_ReservedCpus)
+_SYSTEM = msgspec.json.Decoder(_SystemCpus)
+_POD_CPUS = msgspec.json.Decoder(list[_PodCpus] | None)
+
+# of the kubelet's policies those that are in force for whole pods, as objects name them
+_KUBELET_POLICIES = {
+    "BestEffort": "BestEffort",
+    "BestEffortPodLevel": "BestEffort",
+    "Restricted": "Restricted",
+    "RestrictedPodLevel": "Restricted",
+    "SingleNUMANodePodLevel": "SingleNUMANode",
+}
+
+
+def decode_node_cpus(data: bytes | msgspec.Raw) -> NodeCpus:
+    """Return the table of an object in JSON; raise `ParseError` for what is none."""
+    try:
+        return node_cpus(_OBJECT.decode(data))
+    except JSON_ERRORS as error:
+        raise ParseError(f"NodeResourceTopology: {type(error).__name__}", "") from error
+
+
+def node_cpus(decoded: TopologyObject) -> NodeCpus:
+    """Return the table of an object; annotations that cannot be read count as absent."""
+    annotations = decoded.metadata.annotations or {}
+    manager = _decode(_MANAGER, annotations.get(CPU_MANAGER)) or _CpuManager()
+    topology = _decode(_TOPOLOGY, annotations.get(CPU_TOPOLOGY)) or _CpuTopology()
+    places = {
+        one.id: CpuPlace(one.socket, one.node, one.core, one.id)
+        for one in (topology.detail or ())[:MAX_CPUS]
+    }
+    reserved = _reserved_cpus(manager, annotations)
+    is_static = manager.policy == "static"
+    options = manager.options or {}
+    policies = (_KUBELET_POLICIES.get(one, "") for one in decoded.topology_policies or ())
+    return NodeCpus(
+        node=decoded.metadata.name,
+        places=places,
+        counts=cpu_counts(places.values()),
+        zones=_zones(decoded, [places[cpu].node for cpu in reserved if cpu in places]),
+        reserved=reserved,
+        is_full_cores_only=is_static and options.get("full-pcpus-only") == "true",
+        kubelet_numa_policy=next(filter(None, policies), ""),
+    )
+
+
+def _reserved_cpus(manager: _CpuManager, annotations: Labels) -> frozenset[int]:
+    """Return the CPUs of the system, of the kubelet, and of pods that the kubelet gave CPUs."""
+    reserved = _cpus(manager.reserved_cpus)
+    reservation = _decode(_RESERVED, annotations.get(RESERVATION))
+    system = _decode(_SYSTEM, annotations.get(SYSTEM_QOS))
+    if reservation is not None:
+        reserved |= _cpus(reservation.cpus)
+    if system is not None and system.is_exclusive:
+        reserved |= _cpus(system.cpuset)
+    for pod in _decode(_POD_CPUS, annotations.get(POD_CPUS)) or ():
+        if pod.managed_by_kubelet:
+            reserved |= _cpus(pod.cpuset)
+    return reserved
+
+
+def _zones(decoded: TopologyObject, reserved_nodes: list[int]) -> Mapping[int, Amounts]:
+    """Return the amounts of each NUMA node, without those of its reserved CPUs."""
+    zones: dict[int, dict[str, int]] = {}
+    for zone in decoded.zones or ():
+        number = zone.name.removeprefix(ZONE_PREFIX)
+        if zone.type != "Node" or not number.isdecimal() or len(zones) >= MAX_ZONES:
+            continue
+        texts = {one.name: str(one.allocatable) for one in zone.resources or ()}
+        amounts = dict(parse_amounts(texts))
+        if amounts.get(CPU):
+            amounts[CPU] = max(0, amounts[CPU] - 1000 * reserved_nodes.count(int(number)))
+        zones[int(number)] = amounts
+    return dict(sorted(zones.items()))
+
+
+def _decode(decoder: msgspec.json.Decoder[T], text: str | None) -> T | None:
+    if text is None:
+        return None
+    try:
+        return decoder.decode(text)
+    except JSON_ERRORS:
+        return None
+
+
+def _cpus(text: str) -> frozenset[int]:
+    try:
+        return parse_cpu_list(text, MAX_CPUS)
+    except ParseError:
+        return frozenset()
