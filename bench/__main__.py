@@ -40,6 +40,7 @@ BENCHES = (
     "containers.nri_synchronize",
     "containers.preferred",
     "containers.allocate_latency",
+    "scheduler.calls",
     "qos.psi_reaction",
     "qos.colocation",
 )

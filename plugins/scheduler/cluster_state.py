@@ -49,9 +49,9 @@ class AssignedPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Node:
-    """One node; `state` and `signature` are `None` after a change."""
+    """One node; `state` is `None` after a change."""
 
-    __slots__ = ("labels", "name", "pods", "signature", "state", "table")
+    __slots__ = ("labels", "name", "pods", "state", "table")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -59,7 +59,6 @@ class _Node:
         self.table: DeviceTable | None = None
         self.pods: dict[str, AssignedPod] = {}  # by uid: those with devices
         self.state: NodeState | None = None
-        self.signature: int | None = None
 
 
 class ClusterState:
@@ -70,6 +69,8 @@ class ClusterState:
         self._pods: dict[str, AssignedPod] = {}  # by uid
         self._signatures: dict[Hashable, int] = {}
         self._next_signature = 0
+        self._signature_of: dict[str, int] = {}  # by node; those in `_changed` are out of date
+        self._changed: set[str] = set()
 
     def set_node(self, name: str, labels: Labels) -> None:
         """Add or replace a Node object."""
@@ -160,33 +161,35 @@ class ClusterState:
             usage=sum_usage(allocations, node.table),
         )
 
-    def signature(self, name: str) -> int:
-        """Return a number that equals that of another node only if decisions do, too."""
-        node = self._nodes.get(name)
-        if node is not None and node.signature is not None:
-            return node.signature
-        content = signature_content(self.state(name))
+    def signatures(self, names: Iterable[str]) -> list[int | None]:
+        """Return a number for each node; decisions about nodes of one number are equal.
+
+        Unknown nodes have `None`.
+        """
+        if self._changed:
+            for name in self._changed:
+                if name in self._nodes:
+                    self._signature_of[name] = self._signature(signature_content(self.state(name)))
+                else:
+                    self._signature_of.pop(name, None)
+            self._changed.clear()
+        return list(map(self._signature_of.get, names))
+
+    def _signature(self, content: Hashable) -> int:
         number = self._signatures.get(content)
         if number is None:
-            if len(self._signatures) > MAX_SIGNATURES:
-                self._forget_signatures()
+            if len(self._signatures) >= MAX_SIGNATURES:  # numbers are never used again
+                self._signatures.clear()
             number = self._signatures[content] = self._next_signature
             self._next_signature += 1
-        if node is not None:
-            node.signature = number
         return number
-
-    def _forget_signatures(self) -> None:
-        """Forget all contents; numbers are never used again, so that old answers stay valid."""
-        self._signatures.clear()
-        for node in self._nodes.values():
-            node.signature = None
 
     def _node(self, name: str) -> _Node:
         return self._nodes.setdefault(name, _Node(name))
 
     def _mark_changed(self, node: _Node) -> None:
-        node.state = node.signature = None
+        node.state = None
+        self._changed.add(node.name)
 
     def _remove(self, pod: AssignedPod) -> None:
         node = self._nodes.get(pod.node)

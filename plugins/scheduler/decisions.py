@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -38,21 +39,72 @@ class NodeAnswer(msgspec.Struct, frozen=True):
 
 
 class PodAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers of all nodes for one pod; scores are 0 to 100 of the best one."""
+    """The answers of all nodes for one pod. Nodes of one signature have one answer."""
 
-    nodes: Mapping[str, NodeAnswer]
+    names: Sequence[str]
+    signatures: Sequence[int | None]  # of each name
+    answers: Mapping[int | None, NodeAnswer]  # by signature
     invalid: str = ""  # why no node can meet the request
+
+    def of(self, name: str) -> NodeAnswer:
+        """Return the answer of one node."""
+        return self.answers[self.signatures[self.names.index(name)]]
+
+    def fitting(self) -> list[str]:
+        """Return the nodes that fit, in their order."""
+        fit = {signature for signature, answer in self.answers.items() if answer.fits}
+        return [name for name, one in zip(self.names, self.signatures, strict=True) if one in fit]
+
+    def refused(self, *, is_final: bool) -> dict[str, str]:
+        """Return the reasons of the nodes that are refused for good, or of those for now."""
+        reasons = {
+            signature: answer.reason
+            for signature, answer in self.answers.items()
+            if answer.reason and answer.is_final is is_final
+        }
+        if not reasons:
+            return {}
+        pairs = zip(self.names, self.signatures, strict=True)
+        return {name: reasons[signature] for name, signature in pairs if signature in reasons}
 
     def reasons(self) -> tuple[tuple[str, int], ...]:
         """Return how many nodes were refused for each reason, the most frequent first."""
-        counts = Counter(answer.reason for answer in self.nodes.values() if answer.reason)
+        counts = Counter[str]()
+        for signature, count in Counter(self.signatures).items():
+            if reason := self.answers[signature].reason:
+                counts[reason] += count
         return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
-    def scores(self) -> Mapping[str, int]:
+    def best(self, count: int) -> tuple[tuple[str, int], ...]:
+        """Return some of the nodes with the highest scores, and the scores."""
+        scores = self._signature_scores()
+        by_score: dict[int, set[int | None]] = {}
+        for signature, score in scores.items():
+            by_score.setdefault(score, set()).add(signature)
+        best: list[tuple[str, int]] = []
+        for score in sorted(by_score, reverse=True):
+            if len(best) < count:
+                pairs = zip(self.names, self.signatures, strict=True)
+                names = (name for name, signature in pairs if signature in by_score[score])
+                best += [(name, score) for name in islice(names, count - len(best))]
+        return tuple(best)
+
+    def scores(self) -> dict[str, int]:
         """Return the scores of the nodes that fit, so that the best one has 100."""
-        raw = {name: answer.score for name, answer in self.nodes.items() if answer.fits}
+        scores = self._signature_scores()
+        pairs = zip(self.names, self.signatures, strict=True)
+        return {name: scores[signature] for name, signature in pairs if signature in scores}
+
+    def _signature_scores(self) -> dict[int | None, int]:
+        raw = {key: answer.score for key, answer in self.answers.items() if answer.fits}
         best = max(raw.values(), default=0)
-        return {name: score * 100 // best if best else 0 for name, score in raw.items()}
+        return {key: score * 100 // best if best else 0 for key, score in raw.items()}
+
+
+def refuse_all(names: Sequence[str], reason: str) -> PodAnswer:
+    """Return the answer for a request that no node can meet."""
+    answers: dict[int | None, NodeAnswer] = {None: NodeAnswer(reason, is_final=True)}
+    return PodAnswer(names=names, signatures=[None] * len(names), answers=answers, invalid=reason)
 
 
 class DecisionMaker:
@@ -70,25 +122,25 @@ class DecisionMaker:
         self._state = state
         self._rules = rules
         self._strategy = strategy or ScoringStrategy()
-        self._answers: dict[tuple[bytes, int], NodeAnswer] = {}
+        self._answers: dict[tuple[bytes, int | None], NodeAnswer] = {}
 
-    def decide(self, request: DeviceRequest, names: Iterable[str]) -> PodAnswer:
+    def decide(self, request: DeviceRequest, names: Sequence[str]) -> PodAnswer:
         """Return the answer of each node."""
         try:
             check_request(request, self._rules)
         except InvalidRequest as error:
-            refused = NodeAnswer(str(error), is_final=True)
-            return PodAnswer(nodes=dict.fromkeys(names, refused), invalid=str(error))
+            return refuse_all(names, str(error))
         request_key = request_signature(request)
-        answers: dict[str, NodeAnswer] = {}
-        signature, remembered = self._state.signature, self._answers
-        for name in names:
-            key = (request_key, signature(name))
-            answer = remembered.get(key)
+        signatures = self._state.signatures(names)
+        examples = dict(zip(signatures, names, strict=True))  # one node of each signature
+        answers: dict[int | None, NodeAnswer] = {}
+        for signature, name in examples.items():
+            key = (request_key, signature)
+            answer = self._answers.get(key)
             if answer is None:
                 answer = self._remember(key, self._answer(self._state.state(name), request))
-            answers[name] = answer
-        return PodAnswer(nodes=answers)
+            answers[signature] = answer
+        return PodAnswer(names=names, signatures=signatures, answers=answers)
 
     def allocate(self, request: DeviceRequest, name: str) -> Grant:
         """Return the devices of a node for a pod; raise `NodeRefused` or `InvalidRequest`."""
@@ -110,7 +162,7 @@ class DecisionMaker:
             return NodeAnswer()
         return NodeAnswer(score=node_score(state.table, state.usage, request, self._strategy))
 
-    def _remember(self, key: tuple[bytes, int], answer: NodeAnswer) -> NodeAnswer:
+    def _remember(self, key: tuple[bytes, int | None], answer: NodeAnswer) -> NodeAnswer:
         if len(self._answers) >= MAX_ANSWERS:
             self._answers.clear()
         self._answers[key] = answer

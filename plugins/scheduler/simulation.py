@@ -17,7 +17,7 @@ from agent.errors import AgentError, ParseError
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
 from agent.wire_formats.json_values import JsonDict
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState
-from plugins.scheduler.decisions import DecisionMaker, NodeAnswer, PodAnswer
+from plugins.scheduler.decisions import DecisionMaker, NodeAnswer
 from plugins.scheduler.devices.allocator import DEFAULT_RULES, Grant, NodeRefused, Rules
 from plugins.scheduler.devices.device_table import GPU, Amounts, decode_device_table
 from plugins.scheduler.devices.grant_annotations import grant_metadata
@@ -100,13 +100,13 @@ class SimulatedCluster:
             request = pod.device_request()
         except InvalidRequest as error:
             refused = NodeAnswer(str(error), is_final=True)
-            answers = PodAnswer(nodes=dict.fromkeys(self._nodes, refused))
+            answers: Mapping[str, NodeAnswer] = dict.fromkeys(self._nodes, refused)
+            scores: Mapping[str, int] = {}
             request = None
         else:
-            answers = self._answers(pod, request)
-        scores = answers.scores()
+            answers, scores = self._answers(pod, request)
         order = sorted(
-            self._nodes, key=lambda name: (not answers.nodes[name].fits, -scores.get(name, 0), name)
+            self._nodes, key=lambda name: (not answers[name].fits, -scores.get(name, 0), name)
         )
         nodes = [self._node_decision(request, name, answers, scores) for name in order]
         chosen = next((one.name for one in nodes if one.fits), None)
@@ -133,17 +133,20 @@ class SimulatedCluster:
             free[name] = sum(bool(one.total) and not state.usage.is_used(one) for one in gpus)
         return free
 
-    def _answers(self, pod: SchedulerPod, request: DeviceRequest | None) -> PodAnswer:
-        refused = {
+    def _answers(
+        self, pod: SchedulerPod, request: DeviceRequest | None
+    ) -> tuple[Mapping[str, NodeAnswer], Mapping[str, int]]:
+        """Return the answer of each node, and the scores of those that fit."""
+        answers = {
             name: NodeAnswer(reason)
             for name, node in self._nodes.items()
             if (reason := self._refusal(pod, node))
         }
-        others = [name for name in self._nodes if name not in refused]
+        others = [name for name in self._nodes if name not in answers]
         if request is None:
-            return PodAnswer(nodes={**refused, **dict.fromkeys(others, NodeAnswer())})
-        answers = self._decisions.decide(request, others)
-        return msgspec.structs.replace(answers, nodes={**refused, **answers.nodes})
+            return {**answers, **dict.fromkeys(others, NodeAnswer())}, {}
+        decided = self._decisions.decide(request, others)
+        return {**answers, **{name: decided.of(name) for name in others}}, decided.scores()
 
     def _refusal(self, pod: SchedulerPod, node: SimulatedNode) -> str:
         """Return why kube-scheduler itself would not choose a node; its own texts."""
@@ -168,10 +171,10 @@ class SimulatedCluster:
         self,
         request: DeviceRequest | None,
         name: str,
-        answers: PodAnswer,
+        answers: Mapping[str, NodeAnswer],
         scores: Mapping[str, int],
     ) -> NodeDecision:
-        answer = answers.nodes[name]
+        answer = answers[name]
         if not answer.fits:
             return NodeDecision(name=name, fits=False, reasons=(answer.reason,))
         try:

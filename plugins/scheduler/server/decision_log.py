@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 
 import msgspec
 
@@ -76,14 +77,6 @@ def filter_record(
     key: PodKey, resources: tuple[str, ...], answer: PodAnswer, wall_s: float
 ) -> DecisionRecord:
     """Return the record of a filter call."""
-    groups: dict[str, list[str]] = {}
-    final: dict[str, bool] = {}
-    for name, one in answer.nodes.items():
-        if one.reason:
-            groups.setdefault(one.reason, []).append(name)
-            final[one.reason] = one.is_final
-    scores = answer.scores()
-    best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
     return DecisionRecord(
         namespace=key.namespace,
         pod=key.name,
@@ -91,17 +84,23 @@ def filter_record(
         wall_s=wall_s,
         verb="filter",
         resources=resources,
-        offered=len(answer.nodes),
-        fitting=len(scores),
-        best=tuple(best[:MAX_BEST_NODES]),
-        refusals=tuple(
-            RefusalGroup(
-                reason=reason,
-                count=count,
-                is_final=final[reason],
-                nodes=tuple(groups[reason][:MAX_NODES_OF_REASON]),
-            )
-            for reason, count in answer.reasons()
-        ),
+        offered=len(answer.names),
+        fitting=len(answer.names) - sum(count for _, count in answer.reasons()),
+        best=answer.best(MAX_BEST_NODES),
+        refusals=tuple(_refusal_groups(answer)),
         error=answer.invalid,
     )
+
+
+def _refusal_groups(answer: PodAnswer) -> Iterator[RefusalGroup]:
+    """Yield the reasons, each with a few of its nodes."""
+    for reason, count in answer.reasons():
+        of_reason = {key for key, one in answer.answers.items() if one.reason == reason}
+        pairs = zip(answer.names, answer.signatures, strict=True)
+        nodes = (name for name, signature in pairs if signature in of_reason)
+        yield RefusalGroup(
+            reason=reason,
+            count=count,
+            is_final=all(answer.answers[key].is_final for key in of_reason),
+            nodes=tuple(islice(nodes, MAX_NODES_OF_REASON)),
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.clock import Clock
 from plugins.scheduler.cluster_state import ClusterState
-from plugins.scheduler.decisions import DecisionMaker, NodeAnswer, PodAnswer
+from plugins.scheduler.decisions import DecisionMaker, PodAnswer, refuse_all
 from plugins.scheduler.devices.requests import DeviceRequest, InvalidRequest
 from plugins.scheduler.server.decision_log import DecisionLog, filter_record
 from plugins.scheduler.server.extender_wire import (
@@ -33,17 +33,12 @@ class Extender:
             return encode_filter_result(request, request.names, {}, {})
         resources = pod_request.resources if pod_request is not None else ()
         self.log.record(filter_record(request.pod.key, resources, answer, self._clock.wall()))
-        kept: list[str] = []
-        failed: dict[str, str] = {}
-        final: dict[str, str] = {}
-        for name, one in answer.nodes.items():
-            if one.fits:
-                kept.append(name)
-            elif one.is_final:
-                final[name] = one.reason
-            else:
-                failed[name] = one.reason
-        return encode_filter_result(request, kept, failed, final)
+        return encode_filter_result(
+            request,
+            answer.fitting(),
+            answer.refused(is_final=False),
+            answer.refused(is_final=True),
+        )
 
     def prioritize(self, request: NodesRequest) -> bytes:
         """Return the scores of the nodes; 0 for all if the pod requests no device."""
@@ -75,9 +70,7 @@ class Extender:
         try:
             pod_request = request.pod.device_request()
         except InvalidRequest as error:
-            refused = NodeAnswer(str(error), is_final=True)
-            nodes = dict.fromkeys(request.names, refused)
-            return None, PodAnswer(nodes=nodes, invalid=str(error))
+            return None, refuse_all(request.names, str(error))
         if pod_request is None:
-            return None, PodAnswer(nodes={})
+            return None, PodAnswer(names=(), signatures=(), answers={})
         return pod_request, self._decisions.decide(pod_request, request.names)
