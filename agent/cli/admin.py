@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeGuard
 from urllib.parse import quote
 
 from agent.cli.options import command_settings
@@ -23,6 +24,7 @@ from agent.cli.terminal import (
     standard_output,
     write_document,
 )
+from agent.clock import rfc3339
 from agent.errors import AgentError, BadConfig
 from agent.web.admin_socket import SOCKET_NAME, AdminSocketError, connect_socket, socket_path
 
@@ -136,14 +138,48 @@ def _section(name: str, value: object, terminal: Terminal) -> list[str]:
             for block in _section(f"{name} {key}", item, terminal)
         ]
         return ["\n".join((title, *lines)), *tables]
-    if _is_rows(value) and isinstance(value, list):
+    if _is_rows(value):
+        value = [_readable_row(name, row) for row in value]
         names = list(dict.fromkeys(key for row in value for key in row))
         rows = [{key: _fact(row.get(key)) for key in names} for row in value]
         return [f"{title}\n{format_table(rows, terminal)}"]
     return [f"{title}  {_fact(value)}"]
 
 
-def _is_rows(value: object) -> bool:
+def _readable_row(name: str, row: Mapping[str, object]) -> Mapping[str, object]:
+    """Return what a person needs of a file or a change; rows of other lists as they are."""
+    if name == "files":
+        wanted = row.get("wanted")
+        requests = [one for one in wanted if isinstance(one, dict)] if _is_rows(wanted) else []
+        first = requests[0] if requests else {}
+        others = [f"{one['by']} ({one['mode']}): {one['value']}" for one in requests[1:]]
+        return {
+            "file": row.get("path"),
+            "current": row.get("current"),
+            "wanted": first.get("value"),
+            "by": first.get("by"),
+            "because": first.get("source") or first.get("message"),
+            "also wanted": others,
+            "not written because": row.get("not_written_because"),
+        }
+    if name.rpartition(" ")[2] == "changes":
+        seconds, number = row.get("wall_s"), row.get("errno")
+        outcome = row.get("restore") or ("planned" if row.get("planned") else "written")
+        return {
+            "time": rfc3339(seconds) if isinstance(seconds, (int, float)) else None,
+            "by": row.get("owner"),
+            "old": row.get("old"),
+            "new": row.get("new"),
+            "result": f"refused: {os.strerror(number)}"
+            if isinstance(number, int) and number
+            else outcome,
+            "because": row.get("source") or row.get("message"),
+            "file": row.get("path"),
+        }
+    return row
+
+
+def _is_rows(value: object) -> TypeGuard[list[dict[str, object]]]:
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
 
 

@@ -159,11 +159,13 @@ def test_what_is_not_known_is_404_with_where_to_look(path: str, words: str) -> N
 def test_text_for_people_has_the_same() -> None:
     _, shown = ask(f"/api/v1/explain/file{FILE}")
     text = explanation_text(shown)
-    for words in ("cpu_burst", "NodeSLO a.b", "-1 100000", "the next attempt is in 59 s", "yes"):
+    changed = ("1970-01-01T00:00:01Z", "written")
+    for words in ("cpu_burst", "NodeSLO a.b", "-1 100000", "next attempt is in 59 s", *changed):
         assert words in text
     _, shown = ask(f"/api/v1/explain/pod/{POD.namespace}/{POD.name}")
     text = explanation_text(shown)
-    for words in ("NVIDIA_VISIBLE_DEVICES", "/dev/nvidia0 is not there", "AgentWasDown", FILE):
+    more = ("batch_resources (on): 50000", FILE)
+    for words in ("NVIDIA_VISIBLE_DEVICES", "/dev/nvidia0 is not there", "AgentWasDown", *more):
         assert words in text
     _, shown = ask("/api/v1/explain/device/2")
     assert HOSTILE in explanation_text(shown)
