@@ -129,14 +129,20 @@ def _is_best_effort_application(one: HostApplication) -> bool:
 
 HOLD_S = 5.0  # how long a quota that pressure cut stays
 STEP_S = 0.9  # between two steps of growth: a cycle a second, which may start early
+IGNORED_S = 60.0  # how long stalls count for nothing after a cut to the floor did not help
 
 
 class PressureCut(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota that was cut because latency-sensitive pods waited for CPU; `None`: none is."""
+    """A quota that was cut because latency-sensitive pods waited for CPU; `None`: none is.
+
+    Times are monotonic.
+    """
 
     quota_us: int | None = None
-    cut_s: float = float("-inf")  # monotonic
+    cut_s: float = float("-inf")
     grown_s: float = float("-inf")
+    floor_s: float | None = None  # since when it is at the floor
+    ignored_until_s: float = float("-inf")
 
 
 NO_CUT = PressureCut()
@@ -145,12 +151,28 @@ NO_CUT = PressureCut()
 def react_to_stall(
     cut: PressureCut, effective_us: int, cpus: int, now_s: float, *, is_stalled: bool
 ) -> PressureCut:
-    """Return the cut after a cycle: half of the effective quota at a stall, and growth later."""
-    if is_stalled:
-        halved_us = max(MIN_QUOTA_US, effective_us // 2)
-        return PressureCut(quota_us=halved_us, cut_s=now_s, grown_s=now_s)
+    """Return the cut after a cycle: half of the effective quota at a stall, and growth later.
+
+    Pods that still stall when best-effort pods have been at the floor for a while wait for
+    something else, such as their own CPU limit: their stalls are ignored for a time.
+    """
+    if is_stalled and now_s >= cut.ignored_until_s:
+        if cut.floor_s is None or now_s - cut.floor_s < HOLD_S:
+            return _halved(cut, effective_us, now_s)
+        cut = msgspec.structs.replace(cut, ignored_until_s=now_s + IGNORED_S)
     is_held = now_s - cut.cut_s < HOLD_S or now_s - cut.grown_s < STEP_S
     if cut.quota_us is None or is_held:
         return cut
     grown_us = cut.quota_us + GROWTH_US_PER_CPU * cpus
-    return PressureCut(quota_us=grown_us, cut_s=cut.cut_s, grown_s=now_s)
+    return msgspec.structs.replace(cut, quota_us=grown_us, grown_s=now_s, floor_s=None)
+
+
+def _halved(cut: PressureCut, effective_us: int, now_s: float) -> PressureCut:
+    halved_us = max(MIN_QUOTA_US, effective_us // 2)
+    floor_s = now_s if cut.floor_s is None else cut.floor_s
+    return PressureCut(
+        quota_us=halved_us,
+        cut_s=now_s,
+        grown_s=now_s,
+        floor_s=floor_s if halved_us == MIN_QUOTA_US else None,
+    )

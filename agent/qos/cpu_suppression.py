@@ -53,6 +53,7 @@ NO_LIMIT = Bandwidth(UNLIMITED_QUOTA, PERIOD_US)
 LSR_CLASS = "LSR"
 EVERY_CPU_IS_TAKEN = "BENoCandidates: every CPU is reserved or belongs to a pod of class LSE"
 QUOTA_FOR_STATIC = "quota instead of CPUs: the kubelet allocates CPUs itself (static policy)"
+STALLS_IGNORED = "stalls are ignored: pods wait although best-effort pods have nearly no CPU"
 NO_IDLE = "the kernel has no cpu.idle"
 
 
@@ -176,17 +177,19 @@ class CpuSuppression:
             values = (*desired, *self._idle_values(inputs, state, facts))
         return StrategyPlan(
             values=values,
-            message="; ".join(filter(None, (facts.message, *self._notes(inputs, facts)))),
+            message="; ".join(filter(None, (facts.message, *self._notes(inputs, state, facts)))),
             figures=_figures(inputs, state, facts, limits),
         )
 
-    def _notes(self, inputs: QosInputs, facts: NodeFacts) -> Iterator[str]:
+    def _notes(self, inputs: QosInputs, state: SuppressionState, facts: NodeFacts) -> Iterator[str]:
         """Yield which options do not work here as they do elsewhere."""
         if self._settings.idle != "off" and inputs.current.value(facts.group, IDLE) is None:
             yield NO_IDLE
         pressure = inputs.pressure
         if self._settings.pressure and pressure.reason:
             yield f"CPU pressure, {pressure.method}: {pressure.reason}"
+        if inputs.now_s < state.cut.ignored_until_s:
+            yield STALLS_IGNORED
 
     def _idle_values(
         self, inputs: QosInputs, state: SuppressionState, facts: NodeFacts

@@ -192,3 +192,18 @@ def test_a_stall_halves_what_is_in_force_down_to_the_floor() -> None:  # Z2, Z3
     assert cut.quota_us == 2000
     cut = react_to_stall(cut, 2000, 16, 1.0, is_stalled=True)
     assert (cut.quota_us, cut.cut_s) == (2000, 1.0)
+
+
+def test_stalls_that_the_floor_does_not_end_are_ignored_for_a_while() -> None:
+    cut = react_to_stall(NO_CUT, 4000, 16, 0.0, is_stalled=True)
+    for half in range(1, 10):
+        cut = react_to_stall(cut, 2000, 16, half / 2, is_stalled=True)
+        assert cut.quota_us == 2000
+    quotas = []
+    for second in range(5, 13):
+        cut = react_to_stall(cut, 2000, 16, float(second), is_stalled=True)
+        quotas.append(cut.quota_us)
+    # the last cut was made at 4.5 s and is held for five seconds
+    assert quotas == [2000] * 5 + [162000, 322000, 482000]
+    assert react_to_stall(cut, 482000, 16, 64.0, is_stalled=True).quota_us == 642000
+    assert react_to_stall(cut, 482000, 16, 65.0, is_stalled=True).quota_us == 241000

@@ -392,6 +392,11 @@ def test_further_stalls_cut_further_down_to_the_floor() -> None:  # Z3
         one.cycle(0.5)
         quotas.append(one.quota())
     assert quotas == [150000, 75000, 37500, 18750, 9375, 4687, 2343, 2000, 2000]
+    for _ in range(30):
+        one.stall()
+        one.cycle(0.5)
+    assert "stalls are ignored" in one.plan.message
+    assert one.quota() == 300000
 
 
 def test_a_kernel_without_pressure_files_is_named_and_the_formula_works_on() -> None:
