@@ -427,9 +427,10 @@ class UsageMonitor:
             usage=SnapshotPart(sample, now_s), pods=SnapshotPart(self._collector.pods, now_s)
         )
         self.cycle_count += 1
-        if self._peaks is not None:
+        if self._peaks is not None and now_s >= self._peaks.due_s:
             self._peaks.train(self._history, self._collector.pods, now_s, self._clock.wall())
-        self._measure_sharing(now_s)
+        if now_s >= self._sharing.due_s:
+            self._measure_sharing(now_s)
 
     def _usage_status(self, sample: UsageSample, duration_s: float) -> CollectorStatus:
         """Return the status of node, pods and host applications, which are measured together."""
@@ -492,8 +493,7 @@ class UsageMonitor:
         samples = (sample for vendor in now.vendors for sample in vendor.samples.value)
         devices = now.devices.value.devices
         view = self._sharing.collect(now_s, wall_s, self._collector.pods, devices, samples)
-        if view is not None:
-            self._store.put(sharing=SnapshotPart(view, now_s))
+        self._store.put(sharing=SnapshotPart(view, now_s))
 
     def _new_samples(self, snapshot: NodeSnapshot) -> tuple[DeviceSample, ...]:
         new_samples: list[DeviceSample] = []

@@ -57,26 +57,28 @@ class PeakMonitor:
         )
         self._writer = writer
         self._path = str(Path(folder, FILE_NAME)) if folder else ""
-        self._trained_s: float | None = None  # monotonic
-        self._stored_s: float | None = None
+        self.due_s = float("-inf")  # monotonic time of the next training
+        self._stored_s: float | None = None  # None before the first call
 
     def train(
         self, history: UsageHistory, pods: Iterable[PodView], now_s: float, wall_s: float
     ) -> None:
-        """Add the samples of the last minute, once a minute; `now_s` is monotonic."""
-        if self._trained_s is None:
-            self._trained_s = self._stored_s = now_s
+        """Add the samples of the last minute. The first call restores the models only.
+
+        `now_s` is monotonic, and `due_s` or later.
+        """
+        self.due_s = now_s + TRAINING_INTERVAL_S
+        if self._stored_s is None:
+            self._stored_s = now_s
             self._restore(wall_s)
-        if now_s - self._trained_s < TRAINING_INTERVAL_S:
             return
-        self._trained_s = now_s
         self._predictor.train(
             history.node_percentile(now_s, TRAINING_INTERVAL_S, SAMPLE_FRACTION),
             history.pod_percentiles(now_s, TRAINING_INTERVAL_S, SAMPLE_FRACTION),
             {pod.uid: named_priority_class(pod) for pod in pods},
             wall_s,
         )
-        if now_s - (self._stored_s or 0.0) >= CHECKPOINT_INTERVAL_S:
+        if now_s - self._stored_s >= CHECKPOINT_INTERVAL_S:
             self._stored_s = now_s
             self._store()
 

@@ -196,7 +196,7 @@ class SharedDeviceCollector:
         )
         self._mismatches = MismatchTracker()
         self._mps: tuple[MpsDaemon, ...] = ()
-        self._regions_read_s: float | None = None
+        self.due_s = float("-inf")  # monotonic time of the next look
         self._mps_read_s: float | None = None
 
     def collect(
@@ -206,14 +206,13 @@ class SharedDeviceCollector:
         pods: Iterable[PodView],
         devices: Iterable[Device],
         samples: Iterable[DeviceSample],
-    ) -> SharingView | None:
-        """Return how cards are shared, or `None` while the last look is young enough.
+    ) -> SharingView:
+        """Return how cards are shared.
 
-        `now_s` is monotonic. A node without cards of NVIDIA shares none and is not looked at.
+        `now_s` is monotonic, and `due_s` or later. A node without cards of NVIDIA shares none and
+        is not looked at.
         """
-        if self._regions_read_s is not None and now_s - self._regions_read_s < REGIONS_INTERVAL_S:
-            return None
-        self._regions_read_s = now_s
+        self.due_s = now_s + REGIONS_INTERVAL_S
         uuids = {d.key: d.info.uuid for d in devices if is_cuda_device(d.info) and d.info.uuid}
         if not uuids:
             return SharingView()

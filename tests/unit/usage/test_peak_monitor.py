@@ -55,7 +55,8 @@ class Measured:
             self.clock.advance(1.0)
             now_s, wall_s = self.clock.monotonic(), self.clock.wall()
             self.history.add(now_s, UsageSample(node=node, pods={"a": pod}))
-            self.monitor.train(self.history, (POD,), now_s, wall_s)
+            if now_s >= self.monitor.due_s:
+                self.monitor.train(self.history, (POD,), now_s, wall_s)
 
     def predict(self, snapshot: NodeSnapshot = SNAPSHOT) -> Prediction:
         return self.monitor.predict(snapshot, self.clock.wall())

@@ -30,7 +30,7 @@ def machine(root: Path) -> LiveHostFiles:
 
 def look(
     host: HostFiles, now_s: float = 0.0, regions: str = "/regions", devices: tuple[Device, ...] = ()
-) -> SharingView | None:
+) -> SharingView:
     return SharedDeviceCollector(host, regions).collect(
         now_s, 1.5e9, [POD], devices or (gpu(0),), []
     )
@@ -38,7 +38,6 @@ def look(
 
 def test_regions_and_daemons_are_found_below_the_hosts_root(tmp_path: Path) -> None:
     view = look(machine(tmp_path))
-    assert view is not None
     assert [region.container for region in view.regions] == ["worker"]
     assert [daemon.pid for daemon in view.mps] == [9]
     assert view.problems == ()
@@ -50,14 +49,12 @@ def test_a_node_without_cards_of_nvidia_is_not_looked_at(tmp_path: Path) -> None
 
 def test_without_a_folder_and_on_a_recording_there_are_no_regions(tmp_path: Path) -> None:
     view = look(machine(tmp_path), regions="")
-    assert view is not None
     assert (view.regions, len(view.mps)) == ((), 1)
     assert look(TreeBuilder().build("")) == SharingView(wall_s=1.5e9)
 
 
-def test_a_young_look_is_not_repeated(tmp_path: Path) -> None:
+def test_the_next_look_is_due_after_ten_seconds(tmp_path: Path) -> None:
     collector = SharedDeviceCollector(machine(tmp_path), "/regions")
-    seen = [
-        collector.collect(at_s, 0.0, [POD], [gpu(0)], []) is not None for at_s in (0.0, 9.0, 10.0)
-    ]
-    assert seen == [True, False, True]
+    assert collector.due_s < 0.0
+    collector.collect(5.0, 0.0, [POD], [gpu(0)], [])
+    assert collector.due_s == 15.0
