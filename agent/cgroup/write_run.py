@@ -238,6 +238,8 @@ class WriteRun:
         self._audits.append(record)
 
     def _is_below_stuck(self, target: WriteTarget) -> bool:
-        """Return whether a group above could not be widened: this write would fail."""
+        """Return whether a group above could not be widened: version 1 would refuse this write."""
+        if self._host.values.version != 1:
+            return False
         cgroup, key = target
         return any(k == key and cgroup.startswith(f"{above}/") for above, k in self._stuck)

@@ -112,6 +112,23 @@ class CgroupWriter:
         compared = prepared.compared + matched.plan.compared
         return msgspec.structs.replace(prepared, compared=compared)
 
+    def is_met(self, group: str, desired_values: tuple[DesiredValue, ...]) -> bool:
+        """Return whether these values, which `record_met` was given, are still met."""
+        matched = self._matched_files.get(group)
+        return (
+            matched is not None
+            and matched.desired_values is desired_values
+            and self._are_unchanged(matched)
+        )
+
+    def record_met(self, group: str, desired_values: tuple[DesiredValue, ...]) -> None:
+        """Record that values of several groups are met, if the last comparison said so."""
+        for desired in desired_values:
+            file_state = self._file_states.get(desired.target)
+            if file_state is None or (file_state.paths and file_state.desired != desired):
+                return
+        self._record_matched_files(desired_values, (), group)
+
     def _are_unchanged(self, matched: _MatchedFiles) -> bool:
         """Return whether the files have the same bytes as when the values were met.
 
@@ -146,7 +163,7 @@ class CgroupWriter:
             for size, file_state in slots
             for path, data in zip(file_state.paths, file_state.raw, strict=True)
         )
-        plan = WritePlan(compared=len(slots))
+        plan = WritePlan(compared=sum(bool(file_state.paths) for _, file_state in slots))
         self._matched_files[group] = _MatchedFiles(desired_values, files, unmet, plan)
 
     def _compare(
@@ -162,13 +179,10 @@ class CgroupWriter:
         for desired in desired_values:
             target = desired.target
             file_state = self._file_states.get(target) or self._add_file_state(desired)
-            if not file_state.paths or self.refusals.is_missing(target, now_s):
-                unmet.append(desired)
+            if not file_state.paths:  # this host has no such file
                 continue
-            try:
-                raw = self.values.read_raw(file_state.paths, desired.key)
-            except HostFileError:
-                self.refusals.record_missing(target, now_s)
+            raw = self._read(desired, file_state.paths, now_s)
+            if raw is None:
                 unmet.append(desired)
                 continue
             compared += 1
@@ -207,6 +221,16 @@ class CgroupWriter:
             unwritten=unwritten,
         )
         return plan, tuple(unmet)
+
+    def _read(self, desired: DesiredValue, paths: tuple[str, ...], now_s: float) -> RawValue | None:
+        """Return the bytes of a value; `None` while a file is missing."""
+        if self.refusals.is_missing(desired.target, now_s):
+            return None
+        try:
+            return self.values.read_raw(paths, desired.key)
+        except HostFileError:
+            self.refusals.record_missing(desired.target, now_s)
+            return None
 
     def record_in_ledger(self, prepared: WritePlan) -> None:
         """Put the changes of the writes into the ledger, which the caller flushes before them."""
@@ -328,7 +352,11 @@ class CgroupWriter:
 
     def retain(self, targets: frozenset[WriteTarget]) -> None:
         """Drop all other files, and close their descriptors."""
-        self._matched_files.clear()
+        self._matched_files = {
+            group: matched
+            for group, matched in self._matched_files.items()
+            if all(desired.target in targets for desired in matched.desired_values)
+        }
         for target in [target for target in self._file_states if target not in targets]:
             for path in self._file_states.pop(target).paths:
                 self.values.files.close(path)

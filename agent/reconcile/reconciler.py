@@ -43,6 +43,7 @@ from agent.snapshot.node import IdentityMemo, NodeSnapshot, are_same_objects
 from agent.snapshot.self_check import DesiredFiles, FileCondition
 
 MAX_PODS_PER_CYCLE = 64  # whose files one cycle writes; the next cycle continues with the others
+ALL_PODS = "all pods"  # the group of the values of all pods' hooks
 NORMALIZATION_HOOK = "cpu_normalization"  # the hook that needs the quota which the pod requested
 
 
@@ -95,6 +96,7 @@ class Reconciler:
         self._overridden: frozenset[WriteTarget] = frozenset()  # files that strategies set
         # desired values of hooks without those files, by cgroup of the pod
         self._pod_writes: dict[str, tuple[DesiredValue, ...]] = {}
+        self._all_pod_writes: tuple[DesiredValue, ...] = ()  # the same together
         self._desired_files = DesiredFiles()
         self._ledger_problem = ""  # why the ledger cannot be written
         self._is_ledger_hanging = False  # the ledger's file system does not answer
@@ -265,15 +267,18 @@ class Reconciler:
         self._pod_writes = {
             cgroup: self._without_overridden(cgroup, state) for cgroup, state in states.items()
         }
-        self._targets = compared_targets(states.values()).union(
+        self._all_pod_writes = tuple(chain.from_iterable(self._pod_writes.values()))
+        targets = compared_targets(states.values()).union(
             self._directory_targets(), *(one.targets for one in groups)
         )
         self._enforced_targets = enforced_targets(states.values()) | self._overridden
         self._pods = pod_cgroups(states)
         self._desired_files = self._all_desired_files(enforcement, writer.values.version)
-        writer.retain(self._targets)
-        planner.retain(self._targets)
-        self._reports.forget_other_targets(self._targets)
+        if targets != self._targets:
+            self._targets = targets
+            writer.retain(targets)
+            planner.retain(targets)
+            self._reports.forget_other_targets(targets)
         self._reports.forget_other_pods({one.managed_pod.pod.uid for one in states.values()})
 
     def _all_desired_files(self, enforcement: EnforcementPlan, version: int) -> DesiredFiles:
@@ -326,8 +331,16 @@ class Reconciler:
         )
 
     def _prepare(self, writer: CgroupWriter, now_s: float) -> list[tuple[DesiredState, WritePlan]]:
-        """Compare the files of pods in turn, up to the limit of pods with writes in one cycle."""
+        """Compare the files of pods in turn, up to the limit of pods with writes in one cycle.
+
+        Files of pods that are all met are compared together, which costs less.
+        """
         states = list(self._scan.desired.values())
+        if writer.is_met(ALL_PODS, self._all_pod_writes):
+            plans = (
+                WritePlan(compared=len(self._pod_writes[cgroup])) for cgroup in self._scan.desired
+            )
+            return list(zip(states, plans, strict=True))
         self._next = self._next if self._next < len(states) else 0
         prepared: list[tuple[DesiredState, WritePlan]] = []
         writes = 0
@@ -338,6 +351,8 @@ class Reconciler:
             if writes >= MAX_PODS_PER_CYCLE:
                 break
         self._next = (self._next + len(prepared)) % max(len(states), 1)
+        if not writes and len(prepared) == len(states):
+            writer.record_met(ALL_PODS, self._all_pod_writes)
         return prepared
 
     def _plan_only(

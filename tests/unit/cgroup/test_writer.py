@@ -197,12 +197,28 @@ def test_after_a_restart_a_value_of_ours_is_not_taken_for_somebody_elses() -> No
     assert entry.original == "-1 100000"
 
 
-def test_below_a_group_that_could_not_be_widened_nothing_is_tried() -> None:
+def test_below_a_group_that_could_not_be_widened_nothing_is_tried_on_version_1() -> None:
+    layout = CgroupLayout(
+        version=1, driver="cgroupfs", mounts=(("cpu", "/cpu"),), unified=None, root="/kubepods"
+    )
+    files = TableFiles()
+    for group in (POD, ONE):
+        files.files[f"/cpu{group}/cpu.cfs_quota_us"] = "100000\n"
+        files.files[f"/cpu{group}/cpu.cfs_period_us"] = "100000\n"
+    files.refuses = {f"{POD}/cpu.cfs_quota_us": [errno.EINVAL] * 9}
+    wider = Bandwidth(200000)
+    writer = CgroupWriter(CgroupValues(files, layout), ChangeLedger(None, ""), ManualClock())
+    done = run(writer, wish(POD, QUOTA, wider), wish(ONE, QUOTA, wider))
+    assert (done.written, done.unwritten, files.writes) == (0, 2, [])
+
+
+def test_on_version_2_a_group_is_written_below_one_that_could_not_be() -> None:
     files = TableFiles(**{f"{c}/cpu.max": "100000 100000\n" for c in (POD, ONE)})
     files.refuses = {f"{POD}/cpu.max": [errno.EINVAL] * 9}
     wider = Bandwidth(200000)
     done = run(writer_of(files), wish(POD, QUOTA, wider), wish(ONE, QUOTA, wider))
-    assert (done.written, done.unwritten, files.writes) == (0, 2, [])
+    assert (done.written, done.unwritten) == (1, 1)
+    assert files.writes == [(f"{ONE}/cpu.max", "200000 100000")]
 
 
 def test_what_is_known_of_groups_that_are_gone_is_forgotten() -> None:
