@@ -123,6 +123,19 @@ class CpusetHook:
             ),
         )
 
+        self._application_cpus = SnapshotMemo(_rule_inputs, self._read_application_cpus)
+
+    def application_cpus(self, snapshot: NodeSnapshot) -> CpuSet | None:
+        """Return the CPUs of host applications of the class LS; `None`: no change.
+
+        Other classes of host applications have no CPUs of their own.
+        """
+        return self._application_cpus(snapshot)
+
+    def _read_application_cpus(self, snapshot: NodeSnapshot) -> CpuSet | None:
+        rule = self._rule(snapshot)
+        return None if rule is None else _pool_cpus(rule.ls)
+
     def adjust(self, request: HookRequest, snapshot: NodeSnapshot) -> Adjustment:
         """Return the CPUs of a container, and the quota of the container or of its pod."""
         text = request.pod.annotation(RESOURCE_STATUS)

@@ -25,7 +25,11 @@ from agent.errors import HostFileError, ParseError
 from agent.host.files import read_text
 from agent.reconcile.desired_state import CycleInputs, DesiredState, desired_state_of
 from agent.reconcile.managed_pods import ManagedPods
-from agent.reconcile.qos_directories import desired_directory_writes, desired_switches
+from agent.reconcile.qos_directories import (
+    application_cpus,
+    desired_directory_writes,
+    desired_switches,
+)
 from agent.reconcile.requested_values import original_quota
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.node import NodeSnapshot
@@ -115,7 +119,8 @@ class HostPlanner:
     def plan(self, snapshot: NodeSnapshot, enforcement: EnforcementPlan) -> HostPlan:
         """Return what would be changed now; `enforcement` has the values of the strategies."""
         states = self._desired_states(snapshot)
-        directories = desired_directory_writes(snapshot, self._values.layout, self._modes)
+        cpus = application_cpus(self._hooks, self._modes, snapshot)
+        directories = desired_directory_writes(snapshot, self._values.layout, self._modes, cpus)
         strategies = [one.values for one in enforcement.enforced]
         overridden = {desired.target for values in strategies for desired in values}
         hooks = [

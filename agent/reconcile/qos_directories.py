@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from agent.cgroup.keys import BVT, IDLE, CgroupKey
+from agent.cgroup.keys import BVT, CPUS, IDLE, CgroupKey
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import SWITCHES, SYSCTL_HIERARCHY, ChangeLedger, LedgerEntry
 from agent.cgroup.paths import qos_directory
@@ -15,7 +15,9 @@ from agent.cgroup.write_plan import DesiredValue, WritePlan, WriteResult, WriteT
 from agent.cgroup.writer import CgroupWriter
 from agent.clock import Clock
 from agent.containers.core_scheduling import core_scheduling_rule, core_switches, directory_idle
+from agent.containers.cpuset import CpusetHook
 from agent.containers.dispatch import ON
+from agent.containers.hooks import Hook
 from agent.containers.identity import (
     IdentityRule,
     application_identity,
@@ -26,23 +28,38 @@ from agent.containers.identity import (
 )
 from agent.errors import HostFileError
 from agent.slo.status import is_frozen
+from agent.snapshot.cpu import CpuSet
 from agent.snapshot.node import NodeSnapshot, are_same_objects
 from agent.snapshot.pod import KubeQos
 from agent.snapshot.publications import AuditRecord
 from agent.snapshot.slo import HostApplication
 from agent.usage.host_applications import application_cgroup, overlaps_pods
+from agent.wire_formats.kernel_text import format_cpu_list
 
 IDENTITY, CORES = "group_identity", "core_scheduling"
 VALUE = "value"  # the key of a switch in the ledger
 SUBDIRECTORY_CLASSES = (KubeQos.BURSTABLE, KubeQos.BEST_EFFORT)
 
 
+def application_cpus(
+    hooks: Iterable[Hook], modes: Mapping[str, str], snapshot: NodeSnapshot
+) -> CpuSet | None:
+    """Return the CPUs of host applications of the class LS; `None`: the hook is not on."""
+    hook = next((one for one in hooks if isinstance(one, CpusetHook)), None)
+    is_on = hook is not None and modes.get(hook.name) == ON
+    return hook.application_cpus(snapshot) if hook is not None and is_on else None
+
+
 def desired_directory_writes(
-    snapshot: NodeSnapshot, layout: CgroupLayout, modes: Mapping[str, str]
+    snapshot: NodeSnapshot,
+    layout: CgroupLayout,
+    modes: Mapping[str, str],
+    cpus: CpuSet | None,
 ) -> tuple[DesiredValue, ...]:
     """Return the values that the hooks which are on set in these directories.
 
-    Host applications have directories of their own, which the NodeSLO names.
+    Host applications have directories of their own, which the NodeSLO names; `cpus` are those of
+    `application_cpus`.
     The directory of all pods always stays neutral, because its value would apply to every pod.
     """
     kernel, cluster = snapshot.host_devices.value.kernel, snapshot.cluster
@@ -53,6 +70,9 @@ def desired_directory_writes(
             value = directory_identity(rule, qos)
             writes.append(_desired_write(layout, qos, BVT, value, IDENTITY, f"bvt to {value}"))
         writes += _application_writes(rule, cluster.slo.value.slo.host_applications, layout)
+    if cpus is not None:
+        applications = cluster.slo.value.slo.host_applications
+        writes += _application_cpu_writes(cpus, applications, layout)
     core = core_scheduling_rule(cluster.slo.value.slo)
     if modes.get(CORES) == ON and kernel.core_scheduling:
         for qos in SUBDIRECTORY_CLASSES:
@@ -117,6 +137,7 @@ class QosDirectories:
         modes: Mapping[str, str],
         clock: Clock,
         slo_stale_s: float,
+        hooks: Iterable[Hook] = (),
     ) -> None:
         self.writes: tuple[DesiredValue, ...] = ()
         self.required: frozenset[WriteTarget] = frozenset()  # switches that a rule in force needs
@@ -126,6 +147,7 @@ class QosDirectories:
         self._modes = modes
         self._clock = clock
         self._slo_stale_s = slo_stale_s
+        self._hooks = tuple(hooks)
         self._switches: tuple[KernelSwitch, ...] = ()
         self._inputs: tuple[object, ...] = ()
 
@@ -133,11 +155,12 @@ class QosDirectories:
         self, snapshot: NodeSnapshot, layout: CgroupLayout, writer: CgroupWriter, now_s: float
     ) -> WritePlan:
         """Compare the values, and record originals in the ledger, which the caller flushes."""
-        inputs = snapshot.cluster.slo.value, snapshot.host_devices.value, layout
+        cpus = application_cpus(self._hooks, self._modes, snapshot)
+        inputs = snapshot.cluster.slo.value, snapshot.host_devices.value, layout, cpus
         frozen = is_frozen(snapshot.cluster.slo, now_s, self._slo_stale_s)
         if not frozen and not are_same_objects(inputs, self._inputs):
             self._inputs = inputs
-            self.writes = desired_directory_writes(snapshot, layout, self._modes)
+            self.writes = desired_directory_writes(snapshot, layout, self._modes, cpus)
             self._switches = desired_switches(snapshot, self._modes)
             self.required = required_switches(snapshot, self._modes)
         for switch in self._switches:
@@ -178,7 +201,7 @@ class QosDirectories:
         applications = (
             entry.path
             for entry in self._ledger.entries.values()
-            if entry.key == BVT.name and not overlaps_pods(entry.path, layout)
+            if entry.key in (BVT.name, CPUS.name) and not overlaps_pods(entry.path, layout)
         )
         directories = (qos_directory(layout, qos) for qos in KubeQos)
         return frozenset((*directories, *applications, *SWITCHES))
@@ -224,6 +247,23 @@ def _application_writes(
             value=value,
             owner=IDENTITY,
             message=f"set host application bvt to {value}",
+            source=f"NodeSLO spec.hostApplications {application.name}",
+        )
+
+
+def _application_cpu_writes(
+    cpus: CpuSet, applications: Iterable[HostApplication], layout: CgroupLayout
+) -> Iterator[DesiredValue]:
+    for application in applications:
+        cgroup = application_cgroup(layout, application)
+        if application.qos != "LS" or cgroup is None or overlaps_pods(cgroup, layout):
+            continue
+        yield DesiredValue(
+            cgroup=cgroup,
+            key=CPUS,
+            value=cpus,
+            owner=CpusetHook.name,
+            message=f"set host application cpuset to {format_cpu_list(cpus)}",
             source=f"NodeSLO spec.hostApplications {application.name}",
         )
 

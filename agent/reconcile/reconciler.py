@@ -80,7 +80,7 @@ class Reconciler:
         self._requested = RequestedValues()
         self._reports = ReportHistory()
         self._oom = OomScores(self._files, ledger, clock)
-        self._directories = QosDirectories(self._files, ledger, modes, clock, slo_stale_s)
+        self._directories = QosDirectories(self._files, ledger, modes, clock, slo_stale_s, hooks)
         self._cores = CookieReconciler(self._files, ledger, cookies)
         self._writer: CgroupWriter | None = None
         self._planner: CgroupWriter | None = None

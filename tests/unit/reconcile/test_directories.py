@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from agent.cgroup.keys import CPUS
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.ledger import ChangeLedger
 from agent.clock import ManualClock
+from agent.containers.cpuset import CpusetHook
 from agent.host.files import LiveHostFiles
+from agent.reconcile.qos_directories import application_cpus, desired_directory_writes
 from agent.reconcile.reconciler import Reconciler
 from agent.slo.overlay import overlay_spec
 from agent.snapshot.cluster import ClusterView
@@ -15,6 +18,7 @@ from agent.snapshot.host_devices import HostDevicesView, KernelFeatures
 from agent.snapshot.node import NodeIdentity, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.slo import NodeSloView
+from tests.unit.containers.scene import scene
 
 LAYOUT = CgroupLayout(
     version=2, driver="cgroupfs", mounts=(), unified="/sys/fs/cgroup", root="/kubepods"
@@ -247,3 +251,18 @@ def test_every_value_of_a_directory_names_the_field_that_asks_for_it(node: Node)
     ]
     prefix = "NodeSLO spec.resourceQOSStrategy"
     assert sources == [f"{prefix}.lsClass.cpuQOS", f"{prefix}.beClass.cpuQOS"]
+
+
+@pytest.mark.parametrize("mode", ["on", "plan", "off"])
+def test_host_applications_of_the_class_ls_get_shared_cpus_and_others_none(mode: str) -> None:
+    slo = overlay_spec({"hostApplications": APPLICATIONS}).slo
+    snapshot = NodeSnapshot(
+        node=NodeIdentity(name="node"),
+        cluster=ClusterView(slo=SnapshotPart(NodeSloView(found=True, slo=slo), 1.0)),
+    )
+    writes = desired_directory_writes(snapshot, LAYOUT, {}, frozenset({4, 5}))
+    assert [(one.cgroup, one.key, one.value, one.message) for one in writes] == [
+        (APPLICATION_DIRS[0], CPUS, frozenset({4, 5}), "set host application cpuset to 4-5")
+    ]
+    cpus = application_cpus((CpusetHook(reads_kubelet=True),), {"cpuset": mode}, scene())
+    assert cpus == (frozenset(range(8)) if mode == "on" else None)

@@ -249,3 +249,11 @@ def test_a_hostile_status_is_refused(status: str) -> None:
 def test_a_status_may_leave_things_out(status: str, aware: bool) -> None:
     found = parse_resource_status(status)
     assert (found.is_numa_aware, found.cpus) == (aware, frozenset())
+
+
+def test_host_applications_of_the_class_ls_share_the_cpus_that_no_pod_owns() -> None:  # V72
+    cpus = CpusetHook(reads_kubelet=True).application_cpus(scene())
+    assert cpus is not None
+    assert format_cpu_list(cpus) == "0-7"
+    unread = scene(kubelet=None)
+    assert CpusetHook(reads_kubelet=True).application_cpus(unread) is None
