@@ -149,18 +149,18 @@ def _section(name: str, value: object, terminal: Terminal) -> list[str]:
 def _readable_row(name: str, row: Mapping[str, object]) -> Mapping[str, object]:
     """Return what a person needs of a file or a change; rows of other lists as they are."""
     if name == "files":
-        wanted = row.get("wanted")
-        requests = [one for one in wanted if isinstance(one, dict)] if _is_rows(wanted) else []
+        value = row.get("requests")
+        requests = value if _is_rows(value) else []
         first = requests[0] if requests else {}
         others = [f"{one['by']} ({one['mode']}): {one['value']}" for one in requests[1:]]
         return {
             "file": row.get("path"),
             "current": row.get("current"),
-            "wanted": first.get("value"),
+            "desired": first.get("value"),
             "by": first.get("by"),
             "because": first.get("source") or first.get("message"),
-            "also wanted": others,
-            "not written because": row.get("not_written_because"),
+            "other requests": others,
+            "not written because": row.get("refusal"),
         }
     if name.rpartition(" ")[2] == "changes":
         seconds, number = row.get("wall_s"), row.get("errno")

@@ -65,7 +65,7 @@ class NodeConditionPublisher(msgspec.Struct, frozen=True):
                 return ()
             conditions.append(condition)
         enforcement = snapshot.enforcement.value
-        if enforcement.is_asked or enforcement.conditions:
+        if enforcement.has_requests or enforcement.conditions:
             conditions.append(enforcement_condition(enforcement))
         name = snapshot.node.name
         return (

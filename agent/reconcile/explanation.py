@@ -40,8 +40,11 @@ class FileExplainer:
     def explain_file(self, path: str) -> FileExplanation | None:
         """Return the explanation; `None` if there is no such file and nobody wants it."""
         path = os.path.normpath(path)
-        found = [one for one in self._requests() if one[0].cgroup in path]
-        requests = [(one, mode) for one, mode in found if self._has_path(one, path)]
+        requests = [
+            (one, mode)
+            for one, mode in self._requests()
+            if one.cgroup in path and self._has_path(one, path)
+        ]
         key = next((find_key(one.key_name) for one, _ in requests), None)
         entries = [
             entry
@@ -124,8 +127,8 @@ class FileExplainer:
                 for one, mode in requests
             ),
             original=None if entry is None else self._ledger_text(entry, entry.original),
-            original_owner="" if entry is None else entry.owner,
-            written=()
+            owner="" if entry is None else entry.owner,
+            own_values=()
             if entry is None
             else tuple(self._ledger_text(entry, value) for value in entry.own_values),
             refusal=self._refusal(winner),

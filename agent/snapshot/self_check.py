@@ -150,8 +150,8 @@ class FileExplanation(msgspec.Struct, frozen=True, kw_only=True):
     current: str | None  # None: there is no such file now
     requests: tuple[FileRequest, ...] = ()  # the one that is written first
     original: str | None = None  # before the agent's first write; None: the agent never wrote it
-    original_owner: str = ""  # the hook or strategy of the last write
-    written: tuple[str, ...] = ()  # the last values that the agent wrote, the newest last
+    owner: str = ""  # the hook or strategy of the last write
+    own_values: tuple[str, ...] = ()  # the last ones that the agent wrote, the newest last
     refusal: str = ""  # why it is not written now
     is_contested: bool = False  # another program writes it again and again
     changes: tuple[AuditRecord, ...] = ()  # the last ones, oldest first
@@ -167,7 +167,7 @@ class EnforcementView(msgspec.Struct, frozen=True, kw_only=True):
     turned_s: float | None = None  # wall clock, since when there are conditions, or are none
 
     @property
-    def is_asked(self) -> bool:
+    def has_requests(self) -> bool:
         """Return whether a strategy does something, or should."""
         resting = (StrategyState.OFF, StrategyState.IDLE)
         return any(one.state not in resting for one in self.strategies)

@@ -145,15 +145,15 @@ def _explain_group(snapshot: NodeSnapshot, path: str) -> FileExplanation | None:
     ]
     current = None if group is None else group.schemata
     sources = [one.source for one in changes if one.source]
-    wanted = waiting[0].text.strip() if waiting else current
+    value = waiting[0].text.strip() if waiting else current
     reason = waiting[0].reason if waiting else next(reversed(sources), "")
     request = FileRequest(
-        owner=RESCTRL, mode=view.mode, value=wanted or "", wins=True, source=reason
+        owner=RESCTRL, mode=view.mode, value=value or "", wins=view.mode == "on", source=reason
     )
     return FileExplanation(
         path=path,
         current=current,
-        requests=(request,) if wanted else (),
+        requests=(request,) if value else (),
         refusal=next((one.message for one in view.problems if name in one.message), ""),
         changes=changes,
     )
@@ -202,7 +202,7 @@ def _file_json(one: FileExplanation) -> Document:
     return {
         "path": one.path,
         "current": one.current,
-        "wanted": [
+        "requests": [
             {
                 "by": request.owner,
                 "mode": request.mode,
@@ -214,10 +214,10 @@ def _file_json(one: FileExplanation) -> Document:
             for request in one.requests
         ],
         "original": one.original,
-        "written_by": one.original_owner or None,
-        "written": list(one.written),
-        "not_written_because": one.refusal or None,
-        "other_writer": one.is_contested,
+        "owner": one.owner or None,
+        "own_values": list(one.own_values),
+        "refusal": one.refusal or None,
+        "contested": one.is_contested,
         "changes": [to_json_data(change) for change in one.changes],
     }
 

@@ -92,7 +92,7 @@ def test_what_a_node_slo_asks_for_is_set_explained_and_undone_after_a_kill_and_a
 
             file = (await explained(scene, "file", service.file))["file"]
             assert (file["current"], file["original"]) == ("50000", "0")
-            (wanted,) = file["wanted"]
+            (wanted,) = file["requests"]
             assert (wanted["by"], wanted["wins"]) == ("cpu_burst", True)
             assert wanted["source"].startswith(SOURCE)
             assert file["changes"][-1]["reason"] == "UpdateCgroups"

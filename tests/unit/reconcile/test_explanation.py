@@ -66,8 +66,8 @@ def test_winner_and_losers_are_named_with_original_and_writes(groups: RealGroups
         ("batch_resources", "80000 100000", False),
     ]
     assert found.requests[0].source == SOURCE
-    assert (found.original, found.original_owner) == ("-1 100000", "cpu_burst")
-    assert found.written == ("50000 100000",)
+    assert (found.original, found.owner) == ("-1 100000", "cpu_burst")
+    assert found.own_values == ("50000 100000",)
     assert [(one.old, one.new, one.source) for one in found.changes] == [
         ("-1 100000", "50000 100000", SOURCE)
     ]
@@ -152,12 +152,12 @@ def test_a_switch_of_the_kernel_that_a_hook_needs_is_explained_from_the_ledger(
     scene.ledger.set(entry)  # its hook is off, so that the cycle has restored it
     found = explainer(scene).explain_file(path)
     assert found is not None
-    assert (found.current, found.original, found.original_owner) == (
+    assert (found.current, found.original, found.owner) == (
         "Linux",
         "0",
         "core_scheduling",
     )
-    assert found.written == ("1",)
+    assert found.own_values == ("1",)
 
 
 def test_an_unchanged_cycle_does_not_build_the_desired_files_again(groups: RealGroups) -> None:

@@ -47,8 +47,8 @@ EXPLANATION = FileExplanation(
         FileRequest(owner="batch_resources", mode="on", value="50000", wins=False),
     ),
     original="-1 100000",
-    original_owner="cpu_burst",
-    written=("70000 100000",),
+    owner="cpu_burst",
+    own_values=("70000 100000",),
     refusal="the kernel refused it once; the next attempt is in 59 s",
     changes=(CHANGE,),
 )
@@ -112,7 +112,7 @@ def test_a_pod_has_grant_injection_verification_files_and_changes() -> None:
     assert shown["grant"]["grant"]["devices"][0]["id"] == CARD.info.uuid
     assert shown["injection"][0]["edits"]["env"] == [["NVIDIA_VISIBLE_DEVICES", "void"]]
     assert shown["verification"][0]["details"] == ["/dev/nvidia0 is not there"]
-    assert shown["files"][0]["wanted"][0]["source"] == "NodeSLO a.b"
+    assert shown["files"][0]["requests"][0]["source"] == "NodeSLO a.b"
     assert [one["path"] for one in shown["changes"]] == [FILE]
 
 
@@ -130,12 +130,12 @@ def test_a_file_has_winner_losers_original_refusal_and_last_changes() -> None:
     status, shown = ask(f"/api/v1/explain/file{FILE}")
     file = shown["file"]
     assert status == 200
-    assert [(one["by"], one["wins"]) for one in file["wanted"]] == [
+    assert [(one["by"], one["wins"]) for one in file["requests"]] == [
         ("cpu_burst", True),
         ("batch_resources", False),
     ]
     assert (file["current"], file["original"]) == ("70000 100000", "-1 100000")
-    assert file["not_written_because"].startswith("the kernel refused it once")
+    assert file["refusal"].startswith("the kernel refused it once")
     assert file["changes"][0]["new"] == "7"
 
 
@@ -185,7 +185,7 @@ def test_a_resctrl_group_is_explained_with_the_pods_that_it_is_for() -> None:
     view = StillView(snapshot)
     file: Any = explain_file(view, schemata)["file"]
     assert file["current"] == "L3:0=7"
-    assert [(one["by"], one["source"]) for one in file["wanted"]] == [
+    assert [(one["by"], one["source"]) for one in file["requests"]] == [
         ("resctrl", "NodeSLO class BE")
     ]
     pod: Any = explain_pod(view, POD.namespace, POD.name)
