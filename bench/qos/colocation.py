@@ -33,6 +33,7 @@ ROOT_SHARES = 65536  # of the groups of the bench, beside all other work on the 
 SETTLE_S = 4.0  # after a change of the mode
 BLOCK = 50  # requests of half a second
 DRAWS = 400
+QUIET_US = 1000.0  # a wake-up of the service alone takes less on a machine without other work
 THRESHOLD_PERCENT = 65
 FIGURES = ("wakes_us", "requests_us")
 ALONE, OFF, POLLING, AGENT = "alone", "off", "polling loop", "agent"
@@ -146,6 +147,10 @@ def _drawn(lists: list[list[float]], draw: random.Random) -> list[float]:
 
 
 def _describe(name: str, samples: Samples) -> None:
+    alone_us = percentile(_pooled(samples[ALONE]["wakes_us"]))
+    if alone_us > QUIET_US:
+        text = f"wake-ups take {alone_us:.0f} us alone: other work decides, ratios say little"
+        print(f"# {text}", file=sys.stderr)
     for mode in MODES:
         values = _pooled(samples[mode][name])
         texts = (f"{percentile(values, share):.0f}" for share in (0.5, 0.9, 0.99, 0.999))
