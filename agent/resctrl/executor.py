@@ -161,6 +161,7 @@ class ResctrlExecutor:
             self._refusals.record_denial(message, now_s)
             raise _Stopped
         if number in GONE:
+            self._problems.append(Problem(reason=FAILED, message=message))
             self._reader.forget_mount()
             raise _Stopped
         if action.kind is ResctrlActionKind.WRITE and number == errno.EINVAL:

@@ -77,7 +77,12 @@ class GroupWriter:
             self._drop(mount, path, "gone")
             raise
         self.made += 1
-        self._set(mount, path, self._files.inode(folder))
+        try:
+            inode = self._files.inode(folder)
+        except HostFileError:
+            self.remove(mount, path)  # it could not be told from another program's group
+            raise
+        self._set(mount, path, inode)
 
     def cancel(self, mount: ResctrlMount, paths: Iterable[str]) -> None:
         """Drop entries of groups that were announced and not made."""
@@ -88,10 +93,11 @@ class GroupWriter:
 
     def remove(self, mount: ResctrlMount, path: str) -> None:
         """Remove a group; its tasks return to the group above."""
+        folder = f"{mount.point}/{path}"
         try:
-            self._files.remove(f"{mount.point}/{path}")
+            self._files.remove(folder)
         except HostFileError as error:
-            if error.errno not in GONE:
+            if error.errno not in GONE or self._files.exists(folder):
                 raise
         self.removed += 1
         self._drop(mount, path, "undone")

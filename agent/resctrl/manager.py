@@ -97,6 +97,7 @@ class ResctrlManager:
         self._announced: dict[str, tuple[ResctrlPod, float]] = {}  # pods that start, by uid
         self._pod_groups: Mapping[str, str] = {}  # as planned last
         self._next_all_tasks_s = self._next_idle_s = self._next_mount_s = float("-inf")
+        self._last_request = (False, False)  # whether somebody asked, and the NodeSLO was frozen
         self._planned: tuple[ResctrlAction, ...] = ()  # reported in plan mode
         self._mount_problem = ""
         self.view = ResctrlView(mode=mode)
@@ -108,9 +109,11 @@ class ResctrlManager:
         is_slo_frozen = self._follow_slo(snapshot, now_s)
         is_asked = self._is_asked(pods)
         if not (self._mode == ON and is_asked) and not self._writer.has_entries():
-            if self._mode == OFF or (not is_asked and now_s < self._next_idle_s):
+            is_unchanged = not is_asked and (is_asked, is_slo_frozen) == self._last_request
+            if self._mode == OFF or (is_unchanged and now_s < self._next_idle_s):
                 return self._report(msgspec.structs.replace(self.view, planned=()))
             self._next_idle_s = now_s + IDLE_S
+        self._last_request = is_asked, is_slo_frozen
         mount = self._find_mount(now_s, is_asked=is_asked)
         if mount is None:
             return self._report(self._absent_view(is_asked=is_asked))
@@ -375,7 +378,8 @@ class ResctrlManager:
 
     def _absent_view(self, *, is_asked: bool) -> ResctrlView:
         if not is_asked:
-            return self._empty_view(StrategyState.IDLE, "", ())
+            state = StrategyState.OFF if self._mode == OFF else StrategyState.IDLE
+            return self._empty_view(state, "", ())
         problem = self._mount_problem
         problems = (Problem(reason=NOT_MOUNTABLE, message=problem),) if problem else ()
         return self._empty_view(StrategyState.UNSUPPORTED, problem or NOT_MOUNTED, problems)

@@ -71,11 +71,11 @@ def bandwidth_value(bandwidth: BandwidthAllocation, percent: int) -> int | None:
 
     `None`: the value depends on a bandwidth that is unknown.
     """
-    if percent == FULL_PERCENT:
-        return bandwidth.unlimited
     if bandwidth.unit is BandwidthUnit.PERCENT:
         step = bandwidth.granularity if bandwidth.is_linear else 1
         return min(max(bandwidth.minimum, _ceil(percent, step) * step), FULL_PERCENT)
+    if percent == FULL_PERCENT:
+        return bandwidth.unlimited
     if bandwidth.domain_units is None:
         return None
     value = max(bandwidth.minimum, bandwidth.domain_units * percent // FULL_PERCENT)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
+from agent.errors import HostFileError
 from agent.snapshot.self_check import ResctrlActionKind, StrategyState
 from tests.resctrl.machine import MAX_MBPS, Machine
 from tests.unit.resctrl.scene import HALF, Scene, group, qos, reasons
@@ -519,3 +522,42 @@ def test_monitoring_ids_that_are_short_are_reported() -> None:
     view = scene.cycle(2)
     assert len(scene.host.resctrl.groups["BE"].monitored) == view.monitored_pods == 2
     assert reasons(view) == {"ResctrlMonitorExhausted"}
+
+
+def test_the_state_follows_a_nodeslo_that_is_confirmed_or_asks_for_nothing_more() -> None:
+    scene = Scene()
+    scene.is_slo_confirmed, scene.slo_taken_s = False, None
+    assert scene.cycle(2).state is StrategyState.FROZEN
+    scene.is_slo_confirmed = True
+    assert scene.cycle().state is StrategyState.IDLE
+    scene.set_class("BE", qos(0, 30))
+    assert scene.cycle().state is StrategyState.ACTIVE
+    scene.host.unmount()
+    assert scene.cycle(40).state is StrategyState.UNSUPPORTED
+    scene.classes.clear()
+    assert scene.cycle().state is StrategyState.IDLE
+
+
+def test_all_of_the_bandwidth_is_100_percent_even_if_the_root_group_has_less() -> None:
+    scene = Scene()
+    scene.host.write("/sys/fs/resctrl/schemata", "MB:0=50;1=50\n")
+    scene.set_class("LSR", qos(0, 100, 100))
+    scene.cycle()
+    assert scene.schemata("LSR")["MB"] == {0: 100, 1: 100}
+
+
+def test_a_group_whose_inode_is_not_readable_is_removed_at_once() -> None:
+    scene = Scene()
+    scene.set_class("BE", qos(0, 30))
+    real = scene.host.inode
+
+    def refuse(path: str) -> int:
+        raise HostFileError(path, errno.EIO)
+
+    scene.host.inode = refuse  # type: ignore[method-assign]
+    view = scene.cycle()
+    assert (scene.groups(), scene.ledger.entries) == (set(), {})
+    assert reasons(view) == {"ResctrlFailed"}
+    scene.host.inode = real  # type: ignore[method-assign]
+    scene.cycle(70)
+    assert scene.groups() == {"BE"}
