@@ -45,7 +45,18 @@ CPUS = (
         ),
     ),
     PathPattern(f"{_CPU}/intel_pstate", ("no_turbo",)),
-    PathPattern("/sys/fs/resctrl/info/L3", ("cbm_mask",)),
+    PathPattern("/sys/fs/resctrl", ("schemata",)),
+    PathPattern(
+        "/sys/fs/resctrl/info/L3*",
+        (
+            "cbm_mask", "min_cbm_bits", "num_closids", "shareable_bits", "sparse_masks",
+            "num_rmids", "mon_features",
+        ),
+    ),
+    PathPattern(
+        "/sys/fs/resctrl/info/MB",
+        ("bandwidth_gran", "delay_linear", "min_bandwidth", "num_closids"),
+    ),
     PathPattern("/sys/devices/cpu_core", ("cpus",)),
     PathPattern("/sys/devices/cpu_atom", ("cpus",)),
     PathPattern("/sys/devices/cpu_lowpower", ("cpus",)),

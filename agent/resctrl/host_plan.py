@@ -13,13 +13,19 @@ from agent.cgroup.ledger import ChangeLedger
 from agent.config.containers import ResctrlSettings
 from agent.errors import HostFileError
 from agent.resctrl.capabilities import BandwidthSettings
-from agent.resctrl.files import ResctrlContent, ResctrlFiles, ResctrlReader
+from agent.resctrl.files import (
+    FILE_SYSTEM,
+    MOUNT_TABLE,
+    ResctrlContent,
+    ResctrlFiles,
+    ResctrlReader,
+)
 from agent.resctrl.group_writer import OWNER, GroupWriter
 from agent.resctrl.manager import NOT_MOUNTED, OFF
 from agent.resctrl.plan import CLASSES, PlanInputs, build_plan
 from agent.resctrl.pods import resctrl_pods
 from agent.resctrl.schemata import format_schemata
-from agent.snapshot.host_files import HostFiles
+from agent.snapshot.host_files import MAX_READ, HostFiles
 from agent.snapshot.inventory import Problem
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.self_check import (
@@ -28,6 +34,9 @@ from agent.snapshot.self_check import (
     StrategyState,
     StrategyStatus,
 )
+from agent.usage.resctrl_monitor import ROOT as MOUNT_POINT
+
+MOUNT_LINE = f"1 0 0:0 / {MOUNT_POINT} ro - {FILE_SYSTEM} {FILE_SYSTEM} ro\n"
 
 
 class ReadOnlyResctrlFiles:
@@ -35,8 +44,14 @@ class ReadOnlyResctrlFiles:
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
-        self.read, self.names, self.link = files.read, files.names, files.link
+        self.names, self.link = files.names, files.link
         self.exists, self.device_number = files.exists, files.device_number
+
+    def read(self, path: str, limit: int = MAX_READ) -> bytes:
+        """Read a file; a recording has no table of mounts, but files of what was mounted."""
+        if path == MOUNT_TABLE and self._files.exists(f"{MOUNT_POINT}/schemata"):
+            return MOUNT_LINE.encode()
+        return self._files.read(path, limit)
 
     def write(self, path: str, text: str) -> None:  # noqa: ARG002 - as its Protocol
         """Refuse the write."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 
 from agent.cgroup.ledger import ChangeLedger
 from agent.config.containers import ResctrlSettings
 from agent.errors import HostFileError
+from agent.host.files import LiveHostFiles
+from agent.resctrl.capabilities import INFO_FILES
 from agent.resctrl.host_plan import HostResctrlPlan, HostResctrlPlanner, ReadOnlyResctrlFiles
 from agent.snapshot.self_check import StrategyState
+from tests.resctrl.host import POINT
 from tests.unit.resctrl.scene import HALF, Scene, group, qos
 
 
@@ -79,3 +83,21 @@ def test_a_recording_is_never_changed() -> None:
     with pytest.raises(HostFileError):
         files.inode("/sys/fs/resctrl/none")
     assert files.folders("/sys/fs/resctrl/none") == ()
+
+
+def test_a_recording_of_a_node_with_resctrl_can_be_planned_for(tmp_path: Path) -> None:
+    scene = Scene()
+    scene.set_class("BE", qos(0, 30, 30))
+    paths = [f"info/{folder}/{name}" for folder, names in INFO_FILES.items() for name in names]
+    for path in ("schemata", *paths):
+        if scene.host.exists(f"{POINT}/{path}"):
+            copy = tmp_path / POINT.strip("/") / path
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(scene.host.read(f"{POINT}/{path}"))
+    files = ReadOnlyResctrlFiles(LiveHostFiles(str(tmp_path)))
+    planner = HostResctrlPlanner(files, ChangeLedger(None, ""), ResctrlSettings(), "on")
+    plan = planner.plan(scene.snapshot, scene.clock.mono_s)
+    assert [(one.path, one.action.text) for one in plan.changes] == [
+        (f"{POINT}/BE", ""),
+        (f"{POINT}/BE/schemata", "L3:0=f;1=f\nMB:0=30;1=30\n"),
+    ]
