@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
+from agent.cgroup.device_values import DEVICE_FILES
 from agent.cgroup.key_index import find_key
-from agent.cgroup.keys import ALL_KEYS, CgroupKey
+from agent.cgroup.keys import ALL_KEYS, CgroupKey, device_key
 from agent.cgroup.ledger import SYSCTL_HIERARCHY, LedgerEntry
 from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import CgroupWriter
@@ -19,6 +20,7 @@ MAX_FILES = 512  # of one pod
 MAX_CHANGES = 20  # of one file
 MAX_CONTENT = 4096  # bytes of a file that are shown
 ON, PLAN = "on", "plan"
+_DEVICE_KEYS = tuple(device_key(file, "0:0") for file in DEVICE_FILES.values())
 
 
 class FileExplainer:
@@ -53,7 +55,10 @@ class FileExplainer:
         ]
         if not requests and not entries and not self._is_cgroup_file(path):
             return None
-        explanation = self._explanation(path, requests, key, next(iter(entries), None))
+        # a file with a line for each device has several: that of the first request
+        entry = next((one for one in entries if key is not None and one.key == key.name), None)
+        entry = entry or next(iter(entries), None)
+        explanation = self._explanation(path, requests, key, entry)
         is_known = explanation.current is not None or requests or entries or explanation.changes
         return explanation if is_known else None
 
@@ -90,7 +95,7 @@ class FileExplainer:
             name in key.files(layout.version)
             and (mount := layout.mount(key.controller)) is not None
             and path.startswith(f"{mount}/")
-            for key in ALL_KEYS
+            for key in (*ALL_KEYS, *_DEVICE_KEYS)
         )
 
     def _has_path(self, one: DesiredFile, path: str) -> bool:
@@ -112,6 +117,10 @@ class FileExplainer:
         entry: LedgerEntry | None,
     ) -> FileExplanation:
         winner = next((one for one, mode in requests if mode == ON), None)
+        winners: dict[str, DesiredFile] = {}  # of each device, where the file has lines of devices
+        for one, mode in requests:
+            if mode == ON:
+                winners.setdefault(one.key_name, one)
         return FileExplanation(
             path=path,
             current=self._read(path),
@@ -120,7 +129,7 @@ class FileExplainer:
                     owner=one.owner,
                     mode=mode,
                     value=one.text(self._files.version),
-                    wins=one is winner,
+                    wins=one is winners.get(one.key_name),
                     message=one.message,
                     source=one.source,
                 )
