@@ -66,23 +66,18 @@ class AuditFile:
             os.close(fd)
 
     def read_last(self, count: int, max_bytes: int) -> tuple[AuditRecord, ...]:
-        """Return the last records of the file; what is no record is left out.
+        """Return the last records of this file and the one before; other lines are left out.
 
         Raise `OSError`.
         """
-        try:
-            with durable.open_file(self.path) as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - max_bytes))
-                lines = file.read(max_bytes).splitlines()
-        except FileNotFoundError:
-            return ()
-        records = []
-        for line in lines[-count:]:
-            try:
-                records.append(msgspec.json.decode(line, type=AuditRecord))
-            except msgspec.MsgspecError:
-                continue
-        return tuple(records)
+        records: list[AuditRecord] = []
+        for path in (self.path + OLDER_SUFFIX, self.path):
+            for line in _last_lines(path, max_bytes)[-count:]:
+                try:
+                    records.append(msgspec.json.decode(line, type=AuditRecord))
+                except msgspec.MsgspecError:
+                    continue
+        return tuple(records[-count:])
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -167,7 +162,8 @@ class AuditTrail:
         except (OSError, ParseError) as error:
             self.problem = f"{file.path}: {error}"
             return
-        self._latest.extendleft(reversed(earlier[: MAX_AUDITS - len(self._latest)]))
+        room = MAX_AUDITS - len(self._latest)
+        self._latest.extendleft(reversed(earlier[len(earlier) - min(room, len(earlier)) :]))
 
     def flush(self, now_s: float) -> None:
         """Hand what waits to the file's thread, unless that is still busy; never wait."""
@@ -211,6 +207,15 @@ class AuditTrail:
         text = error.strerror if isinstance(error, OSError) else str(error)
         self.problem, self._retry_s = f"{path}: {text}", now_s + RETRY_S
         return True
+
+
+def _last_lines(path: str, max_bytes: int) -> list[bytes]:
+    try:
+        with durable.open_file(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - max_bytes))
+            return file.read(max_bytes).splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def _result(record: AuditRecord) -> str:

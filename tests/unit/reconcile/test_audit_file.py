@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -141,6 +142,20 @@ def test_the_next_agent_shows_the_records_of_the_one_before(
     shown = after.latest()
     assert [one.new for one in shown[-3:]] == [str(MAX_AUDITS + 3), str(MAX_AUDITS + 4), "5000"]
     assert len(shown) <= MAX_AUDITS
+    full = AuditTrail(AuditFile(str(path), LARGE), writer)
+    full.extend(map(record, range(6000, 6000 + MAX_AUDITS - 2)))
+    full.load()
+    numbers = [one.new for one in full.latest()]
+    assert numbers[:3] == [str(MAX_AUDITS + 3), str(MAX_AUDITS + 4), "6000"]
+
+
+def test_after_a_file_was_full_the_records_of_both_are_shown(path: Path) -> None:
+    file = AuditFile(str(path), 3000)
+    for number in range(12):
+        file.append(msgspec.json.encode(record(number)) + b"\n")
+    assert path.with_name("audit.jsonl.1").exists()
+    shown = [int(one.new) for one in file.read_last(8, LARGE)]
+    assert shown == list(range(4, 12))
 
 
 def test_a_file_that_is_refused_is_a_problem_and_nothing_is_lost_once_it_is_not(
