@@ -43,6 +43,14 @@ def test_the_kernel_and_the_emulator_print_the_same(resctrl: Any, name: str, rec
     assert not list(difference), resctrl["release"]
 
 
+def test_an_agent_that_is_killed_at_any_step_is_followed_by_one_that_finishes(
+    resctrl: Any,
+) -> None:
+    killed = resctrl["killed"]
+    assert killed == [None] * len(killed)
+    assert len(killed) > 10
+
+
 def test_the_whole_agent_makes_a_pods_group_and_restore_removes_it(resctrl: Any) -> None:
     whole = resctrl["whole"]
     assert whole["schemata"] == "    MB:0=100;1=100\n    L3:0=03f;1=03f\n"

@@ -17,6 +17,7 @@ from agent.containers.resctrl import RESCTRL
 from agent.resctrl.files import mount_resctrl
 from tests.guest.inside.groups import MOUNT as CGROUPS
 from tests.resctrl import agent_session, session
+from tests.resctrl.killed import failures_of_killed_agents
 
 MOUNT = Path("/sys/fs/resctrl")
 UID = "00000000-0000-0000-0000-00000000000a"
@@ -33,13 +34,30 @@ def facts() -> object:
     with tempfile.TemporaryDirectory(dir="/run") as folder:
         agent = agent_session.answers(Path("/"), Path(folder) / "ledger.log", _place)
     with tempfile.TemporaryDirectory(dir="/run") as folder:
+        killed = _killed_agents(Path(folder))
+    with tempfile.TemporaryDirectory(dir="/run") as folder:
         whole = _whole_agent(Path(folder))
-    return {"release": os.uname().release, "calls": calls, "agent": agent, "whole": whole}
+    return {
+        "release": os.uname().release,
+        "calls": calls,
+        "agent": agent,
+        "killed": killed,
+        "whole": whole,
+    }
+
+
+def _killed_agents(folder: Path) -> list[str | None]:
+    child = subprocess.Popen(["sleep", "3600"])
+    try:
+        return list(failures_of_killed_agents(Path("/"), folder, _place, child.pid))
+    finally:
+        child.kill()
+        child.wait()
 
 
 def _place(cgroup: str, process: int) -> None:
     folder = Path(f"{CGROUPS}{cgroup}")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "cgroup.procs").write_text(str(process))
 
 

@@ -8,20 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from agent.cgroup.ledger import ChangeLedger
-from agent.clock import ManualClock
-from agent.config.containers import ResctrlSettings
-from agent.resctrl.files import KernelResctrlFiles
-from agent.resctrl.manager import ResctrlManager
-from tests.kill_steps import killed_at
 from tests.resctrl.emulator import Resctrl
 from tests.resctrl.fuse import mounted, unavailable_reason
-from tests.resctrl.host import CGROUPS, LAYOUT, MOUNT_TABLE, POINT
+from tests.resctrl.host import CGROUPS, MOUNT_TABLE, POINT
+from tests.resctrl.killed import failures_of_killed_agents
 from tests.resctrl.machine import Machine
-from tests.unit.resctrl.scene import BOOT, HALF, SLO_STALE_S, Scene, qos
+from tests.unit.resctrl.scene import HALF, Scene, qos
 
 PLANS = 100
 REASON = unavailable_reason()
@@ -141,42 +135,16 @@ def test_a_process_that_is_killed_before_any_system_call_leaves_what_the_next_on
     root = tmp_path / "root"
     mount = root / POINT.strip("/")
     mount.mkdir(parents=True)
-    scene = Scene()
-    scene.add_pod(1, "BE")
-    scene.add_pod(2, "LS", HALF)
-    scene.set_class("BE", qos(0, 30, 30))
-    container = scene.pods[1].containers[0].cgroup
-    threads = root / CGROUPS.strip("/") / container.strip("/") / "cgroup.threads"
-    threads.parent.mkdir(parents=True)
-    threads.write_text(f"{child}\n")
     table = root / MOUNT_TABLE.strip("/")
     table.parent.mkdir(parents=True)
     table.write_text(f"40 24 0:36 / {POINT} rw shared:9 - resctrl resctrl rw\n")
 
-    def run(mode: str, ledger_path: Path) -> None:
-        ledger = ChangeLedger(str(ledger_path), BOOT)
-        ledger.load()
-        manager = ResctrlManager(
-            ledger=ledger,
-            clock=ManualClock(),
-            mode=mode,
-            settings=ResctrlSettings(),
-            slo_stale_s=SLO_STALE_S,
-            files=KernelResctrlFiles(str(root)),
-        )
-        manager.cycle(msgspec.structs.replace(scene.snapshot), LAYOUT)
+    def place(cgroup: str, process: int) -> None:
+        threads = root / CGROUPS.strip("/") / cgroup.strip("/") / "cgroup.threads"
+        threads.parent.mkdir(parents=True)
+        threads.write_text(f"{process}\n")
 
-    step, was_killed = 0, True
-    while was_killed:
-        resctrl = Resctrl()
-        ledger_path = tmp_path / f"ledger-{step}" / "ledger.log"
-        with mounted(resctrl, mount):
-            was_killed = killed_at(step, lambda path=ledger_path: run("on", path))  # type: ignore[misc]
-            run("on", ledger_path)
-            assert set(resctrl.groups) == {"", "BE", f"koordlet-{scene.pods[2].uid}"}
-            assert resctrl.groups["BE"].values == {"L3": {0: 15, 1: 15}, "MB": {0: 30, 1: 30}}
-            assert list(resctrl.tasks("BE")) == [child]
-            run("off", ledger_path)
-            assert set(resctrl.groups) == {""}
-        step += 1
-    assert step > 10
+    with mounted(Resctrl(), mount):
+        found = list(failures_of_killed_agents(root, tmp_path / "ledgers", place, child))
+    assert found == [None] * len(found)
+    assert len(found) > 10
