@@ -179,6 +179,8 @@ class QosEngine:
             return None
         if before is None or (before.values is not plan.values and before.values != plan.values):
             targets = frozenset(desired.target for desired in plan.values)
+            if before is not None and before.targets == targets:
+                targets = before.targets
             self._values[name] = StrategyValues(owner=name, values=plan.values, targets=targets)
         return self._values[name]
 

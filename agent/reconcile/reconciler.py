@@ -259,21 +259,29 @@ class Reconciler:
         """Update what depends on the desired values of all hooks and strategies together."""
         before, self._enforcement = self._enforcement, enforcement
         groups = (*enforcement.enforced, *enforcement.planned)
-        is_same = are_same_objects(groups, (*before.enforced, *before.planned))
-        if is_same and not self._scan.is_changed:
+        earlier_groups = (*before.enforced, *before.planned)
+        is_changed = self._scan.is_changed
+        if not is_changed and are_same_objects(groups, earlier_groups):
             return
+        self._desired_files = self._all_desired_files(enforcement, writer.values.version)
+        targets_of_groups = [
+            tuple(one.targets for one in part) for part in (groups, earlier_groups)
+        ]
+        if not is_changed and are_same_objects(*targets_of_groups):
+            return  # other values of the same files
         states = self._scan.desired
         self._overridden = frozenset().union(*(one.targets for one in enforcement.enforced))
         self._pod_writes = {
             cgroup: self._without_overridden(cgroup, state) for cgroup, state in states.items()
         }
-        self._all_pod_writes = tuple(chain.from_iterable(self._pod_writes.values()))
+        all_writes = tuple(chain.from_iterable(self._pod_writes.values()))
+        if all_writes != self._all_pod_writes:
+            self._all_pod_writes = all_writes
         targets = compared_targets(states.values()).union(
             self._directory_targets(), *(one.targets for one in groups)
         )
         self._enforced_targets = enforced_targets(states.values()) | self._overridden
         self._pods = pod_cgroups(states)
-        self._desired_files = self._all_desired_files(enforcement, writer.values.version)
         if targets != self._targets:
             self._targets = targets
             writer.retain(targets)
