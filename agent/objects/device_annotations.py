@@ -16,11 +16,13 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pci import PciLink
 from agent.version import VERSION
 from agent.wire_formats import api_values
-from agent.wire_formats.device_object import HEALTH_ANNOTATION, MAX_ANNOTATION_BYTES
+from agent.wire_formats.device_object import (
+    HEALTH_ANNOTATION,
+    MAX_ANNOTATION_BYTES,
+    TOPOLOGY_ANNOTATION,
+)
 from agent.wire_formats.json_values import JsonDict, compact_json
 from agent.wire_formats.kernel_text import format_cpu_list
-
-TOPOLOGY_ANNOTATION = "xpu-agent.io/topology"
 
 INSTANCE_ANNOTATION = "xpu-agent.io/instance"
 

@@ -155,6 +155,7 @@ def _entries(listed: object) -> Iterator[Mapping[str, object]]:
             yield entry
 
 
+TOPOLOGY_ANNOTATION = "xpu-agent.io/topology"
 HEALTH_ANNOTATION = "xpu-agent.io/health"
 
 MAX_ANNOTATION_BYTES = 64 * 1024

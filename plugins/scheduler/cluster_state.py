@@ -231,7 +231,7 @@ def signature_content(state: NodeState) -> Hashable:
 
 def _device_content(device: NodeDevice) -> Hashable:
     groups = tuple((_items(group.labels), group.functions) for group in device.function_groups)
-    place = (device.has_topology, device.numa_node, device.socket, device.pcie)
+    place = (device.has_topology, device.numa_node, device.socket, device.pcie, device.switch)
     return device.kind, device.minor, _items(device.total), _items(device.labels), place, groups
 
 

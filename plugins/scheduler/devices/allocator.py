@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import zip_longest
 
 import msgspec
 
@@ -337,6 +338,7 @@ class _Allocation:
             scope_depth=SCOPE_DEPTHS.get(scope, 0),
             is_shared=kind.is_shared,
             score=None if self._strategy is None else partial(self._tree_score, kind.amounts),
+            uses_switches=not self._rules.upstream_compatible,
         )
         found = search.find(self._candidates(kind))
         if not found:
@@ -390,17 +392,24 @@ class _Allocation:
         return tuple(grant)
 
     def _by_distance(self, candidates: list[NodeDevice], primary: Grant) -> Iterator[NodeDevice]:
-        """Yield devices on the PCIe roots of the primary ones in turns, then by NUMA and socket."""
+        """Yield devices on the PCIe roots of the primary ones in turns, then by NUMA and socket.
+
+        Of a root, those on the switches of the primary ones come first, in turns as well.
+        """
         roots = {one.device.pcie for one in primary}
         by_root: dict[str, list[NodeDevice]] = {}
         others: list[NodeDevice] = []
         for device in candidates:
             (by_root.setdefault(device.pcie, []) if device.pcie in roots else others).append(device)
-        rounds = max(map(len, by_root.values()), default=0)
-        for index in range(rounds):
-            in_turn = [devices[index] for devices in by_root.values() if index < len(devices)]
-            order = {id(device): position for position, device in enumerate(candidates)}
-            yield from sorted(in_turn, key=lambda device: order[id(device)])
+        switches = {one.device.switch for one in primary} - {""}
+        if switches and not self._rules.upstream_compatible:
+            by_root = {
+                root: _switches_first(devices, switches) for root, devices in by_root.items()
+            }
+        order = {device.minor: position for position, device in enumerate(candidates)}
+        for in_turn in zip_longest(*by_root.values()):
+            devices = [device for device in in_turn if device is not None]
+            yield from sorted(devices, key=lambda device: order[device.minor])
         yield from others if self._rules.upstream_compatible else _nearest_first(others, primary)
 
     def _function(self, device: NodeDevice) -> DeviceFunction | None:
@@ -431,6 +440,17 @@ class _Allocation:
         if self._strategy is not None and self._rules.upstream_compatible:
             return self._strategy.swapped_score(device.total, self._usage.free(device), amounts)
         return self._score(amounts, device)
+
+
+def _switches_first(devices: list[NodeDevice], switches: set[str]) -> list[NodeDevice]:
+    """Return the devices of one root: of these switches in turns, then the others."""
+    by_switch: dict[str, list[NodeDevice]] = {}
+    for device in devices:
+        if device.switch in switches:
+            by_switch.setdefault(device.switch, []).append(device)
+    turns = zip_longest(*by_switch.values())
+    near = [device for in_turn in turns for device in in_turn if device is not None]
+    return near + [device for device in devices if device.switch not in switches]
 
 
 def _nearest_first(devices: Iterable[NodeDevice], primary: Grant) -> list[NodeDevice]:

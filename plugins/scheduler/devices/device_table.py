@@ -7,11 +7,13 @@ given is unknown. Amounts are in base units, as plain numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from types import MappingProxyType
 
 import msgspec
 
 from agent.errors import ParseError
+from agent.wire_formats.device_object import TOPOLOGY_ANNOTATION
 from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.quantities import parse_quantity
 
@@ -64,6 +66,7 @@ class NodeDevice(msgspec.Struct, frozen=True, kw_only=True):
     numa_node: int = UNKNOWN
     socket: int = UNKNOWN
     pcie: str = ""
+    switch: str = ""  # bus id of the nearest PCIe switch; empty: none, or not published
     function_groups: tuple[FunctionGroup, ...] = ()
 
 
@@ -101,6 +104,7 @@ class _Topology(msgspec.Struct):
     node_id: int = msgspec.field(name="nodeID", default=UNKNOWN)
     socket_id: int = msgspec.field(name="socketID", default=UNKNOWN)
     pcie_id: str = msgspec.field(name="pcieID", default="")
+    bus_id: str = msgspec.field(name="busID", default="")
 
 
 class _FunctionEntry(msgspec.Struct):
@@ -144,6 +148,17 @@ class DeviceObject(msgspec.Struct):
     spec: _DeviceSpec | None = None
 
 
+class _PlaceEntry(msgspec.Struct):
+    """One device of the agent's annotation; `chip` is there if a chip has several switches."""
+
+    switch: str = ""
+    chip: str = ""
+
+
+class _PlacesAnnotation(msgspec.Struct):
+    devices: dict[str, msgspec.Raw] | None = None  # by bus id
+
+
 class _PartitionEntry(msgspec.Struct):
     minors: list[int]
     link_type: str = msgspec.field(name="gpuLinkType", default="")
@@ -154,6 +169,8 @@ class _PartitionEntry(msgspec.Struct):
 
 _OBJECT = msgspec.json.Decoder(DeviceObject)
 _DEVICE = msgspec.json.Decoder(_SpecDevice)
+_PLACES = msgspec.json.Decoder(_PlacesAnnotation)
+_PLACE = msgspec.json.Decoder(_PlaceEntry)
 _PARTITIONS = msgspec.json.Decoder(dict[str, list[_PartitionEntry] | None])
 
 
@@ -168,9 +185,11 @@ def decode_device_table(data: bytes | msgspec.Raw) -> DeviceTable:
 
 def device_table(decoded: DeviceObject) -> DeviceTable:
     """Return the devices of an object."""
+    annotations = decoded.metadata.annotations or {}
+    switches = decode_switches(annotations.get(TOPOLOGY_ANNOTATION))
     by_key: dict[tuple[str, int], NodeDevice] = {}
     for raw in ((decoded.spec and decoded.spec.devices) or [])[:MAX_DEVICES]:
-        device = _decode_device(raw)
+        device = _decode_device(raw, switches)
         if device is not None:  # of two devices with one number the first counts
             by_key.setdefault((device.kind, device.minor), device)
     kinds = {kind for kind, _ in by_key}
@@ -180,11 +199,30 @@ def device_table(decoded: DeviceObject) -> DeviceTable:
             kind: tuple(by_key[key] for key in sorted(by_key) if key[0] == kind) for kind in kinds
         },
         labels=decoded.metadata.labels or NO_LABELS,
-        partitions=decode_partitions((decoded.metadata.annotations or {}).get(PARTITIONS)),
+        partitions=decode_partitions(annotations.get(PARTITIONS)),
     )
 
 
-def _decode_device(raw: msgspec.Raw) -> NodeDevice | None:
+def decode_switches(text: str | None) -> Mapping[str, str]:
+    """Return the nearest PCIe switch of devices by bus id, from the agent's annotation."""
+    if text is None:
+        return {}
+    try:
+        entries = _PLACES.decode(text).devices or {}
+    except JSON_ERRORS:
+        return {}
+    switches: dict[str, str] = {}
+    for bus_id, raw in islice(entries.items(), MAX_DEVICES):
+        try:
+            entry = _PLACE.decode(raw)
+        except JSON_ERRORS:
+            continue
+        if entry.chip or entry.switch:
+            switches[bus_id] = entry.chip or entry.switch
+    return switches
+
+
+def _decode_device(raw: msgspec.Raw, switches: Mapping[str, str]) -> NodeDevice | None:
     try:
         entry = _DEVICE.decode(raw)
     except JSON_ERRORS:
@@ -202,6 +240,7 @@ def _decode_device(raw: msgspec.Raw) -> NodeDevice | None:
         numa_node=place.node_id,
         socket=place.socket_id,
         pcie=place.pcie_id,
+        switch=switches.get(place.bus_id, ""),
         function_groups=tuple(
             FunctionGroup(
                 group.labels or NO_LABELS,
