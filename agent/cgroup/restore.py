@@ -9,7 +9,7 @@ import msgspec
 
 from agent.cgroup.host_settings import directory_of, find_setting
 from agent.cgroup.key_index import find_key
-from agent.cgroup.keys import CPUS, UNKNOWN_FEATURE, CgroupValue, ValueKind
+from agent.cgroup.keys import CPUS, IDLE, SHARES, UNKNOWN_FEATURE, CgroupValue, ValueKind
 from agent.cgroup.layout import CONTROLLERS, CgroupLayout
 from agent.cgroup.ledger import (
     CORE_HIERARCHY,
@@ -174,6 +174,8 @@ def _read_all(
             restore_state.entries[desired.target],
             force=force,
         )
+        if not state and _stays_idle(values, restore_state, desired):
+            state = "same"
         if state:
             _set_state(restore_state, desired.target, state)
             del restore_state.values[desired.target]
@@ -182,6 +184,22 @@ def _read_all(
             if desired.key is CPUS and isinstance(desired.value, frozenset):
                 restore_state.cpus[desired.cgroup] = desired.value
     return restore_state
+
+
+def _stays_idle(values: CgroupValues, state: _RestoreState, desired: DesiredValue) -> bool:
+    """Return whether a weight belongs to a group that is idle afterwards.
+
+    The kernel has no weight for such a group, and refuses one.
+    """
+    if desired.key is not SHARES:
+        return False
+    entry = state.entries.get((desired.cgroup, IDLE.name))
+    try:
+        if entry is not None:
+            return IDLE.from_ledger(entry.original) == 1
+        return values.read_value(desired.cgroup, IDLE) == 1
+    except ParseError:
+        return False
 
 
 def _is_setting(entry: LedgerEntry) -> bool:
