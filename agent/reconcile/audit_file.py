@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from itertools import islice
 
 import msgspec
@@ -25,6 +26,7 @@ from agent.state_writer import NO_ANSWER, StateWriter
 MAX_AUDITS = 1024  # in memory
 MAX_PENDING = 8192  # records that wait for the file; later ones are counted and lost
 MAX_BATCH = 1024  # records that one write has
+CLOSE_S = 0.5  # for what waits at the end of the agent
 RETRY_S = 10.0  # after a failed write
 FILE_MODE, FOLDER_MODE = 0o640, 0o750
 OLDER_SUFFIX = ".1"
@@ -184,8 +186,12 @@ class AuditTrail:
         self._in_flight = future, len(batch)
 
     def close(self, now_s: float) -> None:
-        """Write what waits, as far as the file system answers soon."""
+        """Write what waits, as far as the file system answers within `CLOSE_S`."""
+        until_s = time.monotonic() + CLOSE_S
         self.flush(now_s)
+        while self._in_flight is not None and time.monotonic() < until_s:
+            wait({self._in_flight[0]}, until_s - time.monotonic())
+            self.flush(now_s)
         if self._writer is not None:
             self._writer.close()
 

@@ -14,7 +14,13 @@ import pytest
 from msgspec.structs import replace
 
 from agent.config.containers import EnforceStrategiesSettings
-from agent.reconcile.audit_file import MAX_AUDITS, MAX_PENDING, AuditFile, AuditTrail
+from agent.reconcile.audit_file import (
+    MAX_AUDITS,
+    MAX_BATCH,
+    MAX_PENDING,
+    AuditFile,
+    AuditTrail,
+)
 from agent.snapshot.publications import HOOK_REASON, AuditRecord, audit_reason
 from agent.state_writer import StateWriter
 from tests.hanging import hanging_files, needs_fuse
@@ -217,6 +223,27 @@ def test_a_disk_that_hangs_delays_nobody_and_lost_records_are_counted(
         settle(trail)
         counts = [line["lost"] for line in lines(path) if "lost" in line]
     assert sum(int(str(one)) for one in counts) == 11
+
+
+def test_an_agent_that_ends_writes_all_that_waits(path: Path) -> None:
+    trail = AuditTrail(AuditFile(str(path), 1 << 30), StateWriter("audit"))
+    trail.append(record(0))
+    trail.flush(0.0)
+    trail.extend(map(record, range(1, 3 * MAX_BATCH)))
+    trail.close(0.0)
+    assert [line["new"] for line in lines(path)] == [str(n) for n in range(3 * MAX_BATCH)]
+
+
+@needs_fuse
+def test_an_agent_that_ends_does_not_wait_for_a_disk_that_hangs(tmp_path: Path) -> None:
+    with hanging_files(tmp_path / "state") as files:
+        trail = AuditTrail(AuditFile(str(files.path / "audit.jsonl"), LARGE), StateWriter("audit"))
+        files.hang()
+        trail.append(record(0))
+        begun_s = time.monotonic()
+        trail.close(0.0)
+        assert time.monotonic() - begun_s < PATIENCE_S / 10
+        files.answer()
 
 
 def test_without_a_file_the_latest_records_are_in_memory(tmp_path: Path) -> None:
