@@ -157,9 +157,9 @@ class PodFileUpdater:
         report = self._reconciler.cycle(snapshot, layout, enforcement)
         self._strategies.record_refusals(report.refused, now_s)
         self._reconciler.audits.extend(self._strategies.audits(self._clock.wall()))
-        refused_before = self._resctrl.refused
+        refusals_before = self._resctrl.refusal_count
         resctrl, status = self._partition(snapshot, layout, enforcement.view.brake)
-        self._strategies.record_refusals(self._resctrl.refused - refused_before, now_s)
+        self._strategies.record_refusals(self._resctrl.refusal_count - refusals_before, now_s)
         self._reconciler.audits.flush(now_s)
         view = msgspec.structs.replace(
             enforcement.view, strategies=(*enforcement.view.strategies, status)

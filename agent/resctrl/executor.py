@@ -73,7 +73,7 @@ class ResctrlExecutor:
         new_paths = [one.path for one in actions if one.kind is ResctrlActionKind.MAKE]
         done = 0
         try:
-            self._writer.announce(mount, new_paths)
+            self._writer.record_new_groups(mount, new_paths)
             for action in actions:
                 if self._clock.monotonic() >= until_s:
                     break

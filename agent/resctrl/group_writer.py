@@ -29,7 +29,7 @@ class GroupWriter:
     def __init__(self, files: ResctrlFiles, ledger: ChangeLedger) -> None:
         self._files = files
         self._ledger = ledger
-        self.made = self.removed = self.written = self.moved = 0
+        self.groups_made = self.groups_removed = self.schemata_written = self.tasks_moved = 0
 
     def own_inodes(self, mount: ResctrlMount) -> dict[str, int]:
         """Return the inodes of the agent's groups by path below the mount, from the ledger."""
@@ -52,8 +52,8 @@ class GroupWriter:
         for path in self.own_inodes(content.mount).keys() - present:
             self._drop(content.mount, path, "gone")
 
-    def announce(self, mount: ResctrlMount, paths: Iterable[str]) -> None:
-        """Record groups that are about to be made. Raises `LedgerError` if the disk refuses."""
+    def record_new_groups(self, mount: ResctrlMount, paths: Iterable[str]) -> None:
+        """Record groups before they are made. Raises `LedgerError` if the disk refuses."""
         new_paths = tuple(paths)
         for path in new_paths:
             self._set(mount, path, 0)
@@ -69,14 +69,14 @@ class GroupWriter:
         self._ledger.flush()
 
     def make(self, mount: ResctrlMount, path: str) -> None:
-        """Make a group that was announced."""
+        """Make a group that was recorded."""
         folder = f"{mount.point}/{path}"
         try:
             self._files.make(folder)
         except HostFileError:
             self._drop(mount, path, "gone")
             raise
-        self.made += 1
+        self.groups_made += 1
         try:
             inode = self._files.inode(folder)
         except HostFileError:
@@ -85,7 +85,7 @@ class GroupWriter:
         self._set(mount, path, inode)
 
     def cancel(self, mount: ResctrlMount, paths: Iterable[str]) -> None:
-        """Drop entries of groups that were announced and not made."""
+        """Drop entries of groups that were recorded and not made."""
         inodes = self.own_inodes(mount)
         for path in paths:
             if inodes.get(path) == 0:
@@ -99,7 +99,7 @@ class GroupWriter:
         except HostFileError as error:
             if error.errno not in GONE or self._files.exists(folder):
                 raise
-        self.removed += 1
+        self.groups_removed += 1
         self._drop(mount, path, "undone")
         for below in self.own_inodes(mount):
             if below.startswith(f"{path}/"):
@@ -108,7 +108,7 @@ class GroupWriter:
     def write_schemata(self, mount: ResctrlMount, name: str, text: str) -> None:
         """Write lines of schemata."""
         self._files.write(f"{mount.point}/{name}/schemata", text)
-        self.written += 1
+        self.schemata_written += 1
 
     def read_schemata(self, mount: ResctrlMount, name: str) -> Schemata:
         """Return the values of a group."""
@@ -124,7 +124,7 @@ class GroupWriter:
             if error.errno != errno.ESRCH:
                 raise
         else:
-            self.moved += 1
+            self.tasks_moved += 1
 
     def _set(self, mount: ResctrlMount, path: str, inode: int) -> None:
         self._ledger.set(

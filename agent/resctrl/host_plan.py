@@ -122,9 +122,9 @@ class HostResctrlPlanner:
         pods, problems = resctrl_pods(snapshot)
         mount = self._reader.mount(now_s)
         if mount is None:
-            is_asked = bool(enabled) or any(pod.request.is_set for pod in pods)
-            state = StrategyState.UNSUPPORTED if is_asked else StrategyState.IDLE
-            return self._nothing(state, NOT_MOUNTED if is_asked else "")
+            is_requested = bool(enabled) or any(pod.request.is_set for pod in pods)
+            state = StrategyState.UNSUPPORTED if is_requested else StrategyState.IDLE
+            return self._nothing(state, NOT_MOUNTED if is_requested else "")
         try:
             vendor = snapshot.cpus.value.info.vendor
             inodes = self._writer.own_inodes(mount)

@@ -45,7 +45,7 @@ from agent.usage.resctrl_monitor import ROOT as MOUNT_POINT
 OFF, PLAN, ON = "off", "plan", "on"
 ALL_TASKS_S = 30.0  # between two readings of all tasks
 IDLE_S = 30.0  # between two readings while nobody asks for a partition
-ANNOUNCED_S = 60.0  # until a pod whose sandbox was created must be listed
+STARTING_S = 60.0  # until a pod whose sandbox was created must be listed
 MOUNT_RETRY_S = 60.0
 NOT_MOUNTED = "no resctrl file system is mounted: mount it, or set resctrl.mount"
 NOT_CONFIRMED = "the NodeSLO is not confirmed: the groups of its classes stay as they are"
@@ -94,29 +94,30 @@ class ResctrlManager:
         )
         self._classes: Mapping[str, ResctrlQos] | None = None  # of the last confirmed NodeSLO
         self._classes_of: NodeSlo | None = None
-        self._announced: dict[str, tuple[ResctrlPod, float]] = {}  # pods that start, by uid
+        self._starting_pods: dict[str, tuple[ResctrlPod, float]] = {}  # pods that start, by uid
         self._pod_groups: Mapping[str, str] = {}  # as planned last
         self._next_all_tasks_s = self._next_idle_s = self._next_mount_s = float("-inf")
-        self._last_request = (False, False)  # whether somebody asked, and the NodeSLO was frozen
+        # of the last cycle: whether anything was requested, and whether the NodeSLO was frozen
+        self._last_request = (False, False)
         self._planned: tuple[ResctrlAction, ...] = ()  # reported in plan mode
         self._mount_problem = ""
         self.view = ResctrlView(mode=mode)
 
     def cycle(self, snapshot: NodeSnapshot, layout: CgroupLayout | None) -> ResctrlReport:
-        """Bring the groups one step nearer to what is asked for."""
+        """Bring the groups one step nearer to the plan."""
         now_s = self._clock.monotonic()
         pods, pod_problems = self._current_pods(snapshot, now_s)
         is_slo_frozen = self._follow_slo(snapshot, now_s)
-        is_asked = self._is_asked(pods)
-        if not (self._mode == ON and is_asked) and not self._writer.has_entries():
-            is_unchanged = not is_asked and (is_asked, is_slo_frozen) == self._last_request
+        is_requested = self._is_requested(pods)
+        if not (self._mode == ON and is_requested) and not self._writer.has_entries():
+            is_unchanged = not is_requested and (is_requested, is_slo_frozen) == self._last_request
             if self._mode == OFF or (is_unchanged and now_s < self._next_idle_s):
                 return self._report(msgspec.structs.replace(self.view, planned=()))
             self._next_idle_s = now_s + IDLE_S
-        self._last_request = is_asked, is_slo_frozen
-        mount = self._find_mount(now_s, is_asked=is_asked)
+        self._last_request = is_requested, is_slo_frozen
+        mount = self._find_mount(now_s, is_requested=is_requested)
         if mount is None:
-            return self._report(self._absent_view(is_asked=is_asked))
+            return self._report(self._absent_view(is_requested=is_requested))
         try:
             return self._partition(
                 mount, snapshot, layout, pods, pod_problems, is_slo_frozen=is_slo_frozen
@@ -137,11 +138,11 @@ class ResctrlManager:
         pod = starting_pod(request.pod, [])
         if self._mode != ON or not pod.uid or not pod.request.is_set:
             return None
-        self._announced[pod.uid] = pod, self._clock.monotonic() + ANNOUNCED_S
+        self._starting_pods[pod.uid] = pod, self._clock.monotonic() + STARTING_S
         return self.cycle(snapshot, layout)
 
     @property
-    def refused(self) -> int:
+    def refusal_count(self) -> int:
         """Return how many changes the kernel refused since the start."""
         return sum(self._refusals.counts.values())
 
@@ -151,7 +152,7 @@ class ResctrlManager:
         figures: list[tuple[str, float]] = [("groups", float(len(view.groups)))]
         if view.closids is not None:
             figures.append(("groups_allowed", float(view.closids)))
-        figures.append(("refusals", float(self.refused)))
+        figures.append(("refusals", float(self.refusal_count)))
         reasons = [f"{one.reason}: {one.message}" for one in view.problems]
         return StrategyStatus(
             name=OWNER,
@@ -167,14 +168,14 @@ class ResctrlManager:
     ) -> tuple[tuple[ResctrlPod, ...], tuple[Problem, ...]]:
         """Return the listed pods, and those whose sandbox was created a short while ago."""
         pods, problems = self._pods(snapshot)
-        if self._announced:
+        if self._starting_pods:
             listed = {pod.uid for pod in pods}
-            self._announced = {
+            self._starting_pods = {
                 uid: (pod, until_s)
-                for uid, (pod, until_s) in self._announced.items()
+                for uid, (pod, until_s) in self._starting_pods.items()
                 if uid not in listed and now_s < until_s
             }
-            pods = (*pods, *(pod for pod, _ in self._announced.values()))
+            pods = (*pods, *(pod for pod, _ in self._starting_pods.values()))
         return pods, problems
 
     def _follow_slo(self, snapshot: NodeSnapshot, now_s: float) -> bool:
@@ -190,17 +191,17 @@ class ResctrlManager:
             self._classes, self._classes_of = enabled, slo
         return False
 
-    def _is_asked(self, pods: tuple[ResctrlPod, ...]) -> bool:
+    def _is_requested(self, pods: tuple[ResctrlPod, ...]) -> bool:
         if self._mode == OFF:
             return False
         if self._classes or self._settings.monitor_pods:
             return True
         return any(pod.request.is_set for pod in pods)
 
-    def _find_mount(self, now_s: float, *, is_asked: bool) -> ResctrlMount | None:
+    def _find_mount(self, now_s: float, *, is_requested: bool) -> ResctrlMount | None:
         """Return the mount; mount the file system if the settings allow it and it is needed."""
         mount = self._reader.mount(now_s)
-        wants_mount = self._settings.mount and self._mode == ON and is_asked
+        wants_mount = self._settings.mount and self._mode == ON and is_requested
         if mount is not None or not wants_mount or now_s < self._next_mount_s:
             return mount
         self._next_mount_s = now_s + MOUNT_RETRY_S
@@ -376,8 +377,8 @@ class ResctrlManager:
             monitored_pods=plan.monitored_pods,
         )
 
-    def _absent_view(self, *, is_asked: bool) -> ResctrlView:
-        if not is_asked:
+    def _absent_view(self, *, is_requested: bool) -> ResctrlView:
+        if not is_requested:
             state = StrategyState.OFF if self._mode == OFF else StrategyState.IDLE
             return self._empty_view(state, "", ())
         problem = self._mount_problem
@@ -393,10 +394,10 @@ class ResctrlManager:
             state=state,
             message=message,
             problems=problems,
-            groups_made=writer.made,
-            groups_removed=writer.removed,
-            schemata_written=writer.written,
-            tasks_moved=writer.moved,
+            groups_made=writer.groups_made,
+            groups_removed=writer.groups_removed,
+            schemata_written=writer.schemata_written,
+            tasks_moved=writer.tasks_moved,
             refusals=tuple(sorted(self._refusals.counts.items())),
         )
 

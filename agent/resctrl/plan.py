@@ -133,20 +133,20 @@ class _GroupChoice:
 
     def groups(self) -> list[PlannedGroup]:
         """Return the groups for which the hardware suffices, those that matter most first."""
-        admitted = self._unknown_groups()
+        groups = self._unknown_groups()
         for group in self._candidates():
             existing = self._inputs.groups.get(group.name)
             if existing is not None and not existing.is_own:
                 message = f"{group.reason}: the group {group.name} belongs to another program"
                 self.problems.append(Problem(reason=FOREIGN, message=message))
-            elif len(admitted) >= self.closids or (
+            elif len(groups) >= self.closids or (
                 existing is None and group.name in self._inputs.refused_groups
             ):
                 message = f"{group.reason}: no control group is free of the {self.closids}"
                 self.problems.append(Problem(reason=EXHAUSTED, message=message))
             else:
-                admitted.append(group)
-        return admitted
+                groups.append(group)
+        return groups
 
     def _candidates(self) -> Iterator[PlannedGroup]:
         """Yield the groups that somebody asks for, in the order of their priority."""
@@ -212,7 +212,7 @@ class _GroupChoice:
     def _unknown_groups(self) -> list[PlannedGroup]:
         """Return the groups that stay as they are: of classes or pods of which nothing is known."""
         requested = {group_name(pod.uid) for pod in self._inputs.pods if pod.request.is_set}
-        held = []
+        groups = []
         for name, existing in self._inputs.groups.items():
             if name in CLASSES:
                 is_unknown = self._inputs.classes is None
@@ -220,8 +220,8 @@ class _GroupChoice:
                 is_unknown = not self._inputs.is_pod_list_complete and name not in requested
             if name and existing.is_own and is_unknown:
                 reason = "nothing new is known"
-                held.append(PlannedGroup(name=name, values=existing.values, reason=reason))
-        return held
+                groups.append(PlannedGroup(name=name, values=existing.values, reason=reason))
+        return groups
 
 
 def _age(pod: ResctrlPod) -> tuple[str, str]:

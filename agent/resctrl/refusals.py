@@ -27,8 +27,8 @@ class RefusalMemory:
         self._lines: dict[RefusedLine, str] = {}  # with the reason, for people
         self._groups: dict[str, float] = {}  # by path: the end of the pause
         # what the kernel made of a value: by group, line and domain the written and the read one
-        self._rounded: dict[tuple[str, str, int], tuple[int, int]] = {}
-        self._written: dict[str, Schemata] = {}  # by group: values after the last write
+        self._roundings: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._last_values: dict[str, Schemata] = {}  # by group: values after the last write
         self._overwrites = OverwriteTracker()
         self._denied_until_s, self._denied_reason = _NEVER, ""
         self._root_text = ""
@@ -64,8 +64,10 @@ class RefusalMemory:
         """Forget values that are not desired any more."""
         self._lines = {one: why for one, why in self._lines.items() if one in plan.refused_lines}
         names = {group.name for group in plan.groups}
-        self._rounded = {key: two for key, two in self._rounded.items() if key[0] in names}
-        self._written = {name: values for name, values in self._written.items() if name in names}
+        self._roundings = {key: two for key, two in self._roundings.items() if key[0] in names}
+        self._last_values = {
+            name: values for name, values in self._last_values.items() if name in names
+        }
 
     def record_line(self, group: PlannedGroup, line: str, reason: str) -> None:
         """Record that the kernel refused one line of a group."""
@@ -85,7 +87,7 @@ class RefusalMemory:
 
     def record_new_group(self, name: str) -> None:
         """Record that a group was made: its values are the kernel's."""
-        self._written.pop(name, None)
+        self._last_values.pop(name, None)
 
     def record_values(self, group: PlannedGroup, values: Schemata) -> None:
         """Record what the kernel made of the written values."""
@@ -94,14 +96,14 @@ class RefusalMemory:
                 continue
             for domain, written in domains.items():
                 read = values.get(line, {}).get(domain, written)
-                self._rounded.pop((group.name, line, domain), None)
+                self._roundings.pop((group.name, line, domain), None)
                 if read != written:
-                    self._rounded[group.name, line, domain] = (written, read)
-        self._written[group.name] = group.values
+                    self._roundings[group.name, line, domain] = (written, read)
+        self._last_values[group.name] = group.values
 
     def as_written(self, name: str, group: ExistingGroup) -> ExistingGroup:
         """Return the group with the values that were written where the kernel rounds them."""
-        if not self._rounded:
+        if not self._roundings:
             return group
         values = {
             line: {
@@ -118,12 +120,12 @@ class RefusalMemory:
         )
 
     def _unrounded(self, name: str, line: str, domain: int, value: int) -> int:
-        written, read = self._rounded.get((name, line, domain), (value, value))
+        written, read = self._roundings.get((name, line, domain), (value, value))
         return written if read == value else value
 
     def may_write(self, group: PlannedGroup, now_s: float) -> bool:
         """Return whether to write: another program may have replaced what the agent wrote."""
-        if self._written.get(group.name) != group.values:
+        if self._last_values.get(group.name) != group.values:
             return True
         return self._overwrites.may_write((group.name, SCHEMATA), now_s)
 
