@@ -113,18 +113,14 @@ def _root_lines(config: IoConfig, version: int) -> Iterator[_Line]:
             "wlat": _number(config.write_latency, DEFAULT_LATENCY_US),
         },
     )
-    yield (
-        (devices.MODEL_V1, _model(config))
-        if version == 1
-        else (
-            devices.MODEL,
-            {"model": "linear", **_model(config)},
-        )
-    )
+    if version == 1:
+        yield devices.MODEL_V1, _model(config)
+    else:
+        yield devices.MODEL, {"model": "linear", **_model(config)}
 
 
 def _model(config: IoConfig) -> Mapping[str, str]:
-    """Return the cost model; incomplete ones are refused later, as the kernel takes none of 0."""
+    """Return the cost model. A number that is not set is 0, which is out of its range."""
     if not config.enable_user_model:
         return {"ctrl": devices.AUTOMATIC}
     return {

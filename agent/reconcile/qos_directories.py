@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
@@ -37,6 +38,8 @@ from agent.usage.host_applications import application_cgroup, overlaps_pods
 from agent.wire_formats.kernel_text import format_cpu_list
 
 IDENTITY, CORES = "group_identity", "core_scheduling"
+APPLICATION_KEYS = (BVT.name, CPUS.name)
+POD_DIRECTORY = re.compile(r"[/-]pod[0-9a-f]")  # of both drivers
 VALUE = "value"  # the key of a switch in the ledger
 SUBDIRECTORY_CLASSES = (KubeQos.BURSTABLE, KubeQos.BEST_EFFORT)
 
@@ -149,6 +152,8 @@ class QosDirectories:
         self._slo_stale_s = slo_stale_s
         self._hooks = tuple(hooks)
         self._switches: tuple[KernelSwitch, ...] = ()
+        # the managed paths, and the number of entries and the layout that they were read with
+        self._paths: tuple[int, CgroupLayout, frozenset[str]] | None = None
         self._inputs: tuple[object, ...] = ()
 
     def prepare(
@@ -198,10 +203,18 @@ class QosDirectories:
 
     def paths(self, layout: CgroupLayout) -> frozenset[str]:
         """Return all paths that this class manages, with or without a desired value."""
+        count = len(self._ledger.entries)
+        if self._paths is None or self._paths[:2] != (count, layout):
+            self._paths = count, layout, self._managed_paths(layout)
+        return self._paths[2]
+
+    def _managed_paths(self, layout: CgroupLayout) -> frozenset[str]:
         applications = (
             entry.path
             for entry in self._ledger.entries.values()
-            if entry.key in (BVT.name, CPUS.name) and not overlaps_pods(entry.path, layout)
+            if entry.key in APPLICATION_KEYS
+            and not _is_surely_in_a_pod(entry.path, layout)
+            and not overlaps_pods(entry.path, layout)
         )
         directories = (qos_directory(layout, qos) for qos in KubeQos)
         return frozenset((*directories, *applications, *SWITCHES))
@@ -230,6 +243,12 @@ class QosDirectories:
             return self._files.read(path, 64).decode("ascii", "replace").strip()
         finally:
             self._files.close(path)
+
+
+def _is_surely_in_a_pod(cgroup: str, layout: CgroupLayout) -> bool:
+    """Return whether a cgroup is one of the many that need no closer look."""
+    root = f"{layout.root}/"
+    return cgroup.startswith(root) and POD_DIRECTORY.search(cgroup, len(root) - 1) is not None
 
 
 def _application_writes(
