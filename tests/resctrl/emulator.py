@@ -23,7 +23,7 @@ GROUP_FILES = ("cpus", "cpus_list", "mode", "schemata", "size", "tasks")
 MON_GROUP_FILES = ("cpus", "cpus_list", "tasks")
 COUNTERS = ("llc_occupancy", "mbm_total_bytes", "mbm_local_bytes")
 SYSTEM_FOLDERS = ("info", "mon_data", "mon_groups")
-LIMBO_S = 1.0  # after which the kernel asks whether a freed monitor id is out of use
+LIMBO_S = 2.5  # until a freed monitor id is free again; a kernel looks once a second
 PID_MAX = (1 << 31) - 1
 
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]+")
