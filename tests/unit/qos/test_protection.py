@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import CPUS, QUOTA
 from agent.cgroup.write_plan import DesiredValue
-from agent.qos.protection import PodProtection
+from agent.qos.engine import PodProtection
 from agent.qos.strategy import QosContainer, QosPod, StrategyPlan
 from agent.snapshot.pod import ContainerResources, KubeQos, PodView
 
