@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from agent.snapshot.allocation import AllocatedDevice
-from plugins.scheduler.cluster_state import AssignedPod, ClusterState, PodKey
+from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.devices.device_table import (
     GPU,
     GPU_CORE,
@@ -21,6 +21,7 @@ from plugins.scheduler.devices.device_table import (
     NodeDevice,
 )
 from plugins.scheduler.devices.requests import DeviceRequest, device_request
+from plugins.scheduler.pod_object import PodKey
 
 CARD: Amounts = {GPU_CORE: 100, GPU_MEMORY: 80 << 30, GPU_MEMORY_RATIO: 100}
 OCCUPIED = 0.3  # of all cards

@@ -189,7 +189,8 @@ def _print_decision(decision: PodDecision) -> None:
     print(f"{decision.pod}: {decision.chosen or 'no node fits'}")
     for node in decision.nodes:
         if node.fits:
-            print(f"  {node.name}  score {node.score}  {json.dumps(node.allocation)}")
+            cpus = f"  {json.dumps(node.cpus)}" if node.cpus else ""
+            print(f"  {node.name}  score {node.score}  {json.dumps(node.allocation)}{cpus}")
     reasons = Counter(reason for node in decision.nodes for reason in node.reasons)
     for reason, count in reasons.most_common(MAX_REASONS):
         print(f"  {count} x {reason}")

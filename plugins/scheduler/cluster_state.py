@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Set
 
 import msgspec
 
@@ -19,24 +19,28 @@ from plugins.scheduler.devices.device_table import (
     NO_LABELS,
     POLICY_LABEL,
     VENDOR_LABEL,
+    Amounts,
     DeviceTable,
     Labels,
     NodeDevice,
 )
 from plugins.scheduler.devices.device_usage import sum_usage
 from plugins.scheduler.devices.requests import ISOLATION_LABEL
+from plugins.scheduler.numa.cpu_choice import NumaPod, NumaState
+from plugins.scheduler.numa.cpu_request import (
+    NODE_BIND_POLICY,
+    NODE_NUMA_POLICY,
+    NODE_NUMA_STRATEGY,
+)
+from plugins.scheduler.numa.node_cpus import CpuCapacity, NodeCpus
+from plugins.scheduler.numa.status_annotation import NO_NUMA
+from plugins.scheduler.pod_object import CPU, PodKey
 
+DEFAULT_CAPACITY = CpuCapacity()
+NUMA_LABELS = (NODE_BIND_POLICY, NODE_NUMA_POLICY, NODE_NUMA_STRATEGY)
 DECISIVE_LABELS = (VENDOR_LABEL, MODEL_LABEL, POLICY_LABEL, ISOLATION_LABEL)
 
 Allocation = tuple[AllocatedDevice, ...]
-
-
-class PodKey(msgspec.Struct, frozen=True):
-    """A pod as events and API calls name it; the uid tells it from a later one of that name."""
-
-    uid: str
-    namespace: str
-    name: str
 
 
 class AssignedPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,38 +49,82 @@ class AssignedPod(msgspec.Struct, frozen=True, kw_only=True):
     key: PodKey
     node: str
     allocation: Allocation = ()
+    numa: NumaPod = NO_NUMA
+    amounts: Amounts = NO_AMOUNTS  # CPU, memory and huge pages that it requests
     is_assumed: bool = False
+
+    @property
+    def has_record(self) -> bool:
+        """Return whether CPUs or NUMA nodes of the pod are recorded."""
+        return bool(self.numa.cpus or self.numa.amounts)
 
 
 class _Node:
-    """One node; `state` is `None` after a change."""
+    """One node; the states are `None` after a change."""
 
-    __slots__ = ("labels", "name", "pods", "state", "table")
+    __slots__ = ("capacity", "cpus", "labels", "name", "numa", "pods", "state", "table")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.labels: Labels | None = None  # None: the Node object is not known
+        self.capacity = DEFAULT_CAPACITY
         self.table: DeviceTable | None = None
-        self.pods: dict[str, AssignedPod] = {}  # by uid: those with devices
+        self.cpus: NodeCpus | None = None
+        self.pods: dict[str, AssignedPod] = {}  # by uid
         self.state: NodeState | None = None
+        self.numa: NumaState | None = None
+
+
+class _Signatures:
+    """A number for each node, computed again only after changes.
+
+    Nodes of one number do not differ in what decisions read of them.
+    """
+
+    def __init__(self) -> None:
+        self.changed: set[str] = set()
+        self._numbers: dict[Hashable, int] = {}
+        self._next = 0
+        self._of_node: dict[str, int] = {}
+
+    def update(self, nodes: Container[str], content: Callable[[str], Hashable]) -> None:
+        """Compute the numbers of changed nodes, and forget those that are gone."""
+        for name in self.changed:
+            if name in nodes:
+                self._of_node[name] = self._number(content(name))
+            else:
+                self._of_node.pop(name, None)
+        self.changed.clear()
+
+    def of(self, names: Iterable[str]) -> list[int | None]:
+        """Return the number of each node; unknown ones have `None`."""
+        return list(map(self._of_node.get, names))
+
+    def _number(self, content: Hashable) -> int:
+        number = self._numbers.get(content)
+        if number is None:
+            if len(self._numbers) >= MAX_SIGNATURES:  # numbers are never used again
+                self._numbers.clear()
+            number = self._numbers[content] = self._next
+            self._next += 1
+        return number
 
 
 class ClusterState:
-    """All nodes by name. Pods without devices are not in it."""
+    """All nodes by name, with the pods on them."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
         self._pods: dict[str, AssignedPod] = {}  # by uid
-        self._signatures: dict[Hashable, int] = {}
-        self._next_signature = 0
-        self._signature_of: dict[str, int] = {}  # by node; those in `_changed` are out of date
-        self._changed: set[str] = set()
+        self._device_signatures = _Signatures()
+        self._numa_signatures = _Signatures()
+        self._with_policy: set[str] = set()
 
-    def set_node(self, name: str, labels: Labels) -> None:
+    def set_node(self, name: str, labels: Labels, capacity: CpuCapacity = DEFAULT_CAPACITY) -> None:
         """Add or replace a Node object."""
         node = self._node(name)
-        if node.labels != labels:
-            node.labels = labels
+        if node.labels != labels or node.capacity != capacity:
+            node.labels, node.capacity = labels, capacity
             self._mark_changed(node)
 
     def remove_node(self, name: str) -> None:
@@ -101,8 +149,23 @@ class ClusterState:
             node.table = _without_amounts(node.table)
             self._mark_changed(node)
 
+    def set_cpus(self, cpus: NodeCpus) -> None:
+        """Add or replace the CPUs and NUMA nodes of a node."""
+        node = self._node(cpus.node)
+        if node.cpus != cpus:
+            node.cpus = cpus
+            self._mark_changed(node)
+
+    def remove_cpus(self, name: str) -> None:
+        """Forget CPUs and NUMA nodes: the NodeResourceTopology was deleted."""
+        node = self._nodes.get(name)
+        if node is not None:
+            node.cpus = None
+            self._mark_changed(node)
+            self._drop_if_empty(node)
+
     def set_pod(self, pod: AssignedPod) -> None:
-        """Add or replace a pod with devices; equal ones change nothing."""
+        """Add or replace a pod; equal ones change nothing."""
         before = self._pods.get(pod.key.uid)
         if before == pod:
             return
@@ -111,21 +174,21 @@ class ClusterState:
         self._pods[pod.key.uid] = pod
         node = self._node(pod.node)
         node.pods[pod.key.uid] = pod
-        self._mark_changed(node)
+        self._mark_pods_changed(node, pod)
 
     def remove_pod(self, uid: str) -> AssignedPod | None:
-        """Release the devices of a pod that ended or was deleted; return what it was."""
+        """Release what a pod has that ended or was deleted; return what it was."""
         pod = self._pods.pop(uid, None)
         if pod is not None:
             self._remove(pod)
         return pod
 
     def pod(self, uid: str) -> AssignedPod | None:
-        """Return a pod with devices, assumed ones included."""
+        """Return a pod, assumed ones included."""
         return self._pods.get(uid)
 
     def pods_of(self, node: str) -> tuple[AssignedPod, ...]:
-        """Return the pods with devices of a node."""
+        """Return the pods of a node."""
         entry = self._nodes.get(node)
         return () if entry is None else tuple(entry.pods.values())
 
@@ -161,46 +224,96 @@ class ClusterState:
             usage=sum_usage(allocations, node.table),
         )
 
-    def signatures(self, names: Iterable[str]) -> list[int | None]:
+    def numa_state(self, name: str) -> NumaState:
+        """Return what decisions read of CPUs and NUMA nodes; an unknown node has none."""
+        node = self._nodes.get(name)
+        if node is None:
+            return NumaState()
+        if node.numa is None:
+            node.numa = self.numa_state_without(name, ())
+        return node.numa
+
+    def numa_state_without(self, name: str, uids: Iterable[str]) -> NumaState:
+        """Return the state of CPUs and NUMA nodes without some of the pods."""
+        node = self._nodes.get(name)
+        if node is None:
+            return NumaState()
+        excluded = frozenset(uids)
+        pods = [pod for uid, pod in node.pods.items() if uid not in excluded]
+        is_amplified = node.capacity.ratio != 1
+        reserved = frozenset[str]() if node.cpus is None else node.cpus.reserved_uids
+        return NumaState(
+            labels=node.labels or NO_LABELS,
+            cpus=node.cpus,
+            pods=tuple(pod.numa for pod in pods if pod.has_record),
+            capacity=node.capacity if is_amplified else DEFAULT_CAPACITY,
+            requested_milli=sum(pod.amounts.get(CPU, 0) for pod in pods) if is_amplified else 0,
+            unrecorded=_sum(
+                _without_cpu(pod.amounts) if pod.key.uid in reserved else pod.amounts
+                for pod in pods
+                if not pod.has_record
+            ),
+        )
+
+    def nodes_with_numa_policy(self) -> Set[str]:
+        """Return the nodes that ask for CPU sets, NUMA alignment or amplified CPU.
+
+        On those CPUs and NUMA nodes matter to every pod.
+        """
+        self._device_signatures.update(self._nodes, self._device_content)
+        return self._with_policy
+
+    def signatures(self, names: Iterable[str], *, with_numa: bool = False) -> list[int | None]:
         """Return a number for each node; decisions about nodes of one number are equal.
 
+        CPUs and NUMA nodes count on nodes with a policy for them, and on all if that is wanted.
         Unknown nodes have `None`.
         """
-        if self._changed:
-            for name in self._changed:
-                if name in self._nodes:
-                    self._signature_of[name] = self._signature(signature_content(self.state(name)))
-                else:
-                    self._signature_of.pop(name, None)
-            self._changed.clear()
-        return list(map(self._signature_of.get, names))
+        if with_numa:
+            self._numa_signatures.update(self._nodes, self._numa_content)
+            return self._numa_signatures.of(names)
+        self._device_signatures.update(self._nodes, self._device_content)
+        return self._device_signatures.of(names)
 
-    def _signature(self, content: Hashable) -> int:
-        number = self._signatures.get(content)
-        if number is None:
-            if len(self._signatures) >= MAX_SIGNATURES:  # numbers are never used again
-                self._signatures.clear()
-            number = self._signatures[content] = self._next_signature
-            self._next_signature += 1
-        return number
+    def _device_content(self, name: str) -> Hashable:
+        node = self._nodes[name]
+        numa = NumaState(labels=node.labels or NO_LABELS, cpus=node.cpus, capacity=node.capacity)
+        if numa.has_policy:
+            self._with_policy.add(name)
+            return self._numa_content(name)
+        self._with_policy.discard(name)
+        return signature_content(self.state(name))
+
+    def _numa_content(self, name: str) -> Hashable:
+        return signature_content(self.state(name)), numa_content(self.numa_state(name))
 
     def _node(self, name: str) -> _Node:
         return self._nodes.setdefault(name, _Node(name))
 
     def _mark_changed(self, node: _Node) -> None:
-        node.state = None
-        self._changed.add(node.name)
+        node.state = node.numa = None
+        self._device_signatures.changed.add(node.name)
+        self._numa_signatures.changed.add(node.name)
+
+    def _mark_pods_changed(self, node: _Node, pod: AssignedPod) -> None:
+        """Mark what a pod's coming or going changes: for most pods not the devices."""
+        if pod.allocation or node.name in self._with_policy:
+            self._mark_changed(node)
+        else:
+            node.numa = None
+            self._numa_signatures.changed.add(node.name)
 
     def _remove(self, pod: AssignedPod) -> None:
         node = self._nodes.get(pod.node)
         if node is not None:
             node.pods.pop(pod.key.uid, None)
-            self._mark_changed(node)
+            self._mark_pods_changed(node, pod)
             self._drop_if_empty(node)
 
     def _drop_if_empty(self, node: _Node) -> None:
-        if node.labels is None and node.table is None and not node.pods:
+        if node.labels is None and node.table is None and node.cpus is None and not node.pods:
             del self._nodes[node.name]
+            self._with_policy.discard(node.name)
 
 
 MAX_SIGNATURES = 65536
@@ -227,6 +340,44 @@ def signature_content(state: NodeState) -> Hashable:
     )
     partitions = None if table.partitions is None else tuple(sorted(table.partitions.items()))
     return labels, _items(table.labels), devices, partitions, used, functions
+
+
+def numa_content(state: NumaState) -> Hashable:
+    """Return what a decision reads of CPUs and NUMA nodes, without names of the node's own."""
+    labels = tuple(state.labels.get(name) for name in NUMA_LABELS)
+    pods = sorted(
+        (tuple(sorted(pod.cpus)), pod.exclusive_policy, _zone_items(pod.amounts))
+        for pod in state.pods
+    )
+    used = (tuple(pods), _items(state.unrecorded), state.capacity, state.requested_milli)
+    cpus = state.cpus
+    if cpus is None:
+        return labels, used
+    return (
+        labels,
+        used,
+        tuple(cpus.places.values()),
+        _zone_items(cpus.zones),
+        cpus.reserved,
+        cpus.is_full_cores_only,
+        cpus.kubelet_numa_policy,
+    )
+
+
+def _zone_items(zones: Mapping[int, Amounts]) -> tuple[tuple[int, object], ...]:
+    return tuple(sorted((number, _items(amounts)) for number, amounts in zones.items()))
+
+
+def _sum(amounts: Iterable[Amounts]) -> Amounts:
+    total: dict[str, int] = {}
+    for one in amounts:
+        for name, amount in one.items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+def _without_cpu(amounts: Amounts) -> Amounts:
+    return {name: amount for name, amount in amounts.items() if name != CPU}
 
 
 def _device_content(device: NodeDevice) -> Hashable:

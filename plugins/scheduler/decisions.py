@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 
 import msgspec
@@ -11,16 +11,18 @@ import msgspec
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.devices.allocator import (
     DEFAULT_RULES,
-    Grant,
     NodeRefused,
-    NodeState,
     Rules,
     allocate,
     check_request,
     filter_node,
 )
-from plugins.scheduler.devices.requests import DeviceRequest, InvalidRequest
+from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.devices.scores import ScoringStrategy, node_score
+from plugins.scheduler.numa.alignment import PodGrant, align_pod
+from plugins.scheduler.numa.cpu_request import PodRequest
+
+_AnswerKey = tuple[bytes, int | None]  # request and signature
 
 MAX_ANSWERS = 65536  # that are remembered: of all requests and signatures together
 
@@ -122,47 +124,71 @@ class DecisionMaker:
         self._state = state
         self._rules = rules
         self._strategy = strategy or ScoringStrategy()
-        self._answers: dict[tuple[bytes, int | None], NodeAnswer] = {}
+        self._answers: dict[_AnswerKey, NodeAnswer] = {}
 
-    def decide(self, request: DeviceRequest, names: Sequence[str]) -> PodAnswer:
+    def decide(self, request: PodRequest, names: Sequence[str]) -> PodAnswer:
         """Return the answer of each node."""
         try:
-            check_request(request, self._rules)
+            self._check(request)
         except InvalidRequest as error:
             return refuse_all(names, str(error))
-        request_key = request_signature(request)
-        signatures = self._state.signatures(names)
+        # pods that differ in CPU and memory alone have one answer of nodes without NUMA policies
+        whole_key = request_signature(request)
+        device_key = whole_key if request.needs_numa else _ENCODER.encode(request.devices)
+        signatures = self._state.signatures(names, with_numa=request.needs_numa)
+        with_policy = self._state.nodes_with_numa_policy()
         examples = dict(zip(signatures, names, strict=True))  # one node of each signature
         answers: dict[int | None, NodeAnswer] = {}
         for signature, name in examples.items():
-            key = (request_key, signature)
+            key = (whole_key if name in with_policy else device_key, signature)
             answer = self._answers.get(key)
             if answer is None:
-                answer = self._remember(key, self._answer(self._state.state(name), request))
+                answer = self._remember(key, self._answer(request, name))
             answers[signature] = answer
         return PodAnswer(names=names, signatures=signatures, answers=answers)
 
-    def allocate(self, request: DeviceRequest, name: str) -> Grant:
-        """Return the devices of a node for a pod; raise `NodeRefused` or `InvalidRequest`."""
-        check_request(request, self._rules)
+    def allocate(self, request: PodRequest, name: str) -> PodGrant:
+        """Return what a pod gets of a node; raise `NodeRefused` or `InvalidRequest`."""
+        self._check(request)
         state = self._state.state(name)
-        filter_node(state, request, self._rules)
-        return allocate(state, request, self._rules, strategy=self._strategy)
+        if request.devices is not None:
+            filter_node(state, request.devices, self._rules)
+        if self._needs_numa(request, name):
+            numa = self._state.numa_state(name)
+            return align_pod(state, numa, request, self._rules, self._strategy)
+        if request.devices is None:
+            return PodGrant()
+        return PodGrant(
+            devices=allocate(state, request.devices, self._rules, strategy=self._strategy)
+        )
 
-    def fits_without(self, request: DeviceRequest, name: str, uids: Iterable[str]) -> bool:
+    def fits_without(self, request: PodRequest, name: str, uids: Collection[str]) -> bool:
         """Return whether a node would fit if these pods were gone."""
-        return self._answer(self._state.state_without(name, uids), request).fits
+        return self._answer(request, name, uids).fits
 
-    def _answer(self, state: NodeState, request: DeviceRequest) -> NodeAnswer:
+    def _check(self, request: PodRequest) -> None:
+        if request.devices is not None:
+            check_request(request.devices, self._rules)
+
+    def _needs_numa(self, request: PodRequest, name: str) -> bool:
+        return request.needs_numa or name in self._state.nodes_with_numa_policy()
+
+    def _answer(self, request: PodRequest, name: str, without: Collection[str] = ()) -> NodeAnswer:
+        state = self._state.state_without(name, without) if without else self._state.state(name)
         try:
-            filter_node(state, request, self._rules)
+            if request.devices is not None:
+                filter_node(state, request.devices, self._rules)
+            if self._needs_numa(request, name):
+                numa = self._state.numa_state_without(name, without)
+                align_pod(state, numa, request, self._rules, self._strategy)
         except NodeRefused as refused:
             return NodeAnswer(refused.reason, is_final=refused.is_final)
-        if state.table is None:
+        if state.table is None or request.devices is None:
             return NodeAnswer()
-        return NodeAnswer(score=node_score(state.table, state.usage, request, self._strategy))
+        score = node_score(state.table, state.usage, request.devices, self._strategy)
+        return NodeAnswer(score=score)
 
-    def _remember(self, key: tuple[bytes, int | None], answer: NodeAnswer) -> NodeAnswer:
+    def _remember(self, key: _AnswerKey, answer: NodeAnswer) -> NodeAnswer:
         if len(self._answers) >= MAX_ANSWERS:
             self._answers.clear()
         self._answers[key] = answer
@@ -172,6 +198,6 @@ class DecisionMaker:
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 
-def request_signature(request: DeviceRequest) -> bytes:
+def request_signature(request: PodRequest) -> bytes:
     """Return bytes that are equal for equal requests."""
     return _ENCODER.encode(request)

@@ -10,7 +10,6 @@ import msgspec
 from agent.errors import ParseError
 from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.quantities import parse_amount
-from plugins.scheduler.cluster_state import PodKey
 from plugins.scheduler.devices.device_table import NO_LABELS, Amounts, Labels
 from plugins.scheduler.devices.requests import (
     ContainerAmounts,
@@ -22,6 +21,14 @@ from plugins.scheduler.devices.requests import (
 MAX_CONTAINERS = 512  # of one pod
 ENDED_PHASES = ("Succeeded", "Failed")
 CPU, MEMORY = "cpu", "memory"
+
+
+class PodKey(msgspec.Struct, frozen=True):
+    """A pod as events and API calls name it; the uid tells it from a later one of that name."""
+
+    uid: str
+    namespace: str
+    name: str
 
 
 class Toleration(msgspec.Struct, frozen=True, rename="camel"):

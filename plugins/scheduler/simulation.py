@@ -16,18 +16,21 @@ import yaml
 from agent.errors import AgentError, ParseError
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
 from agent.wire_formats.json_values import JsonDict
-from plugins.scheduler.cluster_state import AssignedPod, ClusterState
+from agent.wire_formats.resource_status import RESOURCE_STATUS
+from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker, NodeAnswer
-from plugins.scheduler.devices.allocator import DEFAULT_RULES, Grant, NodeRefused, Rules
+from plugins.scheduler.devices.allocator import DEFAULT_RULES, NodeRefused, Rules
 from plugins.scheduler.devices.device_table import GPU, Amounts, decode_device_table
-from plugins.scheduler.devices.grant_annotations import grant_metadata
-from plugins.scheduler.devices.requests import RESOURCE_KINDS, DeviceRequest, InvalidRequest
+from plugins.scheduler.devices.requests import RESOURCE_KINDS, InvalidRequest
 from plugins.scheduler.devices.scores import ScoringStrategy
-from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod, parse_amounts
+from plugins.scheduler.numa.cpu_request import PodRequest, pod_request
+from plugins.scheduler.numa.node_cpus import CpuCapacity, cpu_capacity, decode_node_cpus
+from plugins.scheduler.pod_object import CPU, SchedulerPod, decode_scheduler_pod, parse_amounts
+from plugins.scheduler.server.binding import assigned_pod, pod_annotations
 
 MAX_FILE_BYTES = 64 << 20
 MAX_DOCUMENTS = 200_000
-TOLERATED_KINDS = ("NodeResourceTopology", "PodGroup", "ClusterNetworkTopology", "NodeMetric")
+TOLERATED_KINDS = ("PodGroup", "ClusterNetworkTopology", "NodeMetric")
 # fields of a pod's spec that kube-scheduler decides by and this simulation does not
 UNCHECKED_FIELDS = ("affinity", "topologySpreadConstraints", "resourceClaims")
 
@@ -44,6 +47,7 @@ class SimulatedNode(msgspec.Struct, frozen=True, kw_only=True):
     taints: tuple[tuple[str, str, str], ...] = ()  # key, value, effect
     is_cordoned: bool = False
     allocatable: Amounts = {}
+    cpu_capacity: CpuCapacity = CpuCapacity()
 
 
 class NodeDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +58,7 @@ class NodeDecision(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     score: int = 0
     allocation: JsonDict = {}
+    cpus: JsonDict = {}  # CPU set, and amounts of NUMA nodes
     annotations: Mapping[str, str] = {}
 
 
@@ -86,6 +91,8 @@ class SimulatedCluster:
             self._add_node(_node(document))
         elif kind == "Device":
             self.state.set_devices(decode_device_table(data))
+        elif kind == "NodeResourceTopology":
+            self.state.set_cpus(decode_node_cpus(data))
         elif kind == "Pod":
             pod = decode_scheduler_pod(data)
             if pod.node and not pod.has_ended:
@@ -97,14 +104,15 @@ class SimulatedCluster:
         """Return the decision for a pod; nothing is bound."""
         notes = list(self.notes)
         try:
-            request = pod.device_request()
+            requested = pod_request(pod)
         except InvalidRequest as error:
             refused = NodeAnswer(str(error), is_final=True)
             answers: Mapping[str, NodeAnswer] = dict.fromkeys(self._nodes, refused)
             scores: Mapping[str, int] = {}
-            request = None
+            request: PodRequest | None = None
         else:
-            answers, scores = self._answers(pod, request)
+            answers, scores = self._answers(pod, requested)
+            request = requested
         order = sorted(
             self._nodes, key=lambda name: (not answers[name].fits, -scores.get(name, 0), name)
         )
@@ -119,9 +127,8 @@ class SimulatedCluster:
 
     def bind(self, pod: SchedulerPod, name: str) -> None:
         """Put a pod on a node, with devices as its decision has them."""
-        request = pod.device_request()
-        grant: Grant = () if request is None else self._decisions.allocate(request, name)
-        annotations = {**pod.annotations, **grant_metadata(grant).annotations}
+        grant = self._decisions.allocate(pod_request(pod), name)
+        annotations = {**pod.annotations, **pod_annotations(grant)}
         self._add_pod(msgspec.structs.replace(pod, node=name, annotations=annotations))
 
     def free_gpus(self) -> Mapping[str, int]:
@@ -134,7 +141,7 @@ class SimulatedCluster:
         return free
 
     def _answers(
-        self, pod: SchedulerPod, request: DeviceRequest | None
+        self, pod: SchedulerPod, request: PodRequest
     ) -> tuple[Mapping[str, NodeAnswer], Mapping[str, int]]:
         """Return the answer of each node, and the scores of those that fit."""
         answers = {
@@ -143,8 +150,6 @@ class SimulatedCluster:
             if (reason := self._refusal(pod, node))
         }
         others = [name for name in self._nodes if name not in answers]
-        if request is None:
-            return {**answers, **dict.fromkeys(others, NodeAnswer())}, {}
         decided = self._decisions.decide(request, others)
         return {**answers, **{name: decided.of(name) for name in others}}, decided.scores()
 
@@ -169,44 +174,44 @@ class SimulatedCluster:
 
     def _node_decision(
         self,
-        request: DeviceRequest | None,
+        request: PodRequest | None,
         name: str,
         answers: Mapping[str, NodeAnswer],
         scores: Mapping[str, int],
     ) -> NodeDecision:
         answer = answers[name]
-        if not answer.fits:
+        if request is None or not answer.fits:
             return NodeDecision(name=name, fits=False, reasons=(answer.reason,))
         try:
-            grant = () if request is None else self._decisions.allocate(request, name)
+            grant = self._decisions.allocate(request, name)
         except NodeRefused as refused:  # another scorer may need other devices
             return NodeDecision(name=name, fits=False, reasons=(refused.reason,))
-        annotations = grant_metadata(grant).annotations
+        annotations = pod_annotations(grant)
         return NodeDecision(
             name=name,
             fits=True,
             score=scores.get(name, 0),
             allocation=msgspec.json.decode(annotations.get(ANNOTATION, "{}")),
+            cpus=msgspec.json.decode(annotations.get(RESOURCE_STATUS, "{}")),
             annotations=annotations,
         )
 
     def _add_node(self, node: SimulatedNode) -> None:
         self._nodes[node.name] = node
-        self.state.set_node(node.name, node.labels)
+        self.state.set_node(node.name, node.labels, node.cpu_capacity)
 
     def _add_pod(self, pod: SchedulerPod) -> None:
         requested = self._requested.setdefault(pod.node, {})
         for name, amount in {**pod.amounts, "pods": 1}.items():
             requested[name] = requested.get(name, 0) + amount
         text = pod.annotations.get(ANNOTATION)
-        if text is None:
-            return
         try:
-            allocation = decode_allocated(text)
+            decode_allocated(text or "{}")
         except ParseError as error:
             self.notes.append(f"pod {pod.key.namespace}/{pod.key.name}: {error}")
-            return
-        self.state.set_pod(AssignedPod(key=pod.key, node=pod.node, allocation=allocation))
+        assigned = assigned_pod(pod)
+        if assigned is not None:
+            self.state.set_pod(assigned)
 
 
 def unchecked_fields(document: Mapping[str, object]) -> tuple[str, ...]:
@@ -228,6 +233,7 @@ def _node(document: Mapping[str, object]) -> SimulatedNode:
         taints=tuple((one.key, one.value, one.effect) for one in spec.taints or ()),
         is_cordoned=spec.unschedulable,
         allocatable=parse_amounts(allocatable),
+        cpu_capacity=cpu_capacity(node.metadata.annotations or {}, allocatable.get(CPU, "0")),
     )
 
 
@@ -249,6 +255,7 @@ class _NodeAmounts(msgspec.Struct):
 class _SimulatedMetadata(msgspec.Struct):
     name: str
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
 
 
 class _NodeDocument(msgspec.Struct):

@@ -34,6 +34,7 @@ from plugins.scheduler.numa.cpu_request import (
     NODE_NUMA_POLICY,
     CpuRequest,
     PodNumaRequest,
+    PodRequest,
 )
 from plugins.scheduler.numa.hints import (
     RESTRICTED,
@@ -51,32 +52,25 @@ SAME_CARDS_SCORE = 500  # of device hints whose GPUs are those of the whole node
 NUMA_SCORING = ScoringStrategy(weights={"cpu": 1, "memory": 1})
 
 
-class NumaGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """CPUs and amounts by NUMA node; both may be empty."""
+class PodGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod gets of a node. Without CPUs it shares those of others."""
 
     cpus: frozenset[int] = frozenset()
-    amounts: Mapping[int, Amounts] = {}
+    amounts: Mapping[int, Amounts] = {}  # by NUMA node
     devices: Grant = ()
-
-
-class AlignmentRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod requests of one node."""
-
-    numa: PodNumaRequest
-    amounts: Amounts  # CPU in milli-cores, memory in bytes
-    devices: DeviceRequest | None = None
 
 
 def align_pod(
     node: NodeState,
     state: NumaState,
-    request: AlignmentRequest,
+    request: PodRequest,
     rules: Rules = DEFAULT_RULES,
     strategy: ScoringStrategy | None = None,
-) -> NumaGrant:
+) -> PodGrant:
     """Return CPUs, NUMA nodes and devices for the pod; raise `NodeRefused`."""
     policy = numa_policy(state, request.numa)
     cpu = cpu_request(state, request.numa)
+    check_amplified_cpu(state, request.numa.cpu_milli, is_bound=cpu is not None)
     alignment = _Alignment(node, state, request, cpu, rules, strategy)
     return alignment.align(policy) if policy else alignment.allocate_anywhere()
 
@@ -96,6 +90,25 @@ def _policy(text: str) -> str:
     return "" if text == "None" else text
 
 
+def check_amplified_cpu(state: NumaState, cpu_milli: int, *, is_bound: bool) -> None:
+    """Raise `NodeRefused` unless a node with amplified CPU has enough for the pod.
+
+    CPUs of CPU sets count as often as the node offers them.
+    """
+    capacity = state.capacity
+    if not cpu_milli or capacity.ratio == 1:
+        return
+    if capacity.ratio is None:
+        raise NodeRefused("node(s) invalid CPU amplification ratio", is_final=True)
+    in_sets = MILLI * len(frozenset[int]().union(*(pod.cpus for pod in state.pods)))
+    used = state.requested_milli
+    if used >= in_sets:
+        used += amplify(in_sets, capacity.ratio) - in_sets
+    wanted = amplify(cpu_milli, capacity.ratio) if is_bound else cpu_milli
+    if wanted > capacity.allocatable_milli - used:
+        raise NodeRefused("Insufficient amplified cpu")
+
+
 def amplify(amount: int, ratio: float) -> int:
     """Return an amount as a node with amplified resources counts it."""
     return amount if ratio <= 1 else math.ceil(amount * ratio)
@@ -108,7 +121,7 @@ class _Alignment:
         self,
         node: NodeState,
         state: NumaState,
-        request: AlignmentRequest,
+        request: PodRequest,
         cpu: CpuRequest | None,
         rules: Rules,
         strategy: ScoringStrategy | None,
@@ -119,6 +132,7 @@ class _Alignment:
         self._cpu = cpu
         self._rules = rules
         self._strategy = strategy
+        self._ratio = state.capacity.ratio or 1.0
         self._cpus = None if cpu is None else FreeCpus(state, cpu)
         zones = {} if state.cpus is None else state.cpus.zones
         self._totals = {numa: self._amplified(amounts) for numa, amounts in zones.items()}
@@ -128,12 +142,12 @@ class _Alignment:
             name: amount for name, amount in request.amounts.items() if amount and name in names
         }
 
-    def allocate_anywhere(self) -> NumaGrant:
+    def allocate_anywhere(self) -> PodGrant:
         """Allocate without a constraint on NUMA nodes."""
         cpus = frozenset[int]() if self._cpus is None else self._cpus.choose({})
-        return NumaGrant(cpus=cpus, devices=self._devices(None))
+        return PodGrant(cpus=cpus, devices=self._devices(None))
 
-    def align(self, policy: str) -> NumaGrant:
+    def align(self, policy: str) -> PodGrant:
         """Merge the hints of CPU, memory and devices, and allocate within the result."""
         if not self._totals:
             raise NodeRefused("node(s) missing NUMA resources", is_final=True)
@@ -147,7 +161,7 @@ class _Alignment:
         if nodes is None:
             return self.allocate_anywhere()
         amounts, cpus = self._spread(nodes)
-        return NumaGrant(cpus=cpus, amounts=amounts, devices=self._devices(nodes))
+        return PodGrant(cpus=cpus, amounts=amounts, devices=self._devices(nodes))
 
     def _devices(self, nodes: NodeSet | None) -> Grant:
         request = self._request.devices
@@ -160,17 +174,20 @@ class _Alignment:
     def _amplified(self, amounts: Amounts) -> Amounts:
         if CPU not in amounts:
             return amounts
-        return {**amounts, CPU: amplify(amounts[CPU], self._state.cpu_ratio)}
+        return {**amounts, CPU: amplify(amounts[CPU], self._ratio)}
 
     def _zone_free(self, numa: int) -> Amounts:
         """Return what is free on a NUMA node, as CPUs only those that the request can use."""
         free = dict(self._totals[numa])
+        if not self._rules.upstream_compatible:  # Koordinator counts pods with a record alone
+            for name, amount in self._state.unrecorded.items():
+                free[name] = free.get(name, 0) - amount // len(self._totals)
         for pod in self._state.pods:
             for name, amount in pod.amounts.get(numa, {}).items():
                 free[name] = free.get(name, 0) - amount
-        if self._state.cpu_ratio > 1 and CPU in free:
+        if self._ratio > 1 and CPU in free:
             bound = MILLI * sum(len(self._cpus_of(pod, numa)) for pod in self._state.pods)
-            free[CPU] -= amplify(bound, self._state.cpu_ratio) - bound
+            free[CPU] -= amplify(bound, self._ratio) - bound
         if self._cpu is not None and self._cpus is not None and free.get(CPU, 0) > 0:
             is_limited = self._cpu.is_required or not self._rules.upstream_compatible
             usable = MILLI * len(self._cpus.by_node.get(numa, ()))

@@ -10,19 +10,20 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from plugins.scheduler.devices.allocator import NodeRefused
-from plugins.scheduler.devices.device_table import NO_LABELS, Amounts, Labels
+from plugins.scheduler.devices.device_table import NO_AMOUNTS, NO_LABELS, Amounts, Labels
 from plugins.scheduler.numa.cpu_accumulator import CpuPlace, CpuSearch, cpu_counts
 from plugins.scheduler.numa.cpu_request import (
     FULL_CORES,
     FULL_CORES_ONLY,
     NODE_BIND_POLICY,
+    NODE_NUMA_POLICY,
     NODE_NUMA_STRATEGY,
     SPREAD,
     CpuBindPolicy,
     CpuRequest,
     PodNumaRequest,
 )
-from plugins.scheduler.numa.node_cpus import NodeCpus
+from plugins.scheduler.numa.node_cpus import CpuCapacity, NodeCpus
 from plugins.scheduler.pod_object import CPU
 
 MILLI = 1000
@@ -43,7 +44,20 @@ class NumaState(msgspec.Struct, frozen=True, kw_only=True):
     labels: Labels = NO_LABELS
     cpus: NodeCpus | None = None  # None: there is no NodeResourceTopology
     pods: tuple[NumaPod, ...] = ()
-    cpu_ratio: float = 1.0  # allocatable CPU is this many times what the machine has
+    capacity: CpuCapacity = CpuCapacity()
+    requested_milli: int = 0  # CPU of all pods, on nodes with amplified CPU alone
+    unrecorded: Amounts = NO_AMOUNTS  # of pods of which no NUMA node is recorded
+
+    @property
+    def has_policy(self) -> bool:
+        """Return whether the node itself asks for CPU sets, NUMA alignment or amplified CPU."""
+        policy = self.labels.get(NODE_NUMA_POLICY, "None")
+        of_kubelet = "" if self.cpus is None else self.cpus.kubelet_numa_policy
+        return (
+            policy not in ("", "None")
+            or bool(of_kubelet or _node_policy(self))
+            or self.capacity.ratio != 1
+        )
 
 
 def cpu_request(state: NumaState, request: PodNumaRequest) -> CpuRequest | None:

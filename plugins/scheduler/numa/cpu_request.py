@@ -7,9 +7,9 @@ from typing import Literal, TypeVar
 import msgspec
 
 from agent.wire_formats.json_values import JSON_ERRORS
-from plugins.scheduler.devices.device_table import Labels
-from plugins.scheduler.devices.requests import InvalidRequest
-from plugins.scheduler.pod_object import CPU, SchedulerPod
+from plugins.scheduler.devices.device_table import Amounts, Labels
+from plugins.scheduler.devices.requests import DeviceRequest, InvalidRequest
+from plugins.scheduler.pod_object import CPU, MEMORY, SchedulerPod
 
 T = TypeVar("T")
 
@@ -29,6 +29,7 @@ SPREAD: CpuBindPolicy = "SpreadByPCPUs"
 PCPU_LEVEL, NUMA_NODE_LEVEL = "PCPULevel", "NUMANodeLevel"
 REQUIRED_EXCLUSIVE = "Required"
 FULL_CORES_ONLY = "FullPCPUsOnly"
+HUGE_PAGES = "hugepages-"
 CPU_SET_CLASSES = ("LSE", "LSR")
 
 
@@ -70,7 +71,7 @@ class PodNumaRequest(msgspec.Struct, frozen=True, kw_only=True):
     The CPU policies are those of a pod that gets a CPU set on every node.
     """
 
-    cpu_milli: int
+    cpu_milli: int = 0
     wants_cpu_set: bool = False  # by its class: LSE or LSR of production
     required_policy: CpuBindPolicy = ""
     preferred_policy: CpuBindPolicy = ""
@@ -78,8 +79,44 @@ class PodNumaRequest(msgspec.Struct, frozen=True, kw_only=True):
     numa: NumaSpec = NumaSpec()
 
 
+class PodRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod requests of one node."""
+
+    numa: PodNumaRequest = PodNumaRequest()
+    amounts: Amounts = {}  # CPU in milli-cores, memory and huge pages in bytes
+    devices: DeviceRequest | None = None
+
+    @property
+    def needs_numa(self) -> bool:
+        """Return whether CPUs or NUMA nodes are chosen for the pod on every node."""
+        return self.numa.wants_cpu_set or self.numa.numa.numa_topology_policy not in ("", "None")
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Return the names of the requested device resources."""
+        return () if self.devices is None else self.devices.resources
+
+
 _RESOURCE_SPEC = msgspec.json.Decoder(ResourceSpec)
 _NUMA_SPEC = msgspec.json.Decoder(NumaSpec)
+
+
+def pod_request(pod: SchedulerPod) -> PodRequest:
+    """Return all that a pod requests; raise `InvalidRequest` for what no node can meet."""
+    return PodRequest(
+        numa=pod_numa_request(pod),
+        amounts=numa_amounts(pod.amounts),
+        devices=pod.device_request(),
+    )
+
+
+def numa_amounts(amounts: Amounts) -> Amounts:
+    """Return the amounts that belong to NUMA nodes."""
+    return {
+        name: amount
+        for name, amount in amounts.items()
+        if amount and (name in (CPU, MEMORY) or name.startswith(HUGE_PAGES))
+    }
 
 
 def pod_numa_request(pod: SchedulerPod) -> PodNumaRequest:
@@ -108,6 +145,15 @@ def pod_numa_request(pod: SchedulerPod) -> PodNumaRequest:
 
 def _policy(policy: CpuBindPolicy) -> CpuBindPolicy:
     return FULL_CORES if policy in ("", "Default") else policy
+
+
+def exclusive_policy(annotations: Labels) -> str:
+    """Return which parts a pod keeps others of its kind from; empty for none."""
+    try:
+        spec = _decode_spec(annotations, RESOURCE_SPEC, _RESOURCE_SPEC)
+    except InvalidRequest:
+        return ""
+    return "" if spec is None else spec.preferred_cpu_exclusive_policy
 
 
 def is_production(pod: SchedulerPod) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -21,6 +22,8 @@ CPU_MANAGER = "kubelet.koordinator.sh/cpu-manager-policy"
 POD_CPUS = "node.koordinator.sh/pod-cpu-allocs"
 RESERVATION = "node.koordinator.sh/reservation"
 SYSTEM_QOS = "node.koordinator.sh/system-qos-resource"
+AMPLIFICATION = "node.koordinator.sh/resource-amplification-ratio"
+MAX_RATIO = 1000.0
 ZONE_PREFIX = "node-"
 MAX_CPUS = 8192
 MAX_ZONES = 64
@@ -39,6 +42,14 @@ class NodeCpus(msgspec.Struct, frozen=True, kw_only=True):
     reserved: frozenset[int] = frozenset()
     is_full_cores_only: bool = False  # the kubelet gives whole cores only
     kubelet_numa_policy: str = ""
+    reserved_uids: frozenset[str] = frozenset()  # of pods whose CPUs are among the reserved ones
+
+
+class CpuCapacity(msgspec.Struct, frozen=True, kw_only=True):
+    """How much CPU a Node offers. `ratio`: times what the machine has; `None`: unreadable."""
+
+    allocatable_milli: int = 0
+    ratio: float | None = 1.0
 
 
 class _CpuDetail(msgspec.Struct):
@@ -68,6 +79,7 @@ class _SystemCpus(msgspec.Struct):
 
 
 class _PodCpus(msgspec.Struct):
+    uid: str = ""
     cpuset: str = ""
     managed_by_kubelet: bool = msgspec.field(name="managedByKubelet", default=False)
 
@@ -104,6 +116,7 @@ _TOPOLOGY = msgspec.json.Decoder(_CpuTopology)
 _MANAGER = msgspec.json.Decoder(_CpuManager)
 _RESERVED = msgspec.json.Decoder(_ReservedCpus)
 _SYSTEM = msgspec.json.Decoder(_SystemCpus)
+_RATIOS = msgspec.json.Decoder(dict[str, float] | None)
 _POD_CPUS = msgspec.json.Decoder(list[_PodCpus] | None)
 
 # of the kubelet's policies those that are in force for whole pods, as objects name them
@@ -128,27 +141,52 @@ def node_cpus(decoded: TopologyObject) -> NodeCpus:
     """Return the table of an object; annotations that cannot be read count as absent."""
     annotations = decoded.metadata.annotations or {}
     manager = _decode(_MANAGER, annotations.get(CPU_MANAGER)) or _CpuManager()
-    topology = _decode(_TOPOLOGY, annotations.get(CPU_TOPOLOGY)) or _CpuTopology()
-    places = {
-        one.id: CpuPlace(one.socket, one.node, one.core, one.id)
-        for one in (topology.detail or ())[:MAX_CPUS]
-    }
-    reserved = _reserved_cpus(manager, annotations)
+    places, counts = _places(annotations.get(CPU_TOPOLOGY, ""))
+    kubelet_pods = [
+        pod for pod in _decode(_POD_CPUS, annotations.get(POD_CPUS)) or () if pod.managed_by_kubelet
+    ]
+    reserved = _reserved_cpus(manager, annotations, kubelet_pods)
     is_static = manager.policy == "static"
     options = manager.options or {}
     policies = (_KUBELET_POLICIES.get(one, "") for one in decoded.topology_policies or ())
     return NodeCpus(
         node=decoded.metadata.name,
         places=places,
-        counts=cpu_counts(places.values()),
+        counts=counts,
         zones=_zones(decoded, [places[cpu].node for cpu in reserved if cpu in places]),
         reserved=reserved,
         is_full_cores_only=is_static and options.get("full-pcpus-only") == "true",
         kubelet_numa_policy=next(filter(None, policies), ""),
+        reserved_uids=frozenset(pod.uid for pod in kubelet_pods),
     )
 
 
-def _reserved_cpus(manager: _CpuManager, annotations: Labels) -> frozenset[int]:
+@lru_cache(maxsize=256)  # most nodes of a cluster have the same text
+def _places(text: str) -> tuple[Mapping[int, CpuPlace], CpuCounts]:
+    """Return the CPUs of an annotation by number."""
+    topology = _decode(_TOPOLOGY, text or None) or _CpuTopology()
+    places = {
+        one.id: CpuPlace(one.socket, one.node, one.core, one.id)
+        for one in (topology.detail or ())[:MAX_CPUS]
+    }
+    return places, cpu_counts(places.values())
+
+
+def cpu_capacity(annotations: Labels, allocatable: str) -> CpuCapacity:
+    """Return what a Node offers, by its annotations and its allocatable CPU."""
+    amount = parse_amounts({CPU: allocatable}).get(CPU, 0)
+    text = annotations.get(AMPLIFICATION)
+    if text is None:
+        return CpuCapacity(allocatable_milli=amount)
+    ratios = _decode(_RATIOS, text)
+    ratio = None if ratios is None else ratios.get(CPU, 1.0)
+    is_valid = ratio is not None and 1 <= ratio <= MAX_RATIO
+    return CpuCapacity(allocatable_milli=amount, ratio=ratio if is_valid else None)
+
+
+def _reserved_cpus(
+    manager: _CpuManager, annotations: Labels, kubelet_pods: list[_PodCpus]
+) -> frozenset[int]:
     """Return the CPUs of the system, of the kubelet, and of pods that the kubelet gave CPUs."""
     reserved = _cpus(manager.reserved_cpus)
     reservation = _decode(_RESERVED, annotations.get(RESERVATION))
@@ -157,9 +195,8 @@ def _reserved_cpus(manager: _CpuManager, annotations: Labels) -> frozenset[int]:
         reserved |= _cpus(reservation.cpus)
     if system is not None and system.is_exclusive:
         reserved |= _cpus(system.cpuset)
-    for pod in _decode(_POD_CPUS, annotations.get(POD_CPUS)) or ():
-        if pod.managed_by_kubelet:
-            reserved |= _cpus(pod.cpuset)
+    for pod in kubelet_pods:
+        reserved |= _cpus(pod.cpuset)
     return reserved
 
 

@@ -29,11 +29,14 @@ from agent.kube.errors import (
 )
 from agent.kube.resources import PODS
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
-from plugins.scheduler.cluster_state import AssignedPod, ClusterState
+from plugins.scheduler.cluster_state import Allocation, AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker, request_signature
 from plugins.scheduler.devices.allocator import NodeRefused
 from plugins.scheduler.devices.grant_annotations import grant_metadata
-from plugins.scheduler.devices.requests import DeviceRequest, InvalidRequest
+from plugins.scheduler.devices.requests import InvalidRequest
+from plugins.scheduler.numa.alignment import PodGrant
+from plugins.scheduler.numa.cpu_request import PodRequest, numa_amounts, pod_request
+from plugins.scheduler.numa.status_annotation import recorded_numa, status_annotations
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
 from plugins.scheduler.server.extender_wire import BindRequest
 
@@ -58,7 +61,7 @@ class PodSource(Protocol):
 
 
 class _Hold(msgspec.Struct, kw_only=True):
-    """Devices of a pod that is being bound. `sent_s`: its binding may be in force since then."""
+    """What a pod that is being bound gets. `sent_s`: its binding may be in force since then."""
 
     pod: AssignedPod
     annotations: Mapping[str, str]
@@ -175,7 +178,7 @@ class Binder:
         """Choose devices and hold them; the same ones for a second try on the same node.
 
         A pod whose earlier binding to another node may still come into force is not bound
-        elsewhere. Without devices there is nothing to hold.
+        elsewhere. Without devices, CPUs and NUMA nodes there is nothing to hold.
         """
         hold = self._hold_of(request.uid)
         if hold is not None and hold.pod.node == request.node:
@@ -185,22 +188,25 @@ class Binder:
                 f"{_name(request)}: whether it is bound to {hold.pod.node} is not known yet"
             )
         self._release(request.uid)
-        device_request = _device_request(pod)
-        if device_request is None:
-            return None
+        pod_request = _pod_request(pod)
         try:
-            grant = self._decisions.allocate(device_request, request.node)
+            grant = self._decisions.allocate(pod_request, request.node)
         except (NodeRefused, InvalidRequest) as refused:
             message = f"devices on {request.node} were taken meanwhile: {refused}"
             raise BindFailed(message) from refused
-        if not grant:
+        annotations = pod_annotations(grant)
+        if not annotations:
             return None
-        allocation = tuple(one.as_allocated() for one in grant)
         assigned = AssignedPod(
-            key=pod.key, node=request.node, allocation=allocation, is_assumed=True
+            key=pod.key,
+            node=request.node,
+            allocation=tuple(one.as_allocated() for one in grant.devices),
+            numa=recorded_numa({**pod.annotations, **annotations}),
+            amounts=pod_request.amounts,
+            is_assumed=True,
         )
         self._state.set_pod(assigned)
-        hold = _Hold(pod=assigned, annotations=grant_metadata(grant).annotations)
+        hold = _Hold(pod=assigned, annotations=annotations)
         self._holds[request.uid] = hold
         return hold
 
@@ -299,30 +305,48 @@ def binding_request(
     )
 
 
-def assigned_pod(pod: SchedulerPod) -> AssignedPod | None:
-    """Return what a bound pod uses; `None` if it is not bound or has no devices.
+def pod_annotations(grant: PodGrant) -> Mapping[str, str]:
+    """Return what a binding writes to a pod; nothing for one without devices and CPUs."""
+    return {
+        **grant_metadata(grant.devices).annotations,
+        **status_annotations(grant.cpus, grant.amounts),
+    }
 
-    An annotation on a pod without a node is not trusted: users can write it. One that cannot be
+
+def assigned_pod(pod: SchedulerPod) -> AssignedPod | None:
+    """Return what a bound pod uses; `None` if it is not bound or uses nothing that counts.
+
+    Annotations on a pod without a node are not trusted: users can write them. One that cannot be
     read counts for nothing.
     """
+    if not pod.node or pod.has_ended:
+        return None
+    assigned = AssignedPod(
+        key=pod.key,
+        node=pod.node,
+        allocation=_recorded_allocation(pod),
+        numa=recorded_numa(pod.annotations),
+        amounts=numa_amounts(pod.amounts),
+    )
+    is_counted = assigned.allocation or assigned.has_record or assigned.amounts
+    return assigned if is_counted else None
+
+
+def _recorded_allocation(pod: SchedulerPod) -> Allocation:
     text = pod.annotations.get(ANNOTATION)
-    if not pod.node or pod.has_ended or text is None:
-        return None
     try:
-        allocation = decode_allocated(text)
+        return () if text is None else decode_allocated(text)
     except ParseError:
-        return None
-    return AssignedPod(key=pod.key, node=pod.node, allocation=allocation)
+        return ()
 
 
 def _signature(pod: SchedulerPod) -> bytes:
-    request = _device_request(pod)
-    return b"" if request is None else request_signature(request)
+    return request_signature(_pod_request(pod))
 
 
-def _device_request(pod: SchedulerPod) -> DeviceRequest | None:
+def _pod_request(pod: SchedulerPod) -> PodRequest:
     try:
-        return pod.device_request()
+        return pod_request(pod)
     except InvalidRequest as error:
         raise BindFailed(str(error)) from error
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.clock import Clock
 from agent.kube.api import ApiClient
-from agent.kube.resources import DEVICES, NODES, PODS
+from agent.kube.resources import DEVICES, NODES, PODS, TOPOLOGIES
 from agent.kube.watch.cache import ObjectChanges
 from agent.kube.watch.decoder import WatchedKind
 from agent.kube.watch.machine import ListLimits
@@ -15,30 +15,57 @@ from agent.kube.watch.reflector import Reflector, WatchScope
 from agent.snapshot.cluster import NodeView, WatchStatus
 from agent.wire_formats.cluster_objects import NodeObject, node_facts
 from agent.wire_formats.device_allocated import ANNOTATION
+from agent.wire_formats.resource_status import RESOURCE_STATUS
 from plugins.scheduler.cluster_state import ClusterState
-from plugins.scheduler.devices.device_table import DeviceObject, DeviceTable, device_table
-from plugins.scheduler.devices.requests import RESOURCE_KINDS
-from plugins.scheduler.pod_object import SchedulerPod, SchedulerPodObject, scheduler_pod
+from plugins.scheduler.devices.device_table import (
+    NO_LABELS,
+    DeviceObject,
+    DeviceTable,
+    device_table,
+)
+from plugins.scheduler.numa.cpu_request import RESOURCE_SPEC, numa_amounts
+from plugins.scheduler.numa.node_cpus import NodeCpus, TopologyObject, cpu_capacity, node_cpus
+from plugins.scheduler.pod_object import CPU, SchedulerPod, SchedulerPodObject, scheduler_pod
 from plugins.scheduler.server.binding import assigned_pod
 
 CLUSTER_LIMITS = ListLimits(objects=200_000, pages=512, bytes=2 << 30)
 
 
-def pod_with_devices(body: SchedulerPodObject) -> SchedulerPod | None:
-    """Return a pod that requests devices or has some; `None` for all others."""
+def counted_pod(body: SchedulerPodObject) -> SchedulerPod | None:
+    """Return a pod that counts on a node or may be bound; `None` for all others.
+
+    Of a pod on a node only that is kept which counts: most of the cluster's memory is pods.
+    """
     pod = scheduler_pod(body)
-    has_request = any(pod.amounts.get(name) for name in RESOURCE_KINDS)
-    return pod if has_request or ANNOTATION in pod.annotations else None
+    if not pod.node and not pod.has_ended:
+        return pod
+    if pod.has_ended:
+        return None
+    kept = {key: pod.annotations[key] for key in COUNTED_ANNOTATIONS if key in pod.annotations}
+    amounts = numa_amounts(pod.amounts)
+    if not kept and not amounts:
+        return None
+    return SchedulerPod(
+        key=pod.key,
+        node=pod.node,
+        amounts=amounts,
+        annotations=kept or NO_LABELS,
+        resource_version=pod.resource_version,
+    )
 
 
+COUNTED_ANNOTATIONS = (ANNOTATION, RESOURCE_STATUS, RESOURCE_SPEC)
 ALL_PODS: WatchedKind[SchedulerPodObject, SchedulerPod | None] = WatchedKind(
-    resource=PODS, body_type=SchedulerPodObject, convert=pod_with_devices
+    resource=PODS, body_type=SchedulerPodObject, convert=counted_pod
 )
 ALL_NODES: WatchedKind[NodeObject, NodeView] = WatchedKind(
     resource=NODES, body_type=NodeObject, convert=node_facts
 )
 ALL_DEVICES: WatchedKind[DeviceObject, DeviceTable] = WatchedKind(
     resource=DEVICES, body_type=DeviceObject, convert=device_table
+)
+ALL_TOPOLOGIES: WatchedKind[TopologyObject, NodeCpus] = WatchedKind(
+    resource=TOPOLOGIES, body_type=TopologyObject, convert=node_cpus
 )
 
 
@@ -51,7 +78,7 @@ class PodChanges:
         self._uids: set[str] = set()  # of bound pods that the watch has reported
 
     def pending_pod(self, namespace: str, name: str) -> SchedulerPod | None:
-        """Return a pod that requests devices and is not bound; `None` if it is not known."""
+        """Return a pod that is not bound; `None` if it is not known."""
         return self._pending.get(f"{namespace}/{name}")
 
     def replace_objects(self, values: Mapping[str, SchedulerPod | None]) -> None:
@@ -87,7 +114,7 @@ class PodChanges:
 
 
 class NodeChanges:
-    """Nodes: of each its labels."""
+    """Nodes: of each its labels and its CPU."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
@@ -101,7 +128,8 @@ class NodeChanges:
 
     def set_object(self, key: str, value: NodeView) -> None:
         """Take a node that is new or differs."""
-        self._state.set_node(key, dict(value.labels))
+        capacity = cpu_capacity(dict(value.annotations), value.allocatable.get(CPU, "0"))
+        self._state.set_node(key, dict(value.labels), capacity)
 
     def remove_object(self, key: str, value: NodeView) -> None:  # noqa: ARG002 - as its Protocol
         """Forget a node."""
@@ -134,6 +162,32 @@ class DeviceChanges:
         self._state.remove_devices(key)
 
 
+class TopologyChanges:
+    """NodeResourceTopologies, which have the names of their nodes."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._names: set[str] = set()
+
+    def replace_objects(self, values: Mapping[str, NodeCpus]) -> None:
+        """Take a complete list."""
+        for name in self._names - values.keys():
+            self._state.remove_cpus(name)
+        self._names = set(values)
+        for cpus in values.values():
+            self._state.set_cpus(cpus)
+
+    def set_object(self, key: str, value: NodeCpus) -> None:
+        """Take an object that is new or differs."""
+        self._names.add(key)
+        self._state.set_cpus(value)
+
+    def remove_object(self, key: str, value: NodeCpus) -> None:  # noqa: ARG002 - as its Protocol
+        """Forget the CPUs and NUMA nodes of a node."""
+        self._names.discard(key)
+        self._state.remove_cpus(key)
+
+
 class ClusterFeed:
     """The watches that fill one state. Belongs to the loop thread."""
 
@@ -150,6 +204,7 @@ class ClusterFeed:
         self._watches = (
             watch(ALL_NODES, NodeChanges(state)),
             watch(ALL_DEVICES, DeviceChanges(state)),
+            watch(ALL_TOPOLOGIES, TopologyChanges(state)),
             watch(ALL_PODS, self.pods),
         )
 
@@ -164,8 +219,14 @@ class ClusterFeed:
 
     @property
     def is_synced(self) -> bool:
-        """Return whether each kind was listed completely."""
-        return all(watch.state.synced for watch in self._watches)
+        """Return whether each kind was listed completely.
+
+        A cluster without the kind NodeResourceTopology has no NUMA nodes to align to.
+        """
+        return all(
+            status.synced or (status.resource == TOPOLOGIES.plural and status.absent_s is not None)
+            for status in self.statuses
+        )
 
 
 def _ignore_view(_: Mapping[str, object]) -> None:

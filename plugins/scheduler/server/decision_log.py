@@ -8,8 +8,8 @@ from itertools import islice
 
 import msgspec
 
-from plugins.scheduler.cluster_state import PodKey
 from plugins.scheduler.decisions import PodAnswer
+from plugins.scheduler.pod_object import PodKey
 
 MAX_PODS = 2048
 MAX_NODES_OF_REASON = 16  # named for each reason; all are counted

@@ -5,7 +5,8 @@ from __future__ import annotations
 from agent.clock import Clock
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker, PodAnswer, refuse_all
-from plugins.scheduler.devices.requests import DeviceRequest, InvalidRequest
+from plugins.scheduler.devices.requests import InvalidRequest
+from plugins.scheduler.numa.cpu_request import PodRequest, pod_request
 from plugins.scheduler.server.decision_log import DecisionLog, filter_record
 from plugins.scheduler.server.extender_wire import (
     NodesRequest,
@@ -28,10 +29,10 @@ class Extender:
 
     def filter(self, request: NodesRequest) -> bytes:
         """Return the nodes that can give the pod its devices, and why others cannot."""
-        pod_request, answer = self._decide(request)
-        if pod_request is None and not answer.invalid:
+        requested, answer = self._decide(request)
+        if requested is None and not answer.invalid:
             return encode_filter_result(request, request.names, {}, {})
-        resources = pod_request.resources if pod_request is not None else ()
+        resources = requested.resources if requested is not None else ()
         self.log.record(filter_record(request.pod.key, resources, answer, self._clock.wall()))
         return encode_filter_result(
             request,
@@ -41,9 +42,9 @@ class Extender:
         )
 
     def prioritize(self, request: NodesRequest) -> bytes:
-        """Return the scores of the nodes; 0 for all if the pod requests no device."""
-        pod_request, answer = self._decide(request)
-        if pod_request is None:
+        """Return the scores of the nodes; 0 for all if any node can have the pod."""
+        requested, answer = self._decide(request)
+        if requested is None:
             return encode_priorities(dict.fromkeys(request.names, 0))
         scores = answer.scores()
         return encode_priorities({name: scores.get(name, 0) for name in request.names})
@@ -55,22 +56,22 @@ class Extender:
         without a victim is left out, because kube-scheduler refuses it.
         """
         try:
-            pod_request = request.pod.device_request()
+            requested = pod_request(request.pod)
         except InvalidRequest:
             return encode_preemption_result({})
         nodes: dict[str, NodeVictims] = {}
         for name, victims in request.victims.items():
-            if not victims.uids:
-                continue
-            if pod_request is None or self._decisions.fits_without(pod_request, name, victims.uids):
+            if victims.uids and self._decisions.fits_without(requested, name, victims.uids):
                 nodes[name] = victims
         return encode_preemption_result(nodes)
 
-    def _decide(self, request: NodesRequest) -> tuple[DeviceRequest | None, PodAnswer]:
+    def _decide(self, request: NodesRequest) -> tuple[PodRequest | None, PodAnswer]:
+        """Return the request and the answers; no request for a pod that any node can have."""
         try:
-            pod_request = request.pod.device_request()
+            requested = pod_request(request.pod)
         except InvalidRequest as error:
             return None, refuse_all(request.names, str(error))
-        if pod_request is None:
+        is_plain = requested.devices is None and not requested.needs_numa
+        if is_plain and not self._state.nodes_with_numa_policy():
             return None, PodAnswer(names=(), signatures=(), answers={})
-        return pod_request, self._decisions.decide(pod_request, request.names)
+        return requested, self._decisions.decide(requested, request.names)

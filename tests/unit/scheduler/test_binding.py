@@ -15,6 +15,7 @@ from agent.clock import ManualClock, SystemClock
 from agent.kube.endpoint import InClusterTarget
 from agent.kube.session import open_session
 from agent.wire_formats.device_allocated import ANNOTATION
+from agent.wire_formats.resource_status import RESOURCE_STATUS
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker
 from plugins.scheduler.devices.device_table import GPU
@@ -23,6 +24,7 @@ from plugins.scheduler.server.binding import SETTLED_AFTER_S, Binder, BindFailed
 from plugins.scheduler.server.extender_wire import BindRequest
 from tests.apiserver import ApiServer, Fault
 from tests.patience import PATIENCE_S
+from tests.unit.scheduler.test_numa_cluster import topology
 from tests.unit.scheduler.vectors import NODES
 
 POST = "binding"
@@ -45,15 +47,23 @@ class Scene:
     def pending_pod(self, namespace: str, name: str) -> SchedulerPod | None:
         return self.reported.get(f"{namespace}/{name}")
 
-    def put(self, name: str, cards: int = 1, **annotations: str) -> SchedulerPod:
+    def put(
+        self, name: str, cards: int = 1, cpus: str = "", qos: str = "LS", **annotations: str
+    ) -> SchedulerPod:
         """Create a pod, and report it as the watch does."""
         request = {"nvidia.com/gpu": str(cards)} if cards else {"cpu": "1"}
+        request |= {"cpu": cpus} if cpus else {}
         resources = {"requests": request, "limits": request}
         container = {"name": "c", "image": "i", "resources": resources}
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "labels": {"koordinator.sh/qosClass": qos},
+                "annotations": annotations,
+            },
             "spec": {"containers": [container]},
         }
         pod = decode_scheduler_pod(json.dumps(self.api.put(body)).encode())
@@ -106,6 +116,35 @@ def run(api: ApiServer, scenario: Scenario) -> None:
             await session.close()
 
     asyncio.run(asyncio.wait_for(play(), PATIENCE_S))
+
+
+def test_a_cpu_set_is_written_beside_the_devices_and_counts_at_once(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.state.set_cpus(topology("node-a"))
+        for name, cpus in (("p", "0-3"), ("q", "8-11")):
+            await scene.bind(scene.put(name, 1, cpus="4", qos="LSR"))
+            annotations = scene.server_pod(name)["metadata"]["annotations"]
+            assert json.loads(annotations[RESOURCE_STATUS]) == {"cpuset": cpus}
+            assert ANNOTATION in annotations
+            stored = assigned_pod(decode_scheduler_pod(json.dumps(scene.server_pod(name)).encode()))
+            held = scene.state.pod(scene.reported[f"default/{name}"].key.uid)
+            assert stored is not None
+            assert held is not None
+            assert (stored.numa, stored.amounts) == (held.numa, held.amounts)
+
+    run(server, scenario)
+
+
+def test_a_cpu_set_alone_is_held_and_written(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.state.set_cpus(topology("node-a"))
+        pod = scene.put("p", 0, cpus="16", qos="LSR")
+        await scene.bind(pod)
+        assert RESOURCE_STATUS in scene.server_pod("p")["metadata"]["annotations"]
+        with pytest.raises(BindFailed, match="not enough cpus available"):
+            await scene.bind(scene.put("q", 0, cpus="2", qos="LSR"))
+
+    run(server, scenario)
 
 
 def test_a_pod_is_bound_with_its_devices_in_one_request(server: ApiServer) -> None:

@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.snapshot.allocation import AllocatedDevice
-from plugins.scheduler.cluster_state import AssignedPod, ClusterState, PodKey
+from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker
 from plugins.scheduler.devices.allocator import NodeRefused, allocate
 from plugins.scheduler.devices.device_table import GPU, GPU_CORE, GPU_MEMORY_RATIO
 from plugins.scheduler.devices.requests import DeviceRequest, device_request
+from plugins.scheduler.numa.cpu_request import PodRequest
+from plugins.scheduler.pod_object import PodKey
 from tests.unit.scheduler.vectors import NODES, WHOLE
 
 
@@ -40,6 +42,10 @@ def cards(count: int) -> DeviceRequest:
     request = device_request({"nvidia.com/gpu": count})
     assert request is not None
     return request
+
+
+def request_for(count: int) -> PodRequest:
+    return PodRequest(devices=cards(count))
 
 
 def test_equal_nodes_have_one_signature_until_a_pod_makes_them_differ() -> None:
@@ -92,9 +98,9 @@ def test_a_deleted_device_object_takes_its_devices_out_of_service_and_keeps_what
     state.set_pod(pod("1", "a", 0))
     maker = DecisionMaker(state)
     state.remove_devices("a")
-    assert not maker.decide(cards(1), ["a"]).of("a").fits
+    assert not maker.decide(request_for(1), ["a"]).of("a").fits
     state.set_devices(msgspec.structs.replace(NODES["A"], node="a"))
-    assert [one.device.minor for one in maker.allocate(cards(1), "a")] == [1]
+    assert [one.device.minor for one in maker.allocate(request_for(1), "a").devices] == [1]
 
 
 def test_a_forgotten_node_is_gone_once_its_pods_are() -> None:
@@ -113,7 +119,7 @@ def test_answers_name_how_many_nodes_were_refused_for_each_reason() -> None:
     state = state_of("a", "b", "c")
     state.set_pod(pod("1", "a", *range(8)))
     state.set_pod(pod("2", "b", *range(5)))
-    answer = DecisionMaker(state).decide(cards(4), ["a", "b", "c", "unknown"])
+    answer = DecisionMaker(state).decide(request_for(4), ["a", "b", "c", "unknown"])
     assert answer.reasons() == (("Insufficient GPU Devices", 2),)
     assert set(answer.scores()) == {"c", "unknown"}
     assert answer.scores()["c"] == 100
@@ -124,9 +130,9 @@ def test_a_node_fits_without_the_pods_that_would_be_preempted() -> None:
     state.set_pod(pod("1", "a", 0, 1, 2, 3))
     state.set_pod(pod("2", "a", 4, 5, 6, 7))
     maker = DecisionMaker(state)
-    assert not maker.decide(cards(8), ["a"]).of("a").fits
-    assert not maker.fits_without(cards(8), "a", ["1"])
-    assert maker.fits_without(cards(8), "a", ["1", "2"])
+    assert not maker.decide(request_for(8), ["a"]).of("a").fits
+    assert not maker.fits_without(request_for(8), "a", ["1"])
+    assert maker.fits_without(request_for(8), "a", ["1", "2"])
 
 
 EVENTS = st.lists(
@@ -192,6 +198,6 @@ def test_no_card_is_given_above_its_whole_and_none_is_lost(
 def test_one_decision_serves_all_nodes_of_one_signature(count: int) -> None:
     state = state_of(*(f"n{i}" for i in range(50)))
     maker = DecisionMaker(state)
-    answers = maker.decide(cards(count), list(state.node_names()))
+    answers = maker.decide(request_for(count), list(state.node_names()))
     assert len(answers.answers) == 1
     assert len(answers.fitting()) == 50

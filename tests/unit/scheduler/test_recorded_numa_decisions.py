@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from agent.snapshot.allocation import AllocatedDevice
@@ -19,9 +20,9 @@ from plugins.scheduler.devices.device_table import Amounts, decode_device_table
 from plugins.scheduler.devices.device_usage import sum_usage
 from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.devices.scores import ScoringStrategy
-from plugins.scheduler.numa.alignment import AlignmentRequest, NumaGrant, align_pod
+from plugins.scheduler.numa.alignment import PodGrant, align_pod
 from plugins.scheduler.numa.cpu_choice import NumaPod, NumaState
-from plugins.scheduler.numa.cpu_request import pod_numa_request
+from plugins.scheduler.numa.cpu_request import PodRequest, pod_numa_request
 from plugins.scheduler.numa.node_cpus import decode_node_cpus
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod, parse_amounts
 
@@ -49,6 +50,7 @@ class Decision(NamedTuple):
 
     node: NodeState
     numa: NumaState
+    unrecorded: Amounts  # CPU and memory of pods on no NUMA node in particular
     left: Amounts  # CPU and memory of the node that no pod requested
     pod: SchedulerPod
     is_bound: bool
@@ -100,7 +102,16 @@ def decisions() -> Iterator[Decision]:
                 - sum(one.amounts.get(resource, 0) for one in bound.values())
                 for resource in ("cpu", "memory")
             }
+            unrecorded = {
+                resource: sum(
+                    one.amounts.get(resource, 0)
+                    for one in bound.values()
+                    if not (one.numa.cpus or one.numa.amounts)
+                )
+                for resource in ("cpu", "memory")
+            }
             yield Decision(
+                unrecorded=unrecorded,
                 node=NodeState(name=name, labels=labels, table=table, usage=used),
                 numa=NumaState(
                     labels=labels, cpus=cpus, pods=tuple(one.numa for one in bound.values())
@@ -115,14 +126,14 @@ def decisions() -> Iterator[Decision]:
                 bound[pod.key.name] = recorded
 
 
-def decide(decision: Decision, rules: Rules) -> NumaGrant | str:
+def decide(decision: Decision, rules: Rules) -> PodGrant | str:
     """Return the grant, or the reason of the refusal."""
     amounts = {name: decision.pod.amounts.get(name, 0) for name in ("cpu", "memory")}
     for name, amount in amounts.items():  # which kube-scheduler itself checks
         if amount > decision.left[name]:
             return f"Insufficient {name}"
     try:
-        request = AlignmentRequest(
+        request = PodRequest(
             numa=pod_numa_request(decision.pod),
             amounts=amounts,
             devices=decision.pod.device_request(),
@@ -134,7 +145,7 @@ def decide(decision: Decision, rules: Rules) -> NumaGrant | str:
         return str(error)
 
 
-def is_same(grant: NumaGrant, recorded: Recorded) -> bool:
+def is_same(grant: PodGrant, recorded: Recorded) -> bool:
     devices = sorted((one.device.kind, one.device.minor) for one in grant.devices)
     return (
         grant.cpus == recorded.numa.cpus
@@ -149,8 +160,8 @@ def test_in_compatible_mode_every_decision_is_the_same() -> None:
     for decision in decisions():
         grant = decide(decision, COMPATIBLE)
         where = (decision.node.name, decision.pod.key.name, grant, decision.message)
-        assert isinstance(grant, NumaGrant) is decision.is_bound, where
-        if isinstance(grant, NumaGrant):
+        assert isinstance(grant, PodGrant) is decision.is_bound, where
+        if isinstance(grant, PodGrant):
             assert decision.recorded is not None
             assert is_same(grant, decision.recorded), where
         count["bound" if decision.is_bound else "refused"] += 1
@@ -173,7 +184,7 @@ def has_cpus_outside_of_amounts(decision: Decision) -> bool:
     return any(pod.cpus and not pod.amounts for pod in decision.numa.pods)
 
 
-def score(decision: Decision, grant: NumaPod | NumaGrant) -> tuple[int, ...]:
+def score(decision: Decision, grant: NumaPod | PodGrant) -> tuple[int, ...]:
     """Return how good a choice is, less is better: NUMA nodes, cores that are shared with others.
 
     Last the cores that are wholly free after it, as a negative number.
@@ -194,8 +205,8 @@ def test_otherwise_fits_are_the_same_and_other_choices_have_a_cause_and_are_no_w
     causes = Counter[str]()
     for decision in decisions():
         grant = decide(decision, Rules())
-        assert isinstance(grant, NumaGrant) is decision.is_bound, (decision.node.name, grant)
-        if not isinstance(grant, NumaGrant) or decision.recorded is None:
+        assert isinstance(grant, PodGrant) is decision.is_bound, (decision.node.name, grant)
+        if not isinstance(grant, PodGrant) or decision.recorded is None:
             continue
         if is_same(grant, decision.recorded):
             continue
@@ -209,10 +220,23 @@ def test_otherwise_fits_are_the_same_and_other_choices_have_a_cause_and_are_no_w
     assert causes == {"exclusive NUMA nodes": 1, "CPUs counted": 2}
 
 
+def test_pods_without_a_record_count_evenly_which_koordinator_ignores() -> None:
+    fits = Counter[bool]()
+    for decision in decisions():
+        counted = decision._replace(
+            numa=msgspec.structs.replace(decision.numa, unrecorded=decision.unrecorded)
+        )
+        grant = decide(counted, Rules())
+        is_same_fit = isinstance(grant, PodGrant) is decision.is_bound
+        assert is_same_fit or any(decision.unrecorded.values())
+        fits[is_same_fit] += 1
+    assert fits == {True: 1117, False: 3}
+
+
 def test_no_cpu_is_given_twice_and_cpus_agree_with_the_amounts_of_numa_nodes() -> None:
     for decision in decisions():
         grant = decide(decision, Rules())
-        if not isinstance(grant, NumaGrant) or decision.numa.cpus is None:
+        if not isinstance(grant, PodGrant) or decision.numa.cpus is None:
             continue
         taken = frozenset[int]().union(*(pod.cpus for pod in decision.numa.pods))
         assert grant.cpus.isdisjoint(taken | decision.numa.cpus.reserved)

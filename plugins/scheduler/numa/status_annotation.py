@@ -1,0 +1,76 @@
+"""The annotation resource-status: writes it for new pods, and reads it of those on nodes.
+
+Format as in Koordinator's `apis/extension/resource.go`. Untrusted input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from agent.errors import ParseError
+from agent.wire_formats.json_values import JSON_ERRORS, JsonDict, compact_json
+from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
+from agent.wire_formats.quantities import format_binary, format_milli
+from agent.wire_formats.resource_status import RESOURCE_STATUS
+from plugins.scheduler.devices.device_table import Amounts, Labels
+from plugins.scheduler.numa.cpu_choice import MILLI, NumaPod
+from plugins.scheduler.numa.cpu_request import exclusive_policy
+from plugins.scheduler.numa.node_cpus import MAX_CPUS, MAX_ZONES
+from plugins.scheduler.pod_object import CPU, parse_amounts
+
+NO_NUMA = NumaPod()
+
+
+class _NodeAmounts(msgspec.Struct):
+    node: int = 0
+    resources: dict[str, str | int | float] | None = None
+
+
+class _Status(msgspec.Struct):
+    cpuset: str = ""
+    nodes: list[_NodeAmounts] | None = msgspec.field(name="numaNodeResources", default=None)
+
+
+_STATUS = msgspec.json.Decoder(_Status)
+
+
+def status_annotations(cpus: frozenset[int], amounts: Mapping[int, Amounts]) -> Mapping[str, str]:
+    """Return the annotation of a pod; nothing for one without CPUs and NUMA nodes."""
+    if not cpus and not amounts:
+        return {}
+    status: JsonDict = {"cpuset": format_cpu_list(cpus)}
+    if amounts:
+        status["numaNodeResources"] = [
+            {"node": node, "resources": _texts(of_node)}
+            for node, of_node in sorted(amounts.items())
+        ]
+    return {RESOURCE_STATUS: compact_json(status, sort_keys=False)}
+
+
+def _texts(amounts: Amounts) -> JsonDict:
+    return {
+        name: format_milli(amount / MILLI) if name == CPU else format_binary(amount)
+        for name, amount in sorted(amounts.items())
+    }
+
+
+def recorded_numa(annotations: Labels) -> NumaPod:
+    """Return what a pod has by its annotations; one that cannot be read counts for nothing."""
+    text = annotations.get(RESOURCE_STATUS)
+    if text is None:
+        return NO_NUMA
+    try:
+        status = _STATUS.decode(text)
+        cpus = parse_cpu_list(status.cpuset, MAX_CPUS)
+    except (ParseError, *JSON_ERRORS):
+        return NO_NUMA
+    return NumaPod(
+        cpus=cpus,
+        exclusive_policy=exclusive_policy(annotations) if cpus else "",
+        amounts={
+            one.node: parse_amounts({k: str(v) for k, v in (one.resources or {}).items()})
+            for one in (status.nodes or ())[:MAX_ZONES]
+        },
+    )
