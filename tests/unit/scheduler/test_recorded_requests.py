@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from agent.clock import ManualClock
-from plugins.scheduler.cluster_state import AssignedPod, ClusterState, PodKey
+from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker
+from plugins.scheduler.pod_object import PodKey
 from plugins.scheduler.server.extender import Extender
 from plugins.scheduler.server.extender_wire import (
     decode_bind_request,
