@@ -98,10 +98,10 @@ def test_limits_of_a_node_slo_and_of_a_pod_are_set_explained_and_undone() -> Non
             file = f"/sys/fs/cgroup/blkio{below}/{READ}"
             explained = (await explain_file(scene, file))["file"]
             assert (explained["current"], explained["original"]) == (limited[0], f"{number} 0")
-            (wanted,) = explained["wanted"]
+            (wanted,) = explained["requests"]
             assert (wanted["by"], wanted["value"], wanted["wins"]) == ("block_io", limited[0], True)
             unwanted = await explain_file(scene, f"/sys/fs/cgroup/blkio/kubepods/{READ}")
-            assert (unwanted["file"]["current"], unwanted["file"]["wanted"]) == ("", [])
+            assert (unwanted["file"]["current"], unwanted["file"]["requests"]) == ("", [])
 
             await scene.kill()
             assert kubepods.lines() == limited
