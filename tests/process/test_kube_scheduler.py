@@ -92,6 +92,7 @@ def test_of_100_pods_at_once_all_that_fit_are_bound(
     with replica(api, tmp_path) as one:
         one.wait_ready()
         pods = mixed_pods(api)
+        api.faults.add(Fault(subresource="binding", delay_s=0.1, times=0))
         scheduler = KubeScheduler(api, (config_for(one, node_cache_capable=is_capable),))
         scheduler.add(*pods)
         scheduler.run(patience_s=PATIENCE_S)

@@ -33,9 +33,11 @@ Object = dict[str, Any]
 class Replica:
     """One process of the extender."""
 
-    def __init__(self, api: ApiServer, folder: Path, name: str, service: str) -> None:
+    def __init__(
+        self, api: ApiServer, folder: Path, name: str, service: str, more: str = ""
+    ) -> None:
         config = folder / f"{name}.yaml"
-        settings = f"listen: 127.0.0.1:0\nservice: '{service}'\n"
+        settings = f"listen: 127.0.0.1:0\nservice: '{service}'\n{more}"
         namespace = "kube-system" if service else "default"
         config.write_text(f"{settings}leader_election: {{namespace: {namespace}}}\n")
         kubeconfig = api.agent_kubeconfig if service else api.kubeconfig
@@ -88,8 +90,10 @@ class Replica:
 
 
 @contextmanager
-def replica(api: ApiServer, folder: Path, name: str = "a", service: str = "") -> Iterator[Replica]:
-    one = Replica(api, folder, name, service)
+def replica(
+    api: ApiServer, folder: Path, name: str = "a", service: str = "", more: str = ""
+) -> Iterator[Replica]:
+    one = Replica(api, folder, name, service, more)
     try:
         yield one
     finally:
@@ -222,17 +226,31 @@ def test_a_leader_that_was_paused_answers_nothing_when_it_wakes(
         assert old.process.wait(PATIENCE_S) == 1
 
 
-def test_the_service_leads_to_the_leader_alone_and_rights_are_the_least(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("component", "settings"), [("", ""), ("strict-ledger", "strict_ledger: true\n")]
+)
+def test_the_service_leads_to_the_leader_alone_and_rights_are_the_least(
+    tmp_path: Path, component: str, settings: str
+) -> None:
     import yaml
 
-    with ApiServer(roles=MANIFESTS / "rbac.yaml") as api:
+    roles = tmp_path / "roles.yaml"
+    files = [MANIFESTS / "rbac.yaml"]
+    if component:
+        files.append(MANIFESTS / component / "rbac.yaml")
+    roles.write_text("---\n".join(file.read_text() for file in files))
+    with ApiServer(roles=roles) as api:
         for file in ("nodes.yaml", "devices.yaml"):
             for document in yaml.safe_load_all((CLUSTER / file).read_text()):
                 api.put(document)
         api.put({"kind": "Namespace", "metadata": {"name": "kube-system"}})
-        with replica(api, tmp_path, service="xpu-scheduler") as one:
+        with replica(api, tmp_path, service="xpu-scheduler", more=settings) as one:
             one.wait_ready()
             pod = put_pod(api, "p", 1)
+            if component == "strict-ledger":  # the agent writes the object, too: it is read again
+                device = api.get("device", "h100-0")
+                assert device is not None
+                api.put({**device, "metadata": {**device["metadata"], "labels": {}}})
             server = api.faults.add(Fault(subresource="binding", status=500))
             assert bind(one, pod, "h100-0")[1] == {"Error": ""}
             assert api.faults.hits(server) == 1
@@ -244,7 +262,7 @@ def test_the_service_leads_to_the_leader_alone_and_rights_are_the_least(tmp_path
             one.process.terminate()
             assert one.process.wait(PATIENCE_S) == 0
         used = verbs_used(api.requests(), AGENT)
-    assert compare(used, verbs_granted(read_roles(MANIFESTS / "rbac.yaml"))) == ((), ())
+    assert compare(used, verbs_granted(read_roles(roles))) == ((), ())
 
 
 def test_wrong_settings_are_one_line_and_status_2(tmp_path: Path) -> None:

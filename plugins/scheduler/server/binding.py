@@ -38,6 +38,7 @@ from plugins.scheduler.numa.alignment import PodGrant
 from plugins.scheduler.numa.cpu_request import PodRequest, numa_amounts, pod_request
 from plugins.scheduler.numa.status_annotation import recorded_numa, status_annotations
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
+from plugins.scheduler.server.device_ledger import DeviceLedger, LedgerRefused
 from plugins.scheduler.server.extender_wire import BindRequest
 
 DEADLINE_S = 5.0  # of one request: less than what the lease leaves an old leader
@@ -86,9 +87,12 @@ class Binder:
         pods: PodSource,
         clock: Clock,
         *,
+        ledger: DeviceLedger | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        """With a ledger, the Device object is marked before each binding that gives devices."""
         self._api = api
+        self._ledger = ledger
         self._state = state
         self._decisions = decisions
         self._pods = pods
@@ -138,6 +142,10 @@ class Binder:
                 await self._post(request, pod, hold)
             except Conflict:  # the pod changed, or a lost request was in force after all
                 pod = await self._read_after(request, hold, pauses_s=(0.0,), before=pod)
+            except LedgerRefused as refused:
+                if hold is not None and hold.sent_s is None:
+                    self._release(request.uid)
+                raise BindFailed(f"{_name(request)}: {refused}") from refused
             except _UNCERTAIN:
                 pod = await self._read_after(request, hold, pauses_s=READ_PAUSES_S, before=pod)
             except ApiError as error:  # refused: 403, 404, 422
@@ -212,6 +220,8 @@ class Binder:
 
     async def _post(self, request: BindRequest, pod: SchedulerPod, hold: _Hold | None) -> None:
         if hold is not None:
+            if self._ledger is not None:
+                await self._ledger.mark(request.node)
             hold.sent_s = self._clock.monotonic()
         annotations = {} if hold is None else hold.annotations
         await self._api.call(binding_request(request, pod.resource_version, annotations))

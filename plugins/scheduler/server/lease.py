@@ -94,6 +94,11 @@ class LeaderElector:
         """Return the identity in the Lease; empty while it is not known."""
         return "" if self._observation is None else self._observation.record.holder
 
+    @property
+    def term(self) -> int:
+        """Return the number of the term: each holder's is higher than that of the one before."""
+        return 0 if self._observation is None else self._observation.record.transitions
+
     async def acquire(self) -> None:
         """Wait until this replica is the leader."""
         while not await self._try():

@@ -11,14 +11,17 @@ import socket
 import uuid
 
 from agent.clock import Clock, SystemClock
+from agent.errors import ParseError
 from agent.kube.api import ApiClient
 from agent.kube.endpoint import find_api_target
+from agent.kube.errors import ApiError
 from agent.kube.session import open_session
 from agent.loop import run_forever
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker
 from plugins.scheduler.server.binding import Binder
 from plugins.scheduler.server.cluster_feed import ClusterFeed
+from plugins.scheduler.server.device_ledger import DeviceLedger
 from plugins.scheduler.server.extender import Extender
 from plugins.scheduler.server.http_server import ExtenderServer, tls_context
 from plugins.scheduler.server.lease import LeaderElector
@@ -36,20 +39,38 @@ RESTART_S = 1.0
 class LeaderTerm:
     """The objects of one term; a new one starts empty and lists the most recent state."""
 
-    def __init__(self, api: ApiClient, settings: SchedulerSettings, clock: Clock) -> None:
+    def __init__(
+        self, api: ApiClient, settings: SchedulerSettings, clock: Clock, term: int = 0
+    ) -> None:
+        """`term` is the lease's number of this term."""
+        self._ledger = DeviceLedger(api, term) if settings.strict_ledger else None
         self.state = ClusterState()
         self.decisions = DecisionMaker(self.state, settings.rules(), settings.strategy())
         self.extender = Extender(self.state, self.decisions, clock)
         self.feed = ClusterFeed(api, self.state, clock)
-        self.binder = Binder(api, self.state, self.decisions, self.feed.pods, clock)
+        self.binder = Binder(
+            api, self.state, self.decisions, self.feed.pods, clock, ledger=self._ledger
+        )
         self._clock = clock
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
+        if self._ledger is not None:
+            await self._read_marks(self._ledger)
         async with asyncio.TaskGroup() as group:
             for name, work in self.feed.tasks().items():
                 group.create_task(self._forever(name, work), name=name)
             group.create_task(self._resolve(), name="uncertain bindings")
+
+    async def _read_marks(self, ledger: DeviceLedger) -> None:
+        while True:
+            try:
+                await ledger.start()
+            except (ApiError, ParseError) as error:
+                log.warning("device_marks_not_read", extra={"error": str(error)})
+                await asyncio.sleep(RESTART_S)
+            else:
+                return
 
     async def _forever(self, name: str, work: object) -> None:
         await run_forever(
@@ -110,7 +131,12 @@ class SchedulerService:
         if self._elector is not None:
             await self._elector.acquire()
             log.info("leadership_taken")
-        self._term = term = LeaderTerm(self._api, self._settings, self._clock)
+        self._term = term = LeaderTerm(
+            self._api,
+            self._settings,
+            self._clock,
+            term=0 if self._elector is None else self._elector.term,
+        )
         work = asyncio.create_task(term.run(), name="term")
         publishing = asyncio.create_task(self._publish_address(term), name="address")
         try:

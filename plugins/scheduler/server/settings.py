@@ -54,6 +54,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     upstream_compatible: bool = False  # choose devices as Koordinator does, defects included
     enforce_exclusive_policy: bool = False
     require_device_object: bool = True
+    # mark the Device object before each binding, so that a replica that wrongly takes itself for
+    # the leader gives no devices twice: one more write for each pod, and the right to patch devices
+    strict_ledger: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def rules(self) -> Rules:
@@ -79,9 +82,12 @@ def load_settings(path: str) -> SchedulerSettings:
     except (OSError, yaml.YAMLError, UnicodeError, RecursionError) as error:
         raise BadConfig(f"{path}: {str(error)[:200]}") from error
     try:
-        return msgspec.convert(loaded, SchedulerSettings)
+        settings = msgspec.convert(loaded, SchedulerSettings)
     except msgspec.ValidationError as error:
         raise BadConfig(f"{path}: {error}") from error
+    if settings.strict_ledger and not settings.leader_election.enabled:
+        raise BadConfig(f"{path}: strict_ledger: needs leader_election.enabled")
+    return settings
 
 
 # resources that make kube-scheduler call the extender; whether it counts them itself: it must not
