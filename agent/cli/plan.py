@@ -57,7 +57,8 @@ MAX_SLO_BYTES = 4 << 20
 MAX_DEPTH = 64
 EMPTY = "(empty)"
 EVICTION_WAIT_S = 30.0  # the longest wait before a first eviction is 20 seconds, for CPU
-DEFAULT_CPU_POLICY = "none"  # of a kubelet whose settings are not known
+# a kubelet whose settings are not known
+DEFAULT_KUBELET = KubeletView(cpu_manager_policy="none", topology_policy="none")
 BAD_STATES = (StrategyState.FAILED, StrategyState.UNSUPPORTED)
 
 
@@ -115,7 +116,7 @@ def read_slo_file(path: str) -> NodeSloView:
 def _cluster(inputs: AgentInputs, slo: NodeSloView | None) -> ClusterView:
     """Return what the cluster asks: of the files, else of the agent that runs on this machine."""
     pods = () if inputs.pod_file is None else inputs.pod_file.read()
-    node, kubelet = None, KubeletView(cpu_manager_policy=DEFAULT_CPU_POLICY)
+    node, kubelet = None, DEFAULT_KUBELET
     is_running = False
     if inputs.is_live and (slo is None or inputs.pod_file is None):
         agent, _ = fetch_agent_snapshot(inputs.settings)
@@ -170,14 +171,19 @@ def _agent_kubelet(agent: Mapping[str, object]) -> KubeletView | None:
     """Return what decides over CPUs of the kubelet's settings; `None`: they are not known."""
     value = _member(agent, "cluster", "kubelet", "value")
     policy, pods = _member(value, "cpu_manager_policy"), _member(value, "pod_cpus")
+    topology, reserved = _member(value, "topology_policy"), _member(value, "reserved_cpus")
     if not isinstance(policy, str):
         return None
     try:
         rows = msgspec.convert(pods or (), tuple[tuple[str, str], ...])
-        pod_cpus = tuple((uid, parse_cpu_list(text)) for uid, text in rows)
+        return KubeletView(
+            cpu_manager_policy=policy,
+            topology_policy=topology if isinstance(topology, str) else None,
+            reserved_cpus=parse_cpu_list(reserved) if isinstance(reserved, str) else None,
+            pod_cpus=tuple((uid, parse_cpu_list(text)) for uid, text in rows),
+        )
     except (msgspec.ValidationError, ParseError):
         return None
-    return KubeletView(cpu_manager_policy=policy, pod_cpus=pod_cpus)
 
 
 def _ledger(inputs: AgentInputs, folder: str) -> ChangeLedger:
@@ -211,7 +217,7 @@ def _plan_host(
         return EnforcementPlan(view=view), HostPlan(changes=_resctrl_changes(resctrl))
     files: CgroupFiles = KernelFiles(LiveHostFiles()) if inputs.is_live else ReadOnlyFiles(host)
     values = CgroupValues(files, layout)
-    hooks = node_hooks(reads_kubelet=False, hooks=settings.hooks)
+    hooks = node_hooks(reads_kubelet=settings.kubelet.enabled, hooks=settings.hooks)
     scales_quota = hook_modes(hooks, settings.enforce).get(NormalizationHook.name) == ON
     all_strategies = strategies(settings.enforce, own_uid="", scales_quota=scales_quota)
     modes = strategy_modes((one.name for one in all_strategies), settings.enforce)
