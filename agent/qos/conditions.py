@@ -14,12 +14,11 @@ import msgspec
 from agent.snapshot.self_check import EnforcementView, FileCondition, StrategyState, StrategyStatus
 
 LASTING_S = 10.0
-WAITING_S = 60.0  # inputs may be late after a start
 
 _REASONS = {
-    StrategyState.FAILED: ("StrategyFailed", LASTING_S),
-    StrategyState.UNSUPPORTED: ("StrategyUnsupported", LASTING_S),
-    StrategyState.WAITING: ("StrategyWaiting", WAITING_S),
+    StrategyState.FAILED: "StrategyFailed",
+    StrategyState.UNSUPPORTED: "StrategyUnsupported",
+    StrategyState.WAITING: "StrategyWaiting",
 }
 FROZEN_REASON = "EnforcementFrozen"
 STOPPED_REASON = "EnforcementStopped"
@@ -46,9 +45,9 @@ def strategy_conditions(
     if view.is_frozen and is_clustered and may_decide:
         frozen_since_s = now_s if state.frozen_since_s is None else state.frozen_since_s
     conditions = [
-        FileCondition(reason=_REASONS[one.state][0], message=_message(one))
+        FileCondition(reason=_REASONS[one.state], message=_message(one))
         for one in view.strategies
-        if one.state in _REASONS and now_s - since[one.name][1] >= _REASONS[one.state][1]
+        if one.state in _REASONS and now_s - since[one.name][1] >= LASTING_S
     ]
     if frozen_since_s is not None and now_s - frozen_since_s >= LASTING_S:
         messages = [one.message for one in view.strategies if one.state is StrategyState.FROZEN]
