@@ -132,15 +132,15 @@ class DecisionMaker:
             self._check(request)
         except InvalidRequest as error:
             return refuse_all(names, str(error))
-        # pods that differ in CPU and memory alone have one answer of nodes without NUMA policies
+        # pods that differ in amounts of NUMA nodes alone have one answer where no policy holds
         whole_key = request_signature(request)
-        device_key = whole_key if request.needs_numa else _ENCODER.encode(request.devices)
+        plain_key = whole_key if request.has_numa_policy else _plain_signature(request)
         signatures = self._state.signatures(names, with_numa=request.needs_numa)
         with_policy = self._state.nodes_with_numa_policy()
         examples = dict(zip(signatures, names, strict=True))  # one node of each signature
         answers: dict[int | None, NodeAnswer] = {}
         for signature, name in examples.items():
-            key = (whole_key if name in with_policy else device_key, signature)
+            key = (whole_key if name in with_policy else plain_key, signature)
             answer = self._answers.get(key)
             if answer is None:
                 answer = self._remember(key, self._answer(request, name))
@@ -180,7 +180,7 @@ class DecisionMaker:
                 filter_node(state, request.devices, self._rules)
             if self._needs_numa(request, name):
                 numa = self._state.numa_state_without(name, without)
-                align_pod(state, numa, request, self._rules, self._strategy)
+                align_pod(state, numa, request, self._rules, self._strategy, is_trial=True)
         except NodeRefused as refused:
             return NodeAnswer(refused.reason, is_final=refused.is_final)
         if state.table is None or request.devices is None:
@@ -201,3 +201,8 @@ _ENCODER = msgspec.json.Encoder(order="sorted")
 def request_signature(request: PodRequest) -> bytes:
     """Return bytes that are equal for equal requests."""
     return _ENCODER.encode(request)
+
+
+def _plain_signature(request: PodRequest) -> bytes:
+    """Return bytes that are equal for requests of the same devices and CPU set."""
+    return _ENCODER.encode((request.numa if request.needs_numa else None, request.devices))

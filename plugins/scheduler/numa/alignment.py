@@ -66,12 +66,17 @@ def align_pod(
     request: PodRequest,
     rules: Rules = DEFAULT_RULES,
     strategy: ScoringStrategy | None = None,
+    *,
+    is_trial: bool = False,
 ) -> PodGrant:
-    """Return CPUs, NUMA nodes and devices for the pod; raise `NodeRefused`."""
+    """Return CPUs, NUMA nodes and devices for the pod; raise `NodeRefused`.
+
+    A trial does not choose the CPUs, only whether there are any.
+    """
     policy = numa_policy(state, request.numa)
     cpu = cpu_request(state, request.numa)
     check_amplified_cpu(state, request.numa.cpu_milli, is_bound=cpu is not None)
-    alignment = _Alignment(node, state, request, cpu, rules, strategy)
+    alignment = _Alignment(node, state, request, cpu, rules, strategy, is_trial=is_trial)
     return alignment.align(policy) if policy else alignment.allocate_anywhere()
 
 
@@ -125,8 +130,11 @@ class _Alignment:
         cpu: CpuRequest | None,
         rules: Rules,
         strategy: ScoringStrategy | None,
+        *,
+        is_trial: bool,
     ) -> None:
         self._node = node
+        self._is_trial = is_trial
         self._state = state
         self._request = request
         self._cpu = cpu
@@ -144,8 +152,7 @@ class _Alignment:
 
     def allocate_anywhere(self) -> PodGrant:
         """Allocate without a constraint on NUMA nodes."""
-        cpus = frozenset[int]() if self._cpus is None else self._cpus.choose({})
-        return PodGrant(cpus=cpus, devices=self._devices(None))
+        return PodGrant(cpus=self._choose_cpus({}), devices=self._devices(None))
 
     def align(self, policy: str) -> PodGrant:
         """Merge the hints of CPU, memory and devices, and allocate within the result."""
@@ -160,8 +167,18 @@ class _Alignment:
         nodes = alignment.affinity.nodes
         if nodes is None:
             return self.allocate_anywhere()
-        amounts, cpus = self._spread(nodes)
-        return PodGrant(cpus=cpus, amounts=amounts, devices=self._devices(nodes))
+        amounts = self._split(nodes)
+        return PodGrant(
+            cpus=self._choose_cpus(amounts), amounts=amounts, devices=self._devices(nodes)
+        )
+
+    def _choose_cpus(self, amounts: Mapping[int, Amounts]) -> frozenset[int]:
+        if self._cpus is None:
+            return frozenset()
+        if self._is_trial:
+            self._cpus.check(amounts)
+            return frozenset()
+        return self._cpus.choose(amounts)
 
     def _devices(self, nodes: NodeSet | None) -> Grant:
         request = self._request.devices
@@ -207,7 +224,9 @@ class _Alignment:
         sets: list[tuple[NodeSet, int]] = []
         for nodes in node_sets(self._totals):
             try:
-                self._spread(nodes)
+                amounts = self._split(nodes)
+                if self._cpus is not None:
+                    self._cpus.check(amounts)
             except NodeRefused:
                 continue
             sets.append((nodes, self._score(nodes)))
@@ -256,7 +275,7 @@ class _Alignment:
 
     # Amounts of NUMA nodes
 
-    def _spread(self, nodes: NodeSet) -> tuple[Mapping[int, Amounts], frozenset[int]]:
+    def _split(self, nodes: NodeSet) -> Mapping[int, Amounts]:
         """Split the request evenly over NUMA nodes; raise `NodeRefused`.
 
         Later ones take what the ones before them could not.
@@ -273,8 +292,7 @@ class _Alignment:
                     left -= given
             if left:
                 raise NodeRefused(f"Insufficient NUMA {name}")
-        amounts = dict(sorted(by_node.items()))
-        return amounts, frozenset() if self._cpus is None else self._cpus.choose(amounts)
+        return dict(sorted(by_node.items()))
 
     def _split_order(self, name: str, nodes: NodeSet) -> list[int]:
         """Return the nodes in the order in which a split fills them.

@@ -11,7 +11,7 @@ import msgspec
 
 from plugins.scheduler.devices.allocator import NodeRefused
 from plugins.scheduler.devices.device_table import NO_AMOUNTS, NO_LABELS, Amounts, Labels
-from plugins.scheduler.numa.cpu_accumulator import CpuPlace, CpuSearch, cpu_counts
+from plugins.scheduler.numa.cpu_accumulator import CpuPlace, CpuSearch
 from plugins.scheduler.numa.cpu_request import (
     FULL_CORES,
     FULL_CORES_ONLY,
@@ -102,7 +102,7 @@ class FreeCpus:
         assert state.cpus is not None  # noqa: S101 - `cpu_request` has checked it
         self._request = request
         self._places = state.cpus.places
-        self._per_core = cpu_counts(self._places.values()).per_core
+        self._per_core = state.cpus.counts.per_core
         taken = frozenset().union(*(pod.cpus for pod in state.pods))
         exclusive: dict[str, frozenset[int]] = {}
         for pod in state.pods:
@@ -117,37 +117,54 @@ class FreeCpus:
             prefers_full=state.labels.get(NODE_NUMA_STRATEGY) == "MostAllocated",
         )
         self._free = self._usable(frozenset(self._places) - state.cpus.reserved - taken)
-        self.by_node: dict[int, frozenset[int]] = {}  # by NUMA node
+        by_node: dict[int, set[int]] = {}
         for cpu in self._free:
-            node = self._places[cpu].node
-            self.by_node[node] = self.by_node.get(node, frozenset()) | {cpu}
+            by_node.setdefault(self._places[cpu].node, set()).add(cpu)
+        self.by_node = {node: frozenset(cpus) for node, cpus in by_node.items()}
+
+    def check(self, amounts: Mapping[int, Amounts]) -> None:
+        """Raise `NodeRefused` unless `choose` can meet the request with these amounts."""
+        if len(self._free) < self._request.count:
+            raise NodeRefused(TOO_FEW_CPUS)
+        counts = self._counts(amounts)
+        if amounts and sum(counts.values()) != self._request.count:
+            raise NodeRefused(TOO_FEW_CPUS)
+        # other CPUs than whole cores are never among the candidates of that policy
+        is_whole = self._request.is_required and self._request.bind_policy == FULL_CORES
+        if is_whole and any(count % self._per_core for count in counts.values()):
+            raise NodeRefused(self._policy_reason())
 
     def choose(self, amounts: Mapping[int, Amounts]) -> frozenset[int]:
         """Return CPUs for the whole request, as many of each NUMA node as its amount says.
 
         Without amounts of NUMA nodes all CPUs serve. Raises `NodeRefused`.
         """
-        count = self._request.count
-        if len(self._free) < count:
-            raise NodeRefused(TOO_FEW_CPUS)
-        if amounts:
-            chosen = frozenset[int]().union(
-                *(
-                    self._take(self.by_node.get(node, frozenset()), amount.get(CPU, 0) // MILLI)
-                    for node, amount in amounts.items()
-                )
-            )
+        self.check(amounts)
+        if not amounts:
+            chosen = self._take(self._free, self._request.count)
         else:
-            chosen = self._take(self._free, count)
-        if len(chosen) != count:
-            raise NodeRefused(TOO_FEW_CPUS)
+            parts = [
+                self._take(self.by_node.get(node, frozenset()), count)
+                for node, count in self._counts(amounts).items()
+            ]
+            chosen = frozenset[int]().union(*parts)
         if self._request.is_required and not self._meets_policy(chosen):
-            policy = self._request.bind_policy
-            raise NodeRefused(f"insufficient CPUs to satisfy required cpu bind policy {policy}")
+            raise NodeRefused(self._policy_reason())
         return chosen
 
+    def _counts(self, amounts: Mapping[int, Amounts]) -> dict[int, int]:
+        """Return how many CPUs are taken of each NUMA node."""
+        return {
+            node: min(amount.get(CPU, 0) // MILLI, len(self.by_node.get(node, ())))
+            for node, amount in amounts.items()
+        }
+
+    def _policy_reason(self) -> str:
+        policy = self._request.bind_policy
+        return f"insufficient CPUs to satisfy required cpu bind policy {policy}"
+
     def _take(self, free: frozenset[int], count: int) -> frozenset[int]:
-        return self._search.choose(free, min(count, len(free))) or frozenset()
+        return self._search.choose(free, count) or frozenset()
 
     def _usable(self, free: Iterable[int]) -> frozenset[int]:
         """Return the free CPUs that a required policy leaves: whole cores, or one of each core."""

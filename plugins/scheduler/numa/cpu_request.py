@@ -89,7 +89,12 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs_numa(self) -> bool:
         """Return whether CPUs or NUMA nodes are chosen for the pod on every node."""
-        return self.numa.wants_cpu_set or self.numa.numa.numa_topology_policy not in ("", "None")
+        return self.numa.wants_cpu_set or self.has_numa_policy
+
+    @property
+    def has_numa_policy(self) -> bool:
+        """Return whether the pod itself asks for alignment to NUMA nodes."""
+        return self.numa.numa.numa_topology_policy not in ("", "None")
 
     @property
     def resources(self) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from random import Random
 from typing import Any
 
 import msgspec
@@ -282,3 +284,67 @@ def test_a_node_fits_without_the_pods_that_hold_its_cpus() -> None:
     assert not maker.decide(request(), ["a"]).fitting()
     assert maker.fits_without(request(), "a", ["1"])
     assert not maker.fits_without(request(), "a", ["2"])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_over_any_sequence_no_cpu_is_given_twice_and_no_numa_node_gives_more_than_it_has(
+    seed: int,
+) -> None:
+    random = Random(seed)
+    labels = {POLICY: random.choice(("", "BestEffort", "Restricted", "SingleNUMANode"))}
+    state = cluster("a", labels=labels)
+    maker = DecisionMaker(state, Rules(upstream_compatible=random.random() < 0.3))
+    bound: dict[str, tuple[PodRequest, PodGrant]] = {}
+    for number in range(60):
+        if bound and random.random() < 0.4:
+            uid = random.choice(sorted(bound))
+            state.remove_pod(uid)
+            del bound[uid]
+            continue
+        wanted = request(
+            cpus=random.randint(1, 9),
+            memory_gib=random.randint(1, 20),
+            qos=random.choice(("LS", "LSR", "LSE")),
+            policy=labels[POLICY] and random.choice(("", labels[POLICY])),
+            annotations={
+                "scheduling.koordinator.sh/resource-spec": json.dumps(
+                    {
+                        random.choice(("requiredCPUBindPolicy", "preferredCPUBindPolicy")): (
+                            random.choice(("FullPCPUs", "SpreadByPCPUs"))
+                        ),
+                        "preferredCPUExclusivePolicy": random.choice(("None", "PCPULevel")),
+                    }
+                )
+            },
+        )
+        fits = bool(maker.decide(wanted, ["a"]).fitting())
+        try:
+            grant = maker.allocate(wanted, "a")
+        except NodeRefused:
+            assert not fits
+            continue
+        assert fits
+        if labels[POLICY] or grant.cpus:
+            bound[str(number)] = wanted, grant
+            put(state, str(number), "a", wanted, grant)
+        check_grants(list(bound.values()))
+
+
+def check_grants(bound: list[tuple[PodRequest, PodGrant]]) -> None:
+    given = [cpu for _, grant in bound for cpu in grant.cpus]
+    assert len(given) == len(set(given))
+    for wanted, grant in bound:
+        if grant.cpus:
+            assert len(grant.cpus) * 1000 == wanted.amounts["cpu"]
+        if grant.amounts:
+            for name, amount in wanted.amounts.items():
+                assert sum(one.get(name, 0) for one in grant.amounts.values()) == amount
+        if grant.cpus and grant.amounts:
+            of_node = Counter(cpu // 8 for cpu in grant.cpus)
+            assert of_node == {
+                node: one["cpu"] // 1000 for node, one in grant.amounts.items() if one.get("cpu")
+            }
+    for node in (0, 1):
+        assert sum(grant.amounts.get(node, {}).get("cpu", 0) for _, grant in bound) <= 8000
+        memory = sum(grant.amounts.get(node, {}).get("memory", 0) for _, grant in bound)
+        assert memory <= 32 * GIB

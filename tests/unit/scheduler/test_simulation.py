@@ -187,3 +187,54 @@ def test_a_missing_folder_and_wrong_flags(
     assert "0 pods in it instead of one" in capsys.readouterr().err
     assert main(["simulate"]) == 2
     assert main(["version"]) == 0
+
+
+def test_cpus_and_numa_nodes_are_printed_and_count_for_the_next_pod(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    detail = [{"id": cpu, "core": cpu // 2, "socket": 0, "node": cpu // 4} for cpu in range(8)]
+    amounts = {"cpu": "8", "memory": "64Gi", "pods": "110"}
+    zone = [{"name": name, "allocatable": amount} for name, amount in (("cpu", "4"),)]
+    objects = [
+        {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": amounts}},
+        {
+            "kind": "NodeResourceTopology",
+            "metadata": {
+                "name": "n",
+                "annotations": {
+                    "node.koordinator.sh/cpu-topology": json.dumps({"detail": detail}),
+                },
+            },
+            "zones": [{"name": f"node-{i}", "type": "Node", "resources": zone} for i in (0, 1)],
+        },
+    ]
+    policy = '{"numaTopologyPolicy": "SingleNUMANode"}'
+    pod = {
+        "kind": "Pod",
+        "metadata": {
+            "name": "p",
+            "namespace": "default",
+            "labels": {"koordinator.sh/qosClass": "LSR"},
+            "annotations": {"scheduling.koordinator.sh/numa-topology-spec": policy},
+        },
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "4"}}}]},
+    }
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    (folder / "objects.json").write_text(json.dumps({"kind": "List", "items": objects}))
+    path = tmp_path / "pod.json"
+    path.write_text(json.dumps(pod))
+    first = simulate(path, capsys, folder)["nodes"][0]
+    status = json.loads(first["annotations"]["scheduling.koordinator.sh/resource-status"])
+    assert status == first["cpus"]
+    assert status == {
+        "cpuset": "0-3",
+        "numaNodeResources": [{"node": 0, "resources": {"cpu": "4"}}],
+    }
+    pod["spec"] = {**pod["spec"], "nodeName": "n"}  # type: ignore[dict-item]
+    pod["metadata"] = {**pod["metadata"], "name": "q", "annotations": first["annotations"]}  # type: ignore[dict-item]
+    (folder / "bound.json").write_text(json.dumps(pod))
+    second = simulate(path, capsys, folder)["nodes"][0]
+    assert second["cpus"]["cpuset"] == "4-7"
+    assert main(["simulate", "--cluster", str(folder), "--pod", str(path)]) == 0
+    assert '"cpuset": "4-7"' in capsys.readouterr().out
