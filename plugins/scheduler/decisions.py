@@ -52,6 +52,18 @@ class PodAnswer(msgspec.Struct, frozen=True, kw_only=True):
         """Return the answer of one node."""
         return self.answers[self.signatures[self.names.index(name)]]
 
+    def with_refusals(self, refusals: Mapping[str, str]) -> PodAnswer:
+        """Return the answer with more nodes refused, by name, for reasons that may pass."""
+        if not refusals:
+            return self
+        keys = {reason: -1 - i for i, reason in enumerate(sorted(set(refusals.values())))}
+        pairs = zip(self.names, self.signatures, strict=True)
+        return msgspec.structs.replace(
+            self,
+            signatures=[keys[refusals[name]] if name in refusals else one for name, one in pairs],
+            answers={**self.answers, **{key: NodeAnswer(text) for text, key in keys.items()}},
+        )
+
     def fitting(self) -> list[str]:
         """Return the nodes that fit, in their order."""
         fit = {signature for signature, answer in self.answers.items() if answer.fits}

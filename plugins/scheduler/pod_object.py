@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -21,6 +21,8 @@ from plugins.scheduler.devices.requests import (
 MAX_CONTAINERS = 512  # of one pod
 ENDED_PHASES = ("Succeeded", "Failed")
 CPU, MEMORY = "cpu", "memory"
+# kube-scheduler counts these for a container that requests none: milli-cores and bytes
+NONZERO_REQUESTS: Amounts = {CPU: 100, MEMORY: 200 << 20}
 
 
 class PodKey(msgspec.Struct, frozen=True):
@@ -79,7 +81,9 @@ class _Container(msgspec.Struct, rename="camel"):
     restart_policy: str | None = None
 
 
-class _SchedulerPodMetadata(msgspec.Struct, rename="camel"):
+class SchedulerPodMetadata(msgspec.Struct, rename="camel"):
+    """What is read of a pod's metadata."""
+
     name: str = ""
     namespace: str = "default"
     uid: str = ""
@@ -100,16 +104,18 @@ class _SchedulerPodSpec(msgspec.Struct, rename="camel"):
     tolerations: list[Toleration] | None = None
 
 
-class _SchedulerPodStatus(msgspec.Struct):
+class SchedulerPodStatus(msgspec.Struct):
+    """What is read of a pod's status."""
+
     phase: str = ""
 
 
 class SchedulerPodObject(msgspec.Struct):
     """What is read of a pod's JSON; `scheduler_pod` makes a pod of it."""
 
-    metadata: _SchedulerPodMetadata
+    metadata: SchedulerPodMetadata
     spec: _SchedulerPodSpec | None = None
-    status: _SchedulerPodStatus | None = None
+    status: SchedulerPodStatus | None = None
 
 
 _DECODER = msgspec.json.Decoder(SchedulerPodObject)
@@ -129,7 +135,7 @@ def scheduler_pod(pod: SchedulerPodObject) -> SchedulerPod:
     meta, spec, status = (
         pod.metadata,
         pod.spec or _SchedulerPodSpec(),
-        pod.status or _SchedulerPodStatus(),
+        pod.status or SchedulerPodStatus(),
     )
     return SchedulerPod(
         key=PodKey(meta.uid or f"{meta.namespace}/{meta.name}", meta.namespace, meta.name),
@@ -147,19 +153,41 @@ def scheduler_pod(pod: SchedulerPodObject) -> SchedulerPod:
     )
 
 
-def _containers(spec: _SchedulerPodSpec) -> list[ContainerAmounts]:
+def pod_limits(pod: SchedulerPodObject) -> Amounts:
+    """Return the limits of the whole pod; a container without a limit adds nothing."""
+    spec = pod.spec or _SchedulerPodSpec()
+    return pod_amounts(_containers(spec, _limits), _amounts(spec.overhead or {}))
+
+
+def nonzero_requests(pod: SchedulerPodObject) -> Amounts:
+    """Return CPU and memory as kube-scheduler scores them: no container requests nothing."""
+    spec = pod.spec or _SchedulerPodSpec()
+    return pod_amounts(_containers(spec, _nonzero), _amounts(spec.overhead or {}))
+
+
+def _containers(
+    spec: _SchedulerPodSpec, read: Callable[[_Container], Amounts] | None = None
+) -> list[ContainerAmounts]:
+    read = read or _requested
     init = [
-        ContainerAmounts(_requested(one), is_init=True, is_sidecar=one.restart_policy == "Always")
+        ContainerAmounts(read(one), is_init=True, is_sidecar=one.restart_policy == "Always")
         for one in (spec.init_containers or ())[:MAX_CONTAINERS]
     ]
-    return init + [
-        ContainerAmounts(_requested(one)) for one in (spec.containers or ())[:MAX_CONTAINERS]
-    ]
+    return init + [ContainerAmounts(read(one)) for one in (spec.containers or ())[:MAX_CONTAINERS]]
 
 
 def _requested(container: _Container) -> Amounts:
     resources = container.resources or _Resources()
     return _amounts({**(resources.limits or {}), **(resources.requests or {})})
+
+
+def _limits(container: _Container) -> Amounts:
+    return _amounts((container.resources or _Resources()).limits or {})
+
+
+def _nonzero(container: _Container) -> Amounts:
+    requested = _requested(container)
+    return {name: requested.get(name, default) for name, default in NONZERO_REQUESTS.items()}
 
 
 def _amounts(quantities: Mapping[str, str | int | float]) -> Amounts:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from agent.clock import Clock
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker, PodAnswer, refuse_all
 from plugins.scheduler.devices.requests import InvalidRequest
+from plugins.scheduler.load.node_loads import NodeLoads
+from plugins.scheduler.load.pod_load import decode_pod_load
 from plugins.scheduler.numa.cpu_request import PodRequest, pod_request
 from plugins.scheduler.server.decision_log import DecisionLog, filter_record
 from plugins.scheduler.server.extender_wire import (
@@ -21,8 +25,19 @@ from plugins.scheduler.server.extender_wire import (
 class Extender:
     """The decisions of one cluster. For one thread."""
 
-    def __init__(self, state: ClusterState, decisions: DecisionMaker, clock: Clock) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        decisions: DecisionMaker,
+        clock: Clock,
+        loads: NodeLoads | None = None,
+        *,
+        device_weight: int = 1,
+    ) -> None:
+        """Start with an empty log. `loads` adds scores, beside which the devices' has a weight."""
         self.log = DecisionLog()
+        self._loads = loads
+        self._device_weight = device_weight
         self._state = state
         self._decisions = decisions
         self._clock = clock
@@ -32,6 +47,9 @@ class Extender:
         requested, answer = self._decide(request)
         if requested is None and not answer.invalid:
             return encode_filter_result(request, request.names, {}, {})
+        if self._loads is not None and requested is not None:
+            busy = self._loads.refusals(decode_pod_load(request.pod_json), answer.fitting())
+            answer = answer.with_refusals(busy)
         resources = requested.resources if requested is not None else ()
         self.log.record(filter_record(request.pod.key, resources, answer, self._clock.wall()))
         return encode_filter_result(
@@ -47,6 +65,8 @@ class Extender:
         if requested is None:
             return encode_priorities(dict.fromkeys(request.names, 0))
         scores = answer.scores()
+        if self._loads is not None:
+            scores = self._add_load_scores(request, self._loads, scores)
         return encode_priorities({name: scores.get(name, 0) for name in request.names})
 
     def preempt(self, request: PreemptionRequest) -> bytes:
@@ -64,6 +84,19 @@ class Extender:
             if victims.uids and self._decisions.fits_without(requested, name, victims.uids):
                 nodes[name] = victims
         return encode_preemption_result(nodes)
+
+    def _add_load_scores(
+        self, request: NodesRequest, loads: NodeLoads, scores: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return the weighted means of the devices' scores and the others."""
+        others = loads.weighted_scores(decode_pod_load(request.pod_json), scores)
+        weight = self._device_weight
+        return {
+            name: (weight * scores[name] + score) // (weight + weight_sum)
+            if weight + weight_sum
+            else 0
+            for name, (score, weight_sum) in others.items()
+        }
 
     def _decide(self, request: NodesRequest) -> tuple[PodRequest | None, PodAnswer]:
         """Return the request and the answers; no request for a pod that any node can have."""

@@ -78,6 +78,7 @@ class NodesRequest(msgspec.Struct, frozen=True, kw_only=True):
     pod: SchedulerPod
     names: tuple[str, ...]
     items: Mapping[str, msgspec.Raw] | None = None
+    pod_json: msgspec.Raw = _NULL  # what `pod` was read from
 
 
 class BindRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +121,9 @@ def decode_nodes_request(body: bytes) -> NodesRequest:
         names = list(items)
     if names is not None and len(names) > MAX_NODES:
         raise BadExtenderRequest(f"{len(names)} nodes; at most {MAX_NODES} are read")
-    return NodesRequest(pod=_pod(args.pod), names=tuple(names or ()), items=items)
+    return NodesRequest(
+        pod=_pod(args.pod), names=tuple(names or ()), items=items, pod_json=args.pod
+    )
 
 
 def decode_bind_request(body: bytes) -> BindRequest:

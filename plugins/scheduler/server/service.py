@@ -19,12 +19,14 @@ from agent.kube.session import open_session
 from agent.loop import run_forever
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker
+from plugins.scheduler.load.node_loads import NodeLoads
 from plugins.scheduler.server.binding import Binder
 from plugins.scheduler.server.cluster_feed import ClusterFeed
 from plugins.scheduler.server.device_ledger import DeviceLedger
 from plugins.scheduler.server.extender import Extender
 from plugins.scheduler.server.http_server import ExtenderServer, tls_context
 from plugins.scheduler.server.lease import LeaderElector
+from plugins.scheduler.server.load_feed import LoadFeed
 from plugins.scheduler.server.service_address import ServiceAddress
 from plugins.scheduler.server.settings import SchedulerSettings
 
@@ -34,6 +36,11 @@ POD_IP = "POD_IP"  # variable with the address of this pod
 ADDRESS_RETRY_S = 2.0
 RESOLVE_S = 30.0  # between two looks at bindings whose outcome is not known
 RESTART_S = 1.0
+
+
+def node_loads(settings: SchedulerSettings, clock: Clock) -> NodeLoads:
+    """Return the empty state of the scores by load and requests."""
+    return NodeLoads(settings.load_score, settings.fit_plus, settings.scarce_resources, clock.wall)
 
 
 class LeaderTerm:
@@ -46,8 +53,12 @@ class LeaderTerm:
         self._ledger = DeviceLedger(api, term) if settings.strict_ledger else None
         self.state = ClusterState()
         self.decisions = DecisionMaker(self.state, settings.rules(), settings.strategy())
-        self.extender = Extender(self.state, self.decisions, clock)
+        loads = node_loads(settings, clock) if settings.has_load_scores else None
+        self.extender = Extender(
+            self.state, self.decisions, clock, loads, device_weight=settings.device_score_weight
+        )
         self.feed = ClusterFeed(api, self.state, clock)
+        self._load_feed = None if loads is None else LoadFeed(api, loads, clock)
         self.binder = Binder(
             api, self.state, self.decisions, self.feed.pods, clock, ledger=self._ledger
         )
@@ -58,7 +69,8 @@ class LeaderTerm:
         if self._ledger is not None:
             await self._read_marks(self._ledger)
         async with asyncio.TaskGroup() as group:
-            for name, work in self.feed.tasks().items():
+            load_tasks = {} if self._load_feed is None else self._load_feed.tasks()
+            for name, work in {**self.feed.tasks(), **load_tasks}.items():
                 group.create_task(self._forever(name, work), name=name)
             group.create_task(self._resolve(), name="uncertain bindings")
 

@@ -12,6 +12,12 @@ from msgspec import Meta
 from agent.errors import BadConfig
 from plugins.scheduler.devices.allocator import Rules
 from plugins.scheduler.devices.scores import DEFAULT_WEIGHTS, ScoringStrategy
+from plugins.scheduler.load.load_settings import (
+    FitPlusSettings,
+    LoadScoreSettings,
+    ScarceResourcesSettings,
+    Weight,
+)
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -51,6 +57,11 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     # lease; empty: none. Its address is the pod's, of the variable POD_IP
     service: str = ""
     scoring: ScoringSettings = ScoringSettings()
+    # beside the scores below, that of the devices has this weight
+    device_score_weight: Weight = 1
+    load_score: LoadScoreSettings = LoadScoreSettings()
+    fit_plus: FitPlusSettings = FitPlusSettings()
+    scarce_resources: ScarceResourcesSettings = ScarceResourcesSettings()
     upstream_compatible: bool = False  # choose devices as Koordinator does, defects included
     enforce_exclusive_policy: bool = False
     require_device_object: bool = True
@@ -66,6 +77,12 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             enforces_exclusive_policy=self.enforce_exclusive_policy,
             requires_device_object=self.require_device_object,
         )
+
+    @property
+    def has_load_scores(self) -> bool:
+        """Return whether any of the scores by load or requests is on."""
+        scores = (self.load_score, self.fit_plus, self.scarce_resources)
+        return any(one.enabled for one in scores)
 
     def strategy(self) -> ScoringStrategy:
         """Return the scoring strategy."""

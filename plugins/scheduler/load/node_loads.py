@@ -1,0 +1,188 @@
+"""What nodes have, what their pods request and use, and the scores by both. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from plugins.scheduler.devices.device_table import Amounts
+from plugins.scheduler.load.load_score import (
+    EXPIRED,
+    LoadThresholds,
+    UsageView,
+    estimated_usage,
+    exceeded_threshold,
+    filter_view,
+    is_expired,
+    load_score,
+    node_thresholds,
+    score_view,
+)
+from plugins.scheduler.load.load_settings import (
+    FitPlusSettings,
+    LoadScoreSettings,
+    ScarceResourcesSettings,
+)
+from plugins.scheduler.load.pod_load import PodLoad
+from plugins.scheduler.load.reported_usage import ReportedUsage
+from plugins.scheduler.load.resource_scores import (
+    fit_plus_score,
+    scarce_resources_score,
+    scored_request,
+)
+
+
+class LoadCapacity(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of a Node: allocatable amounts, and its own thresholds."""
+
+    allocatable: Amounts = {}
+    raw_allocatable: Amounts = {}  # CPU and memory without what is resold to other pods
+    thresholds: str | None = None  # the annotation
+
+
+class _NodeLoad:
+    """One node. Sums over its pods are computed once after a change."""
+
+    __slots__ = ("capacity", "pods", "requested", "thresholds", "usage", "usages")
+
+    def __init__(self) -> None:
+        self.capacity = LoadCapacity()
+        self.thresholds: LoadThresholds | None = None
+        self.usage: ReportedUsage | None = None
+        self.pods: dict[str, PodLoad] = {}  # by uid
+        self.requested: Mapping[str, int] | None = None
+        self.usages: dict[UsageView, Amounts] = {}
+
+
+_NO_LOAD = _NodeLoad()
+
+
+class NodeLoads:
+    """All nodes by name. For one thread."""
+
+    def __init__(
+        self,
+        load: LoadScoreSettings,
+        fit_plus: FitPlusSettings,
+        scarce: ScarceResourcesSettings,
+        wall_s: Callable[[], float],
+    ) -> None:
+        self._load = load
+        self._fit_plus = fit_plus
+        self._scarce = scarce
+        self._wall_s = wall_s
+        self._nodes: dict[str, _NodeLoad] = {}
+        self._node_of: dict[str, str] = {}  # by uid of a pod
+
+    def set_capacity(self, name: str, capacity: LoadCapacity | None) -> None:
+        """Add or replace a Node object; `None`: it was deleted."""
+        node = self._node(name)
+        node.capacity = capacity or LoadCapacity()
+        node.thresholds = None
+        self._drop_if_empty(name)
+
+    def set_usage(self, name: str, usage: ReportedUsage | None) -> None:
+        """Add or replace a NodeMetric; `None`: it was deleted."""
+        node = self._node(name)
+        node.usage = usage
+        node.usages.clear()
+        self._drop_if_empty(name)
+
+    def set_pod(self, pod: PodLoad) -> None:
+        """Add or replace a pod; one without a node, or that has ended, does not count."""
+        self.remove_pod(pod.uid)
+        if pod.node:
+            node = self._node(pod.node)
+            node.pods[pod.uid] = pod
+            self._node_of[pod.uid] = pod.node
+            node.requested = None
+            node.usages.clear()
+
+    def remove_pod(self, uid: str) -> None:
+        """Forget a pod."""
+        name = self._node_of.pop(uid, None)
+        if name is not None:
+            node = self._node(name)
+            del node.pods[uid]
+            node.requested = None
+            node.usages.clear()
+            self._drop_if_empty(name)
+
+    def refusals(self, pod: PodLoad, names: Iterable[str]) -> dict[str, str]:
+        """Return the nodes that are too busy for a pod, and why."""
+        if not self._load.enabled or pod.is_of_daemon_set:
+            return {}
+        now_s = self._wall_s()
+        reasons = ((name, self._refusal(pod, self._of(name), now_s)) for name in names)
+        return {name: reason for name, reason in reasons if reason}
+
+    def weighted_scores(self, pod: PodLoad, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Return for each node the sum of its weighted scores, and the sum of the weights."""
+        now_s = self._wall_s()
+        parts: list[tuple[int, Callable[[_NodeLoad], int]]] = []
+        if self._load.enabled:
+            parts.append((self._load.weight, lambda node: self._load_score(pod, node, now_s)))
+        if self._fit_plus.enabled:
+            parts.append((self._fit_plus.weight, lambda node: self._fit_score(pod, node)))
+        if self._scarce.enabled:
+            parts.append((self._scarce.weight, lambda node: self._scarce_score(pod, node)))
+        weight_sum = sum(weight for weight, _ in parts)
+        return {
+            name: (sum(weight * score(self._of(name)) for weight, score in parts), weight_sum)
+            for name in names
+        }
+
+    def _refusal(self, pod: PodLoad, node: _NodeLoad, now_s: float) -> str:
+        settings, usage = self._load, node.usage
+        if usage is None:
+            return ""
+        if settings.filter_expired and is_expired(usage, settings, now_s):
+            return "" if settings.schedules_when_expired else EXPIRED
+        if node.thresholds is None:
+            node.thresholds = node_thresholds(settings, node.capacity.thresholds)
+        view, thresholds = filter_view(pod, node.thresholds)
+        used = self._usage(node, usage, view)
+        allocatable = node.capacity.raw_allocatable
+        return exceeded_threshold(pod, used, allocatable, settings, thresholds, view)
+
+    def _load_score(self, pod: PodLoad, node: _NodeLoad, now_s: float) -> int:
+        settings, usage = self._load, node.usage
+        if usage is None or is_expired(usage, settings, now_s):
+            return 0
+        used = self._usage(node, usage, score_view(pod, settings))
+        return load_score(pod, used, node.capacity.raw_allocatable, settings)
+
+    def _usage(self, node: _NodeLoad, usage: ReportedUsage, view: UsageView) -> Amounts:
+        used = node.usages.get(view)
+        if used is None:
+            pods = node.pods.values()
+            used = node.usages[view] = estimated_usage(usage, pods, self._load, view)
+        return used
+
+    def _fit_score(self, pod: PodLoad, node: _NodeLoad) -> int:
+        if node.requested is None:
+            requested = Counter[str]()
+            for one in node.pods.values():
+                for name in self._fit_plus.resources:
+                    requested[name] += scored_request(one, name)
+            node.requested = requested
+        return fit_plus_score(pod, node.requested, node.capacity.allocatable, self._fit_plus)
+
+    def _scarce_score(self, pod: PodLoad, node: _NodeLoad) -> int:
+        return scarce_resources_score(pod, node.capacity.allocatable, self._scarce)
+
+    def _of(self, name: str) -> _NodeLoad:
+        return self._nodes.get(name, _NO_LOAD)
+
+    def _node(self, name: str) -> _NodeLoad:
+        node = self._nodes.get(name)
+        if node is None:
+            node = self._nodes[name] = _NodeLoad()
+        return node
+
+    def _drop_if_empty(self, name: str) -> None:
+        node = self._nodes[name]
+        if node.usage is None and not node.pods and not node.capacity.allocatable:
+            del self._nodes[name]
