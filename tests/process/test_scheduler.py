@@ -226,8 +226,38 @@ def test_a_leader_that_was_paused_answers_nothing_when_it_wakes(
         assert old.process.wait(PATIENCE_S) == 1
 
 
+def bind_vendors_pods(api: ApiServer, one: Replica) -> None:
+    """Bind one pod that needs a lock of its node, and one that needs a label."""
+    share = {
+        "koordinator.sh/gpu.shared": "1",
+        "koordinator.sh/gpu-core": "5",
+        "koordinator.sh/gpu-memory": "1Gi",
+    }
+    isolation = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+    node = api.get("node", "a100-0")
+    assert node is not None
+    node["metadata"]["labels"] |= isolation
+    api.put(node)
+    for name, target, labels in (("mlu", "mlu-0", {}), ("hami", "a100-0", isolation)):
+        pod = put_pod(api, name, 0)
+        resources = {"requests": share, "limits": share}
+        pod["spec"]["containers"][0]["resources"] = resources
+        api.delete("pod", name, "default")
+        metadata = {"name": name, "namespace": "default", "labels": labels}
+        pod = api.put({**pod, "kind": "Pod", "metadata": metadata})
+        until_s = time.monotonic() + PATIENCE_S
+        while bind(one, pod, target)[1] != {"Error": ""}:  # the watch brings the node's label
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+
+
 @pytest.mark.parametrize(
-    ("component", "settings"), [("", ""), ("strict-ledger", "strict_ledger: true\n")]
+    ("component", "settings"),
+    [
+        ("", ""),
+        ("strict-ledger", "strict_ledger: true\n"),
+        ("vendor-annotations", "vendor_annotations: true\n"),
+    ],
 )
 def test_the_service_leads_to_the_leader_alone_and_rights_are_the_least(
     tmp_path: Path, component: str, settings: str
@@ -251,6 +281,8 @@ def test_the_service_leads_to_the_leader_alone_and_rights_are_the_least(
                 device = api.get("device", "h100-0")
                 assert device is not None
                 api.put({**device, "metadata": {**device["metadata"], "labels": {}}})
+            if component == "vendor-annotations":
+                bind_vendors_pods(api, one)
             server = api.faults.add(Fault(subresource="binding", status=500))
             assert bind(one, pod, "h100-0")[1] == {"Error": ""}
             assert api.faults.hits(server) == 1

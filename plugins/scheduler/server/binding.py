@@ -32,7 +32,7 @@ from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
 from plugins.scheduler.cluster_state import Allocation, AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker, request_signature
 from plugins.scheduler.devices.allocator import NodeRefused
-from plugins.scheduler.devices.grant_annotations import grant_metadata
+from plugins.scheduler.devices.grant_annotations import GrantMetadata, grant_metadata
 from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.numa.alignment import PodGrant
 from plugins.scheduler.numa.cpu_request import PodRequest, numa_amounts, pod_request
@@ -40,6 +40,7 @@ from plugins.scheduler.numa.status_annotation import recorded_numa, status_annot
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
 from plugins.scheduler.server.device_ledger import DeviceLedger, LedgerRefused
 from plugins.scheduler.server.extender_wire import BindRequest
+from plugins.scheduler.server.vendor_plugins import NodeLocked, VendorPlugins
 
 DEADLINE_S = 5.0  # of one request: less than what the lease leaves an old leader
 MAX_TRIES = 4  # of one binding: the pod may change meanwhile, or an answer may be lost
@@ -66,6 +67,7 @@ class _Hold(msgspec.Struct, kw_only=True):
 
     pod: AssignedPod
     annotations: Mapping[str, str]
+    vendor: GrantMetadata | None = None  # what is to be written before the binding
     sent_s: float | None = None  # monotonic, of the last request without an answer
 
 
@@ -88,11 +90,16 @@ class Binder:
         clock: Clock,
         *,
         ledger: DeviceLedger | None = None,
+        vendor_plugins: VendorPlugins | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """With a ledger, the Device object is marked before each binding that gives devices."""
+        """With a ledger, the Device object is marked before each binding that gives devices.
+
+        With `vendor_plugins`, vendors' own device plug-ins find what they read.
+        """
         self._api = api
         self._ledger = ledger
+        self._vendor_plugins = vendor_plugins
         self._state = state
         self._decisions = decisions
         self._pods = pods
@@ -142,7 +149,7 @@ class Binder:
                 await self._post(request, pod, hold)
             except Conflict:  # the pod changed, or a lost request was in force after all
                 pod = await self._read_after(request, hold, pauses_s=(0.0,), before=pod)
-            except LedgerRefused as refused:
+            except (LedgerRefused, NodeLocked) as refused:
                 if hold is not None and hold.sent_s is None:
                     self._release(request.uid)
                 raise BindFailed(f"{_name(request)}: {refused}") from refused
@@ -205,6 +212,9 @@ class Binder:
         annotations = pod_annotations(grant)
         if not annotations:
             return None
+        vendor = self._vendor_metadata(request, pod, grant)
+        if vendor is not None:
+            annotations = {**annotations, **vendor.annotations}
         assigned = AssignedPod(
             key=pod.key,
             node=request.node,
@@ -214,17 +224,30 @@ class Binder:
             is_assumed=True,
         )
         self._state.set_pod(assigned)
-        hold = _Hold(pod=assigned, annotations=annotations)
+        hold = _Hold(pod=assigned, annotations=annotations, vendor=vendor)
         self._holds[request.uid] = hold
         return hold
 
+    def _vendor_metadata(
+        self, request: BindRequest, pod: SchedulerPod, grant: PodGrant
+    ) -> GrantMetadata | None:
+        if self._vendor_plugins is None:
+            return None
+        try:
+            return self._vendor_plugins.metadata(pod, request.node, grant.devices)
+        except NodeRefused as refused:
+            raise BindFailed(f"{_name(request)}: {refused}") from refused
+
     async def _post(self, request: BindRequest, pod: SchedulerPod, hold: _Hold | None) -> None:
+        version = pod.resource_version
         if hold is not None:
+            if self._vendor_plugins is not None and hold.vendor is not None:
+                version = await self._vendor_plugins.prepare(pod, request.node, hold.vendor)
             if self._ledger is not None:
                 await self._ledger.mark(request.node)
             hold.sent_s = self._clock.monotonic()
         annotations = {} if hold is None else hold.annotations
-        await self._api.call(binding_request(request, pod.resource_version, annotations))
+        await self._api.call(binding_request(request, version, annotations))
 
     async def _read_after(
         self,

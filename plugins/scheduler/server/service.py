@@ -29,6 +29,7 @@ from plugins.scheduler.server.lease import LeaderElector
 from plugins.scheduler.server.load_feed import LoadFeed
 from plugins.scheduler.server.service_address import ServiceAddress
 from plugins.scheduler.server.settings import SchedulerSettings
+from plugins.scheduler.server.vendor_plugins import VendorPlugins
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,15 @@ class LeaderTerm:
         )
         self.feed = ClusterFeed(api, self.state, clock)
         self._load_feed = None if loads is None else LoadFeed(api, loads, clock)
+        writes_vendors = settings.vendor_annotations
         self.binder = Binder(
-            api, self.state, self.decisions, self.feed.pods, clock, ledger=self._ledger
+            api,
+            self.state,
+            self.decisions,
+            self.feed.pods,
+            clock,
+            ledger=self._ledger,
+            vendor_plugins=VendorPlugins(api, self.state, clock) if writes_vendors else None,
         )
         self._clock = clock
 

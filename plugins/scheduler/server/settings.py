@@ -68,6 +68,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     # mark the Device object before each binding, so that a replica that wrongly takes itself for
     # the leader gives no devices twice: one more write for each pod, and the right to patch devices
     strict_ledger: bool = False
+    # write what vendors' own device plug-ins read, where the agent does not serve the kubelet;
+    # needs the rights to patch pods and nodes
+    vendor_annotations: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def rules(self) -> Rules:
