@@ -29,6 +29,7 @@ from agent.kube.errors import (
 )
 from agent.kube.resources import PODS
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
+from agent.wire_formats.resource_status import RESOURCE_STATUS
 from plugins.scheduler.cluster_state import Allocation, AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker, request_signature
 from plugins.scheduler.devices.allocator import NodeRefused
@@ -219,7 +220,7 @@ class Binder:
             key=pod.key,
             node=request.node,
             allocation=tuple(one.as_allocated() for one in grant.devices),
-            numa=recorded_numa({**pod.annotations, **annotations}),
+            numa=recorded_numa({**pod.annotations, **emptied_annotations(pod), **annotations}),
             amounts=pod_request.amounts,
             is_assumed=True,
         )
@@ -246,7 +247,7 @@ class Binder:
             if self._ledger is not None:
                 await self._ledger.mark(request.node)
             hold.sent_s = self._clock.monotonic()
-        annotations = {} if hold is None else hold.annotations
+        annotations = {**emptied_annotations(pod), **({} if hold is None else hold.annotations)}
         await self._api.call(binding_request(request, version, annotations))
 
     async def _read_after(
@@ -344,6 +345,11 @@ def pod_annotations(grant: PodGrant) -> Mapping[str, str]:
         **grant_metadata(grant.devices).annotations,
         **status_annotations(grant.cpus, grant.amounts),
     }
+
+
+def emptied_annotations(pod: SchedulerPod) -> Mapping[str, str]:
+    """Return empty grants in place of those that a user wrote to a pod that is not bound."""
+    return {name: "{}" for name in (ANNOTATION, RESOURCE_STATUS) if name in pod.annotations}
 
 
 def assigned_pod(pod: SchedulerPod) -> AssignedPod | None:

@@ -171,6 +171,23 @@ def test_a_pod_without_devices_is_bound_without_an_annotation(server: ApiServer)
     run(server, scenario)
 
 
+def test_made_up_grants_of_a_pod_that_gets_none_are_emptied(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        forged = {
+            ANNOTATION: '{"gpu":[{"minor":7,"resources":{"koordinator.sh/gpu-core":"100"}}]}',
+            RESOURCE_STATUS: '{"cpuset":"0-7"}',
+        }
+        await scene.bind(scene.put("p", 0, **forged))
+        bound = decode_scheduler_pod(json.dumps(scene.server_pod("p")).encode())
+        assert {bound.annotations[name] for name in forged} == {"{}"}
+        assigned = assigned_pod(bound)
+        assert assigned is not None
+        assert not assigned.allocation
+        assert not assigned.has_record
+
+    run(server, scenario)
+
+
 def test_an_annotation_that_a_user_made_up_is_overwritten(server: ApiServer) -> None:
     async def scenario(scene: Scene) -> None:
         forged = '{"gpu":[{"minor":7,"resources":{"koordinator.sh/gpu-core":"100"}}]}'
