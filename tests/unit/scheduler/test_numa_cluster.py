@@ -222,6 +222,14 @@ def test_cpus_of_pods_that_the_kubelet_pins_are_not_counted_twice() -> None:
     assert grant.cpus == parse_cpu_list("8-15")
 
 
+def test_reserved_cpus_are_given_to_no_pod() -> None:
+    state = cluster("a")
+    state.set_cpus(topology("a", {"node.koordinator.sh/reservation": '{"reservedCPUs":"0-3"}'}))
+    maker = DecisionMaker(state)
+    assert maker.allocate(request(cpus=12), "a").cpus == parse_cpu_list("4-15")
+    assert not maker.decide(request(cpus=14), ["a"]).fitting()
+
+
 def test_reserved_cpus_lower_what_a_numa_node_has() -> None:
     cpus = topology(
         "a",

@@ -104,6 +104,11 @@ def test_the_smallest_common_set_with_the_highest_score_wins() -> None:
     assert aligned("SingleNUMANode", EACH, [NumaHint(ONE)]) == NumaAffinity(nodes=ONE)
 
 
+def test_the_smaller_of_two_preferred_sets_wins_whatever_their_scores() -> None:
+    hints = [NumaHint(BOTH, score=90), NumaHint(TWO, score=1)]
+    assert aligned("Restricted", hints, hints) == NumaAffinity(nodes=TWO)
+
+
 def test_a_resource_that_no_node_has_is_refused_unless_alignment_is_best_effort() -> None:
     assert aligned("Restricted", EACH, ()) == ("Unsatisfied NUMA r1",)
     assert aligned("SingleNUMANode", (), ()) == ("Unsatisfied NUMA r0", "Unsatisfied NUMA r1")
