@@ -242,7 +242,7 @@ class AllocationIndex:
     def _build(self, now: NodeSnapshot) -> AllocationTables:
         listed, sandboxes_by_id = now.cluster.pods, now.runtime.value.sandboxes
         devices = self._devices.get(
-            (now.devices.value, now.devices.taken_s is None), partial(_build_device_index, now)
+            (now.devices.value, _are_devices_known(now)), partial(_build_device_index, now)
         )
         pods = self._pods.get((listed,), partial(_pods_by_uid, listed))
         sandboxes = self._sandboxes.get((sandboxes_by_id,), partial(_sandboxes_by_pod, now))
@@ -265,10 +265,19 @@ class AllocationIndex:
 
 
 def _build_device_index(now: NodeSnapshot) -> DeviceIndex:
+    view = now.devices.value
+    return DeviceIndex(
+        view.devices,
+        is_complete=_are_devices_known(now),
+        final_minors=not view.provisional_minors,
+    )
+
+
+def _are_devices_known(now: NodeSnapshot) -> bool:
+    """Return whether a device that is not listed is not on the node: all vendors answer."""
     part = now.devices
-    is_complete = part.taken_s is not None and not part.value.awaited
-    final = not part.value.provisional_minors
-    return DeviceIndex(part.value.devices, is_complete=is_complete and final, final_minors=final)
+    is_final = part.taken_s is not None and part.value.is_final
+    return is_final and not any(vendor.inventory.error for vendor in now.vendors)
 
 
 def _pods_by_uid(pods: Iterable[PodView]) -> Mapping[str, PodView]:

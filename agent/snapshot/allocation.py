@@ -28,7 +28,7 @@ class RefusalReason(enum.Enum):
     DEVICE_OUT_OF_SERVICE = "DeviceOutOfService"  # only of pods that do not run yet
     DEVICE_TAKEN = "DeviceTaken"  # another pod holds it, or what is left is less than granted
     DEVICE_UNKNOWN = "DeviceUnknown"
-    DEVICES_NOT_KNOWN_YET = "DevicesNotKnownYet"  # its vendor has not answered since the start
+    DEVICES_NOT_KNOWN_YET = "DevicesNotKnownYet"  # a vendor does not answer
     HAMI_CORE_MISSING = "HAMiCoreMissing"
     HOST_NOT_READ_YET = "HostNotReadYet"  # what the host has for containers
     INCOMPLETE_GRANT = "IncompleteGrant"  # an amount that the isolation needs is not in it

@@ -95,7 +95,7 @@ def parse_numa_meminfo(data: bytes) -> int:
     kb = {key: int(value) for key, value in _NUMA_MEMINFO_LINE.findall(data)}
     total = kb.get(b"MemTotal", 0)
     if not all(key in kb for key in (b"MemTotal", *_NUMA_RECLAIMABLE)) or not (
-        kb[b"MemFree"] <= total < LIMIT
+        kb[b"MemFree"] <= total and max(kb.values()) < LIMIT
     ):
         raise ParseError("node meminfo", data[:80].decode("utf-8", "replace"))
     # the kernel counts pages of an almost empty node inexactly: their sum may be above the total

@@ -137,6 +137,16 @@ def test_a_device_that_may_still_be_told_of_is_not_called_unknown() -> None:
     assert verdict(allocations[one.uid]) == "DevicesNotKnownYet"
 
 
+def test_a_device_is_not_called_unknown_while_a_vendor_does_not_answer() -> None:
+    one = pod(1, text(entry("GPU-late", WHOLE)))
+    node = snapshot([one])
+    nvidia, *others = node.vendors
+    stalled = replace(nvidia, state="stalled", inventory=SnapshotPart(None, None, "late"))
+    silent = replace(node, vendors=(stalled, *others))
+    assert verdict(check_allocations(silent).pods[one.uid]) == "DevicesNotKnownYet"
+    assert verdict(check_allocations(node).pods[one.uid]) == "DeviceUnknown"
+
+
 def test_a_minor_means_no_device_while_it_may_differ_from_the_published_one() -> None:
     by_minor, by_id = pod(1, text(entry(1, WHOLE))), pod(2, text(entry(GPUS[1], WHOLE)))
     node = snapshot([by_minor, by_id])
