@@ -169,6 +169,43 @@ def test_a_pod_is_filtered_scored_and_bound(api: ApiServer, tmp_path: Path) -> N
         assert why["filter"]["fitting"] == 3
         status, text = one.call("GET", "/metrics")
         assert 'xpu_scheduler_requests_total{verb="bind",result="ok"} 1' in text
+        assert why["bind"]["node"] == "h100-0"
+        labels = 'node="h100-0",type="gpu",resource="koordinator.sh/gpu-core"'
+        for line in (
+            "xpu_scheduler_leader 1",
+            'xpu_scheduler_decisions_total{reason="fits"} 1',
+            'xpu_scheduler_binds_total{outcome="bound"} 1',
+            'xpu_scheduler_holds{state="uncertain"} 0',
+            f"xpu_scheduler_device_free{{{labels}}} 600",
+            "xpu_scheduler_double_granted 0",
+            "xpu_scheduler_grant_unreadable 0",
+        ):
+            assert f"{line}\n" in text, line
+
+
+def test_why_a_binding_failed_and_forged_grants_are_shown(api: ApiServer, tmp_path: Path) -> None:
+    with replica(api, tmp_path) as one:
+        one.wait_ready()
+        for name, text in (("first", "{"), ("second", None), ("third", None)):
+            pod = put_pod(api, name, 8)
+            card = {"minor": 0, "resources": {"koordinator.sh/gpu-core": "100"}}
+            grant = text or json.dumps({"gpu": [card]})
+            pod["metadata"]["annotations"] = {ANNOTATION: grant}
+            api.put({**pod, "kind": "Pod", "spec": {**pod["spec"], "nodeName": "a100-0"}})
+
+        def shows(line: str) -> bool:
+            return f"{line}\n" in one.call("GET", "/metrics")[1]
+
+        until_s = time.monotonic() + PATIENCE_S
+        while not (
+            shows("xpu_scheduler_grant_unreadable 1") and shows("xpu_scheduler_double_granted 1")
+        ):
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        error = bind(one, put_pod(api, "p", 8), "a100-0")[1]["Error"]
+        assert "were taken meanwhile" in error
+        assert one.call("GET", "/apis/v1/explain/default/p")[1]["bind"]["error"] == error
+        assert shows('xpu_scheduler_binds_total{outcome="taken"} 1')
 
 
 def test_after_a_kill_devices_are_counted_from_annotations(api: ApiServer, tmp_path: Path) -> None:

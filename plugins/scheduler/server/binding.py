@@ -52,7 +52,14 @@ _UNCERTAIN = (Unreachable, ServerError, Throttled, BadResponse)
 
 
 class BindFailed(AgentError):
-    """The pod was not bound, as far as is known; kube-scheduler tries it again."""
+    """The pod was not bound, as far as is known; kube-scheduler tries it again.
+
+    `outcome` is a word for metrics.
+    """
+
+    def __init__(self, message: str, outcome: str = "failed") -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class PodSource(Protocol):
@@ -115,6 +122,11 @@ class Binder:
         holds = (self._hold_of(uid) for uid in tuple(self._holds))
         return tuple(hold.pod for hold in holds if hold is not None and hold.sent_s is not None)
 
+    @property
+    def hold_count(self) -> int:
+        """Return how many pods hold devices without being bound for certain."""
+        return sum(self._hold_of(uid) is not None for uid in tuple(self._holds))
+
     async def bind(self, request: BindRequest) -> None:
         """Bind a pod to a node with its devices; raise `BindFailed`.
 
@@ -153,12 +165,13 @@ class Binder:
             except (LedgerRefused, NodeLocked) as refused:
                 if hold is not None and hold.sent_s is None:
                     self._release(request.uid)
-                raise BindFailed(f"{_name(request)}: {refused}") from refused
+                outcome = "locked" if isinstance(refused, NodeLocked) else "not_marked"
+                raise BindFailed(f"{_name(request)}: {refused}", outcome) from refused
             except _UNCERTAIN:
                 pod = await self._read_after(request, hold, pauses_s=READ_PAUSES_S, before=pod)
             except ApiError as error:  # refused: 403, 404, 422
                 self._release(request.uid)
-                raise BindFailed(f"{_name(request)}: {error}") from error
+                raise BindFailed(f"{_name(request)}: {error}", "refused") from error
             else:
                 self._finish(request)
                 return
@@ -170,7 +183,7 @@ class Binder:
             return pod
         reading = await self._read(request)
         if not reading.is_known:
-            raise BindFailed(f"{_name(request)} cannot be read now")
+            raise BindFailed(f"{_name(request)} cannot be read now", "uncertain")
         return self._require(request, reading.pod)
 
     def _is_settled(self, request: BindRequest, pod: SchedulerPod) -> bool:
@@ -201,7 +214,8 @@ class Binder:
             return hold
         if hold is not None and hold.sent_s is not None:
             raise BindFailed(
-                f"{_name(request)}: whether it is bound to {hold.pod.node} is not known yet"
+                f"{_name(request)}: whether it is bound to {hold.pod.node} is not known yet",
+                "uncertain",
             )
         self._release(request.uid)
         pod_request = _pod_request(pod)
@@ -209,7 +223,7 @@ class Binder:
             grant = self._decisions.allocate(pod_request, request.node)
         except (NodeRefused, InvalidRequest) as refused:
             message = f"devices on {request.node} were taken meanwhile: {refused}"
-            raise BindFailed(message) from refused
+            raise BindFailed(message, "taken") from refused
         annotations = pod_annotations(grant)
         if not annotations:
             return None
@@ -268,14 +282,14 @@ class Binder:
             if not pod.node and hold is not None and _signature(pod) != _signature(before):
                 if hold.sent_s is None:
                     self._release(request.uid)
-                raise BindFailed(f"{_name(request)} changed its request for devices")
+                raise BindFailed(f"{_name(request)} changed its request for devices", "changed")
             return pod
-        raise BindFailed(f"{_name(request)}: whether it is bound is not known")
+        raise BindFailed(f"{_name(request)}: whether it is bound is not known", "uncertain")
 
     def _require(self, request: BindRequest, pod: SchedulerPod | None) -> SchedulerPod:
         if pod is None or (pod.is_terminating and not pod.node):
             self._settle(request, None)
-            raise BindFailed(f"pod {_name(request)} is gone")
+            raise BindFailed(f"pod {_name(request)} is gone", "gone")
         return pod
 
     async def _read(self, request: BindRequest) -> _PodReading:
@@ -371,6 +385,15 @@ def assigned_pod(pod: SchedulerPod) -> AssignedPod | None:
     return assigned if is_counted else None
 
 
+def is_allocation_readable(pod: SchedulerPod) -> bool:
+    """Return whether the pod's annotation of devices can be read, or is not there."""
+    text = pod.annotations.get(ANNOTATION)
+    try:
+        return text is None or decode_allocated(text) is not None
+    except ParseError:
+        return False
+
+
 def _recorded_allocation(pod: SchedulerPod) -> Allocation:
     text = pod.annotations.get(ANNOTATION)
     try:
@@ -387,7 +410,7 @@ def _pod_request(pod: SchedulerPod) -> PodRequest:
     try:
         return pod_request(pod)
     except InvalidRequest as error:
-        raise BindFailed(str(error)) from error
+        raise BindFailed(str(error), "invalid") from error
 
 
 def _name(request: BindRequest) -> str:

@@ -26,7 +26,7 @@ from plugins.scheduler.devices.device_table import (
 from plugins.scheduler.numa.cpu_request import RESOURCE_SPEC, numa_amounts
 from plugins.scheduler.numa.node_cpus import NodeCpus, TopologyObject, cpu_capacity, node_cpus
 from plugins.scheduler.pod_object import CPU, SchedulerPod, SchedulerPodObject, scheduler_pod
-from plugins.scheduler.server.binding import assigned_pod
+from plugins.scheduler.server.binding import assigned_pod, is_allocation_readable
 
 CLUSTER_LIMITS = ListLimits(objects=200_000, pages=512, bytes=2 << 30)
 
@@ -76,14 +76,21 @@ class PodChanges:
         self._state = state
         self._pending: dict[str, SchedulerPod] = {}  # by namespace/name
         self._uids: set[str] = set()  # of bound pods that the watch has reported
+        self._unreadable: set[str] = set()  # bound pods whose allocation cannot be read
 
     def pending_pod(self, namespace: str, name: str) -> SchedulerPod | None:
         """Return a pod that is not bound; `None` if it is not known."""
         return self._pending.get(f"{namespace}/{name}")
 
+    @property
+    def unreadable_count(self) -> int:
+        """Return how many bound pods have an allocation that cannot be read."""
+        return len(self._unreadable)
+
     def replace_objects(self, values: Mapping[str, SchedulerPod | None]) -> None:
         """Take a complete list; a pod that is not in it is gone, unless it is being bound."""
         self._pending.clear()
+        self._unreadable.clear()
         before, self._uids = self._uids, set()
         for key, pod in values.items():
             self.set_object(key, pod)
@@ -93,8 +100,11 @@ class PodChanges:
     def set_object(self, key: str, value: SchedulerPod | None) -> None:
         """Take a pod that is new or differs."""
         self._pending.pop(key, None)
+        self._unreadable.discard(key)
         if value is None:
             return
+        if value.node and not value.has_ended and not is_allocation_readable(value):
+            self._unreadable.add(key)
         uid, assigned = value.key.uid, assigned_pod(value)
         if assigned is not None:
             self._uids.add(uid)
@@ -108,6 +118,7 @@ class PodChanges:
     def remove_object(self, key: str, value: SchedulerPod | None) -> None:
         """Release the devices of a deleted pod."""
         self._pending.pop(key, None)
+        self._unreadable.discard(key)
         if value is not None:
             self._uids.discard(value.key.uid)
             self._state.remove_pod(value.key.uid)

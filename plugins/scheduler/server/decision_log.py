@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
@@ -10,10 +10,14 @@ import msgspec
 
 from plugins.scheduler.decisions import PodAnswer
 from plugins.scheduler.pod_object import PodKey
+from plugins.scheduler.server.extender_wire import BindRequest
 
 MAX_PODS = 2048
 MAX_NODES_OF_REASON = 16  # named for each reason; all are counted
 MAX_BEST_NODES = 16
+MAX_REASONS = 64  # that are counted apart
+FILTER, BIND = "filter", "bind"
+FITS, INVALID, NO_NODES, OTHER = "fits", "invalid request", "no nodes", "other"
 
 
 class RefusalGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,10 +58,14 @@ class DecisionLog:
     """Remembers the last decision of each verb about each pod; the oldest pods are forgotten."""
 
     def __init__(self) -> None:
+        self.reasons: Counter[str] = Counter()  # of pods' filter calls, by their first reason
+        self.binds: Counter[str] = Counter()  # by outcome
         self._records: OrderedDict[tuple[str, str], dict[str, DecisionRecord]] = OrderedDict()
 
     def record(self, record: DecisionRecord) -> DecisionRecord:
         """Remember a decision; return it with the number of attempts."""
+        if record.verb == FILTER:
+            self._count(record)
         key = (record.namespace, record.pod)
         of_pod = self._records.pop(key, {})
         before = of_pod.get(record.verb)
@@ -67,6 +75,21 @@ class DecisionLog:
         while len(self._records) > MAX_PODS:
             self._records.popitem(last=False)
         return record
+
+    def count_binding(self, outcome: str) -> None:
+        """Count a call of bind."""
+        self.binds[outcome] += 1
+
+    def _count(self, record: DecisionRecord) -> None:
+        """Count a decision that fits, or by the reason of most nodes. Reasons are bounded."""
+        if record.fitting:
+            reason = FITS
+        elif record.error:
+            reason = INVALID
+        else:
+            reason = record.refusals[0].reason if record.refusals else NO_NODES
+        is_bounded = reason in self.reasons or len(self.reasons) < MAX_REASONS
+        self.reasons[reason if is_bounded else OTHER] += 1
 
     def of_pod(self, namespace: str, name: str) -> Mapping[str, DecisionRecord]:
         """Return the last decision of each verb about a pod; nothing of an unknown one."""
@@ -82,13 +105,26 @@ def filter_record(
         pod=key.name,
         uid=key.uid,
         wall_s=wall_s,
-        verb="filter",
+        verb=FILTER,
         resources=resources,
         offered=len(answer.names),
         fitting=len(answer.names) - sum(count for _, count in answer.reasons()),
         best=answer.best(MAX_BEST_NODES),
         refusals=tuple(_refusal_groups(answer)),
         error=answer.invalid,
+    )
+
+
+def bind_record(request: BindRequest, error: str, wall_s: float) -> DecisionRecord:
+    """Return the record of a bind call; without an error the pod is bound."""
+    return DecisionRecord(
+        namespace=request.namespace,
+        pod=request.name,
+        uid=request.uid,
+        wall_s=wall_s,
+        verb=BIND,
+        error=error,
+        node=request.node,
     )
 
 

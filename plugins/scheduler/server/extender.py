@@ -11,8 +11,9 @@ from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.load.node_loads import NodeLoads
 from plugins.scheduler.load.pod_load import decode_pod_load
 from plugins.scheduler.numa.cpu_request import PodRequest, pod_request
-from plugins.scheduler.server.decision_log import DecisionLog, filter_record
+from plugins.scheduler.server.decision_log import DecisionLog, bind_record, filter_record
 from plugins.scheduler.server.extender_wire import (
+    BindRequest,
     NodesRequest,
     NodeVictims,
     PreemptionRequest,
@@ -68,6 +69,11 @@ class Extender:
         if self._loads is not None:
             scores = self._add_load_scores(request, self._loads, scores)
         return encode_priorities({name: scores.get(name, 0) for name in request.names})
+
+    def record_binding(self, request: BindRequest, error: str, outcome: str) -> None:
+        """Remember how a binding ended, for people who ask why their pod waits."""
+        self.log.count_binding(outcome)
+        self.log.record(bind_record(request, error, self._clock.wall()))
 
     def preempt(self, request: PreemptionRequest) -> bytes:
         """Return the nodes on which the pod fits once the victims are gone.

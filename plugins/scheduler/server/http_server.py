@@ -7,7 +7,6 @@ import logging
 import os
 import ssl
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
@@ -17,7 +16,14 @@ from aiohttp import web
 from agent.errors import AgentError, BadConfig, ParseError
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.server.binding import Binder, BindFailed
+from plugins.scheduler.server.cluster_feed import ClusterFeed
 from plugins.scheduler.server.extender import Extender
+from plugins.scheduler.server.extender_metrics import (
+    CallStatistics,
+    call_lines,
+    device_lines,
+    term_lines,
+)
 from plugins.scheduler.server.extender_wire import (
     BadExtenderRequest,
     decode_bind_request,
@@ -32,7 +38,6 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 256 << 20  # of one call that carries whole nodes
 JSON_TYPE = "application/json"
-BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
 class CannotListen(AgentError):
@@ -45,6 +50,7 @@ class Term(Protocol):
     state: ClusterState
     extender: Extender
     binder: Binder
+    feed: ClusterFeed
 
 
 class TermSource(Protocol):
@@ -57,22 +63,6 @@ class TermSource(Protocol):
     def why_silent(self) -> str:
         """Return why there is no term, for people."""
         ...
-
-
-class CallStatistics:
-    """Counts and durations of calls by verb and result."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[tuple[str, str]] = Counter()
-        self.sums_s: Counter[str] = Counter()
-        self.buckets: dict[str, list[int]] = {}
-
-    def add(self, verb: str, result: str, duration_s: float) -> None:
-        """Count one call."""
-        self.counts[verb, result] += 1
-        self.sums_s[verb] += duration_s  # type: ignore[assignment]  # a sum of seconds
-        buckets = self.buckets.setdefault(verb, [0] * (len(BUCKETS_S) + 1))
-        buckets[sum(duration_s > bound for bound in BUCKETS_S)] += 1
 
 
 class ExtenderServer:
@@ -160,9 +150,13 @@ class ExtenderServer:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         term = self._terms.current_term()
-        text = "\n".join(_metric_lines(self.statistics, term)) + "\n"
+        lines = call_lines(self.statistics, is_leader=term is not None)
+        if term is not None:
+            lines += term_lines(term)
+            lines += await device_lines(term.state)
         return web.Response(
-            body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+            body=("\n".join(lines) + "\n").encode(),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 
     def _required_term(self) -> Term:
@@ -212,34 +206,18 @@ async def _preempt(term: Term, body: bytes) -> bytes:
 
 async def _bind(term: Term, body: bytes) -> bytes:
     request = decode_bind_request(body)
-    await term.binder.bind(request)
+    extender = term.extender
+    try:
+        await term.binder.bind(request)
+    except BindFailed as error:
+        extender.record_binding(request, str(error), error.outcome)
+        raise
+    extender.record_binding(request, "", "bound")
     return encode_error("")
 
 
 def _json(value: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type=JSON_TYPE)
-
-
-def _metric_lines(statistics: CallStatistics, term: Term | None) -> list[str]:
-    lines = ["# TYPE xpu_scheduler_requests_total counter"]
-    for (verb, result), count in sorted(statistics.counts.items()):
-        labels = f'verb="{verb}",result="{result}"'
-        lines.append(f"xpu_scheduler_requests_total{{{labels}}} {count}")
-    name = "xpu_scheduler_request_duration_seconds"
-    lines.append(f"# TYPE {name} histogram")
-    for verb, buckets in sorted(statistics.buckets.items()):
-        total = 0
-        for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), buckets, strict=True):
-            total += count
-            lines.append(f'{name}_bucket{{verb="{verb}",le="{bound}"}} {total}')
-        lines.append(f'{name}_sum{{verb="{verb}"}} {statistics.sums_s[verb]}')
-        lines.append(f'{name}_count{{verb="{verb}"}} {total}')
-    lines.append("# TYPE xpu_scheduler_leader gauge")
-    lines.append(f"xpu_scheduler_leader {int(term is not None)}")
-    if term is not None:
-        lines.append("# TYPE xpu_scheduler_holds gauge")
-        lines.append(f'xpu_scheduler_holds{{state="uncertain"}} {len(term.binder.uncertain)}')
-    return lines
 
 
 def tls_context(tls: TlsSettings) -> ssl.SSLContext | None:

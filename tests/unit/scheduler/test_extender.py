@@ -13,7 +13,13 @@ from agent.errors import ParseError
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker
 from plugins.scheduler.pod_object import PodKey
-from plugins.scheduler.server.decision_log import MAX_PODS, DecisionLog, DecisionRecord
+from plugins.scheduler.server.decision_log import (
+    MAX_PODS,
+    MAX_REASONS,
+    DecisionLog,
+    DecisionRecord,
+    RefusalGroup,
+)
 from plugins.scheduler.server.extender import Extender
 from plugins.scheduler.server.extender_wire import (
     BadExtenderRequest,
@@ -203,3 +209,30 @@ def test_bodies_that_are_none_of_kube_schedulers_are_refused(data: bytes) -> Non
         decode_nodes_request(data)
     with pytest.raises(BadExtenderRequest):
         decode_bind_request(data)
+
+
+def test_decisions_are_counted_by_the_reason_of_most_nodes(extender: Extender) -> None:
+    filtered(extender, pod(1))
+    filtered(extender, pod(8), ["full", "half"])
+    filtered(extender, pod(1, "no-nodes"), [])
+    bad = pod(1)
+    bad["spec"]["containers"][0]["resources"]["requests"] = {"koordinator.sh/gpu": "150"}
+    filtered(extender, bad)
+    assert extender.log.reasons == {
+        "fits": 1,
+        "Insufficient GPU Devices": 1,
+        "no nodes": 1,
+        "invalid request": 1,
+    }
+
+
+def test_reasons_of_decisions_are_bounded() -> None:
+    log = DecisionLog()
+    for number in range(MAX_REASONS + 5):
+        group = RefusalGroup(reason=str(number), count=1, is_final=False, nodes=())
+        log.record(
+            DecisionRecord(
+                namespace="n", pod="p", uid="", wall_s=0, verb="filter", refusals=(group,)
+            )
+        )
+    assert log.reasons["other"] == 5
