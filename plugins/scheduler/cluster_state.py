@@ -266,7 +266,7 @@ class ClusterState:
     def signatures(self, names: Iterable[str], *, with_numa: bool = False) -> list[int | None]:
         """Return a number for each node; decisions about nodes of one number are equal.
 
-        CPUs and NUMA nodes count on nodes with a policy for them, and on all if that is wanted.
+        CPUs and NUMA nodes count on nodes with a policy for them, `with_numa` on all.
         Unknown nodes have `None`.
         """
         if with_numa:

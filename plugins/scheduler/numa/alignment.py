@@ -109,8 +109,8 @@ def check_amplified_cpu(state: NumaState, cpu_milli: int, *, is_bound: bool) -> 
     used = state.requested_milli
     if used >= in_sets:
         used += amplify(in_sets, capacity.ratio) - in_sets
-    wanted = amplify(cpu_milli, capacity.ratio) if is_bound else cpu_milli
-    if wanted > capacity.allocatable_milli - used:
+    milli = amplify(cpu_milli, capacity.ratio) if is_bound else cpu_milli
+    if milli > capacity.allocatable_milli - used:
         raise NodeRefused("Insufficient amplified cpu")
 
 
@@ -282,15 +282,15 @@ class _Alignment:
         """
         by_node: dict[int, dict[str, int]] = {}
         for name, amount in sorted(self._amounts.items()):
-            left = amount
+            remaining = amount
             ordered = self._split_order(name, nodes)
             for position, numa in enumerate(ordered):
-                share = self._share(name, left, len(ordered) - position)
-                given = min(self._splittable(name, numa), share)
-                if given:
-                    by_node.setdefault(numa, {})[name] = given
-                    left -= given
-            if left:
+                share = self._share(name, remaining, len(ordered) - position)
+                part = min(self._splittable(name, numa), share)
+                if part:
+                    by_node.setdefault(numa, {})[name] = part
+                    remaining -= part
+            if remaining:
                 raise NodeRefused(f"Insufficient NUMA {name}")
         return dict(sorted(by_node.items()))
 
@@ -312,11 +312,11 @@ class _Alignment:
                 ordered[position], ordered[position - 1] = ordered[position - 1], ordered[position]
         return ordered
 
-    def _share(self, name: str, left: int, count: int) -> int:
+    def _share(self, name: str, remaining: int, count: int) -> int:
         if name != CPU or self._cpu is None:
-            return left // count
+            return remaining // count
         unit = self._unit()
-        return -(-left // MILLI) * MILLI // unit // count * unit
+        return -(-remaining // MILLI) * MILLI // unit // count * unit
 
     def _splittable(self, name: str, numa: int) -> int:
         free = self._free[numa].get(name, 0)

@@ -72,7 +72,7 @@ class CpuSearch(msgspec.Struct, frozen=True, kw_only=True):
             run.take_whole_cores(count, counts)
         else:
             run.take_spread(count, counts)
-        return frozenset(run.taken)
+        return frozenset(run.result)
 
 
 Part = Callable[[CpuPlace], int]
@@ -93,7 +93,7 @@ class _Accumulation:
     def __init__(self, search: CpuSearch, free: Iterable[int]) -> None:
         self._search = search
         self.free = {cpu: search.places[cpu] for cpu in free if cpu in search.places}
-        self.taken: set[int] = set()
+        self.result: set[int] = set()
         self._takes_cores = False
         self._core_sizes: dict[tuple[int, int, int], int] = {}
         for place in search.places.values():
@@ -107,18 +107,18 @@ class _Accumulation:
         if count <= counts.per_socket and self._take_from_part(count, _socket_of, ()):
             return
         by_socket = self._by_part(self._whole_cores(()), _socket_of)
-        left = count
+        remaining = count
         for socket, places in sorted(by_socket.items(), key=lambda item: (-len(item[1]), item[0])):
-            if left >= len(places):
+            if remaining >= len(places):
                 self._take(places)
-                left -= len(places)
+                remaining -= len(places)
                 del by_socket[socket]
         for _, places in sorted(by_socket.items(), key=lambda item: (len(item[1]), item[0])):
             for start in range(0, len(places), counts.per_core):
-                if left >= counts.per_core:
+                if remaining >= counts.per_core:
                     self._take(places[start : start + counts.per_core])
-                    left -= counts.per_core
-        self._take_rest(left)
+                    remaining -= counts.per_core
+        self._take_rest(remaining)
 
     def take_spread(self, count: int, counts: CpuCounts) -> None:
         """Take one CPU of each core, of one node, else of one socket; the rest singly."""
@@ -194,11 +194,11 @@ class _Accumulation:
 
         Hidden are those with CPUs of pods that have the same exclusive policy.
         """
-        free = sorted(place for cpu, place in self.free.items() if cpu not in self.taken)
+        free = sorted(place for cpu, place in self.free.items() if cpu not in self.result)
         policy = self._search.exclusive_policy
         if policy not in hidden:
             return free
-        others = self._search.exclusive_cpus.get(policy, frozenset()) | self.taken
+        others = self._search.exclusive_cpus.get(policy, frozenset()) | self.result
         places = [self._search.places[cpu] for cpu in others if cpu in self._search.places]
         if policy == PCPU_LEVEL:
             cores = {place.core_key for place in places}
@@ -206,15 +206,15 @@ class _Accumulation:
         nodes = {place.node for place in places}
         return [place for place in free if place.node not in nodes]
 
-    def _take_rest(self, left: int) -> None:
+    def _take_rest(self, remaining: int) -> None:
         """Take single CPUs, of the sockets that CPUs were taken of first."""
         for hidden in (ALL_LEVELS, ()):
-            if not left:
+            if not remaining:
                 return
             ordered = [place for core in self._rest_order(self._visible(hidden)) for place in core]
-            chosen = list(_in_spread_order(ordered))[:left]
-            self._take(chosen)
-            left -= len(chosen)
+            cpus = list(_in_spread_order(ordered))[:remaining]
+            self._take(cpus)
+            remaining -= len(cpus)
 
     def _rest_order(self, places: list[CpuPlace]) -> list[list[CpuPlace]]:
         by_core: dict[tuple[int, int, int], list[CpuPlace]] = {}
@@ -222,13 +222,13 @@ class _Accumulation:
             by_core.setdefault(place.core_key, []).append(place)
         in_socket = {k: len(v) for k, v in self._by_part(places, _socket_of).items()}
         in_node = {k: len(v) for k, v in self._by_part(places, _node_of).items()}
-        taken = [self._search.places[cpu].socket for cpu in self.taken]
+        sockets = [self._search.places[cpu].socket for cpu in self.result]
         sign = 1 if self._search.prefers_full else -1
 
         def rank(core: list[CpuPlace]) -> tuple[int, ...]:
             place = core[0]
             return (
-                -taken.count(place.socket),
+                -sockets.count(place.socket),
                 sign * in_socket[place.socket],
                 sign * in_node[place.node],
                 len(core),
@@ -245,7 +245,7 @@ class _Accumulation:
         return by_part
 
     def _take(self, places: Iterable[CpuPlace]) -> None:
-        self.taken.update(place.cpu for place in places)
+        self.result.update(place.cpu for place in places)
 
 
 def _in_spread_order(places: Iterable[CpuPlace]) -> Iterator[CpuPlace]:

@@ -103,7 +103,7 @@ class FreeCpus:
         self._request = request
         self._places = state.cpus.places
         self._per_core = state.cpus.counts.per_core
-        taken = frozenset().union(*(pod.cpus for pod in state.pods))
+        in_use = frozenset().union(*(pod.cpus for pod in state.pods))
         exclusive: dict[str, frozenset[int]] = {}
         for pod in state.pods:
             if pod.cpus and pod.exclusive_policy:
@@ -116,7 +116,7 @@ class FreeCpus:
             exclusive_policy=request.exclusive_policy,
             prefers_full=state.labels.get(NODE_NUMA_STRATEGY) == "MostAllocated",
         )
-        self._free = self._usable(frozenset(self._places) - state.cpus.reserved - taken)
+        self._free = self._usable(frozenset(self._places) - state.cpus.reserved - in_use)
         by_node: dict[int, set[int]] = {}
         for cpu in self._free:
             by_node.setdefault(self._places[cpu].node, set()).add(cpu)
@@ -141,19 +141,19 @@ class FreeCpus:
         """
         self.check(amounts)
         if not amounts:
-            chosen = self._take(self._free, self._request.count)
+            cpus = self._take(self._free, self._request.count)
         else:
             parts = [
                 self._take(self.by_node.get(node, frozenset()), count)
                 for node, count in self._counts(amounts).items()
             ]
-            chosen = frozenset[int]().union(*parts)
-        if self._request.is_required and not self._meets_policy(chosen):
+            cpus = frozenset[int]().union(*parts)
+        if self._request.is_required and not self._meets_policy(cpus):
             raise NodeRefused(self._policy_reason())
-        return chosen
+        return cpus
 
     def _counts(self, amounts: Mapping[int, Amounts]) -> dict[int, int]:
-        """Return how many CPUs are taken of each NUMA node."""
+        """Return how many CPUs each NUMA node gives."""
         return {
             node: min(amount.get(CPU, 0) // MILLI, len(self.by_node.get(node, ())))
             for node, amount in amounts.items()
@@ -176,9 +176,9 @@ class FreeCpus:
         whole = (cpus for cpus in by_core.values() if len(cpus) == self._per_core)
         return frozenset(cpu for cpus in whole for cpu in cpus)
 
-    def _meets_policy(self, chosen: Iterable[int]) -> bool:
+    def _meets_policy(self, cpus: Iterable[int]) -> bool:
         size = 1 if self._request.bind_policy == SPREAD else self._per_core
-        return all(len(cpus) == size for cpus in self._by_core(chosen).values())
+        return all(len(cpus) == size for cpus in self._by_core(cpus).values())
 
     def _by_core(self, cpus: Iterable[int]) -> dict[tuple[int, int, int], list[int]]:
         by_core: dict[tuple[int, int, int], list[int]] = {}

@@ -34,22 +34,24 @@ CLUSTER_LIMITS = ListLimits(objects=200_000, pages=512, bytes=2 << 30)
 def counted_pod(body: SchedulerPodObject) -> SchedulerPod | None:
     """Return a pod that counts on a node or may be bound; `None` for all others.
 
-    Of a pod on a node only that is kept which counts: most of the cluster's memory is pods.
+    Of a pod on a node it drops what does not count: most objects of a cluster are pods.
     """
     pod = scheduler_pod(body)
     if not pod.node and not pod.has_ended:
         return pod
     if pod.has_ended:
         return None
-    kept = {key: pod.annotations[key] for key in COUNTED_ANNOTATIONS if key in pod.annotations}
+    annotations = {
+        key: pod.annotations[key] for key in COUNTED_ANNOTATIONS if key in pod.annotations
+    }
     amounts = numa_amounts(pod.amounts)
-    if not kept and not amounts:
+    if not annotations and not amounts:
         return None
     return SchedulerPod(
         key=pod.key,
         node=pod.node,
         amounts=amounts,
-        annotations=kept or NO_LABELS,
+        annotations=annotations or NO_LABELS,
         resource_version=pod.resource_version,
     )
 
