@@ -6,14 +6,11 @@ The watches are its own, because the other scores read pods with devices alone.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, TypeVar
 
 from agent.clock import Clock
 from agent.kube.api import ApiClient
 from agent.kube.resources import NODE_METRICS, NODES, PODS
-from agent.kube.watch.cache import ObjectChanges
 from agent.kube.watch.decoder import WatchedKind
-from agent.kube.watch.reflector import Reflector, WatchScope
 from agent.wire_formats.annotations import raw_allocatable
 from agent.wire_formats.cluster_objects import NodeObject, node_facts
 from plugins.scheduler.load.load_score import THRESHOLDS_ANNOTATION
@@ -21,9 +18,7 @@ from plugins.scheduler.load.node_loads import LoadCapacity, NodeLoads
 from plugins.scheduler.load.pod_load import LoadPodObject, PodLoad, pod_load
 from plugins.scheduler.load.reported_usage import ReportedUsage, ReportedUsageObject, reported_usage
 from plugins.scheduler.pod_object import CPU, MEMORY, parse_amounts
-from plugins.scheduler.server.cluster_feed import CLUSTER_LIMITS
-
-T = TypeVar("T")
+from plugins.scheduler.server.value_changes import watch_values
 
 
 def load_capacity(body: NodeObject) -> LoadCapacity:
@@ -52,32 +47,6 @@ USAGES: WatchedKind[ReportedUsageObject, ReportedUsage] = WatchedKind(
 )
 
 
-class LoadChanges(Generic[T]):
-    """Objects of one kind. `set_value` takes an object's name and value, and `None` at its end."""
-
-    def __init__(self, set_value: Callable[[str, T | None], None]) -> None:
-        self._set_value = set_value
-        self._names: set[str] = set()
-
-    def replace_objects(self, values: Mapping[str, T]) -> None:
-        """Take a complete list."""
-        for name in self._names - values.keys():
-            self._set_value(name, None)
-        self._names = set(values)
-        for name, value in values.items():
-            self._set_value(name, value)
-
-    def set_object(self, key: str, value: T) -> None:
-        """Take an object that is new or differs."""
-        self._names.add(key)
-        self._set_value(key, value)
-
-    def remove_object(self, key: str, value: T) -> None:  # noqa: ARG002 - as its Protocol
-        """Forget an object."""
-        self._names.discard(key)
-        self._set_value(key, None)
-
-
 class LoadPodChanges:
     """Pods, which are known by their uid: a later pod may have the name of an earlier one."""
 
@@ -99,23 +68,12 @@ class LoadFeed:
     """The watches that fill one `NodeLoads`. Belongs to the loop thread."""
 
     def __init__(self, api: ApiClient, loads: NodeLoads, clock: Clock) -> None:
-        scope = WatchScope(limits=CLUSTER_LIMITS)
-
-        def watch(kind: WatchedKind[Any, Any], changes: ObjectChanges[Any]) -> Reflector[Any, Any]:
-            return Reflector(
-                kind, api, on_change=_ignore_objects, clock=clock, scope=scope, changes=changes
-            )
-
         self._watches = (
-            watch(NODE_CAPACITIES, LoadChanges(loads.set_capacity)),
-            watch(USAGES, LoadChanges(loads.set_usage)),
-            watch(POD_LOADS, LoadChanges(LoadPodChanges(loads).set_pod)),
+            watch_values(NODE_CAPACITIES, api, clock, loads.set_capacity),
+            watch_values(USAGES, api, clock, loads.set_usage),
+            watch_values(POD_LOADS, api, clock, LoadPodChanges(loads).set_pod),
         )
 
     def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
         """Return the work of each watch by name, which goes on until it is cancelled."""
         return {f"load of {watch.kind}": watch.run for watch in self._watches}
-
-
-def _ignore_objects(_: Mapping[str, object]) -> None:
-    """Do nothing: single changes are reported."""

@@ -27,6 +27,7 @@ from plugins.scheduler.server.extender import Extender
 from plugins.scheduler.server.http_server import ExtenderServer, tls_context
 from plugins.scheduler.server.lease import LeaderElector
 from plugins.scheduler.server.load_feed import LoadFeed
+from plugins.scheduler.server.resource_publisher import ResourcePublisher
 from plugins.scheduler.server.service_address import ServiceAddress
 from plugins.scheduler.server.settings import SchedulerSettings
 from plugins.scheduler.server.vendor_plugins import VendorPlugins
@@ -60,6 +61,10 @@ class LeaderTerm:
         )
         self.feed = ClusterFeed(api, self.state, clock)
         self._load_feed = None if loads is None else LoadFeed(api, loads, clock)
+        self._publisher: ResourcePublisher | None = None
+        if settings.publish_node_resources:
+            shares = settings.publish_gpu_shared
+            self._publisher = ResourcePublisher(api, clock, advertises_shared=shares)
         writes_vendors = settings.vendor_annotations
         self.binder = Binder(
             api,
@@ -77,9 +82,9 @@ class LeaderTerm:
         if self._ledger is not None:
             await self._read_marks(self._ledger)
         async with asyncio.TaskGroup() as group:
-            load_tasks = {} if self._load_feed is None else self._load_feed.tasks()
-            for name, work in {**self.feed.tasks(), **load_tasks}.items():
-                group.create_task(self._forever(name, work), name=name)
+            for part in (self.feed, self._load_feed, self._publisher):
+                for name, work in (part.tasks() if part is not None else {}).items():
+                    group.create_task(self._forever(name, work), name=name)
             group.create_task(self._resolve(), name="uncertain bindings")
 
     async def _read_marks(self, ledger: DeviceLedger) -> None:

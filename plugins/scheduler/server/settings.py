@@ -62,6 +62,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     load_score: LoadScoreSettings = LoadScoreSettings()
     fit_plus: FitPlusSettings = FitPlusSettings()
     scarce_resources: ScarceResourcesSettings = ScarceResourcesSettings()
+    # write sums of devices into Nodes; off where koord-manager does it
+    publish_node_resources: bool = False
+    publish_gpu_shared: bool = False  # `koordinator.sh/gpu.shared`, too
     upstream_compatible: bool = False  # choose devices as Koordinator does, defects included
     enforce_exclusive_policy: bool = False
     require_device_object: bool = True

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import yaml
 
 from plugins.scheduler.server.settings import SchedulerSettings, scheduler_configuration
 from tests.unit.daemonset.manifests import DAEMONSET, built, the
 
+COMPONENTS = DAEMONSET / "scheduler-components"
 OBJECTS = built(DAEMONSET / "scheduler")
 
 
@@ -57,6 +61,25 @@ def test_the_configuration_of_kube_scheduler_names_the_service() -> None:
     assert extender["urlPrefix"] == f"https://{metadata['name']}.{metadata['namespace']}.svc:{port}"
     assert extender["nodeCacheCapable"]
     assert not extender["ignorable"]
+
+
+@pytest.mark.parametrize("name", sorted(os.listdir(COMPONENTS)))
+def test_a_component_adds_rights_of_the_account_and_nothing_else(name: str, tmp_path: Path) -> None:
+    parts = {
+        "resources": [os.path.relpath(DAEMONSET / "scheduler", tmp_path.resolve())],
+        "components": [os.path.relpath(COMPONENTS / name, tmp_path.resolve())],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    objects = built(tmp_path)
+
+    assert len(objects) == len(OBJECTS) + 2
+    role = the(objects, "ClusterRole", f"xpu-scheduler-{name}")
+    for rule in role["rules"]:
+        assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"])
+    binding = the(objects, "ClusterRoleBinding", f"xpu-scheduler-{name}")
+    (account,) = binding["subjects"]
+    own = the(objects, "ServiceAccount", "xpu-scheduler")["metadata"]
+    assert (account["name"], account["namespace"]) == (own["name"], own["namespace"])
 
 
 def test_every_right_is_of_a_few_verbs_and_no_secret_is_read() -> None:

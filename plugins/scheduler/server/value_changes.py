@@ -1,0 +1,61 @@
+"""Watches of the whole cluster whose objects are taken one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from agent.clock import Clock
+from agent.kube.api import ApiClient
+from agent.kube.watch.decoder import WatchedKind
+from agent.kube.watch.reflector import Reflector, WatchScope
+from plugins.scheduler.server.cluster_feed import CLUSTER_LIMITS
+
+T = TypeVar("T")
+
+
+class ValueChanges(Generic[T]):
+    """Objects of one kind. `set_value` takes an object's name and value, and `None` at its end."""
+
+    def __init__(self, set_value: Callable[[str, T | None], None]) -> None:
+        self._set_value = set_value
+        self._names: set[str] = set()
+
+    def replace_objects(self, values: Mapping[str, T]) -> None:
+        """Take a complete list."""
+        for name in self._names - values.keys():
+            self._set_value(name, None)
+        self._names = set(values)
+        for name, value in values.items():
+            self._set_value(name, value)
+
+    def set_object(self, key: str, value: T) -> None:
+        """Take an object that is new or differs."""
+        self._names.add(key)
+        self._set_value(key, value)
+
+    def remove_object(self, key: str, value: T) -> None:  # noqa: ARG002 - as its Protocol
+        """Forget an object."""
+        self._names.discard(key)
+        self._set_value(key, None)
+
+
+def watch_values(
+    kind: WatchedKind[Any, T],
+    api: ApiClient,
+    clock: Clock,
+    set_value: Callable[[str, T | None], None],
+) -> Reflector[Any, T]:
+    """Return a watch of all objects of a kind."""
+    return Reflector(
+        kind,
+        api,
+        on_change=_ignore_objects,
+        clock=clock,
+        scope=WatchScope(limits=CLUSTER_LIMITS),
+        changes=ValueChanges(set_value),
+    )
+
+
+def _ignore_objects(_: Mapping[str, object]) -> None:
+    """Do nothing: single changes are reported."""
