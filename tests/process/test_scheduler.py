@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from agent.wire_formats.device_allocated import ANNOTATION
+from agent.wire_formats.resource_status import RESOURCE_STATUS
 from tests.apiserver import ApiServer, Fault
 from tests.apiserver.access import AGENT
 from tests.apiserver.rbac import read_roles
@@ -354,3 +355,86 @@ def test_wrong_settings_are_one_line_and_status_2(tmp_path: Path) -> None:
         )
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def put_topology(api: ApiServer) -> None:
+    detail = [{"id": cpu, "core": cpu // 2, "socket": 0, "node": cpu // 8} for cpu in range(16)]
+    resources = [
+        {"name": "cpu", "capacity": "8", "allocatable": "8", "available": "8"},
+        {"name": "memory", "capacity": "64Gi", "allocatable": "64Gi", "available": "64Gi"},
+    ]
+    api.put(
+        {
+            "apiVersion": "topology.node.k8s.io/v1alpha1",
+            "kind": "NodeResourceTopology",
+            "metadata": {
+                "name": "h100-0",
+                "annotations": {"node.koordinator.sh/cpu-topology": json.dumps({"detail": detail})},
+            },
+            "topologyPolicies": ["None"],
+            "zones": [
+                {"name": f"node-{number}", "type": "Node", "resources": resources}
+                for number in (0, 1)
+            ],
+        }
+    )
+
+
+def put_aligned_pod(api: ApiServer, name: str) -> Object:
+    amounts = {"nvidia.com/gpu": "1", "cpu": "8", "memory": "1Gi"}
+    policy = '{"numaTopologyPolicy":"SingleNUMANode"}'
+    resources = {"requests": amounts, "limits": amounts}
+    return api.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "labels": {"koordinator.sh/qosClass": "LSR"},
+                "annotations": {"scheduling.koordinator.sh/numa-topology-spec": policy},
+            },
+            "spec": {"containers": [{"name": "c", "image": "i", "resources": resources}]},
+        }
+    )
+
+
+def fits_on_h100(one: Replica, pod: Object) -> bool:
+    answer = one.call("POST", "/filter", {"Pod": pod, "Nodes": None, "NodeNames": ["h100-0"]})[1]
+    return bool(answer["NodeNames"] == ["h100-0"])
+
+
+def wait_until_it_fits(one: Replica, pod: Object) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not fits_on_h100(one, pod):
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+
+
+def status_of(api: ApiServer, name: str) -> Any:
+    pod = api.get("pod", name, "default")
+    assert pod is not None
+    assert ANNOTATION in pod["metadata"]["annotations"]
+    return json.loads(pod["metadata"]["annotations"][RESOURCE_STATUS])
+
+
+def test_cpus_and_devices_of_one_numa_node_are_bound_and_counted_after_a_restart(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    with replica(api, tmp_path) as one:
+        one.wait_ready()
+        first = put_aligned_pod(api, "first")
+        assert not fits_on_h100(one, first)  # which CPUs the node has is not known
+        put_topology(api)
+        wait_until_it_fits(one, first)
+        assert bind(one, first, "h100-0") == (200, {"Error": ""})
+    before = status_of(api, "first")
+    assert before["cpuset"] in ("0-7", "8-15")
+    (zone,) = before["numaNodeResources"]
+    assert zone["resources"] == {"cpu": "8", "memory": "1Gi"}
+    with replica(api, tmp_path, "again") as one:
+        one.wait_ready()
+        assert bind(one, put_aligned_pod(api, "second"), "h100-0") == (200, {"Error": ""})
+        after = status_of(api, "second")
+        assert {before["cpuset"], after["cpuset"]} == {"0-7", "8-15"}
+        assert not fits_on_h100(one, put_aligned_pod(api, "third"))
