@@ -138,8 +138,7 @@ def estimated_usage(
         reported: Amounts = {} if entry is None else entry.amounts
         if is_complete and reported and not _is_estimated(pod, usage, settings):
             continue
-        for name in RESOURCES:
-            estimate = _estimate(pod, name, settings)
+        for name, estimate in pod_estimate(pod, settings).items():
             total[name] += max(0, estimate - (reported.get(name, 0) if is_complete else 0))
     return total
 
@@ -182,10 +181,10 @@ def _is_estimated(pod: PodLoad, usage: ReportedUsage, settings: LoadScoreSetting
     )
 
 
-def _estimate(pod: PodLoad, resource: str, settings: LoadScoreSettings) -> int:
-    return pod.estimate(
-        resource, settings.scaling_factors, allows_own=settings.allows_pod_estimates
-    )
+def pod_estimate(pod: PodLoad, settings: LoadScoreSettings) -> Amounts:
+    """Return the estimated usage of a pod."""
+    factors, allows_own = settings.scaling_factors, settings.allows_pod_estimates
+    return {name: pod.estimate(name, factors, allows_own=allows_own) for name in RESOURCES}
 
 
 def is_expired(usage: ReportedUsage, settings: LoadScoreSettings, now_s: float) -> bool:
@@ -194,18 +193,13 @@ def is_expired(usage: ReportedUsage, settings: LoadScoreSettings, now_s: float) 
 
 
 def exceeded_threshold(
-    pod: PodLoad,
-    usage: Amounts,
-    allocatable: Amounts,
-    settings: LoadScoreSettings,
-    thresholds: CpuMemory,
-    view: UsageView,
+    usage: Amounts, estimate: Amounts, allocatable: Amounts, thresholds: CpuMemory, view: UsageView
 ) -> str:
-    """Return why a node of this usage refuses a pod; empty if it does not."""
+    """Return why a node of this usage refuses a pod of this estimate; empty if it does not."""
     for name in RESOURCES:
         threshold, amount = thresholds.of(name), allocatable.get(name, 0)
         if threshold and amount:
-            used = usage[name] + _estimate(pod, name, settings)
+            used = usage[name] + estimate[name]
             if (used * 200 + amount) // (2 * amount) > threshold:
                 kind = "aggregated usage" if view.aggregation else "usage"
                 return f"node(s) {name} {kind} exceed threshold"
@@ -213,19 +207,18 @@ def exceeded_threshold(
 
 
 def load_score(
-    pod: PodLoad, usage: Amounts, allocatable: Amounts, settings: LoadScoreSettings
+    usage: Amounts, estimate: Amounts, allocatable: Amounts, settings: LoadScoreSettings
 ) -> int:
-    """Return 0 to 100: the idle part of the node, once the pod is there."""
-    score = weight_sum = 0
-    dominant = MAX_SCORE
+    """Return 0 to 100: the idle part of the node, once a pod of this estimate is there."""
+    weights, weight_sum = settings.weights, settings.dominant_resource_weight
+    score, dominant = 0, MAX_SCORE
     for name in RESOURCES:
-        weight, amount = settings.resource_weights.of(name), allocatable.get(name, 0)
+        weight, amount = weights.of(name), allocatable.get(name, 0)
         if weight or settings.dominant_resource_weight:
-            used = usage[name] + _estimate(pod, name, settings)
+            used = usage[name] + estimate[name]
             least = (amount - used) * MAX_SCORE // amount if amount and used <= amount else 0
             score += weight * least
             weight_sum += weight
             dominant = min(dominant, least)
     score += settings.dominant_resource_weight * dominant
-    weight_sum += settings.dominant_resource_weight
     return score // weight_sum if weight_sum else 0

@@ -21,7 +21,9 @@ class CpuMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def of(self, resource: str) -> int:
         """Return the number of a resource; 0 for others than these two."""
-        return {"cpu": self.cpu, "memory": self.memory}.get(resource, 0)
+        if resource == "cpu":
+            return self.cpu
+        return self.memory if resource == "memory" else 0
 
 
 class AggregatedUsage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,7 +44,7 @@ class LoadScoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     filter_expired: bool = True
     expiration_s: Seconds = 180
     schedules_when_expired: bool = False
-    resource_weights: CpuMemory = CpuMemory(1, 1)
+    resource_weights: CpuMemory | None = None  # None: 1 each, unless the dominant one has a weight
     dominant_resource_weight: Weight = 0
     usage_thresholds: CpuMemory = CpuMemory(65, 95)
     prod_usage_thresholds: CpuMemory = CpuMemory()
@@ -53,6 +55,13 @@ class LoadScoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     estimated_s_after_initialized: Seconds = 0
     allows_pod_estimates: bool = False  # that pods ask for in annotations
     aggregated: AggregatedUsage | None = None
+
+    @property
+    def weights(self) -> CpuMemory:
+        """Return the weights of CPU and memory."""
+        if self.resource_weights is not None:
+            return self.resource_weights
+        return CpuMemory() if self.dominant_resource_weight else CpuMemory(1, 1)
 
 
 class FitResource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

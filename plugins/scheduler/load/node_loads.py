@@ -18,6 +18,7 @@ from plugins.scheduler.load.load_score import (
     is_expired,
     load_score,
     node_thresholds,
+    pod_estimate,
     score_view,
 )
 from plugins.scheduler.load.load_settings import (
@@ -114,8 +115,8 @@ class NodeLoads:
         """Return the nodes that are too busy for a pod, and why."""
         if not self._load.enabled or pod.is_of_daemon_set:
             return {}
-        now_s = self._wall_s()
-        reasons = ((name, self._refusal(pod, self._of(name), now_s)) for name in names)
+        now_s, estimate = self._wall_s(), pod_estimate(pod, self._load)
+        reasons = ((name, self._refusal(pod, estimate, self._of(name), now_s)) for name in names)
         return {name: reason for name, reason in reasons if reason}
 
     def weighted_scores(self, pod: PodLoad, names: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -123,7 +124,10 @@ class NodeLoads:
         now_s = self._wall_s()
         parts: list[tuple[int, Callable[[_NodeLoad], int]]] = []
         if self._load.enabled:
-            parts.append((self._load.weight, lambda node: self._load_score(pod, node, now_s)))
+            estimate, view = pod_estimate(pod, self._load), score_view(pod, self._load)
+            parts.append(
+                (self._load.weight, lambda node: self._load_score(estimate, view, node, now_s))
+            )
         if self._fit_plus.enabled:
             parts.append((self._fit_plus.weight, lambda node: self._fit_score(pod, node)))
         if self._scarce.enabled:
@@ -134,7 +138,7 @@ class NodeLoads:
             for name in names
         }
 
-    def _refusal(self, pod: PodLoad, node: _NodeLoad, now_s: float) -> str:
+    def _refusal(self, pod: PodLoad, estimate: Amounts, node: _NodeLoad, now_s: float) -> str:
         settings, usage = self._load, node.usage
         if usage is None:
             return ""
@@ -145,14 +149,14 @@ class NodeLoads:
         view, thresholds = filter_view(pod, node.thresholds)
         used = self._usage(node, usage, view)
         allocatable = node.capacity.raw_allocatable
-        return exceeded_threshold(pod, used, allocatable, settings, thresholds, view)
+        return exceeded_threshold(used, estimate, allocatable, thresholds, view)
 
-    def _load_score(self, pod: PodLoad, node: _NodeLoad, now_s: float) -> int:
+    def _load_score(self, estimate: Amounts, view: UsageView, node: _NodeLoad, now_s: float) -> int:
         settings, usage = self._load, node.usage
         if usage is None or is_expired(usage, settings, now_s):
             return 0
-        used = self._usage(node, usage, score_view(pod, settings))
-        return load_score(pod, used, node.capacity.raw_allocatable, settings)
+        used = self._usage(node, usage, view)
+        return load_score(used, estimate, node.capacity.raw_allocatable, settings)
 
     def _usage(self, node: _NodeLoad, usage: ReportedUsage, view: UsageView) -> Amounts:
         used = node.usages.get(view)

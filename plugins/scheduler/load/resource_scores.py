@@ -49,7 +49,7 @@ def scarce_resources_score(
 ) -> int:
     """Return 0 to 100: less for a node with scarce resources that the pod does not request."""
     unused = {name for name in allocatable if not pod.requests.get(name)}
-    scarce = unused & set(settings.resources)
+    scarce = unused.intersection(settings.resources)
     if not scarce:
         return MAX_SCORE
     if settings.strict:
