@@ -41,6 +41,8 @@ BENCHES = (
     "containers.preferred",
     "containers.allocate_latency",
     "scheduler.calls",
+    "scheduler.binding",
+    "scheduler.placement",
     "qos.psi_reaction",
     "qos.colocation",
 )
