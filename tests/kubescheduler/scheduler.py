@@ -18,6 +18,7 @@ from tests.kubescheduler.extender import ExtenderFailed, HttpExtender
 
 Object = dict[str, Any]
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0)  # after an error, by its number
+OWN_UPDATE_S = 0.005  # until kube-scheduler sees its own update of a pod's status
 MAX_NOTE = 1024
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "No preemption victims found for incoming pod"
@@ -101,6 +102,11 @@ class KubeScheduler:
                     time.sleep(0.001)
         raise TimeoutError(f"{len(self._waiting)} pods wait still")
 
+    def wake(self) -> None:
+        """Wake the refused pods, as any event about nodes and other pods does."""
+        with self._lock:
+            self._changes += 1
+
     def notes(self, pod: str) -> list[str]:
         """Return the texts of a pod's events."""
         return [one.note for one in self.events if one.pod == pod]
@@ -126,12 +132,13 @@ class KubeScheduler:
         try:
             node = self._choose(body)
         except _Unschedulable as refused:
+            is_new = self._fail(body, "Unschedulable", str(refused))
             with self._lock:
-                # the update of its own status wakes it once more, at the first refusal
-                pod.seen_changes = changes if pod.was_refused else -1
+                # an update of its own status wakes it once more
+                pod.seen_changes = -1 if is_new else changes
+                pod.due_s = time.monotonic() + OWN_UPDATE_S if is_new else 0.0
                 pod.was_refused = True
                 self._waiting.append(pod)
-            self._fail(body, "Unschedulable", str(refused))
         except ExtenderFailed as error:
             self._retry_later(pod, body, str(error))
         else:
@@ -149,8 +156,11 @@ class KubeScheduler:
             self._waiting.append(pod)
         self._fail(body, "SchedulerError", message)
 
-    def _fail(self, body: Object, reason: str, message: str) -> None:
-        """Write the pod's condition, which moves its resourceVersion, and the event."""
+    def _fail(self, body: Object, reason: str, message: str) -> bool:
+        """Write the pod's condition and the event; return whether the condition is a new one.
+
+        A new condition moves the pod's resourceVersion.
+        """
         metadata = body["metadata"]
         self.events.append(
             SchedulingEvent(
@@ -162,12 +172,14 @@ class KubeScheduler:
         )
         live = self._api.get("pod", metadata["name"], metadata["namespace"])
         if live is None:
-            return
+            return False
         condition = {"type": "PodScheduled", "status": "False", "reason": reason}
         conditions = [{**condition, "message": message}]
         status = live.get("status") or {}
-        if status.get("conditions") != conditions:
-            self._api.put({**live, "kind": "Pod", "status": {**status, "conditions": conditions}})
+        if status.get("conditions") == conditions:
+            return False
+        self._api.put({**live, "kind": "Pod", "status": {**status, "conditions": conditions}})
+        return True
 
     def _choose(self, body: Object) -> str:
         nodes, own = self._filter_own(body)
