@@ -2,8 +2,8 @@
 
 As `steady_state` and `loop_hold`, with watches of which 250 pods come, a kubelet that lists them
 each ten seconds, one pod a second that changes, and every optional collector, prediction and alias
-switched on. For the holds, fifty pods change while the agent does not run, so that it finds all of
-them at once.
+switched on; once more with a NodeSLO that asks every strategy for something. For the holds, fifty
+pods change while the agent does not run, so that it finds all of them at once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import urllib.request
 from collections.abc import Iterator
 from itertools import count
 
+from agent.config.containers import EnforceStrategiesSettings
 from agent.kube.resources import NODE_METRICS
-from bench.cluster.busy_citizen import busy_citizen, known_pod
+from bench.cluster.busy_citizen import NODE, busy_citizen, known_pod
 from bench.cluster.control import Control, acknowledged_s
 from bench.harness import Row
 from bench.loop_hold import PATHS
 from bench.node.busy_agent import SETTLED_S
 from bench.node.busy_node import DEADLINE_S, RunningAgent
+from bench.qos.cycle import SPEC
 from bench.steady_state import MEASURED_S, SCRAPE_EVERY_S, WARM_S
 from bench.usage.cgroup_trees import PODS
 
@@ -30,6 +32,25 @@ CHANGE_EVERY_S = 1.0
 BURSTS = 20
 BURST_PODS = 50
 BURST_APART_S = 3.0  # usage is reported once a minute
+STRATEGIES = {
+    f"XPU_AGENT_ENFORCE__STRATEGIES__{field.upper()}": "on"
+    for field in EnforceStrategiesSettings.__struct_fields__
+}
+NODE_SLO = {
+    "apiVersion": "slo.koordinator.sh/v1alpha1",
+    "kind": "NodeSLO",
+    "metadata": {"name": NODE},
+    "spec": {
+        **SPEC,
+        # evictions are decided each second, and none is due
+        "resourceUsedThresholdWithBE": {
+            "enable": True,
+            "cpuSuppressPolicy": "cpuset",
+            "cpuEvictThresholdPercent": 100,
+            "memoryEvictThresholdPercent": 99,
+        },
+    },
+}
 
 
 def change(control: Control, pods: int, first: int) -> None:
@@ -80,14 +101,17 @@ def longest_hold_ms() -> float:
 
 
 def rows() -> Iterator[Row]:
-    """Yield CPU, memory, and the longest hold."""
-    with busy_citizen(XPU_BENCH_ALL="1") as (agent, control):
-        time.sleep(WARM_S)
-        used = millicores(agent, control)
-        rss_kib = float(agent.rss_kib())
-    yield Row(name="cluster_steady_cpu", metric="millicores", subject=used, gate="subject<=40")
-    yield Row(
-        name="cluster_steady_memory", metric="RSS_KiB", subject=rss_kib, gate="subject<=98304"
-    )
+    """Yield CPU and memory without and with enforcement, and the longest hold."""
+    for name, surroundings in (("steady", {}), ("enforced", STRATEGIES)):
+        with busy_citizen(XPU_BENCH_ALL="1", **surroundings) as (agent, control):
+            if surroundings:
+                control.put(NODE_SLO)
+            time.sleep(WARM_S)
+            used = millicores(agent, control)
+            rss_kib = float(agent.rss_kib())
+        yield Row(name=f"cluster_{name}_cpu", metric="millicores", subject=used, gate="subject<=40")
+        yield Row(
+            name=f"cluster_{name}_memory", metric="RSS_KiB", subject=rss_kib, gate="subject<=98304"
+        )
     held_ms = longest_hold_ms()
     yield Row(name="cluster_loop_hold", metric="cpu_ms", subject=held_ms, gate="subject<=2")
