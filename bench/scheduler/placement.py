@@ -93,17 +93,14 @@ def rows() -> Iterator[Row]:
         peer=first,
         gate="ratio_peer<=1",
     )
-    for name, hints, gate in (
-        ("required", JOINT, "ratio_limit>=0.95"),
-        ("preferred", PREFERRED, ""),
-    ):
+    for name, hints in (("required", JOINT), ("preferred", PREFERRED)):
         local, best = _local_placements(hints)
         yield Row(
             name=f"scheduler_placement_pcie_local_{name}",
             metric="pods",
             subject=local,
             limit=best,
-            gate=gate,
+            gate="ratio_limit>=0.95",
         )
 
 

@@ -16,9 +16,10 @@ from plugins.scheduler.devices.allocator import (
     allocate,
     check_request,
     filter_node,
+    has_local_choice,
 )
 from plugins.scheduler.devices.requests import InvalidRequest
-from plugins.scheduler.devices.scores import ScoringStrategy, node_score
+from plugins.scheduler.devices.scores import MAX_SCORE, ScoringStrategy, node_score
 from plugins.scheduler.numa.alignment import PodGrant, align_pod
 from plugins.scheduler.numa.cpu_request import PodRequest
 
@@ -198,6 +199,8 @@ class DecisionMaker:
         if state.table is None or request.devices is None:
             return NodeAnswer()
         score = node_score(state.table, state.usage, request.devices, self._strategy)
+        if has_local_choice(state, request.devices, self._rules):
+            score += MAX_SCORE * len(request.devices.kinds)  # above all other nodes
         return NodeAnswer(score=score)
 
     def _remember(self, key: _AnswerKey, answer: NodeAnswer) -> NodeAnswer:

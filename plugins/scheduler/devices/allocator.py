@@ -165,6 +165,16 @@ def allocate(
     return allocation.run(is_trial=is_trial)
 
 
+def has_local_choice(node: NodeState, request: DeviceRequest, rules: Rules = DEFAULT_RULES) -> bool:
+    """Return whether joint allocation can give each card devices on its own PCIe root.
+
+    False for pods without joint allocation, and where decisions repeat Koordinator's.
+    """
+    if node.table is None or request.joint is None or request.is_shared:
+        return False
+    return _Allocation(node, node.table, request, rules, None, None).has_local_choice()
+
+
 class _Allocation:
     """The choice for one pod on one node."""
 
@@ -340,11 +350,45 @@ class _Allocation:
             score=None if self._strategy is None else partial(self._tree_score, kind.amounts),
             uses_switches=not self._rules.upstream_compatible,
         )
-        found = search.find(self._candidates(kind))
+        candidates = self._candidates(kind)
+        found = search.find(self._beside_others(candidates)) or search.find(candidates)
         if not found:
             scoped = "Topology Scoped GPU" if scope else "GPU"
             raise NodeRefused(f"Insufficient {scoped} Devices")
         return found
+
+    def _beside_others(self, cards: list[NodeDevice]) -> list[NodeDevice]:
+        """Return the cards on PCIe roots that have a free device of each kind allocated jointly.
+
+        None for pods without joint allocation, and where `SamePCIe` is required: Koordinator looks
+        at the cards alone then, so that a pod would fit there and not here.
+        """
+        joint = self._request.joint
+        if joint is None or joint.required_scope == SAME_PCIE or self._rules.upstream_compatible:
+            return []
+        others = self._joint_kinds()[1:]
+        if not others:
+            return []
+        roots = frozenset.intersection(*map(self._roots_with, others))
+        return [card for card in cards if card.pcie in roots]
+
+    def _roots_with(self, kind: KindRequest) -> frozenset[str]:
+        """Return the PCIe roots on which a device of that kind can be had."""
+        needs_function = self._request.hint(kind.kind).vf_selector is not None
+        return frozenset(
+            one.pcie
+            for one in self._candidates(kind)
+            if self._fits(kind.amounts, one)
+            and (not needs_function or self._function(one) is not None)
+        )
+
+    def has_local_choice(self) -> bool:
+        """Return whether each card can have devices of all other joint kinds on its PCIe root."""
+        gpu = self._request.of(GPU)
+        if gpu is None:
+            return False
+        near = self._beside_others(self._candidates(gpu))
+        return sum(self._fits(gpu.amounts, card) for card in near) >= gpu.count
 
     # Any kind
 

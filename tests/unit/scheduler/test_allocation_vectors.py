@@ -16,6 +16,7 @@ from plugins.scheduler.devices.allocator import (
     allocate,
     check_request,
     filter_node,
+    has_local_choice,
 )
 from plugins.scheduler.devices.device_table import (
     GPU,
@@ -417,3 +418,34 @@ def test_a_request_that_matches_no_template_of_any_model_is_invalid() -> None:
     with pytest.raises(InvalidRequest, match="no matched GPU shared resource template"):
         check_request(npu_pod(3, 3, 3, 3))
     check_request(npu_pod(1, 1, 12, 3))
+
+
+def test_joint_pods_get_cards_whose_root_has_a_free_nic() -> None:
+    table, request = NODES["A"], pod(cards(2, 100), JOINT, functions=None)
+    held = holding(table, nics=[1])
+    assert short(allocate_on(table, request, held)) == "2,3 | 2x100"
+    compatible = allocate_on(table, request, held, rules=Rules(upstream_compatible=True))
+    assert short(compatible) == "0,1 | 2x100"
+
+
+def test_joint_pods_get_cards_whose_root_has_a_free_function() -> None:
+    table, request = NODES["A"], pod(cards(1), JOINT)
+    taken = [one.bus_id for group in table.of(RDMA)[0].function_groups for one in group.functions]
+    held = holding(table, functions=taken)
+    assert short(allocate_on(table, request, held)) == f"2 | {ALL_G[1]}"
+
+
+def test_a_node_has_a_local_choice_while_enough_cards_have_a_nic_on_their_root() -> None:
+    table = NODES["A"]
+
+    def is_local(count: int, held: Iterable[AllocatedDevice], **joint: str) -> bool:
+        request = pod(cards(count, 100), {**JOINT, **joint}, functions=None)
+        state = NodeState(name="node", table=table, usage=sum_usage([held], table))
+        return has_local_choice(state, request)
+
+    assert is_local(8, ())
+    assert is_local(6, holding(table, nics=[1]))
+    assert not is_local(7, holding(table, nics=[1]))
+    assert not is_local(1, (), requiredScope="SamePCIe")  # a node without refuses it
+    alone = NodeState(name="node", table=table)
+    assert not has_local_choice(alone, pod(cards(1, 100), functions=None))

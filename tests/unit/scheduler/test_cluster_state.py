@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from agent.snapshot.allocation import AllocatedDevice
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker
-from plugins.scheduler.devices.allocator import NodeRefused, allocate
+from plugins.scheduler.devices.allocator import NodeRefused, Rules, allocate
 from plugins.scheduler.devices.device_table import GPU, GPU_CORE, GPU_MEMORY_RATIO
 from plugins.scheduler.devices.requests import DeviceRequest, device_request
 from plugins.scheduler.numa.cpu_request import PodRequest
 from plugins.scheduler.pod_object import PodKey
-from tests.unit.scheduler.vectors import NODES, WHOLE
+from tests.unit.scheduler.vectors import NODES, RDMA_NAME, WHOLE, holding
 
 
 def state_of(*names: str) -> ClusterState:
@@ -46,6 +46,25 @@ def cards(count: int) -> DeviceRequest:
 
 def request_for(count: int) -> PodRequest:
     return PodRequest(devices=cards(count))
+
+
+def test_joint_pods_prefer_a_node_with_cards_and_nics_on_one_root_to_a_better_score() -> None:
+    joint = {"scheduling.koordinator.sh/device-joint-allocate": '{"deviceTypes": ["gpu", "rdma"]}'}
+    request = device_request({"nvidia.com/gpu": 1, RDMA_NAME: 100}, joint)
+    assert request is not None
+    state = state_of("no-nic", "full")
+    table = NODES["A"]
+    for node, cards_in_use, nics_in_use in (
+        ("no-nic", range(2, 8), [1]),
+        ("full", range(7), [1, 2, 3]),
+    ):
+        held = holding(table, gpus=cards_in_use, nics=nics_in_use)
+        state.set_pod(AssignedPod(key=PodKey(node, "default", node), node=node, allocation=held))
+    answer = DecisionMaker(state).decide(PodRequest(devices=request), ["no-nic", "full"])
+    assert answer.best(1)[0][0] == "full"
+    compatible = DecisionMaker(state, Rules(upstream_compatible=True))
+    answer = compatible.decide(PodRequest(devices=request), ["no-nic", "full"])
+    assert answer.best(1)[0][0] == "no-nic"
 
 
 def test_equal_nodes_have_one_signature_until_a_pod_makes_them_differ() -> None:
