@@ -10,6 +10,7 @@ import msgspec
 from plugins.scheduler.devices.device_table import Amounts
 from plugins.scheduler.load.load_score import (
     EXPIRED,
+    MAX_SCORE,
     LoadThresholds,
     UsageView,
     estimated_usage,
@@ -23,16 +24,12 @@ from plugins.scheduler.load.load_score import (
 )
 from plugins.scheduler.load.load_settings import (
     FitPlusSettings,
+    FitResource,
     LoadScoreSettings,
     ScarceResourcesSettings,
 )
 from plugins.scheduler.load.pod_load import PodLoad
 from plugins.scheduler.load.reported_usage import ReportedUsage
-from plugins.scheduler.load.resource_scores import (
-    fit_plus_score,
-    scarce_resources_score,
-    scored_request,
-)
 
 
 class LoadCapacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,12 +167,12 @@ class NodeLoads:
             requested = Counter[str]()
             for one in node.pods.values():
                 for name in self._fit_plus.resources:
-                    requested[name] += scored_request(one, name)
+                    requested[name] += _scored_request(one, name)
             node.requested = requested
-        return fit_plus_score(pod, node.requested, node.capacity.allocatable, self._fit_plus)
+        return _fit_plus_score(pod, node.requested, node.capacity.allocatable, self._fit_plus)
 
     def _scarce_score(self, pod: PodLoad, node: _NodeLoad) -> int:
-        return scarce_resources_score(pod, node.capacity.allocatable, self._scarce)
+        return _scarce_resources_score(pod, node.capacity.allocatable, self._scarce)
 
     def _of(self, name: str) -> _NodeLoad:
         return self._nodes.get(name, _NO_LOAD)
@@ -190,3 +187,45 @@ class NodeLoads:
         node = self._nodes[name]
         if node.usage is None and not node.pods and not node.capacity.allocatable:
             del self._nodes[name]
+
+
+def _scored_request(pod: PodLoad, resource: str) -> int:
+    """Return what a pod adds to the requests of a node; CPU and memory are never 0."""
+    return pod.nonzero.get(resource, pod.requests.get(resource, 0))
+
+
+def _fit_plus_score(
+    pod: PodLoad, requested: Mapping[str, int], allocatable: Amounts, settings: FitPlusSettings
+) -> int:
+    """Return Koordinator's NodeResourcesFitPlus: 0 to 100 by the configured resources.
+
+    `requested` are the sums of the node's pods. A pod that requests none of the resources gets 100.
+    """
+    score = weight_sum = 0
+    for name, resource in settings.resources.items():
+        if pod.requests.get(name):
+            used = requested.get(name, 0) + _scored_request(pod, name)
+            score += resource.weight * _resource_score(used, allocatable.get(name, 0), resource)
+            weight_sum += resource.weight
+    return score // weight_sum if weight_sum else MAX_SCORE
+
+
+def _resource_score(used: int, amount: int, resource: FitResource) -> int:
+    if not amount:
+        return 0
+    if resource.type == "MostAllocated":
+        return min(used, amount) * MAX_SCORE // amount
+    return (amount - used) * MAX_SCORE // amount if used <= amount else 0
+
+
+def _scarce_resources_score(
+    pod: PodLoad, allocatable: Amounts, settings: ScarceResourcesSettings
+) -> int:
+    """Return ScarceResourceAvoidance: less on nodes with scarce resources that a pod leaves."""
+    unused = {name for name in allocatable if not pod.requests.get(name)}
+    scarce = unused.intersection(settings.resources)
+    if not scarce:
+        return MAX_SCORE
+    if settings.strict:
+        return 0
+    return (len(unused) - len(scarce)) * MAX_SCORE // len(unused)
