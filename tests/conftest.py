@@ -1,9 +1,10 @@
-"""What every test shares: how property tests look for examples; how many files they may open."""
+"""What every test shares: examples of property tests, files they may open, and signals."""
 
 from __future__ import annotations
 
 import os
 import resource
+import signal
 
 from hypothesis import settings
 
@@ -16,3 +17,6 @@ settings.load_profile("build" if os.environ.get("CI") else "explore")
 # groups that tests measure stay open: more files than the limit that a shell starts with
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16384), hard))
+
+# below `nohup` agents would inherit that hang-ups are ignored, as they should for their users
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
