@@ -19,7 +19,7 @@ from agent.snapshot.usage import (
     UsageAggregate,
 )
 from agent.wire_formats import api_values, quantities
-from agent.wire_formats.annotations import priority_class, qos_class
+from agent.wire_formats.annotations import default_priority_class, named_priority_class, qos_class
 from agent.wire_formats.device_object import select_devices
 
 API_VERSION = "slo.koordinator.sh/v1alpha1"
@@ -240,13 +240,17 @@ def _pod_entries(
     """Return the pods whose names are known, by namespace and name."""
     views = {pod.uid: pod for pod in snapshot.pods.value if pod.name}
     matched = [(views[window.uid], window) for window in windows if window.uid in views]
-    return [
-        {
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "priority": priority_class(pod),
-            "qos": qos_class(pod),
-            "podUsage": _resource_map(window.use, window.devices, devices),
-        }
-        for pod, window in sorted(matched, key=lambda item: (item[0].namespace, item[0].name))
-    ]
+    matched.sort(key=lambda item: (item[0].namespace, item[0].name))
+    entries: list[Json] = []
+    for pod, window in matched:
+        qos = qos_class(pod)
+        entries.append(
+            {
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "priority": named_priority_class(pod) or default_priority_class(qos),
+                "qos": qos,
+                "podUsage": _resource_map(window.use, window.devices, devices),
+            }
+        )
+    return entries

@@ -86,9 +86,10 @@ class DecayingHistogram:
         if value >= self._first:
             bucket = int(log(value * _GROWTH / self._first + 1.0) / _LOG_RATIO)
             bucket = bucket if bucket < self._last else self._last
-        self._weights[bucket] += weight
+        weights = self._weights
+        weights[bucket] = of_bucket = weights[bucket] + weight
         self._total += weight
-        if not self._lowest <= bucket <= self._highest and self._weights[bucket] >= EPSILON:
+        if not self._lowest <= bucket <= self._highest and of_bucket >= EPSILON:
             self._lowest = min(self._lowest, bucket)
             self._highest = max(self._highest, bucket)
 

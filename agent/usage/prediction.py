@@ -136,9 +136,9 @@ class PeakPredictor:
         if node is not None:
             self._add(NODE, node, now_s)
             self._add(SYSTEM, _subtract(node, _sum(pods.values())), now_s)
-        for entity in list(self._models):
-            if now_s - self._models[entity].updated_s > EXPIRY_S:
-                del self._models[entity]
+        oldest_s = now_s - EXPIRY_S
+        for entity in [key for key, model in self._models.items() if model.updated_s < oldest_s]:
+            del self._models[entity]
 
     def predict(
         self, pods: Iterable[PodDemand], allocatable: Amounts | None, now_s: float

@@ -148,17 +148,21 @@ class SeriesTable:
 
     def means(self, keys: Iterable[SeriesKey], window: MomentRange) -> list[float | None]:
         """Return the arithmetic mean of each series' values; `None` without values."""
-        return [mean(values) for values in self.columns(keys, window)]
+        columns = self.columns(keys, window)
+        return [sum(values) / len(values) if values else None for values in columns]
 
     def percentiles(
         self, keys: Iterable[SeriesKey], window: MomentRange, fraction: float
     ) -> list[float | None]:
         """Return that percentile of each series' values in the window; `None` without values."""
         ranked: list[float | None] = []
+        count = rank = 0
         for values in self.columns(keys, window):
             ordered = values.tolist()
             ordered.sort()
-            rank = percentile_index(len(ordered), fraction)
+            if len(ordered) != count:  # most series have the same number of values
+                count = len(ordered)
+                rank = percentile_index(count, fraction)
             ranked.append(ordered[rank] if ordered else None)
         return ranked
 
@@ -191,11 +195,6 @@ def _float32(value: float) -> float:
 def percentile_index(count: int, percentile: float) -> int:
     """Return max(floor(count x percentile) - 1, 0), multiplied in single precision."""
     return max(int(_float32(_float32(count) * _float32(percentile))) - 1, 0)
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """Return the arithmetic mean; `None` without values."""
-    return sum(values) / len(values) if values else None
 
 
 def aggregate_values(values: list[float]) -> Aggregates:

@@ -94,8 +94,12 @@ def qos_class(pod: PodView) -> str:
 
 def priority_class(pod: PodView) -> str:
     """Return the priority class; that of the QoS class where the pod names none."""
-    class_name = named_priority_class(pod)
-    return class_name or ("koord-batch" if qos_class(pod) == "BE" else "koord-prod")
+    return named_priority_class(pod) or default_priority_class(qos_class(pod))
+
+
+def default_priority_class(qos: str) -> str:
+    """Return the priority class of pods of a QoS class that name none."""
+    return "koord-batch" if qos == "BE" else "koord-prod"
 
 
 def named_priority_class(pod: PodView) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from agent.usage.history import SeriesTables, UsageReportPolicy, build_report
-from agent.usage.series import SeriesTable, aggregate_values, mean, percentile_index
+from agent.usage.series import SeriesTable, aggregate_values, percentile_index
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,8 @@ def test_five_values_of_an_unsorted_list() -> None:
 
 
 def test_nothing_has_no_mean_and_no_percentiles() -> None:
-    assert mean([]) is None
+    empty = SeriesTable(2, 2)
+    assert empty.means((("node", "cpu"),), empty.window(0.0, 1.0)) == [None]
     assert aggregate_values([]) == (None,) * 5
 
 
