@@ -6,7 +6,7 @@ import glob
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from agent.config.settings import Settings
 from agent.errors import BadConfig
@@ -15,6 +15,9 @@ from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import VendorSettings
 from agent.snapshot.vendor import CdiNaming, DeviceVendor, VendorDescription
 from plugins.vendors import BUILTIN
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def vendor_settings(
@@ -136,6 +139,8 @@ def _has_entry_points() -> bool:
 def _entry_points() -> tuple[EntryPoint, ...]:
     if not _has_entry_points():
         return ()
+    from importlib.metadata import entry_points  # noqa: PLC0415 - 3 MB, in each worker as well
+
     return tuple(sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda p: (p.name, p.value)))
 
 

@@ -24,7 +24,7 @@ TEMPLATE = EntryPoint(
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.workers.load._has_entry_points", lambda: True)
-    monkeypatch.setattr("agent.workers.load.entry_points", lambda **_: [TEMPLATE])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [TEMPLATE])
 
 
 def _arguments(host: Path | None = None, tape: Path | None = None) -> WorkerArguments:
