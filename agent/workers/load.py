@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from agent.config.settings import Settings
 from agent.errors import BadConfig
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
@@ -18,6 +17,8 @@ from plugins.vendors import BUILTIN
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from agent.config.settings import Settings
 
 
 def vendor_settings(
