@@ -44,7 +44,7 @@ def growth_step(cpu_count: int) -> int:
     return -(-cpu_count // GROWTH_DIVISOR)
 
 
-def wanted_count(budget_milli: int, largest: int, candidates: int) -> int:
+def choose_cpu_count(budget_milli: int, largest: int, candidates: int) -> int:
     """Return how many CPUs to use: those of the budget, between the floor and both limits."""
     wanted = max(MIN_CPUS, -(-budget_milli // 1000))
     return min(wanted, largest, candidates)

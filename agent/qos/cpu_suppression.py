@@ -30,9 +30,9 @@ from agent.qos.cpu_budget import (
 from agent.qos.cpu_choice import (
     CandidateCpus,
     candidate_cpus,
+    choose_cpu_count,
     growth_step,
     select_cpus,
-    wanted_count,
 )
 from agent.qos.strategy import NOT_REQUESTED, QosInputs, StrategyPlan
 from agent.snapshot.cpu import CpuSet, CpuTopology
@@ -351,7 +351,7 @@ def _formula_limits(inputs: QosInputs, state: SuppressionState, facts: NodeFacts
         return Limits(quota_us=quota)
     candidates = _within(state.candidates, inputs.current.effective_cpus(inputs.layout.root or ""))
     largest = state.base.cpu_count + growth_step(len(inputs.cpus.cpus))
-    count = wanted_count(facts.budget_milli, largest, candidates.count)
+    count = choose_cpu_count(facts.budget_milli, largest, candidates.count)
     return (
         Limits(cpus=select_cpus(candidates, count, state.limits.cpus or frozenset()))
         if count

@@ -129,7 +129,7 @@ class Table:
             CgroupValues(KernelFiles(LiveHostFiles()), LAYOUT).paths(desired.cgroup, desired.key)[0]
         )
 
-    def shown(self, row: Row) -> str:
+    def read_row(self, row: Row) -> str:
         """Return the part of a file that is this row's: a line, a word, or all of it."""
         desired = self.desired(row)
         text = self.path(desired).read_text()
@@ -184,11 +184,11 @@ def _rows(table: Table) -> dict[str, object]:
     """Write, read, refuse and undo each row alone; the cost control of the disk is on."""
     answers: dict[str, object] = {}
     for row in ROWS:
-        before = table.shown(row)
+        before = table.read_row(row)
         problems = table.write(row)
-        shown = table.shown(row)
+        shown = table.read_row(row)
         refusals = table.refusals(row)
-        unchanged = table.shown(row) == shown
+        unchanged = table.read_row(row) == shown
         remaining = table.restore()
         answers[row.key] = {
             "problems": problems,
@@ -197,14 +197,14 @@ def _rows(table: Table) -> dict[str, object]:
             "refusals": refusals,
             "unchanged": unchanged,
             "remaining": remaining,
-            "restored": (table.shown(row), before),
+            "restored": (table.read_row(row), before),
         }
     return answers
 
 
 def _killed(table: Table, rows: tuple[Row, ...], work: str) -> dict[str, object]:
     """Kill the agent, or a restore, at each step, then restore; return what differs."""
-    originals = [table.shown(row) for row in rows]
+    originals = [table.read_row(row) for row in rows]
     wrong: list[object] = []
     for step in range(MOST_STEPS):
         if work == "restore":
@@ -213,9 +213,9 @@ def _killed(table: Table, rows: tuple[Row, ...], work: str) -> dict[str, object]
         else:
             killed = killed_at(step, lambda: table.write(*rows))
         if not killed and work == "write":
-            wrong += [row.key for row in rows if table.shown(row) != table.text(row.shows)]
+            wrong += [row.key for row in rows if table.read_row(row) != table.text(row.shows)]
         remaining = table.restore()
-        shown = [table.shown(row) for row in rows]
+        shown = [table.read_row(row) for row in rows]
         wrong += [(step, a, b) for a, b in zip(shown, originals, strict=True) if a != b]
         wrong += [(step, one) for one in remaining]
         if not killed:

@@ -12,10 +12,10 @@ from agent.qos.cpu_choice import (
     CandidateCpus,
     adjust_choice,
     candidate_cpus,
+    choose_cpu_count,
     choose_cpus,
     growth_step,
     select_cpus,
-    wanted_count,
 )
 from agent.snapshot.cpu import Cpu
 from agent.wire_formats.kernel_text import format_cpu_list, parse_cpu_list
@@ -70,7 +70,7 @@ def test_both_pools_give_cpus_in_proportion(
 ) -> None:  # P8-P16
     owned = parse_cpu_list(lsr)
     candidates = candidate_cpus(A8, parse_cpu_list(excluded), owned)
-    wanted = wanted_count(budget, old + growth_step(len(A8)), candidates.count)
+    wanted = choose_cpu_count(budget, old + growth_step(len(A8)), candidates.count)
     chosen = select_cpus(candidates, wanted, frozenset())
     assert (wanted, len(chosen & owned), format_cpu_list(chosen)) == (count, of_lsr, text)
 

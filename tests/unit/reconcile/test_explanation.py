@@ -28,7 +28,7 @@ def groups() -> Iterator[RealGroups]:
         yield made
 
 
-def wanted(scene: Scene, quota_us: int) -> StrategyPlan:
+def burst_plan(scene: Scene, quota_us: int) -> StrategyPlan:
     desired = DesiredValue(
         cgroup=scene.pod,
         key=QUOTA,
@@ -57,7 +57,7 @@ def test_winner_and_losers_are_named_with_original_and_writes(groups: RealGroups
     strategy, hook = CannedStrategy(), CannedHook("batch_resources")
     hook.answers = {None: Adjustment(resources=LinuxResources(quota_us=80000, period_us=100000))}
     scene = scene_with(groups, strategy, hook)
-    strategy.answer = wanted(scene, 50000)
+    strategy.answer = burst_plan(scene, 50000)
     scene.cycle()
     found = explained(scene, groups, "cpu.cfs_quota_us")
     assert found.current == "50000"
@@ -94,7 +94,7 @@ def test_what_is_planned_only_does_not_win(groups: RealGroups) -> None:
     scene = scene_with(groups, strategy)
     scene.modes["cpu_burst"] = "plan"
     scene.again()
-    strategy.answer = wanted(scene, 50000)
+    strategy.answer = burst_plan(scene, 50000)
     scene.cycle()
     found = explained(scene, groups, "cpu.cfs_quota_us")
     assert [(one.mode, one.wins) for one in found.requests] == [("plan", False)]
@@ -123,7 +123,7 @@ def test_all_files_of_a_pod_are_explained_with_those_of_its_containers(groups: R
     strategy, hook = CannedStrategy(), CannedHook()
     hook.answers = {"app": Adjustment(resources=LinuxResources(cpus="1"))}
     scene = scene_with(groups, strategy, hook)
-    strategy.answer = wanted(scene, 50000)
+    strategy.answer = burst_plan(scene, 50000)
     scene.cycle()
     found = explainer(scene).explain_group(scene.pod)
     assert [(one.path.rpartition("/")[2], one.current) for one in found] == [
@@ -164,12 +164,12 @@ def test_an_unchanged_cycle_does_not_build_the_desired_files_again(groups: RealG
     strategy, hook = CannedStrategy(), CannedHook()
     hook.answers = {"app": Adjustment(resources=LinuxResources(cpus="1"))}
     scene = scene_with(groups, strategy, hook)
-    strategy.answer = wanted(scene, 50000)
+    strategy.answer = burst_plan(scene, 50000)
     scene.cycle()
     files = scene.reconciler.desired_files
     scene.cycle()
     assert scene.reconciler.desired_files is files
-    strategy.answer = wanted(scene, 60000)
+    strategy.answer = burst_plan(scene, 60000)
     scene.cycle()
     assert scene.reconciler.desired_files is not files
 

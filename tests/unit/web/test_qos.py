@@ -29,7 +29,7 @@ CHANGE = AuditRecord(
 )
 
 
-def shown(*changes: AuditRecord, **members: object) -> str:
+def render_part(*changes: AuditRecord, **members: object) -> str:
     status = StrategyStatus(
         name="cpu_suppression",
         mode="on",
@@ -46,7 +46,7 @@ def shown(*changes: AuditRecord, **members: object) -> str:
 
 
 def test_each_strategy_has_its_mode_state_figures_and_why() -> None:
-    page = shown()
+    page = render_part()
     for words in ("cpu suppression", "active", "suppressed cpus", ">12<", ">3500.5<", ">9<"):
         assert words in page
     assert "alert(&#x27;x&#x27;)" in page
@@ -55,7 +55,7 @@ def test_each_strategy_has_its_mode_state_figures_and_why() -> None:
 
 def test_the_last_changes_are_shown_the_newest_first_with_the_field_that_asks_for_them() -> None:
     old = replace(CHANGE, old="x" * 5000, new="7", source="", message="set cpus to 7")
-    page = shown(*[replace(CHANGE, new=f"0-{number}") for number in range(100)], old)
+    page = render_part(*[replace(CHANGE, new=f"0-{number}") for number in range(100)], old)
     assert page.index("<strong>7</strong>") < page.index("<strong>0-99</strong>")
     assert "cpuSuppressThresholdPercent" in page
     assert "set cpus to 7" in page
@@ -64,15 +64,17 @@ def test_the_last_changes_are_shown_the_newest_first_with_the_field_that_asks_fo
 
 
 def test_refused_planned_and_restored_changes_say_so() -> None:
-    assert "errno 22" in shown(replace(CHANGE, errno=22))
-    assert "planned" in shown(replace(CHANGE, planned=True))
-    assert "original value restored" in shown(replace(CHANGE, restore="restored", source=""))
-    assert "another program has written" in shown(replace(CHANGE, restore="foreign", source=""))
+    assert "errno 22" in render_part(replace(CHANGE, errno=22))
+    assert "planned" in render_part(replace(CHANGE, planned=True))
+    assert "original value restored" in render_part(replace(CHANGE, restore="restored", source=""))
+    assert "another program has written" in render_part(
+        replace(CHANGE, restore="foreign", source="")
+    )
 
 
 def test_a_freeze_a_brake_and_lasting_problems_stand_before_the_table() -> None:
     condition = FileCondition(reason="ForeignWriter", message="files are written by others")
-    page = shown(is_frozen=True, brake="101 writes were refused", conditions=(condition,))
+    page = render_part(is_frozen=True, brake="101 writes were refused", conditions=(condition,))
     for words in ("has not confirmed the NodeSLO", "101 writes were refused", "ForeignWriter"):
         assert page.index(words) < page.index("<table")
 
