@@ -35,7 +35,7 @@ def socket_path(setting: str, out: str) -> str | None:
 def bind_socket(path: str) -> socket.socket:
     """Listen at the path, for root and for who runs the agent.
 
-    A file that nobody listens at any more is replaced. Raises `NoAdminSocket`.
+    A file that nobody listens at any more is replaced. Raises `AdminSocketError`.
     """
     with contextlib.suppress(OSError):  # the next step says it better
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -47,10 +47,11 @@ def bind_socket(path: str) -> socket.socket:
             os.fchmod(
                 listener.fileno(), SOCKET_MODE
             )  # the file is made with it: it is never open to all
-            folder.remove()
-            listener.bind(folder.address)
+            folder.remove(folder.new_name)  # of an agent that was killed here
+            listener.bind(folder.new_address)
             listener.listen(_BACKLOG)
             listener.settimeout(0)
+            folder.publish()  # whoever finds the file is accepted: it listens already
         except OSError as error:
             listener.close()
             raise AdminSocketError(f"{path}: {error.strerror}; choose with admin.socket") from error
@@ -73,7 +74,7 @@ def remove_socket(path: str, ours: tuple[int, int] | None) -> None:
 
 
 def connect_socket(path: str, deadline_s: float = CONNECT_DEADLINE_S) -> socket.socket:
-    """Return a connection to the agent that listens there, or raise `NoAdminSocket`."""
+    """Return a connection to the agent that listens there, or raise `AdminSocketError`."""
     with _SocketFolder(path) as folder:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         peer.settimeout(deadline_s)
@@ -100,6 +101,7 @@ class _SocketFolder:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._name = self._path.name
+        self.new_name = f"{self._name}.new"
         self._fd = -1
 
     def __enter__(self) -> _SocketFolder:
@@ -117,6 +119,11 @@ class _SocketFolder:
         """Return a short name of the socket, good while the folder is held."""
         return f"/proc/self/fd/{self._fd}/{self._name}"
 
+    @property
+    def new_address(self) -> str:
+        """Return the short name of a socket that is not published yet."""
+        return f"/proc/self/fd/{self._fd}/{self.new_name}"
+
     def is_served(self) -> bool:
         """Say whether somebody listens already."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -128,15 +135,23 @@ class _SocketFolder:
                 return error.errno not in (errno.ECONNREFUSED, errno.ENOENT)
             return True
 
-    def remove(self) -> None:
-        """Remove a socket that is there; anything else is not ours to remove."""
-        status = self.status()
-        if status is not None and stat.S_ISSOCK(status.st_mode):
-            os.unlink(self._name, dir_fd=self._fd)
+    def publish(self) -> None:
+        """Give the new socket its name; raises `FileExistsError` for a file that is no socket."""
+        status = self.status(self._name)
+        if status is not None and not stat.S_ISSOCK(status.st_mode):
+            self.remove(self.new_name)
+            raise FileExistsError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        os.rename(self.new_name, self._name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
-    def status(self) -> os.stat_result | None:
+    def remove(self, name: str) -> None:
+        """Remove a socket that is there; anything else is not ours to remove."""
+        status = self.status(name)
+        if status is not None and stat.S_ISSOCK(status.st_mode):
+            os.unlink(name, dir_fd=self._fd)
+
+    def status(self, name: str) -> os.stat_result | None:
         """Return what is there now, a link itself; `None`: nothing."""
         try:
-            return os.stat(self._name, dir_fd=self._fd, follow_symlinks=False)
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
             return None

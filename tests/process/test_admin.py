@@ -26,13 +26,20 @@ def fake(folder: Path) -> dict[str, str]:
     return {"XPU_AGENT_DISCOVERY__FAKE__FILE": str(cards)}
 
 
+def admin_socket(agent: Agent) -> str:
+    """Return the path of the agent's socket, which it opens after its page."""
+    path = agent.out / "admin.sock"
+    agent.wait_until(path.exists, "the admin socket")
+    return str(path)
+
+
 def act(agent: Agent, *words: str) -> Any:
-    return run_agent(*words, "--socket", str(agent.out / "admin.sock"))
+    return run_agent(*words, "--socket", admin_socket(agent))
 
 
 def ask(agent: Agent, method: str, path: str, body: str | bytes = "") -> tuple[int, Any]:
     connection = http.client.HTTPConnection("localhost")
-    connection.sock = connect_socket(str(agent.out / "admin.sock"))
+    connection.sock = connect_socket(admin_socket(agent))
     connection.request(method, path, body)
     answer = connection.getresponse()
     data = answer.read()
@@ -121,7 +128,7 @@ def test_the_log_level_changes_while_the_agent_runs(agent: Agent) -> None:
 
 
 def test_the_socket_is_for_its_owner_alone(agent: Agent) -> None:
-    path = agent.out / "admin.sock"
+    path = Path(admin_socket(agent))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "[+] admin-socket" in agent.get("healthz?verbose")[1]
 
@@ -166,7 +173,7 @@ def test_an_order_that_is_too_long_is_written_down_as_well(agent: Agent) -> None
 
 def test_a_second_agent_does_not_take_the_socket_of_the_first(agent: Agent) -> None:
     with pytest.raises(Exception, match="another agent listens there"):
-        bind_socket(str(agent.out / "admin.sock"))
+        bind_socket(admin_socket(agent))
 
 
 def test_a_socket_that_a_dead_agent_left_is_replaced(tmp_path: Path) -> None:
@@ -190,6 +197,7 @@ def test_the_socket_can_be_elsewhere_or_nowhere(tmp_path: Path) -> None:
     with running(
         tmp_path / "out", "--host", str(NO_DEVICES), XPU_AGENT_ADMIN__SOCKET=str(path)
     ) as agent:
+        agent.wait_until(path.exists, "the admin socket")
         assert run_agent("rescan", XPU_AGENT_ADMIN__SOCKET=str(path)).returncode == 0
         assert not (agent.out / "admin.sock").exists()
     with running(

@@ -145,8 +145,9 @@ def test_doctor_leaves_a_driver_alone_that_the_agent_let_go_of(tmp_path: Path) -
     scene = environment(tmp_path, CARDS)
     with running(tmp_path / "out", "--host", "/", **scene) as agent:
         agent.wait_until(is_now(agent, "healthy"), "the cards are there")
-        socket = str(tmp_path / "out" / "admin.sock")
-        let_go = run_agent("release", "fake", "--socket", socket)
+        socket = tmp_path / "out" / "admin.sock"
+        agent.wait_until(socket.exists, "the admin socket")
+        let_go = run_agent("release", "fake", "--socket", str(socket))
         assert let_go.returncode == 0, let_go.stderr
         own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
         done = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **own)

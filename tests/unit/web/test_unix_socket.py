@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,34 @@ def test_the_socket_of_an_agent_that_is_too_busy_to_answer_is_not_taken(tmp_path
             bind_socket(str(path))
         first.accept()[0].close()
         assert path.is_socket()
+
+
+def test_whoever_finds_the_file_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "admin.sock"
+    renames: list[str] = []
+
+    def rename(source: str, target: str, **folders: int) -> None:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(tmp_path / source))
+        assert not path.exists()
+        renames.append(target)
+        original(source, target, **folders)
+
+    original = os.rename
+    monkeypatch.setattr(os, "rename", rename)
+    with bind_socket(str(path)):
+        assert renames == ["admin.sock"]
+        connect_socket(str(path)).close()
+    assert [file.name for file in tmp_path.iterdir()] == ["admin.sock"]
+
+
+def test_what_an_agent_killed_while_it_opened_its_socket_left_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(tmp_path / "admin.sock.new"))
+    with bind_socket(str(tmp_path / "admin.sock")):
+        assert [file.name for file in tmp_path.iterdir()] == ["admin.sock"]
 
 
 def test_a_socket_of_another_kind_is_not_ours_to_replace(tmp_path: Path) -> None:
