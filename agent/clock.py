@@ -9,14 +9,14 @@ import msgspec
 
 
 class Clock(Protocol):
-    """Two clocks: one for durations and ages, one for time stamps that leave the node."""
+    """Two clocks: one for durations and ages, one for time stamps that other machines read."""
 
     def monotonic(self) -> float:
-        """Seconds since some start; never goes back."""
+        """Return the seconds since some start; the result never decreases."""
         ...
 
     def wall(self) -> float:
-        """Seconds since the Unix epoch."""
+        """Return the seconds since the Unix epoch."""
         ...
 
 
@@ -31,21 +31,21 @@ SYSTEM_CLOCK = SystemClock()
 
 
 class ManualClock(msgspec.Struct):
-    """A clock that stands still until it is moved; of recorded hosts and tests."""
+    """A clock that stands still until `advance`; for recorded hosts and tests."""
 
     mono_s: float = 1000.0
     wall_s: float = 1_767_323_045.0
 
     def monotonic(self) -> float:
-        """Seconds as set."""
+        """Return the monotonic seconds that were set."""
         return self.mono_s
 
     def wall(self) -> float:
-        """Unix time as set."""
+        """Return the Unix time that was set."""
         return self.wall_s
 
     def advance(self, seconds: float) -> None:
-        """Move both clocks on."""
+        """Advance both clocks."""
         self.mono_s += seconds
         self.wall_s += seconds
 

@@ -9,15 +9,16 @@ from typing import BinaryIO
 
 
 def temporary_path(path: str) -> str:
-    """Return where `replace_file` writes first: beside the file, hidden."""
+    """Return the path of the hidden temporary file of `replace_file`, in the same folder."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.tmp")
 
 
 def replace_file(path: str, data: bytes, mode: int = 0o640) -> None:
-    """Replace the file by exactly `data`, also after a loss of power; its folder must exist.
+    """Replace the content of a file; after a loss of power it has the old or the new content.
 
-    Raises `OSError`, and then the file is as it was and nothing is left beside it.
+    The folder must exist. Raises `OSError`: then the file is unchanged, and no temporary file
+    remains.
     """
     temporary = temporary_path(path)
     try:
@@ -34,9 +35,9 @@ def replace_file(path: str, data: bytes, mode: int = 0o640) -> None:
 
 
 def write_new(path: str, data: bytes, mode: int) -> None:
-    """Write a file with exactly this mode and have it on the disk; what stood there is removed.
+    """Create a file with exactly this mode and sync it. A file or link at the path is removed.
 
-    A link that stands there is not followed. Raises `OSError`.
+    Links are not followed. Raises `OSError`.
     """
     remove(path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -51,14 +52,14 @@ def write_new(path: str, data: bytes, mode: int) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file or link, if it is there."""
+    """Remove a file or link if it exists."""
     # checked first: a read-only file system refuses to remove even an absent file
     if os.path.lexists(path):
         os.unlink(path)
 
 
 class NotRegularFileError(OSError):
-    """A FIFO, a device or a directory stands where a regular file belongs."""
+    """The path is a FIFO, a device or a directory instead of a regular file."""
 
 
 def open_file(path: str, flags: int = 0) -> BinaryIO:

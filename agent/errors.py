@@ -8,11 +8,14 @@ MAX_EXTRACT = 80  # characters of foreign text that an error may repeat
 
 
 class AgentError(Exception):
-    """Base of every expected failure; the message says what, where and what to do."""
+    """Base class of all expected failures.
+
+    The message has the operation, the object and the remedy.
+    """
 
 
 class ParseError(AgentError, ValueError):
-    """Text that is not what its format documents; carries a short, safe extract."""
+    """Text that does not conform to its format; the message has a short, safe extract of it."""
 
     def __init__(self, what: str, text: str) -> None:
         super().__init__(f"bad {what}: {text[:MAX_EXTRACT]!r}")
@@ -29,22 +32,22 @@ class HostFileError(AgentError):
 
 
 class NotAHost(AgentError):
-    """The path given as a host holds no machine: no `sys/` and `proc/`, or not readable."""
+    """The path given as a host has no `sys/` and `proc/`, or is not readable."""
 
 
 class BadConfig(AgentError, ValueError):
-    """Settings are wrong; the message names the key and, where there is one, the nearest."""
+    """A setting is invalid; the message names the key and, if there is one, a similar key."""
 
 
 class NotSupported(AgentError):
-    """This device, driver or kernel cannot tell; the fact stays absent."""
+    """The device, driver or kernel does not have this fact; it stays absent."""
 
 
 CALL_HUNG = "CallHung"  # reason of conditions, events and problems
 
 
 class CallSuspended(NotSupported):
-    """The call hung before and is left out for a while; the message says which, and until when."""
+    """The call hung before and is skipped for a while; the message names the call and the time."""
 
 
 class DeviceGone(AgentError):
@@ -56,15 +59,18 @@ class VendorFault(AgentError):
 
 
 class LibraryReplaced(VendorFault):
-    """The vendor's library was upgraded underneath: only a new process can load what is there."""
+    """The vendor's library was replaced by an upgrade: only a new process can load the new file."""
 
 
 class UnknownTarget(AgentError):
-    """The node has no vendor or device of a name; the message lists the names it has."""
+    """The node has no vendor or device of a name; the message lists the names that it has."""
 
 
 class WorkerError(AgentError):
-    """A vendor's worker process is late, dead, or talks nonsense; `reason` is CamelCase."""
+    """A vendor's worker process is late, has ended, or sends invalid data.
+
+    `reason` is CamelCase.
+    """
 
     def __init__(self, vendor: str, reason: str, detail: str) -> None:
         super().__init__(f"worker {vendor}: {reason}: {detail[:200]}")
@@ -73,7 +79,7 @@ class WorkerError(AgentError):
 
 
 class PublishError(AgentError):
-    """An object could not be put where it belongs; names the place and the errno, if any."""
+    """An object could not be written; the message has the place and the errno, if any."""
 
     def __init__(self, place: str, detail: str, errno: int = 0) -> None:
         name = errno_names.errorcode.get(errno, "") if errno else ""
@@ -82,4 +88,4 @@ class PublishError(AgentError):
         self.errno = errno
 
 
-NO_PERMISSION = "NoPermission"  # the kernel refused the worker; says nothing of any device
+NO_PERMISSION = "NoPermission"  # the kernel refused the worker; this is no fact about a device

@@ -1,7 +1,7 @@
 """Files that one process at a time may lock.
 
-The lock is the kernel's (flock): it ends with the process that has it, however that ends. A file
-system that several machines share is no place for such a file.
+The lock is the kernel's (flock): it ends with its process, however that ends. The file must not be
+on a file system that several machines share.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import stat
 
 from agent.errors import AgentError
 
-NO_FILE = -1  # in place of a descriptor: the file system has no room for the file
+NO_FILE = -1  # instead of a descriptor: the file system has no room for the file
 
 
 class LockError(AgentError):
-    """The lock can be neither taken nor waited for: its folder or file is unfit."""
+    """The lock cannot be taken or waited for: its folder or file is not usable."""
 
 
 def open_lock_file(path: str, mode: int) -> int:
@@ -25,7 +25,7 @@ def open_lock_file(path: str, mode: int) -> int:
 
     Raises `OSError`, and `LockError` for anything but a regular file.
     """
-    # O_NONBLOCK: a FIFO in its place must not stop us; O_NOFOLLOW: nor a link lead us elsewhere
+    # O_NONBLOCK: do not wait for the writer of a FIFO; O_NOFOLLOW: do not follow a link
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         fd = os.open(path, flags, mode)

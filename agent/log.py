@@ -14,10 +14,10 @@ MAX_RECORD_KINDS = 1024
 
 
 class JsonFormatter(logging.Formatter):
-    """One line of JSON a record: time, level, event, logger, then the record's own fields."""
+    """Formats a record as one line of JSON: time, level, event, logger, then its own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a field that JSON cannot say is written as its text."""
+        """Return the line; a field without a JSON form becomes text."""
         line: dict[str, object] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{int(record.msecs):03d}Z",
@@ -32,14 +32,17 @@ class JsonFormatter(logging.Formatter):
 
 
 class RepeatFilter(logging.Filter):
-    """Let one record of a kind through a minute; the next says how many were held back."""
+    """Passes one record of a kind per minute; the next one has the number of suppressed records."""
 
     def __init__(self) -> None:
         super().__init__()
         self._first_records: dict[tuple[object, ...], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the record; a kind is logger, event and the fields' values."""
+        """Return whether to write the record.
+
+        Records of a kind have equal logger, event and fields.
+        """
         fields = tuple(
             (k, str(v))
             for k, v in vars(record).items()
@@ -47,7 +50,7 @@ class RepeatFilter(logging.Filter):
         )
         kind = (record.name, record.msg, fields)
         first_s, held = self._first_records.get(kind, (0.0, 0))
-        # a clock that was set back must not silence what comes until then
+        # if the clock was set back, records must not be suppressed until that time
         if kind in self._first_records and 0 <= record.created - first_s < REPEAT_WINDOW_S:
             self._first_records[kind] = (first_s, held + 1)
             return False
@@ -60,7 +63,7 @@ class RepeatFilter(logging.Filter):
 
 
 def configure_logging(level: str, stream: TextIO | None = None) -> None:
-    """Send every logger's records as JSON lines to `stream` (standard error when not given)."""
+    """Write the records of all loggers as JSON lines to `stream`, by default standard error."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     handler.addFilter(RepeatFilter())

@@ -17,7 +17,10 @@ MAX_EXPONENT = 10
 
 @dataclass(slots=True)
 class Loop:
-    """One loop's work and its heartbeat. Who calls `step` decides on which thread it runs."""
+    """One loop: its work, its heartbeat and its failures.
+
+    The caller of `step` chooses the thread.
+    """
 
     name: str
     interval_s: float  # seconds between the starts of two runs
@@ -39,14 +42,14 @@ class Loop:
         return self.interval_s
 
     def record_failure(self, error: Exception) -> None:
-        """Count a failure; a first one is logged with its trace, repeats as a line."""
+        """Count a failure; the first one is logged with its trace, repeats in one line."""
         self.failures += 1
         self.last_error = f"{type(error).__name__}: {error}"[:200]
         fields = {"loop": self.name, "failures": self.failures, "error": self.last_error}
         log.error("loop_failed", extra=fields, exc_info=self.failures == 1)
 
     def backoff_s(self) -> float:
-        """Seconds to wait after the failures seen so far."""
+        """Return the wait in seconds after the present number of failures."""
         wait_s = self.interval_s * 2.0 ** min(self.failures, MAX_EXPONENT)
         return min(self.max_backoff_s, wait_s)
 
@@ -69,11 +72,11 @@ async def run_forever(
     sleep: Callable[[float], Awaitable[object]],
     failed: Callable[[str], None] | None = None,
 ) -> None:
-    """Await work that is to go on until it is cancelled; where it fails, begin it again.
+    """Await work that runs until it is cancelled; start it again after a failure.
 
-    It fails for a bug only: what can be expected to go wrong, it deals with itself. The waits grow
-    from `again_s` as those of a loop, until it has run for longer than the longest. `failed` hears
-    of the error before each.
+    Only a bug makes it fail: the work handles expected errors itself. The pauses grow from
+    `again_s` as those of a loop, until the work has run for longer than the longest pause. `failed`
+    is called with the error before each pause.
     """
     loop = Loop(name, again_s, _do_nothing)
     while True:
@@ -92,13 +95,13 @@ async def run_forever(
 
 
 def _do_nothing() -> None:
-    """Do nothing: of work without end a loop counts the failures only."""
+    """Do nothing: for work without an end, a loop only counts the failures."""
 
 
 def log_failure(
     work: asyncio.Future[T], logger: logging.Logger, event: str, **fields: object
 ) -> None:
-    """Log the exception of work that is done; for work that fails by a bug only."""
+    """Log the exception of a finished task, if it has one: only a bug causes one."""
     error = None if work.cancelled() else work.exception()
     if error is not None:
         logger.error(event, extra=fields, exc_info=error)
@@ -118,10 +121,10 @@ async def await_shielded(work: Coroutine[object, object, None]) -> None:
 
 
 class ThreadRunner(Protocol):
-    """Runs work that takes longer than the loop thread may be held."""
+    """Runs work on another thread, because it would block the loop thread for too long."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, or raise what it raises."""
+        """Return the result of `work`, or raise its exception."""
         ...
 
 

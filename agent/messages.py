@@ -50,7 +50,10 @@ class MinorsRead(msgspec.Struct, frozen=True):
 
 
 class EventReported(msgspec.Struct, frozen=True):
-    """A Kubernetes event that no difference of two snapshots shows; without a pod, of the node."""
+    """A Kubernetes event that does not follow from two snapshots.
+
+    Without a pod it is the node's.
+    """
 
     reason: str  # CamelCase
     message: str
@@ -85,7 +88,7 @@ class MessageQueue:
         self._lock = threading.Lock()
         self._messages: deque[DeviceMessage] = deque()
         self._events: deque[EventReported] = deque()
-        self._loop: asyncio.AbstractEventLoop | None = None  # of the task that waits
+        self._loop: asyncio.AbstractEventLoop | None = None  # loop of the task that waits
         self._has_messages = asyncio.Event()
         self._has_events = asyncio.Event()
 

@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 FILE_MODE = 0o640
 FOLDER_MODE = 0o750
-MAX_STATE_FILES = 256  # of one writer
-MAX_PENDING_CALLS = 16  # that wait for the thread
+MAX_STATE_FILES = 256  # files of one writer
+MAX_PENDING_CALLS = 16  # calls that wait for the thread
 RETRY_S = 1.0  # between two attempts to write a file
-LATE_AFTER_S = 5.0  # a write that takes longer is a hang, for people
-READ_DEADLINE_S = 2.0  # a read at the start may take so long
-CALL_DEADLINE_S = 0.5  # another piece of work may take so long
+LATE_AFTER_S = 5.0  # a write that takes longer is reported as a hang
+READ_DEADLINE_S = 2.0  # longest wait for a read at the start
+CALL_DEADLINE_S = 0.5  # longest wait for any other call
 NO_ANSWER = "the file system does not answer"
 # why there is no folder for state
 NO_STATE_FOLDER = "no node.state_dir"
@@ -41,30 +41,30 @@ T = TypeVar("T")
 
 
 class StateStatus(enum.Enum):
-    """What became of reading a state file."""
+    """The result of reading a state file."""
 
     READ = "read"
     ABSENT = "absent"  # there is no file
-    UNREADABLE = "unreadable"  # the file system refused it, or did not answer
-    DAMAGED = "damaged"  # it is too large, or no content of this version
+    UNREADABLE = "unreadable"  # the file system refused the read, or did not answer
+    DAMAGED = "damaged"  # too large, or not in the format of this version
 
 
 class StoredState(msgspec.Struct, Generic[T], frozen=True):
-    """The content of a state file, or why there is none."""
+    """The content of a state file, or the reason why there is none."""
 
     status: StateStatus
     value: T | None = None  # only of READ
     error: AgentError | OSError | None = None  # of UNREADABLE and DAMAGED
-    rename_error: OSError | None = None  # why a damaged file was not set aside
+    rename_error: OSError | None = None  # why a damaged file was not renamed
 
     @property
     def reason(self) -> str:
-        """Return the error for people; empty without one."""
+        """Return the error as text; empty without one."""
         return _reason(self.error)
 
     @property
     def rename_reason(self) -> str:
-        """Return for people why a damaged file was not set aside; empty if it was."""
+        """Return as text why a damaged file was not renamed; empty if it was."""
         return _reason(self.rename_error)
 
 
@@ -90,7 +90,7 @@ class StateFile:
         self._error = ""  # of the last attempt
 
     def write(self, data: bytes) -> None:
-        """Hand over the file's new content and return at once."""
+        """Set the file's new content; returns at once."""
         with self._writer.condition:
             if not self._is_writing and self._pending is None:
                 self._pending_since_s = time.monotonic()
@@ -98,9 +98,9 @@ class StateFile:
             self._writer.start()
 
     def save(self, data: bytes, deadline_s: float = CALL_DEADLINE_S) -> bool:
-        """Hand over the new content, wait for one attempt, and return whether it is on the disk.
+        """Set the new content, wait for one attempt, and return whether it is on the disk.
 
-        While the file system does not answer an earlier one, it is not waited for again.
+        While an earlier attempt hangs, it does not wait.
         """
         with self._writer.condition:
             waits = self._is_writing or self._pending is not None
@@ -114,7 +114,7 @@ class StateFile:
             )
 
     def wait(self, deadline_s: float = CALL_DEADLINE_S) -> bool:
-        """Wait until everything handed over is on the disk; return whether it is."""
+        """Wait until the newest content is on the disk; return whether it is."""
         with self._writer.condition:
             return self._writer.condition.wait_for(
                 lambda: self._pending is None and not self._is_writing, deadline_s
@@ -122,7 +122,7 @@ class StateFile:
 
     @property
     def error(self) -> str:
-        """Return why the newest content is not on the disk; empty while it is, or is on its way."""
+        """Return why the newest content is not on the disk; empty if it is, or is being written."""
         with self._writer.condition:
             waits = self._is_writing or self._pending is not None
             if waits and time.monotonic() - self._pending_since_s > self._writer.late_after_s:
@@ -130,11 +130,11 @@ class StateFile:
             return self._error
 
     def due_s(self) -> float | None:
-        """Return when the content that waits is to be written; for the writer, with its lock."""
+        """Return when the waiting content is due; for the writer, which holds the lock."""
         return None if self._pending is None else self._due_s
 
     def write_pending(self) -> None:
-        """Write what waits; for the writer's thread."""
+        """Write the waiting content; for the writer's thread."""
         with self._writer.condition:
             data, self._pending = self._pending, None
             self._is_writing = True
@@ -169,7 +169,7 @@ class StateFile:
 class StateWriter:
     """Owns the thread. It ends with the process: a thread that hangs in the kernel is not joined.
 
-    Each file system that may hang on its own has a writer of its own.
+    Each file system that may hang independently has its own writer.
     """
 
     def __init__(self, name: str = "state files", late_s: float = LATE_AFTER_S) -> None:
@@ -230,8 +230,8 @@ class StateWriter:
     def call(self, work: Callable[[], T], path: str, deadline_s: float = CALL_DEADLINE_S) -> T:
         """Run work for a path on the thread, and return its result.
 
-        Raises what the work raises. If that takes too long, an `OSError` with ETIMEDOUT: work that
-        has not begun by then is not done any more.
+        Raises the exception of the work, or an `OSError` with ETIMEDOUT if it takes too long: work
+        that has not begun by then is cancelled.
         """
         if self.is_late(deadline_s):
             raise OSError(errno.ETIMEDOUT, NO_ANSWER, path)
@@ -245,16 +245,16 @@ class StateWriter:
             raise OSError(errno.ETIMEDOUT, NO_ANSWER, path) from error
 
     def is_late(self, deadline_s: float = CALL_DEADLINE_S) -> bool:
-        """Return whether the work in progress has lasted longer than that."""
+        """Return whether the work in progress has lasted longer than this."""
         with self.condition:
             since_s = self._since_s
         return since_s is not None and time.monotonic() - since_s > deadline_s
 
     def begin(self, work: Callable[[], T], path: str) -> Future[T]:
-        """Run work for a path on the thread; do not wait for it.
+        """Run work for a path on the thread, without waiting for it.
 
-        Raises an `OSError` with ETIMEDOUT if too much waits already. Work that is cancelled before
-        the thread begins it is not done.
+        Raises an `OSError` with ETIMEDOUT if too many calls wait already. Work that is cancelled
+        before the thread begins it is not done.
         """
         future: Future[T] = Future()
 
@@ -278,14 +278,14 @@ class StateWriter:
         return future
 
     def start(self) -> None:
-        """Wake the thread; for files, while holding the lock."""
+        """Wake the thread; for files, which hold the lock."""
         if self._thread is None and not self.is_closing:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         self.condition.notify_all()
 
     def close(self, deadline_s: float = CALL_DEADLINE_S) -> bool:
-        """Write what waits and end the thread; return whether it ended in time."""
+        """Write all waiting contents and end the thread; return whether it ended in time."""
         with self.condition:
             self.is_closing = True
             self.condition.notify_all()
@@ -309,7 +309,10 @@ class StateWriter:
                 self.condition.notify_all()
 
     def _work(self) -> Callable[[], None] | None:
-        """Return the next piece of work; a writer that is being closed writes each file at once."""
+        """Return the next piece of work.
+
+        A writer that is closing writes each file without delay.
+        """
         if self._calls:
             return self._calls.popleft()[1]
         now_s = time.monotonic()
@@ -320,7 +323,7 @@ class StateWriter:
         return None
 
     def _pause_s(self) -> float | None:
-        """Return the time until a file is to be tried again."""
+        """Return the time until the next attempt to write a file."""
         due_s = [due_s for file in self._files.values() if (due_s := file.due_s()) is not None]
         return max(0.0, min(due_s) - time.monotonic()) if due_s else None
 

@@ -98,7 +98,7 @@ class Application:
         return 0
 
     def _request_stop(self) -> None:
-        """Begin to stop; the lock file tells the next agent that this was no crash."""
+        """Begin to stop; the lock file records that this is no crash."""
         if self._options.lock is not None:
             try:
                 self._options.lock.mark_leaving()

@@ -57,7 +57,7 @@ FLUSH_DEADLINE_S = 1.5  # at a stop: for objects that are not written yet, and a
 
 
 class ClusterService:
-    """Everything of one cluster. Belongs to the loop thread."""
+    """The connection of the agent to one cluster. Belongs to the loop thread."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ClusterService:
         messages: MessageQueue,
         minors: PublishedMinorStore | None = None,
     ) -> None:
-        """Read the minors of the Device object unless `minors` has all."""
+        """Read the minors of the Device object unless `minors` is complete."""
         self._inputs = inputs
         self._minor_store = minors or PublishedMinorStore()
         self._messages = messages
@@ -91,9 +91,9 @@ class ClusterService:
         self._evictions: EvictionService | None = None
 
     async def open(self) -> ClusterPublishSink:
-        """Open the session and begin to follow; raise `NoApiServer`.
+        """Open the session and start the watches; raises `NoApiServer`.
 
-        Nothing waits for an answer: an API server that is away is one that comes back.
+        It waits for no answer: an API server that is down may come back later.
         """
         inputs, api = self._inputs, self._inputs.settings.api
         self.session = session = await open_session(self._target, inputs.clock, os.environ)
@@ -153,13 +153,13 @@ class ClusterService:
         self._messages.put(MinorsRead(await read_device(api, name, deadline_s)))
 
     async def wait_for_node(self) -> None:
-        """Wait until the Node is known, or is known not to be had; not for long."""
+        """Wait a short time until the Node is known, or known to be unavailable."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(NODE_DEADLINE_S):
                 await self.watches[FIRST_WATCH].wait_ready()
 
     def start_rest(self) -> None:
-        """Start what no Device waits for: pods, NodeSLO and NodeMetric, versions, the kubelet."""
+        """Start all other parts: pods, NodeSLO, NodeMetric, API versions, the kubelet."""
         if self.session is None:
             return
         self._start_other_watches(self.session)
@@ -172,7 +172,10 @@ class ClusterService:
         self._run_forever(partial(self._poll_wanted_pods, self.kubelet.poller), "wanted pods")
 
     def _start_other_watches(self, session: ApiSession) -> None:
-        """Begin with what the first Device does not need: each connection would hold it up 5 ms."""
+        """Start the watches of other objects.
+
+        Each connection would delay the first Device by 5 ms.
+        """
         for part, watch in self.watches.items():
             if part != FIRST_WATCH:
                 self._run_forever(watch.run, f"watch {part}")
@@ -247,7 +250,7 @@ class ClusterService:
         self._tasks.append(task)
 
     def _run_forever(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
-        """Run what can be begun again: a bug in taking one thing must not blind us for ever."""
+        """Run a task and restart it after a bug, which must not stop the updates for ever."""
         monotonic = self._inputs.clock.monotonic
         kept = run_forever(name, work, again_s=RETRY_S, monotonic=monotonic, sleep=asyncio.sleep)
         self._spawn(kept, name)
@@ -282,7 +285,7 @@ async def read_device(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     uniform: Callable[[float, float], float] = random.uniform,
 ) -> object:
-    """Return the Device object as JSON data, `None` if there is none; try until one is certain."""
+    """Return the Device object as JSON data, `None` if there is none; retry until it is certain."""
     request = ObjectRequests(resource=DEVICES, name=name, deadline_s=deadline_s).read()
     backoff, failures = Backoff(), 0
     while True:

@@ -1,4 +1,4 @@
-"""Which objects the agent watches, and how their values get into the snapshot."""
+"""Puts the values of watched objects and of the kubelet into the snapshot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ log = logging.getLogger(__name__)
 
 
 class ClusterFactsUpdater:
-    """Takes what watches and the kubelet tell. Belongs to the loop thread."""
+    """Puts the results of watches and of the kubelet into the snapshot.
+
+    Belongs to the loop thread.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class ClusterFactsUpdater:
         clock: Clock,
         messages: MessageQueue,
     ) -> None:
-        """Put `ClusterFactsChanged` into `messages` when something that is published may differ."""
+        """Put `ClusterFactsChanged` into `messages` when a published fact may have changed."""
         self._name = name
         self._merge_pods = PodMerger(name)
         self._machine = machine
@@ -67,20 +70,20 @@ class ClusterFactsUpdater:
         self._is_api_reachable = True
         self._kubelet_pods: SnapshotPart[tuple[PodView, ...]] = SnapshotPart(())
         self._is_merge_scheduled = False
-        self._logged_reason = ""  # reason of the standing that the log has
+        self._logged_reason = ""  # reason of the write permission that was logged last
         self._change_cluster(lambda now: replace(now, is_clustered=True))
 
     def write_permission(self) -> WritePermission:
-        """Return whether anything may be written for the Node now."""
+        """Return whether objects of the Node may be written now."""
         return decide_write_permission(self._machine, self._name, self._store.current.cluster.node)
 
     def update_node(self, view: Mapping[str, NodeView]) -> None:
-        """Take the Node: nothing, when there is none of our name."""
+        """Store the Node; the view is empty if no Node has this name."""
         node = view.get(self._name)
         part = SnapshotPart(node, self._clock.monotonic())
 
         def put(now: NodeSnapshot) -> NodeSnapshot:
-            # the last uid stays while there is no Node: what is published names it as owner
+            # the last uid stays while there is no Node: it is the owner of published objects
             uid = now.node.uid if node is None else node.uid
             cluster = replace(now.cluster, node=part)
             return replace(now, node=replace(now.node, uid=uid), cluster=cluster)
@@ -90,7 +93,7 @@ class ClusterFactsUpdater:
         self._messages.put(ClusterFactsChanged())
 
     def update_slo(self, view: Mapping[str, object]) -> None:
-        """Take the NodeSLO; without one the defaults stand."""
+        """Queue the NodeSLO for decoding; without an object the defaults apply."""
         self._pending_slos.append((view.get(self._name), self._clock.monotonic()))
         self._has_pending_slos.set()
 
@@ -103,7 +106,7 @@ class ClusterFactsUpdater:
                 await asyncio.to_thread(self.apply_slo)
 
     def confirm_no_slo(self, at_s: float) -> None:
-        """Take that the API server knew no NodeSLOs then: if none is in force, none is wanted."""
+        """Record that the API server had no NodeSLOs; if none is in force, this confirms it."""
 
         def put(now: ClusterView) -> ClusterView:
             if now.slo.value.found:
@@ -113,12 +116,12 @@ class ClusterFactsUpdater:
         self._change_cluster(put)
 
     def update_metric_policy(self, view: Mapping[str, MetricCollectPolicy]) -> None:
-        """Take how usage is to be reported; nothing, when there is no NodeMetric."""
+        """Store the policy of NodeMetric; without an object there is none."""
         part = SnapshotPart(view.get(self._name), self._clock.monotonic())
         self._change_cluster(lambda now: replace(now, metric_policy=part))
 
     def update_topology_versions(self, versions: tuple[str, ...]) -> None:
-        """Take the versions of NodeResourceTopology that the server has."""
+        """Store the versions of NodeResourceTopology that the server has."""
         before = self._store.current.cluster.topology_versions.value
         part = SnapshotPart(versions, self._clock.monotonic())
         self._change_cluster(lambda now: replace(now, topology_versions=part))
@@ -126,7 +129,7 @@ class ClusterFactsUpdater:
             self._messages.put(ClusterFactsChanged())
 
     def update_volume_names(self, names: Mapping[str, str]) -> None:
-        """Take the volumes of claims whose disks pods on this node limit."""
+        """Store the volumes of claims whose disks pods on this node limit."""
         self._change_cluster(lambda now: replace(now, volume_names=names))
 
     def needed_claims(self) -> frozenset[str]:
@@ -139,31 +142,31 @@ class ClusterFactsUpdater:
         )
 
     def update_api_pods(self, view: Mapping[str, PodView]) -> None:
-        """Take the pods that are bound to this node."""
+        """Store the pods that are bound to this node."""
         self._api_pods = tuple(view.values())
         self._schedule_merge()
 
     def update_kubelet_pods(self, part: SnapshotPart[tuple[PodView, ...]]) -> None:
-        """Take the kubelet's pods."""
+        """Store the kubelet's pods."""
         before, self._kubelet_pods = self._kubelet_pods, part
         if part.value is not before.value or bool(part.error) is not bool(before.error):
             self._schedule_merge()
 
     def update_api_reachability(self, answers: bool) -> None:
-        """Take whether the API server tells of this node's pods now."""
+        """Record whether the API server reports this node's pods now."""
         if answers is not self._is_api_reachable:
             self._is_api_reachable = answers
             self._schedule_merge()
 
     def update_kubelet_facts(self, part: SnapshotPart[KubeletView | None]) -> None:
-        """Take the kubelet's settings and what it gave away of CPUs."""
+        """Store the kubelet's settings and the CPUs that it allocated."""
         before = self._store.current.cluster.kubelet
         self._change_cluster(lambda now: replace(now, kubelet=part))
         if part.value != before.value:
             self._messages.put(ClusterFactsChanged())
 
     def confirm(self, part: str, at_s: float | None, error: str) -> None:
-        """Note until when a part of the cluster's facts is known to be so, and why no longer."""
+        """Record when a part was last confirmed by its source, and why it is not confirmed now."""
 
         def put(now: ClusterView) -> ClusterView:
             known: SnapshotPart[object] = getattr(now, part)
@@ -184,7 +187,10 @@ class ClusterFactsUpdater:
         log.log(logging.INFO if now.is_allowed else logging.WARNING, "node_judged", extra=fields)
 
     def apply_slo(self) -> None:
-        """Decode the oldest NodeSLO that waits; for any thread, it takes milliseconds."""
+        """Decode the oldest queued NodeSLO, which takes milliseconds.
+
+        May be called from any thread.
+        """
         with self._slo_lock:
             raw, at_s = self._pending_slos.popleft()
             before = self._store.current.cluster.slo.value
@@ -197,7 +203,7 @@ class ClusterFactsUpdater:
         self._store.change(lambda now: replace(now, cluster=make(now.cluster)))
 
     def _schedule_merge(self) -> None:
-        """Merge once for all that comes in one go: a watch that was silent has many events."""
+        """Schedule one merge for all changes of one turn; a watch may report many at once."""
         if not self._is_merge_scheduled:
             self._is_merge_scheduled = True
             asyncio.get_running_loop().call_soon(self._merge)
@@ -236,11 +242,11 @@ def create_watches(
     on_version: Callable[[str, str | None], None],
     topology_version: Callable[[], str],
 ) -> dict[str, Reflector[Any, Any]]:
-    """Return the watches of this node's own objects, by what the snapshot calls it.
+    """Return the watches of this node's own objects, by their names in the snapshot.
 
     `on_version` is called with the kind and the resourceVersion of an object that the agent writes,
-    `None` where there is none; `topology_version` is that of the API in which the server has
-    NodeResourceTopologies.
+    `None` if the object does not exist; `topology_version` is the API version in which the server
+    has NodeResourceTopologies.
     """
 
     def follow(

@@ -19,10 +19,10 @@ from agent.wire_formats.event import Event
 
 
 class ObjectQueue(Protocol):
-    """Writes objects at the API server; see `agent.kube.writer.api_writer.ApiWriter`."""
+    """Queues objects for the writer; see `agent.kube.writer.api_writer.ApiWriter`."""
 
     def offer(self, publisher: str, desired: tuple[DesiredObject, ...]) -> None:
-        """Take what is wanted now; the latest counts. Belongs to the loop thread."""
+        """Set the desired objects; the latest ones apply. Belongs to the loop thread."""
         ...
 
     def states(self) -> tuple[WriterState, ...]:
@@ -31,7 +31,7 @@ class ObjectQueue(Protocol):
 
 
 class ClusterPublishSink:
-    """Makes runs that hand their objects to the loop thread, where they are written."""
+    """Creates runners that pass their objects to the loop thread, which writes them."""
 
     def __init__(
         self,
@@ -55,22 +55,22 @@ class ClusterPublishSink:
         return ClusterPublisherRunner(self, publisher)
 
     def event_output(self) -> EventOutput:
-        """Return where events go."""
+        """Return the output of events."""
         return ClusterEventOutput(self._sink, self._machine)
 
     def render(self, publisher: Publisher) -> tuple[DesiredObject, ...]:
-        """Return what is wanted now; nothing while the Node is not known to be this machine's."""
+        """Return the desired objects; none while the Node is not known to be this machine's."""
         snapshot = self._store.current
         if not write_permission(self._machine, snapshot).is_allowed:
             return ()
         return publisher.render(snapshot, self._clock.wall())
 
     def offer(self, name: str, desired: tuple[DesiredObject, ...]) -> None:
-        """Hand objects to the writer; for any thread."""
+        """Pass objects to the writer; may be called from any thread."""
         self._event_loop.call_soon_threadsafe(self._writer.offer, name, desired)
 
     def states(self, name: str) -> tuple[WriterState, ...]:
-        """Return how the objects of one publisher do."""
+        """Return the states of one publisher's objects."""
         return tuple(state for state in self._writer.states() if state.publisher == name)
 
     def now_s(self) -> float:
@@ -79,7 +79,7 @@ class ClusterPublishSink:
 
 
 class ClusterPublisherRunner:
-    """One publisher. `run_once` renders on the thread it is called on; writing happens apart."""
+    """One publisher. `run_once` renders on the thread that calls it; the loop thread writes."""
 
     def __init__(self, sink: ClusterPublishSink, publisher: Publisher) -> None:
         self.publisher = publisher
@@ -88,7 +88,10 @@ class ClusterPublisherRunner:
         self._offered: tuple[DesiredObject, ...] = ()
 
     def run_once(self) -> None:
-        """Render, and offer what differs from the last time; a failure is the loop's to tell."""
+        """Render, and pass on objects that differ from the last ones.
+
+        The caller's loop logs a failure.
+        """
         began_s = self._sink.now_s()
         desired = self._sink.render(self.publisher)
         if desired != self._offered:
@@ -156,7 +159,7 @@ class ClusterEventOutput:
         self._machine = machine
 
     def offer(self, events: Iterable[Event], snapshot: NodeSnapshot) -> None:
-        """Offer the events; none while the Node that they would be about is another machine."""
+        """Pass on the events; none while their Node is another machine."""
         if self._sink is None or write_permission(self._machine, snapshot).reason == (
             ANOTHER_MACHINE
         ):

@@ -40,7 +40,7 @@ from agent.workers.manager import VendorManager
 
 
 class AgentInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of the agent, or a command that inspects a host, starts from."""
+    """The inputs of a run of the agent, or of a command that inspects a host."""
 
     settings: Settings
     host_source: HostSource
@@ -68,7 +68,7 @@ class AgentInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to serve."""
+    """The addresses, the output and the cluster of a run that serves."""
 
     listen: tuple[ListenAddress, ...]
     out: str  # folder of the objects in standalone mode, and of the admin socket
@@ -135,7 +135,7 @@ def build_minor_store(
 
 
 def build_health_file(inputs: AgentInputs) -> HealthFile:
-    """Return the file that keeps health; without a state directory or on a recording, no file."""
+    """Return the file that stores health; without a state directory or on a recording, no file."""
     if not inputs.is_live:
         return HealthFile("", "", inputs.state_writer, absent_because=RECORDED_HOST)
     folder = inputs.settings.node.state_dir

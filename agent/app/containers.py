@@ -235,7 +235,7 @@ class ContainerService:
         return self._loops.scheduled_loops()
 
     async def start(self) -> None:
-        """Read the host's devices, then answer the runtime and the kubelet, even if that hangs."""
+        """Read the host's devices, then answer runtime and kubelet, even if the read hangs."""
         event_loop = asyncio.get_running_loop()
         # before the first request: each answer depends on what the host has
         read = event_loop.run_in_executor(self._collector, self._loops.allocations.run_first)
@@ -275,7 +275,7 @@ class ContainerService:
 
     @property
     def explanations(self) -> Explanations:
-        """Return what explains files and containers. For the collector thread."""
+        """Return the source of explanations for files and containers. For the collector thread."""
         return self._loops.explanations
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Reacts to hardware that comes and goes: reads the host again and asks the vendors concerned.
+"""Reacts to added and removed hardware: reads the host again and asks the affected vendors.
 
 It listens to the kernel's uevents; without them it polls.
 """
@@ -94,7 +94,7 @@ class HardwareScanner:
         self._search_loop = Loop("hotplug-vendors", RESCAN_INTERVAL_S, vendor_search.run)
 
     async def rescan(self, scopes: frozenset[RescanScope]) -> None:
-        """Read the host, ask the vendors concerned, and search for new vendors."""
+        """Read the host, ask the affected vendors, and search for new vendors."""
         if RescanScope.HOST in scopes:
             began_s = self._clock.monotonic()
             await self._step(self._host_loop)
@@ -261,7 +261,7 @@ class HotplugListener:
         self._wake.clear()
 
     async def _handle_due(self, *, at_once: bool = False) -> None:
-        """Rescan what is due, or with `at_once` everything that waits."""
+        """Rescan the due parts, or with `at_once` all waiting parts."""
         now_s = self._clock.monotonic()
         if at_once:
             now_s = max(now_s, self._tracker.next_s or now_s)

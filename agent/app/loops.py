@@ -25,7 +25,7 @@ EVENTS_INTERVAL_S = 1.0
 
 
 class PeriodicLoops:
-    """Builds every loop: those of the collector thread, and those of the devices' thread."""
+    """Builds all loops: those of the collector thread, and those of the devices' thread."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PeriodicLoops:
 
     @property
     def recent_events(self) -> deque[EventLine]:
-        """The last events, for the page."""
+        """Return the last events, for the page."""
         return self._pipeline.events.recent_events
 
     def read_host(self) -> None:
@@ -80,8 +80,8 @@ class PeriodicLoops:
     def _report_usage(self) -> None:
         """Report usage, and again after the report interval of that time.
 
-        Where a first cycle takes long, this comes before the second: without rates the node would
-        count as one whose usage is not known, until the next report.
+        If the first cycle takes long, the first report precedes the second cycle. It then has no
+        rates, and consumers would take the node's usage as unknown until the next report.
         """
         if self._report_loop is None:
             return

@@ -97,7 +97,7 @@ class HealthUpdater:
         return is_changed
 
     def is_settled(self) -> bool:
-        """Return whether every vendor has answered, or failed to in its time."""
+        """Return whether every vendor has answered, or failed to answer in its time."""
         return all(state.state != "starting" for state in self._states.values())
 
     def clear_flapping(self, vendor: str, key: str) -> tuple[bool, bool]:
@@ -121,7 +121,10 @@ class HealthUpdater:
         return is_changed
 
     def tick(self) -> bool:
-        """Let time pass for silent vendors and devices in doubt; return whether devices changed."""
+        """Apply the time that has passed to silent vendors and suspect devices.
+
+        Return whether devices changed.
+        """
         now, is_changed = self._now(), False
         for vendor, health in self._health.items():
             if health.tick(now):
@@ -198,12 +201,12 @@ class DevicePipeline:
             self._refresh_wanted.set()
 
     def tick(self) -> None:
-        """Let time pass; for the loop thread, once a second."""
+        """Apply the time that has passed; for the loop thread, once a second."""
         if self._health.tick():
             self._refresh_wanted.set()
 
     def clear_flapping(self, vendor: str, key: str) -> bool:
-        """Hold a device no longer because it flapped; return whether it was held."""
+        """Stop holding a device for flapping; return whether it was held."""
         is_held, is_changed = self._health.clear_flapping(vendor, key)
         if is_changed:
             self._refresh_wanted.set()

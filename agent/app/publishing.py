@@ -51,7 +51,10 @@ class ObjectSink(Protocol):
 
 
 class PublisherRunner(Protocol):
-    """One publisher with its sink. `run_once` belongs to one thread, all else to any."""
+    """One publisher with its sink.
+
+    `run_once` belongs to one thread; any thread may call the others.
+    """
 
     publisher: Publisher
 
@@ -61,7 +64,7 @@ class PublisherRunner(Protocol):
         ...
 
     def run_once(self) -> None:
-        """Render the objects and hand them to the sink; do not wait for it."""
+        """Render the objects and pass them to the sink, without waiting for it."""
         ...
 
     def flush(self, deadline_s: float) -> bool:
@@ -86,7 +89,10 @@ class EventOutput(Protocol):
         ...
 
     def offer(self, events: Iterable[Event], snapshot: NodeSnapshot) -> None:
-        """Take the events and return at once; without events, try again what failed."""
+        """Pass on the events and return at once.
+
+        Without events, retry those that were not written.
+        """
         ...
 
     def flush(self, deadline_s: float) -> bool:
@@ -95,14 +101,14 @@ class EventOutput(Protocol):
 
 
 class PublishSink(Protocol):
-    """Where a mode of the agent publishes to."""
+    """A destination of published objects, one class for each mode of the agent."""
 
     def runner(self, publisher: Publisher) -> PublisherRunner:
         """Return the runner of a publisher."""
         ...
 
     def event_output(self) -> EventOutput:
-        """Return where events go."""
+        """Return the output of events."""
         ...
 
 
@@ -124,10 +130,10 @@ class DeferredWriter(ABC):
 
     @abstractmethod
     def write(self) -> None:
-        """Write what is newest; for the writer's thread."""
+        """Write the newest content; for the writer's thread."""
 
     def request(self) -> None:
-        """Have the thread call `write`."""
+        """Request that the thread calls `write`."""
         with self._condition:
             if self._waiting_since_s is None:
                 self._waiting_since_s = self._clock.monotonic()
@@ -140,7 +146,7 @@ class DeferredWriter(ABC):
                 self._is_requested = False
 
     def hang_error(self) -> str:
-        """Return why what was requested is still not written; empty while it is in time."""
+        """Return why the requested content is still not written; empty while it is in time."""
         with self._condition:
             since_s = self._waiting_since_s
         if since_s is None or self._clock.monotonic() - since_s <= WRITE_DEADLINE_S:
@@ -148,7 +154,7 @@ class DeferredWriter(ABC):
         return str(PublishError(self._path, NO_ANSWER, errno.ETIMEDOUT))
 
     def flush(self, deadline_s: float) -> bool:
-        """Wait until everything that was requested is written; return whether it is."""
+        """Wait until everything requested is written; return whether it is."""
         with self._condition:
             return self._condition.wait_for(lambda: self._waiting_since_s is None, deadline_s)
 
@@ -162,7 +168,7 @@ class DeferredWriter(ABC):
 
 
 class RenderedObjects(msgspec.Struct, frozen=True):
-    """The objects of one run, and when the run began (monotonic)."""
+    """The objects of one run, and its monotonic start time."""
 
     objects: tuple[DesiredObject, ...]
     began_s: float
@@ -199,7 +205,10 @@ class FilePublisherRunner(DeferredWriter):
         )
 
     def run_once(self) -> None:
-        """Render and hand over; a failure stays in `status` until the objects are written."""
+        """Render the objects and pass them on.
+
+        `status` has a failure until the objects are written.
+        """
         began_s = self._clock.monotonic()
         try:
             objects = self.publisher.render(self._store.current, self._clock.wall())
@@ -279,14 +288,14 @@ class FolderEventOutput(DeferredWriter):
         return self.hang_error() or self._log.error
 
     def offer(self, events: Iterable[Event], snapshot: NodeSnapshot) -> None:
-        """Have the thread write the events, and those that it could not write before."""
+        """Request a write of the events, and of those that could not be written before."""
         with self._condition:
             self._waiting.extend(events)
             self._snapshot = snapshot
         self.request()
 
     def write(self) -> None:
-        """Append the events that wait; the log keeps those that cannot be written."""
+        """Write the waiting events; the log keeps events that cannot be written."""
         with self._condition:
             events, snapshot = tuple(self._waiting), self._snapshot
             self._waiting.clear()
@@ -307,7 +316,7 @@ class FolderPublishSink:
         self._writer = StateWriter("output folder")
 
     def runner(self, publisher: Publisher) -> PublisherRunner:
-        """Return a runner that remembers its own files only."""
+        """Return a runner that manages only its own files."""
         sink = FileSink(self._path, self._clock)
         return FilePublisherRunner(publisher, sink, self._writer, self._store, self._clock)
 

@@ -63,10 +63,10 @@ LISTENING_INTERVAL_FACTOR = 5.0
 
 
 class CheckedComponent(Protocol):
-    """A part of the agent whose state no part of the snapshot shows."""
+    """A component whose state is not a part of the snapshot."""
 
     def check(self) -> SelfCheck:
-        """Return its state. For any thread."""
+        """Return its state. May be called from any thread."""
         ...
 
 
@@ -74,8 +74,8 @@ class CheckedComponent(Protocol):
 class StatusCollector:
     """Adds the state of the agent's services to a snapshot.
 
-    Counters change with every request. They are read for a page or a scrape, and not put into the
-    store at each change. For any thread.
+    Counters change with every request. They are read for a page or a scrape, and not stored at each
+    change. May be called from any thread.
     """
 
     periodic: PeriodicLoops
@@ -153,7 +153,7 @@ def _loop_status(loop: Loop) -> LoopStatus:
 
 
 class Services:
-    """Builds, starts and stops the services that no first Device object waits for."""
+    """Builds, starts and stops the services that the first Device object does not need."""
 
     def __init__(
         self,
@@ -352,7 +352,7 @@ def open_usage_monitor(inputs: AgentInputs) -> UsageMonitor:
 
 
 def _peak_monitor(inputs: AgentInputs) -> PeakMonitor | None:
-    """Return the monitor of peaks; none for a recorded host, whose usage stands still."""
+    """Return the monitor of peaks; `None` for a recorded host, whose usage does not change."""
     prediction = inputs.settings.collect.prediction
     if not prediction.enabled or not inputs.is_live:
         return None

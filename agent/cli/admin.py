@@ -37,7 +37,7 @@ NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
 class ActionRefused(AgentError):
-    """The agent did not do it; says why."""
+    """The agent did not perform the action; the message has the reason."""
 
 
 class _AdminConnection(http.client.HTTPConnection):
@@ -55,23 +55,23 @@ class _AdminConnection(http.client.HTTPConnection):
 
 
 def rescan(arguments: argparse.Namespace) -> int:
-    """Have the agent look at everything now."""
+    """Let the agent read the host and ask all vendors now."""
     return _post_action(arguments, "rescan", {})
 
 
 def release(arguments: argparse.Namespace) -> int:
-    """Have the agent let go of a vendor's driver for a while."""
+    """Let the agent release a vendor's driver for a while."""
     request = {"vendor": arguments.vendor, "for_s": arguments.for_s}
     return _post_action(arguments, "release", request)
 
 
 def clear(arguments: argparse.Namespace) -> int:
-    """Have the agent forget a device's lasting fault."""
+    """Let the agent clear a device's lasting fault."""
     return _post_action(arguments, "clear", {"device": arguments.device})
 
 
 def explain(arguments: argparse.Namespace) -> int:
-    """Print what the agent knows of one pod, device or file; status 1 if it knows none."""
+    """Print the agent's explanation of one pod, device or file; status 1 if it has none."""
     subject, name = arguments.subject, arguments.name
     if subject == "pod" and name.count("/") != 1:
         raise BadConfig(f"explain pod: {name!r} is not NAMESPACE/NAME")
@@ -147,7 +147,7 @@ def _section(name: str, value: object, terminal: Terminal) -> list[str]:
 
 
 def _readable_row(name: str, row: Mapping[str, object]) -> Mapping[str, object]:
-    """Return what a person needs of a file or a change; rows of other lists as they are."""
+    """Return the columns of a file or a change that people need; other rows unchanged."""
     if name == "files":
         value = row.get("requests")
         requests = value if _is_rows(value) else []
@@ -195,7 +195,7 @@ def _fact(value: object) -> str:
 
 
 def _socket_path(arguments: argparse.Namespace) -> str:
-    """Return the socket that was named, else that of the settings, else the first that is there."""
+    """Return the socket of the option, else that of the settings, else the first that exists."""
     if arguments.socket:
         return str(arguments.socket)
     settings = command_settings(arguments)

@@ -70,7 +70,7 @@ _ORIGINAL_NOTE = "It holds the names of pods and hosts, serial numbers and addre
 
 
 class BundleSource(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle is made of."""
+    """The contents of a bundle."""
 
     inputs: AgentInputs
     snapshot: NodeSnapshot  # of a discovery that measured usage as well
@@ -116,7 +116,7 @@ def bundle_files(source: BundleSource, *, pseudonymise: bool) -> dict[str, bytes
 
 
 def _served_files(settings: Settings) -> Iterator[tuple[str, bytes]]:
-    """Yield what the running agent publishes, without the pages that it does not answer."""
+    """Yield the pages of the running agent, without those that it does not answer."""
     for name, path in SERVED_FILES.items():
         body, _ = fetch_page(settings, path)
         if body is not None:

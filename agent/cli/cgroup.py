@@ -1,4 +1,4 @@
-"""`xpu-agent cgroup dump`: the control groups of this host and what their files hold."""
+"""`xpu-agent cgroup dump`: the control groups of this host with the contents of their files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def cgroup(arguments: argparse.Namespace) -> int:
 
 
 def _cgroup_path(layout: CgroupLayout, path: str | None) -> str:
-    """Return the cgroup that `path` names; raise `BadConfig` if it names none."""
+    """Return the cgroup of `path`; raises `BadConfig` if there is none."""
     if path is None:
         return layout.root or "/"
     mounts = (layout.unified, *(point for _, point in layout.mounts))
@@ -69,7 +69,7 @@ def _cgroup_path(layout: CgroupLayout, path: str | None) -> str:
 
 
 def _group_row(layout: CgroupLayout, first: CgroupDump, one: CgroupDump) -> Mapping[str, object]:
-    """Return one line; groups are indented below the first, which is named by its path."""
+    """Return one line; groups are indented below the first one, which has its whole path."""
     depth = one.path.rstrip("/").count("/") - first.path.rstrip("/").count("/")
     name = one.path if one is first else "  " * depth + one.path.rpartition("/")[2]
     row: dict[str, object] = {"group": name, "processes": one.processes}

@@ -19,7 +19,7 @@ from agent.workers.tape import TapeWriter
 def host_clock(host_source: HostSource) -> Clock:
     """Return the machine's clock; for a recorded host one that stands at the recording's time.
 
-    A command then prints the same about a recording at any time.
+    A command therefore prints the same about a recording at any time.
     """
     if host_source.spec is None:
         return SystemClock()
@@ -27,7 +27,7 @@ def host_clock(host_source: HostSource) -> Clock:
 
 
 def command_inputs(arguments: argparse.Namespace) -> AgentInputs:
-    """Return the inputs of a command that looks once."""
+    """Return the inputs of a command that reads the host once."""
     settings = command_settings(arguments)
     configure_logging(settings.log.level)
     host_source = open_host(arguments.host)

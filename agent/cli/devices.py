@@ -131,7 +131,10 @@ def _group_lines(view: DeviceView) -> Iterator[str]:
 
 
 def devices(arguments: argparse.Namespace) -> int:
-    """List the devices; status 1 when one of ours is out of service, or a vendor did not answer."""
+    """List the devices.
+
+    Status 1 if a managed device is out of service, or a vendor did not answer.
+    """
     snapshot = inspect_host(command_inputs(arguments), samples=0)
     all_devices = snapshot.devices.value.devices
     if arguments.output != "table":

@@ -47,11 +47,11 @@ _INDENT = " " * 6
 
 
 class BundleWriteError(AgentError):
-    """The archive cannot be written; names it."""
+    """The archive cannot be written; the message names it."""
 
 
 def results_text(results: Iterable[CheckResult], terminal: Terminal = PLAIN_TERMINAL) -> str:
-    """Return findings for people: one line each, and below a warning or failure what to do."""
+    """Return results for people: one line each, and the remedy below a warning or failure."""
     lines: list[str] = []
     for one in results:
         result = one.status.value
@@ -64,7 +64,7 @@ def results_text(results: Iterable[CheckResult], terminal: Terminal = PLAIN_TERM
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Check everything once; status 1 if a check failed, or warns with --strict."""
+    """Run all checks once; status 1 if a check failed, or with --strict warns."""
     if arguments.pseudonymise and not arguments.bundle:
         raise BadConfig("doctor: --pseudonymise is about what --bundle FILE writes")
     inputs = command_inputs(arguments)

@@ -68,7 +68,7 @@ def _parse_and_run(argv: list[str], *, only_run: bool) -> int:
 
 
 def _discard_output() -> None:
-    """Have what is still buffered written nowhere, or the interpreter's end fails on it."""
+    """Discard the buffered output: otherwise the end of the interpreter fails on it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -93,8 +93,8 @@ def _print_error(message: str, status: int) -> int:
 def prepare_streams(*, discard: bool) -> None:
     """Open closed standard streams, and escape characters that their encoding lacks.
 
-    A closed descriptor would be taken by the next file or socket that is opened. What is written to
-    a closed standard output is an error, as for other commands; with `discard` it is dropped.
+    The next file or socket would otherwise get the number of a closed stream. Output to a closed
+    standard output is an error, as for other commands; with `discard` it is dropped.
     """
     output = os.O_WRONLY if discard else os.O_RDONLY
     for number, flags in ((0, os.O_RDONLY), (1, output), (2, os.O_WRONLY)):

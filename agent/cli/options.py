@@ -18,7 +18,7 @@ def command_settings(arguments: argparse.Namespace) -> Settings:
 
 
 def command_settings_with_origins(arguments: argparse.Namespace) -> LoadedSettings:
-    """Load the settings as `settings_of`, with the origin of each; raise `BadConfig`."""
+    """Load the settings as `command_settings`, with the origin of each; raises `BadConfig`."""
     flags: dict[str, tuple[str, object]] = {}
     if getattr(arguments, "node_name", None):
         flags["node.name"] = ("--node-name", arguments.node_name)
@@ -30,7 +30,7 @@ def command_settings_with_origins(arguments: argparse.Namespace) -> LoadedSettin
 
 
 def pod_list_file(arguments: argparse.Namespace) -> PodListFile | None:
-    """Return the file of `--pods`, read once; `None` without one. Raises `BadConfig`."""
+    """Return the file of `--pods`, read once; `None` without the option. Raises `BadConfig`."""
     if not getattr(arguments, "pods", None) or arguments.pods is True:
         return None
     pods = PodListFile(arguments.pods)

@@ -17,7 +17,7 @@ CellStyle = Callable[[str, str], str]  # from column and cell to a style, "" for
 
 
 def format_cell(value: object) -> str:
-    """Write one value of a table; what is absent is a dash, never 0 or nothing."""
+    """Return one value of a table as text; an absent value is a dash, never 0 or empty."""
     if value is None or value in ("", []):
         return ABSENT_CELL
     if isinstance(value, bool):
@@ -39,11 +39,10 @@ def format_table(
     spare: Sequence[str] = (),
     style: CellStyle = no_style,
 ) -> str:
-    """Return rows as aligned columns under their names in capitals; the last is not padded.
+    """Return rows as aligned columns below their names in capitals; the last column is not padded.
 
-    On a narrow terminal the `spare` columns are left out, the first of them first, and a last line
-    names them; then long cells are wrapped. If that is not enough, each row becomes a block of
-    lines.
+    On a narrow terminal the `spare` columns are left out in their order, and a last line names
+    them; then long cells are wrapped. If that is not enough, each row becomes a block of lines.
     """
     if not rows:
         return ""
@@ -71,12 +70,12 @@ def _title(name: str) -> str:
 
 
 def _total_width(natural: Mapping[str, int], names: Sequence[str], most: int) -> int:
-    """Return the width of a table whose columns are no wider than `most`."""
+    """Return the width of a table whose columns are at most `most` wide."""
     return sum(min(natural[name], most) for name in names) + len(GAP) * (len(names) - 1)
 
 
 def _column_widths(natural: Mapping[str, int], width: int | None) -> dict[str, int] | None:
-    """Return the width of each column, the widest made narrower first; `None`: too narrow."""
+    """Return the width of each column, the widest made narrower first; `None` if too narrow."""
     names = list(natural)
     if width is None:
         return dict(natural)
@@ -146,7 +145,7 @@ def _block_lines(
 
 
 def format_document(data: object, form: str) -> str:
-    """Return data as JSON (two blanks of indent) or YAML, keys in their given order."""
+    """Return data as JSON (indented by two) or YAML, keys in their given order."""
     if form == "yaml":
         return to_yaml(data).decode()
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

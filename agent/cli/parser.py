@@ -13,7 +13,7 @@ from agent.web.admin_socket import MAX_RELEASE_S, MIN_RELEASE_S
 
 
 class ExitStatus(enum.IntEnum):
-    """What every command answers its caller with."""
+    """The exit statuses of all commands."""
 
     OK = 0
     PROBLEM_FOUND = 1
@@ -28,7 +28,7 @@ FORMATS = ("table", "json", "yaml")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors are one line: what, and where to read on."""
+    """Prints errors as one line: the error, and the command that shows help."""
 
     def error(self, message: str) -> None:  # type: ignore[override]  # it exits, as its parent does
         """Print one line and exit with 2."""
@@ -212,7 +212,10 @@ def _add_host_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _release_s(text: str) -> float:
-    """Return the seconds of a release; raise what `argparse` reports with the flag's name."""
+    """Return the seconds of a release.
+
+    Raises an error that `argparse` reports with the flag's name.
+    """
     try:
         seconds = float(text)
     except ValueError:
@@ -345,7 +348,7 @@ def _add_reference_commands(commands: argparse._SubParsersAction[_Parser]) -> No
 
 
 def build_parser(*, only_run: bool = False) -> argparse.ArgumentParser:
-    """Return the parser of `xpu-agent`; with `only_run` that of its daemon alone."""
+    """Return the parser of `xpu-agent`; with `only_run` that of the command `run` alone."""
     parser = _Parser(
         prog="xpu-agent",
         description="Node agent for GPUs, NPUs and RDMA devices.",

@@ -1,4 +1,4 @@
-"""`xpu-agent plan`: what hooks and strategies would change on this host now, and why."""
+"""`xpu-agent plan`: the changes that hooks and strategies would make on this host now, and why."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ BAD_STATES = (StrategyState.FAILED, StrategyState.UNSUPPORTED)
 
 
 class NoCgroups(AgentError):
-    """The host shows no cgroup file system."""
+    """The host has no cgroup file system."""
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """Print all changes; status 1 if a strategy or hook cannot do what is asked of it."""
+    """Print all changes; status 1 if a strategy or hook cannot do what is requested."""
     inputs = command_inputs(arguments)
     slo = None if arguments.slo is None else read_slo_file(arguments.slo)
     cluster = _cluster(inputs, slo)
@@ -114,7 +114,7 @@ def read_slo_file(path: str) -> NodeSloView:
 
 
 def _cluster(inputs: AgentInputs, slo: NodeSloView | None) -> ClusterView:
-    """Return what the cluster asks: of the files, else of the agent that runs on this machine."""
+    """Return the requests of the cluster: of the files, else of the agent on this machine."""
     pods = () if inputs.pod_file is None else inputs.pod_file.read()
     node, kubelet = None, DEFAULT_KUBELET
     is_running = False
@@ -187,7 +187,7 @@ def _agent_kubelet(agent: Mapping[str, object]) -> KubeletView | None:
 
 
 def _ledger(inputs: AgentInputs, folder: str) -> ChangeLedger:
-    """Return a copy of this machine's ledger; reading the file itself would repair it."""
+    """Return a copy of this machine's ledger: loading the file itself would repair it."""
     state_dir = inputs.settings.node.state_dir
     if not inputs.is_live or not state_dir:
         return ChangeLedger(None, "")

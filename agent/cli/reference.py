@@ -44,7 +44,7 @@ PROTOCOLS = (
 
 
 def config(arguments: argparse.Namespace) -> int:
-    """Check a settings file, show what is in force, or print the reference."""
+    """Check a settings file, print the settings in force, or print the reference."""
     if arguments.action == "check":
         return _check_settings_file(Path(arguments.file))
     if arguments.action == "show":
@@ -110,7 +110,7 @@ def _library_version(name: str) -> str:
 
 
 def _libraries() -> Iterator[str]:
-    """Yield what the distribution requires, and what of its extras is installed."""
+    """Yield the requirements of the distribution, and the installed ones of its extras."""
     try:
         requirements = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:  # run from a source tree
@@ -124,7 +124,7 @@ def _libraries() -> Iterator[str]:
 
 
 def _vendors() -> Iterator[tuple[str, str]]:
-    """Yield each device vendor with the module and the distribution that it comes from."""
+    """Yield each vendor with its module and its distribution."""
     try:
         vendors = load_vendors()
     except BadConfig as error:  # an installed plug-in that cannot be loaded

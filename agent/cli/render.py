@@ -61,7 +61,7 @@ def render(arguments: argparse.Namespace) -> int:
 
 
 def _render_cdi(inputs: AgentInputs, form: str) -> int:
-    """Print the CDI files that the agent would keep, one after the other."""
+    """Print the CDI files that the agent would write."""
     now = inputs.store.current
     host_devices = build_host_device_reader(inputs).read(now)
     now = inputs.store.put(host_devices=SnapshotPart(host_devices, inputs.clock.monotonic()))

@@ -34,15 +34,15 @@ NOTHING_RECORDED = "nothing was recorded"
 
 
 class AgentStillRunning(AgentError):
-    """An agent runs here, and would write again what is put back."""
+    """An agent runs here and would write the restored values again."""
 
 
 class CgroupsNotVisible(AgentError):
-    """This process does not see the node's cgroups: what it misses would count as gone."""
+    """This process does not see the node's cgroups: it would take them for removed."""
 
 
 def restore(arguments: argparse.Namespace) -> int:
-    """Put everything back, or say what would be; status 1 if something stays as it is."""
+    """Restore all values, or with --dry-run list them; status 1 if a value is not restored."""
     settings = command_settings(arguments)
     if not settings.node.state_dir:
         text = "not set, so that no agent recorded what it found; name its settings with --config"
@@ -74,11 +74,11 @@ def restore(arguments: argparse.Namespace) -> int:
 
 
 def _ignore_change() -> None:
-    """Hear of no news: the folder is looked at once."""
+    """Ignore changes: the folder is read once."""
 
 
 def _dry_run(settings: Settings, folder: str) -> int:
-    """Look at a copy: reading a ledger mends it, which is for who holds the lock."""
+    """Read a copy of the ledger: loading the file itself repairs it, which needs the lock."""
     source = os.path.join(settings.node.state_dir, LEDGER_FILE)
     try:
         Path(folder, LEDGER_FILE).write_bytes(read_file(source, MAX_LEDGER_BYTES + 1))
@@ -109,7 +109,7 @@ def _remaining_line(one: RestoreResult) -> str:
 
 
 def _newer_version_hint(ledger: ChangeLedger) -> str:
-    """Return what to do about lines that this version cannot read."""
+    """Return the remedy for lines that this version cannot read."""
     count = len(ledger.newer_lines)
     return f"{count} lines of a newer version stay as they are: run restore of that version"
 
@@ -131,7 +131,7 @@ def _undo(
 def _cgroup_layout(
     root: LiveHostFiles, ledger: ChangeLedger, kubelet_root: str, *, force: bool
 ) -> CgroupLayout:
-    """Return where cgroups are; raise `CgroupsNotSeen` where those of pods are not to be seen."""
+    """Return the layout; raises `CgroupsNotVisible` if the cgroups of pods are not visible."""
     layout = LayoutLocator(root, lambda: kubelet_root).refresh(time.monotonic())
     others = (SYSCTL_HIERARCHY, RESCTRL_HIERARCHY)
     of_groups = any(entry.hierarchy not in others for entry in ledger.entries.values())

@@ -62,7 +62,7 @@ HOST_HINT = (
 def choose_host(
     arguments: argparse.Namespace, vendors: Mapping[str, DeviceVendor], settings: Settings
 ) -> tuple[HostSource, str]:
-    """Return the host to run on, and a sentence that names it and the reason."""
+    """Return the host to run on, and a sentence with its name and the reason."""
     hint = HOST_HINT if arguments.standalone else ""
     if arguments.host:
         host_source = open_host(arguments.host)
@@ -86,7 +86,7 @@ def _join_sentences(*sentences: str) -> str:
 
 
 def unused_settings_notice(host_source: HostSource, origins: Mapping[str, str]) -> str:
-    """Return a sentence with the settings that have no effect on a recorded host; empty: none."""
+    """Return a sentence with the settings that have no effect on a recorded host; else empty."""
     keys = sorted(key for key in origins if key.startswith(LIVE_HOST_SETTINGS))
     if host_source.spec is None or not keys:
         return ""
@@ -94,7 +94,7 @@ def unused_settings_notice(host_source: HostSource, origins: Mapping[str, str]) 
 
 
 def listen_addresses(settings: Settings) -> tuple[ListenAddress, ...]:
-    """Return where to listen; raise `BadConfig`."""
+    """Return the listen addresses; raises `BadConfig`."""
     metrics = settings.metrics
     addresses = [parse_listen_address(metrics.listen)]
     if metrics.page_listen:
@@ -103,7 +103,7 @@ def listen_addresses(settings: Settings) -> tuple[ListenAddress, ...]:
 
 
 class OutputLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where objects are published, and the lock that excludes a second agent."""
+    """The destination of published objects, and the lock that excludes a second agent."""
 
     out: str
     cluster: ApiTarget | None = None

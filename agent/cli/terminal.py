@@ -16,7 +16,7 @@ _BREAKS = frozenset(" ,-/:;._|=")  # a line may end behind one of these
 
 
 class Terminal(msgspec.Struct, frozen=True, kw_only=True):
-    """What text for people is laid out for."""
+    """The properties of a terminal that the layout of text depends on."""
 
     width: int | None = None  # None: not a terminal, lines are as long as their content
     colour: bool = False
@@ -31,7 +31,7 @@ PLAIN_TERMINAL = Terminal()
 
 
 def terminal_of(stream: TextIO, environment: Mapping[str, str]) -> Terminal:
-    """Return what a stream can show; NO_COLOR and TERM=dumb switch colour off."""
+    """Return the properties of a stream; NO_COLOR and TERM=dumb switch colour off."""
     ascii_only = not _encodes(stream, "└─│")
     if not stream.isatty():
         return Terminal(ascii_only=ascii_only)
@@ -43,7 +43,7 @@ def terminal_of(stream: TextIO, environment: Mapping[str, str]) -> Terminal:
 
 
 def standard_output() -> Terminal:
-    """Return what this process's standard output can show."""
+    """Return the properties of this process's standard output."""
     return terminal_of(sys.stdout, os.environ)
 
 
@@ -56,7 +56,7 @@ def _encodes(stream: TextIO, text: str) -> bool:
 
 
 def write_document(text: str) -> None:
-    """Write what programs read: UTF-8, whatever the encoding of the terminal is."""
+    """Write text for programs: UTF-8, whatever the encoding of the terminal is."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
 
@@ -75,7 +75,7 @@ def wrap(text: str, width: int) -> Iterator[str]:
 
 
 def fit_lines(lines: Iterable[str], terminal: Terminal, indent: str = "  ") -> Iterator[str]:
-    """Yield lines that fit the terminal; the rest of a line that was cut is indented below it."""
+    """Yield lines that fit the terminal; the rest of a long line is indented below it."""
     for line in lines:
         if terminal.width is None or len(line) <= terminal.width:
             yield line

@@ -65,7 +65,7 @@ _LEGEND = (
 
 
 def topology_json(snapshot: NodeSnapshot) -> dict[str, object]:
-    """Return sockets, memory nodes, PCI tree and distances; what is not known is null."""
+    """Return sockets, NUMA nodes, PCI tree and distances; unknown values are null."""
     cpus, numa, tree = snapshot.cpus.value, snapshot.numa.value, snapshot.pci.value
     placed = {d.place.path[-1]: d.place for d in snapshot.devices.value.devices if d.place.path}
     placer = NumaNodeFinder(
@@ -121,9 +121,9 @@ def _none_if_unknown(number: int) -> int | None:
 
 
 def matrix_text(snapshot: NodeSnapshot, terminal: Terminal = PLAIN_TERMINAL) -> str:
-    """Return the level of each pair of devices, as `nvidia-smi topo -m` lays it out.
+    """Return the level of each pair of devices, in the layout of `nvidia-smi topo -m`.
 
-    Columns that do not fit the terminal follow below the others, behind the names again.
+    Columns that do not fit the terminal follow below the others, after the names again.
     """
     view = snapshot.devices.value
     if not view.devices:
@@ -163,7 +163,7 @@ def _align_columns(rows: Sequence[Sequence[str]], width: int | None) -> list[str
 
 
 def _column_blocks(widths: Sequence[int], width: int | None) -> Iterator[list[int]]:
-    """Yield the columns that fit beside each other, the first, which has the names, in each."""
+    """Yield the columns that fit beside each other; each block begins with the names."""
     block = [0]
     for column in range(1, len(widths)):
         width_used = sum(widths[c] + len(GAP) for c in block) + widths[column]

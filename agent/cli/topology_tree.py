@@ -20,7 +20,7 @@ from agent.wire_formats.kernel_text import format_cpu_list
 
 
 class PciBranch(msgspec.Struct, frozen=True):
-    """A root, bridge or device; `function` is `None` for roots and for bridges unseen."""
+    """A root, bridge or device; `function` is `None` for roots and for unlisted bridges."""
 
     address: str
     function: PciFunction | None
@@ -33,9 +33,10 @@ class _MutableBranch(msgspec.Struct):
 
 
 def build_branches(functions: Iterable[PciFunction]) -> tuple[PciBranch, ...]:
-    """Return the roots with all below, each level in order; what has no root stands beside them.
+    """Return the roots with all branches, each level in order, and the functions without a root.
 
-    Built from the paths of the functions, which are finite: no loop can come of a hostile tree.
+    The branches come from the paths of the functions, which are finite: a hostile tree causes no
+    loop.
     """
     top = _MutableBranch()
     for function in functions:
@@ -75,7 +76,7 @@ _GIB = 1 << 30
 
 
 class _LineStyle(msgspec.Struct, frozen=True):
-    """What the tree is drawn with: before a child, before the last one, and below either."""
+    """The characters of the tree: before a child, before the last child, and below either."""
 
     child: str
     last: str
@@ -89,17 +90,17 @@ _ASCII_STYLE = _LineStyle("|- ", "`- ", "|  ")
 
 
 class _TreeLine(msgspec.Struct, frozen=True):
-    """A line and what hangs below it."""
+    """A line and the lines below it."""
 
     text: str
     below: tuple[_TreeLine, ...] = ()
 
 
 def tree_text(snapshot: NodeSnapshot, terminal: Terminal = PLAIN_TERMINAL) -> str:
-    """Draw the node; of PCI only what leads to devices, network, display and NVMe functions.
+    """Draw the node, with the PCI paths of devices, network, display and NVMe functions.
 
-    A root hangs below the memory node that all functions shown under it share; roots of
-    unknown or several nodes come last.
+    A root is below the NUMA node that all functions shown under it share; roots of unknown or
+    several nodes come last.
     """
     picture = _TopologyTree(snapshot)
     top = _TreeLine(f"{snapshot.node.name} ({snapshot.node.source})", tuple(picture.top_lines()))
@@ -110,7 +111,7 @@ def tree_text(snapshot: NodeSnapshot, terminal: Terminal = PLAIN_TERMINAL) -> st
 def _draw_line(
     line: _TreeLine, first: str, rest: str, strokes: _LineStyle, width: int | None
 ) -> Iterable[str]:
-    """Yield a line and what is below it; one that is too long goes on below its own beginning."""
+    """Yield a line and the lines below it; the rest of a long line is indented."""
     parts = [line.text]
     below = rest + (strokes.below_child if line.below else strokes.below_last)
     if width is not None:
@@ -170,7 +171,7 @@ class _TopologyTree:
         return _TreeLine(f"NUMA node {node.id}: {', '.join(parts)}", tuple(roots.get(node.id, ())))
 
     def _roots(self) -> dict[int, list[_TreeLine]]:
-        """Return the lines of the roots by the memory node they hang below."""
+        """Return the lines of the roots by the NUMA node that they are below."""
         lines_by_node: dict[int, list[_TreeLine]] = {}
         for branch in build_branches(self._listed_functions()):
             nodes = set(self._nodes_below(branch))
@@ -216,7 +217,7 @@ class _TopologyTree:
         return _TreeLine(f"{branch.address} {words}".rstrip(), lines)
 
     def _ports(self, branch: PciBranch) -> dict[str, str]:
-        """Return what kind of port each bridge directly below is, by any function under it."""
+        """Return the port type of each bridge directly below, by any function under it."""
         return {child.address: self._port(child) for child in branch.children if child.children}
 
     def _port(self, bridge: PciBranch) -> str:

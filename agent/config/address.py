@@ -17,11 +17,11 @@ class ListenAddress(msgspec.Struct, frozen=True):
 
     @property
     def local_host(self) -> str:
-        """Return the host that programs of this machine reach it at."""
+        """Return the host by which programs of this machine reach the address."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - shown
 
     def url(self) -> str:
-        """Return what a browser on this machine opens."""
+        """Return the URL for a browser on this machine."""
         shown = f"[{self.local_host}]" if ":" in self.local_host else self.local_host
         return f"http://{shown}:{self.port}/"
 

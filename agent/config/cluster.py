@@ -10,7 +10,7 @@ from agent.snapshot.settings import SettingRule
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the API server is reached, and how what is written there is kept."""
+    """The connection to the API server, and the writing of objects."""
 
     kubeconfig: Annotated[
         str, SettingRule("kubeconfig file; empty: the pod's own account, else KUBECONFIG")
@@ -22,20 +22,20 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     resync_s: Annotated[
         float,
         SettingRule(
-            "our objects are looked at again, a tenth more or less", unit="s", low=10, high=3600
+            "interval of reading the agent's objects again, varied by a tenth", unit="s", low=10, high=3600
         ),
     ] = 60.0
     takeover_s: Annotated[
         float,
         SettingRule(
-            "fields of a writer that was silent that long become ours; 0: never",
+            "fields of a writer that was silent that long are taken over; 0: never",
             unit="s",
             low=0,
             high=86400,
         ),
     ] = 300.0
     events: Annotated[
-        bool, SettingRule("tell of what happens as Kubernetes events", maturity="beta")
+        bool, SettingRule("write Kubernetes events", maturity="beta")
     ] = True
     node_labels: Annotated[
         bool, SettingRule("label the Node with vendor, model and driver", maturity="alpha")
@@ -55,10 +55,10 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the kubelet of this node is asked."""
+    """The connection to the kubelet of this node."""
 
     enabled: Annotated[
-        bool, SettingRule("ask the kubelet for pods and settings", maturity="beta")
+        bool, SettingRule("read pods and settings of the kubelet", maturity="beta")
     ] = True
     address_type: Annotated[
         str,
@@ -71,22 +71,22 @@ class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
     read_only_port: Annotated[
         int,
         SettingRule(
-            "ask without TLS on this port, which has no settings; 0: no", low=0, high=65535
+            "read-only port without TLS, which has no settings; 0: not used", low=0, high=65535
         ),
     ] = 0
     ca_file: Annotated[
         str, SettingRule("CA of its certificate; empty: not checked, it is self-signed by default")
     ] = ""
-    interval_s: Annotated[float, SettingRule("look at its pods", unit="s", low=1, high=300)] = 10.0
+    interval_s: Annotated[float, SettingRule("interval of its pods", unit="s", low=1, high=300)] = 10.0
     timeout_s: Annotated[
-        float, SettingRule("one look takes at most", unit="s", low=0.5, high=60)
+        float, SettingRule("deadline of one poll", unit="s", low=0.5, high=60)
     ] = 3.0
     root_dir: Annotated[str, SettingRule("its folder on this host")] = "/var/lib/kubelet"
     cgroup_root: Annotated[
-        str, SettingRule("its --cgroup-root; empty: as it says itself, else searched for")
+        str, SettingRule("its --cgroup-root; empty: of its own settings, else searched for")
     ] = ""
     pod_resources_proxy: Annotated[
-        bool, SettingRule("serve its pod-resources with our grants added", maturity="alpha")
+        bool, SettingRule("serve its pod-resources with the device allocations added", maturity="alpha")
     ] = False
     pod_resources_proxy_dir: Annotated[str, SettingRule("folder of that socket")] = (
         "/var/run/koordlet/pod-resources"

@@ -24,7 +24,7 @@ class NriSettings(msgspec.Struct, frozen=True, kw_only=True):
     socket: Annotated[str, SettingRule("the runtime's NRI socket")] = "/var/run/nri/nri.sock"
     name: Annotated[str, SettingRule("the plug-in's name, which a pod may require")] = "xpu-agent"
     index: Annotated[
-        int, SettingRule("plug-ins of the runtime are asked in this order", low=0, high=99)
+        int, SettingRule("position among the runtime's plug-ins, which are called in this order", low=0, high=99)
     ] = 10
     budget_ms: Annotated[
         int,
@@ -62,35 +62,35 @@ class DevicePluginSettings(msgspec.Struct, frozen=True, kw_only=True):
     rdma_resource: Annotated[str, SettingRule("resource name of RDMA devices")] = "rdma/hca"
     check_occupancy: Annotated[
         bool,
-        SettingRule("look before a start that nobody else is on a whole card", maturity="beta"),
+        SettingRule("refuse a start while another pod uses a whole card of it", maturity="beta"),
     ] = True
 
 
 class CdiSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """CDI specifications of our devices; `settings_type` adds switches of vendors."""
+    """CDI specifications of the devices; `settings_type` adds switches of vendors."""
 
-    write: Annotated[bool, SettingRule("keep CDI files of our devices", maturity="beta")] = True
-    dir: Annotated[str, SettingRule("folder they are written to, which runtimes watch")] = (
+    write: Annotated[bool, SettingRule("write CDI files of the devices", maturity="beta")] = True
+    dir: Annotated[str, SettingRule("folder of CDI files, which runtimes watch")] = (
         "/var/run/cdi"
     )
 
     def is_enabled(self, vendor: str) -> bool:
-        """Return whether the file of a vendor with a switch of its own is wanted."""
+        """Return whether the CDI file of a vendor with a switch of its own is written."""
         return getattr(self, vendor, False) is True
 
 
 class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What hooks may do beyond what a grant or the cluster asks for."""
+    """What hooks may do beyond allocations and the requests of the cluster."""
 
     ungranted: Annotated[
         str,
         SettingRule(
-            "containers that ask for devices by their environment and were granted none",
+            "containers that request devices by their environment without an allocation",
             choices=("off", "warn", "void"),
         ),
     ] = "warn"
     protected_namespaces: Annotated[
-        tuple[str, ...], SettingRule("namespaces whose containers may have devices without a grant")
+        tuple[str, ...], SettingRule("namespaces whose containers may have devices without an allocation")
     ] = ("kube-system",)
     best_effort_cpus: Annotated[
         bool,
@@ -103,10 +103,10 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnforceHooksSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Each hook: off, plan (say what it would change), on."""
+    """The mode of each hook: off, plan (only report its changes), on."""
 
     devices: Annotated[
-        str, SettingRule("devices of a grant", choices=ENFORCE_MODES, maturity="beta")
+        str, SettingRule("devices of an allocation", choices=ENFORCE_MODES, maturity="beta")
     ] = "on"
     cpuset: Annotated[str, SettingRule("CPUs of a pod", choices=ENFORCE_MODES, maturity="beta")] = (
         "on"
@@ -141,7 +141,10 @@ class EnforceHooksSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnforceStrategiesSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Each strategy: off, plan (say what it would write), on. A NodeSLO must ask for it, too."""
+    """The mode of each strategy: off, plan (only report its changes), on.
+
+    A NodeSLO must request it.
+    """
 
     cpu_suppression: Annotated[
         str,
@@ -231,7 +234,7 @@ class EvictionSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         SettingRule(
             "stop containers by the runtime, past disruption budgets, when memory is ten points"
-            " above its threshold and the API server evicts nobody",
+            " above its threshold and the API server evicts no pod",
             maturity="alpha",
         ),
     ] = False
@@ -241,7 +244,7 @@ class EvictionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrakeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When all enforcement stops by itself, as in plan mode, for a time."""
+    """When all enforcement is suspended, as in plan mode, and for how long."""
 
     max_refusals: Annotated[
         int, SettingRule("writes that the kernel refused within the window", low=1, high=100000)
@@ -263,7 +266,7 @@ class BrakeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CpuSuppressionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy `cpu_suppression` does beyond what a NodeSLO describes."""
+    """Options of the strategy `cpu_suppression` beyond those of a NodeSLO."""
 
     idle: Annotated[
         str,
@@ -282,7 +285,7 @@ class CpuSuppressionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockIoSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy `block_io` does beyond what Koordinator does."""
+    """Options of the strategy `block_io` beyond those of Koordinator."""
 
     latency_targets: Annotated[
         bool,
@@ -294,10 +297,10 @@ class BlockIoSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be changed on this node. Nothing is that no NodeSLO and no pod asks for."""
+    """What the agent may change on this node, if a NodeSLO or a pod requests it."""
 
     mode: Annotated[
-        str, SettingRule("the most that anything below may do", choices=ENFORCE_MODES)
+        str, SettingRule("the highest mode of all hooks and strategies", choices=ENFORCE_MODES)
     ] = "on"
     interval_s: Annotated[
         float,
@@ -381,14 +384,14 @@ class ResctrlSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerificationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Looking into running containers."""
+    """Verification of running containers."""
 
     enabled: Annotated[
-        bool, SettingRule("look whether a container has what it was granted", maturity="beta")
+        bool, SettingRule("check whether containers have their allocated devices", maturity="beta")
     ] = True
     grace_s: Annotated[
         float,
         SettingRule(
-            "a slice whose pod is gone is taken back after that", unit="s", low=1, high=3600
+            "a slice whose pod does not exist any more is deleted after that", unit="s", low=1, high=3600
         ),
     ] = 60.0

@@ -16,7 +16,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def spelling_hint(name: str, names: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or nothing when no known name is near."""
+    """Return ` (did you mean 'x'?)`; empty if no known name is similar."""
     matches = difflib.get_close_matches(name, list(names), n=1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
@@ -77,7 +77,7 @@ def _decode_table(value: object, key: str) -> SettingTable:
 
 
 def decode_value(value: object, kind: object, key: str, rule: SettingRule) -> object:
-    """Return the value as its declared type; raise `BadConfig` that names the key."""
+    """Return the value in its declared type; raise `BadConfig` that names the key."""
     if kind is bool:
         return _decode_switch(value, key)
     if kind in (int, float):
@@ -96,7 +96,7 @@ def field_rules(cls: type[msgspec.Struct]) -> dict[str, tuple[object, SettingRul
 
 
 def decode_section(cls: type[msgspec.Struct], data: object, where: str = "") -> object:
-    """Build a section from decoded YAML, refusing keys that it does not have."""
+    """Build a section from decoded YAML; raise `BadConfig` for keys that it does not have."""
     if not isinstance(data, Mapping):
         raise BadConfig(f"{where.rstrip('.') or 'settings'}: must be a mapping of keys to values")
     known = cls.__struct_fields__

@@ -9,15 +9,15 @@ from agent.config.decoder import decode_value, field_rules, spelling_hint
 from agent.errors import BadConfig
 from agent.snapshot.settings import HealthPolicy, SettingRule, SettingTable
 
-VENDOR_KEY = "vendor"  # the key of a row that says whose it is
+VENDOR_KEY = "vendor"  # key of a row that names its vendor
 
 
 class HealthSettings(HealthPolicy, frozen=True, kw_only=True):
-    """What it takes to change a device's state, and how the agent looks at devices in doubt."""
+    """Thresholds of the health machine, and the checks of suspect devices."""
 
     look_again_s: Annotated[
         float,
-        SettingRule("a device in doubt is looked at again after that", unit="s", low=1, high=300),
+        SettingRule("a suspect device is checked again after that", unit="s", low=1, high=300),
     ] = 5.0
     stalled_unknown_s: Annotated[
         float,
@@ -39,13 +39,13 @@ class HealthSettings(HealthPolicy, frozen=True, kw_only=True):
     ] = ()
 
     def __post_init__(self) -> None:
-        """Raise `BadConfig` for rows that are none."""
+        """Raise `BadConfig` for invalid rows."""
         for index, row in enumerate(self.vendors):
             decode_policy_row(row, f"health.vendors[{index}]")
 
 
 def decode_policy_row(row: Mapping[str, object], where: str) -> dict[str, object]:
-    """Return the values of a row of `vendors`, each of its type and in its range."""
+    """Return the values of a row of `vendors`, with their types and ranges checked."""
     if not isinstance(row.get(VENDOR_KEY), str) or not row[VENDOR_KEY]:
         raise BadConfig(f"{where}.{VENDOR_KEY}: must name a vendor")
     rules = field_rules(HealthPolicy)

@@ -23,7 +23,7 @@ class SettingEntry(msgspec.Struct, frozen=True):
 
 
 def setting_entries(cls: type[msgspec.Struct], where: str = "") -> Iterator[SettingEntry]:
-    """Yield every setting there is, in the order of declaration."""
+    """Yield every setting, in the order of declaration."""
     defaults = cls()
     for name, (kind, rule) in field_rules(cls).items():
         key = f"{where}{name}"
@@ -42,7 +42,7 @@ def setting_value(settings: Settings, key: str) -> object:
 
 
 def format_value(value: object) -> str:
-    """Write a value as it would stand in a file."""
+    """Format a value as in a settings file."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -51,7 +51,7 @@ def format_value(value: object) -> str:
 
 
 def kind_text(entry: SettingEntry) -> str:
-    """Name the kind of value in words."""
+    """Return the name of a type for people."""
     names: dict[object, str] = {str: "text", bool: "switch", float: "number", int: "whole number"}
     return names.get(
         entry.kind, "list of mappings" if entry.kind == SettingTable else "list of texts"
@@ -59,7 +59,7 @@ def kind_text(entry: SettingEntry) -> str:
 
 
 def reference_rows(vendors: Iterable[VendorDescription]) -> list[dict[str, str]]:
-    """Return all settings, with those of `vendors`, and what may be known about each."""
+    """Return all settings, with those of `vendors`, and their properties."""
     return [
         {
             "key": entry.key,
@@ -75,7 +75,7 @@ def reference_rows(vendors: Iterable[VendorDescription]) -> list[dict[str, str]]
 
 
 def effective_rows(loaded: LoadedSettings) -> list[dict[str, str]]:
-    """Return each setting's value in force and where it came from."""
+    """Return each setting's value in force and its origin."""
     return [
         {
             "key": entry.key,

@@ -29,13 +29,13 @@ from agent.snapshot.vendor import VendorDescription
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which node this is."""
+    """The name and the folders of this node."""
 
     name: Annotated[str, SettingRule("name of the Node object; empty: the host's name")] = ""
     state_dir: Annotated[
         str,
         SettingRule(
-            "folder for what must survive a restart; empty: nothing is kept (standalone mode)"
+            "folder for state that survives a restart; empty: none is stored (standalone mode)"
         ),
     ] = ""
     host_root: Annotated[
@@ -52,7 +52,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VendorSwitches(msgspec.Struct, frozen=True, kw_only=True):
-    """Which vendors may run a worker; `settings_type` adds a field for each vendor."""
+    """The switch of each vendor's worker; `settings_type` adds a field for each vendor."""
 
 
 class VendorSections(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,21 +64,21 @@ class VendorSections(msgspec.Struct, frozen=True, kw_only=True):
         return section if isinstance(section, VendorSettings) else vendor.settings()
 
     def switch(self, vendor: VendorDescription) -> str:
-        """Return whether a vendor runs a worker: auto, on or off."""
+        """Return the switch of a vendor's worker: auto, on or off."""
         switches = getattr(self, "vendors", None)
         return str(getattr(switches, vendor.name, vendor.switch_default))
 
 
 class DiscoverySettings(VendorSections, frozen=True, kw_only=True):
-    """Which devices are discovered, how often, and corrections of the firmware by a person."""
+    """Discovery of devices and topology, and a person's corrections of the firmware."""
 
     interval_s: Annotated[
-        float, SettingRule("full look at every vendor's devices", unit="s", low=5, high=3600)
+        float, SettingRule("interval of full discoveries of every vendor", unit="s", low=5, high=3600)
     ] = 300.0
     host_interval_s: Annotated[
         float,
         SettingRule(
-            "full look at CPUs, memory nodes and PCI; five times that while the kernel tells",
+            "interval of reading CPUs, NUMA nodes and PCI; five times that with uevents",
             unit="s",
             low=5,
             high=3600,
@@ -95,11 +95,11 @@ class DiscoverySettings(VendorSections, frozen=True, kw_only=True):
     worker_memory_bytes: Annotated[
         int,
         SettingRule(
-            "a worker that holds more is replaced by a fresh one; 0: never", low=0, high=2**40
+            "a worker that uses more memory is replaced; 0: never", low=0, high=2**40
         ),
     ] = 512 * 2**20
     hotplug: Annotated[
-        bool, SettingRule("hear the kernel's events of devices that come and go", maturity="beta")
+        bool, SettingRule("listen to the kernel's events of added and removed devices", maturity="beta")
     ] = True
     vendors: Annotated[VendorSwitches, SettingRule("vendors on, off, or on where hardware is")] = (
         VendorSwitches()
@@ -107,7 +107,7 @@ class DiscoverySettings(VendorSections, frozen=True, kw_only=True):
     numa_overrides: Annotated[
         SettingTable,
         SettingRule(
-            "NUMA nodes of devices whose firmware lies: {match, node}, the first match counts"
+            "NUMA nodes where the firmware is wrong: {match, node}, the first match counts"
         ),
     ] = ()
     topology_file: Annotated[
@@ -116,7 +116,7 @@ class DiscoverySettings(VendorSections, frozen=True, kw_only=True):
 
 
 class PredictionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How NodeMetric's reclaimable amounts are predicted."""
+    """Prediction of NodeMetric's reclaimable amounts."""
 
     enabled: Annotated[
         bool, SettingRule("predict peaks of pods for NodeMetric", maturity="beta")
@@ -124,7 +124,7 @@ class PredictionSettings(msgspec.Struct, frozen=True, kw_only=True):
     cold_start_s: Annotated[
         float,
         SettingRule(
-            "pods, and models of their usage, that are younger predict nothing",
+            "minimum age of pods, and of models of their usage, for predictions",
             unit="s",
             low=0,
             high=604800,
@@ -136,7 +136,7 @@ class PredictionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How often usage is measured."""
+    """Measurement of usage."""
 
     interval_s: Annotated[
         float, SettingRule("cycle of CPU and memory usage", unit="s", low=0.1, high=60)
@@ -208,12 +208,12 @@ class UsageSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which objects are published, how often and with what in them."""
+    """The published objects, their intervals and their content."""
 
     interval_s: Annotated[
         float,
         SettingRule(
-            "look for changes of Device and NodeResourceTopology", unit="s", low=0.5, high=300
+            "interval of comparing Device and NodeResourceTopology", unit="s", low=0.5, high=300
         ),
     ] = 3.0
     coalesce_ms: Annotated[
@@ -237,7 +237,7 @@ class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "root"
     device_info_files: Annotated[
-        bool, SettingRule("describe our accelerators in a device-info file", maturity="beta")
+        bool, SettingRule("describe the accelerators in a device-info file", maturity="beta")
     ] = False
     device_info_directory: Annotated[
         str, SettingRule("folder of that file, which koordlet reads")
@@ -245,26 +245,26 @@ class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
     report_interval_s: Annotated[
         float,
         SettingRule(
-            "period of NodeMetric where the object does not say", unit="s", low=30, high=3600
+            "period of NodeMetric if the object does not set it", unit="s", low=30, high=3600
         ),
     ] = 60.0
     aggregate_duration_s: Annotated[
         float,
         SettingRule(
-            "window of its means where the object does not say", unit="s", low=60, high=3600
+            "window of its means if the object does not set it", unit="s", low=60, high=3600
         ),
     ] = 300.0
     memory_policy: Annotated[
         str,
         SettingRule(
-            "memory that counts as used where the object does not say",
+            "memory that counts as used if the object does not set it",
             choices=("usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache"),
         ),
     ] = "usageWithoutPageCache"
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is exported to Prometheus and where."""
+    """The metrics for Prometheus, and the addresses of the HTTP server."""
 
     listen: Annotated[str, SettingRule("address of /metrics and the status page, HOST:PORT")] = (
         "127.0.0.1:9316"
@@ -297,7 +297,7 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdminSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a person on this machine may act on the running agent."""
+    """The socket for actions of people on this machine."""
 
     socket: Annotated[
         str,
@@ -309,15 +309,15 @@ class AdminSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is logged; always JSON lines to standard error."""
+    """Logging; always JSON lines to standard error."""
 
     level: Annotated[
-        str, SettingRule("least level", choices=("debug", "info", "warning", "error"))
+        str, SettingRule("lowest level", choices=("debug", "info", "warning", "error"))
     ] = "info"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of the settings."""
+    """All settings."""
 
     node: Annotated[NodeSettings, SettingRule("which node this is")] = NodeSettings()
     discovery: Annotated[DiscoverySettings, SettingRule("devices and topology")] = (
@@ -334,14 +334,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         DevicePluginSettings()
     )
     cdi: Annotated[CdiSettings, SettingRule("CDI files")] = CdiSettings()
-    hooks: Annotated[HookSettings, SettingRule("what hooks may do on their own")] = HookSettings()
+    hooks: Annotated[HookSettings, SettingRule("options of hooks")] = HookSettings()
     enforce: Annotated[EnforceSettings, SettingRule("what may be changed on this node")] = (
         EnforceSettings()
     )
     resctrl: Annotated[ResctrlSettings, SettingRule("partitions of cache and memory bandwidth")] = (
         ResctrlSettings()
     )
-    proof: Annotated[VerificationSettings, SettingRule("looking into running containers")] = (
+    proof: Annotated[VerificationSettings, SettingRule("verification of containers")] = (
         VerificationSettings()
     )
     admin: Annotated[AdminSettings, SettingRule("actions")] = AdminSettings()

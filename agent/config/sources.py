@@ -17,7 +17,7 @@ from agent.snapshot.vendor import VendorDescription
 
 
 def decode_settings(data: object, vendors: Iterable[VendorDescription] = ()) -> Settings:
-    """Build the whole settings from plain data; raise `BadConfig`.
+    """Decode all settings from plain data; raises `BadConfig`.
 
     `discovery` has a section and a switch for each of `vendors`.
     """
@@ -32,7 +32,7 @@ DEFAULT_FILE = Path("/etc/xpu-agent/config.yaml")
 
 
 class LoadedSettings(msgspec.Struct, frozen=True):
-    """Settings, and for each key that is not at its default where its value came from."""
+    """Settings, and the origin of each value that is not a default."""
 
     settings: Settings
     origins: Mapping[str, str]  # "publish.pcie_scope" -> "file x.yaml", "environment X", "flag --x"
@@ -92,8 +92,8 @@ def load_settings(
 ) -> LoadedSettings:
     """Merge the sources; raise `BadConfig` that names the key and the source.
 
-    `flags` maps a dotted key to the flag's name and its value. Variables that start with
-    `XPU_AGENT_` and hold `__` name a setting: `XPU_AGENT_PUBLISH__PCIE_SCOPE=switch`.
+    `flags` maps a dotted key to the flag's name and its value. Environment variables that start
+    with `XPU_AGENT_` and contain `__` set a value: `XPU_AGENT_PUBLISH__PCIE_SCOPE=switch`.
     """
     vendors = tuple(vendors)
     data: dict[str, Any] = {}

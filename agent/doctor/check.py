@@ -22,7 +22,7 @@ class CheckStatus(enum.Enum):
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check saw, why it matters, and what to do."""
+    """The observation of one check, its impact, and the remedy."""
 
     id: str
     status: CheckStatus
@@ -32,13 +32,13 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A container runtime that runs here."""
+    """A container runtime whose process runs here."""
 
     name: str  # containerd, crio
     pid: int
     memlock_bytes: int | None = None  # its soft limit, which containers get; None: unlimited
     is_memlock_known: bool = False
-    is_nri_disabled: bool | None = None  # by its settings; None: they do not say
+    is_nri_disabled: bool | None = None  # by its settings; None: they do not set it
 
 
 RemedyLookup = Callable[[str, str, str], str]  # name of the vendor plug-in, reason, message
@@ -50,34 +50,37 @@ def no_remedy(_vendor: str, _reason: str, _message: str) -> str:
 
 
 class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that checks look at.
+    """All data that checks need.
 
-    `node` is what checks of vendors and devices go by: the report of the running agent if one
-    answers, because a single discovery does not see events and earlier failures.
+    `node` is for checks of vendors and devices: the report of the running agent if one answers,
+    because a single discovery does not show events and earlier failures.
     """
 
     settings: Settings
-    snapshot: NodeSnapshot  # of one look, with what the host has for containers
+    snapshot: NodeSnapshot  # one reading of this host, with device nodes and files for containers
     node: NodeReport
-    discovery: NodeReport | None = None  # by this command, for a comparison; None: `node` is it
+    # discovery by this command, for a comparison; None: it is `node`
+    discovery: NodeReport | None = None
     remedy: RemedyLookup = no_remedy
     is_live: bool  # this machine, not a recording
-    is_root: bool = False  # this process may look everywhere
-    agent: Mapping[str, object] | None = None  # snapshot of the running agent; None: none answers
-    agent_problem: str = ""  # why none answered, or why its answer is not used
+    is_root: bool = False  # this process may read all files
+    # snapshot of the running agent; None: no agent answers
+    agent: Mapping[str, object] | None = None
+    agent_problem: str = ""  # why no agent answers, or why its answer is not used
     runtimes: tuple[RuntimeProcess, ...] = ()
-    process_states: Mapping[int, str] = {}  # of the vendors' workers, by pid, as psutil names them
-    paths: frozenset[str] = frozenset()  # that exist, of those that checks look for
+    # states of the vendors' workers, by pid, as psutil names them
+    process_states: Mapping[int, str] = {}
+    paths: frozenset[str] = frozenset()  # existing paths, of those that checks need
     device_runtimes: tuple[
         str, ...
     ] = ()  # parts of names of runtimes that give devices by variables
     char_links: Mapping[str, bool] = {}  # device node: whether systemd finds it by its number
     cgroup_version: int | None = None
-    cgroup_driver: str | None = None  # None: there is no group of a kubelet
+    cgroup_driver: str | None = None  # None: there is no cgroup of a kubelet
     # of the cgroups of pods, as their version names them; None: they are not known
     controllers: frozenset[str] | None = None
-    resctrl: str = ""  # mounted, unmounted, unsupported; empty: not known
-    kubelet: str = ""  # evidence that this node has one, as text; empty: there is none
+    resctrl: str = ""  # mounted, unmounted, unsupported; empty: unknown
+    kubelet: str = ""  # evidence of a kubelet on this node, as text; empty: none
     protobuf: str = ""  # implementation
 
     def container_part(self, name: str) -> Mapping[str, object]:

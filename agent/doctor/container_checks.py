@@ -43,7 +43,7 @@ def check_agent(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_nri(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Check whether the container runtime can ask the agent, and does."""
+    """Check whether the container runtime can call the agent, and does."""
     settings = facts.settings.nri
     runtime = facts.container_part("runtime")
     state = str(runtime.get("state", ""))
@@ -89,7 +89,7 @@ def _nri_absence(facts: CheckInputs, *, there: bool, dialled: bool) -> str:
 
 
 def _nri_absent_result(facts: CheckInputs, why: str) -> CheckResult:
-    """Return that no runtime asks: bad news where pods were granted devices."""
+    """Return that no runtime calls the agent: a failure if pods have allocated devices."""
     pods = facts.container_part("grants").get("pods")
     rows = pods.values() if isinstance(pods, Mapping) else ()
     count = sum(isinstance(row, Mapping) and not row.get("refusal") for row in rows)
@@ -106,7 +106,7 @@ def _nri_absent_result(facts: CheckInputs, why: str) -> CheckResult:
 
 
 def check_host_devices(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Name what is wrong on this host with what containers are given."""
+    """Report problems of this host with devices and files for containers."""
     problems = facts.snapshot.host_devices.value.problems
     for reason, message in problems:
         yield CheckResult(
@@ -201,7 +201,7 @@ def check_kubelet_resources(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def _device_exchanges(held: object) -> Mapping[str, set[tuple[str, str]]]:
-    """Return what containers have in place of what the kubelet accounts, by resource."""
+    """Return the devices that containers have instead of the kubelet's choice, by resource."""
     exchanges: dict[str, set[tuple[str, str]]] = {}
     for row in held if isinstance(held, list) else ():
         pairs = row.get("exchanges") if isinstance(row, Mapping) else None
@@ -212,7 +212,7 @@ def _device_exchanges(held: object) -> Mapping[str, set[tuple[str, str]]]:
 
 
 def check_allocations(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Name pods whose grant was refused, and pods whose requests are unknown."""
+    """Report pods whose allocation was refused, and pods whose requests are unknown."""
     pods = facts.container_part("grants").get("pods")
     for row in pods.values() if isinstance(pods, Mapping) else ():
         if not isinstance(row, Mapping):
@@ -250,7 +250,7 @@ _CREATION_ONLY = "what a container is created with cannot be changed later"
 
 
 def check_containers(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Report running containers that lack a device, or have one of another pod."""
+    """Report running containers that lack a device, or have a device of another pod."""
     containers = facts.container_part("proof").get("containers")
     rows = (
         [row for row in containers.values() if isinstance(row, Mapping)]

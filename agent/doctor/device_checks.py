@@ -94,7 +94,7 @@ def _vendor_result(
 
 
 def check_readings(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Report the families with readings that no device can mean."""
+    """Report the families with implausible readings."""
     for state in facts.node.vendors:
         if state.rejections:
             families = [
@@ -115,7 +115,7 @@ def check_readings(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_devices(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Report each managed device that is out of service, in doubt or degraded, and why."""
+    """Report each managed device that is out of service, suspect or degraded, and why."""
     managed = [one for one in facts.node.devices.values() if one.managed]
     for device in managed:
         yield from _device_results(facts, device)
@@ -173,7 +173,7 @@ def _health_result(
 
 
 def _comparison(facts: CheckInputs, device: VendorDevice) -> str:
-    """Return how a new discovery judges a device that is not healthy, if it judges otherwise."""
+    """Return the verdict of a new discovery on an unhealthy device, if it differs."""
     other = facts.discovery.devices.get(device.key) if facts.discovery is not None else None
     if other is None or other.health.state is device.health.state:
         return ""
@@ -183,7 +183,7 @@ def _comparison(facts: CheckInputs, device: VendorDevice) -> str:
 
 
 def check_unmanaged_devices(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Report devices that are not published: of another driver, without a driver, unknown."""
+    """Report devices that are not published: without a driver, with another one, or unknown."""
     reasons: dict[tuple[str, str], list[VendorDevice]] = {}
     for device in facts.node.devices.values():
         if not device.managed:
@@ -203,7 +203,7 @@ def check_unmanaged_devices(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def compare_with_discovery(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Report where a new discovery disagrees with the running agent for the worse."""
+    """Report devices that a new discovery judges worse than the running agent does."""
     if facts.discovery is None:
         return
     running, now = facts.node.devices, facts.discovery.devices

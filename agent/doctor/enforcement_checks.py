@@ -1,4 +1,4 @@
-"""Checks of strategies: what a NodeSLO asks for, and what the agent and the kernel make of it."""
+"""Checks of strategies: what a NodeSLO requests, and whether agent and kernel can do it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _EnforcementPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_strategies(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Check each strategy that the NodeSLO asks for, and each that cannot do its work."""
+    """Check each strategy that the NodeSLO requests, and each that cannot work."""
     view, slo = _view(facts), _slo(facts)
     if view is None:
         return
@@ -104,7 +104,7 @@ def _strategy_result(one: StrategyStatus, source: str) -> CheckResult | None:
 
 
 def check_conditions(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Report each problem with files that lasts."""
+    """Report each lasting problem with files."""
     view = _view(facts)
     for one in view.conditions if view is not None else ():
         if one.reason in ("StrategyFailed", "StrategyUnsupported"):
@@ -144,7 +144,7 @@ def check_controllers(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_resctrl(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Check whether resctrl is mounted where the NodeSLO asks for it."""
+    """Check whether resctrl is mounted if the NodeSLO requests it."""
     slo = _slo(facts)
     if slo is None or facts.resctrl in ("", "mounted"):
         return
@@ -165,7 +165,10 @@ def check_resctrl(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def _view(facts: CheckInputs) -> _EnforcementPart | None:
-    """Return how the running agent enforces; `None` without one, or if its answer is odd."""
+    """Return the enforcement of the running agent.
+
+    `None` without one, or if its answer is invalid.
+    """
     try:
         part = msgspec.convert(facts.container_part("enforcement"), _EnforcementPart)
     except msgspec.ValidationError:

@@ -12,7 +12,7 @@ from agent.snapshot.usage import CollectorStatus
 
 
 def check_privileges(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Check whether everything can be read."""
+    """Check whether this process may read everything."""
     if not facts.is_live:
         yield CheckResult(id="privileges", status=CheckStatus.SKIP, observation="a recorded host")
     elif facts.is_root:
@@ -28,7 +28,7 @@ def check_privileges(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def check_char_links(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Check whether systemd finds the device nodes that it must allow again and again."""
+    """Check whether systemd finds the device nodes that it has to allow after a reload."""
     if facts.cgroup_driver != "systemd" or not facts.char_links:
         return
     missing = sorted(path for path, there in facts.char_links.items() if not there)
@@ -111,7 +111,7 @@ def check_collectors(facts: CheckInputs) -> Iterator[CheckResult]:
 
 
 def _collector_statuses(agent: Mapping[str, object] | None) -> tuple[CollectorStatus, ...]:
-    """Return the collectors that the snapshot of the running agent shows; none if it is odd."""
+    """Return the collectors in the running agent's snapshot; none if it is invalid."""
     value: object = agent
     for name in ("parts", "usage", "value", "collectors"):
         value = value.get(name) if isinstance(value, Mapping) else None

@@ -37,7 +37,8 @@ _MEMLOCK = re.compile(r"^Max locked memory +([0-9]{1,20}|unlimited) ", re.MULTIL
 
 _NO_VENDORS: Mapping[str, DeviceVendor] = MappingProxyType({})
 
-AgentAnswer = tuple[Mapping[str, object] | None, str]  # a snapshot, or why none was received
+# a snapshot, or the reason why none was received
+AgentAnswer = tuple[Mapping[str, object] | None, str]
 
 
 def read_inputs(
@@ -51,10 +52,10 @@ def read_inputs(
     answer: AgentAnswer = (None, "a recorded host"),
     remedy: RemedyLookup = no_remedy,
 ) -> CheckInputs:
-    """Read what checks need beside the snapshot; what cannot be read is not known.
+    """Read the inputs of checks besides the snapshot; unreadable ones are unknown.
 
-    In the agent's container `own` files are those that it sees itself: its cgroups, its socket.
-    `answer` is that of `fetch_agent_snapshot`; `vendors` are all that there are.
+    In the agent's container `own` files are those of the container: its cgroups, its socket.
+    `answer` is that of `fetch_agent_snapshot`; `vendors` are all loaded vendors.
     """
     agent, why = answer
     process = kubelet_process(host) if live else None
@@ -93,10 +94,10 @@ def read_inputs(
 
 
 def silent_vendors(answer: AgentAnswer, source: str) -> frozenset[str]:
-    """Return the vendors whose driver the running agent of this machine cannot ask now.
+    """Return the vendors whose driver the running agent of this machine cannot call now.
 
-    A new discovery must leave them alone: the agent released the driver so that it can be
-    unloaded, or the driver hangs, and so would a process that calls it.
+    A new discovery must not call them: the agent released the driver so that it can be unloaded, or
+    the driver hangs, and a process that calls it would hang, too.
     """
     agent, _ = answer
     try:
@@ -109,7 +110,7 @@ def silent_vendors(answer: AgentAnswer, source: str) -> frozenset[str]:
 
 
 def fetch_agent_snapshot(settings: Settings) -> AgentAnswer:
-    """Return the snapshot of the agent that runs on this machine, or why there is none."""
+    """Return the snapshot of the agent on this machine, or the reason why there is none."""
     body, why = fetch_page(settings, "/api/v1/snapshot")
     if body is None:
         return None, why
@@ -123,7 +124,7 @@ def fetch_agent_snapshot(settings: Settings) -> AgentAnswer:
 
 
 def fetch_page(settings: Settings, path: str) -> tuple[bytes | None, str]:
-    """Return what the agent that runs on this machine serves at a path, or why it does not."""
+    """Return a page of the agent on this machine, or the reason why there is none."""
     metrics = settings.metrics
     try:
         address = parse_listen_address(metrics.page_listen or metrics.listen)
@@ -150,7 +151,7 @@ def _validate_agent_snapshot(
 ) -> tuple[Mapping[str, object] | None, NodeReport | None, str]:
     """Return the agent's snapshot, its report on devices, and why one of them is not used.
 
-    A snapshot of another machine, such as a recorded one, says nothing about this one.
+    A snapshot of another machine, such as a recorded one, is not about this machine.
     """
     try:
         running = parse_report(agent)
@@ -162,7 +163,10 @@ def _validate_agent_snapshot(
 
 
 def _configured_cgroup_root(agent: Mapping[str, object] | None) -> str:
-    """Return the `--cgroup-root` that the kubelet told the running agent; empty if it did not."""
+    """Return the `--cgroup-root` that the kubelet reported to the running agent.
+
+    Empty if it did not.
+    """
     value: object = agent
     for name in ("cluster", "kubelet", "value", "cgroup_root"):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -170,7 +174,7 @@ def _configured_cgroup_root(agent: Mapping[str, object] | None) -> str:
 
 
 def _controllers(layout: CgroupLayout | None, own: HostFiles) -> frozenset[str] | None:
-    """Return the controllers that the cgroups of pods have; `None` if there is no such cgroup."""
+    """Return the controllers of the cgroups of pods; `None` if there is no such cgroup."""
     if layout is None or layout.root is None:
         return None
     if layout.version == 1:
@@ -180,7 +184,7 @@ def _controllers(layout: CgroupLayout | None, own: HostFiles) -> frozenset[str] 
 
 
 def _resctrl_state(host: HostFiles) -> str:
-    """Return whether resctrl is mounted, or could be; empty if that is not known."""
+    """Return whether resctrl is mounted or can be mounted; empty if unknown."""
     if host.exists("/sys/fs/resctrl/info"):
         return "mounted"
     file_systems = read_text(host, "/proc/filesystems")
@@ -190,7 +194,7 @@ def _resctrl_state(host: HostFiles) -> str:
 
 
 def _kubelet_evidence(process: KubeletProcess | None, settings: Settings, host: HostFiles) -> str:
-    """Return what shows that a kubelet manages this node; empty if nothing does."""
+    """Return evidence that a kubelet manages this node; empty if there is none."""
     if process is not None:
         root = f" with the cgroup root {process.cgroup_root!r}" if process.cgroup_root else ""
         return f"the kubelet runs as process {process.pid}{root}"
@@ -199,7 +203,7 @@ def _kubelet_evidence(process: KubeletProcess | None, settings: Settings, host: 
 
 
 def _process_states(running: NodeReport) -> dict[int, str]:
-    """Return the state of each worker's process that is seen here; in a pod, with `hostPID`."""
+    """Return the state of each worker's process; in a pod this needs `hostPID`."""
     states = {}
     for pid in (one.pid for one in running.vendors if one.pid is not None):
         with contextlib.suppress(psutil.Error):  # it has ended since
@@ -231,7 +235,7 @@ def _runtime_processes(host: HostFiles) -> Iterator[RuntimeProcess]:
 
 
 def _is_nri_disabled(host: HostFiles) -> bool | None:
-    """Return what containerd's settings say of NRI; `None` if nothing."""
+    """Return whether containerd's settings disable NRI; `None` if they do not mention it."""
     try:
         data = tomllib.loads(
             host.read(CONTAINERD_CONFIG, MAX_CONFIG_BYTES).decode("utf-8", "replace")
@@ -259,5 +263,5 @@ def _char_links(
 
 
 def device_runtimes(vendors: Iterable[DeviceVendor]) -> tuple[str, ...]:
-    """Return parts of names of runtimes that give devices to containers that set a variable."""
+    """Return parts of names of runtimes that give devices to containers with a certain variable."""
     return tuple(one.runtime_handler for one in vendors if isinstance(one, WithholdsDevices))

@@ -18,7 +18,7 @@ from agent.wire_formats.snapshot_json import snapshot_json
 
 
 class IdentityReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Which machine the report is about."""
+    """The machine that the report is about."""
 
     source: str = ""  # "this machine", or the name of a recording
     boot_id: str = ""
@@ -45,7 +45,7 @@ class VendorReport(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "starting"
     reason: str = ""
     message: str = ""
-    pid: int | None = None  # of the worker, on the host
+    pid: int | None = None  # pid of the worker, on the host
     inventory: InventoryEnvelope = InventoryEnvelope()
     rejections: tuple[RejectionCount, ...] = ()  # readings that are in no sample
 
@@ -107,13 +107,13 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
         return {device.key: vendor.vendor for vendor in self.vendors for device in vendor.devices}
 
     def is_same_machine(self, other: NodeReport) -> bool:
-        """Return whether both are about one machine, and one boot of it."""
+        """Return whether both reports are about one boot of one machine."""
         boots = {self.node.boot_id, other.node.boot_id} - {""}
         return self.node.source == other.node.source and len(boots) <= 1
 
 
 def parse_report(snapshot: Mapping[str, object]) -> NodeReport:
-    """Read the JSON of a snapshot; raise `ParseError` if it has another form."""
+    """Decode the JSON of a snapshot; raises `ParseError` if it has another form."""
     try:
         return msgspec.convert(snapshot, NodeReport)
     except msgspec.ValidationError as error:

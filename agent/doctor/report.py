@@ -35,6 +35,6 @@ def result_rows(results: Iterable[CheckResult]) -> list[dict[str, object]]:
 
 
 def is_bad_news(results: Iterable[CheckResult], *, strict: bool) -> bool:
-    """Return whether it is a problem: a failed check, or with `strict` a warning."""
+    """Return whether the result is a problem: a failed check, or with `strict` a warning."""
     bad_statuses = (CheckStatus.FAIL, CheckStatus.WARN) if strict else (CheckStatus.FAIL,)
     return any(one.status in bad_statuses for one in results)

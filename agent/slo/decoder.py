@@ -1,4 +1,7 @@
-"""Decodes JSON over a struct of defaults, field by field; wrong values are noted and ignored."""
+"""Decodes JSON over a struct of defaults, field by field.
+
+Invalid values are recorded and ignored.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +34,23 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 # takes the value and its path; returns None for the default
 ValueReader = Callable[["SloDecoder", object, str], object]
 
-MAX_PART_BYTES = 128 * 1024  # of JSON; no part of use has that
+MAX_PART_BYTES = 128 * 1024  # bytes of JSON; no useful part is that long
 MAX_VALUE_CHARS = 40  # characters of a foreign value
-_MAX_PRINTED_BOUND = 2**31 + 1  # a greater one is only the format's limit
+_MAX_PRINTED_BOUND = 2**31 + 1  # a larger bound is only that of the format, and not shown
 
 
 class WireField(msgspec.Struct, frozen=True):
-    """One field of a struct, as the wire has it."""
+    """One field of a struct, with its name on the wire."""
 
     name: str
     wire: str
-    type: object  # without None
-    must_be: str  # in words
-    plain: bool  # a number, a switch or a choice: the type alone tells what counts
+    type: object  # its type without None
+    must_be: str  # its allowed values, in words
+    plain: bool  # a number, a switch or a choice: its type alone decides which values are valid
 
 
 class SloDecoder:
-    """One reading of one object: what was refused, and how many fields were not known.
+    """The decoding of one object: records refused values, and counts unknown fields.
 
     `readers` has a reader for each type that is neither a struct nor a plain value.
     """
@@ -59,17 +62,17 @@ class SloDecoder:
         self.unknown_fields = 0
 
     def reject_value(self, path: str, must_be: str, value: object) -> None:
-        """Note a value that is not used."""
+        """Record a refused value."""
         self.reject(path, f"must be {must_be}, is {describe_value(value)}")
 
     def reject(self, path: str, why: str) -> None:
-        """Note why something is not used."""
+        """Record why a value is refused."""
         self.invalid_count += 1
         if len(self.invalid_fields) < MAX_INVALID_FIELDS:
             self.invalid_fields.append(InvalidField(path=path, why=why))
 
     def overlay(self, base: _S, raw: object, where: str) -> _S:
-        """Return `base` with the values of `raw` that are present and right."""
+        """Return `base` with the values of `raw` that are present and valid."""
         if not isinstance(raw, dict):
             self.reject_value(where, "an object", raw)
             return base
@@ -105,9 +108,9 @@ class SloDecoder:
 
 
 def fold_names(shape: type[msgspec.Struct], raw: object) -> object:
-    """Return JSON whose names of fields are those of the wire, whatever their case.
+    """Return JSON with the field names of the wire, in their case.
 
-    Go's decoder ignores the case, and people's annotations are decoded by it.
+    Go's decoder ignores the case, and it decodes people's annotations.
     """
     if not isinstance(raw, Mapping):
         return raw
@@ -163,7 +166,7 @@ def _without_none(kind: object) -> object:
 
 
 def describe_type(kind: object) -> str:
-    """Return what a value of the type must be."""
+    """Return which values the type allows."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(choice for choice in get_args(kind) if choice)
     if get_origin(kind) is Annotated:
@@ -181,7 +184,7 @@ def _describe_range(meta: Meta) -> str:
 
 
 def describe_value(value: object) -> str:
-    """Return a foreign value for people, in few characters and without control characters."""
+    """Return a foreign value for people: short, without control characters."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -201,9 +204,10 @@ MAX_APPLICATIONS = 64
 MAX_BLOCKS = 32  # of one class
 MAX_FEATURES = 64
 MAX_EXTENSIONS = 32
-MAX_EXTENSION_BYTES = 64 * 1024  # of JSON, of all together
+MAX_EXTENSION_BYTES = 64 * 1024  # bytes of JSON of all extensions together
 MAX_DEPTH = 32  # levels of lists and objects
-_FEATURE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")  # the kernel's; a line of these is written to it
+# names of the kernel's features, which are written to a file of it
+_FEATURE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _TEXT_PATTERN = r"[^{}\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{{}}}"  # but what, and how often
 _JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -211,7 +215,7 @@ _EXTENSION_KEY = re.compile(r"[!-~]{1,128}")
 
 
 def _pattern_reader(kind: object, pattern: str) -> ValueReader:
-    """Return a reader of text that matches as a whole."""
+    """Return a reader of text that matches the whole pattern."""
     allowed = re.compile(pattern)
 
     def read(reading: SloDecoder, raw: object, where: str) -> object:
@@ -243,7 +247,7 @@ def read_quantity(reading: SloDecoder, raw: object, where: str) -> object:
 
 
 def read_blocks(reading: SloDecoder, raw: object, where: str) -> object:
-    """Read block devices; one without a right name or type is left out."""
+    """Read block devices; one without a valid name or type is left out."""
     blocks = []
     for item, place in _items(reading, raw, where, MAX_BLOCKS):
         names = {key: item[key] for key in ("name", "type") if key in item}
@@ -256,7 +260,7 @@ def read_blocks(reading: SloDecoder, raw: object, where: str) -> object:
 
 
 def read_applications(reading: SloDecoder, raw: object, where: str) -> object:
-    """Read host applications; one of which we cannot be sure where it runs is left out."""
+    """Read host applications; one whose cgroup is uncertain is left out."""
     applications: dict[str, HostApplication] = {}
     for item, place in _items(reading, raw, where, MAX_APPLICATIONS):
         before = reading.invalid_count
@@ -284,7 +288,7 @@ def _has_name(reading: SloDecoder, name: str, place: str) -> bool:
 def _items(
     reading: SloDecoder, raw: object, where: str, most: int
 ) -> Iterator[tuple[dict[object, object], str]]:
-    """Yield the objects of a list with their places."""
+    """Yield the objects of a list with their paths."""
     if not isinstance(raw, list):
         reading.reject_value(where, "a list", raw)
         return
@@ -310,7 +314,7 @@ def read_features(reading: SloDecoder, raw: object, where: str) -> object:
 
 
 def read_extensions(reading: SloDecoder, raw: object, where: str) -> object:
-    """Read third parties' parts: each kept as JSON, whatever it says."""
+    """Read the parts of third parties: each one stays JSON, whatever its content is."""
     extensions, remaining_bytes = [], MAX_EXTENSION_BYTES
     for key, value, place in _entries(reading, raw, where, MAX_EXTENSIONS, _EXTENSION_KEY):
         if value is None:
@@ -330,7 +334,7 @@ def read_extensions(reading: SloDecoder, raw: object, where: str) -> object:
 def _entries(
     reading: SloDecoder, raw: object, where: str, most: int, allowed: re.Pattern[str]
 ) -> Iterator[tuple[str, object, str]]:
-    """Yield key, value and place of a free object, by key."""
+    """Yield key, value and path of the members of a free-form object, by key."""
     if not isinstance(raw, dict):
         reading.reject_value(where, "an object", raw)
         return
@@ -344,7 +348,7 @@ def _entries(
 
 
 def _sorted_json(value: object, most: int) -> str | None:
-    """Return JSON with sorted keys; `None` for what is none, too long or too deep."""
+    """Return JSON with sorted keys; `None` for invalid, too long or too deep text."""
     try:
         text = msgspec.json.encode(value, order="sorted")
     except (TypeError, ValueError, OverflowError, RecursionError):

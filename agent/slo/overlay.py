@@ -1,4 +1,4 @@
-"""Lays the spec of a NodeSLO over its defaults, part by part, with a bound on each part."""
+"""Overlays the defaults with the spec of a NodeSLO, part by part, with a bound on each part."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _ANY_DECODER = msgspec.json.Decoder()
 
 
 def decode_spec(spec: msgspec.Raw) -> object:
-    """Return the spec with every known part decoded; what is not an object stays as it is.
+    """Return the spec with every known part decoded; a value that is not an object stays unchanged.
 
-    A part that is too large stays `Raw`, which `Reading` refuses; so does one that cannot be
-    decoded, of the extensions each for itself. Raises `ParseError` for a text that is no JSON.
+    A part that is too large stays `Raw`, which `SloDecoder` refuses. So does a part that cannot be
+    decoded; each extension is checked separately. Raises `ParseError` if the text is not JSON.
     """
     try:
         parts = _PARTS_DECODER.decode(spec)
@@ -82,19 +82,19 @@ _MAY_BE_EQUAL = ("cpu_evict_satisfaction_lower_percent",)
 
 
 class OverlayResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a spec makes of the defaults, and what of it was not used."""
+    """The spec in force, with its refused and unknown fields."""
 
     slo: NodeSlo
-    refused: tuple[InvalidField, ...] = ()  # the first of them
+    refused: tuple[InvalidField, ...] = ()  # the first refused fields
     refused_count: int = 0
     unknown_fields: int = 0
 
 
 def overlay_spec(spec: object) -> OverlayResult:
-    """Lay the present fields over the defaults, then the values of switched off where they apply.
+    """Overlay the defaults with the present fields, and set neutral values in disabled parts.
 
-    Fields that are `null` are absent. A value of a wrong type or out of range is refused for
-    itself, and all others stand. Never raises; the work is bounded, also of a hostile spec.
+    Fields that are `null` count as absent. A value of a wrong type or out of range is refused
+    alone, and all others apply. Never raises; the work is bounded, also for a hostile spec.
     """
     reading = SloDecoder(VALUE_READERS)
     laid = NodeSlo()
@@ -109,7 +109,7 @@ def overlay_spec(spec: object) -> OverlayResult:
 
 
 def _check_consistency(reading: SloDecoder, laid: NodeSlo) -> NodeSlo:
-    """Refuse what is right alone but not beside another value."""
+    """Refuse values that are valid alone but contradict another value."""
     defaults = ResourceQos()
     classes = {
         name: _check_cache_range(reading, getattr(laid.resource_qos, name), default, wire)
@@ -123,10 +123,11 @@ def _check_consistency(reading: SloDecoder, laid: NodeSlo) -> NodeSlo:
 
 
 def _check_limits(reading: SloDecoder, thresholds: ResourceThresholds) -> ResourceThresholds:
-    """Switch rules off whose lower limit is not below its threshold, as Koordinator does.
+    """Disable rules whose lower limit is not below the threshold, as Koordinator does.
 
-    Without a lower limit they are off. Where it has a default both values stay, and contradict
-    each other: with the default in its place, pods were evicted by a rule that nobody wrote.
+    A rule without a lower limit is disabled. If the limit has a default, both values stay although
+    they contradict each other: with the default instead, pods would be evicted by a rule that
+    nobody wrote.
     """
     wires = {field.name: field.wire for field in wire_fields(ResourceThresholds).values()}
     wrong = []
@@ -153,7 +154,7 @@ def _classes(defaults: ResourceQos) -> Iterator[tuple[str, QosClass, str]]:
 def _check_cache_range(
     reading: SloDecoder, qos: QosClass, default: QosClass, wire: str
 ) -> QosClass:
-    """Give a class its default part of the cache where the range given is empty."""
+    """Give a class its default part of the cache if its range is empty."""
     start, end = qos.resctrl.cat_range_start_percent, qos.resctrl.cat_range_end_percent
     if start < end:
         return qos
@@ -168,10 +169,10 @@ def _check_cache_range(
 
 
 def overlay_annotation(base: _S, members: Mapping[str, object], where: str) -> _S:
-    """Lay the members of a pod's annotation over the node's values.
+    """Overlay the node's values with the members of a pod's annotation.
 
-    Names match regardless of case, as Go's decoder matches them, and unknown ones do not count.
-    Raises `AnnotationError` for a wrong value: the annotation then counts as absent.
+    Names match regardless of case, as in Go's decoder, and unknown names are ignored. Raises
+    `AnnotationError` for an invalid value: the annotation is then ignored.
     """
     decoder = SloDecoder(VALUE_READERS)
     result = decoder.overlay(base, fold_names(type(base), members), where)

@@ -18,9 +18,9 @@ CONTROLLERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def requested_strategies(slo: NodeSlo) -> Mapping[str, str]:
-    """Return the strategies that the NodeSLO asks for, each with the field that does.
+    """Return the strategies that the NodeSLO asks for, each with the field that requests it.
 
-    Pods may ask for some of them, too, by annotations.
+    Pods may request some of them by annotations, too.
     """
     requests = {**_threshold_requests(slo.thresholds), **_class_requests(slo.resource_qos)}
     if slo.cpu_burst.policy != "none":

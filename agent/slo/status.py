@@ -13,20 +13,21 @@ from agent.snapshot.slo import NodeSloView
 
 
 class SloFreshness(enum.Enum):
-    """How the NodeSLO in force came to be known."""
+    """How recent the NodeSLO in force is."""
 
     FRESH = "fresh"
     STALE = "stale"  # the API server has not confirmed it for too long
-    NEVER = "never"  # it has not said anything since the start
+    NEVER = "never"  # the API server has not answered since the start
 
 
 def build_slo_view(raw: object, previous: NodeSloView) -> NodeSloView:
-    """Return what is in force once the API server has said `raw`: an object, or `None` for none.
+    """Return the settings in force after the API server reported `raw`; `None`: no NodeSLO exists.
 
-    Without an object the defaults stand. One that is no NodeSLO at all changes nothing but
-    `problem`; a wrong value in it is left out alone. An object that is in force already is
-    `previous` itself. A spec may be JSON (`msgspec.Raw`): one of the size that an API server takes
-    costs up to ten milliseconds, which belong on no event loop's thread.
+    Without an object the defaults apply. An object that is not a NodeSLO changes only `problem`; an
+    invalid value in it is refused alone. For an object that is in force already, the result is
+    `previous` itself. A spec may be JSON (`msgspec.Raw`): one of the largest size that an API
+    server accepts takes up to ten milliseconds, so it must not be decoded on the event loop's
+    thread.
     """
     if raw is None:
         return NodeSloView()
@@ -58,7 +59,7 @@ def build_slo_view(raw: object, previous: NodeSloView) -> NodeSloView:
 
 
 def freshness(part: SnapshotPart[NodeSloView], now_s: float, stale_s: float) -> SloFreshness:
-    """Return how sure of the part we are; `now_s` is monotonic."""
+    """Return how recent this part is; `now_s` is monotonic."""
     age_s = part.age_s(now_s)
     if age_s is None:
         return SloFreshness.NEVER
@@ -66,11 +67,11 @@ def freshness(part: SnapshotPart[NodeSloView], now_s: float, stale_s: float) -> 
 
 
 def is_frozen(part: SnapshotPart[NodeSloView], now_s: float, stale_s: float) -> bool:
-    """Return whether plans may only hold present values: the NodeSLO may have changed.
+    """Return whether plans may only keep present values, because the NodeSLO may have changed.
 
-    That is so while it is stale, was never told since the start, or cannot be read: what was
-    enforced last stays, nothing goes back to defaults. An object that was deleted is no such case,
-    nor a cluster without NodeSLOs: an API server that does not know the kind has said that there
-    is none. But a kind that vanishes is no word on an object that was in force: that goes stale.
+    A NodeSLO is frozen while it is stale, was not received since the start, or cannot be read: the
+    values in force stay, and no default replaces them. A deleted NodeSLO, or a cluster without the
+    CRD, is not frozen: the defaults apply. But if the CRD disappears while an object is in force,
+    that object becomes stale.
     """
     return bool(part.value.problem) or freshness(part, now_s, stale_s) is not SloFreshness.FRESH

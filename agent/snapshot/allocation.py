@@ -16,39 +16,42 @@ MAX_DETAIL = 200
 
 
 class RefusalReason(enum.Enum):
-    """The value is the CamelCase reason of the event that a person sees."""
+    """Why an allocation is refused; the value is the CamelCase reason of the event."""
 
     BAD_GRANT = "BadGrant"  # the annotation is not what a scheduler writes
     BAD_DEVICE_ID = "BadDeviceId"  # a name that must not reach an environment or a path
     BOUND_TO_VFIO = "BoundToVFIO"
     CDI_NAME_MISSING = "CDINameMissing"
-    DEVICE_CONFLICT = "DeviceConflict"  # two answers for one path, variable or limit
-    DEVICE_NOT_GRANTABLE = "DeviceNotGrantable"  # another driver's, or nothing of it is for pods
+    DEVICE_CONFLICT = "DeviceConflict"  # two edits for one path, variable or limit
+    # another driver has the device, or it has no resources for pods
+    DEVICE_NOT_GRANTABLE = "DeviceNotGrantable"
     DEVICE_NODE_MISSING = "DeviceNodeMissing"
-    DEVICE_OUT_OF_SERVICE = "DeviceOutOfService"  # only of pods that do not run yet
-    DEVICE_TAKEN = "DeviceTaken"  # another pod holds it, or what is left is less than granted
+    DEVICE_OUT_OF_SERVICE = "DeviceOutOfService"  # raised only for pods that do not run yet
+    DEVICE_TAKEN = "DeviceTaken"  # another pod has the device, or less is free than was allocated
     DEVICE_UNKNOWN = "DeviceUnknown"
     DEVICES_NOT_KNOWN_YET = "DevicesNotKnownYet"  # a vendor does not answer
     HAMI_CORE_MISSING = "HAMiCoreMissing"
-    HOST_NOT_READ_YET = "HostNotReadYet"  # what the host has for containers
-    INCOMPLETE_GRANT = "IncompleteGrant"  # an amount that the isolation needs is not in it
-    MIG_ENABLED = "MIGEnabled"  # the card was granted whole, but is cut up
+    HOST_NOT_READ_YET = "HostNotReadYet"  # device nodes and files of the host are not read yet
+    INCOMPLETE_GRANT = "IncompleteGrant"  # the allocation lacks an amount that the isolation needs
+    MIG_ENABLED = "MIGEnabled"  # the whole card was allocated, but it is partitioned
     MIG_NODE_MISSING = "MIGNodeMissing"
     MIXED_GRANT = "MixedGrant"  # a slice beside whole cards, or slices of several cards
     MPS_DOWN = "MPSDown"
-    NOT_ASKED_FOR = "GrantNotAskedFor"  # more than the pod's own requests: no scheduler wrote it
-    NODE_MISMATCH = "NodeMismatch"  # the node has other numbers than its driver
+    # more than the pod requests: no scheduler wrote the annotation
+    NOT_ASKED_FOR = "GrantNotAskedFor"
+    NODE_MISMATCH = "NodeMismatch"  # the device node has other numbers than those of its driver
     PARTITION_MISSING = "PartitionMissing"
     REQUESTS_UNKNOWN = "PodRequestsUnknown"  # neither the API server nor the kubelet lists the pod
-    TEMPLATE_UNKNOWN = "TemplateUnknown"  # the chip cannot be cut so
+    TEMPLATE_UNKNOWN = "TemplateUnknown"  # the chip has no such template
     UVM_MISSING = "UVMMissing"
     VERBS_MISSING = "VerbsMissing"
-    VIRTUAL_FUNCTION_UNKNOWN = "VirtualFunctionUnknown"  # not of the card that was granted
+    # the allocated card has no such virtual function
+    VIRTUAL_FUNCTION_UNKNOWN = "VirtualFunctionUnknown"
     WRONG_NODE = "WrongNode"
 
 
 class AllocationRefused(AgentError):
-    """The container is not started; the message names the device or path and the cause."""
+    """A container is not started; the message names the device or path and the cause."""
 
     def __init__(self, refusal: RefusalReason, detail: str) -> None:
         super().__init__(f"{refusal.value}: {detail[:MAX_DETAIL]}")
@@ -70,30 +73,30 @@ REPLICA_SEPARATOR = (
 
 
 class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of a grant. An `id` decides; the minor only where the grant names no id."""
+    """One entry of an allocation. `id` decides; the minor counts only if the entry has no id."""
 
-    type: str  # of the Device object: gpu, rdma
-    id: str = ""  # of the device, of one of its slices, or of a replica of either
+    type: str  # type of the Device object: gpu, rdma
+    id: str = ""  # id of the device, of one of its slices, or of a replica of either
     minor: int | None = None
     resources: tuple[tuple[str, int], ...] = ()  # amounts in base units: bytes, percent
     vfs: tuple[str, ...] = ()  # addresses of virtual functions
-    template: str = ""  # of a slice that the runtime or the agent makes
-    partition: str = ""  # uuid of the slice that was made for this container
+    template: str = ""  # template of a slice that the runtime or the agent creates
+    partition: str = ""  # uuid of the slice that was created for this container
 
     def amount(self, name: str) -> int | None:
-        """Return a resource's amount; `None` if it was not granted."""
+        """Return the amount of a resource; `None` if the entry does not have the resource."""
         return next((value for key, value in self.resources if key == name), None)
 
 
 class DeviceAllocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container was granted, in the order written."""
+    """The devices that were allocated to one container, in the order of the annotation."""
 
     devices: tuple[AllocatedDevice, ...] = ()
-    channels: tuple[int, ...] = ()  # of IMEX
+    channels: tuple[int, ...] = ()  # IMEX channels
 
 
 class DeviceMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of a grant with what it means; `partition` if it is a slice of the device."""
+    """An entry of an allocation with its device, and with its slice if the entry names one."""
 
     entry: AllocatedDevice
     device: VendorDevice
@@ -111,10 +114,10 @@ class DeviceMatch(msgspec.Struct, frozen=True, kw_only=True):
 def match_devices(
     grant: DeviceAllocation, devices: Iterable[VendorDevice]
 ) -> tuple[DeviceMatch, ...]:
-    """Return the entries that mean one of these devices, in the grant's order, each once.
+    """Return the entries that name one of these devices, in the order of the allocation, each once.
 
-    Entries of other vendors' devices are passed over. `PartitionMissing` if an entry names a
-    slice that its device does not have.
+    Entries that name devices of other vendors are skipped. Raises `AllocationRefused`
+    (`PartitionMissing`) if an entry names a slice that its device does not have.
     """
     all_devices = tuple(devices)
     # equal entries mean the same: they are less to compare than what they mean
@@ -126,7 +129,7 @@ def match_devices(
 
 
 def sort_by_bus_id(matches: Iterable[DeviceMatch]) -> tuple[DeviceMatch, ...]:
-    """Return matches in PCI order, which is the order libraries number the cards in."""
+    """Return matches in PCI order, in which libraries number the cards."""
     found = tuple(matches)
     return found if len(found) < 2 else tuple(sorted(found, key=_match_order))
 
@@ -139,7 +142,7 @@ def _match_order(match: DeviceMatch) -> tuple[bool, tuple[int, ...], int, int, i
 
 
 def _address_order(bus_id: str | None) -> tuple[int, ...]:
-    """Return what orders a PCI address; nothing for what is none."""
+    """Return the sort key of a PCI address; empty for any other text."""
     try:
         return address_sort_key(parse_address(bus_id)) if bus_id else ()
     except ParseError:
@@ -180,17 +183,17 @@ def _find_partition(device: VendorDevice, uuid: str) -> DevicePartition | None:
 
 
 class PodAllocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod was granted; a refused grant is empty and says why.
+    """The allocation of one pod; a refused allocation has no devices, and a `refusal`.
 
-    `awaits_requests`: neither the API server nor the kubelet lists the pod yet. Containers that
-    run keep their devices; a new container of the pod gets none.
+    `awaits_requests`: neither the API server nor the kubelet lists the pod yet. Running containers
+    keep their devices; a new container of the pod gets none.
     """
 
     uid: str
     namespace: str = ""
     name: str = ""
     grant: DeviceAllocation = DeviceAllocation()
-    refusal: str = ""  # CamelCase; empty: it holds
+    refusal: str = ""  # CamelCase reason; empty: the allocation is valid
     message: str = ""
     awaits_requests: bool = False
 
@@ -204,7 +207,7 @@ def _no_allocations() -> Mapping[str, PodAllocation]:
 
 
 class AllocationView(msgspec.Struct, frozen=True, kw_only=True):
-    """By pod uid; pods that were granted nothing are not in it."""
+    """Allocations by pod uid; pods without an allocation are not in it."""
 
     pods: Mapping[str, PodAllocation] = msgspec.field(default_factory=_no_allocations)
     # uids of the pods whose grants hold something of a device, by Device.key, who came first first
@@ -218,8 +221,8 @@ class VerificationStatus(enum.Enum):
     """Result of a verification. `UNKNOWN`: the container could not be inspected."""
 
     VERIFIED = "verified"
-    MISSING = "missing"  # something granted is not there
-    EXCESS = "excess"  # a device is there that was not granted; something may be missing, too
+    MISSING = "missing"  # an allocated device or limit is not in the container
+    EXCESS = "excess"  # the container has a device that was not allocated; others may be missing
     UNKNOWN = "unknown"
 
     @property
@@ -231,12 +234,13 @@ class VerificationStatus(enum.Enum):
 class VerificationCause(enum.Enum):
     """A cause that has a remedy of its own."""
 
-    DEVICE_DENIED = "DeviceDenied"  # by the device cgroup: its rules were replaced
-    SYSTEMD_RELOADED = "SystemdReloaded"  # and may have removed the rule of a device
+    DEVICE_DENIED = "DeviceDenied"  # the device cgroup denies access: its rules were replaced
+    # systemd reloaded and may have removed the rule of a device
+    SYSTEMD_RELOADED = "SystemdReloaded"
 
 
 class ContainerVerification(msgspec.Struct, frozen=True, kw_only=True):
-    """One container's verdict; `details` name each thing, for people."""
+    """The verdict on one container; `details` name what is wrong, for people."""
 
     container_id: str
     container: str = ""  # name
@@ -246,7 +250,7 @@ class ContainerVerification(msgspec.Struct, frozen=True, kw_only=True):
     verdict: VerificationStatus = VerificationStatus.UNKNOWN
     details: tuple[str, ...] = ()
     causes: tuple[VerificationCause, ...] = ()
-    way: str = ""  # how the container got its devices: nri, kubelet; empty: not through the agent
+    way: str = ""  # how the container got its devices: nri, kubelet; empty: not by the agent
     looked_s: float = 0.0  # wall clock
 
 
@@ -255,9 +259,9 @@ def _no_containers() -> Mapping[str, ContainerVerification]:
 
 
 class VerificationView(msgspec.Struct, frozen=True, kw_only=True):
-    """By container id: those that were granted devices, or got them by our device plug-in.
+    """Verdicts by container id, for containers with devices of an allocation or the device plug-in.
 
-    Of the others only those that have a card of another pod.
+    Other containers are listed only if they have a card of another pod.
     """
 
     containers: Mapping[str, ContainerVerification] = msgspec.field(default_factory=_no_containers)

@@ -18,7 +18,7 @@ Amounts = Mapping[str, str]  # resource name -> quantity as on the wire
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """The Node object as far as we read it."""
+    """The fields of the Node object that the agent reads."""
 
     name: str
     uid: str
@@ -51,9 +51,9 @@ class MetricCollectPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeletView(msgspec.Struct, frozen=True, kw_only=True):
-    """The kubelet's settings (`/configz`) and what it has given away of CPUs.
+    """The kubelet's settings (`/configz`) and the CPUs that it allocated.
 
-    `None` is what it was not asked for, or did not say.
+    `None`: the agent did not ask for the value, or the kubelet did not report it.
     """
 
     cpu_manager_policy: str | None = None
@@ -62,7 +62,7 @@ class KubeletView(msgspec.Struct, frozen=True, kw_only=True):
     topology_policy: str | None = None
     topology_scope: str | None = None
     cgroup_driver: str | None = None
-    cgroup_root: str | None = None  # `--cgroup-root`: its cgroups are below
+    cgroup_root: str | None = None  # `--cgroup-root`: the parent of the kubelet's cgroups
     # pod uid -> CPUs that the static policy gave its containers, from the kubelet's checkpoint
     pod_cpus: tuple[tuple[str, frozenset[int]], ...] = ()
 
@@ -71,9 +71,9 @@ NO_VOLUMES: Mapping[str, str] = MappingProxyType({})
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that came from the API server and the kubelet, each with its age.
+    """All data from the API server and the kubelet, each part with its age.
 
-    A part's `taken_s` moves whenever the source confirmed it, also when nothing changed.
+    The `taken_s` of a part is the time of its last confirmation, also when nothing changed.
     """
 
     is_clustered: bool = (
@@ -96,7 +96,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiSessionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How the API server has answered so far; replaced whole, so any thread may read it.
+    """Status of the session with the API server; replaced whole, so any thread may read it.
 
     Times are monotonic seconds.
     """
@@ -110,7 +110,7 @@ class ApiSessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int = 0
     streams: int = 0
     opened_connections: int = 0
-    retries: int = 0  # second tries: after a 401, or on a connection that had been closed
+    retries: int = 0  # requests sent again: after a 401, or because the connection was closed
     token_read_errors: int = 0
     ca_read_errors: int = 0
     # by how much the server's clock is ahead of ours, as far as its Date header shows; 0: within
@@ -119,73 +119,79 @@ class ApiSessionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchPhase(enum.Enum):
-    """Where following one kind of object stands."""
+    """The phase of a watch of one kind of object."""
 
     LISTING = "listing"
     WATCHING = "watching"
-    WAITING = "waiting"  # until the next try
-    ABSENT = "absent"  # the server does not know this kind; tried again slowly
-    FORBIDDEN = "forbidden"  # the role does not allow it; tried again slowly
+    WAITING = "waiting"  # waits until the next attempt
+    ABSENT = "absent"  # the server does not have this kind; rare attempts
+    FORBIDDEN = "forbidden"  # the role does not allow it; rare attempts
 
 
 class WatchStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How following one kind of object does; counters since the start."""
+    """Status of the watch of one kind of object; counters since the start."""
 
-    resource: str  # plural
+    resource: str  # plural name of the resource
     phase: WatchPhase = WatchPhase.WAITING
     synced: bool = False  # a list was complete once
     objects: int = 0
-    lists: int = 0  # complete ones
-    relists: int = 0  # of these, those after the first
+    lists: int = 0  # complete lists
+    relists: int = 0  # complete lists after the first one
     watches: int = 0  # streams opened
     events: int = 0
     bookmarks: int = 0
-    malformed: int = 0  # objects that could not be read, each time that they came
+    malformed: int = 0  # unreadable objects, counted each time the server sent them
     errors: int = 0
-    last_error: str = ""  # empty again when the server has spoken since, or accepted a stream
-    streaming: bool = False  # a stream is open: what the server changes arrives
+    last_error: str = ""  # empty after the next answer or accepted stream
+    streaming: bool = False  # a stream is open: changes at the server arrive
     # monotonic: a page, an event or a bookmark came, or a stream was accepted or ended in order
     last_contact_s: float | None = None
-    absent_s: float | None = None  # monotonic: it said that it does not know the kind, and no more
+    # monotonic: when the server last answered that it does not have the kind
+    absent_s: float | None = None
 
     def contact_s(self, now_s: float) -> float | None:
-        """Return when the view was last confirmed; an open stream confirms it at every moment.
+        """Return when the view was last confirmed; an open stream confirms it all the time.
 
-        A quiet stream is healthy: without bookmarks a server sends nothing where nothing changes.
+        A quiet stream is healthy: a server that sends no bookmarks sends nothing while nothing
+        changes.
         """
         return now_s if self.streaming else self.last_contact_s
 
 
-KUBELET_STARTING = "starting"  # nothing was asked yet
+KUBELET_STARTING = "starting"  # the kubelet was not asked yet
 KUBELET_OK = "ok"
-KUBELET_EMPTY = "empty"  # it answers, and lists no pods: it has not read them itself yet
+KUBELET_EMPTY = "empty"  # it answers with no pods: it has not read them yet
 KUBELET_ABSENT = "absent"  # no process listens, or it cannot be reached
-KUBELET_HANGING = "hanging"  # a connection, and no answer within the deadline
+KUBELET_HANGING = "hanging"  # it accepts connections and does not answer within the deadline
 KUBELET_UNAUTHORISED = "unauthorised"
 KUBELET_FORBIDDEN = "forbidden"
-KUBELET_FAILING = "failing"  # an answer that is none: 5xx, not JSON, too large
+KUBELET_FAILING = "failing"  # its answer is not usable: 5xx, not JSON, too large
 
 
 class KubeletStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How the kubelet does, for metrics and people. Counts are since the agent's start."""
+    """Status of the kubelet, for metrics and people. Counts are since the agent's start."""
 
-    pods: str = KUBELET_STARTING  # one of the states above
-    config: str = KUBELET_STARTING  # the same, of `/configz`; absent too on a port that has none
-    detail: str = ""  # the last error of either; empty while both are well
-    since_s: float | None = None  # monotonic, of the last change of `pods`
-    failures: int = 0  # in a row
+    pods: str = KUBELET_STARTING  # state of the pod list: one of the states above
+    # state of `/configz`; also `absent` on a port that does not serve it
+    config: str = KUBELET_STARTING
+    detail: str = ""  # the last error of either; empty while both work
+    since_s: float | None = None  # monotonic time of the last change of `pods`
+    failures: int = 0  # failed polls in a row
     polls: Counts = ()  # by state
     early_polls: int = 0
-    restarts: int = 0  # times that it came back after having been out of reach
+    restarts: int = 0  # how often the kubelet became reachable again
     malformed: int = 0  # malformed pods of the last list
-    duration_s: float | None = None  # the last look
+    duration_s: float | None = None  # duration of the last poll
 
 
 class PodResourcesProxyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How the proxy does, for metrics and people; counts are since the agent's start."""
+    """Status of the pod-resources proxy, for metrics and people.
+
+    Counts are since the agent's start.
+    """
 
     is_serving: bool = False
-    error: str = ""  # why not
+    error: str = ""  # why the proxy does not serve
     calls: Counts = ()  # by method and gRPC status: `List OK`
 
 
@@ -193,9 +199,9 @@ class EventCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Events since the start by result, and the number of series that wait."""
 
     created: int = 0
-    repeated: int = 0  # writes of a higher count
-    limited: int = 0  # merged: too many of one subject and reason
-    dropped: int = 0  # lost: too many waited
+    repeated: int = 0  # updates with a higher count
+    limited: int = 0  # merged: too many events of one subject and reason
+    dropped: int = 0  # lost: too many events waited
     refused: int = 0  # lost: the API server rejects the event
     waiting: int = 0
 

@@ -22,19 +22,20 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""
     pod_uid: str = ""
-    env: Pairs = ()  # of image and spec together, in the order of the runtime
+    env: Pairs = ()  # variables of image and spec together, in the order of the runtime
     mounts: tuple[str, ...] = ()  # destinations
-    nodes: tuple[DeviceNode, ...] = ()  # character devices that it has already, by its own paths
-    runtime_handler: str = ""  # of the pod's runtime class; empty: the runtime's default
+    # character devices that it has already, by their paths in the container
+    nodes: tuple[DeviceNode, ...] = ()
+    runtime_handler: str = ""  # handler of the pod's runtime class; empty: the runtime's default
     user: int | None = None  # user id of the first process; None: unknown
     privileged: bool = False
-    protected: bool = False  # in a namespace that is left alone, or the agent's own
+    protected: bool = False  # in a protected namespace, or the agent's own
     given_elsewhere: bool = False  # another device plug-in gave it devices
     # what becomes of its request for devices without an allocation: off, warn or void
     unallocated_policy: str = "warn"
     host_network: bool = False
-    labels: Pairs = ()  # of the pod
-    annotations: Pairs = ()  # of the pod
+    labels: Pairs = ()  # labels of the pod
+    annotations: Pairs = ()  # annotations of the pod
 
     def env_value(self, variable: str) -> str | None:
         """Return a variable's last value; `None` if it is not set."""
@@ -58,16 +59,16 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-UNLIMITED = -1  # of quota and memory
+UNLIMITED = -1  # value of an unlimited quota or memory limit
 
 
 class LinuxResources(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU and memory of a container or pod; `None` is not requested, or not changed."""
+    """CPU and memory of a container or pod; `None`: not requested, or not changed."""
 
     shares: int | None = None
     quota_us: int | None = None  # -1: unlimited
     period_us: int | None = None
-    cpus: str | None = None  # list format; "" empties the set
+    cpus: str | None = None  # list format; "": the set is emptied
     memory_bytes: int | None = None  # limit; -1: unlimited
 
 
@@ -75,21 +76,25 @@ NO_RESOURCES = LinuxResources()
 
 
 class CoreSchedulingGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose processes may share a core with a container's; `id` may be empty, which is a group."""
+    """The group whose processes may share a core with a container's.
 
-    enabled: bool = False  # False: the kernel's default cookie, which a reset gives
+    An empty `id` is a group, too.
+    """
+
+    enabled: bool = False  # False: the processes get the kernel's default cookie
     id: str = ""
 
 
 class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one stage changes. `failed` is why the container must not start, if it must not."""
+    """All changes of one stage. `failed` is why the container must not start, else empty."""
 
     edits: ContainerEdits = NO_EDITS
     resources: LinuxResources = NO_RESOURCES
     rdt_class: str | None = None
     oom_score_adj: int | None = None
-    bvt_warp_ns: int | None = None  # group identity, of a pod
-    core_group: CoreSchedulingGroup | None = None  # of a container's processes, once it runs
+    bvt_warp_ns: int | None = None  # group identity of a pod
+    # core scheduling group of the container's processes, once it runs
+    core_group: CoreSchedulingGroup | None = None
     failed: str = ""  # reason and message, for the runtime
     reason: str = ""  # CamelCase, of `failed`
 
@@ -98,7 +103,7 @@ NO_ADJUSTMENT = Adjustment()
 
 
 class ContainerState(enum.Enum):
-    """As the runtime says."""
+    """State of a container, as the runtime reports it."""
 
     UNKNOWN = "unknown"
     CREATED = "created"
@@ -108,18 +113,19 @@ class ContainerState(enum.Enum):
 
 
 class PodSandbox(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod's sandbox. Labels and annotations are those at its creation: later ones are unseen."""
+    """A pod's sandbox. Labels and annotations are those at its creation, without later changes."""
 
     id: str
-    uid: str = ""  # of the pod
+    uid: str = ""  # uid of the pod
     name: str = ""
     namespace: str = ""
     labels: Pairs = ()
     annotations: Pairs = ()
-    cgroup_parent: str = ""  # as the runtime spells it; empty: it did not say
+    cgroup_parent: str = ""  # in the runtime's form; empty: the runtime did not report it
     runtime_handler: str = ""
     host_network: bool = False
-    stopped: bool = False  # its end was told, it may be listed for a while: it holds nothing
+    # the runtime reported its end: it may be listed for a while, and has no devices
+    stopped: bool = False
 
     def label(self, key: str) -> str | None:
         """Return a label's value."""
@@ -137,7 +143,7 @@ class PodSandbox(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sandbox_from_pod(pod: PodView) -> PodSandbox:
-    """Return a sandbox for a pod that is known from a list and not from the runtime."""
+    """Return a sandbox for a pod that is in a list of pods, but not in the runtime's."""
     return PodSandbox(
         id="",
         uid=pod.uid,
@@ -156,7 +162,7 @@ class RuntimeContainer(msgspec.Struct, frozen=True, kw_only=True):
     sandbox_id: str
     name: str = ""
     state: ContainerState = ContainerState.UNKNOWN
-    pid: int | None = None  # of its first process; None: not started, or not told
+    pid: int | None = None  # pid of its first process; None: not started, or not reported
 
 
 def _no_sandboxes() -> Mapping[str, PodSandbox]:
@@ -175,26 +181,28 @@ SYNCHRONIZED = "synchronized"  # the state in which the runtime's requests are a
 
 
 class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
-    """How the agent stands with the container runtime, and what that told so far.
+    """State of the connection to the container runtime, and its pods and containers.
 
     `state`: off (by a setting, or on a recorded host), waiting (no socket), refused, registered,
-    synchronized. Sandboxes and containers are by id; those of an ended connection are kept, since
-    their pods live on. `missed` are those of them that went on without what their hooks say.
+    synchronized. Sandboxes and containers are by id; those of a closed connection are kept, because
+    their pods still run. `missed` are the sandboxes and containers that started without the answers
+    of their hooks.
     """
 
     state: str = "off"
-    reason: str = ""  # CamelCase, why it is not synchronized
+    reason: str = ""  # CamelCase reason why it is not synchronized
     message: str = ""
     runtime: str = ""  # containerd, cri-o
     version: str = ""
     nri_version: tuple[int, int, int] | None = None  # None: never connected
-    takes_cdi: bool = False  # names of CDI devices, by this way
+    takes_cdi: bool = False  # the runtime resolves CDI names in adjustments
     sandboxes: Mapping[str, PodSandbox] = msgspec.field(default_factory=_no_sandboxes)
     containers: Mapping[str, RuntimeContainer] = msgspec.field(default_factory=_no_containers)
     missed: Mapping[str, str] = msgspec.field(default_factory=_no_missed)  # id: CamelCase reason
 
-    turned_s: float | None = None  # wall clock, since when it is in force, or is not
-    lost: int = 0  # how often it was in force and then was not
+    # wall clock: when the connection last became or ceased to be synchronized
+    turned_s: float | None = None
+    lost: int = 0  # how often a synchronized connection ended
 
     @property
     def is_synchronized(self) -> bool:
@@ -203,7 +211,7 @@ class RuntimeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookStage(enum.Enum):
-    """When a hook is asked; the values are Koordinator's names, which people know."""
+    """When a hook is called; the values are Koordinator's names."""
 
     RUN_POD = "PreRunPodSandbox"
     CREATE = "PreCreateContainer"
@@ -213,12 +221,12 @@ class HookStage(enum.Enum):
 
 
 class HookRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One question. `container` is `None` where it is about the pod itself.
+    """One call of the hooks. `container` is `None` if the request is about the pod itself.
 
-    One without a name is the pod's sandbox, which has CPUs and a cookie as the others do.
-    `resources` are those asked for: of a new container those of its spec, of an update those of
-    the update (never what is in force: a hook that scales would scale again each time), at
-    `RECONCILE` those of the pod's object, as far as they are known.
+    A container without a name is the pod's sandbox, which has CPUs and a cookie as the others do.
+    `resources` are the requested ones: for a new container those of its spec, for an update those
+    of the update, at `RECONCILE` those of the pod's object, as far as they are known. They are
+    never the values in force: a hook that scales values would scale them again each time.
     """
 
     stage: HookStage
@@ -228,28 +236,28 @@ class HookRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MethodStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One method's requests; counters since the agent's start."""
+    """Requests of one NRI method; counters since the agent's start."""
 
     method: str
     results: Counts = ()  # ok, late, failed, broken, malformed
-    latency: Histogram = Histogram()  # of answers, from the frame's arrival until it is written
+    latency: Histogram = Histogram()  # time from the arrival of a frame until its answer is written
 
 
 class NriStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """State of the NRI plug-in; counters since the agent's start."""
 
     methods: tuple[MethodStatistics, ...] = ()  # by name
-    connections: int = 0  # opened
-    registrations: int = 0  # of these, those with a first Synchronize
-    ends: Counts = ()  # connections and tries that ended, by reason
-    late: int = 0  # answers that the budget ended, so that the runtime keeps the connection
-    adjustments: int = 0  # containers that were changed
-    updates: int = 0  # of running containers that were changed
+    connections: int = 0  # opened connections
+    registrations: int = 0  # connections that reached a first Synchronize
+    ends: Counts = ()  # ended connections and attempts, by reason
+    late: int = 0  # answers that came after the budget, which keeps the connection open
+    adjustments: int = 0  # new containers that were changed
+    updates: int = 0  # running containers that were changed
     unknown_methods: int = 0
     oversized: int = 0  # messages above what ttrpc carries
     dropped: int = 0  # pods and containers that could not be read, or were too many
     in_flight: int = 0  # requests that wait for their hooks now
-    since_s: float | None = None  # monotonic, of the present connection; None: there is none
+    since_s: float | None = None  # monotonic start of the present connection; None: there is none
 
 
 class HookMetrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ class CpuPackage(msgspec.Struct, frozen=True, kw_only=True):
     """One socket: its published number and the kernel's `physical_package_id`."""
 
     socket: int
-    package_id: int  # -1 when the kernel does not say
+    package_id: int  # -1 if the kernel does not report it
     cpus: CpuSet
 
 
@@ -38,7 +38,7 @@ class CpuCache(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CpuInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the processor says of itself; `None` where it does not say."""
+    """The processor's description of itself; `None`: not reported."""
 
     model: str | None = None
     vendor: str | None = None  # GenuineIntel, AuthenticAMD, an Arm implementer
@@ -57,15 +57,15 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
     allowed: CpuSet | None = None  # the kubepods cgroup's cpuset; recorded, never used to hide
     cpus: tuple[Cpu, ...] = ()  # by id
     cores: tuple[CpuSet, ...] = ()  # by published core number
-    clusters: tuple[CpuSet, ...] = ()  # empty where the level says nothing new
-    dies: tuple[CpuSet, ...] = ()  # the same
+    clusters: tuple[CpuSet, ...] = ()  # empty if the level equals another one
+    dies: tuple[CpuSet, ...] = ()  # empty if the level equals another one
     packages: tuple[CpuPackage, ...] = ()  # by socket number
     caches: tuple[CpuCache, ...] = ()  # by level, kind, smallest CPU
     kinds: tuple[tuple[str, CpuSet], ...] = ()  # hybrid kinds, by name
     smt_active: bool = False
     smt_control: str | None = None
     info: CpuInfo = CpuInfo()
-    skipped: int = 0  # directory entries that look like a CPU or a cache but are none
+    skipped: int = 0  # directory entries with the name of a CPU or a cache that are neither
     warnings: tuple[str, ...] = ()
 
     def socket_of(self, cpus: CpuSet) -> int:
@@ -96,14 +96,14 @@ class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
     hugepages: tuple[tuple[int, int], ...] = ()  # (page size in bytes, pages), by size
     distances: tuple[int, ...] | None = None  # one a node, in ascending node number
     kind: NumaNodeKind = NumaNodeKind.CPU
-    near: int = UNKNOWN_NODE  # the CPU node that stands for this one; itself for a CPU node
+    near: int = UNKNOWN_NODE  # the CPU node that represents this one; itself for a CPU node
     socket: int = UNKNOWN_NODE  # UNKNOWN when it spans sockets or has no CPU
     gpu: str | None = None  # address of the card whose memory this node is
     generic_initiator: bool = False  # an accelerator without CPUs that accesses memory
 
     @property
     def is_zone(self) -> bool:
-        """Return whether pods may use it: a device's memory is not the machine's."""
+        """Return whether pods may use the node: a device's memory is not the machine's."""
         memory_only = self.kind in (NumaNodeKind.MEMORY, NumaNodeKind.DAX)
         return self.kind is NumaNodeKind.CPU or (memory_only and not self.generic_initiator)
 
@@ -113,7 +113,7 @@ class NumaTopology(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: tuple[NumaNode, ...] = ()
     fake: bool = False  # numa=fake= on the kernel's command line
-    skipped: int = 0  # directory entries that look like a node but are none
+    skipped: int = 0  # directory entries with the name of a node that are none
     warnings: tuple[str, ...] = ()
 
     def node(self, node_id: int) -> NumaNode | None:
@@ -121,7 +121,7 @@ class NumaTopology(msgspec.Struct, frozen=True, kw_only=True):
         return next((n for n in self.nodes if n.id == node_id), None)
 
     def near(self, node_id: int | None) -> int:
-        """Map a kernel's node number to the CPU node that stands for it; unknown is -1."""
+        """Return the CPU node that represents a node of the kernel; -1 if it is unknown."""
         node = self.node(node_id) if node_id is not None else None
         return node.near if node else UNKNOWN_NODE
 

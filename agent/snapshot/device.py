@@ -16,7 +16,7 @@ GPU_TYPE, RDMA_TYPE = DEVICE_TYPES = ("gpu", "rdma")  # types of the Device obje
 
 
 class DeviceKind(enum.Enum):
-    """The kinds apart; the Device object calls every accelerator `gpu`."""
+    """The kinds of devices; the Device object calls every accelerator `gpu`."""
 
     GPU = "gpu"
     NPU = "npu"
@@ -26,7 +26,7 @@ class DeviceKind(enum.Enum):
 
     @property
     def wire_type(self) -> str:
-        """`type` of the Device object: the scheduler knows gpu, rdma and fpga only."""
+        """Return `type` of the Device object: the scheduler has only gpu, rdma and fpga."""
         return RDMA_TYPE if self is DeviceKind.RDMA else GPU_TYPE
 
 
@@ -34,24 +34,24 @@ class HealthState(enum.Enum):
     """States of `xpu-agent.io/health`; `FAILED` and `PROBING` are out of service."""
 
     HEALTHY = "healthy"
-    SUSPECT = "suspect"  # answered late or oddly; running pods keep it
-    PROBING = "probing"  # was failed, looks well, is being watched
+    SUSPECT = "suspect"  # answered late or unexpectedly; running pods keep it
+    PROBING = "probing"  # was failed, its checks are good again, and it is watched
     FAILED = "failed"
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """State with its reason. `since_s` is wall time of the change, `None` if unknown.
+    """A state with its reason. `since_s` is the wall time of the change, `None` if unknown.
 
-    A vendor says HEALTHY, SUSPECT or FAILED as it sees the device now, with all that it holds
-    against it, or that it cannot tell now (`certain`). PROBING, `changes` and `last_event` are the
-    agent's own to fill, and `since_s` where the vendor does not date what it saw.
+    A vendor reports HEALTHY, SUSPECT or FAILED as it judges the device now, or that it cannot tell
+    (`certain`). Only the agent sets PROBING, `changes` and `last_event`. It also sets `since_s` if
+    the vendor does not.
     """
 
     state: HealthState = HealthState.HEALTHY
     reason: str = "DeviceHealthy"  # CamelCase, goes to the Device object's condition
     message: str = "device is healthy"
     since_s: float | None = None
-    changes: int = 0  # of the state, since the agent's start
+    changes: int = 0  # changes of the state since the agent's start
     last_event: str = ""  # reason of the device's last event since then
     certain: bool = True  # False: unknown now; the condition's status is Unknown
 
@@ -81,7 +81,7 @@ class DeviceCondition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceLink(msgspec.Struct, frozen=True, kw_only=True):
-    """Direct links of two devices, counted; `type` is NVLink, NVSwitch, C2C, HCCS, MLULink."""
+    """The direct links between two devices; `type` is NVLink, NVSwitch, C2C, HCCS, MLULink."""
 
     a: str  # bus id, the smaller of the two
     b: str
@@ -90,7 +90,7 @@ class DeviceLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VirtualFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """One SR-IOV virtual function that a pod can be given."""
+    """One SR-IOV virtual function that can be allocated to a pod."""
 
     bus_id: str
     minor: int = -1
@@ -104,7 +104,7 @@ class VirtualFunctionGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePort(msgspec.Struct, frozen=True, kw_only=True):
-    """One RDMA port; numbers decide, names are display."""
+    """One RDMA port; the numbers are used, the names are only shown."""
 
     number: int
     state: int | None  # 4 is ACTIVE
@@ -129,24 +129,24 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePartition(msgspec.Struct, frozen=True, kw_only=True):
-    """A hardware slice of a card (MIG, vNPU, sMLU): listed, served by the device plug-in."""
+    """A hardware slice of a card (MIG, vNPU, sMLU), which the device plug-in can serve."""
 
     uuid: str
     profile: str
     memory_bytes: int | None = None
     instance: int | None = None  # GPU instance, vNPU or sMLU number
     compute_instance: int | None = None  # of MIG
-    start: int | None = None  # placement, in memory slices
+    start: int | None = None  # its place, in memory slices
     size: int | None = None
     cores: int | None = None  # multiprocessors or AI cores
-    nodes: tuple[DeviceNode, ...] = ()  # its own, beside those of the card
-    with_card: bool = True  # a container that has it needs the card's own node, too
-    owner: str = ""  # uid of the pod that this agent made it for; empty: not ours
+    nodes: tuple[DeviceNode, ...] = ()  # its own device nodes, besides those of the card
+    with_card: bool = True  # its container also needs the card's own node
+    owner: str = ""  # uid of the pod that the agent created it for; empty: created by others
     health: Health = Health()
 
 
 class VendorDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device as its vendor's worker describes it; the PCI tree adds where it sits."""
+    """One device as its vendor's worker describes it; its place comes from the PCI tree."""
 
     kind: DeviceKind
     vendor: str  # nvidia, huawei, cambricon; of an RDMA device the driver's family
@@ -162,29 +162,30 @@ class VendorDevice(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     memory_bytes: int | None = None
     module_id: int | None = None
-    managed: bool = True  # False: somebody else's (vfio-pci, no driver); listed, not published
+    managed: bool = True  # False: another driver has it, or none; it is listed, not published
     health: Health = Health()
-    resources: Pairs = ()  # resource name to canonical quantity; empty: nothing to grant
+    resources: Pairs = ()  # resource name to canonical quantity; empty: cannot be allocated
     labels: Pairs = ()  # of the DeviceInfo
     facts: Pairs = ()  # further facts for people: name to text
     nodes: tuple[DeviceNode, ...] = ()
     ports: tuple[DevicePort, ...] = ()
     conditions: tuple[DeviceCondition, ...] = ()
     partitions: tuple[DevicePartition, ...] = ()
-    free_slices: tuple[tuple[str, tuple[int, ...]], ...] = ()  # profile: starts that still fit
+    # profile: starts where one more slice fits
+    free_slices: tuple[tuple[str, tuple[int, ...]], ...] = ()
     vf_groups: tuple[VirtualFunctionGroup, ...] = ()
 
     @property
     def key(self) -> str:
-        """What names this device across discoveries: bus id, else uuid."""
+        """Return what identifies this device across discoveries: bus id, else uuid."""
         return self.bus_id or self.uuid or f"{self.vendor}-{self.minor}"
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a device sits. Unknown is -1 for numbers (as on the wire) and None for names."""
+    """The place of a device. Unknown is -1 for numbers, as on the wire, and None for names."""
 
     numa_node: int = -1
-    numa_source: str = "unknown"  # rule of topology-placement that answered
+    numa_source: str = "unknown"  # the rule that determined the node
     socket: int = -1
     package_id: int = -1
     root: str | None = None
@@ -207,17 +208,17 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """As of the vendor's description."""
+        """Return the key of the vendor's description."""
         return self.info.key
 
 
 UNKNOWN_MINOR = 1 << 31  # sorts a device without a minor behind all others
 
-PARENT_FACT = "parent_bus_id"  # of a device that is not on PCI itself (soft-RoCE)
+PARENT_FACT = "parent_bus_id"  # fact of a device that is not on PCI itself (soft-RoCE)
 
 
 def pci_address_of(info: VendorDevice) -> str | None:
-    """Return the PCI function a device is or stands on; `None` if there is none."""
+    """Return the PCI function of a device or of its parent; `None` if there is none."""
     text = info.bus_id or dict(info.facts).get(PARENT_FACT)
     try:
         return parse_address(text) if text else None
@@ -229,9 +230,9 @@ _KIND_NAMES = {DeviceKind.RDMA: "NIC"}
 
 
 def short_name(device: Device) -> str:
-    """Name a device in a few characters: GPU 0, NPU 3, NIC 1.
+    """Return a device's name in a few characters: GPU 0, NPU 3, NIC 1.
 
-    Without a minor by the name its kernel driver gave it, else by its key.
+    Without a minor it has the name that its kernel driver gave it, else its key.
     """
     info = device.info
     kind = _KIND_NAMES.get(info.kind, info.kind.value.upper())
@@ -241,7 +242,7 @@ def short_name(device: Device) -> str:
 
 
 def column_name(device: Device, index: int) -> str:
-    """Name a device in one narrow word: GPU0, rxe_eth3; `?` and the index without such a name."""
+    """Return a device's name as one short word: GPU0, rxe_eth3; without one, `?` and the index."""
     kind, _, number = short_name(device).partition(" ")
     if device.info.minor is not None:
         return kind + number
@@ -249,9 +250,9 @@ def column_name(device: Device, index: int) -> str:
 
 
 def long_name(device: Device) -> str:
-    """Return a device's name in addition to its short one: its maker's name, else its vendor.
+    """Return a device's name in addition to its short one: the model, else the vendor.
 
-    Of an RDMA device the name its kernel driver gave it comes first, unless it is the short one.
+    For an RDMA device it begins with the kernel driver's name, unless that is the short one.
     """
     info = device.info
     if info.kind is not DeviceKind.RDMA:

@@ -29,25 +29,29 @@ ALLOCATION_BUCKETS_S = (
 
 
 class ResourceStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource. Results are `ok`, `bug`, or the CamelCase reason of a refusal."""
+    """Counters of one resource. Results are `ok`, `bug`, or the CamelCase reason of a refusal."""
 
     name: str
     allocations: Counts = ()  # by result
-    latency: Histogram = Histogram()  # of allocations, from the request until the answer is made
+    # time from a request for an allocation until its answer is made
+    latency: Histogram = Histogram()
     preferred: Counts = ()  # by result
-    starts: Counts = ()  # containers that were asked about before they started, by result
+    starts: Counts = ()  # checks before containers start, by result
     registrations: Counts = ()  # by result
-    streams: int = 0  # open now
+    streams: int = 0  # streams that are open now
     lists_sent: int = 0
 
 
 class PluginResource(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource. `state`: conflict, waiting, registering, registered, watched, refused."""
+    """State of one resource.
+
+    `state`: conflict, waiting, registering, registered, watched, refused.
+    """
 
     name: str  # nvidia.com/gpu
     vendor: str
     state: str = "waiting"
-    reason: str = ""  # CamelCase, why it is not watched
+    reason: str = ""  # CamelCase reason why it is not watched
     message: str = ""
     devices: int = 0
     healthy: int = 0
@@ -57,34 +61,34 @@ class PluginResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeletAllocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of one resource that the kubelet gave to one container, by its own account.
+    """Devices of one resource that the kubelet gave to one container, by the kubelet's account.
 
-    `exchanges` name for some of the ids the device that the container has instead: the kubelet's
-    account cannot be changed. What a pod has by a grant is not in here.
+    For some of the ids, `exchanges` name the device that the container has instead: the kubelet's
+    account cannot be changed. Devices of the pod's own allocation are not included.
     """
 
     pod_uid: str
     resource: str
-    ids: tuple[str, ...] = ()  # as the kubelet knows them
-    container: str = ""  # name; empty: of one of the pod's, it is not known which
-    exchanges: Pairs = ()  # (id that the kubelet knows, id of the device that is given)
+    ids: tuple[str, ...] = ()  # the kubelet's ids
+    container: str = ""  # name; empty: it is unknown which container of the pod it is
+    exchanges: Pairs = ()  # (the kubelet's id, id of the device that the container has)
 
     @property
     def pairs(self) -> Pairs:
-        """Return each id that the kubelet knows with the id of the device that is given for it."""
+        """Return each id of the kubelet with the id of the device that the container has for it."""
         replacements = dict(self.exchanges)
         return tuple((name, replacements.get(name, name)) for name in self.ids)
 
     @property
     def device_ids(self) -> tuple[str, ...]:
-        """Return the ids of the devices that the container has, unless it has a grant."""
+        """Return the ids of the container's devices, unless the pod has an allocation."""
         return tuple(replacement for _, replacement in self.pairs)
 
 
 class DevicePluginView(msgspec.Struct, frozen=True, kw_only=True):
-    """All resources, by name.
+    """All resources by name, and the kubelet's allocations.
 
-    `held` is what the kubelet's checkpoint says, and what was answered since it was read.
+    `held` has the entries of the kubelet's checkpoint, and the answers given since it was read.
     """
 
     resources: tuple[PluginResource, ...] = ()
@@ -100,7 +104,7 @@ HardwareKey = tuple[str, str, str]  # key of the device, uuid of its slice, addr
 
 
 class DeviceUnit(msgspec.Struct, frozen=True, kw_only=True):
-    """One id of one resource; a card as a whole if it is neither slice, function nor replica."""
+    """One id of one resource; a whole card if it is neither slice, function nor replica."""
 
     id: str
     device: Device
@@ -117,12 +121,12 @@ class DeviceUnit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hardware_key(self) -> HardwareKey:
-        """Return what of the hardware it is; replicas of one thing are the same."""
+        """Return what identifies the hardware; replicas of one device have the same key."""
         return self.device.key, self.partition.uuid if self.partition else "", self.function
 
     @property
     def sort_key(self) -> tuple[int, tuple[int, ...], str, int]:
-        """Return what lists are sorted by: the same for the same devices."""
+        """Return the key by which lists are sorted: the same for the same devices."""
         minor = self.device.info.minor
         replica = -1 if self.replica is None else self.replica
         first = UNKNOWN_MINOR if minor is None else minor
@@ -130,7 +134,7 @@ class DeviceUnit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slice_order(self) -> tuple[int, ...]:
-        """Return what orders the slices of one card."""
+        """Return the key that orders the slices of one card."""
         part = self.partition
         if part is None:
             return ()
@@ -143,7 +147,10 @@ class DeviceUnit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_healthy(self) -> bool:
-        """Return whether new pods may get it, also a suspect card, as in the Device object."""
+        """Return whether new pods may get the unit.
+
+        A suspect card counts, as in the Device object.
+        """
         card = self.device.info.health
         if self.partition is None:
             return card.is_in_service
@@ -152,7 +159,7 @@ class DeviceUnit(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def allocated_device(self) -> AllocatedDevice:
-        """Return the entry of a grant that means it."""
+        """Return the entry of an allocation that names this unit."""
         info = self.device.info
         return AllocatedDevice(
             type=info.kind.wire_type,

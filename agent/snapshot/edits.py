@@ -17,13 +17,14 @@ BIND_TREE_READ_ONLY = ("rbind", "ro", "rprivate")
 
 
 class DeviceNodeEdit(msgspec.Struct, frozen=True, kw_only=True):
-    """A character device to show, with the numbers the kernel gave it."""
+    """A character device to add, with the numbers that the kernel gave it."""
 
     host_path: str
     path: str  # in the container
     major: int
     minor: int
-    permissions: str = "rw"  # of the device cgroup; never `m`: containers make no nodes
+    # permissions of the device cgroup; never `m`: containers create no nodes
+    permissions: str = "rw"
     file_mode: int | None = None  # None: as on the host
 
 
@@ -36,7 +37,7 @@ class MountEdit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CdiHook(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that the runtime starts for a container; `args` starts with the program's name."""
+    """A program that the runtime starts for a container; `args` begins with the program's name."""
 
     name: str  # createContainer, …
     path: str
@@ -57,7 +58,10 @@ class CdiEdits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RlimitEdit(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit of the container's first process; the name is the runtime's, `RLIMIT_MEMLOCK`."""
+    """A limit of the container's first process.
+
+    The name is the runtime's, such as `RLIMIT_MEMLOCK`.
+    """
 
     name: str
     soft: int
@@ -65,26 +69,27 @@ class RlimitEdit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderEdit(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder on the host that must be there before the mounts are made."""
+    """A folder on the host that must exist before the mounts are made."""
 
     host_path: str
     mode: int
     owner: int | None = None  # user id; None: the agent's
-    emptied: bool = False  # for a new container id, so that nothing of an earlier one is in it
+    # it is emptied for a new container id, so that no earlier content remains
+    emptied: bool = False
 
 
 class ContainerNote(msgspec.Struct, frozen=True, kw_only=True):
-    """An event for people; the container starts all the same. `reason` is CamelCase."""
+    """An event for people; the container starts nevertheless. `reason` is CamelCase."""
 
     reason: str
     message: str
 
 
 class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a grant changes. Equal grants on equal hosts give equal edits."""
+    """All changes of an allocation. Equal allocations on equal hosts give equal edits."""
 
     nodes: tuple[DeviceNodeEdit, ...] = ()
-    mounts: tuple[MountEdit, ...] = ()  # in an order in which none hides one before it
+    mounts: tuple[MountEdit, ...] = ()  # in an order in which no mount hides an earlier one
     env: Pairs = ()  # each variable once
     cdi: tuple[str, ...] = ()  # qualified names, `vendor.com/class=name`
     rlimits: tuple[RlimitEdit, ...] = ()
@@ -106,10 +111,10 @@ class ContainerInjection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merge_edits(edits: Sequence[ContainerEdits]) -> ContainerEdits:
-    """Return all edits as one; equal ones once, mounts by depth.
+    """Return all edits as one: equal ones once, mounts by depth.
 
-    `GrantRefused` with `DeviceConflict` if one path, variable, limit or folder is to become two
-    different things.
+    Raises `AllocationRefused` (`DeviceConflict`) if two edits give one path, variable, limit or
+    folder different values.
     """
     some = [item for item in edits if item != NO_EDITS]
     if not some:
@@ -128,7 +133,7 @@ def merge_edits(edits: Sequence[ContainerEdits]) -> ContainerEdits:
 
 
 def sort_by_depth(mounts: Iterable[MountEdit]) -> tuple[MountEdit, ...]:
-    """Order mounts so that one below another comes after it and is not hidden by it."""
+    """Return mounts sorted so that a mount below another follows it and is not hidden by it."""
     return tuple(sorted(mounts, key=lambda mount: mount.path.rstrip("/").count("/")))
 
 

@@ -17,9 +17,9 @@ from agent.snapshot.usage import MpsDaemon
 
 
 class KernelFeatures(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that hooks decide by; those not read yet ask for nothing."""
+    """Facts about the kernel that hooks use; unknown facts switch nothing on."""
 
-    cgroup_version: int | None = None  # 1 (also hybrid) or 2; None: not known
+    cgroup_version: int | None = None  # 1 (also hybrid) or 2; None: unknown
     besteffort_cpus: CpuSet | None = None  # cpuset.cpus of that QoS directory; None: not read
     bvt_file: bool = False  # the kubepods directory has cpu.bvt_warp_ns
     # /proc/sys/kernel/sched_group_identity_enabled
@@ -30,14 +30,14 @@ class KernelFeatures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CdiDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One name of a CDI spec and the paths of the nodes it stands for."""
+    """One name of a CDI spec, and the paths of its device nodes."""
 
     name: str
     nodes: tuple[str, ...] = ()
 
 
 class CdiSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A CDI spec as far as choosing a name needs it."""
+    """The parts of a CDI spec that are needed to choose a name."""
 
     path: str
     kind: str  # vendor/class
@@ -52,7 +52,7 @@ class RdmaFunction(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()  # of its RDMA devices, the primary first; no subfunctions, no smi
     verbs: tuple[DeviceNode, ...] = ()  # in the order of the names
     umad: tuple[DeviceNode, ...] = ()
-    netdevs: tuple[str, ...] = ()  # that are in the host's network namespace
+    netdevs: tuple[str, ...] = ()  # network devices in the host's network namespace
     driver: str | None = None
 
 
@@ -63,16 +63,16 @@ class HostDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The device nodes and files of a vendor, read for the pure function `edits`."""
 
     nodes: tuple[DeviceNode, ...] = ()  # character devices below /dev, with the numbers of stat
-    paths: frozenset[str] = frozenset()  # files and folders that exist, of the requested ones
-    majors: tuple[tuple[str, int], ...] = ()  # of /proc/devices; empty: not readable
-    cdi: tuple[CdiSpec, ...] = ()  # readable ones, in the order of their folders
-    cdi_enabled: bool = False  # the way into the runtime takes CDI names
-    default_handler: str = ""  # of containers without a runtime class
-    driver_version: str | None = None  # of the vendor's loaded driver
+    paths: frozenset[str] = frozenset()  # the requested files and folders that exist
+    majors: tuple[tuple[str, int], ...] = ()  # major numbers of /proc/devices; empty: not readable
+    cdi: tuple[CdiSpec, ...] = ()  # readable specs, in the order of their folders
+    cdi_enabled: bool = False  # the runtime resolves CDI names in the agent's answers
+    default_handler: str = ""  # runtime handler of containers without a runtime class
+    driver_version: str | None = None  # version of the vendor's loaded driver
     functions: tuple[RdmaFunction, ...] = ()
     mps: tuple[MpsDaemon, ...] = ()
     mount_list: tuple[str, ...] | None = None  # Ascend's own base.list; None: there is none
-    settings: VendorSettings = VendorSettings()  # the vendor's own
+    settings: VendorSettings = VendorSettings()  # the vendor's own settings
 
     @cached_property
     def nodes_by_path(self) -> Mapping[str, DeviceNode]:
@@ -80,18 +80,18 @@ class HostDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {node.path: node for node in reversed(self.nodes)}  # the first of a path counts
 
     def node(self, path: str) -> DeviceNode | None:
-        """Return a device node; `None` if it is not there."""
+        """Return a device node; `None` if it does not exist."""
         return self.nodes_by_path.get(path)
 
     def require_node(self, path: str) -> DeviceNode:
-        """Return a device node, or raise `GrantRefused` with its path."""
+        """Return a device node, or raise `AllocationRefused` with its path."""
         node = self.node(path)
         if node is None:
             raise AllocationRefused(RefusalReason.DEVICE_NODE_MISSING, f"{path} does not exist")
         return node
 
     def settings_as(self, kind: type[SettingsT]) -> SettingsT:
-        """Return the vendor's settings, which are of this type; its defaults if there are none."""
+        """Return the vendor's settings, which have this type; its defaults if there are none."""
         return self.settings if isinstance(self.settings, kind) else kind()
 
     def effective_handler(self, runtime_handler: str) -> str:
@@ -102,8 +102,8 @@ class HostDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 class HostDeviceQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Paths to check on the host. Nodes of the vendor's own devices are always checked."""
 
-    nodes: tuple[str, ...] = ()  # device nodes; the last part may hold `*`: /dev/davinci*
-    paths: tuple[str, ...] = ()  # files and folders, whose being there is all that counts
+    nodes: tuple[str, ...] = ()  # device nodes; the last component may contain `*`: /dev/davinci*
+    paths: tuple[str, ...] = ()  # files and folders; only their existence is checked
     mount_list: str = ""  # a file with paths, which are checked too
     mps: bool = False
 
@@ -116,9 +116,9 @@ def _no_vendors() -> Mapping[str, HostDevices]:
 
 
 class HostDevicesView(msgspec.Struct, frozen=True, kw_only=True):
-    """By the vendor's plug-in name; of a vendor that is not here there is nothing."""
+    """Device nodes and files by the name of the vendor's plug-in; absent vendors are not in it."""
 
     vendors: Mapping[str, HostDevices] = msgspec.field(default_factory=_no_vendors)
-    resctrl_groups: tuple[str, ...] = ()  # control groups that exist; a class is one of them
+    resctrl_groups: tuple[str, ...] = ()  # control groups that exist; a class uses one of them
     kernel: KernelFeatures = KernelFeatures()
     problems: tuple[tuple[str, str], ...] = ()  # CamelCase reason and message, for people

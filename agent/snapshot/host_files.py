@@ -30,5 +30,5 @@ class HostFiles(Protocol):
         ...
 
     def device_number(self, path: str) -> tuple[int, int] | None:
-        """Return (major, minor) of a character or block device; `None` if there is none."""
+        """Return (major, minor) of a character or block device; `None` for any other file."""
         ...

@@ -1,6 +1,6 @@
-"""Answers of a vendor's worker: devices, links, samples, events, and slices made for pods.
+"""Answers of a vendor's worker: devices, links, samples, events, and slices created for pods.
 
-And what a reading can mean: the bounds of each quantity, one table for all vendors.
+Also here: the bounds of each quantity, in one table for all vendors.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from agent.snapshot.device import (
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something about a whole vendor that a person should know; `reason` is CamelCase."""
+    """A problem of a whole vendor that a person should know; `reason` is CamelCase."""
 
     reason: str
     message: str
 
 
 class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices that are granted together at best: an entry of `gpu-partitions`.
+    """Devices that are best allocated together: an entry of `gpu-partitions`.
 
     A group that is not `aligned` crosses the blocks that groups of its size form; it is used only
-    where no block is free.
+    if no block is free.
     """
 
     keys: tuple[str, ...]  # VendorDevice.key of each member; the size is their number
@@ -40,19 +40,20 @@ class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one vendor has on this node."""
+    """Everything that one vendor has on this node."""
 
     vendor: str
     devices: tuple[VendorDevice, ...] = ()
     links: tuple[DeviceLink, ...] = ()
     driver_version: str | None = None
-    library: str | None = None  # file and version of the vendor's library, when one is loaded
+    library: str | None = None  # file and version of the vendor's library, if one is loaded
     facts: Pairs = ()
     problems: tuple[Problem, ...] = ()
     groups: tuple[DeviceGroup, ...] = ()
-    group_policy: str | None = None  # Prefer, Honor; None: no table or nobody's wish
-    subjects: tuple[str, ...] | None = None  # devices that this answer examined; None: all of them
-    partial: bool = False  # the others follow: the next discovery is wanted at once
+    group_policy: str | None = None  # Prefer, Honor; None: no table, or no setting
+    # the devices that this answer examined; None: all of them
+    subjects: tuple[str, ...] | None = None
+    partial: bool = False  # the rest follows in the next discovery, which is requested at once
 
 
 # What readings of hardware can mean. A family has the bounds of the unit at the end of its name,
@@ -101,7 +102,7 @@ def unit_bounds(name: str, type_: str) -> Bounds:
 
 
 def scale(bounds: Bounds, factor: float) -> Bounds:
-    """Return bounds in another unit, of which `factor` make one of the old."""
+    """Return bounds in another unit; `factor` of the new unit are one of the old unit."""
     return bounds[0] * factor, bounds[1] * factor
 
 
@@ -131,12 +132,12 @@ class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def possible_values(self) -> Bounds:
-        """Return the lowest and highest value that a device can mean."""
+        """Return the lowest and the highest plausible value."""
         return self.bounds or unit_bounds(self.name, self.type)
 
 
 class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of one family; `labels` in the family's order. Absent values have no reading."""
+    """One value of one family; `labels` in the family's order. An absent value has no reading."""
 
     family: str
     value: float
@@ -144,14 +145,14 @@ class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
-    """A reading that no device can mean, and that a sample therefore leaves out."""
+    """An implausible reading, which the sample does not contain."""
 
-    family: str  # of metrics; or a call or member of the vendor's library
-    value: str  # as text: it may be no finite number
+    family: str  # family of metrics, or a call or member of the vendor's library
+    value: str  # as text, because it may not be a finite number
 
 
 class RejectionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many readings of one family were rejected since the start, and the first of them."""
+    """The number of rejected readings of one family since the start, and the first of them."""
 
     family: str
     count: int
@@ -160,35 +161,35 @@ class RejectionCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One host process on a device; `None` is what the driver does not tell."""
+    """One host process on a device; `None`: the driver does not report the value."""
 
     pid: int
     memory_bytes: int | None = None
     core_percent: float | None = None  # of one card
-    partition: str = ""  # uuid of the slice it runs on, if the card is cut
+    partition: str = ""  # uuid of the slice that it runs on, if the card is partitioned
 
 
 class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device does now. Fields that NodeMetric needs are typed, the rest are readings."""
+    """Measurements of a device. Fields that NodeMetric needs are typed, the rest are readings."""
 
     key: str  # VendorDevice.key
     core_percent: float | None = None  # busy time of the card, 0 to 100
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
-    processes: tuple[ProcessSample, ...] | None = None  # None: the driver does not tell
+    processes: tuple[ProcessSample, ...] | None = None  # None: the driver does not report processes
     readings: tuple[MetricValue, ...] = ()
-    health: Health | None = None  # all that is held against it now; None: it was not looked at
+    health: Health | None = None  # its health now; None: it was not checked
     rejections: tuple[Rejection, ...] = ()  # values that the vendor left out since the last sample
 
 
 class DeviceEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a device; sent by the worker without being asked."""
+    """An event of a device, sent by the worker without a request."""
 
     key: str  # VendorDevice.key; "" concerns all devices of the vendor
     reason: str
     message: str = ""
-    state: HealthState | None = None  # None: a look at discover() decides
-    partition: str = ""  # uuid of the slice that it is about, if not about the whole device
+    state: HealthState | None = None  # None: the next discovery decides
+    partition: str = ""  # uuid of the slice that it concerns; empty: the whole device
 
 
 class SliceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +203,7 @@ class SliceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatedSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish that is fulfilled, now or earlier."""
+    """A slice that exists as requested, created now or earlier."""
 
     pod: str
     device: str
@@ -210,7 +211,7 @@ class CreatedSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish that cannot be fulfilled now."""
+    """A slice that cannot be created now."""
 
     pod: str
     device: str
@@ -219,11 +220,14 @@ class SliceFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands after a vendor did what it could; asked again, it does only what is missing."""
+    """The slices after a vendor has executed a request.
+
+    A repeated request creates only missing slices.
+    """
 
     made: tuple[CreatedSlice, ...] = ()
     unmade: tuple[SliceFailure, ...] = ()
-    reclaimed: tuple[str, ...] = ()  # of pods that are gone, for people
-    lost: tuple[str, ...] = ()  # uids of pods whose slice is gone under them
-    failed: tuple[str, ...] = ()  # what could not be taken back yet, for people
-    changed: bool = False  # the devices look different now
+    reclaimed: tuple[str, ...] = ()  # deleted slices of pods that do not exist any more, for people
+    lost: tuple[str, ...] = ()  # uids of pods whose slice does not exist any more
+    failed: tuple[str, ...] = ()  # slices that could not be deleted yet, for people
+    changed: bool = False  # the devices may have changed

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def are_same_objects(values: Sequence[object], others: Sequence[object]) -> bool:
-    """Return whether both hold the same objects in the same order; equal ones do not count."""
+    """Return whether both hold the same objects in the same order, compared by identity."""
     return len(values) == len(others) and all(map(is_, values, others))
 
 
@@ -61,7 +61,7 @@ class IdentityMemo(Generic[T]):
         self._last: tuple[tuple[object, ...], T] | None = None
 
     def get(self, inputs: tuple[object, ...], compute: Callable[[], T]) -> T:
-        """Return the result for these inputs."""
+        """Return the result of the computation for these inputs."""
         last = self._last
         if last is not None and are_same_objects(last[0], inputs):
             return last[1]
@@ -138,7 +138,7 @@ class Subscription:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Compare no more."""
+        """End the subscription."""
         self._store.unsubscribe(self)
 
 
@@ -178,30 +178,31 @@ class SnapshotStore:
 
 
 class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which node this is and where its facts come from."""
+    """The identity of this node, and the source of its facts."""
 
     name: str
-    uid: str = ""  # of the Node object; empty without a cluster
+    uid: str = ""  # uid of the Node object; empty without a cluster
     boot_id: str = ""
     boot_time_s: float = 0.0  # wall clock
     kernel: str = ""
     architecture: str = ""
-    source: str = "this machine"  # or the recording's name
+    source: str = "this machine"  # "this machine", or the name of the recording
 
 
 class VendorState(msgspec.Struct, frozen=True, kw_only=True):
-    """One vendor: how its worker does, and what it said last."""
+    """State of one vendor: of its worker, and the worker's last answer."""
 
     vendor: str
     state: str = "starting"  # starting, ready, stalled, restarting, quarantined, released
-    reason: str = ""  # CamelCase, why not ready
+    reason: str = ""  # CamelCase reason why it is not ready
     message: str = ""
     restarts: int = 0
-    recycles: int = 0  # processes replaced in good order: memory, an upgraded library
+    recycles: int = 0  # processes that were replaced without a failure: memory, an upgraded library
     pid: int | None = None
     inventory: SnapshotPart[Inventory | None] = SnapshotPart(None)
     samples: SnapshotPart[tuple[DeviceSample, ...]] = SnapshotPart(())
-    rejections: tuple[RejectionCount, ...] = ()  # readings that are in no sample, by family
+    # implausible readings, which no sample contains, by family
+    rejections: tuple[RejectionCount, ...] = ()
 
 
 class GpuDirectHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,17 +210,17 @@ class GpuDirectHost(msgspec.Struct, frozen=True, kw_only=True):
 
     peer_memory: str | None = None  # module that registers GPU memory with RDMA drivers
     driver: bool = False  # NVIDIA's kernel module is loaded
-    open_modules: bool = False  # and it is the open one, which exports dma-buf
+    open_modules: bool = False  # the module is the open one, which exports dma-buf
     driver_major: int | None = None
     kernel: tuple[int, int] | None = None
 
 
 class GpuDirectCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One reason why a GPU and a NIC exchange data worse than they could; `verdict` as below."""
+    """One reason why a GPU and a NIC exchange data slower than they could; `verdict` as below."""
 
     name: str  # CamelCase
     verdict: str
-    detail: str  # with the port, module or group it is about
+    detail: str  # names the port, module or group
 
 
 class GpuDirectPair(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +228,7 @@ class GpuDirectPair(msgspec.Struct, frozen=True, kw_only=True):
 
     gpu: str  # Device.key
     nic: str
-    level: str  # distance, two levels of one switch chip taken for one
+    level: str  # distance; two levels of one switch chip count as one
     verdict: str  # ok, slow, no, unknown
     checks: tuple[GpuDirectCheck, ...] = ()  # those that are not ok
 
@@ -240,21 +241,21 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[DeviceGroup, ...] = ()  # of all vendors, by size, then members
     group_policy: str | None = None
     problems: tuple[tuple[str, Problem], ...] = ()  # (vendor, problem)
-    topology_file: str | None = None  # name and SHA-256 prefix, when one filled gaps
-    awaited: tuple[str, ...] = ()  # vendors of which only what sysfs shows is in it so far
+    topology_file: str | None = None  # name and SHA-256 prefix of a file that filled gaps
+    awaited: tuple[str, ...] = ()  # vendors of which the view has only what sysfs shows so far
     # The minors published by an earlier agent are not read yet: these may differ from them.
     provisional_minors: bool = False
     direct: tuple[GpuDirectPair, ...] = ()  # each GPU with each NIC, in the order of devices
-    numa_overrides: tuple[NumaOverride, ...] = ()  # by which the devices were placed
+    numa_overrides: tuple[NumaOverride, ...] = ()  # overrides that were applied
 
     @property
     def is_final(self) -> bool:
-        """Return whether every vendor has answered, or failed to, and minors change no more."""
+        """Return whether every vendor has answered or failed, and minors change no more."""
         return not (self.awaited or self.provisional_minors)
 
 
 class HotplugView(msgspec.Struct, frozen=True, kw_only=True):
-    """How the agent learns of hardware that comes and goes, with counters since the start.
+    """How the agent notices added and removed hardware, with counters since the start.
 
     `problem` says why there are no events where there should be.
     """
@@ -262,12 +263,12 @@ class HotplugView(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "off"  # off (a recorded host, or a setting), listening, polling
     problem: str = ""
     seen: Counts = ()  # events by subsystem
-    dropped: Counts = ()  # events by why
-    scans: Counts = ()  # looks at the host by what made us look
+    dropped: Counts = ()  # dropped events by reason
+    scans: Counts = ()  # reads of the host by cause
 
 
 class RemovedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device whose function the kernel removed, as it is shown until `until_s` (monotonic)."""
+    """A device whose function the kernel removed; it is shown until `until_s` (monotonic)."""
 
     vendor: str
     device: VendorDevice
@@ -275,7 +276,10 @@ class RemovedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Replaced whole, never edited. A part that was never read is empty and has no age."""
+    """The state of the node; replaced whole, never edited.
+
+    A part that was never read has no age.
+    """
 
     node: NodeIdentity
     cpus: SnapshotPart[CpuTopology] = SnapshotPart(CpuTopology())
@@ -283,7 +287,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pci: SnapshotPart[PciTree] = SnapshotPart(PciTree())
     # functions whose low link speed lasts
     slow_links: frozenset[str] = frozenset()
-    topology_file: SnapshotPart[TopologyFile | None] = SnapshotPart(None)  # of the provider
+    # the provider's topology of a virtual machine
+    topology_file: SnapshotPart[TopologyFile | None] = SnapshotPart(None)
     gpudirect_host: GpuDirectHost = GpuDirectHost()
     vendors: tuple[VendorState, ...] = ()  # by name
     devices: SnapshotPart[DeviceView] = SnapshotPart(DeviceView())
@@ -305,7 +310,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     resctrl: ResctrlView = ResctrlView()
     hotplug: HotplugView = HotplugView()
     removed_devices: tuple[RemovedDevice, ...] = ()
-    refused: tuple[tuple[str, int], ...] = ()  # reads of host facts refused so far, by errno
+    refused: tuple[tuple[str, int], ...] = ()  # refused reads of host facts so far, by errno
     # State of the agent itself, added when a page or a scrape is rendered.
     cluster_service: ClusterServiceStatus | None = None  # None: standalone mode
     container_service: ContainerServiceStatus | None = None
@@ -314,7 +319,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[EventLine, ...] = ()  # the last ones, oldest first
     audit: tuple[AuditRecord, ...] = ()  # the last writes of cgroup files, oldest first
     loops: tuple[LoopStatus, ...] = ()
-    checks: tuple[SelfCheck, ...] = ()  # of what has no other part of the snapshot
+    checks: tuple[SelfCheck, ...] = ()  # checks of services that have no other part of the snapshot
 
 
 SnapshotChange = Callable[[NodeSnapshot], NodeSnapshot]

@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class SnapshotPart(msgspec.Struct, Generic[T], frozen=True):
-    """A value with the monotonic second it was taken at, and why it is old if it is."""
+    """A value with the monotonic time at which it was read, and the error of the last attempt."""
 
     value: T
-    taken_s: float | None = None  # None: never taken
-    error: str = ""  # of the last attempt; the value is then that of an earlier one
+    taken_s: float | None = None  # None: never read
+    error: str = ""  # error of the last attempt; the value is then an earlier one
 
     def age_s(self, now_s: float) -> float | None:
-        """Return how old the value is; `None` if it was never taken."""
+        """Return the age of the value; `None` if it was never read."""
         return None if self.taken_s is None else max(0.0, now_s - self.taken_s)
 
 
@@ -35,7 +35,7 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistogramCounter:
-    """Counts durations. One thread adds; any may read."""
+    """Counts durations. One thread adds; any thread may read."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds

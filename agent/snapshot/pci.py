@@ -24,9 +24,9 @@ _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 def parse_address(text: str) -> str:
     """Return the address in lower case with a domain of at least four digits.
 
-    A domain beyond 16 bits (Intel VMD, Hyper-V) keeps its five to eight digits; zeros in front
-    of a shorter one are dropped, so that NVML's 00000000:1B:00.0 is 0000:1b:00.0.
-    Everything else raises `ParseError`; blanks are for the caller to strip.
+    A domain beyond 16 bits (Intel VMD, Hyper-V) keeps its five to eight digits; leading zeros of a
+    shorter one are dropped, so that NVML's 00000000:1B:00.0 is 0000:1b:00.0. Any other text raises
+    `ParseError`, also one with blanks.
     """
     if _CANONICAL.fullmatch(text):
         return text
@@ -38,7 +38,10 @@ def parse_address(text: str) -> str:
 
 
 def parse_user_address(text: str) -> str:
-    """Accept from settings what `parse_address` does, and 1b:00.0 for a function of domain 0."""
+    """Parse an address of the settings as `parse_address` does.
+
+    1b:00.0 is a function of domain 0.
+    """
     return parse_address(f"0000:{text}" if _SHORT.fullmatch(text) else text)
 
 
@@ -48,33 +51,33 @@ def is_host_bridge(part: str) -> bool:
 
 
 def address_sort_key(address: str) -> tuple[int, int, int, int]:
-    """Order addresses by number: 10000:00:00.0 comes after 9999:00:00.0.
+    """Return a key that sorts addresses by number: 10000:00:00.0 follows 9999:00:00.0.
 
-    Takes what `parse_address` returned.
+    The address is a result of `parse_address`.
     """
     domain, bus, rest = address.split(":")
     return int(domain, 16), int(bus, 16), int(rest[:2], 16), int(rest[3], 16)
 
 
 def slot_of(address: str) -> str:
-    """Return domain, bus and device: what the functions of one card have in common."""
+    """Return domain, bus and device, which the functions of one card have in common."""
     return address.rpartition(".")[0]
 
 
 class PciPath(msgspec.Struct, frozen=True):
-    """Where a link's text puts a function."""
+    """The place of a function according to the text of its link."""
 
     root: str | None = None
     bridges: tuple[str, ...] = ()  # from the root port down
-    outer_bridges: int = 0  # how many of them stand above the last root
+    outer_bridges: int = 0  # number of bridges above the last root
 
 
 def parse_device_link(text: str, own: str) -> PciPath:
-    """Read the text of a function's link; nothing is resolved, so nothing need exist.
+    """Parse the text of a function's link; nothing is resolved, so the target need not exist.
 
-    The first host bridge is the root, all addresses are the chain, and everything else is
-    dropped (the second host bridge of an Intel VMD, virtual buses). `ParseError` when the chain
-    does not end in the function's own address or is deeper than any PCI tree.
+    The first host bridge is the root, and all addresses are the chain. Other components (the second
+    host bridge of an Intel VMD, virtual buses) are dropped. Raises `ParseError` if the chain does
+    not end in the function's own address, or is deeper than any PCI tree.
     """
     above, _, last = text.rstrip("/").rpartition("/")
     if len(text) > MAX_LINK or last != own:
@@ -107,19 +110,19 @@ class PciLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PciFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """One function as sysfs shows it. `None` means that the kernel does not say, never 0."""
+    """One function as sysfs shows it. `None`: the kernel does not report the value; never 0."""
 
     address: str  # lower case, at least four digits of domain: 0000:3b:00.0
     root: str | None = None  # host bridge, pciDDDD:BB
     bridges: tuple[str, ...] = ()  # from the root port down, without the function itself
-    outer_bridges: int = 0  # how many of them stand above the last root part (Intel VMD)
+    outer_bridges: int = 0  # number of bridges above the last root (Intel VMD)
     class_code: int | None = None  # 24 bits
     vendor_id: int | None = None
     device_id: int | None = None
     subsystem_vendor_id: int | None = None
     subsystem_device_id: int | None = None
     revision: int | None = None
-    numa_node: int | None = None  # raw file, may name no node
+    numa_node: int | None = None  # content of the file; there may be no such node
     local_cpus: CpuSet | None = None
     link: PciLink = PciLink()
     driver: str | None = None
@@ -132,16 +135,16 @@ class PciFunction(msgspec.Struct, frozen=True, kw_only=True):
     acs_control: int | None = None  # control word; None without the capability or rights
     ats_enabled: bool | None = None
     power_state: str | None = None
-    gone: bool = False  # fell off the bus: ids of all zeros or ones
+    gone: bool = False  # it is not on the bus any more: its ids are all zeros or ones
 
     @property
     def base_class(self) -> int | None:
-        """The upper 16 bits of the class: 0x0302 is a 3D controller."""
+        """Return the upper 16 bits of the class: 0x0302 is a 3D controller."""
         return self.class_code >> 8 if self.class_code is not None else None
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Root, bridges and the function itself; only itself without a root."""
+        """Return root, bridges and the function itself; only the function without a root."""
         return ((self.root,) if self.root else ()) + self.bridges + (self.address,)
 
 
@@ -176,7 +179,7 @@ _BUS_RANGE = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2})-([0-9a-f]{2})")
 
 
 class NumaOverride(msgspec.Struct, frozen=True):
-    """A person's word against the firmware's: functions that match are near the node.
+    """A setting that overrides the firmware: functions that match are near the NUMA node.
 
     `match` is an address, a range of buses DDDD:BB-BB, or a root pciDDDD:BB.
     """
@@ -185,7 +188,7 @@ class NumaOverride(msgspec.Struct, frozen=True):
     node: int
 
     def __post_init__(self) -> None:
-        """Raise `ParseError` for a match of no known form."""
+        """Raise `ParseError` for a match of an unknown form."""
         if not is_host_bridge(self.match) and not _BUS_RANGE.fullmatch(self.match):
             parse_user_address(self.match)
 
@@ -201,19 +204,19 @@ class NumaOverride(msgspec.Struct, frozen=True):
 
 
 class FilePlace(msgspec.Struct, frozen=True):
-    """What a topology file says of one function: memory node, and switches outermost first."""
+    """The place of one function in a topology file: NUMA node, and switches outermost first."""
 
     node: int
     switches: tuple[str, ...] = ()
 
     @property
     def hierarchy(self) -> tuple[str, ...]:
-        """Return a root that stands for the node, then the switches."""
+        """Return a root that represents the NUMA node, then the switches."""
         return (f"numa{self.node}", *self.switches)
 
 
 class TopologyFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A virtual machine's topology as its provider wrote it; fills gaps of sysfs only."""
+    """A virtual machine's topology as its provider wrote it; only fills gaps of sysfs."""
 
     label: str  # base name and SHA-256 prefix
     places: Mapping[str, FilePlace]  # by address
@@ -221,7 +224,7 @@ class TopologyFile(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
     def restricted_to(self, tree: PciTree) -> TopologyFile:
-        """Keep what is about functions of this host; a host bridge as device raises."""
+        """Return the places of functions of this host; raises for a host bridge as device."""
         present = {address: tree.functions.get(address) for address in self.places}
         for address, function in present.items():
             if function is not None and function.base_class == HOST_BRIDGE_CLASS:

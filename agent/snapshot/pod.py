@@ -29,7 +29,7 @@ class PodRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeQos(enum.Enum):
-    """Kubernetes' own classes; the value is the kubelet's spelling."""
+    """QoS classes of Kubernetes; the value is the kubelet's spelling."""
 
     GUARANTEED = "Guaranteed"
     BURSTABLE = "Burstable"
@@ -37,33 +37,33 @@ class KubeQos(enum.Enum):
 
 
 class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
-    """One container. A cgroup gives its id only."""
+    """One container. Its cgroup alone gives only its id."""
 
     id: str  # without the runtime's scheme
     runtime: str = ""  # that scheme, "containerd"; empty: not reported
-    name: str = ""  # empty: known by its cgroup alone
+    name: str = ""  # empty: only its cgroup is known
     cgroup: str = ""  # path below the hierarchy, "/kubepods/…"; empty: not running
     image: str = ""
 
 
 class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of a device plug-in's resource one container asks for."""
+    """How many devices of a device plug-in's resource one container requests."""
 
     container: str
     resource: str  # nvidia.com/gpu
     count: int
-    init: bool = False  # its devices are free again for those that come after it
+    init: bool = False  # an init container: its devices are free again for later containers
 
 
 class ComputeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU and memory that the scheduler sets aside for a pod."""
+    """CPU and memory that the scheduler reserves for a pod."""
 
     cpu_cores: float = 0.0
     memory_bytes: float = 0.0
 
 
 class ContainerResources(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container of a pod's spec requests and may use; `None` is not set.
+    """Requests and limits of one container of a pod's spec; `None`: not set.
 
     Batch and mid resources are Koordinator's: CPU in milli-cores, memory in bytes. As extended
     resources, their requests and limits are equal.
@@ -107,7 +107,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     containers: tuple[ContainerView, ...] = ()  # by id
     phase: str = ""  # Pending, Running, Succeeded, Failed, Unknown; empty: not reported
-    terminating: bool = False  # somebody asked for its end
+    terminating: bool = False  # its deletion was requested
     grace_s: int = 30  # `terminationGracePeriodSeconds`
     host_network: bool = False
     node_name: str = ""  # empty: not bound, or not reported
@@ -160,13 +160,16 @@ EVICTION_MESSAGE = "trigger by koordlet feature {feature}, kill pod: {name}"  # 
 
 
 class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod to evict. With container ids the runtime stops them instead, without any budget."""
+    """One pod to evict.
+
+    With container ids the runtime stops them instead, without disruption budgets.
+    """
 
     pod: PodRef
     feature: str  # Koordinator's name of the rule: "BEMemoryEvict"
     is_planned: bool = False  # record the event only
     container_ids: tuple[str, ...] = ()
-    grace_s: int = 0  # of the containers' stop
+    grace_s: int = 0  # grace period of the containers' stop
 
     @property
     def message(self) -> str:
@@ -175,7 +178,7 @@ class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictionOutcome(enum.Enum):
-    """What came of a request."""
+    """The outcome of a request."""
 
     EVICTED = "evicted"  # the API server deletes the pod
     KILLED = "killed"  # the runtime stopped its containers
@@ -183,12 +186,12 @@ class EvictionOutcome(enum.Enum):
     BLOCKED = "blocked"  # a PodDisruptionBudget forbids it now
     GONE = "gone"  # the pod has ended, or another one has its name
     REFUSED = "refused"  # no permission, or an answer that a repeat does not change
-    THROTTLED = "throttled"  # the API server takes no requests now
+    THROTTLED = "throttled"  # the API server accepts no requests now
     UNKNOWN = "unknown"  # no answer: the pod may be evicted or not
 
 
 class EvictionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one request."""
+    """The outcome of one request, with its pod."""
 
     request: EvictionRequest
     outcome: EvictionOutcome
@@ -197,7 +200,7 @@ class EvictionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictionFeedback(msgspec.Struct, frozen=True, kw_only=True):
-    """What strategies have to know of the cluster before the next evictions."""
+    """Facts about the cluster that strategies need before the next evictions."""
 
     results: tuple[EvictionResult, ...] = ()  # since the last cycle
     metric_published_s: float | None = None  # monotonic, the last NodeMetric; None: none yet
@@ -211,7 +214,7 @@ def _no_pods() -> PodEvictions:
 
 
 class EvictionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What evictions did since the agent started, and what they wait for."""
+    """Evictions since the agent started, and the reasons why others wait."""
 
     outcomes: tuple[tuple[str, Counts], ...] = ()  # by feature, then outcome
     pods: PodEvictions = msgspec.field(default_factory=_no_pods)  # the last ones, bounded

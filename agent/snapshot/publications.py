@@ -10,7 +10,7 @@ import msgspec
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One event, newest last."""
+    """One recorded event, with the number of its repeats."""
 
     time: str
     reason: str
@@ -28,7 +28,7 @@ Merge = Callable[[Json, Json], Json]
 class DesiredObject(msgspec.Struct, frozen=True, kw_only=True):
     """One object as it should be. `body` is the whole object as JSON data, keys as on the wire.
 
-    An `absent` one is removed if it is ours; its body has no more than a name.
+    An `absent` object is removed if the agent owns it; its body has only a name.
     """
 
     file_name: str  # in standalone mode: device.yaml
@@ -36,7 +36,7 @@ class DesiredObject(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     name: str
     body: Json
-    status_only: bool = False  # only `status` is ours to write (NodeMetric)
+    status_only: bool = False  # the agent writes only `status` (NodeMetric)
     is_absent: bool = False
     is_partial: bool = False  # more will be known in a moment, for which making the object may wait
     merge: Merge | None = None
@@ -51,7 +51,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How one publisher does; counts are since the start of the process."""
+    """Status of one publisher; counts are since the start of the process."""
 
     name: str
     success: bool = True  # of the last run
@@ -66,18 +66,18 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
 class WriterPhase(enum.Enum):
     """What an object's writer does."""
 
-    IDLE = "idle"  # the server has what is wanted
-    PENDING = "pending"  # something is to be written; after a failure, when the pause is over
+    IDLE = "idle"  # the server has the desired content
+    PENDING = "pending"  # a change has to be written; after a failure, when the pause is over
     WRITING = "writing"
-    IN_CONFLICT = "held"  # another writer has (some of) our fields, and is not fought
-    ABSENT = "absent"  # the server has no such resource: its CRD is not installed
+    IN_CONFLICT = "held"  # another writer owns some of the agent's fields; they stay its own
+    ABSENT = "absent"  # the server does not have the resource: its CRD is not installed
     FORBIDDEN = "forbidden"
-    REFUSED = "refused"  # the server does not take this content
+    REFUSED = "refused"  # the server refuses this content
     WAITING = "waiting"  # for the Node's uid, or for the creator of the object
 
 
 class FieldConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """Another writer that owns fields of the agent's objects with other values."""
+    """Another writer that owns some of the agent's fields, with other values."""
 
     manager: str  # its field manager
     fields: tuple[str, ...]  # .spec.devices, .metadata.labels["a/b"]
@@ -85,7 +85,7 @@ class FieldConflict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriterState(msgspec.Struct, frozen=True, kw_only=True):
-    """One object; counts are since the start of the process, times Unix seconds."""
+    """State of the writer of one object; counts are since the start, times Unix seconds."""
 
     kind: str
     name: str
@@ -94,11 +94,11 @@ class WriterState(msgspec.Struct, frozen=True, kw_only=True):
     phase: WriterPhase = WriterPhase.PENDING
     error: str = ""  # why not idle, for people
     written: int = 0  # acknowledged by the server
-    unchanged: int = 0  # contents offered that the server had already
-    repaired: int = 0  # written again because somebody changed or removed it
-    failed: int = 0  # calls
-    last_ack_s: float | None = None  # the server last said that it has what is wanted
-    ack_latency_s: float | None = None  # of the last write, from its offer on
+    unchanged: int = 0  # offered contents that the server had already
+    repaired: int = 0  # written again because another writer changed or removed it
+    failed: int = 0  # failed calls
+    last_ack_s: float | None = None  # when the server last confirmed the desired content
+    ack_latency_s: float | None = None  # time of the last write, from its offer on
     pending_since_s: float | None = None  # offered and not acknowledged
     conflicts: tuple[FieldConflict, ...] = ()
 
@@ -110,7 +110,7 @@ class WriterState(msgspec.Struct, frozen=True, kw_only=True):
         return self.phase in (WriterPhase.IN_CONFLICT, WriterPhase.FORBIDDEN, WriterPhase.REFUSED)
 
 
-HOOK_REASON = "runtime-hooks"  # Koordinator's words, which people search for
+HOOK_REASON = "runtime-hooks"  # Koordinator's term, which people search for
 STRATEGY_REASONS: Mapping[str, str] = MappingProxyType(  # by strategy
     {
         "cpu_suppression": "UpdateCgroups",

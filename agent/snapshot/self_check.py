@@ -37,10 +37,10 @@ class LoopStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     interval_s: float
-    failures: int = 0  # in a row
+    failures: int = 0  # failed runs in a row
     last_error: str = ""
     last_success_s: float | None = None
-    due_s: float | None = None  # of the first run
+    due_s: float | None = None  # when the first run is due
 
     def is_healthy(self, now_s: float) -> bool:
         """Return whether the last good run is younger than three intervals, at least ten seconds.

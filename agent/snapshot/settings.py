@@ -8,18 +8,18 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
-SettingTable = tuple[Mapping[str, object], ...]  # a list of small mappings, checked by who uses it
+SettingTable = tuple[Mapping[str, object], ...]  # a list of small mappings, which their user checks
 
 
 class SettingRule(msgspec.Struct, frozen=True):
-    """What a value must be; shown by `config reference`, enforced by `decode`."""
+    """The rule for a setting; `config reference` shows it, `decode` enforces it."""
 
     doc: str
     unit: str = ""
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    maturity: str = ""  # alpha, beta, stable; of settings that switch an ability
+    maturity: str = ""  # alpha, beta, stable; for settings that switch an ability
 
     @property
     def range_text(self) -> str:
@@ -32,28 +32,28 @@ class SettingRule(msgspec.Struct, frozen=True):
 
 
 class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes to change a device's state."""
+    """The thresholds for changes of a device's state."""
 
     failed_looks: Annotated[
         int,
         SettingRule(
-            "looks in a row that must fail before a device is out of service", low=1, high=10
+            "failed checks in a row before a device is out of service", low=1, high=10
         ),
     ] = 1
     suspect_looks: Annotated[
         int,
-        SettingRule("looks in a row that must find something before it is suspect", low=1, high=10),
+        SettingRule("odd checks in a row before a device is suspect", low=1, high=10),
     ] = 1
     clear_looks: Annotated[
         int,
         SettingRule(
-            "looks in a row that must find nothing before it is so no more", low=1, high=100
+            "good checks in a row before a device is suspect no more", low=1, high=100
         ),
     ] = 2
     clean_probes: Annotated[
         int,
         SettingRule(
-            "looks in a row without a fault before a failed one serves again", low=1, high=1000
+            "good checks in a row before a failed device is in service again", low=1, high=1000
         ),
     ] = 3
     clean_s: Annotated[
@@ -76,7 +76,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthOverrides(msgspec.Struct, frozen=True, kw_only=True):
-    """Values of `HealthPolicy` that a vendor's driver asks for; `UNSET`: the agent's own."""
+    """Values of `HealthPolicy` that a vendor's driver requires; `UNSET`: the agent's own."""
 
     failed_looks: int | UnsetType = UNSET
     suspect_looks: int | UnsetType = UNSET
@@ -97,26 +97,26 @@ class VendorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Base of a vendor's section of `discovery`: `Annotated` fields, each with a `SettingRule`."""
 
     def check(self, *, is_forced: bool = False) -> None:
-        """Raise `BadConfig` that names the key of a value that the field's rule cannot refuse.
+        """Raise `BadConfig` that names the key of a value that the field's rule cannot check.
 
-        Called in the agent for each vendor that is not switched off; `is_forced`: it is switched
-        on. Reads no file.
+        The agent calls it for each vendor that is not switched off; `is_forced`: the vendor is
+        switched on. Reads no file.
         """
 
     def with_injection(self, mode: str) -> Self:  # noqa: ARG002 - for vendors with several modes
         """Return the settings by which `edits` injects devices in this mode.
 
-        `mode`: `cdi`, `nodes`, or `env` for the vendor's own runtime. A vendor without such a mode
-        chooses itself.
+        `mode`: `cdi`, `nodes`, or `env` for the vendor's own runtime. A vendor without these modes
+        ignores it.
         """
         return self
 
     @property
     def is_complete(self) -> bool:
-        """Whether the vendor can work with these settings; one that cannot is left out."""
+        """Return whether the vendor can work with these settings; else it is left out."""
         return True
 
     @property
     def library_folders(self) -> tuple[str, ...]:
-        """Folders that the dynamic linker searches first in the vendor's worker."""
+        """Return the folders that the dynamic linker searches first in the vendor's worker."""
         return ()

@@ -64,19 +64,19 @@ CgroupBase = Literal["CgroupRoot", "Kubepods", "KubepodsBurstable", "KubepodsBes
 
 
 class CpuQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How the scheduler of CPUs treats the class; the first needs the policy `groupIdentity`."""
+    """CPU scheduling of the class; the first field needs the policy `groupIdentity`."""
 
     enable: bool = False
     group_identity: Annotated[int, Meta(ge=-1, le=2)] = 0
-    sched_idle: BinaryFlag = 0  # of the policy `coreSched`, as the next one
+    sched_idle: BinaryFlag = 0  # this and the next field need the policy `coreSched`
     core_expeller: bool = False
 
 
 class MemoryQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How memory is protected and reclaimed; most of it by Anolis kernels only.
+    """Protection and reclaim of memory; only Anolis kernels have most of it.
 
-    The first three are percent of a pod's request, of its request and of what is between its
-    request and its limit.
+    The first three are percentages: of a pod's request, of its request, and of the difference
+    between its limit and its request.
     """
 
     enable: bool = False
@@ -90,13 +90,13 @@ class MemoryQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     priority: Annotated[int, Meta(ge=0, le=12)] = 0
     oom_kill_group: BinaryFlag = 0
     page_cache_enable: bool | None = None
-    page_cache_limit_percent: Percent | None = None  # of the pod's limit
-    page_cache_limit_size: NonNegative | None = None  # bytes; wins over the percentage
+    page_cache_limit_percent: Percent | None = None  # percent of the pod's limit
+    page_cache_limit_size: NonNegative | None = None  # bytes; takes precedence over the percentage
     page_cache_reclaim_sync: bool | None = None
 
 
 class ResctrlQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Which part of the last-level cache, and how much memory bandwidth."""
+    """The part of the last-level cache, and the memory bandwidth in percent."""
 
     enable: bool = False
     cat_range_start_percent: Percent = 0
@@ -105,9 +105,9 @@ class ResctrlQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class NetworkQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Bandwidth. The CRD fills in limits of 100 % where this part is given, we 0 where it is not.
+    """Network bandwidth. Defaults are 0; the CRD sets limits of 100 % if this part is present.
 
-    A limit of 0 is no more than the request.
+    A limit of 0 means no more than the request.
     """
 
     enable: bool = False
@@ -118,7 +118,7 @@ class NetworkQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class IoConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Limits of one device; `None` is not set. Of rates, 0 is no limit; latencies are in µs."""
+    """Limits of one device; `None`: not set. A rate of 0 means no limit; latencies are in µs."""
 
     read_iops: NonNegative | None = field(default=None, name="readIOPS")
     write_iops: NonNegative | None = field(default=None, name="writeIOPS")
@@ -139,7 +139,7 @@ class IoConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class BlockDeviceConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One device, the disk of a volume group, or that of a pod's volume."""
+    """One device, the disks of a volume group, or the disk of a pod's volume."""
 
     name: DeviceName = ""
     type: BlockType = "device"
@@ -147,21 +147,21 @@ class BlockDeviceConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class BlkioQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Devices with their limits. Disabled means an empty list, absent means no setting."""
+    """Devices with their limits. Disabled is an empty list, absent means no setting."""
 
     enable: bool = False
     blocks: tuple[BlockDeviceConfig, ...] = ()
 
 
 class QosPolicies(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Which mechanism of several enforces a part."""
+    """Which of several mechanisms enforces a part."""
 
     cpu_policy: CpuPolicy = "groupIdentity"
     network_policy: NetworkPolicy = field(default="tc", name="netQOSPolicy")
 
 
 class QosClass(msgspec.Struct, frozen=True, kw_only=True):
-    """One class. Each part has a switch of its own."""
+    """One class. Each part has its own switch."""
 
     cpu: CpuQos = field(default=CpuQos(), name="cpuQOS")
     memory: MemoryQos = field(default=MemoryQos(), name="memoryQOS")
@@ -187,7 +187,7 @@ SYSTEM_DEFAULTS = QosClass()
 
 
 class ResourceQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All classes. `cgroup_root` is the node's root, which has block devices only."""
+    """All classes. `cgroup_root` is the node's root, which has only block devices."""
 
     policies: QosPolicies = QosPolicies()
     lsr_class: QosClass = LSR_DEFAULTS
@@ -198,9 +198,9 @@ class ResourceQos(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def settle_classes(strategy: ResourceQos) -> ResourceQos:
-    """Give CPU, memory and caches of LSR, LS and BE the values of switched off where they are.
+    """Return the classes with neutral values in disabled parts: CPU, memory, cache of LSR, LS, BE.
 
-    SYSTEM, block devices and network keep theirs: there, who enforces asks `enable`.
+    The class SYSTEM, block devices and network keep their values; their users check `enable`.
     """
     return msgspec.structs.replace(
         strategy,
@@ -219,14 +219,14 @@ def _settle_class(one: QosClass) -> QosClass:
     )
 
 
-EVICT_GAP_PERCENT = 2  # of the default lower limit below its threshold
+EVICT_GAP_PERCENT = 2  # difference between a threshold and its default lower limit
 
 
 class ResourceThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Percent of the node unless said otherwise; `None` is a rule that is not set.
+    """Thresholds in percent of the node unless stated otherwise; `None`: the rule is not set.
 
-    `enable` is the switch of all of it. The allocatable ones compare requests, which may exceed
-    the node; their lower limits have no default, without them nobody is evicted.
+    `enable` switches all of them. The allocatable thresholds compare requests, which may exceed the
+    node; their lower limits have no default, and without one no pod is evicted.
     """
 
     enable: bool = False
@@ -254,7 +254,7 @@ class ResourceThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="came
     cpu_allocatable_evict_threshold_percent: NonNegative | None = None
     cpu_allocatable_evict_lower_percent: NonNegative | None = None
     cpu_evict_policy: EvictPolicy = "evictByRealLimit"
-    evict_enabled_priority_threshold: Int32 | None = None  # the highest that may be evicted
+    evict_enabled_priority_threshold: Int32 | None = None  # highest priority that may be evicted
     allocatable_evict_priority_threshold: EvictablePriority | None = None
 
     @property
@@ -269,7 +269,7 @@ class ResourceThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 def _eviction_end(threshold: int | None, lower: int | None) -> int | None:
-    """Return the lower limit, unless there is no threshold or the two contradict each other."""
+    """Return the lower limit, unless there is no threshold or the limit is not below it."""
     if threshold is None:
         return None
     if lower is None:
@@ -283,7 +283,7 @@ Extensions = tuple[tuple[str, str], ...]  # name and JSON, by name
 
 
 class CpuBurst(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`spec.cpuBurstStrategy`: what containers may use above their limit."""
+    """`spec.cpuBurstStrategy`: how far containers may exceed their CPU limit."""
 
     policy: BurstPolicy = "none"
     cpu_burst_percent: Annotated[int, Meta(ge=0, le=10000)] = 1000  # of the limit
@@ -292,11 +292,12 @@ class CpuBurst(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cfs_quota_burst_period_s: Annotated[int, Meta(ge=-1, le=2**31)] = field(
         default=-1, name="cfsQuotaBurstPeriodSeconds"
     )
-    share_pool_threshold_percent: Percent = 50  # of the node: above it limits go back
+    # percent of the node: above it quotas return to the limit
+    share_pool_threshold_percent: Percent = 50
 
 
 class SystemStrategy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`spec.systemStrategy`: kernel settings; `None` leaves the kernel's own."""
+    """`spec.systemStrategy`: kernel settings; `None`: the kernel's value stays."""
 
     min_free_kbytes_factor: Positive | None = None  # of 1/10000 of the node's memory
     watermark_scale_factor: Annotated[int, Meta(ge=1, le=400)] | None = None
@@ -309,7 +310,7 @@ class SystemStrategy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class CgroupPath(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where an application's cgroup is: below a directory that the kubelet's driver names."""
+    """The cgroup of a host application, below a directory named by the kubelet's cgroup driver."""
 
     base: CgroupBase = "CgroupRoot"
     parent_dir: RelativePath = ""
@@ -323,21 +324,21 @@ class CgroupPath(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class HostStrategy(msgspec.Struct, frozen=True):
-    """Has no fields in any release so far."""
+    """Has no fields in any release of Koordinator so far."""
 
 
 class HostApplication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A program that runs on the node outside of pods, and counts as none of the system's."""
+    """A program that runs on the node outside of pods; its usage is not part of the system's."""
 
     name: DirectoryName = ""
     priority: PriorityName = ""
     qos: QosName = ""
-    cgroup_path: CgroupPath | None = None  # None: where its class says
+    cgroup_path: CgroupPath | None = None  # None: the default directory of its class
     strategy: HostStrategy = HostStrategy()
 
 
 class NodeSlo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a cluster asks of this node. Third parties' parts are kept as they came."""
+    """The spec of a NodeSLO. Parts of third parties are kept unchanged."""
 
     thresholds: ResourceThresholds = field(
         default=ResourceThresholds(), name="resourceUsedThresholdWithBE"
@@ -353,24 +354,24 @@ NODE_SLO_DEFAULTS = NodeSlo(
     resource_qos=settle_classes(ResourceQos())
 )  # what stands without an object
 
-MAX_INVALID_FIELDS = 64  # told one by one; beyond them only counted
+MAX_INVALID_FIELDS = 64  # reported one by one; further ones are only counted
 
 
 class InvalidField(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of the object that is not used; what stands instead is its default, or no rule."""
+    """One invalid value of the object; its default is in force instead, or no rule."""
 
     path: str  # "spec.resourceUsedThresholdWithBE.cpuSuppressThresholdPercent"
-    why: str  # in words, with the range; never the value itself beyond 40 characters
+    why: str  # reason with the allowed range; repeats at most 40 characters of the value
 
 
 class NodeSloView(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands now. Without an object the defaults stand, which ask for nothing."""
+    """The settings in force. Without an object these are the defaults, which request nothing."""
 
     found: bool = False  # False: there is no object, or none was received yet
-    resource_version: str = ""  # of the object in force
+    resource_version: str = ""  # version of the object in force
     generation: int | None = None
     slo: NodeSlo = NODE_SLO_DEFAULTS
-    refused: tuple[InvalidField, ...] = ()  # the first of them, in the order of the fields
+    refused: tuple[InvalidField, ...] = ()  # the first invalid fields, in the order of the fields
     refused_count: int = 0
-    unknown_fields: int = 0  # of a newer manager: no error, and not used
-    problem: str = ""  # why a newer object could not be read at all; what stands is older
+    unknown_fields: int = 0  # number of fields of newer versions, which are ignored
+    problem: str = ""  # why a newer object could not be read; an earlier one is then in force

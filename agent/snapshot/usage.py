@@ -26,14 +26,14 @@ class PressureWatch(msgspec.Struct, frozen=True, kw_only=True):
     """Stalls of latency-sensitive pods that wait for CPU, since the start of the agent."""
 
     method: str = "off"  # off, triggers, sampling, unsupported
-    reason: str = ""  # why not by triggers
-    groups: int = 0  # cgroups that are watched
+    reason: str = ""  # why triggers are not used
+    groups: int = 0  # watched cgroups
     stalls: int = 0
     last_stall_s: float | None = None  # monotonic
 
 
 class CgroupUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """One cgroup in the last cycle; `None` is what its files do not tell (yet)."""
+    """Usage of one cgroup in the last cycle; `None`: its files do not have the value (yet)."""
 
     cpu_cores: float | None = None  # rate since the previous cycle
     cpu_total_ns: int | None = None  # counter
@@ -46,7 +46,7 @@ class CgroupUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NumaUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """One memory node in the last cycle."""
+    """Usage of one NUMA node in the last cycle."""
 
     node_id: int
     cpu_cores: float | None = None
@@ -55,7 +55,7 @@ class NumaUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole node in the last cycle."""
+    """Usage of the whole node in the last cycle."""
 
     cpu_cores: float | None = None
     cpu_total_ns: int | None = None
@@ -69,11 +69,11 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BestEffortUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The best-effort tier: its group's usage, what its pods request, and what they can get."""
+    """The best-effort tier: usage of its group, requests of its pods, and its limit."""
 
-    use: CgroupUsage | None = None  # None: the kubelet has made no such group
-    request_milli: int | None = None  # batch CPU of pods labelled BE
-    limit_milli: int | None = None  # of CPU sets and quota
+    use: CgroupUsage | None = None  # None: the kubelet has not created the group
+    request_milli: int | None = None  # requested batch CPU of pods labelled BE
+    limit_milli: int | None = None  # the smaller one of CPU sets and quota
     problems: tuple[Problem, ...] = ()
 
 
@@ -91,27 +91,27 @@ class ContainerCycles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CycleUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The last window of each container, by id; one that could not be counted is not in it."""
+    """Cycles of each container in its last window, by id; uncounted containers are left out."""
 
     containers: Mapping[str, ContainerCycles]
     problems: tuple[Problem, ...] = ()
 
 
 class ResctrlCounters(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kernel monitors of one resctrl group on one cache."""
+    """Counters of one resctrl group on one cache."""
 
     group: str = ""  # LSR, LS, BE, default; empty: the group of one pod
     pod_uid: str = ""
     cache_id: int
     occupancy_bytes: int | None = None
     total_bytes: int | None = None  # memory traffic since the group was created
-    local_bytes: int | None = None  # of it, with the memory of the cache's own node
+    local_bytes: int | None = None  # the part of it to the memory of the cache's own NUMA node
     total_bytes_per_s: float | None = None
     local_bytes_per_s: float | None = None
 
 
 class ResctrlUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """All groups that are monitored."""
+    """Counters of all monitored groups."""
 
     groups: tuple[ResctrlCounters, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -132,9 +132,9 @@ class ColdMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hot_memory(with_cache_bytes: int | None, cold_bytes: int | None) -> int | None:
-    """Return memory with page cache less the cold part; `None` if either is not known.
+    """Return memory with page cache minus its cold part; `None` if either is unknown.
 
-    The two are read one after the other: a cold part that exceeds the whole is no figure.
+    The two are read one after the other: a cold part that exceeds the whole gives `None`.
     """
     if with_cache_bytes is None or cold_bytes is None or cold_bytes > with_cache_bytes:
         return None
@@ -142,7 +142,7 @@ def hot_memory(with_cache_bytes: int | None, cold_bytes: int | None) -> int | No
 
 
 class DiskCounters(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of one block device since the host's start."""
+    """Sums for one block device since the host's start."""
 
     reads: int
     read_bytes: int
@@ -171,11 +171,11 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     device: str  # BlockDevice.name
     filesystem: str
-    is_whole: bool = True  # else a part of it, as of a bind mount
+    is_whole: bool = True  # False: only a part of it is mounted, as by a bind mount
 
 
 class DeviceIo(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group read from and wrote to one block device since the group was created."""
+    """Reads and writes of one group on one block device since the group was created."""
 
     read_bytes: int
     written_bytes: int
@@ -198,7 +198,7 @@ class StorageUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How the last run of a collector went; `problems` are the reasons of absent values."""
+    """Status of a collector's last run; `problems` are the reasons of absent values."""
 
     name: str
     success: bool = False
@@ -228,14 +228,14 @@ class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU and memory of one thing over one window; `None` is a series without samples."""
+    """CPU and memory in one window; `None`: a series without samples."""
 
     cpu_cores: float | None = None
     memory_bytes: float | None = None
 
 
 class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """One device over one window."""
+    """Usage of one device in one window."""
 
     key: str
     core_percent: float | None = None
@@ -253,7 +253,7 @@ class UsageAggregate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NumaAggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """One memory node over the aggregation period."""
+    """Usage of one NUMA node in the aggregation period."""
 
     node_id: int
     node: ResourceUsage
@@ -261,7 +261,7 @@ class NumaAggregate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodAggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod over the aggregation period."""
+    """Usage of one pod in the aggregation period."""
 
     uid: str
     use: ResourceUsage
@@ -269,14 +269,14 @@ class PodAggregate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApplicationAggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """One host application over the aggregation period, while it runs."""
+    """Usage of one host application in the aggregation period, while it runs."""
 
     name: str
     use: ResourceUsage
 
 
 class PredictedUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one predictor says of the pods of production."""
+    """The prediction of one predictor for production pods."""
 
     reclaimable: ResourceUsage = ResourceUsage()
     peak: ResourceUsage = ResourceUsage()
@@ -292,7 +292,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     pods: PredictedUsage = PredictedUsage()
     classes: PredictedUsage = PredictedUsage()
     predicted_pods: int = 0
-    cold_pods: int = 0  # too young to predict: their requests count as used
+    cold_pods: int = 0  # pods that are too young to predict: their requests count as used
     error: str = ""
 
     def reclaimable(self) -> ResourceUsage:
@@ -315,7 +315,7 @@ def _merge(
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What NodeMetric reports: means over the aggregation period, percentiles over windows."""
+    """Usage for NodeMetric: means over the aggregation period, percentiles over windows."""
 
     node: ResourceUsage = ResourceUsage()
     system: ResourceUsage = ResourceUsage()
@@ -324,7 +324,7 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     numa: tuple[NumaAggregate, ...] = ()
     pods: tuple[PodAggregate, ...] = ()
     applications: tuple[ApplicationAggregate, ...] = ()  # by name
-    prediction: Prediction | None = None  # None: not asked for
+    prediction: Prediction | None = None  # None: prediction is switched off
 
 
 class SharedProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -337,7 +337,7 @@ class SharedProcess(msgspec.Struct, frozen=True, kw_only=True):
 class SharedCard(msgspec.Struct, frozen=True, kw_only=True):
     """One card of a container as HAMi-core counts it: sums over the container's processes."""
 
-    index: int  # position in the container
+    index: int  # its position in the container
     uuid: str
     used_bytes: int = 0
     context_bytes: int = 0
@@ -348,17 +348,18 @@ class SharedCard(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int | None = None  # None: unlimited
     core_limit_percent: int | None = None  # None: unlimited
     processes: tuple[SharedProcess, ...] = ()
-    measured_bytes: int | None = None  # the driver's, told where the count has drifted off
+    measured_bytes: int | None = None  # the driver's figure, if it differs from the count
 
 
 class SharedRegion(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container's region says."""
+    """HAMi-core's region of one container."""
 
     pod_uid: str
     container: str  # name
     layout: str  # A, B, O
     cards: tuple[SharedCard, ...] = ()
-    last_kernel_s: int | None = None  # Unix time; None: no kernel yet, or the layout has no such
+    # Unix time; None: no kernel ran yet, or the layout does not have it
+    last_kernel_s: int | None = None
 
 
 class MpsDaemon(msgspec.Struct, frozen=True, kw_only=True):
@@ -367,22 +368,22 @@ class MpsDaemon(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     pipe_dir: str | None = None  # None: its environment is not readable
     log_dir: str | None = None
-    cards: tuple[str, ...] = ()  # as its CUDA_VISIBLE_DEVICES; empty: all, or not readable
-    servers: tuple[int, ...] = ()  # pids of its servers, one for each user at work
+    cards: tuple[str, ...] = ()  # its CUDA_VISIBLE_DEVICES; empty: all cards, or not readable
+    servers: tuple[int, ...] = ()  # pids of its servers, one for each active user
 
     def serves(self, uuid: str) -> bool:
         """Return whether the daemon was started for this card only."""
         return uuid in self.cards
 
     def reaches(self, uuid: str) -> bool:
-        """Return whether its clients can use the card; without a list of cards it serves all."""
+        """Return whether clients of the daemon can use the card; without a list it serves all."""
         return uuid in self.cards or (self.pipe_dir is not None and not self.cards)
 
 
 class SharingView(msgspec.Struct, frozen=True, kw_only=True):
-    """All regions and daemons of the node, and what could not be read of them."""
+    """All regions and daemons of the node, and the errors of those that could not be read."""
 
     regions: tuple[SharedRegion, ...] = ()  # by pod uid, then container
     mps: tuple[MpsDaemon, ...] = ()  # by pid
     problems: tuple[Problem, ...] = ()
-    wall_s: float = 0.0  # Unix time of the look, which times in the regions are compared with
+    wall_s: float = 0.0  # Unix time of the reading, which times in the regions are compared with

@@ -1,4 +1,4 @@
-"""What a vendor's plug-in provides: the Protocols `DeviceVendor` and `VendorSession`."""
+"""The Protocols that a vendor's plug-in implements, such as `DeviceVendor` and `VendorSession`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OwnSettings: TypeAlias = Any
 
 
 class SessionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session must know of its surroundings beside its settings."""
+    """The surroundings of a session, besides its settings."""
 
     state_dir: str = ""  # folder for what must survive a restart; empty: nothing is stored
     is_replay: bool = False  # the host is a recording: no library may be loaded
@@ -46,18 +46,19 @@ class CdiNaming(msgspec.Struct, frozen=True, kw_only=True):
     """How the agent names a vendor's devices in the CDI file that it writes for them."""
 
     kind: str  # xpu-agent.io/gpu
-    prefix: str = ""  # of a device's name, before its number
+    prefix: str = ""  # prefix of a device's name, before its number
     is_named_by_number: bool = False  # the name is the driver's number of the device
-    variables: tuple[str, ...] = ()  # of `edits`: those that all containers of the vendor need
-    resource_domain: str = ""  # how names of its resources at the kubelet start, if they are known
-    has_slice_names: bool = False  # a card that is cut has names for its parts, and none for itself
+    variables: tuple[str, ...] = ()  # variables of `edits` that all containers of the vendor need
+    resource_domain: str = ""  # start of the names of its resources at the kubelet, if known
+    # the parts of a partitioned card have names, and the card has none
+    has_slice_names: bool = False
     # domain of CDI files by the vendor's own tool, which hold paths of one version of its driver
     driver_domain: str = ""
     switch: SettingRule | None = None  # of `cdi.<name>`, off by default; None: always written
 
 
 class DeviceValue(enum.Enum):
-    """Values of a device that are no readings of a vendor's own families."""
+    """Values of a device that are not readings of a vendor's own families."""
 
     UTILIZATION_PERCENT = enum.auto()
     MEMORY_TOTAL_BYTES = enum.auto()
@@ -65,7 +66,7 @@ class DeviceValue(enum.Enum):
     MEMORY_FREE_BYTES = enum.auto()  # total less used
     MEMORY_USED_PERCENT = enum.auto()
     HEALTHY = enum.auto()  # 1 if the device is in service, else 0
-    PROCESSES = enum.auto()  # their number
+    PROCESSES = enum.auto()  # number of processes
     PROCESS_MEMORY_BYTES = enum.auto()  # a value for each process; its reading labels: pid
     ONE = enum.auto()  # always 1, for families whose labels are the facts
     DEVICES = (
@@ -74,12 +75,12 @@ class DeviceValue(enum.Enum):
 
 
 class LabelOrigin(enum.Enum):
-    """Where the value of an alias' label comes from; `key` is `AliasLabel.key`."""
+    """The source of the value of an alias' label; `key` is `AliasLabel.key`."""
 
     CONSTANT = enum.auto()  # `key` itself
     READING = enum.auto()  # label `key` of the reading
     FACT = enum.auto()  # fact `key` of the device
-    NAME = enum.auto()  # of the product: the fact `name`, else the model
+    NAME = enum.auto()  # name of the product: the fact `name`, else the model
     MODEL = enum.auto()
     UUID = enum.auto()
     MINOR = enum.auto()  # the published number
@@ -89,7 +90,7 @@ class LabelOrigin(enum.Enum):
     BUS_ID_LONG = enum.auto()  # 00000000:3B:00.0
     DRIVER_VERSION = enum.auto()
     NODE = enum.auto()  # name of the node
-    NAMESPACE = enum.auto()  # this and the following: of the pod that uses the device
+    NAMESPACE = enum.auto()  # this and the following describe the pod that uses the device
     POD = enum.auto()
     CONTAINER = enum.auto()
     POD_UID = enum.auto()
@@ -105,7 +106,7 @@ class AliasLabel(msgspec.Struct, frozen=True):
 
 
 class AliasSource(msgspec.Struct, frozen=True, kw_only=True):
-    """What a family of another exporter is made from: a family of ours, or a `DeviceValue`.
+    """The source of another exporter's family: a family of the agent, or a `DeviceValue`.
 
     Readings that get the same labels are added up, unless they all have the same value.
     """
@@ -113,18 +114,18 @@ class AliasSource(msgspec.Struct, frozen=True, kw_only=True):
     family: str = ""
     value: DeviceValue | None = None
     where: Pairs = ()  # labels of the reading and their values; other readings are ignored
-    factor: float = 1.0  # from our unit to that of the other exporter
+    factor: float = 1.0  # converts the agent's unit to that of the other exporter
     is_sum: bool = True  # False: readings with the same labels have the same value
     # of these series only, after those of the family; CONSTANT or READING
     labels: tuple[AliasLabel, ...] = ()
 
 
 class AliasMatch(enum.Enum):
-    """How far an alias equals the family whose name it has."""
+    """How closely an alias equals the family whose name it has."""
 
     SAME = "same"
-    NEAR = "near"  # `MetricAlias.note` tells the difference
-    ABSENT = "absent"  # no series; `MetricAlias.note` tells why
+    NEAR = "near"  # `MetricAlias.note` describes the difference
+    ABSENT = "absent"  # no series; `MetricAlias.note` has the reason
 
 
 class MetricAlias(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +146,7 @@ class AliasTable(msgspec.Struct, frozen=True, kw_only=True):
     """The families of another exporter, which `metrics.aliases` switches on by the name."""
 
     name: str  # value of `metrics.aliases`
-    exporter: str  # for people: the program whose names these are
+    exporter: str  # for people: the program that these names come from
     maker: str  # `VendorDevice.vendor` of the devices that have series
     labels: tuple[AliasLabel, ...] = ()
     metrics: tuple[MetricAlias, ...] = ()
@@ -155,35 +156,35 @@ class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent knows about a vendor without calling it."""
 
     name: str  # key of `discovery.<name>`, of `discovery.vendors`, and of tapes
-    title: str  # of its section in the reference of settings
-    switch: SettingRule  # of `discovery.vendors.<name>`
+    title: str  # title of its section in the reference of settings
+    switch: SettingRule  # rule of `discovery.vendors.<name>`
     switch_default: str = "auto"
     settings: type[VendorSettings] = VendorSettings
     health: HealthOverrides = HealthOverrides()
-    families: tuple[MetricFamily, ...] = ()  # of the values in its samples
+    families: tuple[MetricFamily, ...] = ()  # families of the values in its samples
     aliases: tuple[AliasTable, ...] = ()  # names of other exporters for the same values
     cdi: CdiNaming | None = None  # None: the agent writes no CDI file for its devices
     serves_kubelet: bool = False  # a `ServesKubelet`: `device_plugin.vendors` may name it
     is_network: bool = False  # devices are NICs: events of network devices may concern them
-    kernel_modules: tuple[str, ...] = ()  # how names of its drivers' modules start
+    kernel_modules: tuple[str, ...] = ()  # prefixes of the names of its drivers' modules
     # how paths of nodes start that runc on systemd finds only by a link in /dev/char
     char_link_prefix: str = ""
-    is_isolated: bool = True  # False: it only reads files, its session lives in the agent
+    is_isolated: bool = True  # False: it only reads files, and its session runs in the agent
 
 
 class VendorSession(Protocol):
-    """An opened vendor. Lives in the vendor's own process: it may block or crash there."""
+    """An opened vendor. It runs in the vendor's own process, where it may block or crash."""
 
     def discover(self) -> Inventory:
-        """Return every device of the vendor; a fact that cannot be told is `None`, never 0."""
+        """Return every device of the vendor; an unknown fact is `None`, never 0."""
         ...
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Return what the devices do now; a device that does not answer is left out."""
+        """Return measurements of the devices; a device that does not answer is left out."""
         ...
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Wait for events at most that long; called on a thread of its own."""
+        """Wait for events at most `wait_s` seconds; called on a thread of its own."""
         ...
 
     def close(self) -> None:
@@ -194,26 +195,26 @@ class VendorSession(Protocol):
 class DeviceVendor(Protocol):
     """A kind of hardware. `detect` runs in the agent, `open` in the worker.
 
-    The session of a vendor that is not isolated lives in the agent, on the thread that reads the
+    The session of a vendor that is not isolated runs in the agent, on the thread that reads the
     host, and its `events` must not wait.
     """
 
     description: VendorDescription
 
     def detect(self, host: HostFiles, settings: OwnSettings) -> tuple[VendorDevice, ...]:
-        """List the vendor's hardware from sysfs and procfs alone, in less than 10 ms.
+        """Return the vendor's hardware from sysfs and procfs alone, in less than 10 ms.
 
-        Empty: the vendor has nothing here and no worker is started. Each device carries the
-        reason why no more is known; that is what is shown while the worker does not answer.
+        If it is empty, no worker is started. Each device has the reason why no more is known; the
+        device is shown with it while the worker does not answer.
         """
         ...
 
     def open(
         self, host: HostFiles, settings: OwnSettings, context: SessionContext
     ) -> VendorSession:
-        """Start working with the hardware.
+        """Open a session with the hardware.
 
-        A missing library is no error: the session says so in its inventory, and looks for the
+        A missing library is no error: the session reports it in its inventory, and searches for the
         library again at each discovery.
         """
         ...
@@ -231,7 +232,7 @@ class InjectsDevices(Protocol):
     """
 
     def host_query(self, settings: OwnSettings) -> HostDeviceQuery:
-        """Return which files of the host `edits` needs, beside the nodes of the devices."""
+        """Return which files of the host `edits` needs, besides the nodes of the devices."""
         ...
 
     def edits(
@@ -242,11 +243,11 @@ class InjectsDevices(Protocol):
         host: HostDevices,
         /,
     ) -> ContainerEdits:
-        """Return what a container gets of those of the vendor's `devices` in its allocation.
+        """Return the edits for the vendor's `devices` in an allocation.
 
         Equal arguments give equal edits. Entries of other vendors' devices are ignored; an empty
-        allocation gives nothing but edits that withhold devices. Raises `AllocationRefused` if
-        the container could not use its devices.
+        allocation gives only edits that withhold devices. Raises `AllocationRefused` if the
+        container could not use its devices.
         """
         ...
 
@@ -259,9 +260,9 @@ class SuppliesDriverFiles(Protocol):
     """
 
     def driver_edits(self, host: HostFiles, version: str | None, /) -> CdiEdits | None:
-        """Return what containers get of the loaded driver, of this version; `None`: it is not here.
+        """Return the edits with the files of the loaded driver; `None` if it is not on this host.
 
-        Blocks; `HostFileError` if a folder cannot be read.
+        Blocks; raises `HostFileError` if a folder cannot be read.
         """
         ...
 
@@ -285,10 +286,13 @@ class ReadsFunctions(Protocol):
 
 @runtime_checkable
 class SlicesDevices(Protocol):
-    """Has devices that are cut into slices for pods. Called in the agent process; all pure."""
+    """Has devices that can be partitioned for pods.
+
+    Runs in the agent process; all methods are pure.
+    """
 
     def slices_device(self, device: VendorDevice, /) -> bool:
-        """Return whether the device is of a kind that the vendor can cut."""
+        """Return whether the vendor can partition the device."""
         ...
 
     def resolve_entry(self, entry: AllocatedDevice, device: VendorDevice, /) -> AllocatedDevice:
@@ -301,11 +305,11 @@ class SlicesDevices(Protocol):
     def slice_request(
         self, pod: str, entry: AllocatedDevice, device: VendorDevice, /
     ) -> SliceRequest | None:
-        """Return the slice that the vendor's worker has to make; `None` if none is needed."""
+        """Return the slice that the vendor's worker has to create; `None` if none is needed."""
         ...
 
     def is_sliced_by_runtime(self, handler: str, /) -> bool:
-        """Return whether the runtime of this name makes the slices itself."""
+        """Return whether the runtime of this name creates the slices itself."""
         ...
 
 
@@ -318,7 +322,7 @@ class WithholdsDevices(Protocol):
     """
 
     request_variables: frozenset[str]
-    runtime_handler: str  # is part of the names of such runtimes in the settings of CRI
+    runtime_handler: str  # part of the names of such runtimes in the settings of CRI
 
 
 NamedUnits = Iterator[tuple[str, DeviceUnit]]  # name of the resource, and one of its units
@@ -359,5 +363,5 @@ def injecting_vendors(vendors: Mapping[str, DeviceVendor]) -> Mapping[str, Injec
 
 
 def slicing_vendors(vendors: Mapping[str, DeviceVendor]) -> Mapping[str, SlicesDevices]:
-    """Return the vendors that can cut devices for pods, by name."""
+    """Return the vendors that can partition devices for pods, by name."""
     return {name: one for name, one in vendors.items() if isinstance(one, SlicesDevices)}

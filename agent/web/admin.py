@@ -61,26 +61,26 @@ class RescanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReleaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which vendor, and for how long."""
+    """The vendor to release, and for how long."""
 
     vendor: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
     for_s: Annotated[float, msgspec.Meta(ge=MIN_RELEASE_S, le=MAX_RELEASE_S)] = 600.0
 
 
 class ClearRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which device, by its key or uuid."""
+    """The device to clear, by its key or uuid."""
 
     device: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 class LogLevelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """From which level on."""
+    """The lowest level that is logged."""
 
     level: Literal["debug", "info", "warning", "error"]
 
 
 class AdminHandlers:
-    """The handlers."""
+    """The handlers of the admin socket's requests."""
 
     def __init__(self, control: AgentControl) -> None:
         self._control = control
@@ -148,7 +148,7 @@ def _decode(body: bytes, kind: type[T]) -> T:
 
 
 def _uid_of(request: web.Request) -> int:
-    """Return who asks; nobody (-1) if the connection is gone."""
+    """Return the uid of the client; nobody (-1) if the connection has ended."""
     connected = request.get_extra_info("socket")
     try:
         return -1 if connected is None else peer_uid(connected)
@@ -158,14 +158,14 @@ def _uid_of(request: web.Request) -> int:
 
 @web.middleware
 async def _restrict_reads(request: web.Request, handler: RouteHandler) -> web.StreamResponse:
-    """Answer questions of root and of who runs the agent; actions check this themselves."""
+    """Restrict GET requests to root and the agent's own user; actions check this themselves."""
     if request.method in ("GET", "HEAD") and _uid_of(request) not in (ROOT_UID, os.geteuid()):
         raise web.HTTPForbidden(text="only root, or who runs the agent\n")
     return await handler(request)
 
 
 def create_admin_app(control: AgentControl, view: AgentView) -> web.Application:
-    """Return the application; nothing listens yet."""
+    """Return the application; it does not listen yet."""
     actions = AdminHandlers(control)
     middlewares = [track_request, _restrict_reads]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)

@@ -8,7 +8,7 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.publications import FieldConflict, WriterPhase, WriterState
 from agent.web.html import badge, grid, tag, text
 
-MAX_CONFLICT_FIELDS = 4  # of one other writer
+MAX_CONFLICT_FIELDS = 4  # fields of one other writer
 _WRITER_STATES = {
     WriterPhase.IDLE: "healthy",
     WriterPhase.PENDING: "probing",

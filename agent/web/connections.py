@@ -59,7 +59,7 @@ def max_connections() -> int:
 
 
 class HttpConnection(web.RequestHandler):
-    """One connection, as aiohttp handles it. It closes itself when a header takes too long."""
+    """One connection of aiohttp. It closes itself if a request's header takes too long."""
 
     __slots__ = ("_link", "_listener", "accepted_s", "unsent")
 
@@ -79,14 +79,14 @@ class HttpConnection(web.RequestHandler):
         self.unsent = (0, self.accepted_s)  # bytes of answers not sent yet, and since when
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count it."""
+        """Count the connection."""
         if isinstance(transport, asyncio.Transport):
             self._link = transport
         self._listener.add(self)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Count it no more."""
+        """Count the connection no longer."""
         self._listener.discard(self)
         super().connection_lost(exc)
 
@@ -97,7 +97,7 @@ class HttpConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is not HTTP without a log line, and errors with the headers of all pages."""
+        """Answer invalid requests without a log line; add the headers of all pages to errors."""
         if status < 500 and request.writer.output_size == 0:
             answer: web.StreamResponse = web.Response(status=status, text=message)
             answer.force_close()
@@ -107,11 +107,11 @@ class HttpConnection(web.RequestHandler):
         return answer
 
     def report_request(self) -> None:
-        """Tell the listener that a whole request has come."""
+        """Report to the listener that a whole request has arrived."""
         self._listener.mark_request(self)
 
     def abort(self) -> None:
-        """Close at once; what was not sent is lost."""
+        """Close at once; unsent data is lost."""
         if self._link is not None:
             self._link.abort()
 
@@ -150,14 +150,14 @@ class HttpListener:
         return port
 
     def open(self) -> None:
-        """Accept from now on."""
+        """Begin to accept connections."""
         self._socket.settimeout(0)
         self._refill()
         self._loop.add_reader(self._socket, self._accept)
         self._sweep = self._loop.call_later(UNREAD_S / 4, self._close_stalled)
 
     def close(self) -> None:
-        """Accept no more; connections that are there stay."""
+        """Stop accepting connections; existing ones stay."""
         for timer in (self._timer, self._sweep):
             if timer is not None:
                 timer.cancel()
@@ -174,20 +174,20 @@ class HttpListener:
         self._waiting[connection] = None
 
     def mark_request(self, connection: HttpConnection) -> None:
-        """Count a connection as one that has sent a whole request."""
+        """Record that a connection has sent a whole request."""
         self._waiting.pop(connection, None)
         self._with_request.pop(connection, None)
         self._with_request[connection] = None
 
     def discard(self, connection: HttpConnection) -> None:
-        """Count a connection no more; its descriptor goes to the reserve first."""
+        """Stop counting a connection; its descriptor first fills the reserve."""
         self._waiting.pop(connection, None)
         self._with_request.pop(connection, None)
         if self._socket.fileno() >= 0:
             self._loop.call_soon(self._refill)  # the transport closes its socket after this
 
     def _accept(self) -> None:
-        """Accept one connection; the event loop calls again while more wait."""
+        """Accept one connection; the event loop calls again while more connections wait."""
         if not self._has_room():
             return
         try:
@@ -217,7 +217,10 @@ class HttpListener:
             raise
 
     def _has_room(self) -> bool:
-        """Make room for one more; if no connection may be closed, accept again a bit later."""
+        """Return whether there is room for one more connection, and close one if needed.
+
+        If none may be closed, accept again a bit later.
+        """
         count = len(self._waiting) + len(self._with_request) + len(self._accepting)
         if count < self._limit:
             return True
@@ -240,7 +243,10 @@ class HttpListener:
         connection.abort()
 
     def _use_reserve(self) -> None:
-        """Give a descriptor to the next connection: a held one, else that of another connection."""
+        """Provide a descriptor for the next connection, a reserved one if there is any.
+
+        Else another connection is closed, whose descriptor becomes free.
+        """
         if self._reserve:
             os.close(self._reserve.pop())
             return
@@ -273,12 +279,12 @@ class HttpListener:
 
 @web.middleware
 async def track_request(request: web.Request, handler: RouteHandler) -> web.StreamResponse:
-    """Tell the listener of a connection that a whole request has come on it."""
+    """Report to the listener that a whole request has arrived on its connection."""
     if isinstance(request.protocol, HttpConnection):
         request.protocol.report_request()
     return await handler(request)
 
 
 async def add_security_headers(_: web.Request, response: web.StreamResponse) -> None:
-    """Add the headers that keep other pages out, also to the pages of errors."""
+    """Add the headers that exclude other pages, also to error pages."""
     response.headers.update(SECURITY_HEADERS)

@@ -37,9 +37,9 @@ _VERDICT_STATES = {
 
 
 def container_section(snapshot: NodeSnapshot) -> str:
-    """Return how containers are reached, and each pod's grant and devices, the wrong ones first.
+    """Return the state of runtime and kubelet, and each pod's allocation and devices, errors first.
 
-    Nothing while nobody has looked.
+    Empty before the first check.
     """
     runtime, grants = snapshot.runtime, snapshot.allocations.value.pods
     if runtime.taken_s is None and snapshot.allocations.taken_s is None:

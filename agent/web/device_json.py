@@ -9,7 +9,7 @@ from agent.wire_formats import api_values
 
 
 def health_json(health: Health) -> dict[str, object]:
-    """Return state, reason, message, since when (`null`: nobody saw it), and if it is known now."""
+    """Return state, reason, message, time of the change (`null`: unknown), and certainty."""
     return {
         "state": health.state.value,
         "reason": health.reason,
@@ -20,7 +20,7 @@ def health_json(health: Health) -> dict[str, object]:
 
 
 def device_json(device: Device) -> dict[str, object]:
-    """Return every fact of one device; an absent one is `None`, never 0 or an empty text."""
+    """Return all facts about one device; an absent one is `None`, never 0 or an empty text."""
     info, place = device.info, device.place
     return {
         "type": info.kind.value,
@@ -88,7 +88,7 @@ def _partition_json(part: DevicePartition) -> dict[str, object]:
 
 
 def placement_text(part: DevicePartition) -> str | None:
-    """Return the memory slices that a slice occupies, `0-3` or `4`; `None` if nobody told."""
+    """Return the memory slices that a slice occupies, `0-3` or `4`; `None` if unknown."""
     if part.start is None:
         return None
     last = part.start + max(1, part.size or 1) - 1
@@ -98,7 +98,7 @@ def placement_text(part: DevicePartition) -> str | None:
 def device_group_rows(
     view: DeviceView, *, aligned: bool = False
 ) -> tuple[tuple[DeviceGroup, tuple[str, ...]], ...]:
-    """Return each group of two and more with the short names of its members, by size.
+    """Return each group of at least two with the short names of its members, by size.
 
     With `aligned` only aligned groups: there may be hundreds of others.
     """
@@ -112,7 +112,7 @@ def device_group_rows(
 
 
 def devices_json(view: DeviceView) -> dict[str, object]:
-    """Return the document of `devices -o json`: the devices, and those granted together at best."""
+    """Return the document of `devices -o json`: the devices, and the groups of them."""
     return {
         "devices": [device_json(device) for device in view.devices],
         "groups": [

@@ -1,4 +1,4 @@
-"""Explains one pod, device or file: what was given, set and verified, by whom, and why."""
+"""Explains a pod, device or file: its allocation, edits, values and verification, with reasons."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from agent.wire_formats.annotations import QOS_LABEL
 from agent.wire_formats.snapshot_json import encode_json, to_json_data
 
 Document = Mapping[str, object]
-MAX_NAME = 512  # characters of what people ask for
+MAX_NAME = 512  # characters of a requested name
 MAX_EVENTS = 20
-MAX_CHANGES = 50  # of all files of a pod
-DEADLINE_S = 8.0  # the thread that knows the files may be busy
+MAX_CHANGES = 50  # changes of all files of a pod
+DEADLINE_S = 8.0  # the thread that has the explanations may be busy
 JSON_TYPE = "application/json"
 RESCTRL_POINT = "/sys/fs/resctrl"
-RESCTRL = "resctrl"  # the strategy
+RESCTRL = "resctrl"  # name of the strategy
 CLASS_OF_QOS = {"LSE": "LSR", "LSR": "LSR", "LS": "LS", "BE": "BE"}  # group of each class of pods
 
 
 class UnknownSubject(Exception):
-    """There is no such pod, device or file; names it and where to look."""
+    """There is no such pod, device or file; the message has its name and where to find others."""
 
 
 def explain_pod(view: AgentView, namespace: str, name: str) -> Document:
-    """Return all about one pod; raise `UnknownSubject`."""
+    """Return all facts about one pod; raises `UnknownSubject`."""
     snapshot = view.snapshot()
     pod = next(
         (one for one in snapshot.pods.value if (one.namespace, one.name) == (namespace, name)), None
@@ -79,9 +79,9 @@ def explain_pod(view: AgentView, namespace: str, name: str) -> Document:
 
 
 def explain_device(view: AgentView, name: str) -> Document:
-    """Return all about one device, named by bus id, uuid, minor or the uuid of its slice.
+    """Return all facts about one device, named by bus id, uuid, minor or the uuid of its slice.
 
-    Raise `UnknownSubject`.
+    Raises `UnknownSubject`.
     """
     snapshot = view.snapshot()
     device = next((one for one in snapshot.devices.value.devices if _is_called(one, name)), None)
@@ -119,7 +119,10 @@ def explain_device(view: AgentView, name: str) -> Document:
 
 
 def explain_file(view: AgentView, path: str) -> Document:
-    """Return who wants which value of a file, and what became of it; raise `UnknownSubject`."""
+    """Return the requested values of a file, and the result of its writes.
+
+    Raises `UnknownSubject`.
+    """
     explanation = view.explanations.explain_file(path) or _explain_group(view.snapshot(), path)
     if explanation is None:
         text = (
@@ -256,7 +259,7 @@ def _events_about(snapshot: NodeSnapshot, *names: str) -> list[object]:
 
 
 class ExplanationHandlers:
-    """The handlers, for the page's server and for the admin socket."""
+    """The handlers of the three routes, for the page's server and for the admin socket."""
 
     def __init__(self, view: AgentView) -> None:
         self._view = view

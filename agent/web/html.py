@@ -9,7 +9,7 @@ from html import escape
 from agent.snapshot.device import Health
 from agent.wire_formats.api_values import format_time
 
-# XML 1.0 knows no such characters, and a browser refuses the whole picture for one of them
+# XML 1.0 excludes these characters, and a browser refuses the whole picture for one of them
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 HEALTH_SIGNS = {"healthy": "✓", "suspect": "!", "probing": "…", "failed": "✕", "unmanaged": "–"}
 
@@ -39,7 +39,7 @@ def _escape(value: object) -> str:
 
 
 def bytes_text(value: float | None) -> str:
-    """Write bytes for people: 81559 MiB is 79.6 GiB; absent is a dash."""
+    """Return bytes for people: 81559 MiB is 79.6 GiB; an absent value is a dash."""
     if value is None:
         return "–"
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -60,13 +60,13 @@ def grid(
 
 
 def badge(state: str, word: str = "") -> str:
-    """Return a health state as colour, sign and word, so that none is needed alone."""
+    """Return a health state as colour, sign and text, so that none of them is needed alone."""
     sign = tag("span", HEALTH_SIGNS.get(state, "·"), aria_hidden="true")
     return tag("span", sign, " ", text(word or state), class_=f"badge {state}")
 
 
 def health_badge(health: Health) -> str:
-    """Return the badge of a state; one that nobody can tell now never looks well."""
+    """Return the badge of a state; an uncertain state is never shown as healthy."""
     if health.certain:
         return badge(health.state.value)
     tone = "suspect" if health.is_in_service else health.state.value
@@ -74,7 +74,7 @@ def health_badge(health: Health) -> str:
 
 
 def meter(used: float | None, total: float | None, label: str) -> str:
-    """Return a bar with its figure; only a dash when one of both is unknown."""
+    """Return a bar with its figure; only a dash if one of both values is unknown."""
     if used is None or not total:
         return text(label) if used is not None else "–"
     percent = min(100.0, 100.0 * used / total)
@@ -83,7 +83,7 @@ def meter(used: float | None, total: float | None, label: str) -> str:
 
 
 def health_reason(health: Health) -> str:
-    """Return the reason in words and since when; nothing of a device that is simply well."""
+    """Return the reason and the time of the change, for people; empty for a healthy device."""
     if health.reason == Health().reason:
         return ""
     since = format_time(health.since_s)

@@ -16,7 +16,7 @@ from agent.web.view import AgentView
 
 
 class ListenError(AgentError):
-    """The address is taken, not of this machine, or not allowed."""
+    """The address is in use, not of this machine, or not permitted."""
 
 
 class HttpServer:
@@ -28,7 +28,7 @@ class HttpServer:
         self._listeners: list[connections.HttpListener] = []
 
     async def open(self, view: AgentView) -> str:
-        """Listen everywhere and return the first page's address; raise `CannotServe`."""
+        """Listen at all addresses and return the first page's URL; raises `ListenError`."""
         self._runner = runner = web.AppRunner(
             server.create_page_app(view),
             access_log=None,
@@ -53,7 +53,7 @@ class HttpServer:
         return ListenAddress(self._addresses[0].host, self._listeners[0].port).url()
 
     async def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop serving."""
         for listener in self._listeners:
             listener.close()
         if self._runner is not None:

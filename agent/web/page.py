@@ -31,7 +31,7 @@ LINKS = (
 
 @cache
 def stylesheet() -> str:
-    """Return the page's style sheet, as it lies beside this module."""
+    """Return the page's style sheet, a file beside this module."""
     return resources.files("agent.web").joinpath("page.css").read_text(encoding="utf-8")
 
 
@@ -77,7 +77,7 @@ def _header(view: AgentView, snapshot: NodeSnapshot, report: SelfCheckReport) ->
 
 
 def render_page(view: AgentView, refresh_s: int | None = None) -> str:
-    """Return the whole document; `refresh_s` makes the browser load it again."""
+    """Return the whole document; with `refresh_s` the browser reloads it."""
     snapshot = view.snapshot()
     now_s, wall_s = view.now_s()
     report = self_report(snapshot, now_s)

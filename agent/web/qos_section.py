@@ -16,7 +16,7 @@ from agent.snapshot.self_check import (
 )
 from agent.web.html import badge, grid, tag, text
 
-MAX_CHANGES = 20  # of the last ones; the others are in /api/v1/audit
+MAX_CHANGES = 20  # the last changes; all are in /api/v1/audit
 MAX_VALUE_CHARACTERS = 48  # of a cell; a list of CPUs may have thousands
 ID_CHARACTERS = 12  # of a container's id, as runtimes print it
 _CONTAINER_ID = re.compile("[0-9a-f]{32,}")
@@ -37,7 +37,7 @@ _RESTORE_RESULTS = {
 
 
 def qos_section(snapshot: NodeSnapshot) -> str:
-    """Return what each strategy does and why, and the last changes; nothing without strategies."""
+    """Return the state of each strategy, and the last changes; empty without strategies."""
     part = snapshot.enforcement
     if part.taken_s is None or not (part.value.strategies or snapshot.audit):
         return ""
@@ -55,7 +55,7 @@ def qos_section(snapshot: NodeSnapshot) -> str:
 
 
 def _resctrl_table(view: ResctrlView) -> str:
-    """Return the groups of the agent; nothing without one."""
+    """Return the groups of the agent; empty without groups."""
     rows = [
         [
             tag("code", text(one.name)),

@@ -105,7 +105,7 @@ def cluster_checks(snapshot: NodeSnapshot) -> list[SelfCheck]:
 
 
 def container_checks(snapshot: NodeSnapshot) -> list[SelfCheck]:
-    """Return one check for each way into containers and each kind of file; none gates readiness."""
+    """Return one check for each kind of access to containers and files; none gates readiness."""
     status = snapshot.container_service
     if status is None:
         return []

@@ -36,7 +36,8 @@ MAX_RENDERS = 16  # pages that wait for their turn
 SCRAPE_TIMEOUT_HEADER = "X-Prometheus-Scrape-Timeout-Seconds"
 
 
-PUBLIC_PATHS = frozenset(("/metrics", "/livez", "/readyz"))  # all else is for loopback alone
+# all other paths are for clients of this machine only
+PUBLIC_PATHS = frozenset(("/metrics", "/livez", "/readyz"))
 
 
 _HOST_HEADER = re.compile(
@@ -45,7 +46,7 @@ _HOST_HEADER = re.compile(
 
 
 def is_loopback(address: str | None) -> bool:
-    """Return whether an IP address is one of this machine's loopback."""
+    """Return whether an IP address is a loopback address of this machine."""
     try:
         return ipaddress.ip_address(address or "").is_loopback
     except ValueError:
@@ -53,7 +54,7 @@ def is_loopback(address: str | None) -> bool:
 
 
 def names_loopback(host: str | None) -> bool:
-    """Return whether a Host header, with or without a port, names the loopback and nothing else."""
+    """Return whether a Host header, with or without a port, names the loopback."""
     parts = _HOST_HEADER.fullmatch((host or "").strip())
     if parts is None:
         return False
@@ -63,10 +64,10 @@ def names_loopback(host: str | None) -> bool:
 
 @web.middleware
 async def _restrict_access(request: web.Request, handler: RouteHandler) -> web.StreamResponse:
-    """Answer GET and HEAD only, and what names pods and devices to nobody else.
+    """Allow GET and HEAD only; pages that name pods and devices are for clients of this machine.
 
-    What names pods and devices is for loopback. The Host header counts too: a page of another
-    site may resolve its own name to 127.0.0.1 and ask with it.
+    The Host header must name the loopback, too: a page of another site may resolve its own name to
+    127.0.0.1 and send requests with it.
     """
     if request.method not in ("GET", "HEAD"):
         raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
@@ -77,7 +78,7 @@ async def _restrict_access(request: web.Request, handler: RouteHandler) -> web.S
 
 
 class PageHandlers:
-    """The handlers. Everything slow is rendered off the event loop's thread."""
+    """The handlers. Slow pages are rendered on another thread than the event loop's."""
 
     def __init__(self, view: AgentView) -> None:
         self._view = view
@@ -88,7 +89,7 @@ class PageHandlers:
     ) -> web.StreamResponse:
         """Answer with a page; `render` returns its chunks.
 
-        A HEAD request gets the headers alone, without a length: nothing is rendered for it.
+        A HEAD request gets only the headers, without a length: nothing is rendered for it.
         """
         compress = accepts_gzip(request.headers.get("Accept-Encoding", ""))
         headers = {"Content-Type": kind, "Vary": "Accept, Accept-Encoding"}
@@ -103,7 +104,7 @@ class PageHandlers:
     async def _render(
         self, render: Callable[[], Iterable[bytes]], *, compress: bool, within_s: float
     ) -> bytes:
-        """Render in turn; refuse what would wait too long rather than let it pile up."""
+        """Render pages one at a time; refuse a request if too many wait."""
         if self._rendering >= MAX_RENDERS:
             raise web.HTTPServiceUnavailable(text="too many requests at once\n")
         self._rendering += 1
@@ -129,16 +130,16 @@ class PageHandlers:
         return self_report(self._view.snapshot(), self._view.now_s()[0])
 
     async def livez(self, _: web.Request) -> web.Response:
-        """Say that the event loop runs: it just did."""
+        """Answer that the event loop runs."""
         return web.Response(text="ok\n")
 
     async def readyz(self, _: web.Request) -> web.Response:
-        """Return 200 when every check that gates readiness holds, else 503; one word."""
+        """Return 200 if every check that gates readiness holds, else 503; the body is one word."""
         ready = self._report().is_ready
         return web.Response(text="ok\n" if ready else "unready\n", status=200 if ready else 503)
 
     async def healthz(self, request: web.Request) -> web.Response:
-        """Return the checks, one a line, with `?verbose`; else as `/readyz`."""
+        """Return the checks, one per line, with `?verbose`; else as `/readyz`."""
         if "verbose" not in request.query:
             return await self.readyz(request)
         report = self._report()
@@ -147,7 +148,7 @@ class PageHandlers:
         return web.Response(text="\n".join(lines) + "\n", status=200 if report.is_ready else 503)
 
     async def page(self, request: web.Request) -> web.StreamResponse:
-        """Return the status page; `?refresh=SECONDS` makes it load itself again."""
+        """Return the status page; with `?refresh=SECONDS` the browser reloads it."""
         value = request.query.get("refresh", "")
         refresh = int(value) if value.isdecimal() and 1 <= len(value) <= 4 else None
         if refresh is not None:
@@ -182,7 +183,7 @@ class PageHandlers:
         return await self._respond(render, JSON_TYPE, request)
 
     async def objects(self, request: web.Request) -> web.StreamResponse:
-        """Return each object as it was published last, as text, and where it went."""
+        """Return each object as it was last published, as text, with its destination."""
 
         def render() -> list[bytes]:
             published = self._view.snapshot().publications
@@ -218,7 +219,7 @@ def _publication_json(publication: Publication) -> dict[str, str]:
 
 
 def create_page_app(view: AgentView) -> web.Application:
-    """Return the application; nothing listens yet."""
+    """Return the application; it does not listen yet."""
     pages = PageHandlers(view)
     app = web.Application(middlewares=[track_request, _restrict_access], client_max_size=1024)
     app.on_response_prepare.append(add_security_headers)

@@ -86,7 +86,7 @@ def _draw_panel(panel: NumaPanel) -> str:
 
 
 def _draw_links(fabric: LinkBar, layout: PictureLayout, index: int) -> str:
-    """Draw the bar, and from each member a line through the gutter right of its panel."""
+    """Draw the bar, and a line from each member to it, right of the member's panel."""
     parts = []
     offset = PAD + 5 + (4 * index) % (GUTTER - 14)
     for panel in layout.panels:

@@ -30,7 +30,7 @@ class DeviceBox(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BridgeLabel(msgspec.Struct, frozen=True, kw_only=True):
-    """A host bridge or switch as a line of text with the stem its devices hang from."""
+    """A host bridge or switch as a line of text, with a stem that connects its devices."""
 
     x: float
     y: float
@@ -69,7 +69,7 @@ class PictureLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def linked_groups(links: tuple[DeviceLink, ...]) -> list[tuple[frozenset[str], list[DeviceLink]]]:
-    """Group linked devices: connected components with their links, by their smallest member."""
+    """Return the groups of linked devices: connected components with their links, in order."""
     groups: list[tuple[set[str], list[DeviceLink]]] = []
     for link in links:
         joined_groups = [group for group in groups if link.a in group[0] or link.b in group[0]]
@@ -108,7 +108,7 @@ def _detail(device: Device) -> str:
 
 
 def _state(device: Device) -> str:
-    """Return how a device is drawn; one that nobody can tell of now is drawn as odd."""
+    """Return the state in which a device is drawn; an uncertain one is drawn as suspect."""
     health = device.info.health
     if not device.info.managed:
         return "unmanaged"
@@ -169,7 +169,7 @@ def _numa_panel(title: str, subtitle: str, devices: list[Device], x: float, y: f
 def _bridge_labels(
     rows: list[tuple[float, float, str]], cards: list[DeviceBox]
 ) -> tuple[BridgeLabel, ...]:
-    """Give each bridge a stem down to the last card before the next bridge of its own level."""
+    """Return the bridges; each stem ends at the last card before the next bridge of its level."""
     stems = []
     for index, (x, y, label) in enumerate(rows):
         end = next((by for bx, by, _ in rows[index + 1 :] if bx <= x), float("inf"))
@@ -189,7 +189,7 @@ def _link_text(members: frozenset[str], links: list[DeviceLink]) -> str:
 
 
 def layout_picture(snapshot: NodeSnapshot, columns: int) -> PictureLayout:
-    """Place one panel a NUMA node, in rows of `columns`; devices without a node come last."""
+    """Return one panel per NUMA node, in rows of `columns`; devices without a node come last."""
     view = snapshot.devices.value
     devices = view.devices[:MAX_DEVICES]
     groups = linked_groups(view.links)

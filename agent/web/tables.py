@@ -85,7 +85,7 @@ _VERDICT_STATES = {"ok": "healthy", "slow": "suspect", "no": "failed", "unknown"
 
 
 def gpudirect_table(snapshot: NodeSnapshot) -> str:
-    """Return verdicts by GPU and NIC with all reasons below; nothing without a pair."""
+    """Return verdicts by GPU and NIC with all reasons below; empty without pairs."""
     view = snapshot.devices.value
     if not view.direct:
         return ""
@@ -117,7 +117,7 @@ def _direct_cell(pair: GpuDirectPair | None) -> str:
 
 
 def _direct_reasons(pairs: Iterable[GpuDirectPair]) -> str:
-    """List what stands in the way, each thing once, with the number of pairs that it concerns."""
+    """Return the reasons of bad verdicts, each once, with the number of its pairs."""
     counts: dict[str, int] = {}
     for pair in pairs:
         for reasons in {f"{check.name}: {check.detail}" for check in pair.checks}:
@@ -135,7 +135,7 @@ SLICE_COLUMNS = ("card", "slice", "profile", "memory", "placement", "health", "i
 
 
 def slices_table(snapshot: NodeSnapshot) -> str:
-    """Return every hardware slice, and what still fits on each card; nothing without slices."""
+    """Return every hardware slice, and the free slices of each card; empty without slices."""
     cards = [d for d in snapshot.devices.value.devices if d.info.partitions or d.info.free_slices]
     rows = [row for card in cards for row in _slice_rows(card)]
     if not rows and not cards:
@@ -179,7 +179,7 @@ def _free_slices_text(card: Device) -> str:
 
 
 def groups_table(snapshot: NodeSnapshot) -> str:
-    """Return the groups that the scheduler may grant as one; nothing without groups."""
+    """Return the groups that the scheduler may allocate together; empty without groups."""
     view = snapshot.devices.value
     rows = [
         [text(len(names)), text(group.link_type), text(", ".join(names))]
@@ -198,7 +198,7 @@ MAX_POD_ROWS = 50
 
 
 def numa_table(snapshot: NodeSnapshot) -> str:
-    """Return memory nodes with their use and distances."""
+    """Return NUMA nodes with their usage and distances."""
     usage = {n.node_id: n for n in snapshot.usage.value.node.numa}
     rows = []
     for node in snapshot.numa.value.nodes:
@@ -222,7 +222,7 @@ def numa_table(snapshot: NodeSnapshot) -> str:
 
 
 def pods_table(snapshot: NodeSnapshot) -> str:
-    """Return the pods that use most CPU."""
+    """Return the pods that use the most CPU."""
     usage = snapshot.usage.value.pods
     pods = [(pod, usage.get(pod.uid)) for pod in snapshot.pods.value]
     if not pods:
@@ -246,7 +246,7 @@ def pods_table(snapshot: NodeSnapshot) -> str:
 
 
 def agent_table(snapshot: NodeSnapshot, report: SelfCheckReport) -> str:
-    """Return the vendors' workers and the agent's checks on itself."""
+    """Return the vendors' workers and the agent's self-checks."""
     rows = [
         [
             text(check.name),
@@ -272,7 +272,7 @@ def events_list(events: Sequence[EventLine]) -> str:
 
 
 def objects_list(objects: Sequence[Publication]) -> str:
-    """Return each published object, folded."""
+    """Return each published object, as a block that the reader can open."""
     return "".join(
         tag(
             "details",

@@ -1,4 +1,4 @@
-"""What the HTTP server reads of the agent; everything is answered from memory."""
+"""The agent's data as the HTTP server reads it; everything is in memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class ExplanationSource(Protocol):
-    """Explains what the snapshot does not have; for the thread that `AgentView.offload` uses."""
+    """Explains facts that the snapshot lacks; runs on the thread of `AgentView.offload`."""
 
     def explain_file(self, path: str) -> FileExplanation | None:
-        """Return who wants which value of a file; `None` if the agent has nothing to do with it."""
+        """Return the requested values of a file; `None` if the agent does not manage it."""
         ...
 
     def explain_group(self, cgroup: str) -> tuple[FileExplanation, ...]:
@@ -24,7 +24,7 @@ class ExplanationSource(Protocol):
         ...
 
     def explain_injection(self, pod_uid: str) -> tuple[ContainerInjection, ...]:
-        """Return what each container of a pod gets at its creation."""
+        """Return the edits for each container of a pod at its creation."""
         ...
 
 
@@ -35,7 +35,7 @@ class AgentView(Protocol):
 
     @property
     def explanations(self) -> ExplanationSource:
-        """Return what explains files and containers."""
+        """Return the source of explanations for files and containers."""
         ...
 
     def snapshot(self) -> NodeSnapshot:
@@ -47,9 +47,9 @@ class AgentView(Protocol):
         ...
 
     def metrics(self, *, openmetrics: bool) -> Iterator[bytes]:
-        """Render the exposition in chunks; slow, never on the event loop's thread."""
+        """Render the exposition in chunks; slow, so never on the event loop's thread."""
         ...
 
     async def offload(self, work: Callable[[], T]) -> T:
-        """Run something slow off the event loop's thread."""
+        """Run slow work on another thread than the event loop's."""
         ...

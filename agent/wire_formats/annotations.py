@@ -22,7 +22,7 @@ MAX_LIST_CHARS = 4096
 
 
 class AnnotationError(AgentError):
-    """It is not used; the message says why, and never repeats its value."""
+    """An annotation is not used; the message has the reason, and never the annotation's value."""
 
 
 class InvalidAnnotation(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,16 +30,16 @@ class InvalidAnnotation(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str  # "node.koordinator.sh/reservation.reservedCPUs"
     why: str
-    pod: PodView | None = None  # whose; None: the Node's
+    pod: PodView | None = None  # None: an annotation of the Node
 
     @property
     def object_name(self) -> str:
-        """Name the object: `Node`, or `Pod namespace/name`."""
+        """Return the object's name for people: `Node`, or `Pod namespace/name`."""
         return "Node" if self.pod is None else f"Pod {self.pod.namespace}/{self.pod.name}"
 
 
 def parse_json_object(text: str) -> Mapping[str, object]:
-    """Return the members of a JSON object; raise `BadAnnotation` for anything else."""
+    """Return the members of a JSON object; raise `AnnotationError` for anything else."""
     if len(text) > MAX_BYTES:
         raise AnnotationError(f"longer than {MAX_BYTES} characters")
     try:
@@ -52,7 +52,7 @@ def parse_json_object(text: str) -> Mapping[str, object]:
 
 
 def parse_cpus(value: object) -> CpuSet:
-    """Return the CPUs of a Linux list, `0-3,8`; raise `BadAnnotation` for anything else."""
+    """Return the CPUs of a Linux list, `0-3,8`; raise `AnnotationError` for anything else."""
     if not isinstance(value, str):
         raise AnnotationError("no text; a list of CPUs is written as 0-3,8")
     if len(value) > MAX_LIST_CHARS:
@@ -67,7 +67,8 @@ def parse_cpus(value: object) -> CpuSet:
 
 QOS_LABEL = "koordinator.sh/qosClass"
 POD_BLOCK_IO = "koordinator.sh/blkioQOS"
-RESCTRL_GROUP_PREFIX = "koordlet-"  # of resctrl groups of single pods, which dashboards know
+# name prefix of resctrl groups of single pods, as dashboards expect it
+RESCTRL_GROUP_PREFIX = "koordlet-"
 PRIORITY_LABEL = "koordinator.sh/priority-class"
 QOS_CLASSES = ("LSE", "LSR", "LS", "BE", "SYSTEM")
 PRIORITY_CLASSES = ("koord-prod", "koord-mid", "koord-batch", "koord-free")
@@ -87,13 +88,13 @@ _BY_PRIORITY = (
 
 
 def qos_class(pod: PodView) -> str:
-    """Return the QoS class: of the label, if it is one, else by Kubernetes' own class."""
+    """Return the QoS class: that of the label, if it is valid, else by Kubernetes' own class."""
     label = pod.label(QOS_LABEL)
     return label if label in QOS_CLASSES else _BY_KUBE_QOS[pod.qos]
 
 
 def priority_class(pod: PodView) -> str:
-    """Return the priority class; that of the QoS class where the pod names none."""
+    """Return the priority class; that of the QoS class if the pod names none."""
     return named_priority_class(pod) or default_priority_class(qos_class(pod))
 
 
@@ -124,28 +125,28 @@ _RESOURCE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]{0,252}")
 
 
 class NodeReservation(msgspec.Struct, frozen=True, kw_only=True):
-    """What pods must leave alone. CPUs are named, or counted where only an amount is given."""
+    """CPUs and amounts that pods must not use. CPUs are named, or only counted."""
 
     resources: Pairs = ()  # canonical quantities, by name
     cpus: CpuSet = frozenset()
     count: int = 0  # CPUs to be chosen, if none are named
-    policy: str = ""  # Default, ReservedCPUsOnly; empty: not said
+    policy: str = ""  # Default, ReservedCPUsOnly; empty: not set
 
 
 class SystemQos(msgspec.Struct, frozen=True, kw_only=True):
-    """The CPUs of system services. Only exclusive ones are missing for others."""
+    """The CPUs of system services. Pods cannot use the exclusive ones."""
 
     cpus: CpuSet = frozenset()
-    exclusive: bool | None = None  # None: not said, which means so
+    exclusive: bool | None = None  # None: not set, which means true
 
     @property
     def exclusive_cpus(self) -> CpuSet:
-        """Return the CPUs that no pod shares."""
+        """Return the CPUs that pods must not use."""
         return frozenset() if self.exclusive is False else self.cpus
 
 
 class NodeAnnotations(msgspec.Struct, frozen=True, kw_only=True):
-    """Both annotations, and what of them is not used."""
+    """Both annotations of the Node, and their invalid members."""
 
     reservation: NodeReservation = NodeReservation()
     system_qos: SystemQos | None = None  # None: the Node has no annotation at all
@@ -153,7 +154,7 @@ class NodeAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _AnnotationReader:
-    """One annotation being read: a member that cannot be used costs itself only."""
+    """Reads one annotation: an invalid member is recorded and does not affect the others."""
 
     def __init__(self, node: NodeView, key: str, machine: CpuSet) -> None:
         self.refused: list[InvalidAnnotation] = []
@@ -171,7 +172,7 @@ class _AnnotationReader:
         self.refused.append(InvalidAnnotation(path=path, why=why))
 
     def cpus(self, member: str) -> CpuSet:
-        """Return the CPUs named by a member that this machine has."""
+        """Return the CPUs of a member that this machine has."""
         try:
             named = parse_cpus(self.members.get(member) or "")
         except AnnotationError as error:
@@ -183,7 +184,7 @@ class _AnnotationReader:
 
 
 def parse_node_annotations(node: NodeView | None, machine: CpuSet) -> NodeAnnotations:
-    """Decode what the Node says; `machine` are the CPUs there are. Nothing without a Node."""
+    """Parse the annotations of the Node; `machine` are the existing CPUs. Empty without a Node."""
     if node is None:
         return NodeAnnotations()
     reserved = _AnnotationReader(node, RESERVATION, machine)
@@ -197,10 +198,10 @@ def parse_node_annotations(node: NodeView | None, machine: CpuSet) -> NodeAnnota
 
 
 def raw_allocatable(node: NodeView) -> tuple[float, float] | None:
-    """Return the node's allocatable CPU in cores and memory in bytes, without what is resold.
+    """Return the node's allocatable CPU in cores and memory in bytes, without overcommitment.
 
-    Where koord-manager changes `status.allocatable`, it stores the original in an annotation.
-    `None` unless both amounts are there.
+    If koord-manager changes `status.allocatable`, it stores the original in an annotation. `None`
+    unless both amounts are known.
     """
     text = node.annotation(RAW_ALLOCATABLE)
     original: Mapping[str, object] = {}
@@ -251,7 +252,7 @@ def _number_text(value: object) -> str:
 
 
 def _whole_cpus(text: str) -> int:
-    """Return a canonical quantity of CPUs, rounded up: a part of one cannot be kept apart."""
+    """Return a canonical quantity of CPUs, rounded up: a part of a CPU cannot be reserved."""
     quantity = parse_quantity(text)
     return quantity.value if quantity is not None else 0
 

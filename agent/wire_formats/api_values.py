@@ -49,7 +49,7 @@ def condition_reason(text: str) -> str:
 
 
 def condition_message(text: str, original_reason: str) -> str:
-    """Return a bounded message; a reason that had to be changed is kept in it word by word."""
+    """Return a bounded message; it contains a reason that had to be changed, unchanged."""
     changed = condition_reason(original_reason) != original_reason
     if changed and original_reason.strip() and original_reason not in text:
         text = f"{text} ({original_reason})" if text else original_reason
@@ -57,13 +57,13 @@ def condition_message(text: str, original_reason: str) -> str:
 
 
 def clean_text(text: str, limit: int = MAX_TEXT) -> str:
-    """Return text without control characters and lone surrogates, at most `limit` long."""
+    """Return text without control characters and lone surrogates, cut to `limit` characters."""
     cleaned = text.encode("utf-8", "replace").decode() if not text.isascii() else text
     return _CONTROL.sub(" ", cleaned)[:limit].strip()
 
 
 def valid_quantity(text: str) -> str | None:
-    """Return a Kubernetes quantity unchanged; `None` for what an API server would refuse."""
+    """Return a Kubernetes quantity unchanged; `None` if an API server would refuse it."""
     return text if len(text) <= MAX_LABEL and _QUANTITY.fullmatch(text) else None
 
 
@@ -84,14 +84,14 @@ def as_int32(value: int | None) -> int | None:
 
 
 def format_time(wall_s: float | None) -> str | None:
-    """Format a Unix time; `None` for one that no calendar holds."""
+    """Format a Unix time; `None` for a time outside of the calendar."""
     if wall_s is not None and math.isfinite(wall_s) and 0 <= wall_s < _YEAR_10000_S:
         return rfc3339(wall_s)
     return None
 
 
 def format_first_time(*candidates_s: float | None) -> str:
-    """Format the first Unix time that a calendar holds; the epoch if none does."""
+    """Format the first of these Unix times that is within the calendar; the epoch if none is."""
     formatted = (format_time(wall_s) for wall_s in candidates_s)
     return next((text for text in formatted if text is not None), rfc3339(0.0))
 

@@ -18,9 +18,9 @@ _VERSIONED = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+
 
 
 def decode_spec(path: str, plain: object) -> CdiSpec:
-    """Return a spec from decoded YAML or JSON; `ParseError` if it is none.
+    """Return a spec from decoded YAML or JSON; raises `ParseError` for anything else.
 
-    Devices and mounts that are malformed are left out: the file is somebody else's.
+    Malformed devices and mounts are left out, because another program wrote the file.
     """
     if not isinstance(plain, Mapping) or not isinstance(kind := plain.get("kind"), str):
         raise ParseError(f"CDI spec {path}", "no kind")
@@ -59,8 +59,8 @@ def _texts(value: object, member: str) -> tuple[str, ...]:
 def stale_reason(spec: CdiSpec, paths: frozenset[str], driver_version: str | None) -> str:
     """Return why a spec is out of date; empty if it is not.
 
-    It is when one of its mounts is gone from the host, or belongs to another driver than the
-    loaded one; `paths` are the files of all specs that exist.
+    It is out of date if one of its mounts does not exist on the host any more, or belongs to
+    another driver than the loaded one; `paths` are the existing files of all specs.
     """
     for mount in spec.mounts:
         if mount not in paths:
@@ -73,16 +73,16 @@ def stale_reason(spec: CdiSpec, paths: frozenset[str], driver_version: str | Non
 
 
 def has_name(name: str) -> Callable[[CdiDevice], bool]:
-    """Return the test whether a device has this very name."""
+    """Return a test whether a device has exactly this name."""
     return lambda device: device.name == name
 
 
 def qualified_names(
     specs: Iterable[CdiSpec], kind: str, tests: Iterable[Callable[[CdiDevice], bool]]
 ) -> tuple[str, ...] | None:
-    """Return one qualified name of this kind for each test; `None` if one has no name.
+    """Return one qualified name of this kind for each test; `None` if one device has no name.
 
-    A name that two specs define stands for neither: which one counts depends on the runtime.
+    A name that two specs define is not used: it depends on the runtime which of the two applies.
     """
     devices = [device for spec in specs if spec.kind == kind for device in spec.devices]
     times = Counter(device.name for device in devices)

@@ -20,7 +20,7 @@ _MICRO = ("\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s")
 
 
 def parse_duration_s(text: str) -> float | None:
-    """Return the seconds of a duration; `None` for what is none. `0` needs no unit."""
+    """Return the seconds of a duration; `None` for an invalid one. `0` needs no unit."""
     if text in ("0", "+0", "-0"):
         return 0.0
     if len(text) > MAX_DURATION_CHARS:
@@ -42,7 +42,7 @@ _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
 
 
 class ObjectMeta(msgspec.Struct, rename="camel", kw_only=True):
-    """`metadata` of a cluster-scoped object."""
+    """The fields of `metadata` that are read of a cluster-scoped object."""
 
     name: str
     namespace: str = ""
@@ -52,7 +52,7 @@ class ObjectMeta(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class LabelledObjectMeta(ObjectMeta, rename="camel", kw_only=True):
-    """The same, of an object whose labels and annotations are read."""
+    """The same, with labels and annotations."""
 
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -66,7 +66,7 @@ def check_uid(uid: str) -> str:
 
 
 def sorted_pairs(what: str, pairs: Mapping[str, str] | None) -> Pairs:
-    """Return labels or annotations in order; raise `ParseError` when they are far too many."""
+    """Return labels or annotations in order; raise `ParseError` if they are far too large."""
     pairs = pairs or {}
     if sum(map(len, pairs)) + sum(map(len, pairs.values())) > MAX_PAIRS_CHARS:
         raise ParseError(f"{what}: more than {MAX_PAIRS_CHARS} characters", "")
@@ -107,14 +107,14 @@ class _NodeStatus(msgspec.Struct, rename="camel"):
 
 
 class NodeObject(msgspec.Struct):
-    """What is read of a Node's JSON."""
+    """The fields of a Node's JSON that are read."""
 
     metadata: LabelledObjectMeta
     status: _NodeStatus | None = None
 
 
 def node_facts(node: NodeObject) -> NodeView:
-    """Return what a Node says; raise `ParseError` if it cannot be used."""
+    """Return the facts about a Node; raise `ParseError` if it cannot be used."""
     meta, status = node.metadata, node.status or _NodeStatus()
     info = status.node_info or _NodeInfo()
     addresses = status.addresses or []
@@ -142,7 +142,7 @@ def _amounts(quantities: Mapping[str, str | int | float] | None) -> Amounts:
 
 
 def _port(endpoints: _DaemonEndpoints | None) -> int | None:
-    """Return the kubelet's port; 0, and what is no port, is what was not said."""
+    """Return the kubelet's port; `None` if it is 0 or invalid."""
     endpoint = endpoints.kubelet_endpoint if endpoints else None
     return endpoint.port if endpoint and 0 < endpoint.port < 65536 else None
 
@@ -157,14 +157,14 @@ class _NodeMetricSpec(msgspec.Struct, rename="camel"):
 
 
 class NodeMetricObject(msgspec.Struct):
-    """What is read of a NodeMetric's JSON."""
+    """The fields of a NodeMetric's JSON that are read."""
 
     metadata: ObjectMeta
     spec: _NodeMetricSpec | None = None
 
 
 def metric_policy(metric: NodeMetricObject) -> MetricCollectPolicy:
-    """Return the policy; a value that cannot be meant is one that was not said."""
+    """Return the policy; an implausible value counts as absent."""
     policy = (metric.spec.metric_collect_policy if metric.spec else None) or {}
     memory = policy.get("nodeMemoryCollectPolicy")
     return MetricCollectPolicy(
@@ -192,17 +192,20 @@ _ABSENT = msgspec.Raw(b"null")
 
 
 class NodeSloObject(msgspec.Struct):
-    """What is read of a NodeSLO's JSON. The spec's values are judged one by one, elsewhere."""
+    """The fields of a NodeSLO's JSON that are read.
+
+    The values of the spec are checked elsewhere.
+    """
 
     metadata: ObjectMeta
     spec: msgspec.Raw = _ABSENT
 
 
 def slo_json(slo: NodeSloObject) -> object:
-    """Return of `metadata` what tells versions, and `spec` as it came: JSON of whatever size.
+    """Return the members of `metadata` that identify the version, and `spec` as undecoded JSON.
 
-    It is opened where there is time for it, see `agent.slo.status.build_slo_view`.
+    It is decoded later on another thread, see `agent.slo.status.build_slo_view`.
     """
     meta = slo.metadata
     versions = {"resourceVersion": meta.resource_version, "generation": meta.generation}
-    return {"metadata": versions, "spec": slo.spec.copy()}  # the rest of the page is let go
+    return {"metadata": versions, "spec": slo.spec.copy()}   # the page can be freed

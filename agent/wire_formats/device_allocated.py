@@ -41,11 +41,11 @@ _ALLOCATED = msgspec.json.Decoder(dict[str, list[_AllocationEntry] | None])
 
 
 def decode_allocated(text: str) -> tuple[AllocatedDevice, ...]:
-    """Return what was granted, in the order written; raise `ParseError` for the whole of it.
+    """Return the allocation in the order of the annotation; raises `ParseError` for all of it.
 
-    Amounts are in base units, rounded up. The error repeats nothing of the text. A member that is
-    written twice is refused, and one that Go would take for another: the scheduler that counts
-    devices must not read another grant than the node that gives them.
+    Amounts are in base units, rounded up. The error repeats nothing of the text. A member that
+    occurs twice is refused, and so are members that Go takes for the same: the agent must not read
+    another allocation than the scheduler that counts the devices.
     """
     if len(text) > MAX_BYTES:
         raise _error(f"more than {MAX_BYTES} bytes")

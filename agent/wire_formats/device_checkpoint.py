@@ -18,7 +18,7 @@ EXCHANGE_ANNOTATION = (
 
 MAX_CHECKPOINT_ENTRIES = 65536
 
-MAX_CHECKPOINT_IDS = 262144  # of all entries together
+MAX_CHECKPOINT_IDS = 262144  # ids of all entries together
 
 
 class _PodDeviceEntry(msgspec.Struct, rename="pascal"):
@@ -28,7 +28,7 @@ class _PodDeviceEntry(msgspec.Struct, rename="pascal"):
     device_ids: dict[str, list[str] | None] | list[str] | None = msgspec.field(
         name="DeviceIDs", default=None
     )
-    alloc_resp: bytes | None = None  # our answer, as the kubelet keeps it
+    alloc_resp: bytes | None = None  # the agent's answer, as the kubelet stores it
 
 
 class _DeviceCheckpointData(msgspec.Struct, rename="pascal"):
@@ -40,9 +40,9 @@ class _DeviceCheckpointFile(msgspec.Struct, rename="pascal"):
 
 
 def parse_device_checkpoint(data: bytes) -> tuple[KubeletAllocation, ...]:
-    """Decode a checkpoint, whole or not at all; raise `ParseError`.
+    """Decode a checkpoint; raises `ParseError` for the whole of it if one part is invalid.
 
-    Its checksum is over the kubelet's own print of a Go struct, and is not looked at. Kubelets up
+    The checksum is not checked: it is that of the kubelet's own print of a Go struct. Kubelets up
     to 1.19 list ids without their NUMA nodes.
     """
     try:
@@ -71,7 +71,7 @@ def _kubelet_allocation(entry: _PodDeviceEntry) -> KubeletAllocation:
 
 
 def _parse_exchanges(answer: bytes, ids: tuple[str, ...]) -> Pairs:
-    """Return what our answer gave for some of the ids, as its annotation says."""
+    """Return the exchanges of devices that the annotation of the agent's answer has."""
     if EXCHANGE_ANNOTATION.encode() not in answer:
         return ()
     from google.protobuf.message import DecodeError  # noqa: PLC0415 - protobuf

@@ -1,4 +1,4 @@
-"""The Device object's format as several packages need it.
+"""The format of the Device object, as far as several packages need it.
 
 Which devices it can list, its health annotation, and the transition times of an earlier object.
 """
@@ -31,18 +31,18 @@ SAME_UUID = "SameUUID"
 
 
 class DeviceSelection(msgspec.Struct, frozen=True):
-    """Which devices the object lists, by type and number, and why each other one is missing."""
+    """The devices that the object lists, by type and number, and why others are left out."""
 
     published: tuple[Device, ...]
     omissions: tuple[tuple[Device, str], ...]
 
 
 def select_devices(devices: Iterable[Device]) -> DeviceSelection:
-    """Choose what can be published; the order of the input does not matter.
+    """Choose the devices that can be published; the order of the input has no effect.
 
-    A device without a number crashes the scheduler, a number used twice loses one device, and an
-    id used twice grants one for the other: of two devices with one number or id the smaller bus
-    id wins.
+    A device without a number crashes the scheduler, one of two devices with the same number is
+    lost, and of two devices with the same id one would be allocated instead of the other. So of two
+    devices with one number or id, the one with the smaller bus id is chosen.
     """
     devices = tuple(devices)
     times_seen = Counter(device.key for device in devices)
@@ -81,10 +81,10 @@ _ConditionKey = tuple[tuple[str, str], str]  # of which device, of which type
 def keep_transition_times(previous: object, body: Json, now_s: float) -> Json:
     """Return `body` with the transition times of `previous` where a status did not change.
 
-    To be done before two bodies are compared, else any condition looks like a change for ever. A
-    change that nobody saw, for instance while no agent ran, is dated `now_s` (wall clock) rather
-    than before the last one. `previous` is whatever stands at the destination: anything
-    unexpected in it is passed over.
+    This comes before two bodies are compared, because otherwise every condition would look changed.
+    A change that nobody observed, for instance while no agent ran, gets the time `now_s` (wall
+    clock) and not a time before the last change. `previous` is the object at the destination;
+    unexpected content in it is ignored.
     """
     spec = body.get("spec")
     previous_conditions = _PreviousConditions(previous)
@@ -101,7 +101,7 @@ def keep_transition_times(previous: object, body: Json, now_s: float) -> Json:
 
 
 class _PreviousConditions:
-    """Statuses and transition times of an object that was published before."""
+    """Statuses and transition times of the object that was published before."""
 
     def __init__(self, previous: object) -> None:
         self.moments: dict[_ConditionKey, tuple[str, str]] = {}
@@ -139,7 +139,7 @@ def _keep_times_of_device(
 
 
 def _identity(device: Mapping[str, object]) -> tuple[str, str]:
-    """Name a device: by its id, else by its number. Text, because the source may hold anything."""
+    """Return a device's id, else its number; as text, because the source may contain anything."""
     name = device.get("id") or device.get("minor")
     return str(device.get("type")), str(name)
 
@@ -162,9 +162,10 @@ MAX_ANNOTATION_BYTES = 64 * 1024
 
 
 def keep_health_times(previous: object, body: Json) -> Json:
-    """Return `body` with the times of `previous` in its health, of devices in the same state.
+    """Return `body` with the health times of `previous`, for devices in the same state.
 
-    An agent that has just started saw no change, and would take the last one's time away.
+    An agent that has just started has observed no change, and would remove the time of the last
+    one.
     """
     previous_entries, entries = _health_entries(previous), _health_entries(body)
     for key, entry in entries.items():
@@ -188,7 +189,7 @@ def keep_health_times(previous: object, body: Json) -> Json:
 
 
 def _health_entries(body: object) -> dict[str, JsonDict]:
-    """Return the entries of an object's health annotation; none of what is no such thing."""
+    """Return the entries of an object's health annotation; none if it is invalid."""
     metadata = body.get("metadata") if isinstance(body, Mapping) else None
     annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
     text = annotations.get(HEALTH_ANNOTATION) if isinstance(annotations, Mapping) else None

@@ -19,20 +19,20 @@ DEFAULT_NAMESPACE = "default"  # events of cluster-wide objects live there
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to this node's devices, workers or pods, once."""
+    """One event of this node's devices, workers or pods."""
 
     type: str  # Normal, Warning
     reason: str  # CamelCase
     message: str
     object_kind: str  # kind of the involved object: Device, Node, Pod
     at_s: float  # wall clock
-    pod: PodRef | None = None  # which one, where it is about a pod
-    device: str = ""  # key of the device, where it is about one
-    repeat_key: str = ""  # what its repeats share where their messages differ; empty: the message
+    pod: PodRef | None = None  # the pod that the event is about; None: it is about no pod
+    device: str = ""  # key of the device that the event is about; empty: about no device
+    repeat_key: str = ""  # what repeats with different messages share; empty: the message
 
     @property
     def subject(self) -> tuple[str, ...]:
-        """Return what it is about: events of different pods, and of different devices, differ."""
+        """Return the subject, which differs between pods and between devices."""
         pod = self.pod
         if pod is None:
             return (self.object_kind, self.device)
@@ -40,17 +40,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def series(self) -> tuple[str, ...]:
-        """Return what its repeats have in common."""
+        """Return the key that an event shares with its repeats."""
         return (*self.subject, self.type, self.reason, self.repeat_key or self.message)
 
     @property
     def namespace(self) -> str:
-        """Return where it is kept: a pod's events beside the pod."""
+        """Return the namespace of the Event object: a pod's events are in the pod's namespace."""
         return DEFAULT_NAMESPACE if self.pod is None else self.pod.namespace
 
 
 def involved_object(event: Event, node_name: str, uid: str = "") -> JsonDict:
-    """Return the reference to what an event is about; `uid` is that of the cluster-wide object."""
+    """Return the reference to the event's object; `uid` is that of the cluster-scoped object."""
     if event.pod is not None:
         pod = event.pod
         reference: JsonDict = {"apiVersion": "v1", "kind": event.object_kind, "name": pod.name}
@@ -65,7 +65,7 @@ def involved_object(event: Event, node_name: str, uid: str = "") -> JsonDict:
 
 
 def core_event(event: Event, snapshot: NodeSnapshot, count: int, first_s: float) -> JsonDict:
-    """Return the `v1` Event; the repeats of one series have one name, whatever their count."""
+    """Return the `v1` Event; the repeats of one series have one name, regardless of their count."""
     node = snapshot.node
     uid = "" if event.object_kind == DEVICE_KIND else node.uid
     identity = "\0".join((*event.series, rfc3339(first_s)))

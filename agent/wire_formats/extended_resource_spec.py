@@ -20,7 +20,7 @@ MAX_BYTES = 2**63 - 1
 
 
 class BatchAmounts(msgspec.Struct, frozen=True, kw_only=True):
-    """One container's amounts; 0 is what it does not say, which as a limit means none."""
+    """One container's amounts; 0: not set, which as a limit means none."""
 
     request_milli: int = 0
     limit_milli: int = 0
@@ -31,9 +31,9 @@ ExtendedResourceSpec = Mapping[str, BatchAmounts]  # by container
 
 
 def parse_extended_resource_spec(text: str | None) -> ExtendedResourceSpec:
-    """Decode the annotation; empty without one, or when it names no container.
+    """Decode the annotation; empty without one, or if it names no container.
 
-    Raise `BadAnnotation` for one that means nothing: none of its numbers is used then.
+    Raises `AnnotationError` for an invalid annotation: none of its numbers is used then.
     """
     if text is None:
         return {}
@@ -68,7 +68,7 @@ def _object(value: object, what: str) -> Mapping[str, object]:
 
 
 def _whole_number(members: Mapping[str, object], name: str, most: int) -> int:
-    """Return a quantity rounded up, as Kubernetes does; what is below 0 is 0."""
+    """Return a quantity rounded up, as in Kubernetes; a negative one is 0."""
     value = members.get(name, 0)
     text = str(value) if type(value) in (int, float, str) else ""
     exact = parse_amount(text) if len(text) <= MAX_CHARS else None

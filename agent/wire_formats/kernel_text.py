@@ -71,7 +71,7 @@ def _range(item: str, text: str, limit: int) -> tuple[range, int, int]:
 
 
 def format_cpu_list(numbers: Iterable[int]) -> str:
-    """Print a set as the kernel prints lists: sorted, ranges folded, `0-3,8`."""
+    """Format a set as the kernel prints lists: sorted, with ranges, `0-3,8`."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:
@@ -111,7 +111,7 @@ def _bits_set(bits: int) -> frozenset[int]:
 
 
 def parse_int(text: str, low: int, high: int) -> int:
-    """Parse a decimal number of at most 18 digits that lies in low…high, both included."""
+    """Parse a decimal number of at most 18 digits from `low` to `high`, both included."""
     stripped = text.strip(_STRIP)
     if not _INT.fullmatch(stripped) or not low <= (value := int(stripped)) <= high:
         raise ParseError(f"number from {low} to {high}", text)
@@ -119,7 +119,7 @@ def parse_int(text: str, low: int, high: int) -> int:
 
 
 def parse_hex_id(text: str, digits: int) -> int:
-    """Parse an identifier that the kernel prints as `0x` and exactly so many digits.
+    """Parse an identifier that the kernel prints as `0x` and exactly this number of digits.
 
     PCI `class` has six, `vendor` and `device` four: a shorter text is a damaged one.
     """
@@ -139,9 +139,9 @@ def parse_size(text: str) -> int:
 
 
 def parse_distances(text: str, count: int) -> tuple[int, ...]:
-    """Parse one row of the distance matrix: exactly `count` numbers 0…255.
+    """Parse one row of the distance matrix: exactly `count` numbers from 0 to 255.
 
-    They stand in ascending node number, they are not indexed by it.
+    They are in the order of the node numbers; a node's number is not their index.
     """
     parts = text.strip(_STRIP).split()
     if len(parts) != count:
@@ -150,7 +150,7 @@ def parse_distances(text: str, count: int) -> tuple[int, ...]:
 
 
 def parse_dev_number(text: str) -> tuple[int, int]:
-    """Parse `major:minor` as of a `dev` file; both below 2^20."""
+    """Parse `major:minor` of a file `dev`; both below 2^20."""
     match = _DEV.fullmatch(text.strip(_STRIP))
     if match is None:
         raise ParseError("device number", text)

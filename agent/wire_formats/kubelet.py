@@ -17,7 +17,7 @@ from agent.wire_formats.quantities import parse_quantity
 
 
 class KubeletConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What `/configz` says, as far as we read it; `None` is what it does not say."""
+    """The settings of `/configz` that the agent reads; `None`: not set."""
 
     cpu_manager_policy: str | None = None
     cpu_manager_options: Pairs = ()
@@ -27,7 +27,7 @@ class KubeletConfig(msgspec.Struct, frozen=True, kw_only=True):
     topology_scope: str | None = None
     cgroup_driver: str | None = None
     cgroup_root: str | None = None
-    mistyped_keys: tuple[str, ...] = ()  # keys whose type we do not know
+    mistyped_keys: tuple[str, ...] = ()  # keys with values of an unknown type
 
 
 MAX_OPTIONS = 64
@@ -43,9 +43,9 @@ class _ConfigzJson(msgspec.Struct):
 
 
 def parse_configz(data: bytes) -> KubeletConfig:
-    """Decode what the endpoint answers; raise `ParseError` when it is no such object at all.
+    """Decode the answer of the endpoint; raises `ParseError` if it is not such an object.
 
-    A key of another type than ours is in `problems` and counts as not said.
+    A key with another type is in `mistyped_keys` and counts as absent.
     """
     try:
         keys = msgspec.json.decode(data, type=_ConfigzJson).kubeletconfig
@@ -96,7 +96,7 @@ def _cpus(raw: msgspec.Raw) -> frozenset[int] | None:
 
 
 def _milli(raw: msgspec.Raw) -> int:
-    """Return the CPU of a reservation, in thousandths; without a `cpu` there is none."""
+    """Return the CPU of a reservation in thousandths; `None` without `cpu`."""
     amounts = msgspec.json.decode(raw, type=dict[str, str])
     if "cpu" not in amounts:
         return 0
@@ -120,10 +120,10 @@ _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
 
 
 class CpuCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What was given away; containers of a pod together."""
+    """The CPUs that the kubelet allocated; those of a pod's containers are joined."""
 
     policy: str | None = None
-    default_cpus: frozenset[int] = frozenset()  # shared by all that have none of their own
+    default_cpus: frozenset[int] = frozenset()  # CPUs shared by containers without exclusive ones
     pod_cpus: tuple[tuple[str, frozenset[int]], ...] = ()  # by pod uid
 
 
@@ -134,9 +134,10 @@ class _CheckpointJson(msgspec.Struct, rename="camel"):
 
 
 def parse_checkpoint(data: bytes) -> CpuCheckpoint:
-    """Decode a checkpoint, whole or not at all: a part of it would make used CPUs look free.
+    """Decode a checkpoint; raises `ParseError` for the whole of it if one part is invalid.
 
-    Its checksum is over the kubelet's own print of a Go struct, and is not looked at.
+    Otherwise used CPUs would look free. The checksum is not checked: it is that of the kubelet's
+    own print of a Go struct.
     """
     if len(data) > MAX_CHECKPOINT_BYTES:
         raise ParseError(f"CPU manager checkpoint: more than {MAX_CHECKPOINT_BYTES} bytes", "")

@@ -1,4 +1,4 @@
-"""YAML of untrusted files, without the parts that have no bound."""
+"""Parses YAML of untrusted files, without the language's unbounded parts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may come witho
 
 
 def decode_yaml(data: bytes, max_depth: int) -> object:
-    """Decode YAML without aliases and deep nests; raise `ValueError` for anything else.
+    """Parse YAML without aliases and deep nesting; raises `ValueError` for anything else.
 
-    A few lines of aliases stand for gigabytes, and the C loader calls itself for each level.
+    A few lines of aliases can stand for gigabytes, and the C loader recurses for each level.
     """
     depth = 0
     try:

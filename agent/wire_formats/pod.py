@@ -101,7 +101,7 @@ class _PodStatus(msgspec.Struct, rename="camel", gc=False):
 
 
 class PodObject(msgspec.Struct, gc=False):
-    """What is read of a pod's JSON; `pod_view` makes a picture of it."""
+    """The fields of a pod's JSON that are read; `build_pod_view` makes a `PodView` of it."""
 
     metadata: _PodMetadata
     spec: _PodSpec | None = None
@@ -133,9 +133,9 @@ def decode_pod(data: bytes | memoryview | msgspec.Raw) -> PodView:
 
 
 def decode_pod_list(data: bytes) -> tuple[tuple[PodView, ...], int]:
-    """Return the pods of a PodList in JSON by uid, and how many were left out as malformed.
+    """Return the pods of a PodList in JSON by uid, and the number of malformed pods.
 
-    Raises `ParseError` when the whole is not one; a single odd pod costs itself only.
+    Raises `ParseError` if the whole is not a PodList; a malformed pod does not affect the others.
     """
     sliced = _slices(data)
     if sliced is not None:
@@ -150,7 +150,7 @@ def decode_pod_list(data: bytes) -> tuple[tuple[PodView, ...], int]:
 
 
 class PodListDecoder:
-    """Decodes a list that is read again and again; pods whose JSON did not change stay the same.
+    """Decodes a list again and again; a pod whose JSON did not change stays the same object.
 
     For one thread at a time.
     """
@@ -180,7 +180,7 @@ class PodListDecoder:
 
 
 def pod_list_from_data(plain: object) -> tuple[tuple[PodView, ...], int]:
-    """Return the pods of a PodList that a reader of YAML made, as `decode_pod_list` does."""
+    """Return the pods of a PodList from decoded YAML, as `decode_pod_list` does."""
     try:
         pod_list = msgspec.convert(plain, _PlainPodList)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -189,7 +189,7 @@ def pod_list_from_data(plain: object) -> tuple[tuple[PodView, ...], int]:
 
 
 def build_pod_view(pod: PodObject) -> PodView:
-    """Return the picture of a pod; raise `ParseError` if it cannot be used."""
+    """Return the `PodView` of a pod; raises `ParseError` if it cannot be used."""
     meta, spec, status = pod.metadata, pod.spec or _PodSpec(), pod.status or _PodStatus()
     if not _UID.fullmatch(meta.uid):
         raise ParseError("pod uid", meta.uid)
@@ -226,11 +226,11 @@ def _grace_s(seconds: int | None) -> int:
 
 
 def _slices(data: bytes) -> tuple[str, list[memoryview]] | None:
-    """Return kind and pods of a list as Go writes it, found without decoding it; else `None`.
+    """Return kind and pods of a list as Go writes it, without decoding it; else `None`.
 
-    One call for a list of megabytes would hold up all threads for milliseconds. A mark is never
-    within a text, where its quotes would be escaped; and one deeper within a pod leaves slices
-    that are no JSON, so that the list is then decoded whole.
+    Decoding a list of megabytes in one call would block all threads for milliseconds. The mark
+    between pods never occurs inside a text, where its quotes would be escaped. If it occurs deeper
+    in a pod, the slices are not JSON, and the list is then decoded as a whole.
     """
     begin, end = data.find(_ITEMS), len(data.rstrip()) - len(_END)
     if begin < 0 or not data.startswith(_END, end):
@@ -370,17 +370,17 @@ QOS_RESOURCES = ("cpu", "memory")
 
 
 class ResourceRequirements(msgspec.Struct, frozen=True):
-    """One container's quantities by resource; requests are those given or else the limits."""
+    """One container's quantities by resource; missing requests equal the limits."""
 
     requests: Mapping[str, str]
     limits: Mapping[str, str]
 
 
 def compute_qos(containers: Sequence[ResourceRequirements]) -> KubeQos:
-    """Return the class that the kubelet gives; a quantity of zero counts as not given.
+    """Return the QoS class as the kubelet computes it; a quantity of zero counts as absent.
 
-    Guaranteed: every container has CPU and memory limits, equal to its requests. BestEffort: none
-    has any. All else is Burstable.
+    Guaranteed: every container has CPU and memory limits that equal its requests. BestEffort: no
+    container has any. Any other pod is Burstable.
     """
     pairs = [
         (

@@ -71,10 +71,10 @@ class Quantity(msgspec.Struct, frozen=True):
 
 
 def parse_quantity(text: str) -> Quantity | None:
-    """Parse a quantity; `None` for what is none, is negative or exceeds 63 bits.
+    """Parse a quantity; `None` if it is invalid, negative or exceeds 63 bits.
 
-    The text is that of apimachinery's `Quantity.String`: `65536Mi` is `64Gi`, `1000` is `1k`.
-    What is finer than a byte or a billionth is rounded up.
+    The text is that of apimachinery's `Quantity.String`: `65536Mi` is `64Gi`, `1000` is `1k`. Parts
+    of a byte or of a billionth are rounded up.
     """
     match = _QUANTITY.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None or not (match[1] or match[2]):
@@ -108,7 +108,7 @@ def _format_nano(nano: int) -> str:
 
 
 def parse_amount(text: str) -> Decimal | None:
-    """Return a quantity's exact value, of either sign; `None` for what is none."""
+    """Return a quantity's exact value, which may be negative; `None` if it is invalid."""
     match = _SIGNED_QUANTITY.fullmatch(text)
     if match is None:
         return None

@@ -54,7 +54,7 @@ _DECODER = msgspec.json.Decoder(_QuantitiesByName | None)
 
 
 class ContainerStep(msgspec.Struct, frozen=True):
-    """A container's resources in JSON, and when it runs."""
+    """A container's resources in JSON, and the phase in which it runs."""
 
     name: str
     resources: bytes
@@ -63,7 +63,7 @@ class ContainerStep(msgspec.Struct, frozen=True):
 
 
 class PodResources(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from the resources of a pod's containers; fields as those of `PodView`."""
+    """The results from the resources of a pod's containers; fields are those of `PodView`."""
 
     asks: tuple[ResourceRequest, ...]
     wants: RequestedAmounts
@@ -87,10 +87,10 @@ def pod_resources(
 
 
 def _resource_requests(containers: Iterable[ContainerStep]) -> tuple[ResourceRequest, ...]:
-    """Return what containers ask of device plug-ins.
+    """Return what containers request of device plug-ins.
 
     Resources that no device plug-in has are left out, and so are those of malformed JSON: the
-    kubelet would not run such a pod. Nearly all pods ask for none, and nothing of them is decoded.
+    kubelet would not run such a pod. Nearly all pods request none, and nothing of them is decoded.
     """
     requests: list[ResourceRequest] = []
     for one in containers:
@@ -105,9 +105,9 @@ def _resource_requests(containers: Iterable[ContainerStep]) -> tuple[ResourceReq
 
 
 def _requested_amounts(containers: Iterable[ContainerStep]) -> RequestedAmounts:
-    """Return how much all containers together want of what schedulers grant devices for, by name.
+    """Return all containers' requests by resource, of resources for which devices are allocated.
 
-    It is the most that they can have been granted: init containers are added, too.
+    This is the most that can have been allocated: init containers are included.
     """
     amounts: dict[str, int] = {}
     for one in containers:
@@ -125,7 +125,7 @@ def _requested_amounts(containers: Iterable[ContainerStep]) -> RequestedAmounts:
 def _batch_cpu_milli(containers: Iterable[ContainerStep]) -> int | None:
     """Return the batch CPU that the containers of a pod request, without init containers.
 
-    The resource counts milli-cores. `None` for a quantity that is none.
+    The resource counts milli-cores. `None` for an invalid quantity.
     """
     total = 0
     for one in containers:
@@ -145,10 +145,10 @@ def _batch_cpu_milli(containers: Iterable[ContainerStep]) -> int | None:
 def _compute_request(
     containers: Iterable[ContainerStep], overhead: Mapping[str, str | int | float]
 ) -> ComputeRequest:
-    """Return a pod's request as the scheduler computes it; what is malformed counts as 0.
+    """Return a pod's request as the scheduler computes it; malformed quantities count as 0.
 
-    It is the larger one of what all containers that stay request together, and of what the most
-    demanding init container requests with the sidecars that were started before it.
+    It is the larger one of two: the total of all containers that stay, and the highest total of an
+    init container and the sidecars that start before it.
     """
     total = sidecars = peak = (0.0, 0.0)
     for container in containers:

@@ -19,7 +19,7 @@ MAX_CHARS = 63  # of a quantity
 
 
 class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """CPUs of its own, and the memory nodes it was placed on."""
+    """The CPUs of a pod, and the NUMA nodes that it was placed on."""
 
     cpus: CpuSet = frozenset()
     numa_nodes: frozenset[int] = frozenset()
@@ -30,7 +30,7 @@ NO_STATUS = ResourceStatus()
 
 
 def parse_resource_status(text: str | None) -> ResourceStatus:
-    """Decode the annotation; raise `BadAnnotation` for one that means nothing."""
+    """Decode the annotation; raises `AnnotationError` for an invalid one."""
     if text is None:
         return NO_STATUS
     try:
@@ -56,7 +56,7 @@ def _list(value: object) -> list[object]:
 
 
 def _node(item: object) -> tuple[int, bool]:
-    """Return a memory node's number, and whether it gives CPU."""
+    """Return the number of a NUMA node, and whether CPUs of it are allocated."""
     if not isinstance(item, dict):
         raise AnnotationError("a member of numaNodeResources is no object")
     number, resources = item.get("node", 0), item.get("resources")

@@ -84,7 +84,7 @@ def _hotplug_json(view: HotplugView) -> dict[str, object]:
 def snapshot_json(snapshot: NodeSnapshot, now_s: float) -> dict[str, object]:
     """Return `{"node", "refused", "hotplug", "vendors", "parts"}`, and `"cluster"` in a cluster.
 
-    Each of the parts, by name, is `{"age_s", "error", "value"}`; so are those of the cluster.
+    Each part is `{"age_s", "error", "value"}`, by name; so is each part of the cluster.
     """
     cluster = snapshot.cluster
     reached = {
@@ -105,9 +105,9 @@ def snapshot_json(snapshot: NodeSnapshot, now_s: float) -> dict[str, object]:
 
 
 def slo_from_json(data: object) -> NodeSlo:
-    """Return the NodeSLO of a snapshot's JSON, where fields have the names of their attributes.
+    """Return the NodeSLO of a snapshot's JSON, whose field names are those of the attributes.
 
-    Raise `ParseError` if it has another form.
+    Raises `ParseError` if it has another form.
     """
     try:
         return msgspec.convert(_as_attributes(data), NodeSlo, from_attributes=True)
@@ -122,7 +122,7 @@ def _as_attributes(data: object) -> object:
 
 
 def encode_json(data: object) -> bytes:
-    """Return indented JSON with a newline at its end; names that are no UTF-8 are made readable."""
+    """Return indented JSON with a final newline; names that are not UTF-8 are made readable."""
     try:
         text = msgspec.json.encode(data)
     except UnicodeEncodeError:
@@ -131,7 +131,7 @@ def encode_json(data: object) -> bytes:
 
 
 def _replace_surrogates(data: object) -> object:
-    """Replace what stands for bytes that are no UTF-8, as in names of folders."""
+    """Replace characters that stand for bytes outside of UTF-8, as in names of folders."""
     if isinstance(data, str):
         return data.encode("utf-8", "replace").decode()
     if isinstance(data, Mapping):

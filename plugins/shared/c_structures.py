@@ -24,10 +24,10 @@ _SCALARS: dict[str, Any] = {
 
 
 class StructureTable:
-    """The structures of one library, made when they are first asked for.
+    """The structures of one library, created at their first use.
 
-    The table gives each as `size align: name@offset:type ...`; types are those above, `cN` (text
-    of N bytes) and other structures of the table, `*N` makes an array. Bytes between members are
+    The table defines each as `size align: name@offset:type ...`; types are those above, `cN` (text
+    of N bytes) and other structures of the table; `*N` makes an array. Bytes between members are
     padding.
     """
 
@@ -73,5 +73,5 @@ class StructureTable:
 
 
 def decode_c_text(raw: object) -> str:
-    """Return a text up to its first NUL, without blanks around; what is not ASCII is dropped."""
+    """Return a text up to its first NUL, stripped; characters outside of ASCII are dropped."""
     return raw.decode("ascii", "ignore").strip() if isinstance(raw, bytes) else ""

@@ -6,22 +6,22 @@ from typing import Protocol
 
 
 class LibraryCallJournal(Protocol):
-    """Where the call in progress is noted; the worker provides it."""
+    """Records the library call in progress; the worker provides it."""
 
     def enter(self, symbol: str, device: str) -> None:
-        """Note that a call begins; raise `CallSuspended` if it hung before and is left out.
+        """Record the start of a call; raises `CallSuspended` for a call that hung before.
 
-        `device` is the key of the device that it is about, or a name that the library has for it
-        (see `assign`); empty if it is about no single one.
+        `device` is the key of the call's device, or a name that the library has for it (see
+        `assign`); empty if the call is about no single device.
         """
         ...
 
     def leave(self) -> None:
-        """Note that the call of this thread has returned."""
+        """Record that the call of this thread has returned."""
         ...
 
     def assign(self, name: str, device: str) -> None:
-        """Note that calls about `name` are about the device with this key."""
+        """Record that calls about `name` are about the device with this key."""
         ...
 
 

@@ -31,7 +31,7 @@ class JsonStateFile(Generic[T]):
         self._file = self._writer.file(self._path) if self._path is not None else None
 
     def load(self) -> T | None:
-        """Return what is stored; `None` if nothing is, or nothing that can be used."""
+        """Return the stored value; `None` if there is none, or none that can be used."""
         if self._path is None:
             return None
         stored = self._writer.load(self._path, MAX_FILE, self._decode)
@@ -54,10 +54,10 @@ class JsonStateFile(Generic[T]):
             raise AgentError(str(error)) from error
 
     def save(self, value: T) -> bool:
-        """Write the value if it is another than was written last; say whether it is on disk.
+        """Write the value if it differs from the last one; return whether it is on the disk.
 
-        A file system that does not answer is waited for half a second, and not again while it does
-        not; what was handed over is written when it answers.
+        It waits half a second for a file system that does not answer, and not again while it does
+        not. The value is then written when the file system answers.
         """
         data = msgspec.json.encode(value)
         if self._file is None:

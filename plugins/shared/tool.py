@@ -1,4 +1,4 @@
-"""Runs a maker's command-line tool in the worker, for what the maker's library does not tell."""
+"""Runs a maker's command-line tool in the worker, for facts that the maker's library lacks."""
 
 from __future__ import annotations
 

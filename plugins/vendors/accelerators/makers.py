@@ -101,8 +101,8 @@ def maker_of(
 ) -> Maker | None:
     """Return the maker of an accelerator; `None` for another or a virtual function.
 
-    `class_code` has 24 bits. An id that is not in the table is an accelerator all the same where
-    the class says so: makers bring out new ones.
+    `class_code` has 24 bits. A function with an id that is not in the table is an accelerator if
+    its class is one: makers release new ones.
     """
     maker = MAKERS.get(vendor_id) if vendor_id is not None else None
     if maker is None or class_code is None or virtual:

@@ -79,7 +79,7 @@ def _describe_managed(
 
 
 def _number(host: HostFiles, function: AcceleratorFunction, card: CardRule) -> int | None:
-    """Return the number of the node that the kernel made for a function; `None` if it made none.
+    """Return the number of the node that the kernel created for a function; `None` without a node.
 
     sysfs shows a driver's devices below the function: `<function>/<class>/xpu3`.
     """
@@ -131,14 +131,14 @@ class AcceleratorsSession:
         self._is_replay = context.is_replay
 
     def discover(self) -> Inventory:
-        """Return what is on the bus now."""
+        """Return the accelerators on the bus now."""
         devices, problems = describe_accelerators(
             self._host, find_accelerators(self._host), self._cards, replay=self._is_replay
         )
         return Inventory(vendor="accelerators", devices=devices, problems=problems)
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Raise `NotSupported`: there is no library to ask."""
+        """Raise `NotSupported`: there is no library."""
         raise NotSupported("no library tells what these devices do")
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:

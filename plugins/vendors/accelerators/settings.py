@@ -44,7 +44,7 @@ class CardRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def node_stem(self) -> str | None:
-        """The node's name without its number, as sysfs has it below the card's function."""
+        """Return the node's name without its number, as sysfs has it below the card's function."""
         match = _NODE.fullmatch(self.node or "")
         return match[1] if match else None
 
@@ -52,7 +52,7 @@ class CardRule(msgspec.Struct, frozen=True, kw_only=True):
 def rule_for(
     cards: tuple[CardRule, ...], vendor_id: int | None, device_id: int | None
 ) -> CardRule | None:
-    """Return the first rule that fits."""
+    """Return the first rule that matches."""
     for card in cards:
         if card.vendor_id == vendor_id and card.device_id in (None, device_id):
             return card
@@ -104,7 +104,7 @@ def _number(row: Mapping[str, object], name: str, highest: int, key: str) -> int
 
 
 class AcceleratorsSettings(VendorSettings, frozen=True, kw_only=True):
-    """Cards of other makers, as far as a person describes them."""
+    """Cards of other makers, as the settings describe them."""
 
     cards: Annotated[
         SettingTable,
@@ -115,11 +115,11 @@ class AcceleratorsSettings(VendorSettings, frozen=True, kw_only=True):
     ] = ()
 
     def check(self, *, is_forced: bool = False) -> None:  # noqa: ARG002 - see VendorSettings
-        """Raise `BadConfig` that names the key of a card that cannot be understood."""
+        """Raise `BadConfig` that names the key of an invalid card."""
         self.rules()
 
     def rules(self) -> tuple[CardRule, ...]:
-        """Return the decoded rules of `cards`; raise as `check`."""
+        """Return the decoded rules of `cards`; raises as `check`."""
         key = "discovery.accelerators.cards"
         if len(self.cards) > MAX_CARDS:
             raise BadConfig(f"{key}: must be a list of at most {MAX_CARDS} tables")

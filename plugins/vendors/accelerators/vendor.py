@@ -35,7 +35,10 @@ class AcceleratorsVendor:
     edits = staticmethod(injection.edits)
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
-        """List them; cards that settings describe are managed from the first discovery on."""
+        """Return the functions.
+
+        Cards that settings describe are managed from the first discovery on.
+        """
         return tuple(describe_unmanaged(function) for function in find_accelerators(host))
 
     def open(

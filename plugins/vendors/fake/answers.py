@@ -25,7 +25,7 @@ MAX_VALUE = 1e15
 
 
 def build_inventory(scene: Scene) -> Inventory:
-    """Return the scene's devices as a vendor lists them."""
+    """Return the scene's devices as an inventory."""
     return Inventory(
         vendor=NAME,
         devices=tuple(_device(device) for device in scene.devices),
@@ -38,7 +38,7 @@ def build_inventory(scene: Scene) -> Inventory:
 
 
 def build_samples(scene: Scene, elapsed_s: float) -> tuple[DeviceSample, ...]:
-    """Return what the devices do so many seconds after the start."""
+    """Return the samples of the devices at a time after the start, in seconds."""
     return tuple(_sample(device, elapsed_s) for device in scene.devices)
 
 

@@ -31,7 +31,7 @@ FIRST_FOREIGN_FD = 3
 
 
 class Misbehaviour:
-    """Counts calls and does what the scene asks for."""
+    """Counts calls and does what the scene specifies."""
 
     def __init__(self, faults: tuple[FakeFault, ...]) -> None:
         self.faults = faults
@@ -39,7 +39,7 @@ class Misbehaviour:
         self._leaked: list[bytes] = []
 
     def enter(self, method: SessionMethod) -> None:
-        """Do what is due in this call of the method."""
+        """Do what the scene specifies for this call of the method."""
         for fault in self.faults:
             if fault.where == method and self._calls[method] >= fault.after:
                 if fault.do == "leak":

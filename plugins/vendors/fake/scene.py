@@ -39,7 +39,7 @@ FaultAction = Literal[
 
 
 class FakeHealth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As `agent.snapshot.device.Health`."""
+    """Fields as in `agent.snapshot.device.Health`."""
 
     state: HealthState
     reason: str
@@ -55,7 +55,7 @@ class FakeProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class FakeDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As `agent.snapshot.device.VendorDevice`, and what its samples say; curves may be left out."""
+    """Fields of `agent.snapshot.device.VendorDevice`, and of its samples; each may be left out."""
 
     kind: DeviceKind = DeviceKind.GPU
     bus_id: str | None = None
@@ -80,7 +80,7 @@ class FakeDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     processes: tuple[FakeProcess, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what only looks right; msgspec names the place."""
+        """Refuse values that are valid for their type only; msgspec adds the place."""
         if self.bus_id is None and self.uuid is None:
             raise ValueError("a device needs a bus_id or a uuid")
         if self.bus_id is not None and parse_address(self.bus_id) != self.bus_id:
@@ -96,7 +96,10 @@ class FakeDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class FakeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As `agent.snapshot.inventory.DeviceEvent`, so many seconds after the session was opened."""
+    """Fields of `agent.snapshot.inventory.DeviceEvent`.
+
+    `at_s` is in seconds after the session's start.
+    """
 
     at_s: float
     key: str
@@ -108,7 +111,7 @@ class FakeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class FakeFault(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"where": "in"}
 ):
-    """Something that goes wrong: `do` it in a method, from the call after the first `after`."""
+    """A fault: `do` it in a method, in every call after the first `after` ones."""
 
     where: SessionMethod
     do: FaultAction
@@ -118,7 +121,7 @@ class FakeFault(
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The content of the whole file."""
 
     devices: tuple[FakeDevice, ...] = ()
     links: tuple[DeviceLink, ...] = ()
@@ -131,7 +134,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def parse_scene(data: object, file: str) -> Scene:
-    """Decode what YAML made of the file; `BadConfig` names the field."""
+    """Decode the scene from decoded YAML; raises `BadConfig` that names the field."""
     try:
         scene = msgspec.convert(data if data is not None else {}, Scene)
     except (msgspec.ValidationError, RecursionError) as error:

@@ -19,7 +19,7 @@ MAX_FILE = 4 * 1024 * 1024  # bytes; a thousand devices need a tenth of it
 
 
 def read_scene(file: str) -> Scene:
-    """Read and decode the file; whatever is wrong with it is a `BadConfig` that names it."""
+    """Read and decode the file; raises `BadConfig` with the file's name for any error."""
     try:
         with Path(file).open("rb") as stream:
             data = stream.read(MAX_FILE + 1)
@@ -36,14 +36,14 @@ def read_scene(file: str) -> Scene:
 
 
 class FakeSession:
-    """Plays a scene from the moment it is opened."""
+    """Plays a scene from the moment at which it is opened."""
 
     def __init__(self, file: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._file = file
         self._clock = clock
         self._scene = read_scene(file)
         self._opened_s = clock.monotonic()
-        self._reported_until_s = -1.0  # events up to here have been told
+        self._reported_until_s = -1.0  # events up to this time have been returned
         self._closed = threading.Event()
         self._misbehaviour = Misbehaviour(self._scene.misbehave)
         self._misbehaviour.enter("open")
@@ -55,12 +55,12 @@ class FakeSession:
         return answers.build_inventory(self._scene)
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Return what the devices do now."""
+        """Return the samples of the devices now."""
         self._misbehaviour.enter("sample")
         return answers.build_samples(self._scene, self._elapsed_s())
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Return the events that are due; wait for the next one at most that long."""
+        """Return the due events; wait for the next one at most `wait_s` seconds."""
         self._misbehaviour.enter("events")
         next_s = answers.next_event_s(self._scene, self._reported_until_s)
         until_s = wait_s if next_s is None else min(wait_s, next_s - self._elapsed_s())
@@ -79,7 +79,7 @@ class FakeSession:
         return match is not None and match.health.state is not HealthState.HEALTHY
 
     def close(self) -> None:
-        """End a waiting `events`."""
+        """End a wait in `events`."""
         self._misbehaviour.enter("close")
         self._closed.set()
 

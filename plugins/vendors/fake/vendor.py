@@ -1,4 +1,4 @@
-"""The fake vendor as the agent sees it: there if a file describes its devices."""
+"""The fake vendor in the agent: it is present if a file describes its devices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FakeSettings(VendorSettings, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is a file: only few hosts have one."""
+        """Return whether there is a file: only few hosts have one."""
         return bool(self.file)
 
 
@@ -75,7 +75,7 @@ class FakeVendor:
         settings: FakeSettings,
         context: SessionContext,  # noqa: ARG002 - a file's devices are the same on a recording
     ) -> FakeSession:
-        """Read the file that the setting `file` names; `BadConfig` if that cannot be done."""
+        """Read the file of the setting `file`; raises `BadConfig` if that fails."""
         from plugins.vendors.fake.session import FakeSession  # noqa: PLC0415 - workers only
 
         if not settings.file:

@@ -13,6 +13,6 @@ Each regular file of the folder is a JSON array as koord-device-daemon writes it
                   "busID": "0000:a1:00.0"},
      "status": {"healthy": true}}
 
-Files are looked at every second. One that cannot be decoded leaves what was known; an entry that
-cannot be used is left out and told. Where sysfs knows a device's place, its word counts.
+The files are checked every second. If a file cannot be decoded, its last content stays. An entry
+that cannot be used is left out and reported. sysfs takes precedence for a device's place.
 """

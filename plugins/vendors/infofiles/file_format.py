@@ -31,7 +31,7 @@ class DeviceInfoStatus(msgspec.Struct, frozen=True):
 
 
 class DeviceInfoEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One device as its writer describes it. Empty text: not told."""
+    """One device as the writer of the file describes it. Empty text: not set."""
 
     vendor: str
     model: str
@@ -42,14 +42,14 @@ class DeviceInfoEntry(msgspec.Struct, frozen=True, kw_only=True):
     numa_node: str
     pcie_root: str
     links: tuple[tuple[tuple[int, ...], str], ...]  # peers and type of each usable link
-    has_links: bool  # the member is there, even if it is empty: its writer knows of partitions
+    has_links: bool  # the member exists, even if it is empty: the writer knows of partitions
     must_honor_links: bool
     status: DeviceInfoStatus | None
     oddities: tuple[str, ...] = ()  # texts about values that are invalid
 
 
 def decode_array(data: bytes) -> list[object]:
-    """Return a file's entries; `ParseError` for everything but a JSON array."""
+    """Return a file's entries; raises `ParseError` for anything but a JSON array."""
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -62,7 +62,7 @@ def decode_array(data: bytes) -> list[object]:
 
 
 def decode_entry(raw: object) -> DeviceInfoEntry:
-    """Decode one entry; `ParseError` says why it cannot be used at all."""
+    """Decode one entry; raises `ParseError` with the reason if it cannot be used at all."""
     if not isinstance(raw, Mapping):
         raise ParseError("entry: no object", repr(raw))
     minor = raw.get("minor")
@@ -95,7 +95,7 @@ def _table(value: object) -> Mapping[object, object]:
 
 
 def _text(value: object, limit: int = MAX_TEXT) -> str:
-    """Return plain text: nothing of another type, no control characters, no lone surrogates."""
+    """Return plain text; empty for other types, for control characters and lone surrogates."""
     if not isinstance(value, str):
         return ""
     text = value[: 4 * limit].encode("utf-8", "replace").decode()
@@ -108,7 +108,7 @@ def _resources(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def _bus_id(text: str, oddities: list[str]) -> str | None:
-    """Return an address in our spelling; writers use upper case, and drop zeros in front."""
+    """Return an address in the agent's spelling; writers use upper case, and drop leading zeros."""
     if not text:
         return None
     match = _ADDRESS.fullmatch(text.lower())

@@ -39,7 +39,7 @@ class EntryDevice(msgspec.Struct, frozen=True):
 
 
 def inventory_of(files: Iterable[tuple[str, Sequence[object]]]) -> Inventory:
-    """Return the devices of all entries, files in order of name, and what was left out."""
+    """Return the devices of all entries, files in order of name, and the unusable entries."""
     entries = [(name, index, entry) for name, items in files for index, entry in enumerate(items)]
     problems: list[Problem] = []
     if len(entries) > MAX_ENTRIES:
@@ -99,7 +99,7 @@ def _describe_entry(
 
 
 def _resources(raw: tuple[tuple[str, str], ...], where: str, problems: list[Problem]) -> Pairs:
-    """Return full names with canonical values; a value that is none, or zero, is left out."""
+    """Return full names with canonical values; invalid and zero values are left out."""
     resources: dict[str, str] = {}
     for name, text in raw:
         resource = f"{_PREFIX}{name}" if name in _BARE else name

@@ -9,7 +9,7 @@ from agent.snapshot.settings import SettingRule, VendorSettings
 
 
 class InfofilesSettings(VendorSettings, frozen=True, kw_only=True):
-    """Where another program describes devices for koordlet, and for us."""
+    """The folder in which another program describes devices for koordlet and for the agent."""
 
     directory: Annotated[
         str, SettingRule("folder of device-info files; our own file in it is not read")

@@ -1,4 +1,4 @@
-"""Device-info files as a vendor: on by setting only, and without a process of its own."""
+"""Device-info files as a vendor: only switched on by its setting, and without its own process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class InfofilesVendor:
-    """Accelerators of any maker, as koord-device-daemon and its kin describe them."""
+    """Accelerators of any maker, as described by koord-device-daemon or similar programs."""
 
     description = VendorDescription(
         name="infofiles",
@@ -32,7 +32,7 @@ class InfofilesVendor:
     edits = staticmethod(injection.edits)
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
-        """Return nothing: the files count only if the setting is on."""
+        """Return nothing: the setting alone decides whether the files are read."""
         return ()
 
     def open(

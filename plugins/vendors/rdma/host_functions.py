@@ -39,7 +39,7 @@ class RdmaFunctionReader:
         self._last_with_verbs: dict[str, RdmaFunction] = {}  # with verbs
 
     def read(self, devices: Iterable[VendorDevice], now_s: float) -> tuple[RdmaFunction, ...]:
-        """Return the functions of these devices, virtual ones included, in their order."""
+        """Return the functions of these devices in their order, virtual ones included."""
         addresses = tuple(dict.fromkeys(_function_addresses(devices)))[:MAX_FUNCTIONS]
         listings = (list_entries(self._host, f"/sys/class/{name}") for name in RDMA_CLASSES)
         signature = (addresses, *listings)
@@ -78,7 +78,7 @@ class RdmaFunctionReader:
         return function
 
     def _verbs_below(self, folder: str) -> tuple[DeviceNode, ...]:
-        """Return the nodes in the function's own folder, for a device that is in no class here."""
+        """Return the nodes in the function's own folder, for a device that is not in the class."""
         nodes: list[DeviceNode] = []
         for name in filter(
             _VERBS.fullmatch, list_entries(self._host, f"{folder}/infiniband_verbs")

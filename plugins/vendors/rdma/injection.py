@@ -1,4 +1,4 @@
-"""What a container gets of RDMA devices: verbs, the connection manager, unlimited locked memory."""
+"""Container edits for RDMA devices: verbs, the connection manager, unlimited locked memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MEMLOCK = RlimitEdit(name="RLIMIT_MEMLOCK", soft=UNLIMITED_RLIMIT, hard=UNLIMIT
 
 
 class _AllocatedFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """One allocated function with the nodes and names that a container gets."""
+    """One allocated function with the nodes and names for the container."""
 
     address: str
     names: tuple[str, ...]
@@ -86,7 +86,7 @@ def edits(
 def _netdev_notes(
     functions: Sequence[_AllocatedFunction], container: ContainerSpec
 ) -> Iterator[ContainerNote]:
-    """Yield a note for each RoCE function whose network device, and so its GIDs, the pod lacks."""
+    """Yield a note for each RoCE function without its network device in the pod: it has no GIDs."""
     for function in functions if not container.host_network else ():
         if function.netdevs:
             text = (

@@ -31,7 +31,7 @@ _COUNTER_LABELS = (*_PORT_LABELS, "counter")
 
 
 class PortCounter(msgspec.Struct, frozen=True):
-    """A file of `counters/`: its family, the factor to the family's unit, where it sticks."""
+    """A file of `counters/`: its family, the factor to the family's unit, and its maximum."""
 
     family: str
     help: str
@@ -43,7 +43,7 @@ class PortCounter(msgspec.Struct, frozen=True):
 def _traffic(
     family: str, words: str, wide: str, *, scale: int = 1, old: bool = True
 ) -> PortCounter:
-    """Describe traffic; `old` fields exist since ever, with 32 bits."""
+    """Describe traffic; all drivers have the `old` fields, with 32 bits."""
     return PortCounter(f"port_{family}_total", words, scale, _BITS32 if old else None, wide)
 
 

@@ -46,7 +46,7 @@ MISSES_UNTIL_ABSENT = 2  # a device that is missing once may just be renamed
 
 
 class _DiscoveryRound(msgspec.Struct, frozen=True, kw_only=True):
-    """What one discovery has read."""
+    """The data that one discovery has read."""
 
     scan: RdmaScan
     nics: tuple[Nic, ...]
@@ -60,7 +60,7 @@ class _DiscoveryRound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RdmaSession:
-    """The RDMA devices of one host. Everything is read from files; no library is loaded."""
+    """The RDMA devices of one host. All data are read from files; no library is loaded."""
 
     def __init__(
         self,
@@ -109,13 +109,13 @@ class RdmaSession:
         return self._watch.sample()
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Wait for a port that changed; raise `NotSupported` on a recorded host."""
+        """Wait for a change of a port; raises `NotSupported` on a recorded host."""
         if self._is_replay:
             raise NotSupported("a recorded host has no events")
         return self._watch.wait(wait_s)
 
     def clear(self, key: str) -> bool:
-        """Forget the kernel log's fault of a device; return whether there was one."""
+        """Clear the fault of a device in the kernel log; return whether there was one."""
         return self._watch.clear(key)
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class RdmaSession:
     def _attributes(
         self, source: DeviceSource, discovery: _DiscoveryRound, targets: list[WatchTarget]
     ) -> DeviceAttributes | None:
-        """Read a device's ports; `None` if it left meanwhile."""
+        """Read a device's ports; `None` if it was removed meanwhile."""
         function, name = source.function, source.item.name
         address, root = (function.address, function.root) if function else (None, None)
         ports, netdevs = self._ports.read(name, source.netdevs, discovery.now_s)
@@ -248,7 +248,7 @@ class RdmaSession:
     def _describe_absent(
         self, function: RdmaPciFunction, absence: DeviceAbsence, discovery: _DiscoveryRound
     ) -> VendorDevice:
-        """Describe a function without RDMA device; at the first miss, as it was before."""
+        """Describe a function without RDMA device; at the first miss as in the last discovery."""
         key, record = function.address, self._state_store.record_of(function.address)
         last = self._last_devices.get(key)
         misses = self._watch.count_miss(key)
@@ -266,14 +266,14 @@ class RdmaSession:
         return descriptions.describe_absent_nic(function, record, attributes, vfs, absence, last)
 
     def _publish_again(self, last: VendorDevice) -> VendorDevice:
-        """Return the last description once more, and request a discovery soon."""
+        """Return the last description again, and request a discovery soon."""
         self._watch.add_event(
             DeviceEvent(key=last.key, reason="RdmaDeviceMissed", message="looking once more")
         )
         return last
 
     def _date_change(self, health: Health, last: VendorDevice | None) -> Health:
-        """Return the health with the time of its change, if the session observed it."""
+        """Return the health with the time of its change, if the session observed the change."""
         if last is None:
             return health
         is_same_reason = last.health.reason == health.reason

@@ -29,12 +29,12 @@ _NAME_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,63}")
 
 
 class DevicePattern(msgspec.Struct, frozen=True):
-    """Chooses devices: an address, buses `DDDD:BB-BB`, a root `pciDDDD:BB`, or a name pattern."""
+    """Selects devices: an address, buses `DDDD:BB-BB`, a root `pciDDDD:BB`, or a name pattern."""
 
     text: str
 
     def fits(self, address: str | None, root: str | None, name: str | None) -> bool:
-        """Return whether the pattern chooses a device of this address, root and RDMA name."""
+        """Return whether the pattern selects a device of this address, root and RDMA name."""
         if is_host_bridge(self.text):
             return root == self.text
         buses = _BUS_RANGE.fullmatch(self.text)
@@ -48,7 +48,7 @@ class DevicePattern(msgspec.Struct, frozen=True):
 
 
 class LabelRule(msgspec.Struct, frozen=True):
-    """Labels of the devices that match."""
+    """Labels for the devices that match."""
 
     match: DevicePattern
     labels: Pairs
@@ -169,7 +169,7 @@ def _limit_rule(row: Mapping[str, object], key: str) -> tuple[str, int]:
 
 
 class RdmaSettings(VendorSettings, frozen=True, kw_only=True, dict=True):
-    """Which RDMA devices are published, and how their ports make health."""
+    """Which RDMA devices are published, and how their ports determine their health."""
 
     soft: Annotated[
         bool, SettingRule("publish soft-RoCE and soft-iWARP devices", maturity="beta")
@@ -189,7 +189,7 @@ class RdmaSettings(VendorSettings, frozen=True, kw_only=True, dict=True):
     ] = ()
     error_limits: Annotated[
         SettingTable,
-        SettingRule("growth of an error counter within 300 s that is told: {counter, limit}"),
+        SettingRule("growth of an error counter within 300 s that is reported: {counter, limit}"),
     ] = ()
     inject_all_ports: Annotated[
         bool, SettingRule("show all devices of a granted function or bond, not the first alone")
@@ -210,7 +210,7 @@ class RdmaSettings(VendorSettings, frozen=True, kw_only=True, dict=True):
     ] = 10.0
 
     def check(self, *, is_forced: bool = False) -> None:  # noqa: ARG002 - see VendorSettings
-        """Raise `BadConfig` that names the key of a rule that cannot be understood."""
+        """Raise `BadConfig` that names the key of an invalid rule."""
         _ = (self.port_rules, self.pool_rules, self.label_rules, self.limits)  # decode the tables
 
     @cached_property
@@ -233,11 +233,11 @@ class RdmaSettings(VendorSettings, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def limits(self) -> Mapping[str, int]:
-        """Return by how much each error counter may grow within five minutes unreported."""
+        """Return by how much each error counter may grow within five minutes without a warning."""
         return {**ERROR_LIMITS, **dict(_rows(self.error_limits, "error_limits", _limit_rule))}
 
     def labels_of(self, address: str | None, root: str | None, name: str) -> Pairs:
-        """Return the labels of a device; of two rules for one key the first wins."""
+        """Return the labels of a device; of two rules for one key the first one applies."""
         labels: dict[str, str] = {}
         for rule in self.label_rules:
             if rule.match.fits(address, root, name):

@@ -1,4 +1,4 @@
-"""RDMA devices as a vendor: what the agent sees of them, and what it offers the kubelet."""
+"""RDMA devices as a vendor: detection in the agent, and the resources for the kubelet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEMONSTRATION = "fake"  # maker of devices from a file: no container can have o
 
 
 class RdmaKubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys of `device_plugin` that concern NICs alone."""
+    """Keys of `device_plugin` that concern only NICs."""
 
     rdma_resource: str = "rdma/hca"
 
@@ -43,7 +43,7 @@ def kubelet_units(
     settings: msgspec.Struct,
     problems: list[Problem],  # noqa: ARG001 - nothing can go wrong here
 ) -> Iterator[tuple[str, DeviceUnit]]:
-    """Yield NICs by address; a NIC with virtual functions is offered as these only."""
+    """Yield NICs by address; for a NIC with virtual functions only these."""
     name = msgspec.convert(settings, RdmaKubeletSettings, from_attributes=True).rdma_resource
     for device in devices:
         info = device.info
@@ -88,15 +88,15 @@ class RdmaVendor:
     kubelet_units = staticmethod(kubelet_units)
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
-        """List RDMA devices and functions whose driver should have one, from links alone."""
+        """Return RDMA devices, and functions whose driver should have one, from links alone."""
         return detect_devices(host)
 
     def remedy(self, reason: str, message: str) -> str:
-        """Return what a person does about a reason given for a device."""
+        """Return the remedy for a reason of a device."""
         return remedy(reason, message)
 
     def open(self, host: HostFiles, settings: RdmaSettings, context: SessionContext) -> RdmaSession:
-        """Return a session, which opens no file before its first discovery."""
+        """Return a session; it opens no file before its first discovery."""
         from plugins.vendors.rdma.session import RdmaSession  # noqa: PLC0415 - workers only
 
         return RdmaSession(host, settings, context)

@@ -1,4 +1,4 @@
-"""Watches RDMA devices between discoveries: ports each second, counters each ten seconds."""
+"""Watches RDMA devices between discoveries: ports each second, counters every ten seconds."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _CounterState(msgspec.Struct):
 
 
 class RdmaWatch:
-    """Watches all devices. Two threads call it: that of the requests, and that of `wait`."""
+    """Watches all devices. Two threads call it: the thread of the requests, and that of `wait`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RdmaWatch:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._targets: dict[str, WatchTarget] = {}
-        self._reported_vf_counts: dict[str, int] = {}  # counts of virtual functions that were told
+        self._reported_vf_counts: dict[str, int] = {}  # reported numbers of virtual functions
         self._miss_counts: dict[str, int] = {}
         self._counter_states: dict[str, _CounterState] = {}
         self._counters = CounterReader(host)
@@ -117,7 +117,10 @@ class RdmaWatch:
             self._listing = list_entries(self._host, CLASS)
 
     def judge(self, target: WatchTarget) -> Health | None:
-        """Read a device once and return its confirmed health; `None` if it left meanwhile."""
+        """Read a device once and return its confirmed health.
+
+        `None` if it was removed meanwhile.
+        """
         with self._lock:
             self._health.read_log(self._clock.monotonic())
             self._health.expect(target.key, target.used_ports, target.fault)
@@ -136,18 +139,18 @@ class RdmaWatch:
             return self._health.used_ports(key)
 
     def clear(self, key: str) -> bool:
-        """Forget the kernel log's fault of a device; return whether there was one."""
+        """Clear the fault of a device in the kernel log; return whether there was one."""
         with self._lock:
             return self._health.clear(key)
 
     def count_miss(self, key: str) -> int:
-        """Count a discovery without the device; return how many there were in a row."""
+        """Count a discovery without the device; return the number of such discoveries in a row."""
         with self._lock:
             self._miss_counts[key] = self._miss_counts.get(key, 0) + 1
             return self._miss_counts[key]
 
     def add_event(self, event: DeviceEvent) -> None:
-        """Add an event to those that wait to be fetched."""
+        """Add an event to those that wait for `wait`."""
         with self._lock:
             self._events.append(event)
 
@@ -174,7 +177,7 @@ class RdmaWatch:
         return readings
 
     def poll(self) -> None:
-        """Read every port, and check whether devices came, left or were renamed."""
+        """Read every port, and check whether devices were added, removed or renamed."""
         with self._lock:
             self._polled_s = self._clock.monotonic()
             self._health.read_log(self._polled_s)
@@ -201,7 +204,7 @@ class RdmaWatch:
         if listing == self._listing or self._listing is None:
             self._new_listing = None
         elif listing != self._new_listing:
-            self._new_listing = listing  # a second look must show the same
+            self._new_listing = listing  # a second reading must be equal
         else:
             self._listing, self._new_listing = listing, None
             event = DeviceEvent(
@@ -230,7 +233,7 @@ class RdmaWatch:
             return events
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Return the port states as of now, and the counters of the last ten seconds."""
+        """Return the present port states, and the counters of the last ten seconds."""
         with self._lock:
             is_due = (
                 self._clock.monotonic() - self._counters_read_s

@@ -15,9 +15,9 @@ COLDEST_C, HOTTEST_C = -40.0, 150.0  # a chip outside cannot work: the sensor is
 
 
 class TemplateSession:
-    """A session without a library: it knows what sysfs shows, and says why it knows no more.
+    """A session without a library: it reports what sysfs shows, and why there are no other facts.
 
-    A vendor with a library opens it here, and asks it where this session reads files.
+    A vendor with a library opens it here, and asks the library where this session reads files.
     """
 
     def __init__(
@@ -29,7 +29,10 @@ class TemplateSession:
         self._closed = threading.Event()
 
     def discover(self) -> Inventory:
-        """Return every device; look for a missing library again at each call."""
+        """Return every device.
+
+        A vendor with a library searches for a missing one again at each call.
+        """
         message = f"{len(self._devices)} devices are known by their PCI functions only"
         return Inventory(
             vendor="template",
@@ -38,7 +41,7 @@ class TemplateSession:
         )
 
     def sample(self) -> tuple[DeviceSample, ...]:
-        """Return what the devices do now; a device without a value is left out."""
+        """Return measurements of the devices; a device without a value is left out."""
         return tuple(
             DeviceSample(key=device.key, readings=(MetricValue(family=TEMPERATURE, value=value),))
             for device in self._devices
@@ -47,17 +50,17 @@ class TemplateSession:
         )
 
     def events(self, wait_s: float) -> tuple[DeviceEvent, ...]:
-        """Wait at most that long; called on its own thread, beside the other calls."""
+        """Wait at most `wait_s` seconds; called on its own thread, in parallel with other calls."""
         self._closed.wait(wait_s)
         return ()
 
     def close(self) -> None:
-        """Let go of the library; may be called twice."""
+        """Release the library; may be called twice."""
         self._closed.set()
 
 
 def read_temperature(host: HostFiles, bus_id: str) -> float | None:
-    """Return the temperature of a PCI function in degrees Celsius; `None` if it is not known.
+    """Return the temperature of a PCI function in degrees Celsius; `None` if it is unknown.
 
     Unknown is not 0: a file that is absent, malformed or out of range gives no reading.
     """

@@ -1,4 +1,4 @@
-"""The part of a vendor that the agent loads: it says what of the vendor is on this host."""
+"""The part of a vendor that the agent loads: it detects the vendor's devices on this host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNANSWERED = Health(
 
 
 class TemplateVendor:
-    """Hardware that nobody makes. Constructed without arguments, in the agent and in the worker."""
+    """Hardware that does not exist. The agent and the worker construct it without arguments."""
 
     description = VendorDescription(
         name=NAME,
@@ -48,13 +48,16 @@ class TemplateVendor:
     edits = staticmethod(injection.edits)
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
-        """List the hardware from sysfs alone, in less than 10 ms; a broken entry is left out."""
+        """Return the hardware from sysfs alone, in less than 10 ms; a broken entry is left out."""
         return tuple(_describe(function.bus_id) for function in find_functions(host, PCI_VENDORS))
 
     def open(
         self, host: HostFiles, settings: VendorSettings, context: SessionContext
     ) -> TemplateSession:
-        """Start working. With `context.is_replay` the host is a recording: no library then."""
+        """Return a session.
+
+        With `context.is_replay` the host is a recording: no library may be loaded.
+        """
         # imported here: the agent loads this module at its start, and the session only its worker
         from plugins.vendors.template.session import TemplateSession  # noqa: PLC0415 - see above
 

@@ -1,4 +1,4 @@
-"""Describes RDMA devices for the inventory. Pure but for the check of device nodes."""
+"""Describes RDMA devices for the inventory. Pure, except for the check of device nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RESOURCES: Pairs = (("koordinator.sh/rdma", "100"),)
 
 
 class DeviceAttributes(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a device beside the files of its class."""
+    """Facts about a device besides the files of its class."""
 
     minor: int | None = None
     labels: Pairs = ()
@@ -99,7 +99,7 @@ def _nodes(name: str, nodes: RdmaNodes) -> tuple[DeviceNode, ...]:
 
 
 def functions_of_card(nic: Nic, nics: Iterable[Nic]) -> tuple[str, ...]:
-    """Return the other functions of a card that is plugged into several roots (Socket Direct)."""
+    """Return the other functions of a card that is connected to several roots (Socket Direct)."""
     guid, root = nic.primary.sys_image_guid, nic.function.root
     return tuple(
         other.function.address
@@ -145,7 +145,7 @@ def describe_nic(
 
 
 class DeviceAbsence(msgspec.Struct, frozen=True):
-    """Why a function shows no RDMA device."""
+    """Why a function has no visible RDMA device."""
 
     health: Health | None  # None: as before, nothing is wrong
     managed: bool
@@ -184,7 +184,7 @@ def describe_absent_nic(
     absence: DeviceAbsence,
     last: VendorDevice | None = None,
 ) -> VendorDevice:
-    """Describe a NIC whose RDMA device is not in the class: gone, unbound, or in a pod.
+    """Describe a NIC whose RDMA device is not in the class: removed, unbound, or in a pod.
 
     The facts of the `last` description stay, without its ports.
     """
@@ -222,7 +222,7 @@ def describe_soft_device(
     uuid: str,
     managed: bool,
 ) -> VendorDevice:
-    """Describe a device that is software on a network device, such as soft-RoCE."""
+    """Describe a software device on a network device, such as soft-RoCE."""
     health = attributes.health
     if not managed and health.state is HealthState.HEALTHY:
         health = replace(health, reason="SoftDevice", message=SOFT_WORDS)
@@ -247,7 +247,7 @@ def describe_soft_device(
 
 
 def describe_other_device(rdma_class: RdmaClass) -> VendorDevice:
-    """Describe an entry of the class that is neither a PCI function nor known software."""
+    """Describe an entry of the class that is neither a PCI function nor a known software device."""
     health = Health(
         state=HealthState.SUSPECT,
         reason="NotOnPCI",
@@ -290,7 +290,7 @@ def _unusable(message: str) -> Health:
 
 
 def soft_of(classes: Iterable[RdmaClass]) -> tuple[tuple[str, RdmaClass], ...]:
-    """Return soft devices with distinct identities: two on one MAC address share their GUID."""
+    """Return software devices with distinct identities: two on one MAC address share their GUID."""
     devices: dict[str, RdmaClass] = {}
     for rdma_class in classes:
         if rdma_class.origin.kind is ClassKind.SOFT:

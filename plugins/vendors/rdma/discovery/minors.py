@@ -38,7 +38,7 @@ class MinorRequest(msgspec.Struct, frozen=True):
 
 
 def kernel_number(name: str) -> int | None:
-    """Return the number in a name that the kernel gave; a persistent name has none."""
+    """Return the number in a name that the kernel gave; `None` for a persistent name."""
     match = _KERNEL_NAME.fullmatch(name)
     return int(match[2]) if match and int(match[2]) < MAX_MINORS else None
 
@@ -84,7 +84,7 @@ MAX_KEY = 128
 
 
 class RdmaDeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was known of a function's RDMA device when it was last present in this boot."""
+    """The facts about a function's RDMA device when it was last present in this boot."""
 
     name: str
     guid: str | None
@@ -203,7 +203,7 @@ class RdmaStateStore:
     def __init__(self, directory: str | None, boot_id: str) -> None:
         self.state = RdmaState()
         self.problem: Problem | None = None
-        self._identities: dict[str, str] = {}  # by address, as last told
+        self._identities: dict[str, str] = {}  # last identity by address
         self._file = RdmaStateFile(directory, boot_id) if directory else None
         if self._file is None:
             return

@@ -22,7 +22,7 @@ _BOND = re.compile(r"mlx5_bond_[0-9]+")
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True):
-    """A function with the RDMA device that stands for it."""
+    """A function with the RDMA device that represents it."""
 
     function: RdmaPciFunction
     primary: RdmaClass
@@ -34,10 +34,10 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True):
 def bond_members(
     function: RdmaPciFunction, name: str, functions: Mapping[str, RdmaPciFunction]
 ) -> tuple[str, ...]:
-    """Return the functions of a RoCE bond, itself first; empty if there is none.
+    """Return the functions of a RoCE bond, this one first; empty if there is none.
 
-    The bond's device sits on the first function; the others of the card have network devices
-    but no RDMA device, and the same bond above them.
+    The bond's device is at the first function; the others of the card have network devices but no
+    RDMA device, and the same bond above them.
     """
     others = []
     for other in functions.values():
@@ -87,9 +87,9 @@ def nics_of(scan: RdmaScan) -> tuple[Nic, ...]:
 
 
 def without_device(scan: RdmaScan, nics: Iterable[Nic]) -> tuple[RdmaPciFunction, ...]:
-    """Return physical network functions bound to an RDMA driver that show no RDMA device.
+    """Return physical network functions that are bound to an RDMA driver and have no RDMA device.
 
-    Of several functions in one bond it is the first: the device of the bond sat on it.
+    Of the functions of one bond only the first is returned: it had the bond's device.
     """
     taken = {address for nic in nics for address in (nic.function.address, *nic.members)}
     functions: list[RdmaPciFunction] = []
@@ -117,7 +117,8 @@ def is_usable(vf: RdmaPciFunction, *, exclusive: bool) -> bool:
     """Return whether a pod that gets the function has an RDMA device.
 
     Where devices belong to one network namespace only, the device of a function in use is not
-    visible here; then its driver decides. A function bound to vfio-pci, or unbound, is not usable.
+    visible here; then its driver decides. A function without a driver, or with vfio-pci, is not
+    usable.
     """
     return bool(vf.rdma) or (exclusive and vf.driver in DRIVERS)
 
@@ -141,7 +142,7 @@ def virtual_functions(
     *,
     exclusive: bool,
 ) -> VirtualFunctions:
-    """Group the usable functions of a PF by pool, in the order of the pools; the rest comes last.
+    """Return the usable functions of a PF by pool, in the order of the pools; others come last.
 
     The links `virtfnN` decide, not `sriov_numvfs`; their numbers may have gaps.
     """
@@ -171,7 +172,7 @@ def virtual_functions(
 
 
 class DeviceSource(msgspec.Struct, frozen=True, kw_only=True):
-    """What a description of an RDMA device is made from."""
+    """The inputs of an RDMA device's description."""
 
     key: str
     item: RdmaClass
@@ -182,7 +183,7 @@ class DeviceSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def vf_counts(self) -> tuple[tuple[str, int], ...]:
-        """Virtual functions by state, of a PF that can have some."""
+        """Return the virtual functions by state, for a PF that can have some."""
         total = self.function.totalvfs if self.function else None
         if total is None:
             return ()
@@ -205,7 +206,10 @@ class DeviceSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def source_of(nic: Nic, vfs: VirtualFunctions, scan: RdmaScan) -> DeviceSource:
-    """Return the source of a NIC; the network devices of a bond are those of all its functions."""
+    """Return the inputs for a NIC.
+
+    Those of a bond have the network devices of all its functions.
+    """
     bond_netdevs = tuple(dev for member in nic.members for dev in scan.functions[member].netdevs)
     return DeviceSource(
         key=nic.function.address,

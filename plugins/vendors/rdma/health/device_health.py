@@ -13,7 +13,7 @@ from plugins.vendors.rdma.health.ports import DeviceHistory, PortHistory, PortRe
 
 
 class DeviceHealthTracker:
-    """The health of all devices by key, which is the function's address if there is one.
+    """The health of all devices by key, which is the address of the function, if there is one.
 
     For one thread at a time.
     """
@@ -35,7 +35,7 @@ class DeviceHealthTracker:
         self._log_faults.read(now_s)
 
     def retain(self, present_keys: Iterable[str], absent: Mapping[str, bool]) -> None:
-        """Drop all other devices, and the log of `absent` ones that are in no pod (`False`)."""
+        """Drop all other devices. Drop the log of `absent` ones that are in no pod (`False`)."""
         self._log_faults.forget(key for key, in_pod in absent.items() if not in_pod)
         present = set(present_keys)
         histories = {
@@ -49,7 +49,7 @@ class DeviceHealthTracker:
         self._faults = {key: health for key, health in self._faults.items() if key in present}
 
     def expect(self, key: str, used_ports: Iterable[int], fault: Health | None) -> None:
-        """Set the used ports, and a fault that counts whatever the ports show."""
+        """Set the used ports, and a fault that applies whatever the state of the ports is."""
         self._histories[key] = ports.mark_used_ports(self._history(key), used_ports)
         self._faults.pop(key, None)
         if fault is not None:
@@ -93,7 +93,7 @@ class DeviceHealthTracker:
         return self._log_faults.health(key) or health
 
     def clear(self, key: str) -> bool:
-        """Forget the log's fault of a device; return whether there was one."""
+        """Clear the fault of a device in the kernel log; return whether there was one."""
         has_fault = self._log_faults.health(key) is not None
         self._log_faults.forget((key,))
         return has_fault

@@ -1,8 +1,8 @@
-"""Kernel log lines about broken NICs, and how long each one counts.
+"""Kernel log lines about broken NICs, and for how long each one applies.
 
-A line about a function counts until the function left and came back, or until its port was active
-for five minutes without another such line. Lines are those of the kernel's mlx5, bnxt_en and hns3
-drivers and of its AER service, in old and new wording.
+A line about a function applies until the function was removed and came back, or until its port was
+active for five minutes without another such line. Lines are those of the kernel's mlx5, bnxt_en and
+hns3 drivers and of its AER service, in old and new wording.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The health of an RDMA device as a pure state machine of its ports and time.
+"""The health of an RDMA device: a pure state machine of its ports and time.
 
-Seconds are monotonic unless called `wall_s`. Nothing is read here.
+Seconds are monotonic, except for `wall_s`. Nothing is read here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FLAP_EDGES = 3
 FLAP_HOLD_S = 1800.0
 ERROR_WINDOW_S = 300.0
 ERROR_LIMITS: Mapping[str, int] = MappingProxyType(
-    {  # growth within the window beyond which a person is told
+    {  # growth within the window beyond which a person is informed
         "symbol_error": 10,
         "port_rcv_errors": 10,
         "local_link_integrity_errors": 0,
@@ -79,7 +79,7 @@ REMEDIES: Mapping[str, str] = MappingProxyType(
 
 
 def remedy(reason: str, _message: str) -> str:
-    """Return what to do about a reason; empty if there is nothing to say."""
+    """Return the remedy for a reason; empty if there is none."""
     return REMEDIES.get(reason, "")
 
 
@@ -107,16 +107,16 @@ class PortHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The history of a device; `health` is its confirmed health."""
+    """The history of a device; `health` is the confirmed health."""
 
     ports: tuple[PortHistory, ...] = ()
     health: Health | None = None  # None: no reading yet
-    doubt_s: float | None = None  # since when the looks contradict `health` without a break
+    doubt_s: float | None = None  # since when the readings contradict `health` without interruption
     flapping_until_s: float = 0.0
 
     @property
     def used_ports(self) -> frozenset[int]:
-        """Numbers of the used ports."""
+        """Return the numbers of the used ports."""
         return frozenset(port.number for port in self.ports if port.is_used)
 
     def port(self, number: int) -> PortHistory:
@@ -164,10 +164,10 @@ def _partly_down(ports: tuple[PortReading, ...]) -> Health:
 def judge_ports(
     ports: tuple[PortReading, ...], used: frozenset[int], policy: str = "any"
 ) -> Health:
-    """Return the health that one reading of the ports shows, unconfirmed.
+    """Return the health that follows from one reading of the ports, unconfirmed.
 
-    Used ports count; all ports do if none was used yet. With the `policy` "all" each used port must
-    be active, with "any" one of them.
+    Only used ports count; all ports do if none was used yet. With the `policy` "all" each used port
+    must be active, with "any" one of them.
     """
     counted = tuple(port for port in ports if port.number in used) or ports
     if not any(port.is_readable for port in counted):
@@ -208,7 +208,7 @@ def count_downed(history: DeviceHistory, number: int, value: int, now_s: float) 
     port = history.port(number)
     growth = value - port.downed if port.downed is not None else 0
     steps = (*port.steps, (now_s, growth)) if growth > 0 else port.steps
-    # one look in ten seconds: at most sixty steps fit into the window
+    # one reading in ten seconds: at most sixty steps fit into the window
     steps = tuple(step for step in steps if now_s - step[0] < FLAP_WINDOW_S)
     port = replace(port, downed=value, steps=steps)
     return _hold_flapping(_with_ports(history, {number: port}), now_s)
@@ -220,7 +220,7 @@ def _with_ports(history: DeviceHistory, changed: dict[int, PortHistory]) -> Devi
 
 
 def _hold_flapping(history: DeviceHistory, now_s: float) -> DeviceHistory:
-    """Extend flapping to half an hour after the last of three edges within the window."""
+    """Extend flapping to half an hour after the last of three changes within the window."""
     until_s = history.flapping_until_s
     for port in history.ports:
         edges = [at for at in port.edges if now_s - at < FLAP_WINDOW_S]
@@ -291,7 +291,7 @@ def check_errors(
 ) -> tuple[ErrorWindow, str]:
     """Compare counters with the start of the window; the text names those that grew too fast.
 
-    Errors do not change the health. A counter that is new, or smaller than before, starts again.
+    Errors do not change the health. A new counter, or one that decreased, starts again.
     """
     if window is None or now_s - window.since_s >= ERROR_WINDOW_S:
         return ErrorWindow(since_s=now_s, base=values), ""

@@ -36,7 +36,7 @@ class ClassKind(enum.Enum):
 
 
 class DeviceOrigin(msgspec.Struct, frozen=True):
-    """Where a class entry's link leads to."""
+    """The target of a class entry's link."""
 
     kind: ClassKind
     address: str | None = None  # of the PCI function
@@ -71,7 +71,7 @@ class RdmaClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RdmaNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """Character devices by RDMA name, with the numbers that sysfs gives."""
+    """Character devices by RDMA name, with the numbers in sysfs."""
 
     uverbs: Mapping[str, DeviceNode]
     mad: Mapping[str, tuple[DeviceNode, ...]]  # umad and issm, one of each per port
@@ -79,7 +79,7 @@ class RdmaNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_entries(host: HostFiles, path: str) -> tuple[str, ...]:
-    """List a directory; one that cannot be listed has no entries."""
+    """Return the entries of a directory; empty if it cannot be listed."""
     try:
         return host.names(path)
     except HostFileError:
@@ -87,7 +87,7 @@ def list_entries(host: HostFiles, path: str) -> tuple[str, ...]:
 
 
 def link_text(host: HostFiles, path: str) -> str | None:
-    """Return a link's text; one that cannot be read is none."""
+    """Return a link's text; `None` if it cannot be read."""
     try:
         return host.link(path)
     except HostFileError:
@@ -95,7 +95,7 @@ def link_text(host: HostFiles, path: str) -> str | None:
 
 
 def last_address(link: str) -> str | None:
-    """Return the last PCI address among the parts of a link's text."""
+    """Return the last PCI address among the components of a link's text."""
     for part in reversed(link.split("/")):
         if ":" not in part:
             continue
@@ -138,7 +138,7 @@ def netdev_address(host: HostFiles, netdev: str) -> str | None:
 
 
 def primary_name(names: Iterable[str]) -> str:
-    """Choose the name that stands for a function: the shortest, then the first by bytes.
+    """Return the name that represents a function: the shortest, then the first by bytes.
 
     A PF registers before its representors and so gets the shorter number.
     """
@@ -173,7 +173,7 @@ def read_class(host: HostFiles, name: str) -> RdmaClass:
 
 
 def read_classes(host: HostFiles) -> tuple[tuple[RdmaClass, ...], tuple[str, ...]]:
-    """Read all entries; the second value is the names that are refused."""
+    """Return all entries, and the names that are refused."""
     names = list_entries(host, CLASS)[:MAX_DEVICES]
     classes = tuple(read_class(host, name) for name in names if is_name(name))
     # an entry that went away while it was read is not there
@@ -221,5 +221,5 @@ def read_nodes(host: HostFiles, addresses: tuple[str, ...] = ()) -> RdmaNodes:
 
 
 def netns_mode(host: HostFiles) -> str:
-    """Return `exclusive` or `shared`; kernels before 5.2 know the latter only."""
+    """Return `exclusive` or `shared`; kernels before 5.2 have only the latter."""
     return "exclusive" if read_text(host, _NETNS_MODE) == "N" else "shared"

@@ -42,7 +42,7 @@ class CountedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CounterFile(msgspec.Struct, frozen=True):
-    """One existing counter file and what becomes of its value."""
+    """One existing counter file, and how its value is converted."""
 
     path: str
     name: str  # as the driver calls it
@@ -53,12 +53,12 @@ class CounterFile(msgspec.Struct, frozen=True):
 
     @property
     def port(self) -> int:
-        """Number of the port; 0 for a counter of the whole device."""
+        """Return the number of the port; 0 for a counter of the whole device."""
         return int(self.labels[1]) if len(self.labels) > 1 and self.labels[1].isdecimal() else 0
 
 
 def list_counter_files(host: HostFiles, device: CountedDevice) -> tuple[CounterFile, ...]:
-    """Find the counter files of a device; done once, their values are read many times."""
+    """Return the counter files of a device; called once, their values are read many times."""
     base = f"{CLASS}/{device.name}"
     files: list[CounterFile] = []
     for number in device.ports:
@@ -107,7 +107,7 @@ def readings_of(file: CounterFile, value: int | None) -> tuple[MetricValue, ...]
 
 
 def port_readings(host: HostFiles, name: str, reading: PortReading) -> tuple[MetricValue, ...]:
-    """Read the values that are no counters: physical state, rate, InfiniBand identifiers."""
+    """Return the values that are not counters: physical state, rate, InfiniBand identifiers."""
     base = f"{CLASS}/{name}/ports/{reading.number}"
     physical = parse_enum(read_text(host, f"{base}/phys_state") or "")
     rate = parse_rate(read_text(host, f"{base}/rate") or "")
@@ -137,7 +137,7 @@ class CounterReader:
         self._open: dict[str, int] = {}
 
     def value(self, path: str) -> int | None:
-        """Return a counter, `None` if it is not there, refuses, or is no number."""
+        """Return a counter; `None` if it is absent, refused, or not a number."""
         if isinstance(self._host, LiveHostFiles):
             return parse_counter(self._read_open(self._host, path))
         return parse_counter(read_text(self._host, path, _COUNTER_BYTES) or "")

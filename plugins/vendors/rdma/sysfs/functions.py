@@ -1,4 +1,4 @@
-"""PCI functions of RDMA devices: all facts for discovery, links only for detection."""
+"""PCI functions of RDMA devices: all facts for discovery, only links for detection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _VIRTFN = re.compile(r"virtfn([0-9]{1,5})")
 
 
 class RdmaDriver(msgspec.Struct, frozen=True):
-    """Which module registers a driver's RDMA devices, and whether all its functions have one."""
+    """The module that registers a driver's RDMA devices, and whether all its functions have one."""
 
     module: str
     has_always_device: bool
@@ -76,7 +76,7 @@ PENDING = Health(
 
 
 class RdmaPciFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A PCI function as far as RDMA needs it; `None` is what sysfs does not say."""
+    """The facts about a PCI function that RDMA needs; `None`: not in sysfs."""
 
     address: str
     is_present: bool = True  # False: the bus does not list it
@@ -95,7 +95,7 @@ class RdmaPciFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_gone(self) -> bool:
-        """Return whether it is off the bus, or its ids read as those of a removed device."""
+        """Return whether it was removed, or its ids read as those of a removed device."""
         return not self.is_present or self.vendor_id in GONE_VENDORS
 
     @property
@@ -107,7 +107,7 @@ class RdmaPciFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RdmaScan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of RDMA in sysfs at one moment."""
+    """All RDMA facts in sysfs at one moment."""
 
     classes: tuple[RdmaClass, ...]
     refused_names: tuple[str, ...]  # names in the class that cannot be ones
@@ -151,7 +151,7 @@ def _virtfns(host: HostFiles, folder: str, entries: tuple[str, ...]) -> tuple[tu
 
 
 def read_function(host: HostFiles, address: str) -> RdmaPciFunction:
-    """Read one function; one that the bus does not list is not `present`."""
+    """Read one function; one that is not on the bus is not `present`."""
     folder = f"{PCI}/{address}"
     entries = list_entries(host, folder)
     if not entries:
@@ -179,18 +179,18 @@ def read_function(host: HostFiles, address: str) -> RdmaPciFunction:
 
 
 def read_numvfs(host: HostFiles, address: str) -> int | None:
-    """Return how many virtual functions a PF has by its own account."""
+    """Return the number of virtual functions that the PF's own file has."""
     return _int(host, f"{PCI}/{address}/sriov_numvfs")
 
 
 def driver_of(host: HostFiles, address: str) -> str | None:
-    """Return the name of the driver that a function is bound to."""
+    """Return the name of the driver to which a function is bound."""
     link = link_text(host, f"{PCI}/{address}/driver")
     return link.rstrip("/").rpartition("/")[2] or None if link else None
 
 
 def bus_addresses(host: HostFiles) -> tuple[str, ...]:
-    """List the functions of the bus in their numeric order; other names are no functions."""
+    """Return the functions of the bus in numeric order; other names are skipped."""
     addresses: list[str] = []
     for name in list_entries(host, PCI):
         try:
@@ -229,7 +229,7 @@ def read_scan(host: HostFiles, remembered: Iterable[str] = ()) -> RdmaScan:
 
 
 def detect_devices(host: HostFiles) -> tuple[VendorDevice, ...]:
-    """List the devices that a discovery would describe, with at most three reads for each.
+    """Return the devices that a discovery would describe, with at most three reads for each.
 
     Virtual functions belong to their PF and are not read.
     """
@@ -262,7 +262,7 @@ def detect_devices(host: HostFiles) -> tuple[VendorDevice, ...]:
 
 
 def is_virtual(host: HostFiles, address: str) -> bool:
-    """Return whether a function is virtual, on the host of its PF."""
+    """Return whether a function is virtual, and its PF is on this host."""
     return link_text(host, f"{PCI}/{address}/physfn") is not None
 
 

@@ -1,7 +1,7 @@
 """RDMA usage and limits of pods, from the kernel's RDMA cgroup controller.
 
-Read only. A pod has a line for each device of this network namespace; lines of unused devices may
-be missing or zero, and are then left out.
+This module only reads. A pod has a line for each device of this network namespace; lines of unused
+devices may be missing or zero, and are then left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POD = re.compile(r"(?:.*-)?pod([0-9a-fA-F_-]{8,64})(?:\.slice)?")
 
 
 def kubepods(host: HostFiles) -> str | None:
-    """Return the group of all pods where the controller is on; `None` if it is nowhere."""
+    """Return the group of all pods in a hierarchy with the controller; `None` if there is none."""
     groups = (f"{top}/{group}" for top in _TOPS for group in _GROUPS)
     return next((path for path in groups if host.exists(f"{path}/rdma.max")), None)
 
@@ -87,7 +87,7 @@ def _readings(
 
 
 def _pods(host: HostFiles) -> Iterator[tuple[str, str]]:
-    """Yield uid and group of each pod, as either cgroup driver names them."""
+    """Yield uid and group of each pod, as both cgroup drivers name them."""
     top = kubepods(host)
     if top is None:
         return

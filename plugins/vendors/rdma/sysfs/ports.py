@@ -38,19 +38,22 @@ class Gid(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     gid: str
-    type: str | None = None  # ib, 1 or 2 (RoCE version); None: not told (EFA)
+    type: str | None = None  # ib, 1 or 2 (RoCE version); None: not reported (EFA)
     netdev: str | None = None
 
 
 def gid_type(words: str | None, link_layer: str | None) -> str | None:
-    """Name the type: kernels call InfiniBand and RoCE v1 the same."""
+    """Return the type of a GID: the kernel has one name for InfiniBand and RoCE v1."""
     if words in ("IB/RoCE v1", "RoCE v1"):
         return "ib" if link_layer == INFINIBAND else "1"
     return "2" if words == "RoCE v2" else None
 
 
 def preferred_gid(gids: Sequence[Gid], link_layer: str | None) -> Gid | None:
-    """Choose the address to show: RoCE v2 over IPv4, else v2 beyond the link; first on IB."""
+    """Return the GID to show: RoCE v2 over IPv4, else a v2 that is not link-local.
+
+    On IB the first.
+    """
     if link_layer == INFINIBAND:
         return gids[0] if gids else None
     roce_v2 = [candidate for candidate in gids if candidate.type == "2"]
@@ -61,7 +64,7 @@ def preferred_gid(gids: Sequence[Gid], link_layer: str | None) -> Gid | None:
 
 
 def port_numbers(host: HostFiles, name: str) -> tuple[int, ...]:
-    """List a device's ports; entries that are no port numbers are skipped."""
+    """Return a device's ports; entries that are not port numbers are skipped."""
     numbers = (parse_port(entry) for entry in list_entries(host, f"{CLASS}/{name}/ports"))
     return tuple(sorted(number for number in numbers if number is not None))
 
@@ -96,7 +99,7 @@ def read_gids(host: HostFiles, name: str, number: int) -> tuple[Gid, ...]:
 
 
 def read_port_state(host: HostFiles, name: str, number: int) -> PortReading:
-    """Read a port's state; one file if it is active, else also what explains the state."""
+    """Read a port's state: one file if it is active, else also the files that explain the state."""
     base = f"{CLASS}/{name}/ports/{number}"
     state_text = _line(host, f"{base}/state")
     state = parse_enum(state_text)
@@ -122,7 +125,7 @@ def _matches(host: HostFiles, netdev: str, number: int, gids: Sequence[Gid]) -> 
     port = _line(host, f"{base}/dev_port")
     if port.isdecimal() and port != "0":
         return int(port[:5]) == number - 1
-    # old drivers tell the port by dev_id only; both are 0 on cards with one port
+    # old drivers report the port only in dev_id; both are 0 on cards with one port
     dev_id = parse_lid(_line(host, f"{base}/dev_id"))
     return (dev_id or 0) == number - 1
 
@@ -130,7 +133,7 @@ def _matches(host: HostFiles, netdev: str, number: int, gids: Sequence[Gid]) -> 
 def port_netdev(
     host: HostFiles, number: int, count: int, gids: Sequence[Gid], netdevs: Sequence[str]
 ) -> str | None:
-    """Find a port's network device: by its addresses, else among those of the function."""
+    """Return a port's network device: by its addresses, else among those of the function."""
     gid_netdev = next((item.netdev for item in gids if item.netdev), None)
     if gid_netdev:
         return gid_netdev
@@ -180,7 +183,7 @@ def read_pkeys(host: HostFiles, base: str) -> tuple[str, ...]:
 
 
 def has_carrier(host: HostFiles, netdev: str) -> bool | None:
-    """Return whether a network device has a link; `None` while it is switched off or absent."""
+    """Return whether a network device has a link; `None` if it is switched off or absent."""
     value = _line(host, f"/sys/class/net/{netdev}/carrier")
     return {"1": True, "0": False}.get(value)
 
@@ -195,9 +198,10 @@ def _uppers(host: HostFiles, netdev: str) -> tuple[str, ...]:
 
 
 class PortReader:
-    """Reads ports whole.
+    """Reads all facts about ports.
 
-    Address tables are kept for five minutes, or until a port's state or the network devices change.
+    Address tables are cached for five minutes, or until a port's state or the network devices
+    change.
     """
 
     def __init__(self, host: HostFiles) -> None:

@@ -1,6 +1,6 @@
 """Parsers of the RDMA classes' files. No I/O.
 
-Text that the kernel does not document gives `None`: the fact is then absent, never 0.
+Text that the kernel does not document is parsed as `None`: the fact is then absent, never 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_name(text: str) -> bool:
 
 
 def parse_enum(text: str) -> tuple[int, str] | None:
-    """Parse `4: ACTIVE` to (4, "ACTIVE"); the number decides, the name is display."""
+    """Parse `4: ACTIVE` to (4, "ACTIVE"); the number is used, the name is only shown."""
     match = _ENUM.fullmatch(text)
     return (int(match[1]), match[2].rstrip()) if match else None
 
@@ -49,12 +49,12 @@ def parse_guid(text: str) -> str | None:
 
 
 def show_guid(digits: str) -> str:
-    """Write 16 digits in groups of four, as the kernel does."""
+    """Format 16 digits in groups of four, as the kernel does."""
     return ":".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
 def parse_gid(text: str) -> str | None:
-    """Parse a GID to lower case; all zero and a prefix without address are empty slots."""
+    """Parse a GID to lower case; zeros, and a prefix without address, are empty slots."""
     gid = text.lower() if _GID.fullmatch(text) else ""
     # an InfiniBand port without subnet manager, and unused slots of old kernels, hold fe80::
     if gid.removeprefix(_LINK_LOCAL) == _ZERO_HALF or not gid.strip("0:"):
@@ -92,7 +92,7 @@ def parse_lid(text: str) -> int | None:
 
 
 def parse_counter(text: str) -> int | None:
-    """Parse an unsigned 64-bit counter; `N/A (no PMA)` and all other texts are absent."""
+    """Parse an unsigned 64-bit counter; `None` for `N/A (no PMA)` and any other text."""
     value = int(text) if _COUNTER.fullmatch(text) else MAX_COUNTER + 1
     return value if value <= MAX_COUNTER else None
 
@@ -103,7 +103,10 @@ def parse_port(text: str) -> int | None:
 
 
 def parse_limits(text: str) -> dict[str, tuple[int | None, int | None]]:
-    """Parse `rdma.max` to (handles, objects) by device; `max` is `None`, other lines are left."""
+    """Parse `rdma.max` to (handles, objects) by device.
+
+    `max` is `None`, other lines are skipped.
+    """
     limits: dict[str, tuple[int | None, int | None]] = {}
     for line in text.splitlines():
         match = _LIMITS.fullmatch(line.strip())
