@@ -22,7 +22,10 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     resync_s: Annotated[
         float,
         SettingRule(
-            "interval of reading the agent's objects again, varied by a tenth", unit="s", low=10, high=3600
+            "interval of reading the agent's objects again, varied by a tenth",
+            unit="s",
+            low=10,
+            high=3600,
         ),
     ] = 60.0
     takeover_s: Annotated[
@@ -34,9 +37,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
             high=86400,
         ),
     ] = 300.0
-    events: Annotated[
-        bool, SettingRule("write Kubernetes events", maturity="beta")
-    ] = True
+    events: Annotated[bool, SettingRule("write Kubernetes events", maturity="beta")] = True
     node_labels: Annotated[
         bool, SettingRule("label the Node with vendor, model and driver", maturity="alpha")
     ] = False
@@ -77,16 +78,19 @@ class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: Annotated[
         str, SettingRule("CA of its certificate; empty: not checked, it is self-signed by default")
     ] = ""
-    interval_s: Annotated[float, SettingRule("interval of its pods", unit="s", low=1, high=300)] = 10.0
-    timeout_s: Annotated[
-        float, SettingRule("deadline of one poll", unit="s", low=0.5, high=60)
-    ] = 3.0
+    interval_s: Annotated[float, SettingRule("interval of its pods", unit="s", low=1, high=300)] = (
+        10.0
+    )
+    timeout_s: Annotated[float, SettingRule("deadline of one poll", unit="s", low=0.5, high=60)] = (
+        3.0
+    )
     root_dir: Annotated[str, SettingRule("its folder on this host")] = "/var/lib/kubelet"
     cgroup_root: Annotated[
         str, SettingRule("its --cgroup-root; empty: of its own settings, else searched for")
     ] = ""
     pod_resources_proxy: Annotated[
-        bool, SettingRule("serve its pod-resources with the device allocations added", maturity="alpha")
+        bool,
+        SettingRule("serve its pod-resources with the device allocations added", maturity="alpha"),
     ] = False
     pod_resources_proxy_dir: Annotated[str, SettingRule("folder of that socket")] = (
         "/var/run/koordlet/pod-resources"

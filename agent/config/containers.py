@@ -24,7 +24,10 @@ class NriSettings(msgspec.Struct, frozen=True, kw_only=True):
     socket: Annotated[str, SettingRule("the runtime's NRI socket")] = "/var/run/nri/nri.sock"
     name: Annotated[str, SettingRule("the plug-in's name, which a pod may require")] = "xpu-agent"
     index: Annotated[
-        int, SettingRule("position among the runtime's plug-ins, which are called in this order", low=0, high=99)
+        int,
+        SettingRule(
+            "position among the runtime's plug-ins, which are called in this order", low=0, high=99
+        ),
     ] = 10
     budget_ms: Annotated[
         int,
@@ -70,9 +73,7 @@ class CdiSettings(msgspec.Struct, frozen=True, kw_only=True):
     """CDI specifications of the devices; `settings_type` adds switches of vendors."""
 
     write: Annotated[bool, SettingRule("write CDI files of the devices", maturity="beta")] = True
-    dir: Annotated[str, SettingRule("folder of CDI files, which runtimes watch")] = (
-        "/var/run/cdi"
-    )
+    dir: Annotated[str, SettingRule("folder of CDI files, which runtimes watch")] = "/var/run/cdi"
 
     def is_enabled(self, vendor: str) -> bool:
         """Return whether the CDI file of a vendor with a switch of its own is written."""
@@ -90,7 +91,8 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "warn"
     protected_namespaces: Annotated[
-        tuple[str, ...], SettingRule("namespaces whose containers may have devices without an allocation")
+        tuple[str, ...],
+        SettingRule("namespaces whose containers may have devices without an allocation"),
     ] = ("kube-system",)
     best_effort_cpus: Annotated[
         bool,
@@ -392,6 +394,9 @@ class VerificationSettings(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: Annotated[
         float,
         SettingRule(
-            "a slice whose pod does not exist any more is deleted after that", unit="s", low=1, high=3600
+            "a slice whose pod does not exist any more is deleted after that",
+            unit="s",
+            low=1,
+            high=3600,
         ),
     ] = 60.0

@@ -73,7 +73,8 @@ class DiscoverySettings(VendorSections, frozen=True, kw_only=True):
     """Discovery of devices and topology, and a person's corrections of the firmware."""
 
     interval_s: Annotated[
-        float, SettingRule("interval of full discoveries of every vendor", unit="s", low=5, high=3600)
+        float,
+        SettingRule("interval of full discoveries of every vendor", unit="s", low=5, high=3600),
     ] = 300.0
     host_interval_s: Annotated[
         float,
@@ -94,12 +95,11 @@ class DiscoverySettings(VendorSections, frozen=True, kw_only=True):
     ] = 5.0
     worker_memory_bytes: Annotated[
         int,
-        SettingRule(
-            "a worker that uses more memory is replaced; 0: never", low=0, high=2**40
-        ),
+        SettingRule("a worker that uses more memory is replaced; 0: never", low=0, high=2**40),
     ] = 512 * 2**20
     hotplug: Annotated[
-        bool, SettingRule("listen to the kernel's events of added and removed devices", maturity="beta")
+        bool,
+        SettingRule("listen to the kernel's events of added and removed devices", maturity="beta"),
     ] = True
     vendors: Annotated[VendorSwitches, SettingRule("vendors on, off, or on where hardware is")] = (
         VendorSwitches()

@@ -36,9 +36,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     failed_looks: Annotated[
         int,
-        SettingRule(
-            "failed checks in a row before a device is out of service", low=1, high=10
-        ),
+        SettingRule("failed checks in a row before a device is out of service", low=1, high=10),
     ] = 1
     suspect_looks: Annotated[
         int,
@@ -46,9 +44,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1
     clear_looks: Annotated[
         int,
-        SettingRule(
-            "good checks in a row before a device is suspect no more", low=1, high=100
-        ),
+        SettingRule("good checks in a row before a device is suspect no more", low=1, high=100),
     ] = 2
     clean_probes: Annotated[
         int,

@@ -208,4 +208,4 @@ def slo_json(slo: NodeSloObject) -> object:
     """
     meta = slo.metadata
     versions = {"resourceVersion": meta.resource_version, "generation": meta.generation}
-    return {"metadata": versions, "spec": slo.spec.copy()}   # the page can be freed
+    return {"metadata": versions, "spec": slo.spec.copy()}  # the page can be freed

@@ -160,7 +160,7 @@ def test_a_card_that_another_pod_has_is_refused_until_that_pod_is_gone(
     assert "/dev/nvidia2" in look(runtime.cri, second.start(attempt=1)).nodes
 
 
-def test_a_pod_without_a_grant_that_asks_for_all_cards_is_told_of_and_gets_none(
+def test_a_pod_without_a_grant_that_requests_all_cards_is_reported_and_gets_none(
     runtime: Containerd, agent: Agent
 ) -> None:
     pod = Pod(runtime, handler="nvidia").run()
@@ -175,7 +175,7 @@ def test_a_pod_without_a_grant_that_asks_for_all_cards_is_told_of_and_gets_none(
 
 
 @pytest.mark.usefixtures("agent")
-def test_a_pod_with_a_grant_whose_image_asks_for_all_cards_is_shown_its_own(
+def test_a_pod_with_a_grant_whose_image_requests_all_cards_gets_its_own(
     runtime: Containerd,
 ) -> None:
     pod = Pod(runtime, grant(entry(1, "GPU-1")), handler="nvidia").run()

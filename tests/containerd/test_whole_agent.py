@@ -26,7 +26,7 @@ def agent(runtime: Containerd) -> Iterator[WholeAgent]:
         yield started
 
 
-def test_a_grant_is_given_proven_and_told_by_the_metric(
+def test_a_grant_is_injected_verified_and_shown_by_the_metric(
     runtime: Containerd, agent: WholeAgent
 ) -> None:
     pod = Pod(runtime, granted(0)).run()
@@ -40,7 +40,7 @@ def test_a_grant_is_given_proven_and_told_by_the_metric(
     agent.until(lambda: agent.verified(pod.name, "main") == "")
 
 
-def test_a_grant_of_an_unknown_card_keeps_the_pod_from_starting_and_people_are_told(
+def test_a_grant_of_an_unknown_card_prevents_the_start_and_is_reported(
     runtime: Containerd, agent: WholeAgent
 ) -> None:
     pod = Pod(runtime, granted(7)).run()
@@ -71,7 +71,7 @@ def test_all_is_as_it_was_after_the_agent_and_the_runtime_were_killed_in_turn(
     agent.until(lambda: agent.verified(pod.name, "more") == "1")
 
 
-def test_a_lost_device_rule_and_a_granted_card_in_another_pod_are_told(
+def test_a_lost_device_rule_and_a_granted_card_in_another_pod_are_reported(
     runtime: Containerd, agent: WholeAgent
 ) -> None:
     owner, other = Pod(runtime, granted(1)).run(), Pod(runtime).run()
@@ -91,7 +91,7 @@ def test_a_lost_device_rule_and_a_granted_card_in_another_pod_are_told(
     assert "AllocationVerified" in agent.reasons(owner.name)
 
 
-def test_what_was_made_while_the_agent_was_away_is_put_right_or_told(
+def test_containers_created_without_the_agent_are_corrected_or_reported(
     runtime: Containerd, agent: WholeAgent
 ) -> None:
     agent.kill()

@@ -49,7 +49,7 @@ def test_the_devices_are_those_that_the_source_has(source: Source) -> None:
 
 
 @pytest.mark.parametrize("source", [s for s in SOURCES if s.library], ids=str)
-def test_the_session_asks_the_stub(source: Source) -> None:
+def test_the_session_calls_the_stub(source: Source) -> None:
     answers = ask(source)
     assert answers.inventory.library
     assert not answers.inventory.problems

@@ -197,7 +197,7 @@ def test_a_peer_that_reads_no_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPat
     run(test)
 
 
-def test_those_who_asked_and_those_who_did_not_keep_each_other_not_out() -> None:
+def test_clients_with_and_without_requests_do_not_exclude_each_other() -> None:
     async def test() -> None:
         async with site() as port:
             asked: list[Peer] = []

@@ -32,7 +32,7 @@ def missing(found: Inventory) -> set[str]:
 
 
 @pytest.mark.parametrize("level", [450, 510, 535, 570, NEWEST])
-def test_a_driver_that_lacks_calls_says_which_and_tells_the_rest(
+def test_a_driver_that_lacks_calls_names_them_and_reports_the_rest(
     tmp_path: Path, tree: Path, level: int
 ) -> None:
     stub = Stub(tmp_path, level)

@@ -40,7 +40,7 @@ def test_the_newest_content_is_on_the_disk(writer: StateWriter, tmp_path: Path) 
     assert file.error == ""
 
 
-def test_a_file_that_somebody_removed_is_written_again(writer: StateWriter, tmp_path: Path) -> None:
+def test_a_removed_file_is_written_again(writer: StateWriter, tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     file = writer.file(str(path))
     file.write(b"1")
@@ -85,7 +85,7 @@ def test_what_work_raises_reaches_the_caller(writer: StateWriter) -> None:
         writer.call(fail, "", LONG_S)
 
 
-def test_a_save_tells_at_once_whether_its_content_is_on_the_disk(
+def test_a_save_returns_at_once_whether_its_content_is_on_the_disk(
     writer: StateWriter, tmp_path: Path
 ) -> None:
     blocked = tmp_path / "folder"

@@ -55,7 +55,7 @@ def test_events_are_taken_a_few_at_a_time_and_none_is_left(heard: UeventMonitor)
 
 @pytest.mark.root
 @only_root
-def test_an_overflow_is_told_and_events_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overflow_is_reported_and_events_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uevents, "BUFFER_BYTES", 4096)
     small = UeventMonitor()
     cause(500)
@@ -98,7 +98,7 @@ def test_a_socket_that_is_closed_holds_no_descriptor() -> None:
         ),
     ],
 )
-def test_where_nothing_can_be_heard_the_reason_is_said(before: str, why: str) -> None:
+def test_a_refused_socket_is_reported_with_its_reason(before: str, why: str) -> None:
     code = (
         f"{before}\nfrom agent.host.uevents import UeventMonitor, UeventsUnavailable\n"
         "try: UeventMonitor()\nexcept UeventsUnavailable as error: print(error)\n"
@@ -109,7 +109,7 @@ def test_where_nothing_can_be_heard_the_reason_is_said(before: str, why: str) ->
     assert why in done.stdout, done.stderr
 
 
-def test_an_event_that_is_no_text_is_counted_and_the_others_are_heard(
+def test_an_event_that_is_not_text_is_counted_and_others_are_received(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The library's own decoding fails, as of a network device whose name is no UTF-8."""

@@ -47,7 +47,7 @@ def test_a_gpu_is_listed_within_a_second_with_its_place(
     assert gpu["listed"]["pcie_path"][0] == "pci0000:50"
 
 
-def test_a_gpu_without_its_driver_is_told_to_be_incomplete(machine_facts: Any) -> None:
+def test_a_gpu_without_its_driver_is_reported_as_incomplete(machine_facts: Any) -> None:
     assert machine_facts["gpu"]["incomplete"].endswith(": still without driver")
 
 
@@ -64,7 +64,7 @@ def test_minors_of_the_others_never_changed(machine_facts: Any) -> None:
         assert {name: later[name] for name in first} == first
 
 
-def test_the_agent_counted_what_it_heard(machine_facts: Any) -> None:
+def test_the_agent_counted_the_received_events(machine_facts: Any) -> None:
     hotplug = machine_facts["hotplug"]
     assert (hotplug["state"], hotplug["problem"]) == ("listening", None)
     assert hotplug["seen"]["pci"] >= 4

@@ -30,7 +30,7 @@ def test_a_request_for_more_than_there_is_reclaims_all_and_kills_nothing(reclaim
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_the_limit_is_set_while_memory_is_short_and_given_back(
+def test_the_limit_is_set_while_memory_is_short_and_restored(
     facts: dict[str, Any], driver: str
 ) -> None:
     node = facts["memory_reclaim"][driver]

@@ -48,7 +48,7 @@ def test_cores_are_cpu_time_over_the_time_between_the_cycles(pods: Any) -> None:
         assert use["cpu_cores"] * elapsed_s >= BUSY_S * 0.95
 
 
-def test_memory_is_told_without_and_with_page_cache(pods: Any) -> None:
+def test_memory_is_reported_without_and_with_page_cache(pods: Any) -> None:
     for use in of(pods["after"], "held"):
         assert 0 <= use["memory_bytes"] - HELD_BYTES <= SLACK
         assert 0 <= use["memory_with_cache_bytes"] - HELD_BYTES - FILE_BYTES <= SLACK
@@ -56,7 +56,7 @@ def test_memory_is_told_without_and_with_page_cache(pods: Any) -> None:
     assert abs(current - of(pods["after"], "held")[1]["memory_with_cache_bytes"]) <= SLACK
 
 
-def test_memory_of_pods_is_told_by_memory_node(pods: Any) -> None:
+def test_memory_of_pods_is_reported_by_numa_node(pods: Any) -> None:
     by_node = {n["node_id"]: n["pods_memory_bytes"] for n in pods["after"]["node"]["numa"]}
     assert 0 <= by_node.pop(HELD_NODE) - HELD_BYTES - FILE_BYTES <= SLACK
     assert sorted(by_node) == [0, 1, 3]

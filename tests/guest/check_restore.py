@@ -19,7 +19,7 @@ def node(facts: dict[str, Any], request: pytest.FixtureRequest) -> Any:
     return facts["restore"][request.param]
 
 
-def test_the_agent_gives_back_all_it_wrote_once_nobody_wants_it(node: Any) -> None:
+def test_the_agent_restores_all_values_that_are_not_desired_any_more(node: Any) -> None:
     found = node["agent"]
     assert (found["written"], found["given_back"], found["left"]) == (WRITTEN, GIVEN_BACK, [])
     said = {key: (message, old, new) for key, message, old, new in found["audits"]}

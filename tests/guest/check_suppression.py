@@ -29,7 +29,7 @@ def test_a_quota_of_the_class_may_be_below_those_of_its_pods(node: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", ["cpus", "quota"])
-def test_idle_groups_and_all_limits_are_given_back_with_the_weights(node: Any, policy: str) -> None:
+def test_idle_groups_and_all_limits_are_restored_with_the_weights(node: Any, policy: str) -> None:
     agent = node[policy]["agent"]
     assert agent["written"]["cpu.idle"] == ["1", "1", "0"]
     assert agent["before"]["cpu.weight"] == ["1", "100", "100"]

@@ -90,7 +90,7 @@ def test_objects_belong_to_the_node_and_a_restart_of_an_unchanged_node_writes_no
     assert device(api) is not None  # an agent that stops takes nothing with it
 
 
-def test_a_card_that_fails_is_out_of_service_and_told_in_an_event(
+def test_a_failed_card_is_out_of_service_and_reported_by_an_event(
     api: ApiServer, tmp_path: Path
 ) -> None:
     scene = environment(tmp_path, f"{CARDS}events:\n- {EVENT}\n")
@@ -103,7 +103,7 @@ def test_a_card_that_fails_is_out_of_service_and_told_in_an_event(
         assert agent.end() == 0
 
 
-def test_what_happens_while_the_api_server_is_away_is_told_when_it_is_back(
+def test_events_during_an_outage_of_the_api_server_are_sent_afterwards(
     api: ApiServer, tmp_path: Path
 ) -> None:
     scene = environment(tmp_path, f"{CARDS}events:\n- {EVENT.replace('at_s: 1', 'at_s: 4')}\n")
@@ -157,7 +157,7 @@ def test_a_crd_that_is_not_there_stops_only_its_own_object(api: ApiServer, tmp_p
         assert agent.end() == 0
 
 
-def test_a_koordlet_that_still_writes_is_told_of_and_not_fought(
+def test_a_koordlet_that_still_writes_is_reported_and_not_overwritten(
     api: ApiServer, tmp_path: Path
 ) -> None:
     fast = {"XPU_AGENT_API__RESYNC_S": "10"}
@@ -193,7 +193,9 @@ def test_nothing_is_written_for_a_node_that_is_another_machine(
     assert device(api) is None
 
 
-def test_the_next_agent_tells_of_one_that_was_killed(api: ApiServer, tmp_path: Path) -> None:
+def test_the_next_agent_reports_that_its_predecessor_was_killed(
+    api: ApiServer, tmp_path: Path
+) -> None:
     scene = environment(tmp_path, CARDS)
     with citizen(api, tmp_path, "--host", "/", **scene) as agent:
         agent.process.send_signal(signal.SIGKILL)

@@ -17,7 +17,9 @@ LATER = EVENT.replace("at_s: 1", "at_s: 10")  # a loaded machine starts the agen
 
 @needs_fuse
 @pytest.mark.parametrize("at_start", [True, False], ids=["from the start", "later"])
-def test_a_failed_card_is_told_while_the_state_disk_hangs(tmp_path: Path, at_start: bool) -> None:
+def test_a_failed_card_is_published_while_the_state_disk_hangs(
+    tmp_path: Path, at_start: bool
+) -> None:
     for_ever = {"XPU_AGENT_HEALTH__CLEAN_PROBES": "1000"}
     scene = environment(tmp_path, f"{CARDS}events:\n- {LATER}\n", **for_ever)
     with hanging_files(tmp_path / "state") as disk:
@@ -71,7 +73,7 @@ def test_a_failed_card_is_shown_while_the_output_folder_hangs(tmp_path: Path) ->
 
 
 @needs_mounts
-def test_a_failed_card_is_told_while_the_state_disk_is_full(tmp_path: Path) -> None:
+def test_a_failed_card_is_published_while_the_state_disk_is_full(tmp_path: Path) -> None:
     for_ever = {"XPU_AGENT_HEALTH__CLEAN_PROBES": "1000"}
     scene = environment(tmp_path, f"{CARDS}events:\n- {LATER}\n", **for_ever)
     with small_files(tmp_path / "state") as disk:

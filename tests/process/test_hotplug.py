@@ -30,7 +30,7 @@ def counts(agent: Agent, family: str, label: str) -> dict[str, float]:
     return {sample.labels[label]: sample.value for sample in samples}
 
 
-def test_an_event_of_the_kernel_is_counted_and_has_the_host_looked_at(tmp_path: Path) -> None:
+def test_an_event_of_the_kernel_is_counted_and_the_host_is_read(tmp_path: Path) -> None:
     with running(tmp_path / "out", "--host", "/") as agent:
         agent.wait_until(
             lambda: counts(agent, "xpu_agent_host_looks", "cause").get("start") == 1, "a start"
@@ -47,7 +47,7 @@ def test_an_event_of_the_kernel_is_counted_and_has_the_host_looked_at(tmp_path: 
         assert agent.end() == 0
 
 
-def test_ten_thousand_events_at_once_are_no_more_than_a_look_a_second(tmp_path: Path) -> None:
+def test_ten_thousand_events_at_once_cause_at_most_one_read_a_second(tmp_path: Path) -> None:
     with running(tmp_path / "out", "--host", "/") as agent:
         agent.wait_until(
             lambda: counts(agent, "xpu_agent_host_looks", "cause").get("start") == 1, "a start"
@@ -67,7 +67,7 @@ def test_ten_thousand_events_at_once_are_no_more_than_a_look_a_second(tmp_path: 
         assert agent.end() == 0
 
 
-def test_an_event_that_somebody_made_up_is_dropped_and_counted(tmp_path: Path) -> None:
+def test_a_forged_event_is_dropped_and_counted(tmp_path: Path) -> None:
     with running(tmp_path / "out", "--host", "/") as agent:
         agent.wait_until(
             lambda: counts(agent, "xpu_agent_host_looks", "cause").get("start") == 1, "a start"
@@ -83,7 +83,7 @@ def test_an_event_that_somebody_made_up_is_dropped_and_counted(tmp_path: Path) -
         assert agent.end() == 0
 
 
-def test_a_recorded_host_hears_nothing_of_this_machine(tmp_path: Path) -> None:
+def test_a_recorded_host_receives_no_events_of_this_machine(tmp_path: Path) -> None:
     host = tmp_path / "host/sys/bus/pci/devices"
     host.mkdir(parents=True)
     with running(tmp_path / "out", "--host", str(tmp_path / "host")) as agent:

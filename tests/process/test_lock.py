@@ -127,7 +127,7 @@ def test_of_three_agents_one_holds_at_any_time(tmp_path: Path) -> None:
         assert held_by.pid == holding.process.pid
 
 
-def test_a_standby_stops_when_it_is_asked_to_and_leaves_the_file_alone(tmp_path: Path) -> None:
+def test_a_standby_stops_on_a_signal_and_leaves_the_file_alone(tmp_path: Path) -> None:
     with contender(tmp_path) as first, contender_after(first, tmp_path) as second:
         assert "standing by" in second.line()
         second.end(signal.SIGTERM)

@@ -101,7 +101,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_others_go_on(tmp_path: Path
         )
 
 
-def test_an_output_folder_that_cannot_be_written_is_said_and_survived(tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_written_is_reported_and_survived(tmp_path: Path) -> None:
     blocked = tmp_path / "out"
     blocked.write_text("a file where the folder should be")
     with running(blocked, "--host", str(EIGHT_CARDS)) as agent:

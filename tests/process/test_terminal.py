@@ -91,7 +91,7 @@ def test_a_narrow_terminal_leaves_no_device_and_no_reason_out() -> None:
     assert "publishedwithdiscovery.rdma.softonly" in plain
 
 
-def test_colour_is_for_terminals_and_for_those_who_want_it() -> None:
+def test_colour_is_used_at_terminals_and_on_request() -> None:
     status, text = on_terminal("devices", *HOST, width=300)
     assert status == 0
     assert "\x1b[32mhealthy\x1b[0m" in text
@@ -135,7 +135,7 @@ def test_without_a_standard_output_it_is_one_line_and_status_3(arguments: tuple[
     assert shell.returncode == 3
 
 
-def test_without_any_stream_only_the_status_tells() -> None:
+def test_without_any_stream_only_the_status_reports_the_result() -> None:
     for arguments, status in ((("devices", *HOST), 3), (("devices", "--host", "/none"), 3)):
         line = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command(*arguments)]
         assert subprocess.run(line, timeout=DEADLINE_S, cwd=ROOT, check=False).returncode == status

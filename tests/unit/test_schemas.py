@@ -74,7 +74,7 @@ def structure(schema: Any) -> Any:
     }
 
 
-def test_the_structures_kept_here_are_those_of_the_manifests() -> None:
+def test_the_structures_here_are_those_of_the_manifests() -> None:
     manifests = sorted(CRDS.glob("*.yaml"))
     assert manifests
     for path in manifests:

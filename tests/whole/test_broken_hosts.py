@@ -122,6 +122,6 @@ def test_an_empty_host_is_a_host_of_which_nothing_is_known() -> None:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no captures beside this checkout")
-def test_the_schemas_are_where_the_tests_look_for_them() -> None:
+def test_the_schemas_are_where_the_tests_expect_them() -> None:
     for name in CRDS.values():
         assert (SHARED / "crds" / name).is_file()

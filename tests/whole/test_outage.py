@@ -31,7 +31,7 @@ def test_only_the_newest_of_six_hours_is_written_and_once(outcome: Outcome) -> N
     assert outcome.writes == {"devices": 1, "nodemetrics": 1}
 
 
-def test_events_of_six_hours_wait_in_bounded_number_and_are_told_when_the_server_is_back(
+def test_events_of_six_hours_wait_in_bounded_number_and_are_sent_when_the_server_is_back(
     outcome: Outcome,
 ) -> None:
     assert 0 < outcome.told <= outcome.most_waiting <= MAX_WAITING

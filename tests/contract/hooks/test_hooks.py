@@ -97,7 +97,7 @@ def test_a_plan_changes_nothing(request: HookRequest, snapshot: NodeSnapshot) ->
     assert planned.planned == on.answers
 
 
-def test_each_hook_has_a_name_of_its_own_and_is_asked_at_some_stage() -> None:
+def test_each_hook_has_a_unique_name_and_at_least_one_stage() -> None:
     names = [hook.name for hook in hooks()]
     assert len(set(names)) == len(names)
     assert all(hook.stages for hook in hooks())

@@ -130,7 +130,7 @@ def test_every_file_is_as_koordlet_left_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_what_koordlet_changed_is_changed_by_a_hook_of_ours_too(name: str) -> None:
+def test_every_file_that_koordlet_changed_is_changed_by_a_hook(name: str) -> None:
     changed = run_of(name).changed
     said = {group: ours(adjustment) for _, group, adjustment in answers(run_of(name).nodeslo)}
     best_effort = {view.name for view in pods() if view.qos is KubeQos.BEST_EFFORT}
@@ -141,7 +141,7 @@ def test_what_koordlet_changed_is_changed_by_a_hook_of_ours_too(name: str) -> No
             assert all(said[group][file] is not None for file in own), group
 
 
-def test_annotations_that_mean_nothing_are_told_and_change_nothing() -> None:
+def test_meaningless_annotations_are_reported_and_change_nothing() -> None:
     for view, _, adjustment in answers({}):
         reasons = {note.reason for note in adjustment.edits.notes}
         assert reasons == ({REFUSED[view.name]} if view.name in REFUSED else set())

@@ -86,7 +86,7 @@ def test_a_refusal_is_the_error_of_its_status(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_asks_to_wait_is_heard(
+def test_a_wait_that_the_server_requests_is_respected(
     account: Path, authority: Authority, status: int
 ) -> None:
     error = failed(account, authority, head(status, "Retry-After: 17", "Content-Length: 0"))
@@ -153,7 +153,7 @@ def test_an_answer_that_does_not_say_how_long_it_is_is_cut_at_the_limit(
     assert isinstance(error, BadResponse)
 
 
-def test_a_compressed_answer_was_not_asked_for_and_is_not_unpacked(
+def test_a_compressed_answer_that_was_not_requested_is_not_unpacked(
     account: Path, authority: Authority
 ) -> None:
     bomb = gzip.compress(b"\0" * (8 << 20))

@@ -58,7 +58,7 @@ async def through(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_proxy_is_asked_for_a_tunnel_and_sees_nothing_of_what_goes_through(
+def test_a_tunnel_is_requested_of_a_proxy_which_cannot_read_the_traffic(
     account: Path, authority: Authority, host: str
 ) -> None:
     async def run() -> None:
@@ -135,7 +135,7 @@ def test_a_proxy_that_talks_nonsense_is_out_of_reach(
 
 @pytest.mark.usefixtures("no_names")
 @pytest.mark.parametrize(("no_proxy", "count"), [("", 1), ("api.test", 0), (".test:443", 1)])
-def test_a_pod_goes_by_the_proxy_of_its_environment_unless_no_proxy_says_not(
+def test_a_pod_uses_the_proxy_of_its_environment_except_for_no_proxy(
     account: Path, no_proxy: str, count: int
 ) -> None:
     async def refuse(request: ServedRequest) -> None:

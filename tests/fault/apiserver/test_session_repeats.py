@@ -82,7 +82,7 @@ def test_a_token_refused_in_use_is_replaced_without_the_caller_knowing(
         (ApiRequest(method="POST", path="/x", body=b"{}"), False),
     ],
 )
-def test_a_kept_connection_that_the_server_closed_costs_one_more_try_if_it_does_no_harm(
+def test_a_request_on_a_connection_that_the_server_closed_is_repeated_if_that_is_safe(
     account: Path, authority: Authority, request_: ApiRequest, *, is_repeated: bool
 ) -> None:
     async def answer(request: ServedRequest) -> None:

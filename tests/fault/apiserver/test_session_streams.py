@@ -242,9 +242,7 @@ def test_leaving_a_stream_closes_its_connection(account: Path, authority: Author
     run_stepped(run())
 
 
-def test_cancelling_whoever_reads_closes_the_connection(
-    account: Path, authority: Authority
-) -> None:
+def test_cancelling_the_reader_closes_the_connection(account: Path, authority: Authority) -> None:
     async def answer(request: ServedRequest) -> None:
         await request.answer(CHUNKED + chunk(LINE + b"\n"))
         await request.hold()
@@ -272,7 +270,9 @@ def test_cancelling_whoever_reads_closes_the_connection(
     run_stepped(run())
 
 
-def test_an_error_of_whoever_reads_is_not_the_servers(account: Path, authority: Authority) -> None:
+def test_an_error_of_the_reader_is_not_an_error_of_the_server(
+    account: Path, authority: Authority
+) -> None:
     async def answer(request: ServedRequest) -> None:
         await request.answer(CHUNKED + chunk(LINE + b"\n"))
         await request.hold()

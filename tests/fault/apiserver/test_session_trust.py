@@ -149,7 +149,7 @@ def test_a_server_may_be_known_by_another_name(authority: Authority) -> None:
     asyncio.run(run())
 
 
-def test_believing_anybody_is_possible_where_it_is_asked_for(other_authority: Authority) -> None:
+def test_any_certificate_is_accepted_if_the_settings_say_so(other_authority: Authority) -> None:
     async def run() -> None:
         async with serving(fine, other_authority.server) as server:
             session = session_of(server.url, TlsFiles(insecure=True))
@@ -159,7 +159,7 @@ def test_believing_anybody_is_possible_where_it_is_asked_for(other_authority: Au
     asyncio.run(run())
 
 
-def test_a_client_certificate_says_who_we_are(authority: Authority) -> None:
+def test_a_client_certificate_identifies_the_agent(authority: Authority) -> None:
     asking = authority.context("127.0.0.1")
     asking.verify_mode = ssl.CERT_REQUIRED
     authority.ca.configure_trust(asking)

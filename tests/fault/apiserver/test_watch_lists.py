@@ -46,7 +46,7 @@ def slo(**spec: object) -> Object:
         pytest.param(Fault(verb="list", raw="x" * 10_000), id="no JSON"),
     ],
 )
-def test_a_list_that_fails_is_asked_for_again(api: ApiServer, fault: Fault) -> None:
+def test_a_failed_list_is_requested_again(api: ApiServer, fault: Fault) -> None:
     async def follow() -> None:
         api.faults.add(fault)
         async with watching(api) as watcher:
@@ -93,7 +93,7 @@ def test_a_watch_that_expired_is_listed_from_the_cache_whole_and_not_older() -> 
         asyncio.run(follow(api))
 
 
-def test_a_crd_that_is_not_there_is_said_and_found_when_it_appears(
+def test_a_missing_crd_is_reported_and_noticed_when_it_is_installed(
     api: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def follow() -> None:
@@ -216,7 +216,9 @@ def test_a_node_that_was_made_anew_is_another_one(api: ApiServer) -> None:
     asyncio.run(follow())
 
 
-def test_a_node_metric_tells_how_to_report_and_its_status_is_no_news(api: ApiServer) -> None:
+def test_a_node_metric_has_the_report_policy_and_its_status_causes_no_change(
+    api: ApiServer,
+) -> None:
     async def follow() -> None:
         policy = {"aggregateDurationSeconds": 300, "reportIntervalSeconds": 60}
         metric: Object = {

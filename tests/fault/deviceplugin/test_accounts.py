@@ -17,7 +17,9 @@ from tests.unit.deviceplugin.made import GPU, card
 
 
 @pytest.mark.parametrize("ahead", ["kubelet", "agent"])
-def test_the_kubelet_accounts_the_granted_card_whoever_hears_of_the_pod_first(ahead: str) -> None:
+def test_the_kubelet_accounts_the_granted_card_in_any_order_of_news_about_the_pod(
+    ahead: str,
+) -> None:
     async def test(cluster: Cluster) -> None:
         one = pod(1, 2)
         if ahead == "agent":
@@ -35,7 +37,7 @@ def test_the_kubelet_accounts_the_granted_card_whoever_hears_of_the_pod_first(ah
     in_cluster(test)
 
 
-def test_a_pod_that_nobody_tells_of_waits_no_longer_than_the_kubelet_may_be_held_up() -> None:
+def test_a_request_for_an_unlisted_pod_waits_no_longer_than_the_limit() -> None:
     async def test(cluster: Cluster) -> None:
         with pytest.raises(NotAdmitted, match="PodUnknown"):
             await cluster.admit(pod(1))

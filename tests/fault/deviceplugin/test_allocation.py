@@ -85,7 +85,7 @@ def test_without_advice_a_pod_is_admitted_all_the_same(advice: Exception) -> Non
     on_stage(test)
 
 
-def test_a_start_is_refused_where_somebody_else_is_on_the_card_and_not_for_a_bug() -> None:
+def test_a_start_is_refused_while_another_process_uses_the_card_but_not_for_a_bug() -> None:
     async def test(stage: Stage) -> None:
         stage.table.offered = (msgspec.structs.replace(gpus(8), check_start=True),)
         await stage.kubelet.start()
@@ -178,7 +178,7 @@ def test_a_pod_that_is_not_known_yet_is_waited_for_and_then_no_longer() -> None:
     on_stage(test)
 
 
-def test_who_holds_what_is_known_at_once_and_then_from_the_checkpoint() -> None:
+def test_allocations_are_known_at_once_and_later_from_the_checkpoint() -> None:
     async def test(stage: Stage) -> None:
         stage.table.pod_uid = "pod-1"
         await stage.kubelet.start()
@@ -268,7 +268,7 @@ def test_a_kubelet_that_leaves_in_the_middle_of_an_allocation_was_given_nothing(
     on_stage(test, msgspec.structs.replace(QUICK, prepare_s=3600.0))
 
 
-def test_a_grant_that_the_kubelet_gave_to_another_pod_is_told_of() -> None:
+def test_a_grant_that_the_kubelet_gave_to_another_pod_is_reported() -> None:
     async def test(stage: Stage) -> None:
         stage.table.pod_uid = "pod-1"
         stage.grants = {"pod-1": PodAllocation(uid="pod-1", namespace="a", name="granted")}

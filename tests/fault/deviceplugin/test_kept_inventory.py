@@ -25,7 +25,7 @@ async def served_once(stage: Stage) -> None:
     stage.vendor = "starting"
 
 
-def test_what_was_kept_in_this_boot_is_served_until_the_vendor_answers() -> None:
+def test_the_inventory_of_this_boot_is_served_until_the_vendor_answers() -> None:
     async def test(stage: Stage) -> None:
         await served_once(stage)
         await stage.start()
@@ -67,7 +67,7 @@ def test_an_allocation_is_refused_when_the_vendor_does_not_answer_in_time() -> N
     on_stage(test)
 
 
-def test_what_was_kept_in_another_boot_is_not_believed() -> None:
+def test_the_inventory_of_another_boot_is_not_used() -> None:
     async def test(stage: Stage) -> None:
         await served_once(stage)
         stage.boot_id = "6f1c1a52-0000-4000-8000-000000000002"
@@ -89,7 +89,7 @@ def test_a_vendor_that_says_nothing_for_long_has_no_healthy_device() -> None:
     on_stage(test, msgspec.structs.replace(QUICK, cache_lifetime_s=0.2))
 
 
-def test_a_vendor_that_answers_without_a_card_takes_back_what_was_kept() -> None:
+def test_a_vendor_that_answers_without_a_card_removes_it_from_the_cached_inventory() -> None:
     async def test(stage: Stage) -> None:
         await served_once(stage)
         await stage.start()
@@ -115,7 +115,7 @@ def test_a_damaged_file_is_put_aside_and_stops_nothing(damage: bytes) -> None:
     on_stage(test)
 
 
-def test_without_a_folder_nothing_is_kept() -> None:
+def test_without_a_folder_nothing_is_stored() -> None:
     async def test(stage: Stage) -> None:
         stage.state_dir = ""
         await stage.kubelet.start()

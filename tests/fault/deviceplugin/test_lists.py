@@ -10,7 +10,7 @@ from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, gpus, on_stage
 SLOWLY = msgspec.structs.replace(QUICK, list_interval_s=3600.0)
 
 
-def test_health_is_told_at_once_however_young_the_last_list() -> None:
+def test_health_is_sent_at_once_regardless_of_the_age_of_the_last_list() -> None:
     async def test(stage: Stage) -> None:
         await stage.kubelet.start()
         await stage.start()
@@ -23,7 +23,7 @@ def test_health_is_told_at_once_however_young_the_last_list() -> None:
     on_stage(test, SLOWLY)
 
 
-def test_a_list_that_shrinks_below_what_is_given_away_is_told_at_once() -> None:
+def test_a_list_that_lacks_an_allocated_device_is_sent_at_once() -> None:
     async def test(stage: Stage) -> None:
         await stage.kubelet.start()
         await stage.start()
@@ -51,7 +51,7 @@ def test_new_devices_come_together_in_one_list() -> None:
     on_stage(test, msgspec.structs.replace(QUICK, list_interval_s=0.3))
 
 
-def test_equal_looks_are_told_once() -> None:
+def test_equal_lists_are_sent_once() -> None:
     async def test(stage: Stage) -> None:
         await stage.kubelet.start()
         await stage.start()

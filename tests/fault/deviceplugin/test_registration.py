@@ -9,7 +9,7 @@ from tests.fault.deviceplugin.stage import GPU, QUICK, Stage, gpus, on_stage
 from tests.kubelet.endpoint import Endpoint
 
 
-def test_a_resource_is_registered_listed_and_told_of() -> None:
+def test_a_resource_is_registered_listed_and_reported() -> None:
     async def test(stage: Stage) -> None:
         await stage.kubelet.start()
         plugin = await stage.start()
@@ -49,7 +49,7 @@ def test_the_folder_may_come_after_us() -> None:
     on_stage(test)
 
 
-def test_a_kubelet_that_is_not_ready_is_asked_again_for_ever() -> None:
+def test_a_kubelet_that_is_not_ready_is_called_again_without_end() -> None:
     async def test(stage: Stage) -> None:
         stage.kubelet.unavailable = True
         await stage.kubelet.start()
@@ -66,7 +66,7 @@ def test_a_kubelet_that_is_not_ready_is_asked_again_for_ever() -> None:
     on_stage(test)
 
 
-def test_a_kubelet_that_hangs_in_register_is_given_up_and_asked_again() -> None:
+def test_a_register_call_that_hangs_is_cancelled_and_repeated() -> None:
     async def test(stage: Stage) -> None:
         stage.kubelet.hold_register.set()
         await stage.kubelet.start()
@@ -79,7 +79,7 @@ def test_a_kubelet_that_hangs_in_register_is_given_up_and_asked_again() -> None:
     on_stage(test, msgspec.structs.replace(QUICK, register_s=0.2))
 
 
-def test_a_refused_version_is_told_once_and_tried_slowly() -> None:
+def test_a_refused_version_is_reported_once_and_retried_slowly() -> None:
     async def test(stage: Stage) -> None:
         stage.kubelet.refuse_version = True
         await stage.kubelet.start()
@@ -93,7 +93,7 @@ def test_a_refused_version_is_told_once_and_tried_slowly() -> None:
     on_stage(test)
 
 
-def test_a_refused_kubelet_is_asked_at_once_when_it_begins_again() -> None:
+def test_a_kubelet_that_refused_is_called_at_once_after_its_restart() -> None:
     async def test(stage: Stage) -> None:
         stage.kubelet.refuse_version = True
         await stage.kubelet.start()
@@ -106,7 +106,7 @@ def test_a_refused_kubelet_is_asked_at_once_when_it_begins_again() -> None:
     on_stage(test, msgspec.structs.replace(QUICK, refused_retry_s=3600.0))
 
 
-def test_a_name_that_no_resource_may_have_is_told_and_costs_only_itself() -> None:
+def test_an_invalid_resource_name_is_reported_and_affects_only_itself() -> None:
     async def test(stage: Stage) -> None:
         odd = KubeletResource(
             name="requests.nvidia.com/gpu", vendor="nvidia", devices=gpus(1).devices
@@ -148,7 +148,7 @@ def test_a_registration_that_no_stream_follows_is_made_again() -> None:
     on_stage(test)
 
 
-def test_what_is_no_kubelet_is_told_of() -> None:
+def test_a_server_that_is_not_a_kubelet_is_reported() -> None:
     async def test(stage: Stage) -> None:
         import grpc
         from grpc import aio
@@ -190,7 +190,7 @@ def test_other_options_are_registered_anew_with_another_server() -> None:
     on_stage(test)
 
 
-def test_a_registration_that_was_given_up_and_took_after_all_is_seen_by_its_stream() -> None:
+def test_a_cancelled_registration_that_succeeded_is_noticed_by_its_stream() -> None:
     async def test(stage: Stage) -> None:
         stage.kubelet.hold_register.set()
         await stage.kubelet.start()

@@ -38,7 +38,7 @@ def test_a_kubelet_that_restarts_finds_every_device_again() -> None:
     on_stage(test)
 
 
-def test_the_kernel_tells_of_a_new_kubelet_at_once() -> None:
+def test_the_kernel_reports_a_new_kubelet_at_once() -> None:
     async def test(stage: Stage) -> None:
         await stage.kubelet.start()
         await stage.start()
@@ -49,7 +49,7 @@ def test_the_kernel_tells_of_a_new_kubelet_at_once() -> None:
     on_stage(test, DEAF_TO_POLLS)
 
 
-def test_without_the_kernels_news_a_look_finds_the_new_kubelet(
+def test_without_events_of_the_kernel_a_scan_finds_the_new_kubelet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
@@ -142,7 +142,7 @@ def test_a_stream_that_the_kubelet_leaves_is_registered_again() -> None:
     on_stage(test)
 
 
-def test_who_loses_stream_after_stream_gives_way_and_says_so() -> None:
+def test_a_plugin_that_loses_stream_after_stream_stops_and_reports_it() -> None:
     async def test(stage: Stage) -> None:
         stage.kubelet.closes_old = True
         await stage.kubelet.start()
@@ -223,7 +223,7 @@ def test_sockets_of_an_agent_that_was_killed_are_removed_and_those_of_others_sta
     on_stage(test)
 
 
-def test_a_file_name_that_somebody_listens_at_is_left_to_him() -> None:
+def test_a_file_name_at_which_another_process_listens_is_left_alone() -> None:
     async def test(stage: Stage) -> None:
         await stage.kubelet.start()
         with socket.socket(socket.AF_UNIX) as theirs:
@@ -264,7 +264,7 @@ def test_a_stop_while_the_kubelet_hangs_is_quick() -> None:
     on_stage(test, msgspec.structs.replace(QUICK, register_s=3600.0))
 
 
-def test_a_kubelet_that_died_before_it_wrote_may_ask_for_the_pod_again() -> None:
+def test_a_kubelet_that_died_before_it_wrote_may_request_the_pod_again() -> None:
     async def test(stage: Stage) -> None:
         stage.table.pod_uid = "pod-1"
         await stage.kubelet.start()

@@ -48,7 +48,7 @@ def test_of_two_agents_with_different_locks_one_gives_way() -> None:
     on_stage(test, msgspec.structs.replace(QUICK, refused_retry_s=3600.0))
 
 
-def test_a_plugin_that_comes_later_is_told_of_and_the_kubelets_stream_goes_on() -> None:
+def test_a_plugin_that_starts_later_is_reported_and_the_stream_continues() -> None:
     async def test(stage: Stage) -> None:
         await stage.kubelet.start()
         await stage.start()

@@ -100,7 +100,9 @@ def calls_of(events: list[dict[str, Any]]) -> list[Call]:
 
 
 @pytest.mark.parametrize("scenario", PODS)
-def test_it_asks_for_the_containers_of_a_pod_as_the_real_one(scenario: str) -> None:
+def test_it_requests_the_containers_of_a_pod_in_the_order_of_the_real_kubelet(
+    scenario: str,
+) -> None:
     async def test(stage: Stage) -> None:
         table = await serving(stage)
         count = len(table.asked)

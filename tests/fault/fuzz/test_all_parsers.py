@@ -129,7 +129,7 @@ def test_parsers_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(parsers()))
-def test_nothing_comes_out_of_a_parser_but_values_and_errors_of_ours(name: str) -> None:
+def test_a_parser_returns_values_and_raises_only_errors_of_the_agent(name: str) -> None:
     parser = parsers()[name]
     text = _kind(parser).startswith("str")
     for data in hostile():

@@ -176,7 +176,7 @@ DECODERS: dict[str, tuple[Decode, tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_only_errors_of_ours_come_out_of_nasty_documents(name: str) -> None:
+def test_nasty_documents_raise_only_errors_of_the_agent(name: str) -> None:
     decode, corpus = DECODERS[name]
     mutator, good = Mutator(name), 0
     for document in corpus:

@@ -165,7 +165,7 @@ def test_only_the_connection_ends_for_bytes_that_are_no_frames(
     assert sum(count for _, count in results) > SHARES["wire"] // 4
 
 
-def test_only_errors_of_ours_come_out_of_lists_that_are_none() -> None:
+def test_invalid_lists_raise_only_errors_of_the_agent() -> None:
     mutator = Mutator("lists")
     seeds = [
         nri.SynchronizeRequest(pods=[POD] * 3, containers=[CONTAINER] * 3).SerializeToString(),

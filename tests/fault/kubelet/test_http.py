@@ -132,7 +132,7 @@ def test_a_ca_that_is_named_is_checked_and_another_is_not_believed(tmp_path: Pat
     assert [asked.status for asked in kubelet.asked] == [200, 200]  # no token to the unbelieved
 
 
-def test_a_ca_file_that_is_missing_is_said_with_its_path(tmp_path: Path) -> None:
+def test_a_missing_ca_file_is_reported_with_its_path(tmp_path: Path) -> None:
     async def test(kubelet: FakeKubelet, client: KubeletClient) -> None:
         del kubelet
         assert "/nowhere/ca.crt" in str(await error_of(client.pods()))
@@ -213,7 +213,7 @@ def test_the_read_only_port_is_spoken_to_without_a_token_and_has_no_settings(
     assert [(asked.path, asked.status) for asked in kubelet.asked] == [("/pods/", 200)]
 
 
-def test_a_kubelet_that_is_absent_is_told_from_one_that_hangs(tmp_path: Path) -> None:
+def test_an_absent_kubelet_is_distinguished_from_a_hanging_one(tmp_path: Path) -> None:
     async def test(kubelet: FakeKubelet, client: KubeletClient) -> None:
         kubelet.faults["/pods/"] = HANG
         assert classify_error(await error_of(client.pods())) == KUBELET_HANGING
@@ -223,7 +223,7 @@ def test_a_kubelet_that_is_absent_is_told_from_one_that_hangs(tmp_path: Path) ->
     on_kubelet(tmp_path, test, timeout_s=0.5)
 
 
-def test_a_kubelet_that_restarts_is_asked_again_over_a_new_connection(tmp_path: Path) -> None:
+def test_a_restarted_kubelet_is_called_over_a_new_connection(tmp_path: Path) -> None:
     async def test(kubelet: FakeKubelet, client: KubeletClient) -> None:
         kubelet.pods = [pod("a")]
         await client.pods()
@@ -235,7 +235,7 @@ def test_a_kubelet_that_restarts_is_asked_again_over_a_new_connection(tmp_path: 
     on_kubelet(tmp_path, test)
 
 
-def test_a_node_without_an_address_is_asked_nothing(tmp_path: Path) -> None:
+def test_without_an_address_of_the_node_no_request_is_made(tmp_path: Path) -> None:
     async def test(kubelet: FakeKubelet, client: KubeletClient) -> None:
         error = await error_of(client.pods())
         assert "ExternalIP" in str(error)
@@ -259,7 +259,7 @@ def test_half_an_answer_is_none(tmp_path: Path, fault: str) -> None:
     "body", [b"", b"null", b"[]", b"{}", b'{"kind":"Status","items":[]}', b"\xff", b"[" * 5000]
 )
 @pytest.mark.parametrize("path", ["/pods/", "/configz"])
-def test_an_answer_that_is_none_of_ours_is_an_error(tmp_path: Path, body: bytes, path: str) -> None:
+def test_an_answer_that_is_invalid_is_an_error(tmp_path: Path, body: bytes, path: str) -> None:
     async def test(kubelet: FakeKubelet, client: KubeletClient) -> None:
         kubelet.bodies[path] = body
         error = await error_of(client.pods() if path == "/pods/" else client.config())

@@ -161,7 +161,7 @@ def test_while_the_kubelet_is_away_the_answer_is_unavailable_and_never_an_empty_
     on_node(tmp_path, test)
 
 
-def test_what_is_no_list_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_an_invalid_list_is_an_error_of_the_agent(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         node.kubelet.raw = b"\xff\xff"
         await node.proxy.check()
@@ -238,7 +238,7 @@ def test_something_else_in_its_place_is_not_removed(tmp_path: Path) -> None:
     on_node(tmp_path, test)
 
 
-def test_a_folder_that_cannot_be_made_is_said_with_its_setting(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported_with_its_setting(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     proxy = PodResourcesProxy(
         str(tmp_path / "file" / "below"), PodResourcesChannel("/nowhere"), NO_PODS
@@ -247,7 +247,7 @@ def test_a_folder_that_cannot_be_made_is_said_with_its_setting(tmp_path: Path) -
     assert "kubelet.pod_resources_proxy_dir" in proxy.state.error
 
 
-def test_a_path_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
+def test_a_path_that_is_too_long_for_a_socket_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 100)
     proxy = PodResourcesProxy(str(folder), PodResourcesChannel("/nowhere"), NO_PODS)
     asyncio.run(proxy.check())
@@ -288,7 +288,7 @@ def test_a_start_that_is_cancelled_leaves_nothing_that_serves(tmp_path: Path) ->
     on_node(tmp_path, test)
 
 
-def test_the_file_is_taken_down_only_while_it_is_ours(tmp_path: Path) -> None:
+def test_the_file_is_removed_only_while_it_is_the_agents(tmp_path: Path) -> None:
     file = ProxySocketFile(str(tmp_path))
     # as the server's: open until after `remove`, so that no new file gets its inode number
     with socket.socket(socket.AF_UNIX) as listener:

@@ -127,7 +127,7 @@ def test_a_kubelet_that_goes_away_leaves_its_pods_with_their_age(tmp_path: Path)
     watching(tmp_path, test)
 
 
-def test_a_kubelet_that_hangs_costs_the_deadline_and_is_not_asked_for_more(tmp_path: Path) -> None:
+def test_a_hanging_kubelet_costs_one_deadline_and_gets_no_further_requests(tmp_path: Path) -> None:
     async def test(watched: Watched) -> None:
         assert await watched.look() == KUBELET_OK
         watched.kubelet.faults["/pods/"] = HANG
@@ -155,7 +155,7 @@ def test_settings_that_hang_hold_up_no_pods(tmp_path: Path) -> None:
     watching(tmp_path, test)
 
 
-def test_a_kubelet_that_restarts_between_two_looks_is_asked_for_its_settings(
+def test_a_kubelet_that_restarts_between_two_polls_is_asked_for_its_settings(
     tmp_path: Path,
 ) -> None:
     async def test(watched: Watched) -> None:

@@ -53,7 +53,9 @@ def test_a_hook_over_its_budget_is_answered_empty_and_marked_for_the_reconciler(
     asyncio.run(run())
 
 
-def test_a_mark_is_gone_when_the_hooks_were_heard_or_the_container_went(folder: Path) -> None:
+def test_a_mark_is_removed_when_the_hooks_answered_or_the_container_was_removed(
+    folder: Path,
+) -> None:
     async def run() -> None:
         async with attached(folder, hook=stuck, budget_ms=BUDGET_MS) as (runtime, agent):
             await runtime.plugged()

@@ -156,7 +156,7 @@ def test_a_container_that_is_gone_between_two_calls_is_out_of_the_next_full_pict
     asyncio.run(run())
 
 
-def test_a_container_that_was_never_told_of_may_be_updated_stopped_and_removed(
+def test_an_unknown_container_may_be_updated_stopped_and_removed(
     folder: Path,
 ) -> None:
     async def run() -> None:

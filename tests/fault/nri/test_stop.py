@@ -85,7 +85,7 @@ def test_a_stop_in_the_middle_of_a_question_leaves_no_task_and_no_hang(
     asyncio.run(run())
 
 
-def test_a_stop_may_be_asked_for_twice_and_before_the_start(folder: Path) -> None:
+def test_a_stop_may_be_requested_twice_and_before_the_start(folder: Path) -> None:
     async def run() -> None:
         async with Runtime(folder, CONTAINERD_2_3) as runtime:
             agent = Agent(runtime.socket, granting)

@@ -65,7 +65,7 @@ def test_six_hours_without_a_server_end_in_one_read_and_one_write_for_each_objec
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_asks_for_time_gets_it(status: int) -> None:
+def test_a_delay_that_the_server_requests_is_granted(status: int) -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
             server.faults.add(Fault(resource="devices", status=status, retry_after_s=120, times=1))
@@ -113,7 +113,7 @@ def test_a_call_that_fails_is_made_again_after_a_look(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize(("status", "most"), [(409, 200), (500, 90), (429, 90), (503, 90)])
-def test_a_server_that_reads_but_never_writes_is_asked_less_and_less_often(
+def test_a_server_that_reads_but_never_writes_gets_fewer_and_fewer_requests(
     status: int, most: int
 ) -> None:
     async def case(server: ApiServer) -> None:
@@ -180,7 +180,7 @@ def test_a_rotated_token_goes_unnoticed() -> None:
 
 
 @pytest.mark.parametrize("status", [413, 422, 400])
-def test_content_that_is_refused_is_told_once_and_other_content_is_tried_at_once(
+def test_a_refused_content_is_reported_once_and_other_content_is_tried_at_once(
     status: int,
 ) -> None:
     async def case(server: ApiServer) -> None:
@@ -204,7 +204,7 @@ def test_content_that_is_refused_is_told_once_and_other_content_is_tried_at_once
 
 
 @pytest.mark.parametrize("status", [422, 403])
-def test_a_refusal_whose_words_change_each_time_is_told_once(status: int) -> None:
+def test_a_refusal_with_changing_text_is_reported_once(status: int) -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
             for request in range(9):

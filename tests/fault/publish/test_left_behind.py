@@ -36,7 +36,7 @@ def figures_of_koordlet() -> dict[str, Any]:
     return {**node_metric(), "spec": {"metricCollectPolicy": {}}, "status": status}
 
 
-def test_figures_of_a_koordlet_that_is_gone_do_not_stay_beside_ours_as_if_they_were_new() -> None:
+def test_figures_of_a_removed_koordlet_do_not_stay_beside_new_ones() -> None:
     async def case(server: ApiServer) -> None:
         server.put(figures_of_koordlet(), manager="koordlet")
         later = server.faults.add(LATER)
@@ -84,7 +84,7 @@ def test_what_another_program_that_lives_adds_to_a_status_is_left_to_it() -> Non
         asyncio.run(case(server))
 
 
-def test_a_server_that_puts_back_what_was_removed_is_not_asked_again() -> None:
+def test_a_field_that_the_server_restores_is_not_removed_again() -> None:
     async def case(server: ApiServer) -> None:
         server.put(figures_of_koordlet(), manager="koordlet")
         server.faults.add(LATER)
@@ -106,7 +106,7 @@ def test_a_server_that_puts_back_what_was_removed_is_not_asked_again() -> None:
         asyncio.run(case(server))
 
 
-def test_what_was_written_in_our_own_name_is_ours_also_where_nobody_is_taken_over_from() -> None:
+def test_fields_of_the_agents_own_name_belong_to_it_even_without_takeovers() -> None:
     async def case(server: ApiServer) -> None:
         server.put(dict(device(uid_of(server), cards=1).body), manager=MANAGER)
         async with publishing(server, WriterTiming(takeover_s=0)) as bench:
@@ -119,7 +119,7 @@ def test_what_was_written_in_our_own_name_is_ours_also_where_nobody_is_taken_ove
         asyncio.run(case(server))
 
 
-def test_a_device_that_was_taken_over_goes_with_the_last_card_as_any_of_ours() -> None:
+def test_a_device_that_was_taken_over_is_deleted_with_the_last_card() -> None:
     async def case(server: ApiServer) -> None:
         server.put(of_koordlet(uid_of(server)), manager="koordlet")
         server.faults.add(LATER)

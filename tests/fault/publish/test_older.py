@@ -148,7 +148,7 @@ def test_a_value_that_the_server_changes_each_time_is_written_once() -> None:
         asyncio.run(case(server))
 
 
-def test_a_server_that_does_not_tell_its_time_is_no_reason_to_take_anything_over() -> None:
+def test_a_server_without_a_date_header_is_no_reason_for_a_takeover() -> None:
     async def case(server: ApiServer) -> None:
         body = dict(device(uid_of(server), cards=1).body)
         server.put(body, manager="koordlet")

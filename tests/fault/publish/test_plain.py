@@ -89,7 +89,7 @@ def test_a_restart_of_an_unchanged_node_writes_nothing() -> None:
         asyncio.run(case(server))
 
 
-def test_labels_and_annotations_of_others_survive_and_ours_go_when_not_wanted() -> None:
+def test_labels_of_others_survive_and_those_of_the_agent_go_when_not_desired() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid, labels={"node.koordinator.sh/gpu-model": "a"}))
@@ -125,7 +125,7 @@ def test_a_node_metric_is_written_once_a_minute_and_only_its_status() -> None:
         asyncio.run(case(server))
 
 
-def test_known_times_of_conditions_are_kept_before_anything_is_compared() -> None:
+def test_known_times_of_conditions_are_copied_before_the_comparison() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid))

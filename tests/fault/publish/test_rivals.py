@@ -20,7 +20,7 @@ from tests.fault.publish.publishing import (
 )
 
 
-def test_a_koordlet_that_still_runs_is_told_of_once_and_not_fought() -> None:
+def test_a_running_koordlet_is_reported_once_and_not_overwritten() -> None:
     async def case(server: ApiServer) -> None:
         server.put(of_koordlet(uid_of(server)), manager="koordlet")
         async with publishing(server) as bench:
@@ -42,7 +42,7 @@ def test_a_koordlet_that_still_runs_is_told_of_once_and_not_fought() -> None:
         asyncio.run(case(server))
 
 
-def test_a_koordlet_that_writes_while_we_run_is_found_at_the_next_look_or_write() -> None:
+def test_a_koordlet_that_starts_to_write_is_noticed_at_the_next_read_or_write() -> None:
     async def case(server: ApiServer) -> None:
         for looks in (True, False):
             server.delete("Device", NODE)
@@ -63,7 +63,7 @@ def test_a_koordlet_that_writes_while_we_run_is_found_at_the_next_look_or_write(
         asyncio.run(case(server))
 
 
-def test_leftovers_of_a_koordlet_that_is_gone_become_ours_by_the_clock_of_the_server() -> None:
+def test_fields_of_a_removed_koordlet_are_taken_over_by_the_servers_clock() -> None:
     async def case(server: ApiServer) -> None:
         server.put(of_koordlet(uid_of(server)), manager="koordlet")
         server.faults.add(LATER)
@@ -145,7 +145,7 @@ def test_a_label_that_a_person_changed_holds_up_only_itself() -> None:
         asyncio.run(case(server))
 
 
-def test_what_somebody_erased_is_written_again_and_counted() -> None:
+def test_an_erased_object_is_written_again_and_counted() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid))
@@ -165,7 +165,7 @@ def test_what_somebody_erased_is_written_again_and_counted() -> None:
         asyncio.run(case(server))
 
 
-def test_somebody_who_erases_it_each_time_is_not_fought() -> None:
+def test_an_object_that_is_erased_each_time_is_left_alone() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid))
@@ -182,7 +182,7 @@ def test_somebody_who_erases_it_each_time_is_not_fought() -> None:
         asyncio.run(case(server))
 
 
-def test_somebody_who_undoes_the_rest_of_what_is_held_is_not_fought_either() -> None:
+def test_a_writer_that_reverts_the_uncontested_fields_is_left_alone_too() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
             await bench.offer(device(bench.uid))

@@ -120,7 +120,7 @@ def with_their_costs(stored: Json, desired: Json) -> Json:
     return {**desired, "zones": zones}
 
 
-def test_costs_of_zones_that_another_wrote_survive_every_write_of_ours() -> None:
+def test_costs_of_zones_by_another_writer_survive_every_write() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server) as bench:
             await bench.offer(topology(bench.uid, merge=with_their_costs))

@@ -18,7 +18,7 @@ from tests.fault.publish.publishing import (
 )
 
 
-def test_a_right_that_is_missing_holds_one_resource_and_is_told_once() -> None:
+def test_a_missing_right_blocks_one_resource_and_is_reported_once() -> None:
     async def case(server: ApiServer) -> None:
         server.revoke(ALL)
         topologies = Rule(api_groups=("topology.node.k8s.io",), resources=("*",), verbs=("*",))
@@ -59,7 +59,7 @@ def test_a_crd_that_appears_later_is_found_and_the_rest_works_meanwhile() -> Non
         asyncio.run(case(server))
 
 
-def test_no_device_is_wanted_and_there_is_no_such_resource_either() -> None:
+def test_no_device_is_desired_and_the_resource_does_not_exist_either() -> None:
     async def case(server: ApiServer) -> None:
         server.remove_crd("devices")
         async with publishing(server) as bench:

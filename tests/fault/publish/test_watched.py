@@ -53,7 +53,7 @@ def test_on_a_node_without_devices_nothing_is_read() -> None:
         asyncio.run(case(server))
 
 
-def test_an_object_that_somebody_removed_is_made_again_at_once() -> None:
+def test_a_removed_object_is_created_again_at_once() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server, watched=True) as bench:
             await watch_opened(bench)
@@ -66,7 +66,7 @@ def test_an_object_that_somebody_removed_is_made_again_at_once() -> None:
         asyncio.run(case(server))
 
 
-def test_an_object_that_somebody_changed_is_put_right_at_once() -> None:
+def test_a_changed_object_is_corrected_at_once() -> None:
     async def case(server: ApiServer) -> None:
         async with publishing(server, watched=True) as bench:
             await watch_opened(bench)
@@ -110,7 +110,7 @@ def test_without_the_right_to_watch_an_object_is_read_each_minute() -> None:
         asyncio.run(case(server))
 
 
-def test_a_crd_that_is_missing_is_seldom_asked_for() -> None:
+def test_a_missing_crd_is_seldom_checked() -> None:
     async def case(server: ApiServer) -> None:
         server.remove_crd("devices")
         async with publishing(server, watched=True) as bench:

@@ -17,7 +17,7 @@ __all__ = ["nothing_left"]
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-def test_a_released_worker_is_gone_and_what_it_said_stays_with_the_reason(tmp_path: Path) -> None:
+def test_a_released_worker_ends_and_its_last_answer_stays_with_the_reason(tmp_path: Path) -> None:
     async def test() -> None:
         worker = Watched(scene(tmp_path / "a"), QUICK, skip_waits=False)
         ready = await worker.until_state("ready")
@@ -121,7 +121,7 @@ def test_a_worker_in_quarantine_can_be_released_and_tried_again_at_once(tmp_path
     go(test())
 
 
-def test_nobody_can_be_asked_to_clear_while_there_is_no_worker(tmp_path: Path) -> None:
+def test_a_clear_without_a_worker_is_refused(tmp_path: Path) -> None:
     async def test() -> None:
         worker = Watched(scene(tmp_path / "a"), QUICK, skip_waits=False)
         await worker.until_state("ready")

@@ -88,7 +88,7 @@ def test_a_worker_inherits_its_pipes_and_nothing_else(
     assert os.readlink(f"/proc/{worker.pid}/fd/1") == os.readlink(f"/proc/{worker.pid}/fd/2")
 
 
-def test_a_worker_ends_when_told_to_close(worker: subprocess.Popen[bytes]) -> None:
+def test_a_worker_ends_at_a_close_request(worker: subprocess.Popen[bytes]) -> None:
     assert _hear(worker) == OpenReply()
     _say(
         worker, encode_message(MethodRequest(1, "ping")) + encode_message(MethodRequest(2, "close"))
@@ -97,7 +97,7 @@ def test_a_worker_ends_when_told_to_close(worker: subprocess.Popen[bytes]) -> No
     assert worker.wait(DEADLINE_S) == 0
 
 
-def test_a_worker_ends_when_nobody_asks_any_more(worker: subprocess.Popen[bytes]) -> None:
+def test_a_worker_ends_when_its_requests_end(worker: subprocess.Popen[bytes]) -> None:
     assert _hear(worker) == OpenReply()
     assert worker.stdin is not None
     worker.stdin.close()

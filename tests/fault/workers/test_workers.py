@@ -41,7 +41,7 @@ def test_a_worker_answers_and_ends_orderly(tmp_path: Path) -> None:
     go(test())
 
 
-def test_events_arrive_unasked(tmp_path: Path) -> None:
+def test_events_arrive_without_a_request(tmp_path: Path) -> None:
     async def test() -> None:
         events = [{"at_s": 0, "key": "FAKE-0", "reason": "Xid79", "state": "failed"}]
         slow = WorkerTiming(sample_every_s=3600.0)
@@ -68,7 +68,7 @@ def test_a_discovery_on_request_shows_what_changed(tmp_path: Path) -> None:
     go(test())
 
 
-def test_however_many_events_ask_for_a_discovery_there_is_one_a_second(tmp_path: Path) -> None:
+def test_any_number_of_events_causes_one_discovery_a_second(tmp_path: Path) -> None:
     async def test() -> None:
         timing = WorkerTiming(sample_every_s=3600.0)
         worker = Watched(scene(tmp_path / "a"), timing, skip_waits=False)
@@ -146,7 +146,7 @@ def test_a_bad_worker_is_ended_and_started_again_while_another_keeps_going(
     go(test())
 
 
-def test_a_stalled_vendor_keeps_what_it_said_last(tmp_path: Path) -> None:
+def test_a_stalled_vendor_keeps_its_last_answer(tmp_path: Path) -> None:
     async def test() -> None:
         hang = {"in": "sample", "do": "hang", "after": 1}
         worker = Watched(scene(tmp_path / "a", hang), hurried("sample"), skip_waits=True)

@@ -119,7 +119,9 @@ def test_a_server_of_another_authority_gets_no_request_and_is_named(life: Life) 
 
 
 @pytest.mark.parametrize("skew_s", [7200.0, -7200.0])
-def test_a_clock_that_is_hours_away_is_told_and_nothing_else(life: Life, skew_s: float) -> None:
+def test_a_clock_that_is_hours_wrong_is_reported_and_has_no_other_effect(
+    life: Life, skew_s: float
+) -> None:
     life.api.faults.add(Fault(date_skew_s=skew_s, times=0))
     life.follows(life.change())
     assert "its clock is" in life.agent.check("api-server")

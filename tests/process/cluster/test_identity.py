@@ -32,7 +32,7 @@ def uid_of_node(api: ApiServer) -> Any:
     return found["metadata"]["uid"]
 
 
-def test_for_a_node_that_is_another_machine_nothing_is_written_and_it_is_said(
+def test_nothing_is_written_for_the_node_of_another_machine_and_that_is_reported(
     tmp_path: Path,
 ) -> None:
     own = read_machine(open_host(str(NO_DEVICES)).files).machine_id
@@ -81,7 +81,7 @@ def test_a_node_that_is_deleted_and_made_again_owns_the_objects_again(tmp_path: 
         )
 
 
-def test_a_node_that_was_renamed_is_told_from_one_that_is_there(tmp_path: Path) -> None:
+def test_a_renamed_node_is_distinguished_from_an_existing_one(tmp_path: Path) -> None:
     with (
         ApiServer(nodes=("node-b",), roles=ROLES) as api,
         citizen(api, tmp_path, "--host", str(EIGHT_CARDS)) as agent,

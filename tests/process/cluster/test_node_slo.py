@@ -38,7 +38,7 @@ def test_a_value_that_is_wrong_is_shown_with_its_reason(tmp_path: Path) -> None:
     )
 
 
-def test_a_cluster_that_knows_no_node_slos_holds_nothing_for_want_of_one(tmp_path: Path) -> None:
+def test_a_cluster_without_the_kind_node_slo_freezes_nothing(tmp_path: Path) -> None:
     with ApiServer(nodes=(NODE,), roles=ROLES) as api:
         api.remove_crd("nodeslos")
         with citizen(api, tmp_path, *HOST) as agent:

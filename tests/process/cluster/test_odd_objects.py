@@ -121,7 +121,7 @@ def test_objects_of_a_megabyte_and_a_half_are_read_and_written(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("status", [413, 422])
-def test_an_object_that_is_refused_is_told_once_and_the_others_are_written(
+def test_a_refused_object_is_reported_once_and_the_others_are_written(
     tmp_path: Path, status: int
 ) -> None:
     cause = {"field": "spec.devices[0].minor", "message": "must be another"}

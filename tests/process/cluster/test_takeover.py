@@ -61,7 +61,7 @@ def second(api: ApiServer, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_second_agent_asks_nothing_until_the_first_is_gone_and_then_writes(
+def test_the_second_agent_makes_no_request_until_the_first_has_ended(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with cluster() as api, citizen(api, tmp_path, **NO_KUBELET) as first:

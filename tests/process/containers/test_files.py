@@ -68,7 +68,7 @@ def audited(scene: Scene) -> list[tuple[str, str, str]]:
     return [(one["key"], one["old"], one["new"]) for one in reversed(rows) if not one["errno"]]
 
 
-def test_files_of_a_batch_pod_are_set_before_it_runs_kept_by_the_next_agent_and_put_back() -> None:
+def test_files_of_a_batch_pod_are_set_before_it_runs_kept_by_the_next_agent_and_restored() -> None:
     async def act(scene: Scene) -> None:
         with real_groups() as groups:
             batch = BatchPod(scene, groups)

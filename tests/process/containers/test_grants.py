@@ -88,7 +88,7 @@ def test_annotations_that_people_made_up_are_refused_with_the_reason_and_nothing
     play(act)
 
 
-def test_a_pod_that_asks_for_no_card_gets_none_by_an_annotation() -> None:
+def test_a_pod_that_requests_no_card_gets_none_by_an_annotation() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
         uid = scene.bound("greedy", {GRANT: granted(0)}, resources={})
@@ -112,7 +112,7 @@ def refusals(scene: Scene, name: str) -> list[str]:
     return [pod["refusal"] for pod in pods if pod["name"] == name]
 
 
-def test_a_pod_that_the_api_server_never_heard_of_gets_no_card_and_keeps_none_from_others() -> None:
+def test_a_pod_that_the_api_server_does_not_list_gets_no_card_and_blocks_none() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
         await scene.start("other", {GRANT: granted(1)})  # with it the namespace is there

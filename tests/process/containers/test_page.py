@@ -38,7 +38,7 @@ async def look(url: str, folder: Path) -> list[dict[str, Any]]:
 
 @needs_root
 @needs_chromium
-def test_who_has_what_and_who_was_refused_can_be_read_on_a_phone_and_a_wide_screen(
+def test_allocations_and_refusals_are_readable_on_a_phone_and_a_wide_screen(
     tmp_path: Path,
 ) -> None:
     async def act(scene: Scene) -> None:

@@ -80,7 +80,7 @@ async def strategy(scene: Scene) -> tuple[str, str]:
     return next((s["mode"], s["state"]) for s in view["strategies"] if s["name"] == "cpu_burst")
 
 
-def test_what_a_node_slo_asks_for_is_set_explained_and_undone_after_a_kill_and_a_switch() -> None:
+def test_values_of_a_node_slo_are_set_explained_and_undone_after_a_kill_and_a_switch() -> None:
     async def act(scene: Scene) -> None:
         with real_groups() as groups:
             service = Service(scene, groups)
@@ -151,7 +151,7 @@ def test_nothing_is_enforced_in_mode_off_and_the_originals_come_back_after_a_res
     play(act)
 
 
-def test_a_node_slo_that_asks_no_more_has_the_originals_restored_at_once() -> None:
+def test_originals_are_restored_at_once_when_the_node_slo_requests_nothing() -> None:
     async def act(scene: Scene) -> None:
         with real_groups() as groups:
             service = Service(scene, groups)
@@ -165,7 +165,7 @@ def test_a_node_slo_that_asks_no_more_has_the_originals_restored_at_once() -> No
     play(act)
 
 
-def test_what_is_not_known_is_said_and_ends_with_1() -> None:
+def test_an_unknown_subject_is_reported_with_status_1() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
         socket = str(scene.folder / "node" / "admin.sock")

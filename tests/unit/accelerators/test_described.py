@@ -62,7 +62,7 @@ def test_cards_of_one_maker_are_numbered_together_whichever_rule_describes_them(
     assert [d.minor for d in found.devices] == [0, 1, 2]
 
 
-def test_memory_that_nobody_told_is_not_published_as_zero() -> None:
+def test_unknown_memory_is_not_published_as_zero() -> None:
     found = discovered(two_cards(), {"match": "9999:*", "model": "C500"})
     assert [(d.managed, d.resources, d.memory_bytes) for d in found.devices] == [
         (False, (), None)
@@ -146,7 +146,7 @@ def test_a_rule_that_cannot_be_understood_is_refused_by_its_key(
     assert message in str(refused.value)
 
 
-def test_nobody_can_tell_what_they_do() -> None:
+def test_samples_are_not_supported() -> None:
     session = open_session(AcceleratorsVendor(), Sysfs().builder.build(), {})
     with pytest.raises(NotSupported):
         session.sample()

@@ -63,7 +63,7 @@ def machine() -> Sysfs:
     return sysfs
 
 
-def test_functions_are_listed_as_somebody_elses_with_their_identity() -> None:
+def test_functions_are_listed_as_unmanaged_with_their_identity() -> None:
     found = AcceleratorsVendor().detect(machine().builder.build(), VendorSettings())
     assert [(d.vendor, d.bus_id, d.model, d.uuid) for d in found] == [
         ("metax", "0000:17:00.0", "C500", "metax-0000:17:00.0"),
@@ -81,7 +81,7 @@ def test_functions_are_listed_as_somebody_elses_with_their_identity() -> None:
     assert dict(found[2].facts)["role"] == "fpga"
 
 
-def test_makers_with_a_plug_in_of_ours_are_left_to_it() -> None:
+def test_makers_with_their_own_vendor_plug_in_are_left_out() -> None:
     assert {maker.label for maker in MAKERS.values() if maker.has_vendor_plugin} == {
         "nvidia",
         "huawei",

@@ -92,7 +92,7 @@ GRANTED = text(entry(GPUS[0], WHOLE))
     ],
     ids=["who runs by a grant", "an ended pod", "granted another card", "runs with another card"],
 )
-def test_but_who_runs_keeps_a_card_and_some_ids_count_for_nothing(
+def test_but_the_pod_that_runs_keeps_a_card_and_some_ids_count_for_nothing(
     other: PodView, ours: PodView
 ) -> None:
     view = check_allocations(beside(GRANTED, CARD, other=other, ours=ours))

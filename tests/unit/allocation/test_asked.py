@@ -76,7 +76,7 @@ def wants(**limits: object) -> RequestedAmounts:
         (text(entry(GPUS[0], {"memory": "70Gi", "ratio": 10})), {"k_gpu_memory_ratio": 10}, NO),
     ],
 )
-def test_nothing_is_granted_that_the_pod_does_not_ask_for(
+def test_nothing_is_granted_that_the_pod_does_not_request(
     annotation: str, limits: dict[str, object], expected: str
 ) -> None:
     one = pod(1, annotation, wants=wants(**limits))
@@ -150,7 +150,7 @@ def test_amounts_of_a_container_that_runs_are_not_judged_anew() -> None:
     assert verdict(check_allocations(now).pods[one.uid]) == "held"
 
 
-def test_wants_are_those_of_all_containers_together() -> None:
+def test_requests_are_those_of_all_containers_together() -> None:
     def of(*value: object) -> dict[str, object]:
         return {"resources": dict(zip(("limits", "requests"), value, strict=False)), "name": "c"}
 

@@ -79,9 +79,7 @@ def alone(annotation: str | None, *devices: object, running: bool = False) -> st
         ("no JSON", "BadGrant"),
     ],
 )
-def test_what_a_grant_means_is_looked_up_among_the_devices(
-    annotation: str | None, expected: str
-) -> None:
+def test_a_grant_is_resolved_among_the_devices(annotation: str | None, expected: str) -> None:
     assert alone(annotation) == expected
 
 
@@ -131,7 +129,7 @@ def test_a_slice_of_a_card_that_is_cut_may_be_granted_by_its_id() -> None:
     assert alone(text(entry("MIG-1")), OTHERS) == "DeviceTaken"
 
 
-def test_a_device_that_may_still_be_told_of_is_not_called_unknown() -> None:
+def test_a_device_that_a_vendor_may_still_report_is_not_called_unknown() -> None:
     one = pod(1, text(entry("GPU-late", WHOLE)))
     allocations = check_allocations(snapshot([one], awaited=("nvidia",))).pods
     assert verdict(allocations[one.uid]) == "DevicesNotKnownYet"

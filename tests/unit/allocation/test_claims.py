@@ -40,7 +40,7 @@ def test_a_pods_age_is_the_time_it_was_made_at(written: dict[str, object], creat
     assert decode_pod(json.dumps({"metadata": metadata}).encode()).created == created
 
 
-def test_claims_are_heard_by_who_runs_then_by_age_then_by_uid() -> None:
+def test_running_pods_come_first_then_the_older_then_by_uid() -> None:
     ordered = [
         AllocationAnnotation(uid="4", is_holding_devices=True),
         AllocationAnnotation(uid="3", created="2026-01-02T03:04:05Z"),
@@ -52,7 +52,7 @@ def test_claims_are_heard_by_who_runs_then_by_age_then_by_uid() -> None:
     assert sorted(mixed, key=lambda one: one.sort_key) == ordered
 
 
-def test_who_asks_is_heard_though_nobody_knows_of_it() -> None:
+def test_a_requesting_container_counts_although_no_list_has_its_pod() -> None:
     annotation = text(entry(GPUS[0], WHOLE))
     asks = box(pod(1, annotation))
     now = snapshot([pod(2, annotation)])
@@ -66,7 +66,7 @@ def test_who_asks_is_heard_though_nobody_knows_of_it() -> None:
     assert [one.uid for one in every] == [pod(2).uid]
 
 
-def test_who_asks_is_not_over_though_its_first_container_ended_and_no_pod_is_listed() -> None:
+def test_a_requesting_pod_has_not_ended_although_its_first_container_has() -> None:
     """Its init container has run, and the API server is behind."""
     asks = box(pod(1, text(entry(GPUS[0], WHOLE))))
     now = snapshot([pod(2)], [asks], [container(asks, ContainerState.STOPPED)])
@@ -90,7 +90,7 @@ def test_a_sandbox_made_anew_with_another_annotation_does_not_take_a_card_in_use
     assert verdict(check_allocations(now).pods[older.uid]) == expected
 
 
-def test_who_came_since_the_last_check_is_told_by_pod_and_by_sandbox() -> None:
+def test_pods_and_sandboxes_since_the_last_check_are_noticed() -> None:
     annotation = text(entry(GPUS[0], WHOLE))
     snapshot_parts, made, silent = pod(1, annotation), box(pod(2, annotation)), box(pod(3))
     now = snapshot([snapshot_parts], [made, silent])

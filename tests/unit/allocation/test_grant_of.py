@@ -48,7 +48,7 @@ def test_a_pod_that_came_since_the_last_check_is_answered_by_its_sandbox() -> No
     assert (allocation.uid, allocation.name) == (sandbox.uid, sandbox.name)
 
 
-def test_who_came_first_is_asked_of_those_the_last_check_knows() -> None:
+def test_the_first_holder_is_looked_up_among_the_pods_of_the_last_check() -> None:
     old, new = pod(1, CLAIM, phase="Running"), pod(2, CLAIM)
     view = checked(snapshot([old])).allocations
     now = replace(snapshot([old, new]), allocations=view)
@@ -77,7 +77,7 @@ def test_and_of_those_that_came_since_the_last_check() -> None:
     assert verdict(pod_allocation(running, box(new))) == "DeviceTaken"
 
 
-def test_the_container_that_is_being_made_does_not_put_its_pod_before_who_has_the_card() -> None:
+def test_a_container_in_creation_does_not_put_its_pod_before_the_holder() -> None:
     young, old = pod(2, CLAIM), pod(1, CLAIM)  # by age and by uid, who asks would be first
     has, asks = box(young), box(old)
     made = container(asks, ContainerState.UNKNOWN)
@@ -94,7 +94,7 @@ def test_a_rival_that_ended_since_the_last_check_holds_nothing_any_more() -> Non
     assert verdict(pod_allocation(without_rival, box(new))) == "held"
 
 
-def test_who_was_given_a_card_since_the_last_check_keeps_it_from_who_had_it_by_that_check() -> None:
+def test_a_pod_with_a_grant_newer_than_the_last_check_keeps_its_card() -> None:
     late, older = pod(2, CLAIM), pod(1, CLAIM)
     view = checked(snapshot([late], [box(late)])).allocations
     assert verdict(view.value.pods[late.uid]) == "held"
@@ -111,7 +111,7 @@ def test_a_second_container_of_a_pod_that_runs_gets_what_the_first_has() -> None
     assert pod_allocation(now, sandbox) == now.allocations.value.pods[one.uid]
 
 
-def test_without_any_check_so_far_all_pods_are_heard() -> None:
+def test_without_a_check_so_far_all_pods_count() -> None:
     old, new = pod(1, SHARE), pod(2, CLAIM)
     assert verdict(pod_allocation(snapshot([old, new]), box(new))) == "DeviceTaken"
 

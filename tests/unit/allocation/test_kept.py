@@ -105,7 +105,7 @@ steps_drawn = st.one_of(
 
 
 @given(steps=st.lists(steps_drawn, min_size=1, max_size=8), position=indexes, annotation=texts)
-def test_answers_are_those_of_who_remembers_nothing(
+def test_answers_equal_those_without_an_index(
     steps: list[Step], position: int, annotation: str
 ) -> None:
     rig, now, asks = AllocationIndex(), snapshot(), box(pod(position, annotation))

@@ -112,7 +112,7 @@ QUARTER = {"ratio": "25", "core": "75", "memory": "20389Mi"}
         (rdma(1, VFS[0], VFS[1]), rdma(1, VFS[1]), False),
     ],
 )
-def test_whole_cards_are_exclusive_and_shares_end_at_what_there_is(
+def test_whole_cards_are_exclusive_and_shares_end_at_the_capacity(
     first: str, second: str, both: bool
 ) -> None:
     assert two(first, second) == ["held", "held" if both else "DeviceTaken"]
@@ -219,7 +219,7 @@ CLAIM = text(entry(GPUS[0], WHOLE))
         ({"created": "2026-01-02T03:04:01Z"}, None, 0),  # as old: by uid
     ],
 )
-def test_who_runs_keeps_it_then_the_older_then_the_first_by_uid(
+def test_the_running_pod_keeps_it_then_the_older_then_the_first_by_uid(
     second: dict[str, object], state: ContainerState | None, expected: int
 ) -> None:
     pods = pod(1, CLAIM), pod(2, CLAIM, **second)

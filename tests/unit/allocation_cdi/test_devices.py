@@ -139,7 +139,7 @@ def test_our_own_file_does_not_stand_in_for_itself() -> None:
     assert of("ascend", replace(ASCEND, cdi=(ours,)), npu(0)).files == before
 
 
-def test_a_device_without_its_node_is_left_out_and_told() -> None:
+def test_a_device_without_its_node_is_left_out_and_reported() -> None:
     file_set = of("ascend", ASCEND, npu(0), npu(9))
     assert file_set.files[0].devices == ("0",)
     assert [(vendor, one.reason) for vendor, one in file_set.problems] == [
@@ -147,7 +147,7 @@ def test_a_device_without_its_node_is_left_out_and_told() -> None:
     ]
 
 
-def test_a_name_that_no_runtime_would_read_costs_one_device_and_is_told() -> None:
+def test_a_name_that_no_runtime_reads_affects_one_device_and_is_reported() -> None:
     bad = replace(
         factory.nic(0).info,
         uuid="bad name",

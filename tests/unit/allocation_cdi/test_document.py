@@ -119,7 +119,7 @@ def test_only_the_environment_of_every_container_is_kept_and_limits_are_not() ->
     assert to_cdi_edits(edits, ("PATH",)) == CdiEdits(nodes=(CTL,), env=(("PATH", "/x"),))
 
 
-def test_what_all_devices_have_is_told_once() -> None:
+def test_common_edits_are_written_once() -> None:
     partitions = {
         str(i): CdiEdits(nodes=(node(f"/dev/nvidia{i}", i), CTL), mounts=(FILE,), env=(("A", "b"),))
         for i in range(2)

@@ -65,7 +65,7 @@ def test_without_files_no_folder_is_made(tmp_path: Path) -> None:
     assert not (tmp_path / "cdi").exists()
 
 
-def test_stale_files_of_ours_go_and_those_of_others_stay(tmp_path: Path) -> None:
+def test_stale_files_of_the_agent_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:
     foreign = {
         "nvidia.yaml": "kind: nvidia.com/gpu",
         "xpu-agent-mine.json": json.dumps({"kind": "example.com/x", "devices": []}),
@@ -108,7 +108,7 @@ def test_the_version_stays_high_enough_for_what_stays(tmp_path: Path) -> None:
     assert read((tmp_path / ONE.name).read_bytes()).cdi_version == "0.5.0"
 
 
-def test_what_somebody_broke_is_written_anew(tmp_path: Path) -> None:
+def test_a_damaged_file_is_written_again(tmp_path: Path) -> None:
     folder = CdiFolder(str(tmp_path))
     for broken in (b"", b"{", b'{"kind": 5}', b'{"kind": "xpu-agent.io/npu", "devices": [5, {}]}'):
         (tmp_path / ONE.name).write_bytes(broken)

@@ -62,7 +62,7 @@ class Switching:
         return getattr(self.now, name)
 
 
-def test_a_virtual_function_in_a_pods_namespace_is_as_it_was_last_seen() -> None:
+def test_a_virtual_function_in_a_pods_namespace_is_as_it_was_last_read() -> None:
     host = Switching(sysfs())
     functions = RdmaFunctionReader(host)  # type: ignore[arg-type]  # reads as the host does
     before = functions.read([NIC], 0.0)
@@ -73,7 +73,7 @@ def test_a_virtual_function_in_a_pods_namespace_is_as_it_was_last_seen() -> None
     assert (function.verbs, function.driver) == ((), "vfio-pci")
 
 
-def test_a_function_that_was_never_seen_may_tell_in_its_own_folder() -> None:
+def test_a_function_that_was_never_read_is_described_by_its_own_folder() -> None:
     folder = f"{PCI}/{VF}/infiniband_verbs"
     files = {f"{folder}/uverbs7/dev": "231:199", f"{folder}/abi_version": "1"}
     functions = RdmaFunctionReader(recorded(files)).read([NIC], 0.0)
@@ -81,7 +81,7 @@ def test_a_function_that_was_never_seen_may_tell_in_its_own_folder() -> None:
     assert functions[0].verbs == ()
 
 
-def test_the_reader_asks_for_functions_of_rdma_alone(tmp_path: Path) -> None:
+def test_the_reader_reads_functions_of_rdma_only(tmp_path: Path) -> None:
     clock = ManualClock()
     view = reader(sysfs(), clock).read(here([NIC]))
     assert [one.address for one in view.vendors["rdma"].functions] == [PF, VF]

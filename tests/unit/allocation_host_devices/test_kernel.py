@@ -77,7 +77,7 @@ def test_files_that_only_some_kernels_have(
     assert KernelFeatureReader(host(V1, **files)).read(0.0) == expected
 
 
-def test_a_host_without_cgroups_tells_nothing() -> None:
+def test_a_host_without_cgroups_has_no_facts() -> None:
     assert (
         KernelFeatureReader(TreeFiles.from_entries({"/proc/mounts": b""})).read(0.0)
         == KernelFeatures()
@@ -85,7 +85,7 @@ def test_a_host_without_cgroups_tells_nothing() -> None:
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_a_kernel_without_a_switch_is_asked_for_cookies(tmp_path: Path, answer: bool) -> None:
+def test_a_kernel_without_a_switch_is_tested_for_cookies(tmp_path: Path, answer: bool) -> None:
     reader = KernelFeatureReader(LiveHostFiles(str(tmp_path)), has_cookies=lambda: answer)
     assert reader.read(0.0).core_scheduling is answer
 

@@ -63,7 +63,7 @@ def test_nodes_below_a_drivers_own_root_are_found_beside_them() -> None:
     assert own.vendors["nvidia"].settings == settings
 
 
-def test_the_nodes_that_devices_name_are_looked_for_unasked() -> None:
+def test_the_nodes_of_devices_are_checked_without_a_query() -> None:
     named = gpu(0, nodes=(DeviceNode(path="/dev/dxg", major=10, minor=125),))
     host = recorded({**DEV, "/dev/dxg": at(10, 125)})
     assert "/dev/dxg" in paths(reader(host).read(here([named])).vendors["nvidia"])
@@ -76,7 +76,7 @@ def test_a_vendor_that_is_not_here_has_nothing() -> None:
     assert reader(recorded(DEV)).read(here([])).vendors == {}
 
 
-def test_paths_are_those_that_exist_of_what_the_vendor_looks_for() -> None:
+def test_paths_are_the_existing_ones_of_the_vendors_query() -> None:
     host = recorded({**DEV, LIBRARY: "", "/usr/bin/cnmon": "", "/etc/passwd": ""})
     assert reader(host).read(here([gpu(0)])).vendors["nvidia"].paths == {LIBRARY}
 
@@ -132,7 +132,7 @@ def test_a_recorded_machine_has_the_capabilities_of_its_slices() -> None:
     assert len(caps) > 10
 
 
-def test_an_unchanged_host_gives_the_same_view_and_is_hardly_looked_at(tmp_path: Path) -> None:
+def test_an_unchanged_host_gives_the_same_view_with_few_reads(tmp_path: Path) -> None:
     host = Living(tmp_path)
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
         host.write(f"/dev/{name}")
@@ -147,7 +147,7 @@ def test_an_unchanged_host_gives_the_same_view_and_is_hardly_looked_at(tmp_path:
     assert [path for path in host.reads if not path.startswith("/proc/")] == []
 
 
-def test_nodes_that_come_and_go_are_seen_at_the_next_look(tmp_path: Path) -> None:
+def test_added_and_removed_nodes_are_noticed_at_the_next_read(tmp_path: Path) -> None:
     host = Living(tmp_path)
     host.write("/dev/nvidia0")
     host_devices, now = reader(host, ManualClock(wall_s=time.time())), here([gpu(0)])

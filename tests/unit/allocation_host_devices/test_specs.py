@@ -35,7 +35,7 @@ containerEdits:
 JSON = '{"kind": "xpu-agent.io/npu", "devices": [{"name": "1"}]}'
 
 
-def test_specs_come_in_the_order_of_their_folders_ours_among_them() -> None:
+def test_specs_are_in_the_order_of_their_folders_including_the_agents() -> None:
     files = {
         "/var/run/cdi/xpu-agent-npu.json": JSON,
         "/etc/cdi/nvidia.yaml": YAML,
@@ -105,7 +105,7 @@ def test_a_spec_is_decoded_again_only_when_it_was_written(tmp_path: Path) -> Non
     assert specs.read() == ((), ())
 
 
-def test_mounts_of_specs_are_looked_for_and_an_old_spec_is_told_of() -> None:
+def test_mounts_of_specs_are_checked_and_an_old_spec_is_reported() -> None:
     library = "/usr/lib64/libcuda.so.570.1.2"
     files = {"/etc/cdi/nvidia.yaml": YAML, library: ""}
     view = reader(recorded(files)).read(here([gpu(0)], "570.1.2"))

@@ -45,7 +45,7 @@ def test_what_stays_is_the_same_and_what_changes_differs(
 
 
 @pytest.mark.parametrize("make", HOSTS, ids=["live", "of a container"])
-def test_what_has_just_changed_is_looked_at_again(
+def test_a_recently_changed_file_is_read_again(
     make: Callable[[Path], HostFiles], tmp_path: Path
 ) -> None:
     """A second change within a tick of the file system's clock leaves the same time."""

@@ -106,7 +106,7 @@ def _pod_of(event: EventReported) -> str:
     return before.removeprefix("pod ") if before.startswith("pod ") else ""
 
 
-def test_a_slice_that_is_missing_is_asked_for_until_it_is_there() -> None:
+def test_a_missing_slice_is_requested_until_it_exists() -> None:
     rig = Rig(node(("a", TEMPLATE)))
     assert ("ascend", ("a",), ("a",)) in rig.step()
     rig.snapshot = cut(rig.snapshot, "ascend", "a")
@@ -114,7 +114,7 @@ def test_a_slice_that_is_missing_is_asked_for_until_it_is_there() -> None:
 
 
 @pytest.mark.parametrize("state", ["starting", "stalled", "restarting", "quarantined", "released"])
-def test_a_worker_that_does_not_answer_is_not_asked(state: str) -> None:
+def test_a_worker_that_does_not_answer_gets_no_request(state: str) -> None:
     rig = Rig(node(("a", TEMPLATE)))
     away = tuple(replace(vendor, state=state) for vendor in rig.snapshot.vendors)
     rig.snapshot = replace(rig.snapshot, vendors=away)
@@ -122,13 +122,13 @@ def test_a_worker_that_does_not_answer_is_not_asked(state: str) -> None:
     assert rig.reported_events == []
 
 
-def test_every_vendor_is_asked_once_at_the_start_to_tidy_up() -> None:
+def test_every_vendor_is_asked_once_at_the_start_to_clean_up() -> None:
     rig = Rig(node())
     assert rig.step() == [("ascend", (), ()), ("cambricon", (), ())]
     assert rig.step() == []
 
 
-def test_a_vendor_whose_cards_are_not_cut_is_asked_once() -> None:
+def test_a_vendor_without_slices_is_asked_once() -> None:
     rig = Rig(node())
     for vendor in ("ascend", "cambricon"):
         rig.answers[vendor] = WorkerError(vendor, "NotSupported", "no slices")
@@ -170,7 +170,7 @@ def test_while_nobody_knows_the_pods_no_grace_runs() -> None:
     assert rig.step(GRACE_S) == [("ascend", (), ())]
 
 
-def test_what_cannot_be_cut_is_told_once_and_tried_again_ever_more_rarely() -> None:
+def test_a_slice_that_cannot_be_created_is_reported_once_and_retried_ever_more_rarely() -> None:
     rig = Rig(node(("a", TEMPLATE)))
     unmade = SliceFailure(pod="a", device=NPU.key, reason="VnpuRefused", message="full")
     rig.answers["ascend"] = SliceReport(unmade=(unmade,))
@@ -189,7 +189,7 @@ def test_a_pod_that_cannot_be_served_holds_up_no_other() -> None:
     assert [request[1] for request in rig.step(0.0)] == [("a", "b")]
 
 
-def test_a_worker_that_fails_is_told_of_and_asked_again() -> None:
+def test_a_failing_worker_is_reported_and_asked_again() -> None:
     rig = Rig(node(("m", PART)))
     rig.answers["cambricon"] = WorkerError("cambricon", "OwnershipUnknown", "no list")
     rig.step()
@@ -218,7 +218,7 @@ def test_a_driver_that_dies_of_the_question_is_not_put_into_quarantine_by_it(rea
     assert any(rig.step(61.0))  # it was well in between: the waits begin anew
 
 
-def test_what_stands_and_does_not_show_is_not_asked_for_each_second() -> None:
+def test_a_slice_that_is_created_but_not_listed_is_not_requested_each_second() -> None:
     rig = Rig(node(("a", TEMPLATE)))
     tries = sum(("ascend", ("a",), ("a",)) in rig.step() for _ in range(300))
     assert 8 <= tries <= 12
@@ -231,7 +231,7 @@ def test_nothing_is_cut_for_a_pod_that_is_gone_and_whose_grant_is_still_known() 
     assert rig.step(GRACE_S + 1)[0] == ("ascend", (), ())
 
 
-def test_a_lost_slice_and_one_taken_back_are_told() -> None:
+def test_a_lost_slice_and_a_reclaimed_one_are_reported() -> None:
     rig = Rig(cut(node(), "cambricon", "gone"))
     rig.answers["cambricon"] = SliceReport(
         reclaimed=("slice 1 of pod gone",), lost=("m",), failed=("slice 2: in use",), changed=True

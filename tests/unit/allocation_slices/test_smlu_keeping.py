@@ -61,7 +61,7 @@ def test_a_wish_is_fulfilled_once_however_often_it_is_wished(
     assert len(cards[KEY].card.smlu_instances()) == 1
 
 
-def test_slices_of_pods_that_are_gone_are_given_back_and_those_of_others_stay(
+def test_slices_of_ended_pods_are_deleted_and_those_of_others_stay(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile
 ) -> None:
     reconcile_slices(owned, cards, [A, B], None, _no_pause)
@@ -85,7 +85,7 @@ def test_slices_in_use_of_pods_that_are_gone_hold_up_no_other(
     assert (len(report.failed), len(pauses)) == (4, 4)
 
 
-def test_nothing_is_given_back_while_nobody_knows_the_pods(
+def test_nothing_is_deleted_while_the_pods_are_unknown(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile
 ) -> None:
     reconcile_slices(owned, cards, [A], None, _no_pause)
@@ -93,7 +93,7 @@ def test_nothing_is_given_back_while_nobody_knows_the_pods(
     assert len(cards[KEY].card.smlu_instances()) == 1
 
 
-def test_a_slice_that_a_reset_took_is_told_as_lost(
+def test_a_slice_that_a_reset_removed_is_reported_as_lost(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile, stub: Stub
 ) -> None:
     reconcile_slices(owned, cards, [A], None, _no_pause)
@@ -151,7 +151,7 @@ def test_the_devices_are_read_again_when_a_slice_got_its_owner_back(
 
 
 @pytest.mark.parametrize("size", ["the same", "another"])
-def test_a_slice_of_somebody_else_is_not_taken_for_what_a_worker_was_ended_over(
+def test_a_slice_of_another_owner_is_not_taken_for_that_of_an_interrupted_creation(
     size: str, cards: dict[str, DivisibleCard], owned: SmluOwnershipFile, tmp_path: Path
 ) -> None:
     card, others = cards[KEY].card, SmluOwnershipFile(str(tmp_path / "others"), "boot")
@@ -195,7 +195,7 @@ def test_a_card_that_does_not_list_its_slices_loses_none(
     assert len(owned.read()) == 1
 
 
-def test_slices_of_another_boot_are_not_ours(
+def test_slices_of_another_boot_are_not_the_agents(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile, tmp_path: Path
 ) -> None:
     reconcile_slices(owned, cards, [A], None, _no_pause)

@@ -76,7 +76,7 @@ def test_pods_live_that_are_listed_and_not_over_or_have_a_sandbox_or_a_cgroup() 
         (ClusterView(), RuntimeView()),
     ],
 )
-def test_without_a_list_nobody_knows_who_is_gone(
+def test_without_a_list_it_is_unknown_which_pods_have_ended(
     cluster: ClusterView, runtime: RuntimeView
 ) -> None:
     snapshot = replace(node(), cluster=cluster, runtime=SnapshotPart(runtime, 0.0))

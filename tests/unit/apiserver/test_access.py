@@ -30,7 +30,7 @@ metadata: {name: agent}
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_without_a_known_token_nothing_is_told(api: ApiServer, token: str) -> None:
+def test_without_a_valid_token_nothing_is_revealed(api: ApiServer, token: str) -> None:
     status, body = Client(api, token).get(DEVICES)
     assert (status, body["reason"], body["message"]) == (401, "Unauthorized", "Unauthorized")
 
@@ -133,7 +133,7 @@ def test_it_comes_back_on_its_port_with_all_it_had(api: ApiServer, client: Clien
     assert client.get(f"{DEVICES}/node-a")[0] == 200
 
 
-def test_what_was_asked_is_logged(api: ApiServer, client: Client) -> None:
+def test_requests_are_logged(api: ApiServer, client: Client) -> None:
     client.apply(f"{DEVICES}/node-a", device())
     (entry,) = api.requests(verb="patch")
     assert (entry.method, entry.resource, entry.name, entry.status) == (

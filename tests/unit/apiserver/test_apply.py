@@ -49,7 +49,7 @@ def test_what_is_left_out_of_the_next_apply_goes_if_nobody_else_owns_it(client: 
     assert body["metadata"]["annotations"] == {"theirs": "1"}
 
 
-def test_a_map_that_was_wholly_ours_goes_with_its_last_key(client: Client) -> None:
+def test_a_map_of_one_owner_is_removed_with_its_last_key(client: Client) -> None:
     client.apply(NODE_A, device(labels={"mine": "1"}))
     assert "labels" not in client.apply(NODE_A, device())[1]["metadata"]
 
@@ -148,7 +148,7 @@ def test_items_with_keys_are_owned_one_by_one(api: ApiServer, client: Client) ->
     assert there["status"]["capacity"] == {"cpu": "8", "memory": "32Gi", "pods": "110"}
 
 
-def test_an_owner_of_another_uid_takes_the_place_of_ours(api: ApiServer, client: Client) -> None:
+def test_an_owner_of_another_uid_replaces_the_agents(api: ApiServer, client: Client) -> None:
     def owned_by(uid: str) -> Object:
         owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": uid}
         return device(ownerReferences=[{**owner, "controller": True}])

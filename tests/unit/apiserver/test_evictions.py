@@ -108,7 +108,7 @@ def test_a_budget_that_is_used_up_is_a_429_with_its_cause(api: ApiServer, client
     ]
 
 
-def test_a_budget_that_its_controller_has_not_seen_yet_is_a_429_with_a_wait(
+def test_a_budget_that_its_controller_has_not_processed_is_a_429_with_a_wait(
     api: ApiServer, client: Client
 ) -> None:
     put_pod(api)

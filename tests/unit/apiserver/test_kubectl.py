@@ -85,7 +85,7 @@ def test_kubectl_gets_everything_in_one_line(api: ApiServer, kubectl: Kubectl) -
 
 
 @needs_kubectl
-def test_kubectl_applies_and_is_told_of_conflicts(api: ApiServer, kubectl: Kubectl) -> None:
+def test_kubectl_applies_and_gets_conflicts(api: ApiServer, kubectl: Kubectl) -> None:
     body = device(labels={"a": "b"})
     assert "serverside-applied" in kubectl("apply", "--server-side", "-f", "-", stdin=body)
     api.apply(device(count=2), manager="xpu-agent", force=True)

@@ -67,7 +67,7 @@ def test_a_list_may_be_of_an_exact_version(api: ApiServer, client: Client) -> No
     assert client.get(PODS, resourceVersion="x")[0] == 400
 
 
-def test_a_version_is_a_floor_unless_pages_are_asked_for(api: ApiServer, client: Client) -> None:
+def test_a_version_is_a_minimum_unless_pages_are_requested(api: ApiServer, client: Client) -> None:
     version = client.get(PODS)[1]["metadata"]["resourceVersion"]
     api.delete("pods", "p0", "default")
     assert len(names(client.get(PODS, resourceVersion=version)[1])) == 4
@@ -106,7 +106,9 @@ def test_items_of_built_in_lists_do_not_say_what_they_are(api: ApiServer, client
     assert client.get(DEVICES)[1]["items"][0]["kind"] == "Device"
 
 
-def test_a_large_list_is_compressed_for_who_takes_it(api: ApiServer, client: Client) -> None:
+def test_a_large_list_is_compressed_for_clients_that_accept_it(
+    api: ApiServer, client: Client
+) -> None:
     api.put(device(count=3000))
     with client.open("GET", DEVICES) as answer:
         assert answer.headers.get("Content-Encoding") is None

@@ -84,7 +84,7 @@ def test_a_set_of_fields_survives_being_written_and_read(fields: Fields) -> None
     assert decode(encode(fields)) == fields
 
 
-def test_paths_are_told_as_people_read_them() -> None:
+def test_paths_are_reported_in_the_form_for_people() -> None:
     path = ("f:status", "f:conditions", 'k:{"type":"Ready"}', "f:status")
     assert dotted(path) == '.status.conditions[type="Ready"].status'
     assert dotted(("f:finalizers", 'v:"x"')) == '.finalizers[="x"]'

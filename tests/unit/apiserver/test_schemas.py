@@ -63,7 +63,7 @@ def test_what_breaks_the_schema_is_refused_with_its_cause(
     assert message in cause["message"]
 
 
-def test_a_condition_lacking_what_it_must_have_is_told_whole(client: Client) -> None:
+def test_a_condition_without_required_fields_is_reported_completely(client: Client) -> None:
     card = with_card(conditions=[{"type": "a b", "reason": "chip error"}])
     causes = client.call("POST", DEVICES, card)[1]["details"]["causes"]
     assert [cause["field"].rpartition(".")[2] for cause in causes] == [
@@ -75,7 +75,7 @@ def test_a_condition_lacking_what_it_must_have_is_told_whole(client: Client) -> 
     ]
 
 
-def test_unknown_fields_are_dropped_and_told(api: ApiServer, client: Client) -> None:
+def test_unknown_fields_are_dropped_and_reported(api: ApiServer, client: Client) -> None:
     body = with_card(uuid="GPU-1")
     body["spec"]["x"] = 1
     with client.open("POST", DEVICES, body) as answer:
@@ -87,7 +87,9 @@ def test_unknown_fields_are_dropped_and_told(api: ApiServer, client: Client) -> 
     assert (api.get("devices", "node-a") or {})["spec"] == {"devices": [{"health": True}]}
 
 
-def test_unknown_fields_are_refused_where_the_client_wants_it_strict(client: Client) -> None:
+def test_unknown_fields_are_refused_if_the_client_requests_strict_validation(
+    client: Client,
+) -> None:
     status, body = client.call("POST", DEVICES, with_card(uuid="x"), fieldValidation="Strict")
     assert status == 400
     assert 'unknown field "spec.devices[0].uuid"' in body["message"]
@@ -207,7 +209,7 @@ def test_an_administrator_may_store_what_breaks_every_rule(api: ApiServer, clien
     assert client.get(DEVICES)[1]["items"][0]["spec"] == hostile["spec"]
 
 
-def test_an_administrator_who_gives_no_status_leaves_the_one_there_is(api: ApiServer) -> None:
+def test_an_administrators_write_without_a_status_keeps_the_existing_one(api: ApiServer) -> None:
     status = {"updateTime": "2026-01-02T03:04:05Z"}
     api.put({**metric(), "status": status})
     assert api.put({**metric(), "spec": {}})["status"] == status

@@ -11,7 +11,7 @@ def version_of(client: Client, path: str) -> str:
     return version
 
 
-def test_a_watch_tells_what_happened_since_a_version(api: ApiServer, client: Client) -> None:
+def test_a_watch_reports_changes_since_a_version(api: ApiServer, client: Client) -> None:
     version = version_of(client, DEVICES)
     api.put(device())
     api.put(device(count=2))
@@ -158,7 +158,7 @@ def test_a_watch_whose_client_left_is_forgotten(api: ApiServer, client: Client) 
     api.wait_until(lambda: not api.watches())
 
 
-def test_a_watch_of_one_namespace_tells_of_no_other(api: ApiServer, client: Client) -> None:
+def test_a_watch_of_one_namespace_reports_no_other(api: ApiServer, client: Client) -> None:
     watch = client.watch("/api/v1/namespaces/default/pods")
     other = pod("q")
     other["metadata"]["namespace"] = "elsewhere"

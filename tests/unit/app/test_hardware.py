@@ -129,7 +129,7 @@ def test_the_devices_of_a_function_that_left_are_failed_in_that_very_moment(
     on_node(tmp_path, test)
 
 
-def test_a_look_reads_the_host_and_asks_the_vendors_again(tmp_path: Path) -> None:
+def test_a_rescan_reads_the_host_and_asks_the_vendors_again(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         write(tmp_path / "cards.yaml", CARD, OTHER, "0000:af:00.0")
         await node.hardware.rescan(ALL_SCOPES)
@@ -142,7 +142,7 @@ def test_a_look_reads_the_host_and_asks_the_vendors_again(tmp_path: Path) -> Non
     on_node(tmp_path, test)
 
 
-def test_a_host_that_cannot_be_read_keeps_nobody_from_being_asked(
+def test_an_unreadable_host_does_not_prevent_requests_to_vendors(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(node: Node) -> None:
@@ -206,7 +206,7 @@ def test_actions_on_what_is_not_there_name_what_is(tmp_path: Path) -> None:
         ("ascend", {RescanScope.ACCELERATORS}, True),
     ],
 )
-def test_only_those_whom_it_concerns_are_asked(
+def test_only_affected_vendors_are_asked(
     vendor: str, parts: set[RescanScope], *, asked: bool
 ) -> None:
     assert is_affected(frozenset(("rdma",)), vendor, frozenset(parts)) is asked

@@ -29,7 +29,7 @@ class Writer(ApiWriter):
         self.rechecked.append(kind)
 
 
-def test_the_writer_looks_again_when_a_node_metric_appears(tmp_path: Path) -> None:
+def test_the_writer_reads_again_when_a_node_metric_appears(tmp_path: Path) -> None:
     async def scenario() -> None:
         source = HostSource(files=DirectoryFiles(tmp_path))
         inputs = AgentInputs(

@@ -159,7 +159,7 @@ def test_of_a_node_that_was_never_read_the_age_is_unknown_whatever_the_server_sa
     asyncio.run(scenario())
 
 
-def test_for_a_node_that_is_another_machine_nothing_is_offered_and_nothing_told_about_it(
+def test_for_the_node_of_another_machine_nothing_is_offered_or_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> None:

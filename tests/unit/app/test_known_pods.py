@@ -42,7 +42,7 @@ def test_pods_that_change_in_one_go_are_joined_with_the_kubelet_s_once() -> None
     asyncio.run(scenario())
 
 
-def test_who_lists_devices_hears_of_pods_when_the_snapshot_has_them_and_of_those_deleted() -> None:
+def test_the_device_list_is_updated_after_the_snapshot_has_new_or_deleted_pods() -> None:
     async def scenario() -> None:
         store = CountingStore(snapshot())
         known = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), MessageQueue())

@@ -42,7 +42,7 @@ class Case:
         return is_frozen(self.store.current.cluster.slo, self.clock.monotonic(), STALE_S)
 
 
-def test_what_is_read_on_other_threads_comes_in_force_in_the_order_that_it_was_said() -> None:
+def test_objects_decoded_on_other_threads_are_applied_in_their_order() -> None:
     case = Case(applies=False)
     case.say(1, "{}")
     case.say(2, "{}")
@@ -55,7 +55,7 @@ def test_what_is_read_on_other_threads_comes_in_force_in_the_order_that_it_was_s
 
 
 @pytest.mark.parametrize("hours", [0.0, 6.0])
-def test_a_cluster_that_knows_no_node_slos_is_not_frozen_for_want_of_one(hours: float) -> None:
+def test_a_cluster_without_the_kind_node_slo_is_not_frozen(hours: float) -> None:
     case = Case()
     assert case.frozen
     case.clock.advance(hours * 3600)
@@ -66,7 +66,7 @@ def test_a_cluster_that_knows_no_node_slos_is_not_frozen_for_want_of_one(hours: 
     assert case.frozen
 
 
-def test_what_is_refused_is_said_once_for_as_long_as_it_is_the_same(
+def test_a_refused_value_is_reported_once_as_long_as_it_is_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     case = Case()
@@ -77,7 +77,7 @@ def test_what_is_refused_is_said_once_for_as_long_as_it_is_the_same(
     assert vars(caplog.records[0])["first"] == "spec.systemStrategy must be an object, is 7"
 
 
-def test_what_was_heard_before_the_kind_vanished_makes_its_absence_no_older() -> None:
+def test_an_answer_before_the_kind_vanished_does_not_confirm_its_absence() -> None:
     case = Case()
     case.known.confirm_no_slo(500.0)
     case.known.confirm("slo", 100.0, "404")

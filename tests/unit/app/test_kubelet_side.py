@@ -41,7 +41,7 @@ ONE = factory.pod(1)
         ((box("stranger"), box(ONE.uid)), (ONE,), 1),
     ],
 )
-def test_the_kubelet_is_asked_at_once_about_a_sandbox_whose_pod_nobody_lists(
+def test_the_kubelet_is_polled_at_once_for_a_sandbox_whose_pod_is_not_listed(
     boxes: tuple[PodSandbox, ...], listed: tuple[PodView, ...], pokes: int
 ) -> None:
     async def scenario() -> int:

@@ -69,7 +69,7 @@ def test_the_collector_keeps_every_descriptor_though_the_process_began_with_a_lo
     assert open_after - open_before > 2 * PODS
 
 
-def test_a_slow_read_of_the_host_holds_up_nothing_that_tells_of_devices(tmp_path: Path) -> None:
+def test_a_slow_read_of_the_host_delays_no_news_about_devices(tmp_path: Path) -> None:
     loops, usage_monitor = built(tmp_path)
     usage_monitor.close()
     threads = {timed.loop.name: timed.is_on_devices_thread for timed in loops.scheduled_loops}

@@ -91,7 +91,7 @@ def test_what_is_written_and_what_is_unchanged_is_counted(run: FilePublisherRunn
     assert shown.desired.body["name"] == "hgx-h100-01"
 
 
-def test_a_failure_is_said_once_and_shown_until_it_is_over(
+def test_a_failure_is_logged_once_and_shown_until_it_is_over(
     run: FilePublisherRunner, shelf: Shelf, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -65,7 +65,7 @@ def test_a_node_without_an_object_has_published_nothing() -> None:
     ],
     ids=["unreachable", "forbidden", "unavailable", "a-list", "cut-off"],
 )
-def test_while_nobody_can_tell_it_is_asked_again_and_never_taken_for_absent(
+def test_an_uncertain_answer_is_requested_again_and_never_taken_for_absence(
     failure: bytes | ApiError,
 ) -> None:
     found, requests, pauses = read(failure, failure, b'{"kind":"Device"}')

@@ -46,7 +46,9 @@ def test_the_check_holds_again_when_the_folder_can_be_written_though_nothing_new
     assert "Xid79" in (blocked / "events.jsonl").read_text()
 
 
-def test_what_is_only_seen_in_sysfs_is_no_news_before_its_vendor_answers(tmp_path: Path) -> None:
+def test_devices_that_only_sysfs_shows_cause_no_event_before_the_vendor_answers(
+    tmp_path: Path,
+) -> None:
     seen = gpu(0, health=Health(state=HealthState.SUSPECT, reason="NotYetAsked"))
     views = (
         DeviceView(devices=(seen,), awaited=("nvidia",)),

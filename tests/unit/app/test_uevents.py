@@ -122,7 +122,7 @@ def run(
     asyncio.run(bounded())
 
 
-def test_the_host_is_looked_at_once_when_listening_begins() -> None:
+def test_the_host_is_read_once_when_listening_begins() -> None:
     async def test(seen: Seen, _: Played, store: SnapshotStore) -> None:
         await seen.until(lambda: len(seen.did) == 2)
         assert seen.did == ["heard", {RescanScope.HOST}]
@@ -132,7 +132,7 @@ def test_the_host_is_looked_at_once_when_listening_begins() -> None:
     run(test)
 
 
-def test_a_removed_function_is_told_before_anything_is_looked_at() -> None:
+def test_a_removed_function_is_reported_before_anything_is_read() -> None:
     async def test(seen: Seen, played: Played, store: SnapshotStore) -> None:
         await seen.until(lambda: len(seen.did) == 2)
         played.say(GONE, "refused")
@@ -171,7 +171,7 @@ def test_a_machine_without_events_says_so_and_is_polled_until_there_are_some(
     run(test, UeventsUnavailable("no libudev"))
 
 
-def test_a_socket_that_ends_is_opened_again_and_all_is_looked_at(
+def test_a_socket_that_ends_is_opened_again_and_everything_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hotplug, "LISTEN_RETRY_S", 3600.0)

@@ -134,7 +134,7 @@ def test_pods_are_run_while_the_thread_of_the_files_hangs_and_few_wait_for_it(
     assert len(rig.written) == MAX_PENDING_PODS
 
 
-def test_what_was_asked_for_is_remembered_where_the_answer_changes_it(
+def test_requested_values_are_recorded_if_the_answer_changes_them(
     files: ThreadPoolExecutor,
 ) -> None:
     rig, idle = Rig(SHARES, files), Rig(NO_ADJUSTMENT, files)
@@ -143,7 +143,7 @@ def test_what_was_asked_for_is_remembered_where_the_answer_changes_it(
     assert (rig.given, idle.given) == ([CREATE], [])
 
 
-def test_a_refusal_and_what_people_should_know_are_told_of_the_pod(
+def test_a_refusal_and_notes_are_reported_for_the_pod(
     files: ThreadPoolExecutor,
 ) -> None:
     notes = (ContainerNote(reason="SoftIsolation", message="by a library"),)

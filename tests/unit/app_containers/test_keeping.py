@@ -23,7 +23,7 @@ def _conditions(*told: str) -> tuple[FileCondition, ...]:
         (("A:x",), ("B:x",), ("B:x",)),
     ],
 )
-def test_what_stays_wrong_is_told_once_whatever_it_is_called(
+def test_a_lasting_problem_is_reported_once_even_if_its_name_changes(
     before: tuple[str, ...], now: tuple[str, ...], told: tuple[str, ...]
 ) -> None:
     assert tuple(new_conditions(_conditions(*before), _conditions(*now))) == _conditions(*told)

@@ -134,7 +134,7 @@ def test_a_resource_of_another_name_is_known_by_the_settings(tmp_path: Path) -> 
     assert made.names() == [FIRST.bus_id, SECOND.bus_id]
 
 
-def test_the_driver_is_looked_for_on_the_host_and_not_in_the_agents_container(
+def test_the_driver_is_searched_on_the_host_and_not_in_the_agents_container(
     tmp_path: Path,
 ) -> None:
     library = tmp_path / "host" / "usr" / "lib64" / "libcuda.so.1"
@@ -158,7 +158,7 @@ def test_the_driver_is_looked_for_on_the_host_and_not_in_the_agents_container(
     assert str(tmp_path) not in text
 
 
-def test_a_folder_of_libraries_that_cannot_be_read_is_told_of(tmp_path: Path) -> None:
+def test_an_unreadable_folder_of_libraries_is_reported(tmp_path: Path) -> None:
     class Unreadable(DirectoryFiles):
         def names(self, path: str) -> tuple[str, ...]:
             raise HostFileError(path, 5)

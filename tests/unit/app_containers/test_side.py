@@ -75,7 +75,7 @@ def _settings(folder: Path) -> Settings:
     )
 
 
-def test_the_runtime_is_dialled_though_the_first_look_at_the_host_hangs(tmp_path: Path) -> None:
+def test_the_runtime_is_connected_although_the_first_read_of_the_host_hangs(tmp_path: Path) -> None:
     hung = Hung(tmp_path)
 
     async def run() -> tuple[str, bool]:
@@ -119,7 +119,7 @@ def test_cards_are_cut_only_where_devices_of_grants_may_be_given(
     assert ("NotRunning" in reasons) is asked  # what the scene's worker answers
 
 
-def test_the_way_into_containers_hears_of_pods_and_wakes_their_source(tmp_path: Path) -> None:
+def test_the_container_service_gets_pods_and_wakes_their_source(tmp_path: Path) -> None:
     async def run() -> None:
         plugin = DevicePluginSettings(vendors=("ascend",))
         settings = replace(_settings(tmp_path), device_plugin=plugin)

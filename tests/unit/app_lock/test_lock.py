@@ -46,7 +46,7 @@ def test_the_first_gets_it_and_the_second_does_not(tmp_path: Path) -> None:
     taken(tmp_path).release()
 
 
-def test_the_file_tells_people_who_holds_it(tmp_path: Path) -> None:
+def test_the_file_names_the_holder_for_people(tmp_path: Path) -> None:
     held = taken(tmp_path)
     assert read_holder(str(tmp_path)) == OWN
     assert OWN.pid == os.getpid()
@@ -55,7 +55,7 @@ def test_the_file_tells_people_who_holds_it(tmp_path: Path) -> None:
     held.release()
 
 
-def test_the_folder_is_made_for_all_to_look_in_whatever_the_umask(tmp_path: Path) -> None:
+def test_the_folder_is_readable_for_all_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         held = taken(tmp_path / "deep" / "run")
@@ -85,7 +85,7 @@ def test_a_holder_that_left_was_no_crash(tmp_path: Path) -> None:
     following.release()
 
 
-def test_a_holder_that_did_not_leave_is_told_with_its_process_and_time(tmp_path: Path) -> None:
+def test_a_holder_that_did_not_leave_is_reported_with_its_process_and_time(tmp_path: Path) -> None:
     taken(tmp_path).release()  # as the kernel does for one that was killed
     following = taken(tmp_path)
     said = following.crash_message()
@@ -181,7 +181,7 @@ def test_a_read_only_file_system_says_what_to_do() -> None:
 
 @needs_mounts
 @pytest.mark.parametrize("names", [100, 1], ids=["no room", "no name left"])
-def test_a_full_file_system_gives_the_lock_all_the_same_and_it_is_said(
+def test_on_a_full_file_system_the_lock_is_taken_and_the_problem_reported(
     tmp_path: Path, names: int
 ) -> None:
     with small_files(tmp_path / "run", names=names) as folder:
@@ -218,7 +218,7 @@ def test_a_standby_says_once_whom_it_waits_for_and_then_gets_the_lock(tmp_path: 
     got.release()
 
 
-def test_a_standby_that_is_asked_to_stop_holds_nothing(tmp_path: Path) -> None:
+def test_a_standby_that_is_stopped_holds_nothing(tmp_path: Path) -> None:
     held = taken(tmp_path)
     assert wait_for_lock(str(tmp_path), own, lambda _: None, lambda _: True) is None
     held.release()

@@ -128,7 +128,7 @@ def heard(tmp_path: Path) -> Heard:
     return Heard(tmp_path)
 
 
-def test_a_failure_told_by_an_event_ends_with_the_third_answer_that_does_not_know_of_it(
+def test_a_failure_of_an_event_ends_with_the_third_answer_without_it(
     heard: Heard,
 ) -> None:
     heard.report(GONE)
@@ -157,7 +157,7 @@ def test_a_change_keeps_its_time_and_its_cause_through_answers_that_do_not_date_
     assert (back.since_s, back.changes, back.last_event) == (heard.clock.wall(), 3, "Xid79")
 
 
-def test_an_event_that_decides_nothing_is_told_with_the_next_answer(heard: Heard) -> None:
+def test_an_event_without_an_effect_is_published_with_the_next_answer(heard: Heard) -> None:
     seen = heard.changes
     heard.report(replace(GONE, state=None))
     assert heard.changes == seen
@@ -180,7 +180,7 @@ def test_a_verdict_within_a_sample_counts_at_once(heard: Heard) -> None:
     assert heard.of(0).state is GOOD
 
 
-def test_a_device_in_doubt_is_looked_at_again_until_it_is_well(heard: Heard) -> None:
+def test_a_suspect_device_is_checked_again_until_it_is_healthy(heard: Heard) -> None:
     asked: list[float] = []
     heard.client.rediscover = lambda: asked.append(heard.clock.monotonic())  # type: ignore[method-assign]  # seen here
     heard.answer(GOOD, BAD)
@@ -270,7 +270,7 @@ def test_a_vendor_that_comes_late_gets_a_worker_too_and_one_only(tmp_path: Path)
     assert [d.uuid for d in inventory.devices] == ["g0", "g1"]
 
 
-def test_a_vendor_that_a_bug_of_ours_loses_is_told(
+def test_a_vendor_that_a_bug_stops_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet, *_ = fleet_of_two_cards(tmp_path)

@@ -190,7 +190,7 @@ def test_equal_devices_keep_their_old_view() -> None:
     assert store.current.devices.value is first
 
 
-def test_a_look_at_the_host_keeps_the_uid_that_the_cluster_told() -> None:
+def test_a_read_of_the_host_keeps_the_uid_of_the_cluster() -> None:
     found, store = facts(open_host(str(EIGHT_CARDS)), {})
     found.read_host()
     store.change(lambda now: replace(now, node=replace(now.node, uid="u-1")))

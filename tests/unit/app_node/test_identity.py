@@ -124,7 +124,7 @@ def test_no_content_of_an_id_breaks_the_reading(
     read_machine(LiveHostFiles(str(top)))
 
 
-def test_a_recorded_host_tells_its_own_ids_not_this_machines() -> None:
+def test_a_recorded_host_has_its_own_ids_and_not_this_machines() -> None:
     recorded = open_host(str(Path(__file__).parents[3] / "fixtures/hosts/qemu-4numa-8xh100"))
     assert read_machine(recorded.files) != read_machine(LiveHostFiles())
 

@@ -97,7 +97,7 @@ def on_card(key: str, pid: int) -> DeviceSample:
     return DeviceSample(key=key, processes=(ProcessSample(pid=pid),))
 
 
-def test_whose_the_processes_on_devices_are_is_kept_while_they_are_listed(tmp_path: Path) -> None:
+def test_owners_of_processes_on_devices_are_kept_while_they_are_listed(tmp_path: Path) -> None:
     host = host_with_a_pod(tmp_path)
     for pid, uid in ((10, "aaaa"), (11, "bbbb")):
         host.write(f"/proc/{pid}/cgroup", f"0::/kubepods/burstable/pod{uid}/{'c' * 64}\n")

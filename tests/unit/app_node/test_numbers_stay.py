@@ -97,7 +97,7 @@ def test_a_card_that_the_kernel_removed_stays_listed_for_ten_minutes() -> None:
     assert view.join(nvidia=GPUS[:1]) == {GPUS[0].key: 0}
 
 
-def test_a_node_that_hears_nothing_says_so_among_its_problems() -> None:
+def test_a_node_without_uevents_reports_a_problem() -> None:
     view = View()
     view.store.put(hotplug=HotplugView(state="polling", problem="libudev cannot be loaded"))
     view.join()

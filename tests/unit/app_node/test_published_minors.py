@@ -195,7 +195,7 @@ RECORDS: MinorRecords = (MinorRecord(type="gpu", minor=7, vendor="nvidia", id="G
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version":0,"devices":[]}', b"\xff"])
-def test_a_damaged_file_is_put_aside_and_said_and_the_object_counts(
+def test_a_damaged_file_is_renamed_and_reported_and_the_object_is_used(
     tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / MINORS_FILE).write_bytes(content)
@@ -209,7 +209,7 @@ def test_a_damaged_file_is_put_aside_and_said_and_the_object_counts(
     assert (tmp_path / MINORS_FILE).exists()
 
 
-def test_a_command_that_looks_once_reads_the_file_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_command_reads_the_file_and_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / MINORS_FILE).write_bytes(encode_records(RECORDS))
     minors = PublishedMinorStore(str(tmp_path), StateWriter())
     assert minors.current() == (RECORDS, True)

@@ -21,14 +21,14 @@ ALWAYS = ["device", "topology", "nodemetric"]
         ({"publish": {"node_resource_topology": False}}, ["device", "nodemetric"]),
     ],
 )
-def test_what_is_said_on_the_node_is_off_by_default(
+def test_conditions_of_the_node_are_off_by_default(
     settings: dict[str, object], names: list[str]
 ) -> None:
     assert list(enabled_publishers(decode_settings(settings))) == names
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_the_topology_knows_whether_the_kubelet_is_asked(asked: bool) -> None:
+def test_the_topology_depends_on_whether_the_kubelet_is_polled(asked: bool) -> None:
     found = publishers(decode_settings({"kubelet": {"enabled": asked}}))["topology"]
     assert isinstance(found, TopologyPublisher)
     assert found.is_kubelet_enabled is asked

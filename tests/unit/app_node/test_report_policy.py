@@ -92,7 +92,7 @@ def test_a_change_of_the_object_takes_effect_with_the_next_report(tmp_path: Path
     assert [a.duration_s for a in node.report().aggregates] == [300, 600, 1800]
 
 
-def test_nothing_is_computed_while_a_cluster_has_no_object_to_tell_it(tmp_path: Path) -> None:
+def test_nothing_is_computed_while_a_cluster_has_no_node_metric(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.measure(3)
     before = node.report()

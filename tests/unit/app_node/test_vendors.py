@@ -29,7 +29,7 @@ def test_a_rule_that_the_vendor_cannot_use_is_refused(
     assert message in str(refused.value)
 
 
-def test_a_vendor_that_is_off_is_not_asked() -> None:
+def test_a_disabled_vendor_is_not_queried() -> None:
     rdma = {"vendors": {"rdma": "off"}, "rdma": WRONG[0][0]}
     assert "rdma" not in load_enabled_vendors(decode({"discovery": rdma}))
 

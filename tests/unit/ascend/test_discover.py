@@ -117,7 +117,7 @@ def test_a_chip_that_the_machine_lost_is_out_of_service(b3: Machine, path: str) 
     assert again.health.is_in_service
 
 
-def test_a_driver_that_was_unloaded_takes_all_chips_out_and_wants_a_new_process_later(
+def test_an_unloaded_driver_fails_all_chips_and_requires_a_new_process_later(
     b3: Machine,
 ) -> None:
     b3.as_folder(BUSES)
@@ -178,7 +178,7 @@ def test_an_absurd_list_of_cards_leaves_what_sysfs_shows(b3: Machine, count: int
     assert not any(d.health.is_in_service for d in inventory.devices)
 
 
-def test_cards_that_are_still_booting_are_told_and_looked_for_again(b3: Machine) -> None:
+def test_cards_that_still_boot_are_reported_and_listed_again_later(b3: Machine) -> None:
     b3.stub.add("card_list 0,1,2,3,4,5,-1,-1")
     with b3.session() as child:
         inventory = child.discover()
@@ -190,7 +190,7 @@ def test_cards_that_are_still_booting_are_told_and_looked_for_again(b3: Machine)
     assert len([d for d in inventory.devices if d.minor is not None]) == 8
 
 
-def test_a_die_with_another_number_than_before_the_restart_is_told(b3: Machine) -> None:
+def test_a_die_with_another_number_than_before_the_restart_is_reported(b3: Machine) -> None:
     state = str(b3.folder / "state")
     with b3.session(state_dir=state) as child:
         child.discover()
@@ -227,7 +227,7 @@ def test_a_file_of_an_earlier_version_has_the_drivers_numbers_as_minors(b3: Mach
     assert {d.uuid: d.vendor_minor for d in devices} == {d.uuid: d.minor for d in before}
 
 
-def test_a_super_pod_is_told_of_the_node(a3: Machine) -> None:
+def test_a_super_pod_is_a_fact_of_the_node(a3: Machine) -> None:
     with a3.session() as child:
         facts = dict(child.discover().facts)
     document = json.loads(facts["xpu-agent.io/super-pod"])
@@ -244,7 +244,7 @@ def test_a_chip_outside_of_a_super_pod_is_left_out_of_it(a3: Machine) -> None:
     assert (document["serverId"], sorted(map(int, document["sdid"]))) == (3, list(range(2, 16)))
 
 
-def test_a_chip_without_a_name_is_of_the_family_that_its_address_tells(b3: Machine) -> None:
+def test_the_family_of_a_chip_without_a_name_follows_from_its_address(b3: Machine) -> None:
     b3.stub.add("chip.3.0.name \\x20")
     with b3.session() as child:
         inventory = child.discover()
@@ -261,7 +261,7 @@ def test_both_dies_of_a_card_are_devices_of_one_module(a3: Machine) -> None:
     assert {d.model for d in devices} == {"Ascend-910C"}
 
 
-def test_a_chip_whose_place_was_told_late_is_not_two_chips(b3: Machine) -> None:
+def test_a_chip_whose_address_is_known_late_is_not_two_chips(b3: Machine) -> None:
     b3.stub.add("call.dcmi_get_device_pcie_info_v2.6.0.ret -8010")
     with b3.session() as child:
         first = child.discover()

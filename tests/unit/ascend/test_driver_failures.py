@@ -79,7 +79,7 @@ def test_every_call_full_of_garbage_publishes_nothing(b3: Machine) -> None:
     assert {device.health.state for device in inventory.devices} == {HealthState.FAILED}
 
 
-def test_values_outside_their_bounds_are_told_as_rejections(b3: Machine) -> None:
+def test_values_outside_their_bounds_are_reported_as_rejections(b3: Machine) -> None:
     b3.stub.add("call.dcmi_get_device_temperature.fill 127")
     with b3.session() as child:
         child.discover()
@@ -104,7 +104,7 @@ def test_one_chip_whose_every_call_fails_leaves_fifteen(a3: Machine, code: int) 
     assert len([sample for sample in samples if sample.core_percent is not None]) >= 15
 
 
-def test_memory_that_was_lost_is_told_although_it_is_written_anew(b3: Machine) -> None:
+def test_a_lost_state_file_is_reported_although_it_is_written_again(b3: Machine) -> None:
     state = b3.folder / "state"
     state.mkdir()
     names = ("ascend-faults.json", "ascend-devices.json", "ascend-vnpus.json")
@@ -127,7 +127,7 @@ def test_a_flood_of_events_is_bounded_and_loses_no_chip(b3: Machine) -> None:
         assert len(child.sample()) == 8
 
 
-def test_a_round_asks_a_chip_few_questions(a3: Machine) -> None:
+def test_a_round_makes_few_calls_for_a_chip(a3: Machine) -> None:
     rounds, chips, most = 20, 16, 12  # a round of twelve calls a chip is some 3 ms of one core
     with a3.session() as child:
         child.discover()
@@ -147,7 +147,7 @@ def test_a_round_asks_a_chip_few_questions(a3: Machine) -> None:
         pytest.param(True, (0x80A18008,), id="it ended after the driver had answered"),
     ],
 )
-def test_an_event_during_a_look_is_newer_than_what_the_look_shows(
+def test_an_event_during_a_poll_is_newer_than_the_poll(
     tmp_path: Path, began_first: bool, codes: Sequence[int]
 ) -> None:
     book = FaultStore(str(tmp_path))

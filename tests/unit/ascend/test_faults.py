@@ -209,7 +209,7 @@ def test_the_gravest_cause_is_the_reason(state: dict[str, object], reason: str) 
         ({"uncoded_faults": 1}, "SubHealth"),
     ],
 )
-def test_what_needs_a_look_leaves_the_chip_in_service(
+def test_a_fault_for_inspection_leaves_the_chip_in_service(
     state: dict[str, object], reason: str
 ) -> None:
     health = judge_chip(ChipState(phy=4, **state))  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ def test_faults_without_codes_are_counted() -> None:
     assert (health.reason, health.message) == ("ChipFault", "NPU 5 reports 1 chip fault")
 
 
-def test_what_ended_more_than_a_day_ago_is_not_kept() -> None:
+def test_faults_that_ended_more_than_a_day_ago_are_dropped() -> None:
     history = history_after(*((float(n), (n,)) for n in range(1, 100)))
     assert [entry.code for entry in fault_history.update_codes(history, (7,), 2e5).codes] == [99, 7]
 
@@ -282,7 +282,7 @@ def test_a_restart_does_not_forget_and_does_not_count_twice(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"die": 3}', '{"die": {"codes": [{"code": 1, "began_s": []}]}}']
 )
-def test_a_damaged_memory_is_put_aside_and_told(tmp_path: Path, content: str) -> None:
+def test_a_damaged_state_file_is_renamed_and_reported(tmp_path: Path, content: str) -> None:
     (tmp_path / "ascend-faults.json").write_text(content)
     book = FaultStore(str(tmp_path))
     assert book.problem is not None

@@ -136,7 +136,7 @@ class Runs:
         return ANSWERS[arguments[2]]
 
 
-def test_each_chip_is_asked_about_by_its_number_and_old_answers_are_none(tmp_path: Path) -> None:
+def test_each_chip_is_queried_by_its_number_and_old_answers_are_dropped(tmp_path: Path) -> None:
     tool(tmp_path, "exit 0")
     clock, runs = ManualClock(), Runs()
     watch = LinkWatch(str(tmp_path), 60.0, clock, runs)
@@ -182,7 +182,7 @@ esac
 """
 
 
-def test_the_worker_exports_what_the_tool_tells_of_each_chip(b3: Machine, tmp_path: Path) -> None:
+def test_the_worker_exports_the_tools_values_of_each_chip(b3: Machine, tmp_path: Path) -> None:
     root = tmp_path / "driver"
     tool(root, SCRIPT)
     b3.stub.play("card_list 0", *one(0))

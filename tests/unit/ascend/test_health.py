@@ -165,7 +165,7 @@ def test_a_die_that_is_reset_takes_the_other_out_at_once(a3: Machine) -> None:
         pytest.param("5 0 80E01801 2 0", "FaultCleared", None, id="over"),
     ],
 )
-def test_an_event_is_told_of_its_chip(
+def test_an_event_is_reported_for_its_chip(
     b3: Machine, line: str, reason: str, state: HealthState | None
 ) -> None:
     with b3.session() as child:
@@ -176,7 +176,7 @@ def test_an_event_is_told_of_its_chip(
     assert "NPU 5" in event.message
 
 
-def test_an_event_of_a_chip_that_nobody_knows_is_told_of_none(b3: Machine) -> None:
+def test_an_event_of_an_unknown_chip_is_dropped(b3: Machine) -> None:
     with b3.session() as child:
         child.discover()
         b3.stub.happen("60 0 80E01801 2 1")
@@ -219,7 +219,7 @@ def test_a_driver_without_events_is_polled(b3: Machine) -> None:
         assert verdict(child, FIVE).state is FAILED
 
 
-def test_a_fault_that_a_poll_finds_is_told_at_once(b3: Machine) -> None:
+def test_a_fault_in_a_poll_is_reported_at_once(b3: Machine) -> None:
     b3.stub.add("chip.5.0.boot 2")
     with b3.session() as child:
         child.discover()
@@ -264,7 +264,7 @@ def test_the_administrators_table_is_in_force(b3: Machine) -> None:
 
 
 @pytest.mark.parametrize(("counts", "state"), [(False, SUSPECT), (True, FAILED)])
-def test_a_port_that_fails_is_told_and_counts_where_it_is_set(
+def test_a_failed_port_is_reported_and_counts_if_the_setting_says_so(
     b3: Machine, counts: bool, state: HealthState
 ) -> None:
     b3.stub.add("chip.5.0.ip 10.0.0.5", "chip.5.0.net 3", "chip.4.0.ip 10.0.0.4", "chip.4.0.net 6")

@@ -104,7 +104,7 @@ def test_their_metrics_are_of_what_the_chips_do(name: str) -> None:
     assert len(powers) == 8  # the second dies report none
 
 
-def test_a_recording_keeps_what_tells_the_chips_and_no_name_of_theirs(tmp_path: Path) -> None:
+def test_a_recording_keeps_the_facts_of_the_chips_and_no_names(tmp_path: Path) -> None:
     out = tmp_path / "recorded"
     host = HOSTS / "atlas-a3x16"
     result = run_agent("record", "--host", str(host), "--pseudonymise", str(out))

@@ -154,7 +154,7 @@ def test_the_generation_after_is_known_from_sysfs(
     assert {d.health.is_in_service for d in inventory.devices} == {reason is not None}
 
 
-def test_a_library_that_was_replaced_asks_for_a_new_process(b3: Machine) -> None:
+def test_a_replaced_library_requires_a_new_process(b3: Machine) -> None:
     copy = lacking(b3)
     with b3.session(library_path=str(copy)) as child:
         child.discover()
@@ -168,7 +168,7 @@ def test_a_library_that_was_replaced_asks_for_a_new_process(b3: Machine) -> None
             assert reply.kind == "LibraryReplaced"
 
 
-def test_a_library_that_comes_later_is_found_and_told(b3: Machine) -> None:
+def test_a_library_that_is_installed_later_is_found_and_reported(b3: Machine) -> None:
     here, later = lacking(b3), b3.folder / "later/libdcmi.so"
     later.parent.mkdir()
     script = f"""
@@ -195,7 +195,7 @@ assert all(device.health.is_in_service for device in session.discover().devices)
     assert result.returncode == 0
 
 
-def test_a_driver_of_another_version_asks_for_a_new_process(b3: Machine) -> None:
+def test_a_driver_of_another_version_requires_a_new_process(b3: Machine) -> None:
     b3.as_folder(["c1"])
     version = b3.host / "usr/local/Ascend/driver/version.info"
     version.parent.mkdir(parents=True)

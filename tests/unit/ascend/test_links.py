@@ -154,7 +154,7 @@ def test_rows_of_all_combinations_of_cards_are_as_many_as_the_vector_says() -> N
     }
 
 
-def test_aligned_blocks_of_cards_are_told_from_other_combinations() -> None:
+def test_aligned_blocks_of_cards_are_distinguished_from_other_combinations() -> None:
     topology = derive_links(chips(16, "A3"), DIES, 0)
     aligned = table(replace(topology, groups=tuple(g for g in topology.groups if g.aligned)))
     fours = [[*range(at, at + 4)] for at in range(0, 16, 4)]
@@ -183,7 +183,7 @@ def test_more_cards_than_a_table_holds_have_aligned_blocks_and_other_sizes_pass(
     assert 32 * 1024 < len(text) < 64 * 1024
 
 
-def test_links_that_form_no_groups_are_told() -> None:
+def test_links_that_form_no_groups_are_reported() -> None:
     topology = derive_links(chips(4, "910B"), links_between([(0, 1), (1, 2), (2, 3)]), None)
     assert [problem.reason for problem in topology.problems] == ["LinksWithoutGroups"]
     assert len(topology.links) == 3
@@ -196,7 +196,7 @@ def test_pairs_of_dies_are_joined_by_their_own_link() -> None:
     assert {link.type for link in topology.links} == {"SIO", "HCCS"}
 
 
-def test_links_are_asked_of_the_driver(b3: Machine) -> None:
+def test_links_come_from_the_driver(b3: Machine) -> None:
     with b3.session() as child:
         inventory = child.discover()
     assert len(inventory.links) == 28
@@ -204,7 +204,7 @@ def test_links_are_asked_of_the_driver(b3: Machine) -> None:
     assert inventory.group_policy == "Prefer"
 
 
-def test_links_are_asked_once_and_stay_while_a_chip_is_silent(b3: Machine) -> None:
+def test_links_are_read_once_and_stay_while_a_chip_is_silent(b3: Machine) -> None:
     with b3.session() as child:
         first = child.discover()
         calls = b3.stub.counts()["dcmi_get_topo_info_by_device_id"]
@@ -216,7 +216,7 @@ def test_links_are_asked_once_and_stay_while_a_chip_is_silent(b3: Machine) -> No
     assert second.links == first.links
 
 
-def test_the_driver_of_a_super_node_tells_groups_and_policy(a3: Machine) -> None:
+def test_the_driver_of_a_super_node_reports_groups_and_policy(a3: Machine) -> None:
     with a3.session() as child:
         inventory = child.discover()
     sizes = Counter(len(group.keys) for group in inventory.groups)
@@ -237,7 +237,7 @@ def test_a_driver_that_knows_no_links_leaves_it_to_the_family(b3: Machine) -> No
     assert [len(group.keys) for group in inventory.groups] == [8]
 
 
-def test_a_link_that_was_not_told_for_a_moment_is_asked_for_again(b3: Machine) -> None:
+def test_a_link_that_was_missing_for_a_moment_is_read_again(b3: Machine) -> None:
     b3.stub.add("call.dcmi_get_topo_info_by_device_id.3.0.ret -8010")
     with b3.session() as child:
         first = child.discover()

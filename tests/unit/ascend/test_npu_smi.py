@@ -69,7 +69,7 @@ def test_dies_have_numbers_of_their_own_and_a_dash_is_not_zero() -> None:
     assert second.hbm_mb is None  # more memory in use than the total
 
 
-def test_a_310p_tells_its_ddr_memory() -> None:
+def test_a_310p_reports_its_ddr_memory() -> None:
     (row,) = parse_info(P310)
     assert (row.card, row.phy, row.name) == (8, 0, "310P3")
     assert row.ddr_mb == (1527, 21527)
@@ -118,7 +118,7 @@ def command_root(folder: Path, script: str) -> str:
     return str(folder / "root")
 
 
-def test_without_the_library_the_command_tells(a3: Machine) -> None:
+def test_without_the_library_the_command_is_used(a3: Machine) -> None:
     table = a3.folder / "table"
     table.write_text(A3.replace("0000:9D", "0000:61").replace("0000:9F", "0000:63"))
     settings = command(a3.folder, f'[ "$2" ] && exit 1; cat {table}')
@@ -138,7 +138,7 @@ def test_without_the_library_the_command_tells(a3: Machine) -> None:
 
 
 @needs_shared
-def test_the_command_tells_groups_as_the_library_does(b3: Machine) -> None:
+def test_the_command_reports_the_same_groups_as_the_library(b3: Machine) -> None:
     settings = command(b3.folder, f'if [ "$2" ]; then cat {TOPO}; else cat {INFO}; fi')
     with b3.session(**settings) as child:
         inventory = child.discover()

@@ -75,7 +75,7 @@ def test_an_idle_910machineshows_what_npu_smi_printed(machine: Machine) -> None:
         ),
     ],
 )
-def test_a_value_is_told_in_base_units_or_left_out(
+def test_a_value_is_in_base_units_or_left_out(
     machine: Machine, facts: dict[str, object], family: tuple[str, ...], value: float | None
 ) -> None:
     assert readings(sampled(machine, *one(0, **facts))).get(family) == value
@@ -111,7 +111,7 @@ def test_the_busy_share_is_of_the_ai_cores(
     assert sampled(machine, *one(0, **facts)).core_percent == busy
 
 
-def test_the_blocking_call_is_used_where_it_is_asked_for_seldom(machine: Machine) -> None:
+def test_the_blocking_call_is_used_at_long_intervals(machine: Machine) -> None:
     sample = sampled(machine, *one(0, multi_period="1:2:66:4"), sample_interval_s=10.0)
     assert sample.core_percent == 66.0
 
@@ -127,7 +127,7 @@ def test_a_call_that_does_block_is_not_used_for_the_other_chips(a3: Machine) -> 
     assert a3.stub.counts()[symbol] == 1
 
 
-def test_the_second_die_of_a_card_tells_no_power_and_no_zero(a3: Machine) -> None:
+def test_the_second_die_of_a_card_reports_neither_power_nor_zero(a3: Machine) -> None:
     with a3.session() as child:
         child.discover()
         samples = child.sample()
@@ -158,7 +158,7 @@ def test_processes_are_counted_once_each(machine: Machine) -> None:
     assert [(p.pid, p.memory_bytes) for p in sample.processes] == [(77, 5), (4100, 1048576)]
 
 
-def test_a_vnpu_tells_what_it_uses(machine: Machine) -> None:
+def test_a_vnpu_reports_its_usage(machine: Machine) -> None:
     cut = ["vdev.0.0.100 vir05_1c_16g:5:16384", "vdev_use.0.0.100 40:16777216:8388608"]
     values = readings(sampled(machine, *one(0), *cut))
     assert values["xpu_npu_vnpu_utilization_ratio", "100"] == 0.4
@@ -166,7 +166,7 @@ def test_a_vnpu_tells_what_it_uses(machine: Machine) -> None:
     assert values["xpu_npu_vnpu_memory_total_bytes", "100"] == 16384 << 20
 
 
-def test_a_vnpu_with_more_free_memory_than_it_has_tells_none(machine: Machine) -> None:
+def test_a_vnpu_with_more_free_memory_than_it_has_reports_none(machine: Machine) -> None:
     cut = ["vdev.0.0.100 vir05_1c_16g:5:16384", "vdev_use.0.0.100 40:16777216:16777217"]
     values = readings(sampled(machine, *one(0), *cut))
     assert values["xpu_npu_vnpu_utilization_ratio", "100"] == 0.4

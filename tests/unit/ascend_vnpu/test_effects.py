@@ -57,7 +57,7 @@ def test_a_piece_is_made_read_back_and_listed(b3: Machine) -> None:
     "line",
     [pytest.param("template.vir05_1c_16g 5:32768", id="E50"), "template.vir05_1c_16g 6:16384"],
 )
-def test_a_piece_that_is_not_what_was_asked_for_is_destroyed(b3: Machine, line: str) -> None:
+def test_a_vnpu_that_differs_from_the_request_is_destroyed(b3: Machine, line: str) -> None:
     b3.stub.add(line)
     (refused,) = do(b3, CREATE)
     assert refused["error"] == "VnpuRefused"
@@ -131,7 +131,7 @@ def test_a_full_chip_is_not_cut_further(b3: Machine) -> None:
     assert "0 are free" in str(answers[4]["message"])
 
 
-def test_a_busy_driver_is_asked_again(b3: Machine) -> None:
+def test_a_busy_driver_is_called_again(b3: Machine) -> None:
     b3.stub.add("call.dcmi_create_vdevice.ret -8020 x2")
     (answer,) = do(b3, CREATE)
     assert answer["instance"] == 100
@@ -155,7 +155,7 @@ def test_a_second_piece_is_not_cut_while_the_chip_does_not_describe_the_first(b3
     assert b3.stub.state() == before
 
 
-def test_only_orphans_of_ours_are_destroyed(b3: Machine) -> None:
+def test_only_orphans_of_the_agent_are_destroyed(b3: Machine) -> None:
     b3.stub.add("vdev.0.0.104 vir05_1c_16g:5:16384")  # somebody else's
     do(b3, CREATE, [*CREATE[:3], "pod-2"])
     assert there(b3) == [100, 101, 104]
@@ -172,7 +172,7 @@ def test_nothing_is_made_that_could_not_be_found_again(b3: Machine) -> None:
     assert there(b3) == []
 
 
-def test_a_piece_made_just_before_the_worker_was_ended_is_ours(b3: Machine) -> None:
+def test_a_vnpu_made_just_before_the_worker_was_ended_is_the_agents(b3: Machine) -> None:
     b3.stub.add("call.dcmi_get_device_info.abort 0")
     do(b3, CREATE)
     file = b3.folder / "state/ascend-vnpus.json"
@@ -192,7 +192,7 @@ def test_the_devices_are_read_again_when_a_piece_got_its_owner_back(b3: Machine)
     assert [answer["changed"] for answer in answers] == [True, False]
 
 
-def test_a_reset_that_removed_pieces_is_told(b3: Machine) -> None:
+def test_a_reset_that_removed_vnpus_is_reported(b3: Machine) -> None:
     do(b3, CREATE)
     (b3.folder / "scenario.state").unlink()
     (answer, again) = do(b3, ["reconcile", ["pod-1"]], ["reconcile", []])
@@ -200,7 +200,7 @@ def test_a_reset_that_removed_pieces_is_told(b3: Machine) -> None:
     assert again == {"destroyed": [], "lost": [], "failed": 0}
 
 
-def test_a_number_that_another_piece_took_is_not_ours_any_more(b3: Machine) -> None:
+def test_a_number_that_another_vnpu_took_is_not_the_agents_any_more(b3: Machine) -> None:
     do(b3, CREATE)
     (b3.folder / "scenario.state").unlink()
     b3.stub.add("vdev.0.0.100 vir10_3c_32g:10:32768")
@@ -235,7 +235,7 @@ def test_a_driver_that_cannot_list_pieces_loses_none(b3: Machine, code: int) -> 
     assert answer["destroyed"] == ["vNPU 100 of pod pod-1"]
 
 
-def test_firmware_that_is_being_upgraded_is_not_asked_to_destroy(b3: Machine) -> None:
+def test_during_a_firmware_upgrade_nothing_is_destroyed(b3: Machine) -> None:
     do(b3, CREATE)
     b3.stub.add("call.dcmi_get_device_health.0.0.ret -8017")
     (answer,) = do(b3, ["reconcile", []])
@@ -244,12 +244,12 @@ def test_firmware_that_is_being_upgraded_is_not_asked_to_destroy(b3: Machine) ->
     assert there(b3) == [100]
 
 
-def test_without_the_name_of_a_boot_no_number_is_ours_after_a_restart(tmp_path: Path) -> None:
+def test_without_a_boot_id_no_number_is_the_agents_after_a_restart(tmp_path: Path) -> None:
     VnpuOwnershipFile(str(tmp_path), "").record_intent("die", "vir02", "pod", ())
     assert VnpuOwnershipFile(str(tmp_path), "").entries == ()
 
 
-def test_a_destroy_that_fails_is_tried_again_and_told(b3: Machine) -> None:
+def test_a_failed_destruction_is_retried_and_reported(b3: Machine) -> None:
     do(b3, CREATE)
     b3.stub.add("call.dcmi_set_destroy_vdevice.ret -8005 x1")
     (answer,) = do(b3, ["reconcile", []])
@@ -257,7 +257,7 @@ def test_a_destroy_that_fails_is_tried_again_and_told(b3: Machine) -> None:
     assert b3.stub.counts()["dcmi_set_destroy_vdevice"] == 2
 
 
-def test_what_cannot_be_destroyed_is_told_and_stays_ours(b3: Machine) -> None:
+def test_a_vnpu_that_cannot_be_destroyed_is_reported_and_stays_the_agents(b3: Machine) -> None:
     do(b3, CREATE)
     b3.stub.add("call.dcmi_set_destroy_vdevice.ret -8005 x3")
     (answer, after) = do(b3, ["reconcile", []], ["reconcile", []])
@@ -265,7 +265,7 @@ def test_what_cannot_be_destroyed_is_told_and_stays_ours(b3: Machine) -> None:
     assert after["destroyed"] == ["vNPU 100 of pod pod-1"]
 
 
-def test_the_devices_are_looked_at_again_where_a_piece_was_taken_back(b3: Machine) -> None:
+def test_the_devices_are_read_again_after_a_vnpu_was_destroyed(b3: Machine) -> None:
     do(b3, CREATE)
     answers = do(b3, ["changed", ["pod-1"]], ["changed", []], ["changed", []])
     assert [answer["changed"] for answer in answers] == [False, True, False]

@@ -55,7 +55,7 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
     assert file(str(tmp_path)).load() == {"a": 1}
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     state_file = file(str(tmp_path / "file"))
     assert not state_file.save({"a": 1})
@@ -63,7 +63,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert state_file.problem.reason == "StateNotWritten"
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "state.json").mkdir()
     state_file = file(str(tmp_path))
     assert state_file.load() is None

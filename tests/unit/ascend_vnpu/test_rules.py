@@ -46,9 +46,7 @@ SMALL = VnpuTemplate(name="vir05_1c_16g", kind="", cores=5, cpus=1, dvpp=None, m
         pytest.param({}, "", id="as asked for"),
     ],
 )
-def test_what_was_cut_is_compared_with_what_was_asked_for(
-    changes: dict[str, object], text: str
-) -> None:
+def test_a_created_vnpu_is_compared_with_the_request(changes: dict[str, object], text: str) -> None:
     facts = {"template": SMALL.name, "cores": 5, "cpus": 1, "memory_mb": 16384, **changes}
     message = difference(Vdev(id=100, **facts), SMALL)  # type: ignore[arg-type]
     assert text in message

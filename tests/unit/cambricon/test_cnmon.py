@@ -76,7 +76,7 @@ def test_the_captured_table_is_read_as_it_was_printed() -> None:
     assert {c.memory_bytes for c in rows} == {23308 << 20}
 
 
-def test_the_newer_table_tells_the_bus_and_lists_virtual_functions_which_are_left_out() -> None:
+def test_the_newer_table_has_the_bus_and_lists_virtual_functions_which_are_left_out() -> None:
     (row,) = parse_table(FIFTH)
     assert (row.bus_id, row.driver) == ("0000:1a:00.0", "5.10.13")
     assert row.memory_bytes == 23374 << 20
@@ -130,7 +130,7 @@ def _without_library(tmp_path: Path, tree: Path, **settings: object) -> Inventor
         return child.discover()
 
 
-def test_without_the_library_the_tool_tells_what_it_knows(tmp_path: Path) -> None:
+def test_without_the_library_the_tool_is_used(tmp_path: Path) -> None:
     tree = tree_of(tmp_path, 2)
     _answers(tree)
     inventory = _without_library(tmp_path, tree)

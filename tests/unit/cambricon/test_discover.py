@@ -38,7 +38,7 @@ def test_a_card_of_the_makers_mock_is_what_it_says(
 
 
 @pytest.mark.parametrize(("listed_count", "functions"), [pytest.param(7, 8, id="V60"), (6, 8)])
-def test_a_card_that_the_library_does_not_list_is_told_from_sysfs(
+def test_a_card_that_the_library_does_not_list_is_described_from_sysfs(
     listed_count: int, functions: int, tmp_path: Path
 ) -> None:
     stub = stub_of(tmp_path, *machine(listed_count))
@@ -65,7 +65,7 @@ def test_one_card_without_a_handle_hides_no_other(tmp_path: Path) -> None:
     assert [d.health.reason for d in after.devices] == ["DriverError"] + ["DeviceHealthy"] * 2
 
 
-def test_what_a_card_cannot_say_for_a_moment_is_what_it_said_before(tmp_path: Path) -> None:
+def test_a_fact_that_cannot_be_read_for_a_moment_keeps_its_value(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1))
     with session(stub, tree_of(tmp_path, 1)) as child:
         (before,) = child.discover().devices
@@ -109,7 +109,7 @@ def test_a_cut_card_stays_cut_while_it_cannot_say_so(
         ("StatusV2.ret 11", 0),
     ],
 )
-def test_links_last_while_a_card_cannot_tell_of_them_but_not_beyond_a_bad_link(
+def test_links_last_while_a_card_cannot_report_them_but_not_beyond_a_bad_link(
     silent: str, linked: int, tmp_path: Path
 ) -> None:
     ends = [f"00000000-0000-4000-8000-{index:012x}" for index in (1, 0)]
@@ -204,7 +204,7 @@ def test_only_accelerator_functions_of_the_maker_are_sighted(tmp_path: Path) -> 
     assert [d.bus_id for d in devices] == [BUSES[0]]
 
 
-def test_on_a_recorded_host_no_library_is_looked_for(tmp_path: Path) -> None:
+def test_on_a_recorded_host_no_library_is_searched(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1))
     with session(stub, tree_of(tmp_path, 1), replay=True) as child:
         (device,) = child.discover().devices

@@ -40,7 +40,7 @@ def test_the_gravest_cause_is_the_verdict(changes: dict[str, Any], reason: str) 
     assert health.is_in_service is (reason in ("DeviceHealthy", "SubHealth"))
 
 
-def test_an_xid_is_worth_a_word_only_where_something_is_wrong() -> None:
+def test_an_xid_causes_an_event_only_if_the_card_is_unhealthy() -> None:
     assert judge_status(MluStatus(**GOOD), 47).message == "device is healthy"
     assert judge_status(MluStatus(**{**GOOD, "device": 0}), 47).message.endswith(
         "Xid 0x000000000000002f"
@@ -82,12 +82,12 @@ def test_three_failing_calls_in_a_row_make_a_card_failed_and_one_good_call_ends_
     assert good.state is HealthState.HEALTHY
 
 
-def test_a_card_that_stays_silent_is_told_of_once_and_not_with_each_look() -> None:
+def test_a_silent_card_is_reported_once_and_not_at_each_poll() -> None:
     # a text that changes with each check would cause a write of the Device object each time
     assert len({judge_failed_calls(calls, 7) for calls in range(3, 9)}) == 1
 
 
-def test_a_device_in_problem_is_told_at_once(tmp_path: Path) -> None:
+def test_a_device_in_problem_is_reported_at_once(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1))
     with session(stub, tree_of(tmp_path, 1)) as child:
         child.discover()
@@ -108,14 +108,14 @@ def test_a_permission_that_was_lost_is_no_fault_of_the_card(tmp_path: Path) -> N
     }
 
 
-def test_a_card_that_never_said_how_it_is_is_not_healthy(tmp_path: Path) -> None:
+def test_a_card_that_never_reported_its_health_is_not_healthy(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1), "call.cndevGetCardHealthState.ret 7")
     with session(stub, tree_of(tmp_path, 1)) as child:
         (device,) = child.discover().devices
     assert (device.health.state, device.health.reason) == (HealthState.SUSPECT, "DriverError")
 
 
-def test_incidents_are_told_in_the_cards_own_words(tmp_path: Path) -> None:
+def test_incidents_are_reported_in_the_cards_own_words(tmp_path: Path) -> None:
     words = ("mlu.0.overall 20", "mlu.0.incident.0 26:hot as hell", "mlu.0.incident.1 15:bits")
     stub = stub_of(tmp_path, *machine(1), *words)
     with session(stub, tree_of(tmp_path, 1)) as child:
@@ -124,7 +124,7 @@ def test_incidents_are_told_in_the_cards_own_words(tmp_path: Path) -> None:
     assert device.health.message == "the card fails: hot as hell, bits"
 
 
-def test_after_an_xid_the_card_is_looked_at_and_the_verdict_told(tmp_path: Path) -> None:
+def test_after_an_xid_the_card_is_checked_and_the_verdict_published(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(2))
     with session(stub, tree_of(tmp_path)) as child:
         child.discover()
@@ -141,7 +141,7 @@ def test_after_an_xid_the_card_is_looked_at_and_the_verdict_told(tmp_path: Path)
     assert [(r.labels, r.value) for r in counters] == [(("0x000000000000002f",), 2.0)]
 
 
-def test_after_the_driver_was_loaded_anew_xids_are_asked_for_anew(tmp_path: Path) -> None:
+def test_after_a_new_load_of_the_driver_xids_are_requested_again(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(2))
     with session(stub, tree_of(tmp_path)) as child:
         child.discover()

@@ -28,9 +28,7 @@ def test_without_a_symbol_it_must_have_the_library_is_refused(symbol: str, tmp_p
 
 
 @pytest.mark.parametrize("symbol", OPTIONAL)
-def test_without_any_other_symbol_what_it_tells_is_absent_and_nothing_else(
-    symbol: str, tmp_path: Path
-) -> None:
+def test_without_an_optional_symbol_only_its_values_are_absent(symbol: str, tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(), without=(symbol,))
     with session(stub, tree_of(tmp_path)) as child:
         inventory, samples = child.discover(), child.sample()
@@ -42,7 +40,7 @@ def test_without_any_other_symbol_what_it_tells_is_absent_and_nothing_else(
     assert {s.core_percent for s in samples} == {busy}
 
 
-def test_a_library_that_refuses_version_6_is_asked_with_5(tmp_path: Path) -> None:
+def test_a_library_that_refuses_version_6_is_called_with_5(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(), "api 5")
     with session(stub, tree_of(tmp_path)) as child:
         inventory, samples = child.discover(), child.sample()
@@ -51,7 +49,7 @@ def test_a_library_that_refuses_version_6_is_asked_with_5(tmp_path: Path) -> Non
     assert len(samples) == 2
 
 
-def test_version_6_that_is_refused_once_is_not_asked_for_again(tmp_path: Path) -> None:
+def test_version_6_is_not_tried_again_after_a_refusal(tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(), "call.cndevGetDeviceCount.ret 3 x1")
     with session(stub, tree_of(tmp_path)) as child:
         assert dict(child.discover().facts)["api"] == "5"
@@ -110,7 +108,7 @@ def test_a_library_that_was_replaced_needs_a_new_process(method: str, tmp_path: 
     assert reply.kind == "LibraryReplaced"
 
 
-def test_a_list_that_does_not_fit_is_asked_for_with_more_room(tmp_path: Path) -> None:
+def test_a_list_that_does_not_fit_is_requested_with_more_room(tmp_path: Path) -> None:
     processes = [f"mlu.0.proc.{100 + i} {i}:0:1" for i in range(40)]
     stub = stub_of(tmp_path, *machine(1), *processes)
     with session(stub, tree_of(tmp_path, 1)) as child:

@@ -32,7 +32,7 @@ def _readings(sample: DeviceSample) -> dict[tuple[str, ...], float]:
 
 
 @pytest.mark.parametrize(("kib", "memory_bytes"), [pytest.param(2048, 2097152, id="V59")])
-def test_a_processes_memory_is_told_in_bytes(kib: int, memory_bytes: int, tmp_path: Path) -> None:
+def test_a_processes_memory_is_in_bytes(kib: int, memory_bytes: int, tmp_path: Path) -> None:
     sample = _first(*machine(1), f"mlu.0.proc.77 {kib}:0:33", folder=tmp_path)
     assert sample.processes is not None
     (process,) = sample.processes
@@ -96,7 +96,7 @@ def test_garbage_of_one_call_spoils_nothing_else(symbol: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("byte", [255, 127])
-def test_all_garbage_at_once_is_told_as_nothing(byte: int, tmp_path: Path) -> None:
+def test_garbage_in_all_values_gives_no_value(byte: int, tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1))
     with session(stub, tree_of(tmp_path, 1)) as child:
         child.discover()
@@ -110,7 +110,7 @@ def test_all_garbage_at_once_is_told_as_nothing(byte: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("symbol", ["cndevGetECCInfo", "cndevGetMemoryUsageV2"])
-def test_a_call_that_kills_the_process_is_seen_as_its_death(symbol: str, tmp_path: Path) -> None:
+def test_a_call_that_kills_the_process_counts_as_its_death(symbol: str, tmp_path: Path) -> None:
     stub = stub_of(tmp_path, *machine(1))
     with session(stub, tree_of(tmp_path, 1)) as child:
         child.discover()

@@ -49,7 +49,9 @@ def _no_pause(seconds: float) -> None:
     assert seconds == 1.0
 
 
-def test_a_slice_is_cut_and_written_down_as_ours(card: CndevCard, owned: SmluOwnershipFile) -> None:
+def test_a_slice_is_created_and_recorded_as_the_agents(
+    card: CndevCard, owned: SmluOwnershipFile
+) -> None:
     owned_slice, instance = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
     assert instance.nodes == ("/dev/cambricon-caps/cap_dev0_mi1",)
     assert (instance.cores, instance.memory_bytes) == (50, 1 << 30)
@@ -90,7 +92,7 @@ def test_a_destroyed_slice_takes_its_empty_profile_along(
     assert (read_profiles(card), card.smlu_instances(), owned.read()) == ((), (), ())
 
 
-def test_a_slice_in_use_is_tried_again_and_stays_ours_after_the_last(
+def test_a_slice_in_use_is_tried_again_and_stays_the_agents_after_the_last_try(
     card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
     owned_slice, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
@@ -105,7 +107,7 @@ def test_a_slice_in_use_is_tried_again_and_stays_ours_after_the_last(
     assert (len(pauses), owned.read()) == (6, ())
 
 
-def test_one_that_somebody_else_destroyed_is_given_up(
+def test_a_slice_that_another_program_destroyed_is_removed_from_the_file(
     card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
     owned_slice, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
@@ -117,7 +119,7 @@ def test_one_that_somebody_else_destroyed_is_given_up(
 @pytest.mark.parametrize(
     "change", [{"instance": 9}, {"card_uuid": "another card"}, {"owner": "pod-z"}]
 )
-def test_what_is_not_ours_is_never_destroyed(
+def test_slices_of_others_are_never_destroyed(
     change: dict[str, object], card: CndevCard, stub: Stub, owned: SmluOwnershipFile
 ) -> None:
     owned_slice, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
@@ -182,7 +184,9 @@ def test_a_list_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
         SmluOwnershipFile(str(tmp_path), "boot").read()
 
 
-def test_orphans_are_ours_whose_pod_is_gone(card: CndevCard, owned: SmluOwnershipFile) -> None:
+def test_orphans_are_the_agents_slices_of_deleted_pods(
+    card: CndevCard, owned: SmluOwnershipFile
+) -> None:
     first, _ = make_slice(card, SLICE, UNIT_MIB, "pod-a", owned)
     make_slice(card, SLICE, UNIT_MIB, "pod-b", owned)
     assert orphaned_slices(owned.read(), frozenset({"pod-b"})) == (first,)

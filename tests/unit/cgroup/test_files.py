@@ -44,7 +44,7 @@ def test_version_2_memory_comes_from_memory_stat() -> None:
     assert found == (usage_files.MEMORY_STAT_V2, usage_files.parse_memory_stat_v2)
 
 
-def test_pressure_is_looked_for_below_cpuacct_then_in_the_unified_tree() -> None:
+def test_pressure_is_searched_below_cpuacct_then_in_the_unified_tree() -> None:
     places = usage_files.pressure_paths(V1, "/kubepods/a")
     assert [place[0] for place in places] == [
         "/c/cpuacct/kubepods/a/cpu.pressure",

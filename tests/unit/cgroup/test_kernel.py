@@ -95,7 +95,7 @@ def collector(groups: Groups) -> UsageCollector:
     return UsageCollector(LiveHostFiles(), layout=groups.layout)
 
 
-def test_a_busy_child_is_seen_in_its_container_and_pod(groups: Groups) -> None:
+def test_a_busy_child_counts_in_its_container_and_pod(groups: Groups) -> None:
     cid = container_id(1)
     groups.make("/poda")
     groups.make(f"/poda/{cid}")
@@ -137,7 +137,7 @@ def test_memory_of_numa_stat_equals_that_of_memory_stat(groups: Groups) -> None:
     assert abs(use.memory_bytes - stat[0]) <= 4 << 20
 
 
-def test_throttled_periods_are_told_for_a_group_with_a_quota(groups: Groups) -> None:
+def test_throttled_periods_are_reported_for_a_group_with_a_quota(groups: Groups) -> None:
     groups.make("/poda")
     quota = f"{groups.layout.directory('cpu', f'{groups.layout.root}/poda')}/cpu.cfs_quota_us"
     with open(quota, "w") as file:  # noqa: PTH123 - a kernel file
@@ -176,7 +176,7 @@ def test_a_group_removed_while_its_descriptor_is_open_skips_itself_only(groups: 
     assert sample.pods["b"].cpu_cores == 0.0
 
 
-def test_descriptors_of_groups_that_went_are_given_back(groups: Groups) -> None:
+def test_descriptors_of_removed_groups_are_closed(groups: Groups) -> None:
     collect = collector(groups)
     collect.measure(1.0)
     before = len(os.listdir("/proc/self/fd"))

@@ -135,7 +135,7 @@ def test_version_2() -> None:
         (["/sys/fs/cgroup/cgroup.controllers"], 2, "/sys/fs/cgroup"),
     ],
 )
-def test_without_a_mount_table_the_tree_tells(
+def test_without_a_mount_table_the_tree_is_used(
     directories: list[str], version: int, cpu: str
 ) -> None:
     found = layout.detect_layout(

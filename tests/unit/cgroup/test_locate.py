@@ -148,13 +148,13 @@ def test_the_process_names_its_root_by_a_flag_or_by_its_file(words: tuple[str, .
         {**kubelet("--config=/etc/k.yaml"), "_etc_k.yaml": "{" * 4000},
     ],
 )
-def test_without_a_usable_word_of_the_process_nothing_is_guessed(files: dict[str, str]) -> None:
+def test_without_a_usable_flag_of_the_process_nothing_is_guessed(files: dict[str, str]) -> None:
     here = LayoutLocator(tree("/a/b/kubepods", **files)).layout(0.0)
     assert here is not None
     assert here.root is None
 
 
-def test_processes_are_looked_at_seldom_and_the_kubelets_word_counts_when_it_comes(
+def test_processes_are_read_seldom_and_the_kubelets_own_setting_is_used_when_known(
     tmp_path: Path,
 ) -> None:
     named = ""

@@ -91,7 +91,7 @@ def test_version_2_numa_stat_is_bytes_on_every_page_size() -> None:
     assert usage_files.parse_numa_nodes_v2(NUMA_V2) == {0: 4196, 1: 8192}
 
 
-def test_version_2_cpu_stat_tells_time_in_nanoseconds_and_throttling() -> None:
+def test_version_2_cpu_stat_has_time_in_nanoseconds_and_throttling() -> None:
     assert usage_files.parse_cpu_stat_v2(CPU_V2) == (1_500_000_000, (10, 4))
 
 

@@ -49,12 +49,12 @@ def test_a_file_is_below_the_mount_of_its_version(version: int, file: str) -> No
 @pytest.mark.parametrize(
     ("name", "uid"), [(f"kubepods-besteffort-pod{U_}.slice", U), ("foo.slice", None)]
 )
-def test_a_pod_directory_tells_the_uid(name: str, uid: str | None) -> None:  # V9
+def test_a_pod_directory_has_the_uid(name: str, uid: str | None) -> None:  # V9
     assert parse_pod_dir(name) == uid
 
 
 @pytest.mark.parametrize("name", [f"crio-{C}", f"crio-{C}.scope"])
-def test_a_container_directory_tells_the_id(name: str) -> None:  # V9
+def test_a_container_directory_has_the_id(name: str) -> None:  # V9
     assert parse_container_dir(name) == C
 
 

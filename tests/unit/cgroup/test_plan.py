@@ -85,7 +85,7 @@ def test_a_group_stops_being_idle_before_it_gets_its_weight() -> None:  # Z10
     assert [s.file for s in plan_writes(wishes, found, 1)] == ["cpu.idle", "cpu.shares"]
 
 
-def test_a_weight_that_is_as_wanted_is_written_all_the_same_when_idle_ends() -> None:
+def test_a_weight_with_the_desired_value_is_written_again_when_idle_ends() -> None:
     found = {(POD, IDLE.name): 1, (POD, SHARES.name): 3}
     wishes = [wish(POD, SHARES, 3), wish(POD, IDLE, 0)]
     assert [s.file for s in plan_writes(wishes, found, 1)] == ["cpu.idle", "cpu.shares"]

@@ -132,7 +132,7 @@ def test_the_kernel_takes_every_write_of_a_plan_for_quotas(
         assert values.read_value(cgroup, QUOTA) == Bandwidth(*new)
 
 
-def test_a_second_look_writes_nothing(groups: RealGroups) -> None:
+def test_a_second_comparison_writes_nothing(groups: RealGroups) -> None:
     pod = groups.pod()
     writer, wanted = writer_of(groups), wish(pod, SHARES, 512)
     assert applied(writer, wanted).written == 1
@@ -140,7 +140,7 @@ def test_a_second_look_writes_nothing(groups: RealGroups) -> None:
     assert (again.compared, again.steps, again.unwritten) == (1, (), 0)
 
 
-def test_bytes_are_as_wanted_when_the_kernel_cut_them_to_pages(groups: RealGroups) -> None:
+def test_bytes_are_as_desired_when_the_kernel_cut_them_to_pages(groups: RealGroups) -> None:
     pod = groups.pod()
     writer, wanted = writer_of(groups), wish(pod, MEMORY, 100_000_000)
     assert applied(writer, wanted).written == 1
@@ -148,7 +148,7 @@ def test_bytes_are_as_wanted_when_the_kernel_cut_them_to_pages(groups: RealGroup
     assert writer.prepare((wanted,), 1.0).steps == ()
 
 
-def test_a_limit_below_what_is_in_use_is_tried_each_round_and_told_after_three(
+def test_a_limit_below_the_usage_is_tried_each_round_and_reported_after_three(
     groups: RealGroups,
 ) -> None:
     pod = groups.pod()
@@ -158,7 +158,7 @@ def test_a_limit_below_what_is_in_use_is_tried_each_round_and_told_after_three(
     assert [[t.reason for t in one.problems] for one in rounds] == [[], [], ["LimitInUse"], []]
 
 
-def test_a_neighbour_that_moved_between_look_and_write_is_planned_around(
+def test_a_neighbour_that_changed_between_comparison_and_write_is_planned_around(
     groups: RealGroups,
 ) -> None:
     pod = groups.pod()
@@ -211,7 +211,7 @@ def test_a_group_that_ends_being_idle_has_its_weight_again(groups: RealGroups) -
     assert (done.written, groups.get(pod, "cpu.shares")) == (2, "3")
 
 
-def test_somebody_elses_value_is_put_back_three_times_then_once_a_minute(
+def test_another_programs_value_is_overwritten_three_times_then_once_a_minute(
     groups: RealGroups,
 ) -> None:  # Z7
     pod = groups.pod()
@@ -227,7 +227,7 @@ def test_somebody_elses_value_is_put_back_three_times_then_once_a_minute(
     assert writer.overwrites.contested_targets(124.0) == ((pod, "cpu.shares"),)
 
 
-def test_an_absent_file_costs_nothing_and_is_looked_for_again_after_a_minute(
+def test_an_absent_file_costs_nothing_and_is_checked_again_after_a_minute(
     groups: RealGroups,
 ) -> None:
     from agent.cgroup.keys import BVT

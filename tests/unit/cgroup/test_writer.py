@@ -102,7 +102,7 @@ def test_what_is_written_on_version_2(
         (CPUS, "8,0-3\n", frozenset({0, 1, 2, 3, 8})),
     ],
 )
-def test_what_is_as_wanted_on_version_2_is_not_written(
+def test_a_desired_value_on_version_2_is_not_written_again(
     key: CgroupKey, found: str, wanted: CgroupValue
 ) -> None:
     files = TableFiles(**{f"{POD}/{key.v2}": found})
@@ -119,13 +119,13 @@ def test_a_weight_of_either_formula_is_left_alone(found: str, writes: int) -> No
     assert len(files.writes) == writes
 
 
-def test_cpus_that_are_taken_but_not_given_are_told() -> None:
+def test_cpus_that_are_accepted_without_effect_are_reported() -> None:
     files = TableFiles(**{f"{ONE}/cpuset.cpus": "\n", f"{ONE}/cpuset.cpus.effective": "0-1\n"})
     done = run(writer_of(files), wish(ONE, CPUS, frozenset({2})))
     assert (done.written, [t.reason for t in done.problems]) == (1, ["CPUsNotInForce"])
 
 
-def test_a_refused_value_is_asked_again_ever_more_rarely_and_told_once() -> None:
+def test_a_refused_value_is_retried_ever_more_rarely_and_reported_once() -> None:
     files = TableFiles(**{f"{POD}/cpu.bvt_warp_ns": "0\n"})
     files.refuses = {"bvt_warp_ns": [errno.EINVAL] * 99}
     writer, wanted = writer_of(files), wish(POD, BVT, 2)
@@ -153,7 +153,7 @@ def test_a_kind_that_three_groups_in_a_row_refuse_is_left_for_an_hour() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EPERM, errno.EACCES])
-def test_an_owner_who_may_not_write_stops_and_says_so_once(number: int) -> None:
+def test_an_owner_without_permission_stops_and_reports_it_once(number: int) -> None:
     files = TableFiles(**{f"{c}/cpu.bvt_warp_ns": "0\n" for c in (POD, ONE)})
     files.refuses = {"bvt_warp_ns": [number] * 99}
     writer = writer_of(files)
@@ -165,7 +165,7 @@ def test_an_owner_who_may_not_write_stops_and_says_so_once(number: int) -> None:
     assert run(writer, wish(ONE, BVT, 2, owner="other"), now_s=1.0).written == 1
 
 
-def test_a_kernel_that_says_again_is_asked_again_at_once() -> None:
+def test_a_write_is_repeated_at_once_after_eagain() -> None:
     files = TableFiles(**{f"{POD}/memory.max": "max\n"})
     files.refuses = {"memory.max": [errno.EAGAIN, errno.EAGAIN]}
     assert run(writer_of(files), wish(POD, MEMORY, 1048576)).written == 1
@@ -185,7 +185,7 @@ def test_a_file_with_nonsense_is_left_alone() -> None:
     assert files.writes == []
 
 
-def test_after_a_restart_a_value_of_ours_is_not_taken_for_somebody_elses() -> None:
+def test_after_a_restart_a_value_of_the_agent_is_not_taken_for_another_programs() -> None:
     files = TableFiles(**{f"{POD}/cpu.max": "max 100000\n"})
     first = writer_of(files)
     run(first, wish(POD, QUOTA, Bandwidth(100000)))
@@ -231,7 +231,7 @@ def test_what_is_known_of_groups_that_are_gone_is_forgotten() -> None:
     assert writer.prepare(wishes, 0.0).compared == 1
 
 
-def test_a_pod_that_is_as_it_was_is_read_and_what_is_not_is_seen() -> None:
+def test_an_unchanged_pod_is_read_and_a_changed_one_is_noticed() -> None:
     files = TableFiles(**{f"{c}/cpu.max": "100000 100000\n" for c in (POD, ONE)})
     wishes = (wish(POD, QUOTA, Bandwidth(100000)), wish(ONE, QUOTA, Bandwidth(100000)))
     writer = writer_of(files)
@@ -245,7 +245,7 @@ def test_a_pod_that_is_as_it_was_is_read_and_what_is_not_is_seen() -> None:
     assert [step.desired.cgroup for step in writer.prepare(others, 99.0).steps] == [POD]
 
 
-def test_no_more_descriptors_are_kept_than_allowed(tmp_path: Path) -> None:
+def test_no_more_descriptors_are_open_than_allowed(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_text(name)
     kept = len(os.listdir("/proc/self/fd"))

@@ -205,7 +205,7 @@ def test_the_burst_of_another_agent_is_named_as_the_cause_of_a_refused_quota(nod
     )
 
 
-def test_a_burst_of_our_own_is_not_said_to_be_anothers(node: Node) -> None:
+def test_the_agents_own_burst_is_not_reported_as_another_programs(node: Node) -> None:
     node.want(BURST, 200_000)
     message = node.want(QUOTA, Bandwidth(50_000)).problems[0].message
     assert message.endswith("write 0 to it")

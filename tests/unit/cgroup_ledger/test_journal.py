@@ -97,7 +97,7 @@ def test_another_boot_has_other_cgroups(path: str) -> None:
     assert loaded(path, "another").entries == {}
 
 
-def test_only_the_newest_values_of_ours_are_kept() -> None:
+def test_only_the_newest_values_of_the_agent_are_kept() -> None:
     ledger = ChangeLedger(None, BOOT)
     ledger.set(replace(ENTRY, own_values=(*map(str, range(20)), "3")))
     assert ledger.entries[ENTRY.id].own_values == ("13", "14", "15", "16", "17", "18", "19", "3")

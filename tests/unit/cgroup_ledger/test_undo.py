@@ -99,7 +99,7 @@ def test_a_dry_run_writes_nothing_and_says_both_values(groups: RealGroups) -> No
     assert len(run.ledger.entries) == 1
 
 
-def test_somebody_elses_value_is_kept_and_told_unless_forced(groups: RealGroups) -> None:
+def test_another_programs_value_is_kept_and_reported_unless_forced(groups: RealGroups) -> None:
     pod = groups.pod()
     run = Run(groups)
     run.write((pod, SHARES, 2))
@@ -134,7 +134,7 @@ def test_what_the_kernel_refuses_stays_to_be_undone(groups: RealGroups) -> None:
     assert len(run.ledger.entries) == 1
 
 
-def test_what_the_time_is_too_short_for_is_told(groups: RealGroups) -> None:
+def test_an_entry_that_exceeds_the_time_is_reported(groups: RealGroups) -> None:
     pod = groups.pod()
     run = Run(groups)
     run.write((pod, SHARES, 2))
@@ -168,7 +168,7 @@ def test_processes_wait_for_the_next_time_too(groups: RealGroups) -> None:
     assert len(run.ledger.entries) == 1
 
 
-def test_a_resize_while_our_value_was_in_force_is_what_is_given_back(groups: RealGroups) -> None:
+def test_a_resize_during_the_agents_value_is_the_value_to_restore(groups: RealGroups) -> None:
     pod = groups.pod()
     groups.put(pod, "cpu.cfs_quota_us", "100000")
     run = Run(groups)

@@ -202,7 +202,9 @@ def test_a_wider_group_above_does_not_make_our_own_value_anothers(
 
 
 @pytest.mark.parametrize("limit", [10**9, 500 * 10**6, GIB, 500 * MIB, 4097])
-def test_a_limit_that_is_no_multiple_of_a_page_is_known_as_ours(node: Node, limit: int) -> None:
+def test_a_limit_that_is_no_multiple_of_a_page_is_recognised_as_the_agents(
+    node: Node, limit: int
+) -> None:
     node.write((node.container, MEMORY, limit))
     assert states(node.undo()) == ["restored"]
     assert node.get(node.container, "memory.max") == "max"
@@ -217,7 +219,7 @@ def test_after_many_changes_of_such_a_limit_the_first_original_is_put_back(node:
     assert node.get(node.container, "memory.max") == "max"
 
 
-def test_a_limit_that_another_writer_rounds_elsewhere_is_not_ours(node: Node) -> None:
+def test_a_limit_that_another_writer_rounds_elsewhere_is_not_the_agents(node: Node) -> None:
     node.write((node.container, MEMORY, 10**9))
     node.kernel.write(f"{node.container}/memory.max", str(10**9 + 4096))
     assert states(node.undo()) == ["foreign"]

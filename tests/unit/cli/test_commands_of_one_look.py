@@ -32,7 +32,7 @@ def test_rendered_metrics_are_those_of_the_settings(tmp_path: Path) -> None:
     assert "xpu_pod_" not in run_agent(*told, XPU_AGENT_METRICS__PODS="false").stdout
 
 
-def test_a_host_that_tells_no_cpus_is_bad_news_for_its_topology(tmp_path: Path) -> None:
+def test_a_host_without_cpus_is_a_problem_of_its_topology(tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
     done = run_agent("render", "topology", "--host", str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
@@ -55,7 +55,7 @@ def test_an_output_that_is_full_is_one_line_and_status_3() -> None:
     assert done.stderr == "xpu-agent: standard output: No space left on device\n"
 
 
-def test_a_vendor_that_is_switched_on_is_asked_as_run_asks_it(tmp_path: Path) -> None:
+def test_a_vendor_that_is_switched_on_is_queried_as_run_does(tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
     told = ("snapshot", "--host", str(tmp_path))
     asked = run_agent(*told, XPU_AGENT_DISCOVERY__VENDORS__RDMA="on")
@@ -63,7 +63,9 @@ def test_a_vendor_that_is_switched_on_is_asked_as_run_asks_it(tmp_path: Path) ->
     assert json.loads(run_agent(*told).stdout)["vendors"] == []
 
 
-def test_a_vendor_that_does_not_answer_is_told_beside_what_sysfs_shows(tmp_path: Path) -> None:
+def test_a_vendor_that_does_not_answer_is_reported_beside_the_devices_of_sysfs(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "sys").mkdir()
     cards = tmp_path / "cards.yaml"
     cards.write_text("devices: [{uuid: g0}]\nmisbehave: [{in: discover, do: exit}]\n")

@@ -42,12 +42,12 @@ def test_wrapping_loses_blanks_only(text: str, width: int) -> None:
     assert squeezed("".join(lines)) == squeezed(text)
 
 
-def test_a_line_ends_behind_a_word_where_it_can() -> None:
+def test_a_line_ends_after_a_word_if_possible() -> None:
     assert list(wrap("one two, three/four five", 11)) == ["one two,", "three/four", "five"]
     assert list(wrap("abcdefghij", 4)) == ["abcd", "efgh", "ij"]
 
 
-def test_spare_columns_go_first_and_it_is_said() -> None:
+def test_spare_columns_are_left_out_first_and_reported() -> None:
     rows = [{"name": "a" * 10, "id": "b" * 16, "model": "c" * 16}]
     wide = format_table(rows, Terminal(width=46), spare=("id", "model"))
     assert "b" * 16 in wide

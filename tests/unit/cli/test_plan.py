@@ -179,7 +179,7 @@ def test_a_file_that_the_kernel_lacks_is_named(
     assert "not on this host: /sys/fs/cgroup/kubepods" in capsys.readouterr().out
 
 
-def test_a_strategy_in_plan_mode_is_planned_and_one_that_is_off_wants_nothing(
+def test_a_strategy_in_plan_mode_is_planned_and_a_disabled_one_desires_nothing(
     host: CgroupHost,
     files: tuple[str, ...],
     capsys: pytest.CaptureFixture[str],

@@ -126,7 +126,7 @@ def test_every_strategy_says_what_it_would_do_or_why_it_does_nothing(
     assert status == 1, "the kernel cannot do all that is asked for"
 
 
-def test_each_change_names_the_field_that_asks_for_it(
+def test_each_change_names_the_field_that_requests_it(
     node: RecordedNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, shown = node.planned(capsys)

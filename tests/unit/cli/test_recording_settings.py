@@ -21,7 +21,7 @@ def test_settings_that_a_recording_cannot_honour_are_named_with_their_origin() -
     )
 
 
-def test_on_a_live_host_and_at_defaults_nothing_is_said() -> None:
+def test_on_a_live_host_and_at_defaults_nothing_is_reported() -> None:
     assert unused_settings_notice(open_host(None), ORIGINS) == ""
     assert (
         unused_settings_notice(open_host(str(EIGHT_CARDS)), {"metrics.listen": "flag --listen"})

@@ -56,7 +56,7 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
 
 
 @pytest.mark.parametrize("layout", UNSEEN)
-def test_groups_that_cannot_be_seen_from_here_are_not_taken_for_gone(
+def test_groups_that_are_not_visible_here_are_not_taken_for_removed(
     arguments: argparse.Namespace,
     tmp_path: Path,
     layout: CgroupLayout | None,

@@ -164,12 +164,12 @@ def tree_of(machine_name: str) -> str:
 
 
 @needs_shared
-def test_a_bridge_that_nobody_saw_is_said_so() -> None:
+def test_an_unlisted_bridge_is_marked() -> None:
     assert "0000:5f:03.0 switch port, not shown by sysfs" in tree_of("32intel64")
 
 
 @needs_shared
-def test_memory_of_cards_is_told_from_memory_of_the_node() -> None:
+def test_memory_of_cards_is_distinguished_from_memory_of_the_node() -> None:
     assert "NUMA node 255: no CPUs, 15.0 GiB, gpu memory" in tree_of("nvidiagpunumanodes")
 
 

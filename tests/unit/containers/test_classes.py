@@ -28,7 +28,7 @@ G, BU, BE = KubeQos.GUARANTEED, KubeQos.BURSTABLE, KubeQos.BEST_EFFORT
         ("", None),
     ],
 )
-def test_the_place_tells_kubernetes_class_by_whole_components(
+def test_kubernetes_class_follows_from_whole_components_of_the_path(
     parent: str, expected: KubeQos | None
 ) -> None:
     assert kube_qos(replace(pod(), cgroup_parent=parent)) is expected

@@ -81,12 +81,12 @@ def test_answers_are_put_together_and_each_hook_is_timed() -> None:
     assert not found.failures
 
 
-def test_a_hook_of_another_stage_is_not_asked() -> None:
+def test_a_hook_of_another_stage_is_not_called() -> None:
     elsewhere = Saying("a", raising(AssertionError()), frozenset({HookStage.UPDATE}))
     assert dispatched(elsewhere) == DispatchResult()
 
 
-def test_what_is_off_or_unknown_is_not_asked_and_what_is_planned_is_told_apart() -> None:
+def test_disabled_and_unknown_hooks_are_not_called_and_planned_answers_are_separate() -> None:
     hooks = (
         Saying("off", raising(AssertionError())),
         Saying("unknown", raising(AssertionError())),
@@ -100,7 +100,7 @@ def test_what_is_off_or_unknown_is_not_asked_and_what_is_planned_is_told_apart()
     assert found.planned == (("plan", CPUS),)
 
 
-def test_a_bug_costs_its_hook_and_no_other_and_people_are_told() -> None:
+def test_a_bug_affects_only_its_hook_and_is_reported() -> None:
     found = dispatched(
         Saying("broken", raising(KeyError("x" * 500)), required=True), Saying("a", lambda: SHARES)
     )
@@ -150,7 +150,7 @@ def test_a_refusal_in_plan_mode_stops_nothing() -> None:
     assert found.planned[0][1].reason == "MPSDown"
 
 
-def test_two_refusals_are_told_in_the_words_of_the_first() -> None:
+def test_two_refusals_are_reported_with_the_message_of_the_first() -> None:
     found = dispatched(
         Saying("a", lambda: SHARES),
         Saying("b", raising(AllocationRefused(RefusalReason.MPS_DOWN, "x")), required=True),
@@ -235,7 +235,7 @@ def test_every_hook_has_a_switch_of_its_name() -> None:
     assert {hook.name for hook in node_hooks(reads_kubelet=True)} == switches - {"devices"}
 
 
-def test_notes_of_several_hooks_are_all_told() -> None:
+def test_notes_of_several_hooks_are_all_reported() -> None:
     first, second = (ContainerNote(reason=name, message="m") for name in "AB")
     found = dispatched(
         Saying("a", lambda: Adjustment(edits=ContainerEdits(notes=(first,)))),

@@ -50,7 +50,7 @@ WISH = (
         pytest.param('{"llc":null,"mb":{"schemata":null}}', ResctrlRequest(), id="null"),
     ],
 )
-def test_what_a_pod_asks_for(text: str, expected: ResctrlRequest) -> None:
+def test_the_request_of_a_pod(text: str, expected: ResctrlRequest) -> None:
     assert parse_resctrl_request(text) == expected
 
 
@@ -88,7 +88,7 @@ def test_the_class_is_that_of_a_group_that_exists() -> None:
     assert ResctrlHook().adjust(asked, there) == Adjustment(rdt_class=GROUP)
 
 
-def test_without_its_group_a_pod_gets_no_class_and_people_are_told() -> None:  # V45
+def test_without_its_group_a_pod_gets_no_class_and_that_is_reported() -> None:  # V45
     asked = ask(HookStage.CREATE, pod(annotations={RESCTRL: WISH}))
     found = ResctrlHook().adjust(asked, scene(groups=("BE",)))
     assert found.rdt_class is None
@@ -96,7 +96,7 @@ def test_without_its_group_a_pod_gets_no_class_and_people_are_told() -> None:  #
 
 
 @pytest.mark.parametrize("annotations", [{}, {RESCTRL: "{}"}])
-def test_who_asks_for_nothing_gets_nothing(annotations: dict[str, str]) -> None:
+def test_a_pod_without_a_request_gets_nothing(annotations: dict[str, str]) -> None:
     asked = ask(HookStage.CREATE, pod(annotations=annotations))
     assert ResctrlHook().adjust(asked, scene(groups=(GROUP,))) == NO_ADJUSTMENT
 
@@ -154,7 +154,7 @@ def test_without_a_group_of_its_own_a_pod_starts_in_that_of_its_class() -> None:
     assert [note.reason for note in found.edits.notes] == [GROUP_MISSING]
 
 
-def test_the_group_of_a_pod_is_asked_for_before_its_sandbox() -> None:
+def test_the_group_of_a_pod_is_requested_before_its_sandbox() -> None:
     request = ask(HookStage.RUN_POD, pod(annotations={RESCTRL: WISH}), container=None)
     assert ResctrlHook().adjust(request, scene()) == Adjustment(rdt_class=GROUP)
     request = ask(HookStage.RUN_POD, pod("BE"), container=None)

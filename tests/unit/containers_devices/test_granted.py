@@ -53,7 +53,7 @@ def test_whole_cards_are_named_by_uuid_in_pci_order_to_nvidias_runtime() -> None
     assert env(answer) == {"NVIDIA_VISIBLE_DEVICES": "1,0"}
 
 
-def test_whole_cards_are_nodes_where_the_runtime_is_nobodys() -> None:
+def test_whole_cards_are_nodes_if_the_runtime_is_not_nvidias() -> None:
     answer = created(text(entry(CARDS[2], WHOLE)), HOST, CARDS)
     assert nodes(answer) == [*BASE, "/dev/nvidia2"]
     assert {one.permissions for one in answer.edits.nodes} == {"rw"}
@@ -69,7 +69,7 @@ def test_a_slice_of_a_card_comes_with_its_card_and_its_two_capabilities() -> Non
     assert created(text(entry(0, WHOLE)), HOST, [cut]).reason == "MIGEnabled"
 
 
-def test_a_share_of_a_card_is_kept_to_by_hami_core() -> None:
+def test_a_share_of_a_card_is_enforced_by_hami_core() -> None:
     labels = (("koordinator.sh/gpu-isolation-provider", "HAMi-core"),)
     host = {"nvidia": nvidia_host(paths=(LIBRARY,))}
     answer = created(text(entry(CARDS[0], SHARE)), host, CARDS, box={**HANDLER, "labels": labels})
@@ -91,7 +91,7 @@ def test_a_share_of_a_card_is_kept_to_by_hami_core() -> None:
     assert env(whole) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[0]}
 
 
-def test_a_pod_that_asks_for_mps_is_a_client_of_its_cards_daemon() -> None:
+def test_a_pod_that_requests_mps_is_a_client_of_its_cards_daemon() -> None:
     asked = ("xpu-agent.io/gpu-isolation", "mps")
     annotation = text(entry(CARDS[1], SHARE))
     root = f"/run/xpu-agent/mps/{UUIDS[1]}"

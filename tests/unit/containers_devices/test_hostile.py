@@ -90,7 +90,7 @@ def test_any_annotation_gives_devices_that_are_here_or_a_reason(
     assert set(shown.split(",")) <= {*UUIDS[:3], "void"}
 
 
-def test_a_grant_of_a_pod_that_nobody_can_tell_starts_no_container() -> None:
+def test_a_grant_of_an_unlisted_pod_starts_no_container() -> None:
     answer = created("{}", HOST, CARDS, box={"uid": ""})
     assert answer.reason == "BadGrant"
     assert answer.failed

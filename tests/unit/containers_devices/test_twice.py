@@ -42,7 +42,7 @@ def test_an_ungranted_container_cannot_keep_all_cards_by_asking_for_them_twice()
     assert not warned.failed
 
 
-def test_a_search_path_that_is_set_twice_is_told_of() -> None:
+def test_a_search_path_that_is_set_twice_is_reported() -> None:
     chip = device(
         VendorDevice(
             kind=DeviceKind.NPU,

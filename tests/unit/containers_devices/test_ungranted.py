@@ -67,14 +67,14 @@ def test_the_setting_decides_what_becomes_of_them(
         (ASKS, {"uid": "own"}),
     ],
 )
-def test_privileged_protected_and_our_own_are_told_of_and_left_alone(
+def test_privileged_and_protected_containers_are_reported_and_left_alone(
     container: ContainerSpec, box: dict[str, object]
 ) -> None:
     found = answer("void", container, None if "uid" in box else QUIET, box)
     assert (env(found), reasons(found)) == ({}, ["UngrantedDevices"])
 
 
-def test_what_another_plugin_gave_is_neither_taken_nor_told_of() -> None:
+def test_devices_of_another_plugin_are_neither_removed_nor_reported() -> None:
     asked = ResourceRequest(container="worker", resource="nvidia.com/gpu", count=1)
     assert answer("void", view=pod(1, asks=(asked,))) == NO_ADJUSTMENT
     given = DeviceNode(path="/dev/nvidia0", major=195, minor=0)
@@ -89,7 +89,7 @@ def test_what_another_plugin_gave_is_neither_taken_nor_told_of() -> None:
     assert env(answer("void", view=other)) == VOID
 
 
-def test_of_a_pod_that_the_cluster_has_not_told_of_nothing_is_taken() -> None:
+def test_nothing_is_withheld_from_a_pod_that_the_cluster_has_not_listed() -> None:
     stranger = {"uid": "6f6f0000-0000-4000-8000-00000000abcd"}
     found = answer("void", box=stranger)
     assert (env(found), reasons(found)) == ({}, ["UngrantedDevices"])
@@ -98,7 +98,7 @@ def test_of_a_pod_that_the_cluster_has_not_told_of_nothing_is_taken() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "void", "none"])
-def test_who_asks_for_none_is_left_alone(value: str) -> None:
+def test_a_container_without_a_request_is_left_alone(value: str) -> None:
     quiet = ContainerSpec(name="worker", env=(("NVIDIA_VISIBLE_DEVICES", value),))
     assert answer("void", quiet) == NO_ADJUSTMENT
     assert answer("void", ContainerSpec(name="worker")) == NO_ADJUSTMENT
@@ -109,7 +109,7 @@ def test_another_runtime_does_not_read_the_variable() -> None:
     assert answer("void", box={"runtime_handler": "runc"}) == NO_ADJUSTMENT
 
 
-def test_a_granted_container_has_its_grant_whatever_it_asks_for() -> None:
+def test_a_granted_container_has_its_grant_whatever_it_requests() -> None:
     annotation = text(entry(CARDS[0], WHOLE))
     found = created(annotation, HOST, CARDS, container=ASKS, view=pod(1, annotation))
     assert env(found) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[0]}
@@ -141,7 +141,7 @@ def test_each_maker_has_its_own_variable_and_cambricons_knows_no_value_for_none(
         ((("NVIDIA_REQUIRE_CUDA", "cuda>=12.4"),), False),
     ],
 )
-def test_an_image_that_the_maker_takes_for_an_old_one_asks_for_all_by_saying_nothing(
+def test_an_old_image_without_a_request_gets_all_devices_of_the_makers_runtime(
     variables: tuple[tuple[str, str], ...], asks: bool
 ) -> None:
     found = answer("void", ContainerSpec(name="worker", env=variables))

@@ -71,7 +71,7 @@ def test_every_key_of_the_settings_exists(settings: Any) -> None:
     assert settings.node.run_dir == "/run/xpu-agent"
 
 
-def test_every_variable_of_the_environment_that_is_ours_is_a_setting(container: Object) -> None:
+def test_every_setting_in_the_environment_exists(container: Object) -> None:
     ours = {
         env["name"]: "node-a"
         for env in container["env"]
@@ -83,7 +83,7 @@ def test_every_variable_of_the_environment_that_is_ours_is_a_setting(container: 
     assert {"name": "MALLOC_ARENA_MAX", "value": "2"} in container["env"]
 
 
-def test_the_settings_are_mounted_where_the_agent_looks_for_them(
+def test_the_settings_are_mounted_where_the_agent_reads_them(
     daemon: Object, container: Object
 ) -> None:
     mount = mounts(container)[str(DEFAULT_FILE.parent)]
@@ -93,7 +93,7 @@ def test_the_settings_are_mounted_where_the_agent_looks_for_them(
     assert list(config["data"]) == [DEFAULT_FILE.name]
 
 
-def test_the_probes_ask_where_the_agent_listens(container: Object, settings: Any) -> None:
+def test_the_probes_use_the_address_of_the_agent(container: Object, settings: Any) -> None:
     address = parse_listen_address(settings.metrics.listen)
     (port,) = container["ports"]
     assert port["containerPort"] == address.port == 9316

@@ -160,7 +160,7 @@ def test_the_pod_resources_proxy_has_a_folder_of_the_node_that_it_can_write(
     assert volume["hostPath"]["path"] == kubelet.pod_resources_proxy_dir
 
 
-def test_who_leaves_puts_back_and_waits_without_being_probed(tmp_path: Path) -> None:
+def test_the_component_leave_restores_and_waits_without_a_probe(tmp_path: Path) -> None:
     before = the(built(DAEMONSET / "base"), "DaemonSet")["spec"]["template"]["spec"]
     after = the(with_component(tmp_path, "leave"), "DaemonSet")["spec"]["template"]["spec"]
     (agent,), (leaving,) = before["containers"], after["containers"]

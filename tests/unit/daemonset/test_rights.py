@@ -36,7 +36,7 @@ def test_each_verb_on_each_resource_is_one_right() -> None:
     }
 
 
-def test_what_others_asked_and_what_is_no_resource_does_not_count() -> None:
+def test_requests_of_others_and_requests_without_a_resource_do_not_count() -> None:
     requests = [logged_request("list", "secrets", user=OTHER), logged_request("get", "")]
     assert verbs_used(requests, AGENT) == frozenset()
 

@@ -108,7 +108,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.lists(STEPS, max_size=14))
-def test_no_card_is_given_twice_and_nobody_is_refused_who_was_sent_a_listed_id(
+def test_no_card_is_given_twice_and_no_pod_with_a_listed_id_is_refused(
     seed: int, steps: list[tuple[str, int]]
 ) -> None:
     one = Node(seed)
@@ -219,7 +219,7 @@ def test_a_card_that_fails_is_exchanged_for_nothing() -> None:
 
 
 @pytest.mark.parametrize(("asks", "listed"), [(True, 4), (False, 3)])
-def test_a_pod_that_the_kubelet_freed_before_we_heard_of_its_end_withdraws_nothing(
+def test_a_pod_that_the_kubelet_freed_before_the_agent_knew_its_end_withdraws_nothing(
     asks: bool, listed: int
 ) -> None:
     """Its successor would be refused for good: with too few healthy ones nobody is asked."""

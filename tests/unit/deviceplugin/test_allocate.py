@@ -117,19 +117,19 @@ def test_a_pod_has_begun_once_it_has_a_cgroup_a_sandbox_or_devices() -> None:
     assert visible(node(mine, other, grants=grants, held=held), 1) == names(6)
 
 
-def test_without_cgroups_and_runtime_the_pods_status_tells() -> None:
+def test_without_cgroups_and_runtime_the_pods_status_is_used() -> None:
     blind = SnapshotPart((), None)
     running = waiting(2, phase="Running")
     snapshot = node(waiting(1), running, grants={0: granted(card(6)), 1: granted(card(5))})
     assert visible(replace(snapshot, pods=blind), 0) == names(6)
 
 
-def test_after_a_reboot_a_pod_that_ran_before_is_asked_for_again() -> None:
+def test_after_a_reboot_a_pod_that_ran_before_is_requested_again() -> None:
     ran = waiting(1, phase="Running", containers=factory.pod(1).containers)
     assert visible(node(ran, grants={0: granted(card(6))}), 0) == names(6)
 
 
-def test_each_container_of_a_pod_is_asked_for_once() -> None:
+def test_each_container_of_a_pod_is_requested_once() -> None:
     asks = tuple(
         ResourceRequest(container=name, resource=GPU, count=1, init=name == "init")
         for name in ("init", "a", "b")
@@ -149,13 +149,13 @@ def test_each_container_of_a_pod_is_asked_for_once() -> None:
     assert visible(after(3), 0) == names(5)
 
 
-def test_several_pods_without_a_grant_need_not_be_told_apart() -> None:
+def test_several_pods_without_a_grant_need_not_be_distinguished() -> None:
     snapshot = node(waiting(1), waiting(2))
     assert visible(snapshot, 4) == names(4)
     assert deciding().allocate(GPU, (card(4),), snapshot).pod_uid == ""
 
 
-def test_several_pods_with_the_same_effect_need_not_be_told_apart() -> None:
+def test_several_pods_with_the_same_effect_need_not_be_distinguished() -> None:
     grant = granted(card(6))
     assert visible(node(waiting(1), waiting(2), grants={0: grant, 1: grant}), 0) == names(6)
 
@@ -219,7 +219,7 @@ def test_a_card_of_which_a_granted_slice_is_gone_is_given_to_nobody_else() -> No
     assert raised.value.reason == "DeviceTaken"
 
 
-def test_a_pod_that_nobody_told_of_is_worth_a_new_try() -> None:
+def test_a_request_for_an_unknown_pod_can_be_retried() -> None:
     error = refusal(node(), 0, last=False)
     assert isinstance(error, UnknownPodError)
     assert error.reason == "PodUnknown"
@@ -232,7 +232,7 @@ def test_in_the_end_it_is_given_while_nri_corrects_it_and_else_refused() -> None
     assert "NRI" in str(error)
 
 
-def test_a_grant_that_no_check_has_seen_yet_is_checked_at_once() -> None:
+def test_a_grant_newer_than_the_last_check_is_checked_at_once() -> None:
     """The check of all grants runs every half second, and the kubelet admits nothing meanwhile."""
     asks = replace(
         waiting(1, node_name=NODE),
@@ -244,7 +244,7 @@ def test_a_grant_that_no_check_has_seen_yet_is_checked_at_once() -> None:
     assert visible(new, 0, last=False) == names(5)
 
 
-def test_a_card_is_kept_from_others_before_the_check_has_seen_its_grant() -> None:
+def test_a_card_is_kept_from_others_before_its_grant_is_checked() -> None:
     """The kubelet asks for a pod without a grant right after one with a grant was admitted."""
     owner = replace(
         waiting(1, node_name=NODE),

@@ -74,14 +74,14 @@ def test_a_process_of_a_pod_whose_devices_are_free_already_keeps_a_container_fro
         check(busy(snapshot, 3, OTHER), 3)
 
 
-def test_who_is_on_the_card_that_was_exchanged_counts_and_not_who_is_on_the_accounted_one() -> None:
+def test_processes_on_the_exchanged_card_count_and_not_those_on_the_accounted_one() -> None:
     held = (replace(HELD[0], exchanges=((card(3), card(5)),)),)
     with pytest.raises(DeviceOccupiedError):
         check(busy(node(MINE, held=held, begun=(OTHER,)), 5, OTHER), 3)
     check(busy(node(MINE, held=held, begun=(OTHER,)), 3, OTHER), 3)
 
 
-def test_what_a_vendor_that_hangs_told_long_ago_keeps_no_container_from_starting() -> None:
+def test_old_samples_of_a_hanging_vendor_prevent_no_start() -> None:
     snapshot = busy(node(MINE, held=HELD, begun=(OTHER,)), 3, OTHER)
     late = replace(snapshot, pods=replace(snapshot.pods, taken_s=factory.NOW_S + MAX_SAMPLE_AGE_S))
     with pytest.raises(DeviceOccupiedError):
@@ -89,7 +89,7 @@ def test_what_a_vendor_that_hangs_told_long_ago_keeps_no_container_from_starting
     check(replace(late, pods=replace(late.pods, taken_s=factory.NOW_S + MAX_SAMPLE_AGE_S + 1)), 3)
 
 
-def test_without_the_kubelets_account_nobody_can_tell_whose_the_card_is() -> None:
+def test_without_the_kubelets_account_the_owner_of_a_card_is_unknown() -> None:
     """The container may be one of the very pod whose process is on the card."""
     check(busy(node(MINE, begun=(OTHER,)), 3, OTHER), 3)
 
@@ -99,7 +99,7 @@ def test_pods_that_hold_the_card_by_a_grant_may_be_on_it() -> None:
     check(busy(snapshot, 3, OTHER), 3)
 
 
-def test_the_cards_that_were_granted_are_looked_at_and_not_those_the_kubelet_chose() -> None:
+def test_the_granted_cards_are_checked_and_not_those_the_kubelet_chose() -> None:
     third = factory.pod(3)
     snapshot = node(MINE, held=HELD, begun=(third,), grants={0: granted(card(6))})
     check(busy(snapshot, 3, third), 3)
@@ -107,7 +107,7 @@ def test_the_cards_that_were_granted_are_looked_at_and_not_those_the_kubelet_cho
         check(busy(snapshot, 6, third), 3)
 
 
-def test_replicas_are_never_alone_and_not_looked_at() -> None:
+def test_replicas_are_shared_and_not_checked() -> None:
     snapshot = busy(node(begun=(OTHER,)), 3, OTHER)
     decide = deciding(sharing=({"resource": GPU, "replicas": 2},))
     decide.check_start(GPU, (f"{card(3)}::0",), snapshot)

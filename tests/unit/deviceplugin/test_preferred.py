@@ -70,7 +70,7 @@ def test_a_granted_card_that_the_kubelet_does_not_offer_is_replaced_by_one_that_
     assert chosen(snapshot, "0123457", 1) == [3]
 
 
-def test_a_pod_without_a_grant_is_kept_off_what_others_were_granted() -> None:
+def test_a_pod_without_a_grant_is_kept_off_cards_granted_to_others() -> None:
     holder = factory.pod(9)
     snapshot = node(holder, waiting(1, 2), grants={0: granted(card(0), card(2))})
     assert 0 not in chosen(snapshot, "01234567", 2)
@@ -187,7 +187,7 @@ def test_too_few_ids_are_the_only_refusal() -> None:
     st.lists(st.sampled_from([*ALL, "GPU-other"]), max_size=4),
     st.integers(0, 10),
 )
-def test_whatever_the_kubelet_asks_is_answered_with_free_ids(
+def test_any_request_of_the_kubelet_is_answered_with_free_ids(
     free: list[str], required: list[str], size: int
 ) -> None:
     snapshot = node(factory.pod(9), waiting(1, 2), grants={0: granted(card(3))})

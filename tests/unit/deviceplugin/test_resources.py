@@ -48,7 +48,7 @@ def mig(number: int, profile: str = "1g.10gb") -> DevicePartition:
     return DevicePartition(uuid=f"MIG-{number}", profile=profile, instance=number)
 
 
-def test_whole_cards_are_listed_by_uuid_with_health_and_memory_node() -> None:
+def test_whole_cards_are_listed_by_uuid_with_health_and_numa_node() -> None:
     sick = factory.gpu(1, health=FAILED)
     slow = factory.gpu(2, health=SUSPECT)
     lost = Device(info=factory.gpu(5).info)
@@ -182,7 +182,7 @@ def test_a_nic_with_virtual_functions_is_these_and_not_itself() -> None:
     }
 
 
-def test_hardware_that_is_not_ours_to_give_is_not_offered() -> None:
+def test_unmanaged_hardware_is_not_offered() -> None:
     assert offered(replace(factory.gpu(0).info, managed=False)) == {}
     assert offered(npu(0, managed=False), npu(1, "310B"), npu(2, resources=())) == {}
     assert offered(mlu(0, uuid=None), replace(factory.nic(0).info, vendor="fake")) == {}

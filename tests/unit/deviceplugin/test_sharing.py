@@ -54,7 +54,7 @@ def test_slices_are_meant_by_the_index_of_their_card() -> None:
     assert [one.id for one in found.devices] == ["MIG-7", "MIG-8::0", "MIG-8::1"]
 
 
-def test_a_device_that_is_not_there_is_told_and_costs_nothing_else() -> None:
+def test_a_missing_device_is_reported_and_affects_nothing_else() -> None:
     decide = deciding(sharing=({"resource": GPU, "replicas": 2, "devices": ["GPU-gone", "1"]},))
     snapshot = node(devices=TWO)
     (found,) = decide.resources(snapshot)

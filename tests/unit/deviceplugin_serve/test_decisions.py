@@ -85,7 +85,7 @@ def test_waits_double_up_to_half_a_minute_and_are_spread_by_a_tenth() -> None:
         ),
     ],
 )
-def test_another_kubelet_is_told_from_one_that_is_gone(
+def test_another_kubelet_is_distinguished_from_an_absent_one(
     before: FolderState, now: FolderState, replaced: bool
 ) -> None:
     assert before.is_replaced_by(now) is replaced

@@ -31,7 +31,7 @@ def checkpoint(*entries: object) -> bytes:
     return json.dumps({"Data": {"PodDeviceEntries": list(entries)}, "Checksum": 1}).encode()
 
 
-def test_a_checkpoint_says_who_holds_what() -> None:
+def test_a_checkpoint_names_the_holder_of_each_device() -> None:
     assert parse_device_checkpoint(checkpoint(ENTRY)) == (
         KubeletAllocation(
             pod_uid="u1", resource="nvidia.com/gpu", ids=("GPU-0", "GPU-2"), container="main"
@@ -94,7 +94,7 @@ def test_what_was_exchanged_stands_in_the_answer_that_the_kubelet_keeps() -> Non
 
 
 @pytest.mark.parametrize("value", ["", "[]", '{"GPU-2": 1}', "[" * 100_000])
-def test_an_answer_of_ours_that_is_damaged_is_refused_with_the_whole_file(value: str) -> None:
+def test_a_damaged_answer_of_the_agent_is_refused_with_the_whole_file(value: str) -> None:
     text = answer(**{"xpu-agent.io/exchange-nvidia.com-gpu": value})
     with pytest.raises(ParseError, match="an answer of ours"):
         parse_device_checkpoint(checkpoint({**ENTRY, "AllocResp": text}))
@@ -169,7 +169,7 @@ def test_every_answer_counts_where_the_containers_of_a_pod_have_the_same_devices
     assert known.allocations == (init, main)
 
 
-def test_an_answer_that_went_to_another_pod_is_told_of_and_counts_for_nobody() -> None:
+def test_an_answer_that_went_to_another_pod_is_reported_and_counts_for_none() -> None:
     known = AllocationTable(ManualClock(), lambda: None)
     known.update_from_checkpoint(())
     answer = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",))

@@ -48,7 +48,7 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     assert (path.read_bytes(), other.read_text()) == (b"mine", "untouched")
 
 
-def test_the_mode_is_the_one_asked_for_whatever_the_umask(tmp_path: Path) -> None:
+def test_the_mode_is_the_requested_one_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         replace_file(str(tmp_path / "shown"), b"", 0o644)

@@ -24,7 +24,7 @@ happened = st.lists(
 
 @few
 @given(st.lists(st.tuples(inventories("x"), verdicts, happened), min_size=1, max_size=4))
-def test_whatever_a_vendor_says_it_is_told_or_refused_and_can_be_kept(
+def test_any_answer_of_a_vendor_is_published_or_refused_and_can_be_stored(
     turns: list[tuple[Inventory, list[DeviceSample], list[DeviceEvent]]],
 ) -> None:
     health = VendorHealth("x", HealthSettings())

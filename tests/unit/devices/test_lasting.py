@@ -69,7 +69,7 @@ def test_what_still_fails_has_not_failed_again() -> None:
     assert device.health.changes == 2
 
 
-def test_what_looks_well_is_watched_anew() -> None:
+def test_a_device_that_became_healthy_is_watched_again() -> None:
     device = Device()
     device.track = again(failed("gbgg"), now=at(20))
     device.second = 20
@@ -93,12 +93,12 @@ def test_turns_keep_their_age(boot: str, now: TimePoint, ages: list[float]) -> N
     assert found.is_flapping
 
 
-def test_a_device_that_is_well_is_kept_while_it_turned_not_long_ago() -> None:
+def test_a_healthy_device_with_a_recent_change_is_stored() -> None:
     assert select_records({"v": {KEY: failed("ggg")}}) == {}
     assert KEY in select_records({"v": {KEY: failed("gbggg")}})["v"]
 
 
-def test_looks_that_see_the_same_are_nothing_new_to_keep() -> None:
+def test_equal_checks_change_nothing_in_the_file() -> None:
     device = Device()
     device.looks("gb")
     first = select_records({"v": {KEY: device.track or failed()}})
@@ -106,7 +106,9 @@ def test_looks_that_see_the_same_are_nothing_new_to_keep() -> None:
     assert select_records({"v": {KEY: device.track or failed()}}) == first
 
 
-def test_of_too_many_those_out_of_service_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_devices_those_out_of_service_are_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(devices_health_file, "MAX_STORED_TRACKS", 2)
     tracks = {"a": failed("go"), "b": failed(), "c": failed("gbggg"), "d": failed()}
     assert sorted(select_records({"v": tracks})["v"]) == ["b", "d"]
@@ -143,7 +145,7 @@ def document(**changes: Any) -> bytes:
         pytest.param(document(vendors={"v": {"k": {"state": "failed"}}}), id="no reason"),
     ],
 )
-def test_what_is_no_state_is_put_aside_and_said(tmp_path: Path, data: bytes) -> None:
+def test_an_invalid_file_is_renamed_and_reported(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "health.json"
     path.write_bytes(data)
     file = HealthFile(str(tmp_path), "b007")
@@ -177,7 +179,7 @@ def health_file(folder: Path) -> tuple[HealthFile, StateFile]:
     return file, writer.file(str(folder / "health.json"), devices_health_file.MODE)
 
 
-def test_what_is_wanted_is_written_once_and_read_by_the_next_agent(tmp_path: Path) -> None:
+def test_the_records_are_written_once_and_read_by_the_next_agent(tmp_path: Path) -> None:
     file, state = health_file(tmp_path / "state")
     assert file.load(at(0)) == {}
     file.save({"nvidia": {}}, at(1))
@@ -209,7 +211,7 @@ def test_when_all_is_well_again_that_is_written_too(tmp_path: Path) -> None:
     assert HealthFile(str(tmp_path), "b007").load(at(4)) == {}
 
 
-def test_a_folder_that_cannot_be_written_is_said_until_it_can(
+def test_a_folder_that_cannot_be_written_is_reported_until_it_can(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     blocked = tmp_path / "state"
@@ -226,7 +228,7 @@ def test_a_folder_that_cannot_be_written_is_said_until_it_can(
     assert (blocked / "health.json").exists()
 
 
-def test_without_a_folder_nothing_is_kept() -> None:
+def test_without_a_folder_nothing_is_stored() -> None:
     file = HealthFile("", "")
     assert file.load(at(0)) == {}
     file.save({"nvidia": {KEY: failed()}}, at(1))
@@ -241,7 +243,7 @@ def test_a_recorded_host_is_the_reason_for_keeping_nothing_whatever_the_settings
     assert build_minor_store(inputs).check().message == "not stored: the host is a recording"
 
 
-def test_what_was_odd_is_odd_until_looks_say_otherwise() -> None:
+def test_a_suspect_device_stays_suspect_until_checks_are_good() -> None:
     device = Device()
     device.track = again(failed("go"), now=at(20))
     device.second = 20

@@ -86,7 +86,7 @@ def test_a_vendor_may_date_what_it_saw(dated_s: float, since_s: float) -> None:
     assert device.look(replace(BAD, since_s=dated_s)).since_s == since_s
 
 
-def test_what_is_wrong_at_the_first_look_has_its_vendors_date_or_none() -> None:
+def test_a_bad_first_check_has_its_vendors_date_or_none() -> None:
     assert Device().look(BAD).since_s is None
     assert Device().look(replace(BAD, since_s=5.0)).since_s == 5.0
 
@@ -106,7 +106,7 @@ def test_doubt_keeps_the_state_and_dates_what_is_known() -> None:
     assert (known.certain, known.since_s, known.changes) == (True, WALL_S + 4, 0)
 
 
-def test_a_vendor_that_never_could_tell_is_believed_in_that() -> None:
+def test_an_uncertain_first_result_of_a_vendor_is_published() -> None:
     first = Device().look(UNSURE)
     assert (first.state, first.certain, first.reason) == (
         HealthState.HEALTHY,
@@ -179,7 +179,7 @@ def test_a_silence_needs_no_second_look() -> None:
     assert track.state is HealthState.FAILED
 
 
-def test_odd_looks_of_a_device_that_failed_are_no_faults() -> None:
+def test_suspect_checks_of_a_failed_device_are_no_faults() -> None:
     device = Device(clean_s=10.0)
     device.look(BAD)
     device.looks("ooo")

@@ -28,7 +28,7 @@ def test_a_vendor_that_nobody_lists_has_the_sections_values() -> None:
 
 
 @pytest.mark.parametrize("vendor", ["nvidia", "ascend", "cambricon", "rdma"])
-def test_what_a_maker_asks_for_counts_before_the_section(vendor: str) -> None:
+def test_the_vendors_overrides_precede_the_section(vendor: str) -> None:
     found = policy(vendor, clean_probes=9, flap_hold_s=60)
     wanted = OVERRIDES[vendor].values()
     assert wanted

@@ -38,7 +38,7 @@ def test_what_had_failed_is_not_well_because_sysfs_shows_it() -> None:
     assert [d.health.state for d in told.devices] == [HealthState.HEALTHY, HealthState.PROBING]
 
 
-def test_answers_and_verdicts_of_samples_are_looks_and_events_too() -> None:
+def test_answers_samples_and_events_are_checks() -> None:
     vendor = Vendor()
     assert vendor.answer(GOOD, BAD) == "HF"
     assert vendor.sample(BAD, GOOD) == "FP"
@@ -56,7 +56,7 @@ def test_samples_without_a_verdict_and_states_without_a_new_sample_are_no_looks(
     assert [vendor.sample(None) for _ in range(9)] == ["PH"] * 9
 
 
-def test_an_answer_that_examined_some_devices_is_no_look_at_the_others() -> None:
+def test_a_partial_answer_is_no_check_of_the_other_devices() -> None:
     vendor = Vendor(failed_looks=3)
     cards = (replace(CARDS[0], health=BAD), replace(CARDS[1], health=GOOD))
     vendor.list(*cards)
@@ -78,7 +78,7 @@ def test_a_device_that_is_listed_before_it_was_examined_is_followed() -> None:
     assert vendor.told.devices[1].health.certain
 
 
-def test_while_nothing_changes_the_same_object_is_told() -> None:
+def test_while_nothing_changes_the_same_object_is_returned() -> None:
     vendor = Vendor()
     vendor.answer(GOOD, BAD)
     told = vendor.told
@@ -97,7 +97,7 @@ def test_an_event_is_about_its_device_or_about_all(key: str, told: str) -> None:
     assert vendor.hear() == told
 
 
-def test_the_reason_of_an_event_that_decides_nothing_is_told_with_the_next_answer() -> None:
+def test_the_reason_of_an_event_without_effect_is_published_with_the_next_answer() -> None:
     vendor = Vendor()
     vendor.answer(GOOD, GOOD)
     assert not vendor.happen(event(None))
@@ -130,7 +130,7 @@ def test_of_two_devices_with_one_key_the_graver_verdict_counts_once() -> None:
     assert vendor.list(CARDS[0], CARDS[0], CARDS[1]) == "PPH"
 
 
-def test_somebody_elses_device_is_not_judged() -> None:
+def test_an_unmanaged_device_is_not_judged() -> None:
     vendor = Vendor()
     other = replace(CARDS[0], managed=False, health=BAD)
     assert vendor.list(other, CARDS[1]) == "FH"
@@ -183,7 +183,7 @@ def test_a_vendor_that_answers_before_the_worst_is_believed_at_once() -> None:
     assert not vendor.tick(1000)
 
 
-def test_a_driver_that_was_let_go_on_request_makes_nothing_fail() -> None:
+def test_a_driver_that_was_released_on_request_fails_no_device() -> None:
     vendor = Vendor()
     vendor.answer(GOOD, GOOD)
     vendor.hear(state="released")
@@ -227,7 +227,7 @@ def looks_wanted(vendor: Vendor, seconds: int) -> list[int]:
     return wanted
 
 
-def test_what_is_watched_is_looked_at_often_and_what_stays_failed_ever_less() -> None:
+def test_a_probing_device_is_checked_often_and_a_failed_one_ever_less() -> None:
     vendor = Vendor(clean_probes=1000)
     vendor.answer(GOOD, GOOD)
     assert looks_wanted(vendor, 600) == []
@@ -241,7 +241,7 @@ def test_what_is_watched_is_looked_at_often_and_what_stays_failed_ever_less() ->
     assert looks_wanted(vendor, 20) == [5, 10, 15, 20]
 
 
-def test_verdicts_within_samples_make_looks_unnecessary() -> None:
+def test_verdicts_within_samples_make_discoveries_unnecessary() -> None:
     vendor = Vendor(clean_probes=1000)
     vendor.answer(BAD, GOOD)
     for _ in range(60):
@@ -257,7 +257,7 @@ def test_a_device_that_is_odd_for_long_needs_no_extra_looks() -> None:
     assert looks_wanted(vendor, 60) == [5]
 
 
-def test_a_look_that_does_not_come_is_not_asked_for_again_and_again() -> None:
+def test_a_check_that_does_not_come_is_not_requested_again_and_again() -> None:
     vendor = Vendor(clean_probes=1000)
     vendor.answer(BAD, GOOD)
     vendor.answer(GOOD, GOOD)

@@ -165,7 +165,7 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
         ),
     ],
 )
-def test_it_is_told_why_the_runtime_does_not_ask(
+def test_the_reason_why_the_runtime_does_not_call_is_reported(
     changes: dict[str, object], result: CheckStatus, words: str
 ) -> None:
     one = of(run_checks(facts(None, **changes)), "nri")
@@ -173,7 +173,7 @@ def test_it_is_told_why_the_runtime_does_not_ask(
     assert words in one.observation
 
 
-def test_what_the_running_agent_refused_or_found_missing_is_told() -> None:
+def test_refusals_and_missing_devices_of_the_running_agent_are_reported() -> None:
     agent: dict[str, object] = {
         "containers": {
             "grants": {

@@ -57,7 +57,7 @@ def results(snapshot: dict[str, Any], **changes: Any) -> dict[str, CheckResult]:
     return {one.id: one for one in every if one.id.startswith("enforcement")}
 
 
-def test_each_strategy_that_a_node_slo_asks_for_is_known_with_its_field() -> None:
+def test_each_strategy_that_a_node_slo_requests_is_returned_with_its_field() -> None:
     requests = requested_strategies(view_of(ALL_PARTS).slo)
     # memory is reclaimed before an eviction, and no field of its own asks for it
     assert {*requests, "memory_reclaim"} == set(EnforceStrategiesSettings.__struct_fields__)
@@ -65,7 +65,7 @@ def test_each_strategy_that_a_node_slo_asks_for_is_known_with_its_field() -> Non
     assert requested_strategies(NodeSloView().slo) == {}
 
 
-def test_a_threshold_that_has_a_default_does_not_ask_for_evictions() -> None:
+def test_a_threshold_with_a_default_does_not_request_evictions() -> None:
     enabled = {"resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 70}}
     assert set(requested_strategies(view_of(enabled).slo)) == {"cpu_suppression"}
 
@@ -77,9 +77,7 @@ def test_what_works_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(("mode", "words"), [("off", "is off"), ("plan", "writes nothing")])
-def test_a_mode_that_keeps_from_doing_what_the_node_slo_asks_for_is_a_warning(
-    mode: str, words: str
-) -> None:
+def test_a_mode_that_prevents_a_requested_strategy_is_a_warning(mode: str, words: str) -> None:
     one = strategy("cpu_burst", mode, "off" if mode == "off" else "active")
     result = results(agent(ALL_PARTS, one))["enforcement:cpu_burst"]
     assert result.status is CheckStatus.WARN
@@ -89,7 +87,7 @@ def test_a_mode_that_keeps_from_doing_what_the_node_slo_asks_for_is_a_warning(
     assert "enforcement" in results(agent({}, one)), "nobody asks for it"
 
 
-def test_a_kernel_that_cannot_and_a_bug_are_told_apart() -> None:
+def test_an_unsupporting_kernel_and_a_bug_are_distinguished() -> None:
     lacking = strategy("memory_qos", state="unsupported", message="there is no memory.high")
     broken = strategy("cpu_burst", state="failed", message="ValueError: oops")
     found = results(agent(ALL_PARTS, lacking, broken))
@@ -110,7 +108,7 @@ def test_problems_that_last_have_a_remedy(reason: str) -> None:
     assert result.remedy
 
 
-def test_a_controller_that_pods_lack_is_named_with_who_needs_it() -> None:
+def test_a_missing_controller_is_named_with_the_strategies_that_need_it() -> None:
     snapshot = agent(ALL_PARTS, strategy("cpu_burst"))
     found = results(snapshot, controllers=frozenset({"cpu", "memory"}))
     assert set(found) == {
@@ -135,9 +133,7 @@ def test_a_controller_that_pods_lack_is_named_with_who_needs_it() -> None:
         ("", ""),
     ],
 )
-def test_resctrl_that_is_not_mounted_while_it_is_asked_for_is_a_warning(
-    state: str, words: str
-) -> None:
+def test_resctrl_that_is_requested_and_not_mounted_is_a_warning(state: str, words: str) -> None:
     found = results(agent(ALL_PARTS), resctrl=state).get("enforcement:resctrl-mount")
     assert (found.observation.rpartition(", and ")[2] if found is not None else "").find(words) >= 0
     assert (found is not None) == bool(words)

@@ -133,7 +133,7 @@ def test_a_vendor_that_answers_a_new_discovery_but_not_the_agent_is_silent() -> 
     assert let_go.status is CheckStatus.WARN
 
 
-def test_why_a_driver_does_not_answer_comes_before_what_it_said_last() -> None:
+def test_the_reason_of_a_silent_driver_precedes_its_last_answer() -> None:
     card = factory.gpu(0)
     held = snapshot(card, state="stalled", problem="Xid95")
     found = of(compare(held, held), "vendor:nvidia")
@@ -166,7 +166,7 @@ def test_a_problem_of_a_vendor_has_the_remedy_of_its_reason() -> None:
     assert found.observation == "ready: Xid95: odd"
 
 
-def test_where_a_new_discovery_contradicts_the_agent_for_the_worse_it_is_said() -> None:
+def test_a_new_discovery_that_is_worse_than_the_agents_is_reported() -> None:
     lost = factory.gpu(1, health=Health(state=FAILED, reason="GpuLost", message="gone"))
     running = snapshot(factory.gpu(0), factory.gpu(1))
     found = of(compare(running, snapshot(lost, factory.gpu(2))), "comparison")
@@ -236,7 +236,7 @@ def test_devices_of_a_driver_that_was_left_alone_are_not_missed() -> None:
         ("released", "a recording", set()),
     ],
 )
-def test_a_driver_that_the_agent_cannot_ask_is_silent(
+def test_a_driver_that_the_agent_cannot_call_is_silent(
     state: str, source: str, silent: set[str]
 ) -> None:
     answer = snapshot_json(snapshot(factory.gpu(0), state=state), 0.0)

@@ -58,7 +58,7 @@ def test_settings_that_say_nothing_of_nri_say_nothing(config: str, tmp_path: Pat
     assert found.runtimes[0].is_nri_disabled is None
 
 
-def test_cgroups_and_the_socket_are_looked_for_where_the_agent_finds_them(tmp_path: Path) -> None:
+def test_cgroups_and_the_socket_are_read_where_the_agent_finds_them(tmp_path: Path) -> None:
     own = tmp_path / "own"
     (own / "proc").mkdir(parents=True)
     (own / "proc/mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
@@ -90,7 +90,7 @@ def test_a_kubelet_whose_groups_are_not_found_is_named_with_what_shows_it(tmp_pa
     assert read_inputs(Settings(), node(), host, live=False, own=host).kubelet == ""
 
 
-def test_a_driver_of_cgroups_that_nothing_tells_of_is_not_guessed(tmp_path: Path) -> None:
+def test_an_unknown_cgroup_driver_is_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
     ("status", "body", "there"),
     [(200, b'{"a": 1}', True), (200, b"[]", False), (200, b"{", False), (503, b"", False)],
 )
-def test_the_running_agent_is_asked_and_nonsense_is_no_answer(
+def test_the_running_agent_is_queried_and_nonsense_is_no_answer(
     status: int, body: bytes, there: bool
 ) -> None:
     handler = type("Handler", (_Handler,), {"body": body, "status": status})
@@ -160,7 +160,7 @@ def test_the_agents_snapshot_is_the_truth_if_it_is_of_this_machine(
     assert bool(words) is bool(found.agent_problem)
 
 
-def test_the_state_of_a_workers_process_is_read_where_it_is_seen(tmp_path: Path) -> None:
+def test_the_state_of_a_workers_process_is_read_if_it_is_visible(tmp_path: Path) -> None:
     worker = subprocess.Popen(["sleep", "600"])
     try:
         os.kill(worker.pid, signal.SIGSTOP)
@@ -179,7 +179,7 @@ def test_the_state_of_a_workers_process_is_read_where_it_is_seen(tmp_path: Path)
     assert found.process_states == {worker.pid: "stopped"}
 
 
-def test_without_an_agent_it_is_said_where_none_answers() -> None:
+def test_without_an_agent_the_address_without_an_answer_is_reported() -> None:
     found, why = fetch_agent_snapshot(Settings(metrics=MetricsSettings(listen="127.0.0.1:1")))
     assert found is None
     assert "127.0.0.1:1" in why
@@ -201,7 +201,7 @@ def test_a_bundle_is_not_written_through_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "target").exists()
 
 
-def test_an_address_that_is_none_is_said_and_nobody_asked() -> None:
+def test_an_invalid_address_is_reported_and_not_queried() -> None:
     found, why = fetch_agent_snapshot(Settings(metrics=MetricsSettings(listen="localhost")))
     assert found is None
     assert why == "metrics.listen: 'localhost' is not HOST:PORT, as 127.0.0.1:9316 is"

@@ -98,7 +98,7 @@ def test_an_edit_shows_at_the_next_discovery(tmp_path: Path) -> None:
     assert session.discover().driver_version == "2"
 
 
-def test_events_are_told_once_when_they_are_due(tmp_path: Path) -> None:
+def test_events_are_returned_once_when_they_are_due(tmp_path: Path) -> None:
     clock = ManualClock()
     events = [f"{{at_s: {at_s}, key: a, reason: {reason}}}" for at_s, reason in WHEN]
     session = FakeSession(_file(tmp_path, f"events: [{', '.join(events)}]"), clock)

@@ -36,7 +36,7 @@ HOST = TreeFiles.from_entries(
         *((name, None) for name in ("absent", "blank", "bad", "long", "refused", "broken")),
     ],
 )
-def test_a_file_that_cannot_tell_has_no_value(name: str, size_bytes: int | None) -> None:
+def test_an_unreadable_file_has_no_value(name: str, size_bytes: int | None) -> None:
     assert read_value(HOST, f"/sys/{name}", parse_size) == size_bytes
 
 
@@ -46,7 +46,7 @@ def test_the_first_file_with_a_value_counts() -> None:
 
 
 @pytest.mark.parametrize(("name", "found"), [("good", "32"), ("bad", None), ("absent", None)])
-def test_a_word_is_group_one_of_the_whole_file(name: str, found: str | None) -> None:
+def test_a_match_is_group_one_of_the_whole_file(name: str, found: str | None) -> None:
     assert read_match(HOST, f"/sys/{name}", re.compile(r"([0-9]+)K")) == found
 
 
@@ -55,7 +55,7 @@ def test_what_cannot_be_listed_has_no_entries(entry: TreeEntry) -> None:
     assert list_entries(TreeFiles.from_entries({"/sys/class": entry}), "/sys/class") == ()
 
 
-def test_numbered_names_are_sorted_by_number_and_others_are_told_apart() -> None:
+def test_numbered_names_are_sorted_by_number_and_malformed_ones_counted() -> None:
     names = ("cpu10", "cpu2", "cpu02", "cpu-1", "cpu65536", "cpuidle", "cpu_atom", "power", "cpu")
     assert numbered_entries(names, "cpu") == ([2, 10], 3)
 

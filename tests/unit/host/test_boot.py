@@ -25,7 +25,7 @@ def identity(files: dict[str, TreeEntry]) -> NodeIdentity:
     return read_identity(TreeFiles.from_entries(files), "node-1", "a recording")
 
 
-def test_a_host_that_tells_all_is_known_whole() -> None:
+def test_a_complete_host_has_all_facts() -> None:
     assert identity(FILES) == NodeIdentity(
         name="node-1",
         source="a recording",
@@ -36,7 +36,7 @@ def test_a_host_that_tells_all_is_known_whole() -> None:
     )
 
 
-def test_a_host_that_tells_nothing_has_its_name_only() -> None:
+def test_an_empty_host_has_only_its_name() -> None:
     assert identity({}) == NodeIdentity(name="node-1", source="a recording")
 
 
@@ -62,7 +62,7 @@ def test_the_boot_time_is_found_behind_a_long_line_of_interrupts() -> None:
         (b"pci:v0000\n", ""),
     ],
 )
-def test_an_older_kernel_tells_its_architecture_by_the_alias_of_its_cpus(
+def test_the_architecture_of_an_older_kernel_follows_from_the_alias_of_its_cpus(
     alias: bytes, architecture: str
 ) -> None:
     assert identity({"/sys/devices/system/cpu/modalias": alias}).architecture == architecture

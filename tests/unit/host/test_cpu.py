@@ -41,7 +41,7 @@ def test_usable_cpus_exist_are_online_and_have_a_topology(changes: Changes, prin
     assert usable(changes) == printed
 
 
-def test_an_online_cpu_without_topology_is_told_apart() -> None:
+def test_an_online_cpu_without_topology_is_listed_separately() -> None:
     cpus = read({f"{CPU}/cpu2/topology": None, f"{CPU}/cpu2/uevent": "x"})
     assert (cpus.without_topology, len(cpus.present)) == (frozenset({2}), 4)
 
@@ -69,7 +69,7 @@ def test_a_malformed_cache_index_is_skipped_and_counted() -> None:
     ],
     ids=["list without mask", "old name", "mask before list", "unreadable", "refused"],
 )
-def test_the_first_file_that_tells_the_core_counts(changes: Changes, printed: list[str]) -> None:
+def test_the_first_file_with_the_core_is_used(changes: Changes, printed: list[str]) -> None:
     assert (
         cores({f"{CPU}/cpu0/topology/{name}": entry for name, entry in changes.items()}) == printed
     )
@@ -125,6 +125,6 @@ def test_hybrid_kinds_and_smt_are_read() -> None:
     assert (cpus.smt_active, cpus.smt_control) == (False, "forceoff")
 
 
-def test_capacities_tell_kinds_apart_on_arm() -> None:
+def test_capacities_distinguish_kinds_on_arm() -> None:
     cpus = read({f"{CPU}/cpu{n}/cpu_capacity": "1024" if n else "446" for n in range(4)})
     assert [name for name, _ in cpus.kinds] == ["capacity-446", "capacity-1024"]

@@ -157,7 +157,7 @@ def test_vector_25_memory_of_a_card_is_near_its_local_cpus(
     assert (found.kind, found.gpu, found.near) == (NumaNodeKind.GPU, card, near)
 
 
-def test_vector_25_distances_alone_tell_nothing() -> None:
+def test_vector_25_distances_alone_give_no_result() -> None:
     numa = read("nvidiagpunumanodes")[1]
     row = node("nvidiagpunumanodes", 250).distances
     assert row is not None
@@ -174,7 +174,7 @@ def test_cache_ids_of_a_guest_that_do_not_name_units_are_replaced() -> None:
     assert [c.id for c in read("qemu")[0].caches if c.level == 3] == [0, 1, 2, 3]
 
 
-def test_what_the_processor_says_of_itself_is_kept() -> None:
+def test_the_processors_description_of_itself_is_kept() -> None:
     info = read("32intel64")[0].info
     assert (info.vendor, info.turbo) == ("GenuineIntel", True)
     assert info.model == "Intel(R) Xeon(R) Silver 4108 CPU @ 1.80GHz"

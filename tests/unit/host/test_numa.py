@@ -57,7 +57,7 @@ def test_nodes_are_online_and_have_a_directory(changes: Changes, ids: list[int])
         (ErrorEntry(errno.EACCES), None),
     ],
 )
-def test_memory_that_cannot_be_told_is_warned_about(
+def test_memory_of_unknown_size_causes_a_warning(
     meminfo: str | TreeEntry | None, memory_bytes: int | None
 ) -> None:
     numa = read({f"{NODE}/node0/meminfo": meminfo})

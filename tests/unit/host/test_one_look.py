@@ -15,7 +15,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_was_read_and_listed_once_is_not_looked_at_again(root: Path) -> None:
+def test_a_file_that_was_read_and_a_folder_that_was_listed_are_not_read_again(root: Path) -> None:
     files = CachedHostFiles(LiveHostFiles(str(root)))
     seen = files.read("/sys/a"), files.read("/sys/a", 3), files.names("/sys")
     (root / "sys/a").write_text("second")

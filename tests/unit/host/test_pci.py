@@ -75,7 +75,7 @@ def test_vector_35_a_bridge_that_only_a_path_names_is_a_phantom() -> None:
 
 
 @needs_shared
-def test_vector_47_config_space_tells_the_ports_apart() -> None:
+def test_vector_47_config_space_distinguishes_the_ports() -> None:
     seen = machine("qemu")
     addresses = ("0000:20:00.0", "0000:21:00.0", "0000:22:00.0", "0000:25:00.0")
     assert [seen.function(address).port_type for address in addresses] == [4, 5, 6, 0]

@@ -108,7 +108,7 @@ def test_hostile_1_odd_bytes_are_unknown_facts(data: bytes) -> None:
     assert function.local_cpus is None
 
 
-def test_a_directory_that_may_not_be_listed_is_said_so() -> None:
+def test_a_directory_that_may_not_be_listed_is_reported() -> None:
     builder = TreeBuilder()
     builder.put(BUS, ErrorEntry(errno.EACCES))
     tree = read_pci(builder.build())

@@ -44,7 +44,7 @@ def test_stat_lists_online_cpus_by_number() -> None:
     assert {cpu: ticks.busy for cpu, ticks in parse_stat(STAT).cpus.items()} == {0: 82, 3: 75}
 
 
-def test_stat_tells_when_the_machine_started() -> None:
+def test_stat_has_the_boot_time_of_the_machine() -> None:
     assert parse_stat(STAT).boot_time_s == 1_767_323_045
 
 

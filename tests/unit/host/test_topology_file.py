@@ -81,7 +81,7 @@ def test_random_bytes_are_refused_or_parsed(data: bytes) -> None:
     assert all(place.node >= -1 for place in file.places.values())
 
 
-def test_only_functions_that_are_here_are_kept_and_the_others_counted() -> None:
+def test_only_present_functions_are_kept_and_the_others_counted() -> None:
     here = tree_of(PciFunction(address="0000:10:1c.0", class_code=0x030200))
     file = parse_topology_file((HEAD + LEAF + LEAF.replace("1c", "1d") + TAIL).encode(), "x.xml")
     assert list(file.restricted_to(here).places) == ["0000:10:1c.0"]

@@ -49,7 +49,7 @@ def test_it_goes_after_ten_minutes() -> None:
     assert with_removed_devices([ONE], departed(), 100.0 + REMOVED_SHOWN_S) == [ONE]
 
 
-def test_one_that_leaves_again_counts_from_then_and_no_more_are_kept_than_allowed() -> None:
+def test_a_second_removal_counts_from_then_and_the_number_is_bounded() -> None:
     again = add_removed(departed(), "nvidia", CARDS[1], now_s=200.0, wall_s=107.0)
     assert [one.until_s for one in again] == [200.0 + REMOVED_SHOWN_S]
     many: tuple[RemovedDevice, ...] = ()
@@ -60,7 +60,7 @@ def test_one_that_leaves_again_counts_from_then_and_no_more_are_kept_than_allowe
     assert add_removed(many, "nvidia", CARDS[0], now_s=1e6, wall_s=1.0)[:-1] == ()
 
 
-def test_one_whose_function_came_back_is_kept_no_longer() -> None:
+def test_a_returned_function_is_kept_no_longer() -> None:
     assert CARDS[1].bus_id is not None
     here = PciTree(functions={CARDS[1].bus_id: PciFunction(address=CARDS[1].bus_id)})
     assert drop_returned(departed(), here, 101.0) == ()

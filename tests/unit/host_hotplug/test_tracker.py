@@ -34,7 +34,7 @@ def nothing(_: str) -> tuple[str, ...]:
     return ()
 
 
-def test_a_function_that_leaves_is_told_at_once_and_looked_for_after_the_window() -> None:
+def test_a_removed_function_is_returned_at_once_and_its_bus_read_after_the_window() -> None:
     tracker = HotplugTracker()
     assert tracker.handle_event(pci("remove"), 10.0) == CARD
     assert tracker.handle_event(pci("unbind"), 10.0) is None
@@ -57,7 +57,7 @@ def test_noise_is_counted_and_changes_nothing() -> None:
     assert quiet.next_s is None
 
 
-def test_a_gap_in_the_sequence_makes_a_full_look_and_the_other_order_none() -> None:
+def test_a_gap_in_the_sequence_causes_a_full_rescan_and_the_other_order_none() -> None:
     tracker = HotplugTracker()
     for number in (NUMBER, NUMBER + 1, NUMBER, NUMBER + 2):
         tracker.handle_event(replace(NOISE, sequence_number=number), 10.0)
@@ -75,13 +75,13 @@ def test_after_a_loss_the_sequence_begins_anew() -> None:
     assert tracker.rescan_counts == (("lost", 1),)
 
 
-def test_only_the_parts_that_were_named_are_looked_at() -> None:
+def test_only_the_named_parts_are_read() -> None:
     tracker = HotplugTracker()
     tracker.request_rescan(10.0, "start", frozenset((RescanScope.HOST,)))
     assert tracker.pop_due(10.2, nothing)[0] == Rescan(frozenset((RescanScope.HOST,)), "start")
 
 
-def test_a_function_that_came_is_looked_at_until_it_is_complete() -> None:
+def test_a_new_function_is_checked_until_it_is_complete() -> None:
     tracker = HotplugTracker()
     tracker.handle_event(pci("add"), 10.0)
     assert tracker.pop_due(10.2, nothing)[0] is not None
@@ -98,7 +98,7 @@ def test_a_function_that_came_is_looked_at_until_it_is_complete() -> None:
     assert tracker.next_s is None
 
 
-def test_what_is_missing_after_all_looks_is_told_once() -> None:
+def test_missing_parts_are_reported_once_after_the_last_check() -> None:
     arrivals = PendingFunctions()
     arrivals.add(CARD, 10.0)
     dues = [
@@ -117,7 +117,7 @@ def test_a_function_that_leaves_again_is_not_waited_for() -> None:
     assert tracker.next_s is None
 
 
-def test_two_hundred_and_fifty_six_functions_are_three_looks_and_no_more_are_waited_for() -> None:
+def test_two_hundred_and_fifty_six_functions_cause_three_rescans_and_are_bounded() -> None:
     tracker = HotplugTracker()
     for n in range(256):
         tracker.handle_event(pci("add", f"0000:3b:{n // 8:02x}.{n % 8}"), 10 + n * 0.001)

@@ -107,7 +107,7 @@ def event(text: str) -> Uevent:
         pytest.param(NULL, set(), None, id="any other device"),
     ],
 )
-def test_an_event_tells_what_to_read_again_and_where(
+def test_an_event_names_the_parts_to_read_again(
     text: str, parts: set[RescanScope], address: str | None
 ) -> None:
     found = event(text)
@@ -141,7 +141,7 @@ def test_only_a_function_that_is_removed_is_gone() -> None:
         pytest.param({"MODALIAS": "x" * (10 << 20)}, TOO_LONG, id="hostile-21-ten-mebibytes"),
     ],
 )
-def test_what_is_no_event_is_dropped_with_a_word_why(change: dict[str, str], reason: str) -> None:
+def test_an_invalid_event_is_dropped_with_a_reason(change: dict[str, str], reason: str) -> None:
     assert parse_uevent({**fields(GPU_ADDED), **change}) == reason
 
 

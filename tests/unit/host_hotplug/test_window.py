@@ -43,7 +43,7 @@ def test_one_event_is_answered_after_a_fifth_of_a_second_and_no_sooner() -> None
     assert after.due_s is None
 
 
-def test_events_put_the_look_off_for_two_seconds_at_most() -> None:
+def test_events_delay_the_rescan_by_two_seconds_at_most() -> None:
     window = RescanWindow()
     for step in range(100):
         window = window.extend(RDMA if step % 2 else CARDS, "event", 10 + step * 0.15)
@@ -51,12 +51,12 @@ def test_events_put_the_look_off_for_two_seconds_at_most() -> None:
     assert window.pop_due(12.0)[0] == Rescan(RDMA | CARDS, "event")
 
 
-def test_looks_are_a_second_apart() -> None:
+def test_rescans_are_a_second_apart() -> None:
     _, window = RescanWindow().extend(RDMA, "event", 10.0).pop_due(10.2)
     assert due_s(window.extend(RDMA, "event", 10.3)) == 10.2 + MIN_INTERVAL_S
 
 
-def test_gaps_make_a_full_look_now_and_then_and_do_not_hold_up_others() -> None:
+def test_gaps_cause_a_full_rescan_now_and_then_and_delay_no_others() -> None:
     first = RescanWindow().extend(ALL_SCOPES, GAP, 10.0)
     look, window = first.pop_due(due_s(first))
     assert look == Rescan(ALL_SCOPES, GAP)
@@ -70,7 +70,7 @@ def test_gaps_make_a_full_look_now_and_then_and_do_not_hold_up_others() -> None:
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.sampled_from([RDMA, CARDS, ALL_SCOPES])), max_size=300)
 )
-def test_a_burst_is_at_most_one_look_a_second_and_each_event_gets_one(
+def test_a_burst_causes_at_most_one_rescan_a_second_and_each_event_gets_one(
     steps: list[tuple[float, frozenset[RescanScope]]],
 ) -> None:
     now_s, window = 0.0, RescanWindow()

@@ -53,7 +53,7 @@ def test_no_folder_and_an_empty_one_are_no_devices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[{", "{}", "3", '"x"', "\0", "[" * 100_000])
-def test_what_cannot_be_decoded_leaves_what_was_known_and_is_told(
+def test_an_undecodable_file_keeps_its_last_content_and_is_reported(
     folder: Folder, text: str
 ) -> None:
     folder.put("ic-device", entry())
@@ -185,7 +185,7 @@ def test_links_are_partitions_and_those_with_strangers_are_none(folder: Folder) 
     assert found.group_policy == "Prefer"
 
 
-def test_ill_health_is_told_with_its_code(folder: Folder) -> None:
+def test_bad_health_is_reported_with_its_code(folder: Folder) -> None:
     status = {"healthy": False, "errCode": "ECC error", "errMessage": "two bits"}
     folder.put("ic-device", entry(status=status))
     health = folder.session.discover().devices[0].health

@@ -131,7 +131,7 @@ def test_files_devices_files_is_a_circle(case: dict[str, Any]) -> None:
     assert second == first
 
 
-def test_the_file_looks_as_koord_device_daemon_writes_it() -> None:
+def test_the_file_has_the_format_of_koord_device_daemon() -> None:
     npu = replace(
         gpu(0),
         info=replace(
@@ -245,7 +245,7 @@ def test_half_a_file_in_the_folder_goes_although_nothing_is_to_be_written(folder
     assert os.listdir(folder) == [OWN_FILE]
 
 
-def test_a_folder_that_cannot_be_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_an_impossible_folder_is_reported_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     applier = DeviceInfoFileSink(str(tmp_path / "file" / "infos"))
     with pytest.raises(PublishError, match=r"publish\.device_info_directory"):

@@ -21,7 +21,7 @@ def test_the_ceiling_doubles_up_to_its_bound(failures: int, ceiling_s: float) ->
 
 
 @given(st.integers(0, 100), st.none() | st.floats(0, 300))
-def test_the_wait_is_between_a_tick_and_what_the_server_asked_for_or_the_bound(
+def test_the_wait_is_between_the_servers_request_and_the_bound(
     failures: int, retry_after_s: float | None
 ) -> None:
     wait_s = Backoff().wait_s(failures, retry_after_s)
@@ -29,12 +29,12 @@ def test_the_wait_is_between_a_tick_and_what_the_server_asked_for_or_the_bound(
     assert requested_s + 0.08 <= wait_s <= requested_s + max(30.0, requested_s / 4)
 
 
-def test_a_fleet_that_was_told_to_wait_does_not_come_back_at_once() -> None:
+def test_a_fleet_with_a_requested_wait_does_not_return_at_once() -> None:
     waits = {Backoff().wait_s(1, 10.0) for _ in range(20)}
     assert len(waits) == 20
 
 
-def test_a_fleet_that_is_asked_to_wait_one_second_does_not_come_back_as_one() -> None:
+def test_a_fleet_with_a_requested_wait_of_one_second_is_spread() -> None:
     rolls = [random.Random(node).uniform for node in range(5000)]
     tenths = Counter(int(Backoff().wait_s(1, 1.0, roll) * 10) for roll in rolls)
     assert min(tenths) >= 10

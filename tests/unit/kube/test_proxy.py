@@ -71,7 +71,7 @@ def test_no_proxy_is_read_as_go_reads_it(url: str, no_proxy: str, *, is_direct: 
     assert (proxy is None) == is_direct
 
 
-def test_a_password_is_sent_and_never_said() -> None:
+def test_a_password_is_sent_and_never_printed() -> None:
     proxy = parse_proxy("http://us%40er:se%3Acret@p:1", "HTTPS_PROXY")
     assert (proxy.user, proxy.password) == ("us@er", "se:cret")
     assert proxy.headers() == {"Proxy-Authorization": "Basic dXNAZXI6c2U6Y3JldA=="}

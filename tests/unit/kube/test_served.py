@@ -36,7 +36,7 @@ class Answers:
         raise NotImplementedError
 
 
-def test_the_versions_of_a_group_are_told_in_the_servers_order() -> None:
+def test_the_versions_of_a_group_are_in_the_servers_order() -> None:
     server = Answers(BOTH)
     assert asyncio.run(read_api_versions(server, GROUP)) == ("v1alpha1", "v1alpha2")
     assert server.requests == [f"GET /apis/{GROUP}"]
@@ -68,17 +68,17 @@ def followed(*answers: bytes | ApiError) -> tuple[list[tuple[str, ...]], list[fl
     return results, pauses
 
 
-def test_they_are_asked_for_again_sooner_while_there_are_none() -> None:
+def test_versions_are_read_again_sooner_while_there_are_none() -> None:
     results, pauses = followed(NotFound("GET", "no", code=404), BOTH)
     assert results == [(), ("v1alpha1", "v1alpha2")]
     assert pauses == [ABSENT_S, REREAD_S]
 
 
-def test_who_may_not_ask_is_told_of_none() -> None:
+def test_without_the_right_the_result_is_empty() -> None:
     assert followed(Forbidden("GET", "no", code=403))[0] == [()]
 
 
-def test_while_the_server_fails_what_was_told_last_stands() -> None:
+def test_while_the_server_fails_the_last_result_stays() -> None:
     down = Unreachable("GET", "no route", retry_after_s=40.0)
     results, pauses = followed(BOTH, down, Unreachable("GET", "no route"), b"odd", BOTH)
     assert results == [("v1alpha1", "v1alpha2")] * 2

@@ -96,7 +96,7 @@ def test_each_claim_is_read_once_and_forgotten_when_no_pod_needs_it() -> None:
     assert pauses == [INTERVAL_S] * 4
 
 
-def test_a_claim_that_is_not_bound_yet_is_asked_for_again() -> None:
+def test_an_unbound_claim_is_read_again() -> None:
     server = Claims(data=UNBOUND)
 
     def bind() -> frozenset[str]:
@@ -114,7 +114,7 @@ def test_without_the_right_it_waits_long_and_keeps_what_it_has() -> None:
     assert pauses == [INTERVAL_S, FORBIDDEN_S]
 
 
-def test_a_server_that_is_away_is_asked_ever_more_rarely() -> None:
+def test_a_server_that_is_down_is_called_ever_more_rarely() -> None:
     server = Claims(data=Unreachable("GET", "no"))
     results, pauses = followed(server, *[need("data")] * 8)
     assert results == []

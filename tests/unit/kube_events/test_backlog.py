@@ -36,7 +36,7 @@ def send_all(backlog: EventBacklog, now_s: float) -> list[PendingEvent]:
     return items
 
 
-def test_an_event_is_told_at_once_and_its_repeats_together_a_minute_later() -> None:
+def test_an_event_is_sent_at_once_and_its_repeats_together_a_minute_later() -> None:
     backlog = EventBacklog()
     backlog.offer(event(at_s=5.0), 0.0)
     (first,) = send_all(backlog, 0.0)
@@ -56,7 +56,7 @@ def test_an_event_is_told_at_once_and_its_repeats_together_a_minute_later() -> N
     assert (backlog.counts.created, backlog.counts.repeated) == (1, 1)
 
 
-def test_events_are_told_in_the_order_they_came() -> None:
+def test_events_are_sent_in_the_order_of_their_arrival() -> None:
     backlog = EventBacklog()
     for number in range(20):
         backlog.offer(event(str(number)), 0.0)
@@ -70,7 +70,7 @@ def test_events_of_two_pods_with_one_message_are_two() -> None:
     assert len(send_all(backlog, 0.0)) == 2
 
 
-def test_one_subject_and_reason_may_tell_25_at_once_and_then_one_in_five_minutes() -> None:
+def test_25_events_of_one_subject_and_reason_are_sent_at_once_then_one_in_five_minutes() -> None:
     backlog = EventBacklog()
     for number in range(30):
         backlog.offer(event(str(number)), 0.0)
@@ -87,7 +87,7 @@ def test_one_subject_and_reason_may_tell_25_at_once_and_then_one_in_five_minutes
     assert len(send_all(backlog, 300.0)) == 1
 
 
-def test_repeats_without_a_token_are_kept_and_told_when_there_is_one() -> None:
+def test_repeats_without_a_token_are_kept_and_sent_when_there_is_one() -> None:
     backlog = EventBacklog()
     for number in range(25):
         backlog.offer(event(str(number)), 0.0)
@@ -99,7 +99,7 @@ def test_repeats_without_a_token_are_kept_and_told_when_there_is_one() -> None:
     assert items.count == 2
 
 
-def test_a_node_tells_no_more_than_its_total() -> None:
+def test_a_node_sends_no_more_than_its_total() -> None:
     backlog = EventBacklog()
     for number in range(80):
         backlog.offer(event(pod=str(number)), 0.0)
@@ -110,7 +110,7 @@ def test_a_node_tells_no_more_than_its_total() -> None:
     assert backlog.counts.dropped == 0
 
 
-def test_all_hundred_cards_that_fail_at_once_are_told_within_minutes() -> None:
+def test_a_hundred_cards_that_fail_at_once_are_reported_within_minutes() -> None:
     backlog = EventBacklog()
     for number in range(100):
         backlog.offer(event(f"card {number}", device=str(number)), 0.0)
@@ -119,7 +119,7 @@ def test_all_hundred_cards_that_fail_at_once_are_told_within_minutes() -> None:
     assert (backlog.counts.limited, backlog.counts.dropped) == (0, 0)
 
 
-def test_a_card_that_fails_often_does_not_keep_another_ones_failure_from_being_told() -> None:
+def test_a_card_that_fails_often_does_not_delay_the_failure_of_another() -> None:
     backlog = EventBacklog()
     for number in range(40):
         backlog.offer(event(f"after {number} s", device="flapping"), 0.0)
@@ -135,7 +135,7 @@ def test_a_text_that_differs_each_time_is_a_repeat_where_the_event_says_so() -> 
     assert (item.event.message, item.count) == ("looks well again: 0 %", 3)
 
 
-def test_no_number_of_pods_keeps_what_happens_to_the_node_from_being_told() -> None:
+def test_no_number_of_pods_delays_events_of_the_node() -> None:
     backlog = EventBacklog()
     backlog.offer(event("first"), 0.0)
     for number in range(2 * module.MAX_WAITING):
@@ -157,7 +157,7 @@ def test_the_oldest_go_when_too_many_wait_and_are_counted() -> None:
     assert first.event.pod == PodRef(namespace="n", name="40")
 
 
-def test_an_object_that_is_gone_becomes_a_new_one_with_what_was_untold() -> None:
+def test_a_deleted_object_becomes_a_new_one_with_the_unsent_repeats() -> None:
     backlog = EventBacklog()
     backlog.offer(event(at_s=0.0), 0.0)
     send_all(backlog, 0.0)
@@ -192,7 +192,7 @@ def test_what_was_refused_is_not_tried_again_nor_are_its_repeats() -> None:
     assert backlog.counts.refused == 2
 
 
-def test_repeats_while_an_event_is_being_told_are_told_after_it() -> None:
+def test_repeats_during_a_send_are_sent_after_it() -> None:
     backlog = EventBacklog()
     backlog.offer(event(), 0.0)
     item = backlog.next(0.0)

@@ -41,7 +41,7 @@ def events_of(*snapshots: NodeSnapshot) -> list[str]:
         (("waiting", "refused", "refused"), ["RuntimeRefused"]),
     ],
 )
-def test_the_runtime_is_told_of_when_it_is_lost_and_back_but_not_when_it_is_met(
+def test_a_lost_runtime_and_its_return_are_events_but_not_the_first_connection(
     states: tuple[str, ...], expected: list[str]
 ) -> None:
     views: list[RuntimeView] = []
@@ -54,7 +54,7 @@ def test_the_runtime_is_told_of_when_it_is_lost_and_back_but_not_when_it_is_met(
     assert events_of(*snapshots) == expected
 
 
-def test_a_refused_grant_is_told_once_and_again_when_it_is_refused_for_something_else() -> None:
+def test_a_refused_grant_is_reported_once_and_again_for_another_reason() -> None:
     def refused(reason: str) -> NodeSnapshot:
         grant = PodAllocation(
             uid="u", namespace="d", name="p", refusal=reason, message=f"{reason}: x"
@@ -70,7 +70,7 @@ def test_a_refused_grant_is_told_once_and_again_when_it_is_refused_for_something
     assert events_of(unknown, refused("GrantNotAskedFor")) == ["GrantRefused"]
 
 
-def test_a_verdict_is_told_while_it_is_news_and_that_all_is_well_only_after_bad_news() -> None:
+def test_a_verdict_is_reported_when_it_changes_and_success_only_after_a_failure() -> None:
     def verification(verdict: VerificationStatus) -> NodeSnapshot:
         proof = ContainerVerification(
             container_id="1", pod_uid="u", namespace="d", pod="p", container="c", verdict=verdict

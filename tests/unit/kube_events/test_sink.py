@@ -238,7 +238,7 @@ def test_an_object_that_expired_is_followed_by_a_new_one() -> None:
     assert len(set(names)) == 2
 
 
-def test_an_answer_that_was_lost_is_not_told_twice() -> None:
+def test_an_event_with_a_lost_answer_is_not_sent_twice() -> None:
     line, clock = Line(), ManualClock()
     sink = sink_of(line, clock)
     line.error = Conflict("POST", "already exists", code=409, reason="AlreadyExists")
@@ -259,7 +259,7 @@ def test_an_event_that_the_server_stumbles_over_does_not_hold_up_the_others() ->
     assert sink.state.counts.waiting == 1
 
 
-def test_a_server_that_asks_for_patience_gets_it() -> None:
+def test_a_retry_after_of_the_server_is_respected() -> None:
     line, clock = Line(), ManualClock()
     sink = sink_of(line, clock)
     line.error = Throttled("POST", "slow down", code=429, retry_after_s=40.0)

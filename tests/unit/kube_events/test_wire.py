@@ -59,7 +59,7 @@ def test_an_event_of_a_device_is_whole() -> None:
     }
 
 
-def test_a_pods_event_is_kept_beside_the_pod() -> None:
+def test_a_pods_event_is_stored_beside_the_pod() -> None:
     event_body = event_object(POD, "node-a", "", 3, AT_S, AT_S + 1)
     assert event_body["metadata"] == {
         "name": event_name(POD, "node-a", AT_S),
@@ -137,6 +137,6 @@ def test_a_long_node_is_a_shorter_instance() -> None:
     assert event_body["reportingInstance"] == "n" * 128
 
 
-def test_a_reason_that_is_no_word_is_made_one() -> None:
+def test_an_invalid_reason_is_made_valid() -> None:
     odd = Event(type="Normal", reason="chip error!", message="", object_kind="Node", at_s=AT_S)
     assert event_object(odd, "node-a", "", 1, AT_S, AT_S)["reason"] == "ChipError"

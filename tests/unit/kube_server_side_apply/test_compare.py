@@ -78,7 +78,7 @@ def test_a_list_is_compared_whole() -> None:
     assert not differing(desired, {"spec": {"devices": [{"minor": 0, "labels": {}}]}})
 
 
-def test_of_owners_and_conditions_only_the_wanted_entries_count() -> None:
+def test_of_owners_and_conditions_only_the_desired_entries_are_compared() -> None:
     desired: dict[str, object] = {
         "metadata": {"ownerReferences": [{"uid": "u", "kind": "Node"}]},
         "status": {"conditions": [{"type": "Ours", "status": "True"}]},

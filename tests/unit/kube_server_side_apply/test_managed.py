@@ -47,7 +47,7 @@ def test_a_manager_owns_what_its_fields_say(path: tuple[str, ...], owned: bool) 
     assert manager.last_write_s == 1767323045
 
 
-def test_what_a_manager_has_and_is_no_longer_wanted_is_found() -> None:
+def test_surplus_fields_of_a_manager_are_found() -> None:
     desired = {
         "metadata": {"annotations": {}, "ownerReferences": [{"uid": "u", "kind": "Node"}]},
         "spec": {"devices": []},

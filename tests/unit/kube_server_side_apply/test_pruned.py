@@ -37,7 +37,7 @@ def test_a_refused_apply_names_the_fields(message: str, places: set[tuple[str, .
     assert undeclared_fields(message) == places
 
 
-def test_fields_that_were_not_kept_are_found_once_for_all_entries() -> None:
+def test_dropped_fields_are_found_once_for_all_entries() -> None:
     desired = {
         "spec": {"devices": [{"minor": 0, "conditions": [1]}, {"minor": 1, "conditions": [2]}]}
     }

@@ -80,7 +80,7 @@ def test_a_status_object_gives_its_words_its_reason_and_its_causes() -> None:
         (b"\xff\xfe\x00bad", "\ufffd\ufffd bad"),
     ],
 )
-def test_a_body_of_any_kind_gives_what_can_be_said_of_it(body: bytes, words: str) -> None:
+def test_any_body_of_an_error_gives_a_message(body: bytes, words: str) -> None:
     assert str(failed(500, body)) == f"GET /x: 500 {words}"
 
 

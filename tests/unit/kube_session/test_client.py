@@ -112,7 +112,7 @@ def test_a_path_of_the_server_comes_before_that_of_every_request(
     asyncio.run(run())
 
 
-def test_connections_are_kept(account: Path, authority: Authority) -> None:
+def test_connections_are_reused(account: Path, authority: Authority) -> None:
     async def run() -> None:
         async with (
             serving(fine, authority.server) as server,
@@ -205,7 +205,7 @@ def test_a_name_that_nobody_can_have_is_no_answer(host: str, account: Path) -> N
     asyncio.run(run())
 
 
-def test_a_clock_that_differs_is_seen(account: Path, authority: Authority) -> None:
+def test_a_clock_that_differs_is_noticed(account: Path, authority: Authority) -> None:
     clock = ManualClock()  # of 2026-01-02 03:04:05
 
     async def answer(request: ServedRequest) -> None:

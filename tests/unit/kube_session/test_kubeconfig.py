@@ -64,7 +64,7 @@ def test_certificates_are_files_or_data(tmp_path: Path, authority: Authority) ->
     assert Path(by_data.tls.key_file).read_bytes() == key.read_bytes()
 
 
-def test_what_a_cluster_says_of_tls_and_proxies_is_kept(tmp_path: Path) -> None:
+def test_tls_settings_and_proxies_of_a_cluster_are_used(tmp_path: Path) -> None:
     cluster = {"insecure-skip-tls-verify": True, "proxy-url": "http://p:3128"}
     account = read_account(kubeconfig(tmp_path, {}, cluster))
     assert account.tls.insecure

@@ -78,7 +78,7 @@ def test_after_a_401_it_is_read_again_sooner_but_not_for_every_401() -> None:
     asyncio.run(run())
 
 
-def test_a_plug_in_is_asked_whether_its_token_has_expired_and_run_again_after_a_401() -> None:
+def test_an_expired_token_runs_the_plug_in_and_so_does_a_401() -> None:
     async def run() -> None:
         calls = []
 
@@ -177,7 +177,7 @@ def test_a_token_file_is_read_as_a_pods_is(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_certificates_that_a_plug_in_made_anew_are_told() -> None:
+def test_new_certificates_of_a_plug_in_are_reported() -> None:
     async def run() -> None:
         file, clock = File(), ManualClock()
         credentials = file.credentials(clock)
@@ -206,7 +206,7 @@ def test_believing_anybody_is_warned_of_once(caplog: pytest.LogCaptureFixture) -
     assert [record.message for record in caplog.records] == ["api_server_not_verified"]
 
 
-def test_what_a_slow_plug_in_gives_is_taken_although_the_call_that_wanted_it_has_given_up() -> None:
+def test_a_slow_plug_ins_credentials_are_used_although_the_call_has_timed_out() -> None:
     async def run() -> None:
         file, clock = File(), ManualClock()
         credentials = file.credentials(clock)

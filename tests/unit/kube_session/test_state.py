@@ -60,7 +60,7 @@ def test_a_stream_that_breaks_off_does_not_make_its_server_unreachable(
     assert caplog.messages == []
 
 
-def test_a_server_that_does_not_answer_is_said_once_and_so_is_that_it_does_again(
+def test_an_outage_of_the_server_and_its_end_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")

@@ -32,7 +32,9 @@ def where(
         ({"KUBERNETES_SERVICE_HOST": "api.local"}, "https://api.local:443"),
     ],
 )
-def test_a_pod_asks_the_service_of_its_environment(environ: Mapping[str, str], url: str) -> None:
+def test_in_a_pod_the_service_of_its_environment_is_used(
+    environ: Mapping[str, str], url: str
+) -> None:
     target = where(environ, TOKEN)
     assert isinstance(target, InClusterTarget)
     assert target.url == url

@@ -53,7 +53,7 @@ def test_a_bundle_is_read_again_when_it_changes(
     asyncio.run(run())
 
 
-def test_after_a_certificate_was_not_believed_it_is_looked_at_at_once(
+def test_after_an_untrusted_certificate_the_files_are_checked_at_once(
     account: Path, other_authority: Authority
 ) -> None:
     files = TlsFiles(ca_file=str(account / "ca.crt"))

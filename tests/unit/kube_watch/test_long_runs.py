@@ -119,7 +119,7 @@ def test_after_six_hours_without_a_server_one_list_brings_the_view_back() -> Non
     assert [sorted(view) for view in followed.views] == [["d/old"], ["d/new"]]
 
 
-def test_while_the_server_is_away_it_is_asked_every_half_minute_at_most() -> None:
+def test_an_unreachable_server_is_called_every_half_minute_at_most() -> None:
     api, followed = away(6)
     assert api.request_count < 6 * HOUR_S / 10
     assert max(followed.waits) <= RETRY.max_s
@@ -227,7 +227,7 @@ def test_a_list_of_far_too_many_objects_is_given_up() -> None:
     assert isinstance(machine.step(ListWatchState(), page, max).command, DelayCommand)
 
 
-def test_a_stream_that_outlasts_what_was_asked_is_closed() -> None:
+def test_a_stream_that_outlasts_the_requested_time_is_closed() -> None:
     events = [moment for i in range(20) for moment in (60.0, line("ADDED", pod(f"p{i}", 10 + i)))]
     followed = Followed().listing(page(7)).streaming([*events], []).run()
     assert followed.api.queries()[2]["resourceVersion"] == "21"
@@ -255,7 +255,7 @@ def test_a_burst_of_events_lets_other_work_have_its_turn() -> None:
     assert turns >= 1000 * 4096 // (128 << 10)
 
 
-def test_who_waits_for_a_view_is_told_also_when_there_is_none_to_be_had() -> None:
+def test_a_waiting_task_ends_also_if_there_is_no_view() -> None:
     busy = ServerError("GET", "busy", code=503)
 
     async def wait(followed: Followed) -> bool:
@@ -280,7 +280,7 @@ def test_every_kind_selects_its_own() -> None:
     assert OWN_PODS.node_selector("n") == "spec.nodeName=n"
 
 
-def test_a_break_is_no_news_and_one_that_lasts_is_said_once_and_so_is_its_end(
+def test_a_single_break_is_not_logged_and_a_lasting_one_once_with_its_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -46,13 +46,13 @@ def test_the_first_list_takes_any_version_and_the_watch_begins_at_the_lists() ->
     assert len(followed.views) == 1
 
 
-def test_an_empty_list_is_told_too() -> None:
+def test_an_empty_list_is_a_change_too() -> None:
     followed = Followed().listing(page(7)).run()
     assert followed.views == [{}]
     assert followed.watch.state.synced
 
 
-def test_pages_are_asked_for_by_their_token_alone_and_shown_together() -> None:
+def test_pages_are_requested_by_their_token_alone_and_shown_together() -> None:
     followed = Followed().listing(page(7, pod("a", 3), token="t1"), page(7, pod("b", 4))).run()
     assert followed.api.queries()[1] == {
         "fieldSelector": "spec.nodeName=n",
@@ -229,7 +229,7 @@ def test_a_list_anew_shows_the_old_view_until_it_is_complete() -> None:
     assert (followed.watch.state.lists, followed.watch.state.relists) == (2, 1)
 
 
-def test_a_list_anew_that_finds_the_same_tells_nothing() -> None:
+def test_a_new_list_with_the_same_objects_is_no_change() -> None:
     followed = Followed().listing(page(7, pod("a", 3)), page(90, pod("a", 3)))
     followed.streaming(GONE, []).run()
     assert len(followed.views) == 1
@@ -248,7 +248,7 @@ def test_retry_after_is_waited_for(busy: object) -> None:
     assert followed.waits[0] >= 20.0
 
 
-def test_events_that_look_older_than_what_we_have_list_anew() -> None:
+def test_events_with_older_versions_cause_a_new_list() -> None:
     followed = Followed().listing(page(7, pod("a", 3)), page(9, pod("a", 9)))
     followed.streaming([line("MODIFIED", pod("a", 9)), line("MODIFIED", pod("a", 8))]).run()
     assert followed.watch.state.relists == 1
@@ -266,7 +266,9 @@ def test_a_crd_that_appears_later_is_found() -> None:
     assert followed.watch.state.last_error == ""
 
 
-def test_what_is_forbidden_is_said_once_and_tried_slowly(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_forbidden_watch_is_logged_once_and_retried_slowly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     forbidden = Forbidden("GET", "may not list pods", code=403, reason="Forbidden")
     followed = Followed().listing(*[forbidden] * 20).run()
     assert followed.watch.state.errors == 20
@@ -292,7 +294,7 @@ def test_what_is_absent_keeps_what_was_known() -> None:
     )  # the third try, which the script left out
 
 
-def test_who_raises_when_told_is_told_the_whole_view_again_and_nothing_is_lost() -> None:
+def test_after_an_exception_of_the_listener_the_whole_view_is_passed_again() -> None:
     views: list[list[str]] = []
 
     def take(view: Mapping[str, PodView]) -> None:

@@ -68,7 +68,7 @@ def test_a_large_view_reports_each_change_and_is_edited() -> None:
     assert changes.reported[-1] == {"z": "good"}
 
 
-def test_a_view_that_somebody_holds_never_changes(view: WatchCache[str, str]) -> None:
+def test_a_view_in_use_never_changes(view: WatchCache[str, str]) -> None:
     mapping = view.mapping
     view.update(decoded("c", "3"))
     view.remove(decoded("a", "4"))
@@ -109,7 +109,7 @@ def test_what_replaced_a_good_object_and_cannot_be_read_is_not_it(
     assert view.malformed == 2
 
 
-def test_a_malformed_object_is_said_once_until_it_was_good_again(
+def test_a_malformed_object_is_logged_once_until_it_was_valid_again(
     view: WatchCache[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -119,7 +119,7 @@ def test_a_malformed_object_is_said_once_until_it_was_good_again(
     assert view.malformed == 3
 
 
-def test_malformed_objects_that_come_and_go_are_each_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_new_malformed_object_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     view = small_view()
     for i in range(10):
         view.update(decoded(f"odd-{i}", str(2 * i), body="bad"))

@@ -73,7 +73,7 @@ def test_deep_nests_cost_themselves_only(nest: str) -> None:
         (errors.BadResponse("GET", "no", code=302), WatchFailureReason.ANSWERED),
     ],
 )
-def test_each_error_asks_for_one_thing(error: ApiError, why: WatchFailureReason) -> None:
+def test_each_error_has_one_reaction(error: ApiError, why: WatchFailureReason) -> None:
     assert classify_failure(error).reason is why
 
 

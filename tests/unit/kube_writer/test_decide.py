@@ -68,7 +68,7 @@ def test_a_status_waits_for_its_object_and_a_node_for_its_kubelet() -> None:
     assert isinstance(decide(node, sight(None), NOW), WaitStep)
 
 
-def test_labels_of_a_node_are_written_only_to_the_node_that_was_seen() -> None:
+def test_labels_of_a_node_are_written_only_to_the_node_that_was_read() -> None:
     wish = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {"a": "b"}}}
     node = replace(desired(wish), api_version="v1", kind="Node")
     step = decide(node, sight(stored({"metadata": {"name": NODE}})), NOW)
@@ -144,7 +144,7 @@ def test_a_label_that_another_has_is_left_out_and_the_rest_is_written() -> None:
     assert isinstance(decide(desired(body(1, a="x", b="y")), sight(there), NOW), ConflictStep)
 
 
-def test_what_we_applied_and_no_longer_want_is_written_away() -> None:
+def test_applied_fields_that_are_not_desired_any_more_are_removed() -> None:
     labels: dict[str, object] = {"f:metadata": {"f:labels": {"f:old": {}}}}
     there = stored(body(1, old="x"), entry("xpu-agent", labels, operation="Apply"))
     assert isinstance(decide(desired(), sight(there), NOW), ApplyStep)
@@ -174,7 +174,7 @@ def test_owners_that_are_no_more_are_taken_off_first() -> None:
         ((), False),
     ],
 )
-def test_only_an_object_whose_content_is_ours_alone_is_removed(
+def test_only_an_object_without_other_writers_is_removed(
     entries: tuple[dict[str, object], ...], removed: bool
 ) -> None:
     step = decide(desired(is_absent=True), sight(stored(body(), *entries)), NOW)

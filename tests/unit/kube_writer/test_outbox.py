@@ -96,7 +96,7 @@ def test_what_is_no_longer_offered_is_no_longer_pending() -> None:
     asyncio.run(case())
 
 
-def test_an_object_whose_version_changes_is_told_once_as_it_is_wanted_now() -> None:
+def test_an_object_whose_version_changes_has_one_state_in_its_current_version() -> None:
     async def case() -> None:
         box = outbox(Unplugged())
         old, new = (

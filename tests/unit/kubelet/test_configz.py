@@ -76,7 +76,7 @@ def test_a_key_of_another_type_costs_itself_only(key: str, value: object) -> Non
     ]
 
 
-def test_what_is_not_said_is_not_known() -> None:
+def test_absent_settings_are_unknown() -> None:
     nothing = dict.fromkeys(STATIC)
     assert parsed() == parsed(**nothing) == KubeletConfig(reserved_milli=0)
     assert parsed(cgroupDriver="", reservedSystemCPUs="") == KubeletConfig(reserved_milli=0)

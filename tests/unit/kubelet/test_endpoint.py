@@ -63,7 +63,9 @@ def test_an_address_that_could_lead_a_token_elsewhere_is_none(address: str) -> N
         (NodeView(name="n", uid="u"), "the Node has no address of type InternalIP; see"),
     ],
 )
-def test_why_the_kubelet_cannot_be_asked_is_said(node: NodeView | None, words: str) -> None:
+def test_the_reason_why_the_kubelet_cannot_be_reached_is_reported(
+    node: NodeView | None, words: str
+) -> None:
     async def scenario() -> None:
         credentials, clock = Anonymous(), ManualClock()
         store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))

@@ -70,7 +70,7 @@ def test_joined(
     assert join_facts(config, checkpoint, CPUS) == facts
 
 
-def test_settings_are_asked_for_every_five_minutes() -> None:
+def test_settings_are_read_every_five_minutes() -> None:
     async def test(world: World) -> None:
         assert await world.pass_time(3600) == 360
         assert world.kubelet.asked_settings == 12
@@ -97,7 +97,7 @@ def test_they_are_joined_anew_only_when_a_source_changed() -> None:
     in_world(test)
 
 
-def test_a_setting_of_a_type_that_nobody_knows_is_said_once(
+def test_a_setting_of_an_unknown_type_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(world: World) -> None:
@@ -108,7 +108,7 @@ def test_a_setting_of_a_type_that_nobody_knows_is_said_once(
     in_world(test)
 
 
-def test_a_checkpoint_that_hangs_holds_one_thread_and_no_look_at_the_pods(
+def test_a_hanging_checkpoint_blocks_one_thread_and_no_poll_of_pods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "READ_S", 0.01)
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_hangs_holds_one_thread_and_no_look_at_the_pods(
     asyncio.run(live())
 
 
-def test_settings_that_are_refused_cost_them_only_and_are_asked_for_less_and_less() -> None:
+def test_refused_settings_affect_only_themselves_and_are_read_ever_more_rarely() -> None:
     async def test(world: World) -> None:
         world.kubelet.settings = Forbidden("configz", "needs get on nodes/configz", code=403)
         await world.pass_time(3600)
@@ -159,7 +159,7 @@ def test_settings_that_are_refused_cost_them_only_and_are_asked_for_less_and_les
     in_world(test)
 
 
-def test_known_settings_are_kept_while_they_cannot_be_had() -> None:
+def test_known_settings_stay_while_they_cannot_be_read() -> None:
     async def test(world: World) -> None:
         await world.poller.poll()
         world.kubelet.settings = Forbidden("configz", "no", code=403)
@@ -182,7 +182,7 @@ def test_a_port_without_settings_says_so() -> None:
     in_world(test)
 
 
-def test_the_checkpoint_is_read_at_every_look_and_a_damaged_one_leaves_what_was() -> None:
+def test_the_checkpoint_is_read_at_every_poll_and_a_damaged_one_changes_nothing() -> None:
     tree = {PATH: WRITTEN}
     world = World(TreeFiles.from_entries(tree), CPUS)
     world.kubelet.settings = STATIC

@@ -31,7 +31,7 @@ from tests.unit.kubelet.scripted import (
 )
 
 
-def test_a_look_that_finds_pods_makes_them_fresh_also_when_nothing_changed() -> None:
+def test_a_poll_with_pods_makes_them_fresh_also_when_nothing_changed() -> None:
     async def test(world: World) -> None:
         assert await world.poller.poll() == 10.0
         world.clock.advance(10)
@@ -111,7 +111,7 @@ def test_six_hours_without_a_kubelet_lose_no_pod_and_cost_few_questions() -> Non
     in_world(test)
 
 
-def test_a_kubelet_that_comes_back_is_seen_within_seconds_and_asked_for_its_settings() -> None:
+def test_a_returned_kubelet_is_noticed_within_seconds_and_its_settings_read() -> None:
     async def test(world: World) -> None:
         await world.pass_time(20)
         world.kubelet.listed = AWAY
@@ -127,7 +127,7 @@ def test_a_kubelet_that_comes_back_is_seen_within_seconds_and_asked_for_its_sett
     in_world(test)
 
 
-def test_a_restart_between_two_looks_is_noticed_by_the_new_connection() -> None:
+def test_a_restart_between_two_polls_is_noticed_by_the_new_connection() -> None:
     async def test(world: World) -> None:
         await world.pass_time(60)
         assert world.kubelet.asked_settings == 1
@@ -139,7 +139,7 @@ def test_a_restart_between_two_looks_is_noticed_by_the_new_connection() -> None:
     in_world(test)
 
 
-def test_a_poke_is_a_look_at_once_and_many_before_it_are_one() -> None:
+def test_a_request_causes_a_poll_at_once_and_many_requests_one_poll() -> None:
     async def test(world: World) -> None:
         forever = asyncio.Event()
 
@@ -163,7 +163,7 @@ def test_a_poke_is_a_look_at_once_and_many_before_it_are_one() -> None:
     in_world(test)
 
 
-def test_pokes_without_end_are_five_looks_a_second() -> None:
+def test_requests_without_end_cause_five_polls_a_second() -> None:
     async def test(world: World) -> None:
         class Poking(asyncio.Event):
             """An event that is set again whenever it is cleared."""
@@ -197,7 +197,7 @@ def test_the_bucket_fills_up_to_its_burst_only() -> None:
     assert bucket.reserve(3600.4) == pytest.approx(0.0)
 
 
-def test_counts_of_looks_are_by_what_they_found() -> None:
+def test_polls_are_counted_by_their_result() -> None:
     async def test(world: World) -> None:
         for answer in (pods("a"), AWAY, AWAY, NO_PODS, pods("a")):
             world.kubelet.listed = answer

@@ -218,7 +218,7 @@ def test_values_that_every_device_has(kind: DeviceValue, expected: float) -> Non
         DeviceValue.PROCESS_MEMORY_BYTES,
     ],
 )
-def test_what_a_device_does_not_tell_has_no_series(kind: DeviceValue) -> None:
+def test_a_value_that_a_device_does_not_report_has_no_series(kind: DeviceValue) -> None:
     assert value(node(), AliasSource(value=kind)) is None
 
 

@@ -185,7 +185,7 @@ def test_a_host_application_has_the_figures_of_a_group() -> None:
     assert len(lines) == 7
 
 
-def test_resctrl_groups_of_classes_and_pods_are_told_apart() -> None:
+def test_resctrl_groups_of_classes_and_pods_are_distinguished() -> None:
     page = samples(complete())
     ((labels, value),) = page["xpu_node_resctrl_cache_occupancy_bytes"]
     assert (labels["group"], labels["cache_id"], value) == ("BE", "3", 1.0)

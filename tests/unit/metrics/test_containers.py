@@ -206,7 +206,7 @@ def test_every_sample_belongs_to_a_declared_family_with_its_labels() -> None:
                 assert labels <= set(families[name].labels)
 
 
-def test_without_the_daemon_nothing_is_said() -> None:
+def test_without_the_services_there_are_no_series() -> None:
     assert "xpu_agent_runtime_state" not in page(None)
 
 

@@ -221,7 +221,7 @@ def test_a_pod_whose_slice_is_not_known_may_use_each_slice_without_another_user(
     assert slice_pods(snap) == [("MIG-0", "train-1"), ("MIG-1", "train-0")]
 
 
-def test_the_annotation_decides_where_the_kubelet_was_told_of_another_card() -> None:
+def test_the_annotation_decides_if_the_kubelet_counts_another_card() -> None:
     other = gpu(1)
     snap = replace(
         snapshot((CARD, other), pods=(POD,)),
@@ -248,7 +248,7 @@ def test_a_process_names_the_container_of_a_pod_that_has_several() -> None:
     assert reasons(running) == []
 
 
-def test_processes_of_a_pod_without_a_grant_do_not_hide_who_was_granted_the_card() -> None:
+def test_processes_of_a_pod_without_a_grant_do_not_hide_the_pod_with_the_grant() -> None:
     snap = replace(snapshot((CARD,), pods=(POD, OTHER)), allocations=granted(POD.uid))
     running = with_processes(snap, first=(OTHER.uid, OTHER.containers[0].id))
     assert [labels["pod"] for labels in series(running)] == ["train-0"]

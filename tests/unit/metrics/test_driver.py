@@ -11,7 +11,7 @@ from tests.factory import NOW_S, gpu, snapshot
 
 
 @pytest.mark.parametrize(("asked", "maker"), [("ascend", "huawei"), ("nvidia", "nvidia")])
-def test_the_driver_is_that_of_whoever_told_of_the_device(asked: str, maker: str) -> None:
+def test_the_driver_is_that_of_the_vendor_that_reported_the_device(asked: str, maker: str) -> None:
     card = gpu(0, vendor=maker)
     answer = Inventory(vendor=asked, devices=(card.info,), driver_version="24.1.0")
     other = Inventory(vendor="rdma", driver_version="9")

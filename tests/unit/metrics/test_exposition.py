@@ -162,7 +162,7 @@ def test_usage_of_a_container_is_exported_in_base_units() -> None:
     assert value(text, "xpu_container_pressure_waiting_seconds_total", **labels, **some) == 2.5
 
 
-def test_what_nobody_told_has_no_sample_and_is_not_zero() -> None:
+def test_an_unknown_value_has_no_sample_and_is_not_zero() -> None:
     usage = UsageSample(
         pods=MappingProxyType({PODS[0].uid: CgroupUsage(memory_bytes=0)}),
     )
@@ -248,7 +248,7 @@ def test_any_number_of_a_vendor_can_be_read_back(number: float) -> None:
         assert read == number or math.isnan(number)
 
 
-def test_the_agent_tells_how_its_workers_and_publishers_do() -> None:
+def test_the_agent_exports_the_state_of_its_workers_and_publishers() -> None:
     snap = snapshot((gpu(0), gpu(1, minor=None)))
     view = replace(
         snap.devices.value,

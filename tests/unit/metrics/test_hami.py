@@ -88,7 +88,7 @@ OLD_CONTAINER = {
 }
 
 
-def test_nothing_of_hami_is_exported_unless_asked_for() -> None:
+def test_no_family_of_hami_is_exported_by_default() -> None:
     assert values(shared()) == {}
 
 
@@ -166,7 +166,7 @@ def test_no_limit_has_no_series_and_the_drivers_figure_wins(
     assert (found[name][0] if name in found else None) == value
 
 
-def test_an_old_look_is_not_exported_and_a_pod_without_name_is_called_by_its_uid() -> None:
+def test_an_old_reading_is_not_exported_and_a_pod_without_name_has_its_uid() -> None:
     snap = shared()
     stale = replace(snap, sharing=SnapshotPart(snap.sharing.value, NOW_S - 181))
     assert "hami_vgpu_memory_used_bytes" not in values(stale, HAMI_ALIAS)

@@ -51,7 +51,7 @@ def test_a_port_has_node_exporters_names_and_our_values() -> None:
     assert [labels[0] for labels in found["node_infiniband_info"]] == ["mlx5_0"]
 
 
-def test_nobody_who_does_not_ask_gets_them() -> None:
+def test_without_the_alias_there_are_no_families() -> None:
     assert page(samples()) == {}
     assert page(samples(), "hami") == {}
 

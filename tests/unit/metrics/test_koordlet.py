@@ -119,7 +119,7 @@ def exported(snap: NodeSnapshot, aliases: tuple[str, ...] = ("koordlet",)) -> Se
     return series
 
 
-def test_nothing_of_koordlet_is_exported_unless_it_is_asked_for() -> None:
+def test_no_family_of_koordlet_is_exported_by_default() -> None:
     assert exported(full(), ("hami",)) == {}
 
 
@@ -176,7 +176,7 @@ def test_a_prediction_that_failed_has_the_status_1_and_no_amounts() -> None:
         ("pod_eviction_detail", {"reason": "evicted", "pod_name": "p"}, 3.0),
     ],
 )
-def test_a_figure_of_ours_has_koordlets_name(
+def test_a_figure_of_the_agent_has_koordlets_name(
     name: str, labels: dict[str, str], value: float
 ) -> None:
     samples = exported(full())[f"koordlet_{name}"]

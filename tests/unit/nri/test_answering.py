@@ -117,7 +117,7 @@ def test_every_edit_is_in_the_answer_in_its_order() -> None:
     }
 
 
-def test_a_score_of_0_is_said_where_it_is_read_and_left_out_where_it_is_not() -> None:
+def test_a_score_of_0_is_sent_if_the_runtime_reads_it_and_else_left_out() -> None:
     score = Adjustment(oom_score_adj=0)
     assert answer(score).adjust.linux.HasField("oom_score_adj")
     assert render_creation(score, NO_RESOURCES, DEBIAN) == b""
@@ -181,7 +181,7 @@ def test_what_a_runtime_would_drop_in_silence_is_refused_aloud(
         ),
     ],
 )
-def test_only_what_differs_is_said_and_a_quota_with_its_period(
+def test_only_differences_are_sent_and_a_quota_with_its_period(
     wanted: LinuxResources, asked: LinuxResources, change: LinuxResources
 ) -> None:
     assert changed_resources(wanted, asked) == change

@@ -55,7 +55,7 @@ def test_a_late_hook_costs_its_change_and_not_the_connection() -> None:
     play(through, SHORT_S)
 
 
-def test_a_container_that_was_answered_is_created_before_anybody_else_is_asked() -> None:
+def test_an_answered_container_is_created_before_the_next_request() -> None:
     async def through(both: Talk) -> None:
         both.answer = nothing
         await both.call("CreateContainer", CREATED)
@@ -73,7 +73,7 @@ def test_a_limit_of_the_call_itself_counts_too() -> None:
     play(through, 60)
 
 
-def test_a_late_hook_is_told_so_and_its_answer_is_dropped() -> None:
+def test_a_late_hook_is_reported_and_its_answer_is_dropped() -> None:
     ended: list[str] = []
 
     async def stubborn(asked: HookRequest) -> Adjustment:

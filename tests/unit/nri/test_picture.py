@@ -29,7 +29,7 @@ def test_each_change_is_a_new_picture_and_older_ones_stay_as_they_were() -> None
     assert ours.view is seen[-1]
 
 
-def test_a_container_that_is_asked_about_is_shown_once_with_what_came_of_it() -> None:
+def test_a_requested_container_is_shown_once_with_its_result() -> None:
     ours, seen = begun()
     ours.update(POD)
     ours.add_requested(None, MAIN)
@@ -60,7 +60,7 @@ def test_and_at_once_if_the_answer_takes_its_time_or_its_sandbox_is_new(
     assert [list(one.containers) for one in seen[1:]] == [["c1", "c2"], ["c1", "c2", "c3"]]
 
 
-def test_what_is_not_known_ends_without_a_word() -> None:
+def test_unknown_ids_end_without_an_error() -> None:
     ours, seen = begun()
     ours.remove_container("c1")
     ours.remove_sandbox("p1")
@@ -96,7 +96,7 @@ def test_a_mark_goes_with_its_container() -> None:
     assert dict(ours.view.missed) == {}
 
 
-def test_how_it_stands_is_told_once() -> None:
+def test_the_state_is_published_once() -> None:
     ours, seen = begun()
     ours.set_peer(parse_peer("containerd", "2.3.4", "", 0))
     ours.set_state("registered")
@@ -118,7 +118,7 @@ def test_a_full_list_replaces_all_that_was_known() -> None:
     assert view.is_synchronized
 
 
-def test_what_is_told_while_a_list_is_read_is_newer_than_the_list() -> None:
+def test_an_event_during_a_list_is_newer_than_the_list() -> None:
     ours, _ = begun()
     ours.begin_list()
     running = RuntimeContainer(id="c1", sandbox_id="p1", state=ContainerState.RUNNING, pid=7)
@@ -133,7 +133,7 @@ def test_what_is_told_while_a_list_is_read_is_newer_than_the_list() -> None:
     assert dict(ours.view.containers) == {"c1": running, "new": ours.view.containers["new"]}
 
 
-def test_what_is_told_after_a_list_was_read_counts_as_ever() -> None:
+def test_events_after_a_list_are_applied_as_usual() -> None:
     ours, _ = begun()
     ours.begin_list()
     ours.replace_all([POD], [MAIN])
@@ -178,7 +178,7 @@ def test_it_is_bounded_and_what_is_left_out_is_counted(monkeypatch: pytest.Monke
     assert (len(ours.view.sandboxes), ours.dropped) == (2, 7)
 
 
-def test_what_has_no_id_is_not_kept() -> None:
+def test_an_entry_without_an_id_is_dropped() -> None:
     ours, _ = begun()
     ours.update(PodSandbox(id=""), RuntimeContainer(id="", sandbox_id=""))
     assert (dict(ours.view.sandboxes), dict(ours.view.containers)) == ({}, {})

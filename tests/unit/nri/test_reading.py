@@ -87,7 +87,7 @@ def test_a_container_has_its_own_and_its_pods_properties() -> None:
     assert found.label("b") == "2"
 
 
-def test_a_user_that_is_not_told_is_unknown_and_not_root() -> None:
+def test_an_absent_user_is_unknown_and_not_root() -> None:
     told = container()
     told.ClearField("user")
     assert parse_container(told, parse_sandbox(pod())).user is None
@@ -114,7 +114,7 @@ def test_variables_keep_their_order_and_their_doubles() -> None:
         ([rule(minor=0)], False),
     ],
 )
-def test_who_may_use_all_devices_is_privileged(
+def test_a_container_that_may_use_all_devices_is_privileged(
     rules: list[linux.LinuxDeviceCgroup], privileged: bool
 ) -> None:
     assert allows_all_devices(rules) is privileged
@@ -140,7 +140,7 @@ def test_who_may_use_all_devices_is_privileged(
         ),
     ],
 )  # fmt: skip
-def test_resources_are_those_asked_for(
+def test_resources_are_the_requested_ones(
     told: linux.LinuxResources, resources: LinuxResources
 ) -> None:
     assert parse_resources(told) == resources

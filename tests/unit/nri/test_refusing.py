@@ -29,7 +29,7 @@ def test_a_hook_that_refuses_keeps_the_container_from_starting_and_says_why() ->
     play(through)
 
 
-def test_a_reason_that_the_message_names_is_not_said_twice() -> None:
+def test_a_reason_in_the_message_is_not_repeated() -> None:
     async def refuse(asked: HookRequest) -> Adjustment:
         return Adjustment(failed=f"NoGroup: {asked.stage.value}", reason="NoGroup")
 
@@ -61,7 +61,7 @@ def test_the_removal_of_a_pod_is_never_refused() -> None:
         (ContainerEdits(env=(("A", "x" * (4 << 20)),)), 8, "exceed maximum message size"),
     ],
 )
-def test_what_cannot_be_said_to_the_runtime_is_refused_and_not_left_out(
+def test_edits_that_the_runtime_cannot_apply_are_refused_and_not_left_out(
     edits: ContainerEdits, code: int, message: str
 ) -> None:
     async def devices(asked: HookRequest) -> Adjustment:

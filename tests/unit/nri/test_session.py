@@ -156,7 +156,7 @@ def test_a_life_of_a_pod_is_in_the_picture_while_it_lasts() -> None:
     play(through)
 
 
-def test_a_sandbox_that_is_removed_by_its_id_alone_is_asked_about_with_all_that_is_known() -> None:
+def test_a_sandbox_removed_by_its_id_is_passed_on_with_all_known_facts() -> None:
     async def through(both: Talk) -> None:
         await both.call("RunPodSandbox", calls.RunPodSandboxRequest(pod=pod()))
         bare = calls.RemovePodSandboxRequest(pod={"id": "p1"})
@@ -281,7 +281,7 @@ def test_a_validator_has_no_say() -> None:
     play(through)
 
 
-def test_who_the_runtime_is_and_what_it_takes_is_in_the_picture() -> None:
+def test_the_runtimes_name_and_abilities_are_in_the_view() -> None:
     async def through(both: Talk) -> None:
         await both.registered("v2.1.4")
         view = both.picture.view

@@ -77,7 +77,7 @@ def test_a_runtime_that_says_nothing_of_nri_is_known_by_its_version(
         ("", ""),
     ],
 )
-def test_a_runtime_that_cannot_be_told_has_what_is_assumed(name: str, version: str) -> None:
+def test_an_unknown_runtime_has_the_assumed_version(name: str, version: str) -> None:
     assert nri_version(name, version, "") == DEFAULT_NRI_VERSION == (0, 8, 0)
 
 

@@ -39,7 +39,7 @@ def test_two_agents_of_one_node_have_one_connection_and_the_second_takes_over() 
     play(through)
 
 
-def test_a_lock_that_cannot_be_had_is_said_and_nothing_is_dialled() -> None:
+def test_an_unusable_lock_is_reported_and_no_connection_made() -> None:
     async def through(folder: Path) -> None:
         async with Runtime(folder, CONTAINERD_2_3) as runtime:
             async with life(folder, lock=str(folder / "none" / "lock")) as ours:
@@ -73,7 +73,7 @@ def test_it_ends_soon_in_whatever_it_waits(while_asked: bool) -> None:
     play(through)
 
 
-def test_what_was_asked_before_the_end_is_still_answered() -> None:
+def test_a_request_before_the_end_is_still_answered() -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
 
     async def slow(request: HookRequest) -> Adjustment:

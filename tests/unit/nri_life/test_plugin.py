@@ -30,7 +30,7 @@ def test_it_registers_and_shows_what_there_was_before(version: Version) -> None:
     play(through)
 
 
-def test_it_waits_for_the_socket_with_one_look_a_second() -> None:
+def test_it_waits_for_the_socket_with_one_check_a_second() -> None:
     async def through(folder: Path) -> None:
         async with life(folder) as ours:
             view = await ours.until("waiting", "NoSocket")
@@ -105,7 +105,7 @@ def test_a_runtime_that_stops_half_way_is_left_and_tried_again(
     play(through)
 
 
-def test_a_runtime_that_restarts_is_joined_again_after_a_second_and_what_ran_is_kept() -> None:
+def test_a_restarted_runtime_is_registered_again_after_a_second_and_containers_stay() -> None:
     async def through(folder: Path) -> None:
         async with Runtime(folder, CONTAINERD_2_3) as runtime, life(folder) as ours:
             await runtime.plugged()
@@ -126,7 +126,7 @@ def test_a_runtime_that_restarts_is_joined_again_after_a_second_and_what_ran_is_
     play(through)
 
 
-def test_a_socket_that_another_runtime_put_in_the_place_of_ours_is_dialled(
+def test_a_socket_that_another_runtime_put_in_place_is_connected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "POLL_S", 0.02)

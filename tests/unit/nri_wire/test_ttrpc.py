@@ -102,7 +102,7 @@ def test_no_bytes_do_more_than_be_frames(pieces: list[bytes]) -> None:
     read(*pieces)
 
 
-def test_what_is_too_long_is_told_at_once_and_passed_over() -> None:
+def test_an_oversized_frame_is_reported_at_once_and_skipped() -> None:
     header = struct.pack(">IIBB", MAX_DATA + 1, 5, REQUEST, 0)
     body = bytes(MAX_DATA + 1)
     found = read(header, body[:4000], body[4000:], v.V2)

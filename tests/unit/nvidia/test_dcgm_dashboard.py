@@ -241,7 +241,7 @@ def test_queries_of_dashboards_are_answered_with_data(node: NodeSnapshot, tmp_pa
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_promtool_complains_of_nothing_but_names_that_are_not_ours(node: NodeSnapshot) -> None:
+def test_promtool_complains_only_of_foreign_names(node: NodeSnapshot) -> None:
     done = subprocess.run(
         ["promtool", "check", "metrics"],
         input=render(node),

@@ -62,14 +62,14 @@ def test_the_binding_says_whose_a_card_is(
     assert device.health.message
 
 
-def test_an_unbound_card_beside_a_loaded_driver_is_told_apart(tmp_path: Path) -> None:
+def test_an_unbound_card_beside_a_loaded_driver_is_distinguished(tmp_path: Path) -> None:
     add_function(tmp_path, BUS, None)
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
     (device,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
     assert device.health.reason == "DriverNotBound"
 
 
-def test_procfs_tells_who_the_card_is_before_the_library_does(tmp_path: Path) -> None:
+def test_procfs_identifies_the_card_before_the_library_does(tmp_path: Path) -> None:
     add_function(tmp_path, BUS, Model="x")
     (tmp_path / f"proc/driver/nvidia/gpus/{BUS}/information").write_text(INFORMATION)
     (device,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())
@@ -108,7 +108,7 @@ def test_switches_audio_and_nonsense_are_no_cards(tmp_path: Path, code: str) -> 
     assert NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings()) == ()
 
 
-def test_a_virtual_function_on_its_host_is_not_ours(tmp_path: Path) -> None:
+def test_a_virtual_function_on_its_host_is_left_out(tmp_path: Path) -> None:
     add_function(tmp_path, BUS)
     (tmp_path / f"sys/bus/pci/devices/{BUS}/physfn").symlink_to("../0000:3b:00.4")
     (device,) = NvidiaVendor().detect(LiveHostFiles(str(tmp_path)), VendorSettings())

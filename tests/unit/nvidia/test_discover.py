@@ -130,7 +130,9 @@ def test_a_vanished_card_is_forgotten_in_the_end(stub: Stub, tree: Path) -> None
 
 
 @pytest.mark.parametrize("level", [450, 510, 535, 570])
-def test_an_old_driver_tells_less_and_nothing_wrong(level: int, tmp_path: Path, tree: Path) -> None:
+def test_an_old_driver_reports_fewer_values_and_none_that_is_wrong(
+    level: int, tmp_path: Path, tree: Path
+) -> None:
     stub = Stub(tmp_path, level)
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
@@ -209,7 +211,7 @@ def test_a_discrete_card_that_answers_no_memory_keeps_its_size(stub: Stub, tree:
     assert (sample.memory_total_bytes, sample.memory_used_bytes) == (before.memory_bytes, None)
 
 
-def test_a_discrete_card_that_never_told_its_memory_has_not_the_machine_s(
+def test_a_discrete_card_without_a_known_size_has_not_the_machines_memory(
     stub: Stub, tree: Path
 ) -> None:
     stub.play(SYSTEM, gpu(0, BUSES[0], mem=0, used=0))
@@ -256,9 +258,7 @@ def test_a_card_that_is_given_to_a_guest_is_listed_once(stub: Stub, tree: Path) 
     )
 
 
-def test_a_card_that_we_may_not_ask_everything_is_healthy_and_not_a_unified_one(
-    stub: Stub, tree: Path
-) -> None:
+def test_a_card_with_refused_calls_is_healthy_and_not_a_unified_one(stub: Stub, tree: Path) -> None:
     names = ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetEccMode")
     stub.play(SYSTEM, GPUS[0], *(f"error {name} 4" for name in names))
     with on_tree(stub, tree) as child:

@@ -67,7 +67,7 @@ def test_cards_without_events_stay_healthy_and_sampled(stub: Stub, tree: Path, l
     assert {d.health.reason for d in inventory.devices} == {"DeviceHealthy"}
 
 
-def test_the_noise_of_the_driver_is_not_asked_for(stub: Stub, tree: Path) -> None:
+def test_the_noise_of_the_driver_is_not_requested(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
         child.discover()

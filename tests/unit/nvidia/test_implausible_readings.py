@@ -222,7 +222,7 @@ def test_a_time_stamp_from_the_far_future_does_not_end_the_samples(stub: Stub, t
     assert [p.core_percent for p in sample.processes or ()] == [60.0]
 
 
-def test_a_card_that_tells_nothing_impossible_has_no_such_count(stub: Stub, tree: Path) -> None:
+def test_a_card_without_implausible_values_has_no_such_count(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, CARD, *PARTS)
     with on_tree(stub, tree) as child:
         child.discover()

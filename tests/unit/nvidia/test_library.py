@@ -115,7 +115,7 @@ def test_a_node_whose_cards_belong_to_guests_is_no_error(stub: Stub, tmp_path: P
     assert inventory.problems == ()
 
 
-def test_a_recorded_host_is_never_asked_about_with_this_machines_library(
+def test_a_recorded_host_is_never_queried_with_this_machines_library(
     stub: Stub, tree: Path
 ) -> None:
     add_function(tree, "0000:c1:00.0", None)
@@ -148,7 +148,7 @@ def test_a_library_that_crashes_takes_only_the_worker(stub: Stub, tree: Path) ->
         child.ask("discover")
 
 
-def test_an_orderly_end_lets_go_of_the_driver(stub: Stub, tree: Path) -> None:
+def test_an_orderly_end_releases_the_driver(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
         child.discover()
@@ -158,7 +158,7 @@ def test_an_orderly_end_lets_go_of_the_driver(stub: Stub, tree: Path) -> None:
     assert ended == ["nvmlEventSetFree", "nvmlShutdown"]
 
 
-def test_the_binding_is_imported_by_nobody_who_only_looks() -> None:
+def test_the_binding_is_not_imported_for_detection() -> None:
     code = "import sys, plugins.vendors.nvidia.vendor; print('pynvml' in sys.modules)"
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -124,7 +124,7 @@ def test_links_to_a_card_that_is_lost_are_left_out() -> None:
     assert link_matrix({A: CardLinks(ends=direct(B, 4))}) == ((), ())
 
 
-def test_the_fabric_is_asked_in_the_version_that_the_driver_knows(
+def test_the_fabric_is_read_in_a_version_that_the_driver_supports(
     tmp_path: Path, tree: Path
 ) -> None:
     lines = [f"fabric {i} state=3 uuid=00112233445566778899aabbccddeeff clique=7" for i in range(8)]

@@ -126,7 +126,7 @@ def test_a_reading_that_cannot_be_true_is_absent_and_counted(
     assert "xpu_device_implausible_readings_total" in names
 
 
-def test_each_link_tells_its_traffic_and_its_errors(stub: Stub, tree: Path) -> None:
+def test_each_link_reports_its_traffic_and_its_errors(stub: Stub, tree: Path) -> None:
     lines = ["field 0 91 u32 2"]
     lines += [f"field 0 {n}:{link} u64 {n + link}" for n in (138, 139, 161) for link in (0, 1)]
     stub.play(SYSTEM, CARD, *lines)

@@ -100,7 +100,7 @@ def test_every_reading_is_of_a_family_with_its_labels(stub: Stub, tree: Path) ->
         assert len(families[reading.family].labels) == len(reading.labels)
 
 
-def test_what_a_card_does_not_tell_is_absent_and_not_zero(stub: Stub, tree: Path) -> None:
+def test_an_unsupported_value_is_absent_and_not_zero(stub: Stub, tree: Path) -> None:
     lists = ("ComputeRunningProcesses", "GraphicsRunningProcesses", "MPSComputeRunningProcesses")
     silent = [f"error nvmlDeviceGet{n}{v} 3" for n in lists for v in ("", "_v2", "_v3")]
     sample = first(stub, tree, f"gpu 0 bus={BUSES[0]} mem=1000 used=10", *silent)
@@ -192,7 +192,7 @@ def test_a_cycle_makes_few_calls_and_none_that_blocks(stub: Stub, tree: Path) ->
     assert len(calls) <= 8 * 17 + 12  # one of the eight cards is in its slow cycle
 
 
-def test_fields_are_asked_in_one_call_and_unsupported_ones_once(stub: Stub, tree: Path) -> None:
+def test_fields_are_read_in_one_call_and_unsupported_ones_once(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, CARD, "field 0 186 u32 1", "field 0 83 u64 !3", "field 0 82 u32 !999")
     with on_tree(stub, tree) as child:
         child.discover()
@@ -204,7 +204,9 @@ def test_fields_are_asked_in_one_call_and_unsupported_ones_once(stub: Stub, tree
     assert calls == ["nvmlDeviceGetFieldValues 0 9", "nvmlDeviceGetFieldValues 0 2"]
 
 
-def test_a_card_that_does_not_tell_who_is_busy_never_says_nobody(stub: Stub, tree: Path) -> None:
+def test_a_card_without_process_utilization_never_reports_zero_processes(
+    stub: Stub, tree: Path
+) -> None:
     refused = ("nvmlDeviceGetProcessUtilization 3", "nvmlDeviceGetMPSComputeRunningProcesses_v3 6")
     stub.play(SYSTEM, CARD, "proc 0 pid=5 mem=77", *(f"error {what}" for what in refused))
     with on_tree(stub, tree) as child:
@@ -215,7 +217,7 @@ def test_a_card_that_does_not_tell_who_is_busy_never_says_nobody(stub: Stub, tre
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
-def test_a_field_that_is_no_number_tells_nothing(stub: Stub, tree: Path, value: str) -> None:
+def test_a_field_that_is_no_number_gives_no_value(stub: Stub, tree: Path, value: str) -> None:
     fields = (f"field 0 {number} f64 {value}" for number in (230, 91, 29, 186))
     stub.play(SYSTEM, CARD, *fields)
     with on_tree(stub, tree) as child:
@@ -250,7 +252,7 @@ def test_a_change_of_health_is_noticed_within_ten_cycles(stub: Stub, tree: Path)
     assert (event.reason, event.state) == ("NodeRebootRequired", HealthState.FAILED)
 
 
-def test_a_warning_asks_for_a_discovery_within_ten_cycles(stub: Stub, tree: Path) -> None:
+def test_a_warning_requests_a_discovery_within_ten_cycles(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, CARD)
     with on_tree(stub, tree) as child:
         before = child.discover().devices[0]
@@ -282,7 +284,7 @@ def test_unknown_errors_that_stay_take_the_card_out_of_service(stub: Stub, tree:
         assert child.wait_event().reason == "NVMLUnknown"
 
 
-def test_a_late_card_is_asked_less_often_and_reported(stub: Stub, tree: Path) -> None:
+def test_a_late_card_is_called_less_often_and_reported(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, CARD, gpu(1, BUSES[1]))
     with on_tree(stub, tree) as child:
         child.discover()

@@ -62,7 +62,7 @@ def test_a_fabric_that_is_starting_has_five_minutes() -> None:
     assert watch.condition("a", starting, manager_is_down=False) is None
 
 
-def test_a_fabric_that_failed_is_told_at_once_with_its_flags() -> None:
+def test_a_failed_fabric_is_reported_at_once_with_its_flags() -> None:
     failed = FabricStateTracker(ManualClock()).condition(
         "a", NvlinkFabric(state=3, status=999, mask=4 << 8), manager_is_down=False
     )
@@ -179,7 +179,7 @@ def test_a_fabric_that_failed_takes_its_cards_along_where_it_must_be_ready(
     assert [e for e in child.events if e.reason == "DeviceHealthy"] == []
 
 
-def test_cards_of_a_broken_fabric_give_no_verdict_so_that_a_discovery_is_asked_for(
+def test_cards_of_a_broken_fabric_give_no_verdict_but_request_a_discovery(
     stub: Stub, tree: Path
 ) -> None:
     switches(tree, 4)

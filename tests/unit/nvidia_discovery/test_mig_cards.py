@@ -94,7 +94,7 @@ def test_two_compute_instances_share_one_place(stub: Stub, tree: Path) -> None:
 
 
 @pytest.mark.parametrize("level", [450, 510])
-def test_old_drivers_tell_places_without_names(stub: Stub, tree: Path, level: int) -> None:
+def test_old_drivers_report_places_without_names(stub: Stub, tree: Path, level: int) -> None:
     card = first(discover_cards(stub, tree, *PROFILES, THREE, level=level))
     assert [p.profile for p in card.partitions] == ["3g.20gb"]
     assert dict(card.free_slices)["2g.10gb"] == (4,)
@@ -117,7 +117,7 @@ def test_without_the_rights_names_are_reckoned_and_nothing_is_called_free(
     assert card.free_slices == ()
 
 
-def test_an_old_uuid_tells_what_no_call_does_v08(stub: Stub, tree: Path) -> None:
+def test_an_old_uuid_has_facts_that_no_call_returns_v08(stub: Stub, tree: Path) -> None:
     old = "mig 0 0 uuid=MIG-GPU-aa-bb/7/0 k=0 cik=0 mb=4864 sm=14"
     silent = ["error nvmlDeviceGetGpuInstanceId 13", "error nvmlDeviceGetComputeInstanceId 13"]
     (part,) = first(discover_cards(stub, tree, *PROFILES, old, *silent)).partitions
@@ -143,7 +143,7 @@ def test_an_instance_that_cannot_be_named_hides_no_other(
     assert words in inventory.problems[0].message
 
 
-def test_an_instance_whose_size_is_not_told_is_suspect(stub: Stub, tree: Path) -> None:
+def test_an_instance_of_unknown_size_is_suspect(stub: Stub, tree: Path) -> None:
     refused = ["error nvmlDeviceGetAttributes_v2 999", "error nvmlDeviceGetGpuInstanceById 999"]
     (part,) = first(discover_cards(stub, tree, *PROFILES, THREE, *refused)).partitions
     assert (part.profile, part.memory_bytes, part.cores) == ("unknown", None, None)

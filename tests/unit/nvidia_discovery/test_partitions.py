@@ -131,7 +131,7 @@ def test_each_card_is_labelled_with_its_island(stub: Stub, tree: Path) -> None:
     assert islands == ["0", "0", "2", "2", None, None, None, None]
 
 
-def test_links_that_two_cards_count_differently_are_told_of_v26(stub: Stub, tree: Path) -> None:
+def test_links_that_two_cards_count_differently_are_reported_v26(stub: Stub, tree: Path) -> None:
     remote = f"0000{BUSES[1].upper()}"
     inventory = discover_links(
         stub, tree, [*cards(), *direct((0, 1, 3)), f"link 0 3 state=1 type=0 remote={remote}"]

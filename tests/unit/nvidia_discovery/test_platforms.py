@@ -88,13 +88,13 @@ def test_cards_that_no_bus_shows_are_sighted_and_start_a_worker(
     assert card.health.reason == "LibraryMissing"
 
 
-def test_a_machine_of_others_is_none_of_ours(empty_host: Path) -> None:
+def test_a_machine_of_another_maker_has_no_cards(empty_host: Path) -> None:
     assert NvidiaVendor().detect(LiveHostFiles(str(empty_host)), VendorSettings()) == ()
     (empty_host / "sys/devices/soc0/family").write_text("Snapdragon\n")
     assert find_hardware(LiveHostFiles(str(empty_host))).platform == ""
 
 
-def test_the_file_of_a_jetson_tells_of_it_too(empty_host: Path) -> None:
+def test_the_file_of_a_jetson_identifies_it_too(empty_host: Path) -> None:
     (empty_host / "etc").mkdir()
     (empty_host / "etc/nv_tegra_release").write_text("# R36 (release)\n")
     assert find_hardware(LiveHostFiles(str(empty_host))).platform == "tegra"
@@ -121,7 +121,7 @@ def test_memory_that_the_kernel_shares_out_is_marked(stub: Stub, tree: Path) -> 
     assert not {"addressing", "memory-node", "memory-use"} & set(plain)
 
 
-def test_the_place_in_a_rack_is_told(stub: Stub, tree: Path) -> None:
+def test_the_place_in_a_rack_is_reported(stub: Stub, tree: Path) -> None:
     line = gpu(0, BUSES[0], chassis='"1820000000001"', rack="7,3,1,1")
     facts = dict(first(stub, tree, SYSTEM, line).facts)
     rack_facts = {
@@ -136,7 +136,7 @@ def test_the_place_in_a_rack_is_told(stub: Stub, tree: Path) -> None:
     }
 
 
-def test_a_rack_that_is_blank_tells_nothing() -> None:
+def test_a_blank_rack_gives_no_facts() -> None:
     assert read_platform(bytes(44)) == ()
     assert read_platform(bytes(4) + b"\xff" * 40)[0] == ("ib-guid", "ff" * 16)
 

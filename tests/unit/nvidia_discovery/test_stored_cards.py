@@ -62,14 +62,14 @@ def test_cards_are_remembered_by_their_uuid(stub: Stub, tree: Path) -> None:
     assert {c["bdf"]: c["minor"] for c in cards.values()} == dict(zip(BUSES, range(8), strict=True))
 
 
-def test_without_a_folder_nothing_is_kept(stub: Stub, tree: Path) -> None:
+def test_without_a_folder_nothing_is_stored(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
         assert child.discover().problems == ()
     assert not (stub.folder / "state").exists()
 
 
-def test_a_card_whose_function_went_while_nobody_looked_is_listed_as_lost(
+def test_a_card_whose_function_vanished_between_runs_is_listed_as_lost(
     stub: Stub, tree: Path
 ) -> None:
     discover_once(stub, tree, *GPUS)
@@ -142,7 +142,7 @@ def test_while_the_driver_is_away_all_cards_stay_listed(stub: Stub, tree: Path) 
     assert [p.reason for p in inventory.problems] == ["LibraryMissing"]
 
 
-def test_a_function_that_never_was_ours_is_none_of_ours(stub: Stub, tree: Path) -> None:
+def test_a_function_of_another_maker_is_ignored(stub: Stub, tree: Path) -> None:
     add_function(tree, "0000:c4:00.0", None)
     inventory = discover_once(stub, tree, *GPUS)
     assert [d.managed for d in inventory.devices] == [True] * 8 + [False]
@@ -189,7 +189,7 @@ def test_a_card_under_another_number_waits_under_its_old_one(stub: Stub, tree: P
     assert reasons(discover_once(stub, tree, *GPUS)) == {}
 
 
-def test_a_card_goes_on_under_its_new_number_on_a_person_s_word(stub: Stub, tree: Path) -> None:
+def test_a_person_can_accept_the_new_number_of_a_card(stub: Stub, tree: Path) -> None:
     discover_once(stub, tree, *GPUS)
     stub.play(SYSTEM, *GPUS[:7], gpu(7, BUSES[7], minor=9))
     with on_tree(stub, tree, state_dir=str(stub.folder / "state")) as child:
@@ -216,7 +216,7 @@ def test_a_damaged_file_is_begun_anew(stub: Stub, tree: Path, content: str) -> N
     assert len(stored(stub)) == 8
 
 
-def test_a_folder_that_cannot_be_written_is_told_of(stub: Stub, tree: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(stub: Stub, tree: Path) -> None:
     (stub.folder / "state").write_text("a file in its place")
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree, state_dir=str(stub.folder / "state")) as child:
@@ -226,7 +226,7 @@ def test_a_folder_that_cannot_be_written_is_told_of(stub: Stub, tree: Path) -> N
     assert reasons(inventory) == {}
 
 
-def test_a_number_is_given_up_on_a_person_s_word(tmp_path: Path) -> None:
+def test_a_person_can_release_a_stored_number(tmp_path: Path) -> None:
     memory = CardStore(str(tmp_path), "boot")
     assert memory.record("GPU-a", "0000:01:00.0", 0, 1.0) is None
     assert memory.record("GPU-a", "0000:01:00.0", 1, 2.0) == 0
@@ -235,7 +235,7 @@ def test_a_number_is_given_up_on_a_person_s_word(tmp_path: Path) -> None:
     assert not memory.renumber("GPU-b")
 
 
-def test_a_card_that_tells_no_number_keeps_its_own(tmp_path: Path) -> None:
+def test_a_card_that_reports_no_number_keeps_its_own(tmp_path: Path) -> None:
     memory = CardStore(str(tmp_path), "boot")
     memory.record("GPU-a", "0000:01:00.0", 4, 1.0)
     assert memory.record("GPU-a", "0000:01:00.0", None, 2.0) is None
@@ -257,7 +257,7 @@ def test_the_file_is_written_when_something_changed_and_else_seldom(tmp_path: Pa
     assert json.loads(file.read_bytes())["boot_id"] == "boot"
 
 
-def test_no_more_cards_are_kept_than_a_node_can_have(tmp_path: Path) -> None:
+def test_no_more_cards_are_stored_than_a_node_can_have(tmp_path: Path) -> None:
     memory = CardStore(str(tmp_path), "boot")
     for number in range(MAX_CARDS + 5):
         memory.record(f"GPU-{number}", f"0000:{number % 256:02x}:{number // 256:02x}.0", 0, number)
@@ -309,7 +309,7 @@ for after_s in (0.0, 59.0, 2.0, 1.0, 1.0):
 """
 
 
-def test_a_library_of_another_driver_asks_for_the_discovery_that_takes_the_cards_out(
+def test_a_library_of_another_driver_requests_the_discovery_that_fails_the_cards(
     stub: Stub, tree: Path
 ) -> None:
     stub.play(SYSTEM, *GPUS, "error nvmlInitWithFlags 18")

@@ -82,7 +82,7 @@ def test_an_error_of_nobody_in_particular_takes_the_card_with_all_its_slices(
     assert {card.health.reason, *(p.health.reason for p in card.partitions)} == {"Xid95"}
 
 
-def test_a_changed_recovery_action_is_asked_for_at_once(stub: Stub, tree: Path) -> None:
+def test_a_changed_recovery_action_is_read_at_once(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS, "field 1 230 u32 0")
     with on_tree(stub, tree) as child:
         child.discover()
@@ -94,7 +94,7 @@ def test_a_changed_recovery_action_is_asked_for_at_once(stub: Stub, tree: Path) 
     ]
 
 
-def test_a_card_that_is_bound_or_taken_away_has_all_looked_at(stub: Stub, tree: Path) -> None:
+def test_a_bound_or_removed_card_causes_a_check_of_all(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
         child.discover()
@@ -103,7 +103,7 @@ def test_a_card_that_is_bound_or_taken_away_has_all_looked_at(stub: Stub, tree: 
     assert reported(events) == [("", "DriverUnbound", None), ("", "DriverBound", None)]
 
 
-def test_the_kernels_log_is_heard_without_the_library(tree: Path, tmp_path: Path) -> None:
+def test_the_kernel_log_is_read_without_the_library(tree: Path, tmp_path: Path) -> None:
     log_line(tree, "ready")
     session = NvidiaSession(
         LiveHostFiles(str(tree)), NvidiaSettings(library_dirs=(str(tmp_path / "none"),))
@@ -119,7 +119,7 @@ def test_the_kernels_log_is_heard_without_the_library(tree: Path, tmp_path: Path
     assert reasons[BUSES[3]] == "LibraryMissing"
 
 
-def test_the_log_tells_what_the_driver_asks_for_when_it_cannot_be_asked(
+def test_the_log_names_the_required_action_when_the_driver_cannot_be_called(
     tree: Path, tmp_path: Path
 ) -> None:
     log_line(tree, "ready")
@@ -138,9 +138,7 @@ def test_the_log_tells_what_the_driver_asks_for_when_it_cannot_be_asked(
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetMemoryInfo_v2 3", "nvmlEventSetWait_v2"])
-def test_the_kernels_log_is_heard_while_the_library_hangs(
-    stub: Stub, tree: Path, call: str
-) -> None:
+def test_the_kernel_log_is_read_while_the_library_hangs(stub: Stub, tree: Path, call: str) -> None:
     log_line(tree, "ready")
     stub.play(SYSTEM, *GPUS)
     with on_live_tree(stub, tree) as child:
@@ -153,7 +151,7 @@ def test_the_kernels_log_is_heard_while_the_library_hangs(
     assert reported([event]) == [("0000:83:00.0", "Xid79", FAILED)]
 
 
-def test_the_log_and_the_driver_telling_of_one_event_are_heard_once(stub: Stub, tree: Path) -> None:
+def test_an_event_in_the_log_and_of_the_driver_counts_once(stub: Stub, tree: Path) -> None:
     log_line(tree, "ready")
     stub.play(SYSTEM, *GPUS)
     with on_live_tree(stub, tree) as child:
@@ -216,7 +214,7 @@ def test_a_machine_whose_log_cannot_be_read_says_so(stub: Stub, tree: Path) -> N
     assert [p.reason for p in problems] == ["KernelLogUnread"]
 
 
-def test_a_storm_in_the_log_is_told_in_few_events(tree: Path, tmp_path: Path) -> None:
+def test_a_storm_in_the_log_causes_few_events(tree: Path, tmp_path: Path) -> None:
     log_line(tree, "ready")
     session = NvidiaSession(
         LiveHostFiles(str(tree)), NvidiaSettings(library_dirs=(str(tmp_path / "none"),))

@@ -75,7 +75,7 @@ def test_a_card_that_fell_off_stays_out_over_restarts_until_another_boot(
         assert child.discover().devices[2].health == Health()
 
 
-def test_a_lost_card_that_answers_again_is_told_and_found_well(stub: Stub, tree: Path) -> None:
+def test_a_lost_card_that_answers_again_is_reported_and_healthy(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS)
     with on_tree(stub, tree) as child:
         child.discover()
@@ -121,7 +121,7 @@ def test_a_card_that_comes_back_as_another_is_not_taken_for_the_one_that_failed(
         assert [reason(child.sample()[1]) for _ in range(3)] == ["GpuLost"] * 3
 
 
-def test_a_card_whose_config_space_reads_all_ones_is_not_asked_any_more(
+def test_a_card_whose_config_space_reads_all_ones_is_not_called_any_more(
     stub: Stub, tree: Path
 ) -> None:
     config = tree / "sys/bus/pci/devices" / BUSES[1] / "config"
@@ -208,7 +208,7 @@ def test_settings_move_numbers(stub: Stub, tree: Path) -> None:
         (12345, HealthState.FAILED, "NVMLError12345"),
     ],
 )
-def test_a_card_that_cannot_be_looked_up_is_out_and_not_called_back(
+def test_a_card_whose_look_up_fails_is_failed_and_not_recovered(
     stub: Stub, tree: Path, code: int, state: HealthState, name: str
 ) -> None:
     stub.play(SYSTEM, *GPUS, f"error nvmlDeviceGetHandleByPciBusId_v2 1 {code}")
@@ -226,7 +226,7 @@ def test_a_card_that_cannot_be_looked_up_is_out_and_not_called_back(
         assert child.discover().devices[1].health == Health()
 
 
-def test_an_unknown_error_of_one_look_up_is_passed_over(stub: Stub, tree: Path) -> None:
+def test_an_unknown_error_of_one_look_up_is_ignored(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *GPUS, "error nvmlDeviceGetHandleByPciBusId_v2 1 999 x1")
     with on_tree(stub, tree) as child:
         assert child.discover().devices[1].health == Health()

@@ -46,7 +46,7 @@ def sample_with(child: Child, family: str) -> DeviceSample:
     raise TimeoutError(family)
 
 
-def test_a_card_with_performance_counters_tells_what_its_parts_do(stub: Stub, tree: Path) -> None:
+def test_a_card_with_performance_counters_reports_its_units(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, CARD, *COUNTERS)
     with on_tree(stub, tree) as child:
         child.discover()
@@ -73,7 +73,7 @@ def test_counters_that_are_refused_cost_the_card_nothing_else(stub: Stub, tree: 
         assert child.events == []
 
 
-def test_a_card_without_counters_is_asked_once(stub: Stub, tree: Path) -> None:
+def test_a_card_without_counters_is_queried_once(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, CARD)
     with on_tree(stub, tree) as child:
         child.discover()
@@ -84,9 +84,7 @@ def test_a_card_without_counters_is_asked_once(stub: Stub, tree: Path) -> None:
     assert calls == ["nvmlGpmQueryDeviceSupport"]
 
 
-def test_a_cut_card_is_as_busy_as_its_instances_and_each_tells_its_own(
-    stub: Stub, tree: Path
-) -> None:
+def test_the_load_of_a_partitioned_card_is_that_of_its_instances(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, *CUT, "gpm 0 2 gi=3 70", "gpm 0 2 gi=5 35", "mig 0 2 used=12345")
     with on_tree(stub, tree) as child:
         device = child.discover().devices[0]
@@ -104,7 +102,9 @@ def test_a_cut_card_is_as_busy_as_its_instances_and_each_tells_its_own(
     assert set(newer) == {"nvmlDeviceGetMemoryInfo_v2"}  # without the driver's reserve
 
 
-def test_a_cut_card_without_counters_does_not_tell_how_busy_it_is(stub: Stub, tree: Path) -> None:
+def test_a_partitioned_card_without_counters_does_not_report_its_load(
+    stub: Stub, tree: Path
+) -> None:
     stub.play(SYSTEM, *CUT)
     with on_tree(stub, tree) as child:
         child.discover()
@@ -148,7 +148,7 @@ def test_a_process_that_has_ended_is_left_out_though_the_driver_lists_it(
     assert [p.pid for p in after or ()] == [11]
 
 
-def test_lists_that_were_empty_rest_and_those_that_are_dear_more(stub: Stub, tree: Path) -> None:
+def test_empty_lists_are_skipped_and_expensive_ones_more(stub: Stub, tree: Path) -> None:
     stub.play(SYSTEM, CARD, "proc 0 pid=10 mem=7 list=compute")
     with on_tree(stub, tree) as child:
         child.discover()
@@ -208,7 +208,7 @@ def test_an_instance_has_its_share_of_the_compute_slices(
     )
 
 
-def test_a_card_of_which_no_instance_tells_is_not_idle() -> None:
+def test_a_card_of_which_no_instance_reports_load_is_not_idle() -> None:
     part = DevicePartition(uuid="", profile="1g.5gb", memory_bytes=GIB, size=1, instance=1)
     assert card_percent((part,), {}, 40 * GIB) is None
 

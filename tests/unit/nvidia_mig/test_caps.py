@@ -73,7 +73,7 @@ def test_capability_files_stand_in_for_the_list(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_node_that_is_missing_or_another_is_told(
+def test_a_missing_or_wrong_node_is_reported(
     nodes: dict[str, Recorded], reason: str, words: str
 ) -> None:
     access = MigCapabilities(host_of(**nodes).build()).access(0, 1, 0)

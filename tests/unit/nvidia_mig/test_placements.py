@@ -91,7 +91,7 @@ def test_a_profile_is_free_where_nothing_overlaps(
     assert dict(free_slices(PROFILES, used)) == free
 
 
-def test_places_that_nobody_told_are_not_free() -> None:
+def test_unknown_places_are_not_free() -> None:
     untold = MigProfile(name="1g.5gb", id=19, slices=1, max_instances=7)
     assert free_slices((untold,), ()) == ()
 

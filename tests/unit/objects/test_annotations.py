@@ -144,7 +144,7 @@ def test_any_device_set_gives_bounded_json(devices: tuple[Device, ...]) -> None:
         assert isinstance(json.loads(text), dict)
 
 
-def test_health_is_told_for_each_device() -> None:
+def test_health_is_listed_for_each_device() -> None:
     bad = Health(state=HealthState.SUSPECT, reason="Xid 63", since_s=BOOT_S)
     assert json.loads(health_annotation((gpu(0), gpu(1, health=bad)))) == {
         "0000:1b:00.0": {"state": "healthy", "reason": "DeviceHealthy"},
@@ -152,7 +152,7 @@ def test_health_is_told_for_each_device() -> None:
     }
 
 
-def test_changes_and_the_last_event_are_told_if_there_were_any() -> None:
+def test_changes_and_the_last_event_are_listed_if_there_were_any() -> None:
     moved = Health(since_s=BOOT_S, changes=2, last_event="Xid 79")
     assert json.loads(health_annotation((gpu(0, health=moved),)))["0000:1b:00.0"] == {
         "state": "healthy",
@@ -171,7 +171,7 @@ def test_where_not_all_fit_the_healthy_ones_go_first() -> None:
     assert list(json.loads(health_annotation(tuple(many)))) == ["00000007:00:00.0"]
 
 
-def test_a_state_that_nobody_can_tell_now_says_so_beside_what_it_was() -> None:
+def test_an_uncertain_state_is_marked_beside_its_last_value() -> None:
     stalled = Health(reason="DriverStalled", since_s=BOOT_S, changes=2, certain=False)
     assert json.loads(health_annotation((gpu(0, health=stalled),)))["0000:1b:00.0"] == {
         "state": "healthy",

@@ -123,7 +123,7 @@ def own(kind: str, status: bool = True, **more: Any) -> DeviceCondition:
 
 
 @pytest.mark.parametrize("device", [gpu(0, health=UNKNOWN), nic(0, health=UNKNOWN)])
-def test_what_nobody_can_tell_is_unknown_and_keeps_its_service(device: Device) -> None:
+def test_an_uncertain_state_is_unknown_and_keeps_its_service(device: Device) -> None:
     (entry,) = body(device)["spec"]["devices"]
     assert entry["health"] is True
     assert entry["conditions"] == [
@@ -156,7 +156,7 @@ def test_conditions_of_the_vendor_follow_with_their_own_dates() -> None:
     ]
 
 
-def test_of_one_type_there_is_one_condition_and_ours_come_first() -> None:
+def test_there_is_one_condition_of_a_type_and_the_agents_come_first() -> None:
     conditions_of_vendor = (
         own("Healthy"),
         own("Schedulable"),
@@ -171,7 +171,7 @@ def test_of_one_type_there_is_one_condition_and_ours_come_first() -> None:
     assert rows == [("Healthy", "False"), ("Schedulable", "False"), ("Degraded", "True")]
 
 
-def test_a_condition_that_was_not_there_before_did_not_begin_before_it_was_looked_for() -> None:
+def test_a_new_condition_did_not_begin_before_it_was_checked() -> None:
     well = Health(since_s=BOOT_S + 500)
     stored = body(gpu(0, health=well))
     cut = body(gpu(0, health=well, facts=(("unschedulable", "MIGEnabled"),)))

@@ -78,7 +78,7 @@ def test_two_renderings_are_byte_equal(devices: tuple[Device, ...]) -> None:
 
 
 @needs_crds
-def test_an_hgx_machine_looks_like_the_worked_example() -> None:
+def test_an_hgx_machine_equals_the_worked_example() -> None:
     document = body(snapshot())
     check(CRD, document)
     assert document["metadata"]["name"] == "hgx-h100-01"
@@ -269,7 +269,7 @@ def test_the_owner_is_the_node_when_its_uid_is_known() -> None:
     ]
 
 
-def test_nothing_is_published_before_devices_were_looked_for() -> None:
+def test_nothing_is_published_before_the_first_discovery() -> None:
     snap = snapshot()
     assert (
         DevicePublisher().render(replace(snap, devices=SnapshotPart(snap.devices.value)), 0.0) == ()

@@ -88,7 +88,7 @@ def test_the_object_carries_table_and_policy(policy: str | None, label: str | No
     assert metadata["labels"].get(PARTITION_POLICY_LABEL) == label
 
 
-def test_a_policy_is_told_without_a_table_too() -> None:
+def test_a_policy_is_published_without_a_table_too() -> None:
     snap = snapshot(FOUR)
     view = replace(snap.devices.value, group_policy="Honor")
     snap = replace(snap, devices=replace(snap.devices, value=view))

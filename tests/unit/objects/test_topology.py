@@ -43,9 +43,7 @@ def test_every_managed_annotation_is_there() -> None:
         ("system-qos-resource", None),
     ],
 )
-def test_what_only_a_cluster_can_tell_is_as_empty_as_upstream_writes_it(
-    name: str, value: object
-) -> None:
+def test_facts_of_a_cluster_are_as_empty_as_upstream_writes_them(name: str, value: object) -> None:
     assert annotation(small(), name) == value
 
 
@@ -123,9 +121,7 @@ def test_other_page_sizes_are_listed_where_there_are_pages() -> None:
     ("fields", "memory"),
     [({"memory_bytes": None}, None), ({"memory_bytes": 0, "hugepages": ((2 << 20, 1),)}, "0")],
 )
-def test_memory_that_cannot_be_told_is_no_resource(
-    fields: dict[str, object], memory: str | None
-) -> None:
+def test_unknown_memory_is_no_resource(fields: dict[str, object], memory: str | None) -> None:
     assert resources(zone_of(**fields)).get("memory") == memory
 
 

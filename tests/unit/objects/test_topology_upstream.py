@@ -44,7 +44,7 @@ def two_cpus() -> Body:
     return rendered(cpus, numa, node, uid=uid)
 
 
-def test_a_two_cpu_machine_looks_as_upstream_publishes_it() -> None:
+def test_a_two_cpu_machine_equals_the_upstream_object() -> None:
     ours, theirs = two_cpus(), oracle()
     for field in ("kind", "topologyPolicies", "zones"):
         assert ours[field] == theirs[field]

@@ -82,7 +82,7 @@ def test_a_fact_that_is_no_text_of_unicode_harms_nobody() -> None:
     assert json.loads(annotations["xpu-agent.io/nvidia"])["b"] == "?"
 
 
-def test_the_driver_label_is_of_the_vendor_that_told_of_the_card() -> None:
+def test_the_driver_label_is_that_of_the_vendor_that_reported_the_card() -> None:
     npu = gpu(0, vendor="huawei", model="Ascend-910B3")
     (desired,) = DevicePublisher().render(
         with_vendor(npu, vendor="ascend", driver_version="24.1"), NOW_S

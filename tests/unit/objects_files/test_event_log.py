@@ -97,7 +97,7 @@ def test_a_torn_line_of_a_crash_spoils_no_other(tmp_path: Path) -> None:
     assert json.loads(whole)["message"] == "a"
 
 
-def test_a_failure_is_told_kept_and_forgotten_after_a_success(tmp_path: Path) -> None:
+def test_a_failure_is_reported_kept_and_cleared_by_a_success(tmp_path: Path) -> None:
     log = EventLog(str(tmp_path))
     log.record([event("a")], SNAP)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -35,14 +35,14 @@ def test_nothing_happened_between_equal_snapshots() -> None:
     assert reasons(snapshot(), snapshot()) == []
 
 
-def test_what_is_well_at_the_first_look_is_no_event() -> None:
+def test_a_healthy_device_in_the_first_snapshot_is_no_event() -> None:
     assert reasons(None, snapshot()) == []
     never = replace(snapshot(()), devices=SnapshotPart(snapshot(()).devices.value))
     assert reasons(never, snapshot()) == []
     assert reasons(snapshot(), never) == []
 
 
-def test_what_is_wrong_at_the_first_look_is_an_event() -> None:
+def test_a_failed_device_in_the_first_snapshot_is_an_event() -> None:
     assert reasons(None, snapshot((gpu(0, health=FAILED), gpu(1)))) == [
         ("Warning", "DeviceUnhealthy")
     ]
@@ -126,7 +126,7 @@ def test_a_device_that_is_degraded_for_another_reason_is_a_warning(
         (Health(changes=4), Health(), []),
     ],
 )
-def test_a_fault_that_came_and_went_between_two_looks_is_a_warning(
+def test_a_fault_between_two_snapshots_is_a_warning(
     before: Health, after: Health, expected: list[tuple[str, str]]
 ) -> None:
     old, new = snapshot((gpu(0, health=before),)), snapshot((gpu(0, health=after),))
@@ -136,7 +136,7 @@ def test_a_fault_that_came_and_went_between_two_looks_is_a_warning(
         assert ("Xid79: well for 5 s" in first.message) == (first.reason == "DeviceUnhealthy")
 
 
-def test_what_is_probing_at_the_first_look_was_told_by_an_earlier_run() -> None:
+def test_a_probing_device_in_the_first_snapshot_was_reported_by_an_earlier_run() -> None:
     assert reasons(None, snapshot((gpu(0, health=PROBING),))) == [("Normal", "DeviceProbing")]
 
 

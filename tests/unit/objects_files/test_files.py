@@ -120,7 +120,7 @@ def test_a_transition_time_moves_only_with_the_status(tmp_path: Path) -> None:
     ],
     ids=["removed", "edited", "broken", "odd tag", "no object", "emptied"],
 )
-def test_a_file_that_somebody_changed_is_written_again(
+def test_a_file_that_another_program_changed_is_written_again(
     tmp_path: Path, meddle: Callable[[Path], object]
 ) -> None:
     applier = FileSink(str(tmp_path))
@@ -211,7 +211,7 @@ def small_files_only(limit_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_told_once_and_the_old_file_stays(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_once_and_the_old_file_stays(tmp_path: Path) -> None:
     applier = FileSink(str(tmp_path))
     applier.apply([desired({"a": 1}, "big.yaml"), desired({"a": 1}, "small.yaml")])
     big, small = desired({"a": "x" * 9000}, "big.yaml"), desired({"a": 2}, "small.yaml")

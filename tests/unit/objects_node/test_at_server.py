@@ -133,7 +133,7 @@ def test_the_device_of_a_node_without_hardware_is_removed() -> None:
     run(case)
 
 
-def test_a_kubelet_that_writes_its_status_all_the_time_holds_up_no_condition_of_ours() -> None:
+def test_a_kubelet_that_writes_its_status_all_the_time_delays_no_condition() -> None:
     async def case(bench: Bench, server: ApiServer) -> None:
         await bench.offer(*NodeConditionPublisher().render(snapshot_with(server, gpu(0)), 0.0))
         bench.clear()

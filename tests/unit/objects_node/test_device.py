@@ -126,7 +126,7 @@ def test_an_awaited_vendor_or_an_unread_bus_is_no_proof_either() -> None:
     assert rendered(replace(now, pci=SnapshotPart(PciTree(), 1.0, "/sys/bus/pci: EIO"))) == ()
 
 
-def test_a_card_that_is_not_ours_to_grant_is_hardware_all_the_same() -> None:
+def test_a_card_that_cannot_be_allocated_is_hardware_all_the_same() -> None:
     (desired,) = rendered(snapshot_with(gpu(0, managed=False)))
     assert not desired.is_absent
     assert desired.body["spec"] == {}

@@ -39,7 +39,7 @@ def problems(*reasons: str) -> tuple[FileCondition, ...]:
     return tuple(FileCondition(reason=one, message=f"about {one}") for one in reasons)
 
 
-def test_it_is_true_while_what_is_asked_for_is_set_on_any_node() -> None:
+def test_it_is_true_while_requested_values_are_set() -> None:
     view = EnforcementView(strategies=(ACTIVE,), turned_s=BOOT_S + 10)
     for has_card in (True, False):
         one = condition(view, has_card=has_card)
@@ -47,7 +47,7 @@ def test_it_is_true_while_what_is_asked_for_is_set_on_any_node() -> None:
 
 
 @pytest.mark.parametrize("state", [StrategyState.OFF, StrategyState.IDLE])
-def test_where_nobody_asks_for_anything_there_is_none(state: StrategyState) -> None:
+def test_without_any_request_there_is_none(state: StrategyState) -> None:
     assert condition(EnforcementView(strategies=(replace(ACTIVE, state=state),))) is None
     assert condition(EnforcementView()) is None
 

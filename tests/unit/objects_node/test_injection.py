@@ -49,7 +49,7 @@ def test_it_says_whether_new_containers_get_their_devices(
     assert "AcceleratorsHealthy" in conditions_json
 
 
-def test_where_no_runtime_is_dialled_nothing_is_said_of_it() -> None:
+def test_without_a_runtime_connection_there_is_no_condition() -> None:
     conditions_json = conditions(RuntimeView())
     assert conditions_json is not None
     assert set(conditions_json) == {"AcceleratorsHealthy"}

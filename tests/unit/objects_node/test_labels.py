@@ -66,7 +66,7 @@ def test_they_are_those_that_koordinators_manager_would_copy() -> None:
         (("no label: /", "no label: /"), "no-label"),
     ],
 )
-def test_the_nvlink_domain_is_told_if_all_cards_agree(
+def test_the_nvlink_domain_is_published_if_all_cards_agree(
     cliques: tuple[str, str], label: str | None
 ) -> None:
     cards = [gpu(n, facts=(("clique", value),) if value else ()) for n, value in enumerate(cliques)]

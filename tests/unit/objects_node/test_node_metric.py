@@ -75,7 +75,7 @@ def test_the_period_is_that_of_the_object_and_never_under_half_a_minute(
     assert publisher.period_s(reported(MetricCollectPolicy(report_interval_s=told_s))) == period_s
 
 
-def test_while_there_is_no_object_it_is_looked_for_more_often() -> None:
+def test_without_an_object_reports_are_attempted_more_often() -> None:
     assert NodeMetricPublisher(interval_s=90.0).period_s(reported(None)) == 5.0
 
 

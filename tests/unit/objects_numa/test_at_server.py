@@ -127,7 +127,7 @@ def others(server: ApiServer) -> Tree:
 
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_what_another_writer_keeps_in_the_object_survives_ours(first: str) -> None:
+def test_fields_of_another_writer_survive_the_agents_writes(first: str) -> None:
     async def beside(bench: Bench, server: ApiServer) -> None:
         server.apply(others(server), manager=NFD, force=True)  # as NFD does
         await bench.offer(desired_object(server))

@@ -87,7 +87,7 @@ def test_parent_attributes_and_costs_of_others_stay() -> None:
     ]
 
 
-def test_top_level_attributes_are_ours_in_the_place_where_they_stand() -> None:
+def test_top_level_attributes_stay_at_their_position() -> None:
     assert merged(nfd())["attributes"] == [
         {"name": "topologyManagerScope", "value": "container"},
         {"name": "nodeTopologyPodsFingerprint", "value": "pfp0v001"},
@@ -99,7 +99,7 @@ def test_the_older_version_has_no_attributes() -> None:
     assert "attributes" not in merged(nfd(), "v1alpha1")
 
 
-def test_a_list_of_which_nothing_is_ours_is_left_to_its_writer() -> None:
+def test_a_list_without_entries_of_the_agent_is_left_to_its_writer() -> None:
     now = snapshot(kubelet=None)
     ours = render_topology(now, "v1alpha2", reads_kubelet=False).body
     assert "attributes" not in merge_topology(nfd(), ours)
@@ -131,7 +131,7 @@ def test_while_the_kubelet_is_silent_what_stands_of_it_stays() -> None:
 
 
 @pytest.mark.parametrize("policies", [None, "None", [], [1], {}])
-def test_a_first_object_has_a_policy_before_the_kubelet_told_any(policies: object) -> None:
+def test_a_first_object_has_a_policy_before_the_kubelet_reported_one(policies: object) -> None:
     silent = desired_object(asked_and_silent=True)
     assert merge_without_policies({"topologyPolicies": policies}, silent)["topologyPolicies"] == [
         "None"

@@ -20,7 +20,7 @@ def refused_entries(*events: Event) -> list[tuple[str, str, str]]:
     return [(event.reason, event.object_kind, event.message) for event in events]
 
 
-def test_it_is_told_at_the_node_and_at_the_pod_when_it_is_found() -> None:
+def test_a_refusal_is_reported_at_the_node_and_at_the_pod() -> None:
     for before in (None, FINE):
         events = events_between(before, SPOILT, 1.0)
         assert refused_entries(*events) == [
@@ -34,7 +34,7 @@ def test_it_is_told_at_the_node_and_at_the_pod_when_it_is_found() -> None:
         assert events[1].pod == PodRef(namespace="d", name="p", uid="uid-p")
 
 
-def test_it_is_not_told_again_while_it_stands_or_when_it_goes() -> None:
+def test_a_refusal_is_not_reported_again_while_it_lasts_or_ends() -> None:
     assert events_between(SPOILT, replace(SPOILT), 1.0) == ()
     assert events_between(SPOILT, FINE, 1.0) == ()
 

@@ -58,7 +58,7 @@ def test_the_worked_example_of_two_sockets_with_one_pinned_pod() -> None:
     ("qos", "best_effort"),
     [("LSE", ["0/0:0,4", "1/1:2-3,6-7"]), ("LSR", ["0/0:0-1,4-5", "1/1:2-3,6-7"])],
 )
-def test_only_a_pod_that_wants_its_cpus_alone_takes_them_from_best_effort_pods(
+def test_only_a_pod_with_exclusive_cpus_takes_them_from_best_effort_pods(
     qos: str, best_effort: list[str]
 ) -> None:
     assert pool(snapshot(pods=(pod("p", "1,5", qos),)), BE_SHARED_POOLS) == best_effort
@@ -193,7 +193,7 @@ def test_a_node_without_any_annotation_has_null_and_one_with_others_an_empty_obj
     assert (values(other)[RESERVATION], values(other)[SYSTEM_QOS]) == ({}, {})
 
 
-def test_bad_annotations_cost_themselves_only_and_are_said() -> None:
+def test_invalid_annotations_affect_only_themselves_and_are_reported() -> None:
     spoilt = pod("spoilt", annotations=((RESOURCE_STATUS, "{"),))
     owner = node({RESERVATION: "[1]", SYSTEM_QOS: '{"cpuset":"all","cpusetExclusive":"no"}'})
     now = snapshot(owner=owner, pods=(spoilt, pod("pinned", "1", "LSR")))
@@ -211,7 +211,7 @@ def test_bad_annotations_cost_themselves_only_and_are_said() -> None:
     assert all(r["why"] and "all" not in r["why"].split() for r in refused)
 
 
-def test_refusals_are_told_up_to_a_bound() -> None:
+def test_refusals_are_reported_up_to_a_bound() -> None:
     pods = tuple(pod(f"p{n}", annotations=((RESOURCE_STATUS, "no"),)) for n in range(100))
     listed = values(snapshot(pods=pods))[REFUSED_ANNOTATION]
     assert isinstance(listed, list)
@@ -222,17 +222,17 @@ KUBELETS = {CPU_MANAGER_POLICY, POD_CPU_ALLOCS}
 POOLS = {SHARED_POOLS, BE_SHARED_POOLS}
 
 
-def test_before_the_kubelet_told_nothing_is_said_that_depends_on_it() -> None:
+def test_before_the_kubelets_answer_its_part_is_left_out() -> None:
     assert not (KUBELETS | POOLS) & values(snapshot(kubelet=None)).keys()
 
 
-def test_where_the_kubelet_is_not_asked_its_part_is_empty_as_upstream() -> None:
+def test_without_polling_the_kubelets_part_is_empty_as_upstream() -> None:
     annotations = cpu_annotations(snapshot(kubelet=None), reads_kubelet=False)
     assert (annotations[CPU_MANAGER_POLICY], annotations[POD_CPU_ALLOCS]) == ("{}", "null")
     assert annotations.keys() >= POOLS
 
 
-def test_a_checkpoint_without_settings_tells_of_pods_but_not_of_the_policy() -> None:
+def test_a_checkpoint_without_settings_has_pods_but_not_the_policy() -> None:
     kubelet = KubeletView(cpu_manager_policy="static", pod_cpus=(("u", frozenset((1,))),))
     annotations = values(snapshot(kubelet=kubelet))
     assert CPU_MANAGER_POLICY not in annotations

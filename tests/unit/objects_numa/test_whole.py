@@ -39,7 +39,7 @@ def body(now: NodeSnapshot) -> Tree:
         ("newest-kind", "None", "None"),
     ],
 )
-def test_policy_and_scope_are_told_in_koordinators_words(
+def test_policy_and_scope_are_in_koordinators_words(
     policy: str, container: str, of_pod: str
 ) -> None:
     for scope, word in (("container", container), ("pod", of_pod), ("", "None"), ("x", "None")):
@@ -47,7 +47,7 @@ def test_policy_and_scope_are_told_in_koordinators_words(
         assert topology_policy(facts) == word
 
 
-def test_the_newer_version_tells_policy_and_scope_as_attributes_too() -> None:
+def test_the_newer_version_has_policy_and_scope_as_attributes_too() -> None:
     facts = KubeletView(
         cpu_manager_policy="none", topology_policy="restricted", topology_scope="pod"
     )
@@ -78,11 +78,11 @@ def test_the_newer_version_is_written_where_it_is_served(
     assert document["apiVersion"] == f"topology.node.k8s.io/{version}"
 
 
-def test_nothing_is_written_before_the_server_told_its_versions() -> None:
+def test_nothing_is_written_before_the_servers_versions_are_known() -> None:
     assert TopologyPublisher().render(snapshot(versions=None), 0.0) == ()
 
 
-def test_a_kubelet_that_is_not_asked_has_no_attributes() -> None:
+def test_without_polling_there_are_no_attributes_of_the_kubelet() -> None:
     publisher = TopologyPublisher(is_kubelet_enabled=False)
     (desired,) = publisher.render(snapshot(kubelet=None), 0.0)
     assert "attributes" not in desired.body

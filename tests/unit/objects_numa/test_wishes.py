@@ -80,7 +80,7 @@ def test_a_bad_member_of_a_reservation_costs_itself_only(member: str, value: obj
     assert [r.path for r in annotations.invalid] == [f"{RESERVATION}.{member}"]
 
 
-def test_cpus_that_the_machine_lacks_are_left_out_and_said() -> None:
+def test_cpus_that_the_machine_lacks_are_left_out_and_reported() -> None:
     annotations = parse_node_annotations(node({RESERVATION: '{"reservedCPUs":"6-9"}'}), MACHINE)
     assert annotations.reservation.cpus == {6, 7}
     assert "no CPU 8-9" in annotations.invalid[0].why
@@ -108,12 +108,12 @@ def test_more_cpus_than_there_are_are_not_reserved() -> None:
         ("{}", set()),
     ],
 )
-def test_the_schedulers_word_for_a_pod(text: str, cpus: set[int]) -> None:
+def test_the_schedulers_annotation_of_a_pod(text: str, cpus: set[int]) -> None:
     assert allocated_cpus(pod("p", annotations=((RESOURCE_STATUS, text),))) == cpus
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, '{"cpuset":3}', '{"cpuset":["1"]}', '{"cpuset":"x"}'])
-def test_a_word_that_means_nothing_is_refused(text: str) -> None:
+def test_a_meaningless_annotation_is_refused(text: str) -> None:
     with pytest.raises(AnnotationError) as refused:
         allocated_cpus(pod("p", annotations=((RESOURCE_STATUS, text),)))
     assert len(str(refused.value)) < 100

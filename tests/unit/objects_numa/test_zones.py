@@ -60,7 +60,7 @@ def test_the_label_must_say_true(wish: str) -> None:
 
 
 @pytest.mark.parametrize("odd", [{"cpu": "many"}, {"cpu": ""}, {"cpu": "12"}])
-def test_what_the_node_does_not_tell_reduces_nothing(odd: dict[str, str]) -> None:
+def test_an_unknown_reservation_reduces_nothing(odd: dict[str, str]) -> None:
     assert zone_rows(reserving(**odd))[0]["cpu"] == ("4", "4", "4")
 
 

@@ -371,7 +371,7 @@ def test_a_weight_without_cost_control_of_the_disk_is_reported() -> None:
     assert "the weight has no effect on 253:16" in plan.message
 
 
-def test_a_weight_comes_with_the_cost_control_that_the_same_node_slo_asks_for() -> None:
+def test_a_weight_comes_with_the_cost_control_of_the_same_node_slo() -> None:
     slo = {**root({}), **best_effort(GROUP)}
     assert (BEST_EFFORT, "io.weight") in lines(inputs(slo=slo, layout=V2))
 
@@ -389,7 +389,7 @@ def test_more_operations_than_the_kernel_counts_are_no_limit() -> None:
     }
 
 
-def test_latency_sensitive_classes_have_no_limits_and_that_is_said() -> None:
+def test_latency_sensitive_classes_have_no_limits_and_that_is_reported() -> None:
     slo = {"lsClass": {"blkioQOS": {"enable": True, "blocks": [GROUP]}}}
     plan = plan_of(inputs(slo=slo))
     assert plan.values == ()
@@ -399,7 +399,7 @@ def test_latency_sensitive_classes_have_no_limits_and_that_is_said() -> None:
 @pytest.mark.parametrize(
     "slo", [{}, {"beClass": {"blkioQOS": {"enable": False, "blocks": [GROUP]}}}]
 )
-def test_nothing_is_wanted_where_nothing_is_asked_for(slo: object) -> None:
+def test_nothing_is_desired_without_a_request(slo: object) -> None:
     plan = plan_of(inputs(slo=slo))
     assert (plan.values, plan.state) == ((), StrategyState.IDLE)
 
@@ -423,7 +423,7 @@ def test_an_unchanged_plan_is_the_same_object() -> None:
     assert (second is first, later is state) == (True, True)
 
 
-def test_every_line_names_the_field_that_asks_for_it() -> None:
+def test_every_line_names_the_field_that_requests_it() -> None:
     slo = {**root({}), **best_effort(GROUP)}
     sources = {one.cgroup: one.source for one in plan_of(inputs(pod(HTML), slo=slo)).values}
     assert sources == {
@@ -497,7 +497,7 @@ def test_a_kernel_without_latency_targets_is_named() -> None:
     assert (found, message) == ({}, "not on this kernel: io.latency")
 
 
-def test_version_1_has_no_latency_targets_and_that_is_said() -> None:
+def test_version_1_has_no_latency_targets_and_that_is_reported() -> None:
     found, message = latency_lines(inputs(slo=TARGETS, layout=V1))
     assert found == {}
     assert "lsClass has no effect" in message

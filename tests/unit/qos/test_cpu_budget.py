@@ -179,7 +179,7 @@ def test_a_stall_halves_the_quota_which_is_held_and_then_grows() -> None:  # Z1
     assert quotas == [400000] * 4 + [560000, 720000, 880000, 1040000]
 
 
-def test_a_cut_grows_once_a_second_however_often_it_is_looked_at() -> None:
+def test_a_cut_grows_once_a_second_however_often_it_is_computed() -> None:
     cut = react_to_stall(NO_CUT, 800000, 16, 10.0, is_stalled=True)
     for step in range(100):
         cut = react_to_stall(cut, 400000, 16, 15.0 + step / 100, is_stalled=False)

@@ -54,7 +54,7 @@ def quota(burst: Burst, view: PodView, name: str | None = None) -> int:
     return burst.node.files.quota(view.cgroup if name is None else cgroup_of(view, name))
 
 
-def test_without_a_policy_nothing_is_wanted_and_nothing_is_read() -> None:
+def test_without_a_policy_nothing_is_desired_and_nothing_is_read() -> None:
     burst = scene(CpuBurst(), make_pod("a", limited("c", 1000)))
     assert burst.cycle() == {}
     assert burst.plan.state is StrategyState.IDLE

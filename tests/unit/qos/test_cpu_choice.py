@@ -44,7 +44,7 @@ def without(cpus: tuple[Cpu, ...], *numbers: int) -> tuple[Cpu, ...]:
         ((), 1, (), ""),
     ],
 )
-def test_whole_cores_are_taken_from_each_memory_node_in_turn(
+def test_whole_cores_are_taken_from_each_numa_node_in_turn(
     pool: tuple[Cpu, ...], count: int, chosen: tuple[int, ...], text: str
 ) -> None:  # P1-P7
     assert choose_cpus(pool, count) == chosen
@@ -117,7 +117,9 @@ machines = st.builds(
 
 
 @given(st.data())
-def test_a_choice_has_the_wanted_size_and_keeps_what_it_can(data: st.DataObject) -> None:
+def test_a_choice_has_the_requested_size_and_keeps_as_many_cpus_as_possible(
+    data: st.DataObject,
+) -> None:
     cpus = data.draw(machines)
     numbers = st.frozensets(st.sampled_from([cpu.id for cpu in cpus]))
     excluded, lsr, before = data.draw(numbers), data.draw(numbers), data.draw(numbers)

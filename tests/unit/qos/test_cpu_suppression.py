@@ -110,7 +110,7 @@ def cgroups_of(node: QosNode) -> list[str]:
     ]
 
 
-def test_nothing_is_wanted_that_no_node_slo_asks_for() -> None:
+def test_nothing_is_desired_without_a_node_slo() -> None:
     one = scene(thresholds=ResourceThresholds())
     assert one.cycle() == {}
     assert one.plan.state is StrategyState.IDLE
@@ -162,7 +162,7 @@ def test_cpus_of_other_classes_and_reserved_ones_are_respected(
     assert one.cpus() == written
 
 
-def test_without_a_candidate_the_limits_stay_and_it_is_said() -> None:  # P16
+def test_without_a_candidate_the_limits_stay_and_that_is_reported() -> None:  # P16
     one = scene()
     one.cycle()
     one.node.add(latency_sensitive("0-7", "LSE", uid="all"))
@@ -218,7 +218,7 @@ def test_cpus_stay_the_same_where_they_can() -> None:
     assert not parse_cpu_list(one.cpus()) & {0, 1}
 
 
-def test_a_quota_limits_the_class_and_the_list_of_cpus_is_given_back() -> None:
+def test_a_quota_limits_the_class_and_the_list_of_cpus_is_restored() -> None:
     one = scene()
     one.cycle()
     one.node.slo = NodeSlo(thresholds=QUOTA_POLICY)
@@ -240,14 +240,14 @@ def test_on_version_1_no_pod_keeps_a_quota_below_that_of_its_class() -> None:
     assert wanted[cgroup_of(view, "c"), QUOTA.name] == Bandwidth(-1)
 
 
-def test_a_small_change_of_the_quota_is_not_written_and_the_old_one_stays_wanted() -> None:
+def test_a_small_change_of_the_quota_is_not_written_and_the_old_one_stays_desired() -> None:
     one = scene(thresholds=QUOTA_POLICY)
     one.cycle()
     one.load(2.25)
     assert one.cycle() == {(BEST_EFFORT, QUOTA.name): Bandwidth(300000)}
 
 
-def test_a_quota_that_the_kubelet_removed_is_wanted_again() -> None:
+def test_a_quota_that_the_kubelet_removed_is_desired_again() -> None:
     one = scene(thresholds=QUOTA_POLICY)
     one.cycle()
     one.node.files.put(BEST_EFFORT, QUOTA, Bandwidth(-1))
@@ -293,7 +293,7 @@ def test_a_node_whose_use_is_not_measured_is_no_idle_node() -> None:
     assert one.plan.state is StrategyState.WAITING
 
 
-def test_without_any_pod_all_is_given_back() -> None:
+def test_without_any_pod_all_limits_are_restored() -> None:
     one = scene()
     one.cycle()
     one.node.replace()
@@ -339,7 +339,7 @@ def test_best_effort_groups_are_idle_by_a_setting(idle: str, groups: int) -> Non
     assert ((BEST_EFFORT, IDLE.name) in wanted) is (idle == "class")
 
 
-def test_the_weight_of_a_group_that_is_made_idle_stays_wanted() -> None:
+def test_the_weight_of_a_group_that_becomes_idle_stays_desired() -> None:
     one = scene(settings=CpuSuppressionSettings(idle="class"))
     one.node.files.put(BEST_EFFORT, SHARES, 1)
     one.cycle()
@@ -429,7 +429,7 @@ events = st.lists(
 
 
 @given(events, st.sampled_from((V1, V2)), st.sampled_from(("off", "pods", "class")))
-def test_after_any_sequence_limits_are_sound_and_all_is_given_back(
+def test_after_any_sequence_limits_are_sound_and_all_are_restored(
     events: list[tuple[str, float]], layout: CgroupLayout, idle: str
 ) -> None:
     one = scene(layout=layout, settings=CpuSuppressionSettings(idle=idle, pressure=True))

@@ -204,7 +204,7 @@ def test_where_settings_may_not_be_written_the_strategy_stops_and_says_so(number
     assert [name for name, _ in suspended] == ["kernel_settings"]
 
 
-def test_what_the_kernel_lacks_is_said_and_the_rest_is_written() -> None:
+def test_settings_that_the_kernel_lacks_are_reported_and_the_others_written() -> None:
     node = Node(FakeSettings(watermark_scale_factor=10))
     spec = {"watermarkScaleFactor": 100, "memcgReapBackGround": 1, "schedFeatures": {"A": True}}
     plan = node.plan(spec)

@@ -220,7 +220,7 @@ def test_a_kernel_without_any_of_the_files_is_named() -> None:
     assert memory.cycle(61.0)
 
 
-def test_an_annotation_on_a_node_that_asks_for_nothing() -> None:
+def test_an_annotation_on_a_node_without_a_request() -> None:
     text = '{"policy":"auto","minLimitPercent":100}'
     own = burstable("a", GI, annotations={ANNOTATION: text})
     memory = Memory(ResourceQos(), own, burstable("b", GI), anolis=True)

@@ -77,7 +77,7 @@ def test_the_burstable_class_and_each_pod_with_cpus_of_its_own_are_watched() -> 
     )
 
 
-def test_nothing_is_watched_that_no_node_slo_asks_for_and_never_more_than_the_limit() -> None:
+def test_no_group_is_watched_without_a_node_slo_and_never_more_than_the_limit() -> None:
     views = tuple(
         make_pod(f"p{n}", limited("c", 1000), label="LSR", qos=KubeQos.GUARANTEED)
         for n in range(100)
@@ -147,7 +147,7 @@ def test_a_group_that_is_removed_and_made_again_is_watched_again() -> None:
         watch.wait_until(lambda view: (view.method, view.groups) == ("off", 0))
 
 
-def test_without_a_pressure_file_it_is_said_that_the_kernel_has_none() -> None:
+def test_without_a_pressure_file_the_missing_support_is_reported() -> None:
     layout = CgroupLayout(
         version=2, driver="cgroupfs", mounts=(), unified="/nowhere", root="/kubepods"
     )

@@ -279,7 +279,7 @@ def test_a_pod_that_was_gone_already_starts_no_cool_down() -> None:
     assert rounds.run(2.0, pods=(P1, P3)) == ["p1", "p3"]
 
 
-def test_a_busy_api_server_is_left_alone_for_as_long_as_it_asked() -> None:
+def test_a_busy_api_server_gets_no_request_for_the_requested_time() -> None:
     rounds = memory_rounds(P1, P2, P3)
     rounds.run(1.0)
     rounds.answer(EvictionOutcome.THROTTLED, retry_after_s=7.0)

@@ -29,7 +29,9 @@ def by_priority(name: str, keys: tuple[int, int, int | None, int]) -> EvictionPo
     )
 
 
-def test_o1_best_effort_pods_go_by_priority_then_by_the_used_part_of_their_request() -> None:
+def test_o1_best_effort_pods_are_ordered_by_priority_then_by_the_used_part_of_their_request() -> (
+    None
+):
     pods = [
         pod("1", cpu=3, batch_cpu=16, priority=100),
         pod("2", cpu=4, batch_cpu=16, priority=100),
@@ -38,7 +40,7 @@ def test_o1_best_effort_pods_go_by_priority_then_by_the_used_part_of_their_reque
     assert names(victims(F.BE_CPU, pods, SLO)) == ["3", "2", "1"]
 
 
-def test_o2_best_effort_pods_go_by_priority_then_by_used_memory() -> None:
+def test_o2_best_effort_pods_are_ordered_by_priority_then_by_used_memory() -> None:
     pods = [
         pod("a", memory=0, priority=5000),
         pod("b", memory=0, priority=5000),
@@ -61,7 +63,7 @@ O4 = {"p2": (0, 120, 2000, 10), "p3": (0, 120, 3000, 5), "p4": (0, 120, 4000, 20
         pytest.param(O4, ["b", "a", "p2", "p3", "p4"], id="O4"),
     ],
 )
-def test_pods_of_any_class_go_by_eviction_priority_priority_label_and_use(
+def test_pods_of_any_class_are_ordered_by_eviction_priority_priority_label_and_use(
     listed: dict[str, tuple[int, int, int | None, int]], order: list[str]
 ) -> None:
     pods = [by_priority(name, keys) for name, keys in listed.items()]

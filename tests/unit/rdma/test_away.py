@@ -116,7 +116,7 @@ def test_a_function_that_answers_nothing_is_gone(boot: Boot, vendor: bytes) -> N
     assert (device.health.reason, device.minor) == ("DeviceGone", 3)
 
 
-def test_an_unbound_function_is_somebody_elses_at_once(boot: Boot) -> None:
+def test_an_unbound_function_is_unmanaged_at_once(boot: Boot) -> None:
     boot.hide("mlx5_3", PF)
     boot.remove(f"{made.place(PF)}/driver")
     device = boot.look()[PF]

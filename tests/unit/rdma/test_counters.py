@@ -154,7 +154,7 @@ def test_a_file_is_opened_once_and_read_again(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
-def test_a_file_that_is_not_there_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_missing_file_is_opened_again_later(tmp_path: Path) -> None:
     path = f"{PORT}/counters/symbol_error"
     reader = CounterReader(made.disk(tmp_path, {}))
     assert reader.value(path) is None

@@ -77,7 +77,7 @@ def test_more_devices_than_numbers_leave_some_without() -> None:
     assert found[MAX_MINORS:] == [None] * 3
 
 
-def test_numbers_that_others_want_are_used_last() -> None:
+def test_numbers_in_other_devices_names_are_used_last() -> None:
     names = ["ibp0s0", *(f"mlx5_{n}" for n in range(500)), *("mlx5_5" for _ in range(11))]
     found = numbers(claims(*names))
     assert sorted(n for n in found if n is not None) == list(range(MAX_MINORS))
@@ -109,7 +109,7 @@ def test_numbers_are_unique_and_stable_and_stored_ones_win(
 
 
 @given(st.text(max_size=40))
-def test_any_name_may_want_a_number_or_nothing(name: str) -> None:
+def test_any_name_may_have_a_number_or_none(name: str) -> None:
     number = kernel_number(name)
     assert number is None or 0 <= number < MAX_MINORS
 

@@ -75,7 +75,7 @@ def test_an_address(raw: str, kept: bool, local: bool) -> None:
     assert (gid is not None, gid is not None and values.is_link_local(gid)) == (kept, local)
 
 
-def test_a_mapped_ipv4_address_is_told_apart() -> None:
+def test_a_mapped_ipv4_address_is_recognised() -> None:
     assert values.is_ipv4("0000:0000:0000:0000:0000:ffff:0a00:0001")
     assert not values.is_ipv4("fec0:0000:0000:0000:5054:00ff:fe00:0010")
 

@@ -61,7 +61,7 @@ def test_soft_devices_have_no_traffic_counters_vector_70() -> None:
 
 
 @needs_shared
-def test_soft_devices_are_listed_and_not_published_unless_asked_for() -> None:
+def test_soft_devices_are_listed_and_not_published_by_default() -> None:
     found = open_session(RdmaVendor(), capture("qemu"), {"replay": True}).discover().devices
     assert len(found) == 4
     assert all(not item.managed and item.minor is None and not item.resources for item in found)
@@ -176,7 +176,7 @@ def test_row_15_two_ports_of_one_card_share_their_guid_and_nothing_else() -> Non
     assert fact(found[PF], "samecard") is None
 
 
-def test_row_15_software_on_one_mac_address_is_told_apart() -> None:
+def test_row_15_software_devices_on_one_mac_address_have_distinct_ids() -> None:
     entries: made.Entries = {}
     for name in ("rxe_eth0", "rxe_eth0.7"):
         base = f"/sys/devices/virtual/infiniband/{name}"

@@ -24,7 +24,7 @@ def machine(folder: Path, settings: RdmaSettings | None = None, **files: str) ->
     return node
 
 
-def test_a_pf_that_is_given_virtual_functions_is_told_once(tmp_path: Path) -> None:
+def test_a_pf_that_gets_virtual_functions_is_reported_once(tmp_path: Path) -> None:
     node = machine(tmp_path, sriov_numvfs="0", sriov_totalvfs="8")
     assert node.after(1) == ()
     node.change({f"{made.place(PF)}/sriov_numvfs": b"4\n"})

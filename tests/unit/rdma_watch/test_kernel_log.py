@@ -225,7 +225,7 @@ def test_a_person_can_have_it_forgotten(talking: Talking) -> None:
     assert not talking.session.clear(PF)
 
 
-def test_a_log_that_is_refused_is_told_once_and_stops_nothing(tmp_path: Path) -> None:
+def test_a_refused_log_is_reported_once_and_stops_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, made.nic(PF, "mlx5_0"), RdmaSettings())
     found = node.session.discover()
     assert [problem.reason for problem in found.problems] == ["KernelLogUnread"]

@@ -55,7 +55,7 @@ def test_a_pods_objects_are_counted_wherever_its_group_is(group: str) -> None:
     }
 
 
-def test_limits_are_told_and_no_limit_is_not_a_large_one() -> None:
+def test_limits_are_reported_and_no_limit_is_not_a_large_one() -> None:
     limits = "mlx5_0 hca_handle=2 hca_object=max\nmlx5_1 hca_handle=max hca_object=max\n"
     assert values(pod(SYSTEMD, "mlx5_0 hca_handle=1 hca_object=3\n", limits)) == {
         ("handles", "mlx5_0", UID): 1,

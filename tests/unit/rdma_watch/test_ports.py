@@ -154,7 +154,7 @@ GOOD, BAD = (HEALTHY, "DeviceHealthy"), (FAILED, "PortDown")
         ),
     ],
 )
-def test_looks_over_time(
+def test_readings_over_time(
     looks: list[tuple[float, PortReading]], told: list[tuple[HealthState, str]]
 ) -> None:
     assert run(*looks) == told
@@ -177,7 +177,7 @@ def test_three_falls_in_more_than_ten_minutes_are_no_flapping() -> None:
     assert told[-1] == GOOD
 
 
-def test_the_counter_of_the_port_tells_of_falls_between_looks() -> None:
+def test_the_counter_of_the_port_shows_falls_between_readings() -> None:
     memory = observe_ports(DeviceHistory(), (UP,), now_s=0, wall_s=0)
     for at, value in ((10, 5), (20, 6), (30, 8)):
         memory = count_downed(memory, 1, value, at)
@@ -201,7 +201,7 @@ def test_a_bond_with_one_dead_member_is_suspect() -> None:
     assert run((0, DOWN), lag=True) == [BAD]
 
 
-def test_a_change_is_dated_and_a_first_look_is_not() -> None:
+def test_a_change_is_dated_and_a_first_reading_is_not() -> None:
     first = observe_ports(DeviceHistory(), (UP,), now_s=0, wall_s=50)
     assert first.health is not None
     assert first.health.since_s is None
@@ -245,7 +245,7 @@ def test_own_falls_are_counted() -> None:
         ({}, {"port_rcv_errors": 500}, ""),
     ],
 )
-def test_errors_are_told_beyond_their_limits(
+def test_errors_beyond_their_limits_are_reported(
     before: dict[str, int], after: dict[str, int], words: str
 ) -> None:
     window, _ = check_errors(None, tuple(before.items()), 0)
@@ -261,7 +261,7 @@ def test_a_counter_that_started_anew_is_counted_from_there() -> None:
     assert told == "symbol_error +11"
 
 
-def test_errors_are_told_once_in_five_minutes() -> None:
+def test_errors_are_reported_once_in_five_minutes() -> None:
     window: ErrorWindow | None = None
     told = []
     for at in range(0, 700, 10):
@@ -291,7 +291,7 @@ _LOOKS = st.lists(
 
 
 @given(_LOOKS, st.sampled_from(["any", "all"]))
-def test_any_looks_give_a_health_and_a_bounded_memory(
+def test_any_readings_give_a_health_and_a_bounded_memory(
     looks: list[tuple[float, list[PortReading]]], policy: str
 ) -> None:
     memory, clock = DeviceHistory(), 0.0

@@ -25,7 +25,7 @@ def node(tmp_path: Path) -> Node:
     return found
 
 
-def test_a_port_that_stays_down_is_told_within_two_seconds(node: Node) -> None:
+def test_a_port_that_stays_down_is_reported_within_two_seconds(node: Node) -> None:
     assert node.after(1) == ()
     node.change(state("1: DOWN"))
     assert node.after(1) == ()
@@ -35,7 +35,7 @@ def test_a_port_that_stays_down_is_told_within_two_seconds(node: Node) -> None:
     assert node.session.discover().devices[0].health.reason == "PortDown"
 
 
-def test_a_port_that_is_back_at_once_is_not_told_vector_77(node: Node) -> None:
+def test_a_port_that_is_back_at_once_is_not_reported_vector_77(node: Node) -> None:
     node.after(1)
     node.change(state("1: DOWN"))
     assert node.after(1) == ()
@@ -44,7 +44,7 @@ def test_a_port_that_is_back_at_once_is_not_told_vector_77(node: Node) -> None:
     assert node.after(30) == ()
 
 
-def test_a_port_is_told_well_after_ten_seconds(node: Node) -> None:
+def test_a_port_is_reported_as_healthy_after_ten_seconds(node: Node) -> None:
     node.change(state("1: DOWN"))
     for _ in range(4):
         node.after(1)
@@ -54,7 +54,7 @@ def test_a_port_is_told_well_after_ten_seconds(node: Node) -> None:
     assert told[-1][0].state is HealthState.HEALTHY
 
 
-def test_ports_are_looked_at_once_a_second_and_no_more(node: Node) -> None:
+def test_ports_are_read_once_a_second_and_no_more(node: Node) -> None:
     node.after(1)
     node.change(state("1: DOWN"))
     for _ in range(5):
@@ -62,7 +62,7 @@ def test_ports_are_looked_at_once_a_second_and_no_more(node: Node) -> None:
     assert values(node.sample(), "port_flaps_total") == [1]
 
 
-def test_a_device_that_leaves_the_class_is_told_after_two_looks(node: Node) -> None:
+def test_a_device_that_leaves_the_class_is_reported_after_two_readings(node: Node) -> None:
     node.remove("/sys/class/infiniband/mlx5_0")
     assert node.after(1) == ()
     (event,) = node.after(1)
@@ -70,7 +70,7 @@ def test_a_device_that_leaves_the_class_is_told_after_two_looks(node: Node) -> N
     assert node.after(1) == ()
 
 
-def test_a_device_that_comes_is_told(node: Node) -> None:
+def test_an_added_device_is_reported(node: Node) -> None:
     node.change(made.nic("0000:40:00.0", "mlx5_1", uverbs=1))
     assert node.after(1) == ()
     (event,) = node.after(1)
@@ -85,7 +85,7 @@ def test_a_listing_that_is_as_before_is_nothing_to_tell(node: Node) -> None:
     assert node.after(1) == ()
 
 
-def test_errors_of_a_link_are_told_and_change_no_health(node: Node) -> None:
+def test_errors_of_a_link_are_reported_and_change_no_health(node: Node) -> None:
     node.sample()
     node.change({f"{PORT}/counters/symbol_error": b"50\n"})
     node.clock.advance(10)
@@ -95,7 +95,7 @@ def test_errors_of_a_link_are_told_and_change_no_health(node: Node) -> None:
     assert "symbol_error +50" in event.message
 
 
-def test_the_ports_own_counter_tells_of_flapping(node: Node) -> None:
+def test_the_ports_own_counter_shows_flapping(node: Node) -> None:
     node.sample()
     node.change({f"{PORT}/counters/link_downed": b"3\n"})
     node.clock.advance(10)
@@ -134,7 +134,7 @@ def test_a_device_that_left_has_no_sample(node: Node) -> None:
     assert node.session.sample() == ()
 
 
-def test_a_device_that_leaves_while_it_is_looked_at_is_not_judged(node: Node) -> None:
+def test_a_device_that_is_removed_during_a_reading_is_not_judged(node: Node) -> None:
     watch = RdmaWatch(node.host, RdmaSettings(), LIVE_CONTEXT, node.clock)
     target = WatchTarget(key=PF, device=CountedDevice(name="mlx5_0", ports=(1,)))
     assert watch.judge(target) is not None

@@ -70,7 +70,7 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def test_each_change_is_one_line_with_who_wanted_what_and_why(
+def test_each_change_is_one_line_with_owner_value_and_source(
     path: Path, writer: StateWriter
 ) -> None:
     trail = AuditTrail(AuditFile(str(path), LARGE), writer)

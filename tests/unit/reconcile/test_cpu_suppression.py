@@ -47,7 +47,7 @@ def busy_node(groups: RealGroups, settings: CpuSuppressionSettings | None = None
     return node
 
 
-def test_lists_of_cpus_shrink_from_containers_up_and_are_given_back(groups: RealGroups) -> None:
+def test_lists_of_cpus_shrink_from_containers_up_and_are_restored(groups: RealGroups) -> None:
     node = busy_node(groups)
     pod = node.add_pod()
     groups.sleeper(pod.containers[0].cgroup)

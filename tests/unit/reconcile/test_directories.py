@@ -136,7 +136,7 @@ def test_without_a_policy_nothing_is_touched(node: Node) -> None:
     assert (node.values(), node.switch()) == (["0", "0", "0"], "0")
 
 
-def test_a_switch_that_is_refused_is_told_and_no_value_is_written(node: Node) -> None:
+def test_a_refused_switch_is_reported_and_no_value_is_written(node: Node) -> None:
     (node.root / SWITCH.lstrip("/")).unlink()
     (node.root / SWITCH.lstrip("/")).mkdir()
     assert node.cycle() == ["SwitchRefused"]
@@ -244,7 +244,7 @@ def test_host_applications_have_the_identity_of_their_class_until_they_are_not_l
     assert node.values() == ["0", "2", "-1"]
 
 
-def test_every_value_of_a_directory_names_the_field_that_asks_for_it(node: Node) -> None:
+def test_every_value_of_a_directory_names_the_field_that_requests_it(node: Node) -> None:
     node.cycle()
     sources = [
         one.source.rpartition(".")[0] for one in node.reconciler.audits if one.key != "value"

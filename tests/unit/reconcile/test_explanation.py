@@ -101,7 +101,7 @@ def test_what_is_planned_only_does_not_win(groups: RealGroups) -> None:
     assert (found.current, found.original) == ("-1", None)
 
 
-def test_a_file_that_nobody_wants_has_its_value_alone(groups: RealGroups) -> None:
+def test_a_file_without_desired_values_has_only_its_value(groups: RealGroups) -> None:
     scene = scene_with(groups, CannedStrategy())
     scene.cycle()
     found = explained(scene, groups, "cpu.shares")

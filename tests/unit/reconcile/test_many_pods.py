@@ -90,7 +90,7 @@ def test_one_cycle_writes_the_files_of_so_many_pods_and_the_next_goes_on(tmp_pat
         (SLO_STALE_S + 1, 2 * SLO_STALE_S, False),
     ],
 )
-def test_without_word_of_the_cluster_everything_stays_as_it_is(
+def test_without_an_answer_of_the_cluster_everything_stays_unchanged(
     tmp_path: Path, slo_age_s: float | None, stale_s: float, frozen: bool
 ) -> None:
     node = Node(tmp_path, pods=1, slo_stale_s=stale_s)

@@ -54,7 +54,7 @@ def test_a_sandbox_is_given_cpus_and_nothing_else(groups: RealGroups) -> None:
     assert Scene(groups, hook).cycle().written == 1
 
 
-def test_a_second_cycle_asks_nobody_and_writes_nothing(groups: RealGroups) -> None:
+def test_a_second_cycle_calls_no_hook_and_writes_nothing(groups: RealGroups) -> None:
     hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
@@ -64,7 +64,9 @@ def test_a_second_cycle_asks_nobody_and_writes_nothing(groups: RealGroups) -> No
     assert (report.files, report.written, len(hook.requests)) == (1, 0, count)
 
 
-def test_a_value_that_somebody_changed_is_put_back_within_a_cycle(groups: RealGroups) -> None:
+def test_a_value_that_another_program_changed_is_restored_within_a_cycle(
+    groups: RealGroups,
+) -> None:
     hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
@@ -85,7 +87,7 @@ def test_a_fight_over_a_file_is_a_condition(groups: RealGroups) -> None:
     assert [one.reason for one in report.conditions] == ["ForeignWriter"]
 
 
-def test_a_fight_over_more_and_more_files_is_told_once(groups: RealGroups) -> None:
+def test_a_fight_over_more_and_more_files_is_reported_once(groups: RealGroups) -> None:
     hook = CannedHook()
     hook.answers = {"app": cpus("1"), "": cpus("1")}
     scene = Scene(groups, hook)
@@ -101,7 +103,7 @@ def test_a_fight_over_more_and_more_files_is_told_once(groups: RealGroups) -> No
     assert scene.sandbox in conditions[0].message
 
 
-def test_hooks_are_asked_with_the_labels_of_now(groups: RealGroups) -> None:
+def test_hooks_are_called_with_the_present_labels(groups: RealGroups) -> None:
     hook = CannedHook()
     scene = Scene(groups, hook)
     old = PodSandbox(id=SANDBOX, uid=UID, name="pod", annotations=(("a", "old"),))
@@ -117,7 +119,7 @@ def test_hooks_are_asked_with_the_labels_of_now(groups: RealGroups) -> None:
     assert {request.stage for request in hook.requests} == {HookStage.RECONCILE}
 
 
-def test_a_pod_that_nobody_told_of_is_left_alone(groups: RealGroups) -> None:
+def test_an_unlisted_pod_is_left_alone(groups: RealGroups) -> None:
     hook = CannedHook()
     hook.answers = {None: quota(50000)}
     scene = Scene(groups, hook)
@@ -162,7 +164,7 @@ def test_containers_in_a_virtual_machine_have_no_files_but_the_sandbox_has(
     assert groups.get(scene.container, "cpuset.cpus") == "0-1"
 
 
-def test_in_plan_mode_the_value_is_told_once_and_nothing_is_written(groups: RealGroups) -> None:
+def test_in_plan_mode_the_value_is_reported_once_and_nothing_is_written(groups: RealGroups) -> None:
     hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook, modes={"cpuset": "plan"})
@@ -172,7 +174,7 @@ def test_in_plan_mode_the_value_is_told_once_and_nothing_is_written(groups: Real
     assert (audit.planned, audit.old, audit.new) == (True, "0-1", "1")
 
 
-def test_each_change_is_recorded_with_who_why_and_both_values(groups: RealGroups) -> None:
+def test_each_change_is_recorded_with_owner_reason_and_both_values(groups: RealGroups) -> None:
     hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
@@ -203,7 +205,7 @@ def test_a_value_that_no_kernel_takes_is_a_note_and_the_others_are_written(
     assert [note.note.reason for note in report.notes] == ["ValueOutOfRange"]
 
 
-def test_what_only_a_new_container_can_get_is_told_once(groups: RealGroups) -> None:
+def test_a_change_that_needs_a_new_container_is_reported_once(groups: RealGroups) -> None:
     hook = CannedHook("devices")
     hook.answers = {"app": Adjustment(edits=ContainerEdits(env=(("A", "b"),)))}
     scene = Scene(groups, hook)
@@ -244,7 +246,7 @@ def test_a_pods_own_files_are_written_before_its_sandbox_runs(groups: RealGroups
 
 
 @pytest.mark.parametrize("parent", ["", "/", "/kubepods/besteffort", "/kubepods/../podx"])
-def test_a_parent_that_is_no_pods_is_told_and_nothing_is_written(
+def test_a_parent_that_is_no_pods_is_reported_and_nothing_is_written(
     groups: RealGroups, parent: str
 ) -> None:
     hook = CannedHook("batch_resources")

@@ -64,7 +64,7 @@ def quota_of(groups: RealGroups, scene: Scene) -> str:
     return groups.get(scene.pod, "cpu.cfs_quota_us")
 
 
-def test_a_value_that_a_strategy_no_longer_wants_is_restored_in_the_same_cycle(
+def test_a_value_that_a_strategy_does_not_desire_any_more_is_restored_in_the_same_cycle(
     groups: RealGroups,
 ) -> None:
     strategy = CannedStrategy()
@@ -108,7 +108,7 @@ def test_a_strategy_that_cannot_decide_leaves_its_earlier_values(
     assert scene.view_of_strategies.strategies[0].state is state
 
 
-def test_a_stale_slo_freezes_values_and_strategies_are_not_asked(groups: RealGroups) -> None:
+def test_a_stale_slo_freezes_values_and_strategies_are_not_called(groups: RealGroups) -> None:
     strategy = CannedStrategy()
     scene = scene_with(groups, strategy)
     strategy.answer = quota(scene, 50000)

@@ -83,7 +83,7 @@ def requested_pods(hook: CannedHook) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def test_new_pods_are_asked_at_once_however_many(clock: ManualClock) -> None:
+def test_new_pods_are_processed_at_once_however_many(clock: ManualClock) -> None:
     hook = SlowHook(clock)
     survey = survey_of(hook, clock)
     refresh(survey, snapshot(*map(pod, range(30))))
@@ -164,19 +164,19 @@ def test_the_only_one_that_is_nobody_else_is_the_sandbox() -> None:
     assert [one.name for one in place.containers] == ["", "app"]
 
 
-def test_before_anybody_told_of_a_container_none_is_the_sandbox() -> None:
+def test_before_a_container_is_reported_none_is_the_sandbox() -> None:
     (place,) = ManagedPods().list(snapshot(pod(1, running(1, 0))))
     assert place.containers == ()
 
 
-def test_a_sandbox_whose_end_was_told_is_of_no_use() -> None:
+def test_a_stopped_sandbox_is_not_used() -> None:
     sandbox = PodSandbox(id=IDS[0], uid=uid(1), stopped=True)
     runtime = SnapshotPart(RuntimeView(sandboxes={IDS[0]: sandbox}), 1.0)
     unnamed = replace(pod(1, running(1, 0)), name="", namespace="")
     assert ManagedPods().list(snapshot(unnamed, runtime=runtime)) == ()
 
 
-def test_a_late_answer_is_told_of_pods_that_were_granted_devices(clock: ManualClock) -> None:
+def test_a_late_answer_is_reported_for_pods_with_granted_devices(clock: ManualClock) -> None:
     hook = CannedHook()
     hook.answers = {None: NO_ADJUSTMENT}
     survey = survey_of(hook, clock)
@@ -189,7 +189,7 @@ def test_a_late_answer_is_told_of_pods_that_were_granted_devices(clock: ManualCl
     assert telling.late_notes(now, survey.desired.values(), both) == ()
 
 
-def test_a_pod_that_goes_while_its_turn_has_not_come_is_not_asked(clock: ManualClock) -> None:
+def test_a_pod_that_ends_before_its_turn_is_not_processed(clock: ManualClock) -> None:
     hook = SlowHook(clock)
     survey, pods = survey_of(hook, clock), tuple(map(pod, range(30)))
     refresh(survey, snapshot(*pods))

@@ -53,7 +53,7 @@ def test_a_hook_that_is_switched_off_has_its_changes_taken_back(groups: RealGrou
     assert groups.get(scene.pod, "cpu.cfs_quota_us") == "50000"
 
 
-def test_what_somebody_else_has_written_since_is_asked_about_seldom(groups: RealGroups) -> None:
+def test_a_value_that_another_program_wrote_is_checked_seldom(groups: RealGroups) -> None:
     hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
@@ -70,7 +70,7 @@ def test_what_somebody_else_has_written_since_is_asked_about_seldom(groups: Real
     assert groups.get(scene.container, "cpuset.cpus") == "0-1"
 
 
-def test_what_is_not_wanted_any_more_is_taken_back_after_a_while(groups: RealGroups) -> None:
+def test_a_value_that_is_not_desired_any_more_is_restored_after_a_while(groups: RealGroups) -> None:
     hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
@@ -85,7 +85,7 @@ def test_what_is_not_wanted_any_more_is_taken_back_after_a_while(groups: RealGro
     assert scene.ledger.entries == {}
 
 
-def test_what_a_pod_has_that_the_hooks_were_not_asked_about_stays(groups: RealGroups) -> None:
+def test_values_of_a_pod_for_which_no_hook_was_called_stay(groups: RealGroups) -> None:
     hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
@@ -172,7 +172,7 @@ def test_a_new_group_in_the_place_of_one_that_is_gone_has_its_own_original(
     assert entry.inode == groups.path("cpu", scene.container).stat().st_ino
 
 
-def test_what_the_runtime_set_by_our_word_is_given_back_as_it_was_asked(
+def test_a_value_that_the_runtime_set_for_the_agent_is_restored_as_requested(
     groups: RealGroups,
 ) -> None:
     hook = CannedHook("batch_resources")
@@ -188,7 +188,7 @@ def test_what_the_runtime_set_by_our_word_is_given_back_as_it_was_asked(
     assert groups.get(scene.container, "cpu.cfs_quota_us") == "150000"
 
 
-def test_what_a_resize_asked_for_while_ours_was_in_force_is_given_back(groups: RealGroups) -> None:
+def test_a_resize_during_the_agents_value_is_restored(groups: RealGroups) -> None:
     hook = CannedHook("batch_resources")
     hook.answers = {"app": Adjustment(resources=LinuxResources(quota_us=-1, shares=2))}
     scene = Scene(groups, hook)
@@ -236,7 +236,9 @@ def test_every_process_of_a_container_gets_its_score_and_the_first_back(
     assert [score(pid) for pid in pids] == [before, before]
 
 
-def test_a_score_that_may_not_be_written_is_told_without_the_process(groups: RealGroups) -> None:
+def test_a_score_that_may_not_be_written_is_reported_without_the_process(
+    groups: RealGroups,
+) -> None:
     class NotPermitted(KernelFiles):
         def write(self, path: str, text: str) -> None:  # noqa: ARG002 - as its Protocol
             raise HostFileError(path, errno.EPERM)

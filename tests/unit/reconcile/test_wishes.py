@@ -94,7 +94,7 @@ def test_only_groups_of_pods_and_of_what_is_in_them_are_written(
         ("another", (), (), ""),
     ],
 )
-def test_a_value_of_a_hook_names_the_field_that_asks_for_it(
+def test_a_value_of_a_hook_names_the_field_that_requests_it(
     hook: str, labels: Pairs, annotations: Pairs, source: str
 ) -> None:
     pod = PodSandbox(

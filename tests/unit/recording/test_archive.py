@@ -107,7 +107,7 @@ def test_what_is_no_file_of_a_host_is_left_out(
     assert read_archive(tar(packed((info, b"")))).get("/sys/x") is None
 
 
-def test_a_file_keeps_its_start_and_a_recording_is_kept_whole(
+def test_only_the_start_of_a_file_is_read_but_all_of_a_recording(
     tar: Callable[[bytes], Path],
 ) -> None:
     long = bytes(MAX_READ + 1)
@@ -154,7 +154,7 @@ def test_a_damaged_archive_is_refused_or_smaller(data: bytes, tar: Callable[[byt
         assert builder.get("/sys/a") is None
 
 
-def test_a_header_that_asks_for_gigabytes_is_refused_at_once(
+def test_a_header_of_gigabytes_is_refused_at_once(
     tar: Callable[[bytes], Path],
 ) -> None:
     forged = member("sys/a", tarfile.XHDTYPE)

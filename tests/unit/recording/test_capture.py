@@ -190,7 +190,7 @@ NODE: dict[str, TreeEntry] = {
 }
 
 
-def test_mounts_are_kept_where_they_are_asked_for_and_no_process_is() -> None:
+def test_mounts_are_recorded_under_the_name_and_no_process_is() -> None:
     recording = take(TreeFiles.from_entries(NODE), pods=False)
     assert recording.read("/proc/mounts") == NODE["/proc/42/mounts"]
     assert recording.link("/proc/mounts") is None

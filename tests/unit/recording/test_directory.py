@@ -110,7 +110,7 @@ def test_device_nodes_have_numbers_and_are_never_opened(
         host.read("/sys/node")
 
 
-def test_what_appears_or_goes_later_is_seen(folder: Path) -> None:
+def test_added_and_removed_entries_are_noticed(folder: Path) -> None:
     host = DirectoryFiles(folder)
     assert not host.exists("/sys/class/net/eth0")
     (folder / "sys/class/net/eth0").mkdir(parents=True)

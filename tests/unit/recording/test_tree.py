@@ -89,7 +89,7 @@ def test_a_device_node_has_numbers_and_exists() -> None:
     assert HOST.device_number("/dev/absent") is None
 
 
-def test_at_most_the_asked_bytes_and_so_many_names_come_back() -> None:
+def test_the_requested_number_of_bytes_and_names_is_the_maximum() -> None:
     many = TreeFiles.from_entries({f"/d/{number:05}": b"" for number in range(MAX_ENTRIES + 9)})
     assert HOST.read("/sys/bus/dev/class", 4) == b"0x03"
     assert len(many.names("/d")) == MAX_ENTRIES
@@ -112,7 +112,7 @@ def test_40_links_in_a_row_are_followed_and_41_are_not() -> None:
         host.read("/l0")
 
 
-def test_a_link_longer_than_a_path_is_told_and_not_followed() -> None:
+def test_a_link_longer_than_a_path_is_reported_and_not_followed() -> None:
     host = TreeFiles.from_entries(
         {"/a": LinkEntry("./" * 2047 + "b"), "/b": b"end", "/c": LinkEntry("./" * 5000)}
     )

@@ -61,7 +61,7 @@ def test_what_the_manager_has_done_is_planned_no_more() -> None:
     assert change.current != change.action.text.strip()
 
 
-def test_without_a_mount_it_is_said_whether_anybody_asks_for_it() -> None:
+def test_without_a_mount_the_need_for_it_is_reported() -> None:
     scene = Scene()
     scene.host.unmount()
     assert planned(scene).status.state is StrategyState.IDLE

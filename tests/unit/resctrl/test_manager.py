@@ -14,7 +14,7 @@ from tests.unit.resctrl.scene import HALF, Scene, group, qos, reasons
 OTHERS = "pqos"  # a group of another program
 
 
-def test_nothing_is_made_that_nobody_asks_for() -> None:
+def test_without_a_request_no_group_is_made() -> None:
     scene = Scene()
     scene.add_pod(1)
     view = scene.cycle(3)
@@ -187,7 +187,7 @@ def test_the_group_of_a_new_pod_exists_before_its_containers() -> None:
     assert scene.groups() == set()
 
 
-def test_a_pod_that_asks_for_no_group_is_not_prepared() -> None:
+def test_a_pod_that_requests_no_group_is_not_prepared() -> None:
     assert Scene().start_pod(1, "LS", "{}") is None
 
 
@@ -244,7 +244,7 @@ def test_groups_of_other_programs_are_counted_and_never_touched() -> None:
     assert scene.groups() == {OTHERS}
 
 
-def test_a_group_of_ours_by_name_only_belongs_to_another_program() -> None:
+def test_a_group_with_the_agents_name_only_belongs_to_another_program() -> None:
     scene = Scene()
     scene.host.make("/sys/fs/resctrl/BE")
     tasks = scene.add_pod(1, "BE")
@@ -256,7 +256,7 @@ def test_a_group_of_ours_by_name_only_belongs_to_another_program() -> None:
     assert view.group_of_class("BE") == ""
 
 
-def test_a_group_that_another_program_made_again_is_not_ours_any_more() -> None:
+def test_a_group_that_another_program_made_again_is_not_the_agents_any_more() -> None:
     scene = Scene()
     scene.set_class("BE", qos(0, 30))
     scene.cycle()
@@ -456,7 +456,7 @@ def test_after_a_restart_without_a_nodeslo_the_groups_of_classes_stay() -> None:
     assert scene.groups() == set()
 
 
-def test_plan_mode_changes_nothing_and_tells_what_it_would_do() -> None:
+def test_plan_mode_changes_nothing_and_reports_its_actions() -> None:
     scene = Scene(mode="plan")
     scene.set_class("BE", qos(0, 30))
     scene.add_pod(1, "BE", HALF)
@@ -490,7 +490,7 @@ def test_a_mode_below_on_removes_what_was_made(mode: str) -> None:
     assert not scene.ledger.entries
 
 
-def test_pods_are_monitored_where_a_setting_asks_for_it() -> None:
+def test_pods_are_monitored_if_a_setting_says_so() -> None:
     scene = Scene(monitor_pods=True)
     first, second = scene.add_pod(1, "BE"), scene.add_pod(2, "LS")
     scene.add_pod(3, "LS", HALF)  # its own group counts it already
@@ -524,7 +524,7 @@ def test_monitoring_ids_that_are_short_are_reported() -> None:
     assert reasons(view) == {"ResctrlMonitorExhausted"}
 
 
-def test_the_state_follows_a_nodeslo_that_is_confirmed_or_asks_for_nothing_more() -> None:
+def test_the_state_follows_a_nodeslo_that_is_confirmed_or_requests_nothing_more() -> None:
     scene = Scene()
     scene.is_slo_confirmed, scene.slo_taken_s = False, None
     assert scene.cycle(2).state is StrategyState.FROZEN

@@ -78,7 +78,7 @@ def filtered(extender: Extender, pod_object: Object, names: list[str] = ALL) -> 
     return answer
 
 
-def test_nodes_that_fit_are_kept_in_the_order_in_which_they_came(extender: Extender) -> None:
+def test_nodes_that_fit_stay_in_the_order_of_the_request(extender: Extender) -> None:
     answer = filtered(extender, pod(2))
     assert answer == {
         "Nodes": None,

@@ -243,7 +243,7 @@ def test_an_estimate_is_no_more_than_the_limit_and_follows_the_pod_only_if_allow
     assert own.estimate("cpu", CpuMemory(120, 70), allows_own=False) == 10_000
 
 
-def test_the_aggregate_is_scored_where_one_is_asked_for() -> None:
+def test_the_aggregate_is_scored_if_one_is_configured() -> None:
     aggregates = {("5m0s", "p95"): BUSY, ("10m0s", "p95"): {"cpu": "96", "memory": "1Gi"}}
     used = metric(aggregates=aggregates)
 
@@ -256,7 +256,7 @@ def test_the_aggregate_is_scored_where_one_is_asked_for() -> None:
     assert scored(900) == 90  # missing: nothing, but for estimates
 
 
-def test_prod_pods_are_scored_by_the_usage_of_prod_pods_if_asked_for() -> None:
+def test_prod_pods_are_scored_by_the_usage_of_prod_pods_if_configured() -> None:
     used = metric(BUSY, pods={"a": {"cpu": "1", "memory": "1Gi"}}, system={"cpu": "31"})
     assert score(loads(settings(scores_prod_usage=True), used), pod(SIXTEEN)) > 72
     with_system = settings(scores_prod_usage=True, prod_usage_includes_system=True)

@@ -79,7 +79,7 @@ def test_filter_keeps_the_nodes_in_the_form_in_which_they_were_sent(mode: str) -
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_pod_as_recorded_is_kept_or_refused_with_a_reason_for_each_node(mode: str) -> None:
+def test_a_recorded_pod_fits_or_is_refused_with_a_reason_for_each_node(mode: str) -> None:
     """The recorded pods ask for nothing of ours, or for a core share without memory."""
     body = recorded(mode)["filter"]["body"]
     names = names_of(body)

@@ -124,7 +124,7 @@ def test_taints_and_cordoned_nodes_are_refused(
     assert reasons["b"] == ["node(s) had untolerated taint {k: v}"]
 
 
-def test_rules_that_are_not_simulated_are_said(
+def test_rules_that_are_not_simulated_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pod = tmp_path / "pod.yaml"

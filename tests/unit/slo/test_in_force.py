@@ -49,7 +49,7 @@ def test_an_object_without_a_version_is_read_each_time() -> None:
     assert again.slo.thresholds.cpu_suppress_threshold_percent == 50
 
 
-def test_a_wrong_value_is_told_and_the_object_is_in_force() -> None:
+def test_a_wrong_value_is_reported_and_the_object_is_in_force() -> None:
     found = build_slo_view(node_slo(percent=400, version="8"), IN_FORCE)
     assert (found.refused_count, len(found.refused)) == (1, 1)
     assert found.slo.thresholds.cpu_suppress_threshold_percent == 65
@@ -71,7 +71,7 @@ def test_an_object_that_cannot_be_read_leaves_the_one_before_in_force_and_says_s
 
 
 @pytest.mark.parametrize("spec", [{}, {"spec": None}, {"spec": {}}])
-def test_an_object_that_asks_for_nothing_is_found(spec: Tree) -> None:
+def test_an_object_that_requests_nothing_is_found(spec: Tree) -> None:
     found = build_slo_view({"metadata": {"resourceVersion": "9"}, **spec}, IN_FORCE)
     assert (found.found, found.slo) == (True, NODE_SLO_DEFAULTS)
 

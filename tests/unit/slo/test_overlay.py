@@ -140,7 +140,7 @@ def test_eviction_for_cpu_needs_a_threshold_above_its_lower_limit(
 
 
 @pytest.mark.parametrize(("lower", "stands"), [(49, 49), (50, 50), (51, None)])
-def test_satisfaction_may_be_asked_for_up_to_where_eviction_begins(
+def test_satisfaction_may_be_configured_up_to_where_eviction_begins(
     lower: int, stands: int | None
 ) -> None:
     names = ("cpuEvictBESatisfactionLowerPercent", "cpuEvictBESatisfactionUpperPercent")
@@ -199,7 +199,7 @@ def test_unknown_fields_of_a_newer_manager_are_counted_and_change_nothing() -> N
     assert (found.slo, found.refused, found.unknown_fields) == (NODE_SLO_DEFAULTS, (), 5)
 
 
-def test_refusals_are_told_up_to_a_bound_and_counted_beyond_it() -> None:
+def test_refusals_are_reported_up_to_a_bound_and_counted_beyond_it() -> None:
     limits = {"readIOPS": -1, "writeIOPS": -1, "readBPS": -1, "writeBPS": -1}
     blocks = [{"name": "sda", "type": "device", "ioCfg": limits}] * 20
     found = overlay_spec(nested(f"{LS}.blkioQOS.blocks", blocks))

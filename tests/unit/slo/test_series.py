@@ -58,5 +58,5 @@ def test_wrong_and_unknown_values_are_counted() -> None:
     assert (VIEW.refused_count, VIEW.unknown_fields) == (2, 1)
 
 
-def test_outside_of_a_cluster_there_is_no_node_slo_to_tell_of() -> None:
+def test_outside_of_a_cluster_there_are_no_series_of_the_node_slo() -> None:
     assert series(SnapshotPart(VIEW, 1.0), 9.0, clustered=False) == {}

@@ -134,7 +134,7 @@ def test_block_devices_keep_their_good_values() -> None:
 @pytest.mark.parametrize(
     "block", [{}, {"name": ""}, {"name": "a\n"}, {"name": "a", "type": "x"}, 5]
 )
-def test_a_block_device_that_cannot_be_told_is_left_out(block: object) -> None:
+def test_a_block_device_without_a_valid_name_is_left_out(block: object) -> None:
     found = overlay_spec(nested(BLKIO, {"blocks": [block, {"name": "sdb"}]}))
     blkio = found.slo.resource_qos.be_class.blkio
     assert blkio is not None
@@ -184,7 +184,7 @@ def test_what_is_neither_leaves_the_bandwidth_alone(value: object) -> None:
     assert found.refused_count == 1
 
 
-def test_the_limit_that_the_schema_fills_in_counts_and_ours_stands_without_it() -> None:
+def test_the_limit_of_the_schema_counts_and_the_agents_default_without_it() -> None:
     filled = {"ingressLimit": 100, "egressLimit": 100, "ingressRequest": 0, "egressRequest": 0}
     found = overlay_spec(
         nested("resourceQOSStrategy.lsClass.networkQOS", {"enable": True, **filled})
@@ -213,7 +213,7 @@ def deep(levels: int) -> Tree:
     return tree
 
 
-def test_third_parties_parts_are_kept_as_they_came() -> None:
+def test_third_parties_parts_are_kept_unchanged() -> None:
     found = overlay_spec(
         {"extensions": {"b": {"y": [1, 2.5, None], "x": "ä"}, "a": False, "c": None}}
     )

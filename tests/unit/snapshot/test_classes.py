@@ -66,6 +66,6 @@ def test_a_label_wins_over_the_spec() -> None:
     assert priority_class(pod(label="koord-free", priority=9500)) == "koord-free"
 
 
-def test_a_label_that_is_none_keeps_the_spec_from_being_asked() -> None:
+def test_a_label_that_is_none_skips_the_spec() -> None:
     assert priority_class(pod(label="gold", priority=3500)) == "koord-prod"
     assert priority_class(pod(KubeQos.BEST_EFFORT, label="", priority=9500)) == "koord-batch"

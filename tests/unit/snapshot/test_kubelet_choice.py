@@ -73,7 +73,7 @@ def test_choices(topology: CpuTopology, milli: int, cpus: str) -> None:
 
 
 @pytest.mark.parametrize("milli", [None, 0, 8001])
-def test_what_no_kubelet_starts_with_is_not_told(milli: int | None) -> None:
+def test_impossible_reservations_have_no_result(milli: int | None) -> None:
     assert reserved_cpus(SMALL, milli, {}) is None
     assert reserved_cpus(CpuTopology(), 1000, {}) is None
 
@@ -101,7 +101,7 @@ def test_uneven_cores_and_sockets_are_not_guessed() -> None:
     ),
     st.data(),
 )
-def test_as_many_as_asked_and_of_the_fewest_nodes(
+def test_as_many_as_requested_and_of_the_fewest_nodes(
     topology: CpuTopology, data: st.DataObject
 ) -> None:
     count = data.draw(st.integers(1, len(topology.cpus)))

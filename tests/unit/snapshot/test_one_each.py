@@ -90,7 +90,7 @@ TOLD = (("told_numa_node", "1"), ("told_pcie_root", "pci0000:38"))
         ),
     ],
 )
-def test_a_place_that_a_file_tells_counts_where_sysfs_says_nothing(
+def test_a_place_of_a_file_is_used_if_sysfs_has_none(
     tree: PciTree, numa: NumaTopology, place: tuple[int, str]
 ) -> None:
     (device,) = joined({"infofiles": described(facts=TOLD)}, tree, numa)
@@ -98,7 +98,7 @@ def test_a_place_that_a_file_tells_counts_where_sysfs_says_nothing(
 
 
 @pytest.mark.parametrize(("file", "source"), [("a", "device_info_file"), (None, "library")])
-def test_a_told_memory_node_says_who_told_it(file: str | None, source: str) -> None:
+def test_a_numa_node_of_a_vendor_names_its_source(file: str | None, source: str) -> None:
     facts = (*TOLD, *((("device_info_file", file),) if file else ()))
     (device,) = joined({"a": described(facts=facts)}, PciTree(), nodes(2))
     assert device.place.numa_source == source

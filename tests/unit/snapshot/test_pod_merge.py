@@ -57,7 +57,7 @@ def changed(now: tuple[PodView, ...], change: tuple[int, PodView]) -> tuple[PodV
         max_size=8,
     ),
 )
-def test_it_tells_what_a_merge_from_nothing_tells(
+def test_it_returns_the_same_as_a_merge_from_nothing(
     first: tuple[PodView, ...],
     steps: list[tuple[object, tuple[PodView, ...] | None, bool, bool]],
 ) -> None:
@@ -75,14 +75,14 @@ def test_it_tells_what_a_merge_from_nothing_tells(
         assert found == merge_pods("n", told, kubelet, deleted=deleted, **fresh)
 
 
-def test_an_api_server_that_has_said_nothing_is_not_one_that_has_no_pods() -> None:
+def test_an_api_server_without_an_answer_differs_from_one_without_pods() -> None:
     listed = (PodView(uid="a", qos=KubeQos.BURSTABLE, name="a", node_name="n"),)
     kept = PodMerger("n")
     assert kept.merge((), listed, kubelet_fresh=False) == ()
     assert kept.merge(None, listed, kubelet_fresh=False) == listed
 
 
-def test_of_pods_that_did_not_change_the_very_same_are_told() -> None:
+def test_unchanged_pods_stay_the_same_objects() -> None:
     one = tuple(PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid, node_name="n") for uid in "abc")
     listed = tuple(
         PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid, phase="Running", node_name="n")

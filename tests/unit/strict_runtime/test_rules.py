@@ -37,7 +37,7 @@ def play(
     return asyncio.run(run())
 
 
-def test_a_plug_in_that_keeps_the_rules_is_registered_and_asked(folder: Path) -> None:
+def test_a_plug_in_that_obeys_the_rules_is_registered_and_called(folder: Path) -> None:
     async def scene(runtime: Runtime, raw: RawPlugin) -> None:
         await raw.register()
         plugin = await runtime.plugged()
@@ -114,7 +114,7 @@ def test_an_error_costs_the_container_and_not_the_connection(folder: Path) -> No
     assert play(folder, scene) == []
 
 
-def test_an_update_from_inside_a_request_is_told_as_a_deadlock(folder: Path) -> None:
+def test_an_update_from_inside_a_request_is_reported_as_a_deadlock(folder: Path) -> None:
     async def scene(runtime: Runtime, raw: RawPlugin) -> None:
         await raw.register()
         await runtime.plugged()
@@ -173,7 +173,7 @@ def test_events_have_their_own_calls_until_one_is_not_known(folder: Path) -> Non
     assert play(folder, scene) == []
 
 
-def test_a_stream_that_does_not_rise_is_told(folder: Path) -> None:
+def test_a_stream_id_that_does_not_rise_is_reported(folder: Path) -> None:
     async def scene(runtime: Runtime, raw: RawPlugin) -> None:
         await raw.register()
         await runtime.plugged()
@@ -197,7 +197,7 @@ def test_the_second_plug_in_waits_until_the_first_is_done(folder: Path) -> None:
     assert play(folder, scene, registration_s=0.2) == []
 
 
-def test_who_waits_in_the_line_of_a_runtime_that_is_killed_is_cut_off_too(folder: Path) -> None:
+def test_a_waiting_client_of_a_killed_runtime_is_disconnected_too(folder: Path) -> None:
     async def scene(runtime: Runtime, raw: RawPlugin) -> None:
         async with RawPlugin(runtime.socket) as waiting:
             await runtime.dialled()

@@ -117,7 +117,7 @@ def test_calls_are_counted_across_processes_and_traced(stub: Stub) -> None:
     assert stub.trace()[2:] == ["cndevGetDevicePowerInfo 0", "cndevGetDevicePowerInfo"]
 
 
-def test_an_event_reaches_who_waits_at_once(stub: Stub) -> None:
+def test_an_event_reaches_waiting_callers_at_once(stub: Stub) -> None:
     script = """
 event = (ctypes.c_int32 * 26)(6)
 handle = ctypes.c_void_p()

@@ -135,7 +135,7 @@ def test_cpus_without_package_sets_are_grouped_by_id() -> None:
     assert topology.warnings == ()
 
 
-def test_cpus_that_tell_nothing_are_one_package_of_single_cores() -> None:
+def test_cpus_without_facts_are_one_package_of_single_cores() -> None:
     topology = built({n: RawCpu() for n in range(4)})
     assert [(p.socket, p.package_id, len(p.cpus)) for p in topology.packages] == [(0, -1, 4)]
     assert len(topology.cores) == 4
@@ -201,16 +201,14 @@ def test_published_sets_hold_usable_cpus_only() -> None:
     assert topology.kinds == (("cpu_atom", cpus("1")), ("cpu_core", cpus("0")))
 
 
-def test_kinds_without_names_are_told_apart_by_capacity() -> None:
+def test_kinds_without_names_are_distinguished_by_capacity() -> None:
     raw = {n: RawCpu(capacity=1024 if n < 2 else 446) for n in range(4)}
     assert built(raw).kinds == (("capacity-446", cpus("2-3")), ("capacity-1024", cpus("0-1")))
     assert built({n: RawCpu(capacity=1024) for n in range(4)}).kinds == ()
 
 
 @pytest.mark.parametrize(("said", "active"), [(None, True), (False, False), (True, True)])
-def test_the_kernels_word_on_smt_counts_more_than_core_sizes(
-    said: bool | None, active: bool
-) -> None:
+def test_the_kernels_smt_state_counts_more_than_core_sizes(said: bool | None, active: bool) -> None:
     assert built(two_sockets(), smt_active=said).smt_active is active
 
 
@@ -235,7 +233,7 @@ CPUS = st.builds(
 
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 9), CPUS, max_size=8))
-def test_whatever_is_told_every_cpu_has_one_core_one_package_one_cache_of_a_kind(
+def test_for_any_input_every_cpu_has_one_core_one_package_one_cache_of_a_kind(
     raw: dict[int, RawCpu],
 ) -> None:
     topology = built(raw)

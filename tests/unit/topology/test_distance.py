@@ -161,7 +161,7 @@ def test_vector_57_a_guest_hides_what_its_host_has() -> None:
         pytest.param("0000:90:1b.0", "SYS", id="the other half"),
     ],
 )
-def test_a_topology_file_tells_what_sysfs_hides(other: str, found: str) -> None:
+def test_a_topology_file_fills_gaps_of_sysfs(other: str, found: str) -> None:
     data = (SHARED / "captures" / "nccl-topo" / "aws-p4d-24xl.xml").read_bytes()
     file = parse_topology_file(data, "p4d.xml")
     tree = tree_of(

@@ -188,7 +188,7 @@ def test_one_bad_row_leaves_no_matrix_at_all() -> None:
     assert topology.distance(0, 1) is None
 
 
-def test_an_asymmetric_matrix_with_odd_diagonals_is_kept_as_given() -> None:
+def test_an_asymmetric_matrix_with_odd_diagonals_is_unchanged() -> None:
     topology = built(node(0, "0-3"), node(8, "4-7"), matrix=((11, 20), (30, 0)))
     assert (topology.distance(0, 8), topology.distance(8, 0), topology.distance(0, 0)) == (
         20,
@@ -197,12 +197,12 @@ def test_an_asymmetric_matrix_with_odd_diagonals_is_kept_as_given() -> None:
     )
 
 
-def test_more_nodes_than_the_scheduler_knows_are_told() -> None:
+def test_more_nodes_than_the_scheduler_supports_are_reported() -> None:
     topology = built(*(node(n, str(n) if n < 8 else "") for n in range(65)))
     assert any(warning.startswith("numa_many_nodes") for warning in topology.warnings)
 
 
-def test_a_node_whose_memory_cannot_be_told_is_named() -> None:
+def test_a_node_of_unknown_memory_is_named() -> None:
     broken = replace(node(0, "0-7", None), memory_problem="node0/meminfo: unreadable")
     assert built(broken).warnings == ("numa_memory: node0/meminfo: unreadable",)
 

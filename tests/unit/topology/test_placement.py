@@ -144,7 +144,7 @@ def test_a_function_that_is_not_there_has_the_only_node_or_none() -> None:
 
 
 @given(st.text(max_size=30), st.integers())
-def test_any_override_is_refused_or_can_be_asked(match: str, node: int) -> None:
+def test_any_override_is_refused_or_can_be_applied(match: str, node: int) -> None:
     try:
         override = NumaOverride(match, node)
     except ParseError:

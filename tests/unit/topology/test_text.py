@@ -138,7 +138,7 @@ def test_a_bad_size_is_refused(text: str) -> None:
     ("text", "row"),
     [("10 21\n", (10, 21)), ("  12 10", (12, 10)), ("255\t0", (255, 0))],
 )
-def test_a_row_of_distances_is_kept_as_given(text: str, row: tuple[int, ...]) -> None:
+def test_a_row_of_distances_is_unchanged(text: str, row: tuple[int, ...]) -> None:
     assert parse_distances(text, 2) == row
 
 

@@ -76,7 +76,7 @@ def test_overlapping_cliques_leave_no_table_and_a_warning(number: int, pairs: Pa
     assert grouped(number, pairs) == ([], [LINKS_WITHOUT_GROUPS])
 
 
-def test_links_told_twice_and_links_to_strangers_change_nothing() -> None:
+def test_repeated_links_and_links_to_strangers_change_nothing() -> None:
     pairs = [(a, b) for a, b in product(range(4), range(4))]
     assert grouped(3, pairs) == ([[0, 1, 2]], [])
 

@@ -110,7 +110,7 @@ def test_cards_without_links_have_no_table_v23() -> None:
     assert partition_groups(cards_of(8), ()).groups == ()
 
 
-def test_modules_that_are_not_all_told_apart_do_not_order_the_board() -> None:
+def test_modules_that_are_not_all_distinct_do_not_order_the_board() -> None:
     cards = cards_of(4, (2, 2, 1, 1))
     assert table_of(cards, all_pairs(4, 4))[2] == [[0, 1], [2, 3]]
 

@@ -123,7 +123,7 @@ def test_redirection_is_judged_at_the_ports_where_the_way_turns(
     assert set(names(answer)) <= {"AcsRedirect"}
 
 
-def test_a_word_further_up_does_not_matter() -> None:
+def test_a_control_word_further_up_does_not_matter() -> None:
     assert pair({ROOT_BRIDGE: {"acs_control": 0x1D}, UP: {"acs_control": 0x1D}}).verdict == "ok"
 
 

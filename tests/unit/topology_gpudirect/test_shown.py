@@ -50,7 +50,7 @@ def test_a_ready_pair_is_1_a_slow_one_0_and_one_that_nobody_knows_is_absent() ->
     assert metric(picture(means=unknown)) == []
 
 
-def test_the_snapshot_tells_each_pair_with_its_reasons() -> None:
+def test_the_snapshot_has_each_pair_with_its_reasons() -> None:
     document = snapshot_json(picture(0x1D), 2.0)
     assert document["parts"]["devices"]["value"]["direct"] == [  # type: ignore[index]  # JSON
         {

@@ -98,7 +98,7 @@ def test_device_use_of_a_pod_is_the_sum_of_its_processes() -> None:
     assert (part.key, part.core_percent, part.memory_bytes) == ("gpu0", 10.0, 500.0)
 
 
-def test_what_a_driver_does_not_tell_is_absent_and_not_zero() -> None:
+def test_an_unsupported_value_is_absent_and_not_zero() -> None:
     blind = DeviceSample(key="npu0", memory_used_bytes=5, memory_total_bytes=10)
     history = UsageHistory()
     history.add(0.0, SAMPLE, [blind, DeviceSample(key="npu1")])
@@ -116,7 +116,7 @@ def test_a_device_that_is_gone_for_half_an_hour_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("interval_s", [0.5, 1.0, 10.0])
-def test_half_an_hour_is_kept_at_any_interval(interval_s: float) -> None:
+def test_half_an_hour_is_stored_at_any_interval(interval_s: float) -> None:
     history = UsageHistory(interval_s=interval_s)
     for step in range(int(2000 / interval_s) + 1):
         history.add(step * interval_s, UsageSample(node=NodeUsage(cpu_cores=float(step))))
@@ -125,7 +125,7 @@ def test_half_an_hour_is_kept_at_any_interval(interval_s: float) -> None:
     assert average == pytest.approx((200 + 2000) / 2 / interval_s)
 
 
-def test_a_longer_window_of_pods_is_kept_within_the_same_memory() -> None:
+def test_a_longer_window_of_pods_is_stored_within_the_same_memory() -> None:
     history = UsageHistory()
     history.set_pod_window(7200.0)
     pods = {f"pod{n}": POD for n in range(3000)}

@@ -35,7 +35,7 @@ def listed(uid: str, **annotations: str) -> PodView:
     )
 
 
-def test_a_pod_that_is_seen_and_listed_has_names_and_cgroups() -> None:
+def test_a_running_and_listed_pod_has_names_and_cgroups() -> None:
     (pod,) = PodJoiner().join([seen("u", A)], [listed("u")])
     assert (pod.name, pod.cgroup, pod.qos) == ("pod-u", "/kubepods/podu", KubeQos.GUARANTEED)
     assert pod.containers == (
@@ -43,12 +43,12 @@ def test_a_pod_that_is_seen_and_listed_has_names_and_cgroups() -> None:
     )
 
 
-def test_a_container_that_the_list_does_not_know_yet_is_kept() -> None:
+def test_a_container_that_the_list_lacks_stays() -> None:
     (pod,) = PodJoiner().join([seen("u", B)], [listed("u")])
     assert [(c.name, bool(c.cgroup)) for c in pod.containers] == [("main", False), ("", True)]
 
 
-def test_pods_of_one_side_only_are_kept() -> None:
+def test_pods_of_one_source_only_stay() -> None:
     pods = PodJoiner().join([seen("b")], [listed("a")])
     assert [(pod.uid, pod.name, bool(pod.cgroup)) for pod in pods] == [
         ("a", "pod-a", False),

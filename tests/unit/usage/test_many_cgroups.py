@@ -58,7 +58,7 @@ def test_where_pods_are_missing_the_system_is_absent_and_the_others_are_right(
     assert not collector.is_complete
 
 
-def test_missing_pods_are_said_until_all_fit_again(
+def test_missing_pods_are_reported_until_all_fit_again(
     crowded: CgroupHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))

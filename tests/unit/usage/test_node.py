@@ -47,7 +47,7 @@ def test_memory_of_a_node_is_without_what_can_be_reclaimed() -> None:
     assert node_usage.parse_numa_meminfo(NODE_MEMINFO.format(1).encode()) == 530 * 1024
 
 
-def test_an_old_kernel_tells_no_available_memory() -> None:
+def test_an_old_kernel_reports_no_available_memory() -> None:
     found = node_usage.parse_meminfo(b"MemTotal:  10 kB\nMemFree:   4 kB\nBuffers: 1 kB\n")
     assert (found.total, found.free, found.available) == (10240, 4096, None)
 
@@ -109,7 +109,7 @@ def test_a_cpu_that_is_new_is_skipped_this_round(tmp_path: Path) -> None:
     assert (zero.cpu_cores, one.cpu_cores) == (0.0, None)
 
 
-def test_an_empty_host_tells_nothing() -> None:
+def test_an_empty_host_has_no_values() -> None:
     use = UsageCollector(TreeFiles.from_entries({"/proc": b""})).measure(1.0).node
     assert (use.cpu_total_ns, use.memory_bytes, use.numa) == (None, None, ())
 

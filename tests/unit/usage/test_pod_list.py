@@ -57,7 +57,7 @@ def test_a_pod_is_read_with_what_is_needed_of_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["PodList", "List"])
-def test_yaml_and_json_tell_the_same(kind: str) -> None:
+def test_yaml_and_json_give_the_same(kind: str) -> None:
     data = document(pod(), pod("u2"), kind=kind)
     as_yaml = yaml.safe_dump(json.loads(data)).encode()
     assert parse_pod_list(as_yaml) == parse_pod_list(data)

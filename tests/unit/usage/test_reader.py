@@ -43,7 +43,7 @@ def test_a_file_is_read_anew_in_each_cycle(root: Path) -> None:
     assert read.read() == [70, 1]
 
 
-def test_a_descriptor_is_opened_once_and_given_back(root: Path) -> None:
+def test_a_descriptor_is_opened_once_and_closed(root: Path) -> None:
     before = open_descriptors()
     read = column(LiveHostFiles(str(root)), "/f0", "/f1")
     for _ in range(3):

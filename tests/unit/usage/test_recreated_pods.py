@@ -39,7 +39,7 @@ def containers(collector: UsageCollector) -> dict[str, list[int]]:
     return {pod.uid: [int(one.id, 16) for one in pod.containers] for pod in collector.pods}
 
 
-def test_a_container_of_a_pod_that_was_made_again_is_seen(
+def test_a_container_of_a_recreated_pod_is_noticed(
     groups: RealGroups, collector: UsageCollector
 ) -> None:
     pod = groups.pod()
@@ -58,7 +58,7 @@ def test_a_container_of_a_pod_that_was_made_again_is_seen(
     ) >= 4 << 20  # the kernel adds up per-CPU counts late
 
 
-def test_later_containers_of_a_pod_that_was_made_again_with_another_container_are_seen(
+def test_later_containers_of_a_pod_recreated_with_another_container_are_noticed(
     groups: RealGroups, collector: UsageCollector
 ) -> None:
     pod = groups.pod()

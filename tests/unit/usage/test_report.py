@@ -62,7 +62,7 @@ def test_a_window_less_than_half_full_is_empty() -> None:
     assert report.node.cpu_cores == pytest.approx(2.0, abs=0.02)
 
 
-def test_a_window_half_full_is_told() -> None:
+def test_a_window_half_full_is_reported() -> None:
     report = build_report(boards(150), 150.0, UsageReportPolicy())
     told = [bool(a.node) for a in report.aggregates]
     assert told == [True, False, False]
@@ -70,7 +70,7 @@ def test_a_window_half_full_is_told() -> None:
     assert names == ["avg", "p50", "p90", "p95", "p99"]
 
 
-def test_devices_are_in_every_window_that_is_told() -> None:
+def test_devices_are_in_every_reported_window() -> None:
     report = build_report(boards(600), 600.0, UsageReportPolicy())
     by_name = dict(report.aggregates[1].devices)
     assert by_name["p95"][0].core_percent == 50.0

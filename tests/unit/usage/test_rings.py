@@ -59,14 +59,14 @@ def test_the_span_is_from_first_to_last_value() -> None:
     assert made.span_s(A, made.window(0, 9)) == 2.0
 
 
-def test_no_more_series_are_kept_than_allowed() -> None:
+def test_no_more_series_are_stored_than_allowed() -> None:
     made = SeriesTable(2, max_series=2)
     made.begin_moment(0.0)
     made.set_values([((str(i), "cpu"), i) for i in range(5)])
     assert len(made.series_keys()) == 2
 
 
-def test_unwanted_series_are_dropped() -> None:
+def test_other_series_are_dropped() -> None:
     made = board([1])
     made.set_values([(B, 2)])
     made.retain(lambda key: key == B)
@@ -86,7 +86,7 @@ def test_series_without_recent_values_are_forgotten() -> None:
     st.integers(0, 40),
     st.integers(0, 40),
 )
-def test_a_ring_tells_what_a_list_would(
+def test_a_ring_returns_the_same_as_a_list(
     values: list[int | None], capacity: int, start: int, end: int
 ) -> None:
     made = board(list(values), capacity)

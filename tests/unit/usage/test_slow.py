@@ -48,7 +48,7 @@ def test_a_key_that_was_not_fetched_yet_stays_new() -> None:
     assert column.read() == ["X", "Y", "Z", "A", "B", "C"]
 
 
-def test_values_of_keys_that_stay_are_kept() -> None:
+def test_values_of_remaining_keys_stay() -> None:
     column = RotatingReader(str.upper, every=10)
     column.set_keys("ab")
     column.read()

@@ -54,7 +54,7 @@ def test_an_idle_tree_is_not_listed_again(host: CgroupHost) -> None:
     assert found.pods is pods
 
 
-def test_pods_and_containers_that_come_are_seen_by_the_next_refresh(host: CgroupHost) -> None:
+def test_new_pods_and_containers_are_noticed_by_the_next_refresh(host: CgroupHost) -> None:
     host.group("/podg")
     found = tree(host)
     found.refresh()
@@ -65,7 +65,7 @@ def test_pods_and_containers_that_come_are_seen_by_the_next_refresh(host: Cgroup
     assert shape(found) == {"g": [A], "n": [B]}
 
 
-def test_pods_and_containers_that_go_are_seen_by_the_next_refresh(host: CgroupHost) -> None:
+def test_removed_pods_and_containers_are_noticed_by_the_next_refresh(host: CgroupHost) -> None:
     for cgroup in (f"/poda/{A}", f"/podb/{B}"):
         host.group(cgroup)
     found = tree(host)
@@ -76,7 +76,7 @@ def test_pods_and_containers_that_go_are_seen_by_the_next_refresh(host: CgroupHo
     assert shape(found) == {"b": []}
 
 
-def test_one_that_takes_anothers_place_is_seen_after_distrust(host: CgroupHost) -> None:
+def test_one_that_replaces_another_is_noticed_after_a_forced_rescan(host: CgroupHost) -> None:
     host.group(f"/poda/{A}")
     found = tree(host)
     found.refresh()
@@ -87,7 +87,7 @@ def test_one_that_takes_anothers_place_is_seen_after_distrust(host: CgroupHost) 
     assert shape(found) == {"a": [B]}
 
 
-def test_a_pod_that_takes_the_place_of_one_with_containers_is_seen_by_the_same_refresh(
+def test_a_pod_that_replaces_one_with_containers_is_noticed_by_the_same_refresh(
     host: CgroupHost,
 ) -> None:
     host.group(f"/burstable/poda/{A}")
@@ -155,7 +155,7 @@ def test_a_recorded_tree_is_read() -> None:
     assert not found.refresh()
 
 
-def test_all_descriptors_are_given_back(host: CgroupHost) -> None:
+def test_all_descriptors_are_closed(host: CgroupHost) -> None:
     before = len(os.listdir("/proc/self/fd"))
     host.group(f"/poda/{A}")
     found = tree(host)

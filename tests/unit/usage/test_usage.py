@@ -19,7 +19,7 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupHost:
     return CgroupHost(tmp_path, version=request.param)
 
 
-def test_the_first_cycle_tells_levels_and_no_rates(host: CgroupHost) -> None:
+def test_the_first_cycle_has_levels_and_no_rates(host: CgroupHost) -> None:
     host.group("/poda", cpu_ns=5 * SECOND_NS, anon=3, cache=4, throttling=(8, 2))
     sample = UsageCollector(host.files).measure(100.0)
     use = sample.pods["a"]
@@ -82,7 +82,7 @@ def test_the_system_is_what_the_pods_leave_and_never_less_than_nothing(host: Cgr
     assert collector.measure(2.0).node.system_memory_bytes == 0
 
 
-def test_pods_whose_files_do_not_tell_leave_the_system_unknown(host: CgroupHost) -> None:
+def test_pods_with_unreadable_files_leave_the_system_unknown(host: CgroupHost) -> None:
     for point in set(host.points.values()):
         host.path(f"{point}/kubepods/poda").mkdir()
     collector = UsageCollector(host.files)

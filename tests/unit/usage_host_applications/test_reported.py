@@ -97,7 +97,7 @@ ASKED = [
 ]
 
 
-def test_node_metric_tells_applications_by_name_with_their_classes() -> None:
+def test_node_metric_has_applications_by_name_with_their_classes() -> None:
     told = body(snapshot(ASKED, "web", "batch"))["status"]["hostApplicationMetric"]
     usage = {"resources": {"cpu": "1500m", "memory": "2Gi"}}
     assert told == [
@@ -112,13 +112,13 @@ def test_node_metric_with_applications_fits_the_schema() -> None:
 
 
 @pytest.mark.parametrize(("asked", "used"), [([], ("web",)), (ASKED, ())])
-def test_without_an_application_that_is_asked_for_and_runs_there_is_no_part_for_them(
+def test_without_a_running_requested_application_there_is_no_part_for_them(
     asked: list[dict[str, Any]], used: tuple[str, ...]
 ) -> None:
     assert "hostApplicationMetric" not in body(snapshot(asked, *used))["status"]
 
 
-def test_without_a_node_slo_the_systems_use_is_told() -> None:
+def test_without_a_node_slo_the_systems_usage_is_reported() -> None:
     report = UsageReport(node=USE, system=USE)
     told = replace(snapshot([]), report=SnapshotPart(report, 1.0), cluster=ClusterView())
     assert body(told)["status"]["nodeMetric"]["systemUsage"]["resources"]["memory"] == "2Gi"

@@ -105,7 +105,9 @@ def test_two_names_of_one_directory_are_one_application(host: Host) -> None:
     assert not open_files(host)
 
 
-def test_one_that_does_not_run_is_left_out_and_seen_within_ten_seconds(host: Host) -> None:
+def test_a_stopped_application_is_left_out_and_a_started_one_noticed_within_ten_seconds(
+    host: Host,
+) -> None:
     measuring = collector(host, SPARK)
     assert not measuring.measure(1.0).applications
     host.application(anon=1)
@@ -140,7 +142,7 @@ def open_files(host: Host) -> list[str]:
     return [path for path in found if path.startswith(str(host.root)) and "/host-" in path]
 
 
-def test_one_without_a_memory_controller_tells_its_cpu_and_hides_nothing(tmp_path: Path) -> None:
+def test_one_without_a_memory_controller_has_its_cpu_and_hides_nothing(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.write(f"/sys/fs/cgroup{BY_CLASS}/cpu.stat", "usage_usec 7\n")
     sample = collector(host, SPARK).measure(1.0)
@@ -156,7 +158,7 @@ def test_files_that_no_kernel_prints_leave_the_application_out(tmp_path: Path) -
     assert not collector(host, SPARK).measure(1.0).applications
 
 
-def test_what_is_asked_for_may_change_at_any_time(host: Host) -> None:
+def test_the_requested_applications_may_change_at_any_time(host: Host) -> None:
     host.application(anon=1)
     host.application("/host-latency-sensitive/web", anon=2)
     asked: list[tuple[HostApplication, ...]] = [()]
@@ -202,7 +204,7 @@ def test_applications_are_measured_before_the_kubelet_made_its_root_and_without_
     assert set(measuring.measure(12.0).applications) == {"spark", "later"}
 
 
-def test_applications_that_nobody_named_cost_no_look_at_the_host(tmp_path: Path) -> None:
+def test_without_applications_the_host_is_not_read(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.application()
     measuring = UsageCollector(host.files)
@@ -212,7 +214,7 @@ def test_applications_that_nobody_named_cost_no_look_at_the_host(tmp_path: Path)
     assert not open_files(host)
 
 
-def test_a_recorded_host_tells_its_applications_by_levels() -> None:
+def test_a_recorded_host_has_levels_of_its_applications() -> None:
     group = f"/sys/fs/cgroup{BY_CLASS}"
     host = TreeFiles.from_entries(
         {
@@ -226,7 +228,7 @@ def test_a_recorded_host_tells_its_applications_by_levels() -> None:
     assert (use.cpu_total_ns, use.memory_with_cache_bytes) == (5000, 8192)
 
 
-def test_closing_lets_go_of_all_descriptors(host: Host) -> None:
+def test_closing_releases_all_descriptors(host: Host) -> None:
     host.application()
     measuring = collector(host, SPARK)
     measuring.measure(1.0)

@@ -43,7 +43,7 @@ def test_regions_and_daemons_are_found_below_the_hosts_root(tmp_path: Path) -> N
     assert view.problems == ()
 
 
-def test_a_node_without_cards_of_nvidia_is_not_looked_at(tmp_path: Path) -> None:
+def test_a_node_without_cards_of_nvidia_is_not_read(tmp_path: Path) -> None:
     assert look(machine(tmp_path), devices=(nic(0),)) == SharingView()
 
 
@@ -53,7 +53,7 @@ def test_without_a_folder_and_on_a_recording_there_are_no_regions(tmp_path: Path
     assert look(TreeBuilder().build("")) == SharingView(wall_s=1.5e9)
 
 
-def test_the_next_look_is_due_after_ten_seconds(tmp_path: Path) -> None:
+def test_the_next_reading_is_due_after_ten_seconds(tmp_path: Path) -> None:
     collector = SharedDeviceCollector(machine(tmp_path), "/regions")
     assert collector.due_s < 0.0
     collector.collect(5.0, 0.0, [POD], [gpu(0)], [])

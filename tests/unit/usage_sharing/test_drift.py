@@ -43,7 +43,7 @@ def after(seconds: list[float], used: int, **memory: int | None) -> tuple[int | 
         ([0, 60], 1024 * MIB, {"p7": 1 * MIB, "p8": 1 * MIB, "p9": 9000 * MIB}, 2 * MIB),
     ],
 )
-def test_a_count_that_is_off_for_a_minute_is_told_with_the_drivers(
+def test_a_count_that_differs_for_a_minute_is_reported_with_the_drivers(
     seconds: list[float], used: int, memory: dict[str, int | None], told: int | None
 ) -> None:
     assert after(seconds, used, **memory) == (told, [] if told is None else ["RegionDrift"])
@@ -59,7 +59,7 @@ def test_the_minute_begins_anew_when_both_agreed_in_between() -> None:
     assert len(watch.check([region(1024 * MIB, 7)], off, 130.0)[1]) == 1
 
 
-def test_a_card_without_processes_or_host_pids_cannot_be_told() -> None:
+def test_a_card_without_processes_or_host_pids_cannot_be_compared() -> None:
     watch = MismatchTracker()
     measured = memory_by_process([sample(p7=4096 * MIB)], {"0000:10:00.0": "GPU-0"})
     for now_s in (0.0, 100.0):
@@ -67,7 +67,7 @@ def test_a_card_without_processes_or_host_pids_cannot_be_told() -> None:
         assert watch.check([region(MIB, 0)], measured, now_s)[1] == ()
 
 
-def test_what_the_driver_does_not_tell_is_left_out() -> None:
+def test_values_that_the_driver_does_not_report_are_left_out() -> None:
     unknown = DeviceSample(key="0000:10:00.0", processes=None)
     assert memory_by_process([unknown, sample(p7=None)], {"0000:10:00.0": "GPU-0"}) == {}
     assert memory_by_process([sample(p7=1)], {}) == {}

@@ -93,7 +93,7 @@ def test_a_container_without_a_region_yet_and_an_absent_folder_are_no_problem(
 
 
 @pytest.mark.parametrize("size", [0, 804_681, 2_008_952, 1 << 22])
-def test_a_file_of_another_size_is_told_and_hides_no_other(tmp_path: Path, size: int) -> None:
+def test_a_file_of_another_size_is_reported_and_hides_no_other(tmp_path: Path, size: int) -> None:
     region(tmp_path, "side", used=7)
     os.truncate(region(tmp_path), size)
     regions, problems = read(tmp_path)
@@ -142,7 +142,7 @@ def test_containers_that_claim_many_processes_wait_and_are_few(tmp_path: Path) -
     assert ["more than 64 processes" in problem for problem in problems] == [True, True]
 
 
-def test_a_root_that_is_no_folder_is_told(tmp_path: Path) -> None:
+def test_a_root_that_is_no_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     _, problems = read(tmp_path / "file")
     assert problems == [f"{tmp_path}/file: ENOTDIR"]

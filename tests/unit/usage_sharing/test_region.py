@@ -134,7 +134,7 @@ def test_figures_that_no_card_has_are_left_out_with_their_process() -> None:
         (LAYOUT_A, 1 << 62, None),
     ],
 )
-def test_the_last_kernel_is_told_once_there_was_one(
+def test_the_last_kernel_is_reported_after_the_first_one(
     layout: RegionLayout, at_s: int, told: int | None
 ) -> None:
     region = Region(layout)

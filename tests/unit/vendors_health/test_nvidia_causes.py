@@ -93,7 +93,7 @@ def test_a_cause_leaves_by_its_rule(
     assert holds(fault_cause, **check) is expected
 
 
-def test_what_the_driver_asked_for_is_remembered_until_it_asks_no_more() -> None:
+def test_the_drivers_required_action_is_remembered_until_it_requires_none() -> None:
     causes = remaining_causes((cause(Cure.RESET),), replace(FINE, action=1))
     assert causes[0].action_requested
     assert remaining_causes(causes, replace(FINE, action=0)) == ()
@@ -112,13 +112,13 @@ def test_what_the_driver_asked_for_is_remembered_until_it_asks_no_more() -> None
         ({"boot_id": ""}, {"boot_id": "b"}, False),
     ],
 )
-def test_a_reset_is_seen_by_what_it_sets_back(
+def test_a_reset_is_detected_by_the_counters_that_it_clears(
     before: dict[str, Any], now: dict[str, Any], is_reset: bool
 ) -> None:
     assert was_reset(ResetMarks(**before), ResetMarks(**now)) is is_reset
 
 
-def test_the_root_of_the_trouble_is_told_first_and_the_rest_with_it() -> None:
+def test_the_root_cause_comes_first_and_the_others_with_it() -> None:
     causes = (
         cause(Cure.ANSWER, reason="GpuLost", message="gone"),
         cause(Cure.RESET, reason="Xid119", message="no answer", first_s=2.0),
@@ -149,7 +149,7 @@ def test_warnings_show_the_present_ones_first_and_not_for_ever() -> None:
     assert degraded_conditions((old,), (), 3600.0) == ()
 
 
-def test_coming_again_keeps_the_first_time_and_asks_for_a_new_cure() -> None:
+def test_a_repeated_cause_keeps_its_first_time_and_needs_a_new_cure() -> None:
     (merged,) = add_cause(
         (cause(Cure.RESET, was_reset=True),), cause(Cure.RESET, first_s=9.0, last_s=9.0)
     )

@@ -14,7 +14,7 @@ from tests.unit.vendors_health.nvidia_site import CARD, DRIVER, HEALTHY, KERNEL,
 @pytest.mark.parametrize(
     "number", [pytest.param(n, id=f"V31-{n}") for n in (13, 31, 43, 45, 68, 69, 94, 109)]
 )
-def test_faults_of_applications_are_told_and_change_nothing(number: int) -> None:
+def test_faults_of_applications_are_reported_and_change_nothing(number: int) -> None:
     site = Site()
     assert [(e.reason, e.state) for e in site.xid(number)] == [(f"Xid{number}", None)]
     assert (site.verdict, site.degraded) == (HEALTHY, [])
@@ -31,7 +31,7 @@ def test_warnings_degrade_a_healthy_card_for_an_hour(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [106, 162])
-def test_messages_of_controllers_are_told_only(number: int) -> None:
+def test_messages_of_controllers_are_only_reported(number: int) -> None:
     site = Site()
     assert site.xid(number)
     assert (site.verdict, site.degraded) == (HEALTHY, [])
@@ -53,7 +53,7 @@ def test_faults_take_the_card_out_at_once_under_their_number(number: int) -> Non
 
 
 @pytest.mark.parametrize("number", [pytest.param(154, id="V34-154")])
-def test_a_changed_recovery_action_asks_the_driver_and_is_nothing_by_itself(number: int) -> None:
+def test_a_changed_recovery_action_causes_a_poll_and_has_no_other_effect(number: int) -> None:
     site = Site()
     site.xid(number)
     assert site.verdict == HEALTHY
@@ -84,7 +84,7 @@ def test_links_warn_unless_fatal_or_again(
     assert bool(site.degraded) is (expected == HEALTHY)
 
 
-def test_two_witnesses_of_one_event_are_one_and_the_grave_word_counts() -> None:
+def test_two_reports_of_one_event_are_one_and_the_graver_one_counts() -> None:
     site = Site()
     assert len(site.xid(149)) == 1
     (event,) = site.xid(149, KERNEL, fatal=True)
@@ -95,7 +95,7 @@ def test_two_witnesses_of_one_event_are_one_and_the_grave_word_counts() -> None:
     assert site.diagnosis.xid_counts(CARD) == ((149, 2),)
 
 
-def test_a_storm_is_counted_in_full_and_told_now_and_then() -> None:
+def test_a_storm_is_counted_in_full_and_reported_now_and_then() -> None:
     site, event_count = Site(), 0
     for _ in range(1000):
         event_count += len(site.xid(31))
@@ -105,7 +105,7 @@ def test_a_storm_is_counted_in_full_and_told_now_and_then() -> None:
 
 
 @pytest.mark.parametrize("number", [pytest.param(119, id="V41")])
-def test_a_card_that_the_driver_wanted_reset_is_well_when_it_asks_no_more(number: int) -> None:
+def test_a_card_whose_reset_was_required_is_healthy_when_no_action_is_required(number: int) -> None:
     site = Site()
     site.xid(number)
     site.check(recovery_action=1)
@@ -171,7 +171,7 @@ def test_a_loaded_module_counts_as_a_reset_of_every_card() -> None:
     assert site.verdict == HEALTHY
 
 
-def test_of_the_past_what_the_driver_asks_for_now_decides() -> None:
+def test_for_past_reports_the_presently_required_action_decides() -> None:
     site = Site()
     assert site.xid(119, KERNEL, past=True) == ()
     assert [e.reason for e in site.diagnosis.failure_events()] == ["Xid119"]

@@ -17,7 +17,7 @@ def verdict(**facts: Any) -> tuple[HealthState, str]:
     return health.state, health.reason
 
 
-def test_a_card_that_tells_nothing_is_healthy() -> None:
+def test_a_card_without_values_is_healthy() -> None:
     assert judge_facts(FINE) == Health()
 
 
@@ -120,7 +120,7 @@ def test_unknown_errors_count_when_they_stay(cycles: int, state: HealthState) ->
     assert verdict(faults={999: "nvmlDeviceGetName"}, unknown_cycles=cycles)[0] is state
 
 
-def test_the_gravest_finding_is_the_one_that_is_told() -> None:
+def test_the_gravest_finding_is_reported() -> None:
     assert verdict(remapped_rows=(0, 0, 1, 0), recovery_action=2, is_garbled=True) == (
         FAILED,
         "NodeRebootRequired",

@@ -40,7 +40,7 @@ def test_lines_of_the_past_are_not_counted_against_a_card_again(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"version":1,"cards":{"a":{"causes":3}}}'])
-def test_a_damaged_file_is_put_aside_and_told(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_file_is_renamed_and_reported(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(damage)
     site = Site(tmp_path)
     assert [p.reason for p in site.diagnosis.problems] == ["StateFileDamaged"]

@@ -94,7 +94,7 @@ def test_counters_of_all_links_are_added_up_by_kind() -> None:
         ([9.0] * 3, EXPENSIVE_EVERY),
     ],
 )
-def test_a_dear_call_is_made_as_rarely_as_it_is_dear(seconds: list[float], gap: int) -> None:
+def test_the_rate_of_a_call_depends_on_its_duration(seconds: list[float], gap: int) -> None:
     pace, cycle = CallRateLimiter(), 0
     for took in seconds:
         cycle += EXPENSIVE_EVERY

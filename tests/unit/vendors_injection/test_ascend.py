@@ -96,7 +96,7 @@ def test_the_drivers_folders_come_before_the_containers_own(
         ("void", "runc", None, False),
     ],
 )
-def test_an_image_that_asks_for_chips_without_a_grant_gets_none(
+def test_an_image_that_requests_chips_without_a_grant_gets_none(
     policy: str, default: str, variable: str | None, has_note: bool
 ) -> None:
     pod = replace(POD, env=(("ASCEND_VISIBLE_DEVICES", "0"),), unallocated_policy=policy)
@@ -194,7 +194,7 @@ def test_driver_files_that_exist_are_mounted_unless_the_container_has_them() -> 
     assert "/usr/local/Ascend/driver/topo" in {mount.path for mount in result.mounts}
 
 
-def test_the_nodes_own_list_of_mounts_replaces_ours() -> None:
+def test_the_nodes_own_list_of_mounts_replaces_the_default() -> None:
     host_devices = replace(
         host(paths=(*SOURCES, "/etc/hdcBasic.cfg")), mount_list=("/etc/hdcBasic.cfg", "/gone")
     )
@@ -202,7 +202,7 @@ def test_the_nodes_own_list_of_mounts_replaces_ours() -> None:
     assert [mount.path for mount in result.mounts] == ["/etc/hdcBasic.cfg"]
 
 
-def test_cdi_names_are_the_makers_or_ours_and_never_of_a_vnpu() -> None:
+def test_cdi_names_are_the_makers_or_the_agents_and_never_of_a_vnpu() -> None:
     spec = CdiSpec(path="/etc/cdi/a", kind="ascend.com/npu", devices=(CdiDevice(name="1"),))
     on = host(cdi=(spec,), cdi_enabled=True, settings=AscendSettings(injection="cdi"))
     assert edits(CHIPS, granted("die-1"), POD, on).cdi == ("ascend.com/npu=1",)

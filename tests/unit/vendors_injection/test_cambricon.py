@@ -56,7 +56,7 @@ def test_a_slice_comes_with_its_card_and_its_capability(there: tuple[str, ...]) 
     assert result.env == ()
 
 
-def test_whole_cards_come_ascending_and_each_path_is_looked_for_itself() -> None:
+def test_whole_cards_come_ascending_and_each_path_is_checked_itself() -> None:
     there = ("cambricon_dev0", "cambricon_dev1", "cambricon_ipcm0", "cambr-rpc:1", "cambricon_gdr")
     result = edits((mlu(0), mlu(1)), granted("MLU-1", "MLU-0"), POD, host(*there))
     assert paths(result) == [
@@ -131,7 +131,7 @@ def test_what_the_container_could_not_use_is_refused(
         edits((mlu(0, smlu(0, 1)), mlu(1)), granted(*ids), POD, host(*there))
 
 
-def test_a_container_that_helps_itself_is_told_of() -> None:
+def test_a_container_that_requests_devices_by_itself_is_reported() -> None:
     pod = replace(RUNTIME, env=(("CAMBRICON_VISIBLE_DEVICES", "0"),))
     result = edits((mlu(0),), DeviceAllocation(), pod, host())
     assert reasons(result) == ["UngrantedDevices"]

@@ -45,7 +45,7 @@ def test_a_card_that_calls_itself_like_many_is_not_found_by_that_name_in_a_spec(
         nvidia((sliced,), granted(name), POD, host)
 
 
-def test_bare_nodes_keep_the_makers_runtime_from_adding_what_the_image_asks_for() -> None:
+def test_bare_nodes_prevent_the_makers_runtime_from_adding_the_images_request() -> None:
     host = nvidia_host(settings={"injection": "nodes"})
     result = nvidia((gpu(1),), granted(UUIDS[1]), NVIDIA, host)
     assert env(result) == {"NVIDIA_VISIBLE_DEVICES": "void"}
@@ -126,7 +126,7 @@ def cambricon_card(requested: str, grant: DeviceAllocation) -> ContainerEdits:
     return cambricon((card,), grant, pod, host)
 
 
-def test_cards_asked_for_beside_a_slice_and_slices_beside_a_card_are_told_of() -> None:
+def test_cards_requested_beside_a_slice_and_slices_beside_a_card_are_reported() -> None:
     whole, sliced = granted("MLU-0"), granted("smlu-0-1")
     assert reasons(cambricon_card("CAMBRICON_VISIBLE_DEVICES", sliced)) == ["UngrantedDevices"]
     assert reasons(cambricon_card("VIRTUAL_DEVICES", whole)) == ["UngrantedDevices"]

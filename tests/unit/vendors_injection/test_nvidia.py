@@ -91,7 +91,7 @@ def test_replicas_of_a_card_show_it_once() -> None:
     assert names_of(result)[4:] == ["nvidia2", "nvidia3"]
 
 
-def test_a_grant_without_id_means_the_minor_and_with_an_unknown_id_nothing_of_ours() -> None:
+def test_a_grant_without_id_means_the_minor_and_one_with_an_unknown_id_no_device() -> None:
     host = nvidia_host(settings=ENV)
     by_minor = DeviceAllocation(devices=(AllocatedDevice(type="gpu", minor=4),))
     assert env(edits(CARDS, by_minor, POD, host)) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[4]}
@@ -205,7 +205,7 @@ def test_left_to_itself_the_way_follows_the_runtime_handler(
         ("void", {"runtime_handler": "runc"}, None, False),
     ],
 )
-def test_a_container_that_helps_itself_is_told_of_or_gets_nothing(
+def test_a_container_that_requests_devices_by_itself_is_reported_or_gets_nothing(
     policy: str, pod: dict[str, object], variable: str | None, has_note: bool
 ) -> None:
     asks = replace(POD, runtime_handler="nvidia", env=(("NVIDIA_VISIBLE_DEVICES", "all"),))

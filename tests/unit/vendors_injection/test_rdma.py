@@ -66,7 +66,7 @@ def test_a_device_is_shown_with_the_numbers_of_its_nodes() -> None:
 
 
 @pytest.mark.parametrize("grant", [pytest.param(WHOLE, id="80")])
-def test_without_the_connection_manager_verbs_alone_are_shown_and_it_is_told(
+def test_without_the_connection_manager_only_verbs_are_shown_and_that_is_reported(
     grant: DeviceAllocation,
 ) -> None:
     result = edits((nic(),), grant, POD, host(function(PF, 0), manager=False))
@@ -105,7 +105,7 @@ def test_virtual_functions_come_in_grant_order_without_the_cards_own_verbs() -> 
 
 
 @pytest.mark.parametrize(("every", "expected"), [(True, [0, 1, 7]), (False, [0])])
-def test_all_ports_of_a_bond_come_unless_only_the_first_is_wanted(
+def test_all_ports_of_a_bond_are_injected_unless_only_the_first_is_requested(
     every: bool, expected: list[int]
 ) -> None:
     member = "0000:18:00.1"
@@ -161,7 +161,7 @@ def test_what_the_container_could_not_use_is_refused(
         ("InfiniBand", False, ("ib0",), []),  # which needs none
     ],
 )
-def test_a_pod_without_the_network_device_of_its_roce_function_is_told(
+def test_a_pod_without_the_network_device_of_its_roce_function_is_reported(
     layer: str, host_network: bool, netdevs: tuple[str, ...], expected: list[str]
 ) -> None:
     card = nic(ports=(DevicePort(number=1, state=4, link_layer=layer),))
@@ -180,7 +180,7 @@ def test_one_path_with_other_numbers_in_the_container_is_a_conflict() -> None:
 
 
 @pytest.mark.parametrize(("own", "value"), [((), "=mlx5_0:1"), ((("NCCL_IB_HCA", "mlx5"),), None)])
-def test_nccl_is_told_unless_the_pod_tells_it(
+def test_nccl_gets_its_variable_unless_the_pod_sets_it(
     own: tuple[tuple[str, str], ...], value: str | None
 ) -> None:
     there = host(function(PF, 0), nccl_env=True)

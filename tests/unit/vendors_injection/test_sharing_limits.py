@@ -101,7 +101,7 @@ def test_a_whole_card_is_not_limited(amounts: dict[str, int]) -> None:
         ("/a.so\0/b.so", f"/a.so:{LIBRARY}"),
     ],
 )
-def test_what_the_container_preloads_itself_is_kept(own: str, joined: str | None) -> None:
+def test_a_librarys_preload_by_the_container_is_kept(own: str, joined: str | None) -> None:
     pod = replace(SHARED, env=(("LD_PRELOAD", "/first.so"), ("LD_PRELOAD", own)))
     assert env(share(pod)).get("LD_PRELOAD") == joined
 
@@ -177,7 +177,7 @@ def test_the_library_can_be_preloaded_by_file() -> None:
     assert "/etc/ld.so.preload" in [mount.path for mount in result.mounts]
 
 
-def test_a_limit_of_the_containers_own_is_replaced_and_told_of() -> None:
+def test_a_limit_of_the_containers_own_is_replaced_and_reported() -> None:
     pod = replace(SHARED, env=(("CUDA_DEVICE_MEMORY_LIMIT", "2g"),))
     assert "LimitOverridden" in reasons(share(pod))
     same = replace(SHARED, env=(("CUDA_DEVICE_MEMORY_LIMIT", "8g"),))

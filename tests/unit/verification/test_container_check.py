@@ -33,7 +33,7 @@ from tests.unit.verification.example import (
 SECRET = "hunter2"
 
 
-def test_a_container_that_has_everything_is_verified_without_a_word() -> None:
+def test_a_complete_container_is_verified_without_a_detail() -> None:
     result = check_container(EDITS, OWN, CARDS, SEEN)
     assert (result.verdict, result.details) == (VerificationStatus.VERIFIED, ())
 
@@ -108,7 +108,7 @@ def test_what_is_not_there_is_missing_and_named(
         (without_record(limits=None), "the limit RLIMIT_MEMLOCK could not be read"),
     ],
 )
-def test_what_could_not_be_looked_at_is_unknown_and_not_missing(
+def test_an_uninspected_item_is_unknown_and_not_missing(
     evidence: ContainerObservation, detail: str
 ) -> None:
     result = check_container(EDITS, OWN, CARDS, evidence)
@@ -128,7 +128,7 @@ def test_a_process_that_cleaned_its_environment_is_unknown_without_the_runtimes_
     )
 
 
-def test_the_record_decides_where_nothing_else_can_be_seen() -> None:
+def test_the_record_decides_if_nothing_else_is_visible() -> None:
     blind = ContainerObservation(record=RECORD)
     assert check_container(EDITS, OWN, CARDS, blind).verdict is VerificationStatus.VERIFIED
     poor = check_container(EDITS, OWN, CARDS, ContainerObservation(record=RuntimeRecord()))
@@ -176,7 +176,7 @@ def test_a_limit_that_the_process_lowered_itself_was_given_all_the_same() -> Non
         ),
     ],
 )
-def test_a_device_of_somebody_else_is_excess_and_named(
+def test_a_device_of_another_pod_is_excess_and_named(
     evidence: ContainerObservation, detail: str
 ) -> None:
     result = check_container(EDITS, OWN, CARDS, evidence)
@@ -333,14 +333,14 @@ def test_rules_about_something_else_are_no_excess(rule: DeviceRule) -> None:
     )
 
 
-def test_excess_weighs_more_than_missing_and_both_are_told() -> None:
+def test_excess_outranks_missing_and_both_are_reported() -> None:
     both = replace(SEEN, nodes=(ObservedNode("/dev/x", "c", *OTHER),))
     result = check_container(EDITS, OWN, CARDS, both)
     assert result.verdict is VerificationStatus.EXCESS
     assert [detail.split()[0] for detail in result.details] == ["/dev/x", "/dev/nvidia0"]
 
 
-def test_no_value_of_a_containers_environment_is_ever_told() -> None:
+def test_no_value_of_a_containers_environment_is_ever_reported() -> None:
     env = (("CUDA_DEVICE_SM_LIMIT", SECRET), ("LD_PRELOAD", SECRET), ("PATH", SECRET))
     result = check_container(EDITS, OWN, CARDS, without_record(env=env))
     assert SECRET not in "".join(result.details)

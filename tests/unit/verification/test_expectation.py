@@ -69,7 +69,7 @@ def test_a_container_must_have_what_its_hook_would_give_it_now() -> None:
     )
 
 
-def test_what_cannot_be_told_any_more_is_said_and_not_taken_for_nothing() -> None:
+def test_an_expectation_that_is_unknown_is_reported_and_not_taken_for_nothing() -> None:
     refused = FixedHook(AllocationRefused(RefusalReason.DEVICE_UNKNOWN, "gone"))
     failed = fixed_hook(failed="DeviceTaken: by another", reason="DeviceTaken")
     problems = [expectation_of(hook, snapshot(), BOX, "m") for hook in (refused, failed)]
@@ -100,7 +100,7 @@ def test_the_published_number_of_a_card_is_not_taken_for_the_drivers() -> None:
     assert expectation.devices == (DeviceNodes(name=npu.key, nodes=(node("/dev/davinci3", 3),)),)
 
 
-def test_a_devices_own_nodes_tell_who_it_is_and_shared_ones_do_not() -> None:
+def test_a_devices_own_nodes_identify_it_and_shared_ones_do_not() -> None:
     shared = node("/dev/ctl", 255)
     part = DevicePartition(uuid="MIG-1", profile="p", nodes=(node("/dev/cap", 21),))
     cards = (
@@ -165,7 +165,7 @@ def test_what_was_granted_has_nodes_of_its_own_however_it_is_shown() -> None:
     assert own(AllocatedDevice(type="rdma", id=away.bus_id or "")) == [(away.key, [7])]
 
 
-def test_who_has_a_card_is_told_by_what_was_granted_of_it() -> None:
+def test_the_holder_of_a_card_follows_from_the_grants() -> None:
     part = DevicePartition(uuid="MIG-1", profile="p", nodes=(node("/dev/cap", 21),))
     cards = (replace(factory.gpu(0).info, partitions=(part,)), factory.gpu(1).info)
     now = snapshot(devices=inventory(*cards, factory.nic(0).info))

@@ -83,7 +83,7 @@ def test_a_container_without_a_cgroup_or_process_is_absent_and_not_missing(fake:
     assert fake.observe().absence_reason == "it has no process (yet)"
 
 
-def test_the_oldest_process_is_looked_at_and_not_one_started_into_the_container(fake: Fake) -> None:
+def test_the_oldest_process_is_inspected_and_not_one_started_into_the_container(fake: Fake) -> None:
     fake.process(30, started=50, environ=b"A=first\0")
     fake.process(12, started=90, environ=b"A=exec\0")
     fake.members(12, 30)
@@ -118,7 +118,7 @@ class Starting(LiveHostFiles):
         return data
 
 
-def test_a_container_that_starts_while_it_is_looked_at_is_not_judged_by_what_came_before(
+def test_a_container_that_starts_during_an_inspection_is_not_judged_by_earlier_facts(
     fake: Fake,
 ) -> None:
     """The runtime makes its device nodes before it starts the program."""
@@ -151,7 +151,9 @@ def rules(fake: Fake, text: str) -> None:
     fake.host.write(f"{points[1]}{POD}/{ID}/cgroup.procs", "9\n")
 
 
-def test_rules_that_changed_since_the_last_look_are_noticed_without_another(fake: Fake) -> None:
+def test_rules_that_changed_since_the_last_check_are_noticed_without_another_check(
+    fake: Fake,
+) -> None:
     fake.process(9)
     fake.members(9)
     rules(fake, "c 195:0 rw\n")
@@ -258,7 +260,7 @@ def _crowd(device: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_link, _file, _crowd])
-def test_a_dev_folder_that_is_none_or_has_no_end_tells_nothing(
+def test_a_dev_folder_that_is_none_or_has_no_end_gives_no_nodes(
     fake: Fake, make: Callable[[Path], None]
 ) -> None:
     make(fake.process(9))
@@ -275,7 +277,7 @@ def test_a_dev_folder_that_is_none_or_has_no_end_tells_nothing(
         ("21 20 0:5 / /dev rw - fuse trap rw\n22 20 0:6 / /dev rw - tmpfs tmpfs rw\n", True),
     ],
 )
-def test_file_systems_that_a_process_serves_are_never_asked(
+def test_file_systems_that_a_process_serves_are_never_read(
     tmp_path: Path, table: str, is_read: bool
 ) -> None:
     (tmp_path / "dev").mkdir()
@@ -313,7 +315,7 @@ def test_host_paths_have_the_file_system_and_path_that_mount_tables_name(tmp_pat
     }
 
 
-def test_what_the_mounts_of_an_edit_show_is_looked_up_on_the_host(fake: Fake) -> None:
+def test_the_targets_of_an_edits_mounts_are_looked_up_on_the_host(fake: Fake) -> None:
     fake.process(9)
     fake.members(9)
     fake.host.write("/proc/1/mountinfo", TABLE)

@@ -54,7 +54,7 @@ def test_device_rules_are_read_as_the_kernel_prints_them() -> None:
     )
 
 
-def test_what_this_process_tells_of_itself_is_understood() -> None:
+def test_the_files_of_this_process_are_parsed() -> None:
     here = Path("/proc/self")
     assert dict(procfs.parse_environ((here / "environ").read_bytes()))["PATH"]
     assert any(m.path == "/" for m in procfs.parse_mountinfo((here / "mountinfo").read_bytes()))
@@ -135,9 +135,9 @@ def test_a_record_of_the_runtime_is_read_for_what_concerns_devices() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"mounts": {}}', '{"linux": null}', '{"process": {"env": [1]}}']
 )
-def test_what_is_no_record_tells_nothing(text: str) -> None:
+def test_an_invalid_record_gives_no_facts(text: str) -> None:
     assert parse_runtime_record(text.encode()) is None
 
 
-def test_a_deep_record_tells_nothing() -> None:
+def test_a_deep_record_gives_no_facts() -> None:
     assert parse_runtime_record(b'{"x":' * 100_000) is None

@@ -64,14 +64,14 @@ def snapshot(
 HIDDEN = ContainerState.UNKNOWN
 
 
-def test_a_container_is_looked_for_where_the_runtime_and_the_cgroups_have_it() -> None:
+def test_a_container_is_searched_where_the_runtime_and_the_cgroups_have_it() -> None:
     (target,) = targets(snapshot(pods=SnapshotPart((POD,))))
     assert target.location.pod_cgroups == (POD.cgroup, "/elsewhere")
     assert (target.id, target.name, target.injection_path) == (ID, "worker-0", "nri")
     assert target.pod is BOX
 
 
-def test_without_nri_the_containers_of_the_kubelets_list_are_looked_at() -> None:
+def test_without_nri_the_containers_of_the_kubelets_list_are_verified() -> None:
     listed = replace(POD, containers=(replace(POD.containers[0], cgroup=f"{POD.cgroup}/{ID}"),))
     cluster = ClusterView(pods=(POD,))  # which knows no cgroups of containers
     (target,) = targets(snapshot(state=None, pods=SnapshotPart((listed,)), cluster=cluster))
@@ -86,7 +86,7 @@ def test_without_nri_the_containers_of_the_kubelets_list_are_looked_at() -> None
         ContainerView(id=ID, name="main"),  # does not run
     ],
 )
-def test_what_is_no_running_container_is_not_looked_at(container: ContainerView) -> None:
+def test_containers_that_do_not_run_are_not_verified(container: ContainerView) -> None:
     listed = replace(POD, containers=(container,))
     assert targets(snapshot(state=None, pods=SnapshotPart((listed,)))) == ()
 
@@ -103,7 +103,7 @@ def test_what_is_no_running_container_is_not_looked_at(container: ContainerView)
         (replace(snapshot(), allocations=SnapshotPart(AllocationView())), 0),
     ],
 )
-def test_pods_with_a_grant_that_holds_are_looked_at_while_they_run(
+def test_pods_with_a_valid_grant_are_verified_while_they_run(
     changed: NodeSnapshot, looked_at: int
 ) -> None:
     assert len(targets(changed)) == looked_at
@@ -116,7 +116,7 @@ def beside(**changes: object) -> NodeSnapshot:
     return replace(snapshot(), allocations=allocations, **changes)
 
 
-def test_pods_without_a_grant_are_looked_at_where_another_has_one() -> None:
+def test_pods_without_a_grant_are_verified_if_another_pod_has_one() -> None:
     (plain,) = targets(beside())
     assert (plain.id, plain.is_allocated, plain.is_late) == (ID, False, False)
     assert targets(beside(), lambda pod: pod.uid == UID) == ()
@@ -124,7 +124,7 @@ def test_pods_without_a_grant_are_looked_at_where_another_has_one() -> None:
     assert targets(snapshot(refused)) == ()
 
 
-def test_pods_with_devices_of_our_plug_in_are_looked_at_on_a_node_without_grants() -> None:
+def test_pods_with_devices_of_the_agents_plug_in_are_verified_on_a_node_without_grants() -> None:
     assignment = (KubeletAllocation(pod_uid=UID, resource="a.com/b", ids=("1",)),)
     for name, looked_at in (("a.com/b", [(True, "kubelet")]), ("another", [])):
         served = DevicePluginView(
@@ -144,7 +144,7 @@ def snapshot_of_late_pod(phase: str = "Running", *annotations: tuple[str, str]) 
     return replace(snapshot(), allocations=nothing, cluster=ClusterView(pods=(pod,)))
 
 
-def test_a_sandbox_whose_pod_got_its_grant_later_is_looked_at() -> None:
+def test_a_sandbox_whose_pod_got_its_grant_later_is_verified() -> None:
     late = snapshot_of_late_pod("Running", (ANNOTATION, '{"gpu":[{"minor":0}]}'))
     (target,) = targets(late, lambda _: True)
     assert (target.id, target.is_late, target.is_allocated) == (ID, True, False)
@@ -157,7 +157,7 @@ def test_a_sandbox_whose_pod_got_its_grant_later_is_looked_at() -> None:
     assert targets(replace(late, allocations=snapshot().allocations))[0].is_late is False
 
 
-def test_what_asks_for_a_device_plug_ins_resource_came_by_the_kubelet() -> None:
+def test_a_container_that_requests_a_device_plug_ins_resource_got_it_by_the_kubelet() -> None:
     asks = (ResourceRequest(container="worker-0", resource="nvidia.com/gpu", count=1),)
     running = replace(POD.containers[0], cgroup=f"{POD.cgroup}/{ID}")
     pods = SnapshotPart((replace(POD, containers=(running,), asks=asks),))
@@ -169,7 +169,7 @@ def test_what_asks_for_a_device_plug_ins_resource_came_by_the_kubelet() -> None:
     assert targets(snapshot(pods=pods))[0].injection_path == "nri"
 
 
-def test_a_container_that_went_on_without_its_hooks_came_by_no_way_of_ours() -> None:
+def test_a_container_that_started_without_its_hooks_was_not_injected_by_the_agent() -> None:
     assert targets(snapshot(missed_containers={ID: "BudgetExceeded"}))[0].injection_path == ""
 
 
@@ -178,7 +178,7 @@ def target(number: int) -> VerificationTarget:
     return VerificationTarget(location=where, pod=BOX, name="main", injection_path="nri")
 
 
-def test_one_that_is_starting_is_looked_at_again_soon_and_less_and_less_often() -> None:
+def test_a_starting_container_is_verified_again_soon_and_less_and_less_often() -> None:
     schedule, one, now_s, waits = VerificationSchedule(), target(1), 0.0, []
     for _ in range(12):
         assert schedule.due([one], now_s) == [one]
@@ -198,7 +198,7 @@ def test_one_that_is_starting_is_looked_at_again_soon_and_less_and_less_often() 
         (VerificationStatus.EXCESS, 50),
     ],
 )
-def test_what_is_known_is_looked_at_again_within_a_minute(
+def test_a_verified_container_is_verified_again_within_a_minute(
     verdict: VerificationStatus, again_s: int
 ) -> None:
     schedule, one = VerificationSchedule(), target(1)
@@ -208,7 +208,7 @@ def test_what_is_known_is_looked_at_again_within_a_minute(
     assert schedule.due([one], 5.0 + again_s) == [one]
 
 
-def test_a_full_node_is_looked_at_a_few_at_a_time_and_all_have_their_turn() -> None:
+def test_a_full_node_is_verified_a_few_containers_at_a_time_in_turns() -> None:
     schedule, here = (
         VerificationSchedule(),
         [target(number) for number in range(3 * MAX_CHECKS_PER_RUN)],
@@ -223,7 +223,7 @@ def test_a_full_node_is_looked_at_a_few_at_a_time_and_all_have_their_turn() -> N
     assert len(verified_ids) == len(here)
 
 
-def test_a_container_without_a_grant_is_looked_at_less_often_and_after_those_with_one() -> None:
+def test_a_container_without_a_grant_is_verified_less_often_and_after_those_with_one() -> None:
     schedule, plain, other = (
         VerificationSchedule(),
         replace(target(1), is_allocated=False),
@@ -246,7 +246,7 @@ def test_one_whose_device_rules_may_have_changed_is_due_at_once() -> None:
     assert schedule.due([one, other], 1.0) == [one]
 
 
-def test_one_that_is_gone_is_forgotten_and_looked_at_anew_when_it_is_back() -> None:
+def test_a_removed_container_is_forgotten_and_verified_again_when_it_is_back() -> None:
     schedule, one = VerificationSchedule(), target(1)
     schedule.due([one], 0.0)
     schedule.set_next(one, VerificationStatus.VERIFIED, 0.0)

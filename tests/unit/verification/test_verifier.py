@@ -87,7 +87,7 @@ def test_the_edits_of_a_container_in_creation_are_computed_again_once_it_has_a_p
     assert len(hook.requests) == 2
 
 
-def test_between_looks_a_proof_is_kept_and_it_goes_with_its_container(tmp_path: Path) -> None:
+def test_between_checks_a_verdict_is_kept_and_it_ends_with_its_container(tmp_path: Path) -> None:
     there = Node(tmp_path, fixed_hook(edits=ENV))
     there.begin(b"PATH=/bin\0")
     now = snapshot(pods=SnapshotPart((POD,)))
@@ -104,7 +104,7 @@ def test_between_looks_a_proof_is_kept_and_it_goes_with_its_container(tmp_path: 
     assert there.verifier.run_once(snapshot(state=None)).containers == {}
 
 
-def test_what_the_hook_gives_later_is_not_asked_of_a_container_that_had_everything(
+def test_edits_that_a_later_agent_adds_are_not_expected_of_a_complete_container(
     tmp_path: Path,
 ) -> None:
     hook = fixed_hook(edits=ENV)
@@ -128,7 +128,7 @@ def test_a_grant_that_gives_nothing_to_be_found_is_not_in_the_view(tmp_path: Pat
     assert there.verifier.run_once(snapshot()).containers == {}
 
 
-def test_a_host_without_cgroups_tells_nothing(tmp_path: Path) -> None:
+def test_a_host_without_cgroups_gives_no_facts(tmp_path: Path) -> None:
     there = Node(tmp_path, fixed_hook(edits=ENV))
     there.host.write("/proc/mounts", "")
     (tmp_path / "sys").rename(tmp_path / "gone")
@@ -139,7 +139,7 @@ def test_a_host_without_cgroups_tells_nothing(tmp_path: Path) -> None:
     )
 
 
-def test_proofs_are_frozen_for_who_reads_them_on_other_threads(tmp_path: Path) -> None:
+def test_verdicts_are_frozen_for_readers_on_other_threads(tmp_path: Path) -> None:
     there = Node(tmp_path, fixed_hook(edits=ENV))
     view = there.verifier.run_once(snapshot())
     assert isinstance(view.containers, MappingProxyType)
@@ -215,7 +215,7 @@ def test_a_card_is_verified_by_its_own_node_and_a_lost_rule_is_noticed_at_the_ne
 
 
 @root_only
-def test_what_is_wrong_at_one_look_only_is_never_reported(tmp_path: Path) -> None:
+def test_a_problem_of_only_one_check_is_never_reported(tmp_path: Path) -> None:
     there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
     first = there.verify_once(now)[ID]  # the runtime has not made the node yet
     assert first.verdict is VerificationStatus.UNKNOWN
@@ -239,7 +239,7 @@ def test_what_is_wrong_at_one_look_only_is_never_reported(tmp_path: Path) -> Non
 
 @root_only
 @pytest.mark.parametrize("what", ["runtime", "systemd"])
-def test_after_a_reload_all_containers_with_a_grant_are_looked_at_again(
+def test_after_a_reload_all_containers_with_a_grant_are_verified_again(
     tmp_path: Path, what: str
 ) -> None:
     there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
@@ -299,7 +299,7 @@ def of_another(now: NodeSnapshot, *assignment: KubeletAllocation) -> NodeSnapsho
 
 
 @root_only
-def test_a_pod_without_a_grant_that_has_a_granted_card_is_told_and_no_other(
+def test_a_pod_without_a_grant_that_has_a_granted_card_is_reported_and_no_other(
     tmp_path: Path,
 ) -> None:
     there, now = CardHost(tmp_path), of_another(snapshot(devices=INVENTORY))
@@ -377,7 +377,7 @@ def assigned(*cards: VendorDevice, container: str = "worker-0", state: str = "wa
         (1, VerificationStatus.MISSING, (f"{CARDS[0].key} is not there: no node is c 195:0",)),
     ],
 )
-def test_a_card_that_the_kubelet_assigned_is_looked_for_by_its_own_node(
+def test_a_card_that_the_kubelet_assigned_is_searched_by_its_own_node(
     tmp_path: Path, minor: int, verdict: VerificationStatus, details: tuple[str, ...]
 ) -> None:
     there = CardHost(tmp_path, exempt=lambda _: True)  # of no meaning: it has devices
@@ -417,7 +417,7 @@ def test_a_container_that_got_nothing_by_our_plug_in_is_not_judged_by_the_kubele
     assert there.verify(replace(now, allocations=SnapshotPart(AllocationView()))) == {}
 
 
-def test_a_grant_that_came_after_the_sandbox_is_said(tmp_path: Path) -> None:
+def test_a_grant_that_came_after_the_sandbox_is_reported(tmp_path: Path) -> None:
     there = Node(tmp_path, fixed_hook())
     pod = replace(POD, annotations=((ANNOTATION, '{"gpu":[{"minor":0}]}'),))
     now = replace(

@@ -49,7 +49,7 @@ def test_standalone_mode_has_no_cluster_to_show() -> None:
     assert "<h2>Cluster</h2>" not in page(None)
 
 
-def test_who_answers_and_what_is_followed_are_seen_at_a_glance() -> None:
+def test_answers_and_watches_are_visible_at_a_glance() -> None:
     shown = page(STATUS)
     for words in ("answered 3 s ago", "1 object, heard never", "absent", "> idle<", "> ok<"):
         assert words in shown

@@ -38,7 +38,7 @@ def test_withdrawn_and_exchanged_devices_are_shown_with_their_resource() -> None
     assert "GPU-2 in place of GPU-1" in shown
 
 
-def test_a_pod_without_a_grant_is_shown_with_what_was_seen_inside_the_worst_first() -> None:
+def test_a_pod_without_a_grant_is_shown_with_its_findings_the_worst_first() -> None:
     def proof(pod: str, verdict: VerificationStatus) -> ContainerVerification:
         details = () if verdict is VerificationStatus.VERIFIED else ("/dev/nvidia0 shows a card",)
         return ContainerVerification(

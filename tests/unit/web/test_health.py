@@ -41,7 +41,7 @@ def test_state_reason_and_date_stand_together(health: Health, shown: list[str]) 
     assert [text for text in shown if text not in page] == []
 
 
-def test_a_device_that_nobody_can_tell_of_counts_and_is_drawn_as_no_healthy_one() -> None:
+def test_an_uncertain_device_counts_and_is_not_drawn_as_a_healthy_one() -> None:
     unknown = gpu(0, health=Health(reason="DriverStalled", certain=False))
     snap = snapshot((unknown, gpu(1)))
     assert '<b>1 of 2</b><span class="quiet">devices healthy</span>' in render_page(StillView(snap))

@@ -53,7 +53,7 @@ def test_each_strategy_has_its_mode_state_figures_and_why() -> None:
     assert "<script>" not in page
 
 
-def test_the_last_changes_are_shown_the_newest_first_with_the_field_that_asks_for_them() -> None:
+def test_the_last_changes_are_shown_the_newest_first_with_the_field_that_requests_them() -> None:
     old = replace(CHANGE, old="x" * 5000, new="7", source="", message="set cpus to 7")
     page = render_part(*[replace(CHANGE, new=f"0-{number}") for number in range(100)], old)
     assert page.index("<strong>7</strong>") < page.index("<strong>0-99</strong>")

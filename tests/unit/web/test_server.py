@@ -39,7 +39,7 @@ def get(
     return status, received, body.decode()
 
 
-def test_published_objects_and_events_are_told_as_json() -> None:
+def test_published_objects_and_events_are_available_as_json() -> None:
     view = StillView(eight_cards())
     objects = json.loads(get("/api/v1/objects", view)[2])["objects"]
     published = view.snapshot().publications
@@ -90,7 +90,7 @@ def test_refresh_is_bounded(query: str, content: str | None) -> None:
 
 
 @pytest.mark.parametrize(("ready", "status", "word"), [(True, 200, "ok"), (False, 503, "unready")])
-def test_readyz_says_one_word(ready: bool, status: int, word: str) -> None:
+def test_the_body_of_readyz_is_one_word(ready: bool, status: int, word: str) -> None:
     view = StillView(eight_cards(), ready=ready)
     assert get("/readyz", view)[::2] == (status, f"{word}\n")
     assert get("/livez", view)[::2] == (200, "ok\n")
@@ -117,7 +117,7 @@ def test_healthz_names_the_check_that_fails() -> None:
         ),
     ],
 )
-def test_metrics_come_in_the_format_asked_for(accept: str, kind: str, end: str) -> None:
+def test_metrics_come_in_the_accepted_format(accept: str, kind: str, end: str) -> None:
     status, headers, body = get("/metrics", Accept=accept)
     assert (status, headers["Content-Type"]) == (200, kind)
     assert body.endswith(end)
@@ -228,7 +228,7 @@ def test_devices_are_json_with_absent_facts_as_null() -> None:
     assert all(device["memory_bytes"] is None for device in devices if device["type"] == "rdma")
 
 
-def test_the_snapshot_tells_the_age_of_each_part() -> None:
+def test_the_snapshot_has_the_age_of_each_part() -> None:
     _, _, body = get("/api/v1/snapshot")
     parts = json.loads(body)["parts"]
     assert parts["devices"]["age_s"] == 3.0

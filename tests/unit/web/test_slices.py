@@ -48,7 +48,7 @@ def test_a_broken_slice_says_why_and_nothing_of_it_becomes_markup() -> None:
     assert "Xid95" in plain_text(markup)
 
 
-def test_a_slice_of_which_nobody_knows_or_that_is_odd_does_not_look_well() -> None:
+def test_an_unknown_or_odd_slice_is_not_drawn_as_healthy() -> None:
     unknown = Health(reason="DriverStalled", message="no answer", certain=False)
     odd = Health(state=HealthState.SUSPECT, reason="Xid63", message="a row")
     slices = tuple(replace(PART, uuid=h.reason, health=h) for h in (unknown, odd))

@@ -58,7 +58,7 @@ def test_a_node_is_read_with_what_is_needed_of_it() -> None:
 
 
 @pytest.mark.parametrize("status", [None, {}, {"capacity": None, "addresses": None}])
-def test_a_node_of_which_the_kubelet_has_said_nothing_is_a_node(status: object) -> None:
+def test_a_node_without_facts_of_the_kubelet_is_a_node(status: object) -> None:
     found = facts(status=status)
     assert (found.kubelet_port, found.capacity, found.addresses) == (None, {}, ())
 

@@ -21,7 +21,7 @@ def pod(*limits: object, init: tuple[object, ...] = ()) -> bytes:
     ).encode()
 
 
-def test_limits_of_device_plugins_are_kept_init_containers_first() -> None:
+def test_limits_of_device_plugins_are_requests_init_containers_first() -> None:
     found = decode_pod(pod({"nvidia.com/gpu": "2", "cpu": "4"}, init=({"rdma/hca": 1},)))
     assert found.asks == (
         ResourceRequest(container="i0", resource="rdma/hca", count=1, init=True),
@@ -45,11 +45,11 @@ def test_limits_of_device_plugins_are_kept_init_containers_first() -> None:
         ["a/b"],
     ],
 )
-def test_what_is_no_ask_of_a_device_plugin_costs_the_pod_nothing(limits: object) -> None:
+def test_invalid_requests_of_a_device_plugin_do_not_affect_the_pod(limits: object) -> None:
     found = decode_pod(pod(limits))
     assert found.uid == "a1"
     assert found.asks == ()
 
 
-def test_asks_of_one_pod_are_bounded() -> None:
+def test_requests_of_one_pod_are_bounded() -> None:
     assert len(decode_pod(pod(*({"a.b/c": "1"} for _ in range(200)))).asks) == 64

@@ -74,7 +74,7 @@ def test_pods_that_did_not_change_stay_the_same_objects() -> None:
         {"status": 5},
     ],
 )
-def test_a_pod_that_looks_like_two_or_is_none_costs_nobody_elses(more: dict[str, Any]) -> None:
+def test_a_malformed_pod_affects_no_other(more: dict[str, Any]) -> None:
     data = as_go_writes_it(listed([pod("a", **more), pod("z")]))
     whole = json.dumps(json.loads(data), indent=1).encode()
     assert decode_pod_list(data) == decode_pod_list(whole)

@@ -38,7 +38,7 @@ def uids(*merged: PodView) -> list[str]:
     return [one.uid for one in merged]
 
 
-def test_each_pod_is_there_once_whoever_lists_it() -> None:
+def test_each_pod_is_listed_once_whatever_its_sources() -> None:
     merged = merge_pods("n", (pod("a"), pod("b")), (pod("b"), pod("c")))
     assert uids(*merged) == ["a", "b", "c"]
 
@@ -174,7 +174,7 @@ BODY = {
 }
 
 
-def test_a_pod_tells_how_far_it_is_and_where() -> None:
+def test_a_pod_has_its_phase_and_node() -> None:
     found = decode_pod(json.dumps(BODY).encode())
     assert found == PodView(
         uid="u",

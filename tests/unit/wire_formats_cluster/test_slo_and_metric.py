@@ -45,7 +45,7 @@ def test_a_spec_that_is_no_object_is_judged_where_the_values_are(text: str) -> N
     assert view.problem or view.found
 
 
-def test_a_node_slo_without_a_spec_asks_for_nothing() -> None:
+def test_a_node_slo_without_a_spec_requests_nothing() -> None:
     found = msgspec.json.decode(json.dumps({"metadata": META}), type=NodeSloObject)
     assert build_slo_view(slo_json(found), NodeSloView()).resource_version == "12"
 
@@ -76,7 +76,7 @@ def test_a_node_metric_without_a_policy_says_nothing(said: object) -> None:
     assert policy(said) == MetricCollectPolicy()
 
 
-def test_each_value_that_cannot_be_meant_is_as_if_not_said() -> None:
+def test_each_implausible_value_counts_as_absent() -> None:
     said = {
         "aggregateDurationSeconds": -5,
         "reportIntervalSeconds": True,

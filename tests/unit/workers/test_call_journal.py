@@ -202,7 +202,7 @@ def test_without_any_file_calls_are_made_all_the_same(tmp_path: Path) -> None:
         assert not refused(ours, "GetPower", CARD)
 
 
-def test_a_file_that_is_none_of_ours_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     folder = tmp_path / "run"

@@ -173,7 +173,7 @@ def test_its_events_reach_the_agent() -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"), [(NotSupported, "NotSupported"), (ZeroDivisionError, "UnexpectedError")]
 )
-def test_a_failure_is_told_and_does_not_last_longer_than_its_cause(
+def test_a_failure_is_reported_and_does_not_last_longer_than_its_cause(
     fault: type[Exception], reason: str
 ) -> None:
     vendor = Files()
@@ -217,7 +217,7 @@ def test_a_read_that_hangs_is_late_and_left_behind_until_it_returns() -> None:
     assert "Late" in reasons
 
 
-def test_after_its_end_nothing_is_asked() -> None:
+def test_after_its_end_no_method_is_called() -> None:
     vendor = Files()
 
     async def live() -> None:
@@ -241,7 +241,7 @@ def test_vendors_are_isolated_unless_they_say_otherwise() -> None:
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_one_look_asks_it_without_a_process(tmp_path: Path, recorded: bool) -> None:
+def test_a_single_query_calls_it_without_a_process(tmp_path: Path, recorded: bool) -> None:
     (tmp_path / "sys").mkdir()
     vendor = Files()
     opened = open_host(str(tmp_path) if recorded else None)

@@ -65,7 +65,9 @@ def _run_worker(*chunks: bytes) -> tuple[str | None, list[DeviceEvent]]:
         pytest.param([OPENED, HAPPENED * (MAX_EVENT_MESSAGES + 1)], FLOOD, id="flood"),
     ],
 )
-def test_what_a_worker_may_say_unasked(chunks: list[bytes], reason: str | None) -> None:
+def test_messages_that_a_worker_may_send_without_a_request(
+    chunks: list[bytes], reason: str | None
+) -> None:
     assert _run_worker(*chunks)[0] == reason
 
 

@@ -60,7 +60,7 @@ def _replies(session: Hanging) -> list[WorkerMessage]:
     return [decode_reply("x", line) for line in data.splitlines()]
 
 
-def test_a_wait_for_events_that_hangs_is_told_once_and_questions_are_answered(
+def test_a_wait_for_events_that_hangs_is_reported_once_and_requests_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker, "EVENTS_STUCK_S", 0.0)
@@ -70,5 +70,5 @@ def test_a_wait_for_events_that_hangs_is_told_once_and_questions_are_answered(
     assert answers == [EmptyReply(1), EmptyReply(2), EmptyReply(3)]
 
 
-def test_a_wait_for_events_that_has_time_is_not_told() -> None:
+def test_a_wait_for_events_within_its_time_is_not_reported() -> None:
     assert _replies(Hanging()) == [EmptyReply(1), EmptyReply(2), EmptyReply(3)]

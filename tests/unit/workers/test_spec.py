@@ -9,7 +9,7 @@ from plugins.vendors.fake.vendor import FakeSettings
 from plugins.vendors.nvidia.settings import NvidiaSettings
 
 
-def test_the_worker_is_told_its_vendor_host_and_tape() -> None:
+def test_the_worker_gets_its_vendor_host_and_tape() -> None:
     arguments = WorkerSpec(vendor="x", host_spec="/h", tape="/t").arguments()
     assert arguments[arguments.index("--vendor") :] == (
         *("--vendor", "x", "--parent", str(os.getpid())),

@@ -74,12 +74,12 @@ def test_a_vendor_that_cannot_be_loaded_is_its_own_reason(host: Path) -> None:
     assert [device.key for device in template.inventory.value.devices] == ["0000:3b:00.0"]
 
 
-def test_a_vendor_without_anything_here_is_not_asked(tmp_path: Path) -> None:
+def test_a_vendor_without_devices_here_is_not_queried(tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
     assert _survey(tmp_path) == ()
 
 
-def test_a_vendor_that_is_forced_is_asked_though_nothing_is_seen(tmp_path: Path) -> None:
+def test_a_forced_vendor_is_queried_without_a_detected_device(tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
     (fake,) = _survey(tmp_path, None, forced=("fake",))
     assert (fake.vendor, fake.reason) == ("fake", "BadConfig")  # no file: its own reason

@@ -141,7 +141,7 @@ def test_lines_do_not_depend_on_how_they_are_cut(lines: list[bytes], cuts: list[
 @pytest.mark.parametrize(
     "chunks", [[b"x" * 11], [b"x" * 6, b"x" * 5], [b"a\n" + b"x" * 11 + b"\n"], [b"x" * 9, b"xx\n"]]
 )
-def test_a_line_over_the_limit_is_refused_and_not_kept(chunks: list[bytes]) -> None:
+def test_a_line_over_the_limit_is_refused_and_not_stored(chunks: list[bytes]) -> None:
     splitter = protocol.LineSplitter("x", limit=10)
     *first, last = chunks
     for chunk in first:

@@ -73,7 +73,7 @@ def test_requests_are_read_until_the_agent_is_gone() -> None:
 
 
 @pytest.mark.parametrize("vendor", ["ascend", "cambricon", "nvidia", "rdma"])
-def test_a_recording_is_never_judged_by_what_is_kept_of_this_machine(
+def test_a_recording_is_never_judged_by_the_state_of_this_machine(
     vendor: str, tmp_path: Path
 ) -> None:
     names = ("ascend-faults", "ascend-vnpus", "ascend-devices", "nvidia-causes", "nvidia-devices")

@@ -133,7 +133,7 @@ def test_version_1_leaves_no_quota_of_a_pod_above_one_that_its_class_may_get(
 @pytest.mark.parametrize(
     "stage", [HookStage.RUN_POD, HookStage.CREATE, HookStage.UPDATE, HookStage.RECONCILE]
 )
-def test_nothing_is_said(
+def test_nothing_is_changed(
     stage: HookStage, qos: str, annotations: dict[str, str], container: str | None
 ) -> None:
     asked = ask(stage, pod(qos, "BE", annotations), container)

@@ -165,7 +165,7 @@ def test_idle_directories() -> None:
         pytest.param(group("g"), {}, {}, {}, EMPTY_PLAN, id="nobody is there"),
     ],
 )
-def test_who_gets_shares_or_loses_a_cookie(
+def test_which_containers_get_share_or_lose_a_cookie(
     wanted: CoreSchedulingGroup,
     processes: Mapping[int, int],
     known: Mapping[str, CookieGroup],

@@ -166,7 +166,7 @@ def test_pools_are_those_that_the_agent_publishes() -> None:
 
 @pytest.mark.parametrize("stage", [HookStage.CREATE, HookStage.UPDATE, HookStage.RECONCILE])
 @pytest.mark.parametrize(("qos", "place"), [("", "G"), ("", "Bu"), ("LSR", "G"), ("SYSTEM", "Bu")])
-def test_who_asked_for_nothing_is_left_alone_until_somebody_has_cpus_of_his_own(
+def test_pods_without_a_request_are_left_alone_until_a_pod_has_its_own_cpus(
     stage: HookStage, qos: str, place: str
 ) -> None:
     hook = CpusetHook(reads_kubelet=True)
@@ -195,7 +195,7 @@ def test_best_effort_pods_are_placed_where_a_setting_says_so() -> None:
     assert CpusetHook(reads_kubelet=True).adjust(placed, scene()) == NO_ADJUSTMENT
 
 
-def test_nothing_is_said_of_shared_cpus_before_the_kubelet_told_whom_it_gave_some() -> None:
+def test_shared_cpus_are_not_set_before_the_kubelet_reported_its_allocations() -> None:
     hook = CpusetHook(reads_kubelet=True)
     assert hook.adjust(ask(HookStage.CREATE, pod("LS")), scene(kubelet=None)) == NO_ADJUSTMENT
 

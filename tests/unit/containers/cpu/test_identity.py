@@ -128,14 +128,14 @@ def test_a_class_that_is_not_enabled_is_neutral_whatever_value_it_has(name: str)
         pytest.param({}, HAS_FILE, 0, id="a kernel without a switch"),
     ],
 )
-def test_what_the_kernel_has_decides_whether_anything_is_said(
+def test_the_kernels_abilities_decide_whether_a_value_is_set(
     slo: object, kernel: KernelFeatures, expected: int | None
 ) -> None:
     asked = ask(HookStage.RECONCILE, pod("BE", "BE"), None)
     assert IdentityHook().adjust(asked, scene(slo, kernel)).bvt_warp_ns == expected
 
 
-def test_nothing_is_said_of_containers_nor_before_the_cluster_spoke() -> None:
+def test_nothing_is_set_for_containers_or_before_the_first_node_slo() -> None:
     of_container = ask(HookStage.RECONCILE, pod("BE", "BE"), "a")
     assert IdentityHook().adjust(of_container, scene(ALL, HAS_FILE)) == NO_ADJUSTMENT
 

@@ -26,7 +26,7 @@ from tests.unit.containers.scene import ask, pod, scene
 )
 @pytest.mark.parametrize("stage", [HookStage.CREATE, HookStage.UPDATE, HookStage.RECONCILE])
 @pytest.mark.parametrize("qos", ["LS", ""])
-def test_the_quota_asked_for_is_scaled(
+def test_the_requested_quota_is_scaled(
     qos: str, stage: HookStage, quota_us: int | None, ratio: str | None, expected: int | None
 ) -> None:
     asked = ask(stage, pod(qos), resources=LinuxResources(quota_us=quota_us))
