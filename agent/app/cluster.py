@@ -40,6 +40,7 @@ from agent.messages import MessageQueue, MinorsRead
 from agent.objects.node_resource_topology import API_GROUP, V1ALPHA1, version_to_write
 from agent.snapshot.cluster import ClusterServiceStatus, PodResourcesProxyStatus
 from agent.snapshot.node import SnapshotStore
+from agent.wire_formats.event import EventReporter
 
 log = logging.getLogger(__name__)
 
@@ -128,9 +129,9 @@ class ClusterService:
         if api.events:
             self.event_sink = EventSink(
                 session,
-                inputs.store,
+                EventReporter(name=name),
                 inputs.clock,
-                outbox,
+                uid_of=partial(self._uid_of, outbox),
                 may_send=lambda: self.facts.write_permission().is_allowed,
                 deadline_s=api.deadline_s,
             )
@@ -146,6 +147,10 @@ class ClusterService:
             self._machine,
             asyncio.get_running_loop(),
         )
+
+    def _uid_of(self, outbox: ApiWriter, kind: str) -> str:
+        """Return the uid of the Node, or of an object that the agent writes."""
+        return self._inputs.store.current.node.uid if kind == "Node" else outbox.uid(kind)
 
     async def _adopt_minors(self, api: ApiClient, name: str) -> None:
         """Read the Device object and take its minors; no Device is published before that."""

@@ -34,11 +34,9 @@ from agent.kube.errors import (
 from agent.kube.event_backlog import EventBacklog, PendingEvent
 from agent.kube.flow_control import Backoff
 from agent.kube.resources import EVENTS
-from agent.kube.writer.api_writer import ApiWriter
 from agent.snapshot.cluster import EventSinkState
-from agent.snapshot.node import SnapshotStore
 from agent.wire_formats.api_values import MAX_MESSAGE, clean_text, condition_reason
-from agent.wire_formats.event import EVENT_COMPONENT, Event, involved_object
+from agent.wire_formats.event import Event, EventReporter, involved_object
 from agent.wire_formats.json_values import JsonDict
 
 log = logging.getLogger(__name__)
@@ -57,25 +55,24 @@ class EventSink:
     def __init__(
         self,
         api: ApiClient,
-        store: SnapshotStore,
+        reporter: EventReporter,
         clock: Clock,
-        writer: ApiWriter | None = None,
         *,
+        uid_of: Callable[[str], str] = lambda _: "",
         may_send: Callable[[], bool] = lambda: True,
         deadline_s: float = 10.0,
         backoff: Backoff = BACKOFF,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """`store` has the Node's name and uid, `writer` the uids of the agent's objects.
+        """`uid_of` returns the uid of the reporter's object of a kind, empty if it is not known.
 
-        `may_send` returns whether the Node of that name is this machine: until then its events
-        wait.
+        By that uid `kubectl describe` finds the event. `may_send` returns whether the Node of the
+        reporter's name is this machine: until then events wait.
         """
         self._api = api
-        self._node_name = store.current.node.name
+        self._reporter = reporter
         self._clock = clock
-        self._store = store
-        self._writer = writer
+        self._uid_of = uid_of
         self._may_send = may_send
         self._deadline_s = deadline_s
         self._backoff = backoff
@@ -153,12 +150,13 @@ class EventSink:
         event, namespace = item.event, item.event.namespace
         if item.sent_count:
             body: JsonDict = {"series": event_series(item.count, item.first_s, item.last_s)}
-            name = event_name(event, self._node_name, item.first_s)
+            name = event_name(event, self._reporter.name, item.first_s)
             method, path, content_type = "PATCH", EVENTS.path(name, namespace), MERGE_PATCH_TYPE
         else:
-            uid = "" if event.pod is not None else self._uid_of(event.object_kind)
+            is_own = event.pod is None and event.target is None
+            uid = self._uid_of(event.object_kind) if is_own else ""
             times = (item.count, item.first_s, item.last_s)
-            body = event_object(event, self._node_name, uid, *times)
+            body = event_object(event, self._reporter, uid, *times)
             method, path, content_type = "POST", EVENTS.path(namespace=namespace), JSON_TYPE
         return ApiRequest(
             method=method,
@@ -167,12 +165,6 @@ class EventSink:
             content_type=content_type,
             deadline_s=self._deadline_s,
         )
-
-    def _uid_of(self, kind: str) -> str:
-        """Return the uid of an event's object, by which `kubectl describe` finds the event."""
-        if kind == "Node":
-            return self._store.current.node.uid
-        return self._writer.uid(kind) if self._writer is not None else ""
 
     def _record_outcome(self, item: PendingEvent, outcome: EventOutcome) -> None:
         """Record the server's answer about this event: the server is reachable."""
@@ -236,7 +228,7 @@ def classify_event_error(error: ApiError, *, creating: bool, of_pod: bool) -> Ev
 MAX_NOTE_BYTES = 1024
 MAX_EVENT_NAME = 253
 MAX_INSTANCE = 128
-ACTION = "Observe"  # a required field: what the agent did
+ACTION = "Observe"  # a required field: what the reporter did
 _YEAR_10000_S = 253_402_300_800
 _NOT_NAME = re.compile(r"[^a-z0-9.-]+")
 
@@ -257,14 +249,15 @@ def note_text(message: str) -> str:
     return text.encode()[:MAX_NOTE_BYTES].decode("utf-8", "ignore")
 
 
-def event_name(event: Event, node_name: str, first_s: float) -> str:
-    """Return the name of the object: equal for one series of one agent, else different.
+def event_name(event: Event, reporter_name: str, first_s: float) -> str:
+    """Return the name of the object: equal for one series of one reporter, else different.
 
-    The agent therefore finds an object again whose creation was not acknowledged.
+    The reporter therefore finds an object again whose creation was not acknowledged.
     """
-    identity = "\0".join((node_name, *event.series, micro_time(first_s)))
+    identity = "\0".join((reporter_name, *event.series, micro_time(first_s)))
     digest = hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()[:16]
-    subject = _NOT_NAME.sub("-", event.pod.name if event.pod is not None else node_name)
+    about = event.target or event.pod
+    subject = _NOT_NAME.sub("-", about.name if about is not None else reporter_name)
     subject = subject[: MAX_EVENT_NAME - len(digest) - 1].strip("-.")
     # each part between dots begins and ends with a letter or a digit
     subject = re.sub(r"[-.]*\.[-.]*", ".", subject)
@@ -277,14 +270,14 @@ def event_series(count: int, first_s: float, last_s: float) -> JsonDict:
 
 
 def event_object(
-    event: Event, node_name: str, uid: str, count: int, first_s: float, last_s: float
+    event: Event, reporter: EventReporter, uid: str, count: int, first_s: float, last_s: float
 ) -> JsonDict:
     """Return the whole object, with its series if the event was repeated already."""
     body: JsonDict = {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
         "metadata": {
-            "name": event_name(event, node_name, first_s),
+            "name": event_name(event, reporter.name, first_s),
             "namespace": event.namespace,
         },
         "eventTime": micro_time(first_s),
@@ -292,9 +285,9 @@ def event_object(
         "reason": condition_reason(event.reason),
         "action": ACTION,
         "note": note_text(event.message),
-        "regarding": involved_object(event, node_name, uid),
-        "reportingController": EVENT_COMPONENT,
-        "reportingInstance": node_name[:MAX_INSTANCE],
+        "regarding": involved_object(event, reporter.name, uid),
+        "reportingController": reporter.component,
+        "reportingInstance": reporter.name[:MAX_INSTANCE],
     }
     if count > 1:
         body["series"] = event_series(count, first_s, last_s)

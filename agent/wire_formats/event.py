@@ -1,4 +1,4 @@
-"""One event, as the agent records it and as Kubernetes stores it."""
+"""One event, as the agent or the scheduler records it and as Kubernetes stores it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,40 @@ EVENT_COMPONENT = "xpu-agent"
 DEFAULT_NAMESPACE = "default"  # events of cluster-wide objects live there
 
 
+class EventReporter(msgspec.Struct, frozen=True, kw_only=True):
+    """Who reports events: a component, and the name of its node or pod."""
+
+    component: str = EVENT_COMPONENT
+    name: str
+
+
+class EventTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """The object that an event is about, if it is neither a pod nor the reporter's own node."""
+
+    api_version: str
+    name: str
+    namespace: str = ""  # empty: cluster-wide
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of this node's devices, workers or pods."""
+    """One event of devices, workers, pods or replicas."""
 
     type: str  # Normal, Warning
     reason: str  # CamelCase
     message: str
-    object_kind: str  # kind of the involved object: Device, Node, Pod
+    object_kind: str  # kind of the involved object: Device, Lease, Node, Pod
     at_s: float  # wall clock
     pod: PodRef | None = None  # the pod that the event is about; None: it is about no pod
+    target: EventTarget | None = None  # another object that the event is about
     device: str = ""  # key of the device that the event is about; empty: about no device
     repeat_key: str = ""  # what repeats with different messages share; empty: the message
 
     @property
     def subject(self) -> tuple[str, ...]:
-        """Return the subject, which differs between pods and between devices."""
-        pod = self.pod
+        """Return the subject, which differs between pods, between devices and between objects."""
+        pod, target = self.pod, self.target
+        if target is not None:
+            return (self.object_kind, target.namespace, target.name, self.device)
         if pod is None:
             return (self.object_kind, self.device)
         return (self.object_kind, pod.namespace, pod.name, pod.uid)
@@ -45,15 +63,23 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace(self) -> str:
-        """Return the namespace of the Event object: a pod's events are in the pod's namespace."""
+        """Return the namespace of the Event object: that of its pod or object."""
+        if self.target is not None:
+            return self.target.namespace or DEFAULT_NAMESPACE
         return DEFAULT_NAMESPACE if self.pod is None else self.pod.namespace
 
 
 def involved_object(event: Event, node_name: str, uid: str = "") -> JsonDict:
     """Return the reference to the event's object; `uid` is that of the cluster-scoped object."""
-    if event.pod is not None:
+    target = event.target
+    if target is not None:
+        named = {"apiVersion": target.api_version, "kind": event.object_kind, "name": target.name}
+        reference: JsonDict = {**named}
+        if target.namespace:
+            reference["namespace"] = target.namespace
+    elif event.pod is not None:
         pod = event.pod
-        reference: JsonDict = {"apiVersion": "v1", "kind": event.object_kind, "name": pod.name}
+        reference = {"apiVersion": "v1", "kind": event.object_kind, "name": pod.name}
         reference["namespace"] = pod.namespace
         uid = pod.uid
     else:

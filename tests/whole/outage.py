@@ -36,7 +36,7 @@ from agent.snapshot.node import SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import PodRef, PodView
 from agent.snapshot.usage import ResourceUsage, UsageAggregate, UsageReport
-from agent.wire_formats.event import Event
+from agent.wire_formats.event import Event, EventReporter
 from agent.wire_formats.kubelet import KubeletConfig
 from agent.wire_formats.pod import decode_pod_list
 from tests import factory
@@ -151,7 +151,7 @@ class Outage:
                 topology_version=lambda: V1ALPHA1,
             )
         )
-        self.sink = EventSink(self.api, self.store, self.time)
+        self.sink = EventSink(self.api, EventReporter(name=NODE), self.time)
         self.outlet = ClusterPublishSink(
             self.outbox, self.sink, self.store, self.time, machine, self.time
         )

@@ -16,8 +16,7 @@ from agent.kube.event_backlog import REPEAT_S
 from agent.kube.events import EventSink
 from agent.kube.session import open_session
 from agent.recording.host_source import open_host
-from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
-from agent.wire_formats.event import Event
+from agent.wire_formats.event import Event, EventReporter
 from tests.apiserver import ApiServer
 from tests.apiserver.access import AGENT
 from tests.apiserver.admin import node
@@ -68,8 +67,7 @@ async def an_event_that_repeats(api: ApiServer) -> None:
     folder = str(api.serviceaccount_dir)
     session = await open_session(InClusterTarget(url=api.url, folder=folder), SystemClock(), {})
     clock = ManualClock()
-    store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name=NODE)))
-    sink = EventSink(session, store, clock)
+    sink = EventSink(session, EventReporter(name=NODE), clock)
     for _ in range(2):
         again = Event(
             type="Normal", reason="Again", message="m", object_kind="Node", at_s=clock.wall()

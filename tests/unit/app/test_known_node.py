@@ -19,7 +19,7 @@ from agent.messages import MessageQueue
 from agent.snapshot.cluster import NodeView
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.publications import DesiredObject, WriterPhase, WriterState
-from agent.wire_formats.event import Event
+from agent.wire_formats.event import Event, EventReporter
 from tests.clustered import NAME, node
 
 OURS, OTHER = "a" * 32, "b" * 32
@@ -63,7 +63,7 @@ class Case:
         self.messages = MessageQueue()
         machine = MachineIdentity(machine_id=OURS)
         self.known = ClusterFactsUpdater(NAME, machine, self.store, self.clock, self.messages)
-        self.shelf, self.sink = Shelf(), EventSink(NoApi(), self.store, self.clock)
+        self.shelf, self.sink = Shelf(), EventSink(NoApi(), EventReporter(name=NAME), self.clock)
         event_loop = asyncio.get_running_loop()
         self.outlet = ClusterPublishSink(
             self.shelf, self.sink, self.store, self.clock, machine, event_loop

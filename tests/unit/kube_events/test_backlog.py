@@ -13,7 +13,13 @@ from agent.wire_formats.event import Event
 
 
 def event(
-    message: str = "m", *, at_s: float = 0.0, pod: str = "", reason: str = "R", **more: str
+    message: str = "m",
+    *,
+    at_s: float = 0.0,
+    pod: str = "",
+    reason: str = "R",
+    device: str = "",
+    repeat_key: str = "",
 ) -> Event:
     ref = PodRef(namespace="n", name=pod) if pod else None
     return Event(
@@ -23,7 +29,8 @@ def event(
         object_kind="Pod" if pod else "Node",
         at_s=at_s,
         pod=ref,
-        **more,
+        device=device,
+        repeat_key=repeat_key,
     )
 
 

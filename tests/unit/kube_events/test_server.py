@@ -13,9 +13,8 @@ from agent.clock import ManualClock, SystemClock
 from agent.kube.endpoint import InClusterTarget
 from agent.kube.events import FORBIDDEN_S, EventSink
 from agent.kube.session import open_session
-from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.pod import PodRef
-from agent.wire_formats.event import Event
+from agent.wire_formats.event import Event, EventReporter
 from tests.apiserver import ApiServer, Fault
 from tests.apiserver.rbac import read_roles
 from tests.patience import PATIENCE_S
@@ -43,8 +42,9 @@ def send(api: ApiServer, scenario: Callable[[EventSink, ManualClock], Awaitable[
         uid = node["metadata"]["uid"]
         sink = EventSink(
             session,
-            SnapshotStore(NodeSnapshot(node=NodeIdentity(name="node-a", uid=uid))),
+            EventReporter(name="node-a"),
             clock,
+            uid_of=lambda kind: uid if kind == "Node" else "",
             deadline_s=5.0,
             uniform=lambda low, _: low,
         )

@@ -37,9 +37,8 @@ from agent.kube.events import (
     EventSink,
     classify_event_error,
 )
-from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.pod import PodRef
-from agent.wire_formats.event import Event
+from agent.wire_formats.event import Event, EventReporter
 from tests.patience import PATIENCE_S
 
 ENDING = (StatusCause("namespace", "is being terminated", NAMESPACE_TERMINATING),)
@@ -79,11 +78,11 @@ def event(message: str, at_s: float = 0.0, namespace: str = "") -> Event:
     )
 
 
-STORE = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="node-a", uid="u-1")))
+REPORTER = EventReporter(name="node-a")
 
 
 def sink_of(line: Line, clock: ManualClock) -> EventSink:
-    return EventSink(line, STORE, clock, uniform=lambda _, high: high)
+    return EventSink(line, REPORTER, clock, uid_of=lambda _: "u-1", uniform=lambda _, high: high)
 
 
 def step(sink: EventSink) -> float | None:
@@ -140,7 +139,7 @@ def test_repeats_are_a_patch_of_the_same_object() -> None:
 
 def test_events_wait_until_the_node_is_known_to_be_this_machine() -> None:
     line, ours = Line(), [False]
-    sink = EventSink(line, STORE, ManualClock(), may_send=lambda: ours[0])
+    sink = EventSink(line, REPORTER, ManualClock(), may_send=lambda: ours[0])
     sink.offer([event("a")])
     assert step(sink) == BLOCKED_S
     assert (line.sent, sink.state.counts.waiting) == ([], 1)

@@ -17,7 +17,7 @@ from agent.kube.events import (
     note_text,
 )
 from agent.snapshot.pod import PodRef
-from agent.wire_formats.event import Event
+from agent.wire_formats.event import Event, EventReporter
 
 AT_S = 1_767_323_045.25
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -39,7 +39,7 @@ POD = Event(
 
 
 def test_an_event_of_a_device_is_whole() -> None:
-    assert event_object(DEVICE, "node-a", "u-9", 1, AT_S, AT_S) == {
+    assert event_object(DEVICE, EventReporter(name="node-a"), "u-9", 1, AT_S, AT_S) == {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"name": event_name(DEVICE, "node-a", AT_S), "namespace": "default"},
@@ -60,7 +60,7 @@ def test_an_event_of_a_device_is_whole() -> None:
 
 
 def test_a_pods_event_is_stored_beside_the_pod() -> None:
-    event_body = event_object(POD, "node-a", "", 3, AT_S, AT_S + 1)
+    event_body = event_object(POD, EventReporter(name="node-a"), "", 3, AT_S, AT_S + 1)
     assert event_body["metadata"] == {
         "name": event_name(POD, "node-a", AT_S),
         "namespace": "team-a",
@@ -133,10 +133,12 @@ def test_one_series_has_one_name_and_another_start_another() -> None:
 
 
 def test_a_long_node_is_a_shorter_instance() -> None:
-    event_body = event_object(DEVICE, "n" * 253, "", 1, AT_S, AT_S)
+    event_body = event_object(DEVICE, EventReporter(name="n" * 253), "", 1, AT_S, AT_S)
     assert event_body["reportingInstance"] == "n" * 128
 
 
 def test_an_invalid_reason_is_made_valid() -> None:
     odd = Event(type="Normal", reason="chip error!", message="", object_kind="Node", at_s=AT_S)
-    assert event_object(odd, "node-a", "", 1, AT_S, AT_S)["reason"] == "ChipError"
+    assert (
+        event_object(odd, EventReporter(name="node-a"), "", 1, AT_S, AT_S)["reason"] == "ChipError"
+    )
