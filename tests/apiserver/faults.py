@@ -29,6 +29,7 @@ class Fault(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     subresource: str | None = None
     object_name: str = ""
     user_agent: str = ""  # a regular expression, searched
+    user: str = ""
     skip: int = 0  # requests that match but are let through first
     times: int = 1  # how many requests are struck; 0: all
     probability: float = 1.0
@@ -46,6 +47,7 @@ class Fault(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     reset: bool = False  # the connection is reset at once
     # around handling it
     delay_s: float = 0.0  # before
+    until: threading.Event | None = None  # before: once the test has set it
     after_s: float = 0.0  # handled, but the answer waits
     lose_answer: bool = False  # handled, but the connection is reset instead of an answer
     # the answer
@@ -69,6 +71,7 @@ class Fault(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
             and (not self.resource or self.resource == logged.resource)
             and (self.subresource is None or self.subresource == logged.subresource)
             and (not self.object_name or self.object_name == logged.name)
+            and (not self.user or self.user == logged.user)
             and (not self.user_agent or re.search(self.user_agent, logged.user_agent) is not None)
         )
 

@@ -36,6 +36,7 @@ from tests.apiserver.serve.writes import Writes, decode
 from tests.apiserver.store.objects import Store
 from tests.apiserver.store.registry import Registry
 
+LOOK_S = 0.005  # between two looks whether a held request may go on
 _POST_ONLY = (evictions.SUBRESOURCE, bindings.SUBRESOURCE)
 _OF_LISTS = ("list", "watch", "create", "deletecollection")
 
@@ -135,6 +136,8 @@ class App:
         """Do what a fault does instead of handling the request; `None` where it is handled."""
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
+        while fault.until is not None and not fault.until.is_set():
+            await asyncio.sleep(LOOK_S)
         if fault.hang:
             await asyncio.Event().wait()
         if fault.reset:
