@@ -35,7 +35,7 @@ def rows() -> Iterator[Row]:
         rng = random.Random(size)
         state = cluster(size, rng)
         names = list(state.node_names())
-        extender = Extender(state, DecisionMaker(state), SystemClock())
+        extender = Extender(DecisionMaker(state), SystemClock())
         sent = list(bodies(names))
         calls: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
             ("filter", lambda body, e=extender: e.filter(decode_nodes_request(body))),  # type: ignore[misc]

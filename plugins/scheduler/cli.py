@@ -18,18 +18,19 @@ import msgspec
 from agent.errors import AgentError, BadConfig, ParseError
 from agent.log import configure_logging
 from agent.version import VERSION
+from plugins.scheduler.decision_text import decision_lines
 from plugins.scheduler.devices.allocator import NodeRefused
 from plugins.scheduler.devices.requests import InvalidRequest
-from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
+from plugins.scheduler.reasons import explain_reason
 from plugins.scheduler.server.service import serve
 from plugins.scheduler.server.settings import load_settings, scheduler_configuration
 from plugins.scheduler.simulation import (
     ClusterFilesError,
-    PodDecision,
     SimulatedCluster,
+    SimulatedPod,
     load_cluster,
     load_documents,
-    unchecked_fields,
+    simulated_pod,
 )
 
 
@@ -42,7 +43,6 @@ class CommandStatus(IntEnum):
     CANNOT = 3
 
 
-MAX_REASONS = 12  # of one pod, in the table for people
 FREE_SIZES = (1, 2, 4, 8)  # GPUs of one pod, in the report on fragmentation
 
 
@@ -76,7 +76,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     simulate = commands.add_parser("simulate", help="one scheduling decision, nothing is bound")
     _add_cluster(simulate)
-    simulate.add_argument("--pod", type=Path, required=True, help="file with one pod")
+    simulate.add_argument(
+        "--pod", type=Path, required=True, help="file with pods; each is decided on alone"
+    )
     replay = commands.add_parser("replay", help="bind a stream of pods, one after another")
     _add_cluster(replay)
     replay.add_argument("--pods", type=Path, required=True, help="file with pods, in their order")
@@ -98,39 +100,38 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="folder of YAML files with Nodes, Devices and Pods",
     )
+    parser.add_argument("--config", default="", help="YAML file with settings, as for `run`")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """Print the decision for one pod; 1 if no node fits."""
-    cluster = SimulatedCluster()
-    load_cluster(arguments.cluster, cluster)
+    """Print the decision for each pod of a file, nothing is bound; 1 if no node fits one of them.
+
+    JSON is an object for one pod, and a list for several.
+    """
+    cluster = _cluster(arguments)
     pods = list(_pods(arguments.pod))
-    if len(pods) != 1:
-        raise ClusterFilesError(f"{arguments.pod}: {len(pods)} pods in it instead of one")
-    document, pod = pods[0]
-    unchecked = unchecked_fields(document)
-    decision = cluster.decide(pod)
-    if unchecked:
-        note = f"kube-scheduler also decides by {', '.join(unchecked)}, which are not checked here"
-        decision = msgspec.structs.replace(decision, notes=(*decision.notes, note))
+    if not pods:
+        raise ClusterFilesError(f"{arguments.pod}: 0 pods in it instead of one")
+    decisions = [cluster.decide(pod) for pod in pods]
     if arguments.output == "json":
-        print(msgspec.json.format(msgspec.json.encode(decision)).decode())
+        answer = decisions[0] if len(decisions) == 1 else decisions
+        print(msgspec.json.format(msgspec.json.encode(answer)).decode())
     else:
-        _print_decision(decision)
-    return CommandStatus.OK if decision.chosen is not None else CommandStatus.BAD_NEWS
+        print("\n\n".join("\n".join(decision_lines(one)) for one in decisions))
+    is_placed = all(one.chosen is not None for one in decisions)
+    return CommandStatus.OK if is_placed else CommandStatus.BAD_NEWS
 
 
 def replay(arguments: argparse.Namespace) -> int:
     """Bind each pod to its best node; print placements, refusals and fragmentation."""
-    cluster = SimulatedCluster()
-    load_cluster(arguments.cluster, cluster)
+    cluster = _cluster(arguments)
     before = fragmentation(cluster.free_gpus().values())
     placements: list[tuple[str, str | None]] = []
     refusals = Counter[str]()
-    for _, pod in _pods(arguments.pods):
+    for pod in _pods(arguments.pods):
         chosen, reasons = _place(cluster, pod)
-        placements.append((f"{pod.key.namespace}/{pod.key.name}", chosen))
+        placements.append((pod.name, chosen))
         refusals.update(reasons if chosen is None else ())
     report = {
         "placements": [{"pod": pod, "node": node} for pod, node in placements],
@@ -140,6 +141,7 @@ def replay(arguments: argparse.Namespace) -> int:
             "before": before,
             "after": fragmentation(cluster.free_gpus().values()),
         },
+        "notes": cluster.notes,
     }
     if arguments.output == "json":
         print(json.dumps(report, indent=2))
@@ -148,7 +150,13 @@ def replay(arguments: argparse.Namespace) -> int:
     return CommandStatus.BAD_NEWS if report["refused"] else CommandStatus.OK
 
 
-def _place(cluster: SimulatedCluster, pod: SchedulerPod) -> tuple[str | None, tuple[str, ...]]:
+def _cluster(arguments: argparse.Namespace) -> SimulatedCluster:
+    cluster = SimulatedCluster(load_settings(arguments.config))
+    load_cluster(arguments.cluster, cluster)
+    return cluster
+
+
+def _place(cluster: SimulatedCluster, pod: SimulatedPod) -> tuple[str | None, tuple[str, ...]]:
     """Bind a pod to the first node that gives the devices; else return the reasons of all nodes."""
     decision = cluster.decide(pod)
     if decision.chosen is not None:
@@ -176,33 +184,18 @@ def fragmentation(free_gpus: Iterable[int]) -> Mapping[str, object]:
     }
 
 
-def _pods(path: Path) -> Iterable[tuple[Mapping[str, object], SchedulerPod]]:
+def _pods(path: Path) -> Iterable[SimulatedPod]:
     for document in load_documents(path):
         if document.get("kind") == "Pod":
             try:
-                yield document, decode_scheduler_pod(msgspec.json.encode(document, enc_hook=str))
+                yield simulated_pod(document)
             except ParseError as error:
                 raise ClusterFilesError(f"{path}: {error}") from error
 
 
-def _print_decision(decision: PodDecision) -> None:
-    print(f"{decision.pod}: {decision.chosen or 'no node fits'}")
-    for node in decision.nodes:
-        if node.fits:
-            cpus = f"  {json.dumps(node.cpus)}" if node.cpus else ""
-            print(f"  {node.name}  score {node.score}  {json.dumps(node.allocation)}{cpus}")
-    reasons = Counter(reason for node in decision.nodes for reason in node.reasons)
-    for reason, count in reasons.most_common(MAX_REASONS):
-        print(f"  {count} x {reason}")
-    for note in decision.notes:
-        print(f"  note: {note}")
-
-
 def _print_report(report: Mapping[str, object]) -> None:
-    placements, refusals, by_moment = (
-        report["placements"],
-        report["refusals"],
-        report["fragmentation"],
+    placements, refusals, by_moment, notes = (
+        report[name] for name in ("placements", "refusals", "fragmentation", "notes")
     )
     if isinstance(placements, list):
         for one in placements:
@@ -210,9 +203,14 @@ def _print_report(report: Mapping[str, object]) -> None:
     if isinstance(refusals, dict):
         for reason, count in refusals.items():
             print(f"refused {count} x {reason}")
+            if meaning := explain_reason(reason):
+                print(f"  {meaning}")
     if isinstance(by_moment, dict):
         for moment, figures in by_moment.items():
             print(f"fragmentation {moment}: {json.dumps(figures)}")
+    if isinstance(notes, list):
+        for note in notes:
+            print(f"note: {note}")
 
 
 def version(_: argparse.Namespace) -> int:

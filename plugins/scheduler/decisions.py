@@ -139,6 +139,11 @@ class DecisionMaker:
         self._strategy = strategy or ScoringStrategy()
         self._answers: dict[_AnswerKey, NodeAnswer] = {}
 
+    def is_concerned(self, request: PodRequest) -> bool:
+        """Return whether devices, CPUs or NUMA nodes decide on a pod; any node can have others."""
+        is_plain = request.devices is None and not request.needs_numa
+        return not is_plain or bool(self._state.nodes_with_numa_policy())
+
     def decide(self, request: PodRequest, names: Sequence[str]) -> PodAnswer:
         """Return the answer of each node."""
         try:

@@ -3,34 +3,53 @@
 Beside the rules of this plug-in it checks what kube-scheduler checks first of all: cordoned nodes,
 the node selector, taints, and the amounts that nodes have left. Other rules of kube-scheduler
 (affinity, spread, volumes) are not applied, which the answer says for pods that use them.
+
+Scores by load and requests are those of the service with the same settings. The time is that of the
+newest NodeMetric: the files show the cluster as it was then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import yaml
 
 from agent.errors import AgentError, ParseError
+from agent.snapshot.cluster import NodeView
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
-from agent.wire_formats.json_values import JsonDict
+from agent.wire_formats.json_values import JSON_ERRORS, JsonDict
 from agent.wire_formats.resource_status import RESOURCE_STATUS
-from plugins.scheduler.cluster_state import ClusterState
+from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker, NodeAnswer
-from plugins.scheduler.devices.allocator import DEFAULT_RULES, NodeRefused, Rules
+from plugins.scheduler.devices.allocator import NodeRefused
 from plugins.scheduler.devices.device_table import GPU, Amounts, decode_device_table
 from plugins.scheduler.devices.requests import RESOURCE_KINDS, InvalidRequest
-from plugins.scheduler.devices.scores import ScoringStrategy
+from plugins.scheduler.load.node_loads import LoadCapacity, NodeLoads
+from plugins.scheduler.load.pod_load import PodLoad, decode_pod_load
+from plugins.scheduler.load.reported_usage import ReportedUsage, ReportedUsageObject, reported_usage
 from plugins.scheduler.numa.cpu_request import PodRequest, pod_request
 from plugins.scheduler.numa.node_cpus import CpuCapacity, cpu_capacity, decode_node_cpus
 from plugins.scheduler.pod_object import CPU, SchedulerPod, decode_scheduler_pod, parse_amounts
 from plugins.scheduler.server.binding import assigned_pod, pod_annotations
+from plugins.scheduler.server.cluster_feed import (
+    ReservationObject,
+    Reservations,
+    reserved_devices,
+    used_reservation,
+)
+from plugins.scheduler.server.load_feed import load_capacity
+from plugins.scheduler.server.settings import DEFAULT_SETTINGS, SchedulerSettings
+
+B = TypeVar("B")
+V = TypeVar("V")
 
 MAX_FILE_BYTES = 64 << 20
 MAX_DOCUMENTS = 200_000
-TOLERATED_KINDS = ("PodGroup", "ClusterNetworkTopology", "NodeMetric")
+TOLERATED_KINDS = ("PodGroup", "ClusterNetworkTopology")
+NO_LOAD_SCORE = "NodeMetrics are not used: load_score is off in the settings (--config)"
 # fields of a pod's spec that kube-scheduler decides by and this simulation does not
 UNCHECKED_FIELDS = ("affinity", "topologySpreadConstraints", "resourceClaims")
 
@@ -48,6 +67,20 @@ class SimulatedNode(msgspec.Struct, frozen=True, kw_only=True):
     is_cordoned: bool = False
     allocatable: Amounts = {}
     cpu_capacity: CpuCapacity = CpuCapacity()
+    load_capacity: LoadCapacity = LoadCapacity()
+
+
+class SimulatedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod, as it is decided on and as it counts for the load of its node."""
+
+    pod: SchedulerPod
+    load: PodLoad
+    unchecked: tuple[str, ...] = ()  # fields by which kube-scheduler alone decides
+
+    @property
+    def name(self) -> str:
+        """Return namespace and name."""
+        return f"{self.pod.key.namespace}/{self.pod.key.name}"
 
 
 class NodeDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,14 +107,21 @@ class PodDecision(msgspec.Struct, frozen=True, kw_only=True):
 class SimulatedCluster:
     """Nodes, devices and pods of a cluster, read from files."""
 
-    def __init__(
-        self, rules: Rules = DEFAULT_RULES, strategy: ScoringStrategy | None = None
-    ) -> None:
+    def __init__(self, settings: SchedulerSettings = DEFAULT_SETTINGS) -> None:
         self.state = ClusterState()
         self.notes: list[str] = []
         self._nodes: dict[str, SimulatedNode] = {}
+        self._reservations = Reservations(self.state)
         self._requested: dict[str, dict[str, int]] = {}  # by node
-        self._decisions = DecisionMaker(self.state, rules, strategy)
+        self._decisions = DecisionMaker(self.state, settings.rules(), settings.strategy())
+        self._settings = settings
+        self._reported_s = 0.0  # wall-clock time of the newest NodeMetric
+        self._loads = NodeLoads(
+            settings.load_score,
+            settings.fit_plus,
+            settings.scarce_resources,
+            lambda: self._reported_s,
+        )
 
     def add(self, document: Mapping[str, object]) -> None:
         """Add one object; kinds that the plug-in does not read are noted."""
@@ -94,17 +134,26 @@ class SimulatedCluster:
         elif kind == "NodeResourceTopology":
             self.state.set_cpus(decode_node_cpus(data))
         elif kind == "Pod":
-            pod = decode_scheduler_pod(data)
-            if pod.node and not pod.has_ended:
+            pod = SimulatedPod(pod=decode_scheduler_pod(data), load=decode_pod_load(data))
+            if pod.pod.node and not pod.pod.has_ended:
                 self._add_pod(pod)
+        elif kind == "NodeMetric":
+            self._add_usage(_decode("NodeMetric", document, ReportedUsageObject, reported_usage))
+        elif kind == "Reservation":
+            self._add_reservation(
+                _decode("Reservation", document, ReservationObject, reserved_devices)
+            )
         elif kind not in TOLERATED_KINDS:
             self.notes.append(f"objects of kind {kind!r} are not read")
 
-    def decide(self, pod: SchedulerPod) -> PodDecision:
+    def decide(self, pod: SimulatedPod) -> PodDecision:
         """Return the decision for a pod; nothing is bound."""
         notes = list(self.notes)
+        if pod.unchecked:
+            fields = ", ".join(pod.unchecked)
+            notes.append(f"kube-scheduler also decides by {fields}, which are not checked here")
         try:
-            requested = pod_request(pod)
+            requested = pod_request(pod.pod)
         except InvalidRequest as error:
             refused = NodeAnswer(str(error), is_final=True)
             answers: Mapping[str, NodeAnswer] = dict.fromkeys(self._nodes, refused)
@@ -116,20 +165,22 @@ class SimulatedCluster:
         order = sorted(
             self._nodes, key=lambda name: (not answers[name].fits, -scores.get(name, 0), name)
         )
-        nodes = [self._node_decision(request, name, answers, scores) for name in order]
+        nodes = [self._node_decision(pod.pod, request, name, answers, scores) for name in order]
         chosen = next((one.name for one in nodes if one.fits), None)
         return PodDecision(
-            pod=f"{pod.key.namespace}/{pod.key.name}",
+            pod=pod.name,
             chosen=chosen,
             nodes=tuple(nodes),
             notes=tuple(notes),
         )
 
-    def bind(self, pod: SchedulerPod, name: str) -> None:
+    def bind(self, pod: SimulatedPod, name: str) -> None:
         """Put a pod on a node, with devices as its decision has them."""
-        grant = self._decisions.allocate(pod_request(pod), name)
-        annotations = {**pod.annotations, **pod_annotations(grant)}
-        self._add_pod(msgspec.structs.replace(pod, node=name, annotations=annotations))
+        grant = self._decisions.allocate(pod_request(pod.pod), name)
+        annotations = {**pod.pod.annotations, **pod_annotations(grant, pod.pod.annotations)}
+        bound = msgspec.structs.replace(pod.pod, node=name, annotations=annotations)
+        load = msgspec.structs.replace(pod.load, node=name, bound_s=self._reported_s)
+        self._add_pod(SimulatedPod(pod=bound, load=load))
 
     def free_gpus(self) -> Mapping[str, int]:
         """Return how many whole GPUs each node has left, by node."""
@@ -141,17 +192,24 @@ class SimulatedCluster:
         return free
 
     def _answers(
-        self, pod: SchedulerPod, request: PodRequest
+        self, pod: SimulatedPod, request: PodRequest
     ) -> tuple[Mapping[str, NodeAnswer], Mapping[str, int]]:
         """Return the answer of each node, and the scores of those that fit."""
         answers = {
             name: NodeAnswer(reason)
             for name, node in self._nodes.items()
-            if (reason := self._refusal(pod, node))
+            if (reason := self._refusal(pod.pod, node))
         }
         others = [name for name in self._nodes if name not in answers]
         decided = self._decisions.decide(request, others)
-        return {**answers, **{name: decided.of(name) for name in others}}, decided.scores()
+        has_loads = self._settings.has_load_scores and self._decisions.is_concerned(request)
+        if has_loads:
+            decided = decided.with_refusals(self._loads.refusals(pod.load, decided.fitting()))
+        scores = decided.scores()
+        if has_loads:
+            weight = self._settings.device_score_weight
+            scores = self._loads.combined_scores(pod.load, scores, weight)
+        return {**answers, **{name: decided.of(name) for name in others}}, scores
 
     def _refusal(self, pod: SchedulerPod, node: SimulatedNode) -> str:
         """Return why kube-scheduler itself would not choose a node; its own texts."""
@@ -174,6 +232,7 @@ class SimulatedCluster:
 
     def _node_decision(
         self,
+        pod: SchedulerPod,
         request: PodRequest | None,
         name: str,
         answers: Mapping[str, NodeAnswer],
@@ -186,7 +245,7 @@ class SimulatedCluster:
             grant = self._decisions.allocate(request, name)
         except NodeRefused as refused:  # another scorer may need other devices
             return NodeDecision(name=name, fits=False, reasons=(refused.reason,))
-        annotations = pod_annotations(grant)
+        annotations = pod_annotations(grant, pod.annotations)
         return NodeDecision(
             name=name,
             fits=True,
@@ -199,8 +258,21 @@ class SimulatedCluster:
     def _add_node(self, node: SimulatedNode) -> None:
         self._nodes[node.name] = node
         self.state.set_node(node.name, node.labels, node.cpu_capacity)
+        self._loads.set_capacity(node.name, node.load_capacity)
 
-    def _add_pod(self, pod: SchedulerPod) -> None:
+    def _add_usage(self, usage: ReportedUsage) -> None:
+        self._loads.set_usage(usage.node, usage)
+        self._reported_s = max(self._reported_s, usage.updated_s or 0.0)
+        if not self._settings.load_score.enabled and NO_LOAD_SCORE not in self.notes:
+            self.notes.append(NO_LOAD_SCORE)
+
+    def _add_reservation(self, devices: AssignedPod | None) -> None:
+        if devices is not None:
+            self._reservations.set_reservation(devices.key.name, devices)
+
+    def _add_pod(self, simulated: SimulatedPod) -> None:
+        pod = simulated.pod
+        self._loads.set_pod(simulated.load)
         requested = self._requested.setdefault(pod.node, {})
         for name, amount in {**pod.amounts, "pods": 1}.items():
             requested[name] = requested.get(name, 0) + amount
@@ -208,16 +280,34 @@ class SimulatedCluster:
         try:
             decode_allocated(text or "{}")
         except ParseError as error:
-            self.notes.append(f"pod {pod.key.namespace}/{pod.key.name}: {error}")
+            self.notes.append(f"pod {simulated.name}: {error}")
         assigned = assigned_pod(pod)
         if assigned is not None:
             self.state.set_pod(assigned)
+        self._reservations.set_user(pod.key.uid, used_reservation(pod))
 
 
-def unchecked_fields(document: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the fields of a pod by which kube-scheduler decides and the simulation does not."""
+def simulated_pod(document: Mapping[str, object]) -> SimulatedPod:
+    """Return the pod of a document; raise `ParseError` for what is none."""
+    data = msgspec.json.encode(document, enc_hook=str)
     spec = document.get("spec")
-    return tuple(name for name in UNCHECKED_FIELDS if isinstance(spec, Mapping) and name in spec)
+    return SimulatedPod(
+        pod=decode_scheduler_pod(data),
+        load=decode_pod_load(data),
+        unchecked=tuple(
+            name for name in UNCHECKED_FIELDS if isinstance(spec, Mapping) and name in spec
+        ),
+    )
+
+
+def _decode(
+    kind: str, document: Mapping[str, object], body: type[B], convert: Callable[[B], V]
+) -> V:
+    data = msgspec.json.encode(document, enc_hook=str)
+    try:
+        return convert(msgspec.json.decode(data, type=body))
+    except JSON_ERRORS as error:
+        raise ParseError(f"{kind}: {str(error)[:120]}", "") from error
 
 
 def _node(document: Mapping[str, object]) -> SimulatedNode:
@@ -227,13 +317,22 @@ def _node(document: Mapping[str, object]) -> SimulatedNode:
         raise ParseError(f"Node: {str(error)[:120]}", "") from error
     spec, status = node.spec or _NodeSpec(), node.status or _NodeAmounts()
     allocatable = {name: str(value) for name, value in (status.allocatable or {}).items()}
+    annotations = node.metadata.annotations or {}
     return SimulatedNode(
         name=node.metadata.name,
         labels=node.metadata.labels or {},
         taints=tuple((one.key, one.value, one.effect) for one in spec.taints or ()),
         is_cordoned=spec.unschedulable,
         allocatable=parse_amounts(allocatable),
-        cpu_capacity=cpu_capacity(node.metadata.annotations or {}, allocatable.get(CPU, "0")),
+        cpu_capacity=cpu_capacity(annotations, allocatable.get(CPU, "0")),
+        load_capacity=load_capacity(
+            NodeView(
+                name=node.metadata.name,
+                uid="",
+                annotations=tuple(annotations.items()),
+                allocatable=allocatable,
+            )
+        ),
     )
 
 

@@ -23,7 +23,7 @@ from tests.apiserver import ApiServer, Fault
 from tests.apiserver.access import AGENT
 from tests.apiserver.rbac import read_roles
 from tests.patience import PATIENCE_S
-from tests.unit.daemonset.rights import compare, verbs_granted, verbs_used
+from tests.unit.daemonset.rights import Right, compare, verbs_granted, verbs_used
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "fixtures" / "cluster"
@@ -180,6 +180,7 @@ def test_a_pod_is_filtered_scored_and_bound(api: ApiServer, tmp_path: Path) -> N
             f"xpu_scheduler_device_free{{{labels}}} 600",
             "xpu_scheduler_double_granted 0",
             "xpu_scheduler_grant_unreadable 0",
+            "xpu_scheduler_grant_unknown_device 0",
         ):
             assert f"{line}\n" in text, line
 
@@ -329,9 +330,14 @@ def test_the_service_leads_to_the_leader_alone_and_rights_are_the_least(
             assert written is not None
             assert written["endpoints"][0]["addresses"] == ["192.0.2.7"]
             api.wait_until(lambda: api.requests(verb="update", resource="leases"))
+            api.wait_until(lambda: api.list("events"))
             one.process.terminate()
             assert one.process.wait(PATIENCE_S) == 0
-        used = verbs_used(api.requests(), AGENT)
+        (event,) = api.list("events")
+        assert event["reason"] == "LeaderElection"
+        assert event["regarding"]["namespace"] == "kube-system"
+        # repeats of an event are a minute apart: the sink's own test has them
+        used = verbs_used(api.requests(), AGENT) | {Right("events.k8s.io", "events", "patch")}
     assert compare(used, verbs_granted(read_roles(roles))) == ((), ())
 
 

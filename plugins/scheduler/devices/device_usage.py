@@ -41,6 +41,16 @@ class NodeDeviceUsage(msgspec.Struct, frozen=True):
 NO_USAGE = NodeDeviceUsage()
 
 
+def minors_by_id(table: DeviceTable | None) -> Mapping[tuple[str, str], int]:
+    """Return the minor of each device that has an id, by kind and id."""
+    return {
+        (device.kind, device.id): device.minor
+        for of_kind in (table.devices.values() if table is not None else ())
+        for device in of_kind
+        if device.id
+    }
+
+
 def sum_usage(
     allocations: Iterable[Iterable[AllocatedDevice]], table: DeviceTable | None = None
 ) -> NodeDeviceUsage:
@@ -49,12 +59,7 @@ def sum_usage(
     An id of the table decides which device an entry is for, because minors may change at a boot of
     the node; else the minor does. An entry with neither does not count.
     """
-    minors = {
-        (device.kind, device.id): device.minor
-        for of_kind in (table.devices.values() if table is not None else ())
-        for device in of_kind
-        if device.id
-    }
+    minors = minors_by_id(table)
     amounts: dict[DeviceKey, dict[str, int]] = {}
     functions: dict[DeviceKey, set[str]] = {}
     for allocation in allocations:

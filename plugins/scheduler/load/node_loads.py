@@ -135,6 +135,18 @@ class NodeLoads:
             for name in names
         }
 
+    def combined_scores(
+        self, pod: PodLoad, device_scores: Mapping[str, int], device_weight: int
+    ) -> dict[str, int]:
+        """Return for each node the weighted mean of the devices' score and the others."""
+        others = self.weighted_scores(pod, device_scores)
+        return {
+            name: (device_weight * device_scores[name] + score) // (device_weight + weight_sum)
+            if device_weight + weight_sum
+            else 0
+            for name, (score, weight_sum) in others.items()
+        }
+
     def _refusal(self, pod: PodLoad, estimate: Amounts, node: _NodeLoad, now_s: float) -> str:
         settings, usage = self._load, node.usage
         if usage is None:

@@ -56,6 +56,7 @@ class PodGrant(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod gets of a node. Without CPUs it shares those of others."""
 
     cpus: frozenset[int] = frozenset()
+    cpu_request: CpuRequest | None = None  # that the CPUs meet
     amounts: Mapping[int, Amounts] = {}  # by NUMA node
     devices: Grant = ()
 
@@ -152,7 +153,9 @@ class _Alignment:
 
     def allocate_anywhere(self) -> PodGrant:
         """Allocate without a constraint on NUMA nodes."""
-        return PodGrant(cpus=self._choose_cpus({}), devices=self._devices(None))
+        return PodGrant(
+            cpus=self._choose_cpus({}), cpu_request=self._cpu, devices=self._devices(None)
+        )
 
     def align(self, policy: str) -> PodGrant:
         """Merge the hints of CPU, memory and devices, and allocate within the result."""
@@ -169,7 +172,10 @@ class _Alignment:
             return self.allocate_anywhere()
         amounts = self._split(nodes)
         return PodGrant(
-            cpus=self._choose_cpus(amounts), amounts=amounts, devices=self._devices(nodes)
+            cpus=self._choose_cpus(amounts),
+            cpu_request=self._cpu,
+            amounts=amounts,
+            devices=self._devices(nodes),
         )
 
     def _choose_cpus(self, amounts: Mapping[int, Amounts]) -> frozenset[int]:

@@ -152,13 +152,12 @@ def _policy(policy: CpuBindPolicy) -> CpuBindPolicy:
     return FULL_CORES if policy in ("", "Default") else policy
 
 
-def exclusive_policy(annotations: Labels) -> str:
-    """Return which parts a pod keeps others of its kind from; empty for none."""
+def resource_spec(annotations: Labels) -> ResourceSpec:
+    """Return what a pod asks for its CPUs; nothing if it cannot be read."""
     try:
-        spec = _decode_spec(annotations, RESOURCE_SPEC, _RESOURCE_SPEC)
+        return _decode_spec(annotations, RESOURCE_SPEC, _RESOURCE_SPEC) or ResourceSpec()
     except InvalidRequest:
-        return ""
-    return "" if spec is None else spec.preferred_cpu_exclusive_policy
+        return ResourceSpec()
 
 
 def is_production(pod: SchedulerPod) -> bool:

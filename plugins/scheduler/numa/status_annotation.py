@@ -1,5 +1,7 @@
 """The annotation resource-status: writes it for new pods, and reads it of those on nodes.
 
+Beside it stands in resource-spec by which policy the CPUs were chosen, if the pod does not say it.
+
 Format as in Koordinator's `apis/extension/resource.go`. Untrusted input.
 """
 
@@ -16,7 +18,12 @@ from agent.wire_formats.quantities import format_binary, format_milli
 from agent.wire_formats.resource_status import RESOURCE_STATUS
 from plugins.scheduler.devices.device_table import Amounts, Labels
 from plugins.scheduler.numa.cpu_choice import MILLI, NumaPod
-from plugins.scheduler.numa.cpu_request import exclusive_policy
+from plugins.scheduler.numa.cpu_request import (
+    RESOURCE_SPEC,
+    CpuBindPolicy,
+    CpuRequest,
+    resource_spec,
+)
 from plugins.scheduler.numa.node_cpus import MAX_CPUS, MAX_ZONES
 from plugins.scheduler.pod_object import CPU, parse_amounts
 
@@ -49,6 +56,28 @@ def status_annotations(cpus: frozenset[int], amounts: Mapping[int, Amounts]) -> 
     return {RESOURCE_STATUS: compact_json(status, sort_keys=False)}
 
 
+def spec_annotations(request: CpuRequest | None, annotations: Labels) -> Mapping[str, str]:
+    """Return resource-spec with the bind policy in force; nothing if the pod names it already.
+
+    A node's policy is a required one.
+    """
+    if request is None:
+        return {}
+    before = resource_spec(annotations)
+    policy = request.bind_policy
+    changes: dict[str, CpuBindPolicy] = {}
+    if request.is_required and before.required_cpu_bind_policy in ("", "Default"):
+        changes["required_cpu_bind_policy"] = policy
+    is_named = before.required_cpu_bind_policy or before.preferred_cpu_bind_policy or changes
+    if before.preferred_cpu_bind_policy == "Default" or not is_named:
+        changes["preferred_cpu_bind_policy"] = policy
+    if not changes:
+        return {}
+    spec = msgspec.to_builtins(msgspec.structs.replace(before, **changes))
+    members = {name: value for name, value in spec.items() if value}
+    return {RESOURCE_SPEC: compact_json(members, sort_keys=False)}
+
+
 def _texts(amounts: Amounts) -> JsonDict:
     return {
         name: format_milli(amount / MILLI) if name == CPU else format_binary(amount)
@@ -68,7 +97,7 @@ def recorded_numa(annotations: Labels) -> NumaPod:
         return NO_NUMA
     return NumaPod(
         cpus=cpus,
-        exclusive_policy=exclusive_policy(annotations) if cpus else "",
+        exclusive_policy=resource_spec(annotations).preferred_cpu_exclusive_policy if cpus else "",
         amounts={
             one.node: parse_amounts({k: str(v) for k, v in (one.resources or {}).items()})
             for one in (status.nodes or ())[:MAX_ZONES]

@@ -37,10 +37,15 @@ from plugins.scheduler.devices.grant_annotations import GrantMetadata, grant_met
 from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.numa.alignment import PodGrant
 from plugins.scheduler.numa.cpu_request import PodRequest, numa_amounts, pod_request
-from plugins.scheduler.numa.status_annotation import recorded_numa, status_annotations
+from plugins.scheduler.numa.status_annotation import (
+    recorded_numa,
+    spec_annotations,
+    status_annotations,
+)
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
 from plugins.scheduler.server.device_ledger import DeviceLedger, LedgerRefused
 from plugins.scheduler.server.extender_wire import BindRequest
+from plugins.scheduler.server.lease import NotLeader
 from plugins.scheduler.server.vendor_plugins import NodeLocked, VendorPlugins
 
 DEADLINE_S = 5.0  # of one request: less than what the lease leaves an old leader
@@ -171,7 +176,8 @@ class Binder:
                 pod = await self._read_after(request, hold, pauses_s=READ_PAUSES_S, before=pod)
             except ApiError as error:  # refused: 403, 404, 422
                 self._release(request.uid)
-                raise BindFailed(f"{_name(request)}: {error}", "refused") from error
+                outcome = "not_leader" if isinstance(error, NotLeader) else "refused"
+                raise BindFailed(f"{_name(request)}: {error}", outcome) from error
             else:
                 self._finish(request)
                 return
@@ -224,7 +230,7 @@ class Binder:
         except (NodeRefused, InvalidRequest) as refused:
             message = f"devices on {request.node} were taken meanwhile: {refused}"
             raise BindFailed(message, "taken") from refused
-        annotations = pod_annotations(grant)
+        annotations = pod_annotations(grant, pod.annotations)
         if not annotations:
             return None
         vendor = self._vendor_metadata(request, pod, grant)
@@ -353,11 +359,12 @@ def binding_request(
     )
 
 
-def pod_annotations(grant: PodGrant) -> Mapping[str, str]:
-    """Return what a binding writes to a pod; nothing for one without devices and CPUs."""
+def pod_annotations(grant: PodGrant, annotations: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what a binding adds to a pod's annotations; nothing without devices and CPUs."""
     return {
         **grant_metadata(grant.devices).annotations,
         **status_annotations(grant.cpus, grant.amounts),
+        **spec_annotations(grant.cpu_request, annotations),
     }
 
 
@@ -385,13 +392,14 @@ def assigned_pod(pod: SchedulerPod) -> AssignedPod | None:
     return assigned if is_counted else None
 
 
-def is_allocation_readable(pod: SchedulerPod) -> bool:
-    """Return whether the pod's annotation of devices can be read, or is not there."""
+def allocation_error(pod: SchedulerPod) -> str:
+    """Return why the pod's annotation of devices cannot be read; empty if it can, or is absent."""
     text = pod.annotations.get(ANNOTATION)
     try:
-        return text is None or decode_allocated(text) is not None
-    except ParseError:
-        return False
+        decode_allocated("{}" if text is None else text)
+    except ParseError as error:
+        return str(error)
+    return ""
 
 
 def _recorded_allocation(pod: SchedulerPod) -> Allocation:

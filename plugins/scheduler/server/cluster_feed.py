@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Any
 
+import msgspec
+
 from agent.clock import Clock
-from agent.kube.api import ApiClient
+from agent.kube.api import ApiClient, ApiResource
 from agent.kube.resources import DEVICES, NODES, PODS, TOPOLOGIES
 from agent.kube.watch.cache import ObjectChanges
 from agent.kube.watch.decoder import WatchedKind
-from agent.kube.watch.machine import ListLimits
-from agent.kube.watch.reflector import Reflector, WatchScope
+from agent.kube.watch.reflector import Reflector
 from agent.snapshot.cluster import NodeView, WatchStatus
-from agent.wire_formats.cluster_objects import NodeObject, node_facts
+from agent.wire_formats.cluster_objects import LabelledObjectMeta, NodeObject, node_facts
 from agent.wire_formats.device_allocated import ANNOTATION
+from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.resource_status import RESOURCE_STATUS
-from plugins.scheduler.cluster_state import ClusterState
+from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.devices.device_table import (
     NO_LABELS,
     DeviceObject,
@@ -25,10 +28,15 @@ from plugins.scheduler.devices.device_table import (
 )
 from plugins.scheduler.numa.cpu_request import RESOURCE_SPEC, numa_amounts
 from plugins.scheduler.numa.node_cpus import NodeCpus, TopologyObject, cpu_capacity, node_cpus
-from plugins.scheduler.pod_object import CPU, SchedulerPod, SchedulerPodObject, scheduler_pod
-from plugins.scheduler.server.binding import assigned_pod, is_allocation_readable
-
-CLUSTER_LIMITS = ListLimits(objects=200_000, pages=512, bytes=2 << 30)
+from plugins.scheduler.pod_object import (
+    CPU,
+    PodKey,
+    SchedulerPod,
+    SchedulerPodObject,
+    scheduler_pod,
+)
+from plugins.scheduler.server.binding import allocation_error, assigned_pod
+from plugins.scheduler.server.value_changes import ValueChanges, watch_changes
 
 
 def counted_pod(body: SchedulerPodObject) -> SchedulerPod | None:
@@ -56,7 +64,104 @@ def counted_pod(body: SchedulerPodObject) -> SchedulerPod | None:
     )
 
 
-COUNTED_ANNOTATIONS = (ANNOTATION, RESOURCE_STATUS, RESOURCE_SPEC)
+RESERVATION_ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
+COUNTED_ANNOTATIONS = (ANNOTATION, RESOURCE_STATUS, RESOURCE_SPEC, RESERVATION_ALLOCATED)
+RESERVATIONS = ApiResource(
+    group="scheduling.koordinator.sh",
+    version="v1alpha1",
+    plural="reservations",
+    kind="Reservation",
+)
+OPTIONAL_KINDS = (TOPOLOGIES.plural, RESERVATIONS.plural)  # that a cluster may be without
+
+
+class _ReservationStatus(msgspec.Struct, rename="camel"):
+    phase: str = ""
+    node_name: str = ""
+
+
+class ReservationObject(msgspec.Struct):
+    """What is read of Koordinator's Reservation."""
+
+    metadata: LabelledObjectMeta
+    status: _ReservationStatus | None = None
+
+
+def reserved_devices(body: ReservationObject) -> AssignedPod | None:
+    """Return what a reservation keeps on its node, as if a pod had it; `None` for nothing."""
+    status, meta = body.status or _ReservationStatus(), body.metadata
+    if status.phase != "Available":
+        return None
+    return assigned_pod(
+        SchedulerPod(
+            key=PodKey(meta.uid, RESERVATIONS.kind, meta.name),
+            node=status.node_name,
+            annotations=meta.annotations or NO_LABELS,
+        )
+    )
+
+
+class _ReservationRef(msgspec.Struct):
+    uid: str = ""
+
+
+_RESERVATION_REF = msgspec.json.Decoder(_ReservationRef)
+
+
+def used_reservation(pod: SchedulerPod) -> str:
+    """Return the uid of the reservation that a pod uses; empty for none."""
+    text = pod.annotations.get(RESERVATION_ALLOCATED)
+    try:
+        return "" if text is None else _RESERVATION_REF.decode(text).uid
+    except JSON_ERRORS:
+        return ""
+
+
+class Reservations:
+    """Reservations count on their nodes until a pod uses them: then the pod counts."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._devices: dict[str, AssignedPod] = {}  # by uid
+        self._uid_of_key: dict[str, str] = {}
+        self._user_of: dict[str, str] = {}  # uid of a reservation by that of the pod
+        self._users = Counter[str]()  # how many pods use a reservation
+
+    def set_reservation(self, key: str, value: AssignedPod | None) -> None:
+        """Take a reservation that is new or differs; `None`: it keeps nothing any more."""
+        before = self._uid_of_key.pop(key, None)
+        if before is not None:
+            self._devices.pop(before, None)
+            self._update(before)
+        if value is not None:
+            self._uid_of_key[key] = value.key.uid
+            self._devices[value.key.uid] = value
+            self._update(value.key.uid)
+
+    def set_user(self, pod_uid: str, reservation_uid: str) -> None:
+        """Take the reservation that a bound pod uses; empty for none."""
+        before = self._user_of.pop(pod_uid, "")
+        if before:
+            self._users[before] -= 1
+            self._update(before)
+        if reservation_uid:
+            self._user_of[pod_uid] = reservation_uid
+            self._users[reservation_uid] += 1
+            self._update(reservation_uid)
+
+    def _update(self, uid: str) -> None:
+        devices = self._devices.get(uid)
+        if not self._users[uid]:
+            del self._users[uid]  # a Counter keeps zeros
+        if devices is None or uid in self._users:
+            self._state.remove_pod(uid)
+        else:
+            self._state.set_pod(devices)
+
+
+ALL_RESERVATIONS: WatchedKind[ReservationObject, AssignedPod | None] = WatchedKind(
+    resource=RESERVATIONS, body_type=ReservationObject, convert=reserved_devices
+)
 ALL_PODS: WatchedKind[SchedulerPodObject, SchedulerPod | None] = WatchedKind(
     resource=PODS, body_type=SchedulerPodObject, convert=counted_pod
 )
@@ -74,11 +179,14 @@ ALL_TOPOLOGIES: WatchedKind[TopologyObject, NodeCpus] = WatchedKind(
 class PodChanges:
     """Pods: those that are bound count, those that are not are remembered for their binding."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, reservations: Reservations | None = None) -> None:
         self._state = state
+        self._reservations = reservations or Reservations(state)
         self._pending: dict[str, SchedulerPod] = {}  # by namespace/name
         self._uids: set[str] = set()  # of bound pods that the watch has reported
-        self._unreadable: set[str] = set()  # bound pods whose allocation cannot be read
+        # bound pods whose allocation cannot be read, by namespace/name, and why
+        self._unreadable: dict[str, tuple[PodKey, str]] = {}
+        self._changed_nodes: set[str] = set()  # whose pods have other devices than before
 
     def pending_pod(self, namespace: str, name: str) -> SchedulerPod | None:
         """Return a pod that is not bound; `None` if it is not known."""
@@ -89,6 +197,16 @@ class PodChanges:
         """Return how many bound pods have an allocation that cannot be read."""
         return len(self._unreadable)
 
+    @property
+    def unreadable(self) -> Mapping[PodKey, str]:
+        """Return those pods, and why it cannot be read."""
+        return dict(self._unreadable.values())
+
+    def take_changed_nodes(self) -> Set[str]:
+        """Return the nodes whose pods have got or lost devices since the last call."""
+        changed, self._changed_nodes = self._changed_nodes, set()
+        return changed
+
     def replace_objects(self, values: Mapping[str, SchedulerPod | None]) -> None:
         """Take a complete list; a pod that is not in it is gone, unless it is being bound."""
         self._pending.clear()
@@ -97,108 +215,43 @@ class PodChanges:
         for key, pod in values.items():
             self.set_object(key, pod)
         for uid in before - self._uids:
-            self._state.remove_pod(uid)
+            self._remove(uid)
 
     def set_object(self, key: str, value: SchedulerPod | None) -> None:
         """Take a pod that is new or differs."""
         self._pending.pop(key, None)
-        self._unreadable.discard(key)
+        self._unreadable.pop(key, None)
         if value is None:
             return
-        if value.node and not value.has_ended and not is_allocation_readable(value):
-            self._unreadable.add(key)
+        error = allocation_error(value) if value.node and not value.has_ended else ""
+        if error:
+            self._unreadable[key] = (value.key, error)
         uid, assigned = value.key.uid, assigned_pod(value)
         if assigned is not None:
             self._uids.add(uid)
+            if assigned.allocation:
+                self._changed_nodes.add(assigned.node)
             self._state.set_pod(assigned)
+            self._reservations.set_user(uid, used_reservation(value))
         elif value.has_ended or value.node:
             self._uids.discard(uid)
-            self._state.remove_pod(uid)
+            self._remove(uid)
         else:
             self._pending[key] = value
 
     def remove_object(self, key: str, value: SchedulerPod | None) -> None:
         """Release the devices of a deleted pod."""
         self._pending.pop(key, None)
-        self._unreadable.discard(key)
+        self._unreadable.pop(key, None)
         if value is not None:
             self._uids.discard(value.key.uid)
-            self._state.remove_pod(value.key.uid)
+            self._remove(value.key.uid)
 
-
-class NodeChanges:
-    """Nodes: of each its labels and its CPU."""
-
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-
-    def replace_objects(self, values: Mapping[str, NodeView]) -> None:
-        """Take a complete list."""
-        for name in set(self._state.node_names()) - values.keys():
-            self._state.remove_node(name)
-        for name, node in values.items():
-            self.set_object(name, node)
-
-    def set_object(self, key: str, value: NodeView) -> None:
-        """Take a node that is new or differs."""
-        capacity = cpu_capacity(dict(value.annotations), value.allocatable.get(CPU, "0"))
-        self._state.set_node(key, dict(value.labels), capacity)
-
-    def remove_object(self, key: str, value: NodeView) -> None:  # noqa: ARG002 - as its Protocol
-        """Forget a node."""
-        self._state.remove_node(key)
-
-
-class DeviceChanges:
-    """Device objects, which have the names of their nodes."""
-
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-        self._names: set[str] = set()
-
-    def replace_objects(self, values: Mapping[str, DeviceTable]) -> None:
-        """Take a complete list."""
-        for name in self._names - values.keys():
-            self._state.remove_devices(name)
-        self._names = set(values)
-        for table in values.values():
-            self._state.set_devices(table)
-
-    def set_object(self, key: str, value: DeviceTable) -> None:
-        """Take a Device object that is new or differs."""
-        self._names.add(key)
-        self._state.set_devices(value)
-
-    def remove_object(self, key: str, value: DeviceTable) -> None:  # noqa: ARG002 - as its Protocol
-        """Take the devices of a node out of service."""
-        self._names.discard(key)
-        self._state.remove_devices(key)
-
-
-class TopologyChanges:
-    """NodeResourceTopologies, which have the names of their nodes."""
-
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-        self._names: set[str] = set()
-
-    def replace_objects(self, values: Mapping[str, NodeCpus]) -> None:
-        """Take a complete list."""
-        for name in self._names - values.keys():
-            self._state.remove_cpus(name)
-        self._names = set(values)
-        for cpus in values.values():
-            self._state.set_cpus(cpus)
-
-    def set_object(self, key: str, value: NodeCpus) -> None:
-        """Take an object that is new or differs."""
-        self._names.add(key)
-        self._state.set_cpus(value)
-
-    def remove_object(self, key: str, value: NodeCpus) -> None:  # noqa: ARG002 - as its Protocol
-        """Forget the CPUs and NUMA nodes of a node."""
-        self._names.discard(key)
-        self._state.remove_cpus(key)
+    def _remove(self, uid: str) -> None:
+        self._reservations.set_user(uid, "")
+        removed = self._state.remove_pod(uid)
+        if removed is not None and removed.allocation:
+            self._changed_nodes.add(removed.node)
 
 
 class ClusterFeed:
@@ -206,18 +259,36 @@ class ClusterFeed:
 
     def __init__(self, api: ApiClient, state: ClusterState, clock: Clock) -> None:
         """Start without a view; the first lists are of the most recent state."""
-        self.pods = PodChanges(state)
-        scope = WatchScope(limits=CLUSTER_LIMITS, recent=True)
+        reservations = Reservations(state)
+        self.pods = PodChanges(state, reservations)
+
+        def set_node(name: str, node: NodeView | None) -> None:
+            if node is None:
+                state.remove_node(name)
+            else:
+                capacity = cpu_capacity(dict(node.annotations), node.allocatable.get(CPU, "0"))
+                state.set_node(name, dict(node.labels), capacity)
+
+        def set_devices(name: str, table: DeviceTable | None) -> None:
+            if table is None:
+                state.remove_devices(name)
+            else:
+                state.set_devices(table)
+
+        def set_cpus(name: str, cpus: NodeCpus | None) -> None:
+            if cpus is None:
+                state.remove_cpus(name)
+            else:
+                state.set_cpus(cpus)
 
         def watch(kind: WatchedKind[Any, Any], changes: ObjectChanges[Any]) -> Reflector[Any, Any]:
-            return Reflector(
-                kind, api, on_change=_ignore_view, clock=clock, scope=scope, changes=changes
-            )
+            return watch_changes(kind, api, clock, changes, recent=True)
 
         self._watches = (
-            watch(ALL_NODES, NodeChanges(state)),
-            watch(ALL_DEVICES, DeviceChanges(state)),
-            watch(ALL_TOPOLOGIES, TopologyChanges(state)),
+            watch(ALL_NODES, ValueChanges(set_node)),
+            watch(ALL_DEVICES, ValueChanges(set_devices)),
+            watch(ALL_TOPOLOGIES, ValueChanges(set_cpus)),
+            watch(ALL_RESERVATIONS, ValueChanges(reservations.set_reservation)),
             watch(ALL_PODS, self.pods),
         )
 
@@ -234,13 +305,10 @@ class ClusterFeed:
     def is_synced(self) -> bool:
         """Return whether each kind was listed completely.
 
-        A cluster without the kind NodeResourceTopology has no NUMA nodes to align to.
+        A cluster without the kind NodeResourceTopology has no NUMA nodes to align to, and one
+        without the kind Reservation has no reservations.
         """
         return all(
-            status.synced or (status.resource == TOPOLOGIES.plural and status.absent_s is not None)
+            status.synced or (status.resource in OPTIONAL_KINDS and status.absent_s is not None)
             for status in self.statuses
         )
-
-
-def _ignore_view(_: Mapping[str, object]) -> None:
-    """Do nothing: single changes are reported."""

@@ -10,6 +10,7 @@ import msgspec
 
 from plugins.scheduler.decisions import PodAnswer
 from plugins.scheduler.pod_object import PodKey
+from plugins.scheduler.reasons import explain_reason
 from plugins.scheduler.server.extender_wire import BindRequest
 
 MAX_PODS = 2048
@@ -27,6 +28,7 @@ class RefusalGroup(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     is_final: bool  # removing pods would not help
     nodes: tuple[str, ...]  # some of them
+    meaning: str = ""
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,4 +141,5 @@ def _refusal_groups(answer: PodAnswer) -> Iterator[RefusalGroup]:
             count=count,
             is_final=all(answer.answers[key].is_final for key in of_reason),
             nodes=tuple(islice(nodes, MAX_NODES_OF_REASON)),
+            meaning=explain_reason(reason),
         )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from agent.clock import Clock
-from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker, PodAnswer, refuse_all
 from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.load.node_loads import NodeLoads
@@ -28,7 +25,6 @@ class Extender:
 
     def __init__(
         self,
-        state: ClusterState,
         decisions: DecisionMaker,
         clock: Clock,
         loads: NodeLoads | None = None,
@@ -39,7 +35,6 @@ class Extender:
         self.log = DecisionLog()
         self._loads = loads
         self._device_weight = device_weight
-        self._state = state
         self._decisions = decisions
         self._clock = clock
 
@@ -67,7 +62,8 @@ class Extender:
             return encode_priorities(dict.fromkeys(request.names, 0))
         scores = answer.scores()
         if self._loads is not None:
-            scores = self._add_load_scores(request, self._loads, scores)
+            pod = decode_pod_load(request.pod_json)
+            scores = self._loads.combined_scores(pod, scores, self._device_weight)
         return encode_priorities({name: scores.get(name, 0) for name in request.names})
 
     def record_binding(self, request: BindRequest, error: str, outcome: str) -> None:
@@ -91,26 +87,12 @@ class Extender:
                 nodes[name] = victims
         return encode_preemption_result(nodes)
 
-    def _add_load_scores(
-        self, request: NodesRequest, loads: NodeLoads, scores: Mapping[str, int]
-    ) -> dict[str, int]:
-        """Return the weighted means of the devices' scores and the others."""
-        others = loads.weighted_scores(decode_pod_load(request.pod_json), scores)
-        weight = self._device_weight
-        return {
-            name: (weight * scores[name] + score) // (weight + weight_sum)
-            if weight + weight_sum
-            else 0
-            for name, (score, weight_sum) in others.items()
-        }
-
     def _decide(self, request: NodesRequest) -> tuple[PodRequest | None, PodAnswer]:
         """Return the request and the answers; no request for a pod that any node can have."""
         try:
             requested = pod_request(request.pod)
         except InvalidRequest as error:
             return None, refuse_all(request.names, str(error))
-        is_plain = requested.devices is None and not requested.needs_numa
-        if is_plain and not self._state.nodes_with_numa_policy():
+        if not self._decisions.is_concerned(requested):
             return None, PodAnswer(names=(), signatures=(), answers={})
         return requested, self._decisions.decide(requested, request.names)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.devices.allocator import NodeState
+from plugins.scheduler.grant_check import GrantCheck, overcommitted_devices
 from plugins.scheduler.server.binding import Binder
 from plugins.scheduler.server.cluster_feed import ClusterFeed
 from plugins.scheduler.server.extender import Extender
@@ -23,6 +24,7 @@ class CountedTerm(Protocol):
     extender: Extender
     binder: Binder
     feed: ClusterFeed
+    grants: GrantCheck
 
 
 class CallStatistics:
@@ -76,6 +78,8 @@ def term_lines(term: CountedTerm) -> list[str]:
     lines.append(f'xpu_scheduler_holds{{state="assigned"}} {assigned}')
     lines.append("# TYPE xpu_scheduler_grant_unreadable gauge")
     lines.append(f"xpu_scheduler_grant_unreadable {term.feed.pods.unreadable_count}")
+    lines.append("# TYPE xpu_scheduler_grant_unknown_device gauge")
+    lines.append(f"xpu_scheduler_grant_unknown_device {term.grants.unknown_device_count}")
     return lines
 
 
@@ -87,7 +91,7 @@ async def device_lines(state: ClusterState) -> list[str]:
         if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
             await asyncio.sleep(0)
         node = state.state(name)
-        double += _double_granted(node)
+        double += sum(1 for _ in overcommitted_devices(node))
         if number < MAX_NODES:
             lines += _free_lines(node)
     lines.append("# TYPE xpu_scheduler_double_granted gauge")
@@ -106,16 +110,6 @@ def _free_lines(node: NodeState) -> list[str]:
             labels = f'node="{node.name}",type="{kind}",resource="{resource}"'
             lines.append(f"xpu_scheduler_device_free{{{labels}}} {amount}")
     return lines
-
-
-def _double_granted(node: NodeState) -> int:
-    """Return how many healthy devices have pods that use more than there is."""
-    devices = node.table.devices.values() if node.table is not None else ()
-    return sum(
-        any(node.usage.used(device).get(name, 0) > total for name, total in device.total.items())
-        for of_kind in devices
-        for device in of_kind
-    )
 
 
 def _escape(text: str) -> str:

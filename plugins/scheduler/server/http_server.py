@@ -15,6 +15,7 @@ from aiohttp import web
 
 from agent.errors import AgentError, BadConfig, ParseError
 from plugins.scheduler.cluster_state import ClusterState
+from plugins.scheduler.grant_check import GrantCheck
 from plugins.scheduler.server.binding import Binder, BindFailed
 from plugins.scheduler.server.cluster_feed import ClusterFeed
 from plugins.scheduler.server.extender import Extender
@@ -31,6 +32,7 @@ from plugins.scheduler.server.extender_wire import (
     decode_preemption_request,
     encode_error,
 )
+from plugins.scheduler.server.scheduler_events import SchedulerEvents
 from plugins.scheduler.server.settings import TlsSettings
 from plugins.scheduler.server.summaries import node_summary
 
@@ -51,6 +53,8 @@ class Term(Protocol):
     extender: Extender
     binder: Binder
     feed: ClusterFeed
+    grants: GrantCheck
+    events: SchedulerEvents
 
 
 class TermSource(Protocol):
@@ -211,6 +215,7 @@ async def _bind(term: Term, body: bytes) -> bytes:
         await term.binder.bind(request)
     except BindFailed as error:
         extender.record_binding(request, str(error), error.outcome)
+        term.events.report_failed_binding(request, str(error), error.outcome)
         raise
     extender.record_binding(request, "", "bound")
     return encode_error("")

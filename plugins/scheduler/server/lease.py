@@ -9,17 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
 from agent.clock import Clock
 from agent.errors import ParseError
-from agent.kube.api import JSON_TYPE, ApiClient, ApiRequest, ApiResource, decode_object
+from agent.kube.api import (
+    JSON_TYPE,
+    ApiClient,
+    ApiRequest,
+    ApiResource,
+    ApiResponse,
+    decode_object,
+)
 from agent.kube.errors import ApiError, NotFound
 from agent.wire_formats.json_values import JsonDict
 
 log = logging.getLogger(__name__)
+
+
+class NotLeader(ApiError):
+    """A write was not sent, because this replica is not the leader any more."""
+
 
 LEASES = ApiResource(
     group="coordination.k8s.io", version="v1", plural="leases", kind="Lease", namespaced=True
@@ -28,6 +41,29 @@ DURATION_S = 15  # that a lease lasts after its last renewal
 RENEW_DEADLINE_S = 10.0  # without a renewal for so long the leader falls silent
 RETRY_S = 2.0
 DEADLINE_S = 5.0  # of one request; a write in flight ends before the lease can be taken
+
+
+class LeaderApi:
+    """The API server as one term of a leader uses it: writes end with the term.
+
+    A replica that was paused asks its own clock before each write, as it does before each answer.
+    """
+
+    def __init__(self, api: ApiClient, is_leader: Callable[[], bool]) -> None:
+        self._api = api
+        self._is_leader = is_leader
+
+    async def call(self, request: ApiRequest) -> ApiResponse:
+        """Call the server; raise `NotLeader` instead of a write after the term."""
+        if request.method != "GET" and not self._is_leader():
+            raise NotLeader(f"{request.method} {request.path}", "this replica lost the lease")
+        return await self._api.call(request)
+
+    def stream(
+        self, request: ApiRequest, idle_s: float
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Return the lines of a watch."""
+        return self._api.stream(request, idle_s)
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from agent.clock import Clock
 from agent.kube.api import ApiClient
 from agent.kube.resources import NODE_METRICS, NODES, PODS
 from agent.kube.watch.decoder import WatchedKind
+from agent.snapshot.cluster import NodeView
 from agent.wire_formats.annotations import raw_allocatable
 from agent.wire_formats.cluster_objects import NodeObject, node_facts
 from plugins.scheduler.load.load_score import THRESHOLDS_ANNOTATION
@@ -21,9 +22,8 @@ from plugins.scheduler.pod_object import CPU, MEMORY, parse_amounts
 from plugins.scheduler.server.value_changes import watch_values
 
 
-def load_capacity(body: NodeObject) -> LoadCapacity:
+def load_capacity(node: NodeView) -> LoadCapacity:
     """Return what the scores read of a Node."""
-    node = node_facts(body)
     allocatable = parse_amounts(node.allocatable)
     raw = raw_allocatable(node)
     cpu_memory = {name: allocatable.get(name, 0) for name in (CPU, MEMORY)}
@@ -40,7 +40,7 @@ POD_LOADS: WatchedKind[LoadPodObject, PodLoad] = WatchedKind(
     resource=PODS, body_type=LoadPodObject, convert=pod_load
 )
 NODE_CAPACITIES: WatchedKind[NodeObject, LoadCapacity] = WatchedKind(
-    resource=NODES, body_type=NodeObject, convert=load_capacity
+    resource=NODES, body_type=NodeObject, convert=lambda body: load_capacity(node_facts(body))
 )
 USAGES: WatchedKind[ReportedUsageObject, ReportedUsage] = WatchedKind(
     resource=NODE_METRICS, body_type=ReportedUsageObject, convert=reported_usage

@@ -15,19 +15,23 @@ from agent.errors import ParseError
 from agent.kube.api import ApiClient
 from agent.kube.endpoint import find_api_target
 from agent.kube.errors import ApiError
+from agent.kube.events import EventSink
 from agent.kube.session import open_session
 from agent.loop import run_forever
+from agent.wire_formats.event import EventReporter
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker
+from plugins.scheduler.grant_check import GrantCheck
 from plugins.scheduler.load.node_loads import NodeLoads
 from plugins.scheduler.server.binding import Binder
 from plugins.scheduler.server.cluster_feed import ClusterFeed
 from plugins.scheduler.server.device_ledger import DeviceLedger
 from plugins.scheduler.server.extender import Extender
 from plugins.scheduler.server.http_server import ExtenderServer, tls_context
-from plugins.scheduler.server.lease import LeaderElector
+from plugins.scheduler.server.lease import LeaderApi, LeaderElector
 from plugins.scheduler.server.load_feed import LoadFeed
 from plugins.scheduler.server.resource_publisher import ResourcePublisher
+from plugins.scheduler.server.scheduler_events import COMPONENT, SchedulerEvents
 from plugins.scheduler.server.service_address import ServiceAddress
 from plugins.scheduler.server.settings import SchedulerSettings
 from plugins.scheduler.server.vendor_plugins import VendorPlugins
@@ -49,17 +53,26 @@ class LeaderTerm:
     """The objects of one term; a new one starts empty and lists the most recent state."""
 
     def __init__(
-        self, api: ApiClient, settings: SchedulerSettings, clock: Clock, term: int = 0
+        self,
+        api: ApiClient,
+        settings: SchedulerSettings,
+        clock: Clock,
+        term: int = 0,
+        events: SchedulerEvents | None = None,
     ) -> None:
         """`term` is the lease's number of this term."""
+        self.events = events or SchedulerEvents(None, clock)
         self._ledger = DeviceLedger(api, term) if settings.strict_ledger else None
         self.state = ClusterState()
         self.decisions = DecisionMaker(self.state, settings.rules(), settings.strategy())
         loads = node_loads(settings, clock) if settings.has_load_scores else None
         self.extender = Extender(
-            self.state, self.decisions, clock, loads, device_weight=settings.device_score_weight
+            self.decisions, clock, loads, device_weight=settings.device_score_weight
         )
         self.feed = ClusterFeed(api, self.state, clock)
+        self.grants = GrantCheck(
+            self.state, self.feed.pods, lambda: self.feed.is_synced, self.events.report_problem
+        )
         self._load_feed = None if loads is None else LoadFeed(api, loads, clock)
         self._publisher: ResourcePublisher | None = None
         if settings.publish_node_resources:
@@ -86,6 +99,7 @@ class LeaderTerm:
                 for name, work in (part.tasks() if part is not None else {}).items():
                     group.create_task(self._forever(name, work), name=name)
             group.create_task(self._resolve(), name="uncertain bindings")
+            group.create_task(self._forever("grants", self.grants.run), name="grants")
 
     async def _read_marks(self, ledger: DeviceLedger) -> None:
         while True:
@@ -121,8 +135,10 @@ class SchedulerService:
         settings: SchedulerSettings,
         clock: Clock,
         address: ServiceAddress | None = None,
+        events: EventSink | None = None,
     ) -> None:
         """`address` is published in each term, once the cluster is known."""
+        self._events = SchedulerEvents(events, clock)
         self._api = api
         self._settings = settings
         self._clock = clock
@@ -131,16 +147,19 @@ class SchedulerService:
         lease = settings.leader_election
         self._elector: LeaderElector | None = None
         if lease.enabled:
-            identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+            self._identity = f"{socket.gethostname()}_{uuid.uuid4()}"
             self._elector = LeaderElector(
-                api, clock, identity, namespace=lease.namespace, name=lease.name
+                api, clock, self._identity, namespace=lease.namespace, name=lease.name
             )
+
+    def is_leader(self) -> bool:
+        """Return whether this replica may answer and write now."""
+        return self._elector is None or self._elector.is_leader
 
     def current_term(self) -> LeaderTerm | None:
         """Return what answers; `None` while this replica is not the leader or not synced."""
         term = self._term
-        is_leader = self._elector is None or self._elector.is_leader
-        return term if term is not None and is_leader and term.feed.is_synced else None
+        return term if term is not None and self.is_leader() and term.feed.is_synced else None
 
     def why_silent(self) -> str:
         """Return why there is no term, for people."""
@@ -156,11 +175,14 @@ class SchedulerService:
         if self._elector is not None:
             await self._elector.acquire()
             log.info("leadership_taken")
+            lease = self._settings.leader_election
+            self._events.report_leadership(self._identity, lease.namespace, lease.name)
         self._term = term = LeaderTerm(
-            self._api,
+            LeaderApi(self._api, self.is_leader),
             self._settings,
             self._clock,
             term=0 if self._elector is None else self._elector.term,
+            events=self._events,
         )
         work = asyncio.create_task(term.run(), name="term")
         publishing = asyncio.create_task(self._publish_address(term), name="address")
@@ -179,7 +201,7 @@ class SchedulerService:
     async def _publish_address(self, term: LeaderTerm) -> None:
         """Send calls to this replica as soon as it can answer them."""
         while self._address is not None:
-            if term.feed.is_synced and await self._address.publish():
+            if self.is_leader() and term.feed.is_synced and await self._address.publish():
                 return
             await asyncio.sleep(ADDRESS_RETRY_S if term.feed.is_synced else 0.05)
 
@@ -187,6 +209,17 @@ class SchedulerService:
         """Give up the lease at the end, so that another replica takes over at once."""
         if self._elector is not None:
             await self._elector.release()
+
+
+async def _send_events(events: EventSink | None, clock: Clock) -> None:
+    if events is not None:
+        await run_forever(
+            "events",
+            events.run,
+            again_s=RESTART_S,
+            monotonic=clock.monotonic,
+            sleep=asyncio.sleep,
+        )
 
 
 async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig: str = "") -> int:
@@ -200,7 +233,11 @@ async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig
     if settings.service:
         pod_ip = os.environ.get(POD_IP, "")
         address = ServiceAddress(session, lease.namespace, settings.service, pod_ip, listen[1])
-    service = SchedulerService(session, settings, clock, address)
+    events = None
+    if settings.events:
+        reporter = EventReporter(component=COMPONENT, name=socket.gethostname())
+        events = EventSink(session, reporter, clock)
+    service = SchedulerService(session, settings, clock, address, events)
     server = ExtenderServer(service, context)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -211,11 +248,12 @@ async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig
         print(f"xpu-scheduler: {url}", flush=True)  # noqa: T201 - the one line of the command
         running = asyncio.create_task(service.run(), name="service")
         stopping = asyncio.create_task(stop.wait(), name="stop")
+        sending = asyncio.create_task(_send_events(events, clock), name="events")
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
         is_lost = running.done()
-        for task in (running, stopping):
+        for task in (running, stopping, sending):
             task.cancel()
-        await asyncio.gather(running, stopping, return_exceptions=True)
+        await asyncio.gather(running, stopping, sending, return_exceptions=True)
         await service.release()
         return 1 if is_lost else 0
     finally:

@@ -74,6 +74,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     # write what vendors' own device plug-ins read, where the agent does not serve the kubelet;
     # needs the rights to patch pods and nodes
     vendor_annotations: bool = False
+    events: bool = True  # Kubernetes events of the extender's own
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def rules(self) -> Rules:
@@ -93,6 +94,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def strategy(self) -> ScoringStrategy:
         """Return the scoring strategy."""
         return ScoringStrategy(type=self.scoring.type, weights=self.scoring.weights)
+
+
+DEFAULT_SETTINGS = SchedulerSettings()
 
 
 def load_settings(path: str) -> SchedulerSettings:

@@ -7,10 +7,12 @@ from typing import Any, Generic, TypeVar
 
 from agent.clock import Clock
 from agent.kube.api import ApiClient
+from agent.kube.watch.cache import ObjectChanges
 from agent.kube.watch.decoder import WatchedKind
+from agent.kube.watch.machine import ListLimits
 from agent.kube.watch.reflector import Reflector, WatchScope
-from plugins.scheduler.server.cluster_feed import CLUSTER_LIMITS
 
+CLUSTER_LIMITS = ListLimits(objects=200_000, pages=512, bytes=2 << 30)
 T = TypeVar("T")
 
 
@@ -47,13 +49,25 @@ def watch_values(
     set_value: Callable[[str, T | None], None],
 ) -> Reflector[Any, T]:
     """Return a watch of all objects of a kind."""
+    return watch_changes(kind, api, clock, ValueChanges(set_value))
+
+
+def watch_changes(
+    kind: WatchedKind[Any, Any],
+    api: ApiClient,
+    clock: Clock,
+    changes: ObjectChanges[Any],
+    *,
+    recent: bool = False,
+) -> Reflector[Any, Any]:
+    """Return a watch of all objects of a kind; `recent`: its lists are of the most recent state."""
     return Reflector(
         kind,
         api,
         on_change=_ignore_objects,
         clock=clock,
-        scope=WatchScope(limits=CLUSTER_LIMITS),
-        changes=ValueChanges(set_value),
+        scope=WatchScope(limits=CLUSTER_LIMITS, recent=recent),
+        changes=changes,
     )
 
 

@@ -19,6 +19,7 @@ from agent.wire_formats.resource_status import RESOURCE_STATUS
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker
 from plugins.scheduler.devices.device_table import GPU
+from plugins.scheduler.numa.cpu_request import RESOURCE_SPEC
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
 from plugins.scheduler.server.binding import SETTLED_AFTER_S, Binder, BindFailed, assigned_pod
 from plugins.scheduler.server.extender_wire import BindRequest
@@ -125,6 +126,7 @@ def test_a_cpu_set_is_written_beside_the_devices_and_counts_at_once(server: ApiS
             await scene.bind(scene.put(name, 1, cpus="4", qos="LSR"))
             annotations = scene.server_pod(name)["metadata"]["annotations"]
             assert json.loads(annotations[RESOURCE_STATUS]) == {"cpuset": cpus}
+            assert json.loads(annotations[RESOURCE_SPEC]) == {"preferredCPUBindPolicy": "FullPCPUs"}
             assert ANNOTATION in annotations
             stored = assigned_pod(decode_scheduler_pod(json.dumps(scene.server_pod(name)).encode()))
             held = scene.state.pod(scene.reported[f"default/{name}"].key.uid)

@@ -67,7 +67,7 @@ def extender() -> Extender:
                     allocation=holding(NODES["A"], gpus=[minor]),
                 )
             )
-    return Extender(state, DecisionMaker(state), ManualClock())
+    return Extender(DecisionMaker(state), ManualClock())
 
 
 ALL = ["full", "idle", "half"]

@@ -443,7 +443,7 @@ def extender(load: LoadScoreSettings, weight: int = 1) -> Extender:
         document["status"]["updateTime"] = rfc3339(clock.wall())
         body = msgspec.json.decode(json.dumps(document).encode(), type=ReportedUsageObject)
         result.set_usage(name, reported_usage(body))
-    return Extender(state, DecisionMaker(state), clock, result, device_weight=weight)
+    return Extender(DecisionMaker(state), clock, result, device_weight=weight)
 
 
 def call(names: list[str]) -> Any:

@@ -17,7 +17,7 @@ from plugins.scheduler.decisions import DecisionMaker
 from plugins.scheduler.devices.allocator import NodeRefused, Rules
 from plugins.scheduler.numa.alignment import PodGrant
 from plugins.scheduler.numa.cpu_choice import NumaPod
-from plugins.scheduler.numa.cpu_request import PodRequest, pod_request
+from plugins.scheduler.numa.cpu_request import RESOURCE_SPEC, PodRequest, pod_request
 from plugins.scheduler.numa.node_cpus import (
     CpuCapacity,
     NodeCpus,
@@ -26,6 +26,7 @@ from plugins.scheduler.numa.node_cpus import (
 )
 from plugins.scheduler.numa.status_annotation import recorded_numa, status_annotations
 from plugins.scheduler.pod_object import PodKey, SchedulerPod
+from plugins.scheduler.server.binding import pod_annotations
 from tests.unit.scheduler.vectors import NODES
 
 GIB = 1 << 30
@@ -129,6 +130,53 @@ def test_the_annotation_is_what_the_agent_and_the_scheduler_read() -> None:
     assert recorded_numa(annotations) == NumaPod(
         cpus=grant.cpus, amounts={0: {"cpu": 4000, "memory": 4 * GIB}}
     )
+
+
+SPREAD, FULL, ANY = "SpreadByPCPUs", "FullPCPUs", "Default"
+
+
+@pytest.mark.parametrize(
+    ("own", "node_policy", "written"),
+    [
+        ({"preferred": SPREAD}, "", None),
+        ({"preferred": ANY}, "", {"preferred": FULL}),
+        ({"required": SPREAD}, "", None),
+        ({"required": SPREAD, "preferred": ANY}, "", {"required": SPREAD, "preferred": SPREAD}),
+        (
+            {"required": ANY, "preferred": SPREAD, "exclusive": "PCPULevel"},
+            "",
+            {"required": FULL, "preferred": SPREAD, "exclusive": "PCPULevel"},
+        ),
+        ({}, "", {"preferred": FULL}),
+        ({}, "FullPCPUsOnly", {"required": FULL}),
+        ({"preferred": SPREAD}, "FullPCPUsOnly", {"required": FULL, "preferred": SPREAD}),
+    ],
+)
+def test_the_bind_policy_in_force_is_written_where_the_pod_does_not_name_it(
+    own: dict[str, str], node_policy: str, written: dict[str, str] | None
+) -> None:
+    names = {
+        "required": "requiredCPUBindPolicy",
+        "preferred": "preferredCPUBindPolicy",
+        "exclusive": "preferredCPUExclusivePolicy",
+    }
+
+    def text(spec: dict[str, str]) -> str:
+        return json.dumps({names[name]: value for name, value in spec.items()})
+
+    annotations = {RESOURCE_SPEC: text(own)} if own else {}
+    state = cluster("a", labels={BIND_POLICY: node_policy} if node_policy else None)
+    grant = DecisionMaker(state).allocate(request(annotations=annotations), "a")
+    result = pod_annotations(grant, annotations).get(RESOURCE_SPEC)
+    assert (result is None) is (written is None)
+    if result is not None and written is not None:
+        assert json.loads(result) == json.loads(text(written))
+
+
+def test_pods_without_cpus_of_their_own_get_no_bind_policy() -> None:
+    grant = DecisionMaker(cluster("a")).allocate(request(qos="LS", policy="BestEffort"), "a")
+    assert grant.amounts
+    assert RESOURCE_SPEC not in pod_annotations(grant, {})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"cpuset":"x"}', '{"cpuset":3}', "null"])

@@ -60,7 +60,7 @@ def cluster(names: list[str], pods: dict[str, list[str]] | None = None) -> Exten
             state.set_pod(
                 AssignedPod(key=PodKey(uid, "default", uid), node=name, allocation=allocation)
             )
-    return Extender(state, DecisionMaker(state), ManualClock())
+    return Extender(DecisionMaker(state), ManualClock())
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from plugins.scheduler.cli import fragmentation, main
+from plugins.scheduler.decision_text import decision_lines
+from plugins.scheduler.reasons import explain_reason
+from plugins.scheduler.simulation import NodeDecision, PodDecision
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 CLUSTER, PODS = FIXTURES / "cluster", FIXTURES / "cluster-pods"
+TYPICAL, SETTINGS = PODS / "ten-typical-pods.yaml", FIXTURES / "scheduler-settings.yaml"
 
 
 def simulate(pod: Path, capsys: pytest.CaptureFixture[str], cluster: Path = CLUSTER) -> Any:
@@ -19,6 +23,11 @@ def simulate(pod: Path, capsys: pytest.CaptureFixture[str], cluster: Path = CLUS
     decision = json.loads(capsys.readouterr().out)
     assert status == (0 if decision["chosen"] else 1)
     return decision
+
+
+def simulate_all(pods: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    main(["simulate", "--cluster", str(CLUSTER), "--pod", str(pods), "-o", "json"])
+    return json.loads(capsys.readouterr().out)
 
 
 EXPECTED = {
@@ -44,8 +53,26 @@ def test_the_node_that_is_chosen(name: str, capsys: pytest.CaptureFixture[str]) 
         assert node["fits"] is not bool(node["reasons"])
 
 
-def test_every_typical_pod_has_an_expectation() -> None:
-    assert {path.stem for path in PODS.glob("*.yaml")} == set(EXPECTED)
+def test_every_pod_of_the_examples_has_an_expectation() -> None:
+    assert {path.stem for path in PODS.glob("[0-9]*.yaml")} == set(EXPECTED)
+
+
+def test_ten_typical_pods_are_answered_as_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--cluster", str(CLUSTER), "--pod", str(TYPICAL), "--config", str(SETTINGS)]
+    assert main(["simulate", *arguments]) == 1
+    assert capsys.readouterr().out == TYPICAL.with_suffix(".txt").read_text()
+
+
+def test_several_pods_are_decided_one_by_one_and_nothing_is_bound(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    decisions = simulate_all(TYPICAL, capsys)
+    assert len(decisions) == 10
+    for decision in decisions:
+        assert all(node["fits"] or explain_reason(node["reasons"][0]) for node in decision["nodes"])
+    (first,) = (one for one in decisions if one["pod"] == "team-a/whole-gpu")
+    again = simulate_all(TYPICAL, capsys)[0]
+    assert again == first
 
 
 def test_the_annotation_that_bind_would_write(capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,4 +264,113 @@ def test_cpus_and_numa_nodes_are_printed_and_count_for_the_next_pod(
     second = simulate(path, capsys, folder)["nodes"][0]
     assert second["cpus"]["cpuset"] == "4-7"
     assert main(["simulate", "--cluster", str(folder), "--pod", str(path)]) == 0
-    assert '"cpuset": "4-7"' in capsys.readouterr().out
+    assert "CPUs 4-7; NUMA node 1 (cpu 4)" in capsys.readouterr().out
+
+
+BUSY = "node(s) cpu usage exceed threshold"
+
+
+def put_load(folder: Path, cpu: dict[str, str], *, old: str = "") -> None:
+    """Write nodes of 10 CPUs and a card with their reported usage; `old` reported earlier."""
+    objects: list[Any] = []
+    for name, amount in cpu.items():
+        amounts = {"cpu": "10", "memory": "64Gi", "pods": "9"}
+        card = {"type": "gpu", "minor": 0, "health": True}
+        resources = {f"koordinator.sh/{one}": "100" for one in ("gpu-core", "gpu-memory-ratio")}
+        usage = {"resources": {"cpu": amount, "memory": "1Gi"}}
+        minute = "06" if name == old else "10"
+        status = {"updateTime": f"2026-01-05T10:{minute}:00Z", "nodeMetric": {"nodeUsage": usage}}
+        objects += [
+            {"kind": "Node", "metadata": {"name": name}, "status": {"allocatable": amounts}},
+            {
+                "kind": "Device",
+                "metadata": {"name": name},
+                "spec": {"devices": [{**card, "resources": resources}]},
+            },
+            {"kind": "NodeMetric", "metadata": {"name": name}, "status": status},
+        ]
+    (folder / "cluster").mkdir(exist_ok=True)
+    (folder / "cluster" / "all.json").write_text(json.dumps({"kind": "List", "items": objects}))
+
+
+def run_with_load(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, pods: str, config: str
+) -> Any:
+    settings, path = folder / "settings.yaml", folder / "pods.yaml"
+    settings.write_text(config)
+    path.write_text(pods)
+    flag = "--pod" if command == "simulate" else "--pods"
+    files = ["--cluster", str(folder / "cluster"), flag, str(path), "--config", str(settings)]
+    main([command, *files, "-o", "json"])
+    return json.loads(capsys.readouterr().out)
+
+
+CARD = POD % ("priority: 0", "koordinator.sh/gpu: 50, cpu: 1")
+LOAD_SCORE = "load_score: {enabled: true, dominant_resource_weight: 1}"
+
+
+def test_the_idle_node_is_chosen_and_a_busy_one_refused_by_their_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_load(tmp_path, {"a": "5", "b": "1", "c": "9"})
+    with_load = run_with_load(tmp_path, capsys, "simulate", CARD, LOAD_SCORE)
+    assert [node["name"] for node in with_load["nodes"]] == ["b", "a", "c"]
+    assert with_load["nodes"][2]["reasons"] == [BUSY]
+    assert with_load["notes"] == []
+    without = run_with_load(tmp_path, capsys, "simulate", CARD, "")
+    assert [node["name"] for node in without["nodes"]] == ["a", "b", "c"]
+    assert "load_score is off" in without["notes"][0]
+
+
+def test_the_time_of_the_files_is_that_of_the_newest_metric(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_load(tmp_path, {"a": "1", "b": "1"}, old="b")
+    answer = run_with_load(tmp_path, capsys, "simulate", CARD, LOAD_SCORE)
+    reasons = {node["name"]: node["reasons"] for node in answer["nodes"]}
+    assert reasons == {"a": [], "b": ["node(s) nodeMetric expired"]}
+
+
+def test_pods_of_a_replay_count_for_the_load_of_their_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_load(tmp_path, {"a": "2", "b": "3"})
+    pods = [
+        (POD % ("priority: 0", "koordinator.sh/gpu: 10, cpu: 2")).replace("name: p", f"name: p{i}")
+        for i in range(4)
+    ]
+    settings = "device_score_weight: 0\n" + LOAD_SCORE
+    report = run_with_load(tmp_path, capsys, "replay", "---".join(pods), settings)
+    # each pod is estimated with 1.7 CPUs: 3.7 and 3, then 3.7 and 4.7
+    assert [one["node"] for one in report["placements"]] == ["a", "b", "a", "b"]
+
+
+def test_requests_that_are_not_for_devices_are_not_decided_by_load(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_load(tmp_path, {"a": "9"})
+    plain = POD % ("priority: 0", "cpu: 1")
+    assert run_with_load(tmp_path, capsys, "simulate", plain, LOAD_SCORE)["chosen"] == "a"
+
+
+def test_reserved_devices_are_not_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put_load(tmp_path, {"a": "1", "b": "1"})
+    card = {"minor": 0, "resources": {"koordinator.sh/gpu-core": "100"}}
+    annotations = {"scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": [card]})}
+    reservation = {
+        "kind": "Reservation",
+        "metadata": {"name": "r", "uid": "u-r", "annotations": annotations},
+        "status": {"phase": "Available", "nodeName": "a"},
+    }
+    (tmp_path / "cluster" / "reservation.json").write_text(json.dumps(reservation))
+    answer = run_with_load(tmp_path, capsys, "simulate", CARD, "")
+    assert {node["name"]: node["fits"] for node in answer["nodes"]} == {"a": False, "b": True}
+
+
+def test_of_many_nodes_the_best_and_some_names_are_printed() -> None:
+    nodes = [NodeDecision(name=f"f{i}", fits=True, score=100 - i) for i in range(20)]
+    nodes += [NodeDecision(name=f"r{i}", fits=False, reasons=("Too many pods",)) for i in range(9)]
+    lines = decision_lines(PodDecision(pod="ns/p", chosen="f0", nodes=tuple(nodes)))
+    assert lines[0] == "ns/p: f0 (20 of 29 nodes fit)"
+    assert "  and 12 more nodes" in lines
+    assert "  not r0, r1, r2, r3, r4, r5, r6, r7 and 1 more: Too many pods" in lines
