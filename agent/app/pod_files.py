@@ -39,7 +39,7 @@ from agent.snapshot.container import (
 from agent.snapshot.edits import ContainerInjection
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.part import HistogramCounter, SnapshotPart
-from agent.snapshot.pod import PodRef
+from agent.snapshot.pod import PodEvictionView, PodRef
 from agent.snapshot.publications import AuditRecord
 from agent.snapshot.self_check import (
     EnforcementCounters,
@@ -272,6 +272,10 @@ class PodFileUpdater:
         """Return what explains the files; `None` before the first cycle."""
         return self._reconciler.explainer()
 
+    def explain_eviction(self, pod_uid: str) -> PodEvictionView | None:
+        """Return which rules may evict a pod; `None`: it is not listed."""
+        return self._strategies.explain_eviction(pod_uid)
+
     def close(self) -> None:
         """Close all files; their content stays."""
         self._reconciler.close()
@@ -317,6 +321,10 @@ class Explanations:
         """Return the explanations of all files of a cgroup."""
         explainer = self._explainer()
         return () if explainer is None else explainer.explain_group(cgroup)
+
+    def explain_eviction(self, pod_uid: str) -> PodEvictionView | None:
+        """Return which rules may evict a pod."""
+        return None if self._pod_files is None else self._pod_files.explain_eviction(pod_uid)
 
     def explain_injection(self, pod_uid: str) -> tuple[ContainerInjection, ...]:
         """Return what a new container of this pod gets for its devices, for each container."""

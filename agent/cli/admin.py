@@ -36,6 +36,49 @@ DEFAULT_OUT_FOLDER = "xpu-agent-out"
 NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
+# what sections of an explanation are, for people
+TITLES = {
+    "grant": "devices that a scheduler allocated",
+    "injection": "what a new container gets for its devices",
+    "verification": "what was found inside running containers",
+    "kubelet": "devices by the kubelet's account",
+    "resctrl": "its group for cache and memory bandwidth",
+    "eviction": "by the rules of the NodeSLO",
+    "files": "cgroup files that hooks and strategies set",
+    "changes": "last writes of these files",
+    "pods": "that have it by a scheduler's allocation",
+    "resources": "what the device plug-in offers the kubelet",
+}
+EMPTY_SECTIONS = {
+    "grant": "none",
+    "injection": "nothing",
+    "verification": "no container with devices was looked into",
+    "kubelet": "none",
+    "resctrl": "none: it shares both with all other programs",
+    "eviction": "not known: no strategy has evaluated the pod yet",
+    "files": "none",
+    "changes": "none",
+    "events": "none",
+    "pods": "none",
+    "resources": "none",
+}
+FACTS = {
+    "file": {
+        "original": "before the agent's first write",
+        "owner": "last written by",
+        "own_values": "written by the agent, the newest last",
+        "refusal": "not written because",
+        "contested": "another program writes it again and again",
+    },
+    "eviction": {
+        "protected": "never evicted because",
+        "eviction_priority": "annotation koordinator.sh/eviction-priority",
+        "priority": "priority of the pod or of its class",
+        "label_priority": "label koordinator.sh/priority, else its priority",
+    },
+}
+
+
 class ActionRefused(AgentError):
     """The agent did not perform the action; the message has the reason."""
 
@@ -127,10 +170,15 @@ def explanation_text(document: Mapping[str, object], terminal: Terminal = PLAIN_
 
 
 def _section(name: str, value: object, terminal: Terminal) -> list[str]:
-    title = terminal.paint(name.upper().replace("_", " "), BOLD)
+    words = TITLES.get(name, "")
+    title = terminal.paint(name.upper().replace("_", " "), BOLD) + (words and f" ({words})")
     if isinstance(value, dict):
         facts = {key: item for key, item in value.items() if not _is_rows(item)}
-        lines = [f"  {key.replace('_', ' ')}: {_fact(item)}" for key, item in facts.items()]
+        labels = FACTS.get(name, {})
+        lines = [
+            f"  {labels.get(key, key.replace('_', ' '))}: {_fact(item)}"
+            for key, item in facts.items()
+        ]
         tables = [
             block
             for key, item in value.items()
@@ -139,44 +187,78 @@ def _section(name: str, value: object, terminal: Terminal) -> list[str]:
         ]
         return ["\n".join((title, *lines)), *tables]
     if _is_rows(value):
-        value = [_readable_row(name, row) for row in value]
+        value = [_readable_row(name, row) for row in value if not _is_empty(name, row)]
+    if _is_rows(value):
         names = list(dict.fromkeys(key for row in value for key in row))
         rows = [{key: _fact(row.get(key)) for key in names} for row in value]
         return [f"{title}\n{format_table(rows, terminal)}"]
-    return [f"{title}  {_fact(value)}"]
+    empty = EMPTY_SECTIONS.get(name, "") if value in NOTHING else ""
+    return [f"{title}  {empty or _fact(value)}"]
+
+
+def _is_empty(name: str, row: Mapping[str, object]) -> bool:
+    """Return whether a container gets nothing for devices."""
+    others = (_fact(item) for key, item in row.items() if key != "container")
+    return name == "injection" and all(one == ABSENT_CELL for one in others)
 
 
 def _readable_row(name: str, row: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the columns of a file or a change that people need; other rows unchanged."""
+    """Return the columns that people need of a row; rows of other lists unchanged."""
+    if name == "pod containers":
+        missed = {"created without hooks because": row.get("missed")} if row.get("missed") else {}
+        return {**{key: item for key, item in row.items() if key != "missed"}, **missed}
     if name == "files":
-        value = row.get("requests")
-        requests = value if _is_rows(value) else []
-        first = requests[0] if requests else {}
-        others = [f"{one['by']} ({one['mode']}): {one['value']}" for one in requests[1:]]
-        return {
-            "file": row.get("path"),
-            "current": row.get("current"),
-            "desired": first.get("value"),
-            "by": first.get("by"),
-            "because": first.get("source") or first.get("message"),
-            "other requests": others,
-            "not written because": row.get("refusal"),
-        }
+        return _readable_file(row)
+    if name == "eviction rules":
+        return _readable_rule(row)
     if name.rpartition(" ")[2] == "changes":
-        seconds, number = row.get("wall_s"), row.get("errno")
-        outcome = row.get("restore") or ("planned" if row.get("planned") else "written")
-        return {
-            "time": rfc3339(seconds) if isinstance(seconds, (int, float)) else None,
-            "by": row.get("owner"),
-            "old": row.get("old"),
-            "new": row.get("new"),
-            "result": f"refused: {os.strerror(number)}"
-            if isinstance(number, int) and number
-            else outcome,
-            "because": row.get("source") or row.get("message"),
-            "file": row.get("path"),
-        }
+        return _readable_change(row)
     return row
+
+
+def _readable_file(row: Mapping[str, object]) -> Mapping[str, object]:
+    value = row.get("requests")
+    requests = value if _is_rows(value) else []
+    first = requests[0] if requests else {}
+    others = [f"{one['by']} ({one['mode']}): {one['value']}" for one in requests[1:]]
+    return {
+        "file": row.get("path"),
+        "current": row.get("current"),
+        "desired": first.get("value"),
+        "by": first.get("by"),
+        "because": first.get("source") or first.get("message"),
+        "other requests": others,
+        "not written because": row.get("refusal"),
+    }
+
+
+def _readable_rule(row: Mapping[str, object]) -> Mapping[str, object]:
+    would = "would be " if row.get("state") in ("off", "not configured") else ""
+    place = f"{would}candidate {row.get('place')} of {row.get('candidates')}"
+    return {
+        "rule": row.get("rule"),
+        "mode": row.get("mode"),
+        "state": row.get("state"),
+        "this pod": place if row.get("candidate") else f"no candidate: {row.get('exclusion')}",
+        "to release": row.get("to_release"),
+        "why": row.get("reason"),
+    }
+
+
+def _readable_change(row: Mapping[str, object]) -> Mapping[str, object]:
+    seconds, number = row.get("wall_s"), row.get("errno")
+    outcome = row.get("restore") or ("planned" if row.get("planned") else "written")
+    return {
+        "time": rfc3339(seconds) if isinstance(seconds, (int, float)) else None,
+        "by": row.get("owner"),
+        "old": row.get("old"),
+        "new": row.get("new"),
+        "result": f"refused: {os.strerror(number)}"
+        if isinstance(number, int) and number
+        else outcome,
+        "because": row.get("source") or row.get("message"),
+        "file": row.get("path"),
+    }
 
 
 def _is_rows(value: object) -> TypeGuard[list[dict[str, object]]]:

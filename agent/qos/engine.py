@@ -16,8 +16,12 @@ from agent.cgroup.write_plan import DesiredValue
 from agent.config.containers import ENFORCE_MODES, BrakeSettings, EnforceSettings
 from agent.kube.eviction import EvictionService
 from agent.qos.brake import BrakeState, step_brake
+from agent.qos.eviction.candidacy import explain_pod
 from agent.qos.eviction.history import EvictionHistory, advance_history, loop_of, record_requests
 from agent.qos.eviction.history_file import EvictionHistoryFile
+from agent.qos.eviction.state import EvictionState
+from agent.qos.eviction.strategies import EvictionStrategy
+from agent.qos.eviction.victims import EvictionPod
 from agent.qos.inputs import QosInputBuilder
 from agent.qos.strategy import AnyStrategy, CurrentValues, QosInputs, QosPod, StrategyPlan
 from agent.slo.status import is_frozen
@@ -27,6 +31,8 @@ from agent.snapshot.pod import (
     EvictionOutcome,
     EvictionRequest,
     EvictionResult,
+    EvictionRuleView,
+    PodEvictionView,
 )
 from agent.snapshot.publications import AuditRecord
 from agent.snapshot.self_check import EnforcementView, FileCondition, StrategyState, StrategyStatus
@@ -39,6 +45,7 @@ DEFAULT_BRAKE = BrakeSettings()
 NO_FEEDBACK = EvictionFeedback()
 ENDED_PODS = (EvictionOutcome.EVICTED, EvictionOutcome.KILLED)
 AUDITED = (*ENDED_PODS, EvictionOutcome.PLANNED)
+STOPPED = "stopped"  # by the brake
 NOT_CONFIRMED = "the API server has not confirmed the NodeSLO for too long, or it is unreadable"
 
 
@@ -115,6 +122,8 @@ class QosEngine:
         self.evictions = EvictionHistory()  # of all strategies
         self._brake_settings = brake_settings
         self._brake = BrakeState()
+        self._inputs: QosInputs | None = None  # of the last cycle
+        self._hold = ("", "")  # state and reason of all strategies that decide nothing now
 
     def plan(
         self,
@@ -136,6 +145,11 @@ class QosEngine:
         evictions: list[EvictionRequest] = []
         reclaims: list[MemoryReclaim] = []
         frozen = is_frozen(snapshot.cluster.slo, now_s, self._slo_stale_s)
+        self._inputs, self._hold = inputs, ("", "")
+        if frozen:
+            self._hold = StrategyState.FROZEN.value, NOT_CONFIRMED
+        elif is_braked:
+            self._hold = STOPPED, self._brake.reason
         statuses: list[StrategyStatus] = []
         decided: set[str] = set()
         for strategy in self._strategies:
@@ -173,6 +187,29 @@ class QosEngine:
                 brake=self._brake.reason if is_braked else "",
             ),
         )
+
+    def explain_eviction(self, pod_uid: str) -> PodEvictionView | None:
+        """Return which rules may evict a pod, by the last cycle; `None`: it lacked the pod."""
+        if self._inputs is None:
+            return None
+        inputs = msgspec.structs.replace(self._inputs, evictions=self.evictions)
+        pod: EvictionPod | None = None
+        rules: list[EvictionRuleView] = []
+        for strategy in self._strategies:
+            state, mode = self._states[strategy.name], self.modes.get(strategy.name, OFF)
+            if isinstance(strategy, EvictionStrategy) and isinstance(state, EvictionState):
+                explained = strategy.explain(pod_uid, inputs, state, mode)
+                if explained is not None:
+                    pod = explained[0]
+                    rules += (self._held(one, strategy.name) for one in explained[1])
+        return None if pod is None else explain_pod(pod, self.evictions, inputs.now_s, rules)
+
+    def _held(self, rule: EvictionRuleView, strategy: str) -> EvictionRuleView:
+        """Return the rule as its strategy lets it act."""
+        state, reason = self._hold
+        if rule.mode == OFF:
+            state, reason = OFF, f"enforce.strategies.{strategy} or enforce.mode is off"
+        return msgspec.structs.replace(rule, state=state, reason=reason) if state else rule
 
     def record_refusals(self, count: int, now_s: float) -> None:
         """Record writes of strategies that the kernel refused in this cycle."""
@@ -296,6 +333,10 @@ class StrategyRunner:
                 self._reclaimer.reclaim(directory, one.size_bytes)
         return plan
 
+    def explain_eviction(self, pod_uid: str) -> PodEvictionView | None:
+        """Return which rules may evict a pod; `None`: it is not listed."""
+        return self._engine.explain_eviction(pod_uid)
+
     def record_refusals(self, count: int, now_s: float) -> None:
         """Record writes that the kernel refused in this cycle."""
         self._engine.record_refusals(count, now_s)
@@ -312,6 +353,8 @@ class StrategyRunner:
         if evictions.blocked:
             count, example = len(evictions.blocked), evictions.blocked[0]
             message = f"disruption budgets protect {count} pods that have to go, as {example}"
+            if count == 1:
+                message = f"disruption budgets protect 1 pod that has to go: {example}"
             yield FileCondition(reason="EvictionBlocked", message=message)
         if evictions.problem:
             yield FileCondition(reason="EvictionFailed", message=evictions.problem)

@@ -14,6 +14,7 @@ from agent.snapshot.part import Counts
 # static pods: the kubelet's cgroup is named by the hash of the file, the API's pod is a mirror
 STATIC_UID_KEYS = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
 _STATIC_KEYS = frozenset(STATIC_UID_KEYS)
+CONFIG_SOURCE = "kubernetes.io/config.source"  # the kubelet's annotation: "file" of static pods
 _STATIC_UID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -143,14 +144,27 @@ def static_uid(pod: PodView) -> str | None:
 
     Users may write these annotations too: a value in the form of another pod's uid is refused.
     """
-    hashes: dict[str, str] = {}
-    for name, value in pod.annotations:  # written out: asked of every pod when one changes
-        if name in _STATIC_KEYS:
-            hashes[name] = value
-    for key in STATIC_UID_KEYS if hashes else ():
-        if key in hashes and _STATIC_UID.fullmatch(hashes[key]):
-            return hashes[key]
+    for uid in _static_uids(pod):
+        if _STATIC_UID.fullmatch(uid):
+            return uid
     return None
+
+
+def mirrored_uid(pod: PodView) -> str | None:
+    """Return the uid of the static pod that a pod mirrors by its annotations, in any form.
+
+    A static pod whose manifest has a uid has no hash. Users may write these annotations too.
+    """
+    uids = _static_uids(pod)
+    return uids[0] if uids else None
+
+
+def _static_uids(pod: PodView) -> list[str]:
+    uids: dict[str, str] = {}
+    for name, value in pod.annotations:  # written out: asked of every pod when one changes
+        if name in _STATIC_KEYS and value:
+            uids[name] = value
+    return [uids[key] for key in STATIC_UID_KEYS if key in uids] if uids else []
 
 
 ENDED_PHASES = ("Succeeded", "Failed")  # phases that no pod leaves
@@ -204,6 +218,32 @@ class EvictionFeedback(msgspec.Struct, frozen=True, kw_only=True):
 
     results: tuple[EvictionResult, ...] = ()  # since the last cycle
     metric_published_s: float | None = None  # monotonic, the last NodeMetric; None: none yet
+
+
+class EvictionRuleView(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rule of evictions does now, and whether it may take one pod."""
+
+    rule: str  # Koordinator's name: "BEMemoryEvict"
+    mode: str  # of its strategy: off, plan, on
+    state: str  # off, not configured, unmeasured, calm, waiting, evicting, no victim
+    reason: str = ""  # of the state, and why no pod is evicted now
+    release: RequestedAmounts = ()  # what has to be released now
+    exclusion: str = ""  # why the pod is no candidate; empty: it is one
+    place: int = 0  # in the order of the candidates, from 1; 0: it is none
+    candidates: int = 0
+
+
+class PodEvictionView(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether one pod may be evicted, and what decides that."""
+
+    protection: str = ""  # why no rule may evict it
+    eviction_priority: int  # what decides the order, the most important first
+    priority: int
+    label_priority: int
+    used: RequestedAmounts = ()  # measured: CPU in milli-cores, memory in bytes
+    requested: RequestedAmounts = ()  # of the extended resources that rules release
+    recently: str = ""  # what evictions did with it in the last minutes
+    rules: tuple[EvictionRuleView, ...] = ()
 
 
 PodEvictions = Mapping[tuple[str, str, str], int]  # by namespace, name and feature

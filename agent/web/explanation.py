@@ -10,7 +10,7 @@ from aiohttp import web
 from agent.snapshot.allocation import PodAllocation
 from agent.snapshot.device import Device
 from agent.snapshot.node import NodeSnapshot, VendorState
-from agent.snapshot.pod import PodView
+from agent.snapshot.pod import EvictionRuleView, PodEvictionView, PodView
 from agent.snapshot.publications import EventLine
 from agent.snapshot.self_check import (
     FileExplanation,
@@ -20,7 +20,7 @@ from agent.snapshot.self_check import (
 )
 from agent.web.device_json import device_json
 from agent.web.view import AgentView
-from agent.wire_formats.annotations import QOS_LABEL
+from agent.wire_formats.annotations import priority_class, qos_class
 from agent.wire_formats.snapshot_json import encode_json, to_json_data
 
 Document = Mapping[str, object]
@@ -72,6 +72,7 @@ def explain_pod(view: AgentView, namespace: str, name: str) -> Document:
             to_json_data(one) for one in snapshot.served.value.held if one.pod_uid == pod.uid
         ],
         "resctrl": _resctrl_json(pod, snapshot.resctrl),
+        "eviction": _eviction_json(view.explanations.explain_eviction(pod.uid)),
         "files": [_file_json(one) for one in files],
         "changes": [to_json_data(one) for one in changes[-MAX_CHANGES:]],
         "events": _events_about(snapshot, f"{namespace}/{name}", name),
@@ -127,7 +128,8 @@ def explain_file(view: AgentView, path: str) -> Document:
     if explanation is None:
         text = (
             f"{path[:MAX_NAME]}: no hook and no strategy wants a value of it, and none was written;"
-            " name a file below the node's cgroup mounts, as in /api/v1/audit"
+            " name a file as the node has it, such as one of /api/v1/audit; xpu-agent plan tells"
+            " which strategies wait, and for what"
         )
         raise UnknownSubject(text)
     return {"file": _file_json(explanation)}
@@ -165,12 +167,42 @@ def _explain_group(snapshot: NodeSnapshot, path: str) -> FileExplanation | None:
 def _resctrl_json(pod: PodView, view: ResctrlView) -> Document | None:
     """Return the group that the pod's containers are in; `None`: the root group."""
     own = next((one for one in view.groups if one.pod_uid == pod.uid), None)
-    label = CLASS_OF_QOS.get(pod.label(QOS_LABEL) or "", "")
-    name = own.name if own is not None else view.group_of_class(label)
+    qos = CLASS_OF_QOS.get(qos_class(pod), "")
+    name = own.name if own is not None else view.group_of_class(qos)
     group = next((one for one in view.groups if one.name == name), None)
     if group is None:
         return None
     return {"group": group.name, "classes": list(group.classes), "schemata": group.schemata}
+
+
+def _eviction_json(one: PodEvictionView | None) -> Document | None:
+    """Return whether the pod may be evicted and why; `None`: no strategy of evictions knows it."""
+    if one is None:
+        return None
+    return {
+        "protected": one.protection or None,
+        "eviction_priority": one.eviction_priority,
+        "priority": one.priority,
+        "label_priority": one.label_priority,
+        "used": dict(one.used),
+        "requested": dict(one.requested),
+        "recently": one.recently or None,
+        "rules": [_rule_json(rule) for rule in one.rules],
+    }
+
+
+def _rule_json(one: EvictionRuleView) -> Document:
+    return {
+        "rule": one.rule,
+        "mode": one.mode,
+        "state": one.state,
+        "reason": one.reason or None,
+        "to_release": dict(one.release),
+        "candidate": not one.exclusion,
+        "exclusion": one.exclusion or None,
+        "place": one.place or None,
+        "candidates": one.candidates,
+    }
 
 
 def _count(snapshot: NodeSnapshot) -> str:
@@ -186,7 +218,9 @@ def _pod_json(pod: PodView, snapshot: NodeSnapshot) -> Document:
         "uid": pod.uid,
         "phase": pod.phase or None,
         "qos": pod.qos.value,
+        "koordinator_qos": qos_class(pod) if pod.name else None,
         "priority": pod.priority,
+        "priority_class": priority_class(pod) if pod.name else None,
         "labels": {key: value for key, value in pod.labels if "koordinator.sh" in key},
         "cgroup": pod.cgroup or None,
         "containers": [

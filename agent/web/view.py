@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from agent.snapshot.edits import ContainerInjection
 from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.pod import PodEvictionView
 from agent.snapshot.self_check import FileExplanation
 
 T = TypeVar("T")
@@ -21,6 +22,10 @@ class ExplanationSource(Protocol):
 
     def explain_group(self, cgroup: str) -> tuple[FileExplanation, ...]:
         """Return the explanations of all files of a cgroup and those below that someone wants."""
+        ...
+
+    def explain_eviction(self, pod_uid: str) -> PodEvictionView | None:
+        """Return which rules may evict a pod; `None`: no strategy knows the pod."""
         ...
 
     def explain_injection(self, pod_uid: str) -> tuple[ContainerInjection, ...]:

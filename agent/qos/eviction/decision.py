@@ -41,7 +41,7 @@ def evict(inputs: EvictionInputs, state: EvictionState) -> EvictionDecision:
     reports = {feature: builder.add(feature) for feature in inputs.rules.loop_features}
     state = msgspec.structs.replace(state, sample_counts=builder.sample_counts)
     tasks = tuple(builder.tasks)
-    obstacle = _obstacle(inputs, state)
+    obstacle = eviction_obstacle(inputs, state)
     confirmed = tuple(task for task in tasks if task.is_confirmed)
     choices = tuple(_choose(confirmed, inputs))
     for task in tasks:
@@ -98,7 +98,7 @@ def _advance(inputs: EvictionInputs, state: EvictionState) -> EvictionState:
     )
 
 
-def _obstacle(inputs: EvictionInputs, state: EvictionState) -> str:
+def eviction_obstacle(inputs: EvictionInputs, state: EvictionState) -> str:
     """Return why no pod is evicted in this round, whatever has to be released."""
     rules, history, now_s = inputs.rules, inputs.history, inputs.now_s
     last_s = history.last_s.get(rules.loop)

@@ -89,7 +89,7 @@ class ReportState(enum.Enum):
     """How one rule stands in one round."""
 
     OFF = "off"
-    INVALID = "invalid"  # the NodeSLO does not configure it
+    INVALID = "not configured"  # in the NodeSLO
     UNMEASURED = "unmeasured"
     CALM = "calm"  # nothing has to be released
     WAITING = "waiting"  # cool-down, the limit per minute, a request in flight, or a second sample

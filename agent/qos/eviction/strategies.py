@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.config.containers import EvictionSettings
+from agent.qos.eviction.candidacy import explain_rules
 from agent.qos.eviction.decision import evict
 from agent.qos.eviction.history import CPU_LOOP, MEMORY_LOOP
 from agent.qos.eviction.state import (
@@ -18,18 +19,29 @@ from agent.qos.eviction.state import (
     EvictionState,
     ReportState,
 )
-from agent.qos.eviction.victims import CLASS_RESOURCES, CPU, MEMORY, Amounts, EvictionPod
+from agent.qos.eviction.victims import (
+    CLASS_RESOURCES,
+    CPU,
+    EVICTION_ENABLED,
+    EVICTION_POLICY,
+    MEMORY,
+    Amounts,
+    EvictionPod,
+)
 from agent.qos.strategy import QosInputs, QosPod, StrategyPlan
 from agent.snapshot.node import IdentityMemo
-from agent.snapshot.pod import STATIC_UID_KEYS, PodRef, PodView
+from agent.snapshot.pod import (
+    CONFIG_SOURCE,
+    STATIC_UID_KEYS,
+    EvictionRuleView,
+    PodRef,
+    PodView,
+)
 from agent.snapshot.self_check import StrategyState
 from agent.snapshot.usage import CgroupUsage, UsageSample
 
-EVICTION_POLICY = "koordinator.sh/eviction-policy"  # annotation: names of the rules that may
 EVICTION_PRIORITY = "koordinator.sh/eviction-priority"  # annotation
-EVICTION_ENABLED = "koordinator.sh/eviction-enabled"  # label
 POD_PRIORITY = "koordinator.sh/priority"  # label
-CONFIG_SOURCE = "kubernetes.io/config.source"  # annotation of the kubelet: "file" of static pods
 RECLAIM_S = 10.0  # without an eviction, while memory is taken back otherwise
 CRITICAL_PRIORITY = 2_000_000_000  # of system-cluster-critical, the lowest of Kubernetes' own
 MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
@@ -39,6 +51,7 @@ DEFAULT_PRIORITIES = {
     "koord-batch": 5500,
     "koord-free": 3500,
 }
+NO_USAGE = UsageSample()
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _POLICY_DECODER = msgspec.json.Decoder(list[str])
 
@@ -105,6 +118,17 @@ class EvictionStrategy:
             figures=_figures(decision.reports),
         )
         return plan, decision.state
+
+    def explain(
+        self, uid: str, inputs: QosInputs, state: EvictionState, mode: str
+    ) -> tuple[EvictionPod, tuple[EvictionRuleView, ...]] | None:
+        """Return a pod and what the rules of this loop mean for it; `None`: it is not listed."""
+        pods = self._pods.build(inputs.pods, inputs.usage or NO_USAGE)
+        pod = next((one for one in pods if one.ref.uid == uid), None)
+        if pod is None:
+            return None
+        of_loop = msgspec.structs.replace(self._inputs(inputs), pods=pods)
+        return pod, explain_rules(of_loop, state, pod, mode)
 
     def _inputs(self, inputs: QosInputs) -> EvictionInputs:
         slo = inputs.slo.thresholds

@@ -33,6 +33,7 @@ from agent.qos.eviction.state import (
 from agent.qos.eviction.victims import (
     BATCH_CPU,
     MEMORY,
+    REQUEST_FEATURES,
     Amounts,
     EvictionPod,
     priority_threshold,
@@ -64,12 +65,7 @@ class EvictionTask(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def target(self) -> ReleaseTarget:
         """Return which amounts of pods count as released."""
-        is_usage = self.feature in (
-            EvictionFeature.CPU,
-            EvictionFeature.BE_MEMORY,
-            EvictionFeature.MEMORY,
-        )
-        return USAGE if is_usage else REQUESTS
+        return REQUESTS if self.feature in REQUEST_FEATURES else USAGE
 
 
 class TaskBuilder:
@@ -120,7 +116,7 @@ class TaskBuilder:
     def _usage(self, feature: EvictionFeature) -> tuple[Amounts, str]:
         inputs, limits = self._inputs, usage_limits(feature, self._inputs.slo)
         resource = used_resource(feature)
-        used, capacity = self._used(resource), self._capacity(resource)
+        used, capacity = self.used(resource), self.capacity(resource)
         if used is None:
             return {}, f"no {resource} usage of the node"
         if capacity is None or capacity <= 0:
@@ -128,7 +124,8 @@ class TaskBuilder:
         release = usage_release(used, capacity, limits or UsageLimits(100, 0), inputs.rules.formula)
         return ({resource: release} if release > 0 else {}), ""
 
-    def _used(self, resource: str) -> int | None:
+    def used(self, resource: str) -> int | None:
+        """Return the node's memory usage, or its mean CPU usage; `None`: it is not measured."""
         if resource == MEMORY:
             return self._inputs.memory_used
         samples = window(self._inputs, self._state)
@@ -137,7 +134,8 @@ class TaskBuilder:
             return None
         return int(1000 * sum(cores) / len(cores))
 
-    def _capacity(self, resource: str) -> int | None:
+    def capacity(self, resource: str) -> int | None:
+        """Return what the node has of a resource; `None`: it is not known."""
         inputs = self._inputs
         return inputs.memory_capacity if resource == MEMORY else inputs.cpu_capacity_milli
 

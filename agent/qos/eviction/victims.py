@@ -11,7 +11,11 @@ import msgspec
 from agent.qos.eviction.amounts import CPU_FEATURES, EvictionFeature
 from agent.snapshot.pod import PodRef
 from agent.snapshot.slo import ResourceThresholds
+from agent.wire_formats.annotations import QOS_LABEL
 
+EVICTION_POLICY = "koordinator.sh/eviction-policy"  # annotation: names of the rules that may
+EVICTION_ENABLED = "koordinator.sh/eviction-enabled"  # label
+NOT_MEASURED = "its usage is not measured"
 BATCH_CPU, MID_CPU = "kubernetes.io/batch-cpu", "kubernetes.io/mid-cpu"
 BATCH_MEMORY, MID_MEMORY = "kubernetes.io/batch-memory", "kubernetes.io/mid-memory"
 CPU, MEMORY = "cpu", "memory"  # used amounts: milli-cores, bytes
@@ -21,6 +25,7 @@ CLASS_RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
 }
 BE_FEATURES: Final = (EvictionFeature.BE_CPU, EvictionFeature.BE_MEMORY)
 ALLOCATABLE_FEATURES: Final = (EvictionFeature.CPU_ALLOCATABLE, EvictionFeature.MEMORY_ALLOCATABLE)
+REQUEST_FEATURES: Final = (EvictionFeature.BE_CPU, *ALLOCATABLE_FEATURES)  # the others: usage
 
 Amounts = Mapping[str, int]
 
@@ -53,7 +58,7 @@ def victims(
     feature: EvictionFeature, pods: Iterable[EvictionPod], slo: ResourceThresholds
 ) -> tuple[EvictionPod, ...]:
     """Return the pods that a rule may evict, the first victim first."""
-    candidates = [pod for pod in pods if _is_candidate(feature, pod, slo)]
+    candidates = [pod for pod in pods if not exclusion(feature, pod, slo)]
     # stable sorts, the most important key last: of equal pods, the youngest goes first
     candidates.sort(key=lambda pod: pod.ref.uid)
     candidates.sort(key=lambda pod: (pod.created, pod.ref.name), reverse=True)
@@ -96,15 +101,37 @@ def priority_threshold(feature: EvictionFeature, slo: ResourceThresholds) -> int
             return None
 
 
-def _is_candidate(feature: EvictionFeature, pod: EvictionPod, slo: ResourceThresholds) -> bool:
-    if not pod.is_active or pod.is_terminating or pod.protection or not pod.allows(feature):
-        return False
+def exclusion(feature: EvictionFeature, pod: EvictionPod, slo: ResourceThresholds) -> str:
+    """Return why a rule may not evict a pod; empty for a candidate."""
+    if pod.protection:
+        return f"protected: {pod.protection}"
+    if not pod.is_active:
+        return "it is neither pending nor running"
+    if pod.is_terminating:
+        return "it terminates already"
+    if not pod.allows(feature):
+        return f"its annotation {EVICTION_POLICY} does not list this rule"
     if feature in BE_FEATURES:
-        return pod.is_best_effort and (feature is EvictionFeature.BE_CPU or MEMORY in pod.used)
-    threshold = priority_threshold(feature, slo)
-    if threshold is None or pod.priority > threshold or not pod.is_enabled:
-        return False
-    return used_resource(feature) in pod.used
+        return _class_exclusion(feature, pod)
+    return _priority_exclusion(feature, pod, priority_threshold(feature, slo))
+
+
+def _class_exclusion(feature: EvictionFeature, pod: EvictionPod) -> str:
+    if not pod.is_best_effort:
+        return f"it has no label {QOS_LABEL}: BE"
+    if feature is EvictionFeature.BE_MEMORY and MEMORY not in pod.used:
+        return NOT_MEASURED
+    return ""
+
+
+def _priority_exclusion(feature: EvictionFeature, pod: EvictionPod, threshold: int | None) -> str:
+    if threshold is None:
+        return "the NodeSLO has no priority up to which it evicts"
+    if pod.priority > threshold:
+        return f"its priority {pod.priority} is above {threshold}"
+    if not pod.is_enabled:
+        return f'it has no label {EVICTION_ENABLED}: "true"'
+    return "" if used_resource(feature) in pod.used else NOT_MEASURED
 
 
 def used_resource(feature: EvictionFeature) -> str:

@@ -152,7 +152,7 @@ def test_a_budget_keeps_its_pod_and_the_next_candidate_is_evicted() -> None:
         note = await node.until_event("big", "evictPodFail")
         assert "Cannot evict pod as it would violate the pod's disruption budget." in note
         note = await node.until_event(NODE, "EvictionBlocked")
-        assert note == "disruption budgets protect 1 pods that have to go, as team-a/big"
+        assert note == "disruption budgets protect 1 pod that has to go: team-a/big"
 
     crowd(act)
 
@@ -210,5 +210,39 @@ def test_in_plan_mode_an_event_says_which_pod_would_go_and_nothing_is_requested(
         planned = await node.scene.command("plan", "-o", "json")
         (row,) = json.loads(planned.stdout)["evictions"]
         assert row["pod"] == "team-a/only"
+
+    crowd(act)
+
+
+async def eviction_of(scene: Scene, name: str) -> Any:
+    """Return what `explain pod` says about the eviction of a pod."""
+    socket = str(scene.folder / "node" / "admin.sock")
+    done = await scene.command("explain", "pod", f"team-a/{name}", "--socket", socket, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["eviction"]
+
+
+def test_more_evictions_than_the_brake_allows_stop_everything_and_each_pod_says_why() -> None:
+    async def act(node: CrowdedNode) -> None:
+        scene = node.scene
+        scene.tell(
+            ENFORCE__EVICTION__MAX_PER_MINUTE="2",
+            ENFORCE__EVICTION__MEMORY_COOL_S="1",
+            ENFORCE__BRAKE__MAX_EVICTIONS="1",
+        )
+        for name, size in (("a", 64), ("b", 48), ("c", 32), ("d", 16)):
+            node.add(name, size * MIB)
+        await scene.begin(attached=False)
+        note = await node.until_event(NODE, "EnforcementStopped")
+        assert note == "2 pods were evicted within 10 minutes"
+        assert node.requested() == ["a", "b"]
+        assert 'xpu_agent_enforcement_stopped{node="node-a"} 1' in await scene.get("metrics")
+        for place, name in ((1, "c"), (2, "d")):
+            eviction = await eviction_of(scene, name)
+            rule = next(one for one in eviction["rules"] if one["rule"] == "BEMemoryEvict")
+            assert (rule["state"], rule["reason"]) == ("stopped", note)
+            assert (rule["candidate"], rule["place"], rule["candidates"]) == (True, place, 2)
+        await asyncio.sleep(QUIET_S)
+        assert node.requested() == ["a", "b"]
 
     crowd(act)

@@ -23,6 +23,7 @@ from agent.snapshot.container import RuntimeView
 from agent.snapshot.edits import ContainerEdits, ContainerInjection
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import EvictionRuleView, KubeQos, PodEvictionView
 from agent.snapshot.publications import AuditRecord
 from agent.snapshot.self_check import (
     FileExplanation,
@@ -54,8 +55,31 @@ EXPLANATION = FileExplanation(
 )
 
 
+EVICTION = PodEvictionView(
+    eviction_priority=-2,
+    priority=5500,
+    label_priority=5500,
+    used=(("memory_bytes", 1024),),
+    rules=(
+        EvictionRuleView(
+            rule="BEMemoryEvict",
+            mode="on",
+            state="waiting",
+            reason="five evictions within a minute",
+            release=(("memory", 4096),),
+            place=2,
+            candidates=9,
+        ),
+        EvictionRuleView(rule="CPUEvict", mode="plan", state="calm", exclusion="it is too dear"),
+    ),
+)
+
+
 class Explanations(NoExplanations):
-    """Knows one file and the files of one pod."""
+    """Knows one file, and the files and the order of evictions of one pod."""
+
+    def explain_eviction(self, pod_uid: str) -> PodEvictionView | None:
+        return EVICTION if pod_uid == POD.uid else None
 
     def explain_file(self, path: str) -> FileExplanation | None:
         return EXPLANATION if path == FILE else None
@@ -116,6 +140,51 @@ def test_a_pod_has_grant_injection_verification_files_and_changes() -> None:
     assert [one["path"] for one in shown["changes"]] == [FILE]
 
 
+def test_a_pod_has_its_place_in_the_order_of_evictions() -> None:
+    _, shown = ask(f"/api/v1/explain/pod/{POD.namespace}/{POD.name}")
+    eviction = shown["eviction"]
+    assert (eviction["priority"], eviction["eviction_priority"]) == (5500, -2)
+    assert [(one["candidate"], one["place"], one["exclusion"]) for one in eviction["rules"]] == [
+        (True, 2, None),
+        (False, None, "it is too dear"),
+    ]
+    text = explanation_text(shown)
+    for words in (
+        "EVICTION (by the rules of the NodeSLO)",
+        "candidate 2 of 9",
+        "no candidate: it is too dear",
+        "five evi",
+    ):
+        assert words in text
+
+
+def test_text_for_people_says_what_each_section_is_also_of_a_pod_without_anything() -> None:
+    pod: Any = explain_pod(StillView(eight_cards()), POD.namespace, POD.name)
+    text = explanation_text(pod)
+    for words in (
+        "GRANT (devices that a scheduler allocated)  none",
+        "RESCTRL (its group for cache and memory bandwidth)  none: it shares both",
+        "EVICTION (by the rules of the NodeSLO)  not known",
+        "FILES (cgroup files that hooks and strategies set)  none",
+    ):
+        assert words in text
+    assert "CREATED WITHOUT HOOKS BECAUSE" not in text
+
+
+def test_a_container_that_gets_nothing_is_no_line_for_people() -> None:
+    empty: dict[str, object] = {
+        "container": "a",
+        "refusal": None,
+        "edits": {"env": [], "mounts": []},
+    }
+    full: dict[str, object] = {"container": "b", "refusal": "no such card", "edits": {"env": []}}
+    title = "INJECTION (what a new container gets for its devices)"
+    assert explanation_text({"injection": [empty]}) == f"{title}  nothing\n"
+    assert explanation_text({"injection": [empty, full]}).split()[-4:] == [
+        *("no", "such", "card", "-"),
+    ]
+
+
 @pytest.mark.parametrize("name", [CARD.info.uuid, CARD.info.bus_id, str(CARD.info.minor)])
 def test_a_device_has_its_health_and_the_pods_that_hold_it(name: str) -> None:
     status, shown = ask(f"/api/v1/explain/device/{name}")
@@ -167,6 +236,7 @@ def test_text_for_people_has_the_same() -> None:
     more = ("batch_resources (on): 50000", FILE)
     for words in ("NVIDIA_VISIBLE_DEVICES", "/dev/nvidia0 is not there", "AgentWasDown", *more):
         assert words in text
+    assert "CREATED WITHOUT HOOKS BECAUSE" in text
     _, shown = ask("/api/v1/explain/device/2")
     assert HOSTILE in explanation_text(shown)
 
@@ -190,5 +260,9 @@ def test_a_resctrl_group_is_explained_with_the_pods_that_it_is_for() -> None:
     ]
     pod: Any = explain_pod(view, POD.namespace, POD.name)
     assert pod["resctrl"] == {"group": "BE", "classes": ["BE"], "schemata": "L3:0=7"}
+    without_label = replace(POD, labels=(), qos=KubeQos.BEST_EFFORT)
+    other = StillView(replace(snapshot, pods=SnapshotPart((without_label,), 1.0)))
+    shown: Any = explain_pod(other, POD.namespace, POD.name)
+    assert shown["resctrl"]["group"] == "BE"
     with pytest.raises(UnknownSubject):
         explain_file(view, "/sys/fs/resctrl/pqos/schemata")

@@ -12,6 +12,7 @@ from agent.snapshot.device import Device, DeviceKind, DeviceLink, Health, Health
 from agent.snapshot.edits import ContainerInjection
 from agent.snapshot.node import DeviceView, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pod import PodEvictionView
 from agent.snapshot.publications import DesiredObject, EventLine, Publication
 from agent.snapshot.self_check import FileExplanation, SelfCheck
 from agent.web.view import ExplanationSource
@@ -53,6 +54,9 @@ class NoExplanations:
 
     def explain_group(self, cgroup: str) -> tuple[FileExplanation, ...]:  # noqa: ARG002
         return ()
+
+    def explain_eviction(self, pod_uid: str) -> PodEvictionView | None:  # noqa: ARG002 - as its Protocol
+        return None
 
     def explain_injection(self, pod_uid: str) -> tuple[ContainerInjection, ...]:  # noqa: ARG002
         return ()
