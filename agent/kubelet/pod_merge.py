@@ -15,7 +15,14 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from agent.snapshot.pod import ENDED_PHASES, ContainerView, PodView, static_uid
+from agent.snapshot.pod import (
+    CONFIG_SOURCE,
+    ENDED_PHASES,
+    ContainerView,
+    PodView,
+    mirrored_uid,
+    static_uid,
+)
 
 MAX_DELETED = 1024  # number of uids of deleted pods that are remembered
 
@@ -123,7 +130,7 @@ class PodMerger:
 
         Not a static pod's mirror, and of this node.
         """
-        return static_uid(pod) is None and pod.node_name in ("", self._node)
+        return mirrored_uid(pod) is None and pod.node_name in ("", self._node)
 
     def _merge_all(
         self,
@@ -165,22 +172,34 @@ def _with_static_uids(of_api: list[PodView], of_kubelet: tuple[PodView, ...]) ->
 
     Any user may write the annotation with that uid. It is accepted on the pod with the static pod's
     name; if the kubelet does not list that pod, only while no second pod has the same annotation.
+    A uid that is no hash, as a manifest may have one, is accepted only if the kubelet lists that
+    pod as a static one.
     """
-    mirrors = [(pod, uid) for pod in of_api if (uid := static_uid(pod)) is not None]
+    mirrors = [(pod, uid) for pod in of_api if (uid := mirrored_uid(pod)) is not None]
     if not mirrors:
         yield from of_api
         return
-    names = {pod.uid: (pod.namespace, pod.name) for pod in of_kubelet}
+    listed = {pod.uid: pod for pod in of_kubelet}
     api_uids = {pod.uid for pod in of_api}
     uid_counts = Counter(uid for _, uid in mirrors)
     static_uids: dict[str, str] = {}  # by the mirror's
     for pod, uid in mirrors:
-        listed = names.get(uid)
-        is_trusted = uid_counts[uid] == 1 if listed is None else listed == (pod.namespace, pod.name)
+        static_pod = listed.get(uid)
+        if static_pod is None:
+            is_trusted = static_uid(pod) == uid and uid_counts[uid] == 1
+        else:
+            is_static = static_uid(pod) == uid or _is_static(static_pod)
+            is_named = (static_pod.namespace, static_pod.name) == (pod.namespace, pod.name)
+            is_trusted = is_static and is_named
         if is_trusted and uid not in api_uids:
             static_uids[pod.uid] = uid
     for pod in of_api:
         yield replace(pod, uid=static_uids[pod.uid]) if pod.uid in static_uids else pod
+
+
+def _is_static(pod: PodView) -> bool:
+    """Return whether the kubelet has a pod from elsewhere than the API server."""
+    return (pod.annotation(CONFIG_SOURCE) or "api") != "api"
 
 
 def _join_containers(first: PodView, second: PodView, phase: str) -> PodView:

@@ -18,7 +18,7 @@ from agent.resctrl.plan import ResctrlPod
 from agent.snapshot.container import PodSandbox
 from agent.snapshot.inventory import Problem
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.pod import ENDED_PHASES, PodView
+from agent.snapshot.pod import ENDED_PHASES, PodView, mirrored_uid
 from agent.wire_formats.annotations import AnnotationError, qos_class
 
 BAD_ANNOTATION = "ResctrlAnnotationInvalid"
@@ -30,19 +30,26 @@ READ_PER_CYCLE = 64  # containers whose tasks were read before
 def resctrl_pods(snapshot: NodeSnapshot) -> tuple[tuple[ResctrlPod, ...], tuple[Problem, ...]]:
     """Return all pods that run or start here by uid, and the annotations that are not valid.
 
-    A pod whose sandbox runs may not be listed yet.
+    A pod whose sandbox runs may not be listed yet, or under another uid only: a static pod that
+    the kubelet did not list has a mirror at the API server, which has no tasks.
     """
     problems: list[Problem] = []
     pods = {
         pod.uid: _listed_pod(pod, problems)
         for pod in snapshot.pods.value
-        if pod.phase not in ENDED_PHASES
+        if pod.phase not in ENDED_PHASES and not _is_mirror(pod)
     }
-    listed = {pod.uid for pod in snapshot.pods.value}
+    listed = {pod.uid for pod in snapshot.pods.value if pod.name}
     for sandbox in snapshot.runtime.value.sandboxes.values():
         if sandbox.uid and not sandbox.stopped and sandbox.uid not in listed:
             pods[sandbox.uid] = starting_pod(sandbox, problems)
     return tuple(pods[uid] for uid in sorted(pods)), tuple(problems)
+
+
+def _is_mirror(pod: PodView) -> bool:
+    """Return whether the tasks of a listed pod are those of a static pod with another uid."""
+    runs = any(container.cgroup for container in pod.containers)
+    return not runs and mirrored_uid(pod) not in (None, pod.uid)
 
 
 def _listed_pod(pod: PodView, problems: list[Problem]) -> ResctrlPod:

@@ -127,6 +127,28 @@ def test_a_group_that_the_kernel_refuses_is_not_named(files: ThreadPoolExecutor)
     assert runtime.start(sandbox(1)) is None
 
 
+def test_a_static_pod_that_the_kubelet_did_not_list_keeps_its_group_and_its_mirror_gets_none(
+    files: ThreadPoolExecutor,
+) -> None:
+    scene, pod = Scene(), sandbox(1)
+    assert Runtime(scene, files).start(pod) == group(1)
+    tasks = scene.add_pod(1, "LS", HALF)
+    scene.sandboxes = {pod.id: pod}
+    bare = replace(scene.pods[1], name="", namespace="", labels=(), annotations=())
+    mirror = PodView(
+        uid=uid(2),
+        qos=KubeQos.BURSTABLE,
+        name=pod.name,
+        namespace=pod.namespace,
+        annotations=(("kubernetes.io/config.mirror", uid(1)), (RESCTRL, HALF)),
+        phase="Running",
+    )
+    scene.pods = {1: bare, 2: mirror}
+    scene.cycle(120)  # longer than a pod that starts may be unlisted
+    assert scene.groups() == {group(1)}
+    assert scene.members(group(1)) == set(tasks)
+
+
 @pytest.mark.parametrize("machine", [DEFAULT_MACHINE, Machine(mb_closids=3)])
 @pytest.mark.parametrize("annotation", [None, HALF])
 @pytest.mark.parametrize("kube", KubeQos)

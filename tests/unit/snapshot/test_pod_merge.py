@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.kubelet import pod_merge as merging
 from agent.kubelet.pod_merge import PodMerger, merge_pods
@@ -125,3 +126,39 @@ def test_deleted_pods_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPa
     for uid in "abcd":
         kept.merge((PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid),), ())
     assert kept.deleted == ("b", "c")
+
+
+def of_manifest(uid: str, **changes: object) -> PodView:
+    """A pod as the kubelet lists it, whose uid a manifest on the node may have set."""
+    pod = PodView(uid=uid, qos=KubeQos.BURSTABLE, name="s", namespace="d", node_name="n")
+    return replace(pod, **changes)
+
+
+OWN_UID = "7712555c-ce62-454a-9e18-9ff0217b8941"
+OF_FILE = (("kubernetes.io/config.hash", OWN_UID), ("kubernetes.io/config.source", "file"))
+MIRROR = (("kubernetes.io/config.mirror", OWN_UID),)
+
+
+def test_a_static_pod_whose_manifest_has_a_uid_is_one_pod_with_its_mirror() -> None:
+    static = of_manifest(OWN_UID, annotations=OF_FILE, phase="Running")
+    mirror = of_manifest("m", annotations=(*MIRROR, ("key", "new")))
+    (pod,) = PodMerger("n").merge((mirror,), (static,))
+    assert (pod.uid, pod.phase, pod.annotation("key")) == (OWN_UID, "Running", "new")
+
+
+@pytest.mark.parametrize(
+    ("listed", "changes"),
+    [
+        ((), {}),  # the kubelet does not list it: anybody may name a uid
+        ((of_manifest(OWN_UID),), {}),  # a pod of the API server, which the other one names
+        ((of_manifest(OWN_UID, annotations=OF_FILE),), {"name": "other"}),
+        ((of_manifest(OWN_UID, annotations=OF_FILE),), {"namespace": "other"}),
+    ],
+)
+def test_a_pod_gets_no_uid_of_another_pod_by_naming_it(
+    listed: tuple[PodView, ...], changes: dict[str, object]
+) -> None:
+    impostor = of_manifest("m", annotations=MIRROR, **changes)
+    found = {pod.uid: pod.name for pod in PodMerger("n").merge((impostor,), listed)}
+    assert found["m"] == impostor.name
+    assert found.get(OWN_UID, "s") == "s"
