@@ -373,6 +373,14 @@ class ResctrlSettings(msgspec.Struct, frozen=True, kw_only=True):
             high=10000,
         ),
     ] = 20
+    shared_ways_first: Annotated[
+        bool,
+        SettingRule(
+            "count ranges of the cache from the ways that devices use too (shareable_bits): a class"
+            " that starts at 0, as BE, gets them",
+            maturity="alpha",
+        ),
+    ] = False
     domain_mbps: Annotated[
         int,
         SettingRule(

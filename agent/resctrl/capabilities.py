@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from agent.config.containers import ResctrlSettings
 from agent.resctrl.schemata import BANDWIDTH, CACHE_LINES, Schemata
 from agent.snapshot.inventory import Problem
 from agent.wire_formats.kernel_text import parse_digits
@@ -16,7 +17,9 @@ MBPS_OPTION = "mba_MBps"
 AMD_VENDORS = ("AuthenticAMD", "HygonGenuine")
 EIGHTHS = 8  # AMD counts bandwidth in units of 1/8 GB/s
 INFO_FILES = {
-    **dict.fromkeys(CACHE_LINES, ("cbm_mask", "min_cbm_bits", "num_closids", "sparse_masks")),
+    **dict.fromkeys(
+        CACHE_LINES, ("cbm_mask", "min_cbm_bits", "num_closids", "shareable_bits", "sparse_masks")
+    ),
     BANDWIDTH: ("bandwidth_gran", "delay_linear", "min_bandwidth", "num_closids"),
     "L3_MON": ("num_rmids",),
 }
@@ -40,6 +43,7 @@ class CacheAllocation(msgspec.Struct, frozen=True, kw_only=True):
     full_mask: int
     min_bits: int = 1
     has_sparse_masks: bool = False  # masks may have gaps
+    starts_high: bool = False  # 0 percent is at the highest bit
     closids: int
     domains: tuple[int, ...]
 
@@ -72,14 +76,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         return min((part.closids for part in parts if part is not None), default=0)
 
 
-class BandwidthSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Bandwidth that one domain reaches, where the kernel does not tell it."""
-
-    amd_domain_gbps: int = 20
-    domain_mbps: int = 0  # 0: unknown
-
-
-DEFAULT_BANDWIDTH = BandwidthSettings()
+DEFAULT_SETTINGS = ResctrlSettings()
 
 
 def build_capabilities(
@@ -87,7 +84,7 @@ def build_capabilities(
     root: Schemata,
     options: frozenset[str],
     vendor: str | None,
-    bandwidth: BandwidthSettings = DEFAULT_BANDWIDTH,
+    settings: ResctrlSettings = DEFAULT_SETTINGS,
 ) -> Capabilities:
     """Return what `info` and the root group's schemata describe.
 
@@ -96,20 +93,23 @@ def build_capabilities(
     """
     problems: list[Problem] = []
     lines = tuple(line for line in CACHE_LINES if root.get(line))
-    cache = _cache(info, root, lines, problems) if lines else None
+    cache = _cache(info, root, lines, settings, problems) if lines else None
     band = None
     if root.get(BANDWIDTH):
-        band = _bandwidth(info, root[BANDWIDTH], options, vendor, bandwidth, problems)
+        band = _bandwidth(info, root[BANDWIDTH], options, vendor, settings, problems)
     rmids = parse_digits(info.get("L3_MON/num_rmids", "").strip(), 9) or 0
     return Capabilities(cache=cache, bandwidth=band, rmids=rmids, problems=tuple(problems))
 
 
 def _cache(
-    info: Mapping[str, str], root: Schemata, lines: tuple[str, ...], problems: list[Problem]
+    info: Mapping[str, str],
+    root: Schemata,
+    lines: tuple[str, ...],
+    settings: ResctrlSettings,
+    problems: list[Problem],
 ) -> CacheAllocation | None:
     line = lines[0]
-    mask_text = info.get(f"{line}/cbm_mask", "").strip()
-    mask = int(mask_text, 16) if _MASK.fullmatch(mask_text) else 0
+    mask, shared = (_mask(info, f"{line}/{name}") for name in ("cbm_mask", "shareable_bits"))
     closids = _number(info, f"{line}/num_closids")
     if not mask or not closids:
         problems.append(_damaged(f"{line}/cbm_mask", f"{line}/num_closids"))
@@ -119,6 +119,7 @@ def _cache(
         full_mask=mask,
         min_bits=_number(info, f"{line}/min_cbm_bits") or 1,
         has_sparse_masks=_number(info, f"{line}/sparse_masks") == 1,
+        starts_high=settings.shared_ways_first and _is_high(shared & mask, mask),
         closids=closids,
         domains=tuple(sorted(root[line])),
     )
@@ -129,7 +130,7 @@ def _bandwidth(
     root: Mapping[int, int],
     options: frozenset[str],
     vendor: str | None,
-    settings: BandwidthSettings,
+    settings: ResctrlSettings,
     problems: list[Problem],
 ) -> BandwidthAllocation | None:
     closids = _number(info, "MB/num_closids")
@@ -151,6 +152,23 @@ def _bandwidth(
         closids=closids,
         domains=tuple(sorted(root)),
     )
+
+
+def _mask(info: Mapping[str, str], path: str) -> int:
+    text = info.get(path, "").strip()
+    return int(text, 16) if _MASK.fullmatch(text) else 0
+
+
+def _is_high(shared: int, mask: int) -> bool:
+    """Return whether the ways that other hardware uses are nearer to the highest bit."""
+    if not shared:
+        return False
+    below = _lowest_bit(shared) - _lowest_bit(mask)
+    return mask.bit_length() - shared.bit_length() < below
+
+
+def _lowest_bit(mask: int) -> int:
+    return (mask & -mask).bit_length()
 
 
 def _number(info: Mapping[str, str], path: str) -> int | None:

@@ -11,14 +11,10 @@ from typing import Protocol
 
 import msgspec
 
+from agent.config.containers import ResctrlSettings
 from agent.errors import HostFileError
 from agent.host.files import LiveHostFiles, read_text
-from agent.resctrl.capabilities import (
-    INFO_FILES,
-    BandwidthSettings,
-    Capabilities,
-    build_capabilities,
-)
+from agent.resctrl.capabilities import INFO_FILES, Capabilities, build_capabilities
 from agent.resctrl.plan import ROOT, ExistingGroup, monitor_path
 from agent.resctrl.schemata import Schemata, parse_schemata
 from agent.snapshot.host_files import HostFiles
@@ -172,9 +168,9 @@ class ResctrlContent(msgspec.Struct, frozen=True, kw_only=True):
 class ResctrlReader:
     """Reads the file system; caches what only a new mount changes. For one thread."""
 
-    def __init__(self, files: ResctrlFiles, bandwidth: BandwidthSettings) -> None:
+    def __init__(self, files: ResctrlFiles, settings: ResctrlSettings) -> None:
         self._files = files
-        self._bandwidth = bandwidth
+        self._settings = settings
         self._mount: ResctrlMount | None = None
         self._device = 0  # of the mount
         self._info: dict[str, str] = {}
@@ -225,9 +221,8 @@ class ResctrlReader:
         root = parse_schemata(root_text)
         key = (mount.id, root_text, vendor)
         if self._capabilities is None or self._capabilities[0] != key:
-            capabilities = build_capabilities(
-                self._info, root, mount.options, vendor, self._bandwidth
-            )
+            info, settings = self._info, self._settings
+            capabilities = build_capabilities(info, root, mount.options, vendor, settings)
             self._capabilities = key, capabilities
         groups = {ROOT: self._group(mount.point, ROOT, root, own_inodes, with_tasks=with_tasks)}
         for name in self._files.names(mount.point)[:MAX_GROUPS]:

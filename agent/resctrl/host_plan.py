@@ -12,7 +12,6 @@ import msgspec
 from agent.cgroup.ledger import ChangeLedger
 from agent.config.containers import ResctrlSettings
 from agent.errors import HostFileError
-from agent.resctrl.capabilities import BandwidthSettings
 from agent.resctrl.files import (
     FILE_SYSTEM,
     MOUNT_TABLE,
@@ -104,10 +103,7 @@ class HostResctrlPlanner:
         self, files: ResctrlFiles, ledger: ChangeLedger, settings: ResctrlSettings, mode: str
     ) -> None:
         """`ledger` has the groups of the agent on this host; it is read only."""
-        bandwidth = BandwidthSettings(
-            amd_domain_gbps=settings.amd_domain_gbps, domain_mbps=settings.domain_mbps
-        )
-        self._reader = ResctrlReader(files, bandwidth)
+        self._reader = ResctrlReader(files, settings)
         self._writer = GroupWriter(files, ledger)
         self._settings = settings
         self._mode = mode

@@ -11,7 +11,6 @@ from agent.cgroup.ledger import ChangeLedger
 from agent.clock import Clock
 from agent.config.containers import ResctrlSettings
 from agent.errors import HostFileError
-from agent.resctrl.capabilities import BandwidthSettings
 from agent.resctrl.executor import ExecutionReport, ResctrlExecutor, audit_record
 from agent.resctrl.files import (
     KernelResctrlFiles,
@@ -80,10 +79,7 @@ class ResctrlManager:
         self._settings = settings
         self._slo_stale_s = slo_stale_s
         self._mount = mount
-        bandwidth = BandwidthSettings(
-            amd_domain_gbps=settings.amd_domain_gbps, domain_mbps=settings.domain_mbps
-        )
-        self._reader = ResctrlReader(self._files, bandwidth)
+        self._reader = ResctrlReader(self._files, settings)
         self._writer = GroupWriter(self._files, ledger)
         self._refusals = RefusalMemory()
         self._executor = ResctrlExecutor(self._writer, self._reader, self._refusals, clock)

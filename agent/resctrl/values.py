@@ -46,12 +46,15 @@ def cache_mask(cache: CacheAllocation, start: int, end: int) -> int:
     """Return the mask of a percent range of this cache; raise `MaskError` for a bad range.
 
     Of a full mask with gaps, the kernel accepts either the longest run of ones only, or any bits
-    where it has sparse masks.
+    where it has sparse masks. Counted from the highest bit, ranges overlap as they do from the
+    lowest one.
     """
     if cache.has_sparse_masks:
         bits = [bit for bit in range(cache.full_mask.bit_length()) if cache.full_mask >> bit & 1]
     else:
         bits = _longest_run(cache.full_mask)
+    if cache.starts_high:
+        bits.reverse()
     chosen = percent_mask((1 << len(bits)) - 1, start, end, cache.min_bits)
     return sum(1 << bit for place, bit in enumerate(bits) if chosen >> place & 1)
 

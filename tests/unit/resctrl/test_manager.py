@@ -354,6 +354,15 @@ def test_code_and_data_get_the_same_mask() -> None:
     assert view.mount_options == ("cdp", "rw")
 
 
+def test_best_effort_pods_get_the_ways_that_devices_use_where_a_setting_says_so() -> None:
+    scene = Scene(Machine(l3_shareable=0x600), shared_ways_first=True)
+    scene.set_class("BE", qos(0, 30))
+    scene.set_class("LSR", qos(30, 100))
+    assert not scene.cycle().problems
+    assert scene.schemata("BE")["L3"] == {0: 0x780, 1: 0x780}
+    assert scene.schemata("LSR")["L3"] == {0: 0x7F, 1: 0x7F}
+
+
 def test_amd_counts_bandwidth_in_eighths_of_its_own_unit() -> None:
     machine = Machine(
         mb_min=1,

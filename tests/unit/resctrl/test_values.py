@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from agent.config.containers import ResctrlSettings
 from agent.containers.resctrl import parse_resctrl_request
 from agent.resctrl.capabilities import (
     INFO_FILES,
@@ -89,6 +91,52 @@ def test_of_a_full_mask_with_gaps_the_longest_run_is_divided() -> None:
 
 def test_with_sparse_masks_any_of_the_bits_are_divided() -> None:
     assert cache_mask(cache(0xF03, sparse=True), 0, 50) == 0x103
+
+
+@pytest.mark.parametrize(
+    ("full", "start", "end", "mask"),
+    [(0x7FF, 0, 30, 0x780), (0x7FF, 30, 100, 0x7F), (0x7FF, 0, 100, 0x7FF), (0xFF0, 0, 50, 0xF00)],
+)
+def test_a_range_that_is_counted_from_the_highest_bit(
+    full: int, start: int, end: int, mask: int
+) -> None:
+    assert cache_mask(replace(cache(full), starts_high=True), start, end) == mask
+
+
+ranges = st.tuples(st.integers(0, 99), st.integers(1, 100)).filter(lambda one: one[0] < one[1])
+
+
+@given(st.integers(1, 20), ranges, ranges)
+def test_ranges_overlap_by_as_many_ways_from_either_end(
+    ways: int, one: tuple[int, int], other: tuple[int, int]
+) -> None:
+    low = cache((1 << ways) - 1)
+    high = replace(low, starts_high=True)
+    common = [cache_mask(end, *one) & cache_mask(end, *other) for end in (low, high)]
+    assert common[0].bit_count() == common[1].bit_count()
+
+
+@pytest.mark.parametrize(
+    ("shared", "is_first", "starts_high"),
+    [
+        ("600", True, True),
+        ("600", False, False),  # by default ranges are Koordinator's
+        ("3", True, False),
+        ("0", True, False),
+        ("7ff", True, False),
+        ("", True, False),
+        ("nonsense", True, False),
+    ],
+)
+def test_ranges_begin_at_the_ways_that_devices_use_where_a_setting_says_so(
+    shared: str, is_first: bool, starts_high: bool
+) -> None:
+    texts = {"L3/cbm_mask": "7ff\n", "L3/num_closids": "16\n", "L3/shareable_bits": f"{shared}\n"}
+    root = parse_schemata("L3:0=7ff\n")
+    settings = ResctrlSettings(shared_ways_first=is_first)
+    found = build_capabilities(texts, root, frozenset(), "GenuineIntel", settings)
+    assert found.cache is not None
+    assert found.cache.starts_high is starts_high
 
 
 INTEL = BandwidthAllocation(
