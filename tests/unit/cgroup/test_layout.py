@@ -98,6 +98,47 @@ def test_the_owner_of_a_process_is_read_off_its_path(
     assert layout.parse_owner(cgroup) == owner
 
 
+U = "7712555c-ce62-454a-9e18-9ff0217b8941"
+U_, C = U.replace("-", "_"), "91cf0413ee0e"
+STATIC = "0123456789abcdef0123456789abcdef"
+SLICE = "/kubepods.slice/kubepods"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "uid", "container", "qos"),
+    [
+        pytest.param(
+            f"{SLICE}-burstable.slice/kubepods-burstable-pod{U_}.slice/cri-containerd-{C}.scope",
+            *(U, C, KubeQos.BURSTABLE),
+            id="V1",
+        ),
+        pytest.param(
+            f"{SLICE}-pod{U_}.slice/docker-{C}.scope", *(U, C, KubeQos.GUARANTEED), id="V2"
+        ),
+        pytest.param(
+            f"{SLICE}-besteffort.slice/kubepods-besteffort-pod{U_}.slice/crio-{C}.scope",
+            *(U, C, KubeQos.BEST_EFFORT),
+            id="V3",
+        ),
+        pytest.param(f"/kubepods/besteffort/pod{U}/{C}", U, C, KubeQos.BEST_EFFORT, id="V4"),
+        pytest.param(f"/kubepods/pod{U}", U, None, KubeQos.GUARANTEED, id="V5"),
+        pytest.param(
+            f"{SLICE}-pod{STATIC}.slice/pouch-{C}.scope",
+            *(STATIC, C, KubeQos.GUARANTEED),
+            id="V6",
+        ),
+        pytest.param(f"/kubepods/pod{U}/rkt-{C}", U, None, KubeQos.GUARANTEED, id="V7"),
+    ],
+)
+def test_the_directories_that_kubelets_and_runtimes_make_are_recognized(
+    cgroup: str, uid: str, container: str | None, qos: KubeQos
+) -> None:
+    parts = [layout.parse_pod_dir(part) for part in cgroup.split("/")]
+    assert [part for part in parts if part is not None] == [uid]
+    assert layout.parse_owner(cgroup) == (None if container is None else (uid, container))
+    assert layout.qos_of(cgroup) is qos
+
+
 def test_version_1_with_controllers_apart() -> None:
     roots = [f"/sys/fs/cgroup/{c}/kubepods.slice" for c in ("cpu", "cpuacct", "memory")]
     found = layout.detect_layout(host(SPLIT, *roots))

@@ -23,9 +23,13 @@ from agent.errors import ParseError
 
 
 @pytest.mark.parametrize(
-    ("given_", "expected"), [(2, 1), (28, 1), (29, 2), (1024, 39), (2048, 79), (262144, 10000)]
+    ("given_", "expected"),
+    [
+        *((2, 1), (28, 1), (29, 2), (102, 4), (512, 20), (1024, 39), (2048, 79)),
+        (262144, 10000),
+    ],
 )
-def test_weight_by_the_linear_formula(given_: int, expected: int) -> None:  # V14
+def test_weight_by_the_linear_formula(given_: int, expected: int) -> None:  # V14, C3
     assert cpu.linear_weight(given_) == expected
 
 
@@ -160,6 +164,11 @@ def test_bytes_are_compared_after_the_kernel_cut_them_to_pages() -> None:  # V24
     wanted = 1_000_000
     assert MEMORY.is_equivalent(wanted, wanted // PAGE_BYTES * PAGE_BYTES)
     assert not MEMORY.is_equivalent(wanted, wanted // PAGE_BYTES * PAGE_BYTES - PAGE_BYTES)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_negative_identity_is_a_number_and_no_absent_limit(version: int) -> None:  # C6
+    assert BVT.text(version, -1) == "-1"
 
 
 def test_an_empty_set_is_written_as_a_newline() -> None:

@@ -50,16 +50,16 @@ TINY = spec(a=one("1", "5", "1Gi"))
 
 @pytest.mark.parametrize(
     ("milli", "shares"),
-    [(0, 2), (1, 2), (100, 102), (1500, 1536), (255999, 262142), (300000, 262144)],
+    [(0, 2), (1, 2), (100, 102), (1000, 1024), (1500, 1536), (255999, 262142), (300000, 262144)],
 )
-def test_weight_of_thousandths(milli: int, shares: int) -> None:  # V12
+def test_weight_of_thousandths(milli: int, shares: int) -> None:  # V12, C2
     assert shares_of(milli) == shares
 
 
 @pytest.mark.parametrize(
-    ("milli", "quota"), [(-1, -1), (0, -1), (5, 1000), (100, 10000), (2000, 200000)]
+    ("milli", "quota"), [(-1, -1), (0, -1), (5, 1000), (100, 10000), (500, 50000), (2000, 200000)]
 )
-def test_quota_of_thousandths(milli: int, quota: int) -> None:  # V13
+def test_quota_of_thousandths(milli: int, quota: int) -> None:  # V13, C1
     assert quota_of(milli) == quota
 
 
