@@ -43,6 +43,7 @@ BENCHES = (
     "scheduler.calls",
     "scheduler.binding",
     "scheduler.placement",
+    "qos.slo_reaction",
     "qos.psi_reaction",
     "qos.colocation",
 )
