@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,7 +19,7 @@ from agent.metrics.device_series import driver_versions, total_bytes
 from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
 from agent.snapshot.device import Device
-from agent.snapshot.inventory import DeviceSample, MetricFamily
+from agent.snapshot.inventory import DeviceSample, MetricFamily, ProcessSample
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.vendor import (
     AliasLabel,
@@ -33,10 +34,13 @@ from agent.snapshot.vendor import (
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 _NO_PROCESS = ("",)  # label values of a value that is of the whole device
-PROCESS_LABEL = "pid"  # of the readings that `DeviceValue.PROCESS_MEMORY_BYTES` stands for
+# labels of the readings that a `DeviceValue` stands for
+_PROCESS_LABELS = ("pid",)
+_VALUE_LABELS = {DeviceValue.PROCESS_ENGINE_PERCENT: ("pid", "engine")}
 
 # decimals of a value in another unit: 57 % of 0.57 would be 56.99999999999999
 _DECIMALS = 6
+_WATTS_OF_DBM = 1e-3  # of 0 dBm
 _LONG_DOMAIN = 8  # digits of the domain in PCI addresses of NVML and others
 
 
@@ -54,6 +58,7 @@ _OriginText = Callable[[_Subject, str], str]
 _ORIGINS: dict[LabelOrigin, _OriginText] = {
     LabelOrigin.CONSTANT: lambda _, key: key,
     LabelOrigin.READING: lambda *_: "",
+    LabelOrigin.OTHER_READING: lambda *_: "",
     LabelOrigin.FACT: lambda subject, key: dict(subject.device.info.facts).get(key, ""),
     LabelOrigin.NAME: lambda subject, _: (
         dict(subject.device.info.facts).get("name") or subject.device.info.model or ""
@@ -148,29 +153,37 @@ def alias_families(tables: Iterable[AliasTable]) -> tuple[ExportedFamily, ...]:
     )
 
 
+_Join = tuple[str, str, str]  # family, label by which it is joined, and label that is wanted
+_Joined = Mapping[tuple[_Join, str], str]  # by the value of the label by which it is joined
+
+
 class _Source(msgspec.Struct, frozen=True):
     """An `AliasSource` with the places of labels in a reading instead of their names."""
 
     row: int  # place of the family in the table
     where: tuple[tuple[int, str], ...]  # place and value
     names: tuple[str, ...]  # of the labels that are not those of the device
-    texts: tuple[tuple[int, str], ...]  # place of each value, or -1; its prefix, or the constant
+    # place of each value, or -1; its prefix, or the constant; the reading that has the value
+    texts: tuple[tuple[int, str, _Join | None], ...]
     factor: float
     is_sum: bool
+    is_dbm: bool
     slice_place: int = -1  # place of the slice's name; -1: values are of whole devices
 
     def slice_name(self, values: tuple[str, ...]) -> str:
         """Return the name of the slice that the values of a reading are of; else empty."""
         return values[self.slice_place] if self.slice_place >= 0 else ""
 
-    def suffix(self, values: tuple[str, ...], labels: LabelCache) -> str:
+    def suffix(self, values: tuple[str, ...], labels: LabelCache, joined: _Joined) -> str:
         """Return the text of the labels; `values` are those of the reading."""
         if not self.names:
             return ""
-        texts = (
-            text if place < 0 else f"{text}{values[place]}" if values[place] else ""
-            for place, text in self.texts
-        )
+        texts = []
+        for place, text, join in self.texts:
+            value = "" if place < 0 else values[place]
+            if join is not None:
+                value = joined.get((join, value), "")
+            texts.append(text if place < 0 else f"{text}{value}" if value else "")
         return labels.suffix(self.names, tuple(texts))
 
 
@@ -187,7 +200,11 @@ class AliasSeries:
         for row, metric in enumerate(self._metrics):
             for source in () if metric.is_of_node else metric.sources:
                 family = families.get(source.family)
-                names = family.labels if family is not None else (PROCESS_LABEL,)
+                names = (
+                    family.labels
+                    if family is not None
+                    else _VALUE_LABELS.get(source.value or DeviceValue.ONE, _PROCESS_LABELS)
+                )
                 places = _find_places(row, self._labels[row], source, names)
                 if places is None:
                     continue
@@ -199,6 +216,13 @@ class AliasSeries:
                 else:
                     self._by_family.setdefault(source.family, []).append(places)
         self._label_counts = {name: len(family.labels) for name, family in families.items()}
+        self._joins: dict[str, list[tuple[_Join, int, int]]] = {}  # with the places of both labels
+        joined_labels = {label for row in self._labels for label in row if label.family in families}
+        for label in sorted(joined_labels, key=lambda label: label.name):
+            names = families[label.family].labels
+            join = label.family, label.by, label.key
+            places_of_join = names.index(label.by), names.index(label.key)
+            self._joins.setdefault(label.family, []).append((join, *places_of_join))
 
     def render(
         self,
@@ -220,7 +244,8 @@ class AliasSeries:
             self._add_device(series, subject, samples.get(subject.device.key), labels, pods)
         for row, metric in enumerate(self._metrics):
             if metric.is_of_node and subjects:
-                series[row][self._prefix(row, subjects[0], labels)] = len(subjects)
+                count = _count_devices(metric, subjects, pods)
+                series[row][self._prefix(row, subjects[0], labels)] = count
             values = series[row].items()
             yield metric.name, [sample_line(metric.name, text, value) for text, value in values]
 
@@ -257,24 +282,41 @@ class AliasSeries:
         """Return the values by family, text of the labels of readings, and key of the users."""
         totals: dict[tuple[int, str, str], float] = {}
         values = _device_values(device, sample)
+        joined = self._join(sample)
         for kind, source in self._by_value:
             for label_values, number in values.get(kind, ()):
                 key = device.key
                 if label_values != _NO_PROCESS and process_key(device, label_values[0]) in pods:
                     key = process_key(device, label_values[0])
-                _add(totals, source, key, label_values, number, labels)
+                _add(totals, source, key, label_values, number, labels, joined)
         for reading in sample.readings if sample is not None else ():
             for source in self._by_family.get(reading.family, ()):
                 if len(reading.labels) == self._label_counts[reading.family]:
                     key = key_of_users(device, source.slice_name(reading.labels))
-                    _add(totals, source, key, reading.labels, reading.value, labels)
+                    _add(totals, source, key, reading.labels, reading.value, labels, joined)
         return totals
+
+    def _join(self, sample: DeviceSample | None) -> _Joined:
+        """Return the labels of readings that go on series of other readings."""
+        return {
+            (join, reading.labels[by]): reading.labels[key]
+            for reading in (sample.readings if sample is not None and self._joins else ())
+            for join, by, key in self._joins.get(reading.family, ())
+            if len(reading.labels) == self._label_counts[reading.family]
+        }
 
     def _prefix(self, row: int, subject: _Subject, labels: LabelCache) -> str:
         texts = (
             _text(label, _ORIGINS[label.origin](subject, label.key)) for label in self._labels[row]
         )
         return labels.prefix(self._label_names[row], tuple(texts))
+
+
+def _count_devices(metric: MetricAlias, subjects: Sequence[_Subject], pods: DevicePods) -> int:
+    if metric.sources[0].value is DeviceValue.DEVICES_IN_USE:
+        keys = (subject.device.key for subject in subjects)
+        return sum(any(pod.pod_uid for pod in pods.get(key, ())) for key in keys)
+    return len(subjects)
 
 
 def _find_places(
@@ -286,7 +328,12 @@ def _find_places(
     """Return the places of labels in a reading; `None` if there is no label to compare."""
     if not {name for name, _ in source.where} <= set(names):
         return None
-    own = [label for label in labels if label.origin is LabelOrigin.READING and label.key in names]
+    own = [
+        label
+        for label in labels
+        if (label.origin is LabelOrigin.READING and label.key in names)
+        or (label.origin is LabelOrigin.OTHER_READING and label.by in names)
+    ]
     own += [
         label
         for label in source.labels
@@ -296,15 +343,19 @@ def _find_places(
         row=row,
         where=tuple((names.index(name), text) for name, text in source.where),
         names=tuple(label.name for label in own),
-        texts=tuple(
-            (-1, f"{label.prefix}{label.key}")
-            if label.origin is LabelOrigin.CONSTANT
-            else (names.index(label.key), label.prefix)
-            for label in own
-        ),
+        texts=tuple(_find_place(label, names) for label in own),
         factor=source.factor,
         is_sum=source.is_sum,
+        is_dbm=source.is_dbm,
     )
+
+
+def _find_place(label: AliasLabel, names: tuple[str, ...]) -> tuple[int, str, _Join | None]:
+    if label.origin is LabelOrigin.CONSTANT:
+        return -1, f"{label.prefix}{label.key}", None
+    if label.origin is LabelOrigin.OTHER_READING:
+        return names.index(label.by), label.prefix, (label.family, label.by, label.key)
+    return names.index(label.key), label.prefix, None
 
 
 def _add(
@@ -314,13 +365,18 @@ def _add(
     label_values: tuple[str, ...],
     number: float,
     labels: LabelCache,
+    joined: _Joined,
 ) -> None:
     """Add a value to the total of its series, if its labels are those of the source."""
     for place, text in source.where:
         if label_values[place] != text:
             return
     value = number if source.factor == 1 else round(number * source.factor, _DECIMALS)
-    key = source.row, source.suffix(label_values, labels), users_key
+    if source.is_dbm:
+        if number <= 0:
+            return
+        value = round(10 * math.log10(number / _WATTS_OF_DBM), _DECIMALS)
+    key = source.row, source.suffix(label_values, labels, joined), users_key
     totals[key] = totals.get(key, 0) + value if source.is_sum else value
 
 
@@ -335,7 +391,7 @@ def _device_values(
     device: Device, sample: DeviceSample | None
 ) -> dict[DeviceValue, _ValuesWithLabels]:
     """Return the values that every vendor's devices have; unknown values are left out."""
-    total = total_bytes(device.info, sample)
+    place, total = device.place, total_bytes(device.info, sample)
     used = sample.memory_used_bytes if sample is not None else None
     free = total - used if total and used is not None and used <= total else None
     processes = sample.processes if sample is not None else None
@@ -348,15 +404,31 @@ def _device_values(
             used / total * 100 if total and used is not None and free is not None else None
         ),
         DeviceValue.HEALTHY: int(device.info.health.is_in_service),
+        DeviceValue.NUMA_NODE: place.numa_node if place.numa_node >= 0 else None,
+        DeviceValue.PCIE_GENERATION: place.link.generation,
+        DeviceValue.PCIE_MAX_GENERATION: place.link.max_generation,
+        DeviceValue.PCIE_LANES: place.link.width,
+        DeviceValue.PCIE_MAX_LANES: place.link.max_width,
         DeviceValue.PROCESSES: len(processes) if processes is not None else None,
         DeviceValue.ONE: 1,
     }
     values_with_labels: dict[DeviceValue, _ValuesWithLabels] = {
         kind: [(_NO_PROCESS, value)] for kind, value in values.items() if value is not None
     }
-    values_with_labels[DeviceValue.PROCESS_MEMORY_BYTES] = [
-        ((str(process.pid),), process.memory_bytes)
+    figures: dict[DeviceValue, Callable[[ProcessSample], float | None]] = {
+        DeviceValue.PROCESS_MEMORY_BYTES: lambda process: process.memory_bytes,
+        DeviceValue.PROCESS_VIRTUAL_BYTES: lambda process: process.virtual_bytes,
+        DeviceValue.PROCESS_UTILIZATION_PERCENT: lambda process: process.core_percent,
+    }
+    for kind, figure in figures.items():
+        values_with_labels[kind] = [
+            ((str(process.pid),), value)
+            for process in processes or ()
+            if (value := figure(process)) is not None
+        ]
+    values_with_labels[DeviceValue.PROCESS_ENGINE_PERCENT] = [
+        ((str(process.pid), engine), percent)
         for process in processes or ()
-        if process.memory_bytes is not None
+        for engine, percent in process.engine_percents
     ]
     return values_with_labels

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from agent.metrics.device_pods import NO_POD, UNUSED, DevicePod, DevicePods, process_key
 from agent.metrics.device_series import device_labels
-from agent.metrics.families import PROCESS
+from agent.metrics.families import ENGINE, PROCESS
 from agent.metrics.text_format import LabelCache, SeriesLines, label_pairs, sample_line
 from agent.snapshot.device import Device
 from agent.snapshot.inventory import DeviceSample, ProcessSample
 
 _MEMORY, _UTILIZATION = "memory_used_bytes", "utilization_ratio"
+_VIRTUAL, _ENGINES = "virtual_memory_bytes", "engine_ratio"  # of processes only
 
 _Figures = dict[str, float | None]  # by label prefix; None: of a part it is not known
 
@@ -27,7 +28,7 @@ def device_process_series(
 
     A process of no pod has series of its own only. A sum is absent if one of its parts is unknown.
     """
-    processes: dict[str, _Figures] = {_MEMORY: {}, _UTILIZATION: {}}
+    processes: dict[str, _Figures] = {_MEMORY: {}, _UTILIZATION: {}, _VIRTUAL: {}, _ENGINES: {}}
     sums: dict[str, _Figures] = {_MEMORY: {}, _UTILIZATION: {}}
     for device in devices:
         sample = samples.get(device.key)
@@ -39,6 +40,11 @@ def device_process_series(
                 _add(processes[column], f"{prefix},{pid}", value)
                 if _is_of_pod(pod):
                     _add(sums[column], prefix, value)
+            if process.virtual_bytes is not None:
+                _add(processes[_VIRTUAL], f"{prefix},{pid}", process.virtual_bytes)
+            for engine, percent in process.engine_percents:
+                label = label_pairs(ENGINE, (engine,))
+                _add(processes[_ENGINES], f"{prefix},{pid},{label}", percent / 100)
     for scope, figures in (("process", processes), ("pod", sums)):
         for column, values in figures.items():
             name = f"xpu_device_{scope}_{column}"

@@ -167,6 +167,7 @@ def device_series(
             if device.place.link.speed is not None or device.place.link_degraded is not None
         ],
     )
+    yield from _link_series(rows)
     yield from _sample_series(rows, samples)
     name = "xpu_device_mps_servers"
     daemons_by_device = [
@@ -232,6 +233,26 @@ def _info_labels(device: Device, drivers: Mapping[str, str]) -> str:
         "true" if device.info.managed else "false",
     )
     return label_pairs(("type", "numa_node", "pcie_root", "driver_version", "managed"), values)
+
+
+def _link_series(rows: list[tuple[str, Device]]) -> SeriesLines:
+    links = [(label_prefix, device.place.link) for label_prefix, device in rows]
+    for name, values in (
+        ("xpu_device_pcie_link_lanes", [(o, link.width, link.max_width) for o, link in links]),
+        (
+            "xpu_device_pcie_link_generation",
+            [(o, link.generation, link.max_generation) for o, link in links],
+        ),
+    ):
+        yield (
+            name,
+            [
+                sample_line(name, label_prefix, value, f'kind="{kind}"')
+                for label_prefix, *pair in values
+                for kind, value in zip(("now", "most"), pair, strict=True)
+                if value is not None
+            ],
+        )
 
 
 def _sample_series(

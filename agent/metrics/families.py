@@ -30,6 +30,7 @@ HOST_APPLICATION = (*NODE, "application")
 DEVICE_POD = ("namespace", "pod", "container", "pod_uid")  # of the pod that uses a device
 DEVICE = (*NODE, "vendor", "minor", "uuid", "model", "bus_id", *DEVICE_POD)
 PROCESS = ("pid",)
+ENGINE = ("engine",)
 RDMA_DEVICE = (*NODE, "device", *DEVICE_POD)  # what every series of a vendor has for RDMA
 POD_UID = "pod_uid"  # a label of a vendor's families that are about one pod each
 POD_NAME = ("namespace", "pod")
@@ -311,6 +312,14 @@ _DEVICE: tuple[_Row, ...] = (
         "",
         "Whether a device's PCIe link is slower or narrower than it could be.",
     ),
+    (
+        *("pcie_link_lanes", "gauge", (*DEVICE, "kind"), ""),
+        "Lanes of a device's PCIe link, now and at most.",
+    ),
+    (
+        *("pcie_link_generation", "gauge", (*DEVICE, "kind"), ""),
+        "Generation of PCIe at which a device's link runs, now and at most.",
+    ),
     ("memory_total_bytes", "gauge", DEVICE, "bytes", "Memory of a device."),
     ("memory_used_bytes", "gauge", DEVICE, "bytes", "Memory in use on a device."),
     ("utilization_ratio", "gauge", DEVICE, "ratio", "Busy time of a device."),
@@ -322,6 +331,14 @@ _DEVICE: tuple[_Row, ...] = (
     (
         *("process_utilization_ratio", "gauge", (*DEVICE, *PROCESS), "ratio"),
         "Share of a device that one process keeps busy; labels of a pod are those of its own pod.",
+    ),
+    (
+        *("process_virtual_memory_bytes", "gauge", (*DEVICE, *PROCESS), "bytes"),
+        "Address space of a device that one process has reserved.",
+    ),
+    (
+        *("process_engine_ratio", "gauge", (*DEVICE, *PROCESS, *ENGINE), "ratio"),
+        "Share of a unit of a device, as a codec, that one process keeps busy.",
     ),
     (
         *("pod_memory_used_bytes", "gauge", DEVICE, "bytes"),

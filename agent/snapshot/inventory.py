@@ -116,6 +116,8 @@ UTILIZATION = "xpu_device_utilization_ratio"
 MEMORY_USED = "xpu_device_memory_used_bytes"
 MEMORY_TOTAL = "xpu_device_memory_total_bytes"
 PROCESSES = "xpu_device_processes"
+PROCESS_VIRTUAL = "xpu_device_process_virtual_memory_bytes"
+PROCESS_ENGINES = "xpu_device_process_engine_ratio"
 
 
 class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +169,9 @@ class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     core_percent: float | None = None  # of one card
     partition: str = ""  # uuid of the slice that it runs on, if the card is partitioned
+    virtual_bytes: int | None = None  # of the card's address space
+    # (engine, busy percent) of units beside the cores: encoder, decoder, image_codec, memory
+    engine_percents: tuple[tuple[str, float], ...] = ()
 
 
 class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):

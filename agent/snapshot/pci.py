@@ -100,6 +100,9 @@ def _parse_bridges(text: str) -> PciPath:
     return PciPath(root, tuple(chain), outer)
 
 
+_GENERATIONS: dict[int | None, int] = {25: 1, 50: 2, 80: 3, 160: 4, 320: 5, 640: 6}  # by speed
+
+
 class PciLink(msgspec.Struct, frozen=True, kw_only=True):
     """Link speed in GT/s x 10 and width in lanes, now and at most; `None` is unknown."""
 
@@ -107,6 +110,16 @@ class PciLink(msgspec.Struct, frozen=True, kw_only=True):
     width: int | None = None
     max_speed: int | None = None
     max_width: int | None = None
+
+    @property
+    def generation(self) -> int | None:
+        """Return the generation of PCIe that has the speed."""
+        return _GENERATIONS.get(self.speed)
+
+    @property
+    def max_generation(self) -> int | None:
+        """Return the generation of PCIe that has the highest speed."""
+        return _GENERATIONS.get(self.max_speed)
 
 
 class PciFunction(msgspec.Struct, frozen=True, kw_only=True):

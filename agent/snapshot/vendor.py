@@ -66,12 +66,20 @@ class DeviceValue(enum.Enum):
     MEMORY_FREE_BYTES = enum.auto()  # total less used
     MEMORY_USED_PERCENT = enum.auto()
     HEALTHY = enum.auto()  # 1 if the device is in service, else 0
+    NUMA_NODE = enum.auto()
+    PCIE_GENERATION = enum.auto()  # of the link as it is now
+    PCIE_MAX_GENERATION = enum.auto()
+    PCIE_LANES = enum.auto()
+    PCIE_MAX_LANES = enum.auto()
     PROCESSES = enum.auto()  # number of processes
     PROCESS_MEMORY_BYTES = enum.auto()  # a value for each process; its reading labels: pid
+    PROCESS_VIRTUAL_BYTES = enum.auto()  # pid
+    PROCESS_UTILIZATION_PERCENT = enum.auto()  # pid
+    PROCESS_ENGINE_PERCENT = enum.auto()  # pid, engine
     ONE = enum.auto()  # always 1, for families whose labels are the facts
-    DEVICES = (
-        enum.auto()
-    )  # number of devices of the maker on the node; see `MetricAlias.is_of_node`
+    # of the maker on the node, and of those that a pod uses; see `MetricAlias.is_of_node`
+    DEVICES = enum.auto()
+    DEVICES_IN_USE = enum.auto()
 
 
 class LabelOrigin(enum.Enum):
@@ -79,6 +87,8 @@ class LabelOrigin(enum.Enum):
 
     CONSTANT = enum.auto()  # `key` itself
     READING = enum.auto()  # label `key` of the reading
+    # label `key` of the reading of `AliasLabel.family` that has the same label `AliasLabel.by`
+    OTHER_READING = enum.auto()
     FACT = enum.auto()  # fact `key` of the device
     NAME = enum.auto()  # name of the product: the fact `name`, else the model
     MODEL = enum.auto()
@@ -103,6 +113,8 @@ class AliasLabel(msgspec.Struct, frozen=True):
     origin: LabelOrigin
     key: str = ""
     prefix: str = ""  # before a value that is not empty
+    family: str = ""
+    by: str = ""
 
 
 class AliasSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +127,7 @@ class AliasSource(msgspec.Struct, frozen=True, kw_only=True):
     value: DeviceValue | None = None
     where: Pairs = ()  # labels of the reading and their values; other readings are ignored
     factor: float = 1.0  # converts the agent's unit to that of the other exporter
+    is_dbm: bool = False  # the other exporter reports dBm; the agent reports watts
     is_sum: bool = True  # False: readings with the same labels have the same value
     # of these series only, after those of the family; CONSTANT or READING
     labels: tuple[AliasLabel, ...] = ()
@@ -138,7 +151,7 @@ class MetricAlias(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[AliasLabel, ...] | None = None  # None: those of the table
     match: AliasMatch = AliasMatch.SAME
     note: str = ""
-    is_of_node: bool = False  # one series for the node, made from `DeviceValue.DEVICES`
+    is_of_node: bool = False  # one series for the node, made from a number of devices
     is_of_pod: bool = False  # no series for a device that no pod uses
 
 

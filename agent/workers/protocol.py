@@ -17,10 +17,12 @@ from msgspec.structs import replace
 
 from agent.errors import NO_PERMISSION, AgentError, HostFileError, WorkerError
 from agent.snapshot.inventory import (
+    PROCESS_ENGINES,
     UTILIZATION,
     DeviceEvent,
     DeviceSample,
     Inventory,
+    ProcessSample,
     Rejection,
     SliceReport,
     SliceRequest,
@@ -233,20 +235,32 @@ def _reject_non_finite(sample: DeviceSample) -> DeviceSample:
             for percent in (sample.core_percent, *(p.core_percent for p in processes))
             if percent is not None and not math.isfinite(percent)
         ),
+        *(
+            (PROCESS_ENGINES, percent)
+            for process in processes
+            for _, percent in process.engine_percents
+            if not math.isfinite(percent)
+        ),
     ]
     if not rejections:
         return sample
     return replace(
         sample,
         core_percent=_finite(sample.core_percent),
-        processes=None
-        if sample.processes is None
-        else tuple(replace(p, core_percent=_finite(p.core_percent)) for p in processes),
+        processes=None if sample.processes is None else tuple(map(_finite_process, processes)),
         readings=tuple(r for r in sample.readings if math.isfinite(r.value)),
         rejections=(
             *sample.rejections,
             *(Rejection(family=family, value=str(value)) for family, value in rejections),
         ),
+    )
+
+
+def _finite_process(process: ProcessSample) -> ProcessSample:
+    return replace(
+        process,
+        core_percent=_finite(process.core_percent),
+        engine_percents=tuple(one for one in process.engine_percents if math.isfinite(one[1])),
     )
 
 

@@ -16,6 +16,8 @@ from agent.snapshot.inventory import (
     MEMORY_USED,
     PERCENT,
     PIDS,
+    PROCESS_ENGINES,
+    PROCESS_VIRTUAL,
     PROCESSES,
     UTILIZATION,
     Bounds,
@@ -122,6 +124,12 @@ class ReadingFilter:
             process,
             memory_bytes=self._check(key, MEMORY_USED, process.memory_bytes, capacity),
             core_percent=self._check(key, UTILIZATION, process.core_percent, PERCENT),
+            virtual_bytes=self._check(key, PROCESS_VIRTUAL, process.virtual_bytes, BYTES),
+            engine_percents=tuple(
+                (engine, percent)
+                for engine, percent in process.engine_percents
+                if self._check(key, PROCESS_ENGINES, percent, PERCENT) is not None
+            ),
         )
 
     def _filter_readings(self, sample: DeviceSample) -> tuple[MetricValue, ...]:

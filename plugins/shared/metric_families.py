@@ -50,3 +50,9 @@ REMAPPED_ROWS = MetricFamily(
     help="Memory rows replaced, by the kind of error that was the cause.",
     labels=("kind",),
 )
+THROTTLE_SECONDS = MetricFamily(
+    name="xpu_device_throttle_seconds_total",
+    type="counter",
+    help="Time in which the card held its clocks back, by reason, since the driver was loaded.",
+    labels=("reason",),
+)

@@ -8,6 +8,8 @@ from plugins.shared import metric_families
 XID = "xpu_device_mlu_xid_errors_total"
 SLICE_CORE = "xpu_device_smlu_core_percent"
 SLICE_MEMORY = "xpu_device_smlu_memory_used_bytes"
+SLICE_MEMORY_SHARE = "xpu_device_smlu_memory_used_ratio"
+SLICE_INFO = "xpu_device_smlu_info"
 
 CORE_UTILIZATION = MetricFamily(
     name="xpu_mlu_core_utilization_ratio",
@@ -20,6 +22,53 @@ CODEC_UTILIZATION = MetricFamily(
     type="gauge",
     help="Share of time in which a video codec, encoder, decoder or image codec worked.",
     labels=("codec", "number"),
+)
+UNIT_UTILIZATION = MetricFamily(
+    name="xpu_mlu_unit_utilization_ratio",
+    type="gauge",
+    help="Share of time in which the card worked at all, or its tensor units did.",
+    labels=("unit",),
+)
+MEAN_UTILIZATION = MetricFamily(
+    name="xpu_mlu_mean_utilization_ratio",
+    type="gauge",
+    help="Busy share of the cores, the card or its tensor units since the last sample, by MPM.",
+    labels=("unit",),
+)
+MEAN_TRAFFIC = MetricFamily(
+    name="xpu_mlu_mean_bytes_per_second",
+    type="gauge",
+    help="Traffic over PCIe and over all MLULink ports since the last sample, by MPM.",
+    labels=("bus", "direction"),
+)
+LINK_MEAN_TRAFFIC = MetricFamily(
+    name="xpu_mlu_link_mean_bytes_per_second",
+    type="gauge",
+    help="Traffic over an MLULink port since the last sample, by MPM.",
+    labels=("port", "direction"),
+)
+TINY_CORE_UTILIZATION = MetricFamily(
+    name="xpu_mlu_tiny_core_utilization_ratio",
+    type="gauge",
+    help="Share of time in which one tiny core of the card worked.",
+    labels=("core",),
+)
+CHIP_CPU_UTILIZATION = MetricFamily(
+    name="xpu_mlu_chip_cpu_utilization_ratio",
+    type="gauge",
+    help="Busy share of the CPUs on the card, all together.",
+)
+CHIP_CPU_CORE_UTILIZATION = MetricFamily(
+    name="xpu_mlu_chip_cpu_core_utilization_ratio",
+    type="gauge",
+    help="Busy share of one CPU on the card.",
+    labels=("core",),
+)
+CHIP_CPU_MODES = MetricFamily(
+    name="xpu_mlu_chip_cpu_core_mode_ratio",
+    type="gauge",
+    help="Share of time that one CPU on the card spends in a mode: user, nice, system, interrupts.",
+    labels=("core", "mode"),
 )
 PCIE_RATE = MetricFamily(
     name="xpu_mlu_pcie_bytes_per_second",
@@ -76,6 +125,61 @@ LINK_CONGESTION = MetricFamily(
     help="Packets of an MLULink port that tell of congestion (cnp) or ask to pause (pfc).",
     labels=("port", "kind"),
 )
+LINK_PORTS = MetricFamily(
+    name="xpu_mlu_link_ports",
+    type="gauge",
+    help="MLULink ports of the card.",
+)
+LINK_MODE = MetricFamily(
+    name="xpu_mlu_link_mode",
+    type="gauge",
+    bounds=FLAG,
+    help="What an MLULink port is used for: 1 for the mode that it is in.",
+    labels=("port", "mode"),
+)
+LINK_SPEED_FORMAT = MetricFamily(
+    name="xpu_mlu_link_speed_format",
+    type="gauge",
+    bounds=FLAG,
+    help="Modulation of an MLULink port: 1 for the one in use.",
+    labels=("port", "format"),
+)
+LINK_ENABLED = MetricFamily(
+    name="xpu_mlu_link_enabled",
+    type="gauge",
+    bounds=FLAG,
+    help="Whether an MLULink port may receive (inbound) and send (outbound) commands.",
+    labels=("port", "direction"),
+)
+LINK_CAPABILITY = MetricFamily(
+    name="xpu_mlu_link_capability",
+    type="gauge",
+    bounds=FLAG,
+    help="Whether an MLULink port can transfer between cards (p2p), and has Interlaken SerDes.",
+    labels=("port", "capability"),
+)
+LINK_PEER = MetricFamily(
+    name="xpu_mlu_link_peer_kind",
+    type="gauge",
+    bounds=FLAG,
+    help="What an MLULink port is connected to: 1 for mlu or switch.",
+    labels=("port", "kind"),
+)
+LINK_INFO = MetricFamily(
+    name="xpu_mlu_link_info",
+    type="gauge",
+    help="1, with the name of an MLULink port at the case, and the version of its protocol.",
+    labels=("port", "name", "version"),
+)
+LINK_PEER_INFO = MetricFamily(
+    name="xpu_mlu_link_peer_info",
+    type="gauge",
+    help="1, with what is known of the other end of an MLULink port.",
+    labels=(
+        *("port", "peer_mac", "peer_port_name", "peer_uuid", "peer_ip", "peer_serial"),
+        *("peer_board_serial", "peer_slot", "peer_port", "peer_ncs"),
+    ),
+)
 OPTICAL_PRESENT = MetricFamily(
     name="xpu_mlu_optical_present",
     type="gauge",
@@ -119,6 +223,55 @@ HEAT_REACTIONS = MetricFamily(
     type="counter",
     help="How often the card switched off or slowed down because it was too hot.",
     labels=("reaction",),
+)
+HEAT_THRESHOLD = MetricFamily(
+    name="xpu_mlu_heat_reaction_celsius",
+    type="gauge",
+    help="Temperature from which the card switches off, or slows down.",
+    labels=("reaction",),
+)
+CLUSTER_TEMPERATURE = MetricFamily(
+    name="xpu_mlu_cluster_temperature_celsius",
+    type="gauge",
+    help="Temperature of a cluster of cores.",
+    labels=("cluster",),
+)
+CLOCK_LOCKED = MetricFamily(
+    name="xpu_mlu_clock_locked",
+    type="gauge",
+    bounds=FLAG,
+    help="Whether somebody locked the clock of the cores.",
+)
+HEARTBEATS = MetricFamily(
+    name="xpu_mlu_heartbeats_total",
+    type="counter",
+    help="Heartbeats of the card's firmware: a card whose count stands still has stopped.",
+)
+DRIVER_RUNNING = MetricFamily(
+    name="xpu_mlu_driver_running",
+    type="gauge",
+    bounds=FLAG,
+    help="Whether the card's driver has started, and is neither resetting nor failed.",
+)
+COMPUTE_MODE = MetricFamily(
+    name="xpu_mlu_compute_mode",
+    type="gauge",
+    bounds=FLAG,
+    help="How many processes may use the card (default, exclusive, prohibited): 1 for its mode.",
+    labels=("mode",),
+)
+PARTITION_MODE = MetricFamily(
+    name="xpu_mlu_partition_mode",
+    type="gauge",
+    bounds=FLAG,
+    help="How the card is cut for containers (whole, mim, smlu): 1 for its mode.",
+    labels=("mode",),
+)
+LAST_XID = MetricFamily(
+    name="xpu_mlu_last_xid",
+    type="gauge",
+    help="Number of the last Xid since the worker started; the label has it in hexadecimal.",
+    labels=("xid",),
 )
 THROTTLED = MetricFamily(
     name="xpu_mlu_throttled",
@@ -165,8 +318,44 @@ DIE_LINK_ERRORS = MetricFamily(
 MEMORY_PARTS = MetricFamily(
     name="xpu_mlu_memory_part_bytes",
     type="gauge",
-    help="Memory that the driver keeps for itself, and virtual memory: in all, used and free.",
+    help="Parts of memory: the driver's own, virtual, of the card's system, of its PCIe window.",
     labels=("part",),
+)
+ECC_ENABLED = MetricFamily(
+    name="xpu_mlu_ecc_enabled",
+    type="gauge",
+    bounds=FLAG,
+    help="Whether the memory has ECC, now and after the next reset.",
+    labels=("when",),
+)
+MEMORY_BANDWIDTH = MetricFamily(
+    name="xpu_mlu_memory_bandwidth_bytes_per_second",
+    type="gauge",
+    help="Traffic that the memory of the card can carry.",
+)
+MEMORY_WIDTH = MetricFamily(
+    name="xpu_mlu_memory_data_width",
+    type="gauge",
+    help="Width of the memory's data bus, in the unit of the driver.",
+)
+ADDRESS_SWAPS = MetricFamily(
+    name="xpu_mlu_address_swaps_total",
+    type="counter",
+    help="Memory addresses that were replaced, by the kind of error that was the cause.",
+    labels=("kind",),
+)
+REPAIR_CHANNELS = MetricFamily(
+    name="xpu_mlu_repair_channels",
+    type="gauge",
+    bounds=(0, 1 << 20),
+    help="Channels of the memory, by how many of their spare addresses are left.",
+    labels=("spares",),
+)
+PAGE_RETIREMENT = MetricFamily(
+    name="xpu_mlu_page_retirement_enabled",
+    type="gauge",
+    bounds=FLAG,
+    help="Whether the card takes faulty memory pages out of use.",
 )
 MEMORY_REPAIR = MetricFamily(
     name="xpu_mlu_memory_repair",
@@ -191,6 +380,8 @@ FAMILIES = (
     metric_families.ECC_ERRORS,
     metric_families.PCIE_REPLAYS,
     metric_families.REMAPPED_ROWS,
+    metric_families.ENERGY,
+    metric_families.THROTTLE_SECONDS,
     MetricFamily(
         name=XID,
         type="counter",
@@ -211,8 +402,30 @@ FAMILIES = (
         labels=("slice",),
         slice_label="slice",
     ),
+    MetricFamily(
+        name=SLICE_MEMORY_SHARE,
+        type="gauge",
+        help="Share of its memory that the sMLU instance uses.",
+        labels=("slice",),
+        slice_label="slice",
+    ),
+    MetricFamily(
+        name=SLICE_INFO,
+        type="gauge",
+        help="1, with what the sMLU instance may use at most.",
+        labels=(*("slice", "slice_uuid", "profile", "profile_id", "core_percent", "memory_bytes"),),
+        slice_label="slice",
+    ),
     CORE_UTILIZATION,
     CODEC_UTILIZATION,
+    UNIT_UTILIZATION,
+    MEAN_UTILIZATION,
+    MEAN_TRAFFIC,
+    LINK_MEAN_TRAFFIC,
+    TINY_CORE_UTILIZATION,
+    CHIP_CPU_UTILIZATION,
+    CHIP_CPU_CORE_UTILIZATION,
+    CHIP_CPU_MODES,
     PCIE_RATE,
     PCIE_BYTES,
     POWER_BOUNDS,
@@ -222,6 +435,14 @@ FAMILIES = (
     LINK_PACKETS,
     LINK_ERRORS,
     LINK_CONGESTION,
+    LINK_PORTS,
+    LINK_MODE,
+    LINK_SPEED_FORMAT,
+    LINK_ENABLED,
+    LINK_CAPABILITY,
+    LINK_PEER,
+    LINK_INFO,
+    LINK_PEER_INFO,
     OPTICAL_PRESENT,
     OPTICAL_TEMPERATURE,
     OPTICAL_VOLTAGE,
@@ -229,6 +450,14 @@ FAMILIES = (
     VOLTAGE,
     CURRENT,
     HEAT_REACTIONS,
+    HEAT_THRESHOLD,
+    CLUSTER_TEMPERATURE,
+    CLOCK_LOCKED,
+    HEARTBEATS,
+    DRIVER_RUNNING,
+    COMPUTE_MODE,
+    PARTITION_MODE,
+    LAST_XID,
     THROTTLED,
     MEMORY_ERRORS,
     LIFETIME_MEMORY_ERRORS,
@@ -237,6 +466,12 @@ FAMILIES = (
     PARITY_ERRORS,
     DIE_LINK_ERRORS,
     MEMORY_PARTS,
+    ECC_ENABLED,
+    MEMORY_BANDWIDTH,
+    MEMORY_WIDTH,
+    ADDRESS_SWAPS,
+    REPAIR_CHANNELS,
+    PAGE_RETIREMENT,
     MEMORY_REPAIR,
     RETIRED_PAGES,
 )

@@ -8,17 +8,21 @@ from functools import partial
 import msgspec
 
 from agent.clock import SYSTEM_CLOCK, Clock
+from agent.snapshot.device import VendorDevice
 from agent.snapshot.inventory import DeviceSample, MetricFamily, MetricValue, ProcessSample
 from plugins.shared import metric_families
 from plugins.vendors.cambricon import metrics
-from plugins.vendors.cambricon.library import board_meters, meters
-from plugins.vendors.cambricon.library.card import CndevCard, MluInstance
-from plugins.vendors.cambricon.library.meters import Labelled
+from plugins.vendors.cambricon.health import RUNNING
+from plugins.vendors.cambricon.library import board_meters, meters, performance
+from plugins.vendors.cambricon.library.card import CndevCard, MluInstance, MluStatus
+from plugins.vendors.cambricon.library.meters import Labelled, LinkState
+from plugins.vendors.cambricon.library.performance import PerformanceCounters
 
 LINKS_EVERY_S = 15.0  # between two reads of the MLULink ports: five calls for each port
 BOARD_EVERY_S = 15.0  # between two reads of voltages, currents, throttling and parts of the memory
 OPTICAL_EVERY_S = 60.0  # between two reads of the optical modules: slow buses
 MEMORY_EVERY_S = 60.0  # between two reads of memory errors and repairs, and power limits
+COMPUTE_MODES = {0: "default", 1: "exclusive", 2: "prohibited"}
 MAX_SHARE = 0.02  # of the time that the calls of one group may take: expensive groups pause longer
 
 
@@ -35,10 +39,19 @@ class CardSampler:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._groups: dict[tuple[str, str], _PacedGroup] = {}  # by device and name of the group
+        self._counters: dict[str, PerformanceCounters] = {}  # by device
 
     def reset(self) -> None:
         """Read all groups again at the next sample: a card may have been exchanged or reset."""
         self._groups = {}
+        for counters in self._counters.values():
+            counters.reset()
+
+    def close(self) -> None:
+        """Give back what the library allocated."""
+        for counters in self._counters.values():
+            counters.close()
+        self._counters.clear()
 
     def sample(self, card: CndevCard, key: str, *, with_slices: bool) -> DeviceSample | None:
         """Sample a card; `None` if no call succeeded.
@@ -48,8 +61,11 @@ class CardSampler:
         memory = card.memory()
         core, by_core = card.utilisation()
         processes = card.processes()
+        counters = self._counters.setdefault(key, PerformanceCounters())
         readings = (
             *_readings(card, by_core),
+            *_field_readings(card, performance.read_fields(card)),
+            *_mean_readings(card, counters.read(card)),
             *(_slice_readings(card.smlu_instances()) if with_slices else ()),
             *self._paced(key, "links", LINKS_EVERY_S, partial(_link_readings, card)),
             *self._paced(key, "board", BOARD_EVERY_S, partial(_board_readings, card)),
@@ -67,7 +83,13 @@ class CardSampler:
             processes=None
             if processes is None
             else tuple(
-                ProcessSample(pid=p.pid, memory_bytes=p.memory_bytes, core_percent=p.core_percent)
+                ProcessSample(
+                    pid=p.pid,
+                    memory_bytes=p.memory_bytes,
+                    core_percent=p.core_percent,
+                    virtual_bytes=p.virtual_bytes,
+                    engine_percents=p.engine_percents,
+                )
                 for p in processes
             ),
             readings=readings,
@@ -98,15 +120,52 @@ def _readings(card: CndevCard, by_core: Sequence[float | None]) -> Iterator[Metr
     for core, percent in enumerate(by_core):
         ratio = None if percent is None else percent / 100
         yield from _value(metrics.CORE_UTILIZATION, ratio, str(core))
+    yield from _values(metrics.TINY_CORE_UTILIZATION, performance.read_tiny_cores(card))
+    cpus, by_cpu, by_mode = performance.read_chip_cpus(card)
+    yield from _value(metrics.CHIP_CPU_UTILIZATION, cpus)
+    yield from _values(metrics.CHIP_CPU_CORE_UTILIZATION, by_cpu)
+    yield from _values(metrics.CHIP_CPU_MODES, by_mode)
     yield from _values(metric_families.CLOCK, meters.read_clocks(card))
     yield from _values(metrics.CODEC_UTILIZATION, meters.read_codecs(card))
     yield from _values(metrics.PCIE_RATE, meters.read_pcie_rates(card))
     yield from _values(metrics.PCIE_BYTES, meters.read_pcie_totals(card))
     yield from _value(metric_families.PCIE_REPLAYS, meters.read_pcie_replays(card))
+    yield from _values(metrics.HEARTBEATS, board_meters.read_heartbeats(card))
+
+
+def _field_readings(card: CndevCard, fields: performance.FieldValues) -> Iterator[MetricValue]:
+    yield from _values(metrics.UNIT_UTILIZATION, performance.unit_shares(card, fields))
+    yield from _values(metrics.HEAT_THRESHOLD, performance.heat_thresholds(card, fields))
+    yield from _value(metric_families.ENERGY, performance.energy_joules(card, fields))
+    yield from _values(metric_families.THROTTLE_SECONDS, performance.throttle_times(card, fields))
+
+
+def _mean_readings(card: CndevCard, means: performance.FieldValues) -> Iterator[MetricValue]:
+    yield from _values(metrics.MEAN_UTILIZATION, performance.mean_shares(card, means))
+    yield from _values(metrics.MEAN_TRAFFIC, performance.mean_traffic(card, means))
+    yield from _values(metrics.LINK_MEAN_TRAFFIC, performance.mean_link_traffic(card, means))
+
+
+def state_readings(device: VendorDevice, status: MluStatus | None) -> Iterator[MetricValue]:
+    """Yield the modes and the state of a card; nothing if its health could not be read."""
+    if status is None:
+        return
+    facts = dict(device.facts)
+    is_cut = {mode: facts.get(mode) for mode in ("mim", "smlu")}
+    mode = next((mode for mode, switch in is_cut.items() if switch == "on"), "whole")
+    if mode != "whole" or set(is_cut.values()) == {"off"}:
+        yield from _value(metrics.PARTITION_MODE, 1.0, mode)
+    if status.driver is not None:
+        yield from _value(metrics.DRIVER_RUNNING, float(status.driver == RUNNING))
+    compute_mode = COMPUTE_MODES.get(-1 if status.compute is None else status.compute)
+    if compute_mode is not None:
+        yield from _value(metrics.COMPUTE_MODE, 1.0, compute_mode)
 
 
 def _link_readings(card: CndevCard) -> Iterator[MetricValue]:
+    yield from _value(metrics.LINK_PORTS, float(len(card.link_ports())) or None)
     for link in meters.read_links(card):
+        yield from _link_properties(link)
         for layer, state in link.layers:
             yield from _value(metrics.LINK_STATE, 1.0, link.port, layer, state)
         yield from _value(metrics.LINK_SPEED, link.speed_bytes, link.port)
@@ -117,6 +176,24 @@ def _link_readings(card: CndevCard) -> Iterator[MetricValue]:
             yield from _value(metrics.LINK_ERRORS, count, link.port, kind)
         for kind, count in link.congestion:
             yield from _value(metrics.LINK_CONGESTION, count, link.port, kind)
+
+
+def _link_properties(link: LinkState) -> Iterator[MetricValue]:
+    if link.mode is not None:
+        yield from _value(metrics.LINK_MODE, 1.0, link.port, link.mode)
+    if link.speed_format is not None:
+        yield from _value(metrics.LINK_SPEED_FORMAT, 1.0, link.port, link.speed_format)
+    for direction, flag in link.is_enabled:
+        yield from _value(metrics.LINK_ENABLED, flag, link.port, direction)
+    for capability, flag in link.capabilities:
+        yield from _value(metrics.LINK_CAPABILITY, flag, link.port, capability)
+    if link.name or link.version:
+        yield from _value(metrics.LINK_INFO, 1.0, link.port, link.name, link.version)
+    peer = link.peer
+    if peer is not None:
+        yield from _value(metrics.LINK_PEER, 1.0, link.port, peer.kind)
+        _, *texts = msgspec.structs.astuple(peer)
+        yield from _value(metrics.LINK_PEER_INFO, 1.0, link.port, *texts)
 
 
 def _optical_readings(card: CndevCard) -> Iterator[MetricValue]:
@@ -134,6 +211,8 @@ def _board_readings(card: CndevCard) -> Iterator[MetricValue]:
     yield from _values(metrics.CURRENT, board_meters.read_currents(card))
     yield from _values(metrics.HEAT_REACTIONS, board_meters.read_heat_reactions(card))
     yield from _values(metrics.THROTTLED, board_meters.read_throttling(card))
+    yield from _values(metrics.CLUSTER_TEMPERATURE, board_meters.read_cluster_temperatures(card))
+    yield from _values(metrics.CLOCK_LOCKED, board_meters.read_clock_lock(card))
     yield from _values(metrics.MEMORY_PARTS, board_meters.read_memory_parts(card))
 
 
@@ -149,19 +228,28 @@ def _memory_readings(card: CndevCard) -> Iterator[MetricValue]:
     yield from _values(metrics.ECC_EXTENTS, board_meters.read_ecc_extents(card))
     yield from _values(metrics.PARITY_ERRORS, board_meters.read_parity_errors(card))
     yield from _values(metrics.DIE_LINK_ERRORS, board_meters.read_die_link_errors(card))
+    yield from _values(metrics.ADDRESS_SWAPS, board_meters.read_address_swaps(card))
+    yield from _values(metrics.REPAIR_CHANNELS, board_meters.read_repair_channels(card))
+    yield from _values(metrics.ECC_ENABLED, board_meters.read_ecc_modes(card))
+    yield from _values(metrics.PAGE_RETIREMENT, board_meters.read_page_retirement(card))
+    yield from _value(metrics.MEMORY_BANDWIDTH, board_meters.read_memory_bandwidth(card))
+    yield from _value(metrics.MEMORY_WIDTH, board_meters.read_memory_width(card))
 
 
 def _slice_readings(instances: Sequence[MluInstance]) -> Iterator[MetricValue]:
     for instance in instances:
         label = (str(instance.number),)
+        used, total = instance.used_bytes, instance.memory_bytes
         if instance.used_percent is not None:
             yield MetricValue(
                 family=metrics.SLICE_CORE, value=float(instance.used_percent), labels=label
             )
-        if instance.used_bytes is not None:
-            yield MetricValue(
-                family=metrics.SLICE_MEMORY, value=float(instance.used_bytes), labels=label
-            )
+        if used is not None:
+            yield MetricValue(family=metrics.SLICE_MEMORY, value=float(used), labels=label)
+        if used is not None and total:
+            yield MetricValue(family=metrics.SLICE_MEMORY_SHARE, value=used / total, labels=label)
+        limits = (instance.uuid, instance.name, instance.profile, instance.cores, total)
+        yield MetricValue(family=metrics.SLICE_INFO, value=1.0, labels=(*label, *map(str, limits)))
 
 
 def _value(family: MetricFamily, value: float | None, *labels: str) -> Iterator[MetricValue]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -37,11 +37,11 @@ from plugins.vendors.cambricon.discovery.links import find_links, group_cards, r
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
 from plugins.vendors.cambricon.health import XidWatch, judge_failed_calls, judge_status
 from plugins.vendors.cambricon.kubelet import MIM_MODE_REASON
-from plugins.vendors.cambricon.library.card import MIB, CndevCard, open_cards
+from plugins.vendors.cambricon.library.card import MIB, CndevCard, MluStatus, open_cards
 from plugins.vendors.cambricon.library.cndev import Cndev, card_name, locate_cndev
 from plugins.vendors.cambricon.library.codes import BAD_LINK, GARBLED, NOT_LOADED, CndevFault
-from plugins.vendors.cambricon.metrics import XID
-from plugins.vendors.cambricon.sampler import CardSampler
+from plugins.vendors.cambricon.metrics import LAST_XID, XID
+from plugins.vendors.cambricon.sampler import CardSampler, state_readings
 from plugins.vendors.cambricon.settings import CambriconSettings
 from plugins.vendors.cambricon.smlu.maker import DivisibleCard, reconcile_slices
 from plugins.vendors.cambricon.smlu.ownership import SmluOwnershipFile, with_owners
@@ -63,6 +63,7 @@ class _DiscoveredMlu(msgspec.Struct):
 
     card: CndevCard
     device: VendorDevice
+    status: MluStatus | None = None  # of the last health call; None: it failed
     failed_calls: int = 0  # consecutive failed health calls
     remotes: tuple[str, ...] = ()  # UUIDs at the other ends of its links
 
@@ -164,7 +165,7 @@ class CambriconSession:
                 card, self._host, self._settings.smlu_unit_mib, before.device if before else None
             )
             entry = self._discovered[index] = _DiscoveredMlu(
-                card, device, before.failed_calls if before else 0
+                card, device, failed_calls=before.failed_calls if before else 0
             )
             last_health = before.device.health if before else _HEALTH_UNKNOWN
             entry.device = replace(device, health=self._check_health(entry) or last_health)
@@ -234,6 +235,7 @@ class CambriconSession:
             card.begin_round()
             status = card.status()
             code = card.faults.get("cndevGetCardHealthState")
+        entry.status = status
         if status is None:
             entry.failed_calls += 1
             return judge_failed_calls(entry.failed_calls, GARBLED if code is None else code)
@@ -258,16 +260,25 @@ class CambriconSession:
             sample = self._sampler.sample(entry.card, key, with_slices=has_slices)
             if sample is None and health is None:
                 continue
-            readings = (*(sample.readings if sample else ()), *self._xids(key))
+            readings = (
+                *(sample.readings if sample else ()),
+                *state_readings(entry.device, entry.status),
+                *self._xids(key),
+            )
             own_sample = sample or DeviceSample(key=key)
             samples.append(replace(own_sample, readings=readings, health=health))
         return tuple(samples)
 
-    def _xids(self, key: str) -> tuple[MetricValue, ...]:
-        totals = sorted((n, c) for (k, n), c in tuple(self._watch.counts.items()) if k == key)
-        return tuple(
-            MetricValue(family=XID, value=float(c), labels=(f"{n:#018x}",)) for n, c in totals
-        )
+    def _xids(self, key: str) -> Iterator[MetricValue]:
+        """Yield the number of each Xid of a card, and the last Xid."""
+        for xid, count in sorted(
+            (n, c) for (k, n), c in tuple(self._watch.counts.items()) if k == key
+        ):
+            yield MetricValue(family=XID, value=float(count), labels=(f"{xid:#018x}",))
+        last = self._watch.last.get(key)
+        if last is not None:
+            label = f"{last:#018x}"
+            yield MetricValue(family=LAST_XID.name, value=float(last), labels=(label,))
 
     def slices(self, requests: Sequence[SliceRequest], pods: Collection[str] | None) -> SliceReport:
         """Create requested sMLU instances, and destroy the agent's instances of deleted pods."""
@@ -292,6 +303,7 @@ class CambriconSession:
         if self._cndev is not None:
             cndev, self._cndev = self._cndev, None
             self._discovered.clear()
+            self._sampler.close()
             cndev.close()
 
 

@@ -142,12 +142,7 @@ FAMILIES = (
         help="Whether the card holds its clocks back for the reason.",
         labels=("reason",),
     ),
-    MetricFamily(
-        name="xpu_device_throttle_seconds_total",
-        type="counter",
-        help="Time in which the card held its clocks back, by reason, since the driver was loaded.",
-        labels=("reason",),
-    ),
+    metric_families.THROTTLE_SECONDS,
     MetricFamily(
         name="xpu_device_recovery_action",
         type="gauge",

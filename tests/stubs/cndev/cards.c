@@ -9,7 +9,7 @@
 static const struct call nobody;
 static uint64_t heard[64]; /* event types by card */
 
-static long long value(const char *path, long long otherwise) {
+long long cndev_number(const char *path, long long otherwise) {
     long long found;
     stub_lock();
     stub_reload();
@@ -18,18 +18,18 @@ static long long value(const char *path, long long otherwise) {
 }
 
 int cndev_version(int version) {
-    return version < 1 || version > value("api", 6) ? BAD_VERSION : OK;
+    return version < 1 || version > cndev_number("api", 6) ? BAD_VERSION : OK;
 }
 
-long long cndev_base(void) { return value("handles", 16384); }
+long long cndev_base(void) { return cndev_number("handles", 16384); }
 
 long long cndev_index(int32_t handle) {
     long long index = handle - cndev_base();
-    return index >= 0 && index < value("count", 0) ? index : -1;
+    return index >= 0 && index < cndev_number("count", 0) ? index : -1;
 }
 
 int cndev_handle(int index, int32_t *to) {
-    if (index < 0 || index >= value("count", 0)) return BAD_ARGUMENT;
+    if (index < 0 || index >= cndev_number("count", 0)) return BAD_ARGUMENT;
     *to = (int32_t)(cndev_base() + index);
     return OK;
 }
@@ -64,6 +64,26 @@ int cndev_retired(struct call *call, struct RetiredPages *to) {
     long long pages;
     if (!stub_number(&one, "mlu.{0}.retired.{1}", 0, &pages)) return UNSUPPORTED;
     to->count = (uint32_t)pages;
+    return OK;
+}
+
+static long long part(struct call *call, const char *path, int number) {
+    struct fill from = {path, NULL, 0, 8, 0, STUB_SIGNED, 0, number, ':', 1};
+    long long to = -1;
+    return stub_fill(call, &to, &from, 1) ? -1 : to;
+}
+
+int cndev_ecc_modes(struct call *call, struct Mode *now, struct Mode *pending) {
+    long long mode = part(call, "mlu.{0}.ecc_mode", 0);
+    if (mode < 0) return UNSUPPORTED;
+    now->mode = (int)mode, pending->mode = (int)part(call, "mlu.{0}.ecc_mode", 1);
+    return OK;
+}
+
+int cndev_directions(struct call *call, int *inbound, int *outbound) {
+    long long state = part(call, "mlu.{0}.port_state.{1}", 0);
+    if (state < 0) return UNSUPPORTED;
+    *inbound = (int)state, *outbound = (int)part(call, "mlu.{0}.port_state.{1}", 1);
     return OK;
 }
 

@@ -15,14 +15,29 @@
     mlu.<i>.mem_reserved MiB
     mlu.<i>.optical.<p> present:temperature:volts:lanes    mlu.<i>.optical.<p>.{sent,received} dBm
       of each lane, a:b
-    mlu.<i>.proc.<pid> physical:virtual:percent, KiB
+    mlu.<i>.proc.<pid> physical:virtual:percent[:percent of image codec:decoder:encoder:memory], KiB
     mlu.<i>.port.<p> mac:remote uuid[:serdes:presence]
+    mlu.<i>.port_mode.<p>   mlu.<i>.port_name.<p>   mlu.<i>.port_version.<p> a:b:c
+    mlu.<i>.port_state.<p> inbound:outbound    mlu.<i>.port_capability.<p> p2p:Interlaken
+    mlu.<i>.remote.<p> kind:serial:board serial:slot:port:network:IP valid:IP version
+    mlu.<i>.remote_ip.<p>, remote_mac.<p> bytes, a:b:c    mlu.<i>.remote_name.<p>
+    mlu.<i>.tiny percent of each, a:b    mlu.<i>.tiny_cores their number
+    mlu.<i>.chip_cpu average:cores    mlu.<i>.chip_cpu_cores percent of each, a:b
+    mlu.<i>.chip_cpu_modes 64 numbers of each core, a:b
+    mlu.<i>.clusters their number    mlu.<i>.cluster_temp degrees of each, a:b
+    mlu.<i>.system_memory total:used KiB    mlu.<i>.bar4 total:used:free bytes
+    mlu.<i>.ddr width:bandwidth:decimals    mlu.<i>.clock_lock   mlu.<i>.heartbeats
+    mlu.<i>.ecc_mode now:after a reset    mlu.<i>.page_retirement
+    mlu.<i>.swaps correctable:uncorrectable    mlu.<i>.swap_channels none:some:all
+    mlu.<i>.field.<id> a whole number, or one with a point
+    mlu.<i>.mpm core:card:tensor percent:PCIe sent:received:MLULink sent:received, MiB/s
+    mlu.<i>.mpm_link.<p> sent:received, MiB/s    mpm_pause_ms between two samples, 100
     mlu.<i>.core_count   mlu.<i>.cores percent of each, a:b:c   mlu.<i>.clocks board:ddr:default MHz
     mlu.<i>.{vpus,encoders,decoders,jpus}   mlu.<i>.{vpu,encoder,decoder,jpu} percent of each, a:b
     mlu.<i>.pcie read:write:read in all:written in all, bytes    mlu.<i>.replays
     mlu.<i>.power_default W    mlu.<i>.power_range low:high W
     mlu.<i>.link_counters.<p> 18 numbers   mlu.<i>.link_errors.<p> 5   mlu.<i>.link_events.<p> 3
-    mlu.<i>.link_speed.<p> GB/s
+    mlu.<i>.link_speed.<p> GB/s    mlu.<i>.link_format.<p>
     mlu.<i>.{rows,rows_v2} correctable:uncorrectable:pending:failed
     mlu.<i>.repair retirement pending:repair pending:failed    mlu.<i>.retired.<cause> pages
     mlu.<i>.{smlu_mode,mim_mode} 0 or 1
@@ -91,6 +106,20 @@ LinkEvents 128 8: down@0:u64 replay@8:u64 replay_fail@16:u64
 LinkSpeed v 12 4: gigabytes@4:f32 format@8:i32
 Optical 432 8: present@2:u8 temperature@68:f32 voltage@92:f32 lanes@116:i32 sent@120:f32*8
   received@280:f32*8 spare@368:u64*8
+LinkCapability v 12 4: p2p@4:u32 serdes@8:u32
+LinkMode v 12 4: mode@4:i32 supported@8:i32
+LinkVersion v 16 4: number@4:u32*3
+LinkName 16 1: name@0:c16
+TinyCores v 48 4: count@4:i32 core@8:i32*10
+ChipCpu v 2088 4: average@4:u16 cores@6:u8 core@7:u8*32 mode@39:u8*2048
+OsMemory 40 4: total@0:u32 used@4:u32
+Bar4 24 8: total@0:u64 used@8:u64 free@16:u64
+Ddr v 16 4: width@4:u32 bandwidth@8:u32 decimal@12:u32
+ClockLock v 8 4: is_locked@4:u8
+Heartbeats v 8 4: count@4:u32
+FieldValue 48 8: id@0:i32 code@4:i32 value@8:u64 type@16:i32 latency@24:i64 time@32:i64 scope@40:u32
+MpmMetric 40 8: id@0:i32 code@4:i32 value@8:f64 short_name@16:u64 long_name@24:u64 unit@32:u64
+MpmRequest 10264 8: layout@0:u32 count@4:u32 first@8:u64 second@16:u64 metrics@24:MpmMetric*256
 Rows v 20 4: correctable@4:u32 uncorrectable@8:u32 pending@12:u32 failed@16:u32
 RowsV2 v 24 4: correctable@4:u32 uncorrectable@8:u32 histogram@12:u32*3
 Repair v 8 4: retire_pending@4:u8 pending@5:u8 failed@6:u8
@@ -108,6 +137,7 @@ Event v 104 8: device@4:i32 data@8:u64 type@16:u64 time@24:u64 cpu@32:u32 mlu@36
 
 _PROC = "mlu.{h}.proc."
 _PORT = "mlu.{h}.port.{port}"
+_REMOTE = "mlu.{h}.remote.{port}"
 _HEALTH = {
     "health": Get("mlu.{h}.health", "1"),
     "device": Get("mlu.{h}.device", "1"),
@@ -186,8 +216,77 @@ SYMBOLS = (
             "chip": Get("mlu.{h}.temp"),
             "board": Get("mlu.{h}.temp_board", "-275"),
             "memory": Get("mlu.{h}.temp_memory", "-275"),
+            "cluster": Get("mlu.{h}.cluster_temp", "-275"),
         },
     ),
+    Symbol("cndevGetClusterCount", "CoreCount *to, i32 h", {"count": Get("mlu.{h}.clusters")}),
+    Symbol(
+        "cndevGetTinyCoreUtilization",
+        "TinyCores *to, i32 h",
+        {"count": Get("mlu.{h}.tiny_cores"), "core": Get("mlu.{h}.tiny", "0")},
+    ),
+    Symbol(
+        "cndevGetDeviceCPUUtilizationV2",
+        "ChipCpu *to, i32 h",
+        {
+            **_parts("mlu.{h}.chip_cpu", "average", "cores"),
+            "core": Get("mlu.{h}.chip_cpu_cores", "0"),
+            "mode": Get("mlu.{h}.chip_cpu_modes", "0"),
+        },
+    ),
+    Symbol(
+        "cndevGetDeviceOsMemoryUsageV2",
+        "OsMemory *to, i32 h",
+        _parts("mlu.{h}.system_memory", "total", "used"),
+    ),
+    Symbol(
+        "cndevGetBAR4MemoryInfo", "Bar4 *to, i32 h", _parts("mlu.{h}.bar4", "total", "used", "free")
+    ),
+    Symbol(
+        "cndevGetDDRInfo", "Ddr *to, i32 h", _parts("mlu.{h}.ddr", "width", "bandwidth", "decimal")
+    ),
+    Symbol(
+        "cndevGetMLUFrequencyStatus",
+        "ClockLock *to, i32 h",
+        {"is_locked": Get("mlu.{h}.clock_lock")},
+    ),
+    Symbol(
+        "cndevGetCardHeartbeatCount", "Heartbeats *to, i32 h", {"count": Get("mlu.{h}.heartbeats")}
+    ),
+    Symbol(
+        "cndevGetEccMode",
+        "Mode *to, Mode *pending, i32 h",
+        "    return cndev_ecc_modes(&call, to, pending);",
+    ),
+    Symbol(
+        "cndevGetRetiredPagesOperation",
+        "Mode *to, i32 h",
+        {"mode": Get("mlu.{h}.page_retirement")},
+    ),
+    Symbol(
+        "cndevGetAddressSwaps",
+        "RowsV2 *to, i32 h",
+        {
+            **_parts("mlu.{h}.swaps", "correctable", "uncorrectable"),
+            "histogram": Get("mlu.{h}.swap_channels", "0"),
+        },
+    ),
+    Symbol(
+        "cndevDeviceGetFieldValues",
+        "i32 h, int n, FieldValue *to",
+        "    return cndev_fields(&call, n, to);",
+    ),
+    Symbol(
+        "cndevMpmQueryDeviceSupport",
+        "i32 h, u8 *to",
+        "    return cndev_has_counters(&call, to);",
+    ),
+    Symbol("cndevMpmSampleAlloc", "void **to", "    return cndev_new_sample(to);"),
+    Symbol("cndevMpmSampleFree", "void *sample", "    return cndev_free_sample(sample);"),
+    Symbol(
+        "cndevMpmSampleGet", "void *sample, i32 h", "    return cndev_take_sample(&call, sample);"
+    ),
+    Symbol("cndevMpmMetricsGet", "MpmRequest *to", "    return cndev_means(to);"),
     Symbol(
         "cndevGetECCInfo",
         "Ecc *to, i32 h",
@@ -264,7 +363,18 @@ SYMBOLS = (
     Symbol(
         "cndevGetProcessUtilization",
         "unsigned *n, ProcUtil *to, i32 h",
-        Each(_PROC, "to", "n", {"pid": Get("#"), "mlu": Get("=", "0", part=2)}),
+        Each(
+            _PROC,
+            "to",
+            "n",
+            {
+                "pid": Get("#"),
+                **{
+                    name: Get("=", "0", part=part)
+                    for part, name in enumerate(("mlu", "jpu", "dec", "enc", "mem"), start=2)
+                },
+            },
+        ),
     ),
     Symbol("cndevGetMLULinkPortNumber", "i32 h", "    return cndev_ports(&call);", "number"),
     Symbol(
@@ -362,7 +472,10 @@ SYMBOLS = (
     Symbol(
         "cndevGetMLULinkSpeedInfo",
         "LinkSpeed *to, i32 h, int port",
-        {"gigabytes": Get("mlu.{h}.link_speed.{port}")},
+        {
+            "gigabytes": Get("mlu.{h}.link_speed.{port}"),
+            "format": Get("mlu.{h}.link_format.{port}", "-1"),
+        },
     ),
     Symbol(
         "cndevGetOpticalInfo",
@@ -396,7 +509,48 @@ SYMBOLS = (
     Symbol(
         "cndevGetMLULinkRemoteInfo",
         "Remote *to, i32 h, int port",
-        {"uuid": Get(_PORT, "", part=1)},
+        {
+            "uuid": Get(_PORT, "", part=1),
+            **{
+                name: Get(_REMOTE, otherwise, part=part)
+                for part, (name, otherwise) in enumerate(
+                    (
+                        ("connect", "-1"),
+                        *((name, "0") for name in ("mc_sn", "ba_sn", "slot", "port", "ncs")),
+                        ("ipvalid", "0"),
+                        ("ipver", "0"),
+                    )
+                )
+            },
+            "ip": Get("mlu.{h}.remote_ip.{port}", "0"),
+            "mac": Get("mlu.{h}.remote_mac.{port}", "0"),
+            "port_name": Get("mlu.{h}.remote_name.{port}", ""),
+        },
+    ),
+    Symbol(
+        "cndevGetMLULinkCapability",
+        "LinkCapability *to, i32 h, int port",
+        _parts("mlu.{h}.port_capability.{port}", "p2p", "serdes"),
+    ),
+    Symbol(
+        "cndevGetMLULinkPortMode",
+        "LinkMode *to, i32 h, int port",
+        {"mode": Get("mlu.{h}.port_mode.{port}")},
+    ),
+    Symbol(
+        "cndevGetMLULinkPPI",
+        "LinkName *to, i32 h, int port",
+        {"name": Get("mlu.{h}.port_name.{port}")},
+    ),
+    Symbol(
+        "cndevGetMLULinkState",
+        "int *to, int *outbound, i32 h, int port",
+        "    return cndev_directions(&call, to, outbound);",
+    ),
+    Symbol(
+        "cndevGetMLULinkVersion",
+        "LinkVersion *to, i32 h, int port",
+        {"number": Get("mlu.{h}.port_version.{port}")},
     ),
     Symbol("cndevGetMimMode", "Mode *to, i32 h", {"mode": Get("mlu.{h}.mim_mode")}),
     Symbol("cndevGetSMLUMode", "Mode *to, i32 h", {"mode": Get("mlu.{h}.smlu_mode")}),
@@ -467,5 +621,5 @@ LIBRARY = Library(
     handles={"int32_t": "cndev_index"},
     version_check="cndev_version",
     prototypes="cndev.h",
-    sources=("slices.c", "cards.c"),
+    sources=("slices.c", "cards.c", "counters.c"),
 )

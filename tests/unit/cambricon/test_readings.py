@@ -52,7 +52,44 @@ EVERYTHING = (
     "mlu.0.optical.0.sent 0:10",
     "mlu.0.optical.0.received -10:-40",
     "mlu.0.optical.1 0:0:0:0",
+    "mlu.0.port_mode.0 3",
+    "mlu.0.port_name.0 0:1",
+    "mlu.0.port_version.0 2:3:4",
+    "mlu.0.port_state.0 1:0",
+    "mlu.0.port_capability.0 1:0",
+    "mlu.0.link_format.0 1",
+    "mlu.0.remote.0 0:291:292:5:6:7:1:4",
+    "mlu.0.remote_ip.0 10:0:0:9",
+    "mlu.0.remote_mac.0 2:0:0:10:11:255",
+    "mlu.0.remote_name.0 eth0",
+    "mlu.0.remote.1 1:291:292:5:6:7:0:0",
+    "mlu.0.remote_mac.1 2:0:0:10:11:254",
+    "mlu.0.remote_name.1 Ethernet1/1",
+    "mlu.0.tiny_cores 2",
+    "mlu.0.tiny 1:2",
+    "mlu.0.chip_cpu 21:2",
+    "mlu.0.chip_cpu_cores 22:23",
+    f"mlu.0.chip_cpu_modes 1:2:3:4:5:{':'.join('0' * 59)}:6:7:8:9:10",
+    "mlu.0.clusters 2",
+    "mlu.0.cluster_temp 51:-1",
+    "mlu.0.system_memory 8192:4096",
+    "mlu.0.bar4 65536:1024:64512",
+    "mlu.0.ddr 64:1229:5",
+    "mlu.0.clock_lock 1",
+    "mlu.0.heartbeats 77",
+    "mlu.0.ecc_mode 1:0",
+    "mlu.0.page_retirement 1",
+    "mlu.0.swaps 3:2",
+    "mlu.0.swap_channels 1:4:27",
+    "mlu.0.field.52 95",
+    "mlu.0.field.53 105",
+    "mlu.0.field.65 31",
+    "mlu.0.field.66 37.5",
+    "mlu.0.field.71 7200000000000",
+    "mlu.0.field.73 5000000000",
+    "mlu.0.field.75 6000000000",
 )
+COUNTERS = ("mlu.0.mpm 41:42:43:100:200:300:400", "mlu.0.mpm_link.0 150:250", "mpm_pause_ms 0")
 
 
 def readings(sample: DeviceSample) -> dict[tuple[str, ...], float]:
@@ -130,6 +167,54 @@ def test_a_card_reports_every_figure_in_base_units(tmp_path: Path) -> None:
         ("xpu_mlu_optical_power_watts", "0", "sent", "1"): 0.01,
         ("xpu_mlu_optical_power_watts", "0", "received", "0"): 0.0001,
         ("xpu_mlu_optical_power_watts", "0", "received", "1"): 1e-7,
+        ("xpu_mlu_link_errors_total", "0", "task_replay"): 18,
+        ("xpu_mlu_link_ports",): 2,
+        ("xpu_mlu_link_mode", "0", "roce"): 1,
+        ("xpu_mlu_link_speed_format", "0", "pam4"): 1,
+        ("xpu_mlu_link_enabled", "0", "inbound"): 1,
+        ("xpu_mlu_link_enabled", "0", "outbound"): 0,
+        ("xpu_mlu_link_capability", "0", "p2p"): 1,
+        ("xpu_mlu_link_capability", "0", "interlaken"): 0,
+        ("xpu_mlu_link_peer_kind", "0", "mlu"): 1,
+        ("xpu_mlu_link_peer_kind", "1", "switch"): 1,
+        ("xpu_mlu_link_info", "0", "0:1", "2.3.4"): 1,
+        (
+            *("xpu_mlu_link_peer_info", "0", "02:00:00:0a:0b:ff", "eth0", UUID, "10.0.0.9"),
+            *("123", "124", "5", "6", "7"),
+        ): 1,
+        (
+            *("xpu_mlu_link_peer_info", "1", "02:00:00:0a:0b:fe", "Ethernet1/1"),
+            *("", "", "", "", "", "", ""),
+        ): 1,
+        ("xpu_mlu_tiny_core_utilization_ratio", "1"): 0.02,
+        ("xpu_mlu_chip_cpu_utilization_ratio",): 0.21,
+        ("xpu_mlu_chip_cpu_core_utilization_ratio", "1"): 0.23,
+        ("xpu_mlu_chip_cpu_core_mode_ratio", "0", "user"): 0.01,
+        ("xpu_mlu_chip_cpu_core_mode_ratio", "1", "irq"): 0.1,
+        ("xpu_mlu_cluster_temperature_celsius", "0"): 51,
+        ("xpu_mlu_memory_part_bytes", "system_total"): 8 << 20,
+        ("xpu_mlu_memory_part_bytes", "system_used"): 4 << 20,
+        ("xpu_mlu_memory_part_bytes", "bar4_free"): 64512,
+        ("xpu_mlu_memory_bandwidth_bytes_per_second",): 1229.5e9,
+        ("xpu_mlu_memory_data_width",): 64,
+        ("xpu_mlu_clock_locked",): 1,
+        ("xpu_mlu_heartbeats_total",): 77,
+        ("xpu_mlu_ecc_enabled", "now"): 1,
+        ("xpu_mlu_ecc_enabled", "after_reset"): 0,
+        ("xpu_mlu_page_retirement_enabled",): 1,
+        ("xpu_mlu_address_swaps_total", "uncorrectable"): 2,
+        ("xpu_mlu_repair_channels", "none"): 1,
+        ("xpu_mlu_repair_channels", "all"): 27,
+        ("xpu_mlu_heat_reaction_celsius", "power_off"): 105,
+        ("xpu_mlu_heat_reaction_celsius", "slowdown"): 95,
+        ("xpu_mlu_unit_utilization_ratio", "card"): 0.375,
+        ("xpu_mlu_unit_utilization_ratio", "tensor"): 0.31,
+        ("xpu_device_energy_joules_total",): 7.2e9,
+        ("xpu_device_throttle_seconds_total", "thermal"): 5,
+        ("xpu_device_throttle_seconds_total", "any"): 6,
+        ("xpu_mlu_driver_running",): 1,
+        ("xpu_mlu_compute_mode", "default"): 1,
+        ("xpu_mlu_partition_mode", "whole"): 1,
     }
     assert {key: values.get(key) for key in expected} == expected
 
@@ -173,6 +258,27 @@ def test_every_reading_belongs_to_a_declared_family(tmp_path: Path) -> None:
         ("mlu.0.optical.0 1:45:nan:2", "xpu_mlu_optical_voltage_volts"),
         ("mlu.0.optical.0 1:45:3:9", "xpu_mlu_optical_power_watts"),
         ("mlu.0.optical.0 1:45:3:-1", "xpu_mlu_optical_power_watts"),
+        ("mlu.0.tiny_cores 11", "xpu_mlu_tiny_core_utilization_ratio"),
+        ("mlu.0.tiny 101:-1", "xpu_mlu_tiny_core_utilization_ratio"),
+        ("mlu.0.chip_cpu 101:2", "xpu_mlu_chip_cpu_utilization_ratio"),
+        ("mlu.0.chip_cpu 21:33", "xpu_mlu_chip_cpu_core_mode_ratio"),
+        ("mlu.0.chip_cpu_cores 255:101", "xpu_mlu_chip_cpu_core_utilization_ratio"),
+        ("mlu.0.clusters 21", "xpu_mlu_cluster_temperature_celsius"),
+        ("mlu.0.cluster_temp 201:-1", "xpu_mlu_cluster_temperature_celsius"),
+        ("mlu.0.ddr 64:4294967295:5", "xpu_mlu_memory_bandwidth_bytes_per_second"),
+        ("mlu.0.ddr 0:0:0", "xpu_mlu_memory_data_width"),
+        ("mlu.0.ddr 0:0:0", "xpu_mlu_memory_bandwidth_bytes_per_second"),
+        ("mlu.0.clock_lock 255", "xpu_mlu_clock_locked"),
+        ("mlu.0.heartbeats 4294967295", "xpu_mlu_heartbeats_total"),
+        ("mlu.0.ecc_mode 2:2", "xpu_mlu_ecc_enabled"),
+        ("mlu.0.page_retirement -1", "xpu_mlu_page_retirement_enabled"),
+        ("mlu.0.swaps 4294967295:4294967295", "xpu_mlu_address_swaps_total"),
+        ("mlu.0.swap_channels -1:-1:-1", "xpu_mlu_repair_channels"),
+        ("mlu.0.port_mode.0 9", "xpu_mlu_link_mode"),
+        ("mlu.0.link_format.0 2", "xpu_mlu_link_speed_format"),
+        ("mlu.0.port_state.0 2:7", "xpu_mlu_link_enabled"),
+        ("mlu.0.port_capability.0 -1:2", "xpu_mlu_link_capability"),
+        ("mlu.0.compute 3", "xpu_mlu_compute_mode"),
     ],
 )
 def test_a_value_that_no_card_can_have_is_left_out(line: str, family: str, tmp_path: Path) -> None:
@@ -257,3 +363,160 @@ def test_links_and_memory_are_read_at_their_own_pace(tmp_path: Path) -> None:
     assert again["xpu_device_clock_hertz", "core"] == 0.9e9
     assert again["xpu_mlu_retired_pages", "double_bit"] == 7
     assert len(first) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "family"),
+    [
+        ("mlu.0.field.66 4294967295", "xpu_mlu_unit_utilization_ratio"),
+        ("mlu.0.field.66 -1", "xpu_mlu_unit_utilization_ratio"),
+        ("mlu.0.field.66 nan", "xpu_mlu_unit_utilization_ratio"),
+        ("mlu.0.field.53 -1", "xpu_mlu_heat_reaction_celsius"),
+        ("mlu.0.field.53 0", "xpu_mlu_heat_reaction_celsius"),
+        ("mlu.0.field.53 4294967296", "xpu_mlu_heat_reaction_celsius"),
+        ("mlu.0.field.71 -1", "xpu_device_energy_joules_total"),
+        ("mlu.0.field.75 -1", "xpu_device_throttle_seconds_total"),
+    ],
+)
+def test_a_field_that_no_card_can_have_is_left_out(line: str, family: str, tmp_path: Path) -> None:
+    assert not [key for key in sampled(tmp_path, line) if key[0] == family]
+
+
+def test_a_library_that_refuses_newer_fields_reports_the_older_ones(tmp_path: Path) -> None:
+    lines = [line for line in EVERYTHING if not line.startswith("mlu.0.field.7")]
+    values = sampled(tmp_path, *lines)
+    assert values["xpu_mlu_unit_utilization_ratio", "tensor"] == 0.31
+    assert ("xpu_device_energy_joules_total",) not in values
+
+
+def test_a_port_with_an_address_as_text_has_it_too(tmp_path: Path) -> None:
+    lines = [line for line in EVERYTHING if not line.startswith("mlu.0.remote_ip")]
+    text = ":".join(str(byte) for byte in b"10.0.0.12")
+    values = sampled(tmp_path, *lines, f"mlu.0.remote_ip.0 {text}")
+    assert [key[5] for key in values if key[:2] == ("xpu_mlu_link_peer_info", "0")] == ["10.0.0.12"]
+
+
+@pytest.mark.parametrize("remote", ["0:1:2:3:4:5:0:4", "0:1:2:3:4:5:1:9"])
+def test_an_address_that_is_not_valid_is_no_label(remote: str, tmp_path: Path) -> None:
+    values = sampled(tmp_path, *EVERYTHING, f"mlu.0.remote.0 {remote}")
+    assert [key[5] for key in values if key[:2] == ("xpu_mlu_link_peer_info", "0")] == [""]
+
+
+@pytest.mark.parametrize(
+    ("lines", "modes"),
+    [
+        (("mlu.0.smlu_mode 1",), ["smlu"]),
+        (("mlu.0.mim_mode 1",), ["mim"]),
+        (("call.cndevGetMimMode.ret 18", "call.cndevGetSMLUMode.ret 18"), []),
+    ],
+)
+def test_the_mode_of_a_card_is_known_or_absent(
+    lines: tuple[str, ...], modes: list[str], tmp_path: Path
+) -> None:
+    values = sampled(tmp_path, *lines)
+    assert [key[1] for key in values if key[0] == "xpu_mlu_partition_mode"] == modes
+
+
+@pytest.mark.parametrize(("driver", "value"), [(4, 1), (6, 0), (5, 0)])
+def test_a_driver_runs_or_does_not(driver: int, value: int, tmp_path: Path) -> None:
+    assert sampled(tmp_path, f"mlu.0.driver {driver}")["xpu_mlu_driver_running",] == value
+
+
+def test_a_card_whose_health_cannot_be_read_has_no_state(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1))
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        stub.add("call.cndevGetCardHealthState.ret 7")
+        values = readings(child.sample()[0])
+    states = {"xpu_mlu_driver_running", "xpu_mlu_compute_mode", "xpu_mlu_partition_mode"}
+    assert not states & {key[0] for key in values}
+
+
+def test_performance_counters_give_means_from_the_second_sample_on(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1), *EVERYTHING, *COUNTERS)
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        first, second = (readings(child.sample()[0]) for _ in range(2))
+        child.discover()
+        rediscovered = readings(child.sample()[0])
+        assert stub.counts()["cndevMpmSampleAlloc"] == 2
+    assert not [key for key in first if "_mean_" in key[0]]
+    expected = {
+        ("xpu_mlu_mean_utilization_ratio", "core"): 0.41,
+        ("xpu_mlu_mean_utilization_ratio", "card"): 0.42,
+        ("xpu_mlu_mean_utilization_ratio", "tensor"): 0.43,
+        ("xpu_mlu_mean_bytes_per_second", "pcie", "sent"): 100 << 20,
+        ("xpu_mlu_mean_bytes_per_second", "pcie", "received"): 200 << 20,
+        ("xpu_mlu_mean_bytes_per_second", "mlulink", "sent"): 300 << 20,
+        ("xpu_mlu_mean_bytes_per_second", "mlulink", "received"): 400 << 20,
+        ("xpu_mlu_link_mean_bytes_per_second", "0", "sent"): 150 << 20,
+        ("xpu_mlu_link_mean_bytes_per_second", "0", "received"): 250 << 20,
+    }
+    for values in (second, rediscovered):
+        assert {key: value for key, value in values.items() if "_mean_" in key[0]} == expected
+
+
+def test_samples_of_counters_that_are_too_close_together_give_no_mean(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1), *COUNTERS, "mpm_pause_ms 3600000")
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        samples = [child.sample()[0] for _ in range(2)]
+    assert not [key for one in samples for key in readings(one) if "_mean_" in key[0]]
+    assert not [one for sample in samples for one in sample.rejections if "mean" in one.family]
+
+
+@pytest.mark.parametrize("counters", ["101:-1:1e9:-1:1e30:-5:inf", "-0.1:1e3:101:1e9:1e9:1e9:1e9"])
+def test_means_that_no_card_can_have_are_left_out(counters: str, tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1), f"mlu.0.mpm {counters}", "mpm_pause_ms 0")
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        child.sample()
+        values = readings(child.sample()[0])
+    assert not [key for key in values if "_mean_" in key[0]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "call.cndevMpmQueryDeviceSupport.ret 10",
+        "call.cndevMpmSampleAlloc.ret 8",
+        "call.cndevMpmSampleGet.ret 18",
+        "call.cndevMpmMetricsGet.ret 3",
+    ],
+)
+def test_counters_that_fail_cost_themselves_only(line: str, tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1), *COUNTERS, line)
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        samples = [readings(child.sample()[0]) for _ in range(3)]
+        stub.play(*machine(1), *COUNTERS)
+        child.discover()
+        child.sample()
+        recovered = readings(child.sample()[0])
+    for values in samples:
+        assert values["xpu_device_power_watts",] == 30
+        assert not [key for key in values if "_mean_" in key[0]]
+    assert recovered["xpu_mlu_mean_utilization_ratio", "card"] == 0.42
+
+
+def test_each_process_has_the_units_that_it_uses(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1), "mlu.0.proc.77 2048:4096:33:1:2:3:101")
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        (process,) = child.sample()[0].processes or ()
+    assert process.virtual_bytes == 4 << 20
+    assert process.engine_percents == (("image_codec", 1), ("decoder", 2), ("encoder", 3))
+
+
+def test_the_last_fault_of_a_card_has_its_number(tmp_path: Path) -> None:
+    stub = stub_of(tmp_path, *machine(1))
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        child.discover()
+        for xid in (0x10, 0x20):
+            stub.happen(f"0 {xid}")
+            child.wait_event()
+        values = readings(child.sample()[0])
+    assert values["xpu_mlu_last_xid", "0x0000000000000020"] == 0x20
+    assert [key for key in values if key[0] == "xpu_mlu_last_xid"] == [
+        ("xpu_mlu_last_xid", "0x0000000000000020")
+    ]

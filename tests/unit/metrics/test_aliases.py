@@ -22,6 +22,7 @@ from agent.snapshot.inventory import (
 )
 from agent.snapshot.node import NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pci import PciLink
 from agent.snapshot.vendor import (
     AliasLabel,
     AliasMatch,
@@ -41,6 +42,10 @@ POWER = MetricFamily(name="xpu_device_power_watts", type="gauge", help="Power.")
 TRAFFIC = MetricFamily(
     name="xpu_device_link_bytes_total", type="counter", help="B.", labels=("direction",)
 )
+NAMES = MetricFamily(
+    name="xpu_device_port_info", type="gauge", help="N.", labels=("direction", "name")
+)
+LINK = PciLink(speed=160, max_speed=320, width=8, max_width=16)
 LABELS = (
     AliasLabel("index", LabelOrigin.MINOR),
     AliasLabel("device", LabelOrigin.MINOR, prefix="acme"),
@@ -83,13 +88,20 @@ def node(*readings: MetricValue, pods: int = 0, **sample: object) -> NodeSnapsho
     )
 
 
+def with_link(snap: NodeSnapshot, link: PciLink) -> NodeSnapshot:
+    """Return the node with this PCIe link of all devices."""
+    view = snap.devices.value
+    devices = (replace(one, place=replace(one.place, link=link)) for one in view.devices)
+    return replace(snap, devices=SnapshotPart(replace(view, devices=tuple(devices)), NOW_S))
+
+
 Series = list[tuple[dict[str, str], float]]
 
 
 def series(snap: NodeSnapshot, alias_table: AliasTable) -> dict[str, Series]:
     """Return labels and values of the page's samples, by the names of the table."""
     renderer = MetricsRenderer(
-        {"nvidia": (POWER, TRAFFIC)}, aliases=("acme",), alias_tables=(alias_table,)
+        {"nvidia": (POWER, TRAFFIC, NAMES)}, aliases=("acme",), alias_tables=(alias_table,)
     )
     assert renderer.errors == ()
     page = renderer.render(snap, NOW_S)
@@ -194,6 +206,14 @@ def test_a_label_can_come_from_the_reading_or_be_of_one_source() -> None:
         (DeviceValue.HEALTHY, 1),
         (DeviceValue.PROCESSES, 1),
         (DeviceValue.PROCESS_MEMORY_BYTES, 9),
+        (DeviceValue.PROCESS_VIRTUAL_BYTES, 10),
+        (DeviceValue.PROCESS_UTILIZATION_PERCENT, 11.0),
+        (DeviceValue.PROCESS_ENGINE_PERCENT, 12.0),
+        (DeviceValue.NUMA_NODE, 0),
+        (DeviceValue.PCIE_GENERATION, 4),
+        (DeviceValue.PCIE_MAX_GENERATION, 5),
+        (DeviceValue.PCIE_LANES, 8),
+        (DeviceValue.PCIE_MAX_LANES, 16),
         (DeviceValue.ONE, 1),
     ],
 )
@@ -202,9 +222,17 @@ def test_values_that_every_device_has(kind: DeviceValue, expected: float) -> Non
         core_percent=25.0,
         memory_used_bytes=20,
         memory_total_bytes=80,
-        processes=(ProcessSample(pid=4, memory_bytes=9), ProcessSample(pid=5))[:1],
+        processes=(
+            ProcessSample(
+                pid=4,
+                memory_bytes=9,
+                virtual_bytes=10,
+                core_percent=11.0,
+                engine_percents=(("encoder", 12.0),),
+            ),
+        ),
     )
-    assert value(snap, AliasSource(value=kind)) == expected
+    assert value(with_link(snap, LINK), AliasSource(value=kind)) == expected
 
 
 @pytest.mark.parametrize(
@@ -216,10 +244,56 @@ def test_values_that_every_device_has(kind: DeviceValue, expected: float) -> Non
         DeviceValue.MEMORY_USED_PERCENT,
         DeviceValue.PROCESSES,
         DeviceValue.PROCESS_MEMORY_BYTES,
+        DeviceValue.PROCESS_VIRTUAL_BYTES,
+        DeviceValue.PROCESS_UTILIZATION_PERCENT,
+        DeviceValue.PROCESS_ENGINE_PERCENT,
+        DeviceValue.PCIE_GENERATION,
+        DeviceValue.PCIE_MAX_LANES,
     ],
 )
 def test_a_value_that_a_device_does_not_report_has_no_series(kind: DeviceValue) -> None:
-    assert value(node(), AliasSource(value=kind)) is None
+    snap = node(processes=(ProcessSample(pid=4),) if "PROCESS_" in kind.name else None)
+    assert value(with_link(snap, PciLink()), AliasSource(value=kind)) is None
+
+
+def test_a_processes_unit_is_chosen_by_its_label() -> None:
+    process = ProcessSample(pid=4, engine_percents=(("encoder", 12.0), ("decoder", 3.0)))
+    source = AliasSource(value=DeviceValue.PROCESS_ENGINE_PERCENT, where=(("engine", "decoder"),))
+    pid = AliasLabel("pid", LabelOrigin.READING, "pid")
+    metric = alias("ACME_X", source, labels=(pid,))
+    assert series(node(processes=(process,)), table(metric))["ACME_X"] == [({"pid": "4"}, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("watts", "dbm"), [(1e-3, 0.0), (1e-2, 10.0), (1e-7, -40.0), (2e-3, 3.0103), (0.0, None)]
+)
+def test_light_in_watts_becomes_dbm(watts: float, dbm: float | None) -> None:
+    snap = node(MetricValue(family=POWER.name, value=watts))
+    assert value(snap, AliasSource(family=POWER.name, is_dbm=True)) == dbm
+
+
+def test_a_label_can_come_from_another_reading_about_the_same_thing() -> None:
+    snap = node(
+        MetricValue(family=TRAFFIC.name, value=1.0, labels=("tx",)),
+        MetricValue(family=TRAFFIC.name, value=2.0, labels=("rx",)),
+        MetricValue(family=NAMES.name, value=1.0, labels=("tx", "port-7")),
+    )
+    joined = AliasLabel(
+        "port", LabelOrigin.OTHER_READING, "name", "of-", family=NAMES.name, by="direction"
+    )
+    direction = AliasLabel("way", LabelOrigin.READING, "direction")
+    metric = alias("ACME_X", AliasSource(family=TRAFFIC.name), labels=(direction, joined))
+    assert series(snap, table(metric))["ACME_X"] == [
+        ({"way": "tx", "port": "of-port-7"}, 1.0),
+        ({"way": "rx"}, 2.0),
+    ]
+
+
+def test_a_label_of_a_family_that_nobody_declares_is_absent() -> None:
+    snap = node(MetricValue(family=TRAFFIC.name, value=1.0, labels=("tx",)))
+    joined = AliasLabel("port", LabelOrigin.OTHER_READING, "name", family="xpu_x", by="direction")
+    metric = alias("ACME_X", AliasSource(family=TRAFFIC.name), labels=(joined,))
+    assert series(snap, table(metric))["ACME_X"] == [({}, 1.0)]
 
 
 def test_memory_used_above_the_total_leaves_no_free_memory_to_report() -> None:
@@ -231,6 +305,14 @@ def test_a_family_of_the_node_has_one_series() -> None:
     devices = AliasSource(value=DeviceValue.DEVICES)
     metric = alias("acme_devices", devices, labels=(), is_of_node=True)
     assert series(node(pods=2), table(metric))["acme_devices"] == [({}, 1.0)]
+
+
+@pytest.mark.parametrize("pods", [0, 1, 2])
+def test_the_devices_that_pods_use_are_counted_once(pods: int) -> None:
+    used = AliasSource(value=DeviceValue.DEVICES_IN_USE)
+    metric = alias("acme_used", used, labels=(), is_of_node=True)
+    expected: Series = [({}, float(pods > 0))]
+    assert series(node(pods=pods), table(metric))["acme_used"] == expected
 
 
 def test_a_family_of_pods_has_no_series_for_a_device_that_no_pod_uses() -> None:
@@ -314,3 +396,6 @@ def test_an_alias_of_a_vendor_is_made_from_a_family_of_that_vendor(
                 if label.origin is LabelOrigin.READING
             }
             assert names <= set(families[source.family].labels)
+    for label in metric.labels or ():
+        if label.origin is LabelOrigin.OTHER_READING:
+            assert {label.by, label.key} <= set(families[label.family].labels)

@@ -90,7 +90,7 @@ def test_families_of_pods_are_bounded_and_those_of_devices_and_the_node_are_not(
     assert {"koordlet_container_psi", "koordlet_pod_psi", "hami_vgpu_memory_used_bytes"} <= bounded
     assert "vGPU_device_memory_usage_in_bytes" in bounded
     processes = {name for name in bounded if name.startswith("xpu_device_process_")}
-    assert len(processes) == 2
+    assert len(processes) == 4
     prefixes = {name.split("_")[1] for name in bounded - processes if name.startswith("xpu_")}
     assert prefixes == {"pod", "container", "agent"}  # the agent's checks of pods
 

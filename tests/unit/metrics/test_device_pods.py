@@ -332,6 +332,26 @@ def test_each_process_has_its_memory_and_its_own_pod_on_a_card_that_pods_share()
     }
 
 
+def test_a_process_has_its_units_and_its_address_space_and_no_pod_has_their_sum() -> None:
+    snap = running(
+        ProcessSample(
+            pid=1, virtual_bytes=5, engine_percents=(("encoder", 20.0), ("decoder", 50.0))
+        ),
+        ProcessSample(pid=2),
+        pid_1=IN_POD,
+        pid_2=IN_POD,
+    )
+    of_process = ("train-0", "worker-0", "1")
+    assert figures(snap, "xpu_device_process_virtual_memory_bytes") == {of_process: 5}
+    page = MetricsRenderer({}).render(snap, NOW_S).decode()
+    busy = [line for line in page.splitlines() if line.startswith("xpu_device_process_engine_r")]
+    assert [line.partition(",pid=")[2] for line in busy] == [
+        '"1",engine="encoder"} 0.2',
+        '"1",engine="decoder"} 0.5',
+    ]
+    assert not [line for line in page.splitlines() if "xpu_device_pod_engine" in line]
+
+
 def test_under_another_exporters_name_a_process_has_its_own_pod_too() -> None:
     snap = running(
         ProcessSample(pid=1, memory_bytes=100),

@@ -26,6 +26,7 @@ from agent.snapshot.inventory import (
 )
 from agent.snapshot.node import NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
+from agent.snapshot.pci import PciLink
 from agent.snapshot.publications import PublisherStatus
 from agent.snapshot.usage import CgroupUsage, UsageSample
 from tests.factory import NOW_S, gpu, nic, pod, snapshot
@@ -195,7 +196,8 @@ def test_pods_are_left_out_when_they_are_switched_off() -> None:
 def test_a_device_is_shown_with_its_facts_state_and_use() -> None:
     bad = Health(state=HealthState.SUSPECT, reason="Xid63", message="remapped")
     card = gpu(1, health=bad)
-    card = replace(card, place=replace(card.place, link_degraded="width"))
+    link = PciLink(speed=160, max_speed=320, width=8, max_width=16)
+    card = replace(card, place=replace(card.place, link_degraded="width", link=link))
     found = DeviceSample(key=card.key, core_percent=25.0, processes=(ProcessSample(pid=1),))
     text = page(with_samples(snapshot((card, nic(0))), found))
     assert value(text, "xpu_device_info", type="gpu", pcie_root="pci0000:3d", managed="true") == 1
@@ -204,6 +206,10 @@ def test_a_device_is_shown_with_its_facts_state_and_use() -> None:
     assert value(text, "xpu_device_health_state", minor="1", state="healthy") == 0
     assert value(text, "xpu_device_link_degraded", minor="1") == 1
     assert value(text, "xpu_device_link_degraded", vendor="mlx5") == 0
+    assert value(text, "xpu_device_pcie_link_lanes", minor="1", kind="now") == 8
+    assert value(text, "xpu_device_pcie_link_lanes", minor="1", kind="most") == 16
+    assert value(text, "xpu_device_pcie_link_generation", minor="1", kind="now") == 4
+    assert value(text, "xpu_device_pcie_link_generation", minor="1", kind="most") == 5
     assert value(text, "xpu_device_utilization_ratio", minor="1") == 0.25
     assert value(text, "xpu_device_memory_total_bytes", minor="1") == 85_520_809_984
     assert value(text, "xpu_device_processes", minor="1") == 1

@@ -56,7 +56,15 @@ def full_snapshot() -> NodeSnapshot:
         core_percent=1.0,
         memory_used_bytes=1,
         memory_total_bytes=2,
-        processes=(ProcessSample(pid=1, memory_bytes=1, core_percent=1.0),),
+        processes=(
+            ProcessSample(
+                pid=1,
+                memory_bytes=1,
+                core_percent=1.0,
+                virtual_bytes=1,
+                engine_percents=(("encoder", 1.0),),
+            ),
+        ),
     )
     (nvidia,) = snap.vendors
     return replace(

@@ -133,13 +133,22 @@ def test_an_impossible_size_of_memory_is_in_no_inventory() -> None:
 def test_impossible_values_of_processes_are_absent() -> None:
     processes = (
         ProcessSample(pid=7, memory_bytes=5, core_percent=50.0),
-        ProcessSample(pid=8, memory_bytes=17, core_percent=101.0),
+        ProcessSample(
+            pid=8,
+            memory_bytes=17,
+            core_percent=101.0,
+            virtual_bytes=-1,
+            engine_percents=(("encoder", 4294967295.0), ("decoder", 3.0)),
+        ),
         ProcessSample(pid=(1 << 32) - 1, memory_bytes=1),
         ProcessSample(pid=0),
     )
     result, counts = filtered(sample(processes=processes, memory_total_bytes=16))
-    assert result.processes == (processes[0], ProcessSample(pid=8))
+    rest = ProcessSample(pid=8, engine_percents=(("decoder", 3.0),))
+    assert result.processes == (processes[0], rest)
     assert counts["xpu_device_processes"] == 2
+    assert counts["xpu_device_process_virtual_memory_bytes"] == 1
+    assert counts["xpu_device_process_engine_ratio"] == 1
 
 
 def test_a_value_above_that_of_its_limit_is_absent() -> None:
@@ -230,7 +239,9 @@ def test_values_that_are_no_number_cross_the_pipe_as_rejections() -> None:
         reading(POWER, NAN),
         reading(HEAT, 40),
         core_percent=INF,
-        processes=(ProcessSample(pid=7, core_percent=NAN),),
+        processes=(
+            ProcessSample(pid=7, core_percent=NAN, engine_percents=(("encoder", INF), ("mem", 2))),
+        ),
     )
     line = encode_message(SampleReply(1, reject_non_finite((lie,))))
     reply = decode_reply("acme", line)
@@ -238,11 +249,12 @@ def test_values_that_are_no_number_cross_the_pipe_as_rejections() -> None:
     (received,) = reply.samples
     assert received == sample(
         reading(HEAT, 40),
-        processes=(ProcessSample(pid=7),),
+        processes=(ProcessSample(pid=7, engine_percents=(("mem", 2),)),),
         rejections=(
             Rejection(family=POWER.name, value="nan"),
             Rejection(family="xpu_device_utilization_ratio", value="inf"),
             Rejection(family="xpu_device_utilization_ratio", value="nan"),
+            Rejection(family="xpu_device_process_engine_ratio", value="inf"),
         ),
     )
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
+from functools import partial
 
-from agent.snapshot.inventory import AMPERES, FLAG, Bounds, scale
+from agent.snapshot.inventory import AMPERES, BYTES_PER_SECOND, FLAG, NUMBER, Bounds, scale
 from plugins.vendors.cambricon.library.card import (
+    CARD_CELSIUS,
     COUNTS,
+    KIB,
     MAX_MEMORY_MIB,
     MEMORY_MIB,
     MIB,
     CndevCard,
 )
-from plugins.vendors.cambricon.library.meters import Labelled
+from plugins.vendors.cambricon.library.meters import GIGA, ROWS, Labelled
 
 MILLI = 1000  # the card reports millivolts and milliamperes
 MILLIVOLTS: Bounds = (0, 10_000)
 ERRORS: Bounds = (0, 1 << 30)  # of counts of 32 bits
+CLUSTERS = 20  # elements of the list of clusters
+MEMORY_WIDTHS: Bounds = (1, 1 << 16)
+BAR_BYTES: Bounds = (1, 1 << 44)  # of memory that the host can address
+SYSTEM_KIB: Bounds = (1, 1 << 30)  # memory of the system on the card
 LIFETIME_SINCE = 6  # interface version whose structure has the counts over the card's life
 
 _HEAT_REACTIONS = (("offs", "power_off"), ("slowdowns", "slowdown"))
@@ -40,6 +47,8 @@ _ERRORS = (
     ("dram_double", "dram", "double_bit"),
 )
 _LIFETIME_ERRORS = tuple((f"{member}_total", *labels) for member, *labels in _ERRORS)
+_SWAP_KINDS = (("correctable", "correctable"), ("uncorrectable", "uncorrectable"))
+_SPARES = ("none", "some", "all")  # elements of a histogram of repair resources
 _ECC_EXTENTS = (
     ("one", "one_bit"),
     ("multiple_one", "several_one_bit"),
@@ -134,8 +143,110 @@ def _counts(
             yield tuple(labels), float(count)
 
 
+def read_address_swaps(card: CndevCard) -> Labelled:
+    """Yield (kind, addresses) replaced after correctable and uncorrectable memory errors."""
+    record = card.read("cndevGetAddressSwaps", "RowsV2")
+    yield from _counts(card, "address swaps", record, _SWAP_KINDS, ROWS)
+
+
+def read_repair_channels(card: CndevCard) -> Labelled:
+    """Yield (spares, channels) of the memory that have no, some or all of their spares left."""
+    record = card.read("cndevGetAddressSwaps", "RowsV2")
+    for spares, channels in zip(
+        _SPARES, record.histogram if record is not None else (), strict=False
+    ):
+        if card.is_possible(f"channels {spares}", channels, ROWS):
+            yield (spares,), float(channels)
+
+
+def read_ecc_modes(card: CndevCard) -> Labelled:
+    """Yield (when, 0 or 1): whether the memory has ECC now, and after the next reset."""
+    now, after_reset = card.cndev.record("Mode"), card.cndev.record("Mode")
+    symbol = "cndevGetEccMode"
+    if card.call(symbol, partial(_fill_both, card, symbol, now, after_reset)):
+        for when, record in (("now", now), ("after_reset", after_reset)):
+            if card.is_possible(f"ecc mode {when}", record.mode, FLAG):
+                yield (when,), float(record.mode)
+
+
+def _fill_both(
+    card: CndevCard, symbol: str, first: ctypes.Structure, second: ctypes.Structure
+) -> bool:
+    card.cndev.call(symbol, ctypes.byref(first), ctypes.byref(second), card.handle)
+    return True
+
+
+def read_page_retirement(card: CndevCard) -> Labelled:
+    """Yield (nothing, 0 or 1): whether faulty memory pages are taken out of use."""
+    yield from _flag(card, "cndevGetRetiredPagesOperation", "Mode", "mode")
+
+
+def read_clock_lock(card: CndevCard) -> Labelled:
+    """Yield (nothing, 0 or 1): whether the clock of the cores is locked."""
+    yield from _flag(card, "cndevGetMLUFrequencyStatus", "ClockLock", "is_locked")
+
+
+def _flag(card: CndevCard, symbol: str, name: str, member: str) -> Labelled:
+    record = card.read(symbol, name)
+    if record is not None and card.is_possible(symbol, getattr(record, member), FLAG):
+        yield (), float(getattr(record, member))
+
+
+def read_heartbeats(card: CndevCard) -> Labelled:
+    """Yield (nothing, count) of heartbeats of the card's firmware."""
+    record = card.read("cndevGetCardHeartbeatCount", "Heartbeats")
+    yield from _counts(card, "heartbeats", record, (("count",),), NUMBER)
+
+
+def read_cluster_temperatures(card: CndevCard) -> Labelled:
+    """Yield (cluster, degrees Celsius)."""
+    count = card.read("cndevGetClusterCount", "CoreCount")
+    clusters = count.count if count is not None and 0 < count.count <= CLUSTERS else 0
+    record = card.read("cndevGetTemperatureInfo", "Temp") if clusters else None
+    for cluster, celsius in enumerate(record.cluster[:clusters] if record is not None else ()):
+        # below zero: not measured
+        if celsius >= 0 and card.is_possible("temperature cluster", celsius, CARD_CELSIUS):
+            yield (str(cluster),), float(celsius)
+
+
+def read_memory_bandwidth(card: CndevCard) -> float | None:
+    """Return the bandwidth of the memory in bytes per second."""
+    record = card.read("cndevGetDDRInfo", "Ddr")
+    if record is None:
+        return None
+    # the decimals are a number of their own: 1229 and 5 are 1229.5 GB/s
+    gigabytes = float(f"{record.bandwidth}.{record.decimal}")
+    is_possible = card.is_possible("memory bandwidth", gigabytes, scale(BYTES_PER_SECOND, 1 / GIGA))
+    return gigabytes * GIGA if gigabytes and is_possible else None
+
+
+def read_memory_width(card: CndevCard) -> float | None:
+    """Return the width of the memory's data bus as the driver reports it."""
+    record = card.read("cndevGetDDRInfo", "Ddr")
+    if record is None or not card.is_possible("memory width", record.width, MEMORY_WIDTHS):
+        return None
+    return float(record.width)
+
+
 def read_memory_parts(card: CndevCard) -> Labelled:
-    """Yield (part, bytes) of the driver's own memory, and of virtual memory."""
+    """Yield (part, bytes) of memories of the card that are no memory for containers."""
+    yield from _driver_memory(card)
+    system = card.read("cndevGetDeviceOsMemoryUsageV2", "OsMemory")
+    if system is not None and card.is_possible("memory system_total", system.total, SYSTEM_KIB):
+        yield ("system_total",), float(system.total * KIB)
+        if card.is_possible("memory system_used", system.used, (0, system.total)):
+            yield ("system_used",), float(system.used * KIB)
+    window = card.read("cndevGetBAR4MemoryInfo", "Bar4")
+    if window is not None and card.is_possible("memory bar4_total", window.total, BAR_BYTES):
+        yield ("bar4_total",), float(window.total)
+        for part in ("used", "free"):
+            size = getattr(window, part)
+            if card.is_possible(f"memory bar4_{part}", size, (0, window.total)):
+                yield (f"bar4_{part}",), float(size)
+
+
+def _driver_memory(card: CndevCard) -> Labelled:
+    """Yield the driver's own memory, and virtual memory."""
     record = card.read("cndevGetMemoryUsageV2", "MemV2")
     if record is None:
         return

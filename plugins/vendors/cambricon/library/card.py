@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -29,6 +29,16 @@ MAX_MEMORY_MIB = 1 << 24  # 16 TiB
 MAX_PORTS = 64
 MAX_CORES = 80
 MAX_INCIDENTS = 64
+_CORES = "cores"
+# (member of the structure, engine)
+_PROCESS_ENGINES = (
+    ("mlu", _CORES),
+    ("jpu", "image_codec"),
+    ("dec", "decoder"),
+    ("enc", "encoder"),
+    ("mem", "memory"),
+)
+VIRTUAL_KIB: Bounds = (0, 1 << 40)  # of one process: the address space of a card
 _NO_NUMBER = (1 << 64) - 1  # all bits set: no serial number
 COUNTS: Bounds = (0, 1 << 53)  # highest: the largest count that a metric value represents exactly
 CARD_CELSIUS: Bounds = (0, CELSIUS[1])  # -1 stands for no value, as all bits are set
@@ -57,6 +67,8 @@ class MluProcess(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     memory_bytes: int
     core_percent: float | None = None
+    virtual_bytes: int | None = None
+    engine_percents: tuple[tuple[str, float], ...] = ()  # (engine, busy percent)
 
 
 class MluInstance(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,20 +284,35 @@ class CndevCard:
         if record is None:
             return None
         percents = {
-            p.pid: float(p.mlu)
+            p.pid: dict(self._process_percents(p))
             for p in self.read_list("cndevGetProcessUtilization", "ProcUtil") or ()
-            if self.is_possible("process utilization", p.mlu, PERCENT)
+            if is_within(p.pid, PIDS)  # others are in the list of processes, too
         }
         return tuple(
             MluProcess(
                 pid=int(p.pid),
                 memory_bytes=int(p.physical) * KIB,
-                core_percent=percents.get(p.pid),
+                core_percent=percents.get(p.pid, {}).get(_CORES),
+                virtual_bytes=int(p.virtual) * KIB
+                if self.is_possible("process virtual memory", p.virtual, VIRTUAL_KIB)
+                else None,
+                engine_percents=tuple(
+                    (engine, percent)
+                    for engine, percent in percents.get(p.pid, {}).items()
+                    if engine != _CORES
+                ),
             )
             for p in record
             if self.is_possible("process", p.pid, PIDS)
             and self.is_possible("process memory", p.physical, (0, MAX_MEMORY_MIB * KIB))
         )
+
+    def _process_percents(self, record: ctypes.Structure) -> Iterator[tuple[str, float]]:
+        for member, engine in _PROCESS_ENGINES:
+            percent = getattr(record, member)
+            source = "process utilization" if engine == _CORES else f"process {engine}"
+            if self.is_possible(source, percent, PERCENT):
+                yield engine, float(percent)
 
     def link_ports(self) -> range:
         """Return the numbers of the MLULink ports."""

@@ -6,12 +6,16 @@ A value that the card does not report, or that no card can have, is left out.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterable, Iterator
 from functools import partial
+from ipaddress import ip_address
 
 import msgspec
+from msgspec.structs import replace
 
 from agent.snapshot.inventory import CELSIUS, FLAG, HERTZ, PERCENT, WATTS, Bounds, scale
+from plugins.shared.c_structures import decode_c_text
 from plugins.vendors.cambricon.library.card import COUNTS, CndevCard
 
 MEGA = 10**6
@@ -31,6 +35,9 @@ CODECS = 20  # elements of each list of codecs
 MAC_STATES = {0: "down", 1: "up", 2: "lldp", 3: "ready"}
 SERDES_STATES = {0: "disabled", 1: "enabled", 2: "establishing"}
 CABLE_STATES = {0: "absent", 1: "present", 2: "unsupported"}
+LINK_MODES = {0: "uninitialized", 1: "any", 2: "mlulink", 3: "roce"}
+SPEED_FORMATS = {0: "nrz", 1: "pam4"}
+PEER_KINDS = {0: "mlu", 1: "switch"}
 RETIREMENT_CAUSES = {0: "single_bit", 1: "double_bit"}
 
 # (member of the structure, kind of error)
@@ -50,8 +57,14 @@ LINK_ERROR_KINDS = (
     ("tx_bad_fcs", "tx_bad_fcs"),
     ("illegal_access", "illegal_access"),
 )
-LINK_EVENT_KINDS = (("down", "link_down"), ("replay_fail", "replay_failed"))
+LINK_EVENT_KINDS = (
+    ("down", "link_down"),
+    ("replay", "task_replay"),
+    ("replay_fail", "replay_failed"),
+)
 CONGESTION_KINDS = (("cnp", "cnp"), ("pfc", "pfc"))
+
+_NAME = re.compile(r"[0-9A-Za-z./:_ -]{1,64}")  # of a port, and what a UUID looks like
 
 Labelled = Iterator[tuple[tuple[str, ...], float]]  # (values of labels, value)
 
@@ -144,20 +157,130 @@ class LinkState(msgspec.Struct, frozen=True, kw_only=True):
     traffic: tuple[tuple[str, str, float], ...]  # (bytes or packets, direction, count)
     errors: tuple[tuple[str, float], ...]  # (kind, count)
     congestion: tuple[tuple[str, float], ...]  # (kind, packets)
+    mode: str | None  # what the port is used for
+    speed_format: str | None
+    name: str  # of the socket at the case; empty: the port has none
+    version: str
+    is_enabled: tuple[tuple[str, float], ...]  # (direction, 0 or 1)
+    capabilities: tuple[tuple[str, float], ...]  # (capability, 0 or 1)
+    peer: LinkPeer | None
+
+
+class LinkPeer(msgspec.Struct, frozen=True, kw_only=True):
+    """What an MLULink port is connected to. Texts that are not known are empty.
+
+    A switch has a MAC address and the name of its port only.
+    """
+
+    kind: str
+    mac: str
+    port_name: str
+    uuid: str = ""
+    ip: str = ""
+    serial: str = ""
+    board_serial: str = ""
+    slot: str = ""
+    port: str = ""
+    ncs: str = ""  # number of the card in the network of MLULink
 
 
 def read_links(card: CndevCard) -> Iterator[LinkState]:
     """Yield the states of the MLULink ports."""
     for port in card.link_ports():
         counters = card.read_port("cndevGetMLULinkCounter", "LinkCounters", port)
+        speed = card.read_port("cndevGetMLULinkSpeedInfo", "LinkSpeed", port)
+        mode = card.read_port("cndevGetMLULinkPortMode", "LinkMode", port)
         yield LinkState(
             port=str(port),
             layers=tuple(_link_layers(card, port)),
-            speed_bytes=_link_speed(card, port),
+            speed_bytes=_link_speed(card, speed),
             traffic=tuple(_link_traffic(card, counters)),
             errors=tuple(_link_errors(card, port, counters)),
             congestion=tuple(_congestion(card, counters)),
+            mode=LINK_MODES.get(mode.mode) if mode is not None else None,
+            speed_format=SPEED_FORMATS.get(speed.format) if speed is not None else None,
+            name=_link_name(card, port),
+            version=_link_version(card, port),
+            is_enabled=tuple(_enabled_directions(card, port)),
+            capabilities=tuple(_link_capabilities(card, port)),
+            peer=_link_peer(card, port),
         )
+
+
+def _link_name(card: CndevCard, port: int) -> str:
+    record = card.read_port("cndevGetMLULinkPPI", "LinkName", port)
+    name = decode_c_text(record.name) if record is not None else ""
+    return name if _NAME.fullmatch(name) else ""
+
+
+def _link_version(card: CndevCard, port: int) -> str:
+    record = card.read_port("cndevGetMLULinkVersion", "LinkVersion", port)
+    numbers = tuple(record.number) if record is not None else ()
+    return ".".join(map(str, numbers)) if numbers and max(numbers) < 1 << 16 else ""
+
+
+def _enabled_directions(card: CndevCard, port: int) -> Iterator[tuple[str, float]]:
+    inbound, outbound = ctypes.c_int32(-1), ctypes.c_int32(-1)
+    symbol = "cndevGetMLULinkState"
+    call = partial(_fill_directions, card, symbol, port, inbound, outbound)
+    if card.call(f"{symbol} {port}", call):
+        for direction, flag in (("inbound", inbound.value), ("outbound", outbound.value)):
+            if card.is_possible(f"link enabled {direction}", flag, FLAG):
+                yield direction, float(flag)
+
+
+def _fill_directions(
+    card: CndevCard, symbol: str, port: int, inbound: ctypes.c_int32, outbound: ctypes.c_int32
+) -> bool:
+    card.cndev.call(symbol, ctypes.byref(inbound), ctypes.byref(outbound), card.handle, port)
+    return True
+
+
+def _link_capabilities(card: CndevCard, port: int) -> Iterator[tuple[str, float]]:
+    record = card.read_port("cndevGetMLULinkCapability", "LinkCapability", port)
+    if record is not None:
+        for capability, flag in (("p2p", record.p2p), ("interlaken", record.serdes)):
+            if card.is_possible(f"link capability {capability}", flag, FLAG):
+                yield capability, float(flag)
+
+
+def _link_peer(card: CndevCard, port: int) -> LinkPeer | None:
+    record = card.read_port("cndevGetMLULinkRemoteInfo", "Remote", port)
+    kind = PEER_KINDS.get(record.connect) if record is not None else None
+    if record is None or kind is None:
+        return None
+    mac = ":".join(f"{byte:02x}" for byte in record.mac) if any(record.mac) else ""
+    name = decode_c_text(record.port_name)
+    peer = LinkPeer(kind=kind, mac=mac, port_name=name if _NAME.fullmatch(name) else "")
+    if kind != "mlu":
+        return peer
+    uuid = decode_c_text(record.uuid)
+    return replace(
+        peer,
+        uuid=uuid if _NAME.fullmatch(uuid) else "",
+        ip=_ip_text(record),
+        serial=f"{record.mc_sn:x}",
+        board_serial=f"{record.ba_sn:x}",
+        slot=str(record.slot),
+        port=str(record.port),
+        ncs=str(record.ncs),
+    )
+
+
+def _ip_text(record: ctypes.Structure) -> str:
+    """Return the address at the other end, which drivers give as text or as bytes; "" if none."""
+    if record.ipvalid != 1:
+        return ""
+    raw = bytes(record.ip)
+    for address in (
+        decode_c_text(raw.partition(b"\0")[0]),
+        raw[: {4: 4, 6: 16}.get(record.ipver, 0)],
+    ):
+        try:
+            return str(ip_address(address))
+        except ValueError:
+            continue
+    return ""
 
 
 def _link_layers(card: CndevCard, port: int) -> Iterator[tuple[str, str]]:
@@ -174,8 +297,7 @@ def _link_layers(card: CndevCard, port: int) -> Iterator[tuple[str, str]]:
             yield layer, state
 
 
-def _link_speed(card: CndevCard, port: int) -> float | None:
-    record = card.read_port("cndevGetMLULinkSpeedInfo", "LinkSpeed", port)
+def _link_speed(card: CndevCard, record: ctypes.Structure | None) -> float | None:
     speed = float(record.gigabytes) if record else 0.0
     is_known = speed and card.is_possible("link speed", speed, LINK_GIGABYTES)
     return speed * GIGA if is_known else None
