@@ -43,22 +43,32 @@ _MESSAGES = {
     NO_CONTROLLER: "no pod has a file of block IO: no controller, or an old kernel's",
 }
 
-_LINE_V2 = re.compile(rb"([0-9]{1,7}:[0-9]{1,7})((?: [a-z0-9_.]+=\S+)*) *")
-_LINE_V1 = re.compile(rb"([0-9]{1,7}:[0-9]{1,7}) ([A-Z][a-z]+) ([0-9]{1,20})")
+# paths of a disk that has several, and volumes of ZFS, have no number
+_NAMELESS = b"(unknown)"
+_NAME = rb"(?:[0-9]{1,7}:[0-9]{1,7}|\(unknown\))"
+_LINE_V2 = re.compile(rb"(?:%b )*(%b)((?: [a-z0-9_.]+=\S+)*) *" % (_NAME, _NAME))
+_NAMES_V2 = re.compile(rb"(?:%b )*" % _NAME)
+_LINE_V1 = re.compile(rb"(%b) ([A-Z][a-z]+) ([0-9]{1,20})" % _NAME)
 _TOTAL_V1 = re.compile(rb"Total [0-9]{1,20}")
 
 
 def parse_io_stat(data: bytes) -> IoByDevice:
     """Parse `io.stat`; raise `ParseError` for what no kernel prints.
 
-    A group without IO has an empty file. Some kernels print devices without any figure: those are
-    left out. Keys that are not known, such as those of `io.cost`, are passed over.
+    A group without IO has an empty file. Some kernels print devices without any figure, of which
+    5.14 to 5.16 do not end the line: those are left out, as are devices without a number. Keys that
+    are not known, such as those of `io.cost`, are passed over.
     """
     devices: dict[str, DeviceIo] = {}
-    for line in _complete_lines(data):
+    *lines, rest = data.split(b"\n")
+    if not _NAMES_V2.fullmatch(rest):
+        raise ParseError(IO_STAT_V2, "the file is cut")
+    for line in lines:
         match = _LINE_V2.fullmatch(line)
         if match is None or (number := match[1].decode()) in devices:
             raise ParseError(IO_STAT_V2, line[:80].decode("utf-8", "replace"))
+        if match[1] == _NAMELESS:
+            continue
         figures = dict(pair.split(b"=", 1) for pair in match[2].split())
         if b"rbytes" in figures:
             values = [
@@ -71,13 +81,20 @@ def parse_io_stat(data: bytes) -> IoByDevice:
 
 
 def parse_throttle_counts(data: bytes) -> dict[str, tuple[int, int]]:
-    """Return reads and writes by device of a `blkio.throttle` file, which a total ends."""
-    lines = _complete_lines(data)
+    """Return reads and writes by device of a `blkio.throttle` file, which a total ends.
+
+    Devices without a number are left out.
+    """
+    if not data.endswith(b"\n"):
+        raise ParseError(BYTES_V1, "the file is cut")
+    lines = data.splitlines()
     if not lines or not _TOTAL_V1.fullmatch(lines[-1]):
         raise ParseError(BYTES_V1, data[-80:].decode("utf-8", "replace"))
     counts: dict[str, dict[bytes, int]] = {}
     for line in lines[:-1]:
         match = _LINE_V1.fullmatch(line)
+        if match is not None and match[1] == _NAMELESS:
+            continue
         operations = {} if match is None else counts.setdefault(match[1].decode(), {})
         if match is None or match[2] in operations:
             raise ParseError(BYTES_V1, line[:80].decode("utf-8", "replace"))
@@ -85,12 +102,6 @@ def parse_throttle_counts(data: bytes) -> dict[str, tuple[int, int]]:
     if any(not {b"Read", b"Write"} <= operations.keys() for operations in counts.values()):
         raise ParseError(BYTES_V1, "a device without Read or Write")
     return {number: (one[b"Read"], one[b"Write"]) for number, one in counts.items()}
-
-
-def _complete_lines(data: bytes) -> list[bytes]:
-    if data and not data.endswith(b"\n"):
-        raise ParseError("block IO", "the file is cut")
-    return data.splitlines()
 
 
 def _counter(text: bytes | None) -> int:

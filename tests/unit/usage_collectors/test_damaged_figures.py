@@ -17,6 +17,29 @@ DEVICES = st.dictionaries(NUMBERS, FIGURES, max_size=4)
 KEYS = ("rbytes", "wbytes", "rios", "wios")
 
 
+@given(DEVICES, st.lists(st.booleans(), min_size=5, max_size=5), st.integers(0, 300))
+def test_block_io_of_devices_whose_names_run_into_one_line_is_that_of_the_last_name(
+    devices: dict[str, tuple[int, ...]], idle: list[bool], cut: int
+) -> None:
+    """Kernels 5.14 to 5.16 end the line of a device only if it did something."""
+    parts: list[str] = []
+    for (number, figures), is_idle_before in zip(devices.items(), idle, strict=False):
+        parts.append(f"{7000 + len(parts)}:1 (unknown) " * is_idle_before)
+        values = " ".join(f"{key}={value}" for key, value in zip(KEYS, figures, strict=True))
+        parts.append(f"{number} {values} dbytes=0 dios=0\n")
+    text = "".join([*parts, "9000:1 " * idle[-1]])
+    assert {
+        number: (io.read_bytes, io.written_bytes, io.reads, io.writes)
+        for number, io in parse_io_stat(text.encode()).items()
+    } == devices
+    try:
+        part = parse_io_stat(text[: len(text) - cut].encode())
+    except ParseError:
+        return
+    for number, io in part.items():
+        assert (io.read_bytes, io.written_bytes, io.reads, io.writes) == devices[number]
+
+
 @given(DEVICES, st.permutations(KEYS), st.booleans(), st.integers(0, 300))
 def test_block_io_of_version_2_is_that_of_each_device_in_any_order_of_keys(
     devices: dict[str, tuple[int, ...]], order: list[str], has_more: bool, cut: int

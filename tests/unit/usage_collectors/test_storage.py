@@ -42,6 +42,11 @@ def throttle(read: object, write: object, device: str = "8:0") -> str:
         LINE,
         "8:16\n" + LINE,  # kernels print devices without figures
         "8:16 \n" + LINE,
+        "8:16 8:32 " + LINE,  # kernels 5.14 to 5.16 end no line of such a device
+        LINE + "8:16 ",
+        LINE + "8:16 8:32 ",
+        "(unknown) rbytes=9 wbytes=9 rios=9 wios=9 dbytes=0 dios=0\n" * 2 + LINE,
+        "(unknown) " + LINE + "(unknown) ",
         LINE.replace("\n", " cost.usage=5 cost.wait=max\n"),
         "8:0 wios=2 rios=1 wbytes=20 rbytes=10\n",
     ],
@@ -50,8 +55,9 @@ def test_io_of_version_2(text: str) -> None:
     assert parse_io_stat(text.encode()) == {"8:0": SDA}
 
 
-def test_a_group_without_io_has_an_empty_file() -> None:
-    assert parse_io_stat(b"") == {}
+@pytest.mark.parametrize("text", ["", "8:0 ", "8:0 8:16 ", "8:0 \n", "(unknown) \n"])
+def test_a_group_without_io_has_no_devices(text: str) -> None:
+    assert parse_io_stat(text.encode()) == {}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +73,10 @@ def test_a_group_without_io_has_an_empty_file() -> None:
         LINE.replace("=20", f"={1 << 64}"),
         LINE.replace("8:0", "sda"),
         "x" + LINE,
+        LINE.replace(" rios", " 8:16 rios"),
+        LINE + "8:16",
+        LINE + "8:16 rbytes=1 ",
+        "(other) " + LINE,
     ],
 )
 def test_broken_io_of_version_2_is_refused(text: str) -> None:
@@ -76,6 +86,10 @@ def test_broken_io_of_version_2_is_refused(text: str) -> None:
 
 def test_io_of_version_1() -> None:
     assert parse_throttle_counts(throttle(10, 20).encode()) == {"8:0": (10, 20)}
+    # paths of a disk with several, and volumes that are no disks, have no number
+    nameless = throttle(7, 7, "(unknown)").rpartition("Total")[0]
+    both = f"{nameless}{nameless}{throttle(10, 20)}"
+    assert parse_throttle_counts(both.encode()) == {"8:0": (10, 20)}
     assert parse_throttle_counts(b"Total 0\n") == {}
 
 
