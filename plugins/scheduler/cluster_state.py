@@ -187,6 +187,10 @@ class ClusterState:
         """Return a pod, assumed ones included."""
         return self._pods.get(uid)
 
+    def pods(self) -> Iterator[AssignedPod]:
+        """Yield the pods of all nodes."""
+        yield from self._pods.values()
+
     def pods_of(self, node: str) -> tuple[AssignedPod, ...]:
         """Return the pods of a node."""
         entry = self._nodes.get(node)

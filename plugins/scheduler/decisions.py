@@ -168,6 +168,8 @@ class DecisionMaker:
     def allocate(self, request: PodRequest, name: str) -> PodGrant:
         """Return what a pod gets of a node; raise `NodeRefused` or `InvalidRequest`."""
         self._check(request)
+        if not self._state.has_node(name):
+            raise NodeRefused("the node does not exist")
         state = self._state.state(name)
         if request.devices is not None:
             filter_node(state, request.devices, self._rules)

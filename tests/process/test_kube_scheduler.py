@@ -134,6 +134,25 @@ def test_bindings_that_fail_are_tried_again_and_bound_once(api: ApiServer, tmp_p
             assert pod["spec"].get("nodeName"), scheduler.notes(pod["metadata"]["name"])
 
 
+def test_bindings_that_take_longer_than_the_time_out_are_made_once(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    with replica(api, tmp_path) as one:
+        one.wait_ready()
+        late = api.faults.add(Fault(subresource="binding", after_s=1.5, times=2))
+        slow = api.faults.add(Fault(subresource="binding", delay_s=1.5, times=2))
+        scheduler = KubeScheduler(api, (config_for(one, http_timeout="1s"),))
+        names = [f"p{number}" for number in range(8)]
+        scheduler.add(*(put_pod(api, name, {"nvidia.com/gpu": "2"}) for name in names))
+        scheduler.run(patience_s=PATIENCE_S)
+        assert (api.faults.hits(late), api.faults.hits(slow)) == (2, 2)
+        assert bound_names(api) == set(names)
+        used = used_percent(api)
+        assert (len(used), max(used.values())) == (16, 100)
+        notes = [note for name in names for note in scheduler.notes(name)]
+        assert any("Client.Timeout exceeded" in note for note in notes)
+
+
 def test_pods_without_managed_resources_never_reach_the_extender(
     api: ApiServer, tmp_path: Path
 ) -> None:

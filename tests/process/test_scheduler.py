@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,14 @@ class Replica:
                 self.process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
+
+
+def wait(holds: Callable[[], bool]) -> None:
+    """Return once it holds; fail if it never does."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
 
 
 @contextmanager

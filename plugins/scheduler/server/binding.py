@@ -10,7 +10,7 @@ the server cannot be working on the request any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -147,7 +147,11 @@ class Binder:
 
     async def resolve_uncertain(self) -> None:
         """Read the pods whose outcome is not known; release those that cannot be bound any more."""
-        for held in self.uncertain:
+        await self.confirm(self.uncertain)
+
+    async def confirm(self, pods: Iterable[AssignedPod]) -> None:
+        """Read pods that hold devices, and release what those that are gone have."""
+        for held in pods:
             if held.key.uid not in self._in_progress:
                 key = held.key
                 request = BindRequest(

@@ -127,6 +127,10 @@ class Reservations:
         self._user_of: dict[str, str] = {}  # uid of a reservation by that of the pod
         self._users = Counter[str]()  # how many pods use a reservation
 
+    def has(self, uid: str) -> bool:
+        """Return whether a uid is that of a reservation."""
+        return uid in self._devices
+
     def set_reservation(self, key: str, value: AssignedPod | None) -> None:
         """Take a reservation that is new or differs; `None`: it keeps nothing any more."""
         before = self._uid_of_key.pop(key, None)
@@ -201,6 +205,19 @@ class PodChanges:
     def unreadable(self) -> Mapping[PodKey, str]:
         """Return those pods, and why it cannot be read."""
         return dict(self._unreadable.values())
+
+    def unreported(self) -> tuple[AssignedPod, ...]:
+        """Return the pods that were bound here and that no list and no event has shown yet.
+
+        Of one that was deleted while the watch was broken no event comes any more.
+        """
+        return tuple(
+            pod
+            for pod in self._state.pods()
+            if pod.key.uid not in self._uids
+            and not pod.is_assumed
+            and not self._reservations.has(pod.key.uid)
+        )
 
     def take_changed_nodes(self) -> Set[str]:
         """Return the nodes whose pods have got or lost devices since the last call."""

@@ -89,6 +89,7 @@ class LeaderTerm:
             vendor_plugins=VendorPlugins(api, self.state, clock) if writes_vendors else None,
         )
         self._clock = clock
+        self._unreported: frozenset[str] = frozenset()  # uids at the last look
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
@@ -123,7 +124,17 @@ class LeaderTerm:
     async def _resolve(self) -> None:
         while True:
             await asyncio.sleep(RESOLVE_S)
-            await self.binder.resolve_uncertain()
+            await self.resolve()
+
+    async def resolve(self) -> None:
+        """Settle bindings whose outcome is not known, and pods that no watch has shown for long.
+
+        A pod that was deleted while the watch was broken is in no list and in no event.
+        """
+        await self.binder.resolve_uncertain()
+        unreported = self.feed.pods.unreported()
+        await self.binder.confirm(pod for pod in unreported if pod.key.uid in self._unreported)
+        self._unreported = frozenset(pod.key.uid for pod in unreported)
 
 
 class SchedulerService:

@@ -1,0 +1,77 @@
+"""One term of a leader at a strict API server: what it forgets, and what it must not."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.clock import SystemClock
+from agent.kube.session import ApiSession
+from plugins.scheduler.server.binding import BindFailed
+from plugins.scheduler.server.service import LeaderTerm
+from plugins.scheduler.server.settings import SchedulerSettings
+from tests.apiserver import ApiServer, Fault
+from tests.unit.scheduler_server.test_device_ledger import (
+    NODE,
+    annotation,
+    put,
+    run,
+    server,
+    stop,
+    synced,
+)
+
+__all__ = ["server"]
+
+
+def is_card_free(term: LeaderTerm) -> bool:
+    return not term.state.state(NODE).usage.amounts
+
+
+def test_a_card_of_a_pod_that_was_deleted_while_the_watch_was_broken_is_free_again(
+    server: ApiServer,
+) -> None:
+    async def scenario(session: ApiSession) -> None:
+        term = LeaderTerm(session, SchedulerSettings(), SystemClock())
+        await stop(await synced(term))
+        await term.binder.bind(put(server, "p"))
+        server.delete("pod", "p", "default")
+        work = await synced(term)
+        assert not is_card_free(term)
+        for _ in range(2):  # it may only just have been bound
+            await term.resolve()
+        assert is_card_free(term)
+        await term.binder.bind(put(server, "q"))
+        await stop(work)
+
+    run(server, scenario)
+    assert annotation(server, "q")
+
+
+def test_a_card_of_a_pod_that_no_watch_has_shown_yet_stays_its_own(server: ApiServer) -> None:
+    async def scenario(session: ApiSession) -> None:
+        term = LeaderTerm(session, SchedulerSettings(), SystemClock())
+        await stop(await synced(term))
+        await term.binder.bind(put(server, "p"))
+        unreadable = server.faults.add(Fault(method="GET", path="/pods/p$", status=500, times=0))
+        for _ in range(3):
+            await term.resolve()
+            assert not is_card_free(term)
+        assert server.faults.hits(unreadable)
+        server.faults.clear()
+        await term.resolve()
+        assert not is_card_free(term)
+
+    run(server, scenario)
+
+
+def test_a_pod_is_not_bound_to_a_node_that_was_deleted(server: ApiServer) -> None:
+    async def scenario(session: ApiSession) -> None:
+        term = LeaderTerm(session, SchedulerSettings(), SystemClock())
+        await stop(await synced(term))
+        request = put(server, "p")
+        term.state.remove_node(NODE)
+        with pytest.raises(BindFailed, match="the node does not exist"):
+            await term.binder.bind(request)
+
+    run(server, scenario)
+    assert server.requests(subresource="binding") == []
