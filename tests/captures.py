@@ -22,15 +22,15 @@ needs_shared = pytest.mark.skipif(
 @functools.lru_cache(maxsize=16)
 def capture(name: str) -> HostFiles:
     """Return a captured host by the start of its file name: `32intel64`, `procfs-mlx4`, `qemu`."""
-    found = sorted(
+    result = sorted(
         path
         for folder in ("hwloc-linux", "infiniband", "qemu")
         for path in (SHARED / "captures" / folder).iterdir()
         if path.name.startswith(name) or (folder == name and ".tar" in path.name)
     )
-    if len(found) != 1:
-        raise LookupError(f"{name}: {len(found)} captures start so")
-    return _from_json(found[0]) if found[0].suffix == ".json" else _from_archive(found[0])
+    if len(result) != 1:
+        raise LookupError(f"{name}: {len(result)} captures start so")
+    return _from_json(result[0]) if result[0].suffix == ".json" else _from_archive(result[0])
 
 
 def _from_archive(path: Path) -> TreeFiles:

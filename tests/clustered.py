@@ -60,18 +60,18 @@ def node(
     **changes: object,
 ) -> NodeView:
     """The Node; a real one always has some annotation."""
-    found = NodeView(
+    node_view = NodeView(
         name=NAME,
         uid=UID,
         annotations=tuple(({"a": "b"} if annotations is None else annotations).items()),
         labels=tuple((labels or {}).items()),
     )
-    return replace(found, **changes)
+    return replace(node_view, **changes)
 
 
 def pod(name: str, cpus: str = "", qos: str = "", **changes: object) -> PodView:
     """A pod; with `cpus` one to which the scheduler gave them."""
-    found = PodView(
+    pod_view = PodView(
         uid=f"uid-{name}",
         qos=KubeQos.GUARANTEED,
         name=name,
@@ -79,7 +79,7 @@ def pod(name: str, cpus: str = "", qos: str = "", **changes: object) -> PodView:
         labels=((QOS, qos),) if qos else (),
         annotations=((RESOURCE_STATUS, f'{{"cpuset":"{cpus}"}}'),) if cpus else (),
     )
-    return replace(found, **changes)
+    return replace(pod_view, **changes)
 
 
 def snapshot(
@@ -91,7 +91,7 @@ def snapshot(
     versions: tuple[str, ...] | None = ("v1alpha1", "v1alpha2"),
 ) -> NodeSnapshot:
     """What is known when Node, kubelet and pods have been seen, and the server's versions."""
-    found = cpus or machine()
+    result = cpus or machine()
     facts = ClusterView(
         is_clustered=True,
         node=SnapshotPart(owner or node(), 1.0),
@@ -101,8 +101,8 @@ def snapshot(
     )
     return NodeSnapshot(
         node=NodeIdentity(name=NAME),
-        cpus=SnapshotPart(found, 1.0),
-        numa=SnapshotPart(memory(found), 1.0),
+        cpus=SnapshotPart(result, 1.0),
+        numa=SnapshotPart(memory(result), 1.0),
         pods=SnapshotPart(pods, 1.0),
         cluster=facts,
     )

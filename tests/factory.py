@@ -166,13 +166,13 @@ def snapshot(
     devices: tuple[Device, ...] | None = None, pods: tuple[PodView, ...] = ()
 ) -> NodeSnapshot:
     """Eight cards, four NICs and the pods; every part taken at `NOW_S`."""
-    found = (
+    result = (
         devices
         if devices is not None
         else (*map(gpu, range(8)), *(nic(i, vfs=4 if i == 0 else 0) for i in range(4)))
     )
     nvidia = Inventory(vendor="nvidia", driver_version="570.124.06")
-    samples = tuple(sample(d) for d in found if d.info.kind is DeviceKind.GPU)
+    samples = tuple(sample(d) for d in result if d.info.kind is DeviceKind.GPU)
     link = DeviceLink(a="0000:1b:00.0", b="0000:43:00.0", type="NVLink", count=18)
     nodes = tuple(
         NumaNode(id=i, cpus=frozenset((2 * i, 2 * i + 1)), memory_bytes=1 << 40) for i in (0, 1)
@@ -188,7 +188,7 @@ def snapshot(
                 samples=SnapshotPart(samples, NOW_S),
             ),
         ),
-        devices=SnapshotPart(DeviceView(devices=found, links=(link,)), NOW_S),
+        devices=SnapshotPart(DeviceView(devices=result, links=(link,)), NOW_S),
         pods=SnapshotPart(pods, NOW_S),
         usage=SnapshotPart(usage(pods), NOW_S),
     )

@@ -22,12 +22,12 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
     """Do the work in a child that is killed before its n-th change; return whether it was."""
     pid = os.fork()
     if pid == 0:
-        left = [step]
+        remaining = [step]
 
         def counted(real: Callable[..., object]) -> Callable[..., object]:
             def call(*args: object, **named: object) -> object:
-                left[0] -= 1
-                if left[0] < 0:
+                remaining[0] -= 1
+                if remaining[0] < 0:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return real(*args, **named)
 

@@ -93,6 +93,6 @@ def small(changes: Changes | None = None) -> Body:
 
 
 def annotation(body: Body, name: str) -> object:
-    found = cast(Mapping[str, str], body["metadata"]["annotations"])
-    (value,) = (json.loads(value) for key, value in found.items() if key.endswith(f"/{name}"))
+    result = cast(Mapping[str, str], body["metadata"]["annotations"])
+    (value,) = (json.loads(value) for key, value in result.items() if key.endswith(f"/{name}"))
     return value

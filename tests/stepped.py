@@ -43,9 +43,9 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def pass_time_until(done: Callable[[], bool], step_s: float) -> None:
+async def pass_time_until(outcome: Callable[[], bool], step_s: float) -> None:
     """Let time pass in steps, with turns of the loop between, until it is so."""
-    while not done():
+    while not outcome():
         stepped_loop().advance(step_s)
         await turns()
 

@@ -22,14 +22,16 @@ class Rule(msgspec.Struct, frozen=True, rename="camel"):
     resource_names: tuple[str, ...] = ()
     non_resource_urls: tuple[str, ...] = msgspec.field(default=(), name="nonResourceURLs")
 
-    def allows(self, asked: ServedRequest) -> bool:
+    def allows(self, request: ServedRequest) -> bool:
         """Return whether this rule covers a request for a resource."""
-        resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+        resource = (
+            f"{request.resource}/{request.subresource}" if request.subresource else request.resource
+        )
         return (
-            _in(asked.verb, self.verbs)
-            and _in(asked.group, self.api_groups)
-            and (_in(resource, self.resources) or f"*/{asked.subresource}" in self.resources)
-            and (not self.resource_names or asked.name in self.resource_names)
+            _in(request.verb, self.verbs)
+            and _in(request.group, self.api_groups)
+            and (_in(resource, self.resources) or f"*/{request.subresource}" in self.resources)
+            and (not self.resource_names or request.name in self.resource_names)
         )
 
 
@@ -45,20 +47,28 @@ def read_roles(path: Path) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def authorize(user: str, rules: Iterable[Rule], asked: ServedRequest) -> None:
+def authorize(user: str, rules: Iterable[Rule], request: ServedRequest) -> None:
     """Refuse with 403 what no rule allows. Paths that are no resources are open to all users."""
-    if not asked.resource or any(rule.allows(asked) for rule in rules):
+    if not request.resource or any(rule.allows(request) for rule in rules):
         return
-    kind = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
-    shown = f'{kind} "{asked.name}"' if asked.name else kind
-    resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
-    scope = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"
-    details: dict[str, Any] = {"name": asked.name, "group": asked.group, "kind": asked.resource}
+    kind = f"{request.resource}.{request.group}" if request.group else request.resource
+    shown = f'{kind} "{request.name}"' if request.name else kind
+    resource = (
+        f"{request.resource}/{request.subresource}" if request.subresource else request.resource
+    )
+    scope = (
+        f'in the namespace "{request.namespace}"' if request.namespace else "at the cluster scope"
+    )
+    details: dict[str, Any] = {
+        "name": request.name,
+        "group": request.group,
+        "kind": request.resource,
+    }
     raise Refusal(
         403,
         "Forbidden",
-        f'{shown} is forbidden: User "{user}" cannot {asked.verb} resource "{resource}" in API '
-        f'group "{asked.group}" {scope}',
+        f'{shown} is forbidden: User "{user}" cannot {request.verb} resource "{resource}" in API '
+        f'group "{request.group}" {scope}',
         details={key: value for key, value in details.items() if value},
     )
 

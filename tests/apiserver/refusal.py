@@ -123,11 +123,11 @@ def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> Refusa
     """The object breaks rules of its schema or of its kind."""
     listed = tuple(causes)
     words = [f"{cause.field}: {cause.message}" for cause in listed]
-    told = words[0] if len(words) == 1 else "[" + ", ".join(words) + "]"
+    reports = words[0] if len(words) == 1 else "[" + ", ".join(words) + "]"
     return Refusal(
         422,
         "Invalid",
-        f'{qualified(kind, group)} "{name}" is invalid: {told}',
+        f'{qualified(kind, group)} "{name}" is invalid: {reports}',
         details={"name": name, "group": group, "kind": kind},
         causes=listed,
     )

@@ -64,7 +64,7 @@ class ApiServer(Objects):
             server_side_apply=server_side_apply,
             bookmark_interval_s=bookmark_interval_s,
             max_body_bytes=max_body_bytes,
-            noted=self._tick,
+            notes=self._tick,
             put=self.put,
         )
         self._running = Running(host, port)
@@ -187,12 +187,12 @@ class ApiServer(Objects):
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            seen = self._ticks
+            ticks = self._ticks
             if holds():
                 return
             with self._ticked:
-                left = deadline - time.monotonic()
-                if self._ticks == seen and not self._ticked.wait(max(0.0, left)):
+                remaining = deadline - time.monotonic()
+                if self._ticks == ticks and not self._ticked.wait(max(0.0, remaining)):
                     raise TimeoutError(f"it did not come to hold within {timeout_s} s")
 
     # levers
@@ -203,7 +203,9 @@ class ApiServer(Objects):
 
     def revoke(self, rule: Rule | None = None) -> None:
         """Take a rule away; without one, all of them."""
-        self.app.rules = [kept for kept in self.app.rules if rule is not None and kept != rule]
+        self.app.rules = [
+            records for records in self.app.rules if rule is not None and records != rule
+        ]
 
     def remove_crd(self, plural: str) -> None:
         """Remove a resource with all its objects; it is answered 404, and its watches end."""

@@ -67,10 +67,12 @@ def test_an_update_that_says_nothing_of_cpus_leaves_them_and_the_quota(runtime: 
         container,
         pb.LinuxContainerResources(cpu_period=100_000, cpu_quota=80_000, cpu_shares=1024),
     )
-    seen = [cgroup_file(pod, container, "cpu", name) for name in ("cpu.cfs_quota_us", "cpu.shares")]
+    observations = [
+        cgroup_file(pod, container, "cpu", name) for name in ("cpu.cfs_quota_us", "cpu.shares")
+    ]
     cpus = cgroup_file(pod, container, "cpuset", "cpuset.cpus")
-    tell("after an update of quota and shares", f"cpus {cpus}, quota and shares {seen}")
-    assert (cpus, seen) == ("1", ["-1", "1024"])
+    tell("after an update of quota and shares", f"cpus {cpus}, quota and shares {observations}")
+    assert (cpus, observations) == ("1", ["-1", "1024"])
 
 
 @pytest.mark.usefixtures("agent")
@@ -87,13 +89,13 @@ def test_a_batch_pod_gets_the_weight_quota_and_memory_of_its_annotation(
 ) -> None:
     pod = Pod(runtime, {EXTENDED: json.dumps(BATCH)}, {QOS: "BE"}).run()
     container = pod.start()
-    seen = (
+    observations = (
         cgroup_file(pod, container, "cpu", "cpu.shares"),
         cgroup_file(pod, container, "cpu", "cpu.cfs_quota_us"),
         cgroup_file(pod, container, "memory", "memory.limit_in_bytes"),
     )
-    tell("a batch pod of 500m to 1000m, 128Mi", seen)
-    assert seen == ("512", "100000", str(128 << 20))
+    tell("a batch pod of 500m to 1000m, 128Mi", observations)
+    assert observations == ("512", "100000", str(128 << 20))
 
 
 def test_a_container_that_is_started_again_in_its_pod_has_its_grant_again(
@@ -123,9 +125,9 @@ def test_a_refused_grant_keeps_the_container_from_being_made_and_says_why(
     runtime: Containerd, agent: Agent, annotations: dict[str, str], reason: str
 ) -> None:
     pod = Pod(runtime, annotations).run()
-    said = refusal(pod)
-    tell("a refused grant", said)
-    assert reason in said
+    output = refusal(pod)
+    tell("a refused grant", output)
+    assert reason in output
     assert not runtime.cri.containers(pod.id)
     agent.until(lambda now: reason in now.reasons)
 
@@ -136,10 +138,10 @@ def test_a_variable_that_is_set_twice_would_win_and_so_the_container_is_not_made
 ) -> None:
     visible = "NVIDIA_VISIBLE_DEVICES"
     pod = Pod(runtime, grant(entry(2, "GPU-2")), handler="nvidia").run()
-    said = refusal(pod, env=((visible, "void"), (visible, "all")))
-    tell("a variable set twice", said)
-    assert "DeviceConflict" in said
-    assert visible in said
+    output = refusal(pod, env=((visible, "void"), (visible, "all")))
+    tell("a variable set twice", output)
+    assert "DeviceConflict" in output
+    assert visible in output
     container = pod.start(env=((visible, "all"),), attempt=1)
     assert look(runtime.cri, container).env[visible] == "GPU-2"
 
@@ -152,9 +154,9 @@ def test_a_card_that_another_pod_has_is_refused_until_that_pod_is_gone(
     holder = first.start()
     agent.until(lambda now: now.containers.get(holder) == "running")
     second = Pod(runtime, annotations).run()
-    said = refusal(second)
-    tell("a card granted twice", said)
-    assert "DeviceTaken" in said
+    output = refusal(second)
+    tell("a card granted twice", output)
+    assert "DeviceTaken" in output
     runtime.cri.remove_pod(first.id)
     agent.until(lambda now: holder not in now.containers)
     assert "/dev/nvidia2" in look(runtime.cri, second.start(attempt=1)).nodes
@@ -165,11 +167,11 @@ def test_a_pod_without_a_grant_that_requests_all_cards_is_reported_and_gets_none
 ) -> None:
     pod = Pod(runtime, handler="nvidia").run()
     container = pod.start(from_image=image.ASKING)
-    seen = look(runtime.cri, container)
-    asked = seen.env["NVIDIA_VISIBLE_DEVICES"]
-    told = agent.until(lambda now: "UngrantedDevices" in now.reasons).told
-    tell("an image that asks for all", f"NVIDIA_VISIBLE_DEVICES={asked}", told[-1])
-    assert not [path for path in seen.nodes if "nvidia" in path]
+    view = look(runtime.cri, container)
+    requests = view.env["NVIDIA_VISIBLE_DEVICES"]
+    reports = agent.until(lambda now: "UngrantedDevices" in now.reasons).told
+    tell("an image that asks for all", f"NVIDIA_VISIBLE_DEVICES={requests}", reports[-1])
+    assert not [path for path in view.nodes if "nvidia" in path]
     assert opening_made(runtime.cri, container, 195, 0) == "denied"
     assert container not in agent.until(lambda now: container in now.containers).proofs
 

@@ -35,12 +35,12 @@ def test_the_runtime_is_killed_and_begun_again_while_the_agent_lives(
     runtime.kill()
     lost = agent.until(lambda now: now.state == "waiting")
     runtime.start()
-    known = agent.until(lambda now: now.state == "synchronized" and now.registrations == 2)
-    tell("containerd killed", lost.reason, f"registrations {known.registrations}")
+    entries = agent.until(lambda now: now.state == "synchronized" and now.registrations == 2)
+    tell("containerd killed", lost.reason, f"registrations {entries.registrations}")
     after = pod.start("after")
     assert has_card(runtime, before)
     assert has_card(runtime, after)
-    assert known.containers[before] == "running"
+    assert entries.containers[before] == "running"
     assert agent.proof(after).verdict == "verified"
 
 
@@ -98,9 +98,9 @@ def test_a_frozen_agent_is_dropped_and_the_pod_starts_and_it_says_so_when_it_is_
     agent.freeze()
     container = pod.start()  # the runtime waits 2 s and goes on
     agent.thaw()
-    known = agent.until(lambda now: now.registrations == 2 and now.state == "synchronized")
+    entries = agent.until(lambda now: now.registrations == 2 and now.state == "synchronized")
     proof = agent.proof(container)
-    tell("frozen agent", f"ends {known.ends}", f"missed {known.missed}", proof.verdict)
+    tell("frozen agent", f"ends {entries.ends}", f"missed {entries.missed}", proof.verdict)
     assert opening(runtime.cri, container, "/dev/nvidia0") == "absent"
     assert proof.verdict == "missing"
     assert has_card(runtime, pod.start("after"))

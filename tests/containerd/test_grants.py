@@ -154,10 +154,10 @@ def test_what_is_granted_is_inside_and_nothing_else(
     case = CASES[name]
     pod = Pod(runtime, case.annotations, case.labels, handler=case.handler).run()
     container = pod.start(env={"OWN": "kept"})
-    seen = look(runtime.cri, container).beyond(plain)
-    tell(name, seen)
+    observations = look(runtime.cri, container).beyond(plain)
+    tell(name, observations)
     uid = pod.uid
-    assert seen == Seen(
+    assert observations == Seen(
         env={"OWN": "kept", **{key: value.format(uid=uid) for key, value in case.env.items()}},
         nodes={f"/dev/{path}": f"{numbers} 666" for path, numbers in case.nodes.items()},
         mounts={path: text.format(uid=uid) for path, text in case.mounts.items()},
@@ -192,8 +192,8 @@ def test_a_pods_own_library_is_preloaded_beside_that_of_its_share(
     shared = grant(entry(1, "GPU-1", core=30, memory="8Gi", ratio=10))
     pod = Pod(runtime, shared, scene.HAMI).run()
     container = pod.start(env={"LD_PRELOAD": "/own.so"})
-    seen = look(runtime.cri, container)
-    assert seen.env["LD_PRELOAD"] == f"/own.so:{scene.LIBRARY}"
+    view = look(runtime.cri, container)
+    assert view.env["LD_PRELOAD"] == f"/own.so:{scene.LIBRARY}"
     assert agent.proof(container).verdict == "verified"
 
 

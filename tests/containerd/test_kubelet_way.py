@@ -70,11 +70,11 @@ def test_the_answer_of_allocate_brings_the_card_and_its_library_if_the_runtime_c
         ]
         pod = Pod(runtime).run()
         container = pod.start(devices=devices, cdi=edits.cdi)
-        seen = look(runtime.cri, container)
-        tell(f"CDI {takes_cdi}", edits.cdi, seen.nodes)
+        view = look(runtime.cri, container)
+        tell(f"CDI {takes_cdi}", edits.cdi, view.nodes)
         assert edits.cdi == ("nvidia.com/gpu=GPU-1",)
         for node in edits.nodes:
             assert opening(runtime.cri, container, node.path, ">>") == "allowed"
-        assert seen.nodes["/dev/nvidia1"].split()[0] == "195:1"
-        assert (INSIDE in seen.mounts) is takes_cdi
-        assert ("NVIDIA_VISIBLE_DEVICES" in seen.env) is takes_cdi
+        assert view.nodes["/dev/nvidia1"].split()[0] == "195:1"
+        assert (INSIDE in view.mounts) is takes_cdi
+        assert ("NVIDIA_VISIBLE_DEVICES" in view.env) is takes_cdi

@@ -70,8 +70,8 @@ def test_a_card_that_was_removed_inside_is_missing(runtime: Containerd, agent: A
     pod = Pod(runtime, CARD).run()
     container = pod.start()
     agent.kill()  # it looks again after minutes; one that begins looks at once
-    said = runtime.cri.inside(container, "busybox", "rm", "/dev/nvidia0")
-    assert said.status == 0
+    output = runtime.cri.inside(container, "busybox", "rm", "/dev/nvidia0")
+    assert output.status == 0
     proof = agent.begin().proof(container)
     assert (proof.verdict, proof.details) == ("missing", ["/dev/nvidia0 is not there"])
 
@@ -81,10 +81,10 @@ def test_a_process_that_cleaned_its_environment_is_verified_by_the_runtimes_reco
 ) -> None:
     pod = Pod(runtime, SHARE, scene.HAMI).run()
     container = pod.start(command=("env", "-i", "busybox", "sleep", "1000"))
-    said = runtime.cri.inside(container, "sh", "-c", "busybox tr '\\0' ' ' </proc/1/environ")
+    output = runtime.cri.inside(container, "sh", "-c", "busybox tr '\\0' ' ' </proc/1/environ")
     proof = agent.proof(container)
-    tell("a cleaned environment", repr(said.out), proof.verdict, proof.details)
-    assert "CUDA" not in said.out
+    tell("a cleaned environment", repr(output.out), proof.verdict, proof.details)
+    assert "CUDA" not in output.out
     assert proof.verdict == "verified"
 
 
@@ -101,8 +101,8 @@ def test_a_container_that_is_made_and_not_started_is_neither_verified_nor_missin
 ) -> None:
     pod = Pod(runtime, CARD).run()
     container = pod.create()
-    known = agent.until(lambda now: container in now.proofs)
-    assert known.proofs[container].verdict == "unknown"
+    entries = agent.until(lambda now: container in now.proofs)
+    assert entries.proofs[container].verdict == "unknown"
     runtime.cri.start(container)
     assert agent.proof(container).verdict == "verified"
 

@@ -23,8 +23,8 @@ from tests.containerd.runtime.running import Containerd
 def test_a_pod_runs_and_a_command_inside_it_answers(runtime: Containerd) -> None:
     pod = Pod(runtime).run()
     container = pod.start(env={"GREETING": "hello"})
-    said = runtime.cri.inside(container, "sh", "-c", "echo $GREETING")
-    assert (said.out, said.status) == ("hello\n", 0)
+    output = runtime.cri.inside(container, "sh", "-c", "echo $GREETING")
+    assert (output.out, output.status) == ("hello\n", 0)
     assert runtime.cri.version().runtime_version.startswith("1.7.")
 
 
@@ -34,10 +34,10 @@ def test_a_container_with_rdma_is_made_with_memory_that_may_be_locked_without_li
     device = {"minor": 0, "id": PF, "resources": {"koordinator.sh/rdma": 1}}
     with begun(runtime, "memlock"):  # the start itself is for whoever has CAP_SYS_RESOURCE
         container = Pod(runtime, grant(rdma=[device])).run().create()
-    told = json.loads(runtime.cri.status(container).info["info"])["runtimeSpec"]["process"]
-    tell("limits of a container with RDMA", told["rlimits"])
+    process = json.loads(runtime.cri.status(container).info["info"])["runtimeSpec"]["process"]
+    tell("limits of a container with RDMA", process["rlimits"])
     everything = (1 << 64) - 1
-    assert told["rlimits"] == [
+    assert process["rlimits"] == [
         {"type": "RLIMIT_MEMLOCK", "soft": everything, "hard": everything},
     ]
 
@@ -51,9 +51,9 @@ def test_the_messages_are_those_that_this_runtime_was_built_with(runtime: Contai
     }
     theirs = {message.name: message for message in built_in(programs()["containerd"]).message_type}
     for name, message in own.items():
-        known = {(field.name, field.number, field.type) for field in theirs[name].field}
-        ours = {(field.name, field.number, field.type) for field in message.fields}
-        assert ours <= known, name
+        entries = {(field.name, field.number, field.type) for field in theirs[name].field}
+        own_values = {(field.name, field.number, field.type) for field in message.fields}
+        assert own_values <= entries, name
 
 
 def built_in(program: Path) -> descriptor_pb2.FileDescriptorProto:

@@ -46,10 +46,10 @@ def test_a_grant_of_an_unknown_card_prevents_the_start_and_is_reported(
     pod = Pod(runtime, granted(7)).run()
     with pytest.raises(grpc.RpcError) as raised:
         pod.start()
-    said = raised.value.details() or ""
+    output = raised.value.details() or ""
     agent.until(lambda: "DeviceUnknown" in agent.reasons(pod.name))
-    tell("an unknown card", said, agent.reasons(pod.name))
-    assert "DeviceUnknown" in said
+    tell("an unknown card", output, agent.reasons(pod.name))
+    assert "DeviceUnknown" in output
 
 
 def test_all_is_as_it_was_after_the_agent_and_the_runtime_were_killed_in_turn(

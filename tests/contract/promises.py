@@ -50,20 +50,20 @@ def inventory_faults(inventory: Inventory, vendor: str, *, whole: bool) -> list[
     `whole`: the vendor's library or files answered, so that at least one device can be granted.
     """
     devices = inventory.devices
-    found = [fault for device in devices for fault in device_faults(device)]
-    found += _differing(devices)
-    found += _slices(devices)
-    found += _links_and_groups(inventory)
+    result = [fault for device in devices for fault in device_faults(device)]
+    result += _differing(devices)
+    result += _slices(devices)
+    result += _links_and_groups(inventory)
     if inventory.vendor != vendor:
-        found.append(f"the inventory is of {inventory.vendor!r}, not of {vendor!r}")
+        result.append(f"the inventory is of {inventory.vendor!r}, not of {vendor!r}")
     if not devices:
-        found.append("no device is listed")
+        result.append("no device is listed")
     if whole and devices and not any(d.managed and d.minor is not None for d in devices):
-        found.append("no device can be published")
+        result.append("no device can be published")
     for problem in inventory.problems:
         if not REASON.fullmatch(problem.reason) or not problem.message:
-            found.append(f"problem {problem.reason!r}: a CamelCase reason and words are missing")
-    return found
+            result.append(f"problem {problem.reason!r}: a CamelCase reason and words are missing")
+    return result
 
 
 def device_faults(device: VendorDevice) -> list[str]:
@@ -228,21 +228,21 @@ def _links_and_groups(inventory: Inventory) -> Iterator[str]:
 def family_faults(families: Iterable[MetricFamily]) -> list[str]:
     """Return the broken promises of what a vendor declares."""
     families = tuple(families)
-    found = []
+    result = []
     if len({family.name for family in families}) < len(families):
-        found.append("a family is declared twice")
+        result.append("a family is declared twice")
     for family in families:
         if not FAMILY.fullmatch(family.name):
-            found.append(f"{family.name!r} is no name of a family")
+            result.append(f"{family.name!r} is no name of a family")
         if SCALED.search(family.name):
-            found.append(f"{family.name} is not in base units")
+            result.append(f"{family.name} is not in base units")
         if not family.help.endswith("."):
-            found.append(f"{family.name}: the help has no full stop")
+            result.append(f"{family.name}: the help has no full stop")
         if family.type not in ("gauge", "counter"):
-            found.append(f"{family.name}: {family.type!r} is no type")
+            result.append(f"{family.name}: {family.type!r} is no type")
         elif family.name.endswith("_total") != (family.type == "counter"):
-            found.append(f"{family.name}: counters and nothing else end in _total")
-    return found
+            result.append(f"{family.name}: counters and nothing else end in _total")
+    return result
 
 
 def sample_faults(
@@ -253,9 +253,9 @@ def sample_faults(
     devices = {device.key: device for device in inventory.devices}
     parts = {part.uuid for device in inventory.devices for part in device.partitions}
     declared = {family.name: family for family in families}
-    found = []
+    result = []
     if len({sample.key for sample in samples}) < len(samples):
-        found.append("a device is sampled twice")
+        result.append("a device is sampled twice")
     for sample in samples:
         faults = [*_figures(sample), *_readings(sample.readings, declared)]
         if sample.key not in devices:
@@ -264,8 +264,8 @@ def sample_faults(
             faults += _health("its health", sample.health)
         for process in sample.processes or ():
             faults += _process(process, parts)
-        found += [f"{sample.key}: {fault}" for fault in faults]
-    return found
+        result += [f"{sample.key}: {fault}" for fault in faults]
+    return result
 
 
 def _figures(sample: DeviceSample) -> Iterator[str]:
@@ -309,12 +309,12 @@ def _readings(readings: Iterable[MetricValue], declared: dict[str, MetricFamily]
 def event_faults(events: Iterable[DeviceEvent], inventory: Inventory) -> list[str]:
     """Return the broken promises of events."""
     keys = {"", *(device.key for device in inventory.devices)}
-    found = []
+    result = []
     for event in events:
         if event.key not in keys:
-            found.append(f"{event.key}: no such device is listed")
+            result.append(f"{event.key}: no such device is listed")
         if not REASON.fullmatch(event.reason):
-            found.append(f"{event.key}: {event.reason!r} is no CamelCase reason")
+            result.append(f"{event.key}: {event.reason!r} is no CamelCase reason")
         if event.state is HealthState.PROBING:
-            found.append(f"{event.key}: PROBING, which only the agent may say")
-    return found
+            result.append(f"{event.key}: PROBING, which only the agent may say")
+    return result

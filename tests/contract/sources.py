@@ -324,12 +324,12 @@ _BUILTIN: dict[str, tuple[Source, ...]] = {
 
 def sources_of(vendor: str) -> tuple[Source, ...]:
     """Return all sources of a vendor; a new one has its example host, until it brings tapes."""
-    found = (*_recorded(vendor), *_BUILTIN.get(vendor, ()))
+    result = (*_recorded(vendor), *_BUILTIN.get(vendor, ()))
     host = example_host(vendor_named(vendor))
     if host is None:
-        return found
+        return result
     return (
-        *found,
+        *result,
         Source(vendor=vendor, name="example", opener=_replay(vendor, host), whole=False),
     )
 

@@ -61,17 +61,17 @@ def test_a_granted_device_gives_something_or_is_refused_and_two_give_different_t
     source: Source,
 ) -> None:
     vendor, devices = vendor_named(source.vendor), ask(source).inventory.devices
-    given = []
+    inputs = []
     for device in devices:
         # nothing names a device without a number and a node: that of a recording without a tape
         if device.managed and device.minor is not None and device.nodes:
-            found = answer(vendor, devices, DeviceAllocation(devices=(entry_of(device),)))
-            assert found != ContainerEdits()
-            assert found
-            given.append(found)
-    texts = [one for one in given if isinstance(one, str)]
+            result = answer(vendor, devices, DeviceAllocation(devices=(entry_of(device),)))
+            assert result != ContainerEdits()
+            assert result
+            inputs.append(result)
+    texts = [one for one in inputs if isinstance(one, str)]
     assert all(texts)
-    edits = [one for one in given if isinstance(one, ContainerEdits)]
+    edits = [one for one in inputs if isinstance(one, ContainerEdits)]
     assert len(set(edits)) == len(edits), "two devices give a container the same"
 
 
@@ -132,6 +132,6 @@ def test_hostile_devices_grants_and_pods_are_answered_or_refused_with_a_reason(
 ) -> None:
     vendor = vendor_named(name)
     own = map(entry_of, devices)
-    for asked in (grant, DeviceAllocation(devices=tuple(own))):
-        first = answer(vendor, devices, asked, pod)
-        assert answer(vendor, devices, asked, pod) == first
+    for requests in (grant, DeviceAllocation(devices=tuple(own))):
+        first = answer(vendor, devices, requests, pod)
+        assert answer(vendor, devices, requests, pod) == first

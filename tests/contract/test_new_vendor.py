@@ -70,7 +70,7 @@ def run_contract(folders: Sequence[Path], *names: str) -> tuple[int, str]:
     """Run the contract for vendors that are installed in these folders; status and output."""
     paths = os.pathsep.join(map(str, (*folders, ROOT)))
     options = ["-v", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", " or ".join(names)]
-    done = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "tests/contract", "--ignore", THIS],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
@@ -78,7 +78,7 @@ def run_contract(folders: Sequence[Path], *names: str) -> tuple[int, str]:
         text=True,
         check=False,
     )
-    return done.returncode, done.stdout + done.stderr
+    return outcome.returncode, outcome.stdout + outcome.stderr
 
 
 def test_a_copy_passes_the_contract_unchanged_on_its_example_host(tmp_path: Path) -> None:
@@ -191,5 +191,5 @@ def test_a_folder_that_holds_another_project_is_left_as_it_is(tmp_path: Path) ->
 
 def test_every_spelling_of_the_name_is_replaced() -> None:
     text = 'from plugins.vendors.template.session import TemplateSession  # "template"'
-    found = renamed(text, "acme", "xpu_agent_acme")
-    assert found == 'from xpu_agent_acme.session import AcmeSession  # "acme"'
+    result = renamed(text, "acme", "xpu_agent_acme")
+    assert result == 'from xpu_agent_acme.session import AcmeSession  # "acme"'

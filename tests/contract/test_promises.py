@@ -64,8 +64,8 @@ def card(number: int, **changes: Any) -> VendorDevice:
 def amounts(**changes: str | None) -> tuple[tuple[str, str], ...]:
     """Return the honest amounts with some changed; `None` leaves one out."""
     names = {"core": CORE, "memory": MEMORY, "ratio": RATIO}
-    found = {**AMOUNTS, **{names[name]: amount for name, amount in changes.items()}}
-    return tuple((name, amount) for name, amount in found.items() if amount is not None)
+    result = {**AMOUNTS, **{names[name]: amount for name, amount in changes.items()}}
+    return tuple((name, amount) for name, amount in result.items() if amount is not None)
 
 
 SLICE = DevicePartition(uuid="ACME-0/1", profile="1g", memory_bytes=8 << 30)

@@ -50,8 +50,10 @@ def test_the_agent_loads_it_without_anything_heavy(name: str) -> None:
     module = type(vendor_of(name)[0]).__module__
     forbidden = [heavy for heavy in HEAVY if heavy not in ALLOWED.get(name, ())]
     code = f"import sys; import {module}; print(*(m for m in {forbidden} if m in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert outcome.stdout.split() == []
 
 
 def test_a_session_on_an_empty_host_answers(name: str, tmp_path: Path) -> None:

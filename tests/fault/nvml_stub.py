@@ -76,14 +76,14 @@ class Stub:
 
 def on_tree(stub: Stub, tree: Path, **settings: object) -> Child:
     """Return a child whose session sees `tree` as the machine's root and the stub as NVML."""
-    given = {"library_dirs": [str(build(stub.level))], **settings}
-    return _worker(stub, given, str(tree))
+    inputs = {"library_dirs": [str(build(stub.level))], **settings}
+    return _worker(stub, inputs, str(tree))
 
 
 def on_live_tree(stub: Stub, tree: Path, **settings: object) -> Child:
     """Return a child as `on_tree` does, to which the tree is a machine with a kernel log."""
-    given = {"library_dirs": [str(build(stub.level))], **settings}
-    return _worker(stub, given, str(tree), "live")
+    inputs = {"library_dirs": [str(build(stub.level))], **settings}
+    return _worker(stub, inputs, str(tree), "live")
 
 
 def _worker(stub: Stub, settings: Mapping[str, object], *arguments: str) -> Child:
@@ -93,9 +93,9 @@ def _worker(stub: Stub, settings: Mapping[str, object], *arguments: str) -> Chil
 
 def real_worker(stub: Stub, **settings: object) -> Child:
     """Return the agent's own worker; its host is this machine, which shows it no GPUs of ours."""
-    given = {"library_dirs": [str(build(stub.level))], **settings}
+    inputs = {"library_dirs": [str(build(stub.level))], **settings}
     arguments = ["-m", "agent.workers.worker", "--vendor", "nvidia"]
-    return Child("nvidia", arguments, stub.environment, given)
+    return Child("nvidia", arguments, stub.environment, inputs)
 
 
 def add_function(

@@ -121,9 +121,11 @@ def _timeless(sample: DeviceSample) -> DeviceSample:
     return replace(sample, readings=readings)
 
 
-def _placeless(found: Inventory) -> Inventory:
+def _placeless(inventory: Inventory) -> Inventory:
     # the stub's folder is another at each run
-    return replace(found, library=found.library.rpartition("/")[2] if found.library else None)
+    return replace(
+        inventory, library=inventory.library.rpartition("/")[2] if inventory.library else None
+    )
 
 
 def main() -> None:

@@ -87,7 +87,7 @@ async def livez(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
 
 def accepted(port: int) -> int:
     """Return how many connections this process holds at its end of a port."""
-    held = 0
+    entries = 0
     for name in os.listdir("/proc/self/fd"):
         try:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
@@ -98,8 +98,8 @@ def accepted(port: int) -> int:
             if one.family != socket.AF_INET or one.type != socket.SOCK_STREAM:
                 continue
             listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            held += not listens and one.getsockname()[1] == port
-    return held
+            entries += not listens and one.getsockname()[1] == port
+    return entries
 
 
 @pytest.mark.parametrize("data", [b"", HALF], ids=["nothing", "half a header"])
@@ -140,8 +140,8 @@ def test_a_header_that_comes_byte_by_byte_has_the_same_time(
         async with site() as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET / HTTP/1.1\r\nX: ")
-            gone = asyncio.create_task(reader.read())
-            while not gone.done():
+            task = asyncio.create_task(reader.read())
+            while not task.done():
                 writer.write(b"a")
                 await asyncio.sleep(0.01)
             writer.close()
@@ -184,11 +184,11 @@ def test_a_peer_that_reads_no_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPat
         async with site() as port:
             with half_open(port, 1, b"") as (peer,):
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                asked = LIVEZ.replace(b"/livez", b"/api/v1/snapshot") * 1000
+                requests = LIVEZ.replace(b"/livez", b"/api/v1/snapshot") * 1000
 
                 def ask_for_ever() -> None:
                     while True:
-                        peer.sendall(asked)
+                        peer.sendall(requests)
 
                 with pytest.raises(OSError, match=r"reset|Broken pipe"):
                     await asyncio.to_thread(ask_for_ever)
@@ -200,17 +200,17 @@ def test_a_peer_that_reads_no_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPat
 def test_clients_with_and_without_requests_do_not_exclude_each_other() -> None:
     async def test() -> None:
         async with site() as port:
-            asked: list[Peer] = []
+            peers: list[Peer] = []
             for _ in range(MAX_CONNECTIONS // 2):
-                asked.append(await asyncio.open_connection("127.0.0.1", port))
-                assert await livez(*asked[-1]) == b"HTTP/1.1 200 OK"
-            held = half_open(port, MAX_CONNECTIONS, b"")
-            await asyncio.to_thread(held.__enter__)
+                peers.append(await asyncio.open_connection("127.0.0.1", port))
+                assert await livez(*peers[-1]) == b"HTTP/1.1 200 OK"
+            entries = half_open(port, MAX_CONNECTIONS, b"")
+            await asyncio.to_thread(entries.__enter__)
             assert (await status(port)).startswith(b"HTTP/1.1 200")
-            for peer in asked[1:]:  # the first made room for the one above
+            for peer in peers[1:]:  # the first made room for the one above
                 assert await livez(*peer) == b"HTTP/1.1 200 OK"
-            held.__exit__(None, None, None)
-            for _, writer in asked:
+            entries.__exit__(None, None, None)
+            for _, writer in peers:
                 writer.close()
 
     run(test)
@@ -239,22 +239,22 @@ def test_without_a_descriptor_left_probes_are_answered_all_the_same() -> None:
             loop = asyncio.get_running_loop()
             before = resource.getrlimit(resource.RLIMIT_NOFILE)
             top = max(map(int, os.listdir("/proc/self/fd")))
-            taken: list[int] = []
+            chosen: list[int] = []
             resource.setrlimit(resource.RLIMIT_NOFILE, (top + 8, before[1]))
             try:
                 with pytest.raises(OSError, match="Too many open files"):
-                    taken.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(top + 99))
+                    chosen.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(top + 99))
                 for _ in range(3):
                     await loop.sock_connect(mine, ("127.0.0.1", port))
                     await loop.sock_sendall(mine, LIVEZ)
                     assert (await loop.sock_recv(mine, 100)).startswith(b"HTTP/1.1 200")
                     mine.close()
-                    os.close(taken.pop())
+                    os.close(chosen.pop())
                     mine = socket.socket()
                     mine.setblocking(False)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, before)
-                for fd in taken:
+                for fd in chosen:
                     os.close(fd)
                 mine.close()
 

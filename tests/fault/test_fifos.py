@@ -76,10 +76,10 @@ def test_a_cdi_file_takes_the_place_of_a_fifo(tmp_path: Path) -> None:
     name = "xpu-agent-nvidia.json"
     os.mkfifo(tmp_path / name)
     text = b'{"cdiVersion":"0.5.0","kind":"xpu-agent.io/gpu","devices":[]}'
-    kept = CdiFolder(str(tmp_path)).synchronize(
+    synchronize = CdiFolder(str(tmp_path)).synchronize(
         (CdiFile(name=name, kind="xpu-agent.io/gpu", devices=(), text=text),)
     )
-    assert (kept.written, (tmp_path / name).read_bytes()) == ((name,), text)
+    assert (synchronize.written, (tmp_path / name).read_bytes()) == ((name,), text)
 
 
 @pytest.mark.parametrize("applier", [FileSink, DeviceInfoFileSink])

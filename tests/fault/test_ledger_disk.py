@@ -45,8 +45,8 @@ def writer() -> Iterator[StateWriter]:
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 def entries(path: str) -> list[str]:

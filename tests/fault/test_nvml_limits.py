@@ -26,8 +26,8 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def missing(found: Inventory) -> set[str]:
-    listed = dict(found.facts).get("missing-symbols", "")
+def missing(inventory: Inventory) -> set[str]:
+    listed = dict(inventory.facts).get("missing-symbols", "")
     return set(listed.split(",")) - {""}
 
 
@@ -40,15 +40,15 @@ def test_a_driver_that_lacks_calls_names_them_and_reports_the_rest(
     with on_tree(stub, tree) as child:
         child.discover()
         child.sample()
-        found = child.discover()
+        result = child.discover()
         (sample,) = child.sample()
-    (card,) = found.devices
+    (card,) = result.devices
     assert (card.uuid or "").startswith("GPU-")
     assert card.memory_bytes
     assert card.health.state is HealthState.HEALTHY
     assert sample.core_percent == 3
-    assert all(name.startswith("nvml") for name in missing(found))
-    assert bool(missing(found)) == (level < NEWEST)
+    assert all(name.startswith("nvml") for name in missing(result))
+    assert bool(missing(result)) == (level < NEWEST)
 
 
 def test_a_newer_driver_lacks_no_more_than_an_older_one(tmp_path: Path, tree: Path) -> None:
@@ -75,12 +75,12 @@ def test_a_permission_that_is_lost_is_no_failure_of_the_card(
     with on_tree(stub, tree) as child:
         before = child.discover()
         stub.play(SYSTEM, CARD, f"error {refused} 4")
-        found = child.discover()
+        result = child.discover()
         stub.play(SYSTEM, CARD)
         after = child.discover()
     assert [d.health.state for d in before.devices] == [HealthState.HEALTHY]
-    assert [d.key for d in found.devices] == [BUS]
-    assert all(d.health.state is not HealthState.FAILED for d in found.devices)
+    assert [d.key for d in result.devices] == [BUS]
+    assert all(d.health.state is not HealthState.FAILED for d in result.devices)
     if refused == "nvmlDeviceGetHandleByPciBusId_v2":
-        assert [d.health.reason for d in found.devices] == ["NoPermission"]
+        assert [d.health.reason for d in result.devices] == ["NoPermission"]
     assert [d.health.state for d in after.devices] == [HealthState.HEALTHY]

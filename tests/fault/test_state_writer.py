@@ -142,7 +142,7 @@ class TestAFileSystemThatHangs:
     def test_work_that_was_given_up_is_not_done_later(
         self, writer: StateWriter, files: HangingFiles
     ) -> None:
-        done: list[int] = []
+        outcome: list[int] = []
         file = writer.file(str(files.path / "state.json"))
         file.write(b"1")
         assert file.wait(LONG_S)
@@ -152,10 +152,10 @@ class TestAFileSystemThatHangs:
             assert not file.wait(0.01)
         for number in range(2 * MAX_PENDING_CALLS):
             with pytest.raises(TimeoutError):
-                writer.call(partial(done.append, number), "", 0.001)
+                writer.call(partial(outcome.append, number), "", 0.001)
         files.answer()
-        writer.call(lambda: done.append(-1), "", LONG_S)
-        assert done == [-1]
+        writer.call(lambda: outcome.append(-1), "", LONG_S)
+        assert outcome == [-1]
 
     def test_it_keeps_no_process_from_ending(self, files: HangingFiles) -> None:
         writer = StateWriter()

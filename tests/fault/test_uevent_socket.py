@@ -45,12 +45,12 @@ def ours(events: list[Uevent | str]) -> int:
 @only_root
 def test_events_are_taken_a_few_at_a_time_and_none_is_left(heard: UeventMonitor) -> None:
     cause(3 * MAX_BATCH)
-    found, until_s = 0, time.monotonic() + DEADLINE_S
-    while found < 3 * MAX_BATCH:
+    result, until_s = 0, time.monotonic() + DEADLINE_S
+    while result < 3 * MAX_BATCH:
         assert time.monotonic() < until_s
-        taken = heard.read_events()
-        assert len(taken) <= MAX_BATCH
-        found += ours(taken)
+        events = heard.read_events()
+        assert len(events) <= MAX_BATCH
+        result += ours(events)
 
 
 @pytest.mark.root
@@ -103,10 +103,10 @@ def test_a_refused_socket_is_reported_with_its_reason(before: str, why: str) -> 
         f"{before}\nfrom agent.host.uevents import UeventMonitor, UeventsUnavailable\n"
         "try: UeventMonitor()\nexcept UeventsUnavailable as error: print(error)\n"
     )
-    done = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert why in done.stdout, done.stderr
+    assert why in outcome.stdout, outcome.stderr
 
 
 def test_an_event_that_is_not_text_is_counted_and_others_are_received(
@@ -114,13 +114,13 @@ def test_an_event_that_is_not_text_is_counted_and_others_are_received(
 ) -> None:
     """The library's own decoding fails, as of a network device whose name is no UTF-8."""
     listening = UeventMonitor()
-    said = [{b"DEVPATH": b"/devices/x\xff"}, {b"DEVPATH": b"/devices/y"}]
+    output = [{b"DEVPATH": b"/devices/x\xff"}, {b"DEVPATH": b"/devices/y"}]
 
     class Device:
         @property
         def properties(self) -> dict[str, str]:
             fields = {"ACTION": "add", "SUBSYSTEM": "net"}
-            return fields | {k.decode(): v.decode() for k, v in said.pop(0).items()}
+            return fields | {k.decode(): v.decode() for k, v in output.pop(0).items()}
 
     class Library:
         def poll(self, _: int) -> Device:
@@ -128,7 +128,7 @@ def test_an_event_that_is_not_text_is_counted_and_others_are_received(
 
     class Ready:
         def poll(self, _: int) -> bool:
-            return bool(said)
+            return bool(output)
 
     with monkeypatch.context() as patch:
         patch.setattr(listening, "_monitor", Library())

@@ -39,16 +39,20 @@ def parents(path: str) -> tuple[str, ...]:
 
 
 def test_the_tree_is_that_of_the_kernel(machine_facts: Any) -> None:
-    seen = {path[-1]: path for path, _ in walk(machine_facts["topology"]["pci"]) if len(path) > 1}
-    assert seen == {address: parents(one["path"]) for address, one in machine_facts["pci"].items()}
+    observations = {
+        path[-1]: path for path, _ in walk(machine_facts["topology"]["pci"]) if len(path) > 1
+    }
+    assert observations == {
+        address: parents(one["path"]) for address, one in machine_facts["pci"].items()
+    }
 
 
 def test_every_function_has_the_class_and_ids_of_the_kernel(machine_facts: Any) -> None:
     for path, node in walk(machine_facts["topology"]["pci"]):
         if len(path) > 1:
             one = machine_facts["pci"][path[-1]]
-            told = (node["class"], node["vendor_id"], node["device_id"])
-            assert told == (one["class"], one["vendor"], one["device"])
+            reports = (node["class"], node["vendor_id"], node["device_id"])
+            assert reports == (one["class"], one["vendor"], one["device"])
 
 
 def test_every_function_below_a_bridge_is_on_the_node_of_the_bridge(machine_facts: Any) -> None:
@@ -116,7 +120,7 @@ def test_the_device_node_of_verbs_is_the_kernels(machine_facts: Any, nic: int) -
 
 def answer_of_recording(guest: Ended, command: str) -> Any:
     recording = str(guest.share / "recording")
-    done = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, *("-m", "agent", command, "-o", "json", "--host"), recording],
         cwd=ROOT,
         capture_output=True,
@@ -124,8 +128,8 @@ def answer_of_recording(guest: Ended, command: str) -> Any:
         timeout=60,
         check=False,
     )
-    assert done.returncode in (0, 1), done.stderr
-    return json.loads(done.stdout)
+    assert outcome.returncode in (0, 1), outcome.stderr
+    return json.loads(outcome.stdout)
 
 
 def test_a_recording_gives_the_topology_of_the_machine(machine_facts: Any, guest: Ended) -> None:

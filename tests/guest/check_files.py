@@ -52,15 +52,15 @@ def test_killed_at_any_write_to_any_file_a_restore_gives_the_originals(
 
 
 def test_the_strategy_of_block_io_limits_whole_disks_and_undoes_it(facts: dict[str, Any]) -> None:
-    found = facts["files"]["block_io"]
+    block_io = facts["files"]["block_io"]
     limit = [f"{DISK} rbps=1048576 wbps=max riops=max wiops=512"]
-    assert found["limits"]["lines"]["io.max"] == limit
-    assert found["limits"]["lines"]["io.weight"] == []
-    assert "the weight has no effect" in found["limits"]["message"]
-    assert found["weighted"]["lines"]["io.max"] == limit
-    assert found["weighted"]["lines"]["io.weight"] == [f"{DISK} 40"]
-    assert found["weighted"]["lines"]["io.cost.qos"][0].startswith(f"{DISK} {COST_LINE}")
-    assert found["none"]["lines"]["io.max"] == []
-    assert found["none"]["lines"]["io.weight"] == []
-    assert found["none"]["lines"]["io.cost.qos"][0].startswith(f"{DISK} enable=0 ctrl=auto")
-    assert found["none"]["entries"] == 0
+    assert block_io["limits"]["lines"]["io.max"] == limit
+    assert block_io["limits"]["lines"]["io.weight"] == []
+    assert "the weight has no effect" in block_io["limits"]["message"]
+    assert block_io["weighted"]["lines"]["io.max"] == limit
+    assert block_io["weighted"]["lines"]["io.weight"] == [f"{DISK} 40"]
+    assert block_io["weighted"]["lines"]["io.cost.qos"][0].startswith(f"{DISK} {COST_LINE}")
+    assert block_io["none"]["lines"]["io.max"] == []
+    assert block_io["none"]["lines"]["io.weight"] == []
+    assert block_io["none"]["lines"]["io.cost.qos"][0].startswith(f"{DISK} enable=0 ctrl=auto")
+    assert block_io["none"]["entries"] == 0

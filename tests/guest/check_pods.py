@@ -29,8 +29,8 @@ def of(sample: Any, kind: str) -> tuple[Any, Any]:
 
 
 def test_pods_and_containers_are_found_with_their_class(pods: Any) -> None:
-    found = {view["uid"]: (view["qos"], view["containers"][0]["id"]) for view in pods["views"]}
-    assert found == {POD[kind]: (QOS[kind], CONTAINER[kind]) for kind in POD}
+    result = {view["uid"]: (view["qos"], view["containers"][0]["id"]) for view in pods["views"]}
+    assert result == {POD[kind]: (QOS[kind], CONTAINER[kind]) for kind in POD}
 
 
 @pytest.mark.parametrize("kind", ["busy", "throttled"])

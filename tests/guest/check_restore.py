@@ -20,10 +20,10 @@ def node(facts: dict[str, Any], request: pytest.FixtureRequest) -> Any:
 
 
 def test_the_agent_restores_all_values_that_are_not_desired_any_more(node: Any) -> None:
-    found = node["agent"]
-    assert (found["written"], found["given_back"], found["left"]) == (WRITTEN, GIVEN_BACK, [])
-    said = {key: (message, old, new) for key, message, old, new in found["audits"]}
-    message, old, new = said["cpuset.cpus"]
+    agent = node["agent"]
+    assert (agent["written"], agent["given_back"], agent["left"]) == (WRITTEN, GIVEN_BACK, [])
+    output = {key: (message, old, new) for key, message, old, new in agent["audits"]}
+    message, old, new = output["cpuset.cpus"]
     assert (message.startswith("put back: restored"), WIDEST in message) == (True, True)
     assert (old, new) == ("2-3", "0-3")
 
@@ -46,13 +46,13 @@ def test_killed_at_any_step_a_restore_gives_all_back(node: Any, work: str) -> No
 def test_a_limit_below_the_page_cache_in_use_is_set_and_nobody_is_killed(
     facts: dict[str, Any],
 ) -> None:
-    found = facts["restore"]["limits"]["cache"]
-    assert (found["written"], found["alive"]) == (1, "alive")
-    assert (found["max"], found["high"]) == (str(CACHE_BYTES // 2), "max")
-    assert found["messages"] == ["limit it, after reclaim by memory.high"]
+    cache = facts["restore"]["limits"]["cache"]
+    assert (cache["written"], cache["alive"]) == (1, "alive")
+    assert (cache["max"], cache["high"]) == (str(CACHE_BYTES // 2), "max")
+    assert cache["messages"] == ["limit it, after reclaim by memory.high"]
 
 
 def test_a_limit_below_memory_that_cannot_be_reclaimed_is_not_set(facts: dict[str, Any]) -> None:
-    found = facts["restore"]["limits"]["held"]
-    assert (found["written"], found["alive"]) == (0, "alive")
-    assert (found["max"], found["high"]) == ("max", "max")
+    result = facts["restore"]["limits"]["held"]
+    assert (result["written"], result["alive"]) == (0, "alive")
+    assert (result["max"], result["high"]) == ("max", "max")

@@ -8,5 +8,5 @@ from tests.cgroup_v2.session import RECORDED
 
 
 def test_the_kernel_answers_every_step_of_the_session_as_recorded(facts: dict[str, Any]) -> None:
-    found = facts["session"]
-    assert found["lines"] == RECORDED.read_text().splitlines(), found["release"]
+    session = facts["session"]
+    assert session["lines"] == RECORDED.read_text().splitlines(), session["release"]

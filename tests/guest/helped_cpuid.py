@@ -40,11 +40,11 @@ HELP_S = 300.0
 def parse_symbols(kallsyms: str) -> dict[str, list[int]]:
     """Return the addresses of the kernel's symbols that are needed here."""
     names = (ENTRY, READY, CPUID, CPU_DATA)
-    found: dict[str, list[int]] = {name: [] for name in names}
+    result: dict[str, list[int]] = {name: [] for name in names}
     pattern = rf"^([0-9a-f]+) \w ({'|'.join(names)})$"
     for address, name in re.findall(pattern, kallsyms, re.MULTILINE):
-        found[name].append(int(address, 16))
-    return found
+        result[name].append(int(address, 16))
+    return result
 
 
 class Debugger:

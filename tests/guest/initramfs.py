@@ -55,7 +55,7 @@ def write_initramfs(parts: Parts, path: Path) -> None:
         file.write(_entry("TRAILER!!!", 0, b""))
 
 
-def module_order(modules: Path, wanted: Iterable[str]) -> list[Path]:
+def module_order(modules: Path, desired: Iterable[str]) -> list[Path]:
     """Return the files of these modules and of all that they depend on, in loading order."""
     builtin = {_name(Path(line)) for line in (modules / "modules.builtin").read_text().split()}
     files = {_name(path): path for path in (modules / "kernel").rglob("*.ko")}
@@ -65,13 +65,13 @@ def module_order(modules: Path, wanted: Iterable[str]) -> list[Path]:
         if name in builtin or name in order:
             return
         path = files[name]
-        found = re.search(rb"\0depends=([^\0]*)\0", path.read_bytes())
-        for needed in (found[1].decode() if found else "").split(","):
+        result = re.search(rb"\0depends=([^\0]*)\0", path.read_bytes())
+        for needed in (result[1].decode() if result else "").split(","):
             if needed:
                 take(needed.replace("-", "_"))
         order[name] = path
 
-    for name in wanted:
+    for name in desired:
         take(name.replace("-", "_"))
     return list(order.values())
 

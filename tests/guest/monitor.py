@@ -34,8 +34,8 @@ class Monitor:
         line = json.dumps({"execute": command, "arguments": arguments})
         self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
-        for said in self.process.stdout:
-            answer = json.loads(said)
+        for output in self.process.stdout:
+            answer = json.loads(output)
             if "error" in answer:
                 raise RuntimeError(f"{command}: {answer['error']}")
             if "return" in answer:

@@ -52,10 +52,10 @@ def _fetch(cache: Path) -> None:
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         raise CannotRun("no apt-get and dpkg, which fetch and unpack the kernel")
     _refresh_lists()
-    found = re.search(r"Depends: (linux-image-\S+)", _apt("apt-cache", "depends", KERNEL_PACKAGE))
-    if found is None:
+    result = re.search(r"Depends: (linux-image-\S+)", _apt("apt-cache", "depends", KERNEL_PACKAGE))
+    if result is None:
         raise CannotRun(f"apt knows no {KERNEL_PACKAGE}")
-    for name, package in (("kernel", found[1]), ("busybox", BUSYBOX_PACKAGE)):
+    for name, package in (("kernel", result[1]), ("busybox", BUSYBOX_PACKAGE)):
         downloads = cache / "downloads" / name
         shutil.rmtree(downloads, ignore_errors=True)
         shutil.rmtree(cache / name, ignore_errors=True)
@@ -90,5 +90,5 @@ def _apt(*command: str, cwd: Path | None = None) -> str:
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        said = str(getattr(error, "stderr", None) or "").strip()
-        raise CannotRun(f"{' '.join(command)}: {error}: {said[-300:]}") from error
+        text = str(getattr(error, "stderr", None) or "").strip()
+        raise CannotRun(f"{' '.join(command)}: {error}: {text[-300:]}") from error

@@ -71,18 +71,18 @@ class Admitted:
             (_any(self.devices), {one.container_path: one for one in response.devices}),
         ]
         differ = []
-        for ours, theirs in pairs:
-            differ += [key for key, value in theirs.items() if ours.get(key, value) != value]
+        for own_values, theirs in pairs:
+            differ += [key for key, value in theirs.items() if own_values.get(key, value) != value]
             for key, value in theirs.items():
-                ours.setdefault(key, value)
+                own_values.setdefault(key, value)
         self.cdi += [one.name for one in response.cdi_devices if one.name not in self.cdi]
         return differ
 
 
 def _any(
-    known: dict[str, str] | dict[str, pb.Mount] | dict[str, pb.DeviceSpec],
+    entries: dict[str, str] | dict[str, pb.Mount] | dict[str, pb.DeviceSpec],
 ) -> dict[str, object]:
-    return known  # type: ignore[return-value] # only values of its own kind are put into it
+    return entries  # type: ignore[return-value] # only values of its own kind are put into it
 
 
 def available(endpoint: Endpoint | None, resource: str, used: set[str], needed: int) -> set[str]:
@@ -105,10 +105,10 @@ def available(endpoint: Endpoint | None, resource: str, used: set[str], needed: 
 
 def best_mask(nodes: Nodes, free: set[str], needed: int) -> frozenset[int] | None:
     """Return the affinity that a policy of `best-effort` settles on for one resource."""
-    found = hints(nodes, free, needed)
-    if not found:
+    result = hints(nodes, free, needed)
+    if not result:
         return None
-    return min(found, key=lambda hint: (not hint[1], len(hint[0]), sorted(hint[0])))[0]
+    return min(result, key=lambda hint: (not hint[1], len(hint[0]), sorted(hint[0])))[0]
 
 
 async def choose(

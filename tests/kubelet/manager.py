@@ -132,13 +132,13 @@ class FakeKubelet:
         return len(one.healthy()) if one is not None else 0
 
     async def admit(
-        self, pod_uid: str, container: str, wanted: Mapping[str, int], *, aligned: bool = False
+        self, pod_uid: str, container: str, desired: Mapping[str, int], *, aligned: bool = False
     ) -> admission.Admitted:
         """Admit a pod of one container and ask before its start.
 
         Raises `NotAdmitted`, which is for good, and `NotStarted`, which is not.
         """
-        one = admission.Container(container, dict(wanted))
+        one = admission.Container(container, dict(desired))
         await self.admit_pod(pod_uid, (one,), aligned=aligned)
         return await self.begin(pod_uid, one)
 
@@ -161,17 +161,17 @@ class FakeKubelet:
 
     async def begin(self, pod_uid: str, container: admission.Container) -> admission.Admitted:
         """Ask before a container's start, as often as that is tried; return what it has."""
-        found = admission.Admitted()
-        held = [self._held(pod_uid, container.name, name) for name in container.wanted]
-        for allocation in held:
+        result = admission.Admitted()
+        entries = [self._held(pod_uid, container.name, name) for name in container.wanted]
+        for allocation in entries:
             assert allocation is not None, "the pod was not admitted"
-            differ = found.merge(allocation.response)
+            differ = result.merge(allocation.response)
             name = allocation.resource
             self.complaints += [f"{name}: another resource says otherwise: {key}" for key in differ]
-            found.ids[name] = sorted(allocation.ids)
-        for name, ids in found.ids.items():
+            result.ids[name] = sorted(allocation.ids)
+        for name, ids in result.ids.items():
             await admission.before_start(self.endpoints[name], ids)
-        return found
+        return result
 
     async def end(self, pod_uid: str) -> None:
         """Have a pod's phase terminal, or its object gone: its devices are free.
@@ -208,9 +208,9 @@ class FakeKubelet:
                     pool.difference_update(allocation.ids)
 
     def _held(self, pod_uid: str, container: str, name: str) -> checkpoint.Allocation | None:
-        wanted = (pod_uid, container, name)
-        found = (one for one in self.allocations if _key(one) == wanted)
-        return next(found, None)
+        desired = (pod_uid, container, name)
+        allocations = (one for one in self.allocations if _key(one) == desired)
+        return next(allocations, None)
 
     async def _allocate(
         self,
@@ -250,50 +250,58 @@ class FakeKubelet:
         (self.folder / SOCKET).unlink(missing_ok=True)
 
     async def _register(self, request: bytes, context: Context) -> bytes:
-        asked = pb.RegisterRequest.FromString(request)
-        self.registered.append(asked)
+        register_request = pb.RegisterRequest.FromString(request)
+        self.registered.append(register_request)
         while self.hold_register.is_set():
             await asyncio.sleep(STEP_S)
         if self.unavailable:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the device manager is not ready")
-        if asked.version != "v1beta1" or self.refuse_version:
+        if register_request.version != "v1beta1" or self.refuse_version:
             await _refuse(
                 context,
-                f'requested API version "{asked.version}" is not supported by kubelet. '
+                f'requested API version "{register_request.version}" is not supported by kubelet. '
                 'Supported version is ["v1beta1"]',
             )
-        if not is_extended_resource_name(asked.resource_name):
-            await _refuse(context, f'the ResourceName "{asked.resource_name}" is invalid')
+        if not is_extended_resource_name(register_request.resource_name):
+            await _refuse(
+                context, f'the ResourceName "{register_request.resource_name}" is invalid'
+            )
         if self.at_once:
-            self._spawn(self._connect_quietly(asked))
+            self._spawn(self._connect_quietly(register_request))
             return b""
         try:
-            endpoint = await self._connect(asked)
+            endpoint = await self._connect(register_request)
         except (TimeoutError, aio.AioRpcError, ValueError) as error:
             await _refuse(context, f"failed to dial device plugin: {error!r}"[:300])
         if not self.half_open:
             self._spawn(self._watch(endpoint))
         return b""
 
-    async def _connect_quietly(self, asked: pb.RegisterRequest) -> None:
+    async def _connect_quietly(self, register_request: pb.RegisterRequest) -> None:
         try:
-            await self._watch(await self._connect(asked))
+            await self._watch(await self._connect(register_request))
         except (TimeoutError, aio.AioRpcError, ValueError) as error:
-            self.complaints.append(f"{asked.resource_name}: cannot be dialled: {error!r}"[:200])
+            self.complaints.append(
+                f"{register_request.resource_name}: cannot be dialled: {error!r}"[:200]
+            )
 
-    async def _connect(self, asked: pb.RegisterRequest) -> Endpoint:
-        if os.path.basename(asked.endpoint) != asked.endpoint:
-            self.complaints.append(f"endpoint {asked.endpoint} is no file name")
-            raise ValueError(asked.endpoint)
-        endpoint = Endpoint(asked.resource_name, str(self.folder / asked.endpoint))
+    async def _connect(self, register_request: pb.RegisterRequest) -> Endpoint:
+        if os.path.basename(register_request.endpoint) != register_request.endpoint:
+            self.complaints.append(f"endpoint {register_request.endpoint} is no file name")
+            raise ValueError(register_request.endpoint)
+        endpoint = Endpoint(
+            register_request.resource_name, str(self.folder / register_request.endpoint)
+        )
         self.past.append(endpoint)
         try:
             await endpoint.dial()
         except BaseException:
             await endpoint.close()
             raise
-        if endpoint.options != asked.options:
-            self.complaints.append(f"{asked.resource_name}: two answers about its options")
+        if endpoint.options != register_request.options:
+            self.complaints.append(
+                f"{register_request.resource_name}: two answers about its options"
+            )
         self._succeed(endpoint)
         return endpoint
 

@@ -32,7 +32,7 @@ def hints(
         return None
     all_nodes = sorted(set().union(*nodes.values()))
     again = set(reusable)
-    smallest, found = len(all_nodes), []
+    smallest, result = len(all_nodes), []
     for count in range(1, len(all_nodes) + 1):
         for mask in map(frozenset, itertools.combinations(all_nodes, count)):
             if sum(bool(nodes[one] & mask) for one in nodes) >= size:
@@ -40,8 +40,8 @@ def hints(
             if not all(nodes[one] & mask for one in again):
                 continue
             if sum(bool(nodes[one] & mask) for one in available | again) >= size:
-                found.append(mask)
-    return [(mask, len(mask) == smallest) for mask in found]
+                result.append(mask)
+    return [(mask, len(mask) == smallest) for mask in result]
 
 
 def split(

@@ -86,7 +86,7 @@ def run_tests(tests: Sequence[str], tree: Path, *more: str) -> tuple[int, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     try:
-        done = subprocess.run(
+        outcome = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *tests],
             cwd=tree,
             env=environment,
@@ -97,4 +97,4 @@ def run_tests(tests: Sequence[str], tree: Path, *more: str) -> tuple[int, str]:
         )
     except subprocess.TimeoutExpired as error:
         raise BadEntry(f"{' '.join(tests)}: no end within {RUN_S} seconds") from error
-    return done.returncode, done.stdout + done.stderr
+    return outcome.returncode, outcome.stdout + outcome.stderr

@@ -97,6 +97,6 @@ async def browser() -> AsyncIterator[Page]:
 
 async def _port(stderr: asyncio.StreamReader) -> int:
     while line := (await stderr.readline()).decode():
-        if found := re.search(r"DevTools listening on ws://127\.0\.0\.1:(\d+)/", line):
-            return int(found[1])
+        if result := re.search(r"DevTools listening on ws://127\.0\.0\.1:(\d+)/", line):
+            return int(result[1])
     raise AssertionError("Chromium ended before it listened")

@@ -56,9 +56,9 @@ def test_a_driver_is_released_and_taken_back_and_both_are_written_down(tmp_path:
     with running(tmp_path / "out", "--host", str(NO_DEVICES), **fake(tmp_path)) as agent:
         agent.wait_until(lambda: agent.vendor("fake")["state"] == "ready", "ready")
         pid = agent.vendor("fake")["pid"]
-        done = act(agent, "release", "fake", "--for-s", "1800")
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("fake: released on request until ")
+        outcome = act(agent, "release", "fake", "--for-s", "1800")
+        assert outcome.returncode == 0, outcome.stderr
+        assert outcome.stdout.startswith("fake: released on request until ")
         assert not Path(f"/proc/{pid}").exists()
         released = agent.vendor("fake")
         assert (released["state"], released["pid"]) == ("released", None)
@@ -67,9 +67,9 @@ def test_a_driver_is_released_and_taken_back_and_both_are_written_down(tmp_path:
         assert act(agent, "rescan").stdout == "the host was read; asked: fake\n"
         agent.wait_until(lambda: agent.vendor("fake")["state"] == "ready", "taken back")
         agent.wait_until(lambda: len(events(agent)) >= 3, "events")
-        told = {event["reason"]: event["message"] for event in events(agent)}
-        assert told["AdminRelease"].startswith("user 0: release: fake: released on request")
-        assert told["AdminRescan"] == "user 0: rescan: the host was read; asked: fake"
+        reports = {event["reason"]: event["message"] for event in events(agent)}
+        assert reports["AdminRelease"].startswith("user 0: release: fake: released on request")
+        assert reports["AdminRescan"] == "user 0: rescan: the host was read; asked: fake"
         assert agent.end() == 0
         assert not (agent.out / "admin.sock").exists()
     log = (tmp_path / "stderr.log").read_text()
@@ -105,8 +105,8 @@ def test_a_person_clears_a_device_by_its_name(tmp_path: Path) -> None:
 def test_what_cannot_be_done_is_refused_and_nothing_changes(
     agent: Agent, method: str, path: str, body: str | bytes, status: int
 ) -> None:
-    found, answer = ask(agent, method, path, body)
-    assert found == status
+    result, answer = ask(agent, method, path, body)
+    assert result == status
     if isinstance(answer, dict):
         assert list(answer) == ["error"]
     assert agent.vendor("fake")["state"] == "ready"
@@ -149,15 +149,15 @@ def test_another_user_is_refused_even_where_the_file_lets_him_in(tmp_path: Path)
         ) as agent:
             agent.wait_until(path.exists, "the socket")
             path.chmod(0o666)
-            done = subprocess.run(
+            outcome = subprocess.run(
                 [sys.executable, "-I", "-S", "-c", code, str(path)],
                 capture_output=True,
                 text=True,
                 check=False,
                 cwd="/",
             )
-            assert "403" in done.stdout, done.stderr
-            assert "user 65534 may not" in done.stdout
+            assert "403" in outcome.stdout, outcome.stderr
+            assert "user 65534 may not" in outcome.stdout
             agent.wait_until((agent.out / "events.jsonl").exists, "events")
             assert [event["reason"] for event in events(agent)] == ["AdminRefused"]
 
@@ -167,8 +167,8 @@ def test_an_order_that_is_too_long_is_written_down_as_well(agent: Agent) -> None
         413,
         {"error": "clear: more than 4096 bytes"},
     )
-    told = "user 0: clear: clear: more than 4096 bytes"
-    agent.wait_until(lambda: told in [event["message"] for event in events(agent)], "event")
+    reports = "user 0: clear: clear: more than 4096 bytes"
+    agent.wait_until(lambda: reports in [event["message"] for event in events(agent)], "event")
 
 
 def test_a_second_agent_does_not_take_the_socket_of_the_first(agent: Agent) -> None:
@@ -186,10 +186,10 @@ def test_a_socket_that_a_dead_agent_left_is_replaced(tmp_path: Path) -> None:
 
 
 def test_without_an_agent_the_command_says_what_to_do(tmp_path: Path) -> None:
-    done = run_agent("rescan", "--socket", str(tmp_path / "admin.sock"))
-    assert done.returncode == 3
-    assert "no agent listens there" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    process = run_agent("rescan", "--socket", str(tmp_path / "admin.sock"))
+    assert process.returncode == 3
+    assert "no agent listens there" in process.stderr
+    assert len(process.stderr.splitlines()) == 1
 
 
 def test_the_socket_can_be_elsewhere_or_nowhere(tmp_path: Path) -> None:
@@ -209,13 +209,13 @@ def test_the_socket_can_be_elsewhere_or_nowhere(tmp_path: Path) -> None:
 
 
 def test_a_socket_that_cannot_be_made_is_said_and_no_more(tmp_path: Path) -> None:
-    taken = tmp_path / "taken"
-    taken.write_text("a file of somebody else")
+    chosen = tmp_path / "taken"
+    chosen.write_text("a file of somebody else")
     with running(
-        tmp_path / "out", "--host", str(NO_DEVICES), XPU_AGENT_ADMIN__SOCKET=str(taken)
+        tmp_path / "out", "--host", str(NO_DEVICES), XPU_AGENT_ADMIN__SOCKET=str(chosen)
     ) as agent:
         agent.wait_until(lambda: agent.get("readyz")[0] == 200, "ready")
         assert (
-            f"[-] admin-socket {taken}: Address already in use" in agent.get("healthz?verbose")[1]
+            f"[-] admin-socket {chosen}: Address already in use" in agent.get("healthz?verbose")[1]
         )
-    assert taken.read_text() == "a file of somebody else"
+    assert chosen.read_text() == "a file of somebody else"

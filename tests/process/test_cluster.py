@@ -26,8 +26,8 @@ def device(api: ApiServer) -> Any:
 
 
 def health_of(api: ApiServer) -> list[bool]:
-    found = device(api)
-    return [] if found is None else [entry["health"] for entry in found["spec"]["devices"]]
+    result = device(api)
+    return [] if result is None else [entry["health"] for entry in result["spec"]["devices"]]
 
 
 def writes(api: ApiServer) -> list[tuple[str, str]]:

@@ -55,9 +55,9 @@ def test_two_answers_about_a_recorded_host_are_equal(arguments: tuple[str, ...])
 
 @needs_shared
 def test_an_archive_without_vendor_answers_lists_the_cards_and_says_why_no_more() -> None:
-    done = run_agent("devices", "-o", "json", "--host", str(QEMU))
-    assert done.returncode == 0, done.stderr
-    devices = json.loads(done.stdout)["devices"]
+    process = run_agent("devices", "-o", "json", "--host", str(QEMU))
+    assert process.returncode == 0, process.stderr
+    devices = json.loads(process.stdout)["devices"]
     cards = [d for d in devices if d["type"] == "gpu"]
     assert [d["bus_id"] for d in cards] == [f"0000:{bus}:00.0" for bus in GPU_BUSES]
     assert [d["numa_node"] for d in cards] == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -66,8 +66,8 @@ def test_an_archive_without_vendor_answers_lists_the_cards_and_says_why_no_more(
 
 
 def test_the_matrix_shows_links_between_cards_and_switches_to_nics() -> None:
-    done = run_agent("topology", "-o", "json", "--host", str(EIGHT_CARDS))
-    distances = json.loads(done.stdout)["distances"]
+    process = run_agent("topology", "-o", "json", "--host", str(EIGHT_CARDS))
+    distances = json.loads(process.stdout)["distances"]
     cards = [f"0000:{bus}:00.0" for bus in GPU_BUSES]
     pairs = {distances[f"{a} {b}"] for a in cards for b in cards if a < b}
     assert pairs == {"NV18"}
@@ -75,15 +75,15 @@ def test_the_matrix_shows_links_between_cards_and_switches_to_nics() -> None:
 
 
 def test_a_host_without_devices_says_so() -> None:
-    done = run_agent("devices", "--host", str(NO_DEVICES))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "no accelerator and no RDMA device" in done.stdout
+    process = run_agent("devices", "--host", str(NO_DEVICES))
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "no accelerator and no RDMA device" in process.stdout
 
 
 def test_this_machine_is_the_default_host() -> None:
-    done = run_agent("snapshot")
-    assert done.returncode == 0, done.stderr
-    body = json.loads(done.stdout)
+    process = run_agent("snapshot")
+    assert process.returncode == 0, process.stderr
+    body = json.loads(process.stdout)
     assert body["node"]["source"] == "this machine"
     assert body["parts"]["cpus"]["value"]["usable"]
     assert body["parts"]["usage"]["value"]["node"]["cpu_cores"] is not None
@@ -91,9 +91,9 @@ def test_this_machine_is_the_default_host() -> None:
 
 @pytest.mark.parametrize("what", ["device", "nodemetric", "topology"])
 def test_render_prints_one_object(what: str) -> None:
-    done = run_agent("render", what, "--host", str(EIGHT_CARDS), "--node-name", "n1")
-    assert done.returncode == 0, done.stderr
-    assert yaml.safe_load(done.stdout)["metadata"]["name"] == "n1"
+    process = run_agent("render", what, "--host", str(EIGHT_CARDS), "--node-name", "n1")
+    assert process.returncode == 0, process.stderr
+    assert yaml.safe_load(process.stdout)["metadata"]["name"] == "n1"
 
 
 def test_a_pod_list_names_the_pods(tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ def test_a_pod_list_names_the_pods(tmp_path: Path) -> None:
     }
     file = tmp_path / "pods.json"
     file.write_text(json.dumps(pods))
-    done = run_agent("snapshot", "--host", str(NO_DEVICES), "--pods", str(file))
-    assert done.returncode == 0, done.stderr
-    assert [p["name"] for p in json.loads(done.stdout)["parts"]["pods"]["value"]] == ["a"]
+    process = run_agent("snapshot", "--host", str(NO_DEVICES), "--pods", str(file))
+    assert process.returncode == 0, process.stderr
+    assert [p["name"] for p in json.loads(process.stdout)["parts"]["pods"]["value"]] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -132,19 +132,19 @@ def test_a_pod_list_names_the_pods(tmp_path: Path) -> None:
 def test_wrong_use_is_one_line_and_a_status(
     arguments: tuple[str, ...], status: int, message: str
 ) -> None:
-    done = run_agent(*arguments)
-    assert done.returncode == status
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stdout == ""
+    process = run_agent(*arguments)
+    assert process.returncode == status
+    assert message in process.stderr
+    assert len(process.stderr.strip().splitlines()) == 1
+    assert process.stdout == ""
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("publish: {pcie_scop: switch}\n")
-    done = run_agent("devices", "--config", str(file))
-    assert done.returncode == 2
-    assert "publish.pcie_scop: unknown key (did you mean 'pcie_scope'?)" in done.stderr
+    process = run_agent("devices", "--config", str(file))
+    assert process.returncode == 2
+    assert "publish.pcie_scop: unknown key (did you mean 'pcie_scope'?)" in process.stderr
     checked = run_agent("config", "check", str(file))
     assert checked.returncode == 1
     assert "did you mean 'pcie_scope'?" in checked.stderr
@@ -186,16 +186,16 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 def test_every_command_explains_itself_with_examples() -> None:
     for name in ("run", "devices", "topology", "snapshot", "render", "record", "config"):
-        done = run_agent(name, "--help")
-        assert done.returncode == 0
-        assert "examples:" in done.stdout
-        assert "exit status:" in done.stdout
+        process = run_agent(name, "--help")
+        assert process.returncode == 0
+        assert "examples:" in process.stdout
+        assert "exit status:" in process.stdout
 
 
 def test_a_recording_answers_as_the_host_it_was_made_of(tmp_path: Path) -> None:
-    made = run_agent("record", str(tmp_path / "copy"), "--host", str(EIGHT_CARDS))
-    assert made.returncode == 0, made.stderr
-    assert "answers of nvidia" in made.stdout
+    process = run_agent("record", str(tmp_path / "copy"), "--host", str(EIGHT_CARDS))
+    assert process.returncode == 0, process.stderr
+    assert "answers of nvidia" in process.stdout
     first, second = (
         run_agent("devices", "-o", "json", "--host", host)
         for host in (str(EIGHT_CARDS), str(tmp_path / "copy"))
@@ -218,8 +218,8 @@ def files_of(bundle: Path) -> dict[str, bytes]:
 
 def test_a_bundle_is_a_recording_with_metrics_and_objects(tmp_path: Path) -> None:
     bundle = tmp_path / "b.tar.gz"
-    done = run_agent("doctor", "--host", str(EIGHT_CARDS), "--bundle", str(bundle))
-    assert done.returncode == 0, done.stderr
+    process = run_agent("doctor", "--host", str(EIGHT_CARDS), "--bundle", str(bundle))
+    assert process.returncode == 0, process.stderr
     files = files_of(bundle)
     assert b"xpu_device_memory_total_bytes" in files["metrics.txt"]
     rendered = run_agent("render", "device", "--host", str(EIGHT_CARDS)).stdout
@@ -244,8 +244,8 @@ def test_a_bundle_of_a_running_agent_has_what_that_publishes(tmp_path: Path) -> 
         published = yaml.safe_load((agent.out / "device.yaml").read_text())
         own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
         line = ("doctor", "--bundle", str(bundle))
-        done = run_agent(*line, timeout_s=DEADLINE_S, **own)
-        assert done.returncode == 0, done.stderr
+        process = run_agent(*line, timeout_s=DEADLINE_S, **own)
+        assert process.returncode == 0, process.stderr
         files = files_of(bundle)
         run_agent(*line, "--pseudonymise", timeout_s=DEADLINE_S, **own)
         assert agent.end() == 0
@@ -256,6 +256,6 @@ def test_a_bundle_of_a_running_agent_has_what_that_publishes(tmp_path: Path) -> 
 
 
 def test_pseudonyms_are_for_bundles() -> None:
-    done = run_agent("doctor", "--pseudonymise", "--host", str(NO_DEVICES))
-    assert done.returncode == 2
-    assert "--bundle FILE" in done.stderr
+    process = run_agent("doctor", "--pseudonymise", "--host", str(NO_DEVICES))
+    assert process.returncode == 2
+    assert "--bundle FILE" in process.stderr

@@ -39,8 +39,8 @@ def test_a_failed_card_is_published_while_the_state_disk_hangs(
             agent.wait_until(
                 lambda: stored.exists() and b"Xid 95!" in stored.read_bytes(), "it is stored"
             )
-            told = agent.check("health-state")
-            assert told.startswith("[-]" if at_start else "[+]")  # what it was is not known
+            reports = agent.check("health-state")
+            assert reports.startswith("[-]" if at_start else "[+]")  # what it was is not known
             assert agent.end() == 0
 
 

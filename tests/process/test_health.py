@@ -68,25 +68,25 @@ def test_a_failed_card_is_watched_even_by_an_agent_that_did_not_see_it_fail(
     scene = environment(tmp_path, f"{CARDS}events:\n- {EVENT}\n", **for_ever)
     with running(out, "--host", "/", **scene) as agent:
         agent.wait_until(is_now(agent, "probing"), "the card fails, and looks well again")
-        seen = condition(agent)
-        assert (seen["status"], seen["reason"]) == ("False", "Xid95")
-        assert "uncontained error" in seen["message"]
-        assert "Xid 95!" in seen["message"]
+        observations = condition(agent)
+        assert (observations["status"], observations["reason"]) == ("False", "Xid95")
+        assert "uncontained error" in observations["message"]
+        assert "Xid 95!" in observations["message"]
         since = health(agent)["since"]
-        kept = tmp_path / "state" / "health.json"
-        agent.wait_until(kept.exists, "it is kept")
+        records = tmp_path / "state" / "health.json"
+        agent.wait_until(records.exists, "it is kept")
         agent.process.kill()
     with running(out, "--host", "/", **environment(tmp_path, CARDS, **for_ever)) as agent:
-        found = health(agent)
-        assert (found["state"], found["reason"], found["since"]) == ("probing", "Xid95", since)
-        assert condition(agent)["lastTransitionTime"] == seen["lastTransitionTime"]
-        assert f"[+] health-state {kept}" in agent.get("healthz?verbose")[1]
+        result = health(agent)
+        assert (result["state"], result["reason"], result["since"]) == ("probing", "Xid95", since)
+        assert condition(agent)["lastTransitionTime"] == observations["lastTransitionTime"]
+        assert f"[+] health-state {records}" in agent.get("healthz?verbose")[1]
         agent.process.kill()
     with running(out, "--host", "/", **environment(tmp_path, CARDS)) as agent:
         agent.wait_until(is_now(agent, "healthy"), "it was looked at three times")
         assert condition(agent)["status"] == "True"
         assert agent.end() == 0
-    assert json.loads(kept.read_text())["vendors"]["fake"]["g1"]["state"] == "healthy"
+    assert json.loads(records.read_text())["vendors"]["fake"]["g1"]["state"] == "healthy"
 
 
 @pytest.mark.slow
@@ -126,10 +126,10 @@ def test_doctor_tells_what_the_running_agent_holds_against_a_card(tmp_path: Path
     with running(tmp_path / "out", "--host", "/", **scene) as agent:
         agent.wait_until(is_now(agent, "probing"), "the card fails, and looks well again")
         own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
-        done = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **own)
+        process = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **own)
         agent.process.kill()
-    assert done.returncode == 1, done.stderr
-    checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
+    assert process.returncode == 1, process.stderr
+    checks = {check["id"]: check for check in json.loads(process.stdout)["checks"]}
     card = checks["device:g1"]
     assert card["result"] == "fail"
     assert "probing: Xid 95!: uncontained error" in card["seen"]
@@ -150,9 +150,9 @@ def test_doctor_leaves_a_driver_alone_that_the_agent_let_go_of(tmp_path: Path) -
         let_go = run_agent("release", "fake", "--socket", str(socket))
         assert let_go.returncode == 0, let_go.stderr
         own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
-        done = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **own)
+        process = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **own)
         agent.process.kill()
-    checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
+    checks = {check["id"]: check for check in json.loads(process.stdout)["checks"]}
     vendor = checks["vendor:fake"]
     assert vendor["result"] == "warn"
     assert vendor["seen"].startswith("released: Released: ")

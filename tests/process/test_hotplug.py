@@ -25,8 +25,8 @@ pytestmark = [
 
 def counts(agent: Agent, family: str, label: str) -> dict[str, float]:
     _, text = agent.get("metrics")
-    found = {f.name: f for f in text_string_to_metric_families(text)}.get(family)
-    samples = [] if found is None else found.samples
+    result = {f.name: f for f in text_string_to_metric_families(text)}.get(family)
+    samples = [] if result is None else result.samples
     return {sample.labels[label]: sample.value for sample in samples}
 
 
@@ -40,9 +40,9 @@ def test_an_event_of_the_kernel_is_counted_and_the_host_is_read(tmp_path: Path) 
         agent.wait_until(
             lambda: "event" in counts(agent, "xpu_agent_host_looks", "cause"), "a look"
         )
-        seen = counts(agent, "xpu_agent_uevents", "subsystem")
-        assert seen["cpu"] >= 1
-        assert seen["other"] >= 1
+        observations = counts(agent, "xpu_agent_uevents", "subsystem")
+        assert observations["cpu"] >= 1
+        assert observations["other"] >= 1
         assert agent.snapshot()["hotplug"]["state"] == "listening"
         assert agent.end() == 0
 

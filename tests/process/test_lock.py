@@ -145,9 +145,9 @@ def test_what_the_holder_started_does_not_keep_the_lock_when_it_is_killed(tmp_pa
         try:
             first.end(signal.SIGKILL)
             first.process.wait(DEADLINE_S)
-            held = try_lock(str(tmp_path), describe_process("node-a", 0.0))
-            assert held is not None
+            lock = try_lock(str(tmp_path), describe_process("node-a", 0.0))
+            assert lock is not None
             assert Path(f"/proc/{child}").exists()
-            held.release()
+            lock.release()
         finally:
             os.kill(child, signal.SIGKILL)

@@ -20,8 +20,8 @@ def test_a_published_minor_outlives_its_vendors_number_its_state_and_its_file(
     def publish(minor: int) -> object:
         scene = environment(tmp_path, f"devices:\n- {{uuid: g0, minor: {minor}}}\n")
         arguments = ("run", "--standalone", "--once", "--out", str(out), "--host", "/")
-        done = run_agent(*arguments, timeout_s=DEADLINE_S, **scene)
-        assert done.returncode == 0, done.stderr
+        process = run_agent(*arguments, timeout_s=DEADLINE_S, **scene)
+        assert process.returncode == 0, process.stderr
         (card,) = yaml.safe_load((out / "device.yaml").read_text())["spec"]["devices"]
         return card["minor"]
 

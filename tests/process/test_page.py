@@ -45,14 +45,14 @@ def test_the_page_fits_the_screen_and_shows_one_picture(
 
     with running(tmp_path / "out", "--host", str(EIGHT_CARDS)) as agent:
         agent.wait_until((agent.out / "nodemetric.yaml").exists, "the first report")
-        seen = asyncio.run(look(agent.url))
-    assert seen["problems"] == []
-    assert seen["overflow"] == 0
-    assert seen["pictures"] == 1
-    assert 300 * columns < seen["picture_width"] < 400 * columns
-    assert (seen["cards"], seen["healthy"]) == (12, 8)
-    assert seen["small"] == 0
+        observations = asyncio.run(look(agent.url))
+    assert observations["problems"] == []
+    assert observations["overflow"] == 0
+    assert observations["pictures"] == 1
+    assert 300 * columns < observations["picture_width"] < 400 * columns
+    assert (observations["cards"], observations["healthy"]) == (12, 8)
+    assert observations["small"] == 0
     for words in ("8 of 8", "GPU 7", "NV18", "Recorded host qemu-4numa-8xh100"):
-        assert words in seen["text"]
-    assert seen["png"].startswith(PNG)
-    (tmp_path / f"page-{width}.png").write_bytes(seen["png"])
+        assert words in observations["text"]
+    assert observations["png"].startswith(PNG)
+    (tmp_path / f"page-{width}.png").write_bytes(observations["png"])

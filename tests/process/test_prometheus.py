@@ -114,15 +114,15 @@ def target(job: str) -> str:
 
 def count_series(server: Prometheus, job: str) -> dict[str, float]:
     """Return the number of series of each family."""
-    found = server.query(f"count by (__name__) ({{{target(job)}}})")
-    return {labels["__name__"]: number for labels, number in found}
+    result = server.query(f"count by (__name__) ({{{target(job)}}})")
+    return {labels["__name__"]: number for labels, number in result}
 
 
 def check_page(page: str) -> None:
     """Check that promtool complains of nothing but names of other exporters."""
-    found = lint(page)
-    assert [one for one in found if not is_about_name(one[1])] == []
-    assert [one for one in found if one[0].startswith(OWN_PREFIXES)] == []
+    result = lint(page)
+    assert [one for one in result if not is_about_name(one[1])] == []
+    assert [one for one in result if one[0].startswith(OWN_PREFIXES)] == []
 
 
 @needs_prometheus

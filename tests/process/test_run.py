@@ -47,11 +47,11 @@ def test_the_eight_card_host_is_served_whole_and_stops_in_order(tmp_path: Path) 
             lambda: all((agent.out / name).exists() for name in OBJECTS), "all objects"
         )
         agent.wait_until(lambda: agent.get("readyz") == (200, "ok\n"), "ready")
-        found = families(agent)
-        healthy = [v for labels, v in found["xpu_device_healthy"] if labels["vendor"] == "nvidia"]
+        result = families(agent)
+        healthy = [v for labels, v in result["xpu_device_healthy"] if labels["vendor"] == "nvidia"]
         assert healthy == [1.0] * 8
-        assert found["process_open_fds"][0][1] > 3
-        measured = {labels["vendor"] for labels, _ in found["xpu_agent_worker_threads"]}
+        assert result["process_open_fds"][0][1] > 3
+        measured = {labels["vendor"] for labels, _ in result["xpu_agent_worker_threads"]}
         assert measured == {v["vendor"] for v in agent.snapshot()["vendors"] if v["pid"]}
         beats = "xpu_agent_event_loop_lateness_seconds"
         agent.wait_until(lambda: families(agent)[beats][-2][1] > 5, "the event loop goes on")
@@ -67,11 +67,11 @@ def test_the_eight_card_host_is_served_whole_and_stops_in_order(tmp_path: Path) 
 @needs_shared
 @pytest.mark.parametrize("name", CRDS)
 def test_written_objects_pass_the_schemas_of_a_cluster(tmp_path: Path, name: str) -> None:
-    done = run_agent(
+    process = run_agent(
         *("run", "--standalone", "--once", "--host", str(EIGHT_CARDS)),
         *("--out", str(tmp_path)),
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     schemas.check(CRDS[name], yaml.safe_load((tmp_path / name).read_text()))
 
 
@@ -113,19 +113,19 @@ def test_an_output_folder_that_cannot_be_written_is_reported_and_survived(tmp_pa
         blocked.unlink()
         agent.wait_until(lambda: agent.get("readyz")[0] == 200, "recovery")
         assert agent.end() == 0
-    said = (tmp_path / "stderr.log").read_text()
-    assert said.count('"publish_failed"') <= 3  # once for each publisher
+    text = (tmp_path / "stderr.log").read_text()
+    assert text.count('"publish_failed"') <= 3  # once for each publisher
 
 
 def test_an_address_in_use_is_one_line_and_status_3(tmp_path: Path) -> None:
     with running(tmp_path / "out", "--host", str(NO_DEVICES)) as agent:
         address = agent.url.removeprefix("http://").rstrip("/")
-        done = run_agent(
+        process = run_agent(
             *("run", "--standalone", "--host", str(NO_DEVICES)),
             *("--out", str(tmp_path / "second"), "--listen", address),
         )
-    assert done.returncode == 3
-    last = done.stderr.strip().splitlines()[-1]
+    assert process.returncode == 3
+    last = process.stderr.strip().splitlines()[-1]
     assert last.startswith(f"xpu-agent: cannot listen on {address}: Address already in use")
 
 
@@ -168,9 +168,9 @@ def test_a_signal_at_any_moment_of_the_start_ends_the_agent_without_a_trace(
         assert process.stdout.readline().startswith("Recorded host")
         time.sleep(step * 0.06)  # spread over the start; each moment must do
         process.send_signal(number)
-        _, said = process.communicate(timeout=DEADLINE_S)
+        _, output = process.communicate(timeout=DEADLINE_S)
         assert process.returncode in (0, -number)
-        assert "Traceback" not in said
+        assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])

@@ -358,7 +358,7 @@ def test_wrong_settings_are_one_line_and_status_2(tmp_path: Path) -> None:
     ):
         config.write_text(text)
         command = [sys.executable, "-m", "plugins.scheduler.cli", "run", "--config", str(config)]
-        done = subprocess.run(
+        outcome = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -367,8 +367,8 @@ def test_wrong_settings_are_one_line_and_status_2(tmp_path: Path) -> None:
             check=False,
             timeout=PATIENCE_S,
         )
-        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
-        assert done.stderr.count("\n") == 1
+        assert (outcome.returncode, message in outcome.stderr) == (2, True), outcome.stderr
+        assert outcome.stderr.count("\n") == 1
 
 
 def put_topology(api: ApiServer) -> None:

@@ -47,7 +47,7 @@ FOR_PROGRAMS = [
 
 def on_terminal(*arguments: str, width: int, **environment: str) -> tuple[int, str]:
     """Run a command on a terminal of that width; return its status and what it printed."""
-    ours, theirs = pty.openpty()
+    own_values, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     inherited = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
     process = subprocess.Popen(
@@ -61,12 +61,12 @@ def on_terminal(*arguments: str, width: int, **environment: str) -> tuple[int, s
     os.close(theirs)
     printed = b""
     try:
-        while data := os.read(ours, 65536):
+        while data := os.read(own_values, 65536):
             printed += data
     except OSError:  # the last holder of the other end has gone
         pass
     finally:
-        os.close(ours)
+        os.close(own_values)
         status = process.wait(DEADLINE_S)
     return status, printed.decode().replace("\r\n", "\n")
 
@@ -109,16 +109,16 @@ def test_what_programs_read_is_the_same_on_a_terminal() -> None:
 
 @pytest.mark.parametrize("arguments", FOR_PEOPLE, ids=" ".join)
 def test_a_stream_of_ascii_gets_ascii(arguments: tuple[str, ...]) -> None:
-    done = run_agent(*arguments, timeout_s=DEADLINE_S, PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.isascii()
+    process = run_agent(*arguments, timeout_s=DEADLINE_S, PYTHONIOENCODING="ascii")
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.isascii()
 
 
 @pytest.mark.parametrize("arguments", FOR_PROGRAMS, ids=" ".join)
 def test_what_programs_read_is_utf_8_whatever_the_locale(arguments: tuple[str, ...]) -> None:
-    done = run_agent(*arguments, timeout_s=DEADLINE_S, PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == run_agent(*arguments).stdout
+    process = run_agent(*arguments, timeout_s=DEADLINE_S, PYTHONIOENCODING="ascii")
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout == run_agent(*arguments).stdout
 
 
 @pytest.mark.parametrize("arguments", [*FOR_PEOPLE, *FOR_PROGRAMS, ("--help",)], ids=" ".join)
@@ -149,16 +149,16 @@ def test_a_daemon_needs_no_stream(tmp_path: Path) -> None:
 
 
 def test_the_version_is_a_flag_as_well() -> None:
-    done = run_agent("--version")
-    assert (done.returncode, done.stderr) == (0, "")
+    process = run_agent("--version")
+    assert (process.returncode, process.stderr) == (0, "")
     versions = json.loads(run_agent("version", "-o", "json").stdout)["versions"]
-    assert done.stdout == f"xpu-agent {versions[0]['version']}\n"
+    assert process.stdout == f"xpu-agent {versions[0]['version']}\n"
 
 
 @pytest.mark.parametrize("for_s", ["0", "0.5", "3601", "nan", "inf", "-1", "ten"])
 def test_a_release_for_no_time_that_there_is_is_wrong_use(for_s: str) -> None:
-    done = run_agent("release", "nvidia", f"--for-s={for_s}")
-    assert done.returncode == 2
-    assert "--for-s" in done.stderr
-    assert "from 1 to 3600" in done.stderr or "invalid" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    process = run_agent("release", "nvidia", f"--for-s={for_s}")
+    assert process.returncode == 2
+    assert "--for-s" in process.stderr
+    assert "from 1 to 3600" in process.stderr or "invalid" in process.stderr
+    assert len(process.stderr.splitlines()) == 1

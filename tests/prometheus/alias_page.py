@@ -50,7 +50,7 @@ class AliasPage:
     def value(self, name: str, **labels: str) -> float | None:
         """Return the value of the only series that has these labels."""
         values = [
-            value for found, value in self.series.get(name, ()) if labels.items() <= found.items()
+            value for result, value in self.series.get(name, ()) if labels.items() <= result.items()
         ]
         assert len(values) <= 1
         return values[0] if values else None
@@ -70,9 +70,9 @@ def _node(
         inventory=SnapshotPart(inventory, NOW_S),
         samples=SnapshotPart(samples, NOW_S),
     )
-    held = {devices[0].key: (USER.uid,)} if is_used else {}
+    entries = {devices[0].key: (USER.uid,)} if is_used else {}
     return replace(
         snapshot(devices, pods=(USER,)),
         vendors=(state,),
-        allocations=SnapshotPart(AllocationView(held=held), NOW_S),
+        allocations=SnapshotPart(AllocationView(held=entries), NOW_S),
     )

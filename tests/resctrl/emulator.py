@@ -310,10 +310,10 @@ class Resctrl:
         for line in machine.l3_lines:
             values[line] = {}
             for domain in machine.l3_domains:
-                taken = 0
+                chosen = 0
                 for group in groups:
-                    taken |= group.values[line][domain] if group.mode == "exclusive" else 0
-                values[line][domain] = machine.l3_mask & ~taken
+                    chosen |= group.values[line][domain] if group.mode == "exclusive" else 0
+                values[line][domain] = machine.l3_mask & ~chosen
                 if not values[line][domain]:
                     self._free_rmid()
                     raise self._refuse_more(errno.ENOSPC, f"No space on {line}:{domain}")

@@ -34,19 +34,19 @@ def failures_of_killed_agents(
         ledger = folder / str(step) / "ledger.log"
         was_killed = killed_at(step, partial(_run, "on", root, ledger, scene))
         _run("on", root, ledger, scene)
-        made = sorted(path.parent.name for path in mount.glob("*/schemata"))
-        schemata = (mount / "BE" / "schemata").read_text() if made else ""
-        tasks = (mount / "BE" / "tasks").read_text().split() if made else []
+        names = sorted(path.parent.name for path in mount.glob("*/schemata"))
+        schemata = (mount / "BE" / "schemata").read_text() if names else ""
+        tasks = (mount / "BE" / "tasks").read_text().split() if names else []
         _run("off", root, ledger, scene)
         remaining = sorted(path.parent.name for path in mount.glob("*/schemata"))
-        found = (made, schemata, tasks, remaining)
+        result = (names, schemata, tasks, remaining)
         expected: tuple[object, ...] = (
             ["BE", f"koordlet-{scene.pods[2].uid}"],
             "    MB:0= 30;1= 30\n    L3:0=00f;1=00f\n",
             [str(child)],
             [],
         )
-        yield None if found == expected else f"step {step}: {found}"
+        yield None if result == expected else f"step {step}: {result}"
         step += 1
 
 

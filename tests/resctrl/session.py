@@ -158,8 +158,8 @@ def _task_steps(session: Session) -> Iterator[str]:
 
 
 def _folder_steps(session: Session) -> Iterator[str]:
-    made = ("BE", "BE/sub", "BE/mon_groups/m1", "mon_groups/m0", "info/x", "mon_data/x", "a b")
-    yield from map(session.make, (*made, LONG_NAME, "info", "schemata"))
+    created = ("BE", "BE/sub", "BE/mon_groups/m1", "mon_groups/m0", "info/x", "mon_data/x", "a b")
+    yield from map(session.make, (*created, LONG_NAME, "info", "schemata"))
     removed = ("info", "mon_data", "mon_groups", LONG_NAME, "a b", "BE/mon_groups/m1")
     yield from map(session.remove, (*removed, "mon_groups/m0", "absent", "schemata"))
     yield session.rename("BE", "BX")
@@ -200,13 +200,13 @@ def _limit_steps(session: Session) -> Iterator[str]:
 
 
 def _fill(session: Session, kind: str, *, keep: bool = False) -> Iterator[str]:
-    made = 0
+    created = 0
     answer = session.make(f"{kind}0")
     while "ok |" in answer:
-        made += 1
-        answer = session.make(f"{kind}{made}")
-    yield f"{made} of {kind}, then {answer}"
-    for number in range(0 if keep else made):
+        created += 1
+        answer = session.make(f"{kind}{created}")
+    yield f"{created} of {kind}, then {answer}"
+    for number in range(0 if keep else created):
         session.remove(f"{kind}{number}")
 
 

@@ -25,9 +25,9 @@ async def _play(runtime: Runtime, annotations: dict[str, str]) -> None:
         pod = runtime.pod(f"pod-{number}", annotations=annotations)
         try:
             await runtime.run_pod(pod)
-            made = await runtime.create(pod, "main")
-            await runtime.start(made)
-            _say(f"{pod.message.name}: {made.spec}, missed: {made.missed}")
+            container = await runtime.create(pod, "main")
+            await runtime.start(container)
+            _say(f"{pod.message.name}: {container.spec}, missed: {container.missed}")
             await runtime.stop_pod(pod)
             await runtime.remove_pod(pod)
         except Failed as error:

@@ -46,13 +46,13 @@ class Asking(Hub):
         return None
 
     async def _event(
-        self, event: int, pod: Pod, made: Made | None, *, fatal: bool = False
+        self, event: int, pod: Pod, created: Made | None, *, fatal: bool = False
     ) -> list[str]:
         """Tell of an event, by its own call or by StateChange; return whom it cost."""
         missed: list[str] = []
         for plugin in self._for(event):
             try:
-                await self._tell(plugin, event, pod, made)
+                await self._tell(plugin, event, pod, created)
             except Gone as error:
                 missed.append(f"{plugin.name}: {error}")
             except Status as error:
@@ -60,12 +60,12 @@ class Asking(Hub):
                     raise Failed(f"{nri.Event.Name(event)}: {error}") from error
         return missed
 
-    async def _tell(self, plugin: Plugin, event: int, pod: Pod, made: Made | None) -> None:
-        told = as_told(self.version, pod.message)
-        container = made and as_told_container(self.version, made.message)
+    async def _tell(self, plugin: Plugin, event: int, pod: Pod, created: Made | None) -> None:
+        reports = as_told(self.version, pod.message)
+        container = created and as_told_container(self.version, created.message)
         if self.version.dedicated and not plugin.by_state_change:
             method = "".join(part.title() for part in nri.Event.Name(event).split("_"))
-            about = {"pod": told} | ({"container": container} if container else {})
+            about = {"pod": reports} | ({"container": container} if container else {})
             request = getattr(nri, f"{method}Request")(**about)
             try:
                 await plugin.call(method, request, getattr(nri, f"{method}Response"))
@@ -76,6 +76,6 @@ class Asking(Hub):
             else:
                 return
         change = nri.StateChangeEvent(
-            event=nri.Event.Name(event), pod=told, container=container or None
+            event=nri.Event.Name(event), pod=reports, container=container or None
         )
         await plugin.call("StateChange", change, nri.Empty)

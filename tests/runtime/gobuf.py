@@ -43,11 +43,11 @@ class GoReader:
         self._unread += 1
         if self._unread > QUEUE:
             raise Fatal("failed to queue payload for reading")
-        found: list[Message] = []
+        messages: list[Message] = []
         while (message := self._message()) is not None:
-            found.append(message)
+            messages.append(message)
             self._unread = len(self._frames)
-        return found
+        return messages
 
     def _message(self) -> Message | None:
         if self._header is None:
@@ -76,9 +76,9 @@ class GoReader:
         while self._discard and (self._buffer or self._frames):
             if not self._buffer:
                 self._buffer = self._take()
-            gone = min(self._discard, len(self._buffer))
-            self._buffer = self._buffer[gone:]
-            self._discard -= gone
+            removed = min(self._discard, len(self._buffer))
+            self._buffer = self._buffer[removed:]
+            self._discard -= removed
             self._unread = 0
         return not self._discard
 
@@ -87,12 +87,12 @@ class GoReader:
         self._bytes -= len(frame)
         return frame
 
-    def _read(self, wanted: int) -> bytes | None:
+    def _read(self, desired: int) -> bytes | None:
         """Read so many bytes as `io.ReadFull` does; `None` while frames are missing."""
-        while len(self._got) < wanted:
+        while len(self._got) < desired:
             if not self._buffer and not self._frames:
                 return None
-            room = wanted - len(self._got)
+            room = desired - len(self._got)
             if self._buffer:
                 self._got += self._buffer[:room]
                 self._buffer = self._buffer[room:]

@@ -72,8 +72,8 @@ class Hub:
 
     def take_broken(self) -> list[str]:
         """Return what was broken so far, and forget it."""
-        taken, self.broken[:] = list(self.broken), ()
-        return taken
+        chosen, self.broken[:] = list(self.broken), ()
+        return chosen
 
     async def __aenter__(self) -> Hub:
         await self.listen()
@@ -175,12 +175,12 @@ class Hub:
             raise Gone(f"the runtime means to {way}")
 
     def _configuration(self) -> nri.ConfigureRequest:
-        told = self.version.tells_limits and self.tell_limits
+        reports = self.version.tells_limits and self.tell_limits
         return nri.ConfigureRequest(
             runtime_name=self.version.runtime,
             runtime_version=self.version.release,
-            registration_timeout=int(self.registration_s * 1e3) if told else 0,
-            request_timeout=int(self.request_s * 1e3) if told else 0,
+            registration_timeout=int(self.registration_s * 1e3) if reports else 0,
+            request_timeout=int(self.request_s * 1e3) if reports else 0,
             NRI_version="v{}.{}.{}".format(*self.version.nri) if self.version.tells_version else "",
         )
 

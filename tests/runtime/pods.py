@@ -112,7 +112,7 @@ def container(
     memory_bytes: int = 0,
 ) -> pb.Container:
     """Describe a container that is being created: no process and no cgroup yet."""
-    made = pb.Container(
+    created = pb.Container(
         id=identity("container", pod.id, name, number),
         pod_sandbox_id=pod.id,
         name=name,
@@ -129,20 +129,20 @@ def container(
             f"HOSTNAME={pod.name}",
         ],
     )
-    made.env.extend(f"{key}={value}" for key, value in (env or {}).items())
+    created.env.extend(f"{key}={value}" for key, value in (env or {}).items())
     own = f"/var/lib/kubelet/pods/{pod.uid}"
-    made.mounts.add(destination="/proc", type="proc", source="proc", options=["nosuid"])
-    made.mounts.add(destination="/dev", type="tmpfs", source="tmpfs", options=["nosuid"])
+    created.mounts.add(destination="/proc", type="proc", source="proc", options=["nosuid"])
+    created.mounts.add(destination="/dev", type="tmpfs", source="tmpfs", options=["nosuid"])
     for destination, source in (
         ("/etc/hosts", f"{own}/etc-hosts"),
         ("/dev/termination-log", f"{own}/containers/{name}/1"),
         ("/var/run/secrets/kubernetes.io/serviceaccount", f"{own}/volumes/token"),
     ):
-        made.mounts.add(
+        created.mounts.add(
             destination=destination, type="bind", source=source, options=["rbind", "rprivate", "rw"]
         )
-    made.linux.cgroups_path = f"kubepods.slice:cri-containerd:{made.id}"
-    limits = made.linux.resources
+    created.linux.cgroups_path = f"kubepods.slice:cri-containerd:{created.id}"
+    limits = created.linux.resources
     for key, value in {"shares": 1024, "quota": 100_000, "period": 100_000, **(cpu or {})}.items():
         if isinstance(value, str):
             setattr(limits.cpu, key, value)
@@ -150,26 +150,26 @@ def container(
             getattr(limits.cpu, key).value = value
     if memory_bytes:
         limits.memory.limit.value = memory_bytes
-    return made
+    return created
 
 
 def as_told(version: Version, pod: pb.PodSandbox) -> pb.PodSandbox:
     """Return the pod with the fields that this version has."""
     if version.nri >= (0, 8, 0):
         return pod
-    told = pb.PodSandbox()
-    told.CopyFrom(pod)
-    del told.ips[:]
-    return told
+    pod_sandbox = pb.PodSandbox()
+    pod_sandbox.CopyFrom(pod)
+    del pod_sandbox.ips[:]
+    return pod_sandbox
 
 
-def as_told_container(version: Version, made: pb.Container) -> pb.Container:
+def as_told_container(version: Version, created: pb.Container) -> pb.Container:
     """Return the container with the fields that this version has."""
     if version.rich_containers:
-        return made
-    told = pb.Container()
-    told.CopyFrom(made)
+        return created
+    reports = pb.Container()
+    reports.CopyFrom(created)
     late = ("created_at", "started_at", "finished_at", "exit_code", "status_reason")
     for name in (*late, "status_message", "CDI_devices", "user", "image"):
-        told.ClearField(name)
-    return told
+        reports.ClearField(name)
+    return reports

@@ -60,10 +60,10 @@ class Runtime(Asking):
         return (
             [as_told(self.version, pod.message) for pod in pods],
             [
-                as_told_container(self.version, made.message)
+                as_told_container(self.version, created.message)
                 for pod in pods
-                for made in pod.containers
-                if made.state not in ("unknown", "stopped")
+                for created in pod.containers
+                if created.state not in ("unknown", "stopped")
             ],
         )
 
@@ -93,20 +93,20 @@ class Runtime(Asking):
 
     def populate(self, *, pods: int, containers: int = 1) -> list[Pod]:
         """Return pods with running containers, of which no plug-in was told: it was not here."""
-        made = [self.pod(f"old-{number}") for number in range(pods)]
-        for pod in made:
+        created = [self.pod(f"old-{number}") for number in range(pods)]
+        for pod in created:
             pod.told = True
             for number in range(containers):
                 message = self._container(pod, f"c{number}", {}, {}, 0)
                 message.state = pb.CONTAINER_RUNNING
                 message.pid = 20_000 + self._number
                 pod.containers.append(Made(pod, message, Spec.of(message)))
-        self.pods += made
-        return made
+        self.pods += created
+        return created
 
-    def forget(self, made: Made) -> None:
+    def forget(self, created: Made) -> None:
         """Let a container vanish without a word."""
-        made.pod.containers.remove(made)
+        created.pod.containers.remove(created)
 
     async def run_pod(self, pod: Pod) -> None:
         """Make its sandbox. `Failed` if a plug-in refuses, after it was undone."""
@@ -122,16 +122,16 @@ class Runtime(Asking):
 
     async def stop_pod(self, pod: Pod) -> None:
         """Stop its containers, then tell of it."""
-        for made in list(pod.containers):
-            if made.state != "stopped":
-                await self.stop(made)
+        for created in list(pod.containers):
+            if created.state != "stopped":
+                await self.stop(created)
         async with self.lock:
             await self._event(nri.STOP_POD_SANDBOX, pod, None, fatal=True)
 
     async def remove_pod(self, pod: Pod) -> None:
         """Remove its containers and itself."""
-        for made in list(pod.containers):
-            await self.remove(made)
+        for created in list(pod.containers):
+            await self.remove(created)
         async with self.lock:
             await self._event(nri.REMOVE_POD_SANDBOX, pod, None, fatal=True)
         self.pods.remove(pod)
@@ -147,62 +147,62 @@ class Runtime(Asking):
     ) -> Made:
         """Create a container. `Failed`, after it was undone, if it cannot be as plug-ins say."""
         message = self._container(pod, name, env or {}, cpu or {}, memory_bytes)
-        made = Made(pod, message, Spec.of(message))
-        pod.containers.append(made)
+        created = Made(pod, message, Spec.of(message))
+        pod.containers.append(created)
         try:
             async with self.lock:
-                await self._adjust(made)
+                await self._adjust(created)
         except Failed:
-            await self.stop(made)
-            await self.remove(made)
+            await self.stop(created)
+            await self.remove(created)
             raise
         message.state = pb.CONTAINER_CREATED
         async with self.lock:
-            made.missed += await self._event(nri.POST_CREATE_CONTAINER, pod, made)
-        return made
+            created.missed += await self._event(nri.POST_CREATE_CONTAINER, pod, created)
+        return created
 
-    async def start(self, made: Made) -> None:
+    async def start(self, created: Made) -> None:
         """Start its process."""
         async with self.lock:
-            await self._event(nri.START_CONTAINER, made.pod, made, fatal=True)
+            await self._event(nri.START_CONTAINER, created.pod, created, fatal=True)
             self._number += 1
-            made.message.pid = 20_000 + self._number
-            made.message.state = pb.CONTAINER_RUNNING
-            await self._event(nri.POST_START_CONTAINER, made.pod, made)
+            created.message.pid = 20_000 + self._number
+            created.message.state = pb.CONTAINER_RUNNING
+            await self._event(nri.POST_START_CONTAINER, created.pod, created)
 
     async def update(
         self,
-        made: Made,
+        created: Made,
         *,
         cpu: Mapping[str, int | str] | None = None,
         memory_bytes: int = 0,
     ) -> None:
         """Change its limits: what plug-ins answer lies over what is asked for."""
-        wanted = _limits(cpu or {}, memory_bytes)
+        desired = _limits(cpu or {}, memory_bytes)
         async with self.lock:
             for plugin in self._for(nri.UPDATE_CONTAINER):
                 request = nri.UpdateContainerRequest(
-                    pod=as_told(self.version, made.pod.message),
-                    container=as_told_container(self.version, made.message),
-                    linux_resources=wanted,
+                    pod=as_told(self.version, created.pod.message),
+                    container=as_told_container(self.version, created.message),
+                    linux_resources=desired,
                 )
                 answer = await self._ask(
-                    plugin, "UpdateContainer", request, nri.UpdateContainerResponse, made.missed
+                    plugin, "UpdateContainer", request, nri.UpdateContainerResponse, created.missed
                 )
                 for update in answer.update if answer is not None else ():
-                    if update.container_id != made.id:
-                        self.broke(f"an update of {update.container_id!r} instead of {made.id}")
+                    if update.container_id != created.id:
+                        self.broke(f"an update of {update.container_id!r} instead of {created.id}")
                     else:
-                        wanted.MergeFrom(update.linux.resources)
-            made.spec.limit(_without_zeros(wanted))
-            await self._event(nri.POST_UPDATE_CONTAINER, made.pod, made)
+                        desired.MergeFrom(update.linux.resources)
+            created.spec.limit(_without_zeros(desired))
+            await self._event(nri.POST_UPDATE_CONTAINER, created.pod, created)
 
-    async def stop(self, made: Made) -> None:
+    async def stop(self, created: Made) -> None:
         """Stop it; told once."""
-        made.message.state = pb.CONTAINER_STOPPED
+        created.message.state = pb.CONTAINER_STOPPED
         request = nri.StopContainerRequest(
-            pod=as_told(self.version, made.pod.message),
-            container=as_told_container(self.version, made.message),
+            pod=as_told(self.version, created.pod.message),
+            container=as_told_container(self.version, created.message),
         )
         async with self.lock:
             for plugin in self._for(nri.STOP_CONTAINER):
@@ -211,17 +211,17 @@ class Runtime(Asking):
                     "StopContainer",
                     request,
                     nri.StopContainerResponse,
-                    made.missed,
+                    created.missed,
                     fatal=False,
                 )
 
-    async def remove(self, made: Made) -> None:
+    async def remove(self, created: Made) -> None:
         """Remove it; one that was not stopped is stopped first."""
-        if made.state != "stopped":
-            await self.stop(made)
+        if created.state != "stopped":
+            await self.stop(created)
         async with self.lock:
-            await self._event(nri.REMOVE_CONTAINER, made.pod, made)
-        made.pod.containers.remove(made)
+            await self._event(nri.REMOVE_CONTAINER, created.pod, created)
+        created.pod.containers.remove(created)
 
     def _container(
         self,
@@ -236,11 +236,11 @@ class Runtime(Asking):
             pod.message, name, number=self._number, env=env, cpu=cpu, memory_bytes=memory_bytes
         )
 
-    async def _adjust(self, made: Made) -> None:
+    async def _adjust(self, created: Made) -> None:
         owners = Owners()
         request = nri.CreateContainerRequest(
-            pod=as_told(self.version, made.pod.message),
-            container=as_told_container(self.version, made.message),
+            pod=as_told(self.version, created.pod.message),
+            container=as_told_container(self.version, created.message),
         )
         one_by_one: list[Plugin | Rival] = [*self._for(nri.CREATE_CONTAINER), *self.rivals]
         for plugin in sorted(one_by_one, key=lambda one: one.index):
@@ -248,16 +248,16 @@ class Runtime(Asking):
                 adjust = plugin.adjust(request.pod, request.container)
             else:
                 answer = await self._ask(
-                    plugin, "CreateContainer", request, nri.CreateContainerResponse, made.missed
+                    plugin, "CreateContainer", request, nri.CreateContainerResponse, created.missed
                 )
                 if answer is None:
                     continue
                 adjust = answer.adjust
-                if any(update.container_id == made.id for update in answer.update):
-                    raise Failed(f"asked update of {made.id} during creation")
+                if any(update.container_id == created.id for update in answer.update):
+                    raise Failed(f"asked update of {created.id} during creation")
             try:
                 owners.claim(plugin.name, adjust)
-                made.spec.apply(adjust, self.version, self.cdi_names)
+                created.spec.apply(adjust, self.version, self.cdi_names)
             except (Conflict, Refused) as error:
                 raise Failed(str(error)) from error
 
@@ -278,9 +278,9 @@ def _limits(cpu: Mapping[str, int | str], memory_bytes: int) -> linux.LinuxResou
 
 def _without_zeros(limits: linux.LinuxResources) -> linux.LinuxResources:
     """Return the limits that are really asked for."""
-    kept = linux.LinuxResources()
-    kept.CopyFrom(limits)
+    linux_resources = linux.LinuxResources()
+    linux_resources.CopyFrom(limits)
     for name in ("shares", "quota", "period"):
-        if not getattr(kept.cpu, name).value:
-            kept.cpu.ClearField(name)
-    return kept
+        if not getattr(linux_resources.cpu, name).value:
+            linux_resources.cpu.ClearField(name)
+    return linux_resources

@@ -119,12 +119,14 @@ class Spec:
             else:
                 self.env[entry.key] = entry.value
 
-    def _cdi(self, adjust: pb.ContainerAdjustment, version: Version, known: frozenset[str]) -> None:
+    def _cdi(
+        self, adjust: pb.ContainerAdjustment, version: Version, entries: frozenset[str]
+    ) -> None:
         names = [device.name for device in adjust.CDI_devices]
         if names and not version.cdi:
             self.ignored.append("CDI_devices")
             return
-        if missing := [name for name in names if name not in known]:
+        if missing := [name for name in names if name not in entries]:
             raise Refused(f"unresolvable CDI devices {', '.join(missing)}")
         self.cdi += names
 

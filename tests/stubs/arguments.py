@@ -25,16 +25,16 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     record: Record | None = None
 
 
-def arguments(prototype: str, library: Library, known: Mapping[str, Record]) -> list[Argument]:
+def arguments(prototype: str, library: Library, entries: Mapping[str, Record]) -> list[Argument]:
     """Read `Memory *to, handle h, int port, char *text, int length`."""
     matches = [_ARGUMENT.fullmatch(part) for part in prototype.split(",") if part.strip()]
     words = [(m[1], m[2], m[3]) for m in matches if m is not None]
-    found: list[Argument] = []
+    result: list[Argument] = []
     for place, (type_, stars, name) in enumerate(words):
         following = words[place + 1][2] if place + 1 < len(words) else ""
-        found.append(_argument(type_, stars, name, following, library, known))
-    rooms = {argument.room for argument in found}
-    return [msgspec.structs.replace(a, key="") if a.name in rooms else a for a in found]
+        result.append(_argument(type_, stars, name, following, library, entries))
+    rooms = {argument.room for argument in result}
+    return [msgspec.structs.replace(a, key="") if a.name in rooms else a for a in result]
 
 
 def _argument(
@@ -43,10 +43,10 @@ def _argument(
     name: str,
     following: str,
     library: Library,
-    known: Mapping[str, Record],
+    entries: Mapping[str, Record],
 ) -> Argument:
     plain = _PLAIN.get(type_, type_)
-    c_type = f"struct {type_}" if type_ in known else SCALARS.get(plain, (type_, 0))[0]
+    c_type = f"struct {type_}" if type_ in entries else SCALARS.get(plain, (type_, 0))[0]
     c = f"{c_type} {stars}{name}"
     index = library.handles.get(f"{c_type} {stars}".strip())
     if index is not None and name in library.scope:
@@ -56,9 +56,9 @@ def _argument(
     if stars == "*" and plain == "char":
         size = f"{name} ? (size_t){following} : 0"
         return Argument(name=name, c=c, type=plain, bytes=size, room=following)
-    if stars and (plain in SCALARS or type_ in known):
+    if stars and (plain in SCALARS or type_ in entries):
         size = f"{name} ? sizeof *{name} : 0"
-        record = known.get(type_) if stars == "*" else None
+        record = entries.get(type_) if stars == "*" else None
         return Argument(name=name, c=c, type=plain, bytes=size, record=record)
     if stars == "**" and plain == "void":
         return Argument(name=name, c=c, type="ptr", bytes=f"{name} ? sizeof *{name} : 0")

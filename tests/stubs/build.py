@@ -33,9 +33,9 @@ def described(name: str) -> Library:
 @functools.cache
 def folder() -> Path:
     """Return where this run builds; it goes with the run."""
-    made = tempfile.TemporaryDirectory(prefix="stubs-")
-    atexit.register(made.cleanup)
-    return Path(made.name)
+    created = tempfile.TemporaryDirectory(prefix="stubs-")
+    atexit.register(created.cleanup)
+    return Path(created.name)
 
 
 @functools.cache
@@ -46,17 +46,17 @@ def build(name: str, *, without: tuple[str, ...] = (), driver: int = NEWEST) -> 
     are linked so that no loader finds them.
     """
     library = described(name)
-    made = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder()))
+    path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder()))
     absent = {*without, *(s.name for s in library.symbols if s.since > driver)}
-    (made / "level.c").write_text(f"const int stub_driver = {driver};\n", encoding="utf-8")
+    (path / "level.c").write_text(f"const int stub_driver = {driver};\n", encoding="utf-8")
     flags = ["-shared", f"-Wl,-soname,{library.soname}"]
     if absent:
-        hidden = made / "absent.map"
+        hidden = path / "absent.map"
         hidden.write_text(f"{{ local: {' '.join(f'{s};' for s in absent)} }};\n", encoding="utf-8")
         flags.append(f"-Wl,--version-script={hidden}")
-    sources = [str(made / "level.c"), *_engine(), *_objects(name)]
-    _cc([*flags, "-o", str(made / library.soname), *sources, "-lpthread", "-ldl"])
-    return made
+    sources = [str(path / "level.c"), *_engine(), *_objects(name)]
+    _cc([*flags, "-o", str(path / library.soname), *sources, "-lpthread", "-ldl"])
+    return path
 
 
 @functools.cache
@@ -85,7 +85,7 @@ def _cc(arguments: Sequence[str]) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler: the stub libraries cannot be built")
-    done = subprocess.run(
+    outcome = subprocess.run(
         [compiler, *FLAGS, *QUIET, *arguments], check=False, capture_output=True, text=True
     )
-    assert not done.returncode, done.stderr
+    assert not outcome.returncode, outcome.stderr

@@ -51,8 +51,8 @@ class Child:
     _splitter: LineSplitter = field(default_factory=lambda: LineSplitter("a stub"))
 
     def __enter__(self) -> Child:
-        kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG")}
-        environment = {**kept, "PYTHONPATH": str(ROOT), **self.environment}
+        records = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG")}
+        environment = {**records, "PYTHONPATH": str(ROOT), **self.environment}
         if self.forked:
             self._process = Forked(self.arguments, environment)
         else:
@@ -110,8 +110,8 @@ class Child:
     def ask(self, method: str, deadline_s: float = PATIENCE_S, device: str = "") -> WorkerMessage:
         """Return the answer; `TimeoutError` if late, `EOFError` if the process died."""
         self._number += 1
-        asked = MethodRequest(self._number, method, device)  # type: ignore[arg-type]  # tests ask nonsense too
-        self._say(encode_message(asked))
+        method_request = MethodRequest(self._number, method, device)  # type: ignore[arg-type]  # tests ask nonsense too
+        self._say(encode_message(method_request))
         until_s = time.monotonic() + deadline_s
         while True:
             reply = self._reply(until_s)

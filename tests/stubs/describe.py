@@ -120,7 +120,7 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
 
 def records(text: str) -> tuple[Record, ...]:
     """Read structs, one a line; an indented line goes on with the one before."""
-    found: list[Record] = []
+    result: list[Record] = []
     for line in re.sub(r"\n[ \t]+", " ", text.strip()).splitlines():
         match = _RECORD.fullmatch(line)
         if match is None:
@@ -129,8 +129,8 @@ def records(text: str) -> tuple[Record, ...]:
         fixed = version.strip(" =v") if version else ""
         members = [Member("version", 0, "u32" if fixed else "i32")] if version else []
         members += [_member(word) for word in rest.split()]
-        found.append(Record(name, int(size), int(align), tuple(members), bool(version), fixed))
-    return tuple(found)
+        result.append(Record(name, int(size), int(align), tuple(members), bool(version), fixed))
+    return tuple(result)
 
 
 def _member(word: str) -> Member:

@@ -12,18 +12,18 @@ _KINDS = {"i": "STUB_SIGNED", "u": "STUB_UNSIGNED", "f": "STUB_FLOAT", "c": "STU
 
 def header(library: Library) -> str:
     """Return the structs, each followed by assertions of its size and of every offset."""
-    known = {record.name: record for record in library.records}
+    entries = {record.name: record for record in library.records}
     parts = ["#ifndef STUB_RECORDS_H", "#define STUB_RECORDS_H", "#include <stddef.h>"]
     parts += ["#include <stdint.h>", ""]
-    parts += [line for record in library.records for line in _struct(record, known)]
+    parts += [line for record in library.records for line in _struct(record, entries)]
     return "\n".join([*parts, "#endif", ""])
 
 
-def _struct(record: Record, known: Mapping[str, Record]) -> Iterable[str]:
+def _struct(record: Record, entries: Mapping[str, Record]) -> Iterable[str]:
     yield f"struct {record.name} {{"
     at = 0
     for member in sorted(record.members, key=lambda member: member.offset):
-        size, align = _measure(member, known)
+        size, align = _measure(member, entries)
         if -(-at // align) * align != member.offset:
             yield f"    uint8_t gap_{at}[{member.offset - at}];"
         array = f"[{member.count}]" if member.count else ""
@@ -41,13 +41,13 @@ def _struct(record: Record, known: Mapping[str, Record]) -> Iterable[str]:
     yield ""
 
 
-def _measure(member: Member, known: Mapping[str, Record]) -> tuple[int, int]:
+def _measure(member: Member, entries: Mapping[str, Record]) -> tuple[int, int]:
     """Return size and alignment of one element."""
     if member.type == "char":
         return 1, 1
     if member.type in SCALARS:
         return SCALARS[member.type][1], SCALARS[member.type][1]
-    return known[member.type].size, known[member.type].align
+    return entries[member.type].size, entries[member.type].align
 
 
 def _c_type(name: str) -> str:
@@ -77,38 +77,38 @@ def source(library: Library) -> str:
     parts += [f"long long {name}({type_});" for type_, name in library.handles.items()]
     if library.version_check:
         parts.append(f"int {library.version_check}(int version);")
-    known = {record.name: record for record in library.records}
+    entries = {record.name: record for record in library.records}
     for number, symbol in enumerate(library.symbols):
-        parts += _symbol(library, symbol, number, known)
+        parts += _symbol(library, symbol, number, entries)
     return "\n".join([*parts, ""])
 
 
 def _symbol(
-    library: Library, symbol: Symbol, number: int, known: Mapping[str, Record]
+    library: Library, symbol: Symbol, number: int, entries: Mapping[str, Record]
 ) -> Iterable[str]:
-    given = arguments(symbol.arguments, library, known)
+    inputs = arguments(symbol.arguments, library, entries)
     # those that say whom the call is about come first, wherever the prototype has them
-    keyed = sorted((a for a in given if a.key), key=lambda a: a.name not in library.scope)
+    keyed = sorted((a for a in inputs if a.key), key=lambda a: a.name not in library.scope)
     keys = {argument.name: place for place, argument in enumerate(keyed)}
     result = "const char *" if symbol.returns == "text" else "int"
-    yield f"{result} {symbol.name}({', '.join(a.c for a in given) or 'void'}) {{"
+    yield f"{result} {symbol.name}({', '.join(a.c for a in inputs) or 'void'}) {{"
     values = ", ".join(a.key for a in keyed)
     scope = sum(1 for name in library.scope if name in keys)
     yield f"    struct call call = {{.symbol = {number}, .key_count = {len(keys)},"
     yield f"                        .scope_count = {scope}, .keys = {{{values}}}}};"
-    for place, out in enumerate(a for a in given if a.bytes):
+    for place, out in enumerate(a for a in inputs if a.bytes):
         size = _size(out, symbol.answer)
         yield f"    call.outs[{place}].at = {out.name}, call.outs[{place}].bytes = {size};"
     over = "NULL" if symbol.returns == "text" else "call.code"
     yield f"    if (stub_enter(&call)) return {over};"
-    versioned = next((a for a in given if a.record and a.record.versioned), None)
+    versioned = next((a for a in inputs if a.record and a.record.versioned), None)
     if versioned is not None and versioned.record and versioned.record.word:
         word = versioned.record.word
         yield f"    if ({versioned.name}->version != {word}) return {library.bad_version};"
     elif versioned is not None and library.version_check:
         yield f"    int version_code = {library.version_check}({versioned.name}->version);"
         yield "    if (version_code) return version_code;"
-    yield from _answer(symbol, given, keys)
+    yield from _answer(symbol, inputs, keys)
     yield "}"
 
 
@@ -118,12 +118,12 @@ def _size(out: Argument, answer: object) -> str:
     return out.bytes
 
 
-def _answer(symbol: Symbol, given: list[Argument], keys: Mapping[str, int]) -> Iterable[str]:
+def _answer(symbol: Symbol, inputs: list[Argument], keys: Mapping[str, int]) -> Iterable[str]:
     answer = symbol.answer
     if isinstance(answer, str):
         yield answer
     elif isinstance(answer, Each):
-        into = next(a for a in given if a.name == answer.into)
+        into = next(a for a in inputs if a.name == answer.into)
         yield from _fills("items", _members(into, answer.members, keys))
         prefix = _path(answer.prefix, keys)
         yield f'    return stub_each(&call, "{prefix}", {into.name}, sizeof *{into.name},'
@@ -133,14 +133,14 @@ def _answer(symbol: Symbol, given: list[Argument], keys: Mapping[str, int]) -> I
         yield from _fills("from", [_fill(answer["return"], keys, "0", "1", 0, "c")])
         yield "    return stub_string(&call, from, text, sizeof text) ? NULL : text;"
     else:
-        yield from _plain(answer, given, keys)
+        yield from _plain(answer, inputs, keys)
 
 
 def _plain(
-    answer: Mapping[str, Get], given: list[Argument], keys: Mapping[str, int]
+    answer: Mapping[str, Get], inputs: list[Argument], keys: Mapping[str, int]
 ) -> Iterable[str]:
     yield "    int code = 0;"
-    scalars = {a.name: a for a in given if a.bytes and a.record is None}
+    scalars = {a.name: a for a in inputs if a.bytes and a.record is None}
     for name, get in answer.items():
         target = scalars.get(name)
         if target is None:
@@ -154,7 +154,7 @@ def _plain(
         yield "    }"
     members = {name: get for name, get in answer.items() if name not in scalars}
     if members:
-        struct = next(a for a in given if a.record is not None)
+        struct = next(a for a in inputs if a.record is not None)
         yield from _fills("members", _members(struct, members, keys))
         yield f"    code = stub_fill(&call, {struct.name}, members, {len(members)});"
     yield "    return code;"

@@ -84,7 +84,7 @@ class Forked:
 @functools.cache
 def _nursery() -> socket.socket:
     """Start the nursery, once a run; it ends with the run."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    own_values, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.stubs.nursery", str(theirs.fileno())],
@@ -94,8 +94,8 @@ def _nursery() -> socket.socket:
             pass_fds=(theirs.fileno(),),
         )
     atexit.register(process.wait, 10)
-    atexit.register(ours.close)
-    return ours
+    atexit.register(own_values.close)
+    return own_values
 
 
 def _asked(question: Mapping[str, object], *fds: int) -> int:

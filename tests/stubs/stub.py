@@ -38,8 +38,8 @@ class Stub:
     def environment(self) -> dict[str, str]:
         """Return what a process needs to find the scenario."""
         library = described(self.name)
-        found = {library.scenario_env: str(self.scenario)}
-        return {**found, library.trace_env: str(self.folder / "trace")} if self.traced else found
+        result = {library.scenario_env: str(self.scenario)}
+        return {**result, library.trace_env: str(self.folder / "trace")} if self.traced else result
 
     def play(self, *lines: str) -> None:
         """Replace the scenario whole; the stub reads it at its next call."""

@@ -53,12 +53,12 @@ def test_a_trace_is_a_field(stream: io.StringIO) -> None:
 
 
 def test_repeats_are_held_back_for_a_minute_and_counted() -> None:
-    held = RepeatFilter()
+    repeat_filter = RepeatFilter()
 
     def passes(at_s: float, **fields: object) -> logging.LogRecord | None:
         record = logging.makeLogRecord({"name": "a", "msg": "x", **fields})
         record.created = at_s
-        return record if held.filter(record) else None
+        return record if repeat_filter.filter(record) else None
 
     assert passes(0.0, device="a") is not None
     assert passes(0.0, device="b") is not None
@@ -70,12 +70,12 @@ def test_repeats_are_held_back_for_a_minute_and_counted() -> None:
 
 
 def test_a_clock_that_is_set_back_silences_nothing() -> None:
-    held = RepeatFilter()
+    repeat_filter = RepeatFilter()
 
     def passes(at_s: float) -> bool:
         record = logging.makeLogRecord({"name": "a", "msg": "x"})
         record.created = at_s
-        return bool(held.filter(record))
+        return bool(repeat_filter.filter(record))
 
     assert [passes(at_s) for at_s in (1e9, 5.0, 6.0, 5.0 + REPEAT_WINDOW_S)] == [
         True,

@@ -56,8 +56,8 @@ def test_work_that_is_cancelled_is_not_begun_again() -> None:
         await asyncio.Event().wait()
 
     async def cancelled() -> None:
-        kept = run_forever("x", forever, again_s=1.0, monotonic=lambda: 0.0, sleep=asyncio.sleep)
-        task = asyncio.create_task(kept)
+        records = run_forever("x", forever, again_s=1.0, monotonic=lambda: 0.0, sleep=asyncio.sleep)
+        task = asyncio.create_task(records)
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait((task,))

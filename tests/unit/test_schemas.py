@@ -78,6 +78,6 @@ def test_the_structures_here_are_those_of_the_manifests() -> None:
     manifests = sorted(CRDS.glob("*.yaml"))
     assert manifests
     for path in manifests:
-        kept = json.loads(structure_of(path.name).read_text())
+        loads = json.loads(structure_of(path.name).read_text())
         manifest = yaml.load(path.read_text(), yaml.CSafeLoader)
-        assert kept["spec"] == structure(manifest["spec"]), path.name
+        assert loads["spec"] == structure(manifest["spec"]), path.name

@@ -55,17 +55,17 @@ class AwayApi:
         self._away = False
 
     async def call(self, request: ApiRequest) -> ApiResponse:
-        asked = await self._reached(request)
+        requests = await self._reached(request)
         try:
-            found = self._answer(asked, request)
+            answer = self._answer(requests, request)
         except Refusal as refusal:
             body = msgspec.json.encode(refusal.body())
             wall_s = self._clock.wall()
             raise error_of_response(
                 str(request), refusal.code, {}, body, wall_s=wall_s
             ) from refusal
-        self.served[asked.verb, asked.resource] += 1
-        return ApiResponse(status=200, headers={}, body=msgspec.json.encode(found))
+        self.served[requests.verb, requests.resource] += 1
+        return ApiResponse(status=200, headers={}, body=msgspec.json.encode(answer))
 
     def stream(
         self, request: ApiRequest, idle_s: float
@@ -75,24 +75,24 @@ class AwayApi:
 
     @contextlib.asynccontextmanager
     async def _opened(self, request: ApiRequest) -> AsyncIterator[AsyncIterator[bytes]]:
-        asked = await self._reached(request)
+        requests = await self._reached(request)
         query = dict(request.query)
         version = int(query["resourceVersion"])
         if version < self._store.history.oldest:
             raise Expired(str(request), "too old", code=410)
-        self.served[asked.verb, asked.resource] += 1
+        self.served[requests.verb, requests.resource] += 1
         until_s = self._clock.monotonic() + float(query["timeoutSeconds"])
-        yield self._lines(request, asked.resource, version, until_s)
+        yield self._lines(request, requests.resource, version, until_s)
 
     async def _lines(
-        self, request: ApiRequest, plural: str, seen: int, until_s: float
+        self, request: ApiRequest, plural: str, version: int, until_s: float
     ) -> AsyncIterator[bytes]:
         while (left_s := until_s - self._clock.monotonic()) > 0:
             if self._away:
                 raise Unreachable(str(request), "connection reset by peer")
             stir = self._stir
-            for change in list(self._store.history.since(seen)):
-                seen = change.version
+            for change in list(self._store.history.since(version)):
+                version = change.version
                 if change.plural == plural:
                     yield _line(change)
             with contextlib.suppress(TimeoutError):
@@ -106,26 +106,28 @@ class AwayApi:
             raise Unreachable(str(request), "connection refused")
         return read_route(request.method, request.path, dict(request.query))
 
-    def _answer(self, asked: ServedRequest, request: ApiRequest) -> object:
-        if asked.verb == "list":
+    def _answer(self, served_request: ServedRequest, request: ApiRequest) -> object:
+        if served_request.verb == "list":
             version = str(self._store.history.version)
-            items = self.objects.list(asked.resource)
+            items = self.objects.list(served_request.resource)
             return {"metadata": {"resourceVersion": version}, "items": items}
-        if asked.verb == "create":
+        if served_request.verb == "create":
             return self.objects.put(msgspec.json.decode(request.body), manager="agent")
-        kind = self._store.kinds[asked.resource]
-        live = self.objects.get(asked.resource, asked.name, asked.namespace)
-        if asked.verb == "patch" and request.content_type == APPLY_PATCH_TYPE:
+        kind = self._store.kinds[served_request.resource]
+        live = self.objects.get(
+            served_request.resource, served_request.name, served_request.namespace
+        )
+        if served_request.verb == "patch" and request.content_type == APPLY_PATCH_TYPE:
             return self.objects.apply(
                 msgspec.json.decode(request.body),
                 manager=dict(request.query)["fieldManager"],
-                subresource=asked.subresource,
+                subresource=served_request.subresource,
             )
         if live is None:
-            raise not_found(kind.plural, kind.group, asked.name)
-        if asked.verb == "get":
+            raise not_found(kind.plural, kind.group, served_request.name)
+        if served_request.verb == "get":
             return live
-        assert asked.verb == "patch", asked
+        assert served_request.verb == "patch", served_request
         merged: Object = merge_patch(live, msgspec.json.decode(request.body))
         return self.objects.put(merged, manager="agent")
 

@@ -47,8 +47,8 @@ def broken_hosts(draw: st.DrawFn) -> TreeFiles:
     entries = dict(HOSTS[draw(st.sampled_from(sorted(HOSTS)))])
     paths = sorted(entries)
     busy = [p for p in paths if p.startswith(("/proc", "/sys/devices/system", "/sys/bus/pci"))]
-    wanted = st.one_of(st.sampled_from(paths), st.sampled_from(busy))
-    for path in draw(st.lists(wanted, min_size=1, max_size=40, unique=True)):
+    one = st.one_of(st.sampled_from(paths), st.sampled_from(busy))
+    for path in draw(st.lists(one, min_size=1, max_size=40, unique=True)):
         how = draw(damage)
         before = entries.get(path)
         if how is None:

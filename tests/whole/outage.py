@@ -278,10 +278,10 @@ class Outage:
 
     def _look(self) -> None:
         """Note what is not known as it must be."""
-        known = {one.name: one for one in self.store.current.cluster.pods}
+        entries = {one.name: one for one in self.store.current.cluster.pods}
         for index in self.kubelet.restarts:
-            found = known.get(f"train-{index}")
-            if found is None or GRANT not in dict(found.annotations):
+            result = entries.get(f"train-{index}")
+            if result is None or GRANT not in dict(result.annotations):
                 self.lost.add(f"train-{index}")
 
     async def _each(self, seconds: float, work: Callable[[], None]) -> None:

@@ -94,8 +94,8 @@ def test_original_values_can_be_restored(state: str) -> None:
     ledger.load()
     assert not ledger.problem
     lines = [json.loads(line) for line in _data("state/ledger.log").splitlines()]
-    *restorable, _, gone = lines
-    assert gone["op"] == "gone"
+    *restorable, _, removed = lines
+    assert removed["op"] == "gone"
     entries = [json.loads(msgspec.json.encode(one)) for one in ledger.entries.values()]
     assert entries == [line["entry"] for line in restorable]
 
@@ -177,8 +177,8 @@ def test_cdi_files_are_the_agents_own(node: Path) -> None:
 def test_the_kubelets_checkpoint_says_what_an_earlier_agent_answered(node: Path) -> None:
     checkpoint = read_device_checkpoint(str(node / "kubelet"), None)
     assert checkpoint is not None
-    (held,) = checkpoint[1]
-    assert (held.ids, held.exchanges) == (("GPU-a", "GPU-c"), (("GPU-a", "GPU-b"),))
+    (entries,) = checkpoint[1]
+    assert (entries.ids, entries.exchanges) == (("GPU-a", "GPU-c"), (("GPU-a", "GPU-b"),))
 
 
 def holds(read: object, written: object) -> bool:

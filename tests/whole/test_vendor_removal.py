@@ -48,20 +48,20 @@ def removed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     shutil.rmtree(tmp_path / "plugins/vendors" / name)
     table = tmp_path / "plugins/vendors/__init__.py"
     lines = table.read_text().splitlines(keepends=True)
-    left = [line for line in lines if f"plugins.vendors.{name}." not in line]
-    assert len(left) == len(lines) - 1
-    table.write_text("".join(left))
+    remaining = [line for line in lines if f"plugins.vendors.{name}." not in line]
+    assert len(remaining) == len(lines) - 1
+    table.write_text("".join(remaining))
     return name, tmp_path
 
 
 def run_in(tree: Path, *command: str) -> str:
     """Run a command in the copy, whose packages come before the installed ones."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
+    outcome = subprocess.run(
         command, cwd=tree, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
+    assert outcome.returncode == 0, outcome.stdout[-2000:] + outcome.stderr[-2000:]
+    return outcome.stdout
 
 
 def test_every_module_and_the_contracts_do_without_the_vendor(removed: tuple[str, Path]) -> None:

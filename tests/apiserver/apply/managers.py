@@ -38,9 +38,9 @@ Managers = Mapping[Manager, Owned]
 class Conflicts(Exception):
     """Others own fields that this apply would change."""
 
-    def __init__(self, found: list[tuple[Manager, Owned, Path]]) -> None:
+    def __init__(self, managers: list[tuple[Manager, Owned, Path]]) -> None:
         super().__init__("conflicts")
-        self.found = found
+        self.found = managers
 
     def refusal(self) -> Refusal:
         """Return the 409 with one cause for each field."""
@@ -82,8 +82,8 @@ def apply(
     after = {**managers, me: msgspec.structs.replace(mine, fields=fields)}
     merged = merge(shape, live, config)
     owned = set().union(*(entry.fields for entry in after.values()))
-    if gone := set(last) - owned:
-        merged = without(shape, merged, gone, owned)
+    if removed := set(last) - owned:
+        merged = without(shape, merged, removed, owned)
     assert isinstance(merged, dict)
     return merged, _share(shape, live, merged, after, me, force=force)
 
@@ -116,9 +116,11 @@ def _share(
     difference = compare(shape, live, new)
     changed = (difference.added | difference.modified) - NOBODYS
     clashes = {who: owned.fields & changed for who, owned in managers.items() if who != me}
-    found = [(who, managers[who], path) for who, paths in clashes.items() for path in sorted(paths)]
-    if found and not force:
-        raise Conflicts(found)
+    result = [
+        (who, managers[who], path) for who, paths in clashes.items() for path in sorted(paths)
+    ]
+    if result and not force:
+        raise Conflicts(result)
     after = {}
     for who, owned in managers.items():
         lost = difference.removed if who == me else clashes[who] | difference.removed

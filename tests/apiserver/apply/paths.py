@@ -66,17 +66,17 @@ def encode(fields: Fields) -> Tree:
 
 def decode(tree: Tree) -> Fields:
     """Return the set that `fieldsV1` describes."""
-    found: set[Path] = set()
+    result: set[Path] = set()
 
     def visit(node: Tree, path: Path) -> None:
         if path and (not node or "." in node):
-            found.add(path)
+            result.add(path)
         for element, below in node.items():
             if element != ".":
                 visit(below, (*path, element))
 
     visit(tree, ())
-    return frozenset(found)
+    return frozenset(result)
 
 
 def dotted(path: Path) -> str:

@@ -20,25 +20,25 @@ class Difference(NamedTuple):
 
 def field_set(shape: Shape, value: object) -> set[Path]:
     """Return the fields that an applied configuration speaks of."""
-    found: set[Path] = set()
-    _collect(shape, value, (), found)
-    return found
+    result: set[Path] = set()
+    _collect(shape, value, (), result)
+    return result
 
 
-def _collect(shape: Shape, value: object, path: Path, found: set[Path]) -> None:
+def _collect(shape: Shape, value: object, path: Path, result: set[Path]) -> None:
     if isinstance(value, dict) and is_map(shape):
         for key, item in value.items():
             below = shape.field(key) or ANY
             there = (*path, field(key))
-            _collect(below, item, there, found)
+            _collect(below, item, there, result)
             if item is None or item == {} or key not in shape.fields:
-                found.add(there)
+                result.add(there)
     elif isinstance(value, list) and is_keyed(shape):
         for element, item in items_of(shape, value).items():
-            _collect(shape.element or ANY, item, (*path, element), found)
-            found.add((*path, element))
+            _collect(shape.element or ANY, item, (*path, element), result)
+            result.add((*path, element))
     elif path:
-        found.add(path)
+        result.add(path)
 
 
 def merge(shape: Shape, live: object, config: object) -> object:
@@ -65,63 +65,65 @@ def compare(shape: Shape, old: object, new: object) -> Difference:
     return difference
 
 
-def _compare(shape: Shape, old: Any, new: Any, path: Path, found: Difference) -> None:
+def _compare(shape: Shape, old: Any, new: Any, path: Path, difference: Difference) -> None:
     present = [value for value in (old, new) if value is not MISSING]
     if len(present) == 2 and old == new:
         return
     if is_map(shape) and all(isinstance(value, dict) for value in present):
-        _compare_items(shape, _dict(old), _dict(new), path, found)
+        _compare_items(shape, _dict(old), _dict(new), path, difference)
     elif is_keyed(shape) and all(isinstance(value, list) for value in present):
         before = {} if old is MISSING else items_of(shape, old)
         after = {} if new is MISSING else items_of(shape, new)
         for element in before.keys() | after.keys():
             there = (*path, element)
             was, is_now = before.get(element, MISSING), after.get(element, MISSING)
-            _compare(shape.element or ANY, was, is_now, there, found)
+            _compare(shape.element or ANY, was, is_now, there, difference)
     elif len(present) == 2:
-        found.modified.add(path)
+        difference.modified.add(path)
     if path and len(present) == 1:
-        (found.added if old is MISSING else found.removed).add(path)
+        (difference.added if old is MISSING else difference.removed).add(path)
 
 
 def _compare_items(
-    shape: Shape, old: dict[str, Any], new: dict[str, Any], path: Path, found: Difference
+    shape: Shape, old: dict[str, Any], new: dict[str, Any], path: Path, difference: Difference
 ) -> None:
     for key in old.keys() | new.keys():
         there = (*path, field(key))
         below = shape.field(key) or ANY
-        _compare(below, old.get(key, MISSING), new.get(key, MISSING), there, found)
+        _compare(below, old.get(key, MISSING), new.get(key, MISSING), there, difference)
 
 
-def without(shape: Shape, value: object, gone: set[Path], owned: set[Path]) -> object:
+def without(shape: Shape, value: object, removed: set[Path], owned: set[Path]) -> object:
     """Return the value without the fields of `gone`; what somebody owns inside stays.
 
     A map or an item that holds nothing more goes too, unless it is owned itself.
     """
     kept_above = {path[:depth] for path in owned for depth in range(1, len(path) + 1)}
-    touched = {path[:depth] for path in gone for depth in range(1, len(path) + 1)}
-    return _without(shape, value, (), gone - kept_above, touched - kept_above)
+    touched = {path[:depth] for path in removed for depth in range(1, len(path) + 1)}
+    return _without(shape, value, (), removed - kept_above, touched - kept_above)
 
 
-def _without(shape: Shape, value: object, path: Path, gone: set[Path], touched: set[Path]) -> Any:
-    if path in gone and not _has_parts(shape, value):
+def _without(
+    shape: Shape, value: object, path: Path, removed: set[Path], touched: set[Path]
+) -> Any:
+    if path in removed and not _has_parts(shape, value):
         return MISSING
     if isinstance(value, dict) and is_map(shape):
-        kept = {}
+        records = {}
         for key, item in value.items():
             there = (*path, field(key))
-            below = _without(shape.field(key) or ANY, item, there, gone, touched)
+            below = _without(shape.field(key) or ANY, item, there, removed, touched)
             if below is not MISSING:
-                kept[key] = below
-        return MISSING if path in touched and not kept else kept
+                records[key] = below
+        return MISSING if path in touched and not records else records
     if isinstance(value, list) and is_keyed(shape):
         element = shape.element or ANY
         parts = [
-            _without(element, item, (*path, name), gone, touched)
+            _without(element, item, (*path, name), removed, touched)
             for name, item in items_of(shape, value).items()
         ]
-        left = [part for part in parts if part is not MISSING]
-        return MISSING if path in touched and value and not left else left
+        remaining = [part for part in parts if part is not MISSING]
+        return MISSING if path in touched and value and not remaining else remaining
     return value
 
 

@@ -38,9 +38,9 @@ def check_event(group: str, body: Object, before: Object | None) -> list[Cause]:
         return causes + _series(body) + _new(body)
     if body.get("series") != before.get("series"):
         causes += _series(body)
-    for ours, told in _IMMUTABLE:
-        if body.get(ours) != before.get(ours):
-            causes.append(_invalid(told, body.get(ours), "field is immutable"))
+    for own_values, reports in _IMMUTABLE:
+        if body.get(own_values) != before.get(own_values):
+            causes.append(_invalid(reports, body.get(own_values), "field is immutable"))
     return causes
 
 
@@ -56,8 +56,8 @@ def _always(group: str, body: Object) -> list[Cause]:
         causes.append(mismatch)
     controller = body.get("reportingController", "")
     if not controller or not check_key(controller):
-        told = "reportingController" if group else "reportingComponent"
-        causes.append(_invalid(told, controller, "") if controller else _required(told))
+        reports = "reportingController" if group else "reportingComponent"
+        causes.append(_invalid(reports, controller, "") if controller else _required(reports))
     for name in ("reportingInstance", "action", "reason"):
         text = body.get(name, "")
         if not text:
@@ -74,9 +74,9 @@ def _new(body: Object) -> list[Cause]:
     kind = body.get("type", "")
     if kind not in ("Normal", "Warning"):
         causes.append(_invalid("type", "", f"has invalid value: {kind}"))
-    for ours, told in _IMMUTABLE:
-        if ours.startswith("deprecated") and body.get(ours):
-            causes.append(_invalid(told, "", "needs to be unset"))
+    for own_values, reports in _IMMUTABLE:
+        if own_values.startswith("deprecated") and body.get(own_values):
+            causes.append(_invalid(reports, "", "needs to be unset"))
     return causes
 
 

@@ -79,8 +79,8 @@ class Shape:
 
     def field(self, key: str) -> Shape | None:
         """Return what a key of a map is, declared or not; `None` if there can be no such key."""
-        if (found := self.fields.get(key)) is not None:
-            return found
+        if (result := self.fields.get(key)) is not None:
+            return result
         if self.kind == "map" and self.element is not None:
             return self.element
         return ANY if self.keeps_unknown or self.kind == "any" else None

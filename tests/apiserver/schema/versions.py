@@ -28,8 +28,8 @@ def shown(kind: Kind, group: str, version: str, body: Object) -> Object:
         body = {_CORE_EVENT.get(key, key): value for key, value in body.items()}
         return {**body, "apiVersion": version, "kind": kind.kind}
     if kind.custom and len(kind.shapes) > 1 and version != kind.stored_version:
-        kept = walk(kind.shapes[version], body, "", Findings())
-        body = kept if isinstance(kept, dict) else body
+        records = walk(kind.shapes[version], body, "", Findings())
+        body = records if isinstance(records, dict) else body
     return {**body, "apiVersion": kind.api_version(version), "kind": kind.kind}
 
 

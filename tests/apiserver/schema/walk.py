@@ -31,131 +31,133 @@ class Findings:
 
     def wrong_type(self, path: str, value: object, shape: Shape) -> None:
         """Note a value of another type, in the words of validation and in those of an apply."""
-        told = shape.type or "object"
+        reports = shape.type or "object"
         self.add(
             "FieldValueTypeInvalid",
             path,
-            f"Invalid value: {_value_text(value)}: {path} in body must be of type {told}: "
+            f"Invalid value: {_value_text(value)}: {path} in body must be of type {reports}: "
             f"{_named(value)}",
         )
         self.mistyped.append(f".{path}: expected {_expected(shape)}, got {_got(value)}")
 
 
-def walk(shape: Shape, value: object, path: str, found: Findings) -> object:
+def walk(shape: Shape, value: object, path: str, findings: Findings) -> object:
     """Return the value as it would be stored; what is wrong with it goes to `found`."""
     if shape.kind == "any":
         return value
     if shape.kind == "map":
-        return _map(shape, value, path, found)
+        return _map(shape, value, path, findings)
     if shape.kind == "list":
-        return _list(shape, value, path, found)
-    _scalar(shape, value, path, found)
+        return _list(shape, value, path, findings)
+    _scalar(shape, value, path, findings)
     return value
 
 
-def _map(shape: Shape, value: object, path: str, found: Findings) -> object:
+def _map(shape: Shape, value: object, path: str, findings: Findings) -> object:
     if not isinstance(value, dict):
-        found.wrong_type(path, value, shape)
+        findings.wrong_type(path, value, shape)
         return value
-    kept: dict[str, object] = {}
+    records: dict[str, object] = {}
     fields, element, lead = shape.fields, shape.element, f"{path}." if path else ""
     for key, item in value.items():
         below = fields.get(key, element)
         if below is None:
             if shape.keeps_unknown:
-                kept[key] = item
+                records[key] = item
             else:
-                found.dropped.append(f"{lead}{key}")
+                findings.dropped.append(f"{lead}{key}")
         elif item is not None or below.nullable or below.kind == "any":
-            kept[key] = item if item is None else walk(below, item, f"{lead}{key}", found)
+            records[key] = item if item is None else walk(below, item, f"{lead}{key}", findings)
     for key, default in shape.with_defaults:
-        if key not in kept:
-            kept[key] = deepcopy(default)
+        if key not in records:
+            records[key] = deepcopy(default)
     for key in shape.required:
-        if key not in kept:
-            found.add("FieldValueRequired", f"{lead}{key}", "Required value")
-    return kept
+        if key not in records:
+            findings.add("FieldValueRequired", f"{lead}{key}", "Required value")
+    return records
 
 
-def _list(shape: Shape, value: object, path: str, found: Findings) -> object:
+def _list(shape: Shape, value: object, path: str, findings: Findings) -> object:
     if not isinstance(value, list):
-        found.wrong_type(path, value, shape)
+        findings.wrong_type(path, value, shape)
         return value
     if shape.max_items is not None and len(value) > shape.max_items:
         message = f"Too many: {len(value)}: must have at most {shape.max_items} items"
-        found.add("FieldValueTooMany", path, message)
+        findings.add("FieldValueTooMany", path, message)
     if shape.min_items is not None and len(value) < shape.min_items:
         message = (
             f"Invalid value: {len(value)}: {path} in body should have at least "
             f"{shape.min_items} items"
         )
-        found.add("FieldValueInvalid", path, message)
+        findings.add("FieldValueInvalid", path, message)
     element = shape.element
     if element is None:
         return value
-    kept = [walk(element, item, f"{path}[{index}]", found) for index, item in enumerate(value)]
-    _duplicates(shape, kept, path, found)
-    return kept
+    records = [
+        walk(element, item, f"{path}[{index}]", findings) for index, item in enumerate(value)
+    ]
+    _duplicates(shape, records, path, findings)
+    return records
 
 
-def _duplicates(shape: Shape, items: list[object], path: str, found: Findings) -> None:
+def _duplicates(shape: Shape, items: list[object], path: str, findings: Findings) -> None:
     """Note items that cannot be told apart; only an apply is refused for them."""
     if not shape.keys and not shape.unique:
         return
-    seen: list[object] = []
+    observations: list[object] = []
     for item in items:
         named = item if isinstance(item, dict) else {}
         key = [named.get(name) for name in shape.keys] if shape.keys else item
-        if key in seen:
+        if key in observations:
             pairs = [f'{name}="{named.get(name)}"' for name in shape.keys] or [f'="{item}"']
-            found.mistyped.append(f".{path}: duplicate entries for key [{','.join(pairs)}]")
-        seen.append(key)
+            findings.mistyped.append(f".{path}: duplicate entries for key [{','.join(pairs)}]")
+        observations.append(key)
 
 
-def _scalar(shape: Shape, value: object, path: str, found: Findings) -> None:
+def _scalar(shape: Shape, value: object, path: str, findings: Findings) -> None:
     if shape.int_or_string:
         fits = isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))
     else:
         fits = _TYPES[shape.type](value)
     if not fits:
-        found.wrong_type(path, value, shape)
+        findings.wrong_type(path, value, shape)
         return
     if isinstance(value, str):
-        _text(shape, value, path, found)
+        _text(shape, value, path, findings)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        _number(shape, value, path, found)
+        _number(shape, value, path, findings)
     if shape.enum and value not in shape.enum:
         options = ", ".join(f'"{option}"' for option in shape.enum)
         message = f"Unsupported value: {_named(value)}: supported values: {options}"
-        found.add("FieldValueNotSupported", path, message)
+        findings.add("FieldValueNotSupported", path, message)
 
 
-def _text(shape: Shape, value: str, path: str, found: Findings) -> None:
+def _text(shape: Shape, value: str, path: str, findings: Findings) -> None:
     if shape.max_length is not None and len(value) > shape.max_length:
         message = f"Too long: may not be more than {shape.max_length} bytes"
-        found.add("FieldValueTooLong", path, message)
+        findings.add("FieldValueTooLong", path, message)
     if shape.min_length is not None and len(value) < shape.min_length:
         message = f"{path} in body should be at least {shape.min_length} chars long"
-        found.add("FieldValueInvalid", path, f"Invalid value: {_named(value)}: {message}")
+        findings.add("FieldValueInvalid", path, f"Invalid value: {_named(value)}: {message}")
     if shape.pattern is not None and not shape.pattern.search(value):
         message = f"{path} in body should match '{shape.pattern_text}'"
-        found.add("FieldValueInvalid", path, f"Invalid value: {_named(value)}: {message}")
+        findings.add("FieldValueInvalid", path, f"Invalid value: {_named(value)}: {message}")
     if shape.format == "date-time" and not _DATE_TIME.fullmatch(value):
         message = f"{path} in body must be of type date-time: {_named(value)}"
-        found.add("FieldValueInvalid", path, f"Invalid value: {_named(value)}: {message}")
+        findings.add("FieldValueInvalid", path, f"Invalid value: {_named(value)}: {message}")
 
 
-def _number(shape: Shape, value: float, path: str, found: Findings) -> None:
+def _number(shape: Shape, value: float, path: str, findings: Findings) -> None:
     bits = {"int32": 31, "int64": 63}.get(shape.format, 63 if shape.type == "integer" else 0)
     if bits and not -(1 << bits) <= value < 1 << bits:
         message = f"{path} in body must be of type {shape.format or 'int64'}: {_named(value)}"
-        found.add("FieldValueInvalid", path, f"Invalid value: {value}: {message}")
+        findings.add("FieldValueInvalid", path, f"Invalid value: {value}: {message}")
     if shape.minimum is not None and value < shape.minimum:
         message = f"{path} in body should be greater than or equal to {shape.minimum}"
-        found.add("FieldValueInvalid", path, f"Invalid value: {value}: {message}")
+        findings.add("FieldValueInvalid", path, f"Invalid value: {value}: {message}")
     if shape.maximum is not None and value > shape.maximum:
         message = f"{path} in body should be less than or equal to {shape.maximum}"
-        found.add("FieldValueInvalid", path, f"Invalid value: {value}: {message}")
+        findings.add("FieldValueInvalid", path, f"Invalid value: {value}: {message}")
 
 
 def _integer(value: object) -> bool:

@@ -55,7 +55,7 @@ class App:
         server_side_apply: bool,
         bookmark_interval_s: float | None,
         max_body_bytes: int,
-        noted: Callable[[], None],
+        notes: Callable[[], None],
         put: Callable[[Object], Object],
     ) -> None:
         self.store = store
@@ -71,7 +71,7 @@ class App:
         self.writes = Writes(store, registry, server_side_apply=server_side_apply)
         self.bugs: list[Exception] = []
         self.put = put
-        self._noted = noted
+        self._noted = notes
 
     def wake_watches(self) -> None:
         """Let all watches look for changes."""
@@ -116,10 +116,10 @@ class App:
             return instead
         try:
             await self._read_body(request, logged)
-            asked = self._allowed(logged)
-            if asked.verb == "watch" and asked.resource:
-                return await self._watch(request, asked, logged, fault)
-            answer = self._serve(asked, logged)
+            allowed = self._allowed(logged)
+            if allowed.verb == "watch" and allowed.resource:
+                return await self._watch(request, allowed, logged, fault)
+            answer = self._serve(allowed, logged)
         except Refusal as refusal:
             answer = refused(refusal)
         if fault is not None:
@@ -169,61 +169,71 @@ class App:
         logged.body = decode(payload, logged.content_type)
 
     def _allowed(self, logged: Logged) -> ServedRequest:
-        asked = read_route(logged.method, logged.path, logged.query)
+        route = read_route(logged.method, logged.path, logged.query)
         if not logged.user:
             raise unauthorized()
         if logged.user != ADMIN:
-            authorize(logged.user, self.rules, asked)
-        return asked
+            authorize(logged.user, self.rules, route)
+        return route
 
-    def _serve(self, asked: ServedRequest, logged: Logged) -> Answer:
-        if not asked.resource:
+    def _serve(self, served_request: ServedRequest, logged: Logged) -> Answer:
+        if not served_request.resource:
             return discovery.answer(self.store, logged.path)
-        kind = self._kind(asked)
-        if asked.subresource == evictions.SUBRESOURCE:
-            return evictions.evict(self.store, self.registry, asked, logged)
-        if asked.subresource == bindings.SUBRESOURCE:
-            return bindings.bind(self.store, asked, logged)
-        if asked.verb in ("list", "get"):
-            answer = self._read(kind, asked, logged)
+        kind = self._kind(served_request)
+        if served_request.subresource == evictions.SUBRESOURCE:
+            return evictions.evict(self.store, self.registry, served_request, logged)
+        if served_request.subresource == bindings.SUBRESOURCE:
+            return bindings.bind(self.store, served_request, logged)
+        if served_request.verb in ("list", "get"):
+            answer = self._read(kind, served_request, logged)
             if table.wanted(kind.plural, logged.accept):
                 answer.body = table.table(kind.plural, answer.body)
             return answer
-        return self.writes.write(kind, asked, logged, partial(self._may_create, asked, logged))
+        return self.writes.write(
+            kind, served_request, logged, partial(self._may_create, served_request, logged)
+        )
 
-    def _read(self, kind: Kind, asked: ServedRequest, logged: Logged) -> Answer:
-        if asked.verb == "list":
+    def _read(self, kind: Kind, served_request: ServedRequest, logged: Logged) -> Answer:
+        if served_request.verb == "list":
             return list_objects(
-                self.store, kind, asked, logged.query, pages_from_cache=self.pages_from_cache
+                self.store,
+                kind,
+                served_request,
+                logged.query,
+                pages_from_cache=self.pages_from_cache,
             )
-        target = (asked.namespace if kind.namespaced else "", asked.name)
-        found = self.store.of(kind).get(target)
-        if found is None:
-            raise not_found(kind.plural, asked.group, asked.name)
-        return Answer(body=shown(kind, asked.group, asked.version, found))
+        target = (served_request.namespace if kind.namespaced else "", served_request.name)
+        result = self.store.of(kind).get(target)
+        if result is None:
+            raise not_found(kind.plural, served_request.group, served_request.name)
+        return Answer(body=shown(kind, served_request.group, served_request.version, result))
 
-    def _may_create(self, asked: ServedRequest, logged: Logged) -> None:
+    def _may_create(self, served_request: ServedRequest, logged: Logged) -> None:
         """Refuse an apply that would create where only the patch is allowed."""
         if logged.user != ADMIN:
-            authorize(logged.user, self.rules, msgspec.structs.replace(asked, verb="create"))
+            authorize(
+                logged.user, self.rules, msgspec.structs.replace(served_request, verb="create")
+            )
 
-    def _kind(self, asked: ServedRequest) -> Kind:
-        kind = self.store.kinds.get(asked.resource)
+    def _kind(self, served_request: ServedRequest) -> Kind:
+        kind = self.store.kinds.get(served_request.resource)
         if kind is None:
             raise no_resource()
-        here = (asked.group == kind.group and asked.version in kind.shapes) or (
-            kind.plural == "events" and (asked.group, asked.version) == ("", "v1")
+        here = (served_request.group == kind.group and served_request.version in kind.shapes) or (
+            kind.plural == "events" and (served_request.group, served_request.version) == ("", "v1")
         )
-        status = asked.subresource == "status" and kind.status
-        is_post_only = kind.plural == "pods" and asked.subresource in _POST_ONLY
-        if not here or (asked.subresource and not (status or is_post_only)):
+        status = served_request.subresource == "status" and kind.status
+        is_post_only = kind.plural == "pods" and served_request.subresource in _POST_ONLY
+        if not here or (served_request.subresource and not (status or is_post_only)):
             raise no_resource()
-        if bool(asked.namespace) != kind.namespaced and (asked.namespace or asked.name):
+        if bool(served_request.namespace) != kind.namespaced and (
+            served_request.namespace or served_request.name
+        ):
             raise no_resource()
-        is_wrong = bool(asked.name) == (asked.verb in _OF_LISTS)
+        is_wrong = bool(served_request.name) == (served_request.verb in _OF_LISTS)
         if is_post_only:
-            is_wrong = asked.verb != "create"
-        if is_wrong or (status and asked.verb == "delete"):
+            is_wrong = served_request.verb != "create"
+        if is_wrong or (status and served_request.verb == "delete"):
             raise Refusal(
                 405,
                 "MethodNotAllowed",
@@ -232,12 +242,16 @@ class App:
         return kind
 
     async def _watch(
-        self, request: web.BaseRequest, asked: ServedRequest, logged: Logged, fault: Fault | None
+        self,
+        request: web.BaseRequest,
+        served_request: ServedRequest,
+        logged: Logged,
+        fault: Fault | None,
     ) -> web.StreamResponse:
         watch = Watch(
             self.store,
-            self._kind(asked),
-            asked,
+            self._kind(served_request),
+            served_request,
             logged.query,
             bookmark_interval_s=self.bookmark_interval_s,
         )
@@ -254,18 +268,18 @@ class App:
 
 
 def _new_entry(request: web.BaseRequest) -> Logged:
-    asked = read_route(request.method, request.path, request.query)
+    route = read_route(request.method, request.path, request.query)
     return Logged(
         time_s=time.time(),
         method=request.method,
         path=request.path,
         query=dict(request.query),
-        verb=asked.verb if asked.resource else "",
-        group=asked.group,
-        resource=asked.resource,
-        subresource=asked.subresource,
-        namespace=asked.namespace,
-        name=asked.name,
+        verb=route.verb if route.resource else "",
+        group=route.group,
+        resource=route.resource,
+        subresource=route.subresource,
+        namespace=route.namespace,
+        name=route.name,
         user_agent=request.headers.get("User-Agent", ""),
         content_type=request.headers.get("Content-Type", ""),
         accept=request.headers.get("Accept", ""),

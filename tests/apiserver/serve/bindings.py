@@ -22,32 +22,43 @@ SUBRESOURCE = "binding"
 PODS = "pods"
 
 
-def bind(store: Store, asked: ServedRequest, logged: Logged) -> Answer:
+def bind(store: Store, served_request: ServedRequest, logged: Logged) -> Answer:
     """Put a pod on a node, or refuse; the node need not exist."""
-    body = _body(asked, logged)
+    body = _body(served_request, logged)
     metadata, target = body.get("metadata") or {}, body.get("target") or {}
     with store.lock:
-        pod = store.objects.get(PODS, {}).get((asked.namespace, asked.name))
+        pod = store.objects.get(PODS, {}).get((served_request.namespace, served_request.name))
         if pod is None:
-            raise not_found(PODS, "", asked.name)
-        _check_preconditions(pod, metadata, asked.name)
+            raise not_found(PODS, "", served_request.name)
+        _check_preconditions(pod, metadata, served_request.name)
         spec = pod.get("spec") or {}
         if pod["metadata"].get("deletionTimestamp"):
             raise _refused(
-                asked.name, f"pod {asked.name} is being deleted, cannot be assigned to a host"
+                served_request.name,
+                f"pod {served_request.name} is being deleted, cannot be assigned to a host",
             )
         if spec.get("nodeName"):
             node = spec["nodeName"]
-            raise _refused(asked.name, f'pod {asked.name} is already assigned to node "{node}"')
+            raise _refused(
+                served_request.name,
+                f'pod {served_request.name} is already assigned to node "{node}"',
+            )
         if spec.get("schedulingGates"):
-            raise _refused(asked.name, f"pod {asked.name} has non-empty .spec.schedulingGates")
-        store.put(store.kinds[PODS], (asked.namespace, asked.name), _bound(pod, target, metadata))
+            raise _refused(
+                served_request.name,
+                f"pod {served_request.name} has non-empty .spec.schedulingGates",
+            )
+        store.put(
+            store.kinds[PODS],
+            (served_request.namespace, served_request.name),
+            _bound(pod, target, metadata),
+        )
         logged.changed = True
     success = {"metadata": {}, "status": "Success", "code": 201}
     return Answer(status=201, body={"kind": "Status", "apiVersion": "v1", **success})
 
 
-def _body(asked: ServedRequest, logged: Logged) -> Object:
+def _body(served_request: ServedRequest, logged: Logged) -> Object:
     body = logged.body
     if not isinstance(body, dict) or (body.get("apiVersion"), body.get("kind")) != (
         "v1",
@@ -55,9 +66,9 @@ def _body(asked: ServedRequest, logged: Logged) -> Object:
     ):
         raise bad_request("the object provided is unrecognized")
     metadata, target = body.get("metadata") or {}, body.get("target") or {}
-    if metadata.get("name") != asked.name:
+    if metadata.get("name") != served_request.name:
         raise bad_request("name in URL does not match name in Binding object")
-    if metadata.get("namespace") not in (None, "", asked.namespace):
+    if metadata.get("namespace") not in (None, "", served_request.namespace):
         raise bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
@@ -68,19 +79,19 @@ def _body(asked: ServedRequest, logged: Logged) -> Object:
     if not target.get("name"):
         causes.append(Cause("FieldValueRequired", "Required value", "target.name"))
     if causes:
-        raise invalid("Binding", "", asked.name, causes)
+        raise invalid("Binding", "", served_request.name, causes)
     return body
 
 
 def _check_preconditions(pod: Object, metadata: Mapping[str, str], name: str) -> None:
     for field, text in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        wanted, there = metadata.get(field), pod["metadata"][field]
-        if wanted and wanted != there:
+        desired, there = metadata.get(field), pod["metadata"][field]
+        if desired and desired != there:
             raise conflict(
                 PODS,
                 "",
                 name,
-                f"Precondition failed: {text} in precondition: {wanted}, {text} in object meta:"
+                f"Precondition failed: {text} in precondition: {desired}, {text} in object meta:"
                 f" {there}",
             )
 

@@ -54,13 +54,13 @@ async def _duplicate(response: web.StreamResponse, events: Events) -> None:
 
 async def _reorder(response: web.StreamResponse, events: Events) -> None:
     """Two lines each, the later one first."""
-    held = b""
+    line = b""
     async for event in events:
-        if held:
-            await response.write(line_of(event) + held)
-            held = b""
+        if line:
+            await response.write(line_of(event) + line)
+            line = b""
         else:
-            held = line_of(event)
+            line = line_of(event)
 
 
 async def _truncate(response: web.StreamResponse, _events: Events) -> None:

@@ -67,8 +67,8 @@ def _served(store: Store) -> list[tuple[str, str, Kind]]:
     """Return (group, version, kind) of all that is served."""
     with store.lock:
         kinds = list(store.kinds.values())
-    found = [(kind.group, version, kind) for kind in kinds for version in kind.shapes]
-    return found + [(*kind.also_in, kind) for kind in kinds if kind.also_in != ("", "")]
+    result = [(kind.group, version, kind) for kind in kinds for version in kind.shapes]
+    return result + [(*kind.also_in, kind) for kind in kinds if kind.also_in != ("", "")]
 
 
 def _groups(store: Store) -> list[dict[str, Any]]:

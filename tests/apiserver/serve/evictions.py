@@ -34,22 +34,24 @@ SEVERAL = (
 )
 
 
-def evict(store: Store, registry: Registry, asked: ServedRequest, logged: Logged) -> Answer:
+def evict(
+    store: Store, registry: Registry, served_request: ServedRequest, logged: Logged
+) -> Answer:
     """Evict a pod, or refuse."""
-    options = _options(asked, logged)
+    options = _options(served_request, logged)
     is_dry_run = options.get("dryRun") == ["All"]
     with store.lock:
-        pod = store.objects.get(PODS, {}).get((asked.namespace, asked.name))
+        pod = store.objects.get(PODS, {}).get((served_request.namespace, served_request.name))
         if pod is None:
-            raise not_found(PODS, "", asked.name)
+            raise not_found(PODS, "", served_request.name)
         if not _may_ignore_budgets(pod):
             budgets = _budgets_of(store, pod)
             if len(budgets) > 1:
                 failed = {"metadata": {}, "status": "Failure", "message": SEVERAL, "code": 500}
                 return Answer(status=201, body={"kind": "Status", "apiVersion": "v1", **failed})
             if budgets and not _is_healthy_without(pod, budgets[0]):
-                _check_and_decrement(store, budgets[0], asked.name, is_dry_run=is_dry_run)
-        _check_preconditions(pod, options.get("preconditions") or {}, asked.name)
+                _check_and_decrement(store, budgets[0], served_request.name, is_dry_run=is_dry_run)
+        _check_preconditions(pod, options.get("preconditions") or {}, served_request.name)
         if not is_dry_run:
             _delete(store, registry, pod, options)
             logged.changed = True
@@ -57,7 +59,7 @@ def evict(store: Store, registry: Registry, asked: ServedRequest, logged: Logged
     return Answer(status=201, body={"kind": "Status", "apiVersion": "v1", **success})
 
 
-def _options(asked: ServedRequest, logged: Logged) -> Object:
+def _options(served_request: ServedRequest, logged: Logged) -> Object:
     body = logged.body
     if not isinstance(body, dict):
         raise bad_request("the object provided is unrecognized")
@@ -68,9 +70,9 @@ def _options(asked: ServedRequest, logged: Logged) -> Object:
             ' "pkg/api/legacyscheme/scheme.go"'
         )
     metadata = body.get("metadata") or {}
-    if metadata.get("name") != asked.name:
+    if metadata.get("name") != served_request.name:
         raise bad_request("name in URL does not match name in Eviction object")
-    if metadata.get("namespace") not in (None, "", asked.namespace):
+    if metadata.get("namespace") not in (None, "", served_request.namespace):
         raise bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
@@ -182,13 +184,13 @@ def _forbidden(name: str, why: str) -> Refusal:
 
 def _check_preconditions(pod: Object, preconditions: Mapping[str, str], name: str) -> None:
     for field, text in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        wanted, there = preconditions.get(field), pod["metadata"][field]
-        if wanted and wanted != there:
+        desired, there = preconditions.get(field), pod["metadata"][field]
+        if desired and desired != there:
             raise conflict(
                 PODS,
                 "",
                 name,
-                f"Precondition failed: {text} in precondition: {wanted}, {text} in object meta:"
+                f"Precondition failed: {text} in precondition: {desired}, {text} in object meta:"
                 f" {there}",
             )
 

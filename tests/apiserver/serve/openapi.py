@@ -22,8 +22,8 @@ def answer(served: Served, path: str) -> Answer:
         places = {_place(group, version) for group, version, _ in served}
         index = {place: {"serverRelativeURL": f"{PREFIX}/{place}"} for place in sorted(places)}
         return Answer(body={"paths": index})
-    wanted = path.removeprefix(f"{PREFIX}/").strip("/")
-    kinds = [entry for entry in served if _place(entry[0], entry[1]) == wanted]
+    text = path.removeprefix(f"{PREFIX}/").strip("/")
+    kinds = [entry for entry in served if _place(entry[0], entry[1]) == text]
     if not kinds:
         raise no_resource()
     paths: dict[str, Any] = {}
@@ -31,7 +31,7 @@ def answer(served: Served, path: str) -> Answer:
     for group, version, kind in kinds:
         gvk = {"group": group, "version": version, "kind": kind.kind}
         scope = "namespaces/{namespace}/" if kind.namespaced else ""
-        base = f"/{wanted}/{scope}{kind.plural}"
+        base = f"/{text}/{scope}{kind.plural}"
         paths[base] = {"post": _operation(gvk, "post")}
         paths[f"{base}/{{name}}"] = {
             "get": _operation(gvk, "get"),

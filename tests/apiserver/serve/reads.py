@@ -16,7 +16,7 @@ from tests.apiserver.store.selectors import Matches, field_selector, label_selec
 def list_objects(
     store: Store,
     kind: Kind,
-    asked: ServedRequest,
+    served_request: ServedRequest,
     query: Mapping[str, str],
     *,
     pages_from_cache: bool,
@@ -26,7 +26,7 @@ def list_objects(
         store,
         kind,
         Listing(
-            namespace=asked.namespace if kind.namespaced else "",
+            namespace=served_request.namespace if kind.namespaced else "",
             matches=selector(kind, query),
             selects=bool(query.get("fieldSelector") or query.get("labelSelector")),
             limit=read_limit(query),
@@ -41,12 +41,18 @@ def list_objects(
         metadata["continue"] = page.continue_token
         if page.remaining is not None:
             metadata["remainingItemCount"] = page.remaining
-    items = [shown(kind, asked.group, asked.version, body) for body in page.bodies]
+    items = [
+        shown(kind, served_request.group, served_request.version, body) for body in page.bodies
+    ]
     if not kind.custom:  # items of built-in lists do not say what they are
         items = [
             {k: v for k, v in item.items() if k not in ("apiVersion", "kind")} for item in items
         ]
-    version = f"{asked.group}/{asked.version}" if asked.group else asked.version
+    version = (
+        f"{served_request.group}/{served_request.version}"
+        if served_request.group
+        else served_request.version
+    )
     body = {"kind": f"{kind.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
     return Answer(body=body)
 

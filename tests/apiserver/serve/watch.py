@@ -29,17 +29,17 @@ class Watch:
         self,
         store: Store,
         kind: Kind,
-        asked: ServedRequest,
+        served_request: ServedRequest,
         query: Mapping[str, str],
         *,
         bookmark_interval_s: float | None,
     ) -> None:
         self._store = store
         self.kind = kind
-        self.asked = asked
+        self.asked = served_request
         self._matches = selector(kind, query)
-        wanted = query.get("allowWatchBookmarks", "") in ("true", "1")
-        self._bookmarks = wanted and bookmark_interval_s is not None
+        desired = query.get("allowWatchBookmarks", "") in ("true", "1")
+        self._bookmarks = desired and bookmark_interval_s is not None
         self._bookmark_interval_s = bookmark_interval_s or math.inf
         self._initial = query.get("sendInitialEvents", "") in ("true", "1")
         timeout = query.get("timeoutSeconds", "")
@@ -91,10 +91,10 @@ class Watch:
         next_bookmark = time.monotonic() + self._bookmark_interval_s
         while not self.closing:
             self._wake.clear()
-            events, gone = self._news()
+            events, removed = self._news()
             for event in events:
                 yield event
-            if gone or self._store.kinds.get(self.kind.plural) is not self.kind:
+            if removed or self._store.kinds.get(self.kind.plural) is not self.kind:
                 return
             now = time.monotonic()
             if self._bookmarks and now >= min(next_bookmark, deadline):

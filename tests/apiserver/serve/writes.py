@@ -54,13 +54,13 @@ def decode(payload: bytes, content_type: str) -> Any:
         raise bad_request(f"error decoding YAML: {error}") from error
 
 
-def unknown_media(known: Iterable[str]) -> Refusal:
+def unknown_media(entries: Iterable[str]) -> Refusal:
     """Return the 415 that names what is taken."""
     return Refusal(
         415,
         "UnsupportedMediaType",
         "the body of the request was in an unknown format - accepted media types include: "
-        + ", ".join(known),
+        + ", ".join(entries),
     )
 
 
@@ -73,25 +73,29 @@ class Writes:
         self.server_side_apply = server_side_apply
 
     def write(
-        self, kind: Kind, asked: ServedRequest, logged: Logged, may_create: Callable[[], None]
+        self,
+        kind: Kind,
+        served_request: ServedRequest,
+        logged: Logged,
+        may_create: Callable[[], None],
     ) -> Answer:
         """Do what is asked; what the log has to know goes to `logged`."""
         query = logged.query
-        if asked.verb == "delete":
-            return self._delete(kind, asked, logged, query)
-        if asked.verb == "deletecollection":
+        if served_request.verb == "delete":
+            return self._delete(kind, served_request, logged, query)
+        if served_request.verb == "deletecollection":
             raise Refusal(405, "MethodNotAllowed", "this server does not delete collections")
-        way = self._way(asked, logged, may_create)
-        if asked.verb == "create":
-            target = self._named(kind, asked, logged.body)
+        way = self._way(served_request, logged, may_create)
+        if served_request.verb == "create":
+            target = self._named(kind, served_request, logged.body)
             self._check_namespace(target)
             written = self.registry.create(target, logged.body, way)
-        elif asked.verb == "update":
-            written = self.registry.replace(_target(kind, asked), logged.body, way)
+        elif served_request.verb == "update":
+            written = self.registry.replace(_target(kind, served_request), logged.body, way)
         else:
-            written = self._patch(_target(kind, asked), logged, way)
+            written = self._patch(_target(kind, served_request), logged, way)
         logged.dropped, logged.changed = written.dropped, written.changed
-        return _answer(kind, asked, written, way)
+        return _answer(kind, served_request, written, way)
 
     def _patch(self, target: Target, logged: Logged, way: Way) -> Written:
         content_type = logged.content_type.partition(";")[0].strip()
@@ -101,9 +105,9 @@ class Writes:
                 raise bad_request("error decoding YAML: the body is no object")
             self._check_namespace(target)
             return self.registry.apply(target, patch, way)
-        known = {MERGE, JSON_PATCH} | (set() if target.kind.custom else {STRATEGIC})
-        if content_type not in known:
-            raise unknown_media(sorted(known) + ([APPLY] if self.server_side_apply else []))
+        entries = {MERGE, JSON_PATCH} | (set() if target.kind.custom else {STRATEGIC})
+        if content_type not in entries:
+            raise unknown_media(sorted(entries) + ([APPLY] if self.server_side_apply else []))
         with self.store.lock:
             live = shown(target.kind, target.group, target.version, self.registry.live(target))
             if content_type == JSON_PATCH:
@@ -116,10 +120,12 @@ class Writes:
                 new = strategic_patch(target.shape, live, patch)
             return self.registry.replace(target, new, way, patch=True)
 
-    def _way(self, asked: ServedRequest, logged: Logged, may_create: Callable[[], None]) -> Way:
+    def _way(
+        self, served_request: ServedRequest, logged: Logged, may_create: Callable[[], None]
+    ) -> Way:
         query = logged.query
         manager = query.get("fieldManager", "")
-        applying = logged.content_type.startswith(APPLY) and asked.verb == "patch"
+        applying = logged.content_type.startswith(APPLY) and served_request.verb == "patch"
         causes = []
         if applying and not manager:
             message = "Required value: is required for apply patch"
@@ -127,7 +133,7 @@ class Writes:
         if len(manager.encode()) > MAX_MANAGER:
             message = f"Too long: may not be more than {MAX_MANAGER} bytes"
             causes.append(Cause("FieldValueTooLong", message, "fieldManager"))
-        if "force" in query and not applying and asked.verb == "patch":
+        if "force" in query and not applying and served_request.verb == "patch":
             message = "Forbidden: may not be specified for non-apply patch"
             causes.append(Cause("FieldValueForbidden", message, "force"))
         if causes:
@@ -141,14 +147,14 @@ class Writes:
             may_create=may_create,
         )
 
-    def _named(self, kind: Kind, asked: ServedRequest, body: Any) -> Target:
+    def _named(self, kind: Kind, served_request: ServedRequest, body: Any) -> Target:
         """Return the target of a POST: the body names it, or asks for a name."""
         if not isinstance(body, dict) or not isinstance(body.get("metadata", {}), dict):
             raise bad_request("the object provided is unrecognized")
         metadata = body.setdefault("metadata", {})
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = f"{metadata['generateName']}{secrets.token_hex(3)[:5]}"
-        return _target(kind, asked, str(metadata.get("name", "")))
+        return _target(kind, served_request, str(metadata.get("name", "")))
 
     def _check_namespace(self, target: Target) -> None:
         namespaces = self.store.objects.get("namespaces", {})
@@ -156,15 +162,15 @@ class Writes:
             raise not_found("namespaces", "", target.namespace)
 
     def _delete(
-        self, kind: Kind, asked: ServedRequest, logged: Logged, query: Mapping[str, str]
+        self, kind: Kind, served_request: ServedRequest, logged: Logged, query: Mapping[str, str]
     ) -> Answer:
         options: Object = logged.body if isinstance(logged.body, dict) else {}
         dry_run = query.get("dryRun", "") == "All" or options.get("dryRun") == ["All"]
-        target = _target(kind, asked)
+        target = _target(kind, served_request)
         last = self.registry.delete(target, options.get("preconditions") or {}, dry_run=dry_run)
         logged.changed = not dry_run
         details = {
-            "name": asked.name,
+            "name": served_request.name,
             "group": kind.group,
             "kind": kind.plural,
             "uid": last["metadata"].get("uid"),
@@ -173,22 +179,22 @@ class Writes:
         return Answer(body={**status, "details": details})
 
 
-def _target(kind: Kind, asked: ServedRequest, name: str = "") -> Target:
+def _target(kind: Kind, served_request: ServedRequest, name: str = "") -> Target:
     return Target(
         kind=kind,
-        group=asked.group,
-        version=asked.version,
-        name=name or asked.name,
-        namespace=asked.namespace if kind.namespaced else "",
-        subresource=asked.subresource,
+        group=served_request.group,
+        version=served_request.version,
+        name=name or served_request.name,
+        namespace=served_request.namespace if kind.namespaced else "",
+        subresource=served_request.subresource,
     )
 
 
-def _answer(kind: Kind, asked: ServedRequest, written: Written, way: Way) -> Answer:
+def _answer(kind: Kind, served_request: ServedRequest, written: Written, way: Way) -> Answer:
     headers = {}
     if written.dropped and way.field_validation == "Warn":
-        told = "; ".join(f'unknown field "{path}"' for path in written.dropped[:10])
-        safe = "".join(letter if letter.isprintable() else "?" for letter in told)
+        reports = "; ".join(f'unknown field "{path}"' for path in written.dropped[:10])
+        safe = "".join(letter if letter.isprintable() else "?" for letter in reports)
         headers["Warning"] = '299 - "' + safe.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    body = shown(kind, asked.group, asked.version, written.body)
+    body = shown(kind, served_request.group, served_request.version, written.body)
     return Answer(status=201 if written.created else 200, body=body, headers=headers)

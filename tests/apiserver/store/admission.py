@@ -19,16 +19,16 @@ def admit(
         return {**body, "metadata": dict(body["metadata"])}, ()
     if not target.kind.custom:
         check_times(target.kind.kind, target.version, body)
-    found = Findings()
-    kept = walk(target.shape, body, "", found)
-    assert isinstance(kept, dict)
-    if found.dropped and way.field_validation == "Strict":
-        told = ", ".join(f'unknown field "{path}"' for path in found.dropped)
+    findings = Findings()
+    records = walk(target.shape, body, "", findings)
+    assert isinstance(records, dict)
+    if findings.dropped and way.field_validation == "Strict":
+        reports = ", ".join(f'unknown field "{path}"' for path in findings.dropped)
         raise bad_request(
             f"{target.kind.kind} in version {target.version!r} cannot be handled as a "
-            f"{target.kind.kind}: strict decoding error: {told}"
+            f"{target.kind.kind}: strict decoding error: {reports}"
         )
-    return kept, tuple(found.dropped)
+    return records, tuple(findings.dropped)
 
 
 def admit_config(target: Target, config: Object, *, checked: bool) -> Object:
@@ -40,15 +40,17 @@ def admit_config(target: Target, config: Object, *, checked: bool) -> Object:
     if checked:
         if not target.kind.custom:
             check_times(target.kind.kind, target.version, body)
-        found = Findings()
-        walk(target.shape, body, "", found)
-        wrong = [f".{path}: field not declared in schema" for path in found.dropped]
-        wrong += found.mistyped
+        findings = Findings()
+        walk(target.shape, body, "", findings)
+        wrong = [f".{path}: field not declared in schema" for path in findings.dropped]
+        wrong += findings.mistyped
         if wrong:
-            told = wrong[0] if len(wrong) == 1 else "errors:\n" + "\n".join(f"  {w}" for w in wrong)
+            reports = (
+                wrong[0] if len(wrong) == 1 else "errors:\n" + "\n".join(f"  {w}" for w in wrong)
+            )
             where = f"{target.namespace}/{target.name}; {target.api_version}"
             kind = target.kind.kind
-            raise internal(f"failed to create typed patch object ({where}, Kind={kind}): {told}")
+            raise internal(f"failed to create typed patch object ({where}, Kind={kind}): {reports}")
     spared = {"status"} if target.kind.status and not target.subresource else set()
     spared |= {"spec"} if target.subresource else set()
     return {key: value for key, value in body.items() if key not in spared}

@@ -53,34 +53,36 @@ def read_version(text: str) -> int:
     return int(text)
 
 
-def list_page(store: Store, kind: Kind, asked: Listing, *, pages_from_cache: bool = False) -> Page:
+def list_page(
+    store: Store, kind: Kind, listing: Listing, *, pages_from_cache: bool = False
+) -> Page:
     """Return a page. With resourceVersion 0 the limit is ignored, as the watch cache does."""
     with store.lock:
         current = store.history.version
         start: Key | None = None
-        limit = asked.limit
+        limit = listing.limit
         version = current
-        if asked.token:
-            version, start = _decode(asked.token)
+        if listing.token:
+            version, start = _decode(listing.token)
             if version == INCONSISTENT:
                 version = current
             elif version < store.history.oldest:
                 raise _too_old(start)
-        elif asked.version == "0" and not asked.match:
-            limit = asked.limit if pages_from_cache else 0
-        elif asked.version:
-            version = _wanted(store, asked)
+        elif listing.version == "0" and not listing.match:
+            limit = listing.limit if pages_from_cache else 0
+        elif listing.version:
+            version = _wanted(store, listing)
         objects = store.of(kind)
         if version != current:
             objects = store.history.rewind(objects, kind.plural, version)
-        return _cut(objects, asked, version, start, limit)
+        return _cut(objects, listing, version, start, limit)
 
 
-def _wanted(store: Store, asked: Listing) -> int:
-    version, current = read_version(asked.version), store.history.version
+def _wanted(store: Store, listing: Listing) -> int:
+    version, current = read_version(listing.version), store.history.version
     if version > current:
         raise too_new(version, current)
-    exact = asked.match == "Exact" or (asked.limit and not asked.match)
+    exact = listing.match == "Exact" or (listing.limit and not listing.match)
     if not exact:  # at least as new
         return current
     if version < store.history.oldest:
@@ -96,17 +98,19 @@ def too_new(version: int, current: int) -> Refusal:
 
 
 def _cut(
-    objects: dict[Key, Object], asked: Listing, version: int, start: Key | None, limit: int
+    objects: dict[Key, Object], listing: Listing, version: int, start: Key | None, limit: int
 ) -> Page:
     chosen: list[Object] = []
-    keys = sorted(key for key in objects if not asked.namespace or key[0] == asked.namespace)
+    keys = sorted(key for key in objects if not listing.namespace or key[0] == listing.namespace)
     following = [key for key in keys if start is None or key >= start]
     for index, key in enumerate(following):
         if limit and len(chosen) == limit:
-            left = None if asked.selects else len(following) - index
+            remaining = None if listing.selects else len(following) - index
             token = _encode(version, key)
-            return Page(bodies=tuple(chosen), version=version, continue_token=token, remaining=left)
-        if asked.matches(objects[key]):
+            return Page(
+                bodies=tuple(chosen), version=version, continue_token=token, remaining=remaining
+            )
+        if listing.matches(objects[key]):
             chosen.append(objects[key])
     return Page(bodies=tuple(chosen), version=version)
 

@@ -37,10 +37,10 @@ class Registry:
 
     def live(self, target: Target) -> Object:
         """Return the stored object, or refuse with 404."""
-        found = self.store.of(target.kind).get(target.key)
-        if found is None:
+        result = self.store.of(target.kind).get(target.key)
+        if result is None:
             raise not_found(target.kind.plural, target.kind.group, target.name)
-        return found
+        return result
 
     def create(self, target: Target, sent: Object, way: Way) -> Written:
         """Store a new object, or refuse because there is one."""
@@ -79,14 +79,14 @@ class Registry:
         """Remove an object, if it is still the one that is meant; return its last state."""
         with self.store.lock:
             live = self.live(target)
-            for name, told in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-                wanted, there = preconditions.get(name), live["metadata"][name]
-                if wanted and wanted != there:
+            for name, reports in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+                desired, there = preconditions.get(name), live["metadata"][name]
+                if desired and desired != there:
                     raise conflict(
                         target.kind.plural,
                         target.kind.group,
                         target.name,
-                        f"Precondition failed: {told} in precondition: {wanted}, {told} in "
+                        f"Precondition failed: {reports} in precondition: {desired}, {reports} in "
                         f"object meta: {there}",
                     )
             return live if dry_run else self.store.delete(target.kind, target.key)
@@ -100,8 +100,8 @@ class Registry:
         if version and version != there.get("resourceVersion"):
             raise stale(plural, group, name)
         if uid and uid != there.get("uid"):
-            told = there.get("uid", "")
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {told}"
+            reports = there.get("uid", "")
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {reports}"
             raise conflict(plural, group, name, why)
         if needed and not version and not target.whole:
             message = "Invalid value: 0: must be specified for an update"
@@ -127,7 +127,7 @@ class Registry:
         mine = Owned(fields=frozenset(), api_version=target.api_version, time=now)
         base = live if live is not None else {"metadata": {}}
         before = managed.read_managers(base["metadata"])
-        found = None
+        result = None
         if operation == "Apply":
             if live is not None and not before:
                 before = _before_first_apply(target, live, now)
@@ -137,7 +137,7 @@ class Registry:
                 )
             except Conflicts as clash:
                 raise clash.refusal() from None
-            new, found = self._with_defaults(target, strategy(target, live, new))
+            new, result = self._with_defaults(target, strategy(target, live, new))
         else:
             new = body
             after = managed.update(target.shape, base, new, before, me, mine)
@@ -145,15 +145,15 @@ class Registry:
                 after = {}
         new = with_system_fields(target, live, new, now)
         if self.validation and way.checked:
-            _validate(target, live, new, found)
+            _validate(target, live, new, result)
         return self._store(target, live, new, after, way, dropped)
 
     def _with_defaults(self, target: Target, new: Object) -> tuple[Object, Findings]:
         """Return a merged object with defaults, and which rules of its schema it breaks."""
-        found = Findings()
-        kept = walk(target.shape, new, "", found) if self.validation else new
-        assert isinstance(kept, dict)
-        return kept, found
+        findings = Findings()
+        records = walk(target.shape, new, "", findings) if self.validation else new
+        assert isinstance(records, dict)
+        return records, findings
 
     def _store(
         self,
@@ -178,12 +178,12 @@ class Registry:
         return Written(body=stored, created=live is None, dropped=dropped)
 
 
-def _validate(target: Target, live: Object | None, new: Object, found: Findings | None) -> None:
+def _validate(target: Target, live: Object | None, new: Object, findings: Findings | None) -> None:
     """Refuse what breaks a rule; `found` is what a walk of the object found, if there was one."""
-    if found is None:
-        found = Findings()
-        walk(target.shape, new, "", found)
-    causes = found.causes
+    if findings is None:
+        findings = Findings()
+        walk(target.shape, new, "", findings)
+    causes = findings.causes
     if not causes:  # every part has the type that the rules expect
         causes = check_metadata(new["metadata"])
         if target.kind.plural == "events":

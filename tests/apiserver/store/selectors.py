@@ -64,10 +64,10 @@ def _terms(text: str) -> list[str]:
 
 
 def _term(term: str) -> Callable[[Mapping[str, str]], bool]:
-    if found := _SET.fullmatch(term):
-        key = found["key"]
-        values = {value.strip() for value in found["values"].split(",")}
-        if found["op"] == "in":
+    if result := _SET.fullmatch(term):
+        key = result["key"]
+        values = {value.strip() for value in result["values"].split(",")}
+        if result["op"] == "in":
             return lambda labels: labels.get(key) in values
         return lambda labels: labels.get(key) not in values
     name, op, value = _split(term)
@@ -82,8 +82,8 @@ def _term(term: str) -> Callable[[Mapping[str, str]], bool]:
 
 def _split(term: str) -> tuple[str, str, str]:
     for op in ("!=", "==", "="):
-        name, found, value = term.partition(op)
-        if found:
+        name, result, value = term.partition(op)
+        if result:
             return name.strip(), op, value.strip()
     return term.strip(), "", ""
 

@@ -14,13 +14,13 @@ def strategy(target: Target, live: Object | None, new: Object) -> Object:
         return new
     old = live if live is not None else {}
     if not target.subresource:
-        kept = {key: value for key, value in new.items() if key != "status"}
-        return {**kept, "status": old["status"]} if "status" in old else kept
+        records = {key: value for key, value in new.items() if key != "status"}
+        return {**records, "status": old["status"]} if "status" in old else records
     if target.kind.custom:
-        kept = {key: value for key, value in old.items() if key != "status"}
-        return {**kept, "status": new["status"]} if "status" in new else kept
-    kept = {key: value for key, value in new.items() if key != "spec"}
-    return {**kept, "spec": old["spec"]} if "spec" in old else kept
+        records = {key: value for key, value in old.items() if key != "status"}
+        return {**records, "status": new["status"]} if "status" in new else records
+    records = {key: value for key, value in new.items() if key != "spec"}
+    return {**records, "spec": old["spec"]} if "spec" in old else records
 
 
 def with_system_fields(target: Target, live: Object | None, new: Object, now: str) -> Object:
@@ -30,12 +30,12 @@ def with_system_fields(target: Target, live: Object | None, new: Object, now: st
     if target.namespace:
         metadata["namespace"] = target.namespace
     if live is not None:
-        kept = {key: live["metadata"][key] for key in SYSTEM if key in live["metadata"]}
-        metadata |= kept
+        records = {key: live["metadata"][key] for key in SYSTEM if key in live["metadata"]}
+        metadata |= records
     else:
-        given = new["metadata"] if target.whole else {}
-        metadata["uid"] = given.get("uid") or new_uid()
-        metadata["creationTimestamp"] = given.get("creationTimestamp") or now
+        inputs = new["metadata"] if target.whole else {}
+        metadata["uid"] = inputs.get("uid") or new_uid()
+        metadata["creationTimestamp"] = inputs.get("creationTimestamp") or now
         if has_generation(target):
             metadata["generation"] = 1
     for key in ("labels", "annotations", "ownerReferences", "finalizers"):

@@ -90,9 +90,9 @@ class Agent:
         end_s = time.monotonic() + UNTIL_S
         while True:
             with contextlib.suppress(FileNotFoundError):
-                known = msgspec.json.decode(self._file.read_bytes(), type=Known)
-                if holds(known):
-                    return known
+                text = msgspec.json.decode(self._file.read_bytes(), type=Known)
+                if holds(text):
+                    return text
             if time.monotonic() > end_s or (self._process and self._process.poll() is not None):
                 log = (self._runtime.folder / "agent.log").read_text()[-2000:]
                 known_text = self._file.read_text() if self._file.exists() else "nothing"
@@ -101,10 +101,10 @@ class Agent:
 
     def proof(self, container_id: str) -> Proof:
         """Wait for the verdict on a container; one that could not be looked at is none."""
-        known = self.until(
+        entries = self.until(
             lambda now: container_id in now.proofs and now.proofs[container_id].verdict != "unknown"
         )
-        return known.proofs[container_id]
+        return entries.proofs[container_id]
 
     def _signal(self, how: signal.Signals) -> None:
         assert self._process is not None

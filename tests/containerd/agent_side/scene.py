@@ -173,7 +173,7 @@ def _specs(folder: Path) -> tuple[CdiSpec, ...]:
 
 
 def _means(vendor: str, specs: tuple[CdiSpec, ...], *, memlock: bool) -> HostDevices:
-    own = [found for device in DEVICES[vendor] for found in device.nodes]
+    own = [result for device in DEVICES[vendor] for result in device.nodes]
     own += [n for device in DEVICES[vendor] for part in device.partitions for n in part.nodes]
     shared = {"nvidia": CONTROL, "ascend": MANAGERS, "rdma": (MANAGER,)}.get(vendor, ())
     mounts = {path for spec in specs for path in spec.mounts if Path(path).exists()}
@@ -224,5 +224,5 @@ def entry(minor: int, name: str, *, core: int = 100, memory: str = "", ratio: in
 
 def grant(*entries: object, **kinds: list[object]) -> dict[str, str]:
     """Return the annotation of a grant of cards, and of devices of other kinds by name."""
-    found = {"gpu": list(entries), **kinds} if entries else dict(kinds)
-    return {GRANT: json.dumps(found)}
+    result = {"gpu": list(entries), **kinds} if entries else dict(kinds)
+    return {GRANT: json.dumps(result)}

@@ -61,8 +61,8 @@ class StandIn:
         self._takes_cdi = takes_cdi
         self._path = folder / "agent.json"
         self._clock = SystemClock()
-        known = scene.snapshot(self._clock.monotonic(), memlock=memlock, cdi=folder / "cdi")
-        self._store = SnapshotStore(known)
+        snapshot = scene.snapshot(self._clock.monotonic(), memlock=memlock, cdi=folder / "cdi")
+        self._store = SnapshotStore(snapshot)
         self._reported = ReportedEvents()
         devices = DevicesHook(load_vendors(), HookSettings())
         hooks = (*node_hooks(reads_kubelet=False), devices)
@@ -115,7 +115,7 @@ class StandIn:
     def _write(self) -> None:
         now = self._store.current
         view, state = now.runtime.value, self._plugin.statistics
-        told = {
+        reports = {
             "pid": os.getpid(),
             "state": view.state,
             "reason": view.reason,
@@ -132,7 +132,7 @@ class StandIn:
             "refused": {pod.uid: pod.refusal for pod in now.allocations.value.pods.values()},
         }
         written = self._path.with_suffix(".new")
-        written.write_text(json.dumps(told))
+        written.write_text(json.dumps(reports))
         written.replace(self._path)
 
 

@@ -112,8 +112,8 @@ class WholeAgent:
     def verified(self, pod: str, container: str) -> str:
         """Return what the metric says of a container: 1, 0, or nothing."""
         names = f'namespace="team-a",pod="{pod}",container="{container}"'
-        found = (line for line in self.get("metrics").splitlines() if names in line)
-        own = (one for one in found if one.startswith("xpu_agent_allocation_verified{"))
+        lines = (line for line in self.get("metrics").splitlines() if names in line)
+        own = (one for one in lines if one.startswith("xpu_agent_allocation_verified{"))
         return next((line.split()[-1] for line in own), "")
 
     def reasons(self, pod: str) -> set[str]:

@@ -40,10 +40,12 @@ group=/sys/fs/cgroup/devices/xpu-$$ && mkdir "$group" && rmdir "$group" && mknod
 
 def lacking_rights() -> str:
     """Say what this machine does not let root do that a runtime needs; empty if all."""
-    done = subprocess.run(
+    outcome = subprocess.run(
         ["unshare", "--mount", "sh", "-c", PROBE], capture_output=True, text=True, check=False
     )
-    return "" if done.returncode == 0 else f"no right to mounts, cgroups or nodes: {done.stderr}"
+    return (
+        "" if outcome.returncode == 0 else f"no right to mounts, cgroups or nodes: {outcome.stderr}"
+    )
 
 
 class Apart:
@@ -60,8 +62,8 @@ class Apart:
         )
         assert self._holder.stdout is not None
         if self._holder.stdout.readline().strip() != READY:
-            said = self._holder.communicate()[1]
-            raise RuntimeError(f"no mount namespace: {said}")
+            output = self._holder.communicate()[1]
+            raise RuntimeError(f"no mount namespace: {output}")
         self.prefix = ("nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--")
 
     def close(self) -> None:

@@ -123,8 +123,8 @@ class Cri:
     def inside(self, container_id: str, *command: str) -> Said:
         """Run a command inside a container."""
         request = pb.ExecSyncRequest(container_id=container_id, cmd=command, timeout=EXEC_S)
-        said = self._call("ExecSync", request, pb.ExecSyncResponse)
-        return Said(said.stdout.decode(), said.stderr.decode(), said.exit_code)
+        output = self._call("ExecSync", request, pb.ExecSyncResponse)
+        return Said(output.stdout.decode(), output.stderr.decode(), output.exit_code)
 
     def _call(
         self, name: str, request: Message, answer: Callable[[], M], limit_s: float = CALL_S
@@ -134,8 +134,8 @@ class Cri:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=lambda data: _parsed(answer, data),
         )
-        said: M = call(request, timeout=limit_s, wait_for_ready=limit_s > ANSWER_S)
-        return said
+        output: M = call(request, timeout=limit_s, wait_for_ready=limit_s > ANSWER_S)
+        return output
 
 
 def _parsed(answer: Callable[[], M], data: bytes) -> M:

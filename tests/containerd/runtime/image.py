@@ -55,8 +55,8 @@ def _image(
 
 
 def _layer(busybox: Path) -> bytes:
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w") as tar:
+    bytes_io = io.BytesIO()
+    with tarfile.open(fileobj=bytes_io, mode="w") as tar:
         for folder in FOLDERS:
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
@@ -66,7 +66,7 @@ def _layer(busybox: Path) -> bytes:
             entry = tarfile.TarInfo(f"bin/{applet}")
             entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
             tar.addfile(entry)
-    return held.getvalue()
+    return bytes_io.getvalue()
 
 
 def _blob(blobs: dict[str, bytes], kind: str, content: bytes) -> dict[str, object]:

@@ -58,9 +58,9 @@ NOTHING = Seen({}, {}, {}, "", "")
 
 def look(cri: Cri, container_id: str) -> Seen:
     """Look at the container's first process and its /dev."""
-    said = cri.inside(container_id, "sh", "-c", LOOK)
-    assert said.status == 0, said
-    env, nodes, mounts, limits, cpus = (part.strip() for part in said.out.split("--\n"))
+    output = cri.inside(container_id, "sh", "-c", LOOK)
+    assert output.status == 0, output
+    env, nodes, mounts, limits, cpus = (part.strip() for part in output.out.split("--\n"))
     memlock = next(line for line in limits.splitlines() if line.startswith("Max locked memory"))
     return Seen(
         env=dict(_pair(line, "=") for line in env.splitlines()),
@@ -73,18 +73,18 @@ def look(cri: Cri, container_id: str) -> Seen:
 
 def opening(cri: Cri, container_id: str, path: str, how: str = "<") -> str:
     """Open a node for reading, or for writing by `>>`; return opened, allowed, denied, absent."""
-    said = cri.inside(container_id, "sh", "-c", f": {how}{path}")
-    if said.status == 0:
+    output = cri.inside(container_id, "sh", "-c", f": {how}{path}")
+    if output.status == 0:
         return "opened"
-    return next(answer for text, answer in ANSWERS.items() if said.err.strip().endswith(text))
+    return next(answer for text, answer in ANSWERS.items() if output.err.strip().endswith(text))
 
 
 def opening_made(cri: Cri, container_id: str, major: int, minor: int) -> str:
     """Make a node of one's own, as containers may, and open it."""
-    made = f"/tmp/n{major}-{minor}"
-    said = cri.inside(container_id, "sh", "-c", f"mknod {made} c {major} {minor}")
-    assert said.status == 0, said
-    return opening(cri, container_id, made)
+    text = f"/tmp/n{major}-{minor}"
+    output = cri.inside(container_id, "sh", "-c", f"mknod {text} c {major} {minor}")
+    assert output.status == 0, output
+    return opening(cri, container_id, text)
 
 
 def tell(what: str, *seen: object) -> None:

@@ -25,8 +25,8 @@ def groups(cgroup: str) -> list[Path]:
     """Return the folders of a cgroup in all hierarchies, and all below it, the deepest first."""
     above = [CGROUPS, *(path for path in CGROUPS.iterdir() if path.is_dir())]
     roots = {Path(str(one) + cgroup) for one in above}
-    found = [Path(at) for root in roots for at, _, _ in os.walk(root) if root.is_dir()]
-    return sorted(found, key=lambda path: -len(path.parts))
+    result = [Path(at) for root in roots for at, _, _ in os.walk(root) if root.is_dir()]
+    return sorted(result, key=lambda path: -len(path.parts))
 
 
 def _members(cgroup: str) -> set[int]:
@@ -46,8 +46,8 @@ def _pid(path: Path) -> int:
 
 def _remove_cgroup(cgroup: str) -> None:
     end_s = time.monotonic() + GONE_S
-    while (left := groups(cgroup)) and time.monotonic() < end_s:
-        for folder in left:
+    while (remaining := groups(cgroup)) and time.monotonic() < end_s:
+        for folder in remaining:
             with contextlib.suppress(OSError):  # its last process is still on its way out
                 folder.rmdir()
         if groups(cgroup):

@@ -65,28 +65,34 @@ def test_a_hook_answers_plain_data_or_refuses_what_users_wrote(
 def test_no_two_hooks_set_one_field_and_none_has_a_bug(
     request: HookRequest, snapshot: NodeSnapshot
 ) -> None:
-    found = dispatch(hooks(), request, snapshot)
-    assert found.failures == ()
-    granted = any(key == GRANTED for key, _ in request.pod.annotations)
-    assert granted or not found.adjustment.failed  # nothing else keeps a container from starting
-    assert all(len(note.message) <= MAX_MESSAGE for note in found.adjustment.edits.notes)
+    result = dispatch(hooks(), request, snapshot)
+    assert result.failures == ()
+    allocations = any(key == GRANTED for key, _ in request.pod.annotations)
+    assert (
+        allocations or not result.adjustment.failed
+    )  # nothing else keeps a container from starting
+    assert all(len(note.message) <= MAX_MESSAGE for note in result.adjustment.edits.notes)
     assert dispatch(tuple(reversed(hooks())), request, snapshot).adjustment.resources == (
-        found.adjustment.resources
+        result.adjustment.resources
     )
 
 
 @given(request=requests, snapshot=nodes)
 @settings(max_examples=200)
 def test_what_is_set_is_what_kernels_take(request: HookRequest, snapshot: NodeSnapshot) -> None:
-    found = dispatch(hooks(), request, snapshot).adjustment
-    said = found.resources
-    assert said.shares is None or 2 <= said.shares <= 262144
-    assert said.memory_bytes is None or said.memory_bytes == UNLIMITED or said.memory_bytes > 0
-    assert found.bvt_warp_ns is None or -1 <= found.bvt_warp_ns <= 2
-    assert found.oom_score_adj is None or -1000 <= found.oom_score_adj <= 1000
-    assert said.cpus != ""
-    if said.quota_us is not None and said.quota_us != request.resources.quota_us:
-        assert said.quota_us == UNLIMITED or said.quota_us >= 1000
+    adjustment = dispatch(hooks(), request, snapshot).adjustment
+    resources = adjustment.resources
+    assert resources.shares is None or 2 <= resources.shares <= 262144
+    assert (
+        resources.memory_bytes is None
+        or resources.memory_bytes == UNLIMITED
+        or resources.memory_bytes > 0
+    )
+    assert adjustment.bvt_warp_ns is None or -1 <= adjustment.bvt_warp_ns <= 2
+    assert adjustment.oom_score_adj is None or -1000 <= adjustment.oom_score_adj <= 1000
+    assert resources.cpus != ""
+    if resources.quota_us is not None and resources.quota_us != request.resources.quota_us:
+        assert resources.quota_us == UNLIMITED or resources.quota_us >= 1000
 
 
 @given(request=requests, snapshot=nodes)
@@ -117,10 +123,10 @@ def test_the_work_of_a_question_does_not_grow_with_the_node(stage: HookStage) ->
 def test_the_work_of_a_question_does_not_grow_with_an_annotation_beyond_its_bound(
     key: str,
 ) -> None:
-    asked = ask(HookStage.CREATE, pod("BE", "BE", {key: "[" * 2**20}))
+    request = ask(HookStage.CREATE, pod("BE", "BE", {key: "[" * 2**20}))
     all_of, snapshot = hooks(), scene()
-    dispatch(all_of, asked, snapshot)
-    assert calls(lambda: dispatch(all_of, asked, snapshot)) <= MAX_CALLS
+    dispatch(all_of, request, snapshot)
+    assert calls(lambda: dispatch(all_of, request, snapshot)) <= MAX_CALLS
 
 
 def work(stage: HookStage, size: int) -> int:

@@ -51,9 +51,9 @@ def running(one: ContainerView) -> ContainerView:
 def requested_limits(name: str, container: str | None) -> LinuxResources:
     """The quota of the pod's object: of a container, or of all together."""
     raw = msgspec.convert(record()["pods"], list[dict[str, dict[str, object]]])
-    found = next(one for one in raw if one["metadata"]["name"] == name)
+    result = next(one for one in raw if one["metadata"]["name"] == name)
     limits: list[object] = []
-    for one in msgspec.convert(found["spec"]["containers"], list[dict[str, object]]):
+    for one in msgspec.convert(result["spec"]["containers"], list[dict[str, object]]):
         if container in (None, one["name"]):
             limits.append(
                 msgspec.convert(one["resources"], dict[str, dict[str, str]])["limits"].get("cpu")
@@ -79,11 +79,11 @@ def sandbox(view: PodView) -> PodSandbox:
 def node(spec: object) -> NodeSnapshot:
     """The two CPUs, the kernel and the NodeSLO of one run."""
     views = pods()
-    known = snapshot(machine(sockets=1, cores=2, threads=1), pods=views)
+    entries = snapshot(machine(sockets=1, cores=2, threads=1), pods=views)
     slo = NodeSloView(found=True, slo=overlay_spec(spec).slo)
     return replace(
-        known,
-        cluster=replace(known.cluster, slo=SnapshotPart(slo, 1.0), pods=views),
+        entries,
+        cluster=replace(entries.cluster, slo=SnapshotPart(slo, 1.0), pods=views),
         host_devices=SnapshotPart(HostDevicesView(kernel=KernelFeatures(cgroup_version=1)), 1.0),
     )
 
@@ -99,16 +99,18 @@ def answers(spec: object) -> Iterator[tuple[PodView, str, Adjustment]]:
                 container=None if name is None else ContainerSpec(name=name, pod_uid=view.uid),
                 resources=requested_limits(view.name, name),
             )
-            found = adjust(HOOKS, request, now, modes, lambda: 0.0)
-            assert not found.failures
-            yield view, view.name if name is None else f"{view.name}/{name}", found.adjustment
+            result = adjust(HOOKS, request, now, modes, lambda: 0.0)
+            assert not result.failures
+            yield view, view.name if name is None else f"{view.name}/{name}", result.adjustment
 
 
 def ours(adjustment: Adjustment) -> Mapping[str, Value | None]:
     """The values of files, as version 1 shows them."""
-    said = adjustment.resources
-    memory = UNLIMITED_V1 if said.memory_bytes == -1 else said.memory_bytes
-    return dict(zip(FILES, (said.quota_us, said.shares, said.cpus, memory), strict=True))
+    resources = adjustment.resources
+    memory = UNLIMITED_V1 if resources.memory_bytes == -1 else resources.memory_bytes
+    return dict(
+        zip(FILES, (resources.quota_us, resources.shares, resources.cpus, memory), strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -132,13 +134,13 @@ def test_every_file_is_as_koordlet_left_it(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_every_file_that_koordlet_changed_is_changed_by_a_hook(name: str) -> None:
     changed = run_of(name).changed
-    said = {group: ours(adjustment) for _, group, adjustment in answers(run_of(name).nodeslo)}
+    output = {group: ours(adjustment) for _, group, adjustment in answers(run_of(name).nodeslo)}
     best_effort = {view.name for view in pods() if view.qos is KubeQos.BEST_EFFORT}
     for group, files in changed.items():
-        if group in said:
+        if group in output:
             own = set(files) & set(FILES)
             own -= {"cpuset.cpus"} if group.partition("/")[0] in best_effort else set()
-            assert all(said[group][file] is not None for file in own), group
+            assert all(output[group][file] is not None for file in own), group
 
 
 def test_meaningless_annotations_are_reported_and_change_nothing() -> None:

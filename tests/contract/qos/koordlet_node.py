@@ -90,7 +90,7 @@ class RecordedNode:
 
     def create(self, spec: object) -> None:
         """Create pods and containers as a runtime does that asks the agent before."""
-        known = self._snapshot(NodeSloView(found=True, slo=overlay_spec(spec).slo))
+        entries = self._snapshot(NodeSloView(found=True, slo=overlay_spec(spec).slo))
         for view in self.pods:
             sandbox = PodSandbox(
                 id=f"sandbox-{view.name}",
@@ -102,12 +102,12 @@ class RecordedNode:
                 cgroup_parent=view.cgroup,
             )
             request = HookRequest(stage=HookStage.RUN_POD, pod=sandbox)
-            self.reconciler.apply_pod(request, known, self.groups.layout)
+            self.reconciler.apply_pod(request, entries, self.groups.layout)
             for one in view.containers:
-                self._create_container(sandbox, f"{view.name}/{one.name}", one.name, known)
+                self._create_container(sandbox, f"{view.name}/{one.name}", one.name, entries)
 
     def _create_container(
-        self, sandbox: PodSandbox, group: str, name: str, known: NodeSnapshot
+        self, sandbox: PodSandbox, group: str, name: str, node_snapshot: NodeSnapshot
     ) -> None:
         """Write what the runtime writes: the kubelet's values, changed by the agent's answer."""
         files = initial()[group]
@@ -122,7 +122,9 @@ class RecordedNode:
             container=ContainerSpec(name=name, pod_uid=sandbox.uid),
             resources=requested,
         )
-        answer = adjust(self.hooks, request, known, self.modes, lambda: 0.0).adjustment.resources
+        answer = adjust(
+            self.hooks, request, node_snapshot, self.modes, lambda: 0.0
+        ).adjustment.resources
         changes = {
             "cpu.cfs_quota_us": answer.quota_us,
             "cpu.shares": answer.shares,
@@ -137,16 +139,16 @@ class RecordedNode:
     def run(self, spec: object, seconds: int) -> None:
         """Let the agent enforce a NodeSLO for a while on the idle node."""
         slo = NodeSloView(found=True, slo=overlay_spec(spec).slo)
-        known = self._snapshot(slo)
+        entries = self._snapshot(slo)
         layout = self.groups.layout
         for _ in range(seconds):
             self.clock.advance(1.0)
             now_s = self.clock.monotonic()
-            cluster = replace(known.cluster, slo=SnapshotPart(slo, now_s))
-            known = replace(known, cluster=cluster, usage=SnapshotPart(self._usage(), now_s))
+            cluster = replace(entries.cluster, slo=SnapshotPart(slo, now_s))
+            entries = replace(entries, cluster=cluster, usage=SnapshotPart(self._usage(), now_s))
             values = LiveValues(self.reconciler.current_values(layout), self.ledger)
-            plan = self.engine.plan(known, layout, values, now_s)
-            self.reconciler.cycle(known, layout, plan)
+            plan = self.engine.plan(entries, layout, values, now_s)
+            self.reconciler.cycle(entries, layout, plan)
 
     def read(self, group: str, file: str) -> str:
         """Return a file of a recorded group."""
@@ -177,11 +179,11 @@ class RecordedNode:
             capacity={"cpu": str(CPUS), "memory": "8Gi"},
             allocatable={"cpu": str(CPUS), "memory": "8Gi"},
         )
-        known = snapshot(machine(sockets=1, cores=CPUS, threads=1), owner=owner, pods=self.pods)
+        entries = snapshot(machine(sockets=1, cores=CPUS, threads=1), owner=owner, pods=self.pods)
         kernel = HostDevicesView(kernel=KernelFeatures(cgroup_version=1))
         return replace(
-            known,
-            cluster=replace(known.cluster, slo=SnapshotPart(slo, 1.0), pods=self.pods),
+            entries,
+            cluster=replace(entries.cluster, slo=SnapshotPart(slo, 1.0), pods=self.pods),
             host_devices=SnapshotPart(kernel, 1.0),
         )
 

@@ -91,10 +91,10 @@ def asks_for_more_burst_than_quota(node: Recorded, one: Difference) -> bool:
             if name.startswith(f"{one.group}/") and initial()[name][QUOTA] != UNLIMITED
         )
         total = sum(parts)
-        wanted = total * node.burst.cpu_burst_percent // 100
-        return (int(one.theirs), int(one.ours)) == (wanted, total) and wanted > total
-    wanted = int(quota) * node.burst.cpu_burst_percent // 100
-    return wanted > int(quota) and (one.theirs, one.ours) == (one.before, quota)
+        desired = total * node.burst.cpu_burst_percent // 100
+        return (int(one.theirs), int(one.ours)) == (desired, total) and desired > total
+    desired = int(quota) * node.burst.cpu_burst_percent // 100
+    return desired > int(quota) and (one.theirs, one.ours) == (one.before, quota)
 
 
 def depends_on_the_load_of_the_moment(node: Recorded, one: Difference) -> bool:
@@ -102,9 +102,9 @@ def depends_on_the_load_of_the_moment(node: Recorded, one: Difference) -> bool:
     is_on = node.thresholds.enable and node.thresholds.cpu_suppress_policy == "cfsQuota"
     if not is_on or (one.group, one.file) != ("besteffort", QUOTA) or one.ours == UNLIMITED:
         return False
-    ours, theirs = int(one.ours), int(one.theirs)
+    own_values, theirs = int(one.ours), int(one.theirs)
     most = CPUS * 1000 * node.thresholds.cpu_suppress_threshold_percent
-    return QUOTA_FLOOR_US <= ours <= most and abs(ours - theirs) <= QUOTA_STEP_US
+    return QUOTA_FLOOR_US <= own_values <= most and abs(own_values - theirs) <= QUOTA_STEP_US
 
 
 CAUSES: tuple[Rule, ...] = (
@@ -117,10 +117,10 @@ CAUSES: tuple[Rule, ...] = (
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        if made.get(made.root, CPU_SET) != f"0-{CPUS - 1}":
+    with real_groups() as created:
+        if created.get(created.root, CPU_SET) != f"0-{CPUS - 1}":
             pytest.skip("the recording is of a machine with two CPUs")
-        yield made
+        yield created
 
 
 def compare(groups: RealGroups, name: str) -> tuple[Counter[str], list[Difference]]:

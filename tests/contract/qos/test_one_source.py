@@ -20,8 +20,8 @@ CPU_SET = "cpuset.cpus"
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 def values(node: RecordedNode) -> dict[tuple[str, str], str]:

@@ -54,11 +54,11 @@ def pod(index: int, *cards: int, count: int = 1, init: int = 0, **changes: objec
     asks = [ResourceRequest(container="main", resource=GPU, count=count)] if count else []
     if init:
         asks.insert(0, ResourceRequest(container="init", resource=GPU, count=init, init=True))
-    made = factory.pod(index, 0, cgroup="", phase="Pending", asks=tuple(asks), node_name=NODE)
+    created = factory.pod(index, 0, cgroup="", phase="Pending", asks=tuple(asks), node_name=NODE)
     grant = text(*(entry(factory.gpu(i), WHOLE) for i in cards))
     annotations = ((ANNOTATION, grant),) if cards else ()
     wants = (("nvidia.com/gpu", max(count, len(cards))),)
-    return replace(made, annotations=annotations, wants=wants, **changes)
+    return replace(created, annotations=annotations, wants=wants, **changes)
 
 
 def card_numbers(admitted: Admitted) -> list[int]:
@@ -210,12 +210,17 @@ class Cluster:
 
     def holds(self, one: PodView) -> bool:
         """Return whether the agent has read the pod's entry in the checkpoint."""
-        held = self.store.current.served.value.held
-        return any(entry.pod_uid == one.uid and entry.container for entry in held)
+        entries = self.store.current.served.value.held
+        return any(entry.pod_uid == one.uid and entry.container for entry in entries)
 
     def account(self, one: PodView) -> list[int]:
         """Return the cards that the kubelet believes the pod to have."""
-        ids = {i for held in self.kubelet.allocations if held.pod_uid == one.uid for i in held.ids}
+        ids = {
+            i
+            for allocation in self.kubelet.allocations
+            if allocation.pod_uid == one.uid
+            for i in allocation.ids
+        }
         return [number for number in range(self.cards) if card(number) in ids]
 
     async def unanswered(self) -> None:
@@ -236,10 +241,12 @@ class Cluster:
             self.wakes += 1
 
     async def _check_grants(self) -> None:
-        kept = AllocationIndex()
+        allocation_index = AllocationIndex()
         while True:
             self.store.put(
-                allocations=SnapshotPart(check_allocations(self.store.current, kept), 1.0)
+                allocations=SnapshotPart(
+                    check_allocations(self.store.current, allocation_index), 1.0
+                )
             )
             await asyncio.sleep(LOOK_S)
 

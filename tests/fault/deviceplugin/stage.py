@@ -234,8 +234,8 @@ class Stage:
     def stands(self, state: str, reason: str = "", name: str = GPU) -> bool:
         """Say whether it stands so by now."""
         assert self.plugin is not None
-        found = [one for one in self.plugin.view().resources if one.name == name]
-        return any((one.state, one.reason) == (state, reason) for one in found)
+        resources = [one for one in self.plugin.view().resources if one.name == name]
+        return any((one.state, one.reason) == (state, reason) for one in resources)
 
     def sockets(self) -> list[str]:
         """Return the names of our sockets in the folder."""

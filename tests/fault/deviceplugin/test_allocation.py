@@ -115,8 +115,8 @@ def test_calls_in_parallel_are_all_answered() -> None:
             request.container_requests.add(devices_ids=[f"GPU-{index % 8}"])
             request.container_requests.add(devices_ids=[f"GPU-{index % 7}"])
             answer = await endpoint.call("Allocate", request.SerializeToString(), 10)
-            found = pb.AllocateResponse.FromString(answer).container_responses
-            return ",".join(one.envs["NVIDIA_VISIBLE_DEVICES"] for one in found)
+            container_responses = pb.AllocateResponse.FromString(answer).container_responses
+            return ",".join(one.envs["NVIDIA_VISIBLE_DEVICES"] for one in container_responses)
 
         for begin in range(0, 300, 50):  # sixty-four at once are served, more are refused
             answers = await asyncio.gather(*map(one, range(begin, begin + 50)))
@@ -259,10 +259,10 @@ def test_a_kubelet_that_leaves_in_the_middle_of_an_allocation_was_given_nothing(
         await stage.kubelet.start()
         plugin = await stage.start()
         await stage.kubelet.resource(GPU, healthy=8)
-        asked = asyncio.create_task(stage.kubelet.admit("pod-1", "main", {GPU: 1}))
+        task = asyncio.create_task(stage.kubelet.admit("pod-1", "main", {GPU: 1}))
         await begun.wait()
         assert len(plugin.view().held) == 1
-        asked.cancel()
+        task.cancel()
         await stage.kubelet.until(lambda: plugin.view().held == (), "the answer is withdrawn")
 
     on_stage(test, msgspec.structs.replace(QUICK, prepare_s=3600.0))

@@ -21,7 +21,7 @@ def test_a_resource_is_registered_listed_and_reported() -> None:
         assert (served.devices, served.healthy, served.registrations) == (8, 8, 1)
         assert stage.views[-1] == plugin.view()
         assert stage.sockets() == ["xpu-agent-nvidia.com-gpu.1.sock"]
-        assert [asked.endpoint for asked in stage.kubelet.registered] == stage.sockets()
+        assert [requests.endpoint for requests in stage.kubelet.registered] == stage.sockets()
 
     on_stage(test)
 
@@ -141,7 +141,7 @@ def test_a_registration_that_no_stream_follows_is_made_again() -> None:
         await stage.kubelet.start()
         await stage.start()
         await stage.kubelet.until(lambda: len(stage.kubelet.registered) > 2, "asked again")
-        assert len({asked.endpoint for asked in stage.kubelet.registered}) > 2
+        assert len({requests.endpoint for requests in stage.kubelet.registered}) > 2
         stage.kubelet.half_open = False
         await stage.kubelet.resource(GPU, healthy=8)
 

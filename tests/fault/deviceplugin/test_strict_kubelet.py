@@ -80,8 +80,8 @@ async def serving(stage: Stage) -> Recording:
 
 def recorded(scenario: str, run: int) -> list[dict[str, Any]]:
     scenarios = json.loads(RECORDED.read_text())["scenarios"]
-    found: list[dict[str, Any]] = next(s["runs"][run] for s in scenarios if s["name"] == scenario)
-    return found
+    result: list[dict[str, Any]] = next(s["runs"][run] for s in scenarios if s["name"] == scenario)
+    return result
 
 
 def calls_of(events: list[dict[str, Any]]) -> list[Call]:
@@ -90,11 +90,15 @@ def calls_of(events: list[dict[str, Any]]) -> list[Call]:
     for event in events:
         if event["what"] == "PreStartContainer":
             break
-        for asked in event["data"].get("request", ()) if event["who"] == "plugin:a" else ():
+        for requests in event["data"].get("request", ()) if event["who"] == "plugin:a" else ():
             if event["what"] == "Allocate":
-                calls.append(("Allocate", 0, 0, len(asked)))
+                calls.append(("Allocate", 0, 0, len(requests)))
             else:
-                sizes = (len(asked["available"]), len(asked["must_include"]), asked["size"])
+                sizes = (
+                    len(requests["available"]),
+                    len(requests["must_include"]),
+                    requests["size"],
+                )
                 calls.append((event["what"], *sizes))
     return calls
 
@@ -107,9 +111,9 @@ def test_it_requests_the_containers_of_a_pod_in_the_order_of_the_real_kubelet(
         table = await serving(stage)
         count = len(table.asked)
         await stage.kubelet.admit_pod("pod", PODS[scenario])
-        made = [("Allocate", 0, 0, len(ids)) for ids in table.asked[count:]]
+        created = [("Allocate", 0, 0, len(ids)) for ids in table.asked[count:]]
         expected = calls_of(recorded(scenario, 0))
-        assert [one for one in expected if one[0] == "Allocate"] == made
+        assert [one for one in expected if one[0] == "Allocate"] == created
         assert [one for one in expected if one[0] != "Allocate"] == table.calls
 
     on_stage(test)

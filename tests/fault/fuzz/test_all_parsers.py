@@ -83,27 +83,27 @@ WHOLE = (b"", b"\xff" * 40, b'"\xed\xa0\x80"', b"\xc2\xb2" * 9, b"\xd9\xa1" * 9,
 @cache
 def parsers() -> dict[str, Callable[..., object]]:
     """Return the functions of one text, by their full names."""
-    found = {f"{one.__module__}.{one.__qualname__}": one for one in MORE}
+    result = {f"{one.__module__}.{one.__qualname__}": one for one in MORE}
     for package in (agent, plugins):
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if "__main__" in info.name:
                 continue
             for name, one in inspect.getmembers(importlib.import_module(info.name)):
                 if NAMES.fullmatch(name) and name not in FIXED and _kind(one):
-                    found[f"{one.__module__}.{name}"] = one
-    return found
+                    result[f"{one.__module__}.{name}"] = one
+    return result
 
 
 def _kind(parser: Callable[..., object]) -> str:
     """Return which type the one parameter has that must be given; empty: none of a text's."""
     if not inspect.isfunction(parser):
         return ""
-    given = [
+    parameters = [
         one
         for one in inspect.signature(parser).parameters.values()
         if one.default is inspect.Parameter.empty
     ]
-    kind = str(given[0].annotation) if len(given) == 1 else ""
+    kind = str(parameters[0].annotation) if len(parameters) == 1 else ""
     return kind if kind.split(" |", 1)[0] in ("str", "bytes") else ""
 
 

@@ -135,9 +135,9 @@ Decode = Callable[[str], object]
 
 def allocated(text: str) -> None:
     """Decode, and look at what is promised of the result."""
-    found = decode_allocated(text)
-    assert len(found) <= MAX_DEVICES
-    for entry in found:
+    result = decode_allocated(text)
+    assert len(result) <= MAX_DEVICES
+    for entry in result:
         assert entry.minor is None or 0 <= entry.minor < MAX_MINOR
         assert all(TEXT.fullmatch(one) for one in (entry.type, entry.id, *entry.vfs))
         assert all(type(amount) is int for _, amount in entry.resources)
@@ -146,8 +146,8 @@ def allocated(text: str) -> None:
 def scored(text: str) -> None:
     """Look a container up: in the annotation of all, or in that of a default."""
     key = OOM_SPEC if text.startswith("{") else OOM_DEFAULT
-    found = oom_score(PodSandbox(id="s", annotations=((key, text),)), "main")
-    assert found is None or -1000 <= found <= 1000
+    result = oom_score(PodSandbox(id="s", annotations=((key, text),)), "main")
+    assert result is None or -1000 <= result <= 1000
 
 
 def extended(text: str) -> None:

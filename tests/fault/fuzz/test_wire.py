@@ -112,8 +112,8 @@ class End:
 
     def __init__(self, picture: RuntimeViewStore, figures: NriCounters) -> None:
         self.asking = OpenRuntimeRequests(FunctionHandler(nothing), picture, figures)
-        told = RuntimeEvents(picture)
-        self.session = RuntimeSession(self.asking, told, picture, figures, 0.5)
+        runtime_events = RuntimeEvents(picture)
+        self.session = RuntimeSession(self.asking, runtime_events, picture, figures, 0.5)
         self.trunk = RuntimeConnection(self.session.handle_frame, self.session.handle_close, "r")
         self.session.attach(self.trunk)
         self.trunk.connection_made(Socket())

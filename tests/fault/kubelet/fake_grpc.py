@@ -95,12 +95,15 @@ class FakePodResources:
         return self.allocatable.SerializeToString()
 
     async def _get(self, request: bytes, context: Context) -> bytes:
-        wanted = pb.GetPodResourcesRequest.FromString(request)
+        query = pb.GetPodResourcesRequest.FromString(request)
         for pod in self.listed.pod_resources:
-            if (pod.name, pod.namespace) == (wanted.pod_name, wanted.pod_namespace):
+            if (pod.name, pod.namespace) == (
+                query.pod_name,
+                query.pod_namespace,
+            ):
                 return pb.GetPodResourcesResponse(pod_resources=pod).SerializeToString()
         await context.abort(
             grpc.StatusCode.UNKNOWN,
-            f"pod {wanted.pod_name} in namespace {wanted.pod_namespace} not found",
+            f"pod {query.pod_name} in namespace {query.pod_namespace} not found",
         )
         raise AssertionError("abort raises")

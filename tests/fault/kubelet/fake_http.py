@@ -109,11 +109,11 @@ class FakeKubelet:
         if request.method != "GET":
             raise web.HTTPMethodNotAllowed(request.method, ["GET"])
         part = SUBRESOURCES.get(request.path)
-        asked = [part, "proxy"] if self.fine_grained and part else ["proxy"]
-        if not any(f"nodes/{name}" in self.rights.get(user, set()) for name in asked):
+        requests = [part, "proxy"] if self.fine_grained and part else ["proxy"]
+        if not any(f"nodes/{name}" in self.rights.get(user, set()) for name in requests):
             raise web.HTTPForbidden(
                 text=f"Forbidden (user={user}, verb=get, resource=nodes,"
-                f" subresource(s)=[{' '.join(asked)}])"
+                f" subresource(s)=[{' '.join(requests)}])"
             )
         return user
 

@@ -51,8 +51,8 @@ def client_of(kubelet: FakeKubelet, folder: Path, **settings: object) -> Kubelet
     store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="node-a")))
     store.put(cluster=ClusterView(node=SnapshotPart(node, 1.0)))
     clock = ManualClock()
-    made = msgspec.convert(settings, KubeletSettings)
-    return KubeletClient(made, TokenFile(str(token), clock), store, clock)
+    created = msgspec.convert(settings, KubeletSettings)
+    return KubeletClient(created, TokenFile(str(token), clock), store, clock)
 
 
 def on_kubelet(folder: Path, test: Test, **settings: object) -> FakeKubelet:
@@ -81,9 +81,9 @@ def test_the_pods_are_those_that_the_kubelet_lists_and_an_odd_one_costs_itself(
 ) -> None:
     async def test(kubelet: FakeKubelet, client: KubeletClient) -> None:
         kubelet.pods = [pod("b"), {"metadata": {"uid": 7}}, pod("a"), None]
-        found = await client.pods()
-        assert [view.name for view in found.pods] == ["a", "b"]
-        assert found.malformed == 2
+        pods = await client.pods()
+        assert [view.name for view in pods.pods] == ["a", "b"]
+        assert pods.malformed == 2
 
     on_kubelet(tmp_path, test)
 
@@ -129,7 +129,10 @@ def test_a_ca_that_is_named_is_checked_and_another_is_not_believed(tmp_path: Pat
             await careful.close()
 
     kubelet = on_kubelet(tmp_path, test)
-    assert [asked.status for asked in kubelet.asked] == [200, 200]  # no token to the unbelieved
+    assert [requests.status for requests in kubelet.asked] == [
+        200,
+        200,
+    ]  # no token to the unbelieved
 
 
 def test_a_missing_ca_file_is_reported_with_its_path(tmp_path: Path) -> None:
@@ -149,7 +152,7 @@ def test_a_token_that_was_rotated_is_read_again_at_once(tmp_path: Path) -> None:
         assert (await client.pods()).pods
 
     kubelet = on_kubelet(tmp_path, test)
-    assert [asked.status for asked in kubelet.asked] == [200, 401, 200]
+    assert [requests.status for requests in kubelet.asked] == [200, 401, 200]
 
 
 def test_a_token_that_stays_wrong_is_unauthorised(tmp_path: Path) -> None:
@@ -180,11 +183,11 @@ def test_each_right_opens_what_the_kubelet_says_it_opens_and_a_lacking_one_is_na
     async def test(kubelet: FakeKubelet, client: KubeletClient) -> None:
         kubelet.pods, kubelet.config = [pod("a")], {"cgroupDriver": "systemd"}
         kubelet.rights["agent"], kubelet.fine_grained = rights, fine_grained
-        for known, ask, right in (
+        for entries, ask, right in (
             (pods_known, client.pods, "nodes/pods"),
             (config_known, client.config, "nodes/configz"),
         ):
-            if known:
+            if entries:
                 assert await ask()
                 continue
             error = await error_of(ask())
@@ -210,7 +213,7 @@ def test_the_read_only_port_is_spoken_to_without_a_token_and_has_no_settings(
             await client.close()
 
     asyncio.run(live())
-    assert [(asked.path, asked.status) for asked in kubelet.asked] == [("/pods/", 200)]
+    assert [(requests.path, requests.status) for requests in kubelet.asked] == [("/pods/", 200)]
 
 
 def test_an_absent_kubelet_is_distinguished_from_a_hanging_one(tmp_path: Path) -> None:

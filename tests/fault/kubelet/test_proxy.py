@@ -123,12 +123,12 @@ def test_the_other_methods_are_handed_through(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         node.kubelet.allocatable.cpu_ids.extend([1, 2])
         await node.proxy.check()
-        found = pb.AllocatableResourcesResponse.FromString(
+        resources_response = pb.AllocatableResourcesResponse.FromString(
             await node.ask("GetAllocatableResources")
         )
-        assert list(found.cpu_ids) == [1, 2]
-        wanted = pb.GetPodResourcesRequest(pod_name="p", pod_namespace="ns")
-        got = await node.ask("Get", wanted.SerializeToString())
+        assert list(resources_response.cpu_ids) == [1, 2]
+        resources_request = pb.GetPodResourcesRequest(pod_name="p", pod_namespace="ns")
+        got = await node.ask("Get", resources_request.SerializeToString())
         assert pb.GetPodResourcesResponse.FromString(got).pod_resources == LISTED
         assert await node.refusal("Get") is grpc.StatusCode.UNKNOWN  # no such pod, as it says
 

@@ -79,10 +79,10 @@ class Watched:
         return self.poller.state.pods
 
     def _hangs(self) -> int:
-        return sum(asked.status == HANG for asked in self.kubelet.asked)
+        return sum(requests.status == HANG for requests in self.kubelet.asked)
 
     def request_count(self, path: str) -> int:
-        return sum(asked.path == path for asked in self.kubelet.asked)
+        return sum(requests.path == path for requests in self.kubelet.asked)
 
 
 def watching(folder: Path, test: Callable[[Watched], Awaitable[None]]) -> None:
@@ -203,7 +203,7 @@ def test_grpc_and_protobuf_are_loaded_when_they_are_used() -> None:
         f"import sys, {', '.join(modules)}\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=PATIENCE_S
     )
-    assert found.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[]"

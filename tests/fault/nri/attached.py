@@ -110,7 +110,7 @@ async def gets_its_grant(runtime: Runtime, name: str = "p") -> Made:
     """Make a pod with a container, which must have what hooks say."""
     pod = runtime.pod(name)
     await runtime.run_pod(pod)
-    made = await runtime.create(pod, "main")
-    assert made.missed == []
-    assert made.spec.env["GRANTED"] == "yes"
-    return made
+    container = await runtime.create(pod, "main")
+    assert container.missed == []
+    assert container.spec.env["GRANTED"] == "yes"
+    return container

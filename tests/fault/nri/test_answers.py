@@ -72,8 +72,8 @@ def test_an_answer_of_any_size_is_read_by_go(folder: Path, size: int) -> None:
     async def run() -> None:
         async with attached(folder, hook=large) as (runtime, _):
             await runtime.plugged()
-            made = await gets_its_grant(runtime)
-            assert len(made.spec.env["LARGE"]) == size
+            created = await gets_its_grant(runtime)
+            assert len(created.spec.env["LARGE"]) == size
 
     asyncio.run(run())
 

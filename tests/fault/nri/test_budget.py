@@ -41,12 +41,12 @@ def test_a_hook_over_its_budget_is_answered_empty_and_marked_for_the_reconciler(
             plugin = await runtime.plugged()
             pod = runtime.pod("p")
             await runtime.run_pod(pod)
-            made = await runtime.create(pod, "main")
-            assert made.missed == []
-            assert "GRANTED" not in made.spec.env
+            container = await runtime.create(pod, "main")
+            assert container.missed == []
+            assert "GRANTED" not in container.spec.env
             assert plugin.state == "synchronized"
-            view = await agent.until(lambda now: made.id in now.missed)
-            assert view.missed[made.id]
+            view = await agent.until(lambda now: container.id in now.missed)
+            assert view.missed[container.id]
             assert agent.plugin.statistics.late >= 1
             assert {entry.code for entry in runtime.log} == {0}
 
@@ -61,8 +61,8 @@ def test_a_mark_is_removed_when_the_hooks_answered_or_the_container_was_removed(
             await runtime.plugged()
             pod = runtime.pod("p")
             await runtime.run_pod(pod)
-            made = await runtime.create(pod, "main")
-            await agent.until(lambda now: made.id in now.missed)
+            container = await runtime.create(pod, "main")
+            await agent.until(lambda now: container.id in now.missed)
             agent.hook = granting
             await runtime.stop_pod(pod)
             await runtime.remove_pod(pod)
@@ -106,10 +106,10 @@ def test_a_bug_in_a_hook_costs_neither_connection_nor_container(folder: Path) ->
             plugin = await runtime.plugged()
             pod = runtime.pod("p")
             await runtime.run_pod(pod)
-            made = await runtime.create(pod, "main")
-            assert made.missed == []
+            container = await runtime.create(pod, "main")
+            assert container.missed == []
             assert plugin.state == "synchronized"
-            await agent.until(lambda now: made.id in now.missed)
+            await agent.until(lambda now: container.id in now.missed)
 
     asyncio.run(run())
 

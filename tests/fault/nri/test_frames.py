@@ -53,9 +53,9 @@ def question(stream: int, method: str, payload: bytes) -> bytes:
 
 def creation() -> bytes:
     """Return a frame with the question of a creation."""
-    asked = nri.CreateContainerRequest()
-    asked.pod.id, asked.container.id = "p", "c"
-    return question(1001, "CreateContainer", asked.SerializeToString())
+    container_request = nri.CreateContainerRequest()
+    container_request.pod.id, container_request.container.id = "p", "c"
+    return question(1001, "CreateContainer", container_request.SerializeToString())
 
 
 def test_a_question_cut_at_each_byte_ends_that_connection_alone(folder: Path) -> None:

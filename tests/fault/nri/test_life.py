@@ -20,10 +20,10 @@ def test_a_runtime_that_restarts_is_served_again(folder: Path) -> None:
             for times in range(1, 6):
                 await runtime.plugged()
                 await agent.synchronized()
-                made = await gets_its_grant(runtime, f"p{times}")
+                created = await gets_its_grant(runtime, f"p{times}")
                 await runtime.restart()
                 await agent.until(lambda view: not view.is_synchronized)
-                assert made.id in agent.view.containers  # it lives on without its runtime
+                assert created.id in agent.view.containers  # it lives on without its runtime
             await runtime.plugged()
             assert agent.plugin.statistics.registrations == 6
 
@@ -48,10 +48,10 @@ def test_a_runtime_that_shuts_its_plug_ins_down_is_answered_and_dialled_again(
 def test_a_runtime_that_is_killed_in_the_middle_of_a_question_is_served_again(
     folder: Path,
 ) -> None:
-    asked = asyncio.Event()
+    event = asyncio.Event()
 
     async def stuck(_: HookRequest) -> Adjustment:
-        asked.set()
+        event.set()
         await asyncio.Event().wait()
         return GRANTED
 
@@ -59,7 +59,7 @@ def test_a_runtime_that_is_killed_in_the_middle_of_a_question_is_served_again(
         async with attached(folder, hook=stuck) as (runtime, agent):
             await runtime.plugged()
             creation = asyncio.ensure_future(runtime.create(runtime.pod("p"), "main"))
-            await asked.wait()
+            await event.wait()
             runtime.kill()
             assert (await creation).missed
             agent.hook = granting
@@ -109,8 +109,8 @@ def test_a_half_open_connection_is_noticed_and_replaced(folder: Path, half: str)
             plugin = await runtime.plugged()
             await agent.synchronized()
             plugin.half_close(half)  # type: ignore[arg-type]  # one of the three
-            made = await runtime.create(runtime.pod("p"), "main")
-            assert made.missed
+            container = await runtime.create(runtime.pod("p"), "main")
+            assert container.missed
             await runtime.plugged()
             await agent.synchronized()
             await gets_its_grant(runtime, "next")
@@ -143,14 +143,14 @@ def test_a_container_that_is_gone_between_two_calls_is_out_of_the_next_full_pict
     async def run() -> None:
         async with attached(folder, pods=2) as (runtime, agent):
             plugin = await runtime.plugged()
-            made = await gets_its_grant(runtime)
-            await runtime.start(made)
-            runtime.forget(made)
+            created = await gets_its_grant(runtime)
+            await runtime.start(created)
+            runtime.forget(created)
             await plugin.ask("StopContainer", b"")  # of nobody
             plugin.close("the runtime found its own mistake")
             await runtime.plugged()
             view = await agent.synchronized()
-            assert made.id not in view.containers
+            assert created.id not in view.containers
             assert len(view.containers) == 2
 
     asyncio.run(run())
@@ -163,10 +163,10 @@ def test_an_unknown_container_may_be_updated_stopped_and_removed(
         async with attached(folder) as (runtime, agent):
             await runtime.plugged()
             (pod,) = runtime.populate(pods=1)
-            made = pod.containers[0]
-            await runtime.update(made, cpu={"quota": 50_000})
-            await runtime.stop(made)
-            await runtime.remove(made)
+            container = pod.containers[0]
+            await runtime.update(container, cpu={"quota": 50_000})
+            await runtime.stop(container)
+            await runtime.remove(container)
             await runtime.remove_pod(pod)
             assert {entry.code for entry in runtime.log} == {0}
             assert pod.id not in agent.view.sandboxes
@@ -178,10 +178,10 @@ def test_another_plug_in_that_sets_the_same_field_fails_that_container_alone(
     folder: Path,
 ) -> None:
     def same(pod: pb.PodSandbox, _: pb.Container) -> pb.ContainerAdjustment:
-        wanted = pb.ContainerAdjustment()
+        container_adjustment = pb.ContainerAdjustment()
         if pod.name == "fought-over":
-            wanted.env.add(key="GRANTED", value="no")
-        return wanted
+            container_adjustment.env.add(key="GRANTED", value="no")
+        return container_adjustment
 
     async def run() -> None:
         async with attached(folder) as (runtime, agent):
@@ -202,9 +202,9 @@ def test_a_pod_that_another_plug_in_refuses_is_forgotten(folder: Path) -> None:
     async def run() -> None:
         async with attached(folder) as (runtime, agent):
             await runtime.plugged()
-            made = await gets_its_grant(runtime)
-            await runtime.stop_pod(made.pod)
-            await runtime.remove_pod(made.pod)
+            created = await gets_its_grant(runtime)
+            await runtime.stop_pod(created.pod)
+            await runtime.remove_pod(created.pod)
             await agent.until(lambda view: not view.sandboxes and not view.containers)
 
     asyncio.run(run())

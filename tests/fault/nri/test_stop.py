@@ -64,10 +64,10 @@ def test_a_stop_between_two_questions_closes_the_connection(folder: Path, cancel
 def test_a_stop_in_the_middle_of_a_question_leaves_no_task_and_no_hang(
     folder: Path, cancelled: bool
 ) -> None:
-    asked = asyncio.Event()
+    event = asyncio.Event()
 
     async def stuck(_: HookRequest) -> Adjustment:
-        asked.set()
+        event.set()
         await asyncio.Event().wait()
         return NO_ADJUSTMENT
 
@@ -76,7 +76,7 @@ def test_a_stop_in_the_middle_of_a_question_leaves_no_task_and_no_hang(
             agent = Agent(runtime.socket, stuck)
             await runtime.plugged()
             creation = asyncio.ensure_future(runtime.create(runtime.pod("p"), "main"))
-            await asked.wait()
+            await event.wait()
             await stopped(agent, cancelled=cancelled)
             await creation
         others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -42,8 +42,8 @@ def test_parts_of_any_size_make_one_picture(folder: Path, version: Version, step
             await runtime.plugged()
             view = await agent.synchronized()
             assert (len(view.sandboxes), len(view.containers)) == (5, 15)
-            for seen in agent.views:
-                assert len(seen.containers) in (0, 15)  # never half of them
+            for observations in agent.views:
+                assert len(observations.containers) in (0, 15)  # never half of them
 
     asyncio.run(run())
 
@@ -82,13 +82,13 @@ def test_each_reconnect_brings_the_whole_picture_again(folder: Path) -> None:
         async with attached(folder, pods=3) as (runtime, agent):
             await runtime.plugged()
             await agent.synchronized()
-            gone, *_ = runtime.pods
+            removed, *_ = runtime.pods
             runtime.kill()
-            runtime.pods.remove(gone)
+            runtime.pods.remove(removed)
             (come,) = runtime.populate(pods=1)
             await runtime.listen()
             await runtime.plugged()
-            view = await agent.until(lambda now: gone.id not in now.sandboxes)
+            view = await agent.until(lambda now: removed.id not in now.sandboxes)
             assert set(view.sandboxes) == {pod.id for pod in runtime.pods}
             assert come.id in view.sandboxes
 

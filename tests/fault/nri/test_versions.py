@@ -21,17 +21,17 @@ def test_a_pods_whole_life_is_served_by_each_version(folder: Path, version: Vers
             assert (await agent.synchronized()).nri_version == version.nri
             assert (agent.view.runtime, len(agent.view.sandboxes)) == (version.runtime, 3)
             assert plugin.events & ~version.events == 0
-            made = await gets_its_grant(runtime)
-            await runtime.start(made)
-            view = await agent.until(lambda now: now.containers[made.id].pid is not None)
-            assert view.containers[made.id].state is ContainerState.RUNNING
-            assert view.containers[made.id].pid == made.message.pid
-            await runtime.update(made, cpu={"shares": 512})
-            assert made.spec.cpu["shares"] == 512
-            await runtime.stop_pod(made.pod)
-            await runtime.remove_pod(made.pod)
-            view = await agent.until(lambda now: made.id not in now.containers)
-            assert made.pod.id not in view.sandboxes
+            created = await gets_its_grant(runtime)
+            await runtime.start(created)
+            view = await agent.until(lambda now: now.containers[created.id].pid is not None)
+            assert view.containers[created.id].state is ContainerState.RUNNING
+            assert view.containers[created.id].pid == created.message.pid
+            await runtime.update(created, cpu={"shares": 512})
+            assert created.spec.cpu["shares"] == 512
+            await runtime.stop_pod(created.pod)
+            await runtime.remove_pod(created.pod)
+            view = await agent.until(lambda now: created.id not in now.containers)
+            assert created.pod.id not in view.sandboxes
             stages = [request.stage for request in agent.asked]
             assert stages == [
                 HookStage.RUN_POD,
@@ -80,8 +80,8 @@ def test_fields_that_are_not_known_are_passed_over(folder: Path) -> None:
         async with attached(folder) as (runtime, agent):
             runtime.ways.extra = bytes.fromhex("c23e03616263 c83e05".replace(" ", ""))
             await runtime.plugged()
-            made = await gets_its_grant(runtime)
-            assert agent.view.containers[made.id].name == "main"
+            created = await gets_its_grant(runtime)
+            assert agent.view.containers[created.id].name == "main"
 
     asyncio.run(run())
 

@@ -25,9 +25,9 @@ def names(machine: Machine, symbol: str, *, out: bool = False) -> bool:
     if not machine.cards or machine.now.state != "ready":
         return False
     card = machine.cards[BAD]
-    told = [c for c in card.conditions if c.reason == "CallHung"]
+    conditions = [c for c in card.conditions if c.reason == "CallHung"]
     failed = card.health.state is HealthState.FAILED
-    return any(f"{symbol} of {BUSES[BAD]}" in c.message for c in told) and failed is out
+    return any(f"{symbol} of {BUSES[BAD]}" in c.message for c in conditions) and failed is out
 
 
 def good_ones_are_well(machine: Machine) -> bool:
@@ -53,9 +53,9 @@ def test_a_call_that_hangs_while_sampling_is_left_out_and_named(tmp_path: Path) 
         problems = machine.now.inventory.value
         assert problems is not None
         assert [p.reason for p in problems.problems] == ["CallHung"]
-        told = [e for e in machine.events if e.reason == "CallHung"]
-        assert [(e.key, e.state) for e in told] == [(BUSES[BAD], None)]
-        assert TEMPERATURE in told[0].message
+        events = [e for e in machine.events if e.reason == "CallHung"]
+        assert [(e.key, e.state) for e in events] == [(BUSES[BAD], None)]
+        assert TEMPERATURE in events[0].message
         await client.stop()
 
     go(test())

@@ -57,26 +57,26 @@ def test_the_call_in_progress_stands_in_the_journal(hanging: Hanging) -> None:
         hanging.stub.add(hanging.hang)
         with pytest.raises(TimeoutError):
             child.ask("sample", deadline_s=2.0)
-        found = call_in_progress(read_journal(child.journal))
-    assert found is not None
-    assert replace(found, began_s=0.0) == hanging.call
+        result = call_in_progress(read_journal(child.journal))
+    assert result is not None
+    assert replace(result, began_s=0.0) == hanging.call
 
 
 def test_the_next_process_leaves_it_out_and_names_call_and_device(hanging: Hanging) -> None:
     hanging.stub.add(hanging.hang)
     hanging.child.hung_call = hanging.call
     with hanging.child as child:
-        found = child.discover()
+        result = child.discover()
         samples = child.sample()
-    first, *others = found.devices
+    first, *others = result.devices
     (condition,) = [c for c in first.conditions if c.type == "Degraded"]
     assert condition.reason == "CallHung"
     assert f"{hanging.call} did not return" in condition.message
-    assert {card.health.state for card in found.devices} == {HealthState.HEALTHY}
+    assert {card.health.state for card in result.devices} == {HealthState.HEALTHY}
     assert not [c for card in others for c in card.conditions if c.type == "Degraded"]
-    assert "CallHung" in [problem.reason for problem in found.problems]
-    told = {s.key for s in samples if POWER in {r.family for r in s.readings}}
-    assert told == {card.key for card in others}
+    assert "CallHung" in [problem.reason for problem in result.problems]
+    keys = {s.key for s in samples if POWER in {r.family for r in s.readings}}
+    assert keys == {card.key for card in others}
 
 
 def test_a_second_call_takes_the_device_and_no_other(hanging: Hanging) -> None:
@@ -89,11 +89,11 @@ def test_a_second_call_takes_the_device_and_no_other(hanging: Hanging) -> None:
     assert (second.symbol != hanging.call.symbol, second.device) == (True, hanging.call.device)
     again = Child(**{name: getattr(hanging.child, name) for name in KEPT}, hung_call=second)
     with again as child:
-        found = child.discover()
+        result = child.discover()
         child.sample()
-    states = [card.health.state for card in found.devices]
+    states = [card.health.state for card in result.devices]
     assert states.count(HealthState.HEALTHY) == len(states) - 1
-    assert any("no call about it is made" in problem.message for problem in found.problems)
+    assert any("no call about it is made" in problem.message for problem in result.problems)
 
 
 KEPT = ("vendor", "arguments", "environment", "settings", "forked", "journal")

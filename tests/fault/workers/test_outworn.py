@@ -44,8 +44,8 @@ def test_a_worker_that_leaks_is_replaced_before_it_takes_the_node(
         await worker.until(lambda states: states[-1].recycles == 1)
         await worker.until(lambda states: states[-1].pid not in (None, first.pid))
         scene(tmp_path / "a")
-        seen = worker.states[-1].inventory.taken_s
-        await worker.until(lambda states: states[-1].inventory.taken_s != seen)
+        taken_s = worker.states[-1].inventory.taken_s
+        await worker.until(lambda states: states[-1].inventory.taken_s != taken_s)
         assert worker.states[-1].restarts == 0
         assert {state.state for state in worker.states} == {"starting", "ready"}
         assert all(state.inventory.value is not None for state in worker.states)
@@ -63,8 +63,8 @@ def test_a_worker_that_is_too_large_from_the_start_ends_in_quarantine_and_says_w
     async def test() -> None:
         timing = replace(SECONDS, memory_limit_bytes=MIB)
         worker = Watched(scene(tmp_path / "a"), timing, skip_waits=True)
-        found = await worker.until_state("quarantined")
-        assert (found.reason, found.restarts) == ("MemoryLimit", 4)
+        result = await worker.until_state("quarantined")
+        assert (result.reason, result.restarts) == ("MemoryLimit", 4)
         assert MEMORY_EVERY_S < MIN_REPLACEMENT_INTERVAL_S
         await worker.client.stop()
 
@@ -114,8 +114,8 @@ def test_a_library_that_seems_upgraded_all_the_time_is_no_endless_loop(tmp_path:
     async def test() -> None:
         upgrade = {"in": "sample", "do": "upgrade"}
         worker = Watched(scene(tmp_path / "a", upgrade), SECONDS, skip_waits=True)
-        found = await worker.until_state("quarantined")
-        assert (found.reason, found.restarts) == ("LibraryReplaced", 4)
+        result = await worker.until_state("quarantined")
+        assert (result.reason, result.restarts) == ("LibraryReplaced", 4)
         await worker.client.stop()
 
     go(test())
@@ -133,10 +133,10 @@ def test_a_worker_that_the_kernel_refuses_says_so_and_no_device_failed(
         worker.client.retry()
         assert worker.client._worker is not None
         await worker.client._worker.kill()
-        found = await worker.until_state("quarantined")
-        assert found.reason == "NoPermission"
-        assert "/dev/fake of" in found.message
-        assert found.inventory.value == ready.inventory.value
+        result = await worker.until_state("quarantined")
+        assert result.reason == "NoPermission"
+        assert "/dev/fake of" in result.message
+        assert result.inventory.value == ready.inventory.value
         scene(file)
         worker.client.retry()
         await worker.until_state("ready")

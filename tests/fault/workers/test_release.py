@@ -138,13 +138,13 @@ def test_requests_to_clear_do_not_pile_up_and_end_with_the_worker(tmp_path: Path
         hang = {"in": "clear", "do": "hang"}
         worker = Watched(scene(tmp_path / "a", hang), QUICK, skip_waits=False)
         await worker.until_state("ready")
-        asked = [
+        requests = [
             asyncio.ensure_future(worker.client.request(ClearFaultRequest("FAKE-0")))
             for _ in range(MAX_REQUESTS + 2)
         ]
         await asyncio.sleep(0.05)
         await worker.client.release(600.0)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         assert all(isinstance(answer, WorkerError) for answer in answers)
         assert any("wait for their turn" in str(answer) for answer in answers)
         await worker.client.stop()

@@ -22,18 +22,18 @@ TIMING = WorkerTiming(sample_every_s=0.5, discover_deadline_s=5.0)
 
 def answers(machine: Machine) -> list[Inventory]:
     """Return the different answers that were published, without the sighting before them."""
-    found: list[Inventory] = []
+    inventories: list[Inventory] = []
     for state in machine.states:
         inventory = state.inventory.value
-        told = inventory is not None and bool(inventory.devices)
-        if inventory is not None and told and inventory not in found:
-            found.append(inventory)
-    return found
+        reports = inventory is not None and bool(inventory.devices)
+        if inventory is not None and reports and inventory not in inventories:
+            inventories.append(inventory)
+    return inventories
 
 
 def complete(machine: Machine) -> bool:
-    found = answers(machine)
-    return bool(found) and not found[-1].partial
+    result = answers(machine)
+    return bool(result) and not result[-1].partial
 
 
 def test_every_card_comes_into_service_and_the_first_do_at_once(tmp_path: Path) -> None:
@@ -43,20 +43,20 @@ def test_every_card_comes_into_service_and_the_first_do_at_once(tmp_path: Path) 
         await machine.until(lambda: bool(machine.states) and bool(machine.sampled()))
         assert not complete(machine)  # what is attached is sampled while the others follow
         await machine.until(lambda: complete(machine))
-        found = answers(machine)
-        granted = [sum(bool(card.resources) for card in part.devices) for part in found]
-        assert granted[0] in (1, 2)
-        assert granted == sorted(granted)
-        assert granted[-1] == len(BUSES)
-        assert {len(part.devices) for part in found} == {len(BUSES)}
-        waiting = [card for card in found[0].devices if not card.resources]
+        result = answers(machine)
+        allocations = [sum(bool(card.resources) for card in part.devices) for part in result]
+        assert allocations[0] in (1, 2)
+        assert allocations == sorted(allocations)
+        assert allocations[-1] == len(BUSES)
+        assert {len(part.devices) for part in result} == {len(BUSES)}
+        waiting = [card for card in result[0].devices if not card.resources]
         assert {(c.health.reason, c.health.certain) for c in waiting} == {("NotYetAsked", False)}
-        assert not any(part.groups for part in found[:-1])
+        assert not any(part.groups for part in result[:-1])
         states = {card.health.state for card in machine.cards}
         assert states == {HealthState.HEALTHY}
         assert {state.state for state in machine.states} == {"starting", "ready"}
         assert machine.now.restarts == 0
-        (problem,) = found[-1].problems
+        (problem,) = result[-1].problems
         assert problem.reason == "PersistenceModeOff"
         assert problem.message.startswith(BUSES[0])
         assert "8 cards" in problem.message
@@ -92,11 +92,11 @@ def test_after_a_restart_of_the_agent_no_card_is_taken_from_its_pods(tmp_path: P
         machine.states.clear()
         second = machine.start(TIMING, state_dir=state_dir)
         await machine.until(lambda: complete(machine))
-        found = answers(machine)
-        assert any(part.partial for part in found)
-        for part in found:
-            told = {card.key: (card.uuid, card.minor, card.resources) for card in part.devices}
-            assert told == before
+        result = answers(machine)
+        assert any(part.partial for part in result)
+        for part in result:
+            reports = {card.key: (card.uuid, card.minor, card.resources) for card in part.devices}
+            assert reports == before
         await second.stop()
 
     go(test())

@@ -93,14 +93,14 @@ HOLDERS = [
 
 async def _leave_three(worker: Watched, hold: Hold) -> list[int]:
     """Have a worker that hangs replaced, until no more is started; return who was left."""
-    held: list[int] = []
+    entries: list[int] = []
     for _ in range(MAX_STUCK):
         ready = await worker.until_state("ready")
         assert ready.pid is not None
         hold(ready.pid)
-        held.append(ready.pid)
+        entries.append(ready.pid)
         await worker.until(lambda states: states[-1].reason == "Unkillable")
-    return held
+    return entries
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
@@ -111,21 +111,21 @@ def test_three_processes_that_do_not_die_are_left_and_no_fourth_is_started(
         good = Watched(scene(tmp_path / "good"), QUICK, skip_waits=False)
         file = scene(tmp_path / "a", {"in": "sample", "do": "hang"})
         worker = Watched(file, WorkerTiming(sample_deadline_s=GRASP_S), skip_waits=True)
-        held = await _leave_three(worker, holding.enter_context(holder()))
+        entries = await _leave_three(worker, holding.enter_context(holder()))
         last = worker.states[-1]
-        assert (last.state, last.restarts, len(set(held))) == ("stalled", 2, 3)
-        assert all(str(pid) in last.message for pid in held)
+        assert (last.state, last.restarts, len(set(entries))) == ("stalled", 2, 3)
+        assert all(str(pid) in last.message for pid in entries)
         assert last.message.endswith("hangs in the kernel and cannot be ended: no more is started")
         assert last.inventory.value is not None
-        said = len(good.states)
+        output = len(good.states)
         until_s = worker.clock.mono_s + 3600
         while worker.clock.mono_s < until_s:
             await asyncio.sleep(0)
         assert worker.states[-1].restarts == 2
-        await good.until(lambda states: len(states) > said + 5)
+        await good.until(lambda states: len(states) > output + 5)
         scene(file)
         holding.close()
-        assert (await worker.until_state("ready")).pid not in held
+        assert (await worker.until_state("ready")).pid not in entries
         await asyncio.gather(worker.client.stop(), good.client.stop())
         assert not good.reasons()
 

@@ -137,7 +137,7 @@ def test_a_worker_dies_with_the_agent_even_in_the_middle_of_a_call(tmp_path: Pat
 def test_a_worker_whose_agent_is_gone_before_it_starts_ends_at_once() -> None:
     arguments = list(WorkerSpec(vendor="fake").arguments())
     arguments[arguments.index("--parent") + 1] = "1"
-    done = subprocess.run(
+    outcome = subprocess.run(
         arguments, input=b"", capture_output=True, timeout=DEADLINE_S, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, b"", b"")

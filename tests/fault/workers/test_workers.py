@@ -129,13 +129,13 @@ def test_a_bad_worker_is_ended_and_started_again_while_another_keeps_going(
         await good.until_state("ready")
         timing = hurried(str(fault["in"])) if reason == "Late" else QUICK
         bad = Watched(scene(tmp_path / "bad", fault), timing, skip_waits=True)
-        found = await bad.until_state(state)
-        assert found.reason in reason.split(" or ")
-        assert found.pid is None or state == "stalled"
-        assert found.reason in found.inventory.error
-        assert found.inventory.value is not None
-        said = len(good.states)
-        await good.until(lambda states: len(states) > said + 5)
+        result = await bad.until_state(state)
+        assert result.reason in reason.split(" or ")
+        assert result.pid is None or state == "stalled"
+        assert result.reason in result.inventory.error
+        assert result.inventory.value is not None
+        output = len(good.states)
+        await good.until(lambda states: len(states) > output + 5)
         scene(tmp_path / "bad")  # repaired
         recovered = await bad.until_state("ready")
         assert recovered.restarts >= 1
@@ -213,10 +213,10 @@ def test_five_deaths_are_a_quarantine_that_an_answer_ends(tmp_path: Path) -> Non
     async def test() -> None:
         file = scene(tmp_path / "a", {"in": "discover", "do": "exit"})
         worker = Watched(file, QUICK, skip_waits=True)
-        found = await worker.until_state("quarantined")
-        assert found.reason == "Closed"
-        assert "exit status 3" in found.message
-        assert found.restarts == 4
+        result = await worker.until_state("quarantined")
+        assert result.reason == "Closed"
+        assert "exit status 3" in result.message
+        assert result.restarts == 4
         scene(file)
         ready = await worker.until_state("ready")
         assert ready.restarts >= 5

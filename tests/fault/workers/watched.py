@@ -111,11 +111,11 @@ def go(test: Coroutine[None, None, None]) -> None:
 
 
 def _fds() -> set[str]:
-    found = set()
+    result = set()
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # that of this listing
-            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
-    return found
+            result.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
+    return result
 
 
 @pytest.fixture

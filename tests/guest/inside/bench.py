@@ -55,7 +55,7 @@ def rows(library: Path) -> list[dict[str, Any]]:
             groups.read(next(now_s))
 
         limit, peer = _limit(library), naive(LAYOUT)
-        made = [
+        created = [
             compare(
                 f"cgroup_read_v2_kernel_{name}",
                 "cpu_ms",
@@ -67,7 +67,7 @@ def rows(library: Path) -> list[dict[str, Any]]:
             )
             for name, before in (("changed", stir), ("idle", _nothing))
         ]
-    return [dataclasses.asdict(row) for row in made]
+    return [dataclasses.asdict(row) for row in created]
 
 
 def _nothing() -> None:
@@ -98,31 +98,31 @@ def _tree() -> Iterator[Callable[[], None]]:
     """Make the groups with a process in each container; yield what makes all of them work."""
     pods, containers = cgroups()
     root = Path(f"{MOUNT}{LAYOUT.root}")
-    with ExitStack() as made:
+    with ExitStack() as created:
         (MOUNT / CONTROL).write_text(CONTROLLERS)
         for below in ["", "/burstable", "/besteffort", *pods]:
             path = Path(f"{root}{below}")
             path.mkdir()
-            made.callback(path.rmdir)
+            created.callback(path.rmdir)
             (path / CONTROL).write_text("+cpu +memory")
         for below in containers:
             path = Path(f"{root}{below}")
             path.mkdir()
-            made.callback(path.rmdir)
-        yield made.enter_context(_inhabited([f"{root}{below}" for below in containers]))
+            created.callback(path.rmdir)
+        yield created.enter_context(_inhabited([f"{root}{below}" for below in containers]))
 
 
 @contextmanager
 def _inhabited(paths: list[str]) -> Iterator[Callable[[], None]]:
-    go, done = [os.pipe() for _ in paths], os.pipe()
-    children = [_child(path, go[i][0], done[1], go) for i, path in enumerate(paths)]
+    go, outcome = [os.pipe() for _ in paths], os.pipe()
+    children = [_child(path, go[i][0], outcome[1], go) for i, path in enumerate(paths)]
 
     def stir() -> None:
         for _, write in go:
             os.write(write, b"x")
-        left = len(paths)
-        while left:
-            left -= len(os.read(done[0], left))
+        remaining = len(paths)
+        while remaining:
+            remaining -= len(os.read(outcome[0], remaining))
 
     try:
         stir()
@@ -135,7 +135,7 @@ def _inhabited(paths: list[str]) -> Iterator[Callable[[], None]]:
             os.waitpid(pid, 0)
 
 
-def _child(path: str, read: int, done: int, go: list[tuple[int, int]]) -> int:
+def _child(path: str, read: int, outcome: int, go: list[tuple[int, int]]) -> int:
     """Fork a process that takes memory whenever it is told to, until nobody can tell it."""
     pid = os.fork()
     if pid:
@@ -144,9 +144,9 @@ def _child(path: str, read: int, done: int, go: list[tuple[int, int]]) -> int:
         Path(path, "cgroup.procs").write_text("0")
         for _, write in go:
             os.close(write)
-        kept = []
+        records = []
         while os.read(read, 1):
-            kept.append(bytearray(b"x") * TOUCHED)
-            os.write(done, b"x")
+            records.append(bytearray(b"x") * TOUCHED)
+            os.write(outcome, b"x")
     finally:
         os._exit(0)

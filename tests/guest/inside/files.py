@@ -226,7 +226,7 @@ def _killed(table: Table, rows: tuple[Row, ...], work: str) -> dict[str, object]
 def _block_io() -> dict[str, object]:
     """Run the strategy of block IO on the kubelet's groups; return the lines of each state."""
     groups = Version2Groups("cgroupfs")
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     best_effort = MOUNT / "kubepods/besteffort"
     number = numbers()[DISK]
     for path in (MOUNT, MOUNT / "kubepods"):
@@ -253,7 +253,7 @@ def _block_io() -> dict[str, object]:
             )
             scene.cycle()
             (status,) = scene.view_of_strategies.strategies
-            found[name] = {
+            result[name] = {
                 "message": status.message.replace(number, DISK),
                 "lines": {
                     file: [
@@ -272,7 +272,7 @@ def _block_io() -> dict[str, object]:
     finally:
         best_effort.rmdir()
         groups.stop()
-    return found
+    return result
 
 
 def facts() -> dict[str, object]:

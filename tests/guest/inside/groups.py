@@ -79,8 +79,8 @@ class Groups:
         )
         self._made.callback(_end, child)
         assert child.stdout is not None
-        told: dict[str, Any] = json.loads(child.stdout.readline())
-        return told
+        reports: dict[str, Any] = json.loads(child.stdout.readline())
+        return reports
 
 
 def _end(child: subprocess.Popen[str]) -> None:

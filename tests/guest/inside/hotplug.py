@@ -80,9 +80,9 @@ class Emulator:
         name, self._number = f"{self._number}.json", self._number + 1
         (self._share / "ask.new").write_text(json.dumps(commands))
         (self._share / "ask.new").rename(self._share / f"ask-{name}")
-        told = self._share / f"told-{name}"
-        until(lambda: told.exists() or None, f"an answer to {commands}")
-        error = json.loads(told.read_text())
+        reports = self._share / f"told-{name}"
+        until(lambda: reports.exists() or None, f"an answer to {commands}")
+        error = json.loads(reports.read_text())
         if error is not None:
             raise RuntimeError(error)
 
@@ -141,8 +141,8 @@ def event_line(reason: str, address: str) -> str | None:
         lines = (OUT / "events.jsonl").read_text().splitlines()
     except FileNotFoundError:
         return None
-    found = [line for line in lines if f'"{reason}"' in line and address in line]
-    return str(json.loads(found[0])["message"]) if found else None
+    result = [line for line in lines if f'"{reason}"' in line and address in line]
+    return str(json.loads(result[0])["message"]) if result else None
 
 
 def snapshot(url: str, path: str) -> Any:
@@ -154,15 +154,15 @@ def snapshot(url: str, path: str) -> Any:
 def run(share: Path) -> dict[str, Any]:
     """Plug a NIC with soft-RoCE and a GPU, and unplug both; return what was seen and when."""
     OUT.mkdir()
-    kernel, emulator, seen = Kernel(), Emulator(share), Published()
+    kernel, emulator, observations = Kernel(), Emulator(share), Published()
     try:
         with agent() as url:
-            until(lambda: seen.entries() or None, "a Device object", START_S)
+            until(lambda: observations.entries() or None, "a Device object", START_S)
             until(lambda: _listening(url), "events that the agent hears", START_S)
-            minors = [seen.minors()]
-            nic = _nic(kernel, emulator, seen, minors)
+            minors = [observations.minors()]
+            nic = _nic(kernel, emulator, observations, minors)
             gpu = _gpu(kernel, emulator, url)
-            minors.append(seen.minors())
+            minors.append(observations.minors())
             hotplug = snapshot(url, "api/v1/snapshot")["hotplug"]
             return {
                 "minors": minors,
@@ -185,46 +185,48 @@ def _listening(url: str) -> Any:
 
 
 def _nic(
-    kernel: Kernel, emulator: Emulator, seen: Published, minors: list[dict[str, int]]
+    kernel: Kernel, emulator: Emulator, published: Published, minors: list[dict[str, int]]
 ) -> dict[str, Any]:
-    known, heard = set(seen.entries()), len(kernel.heard)
+    entries, events = set(published.entries()), len(kernel.heard)
     card: dict[str, object] = {"driver": "virtio-net-pci", "id": "hot0", "bus": "dn03"}
     emulator.ask(("device_add", {**card, "netdev": SPARE}))
-    kernel.first(heard, "add", "pci")
+    kernel.first(events, "add", "pci")
     until(lambda: Path(f"/sys/class/net/{NIC}").exists() or None, NIC)
     Path(f"/sys/class/net/{NIC}/flags").write_text("0x1003")  # up
     time.sleep(SETTLED_S)
-    heard = len(kernel.heard)
+    events = len(kernel.heard)
     add_link(f"rxe_{NIC}", NIC)
-    added_s, _ = kernel.first(heard, "add", "infiniband")
-    (name,) = until(lambda: set(seen.entries()) - known or None, "the NIC in the Device object")
+    added_s, _ = kernel.first(events, "add", "infiniband")
+    (name,) = until(
+        lambda: set(published.entries()) - entries or None, "the NIC in the Device object"
+    )
     shown_s = time.monotonic()
-    minors.append(seen.minors())
+    minors.append(published.minors())
     time.sleep(SETTLED_S)
-    heard = len(kernel.heard)
+    events = len(kernel.heard)
     emulator.ask(("device_del", {"id": "hot0"}))
-    removed_s, _ = kernel.first(heard, "remove", "infiniband")
-    until(lambda: None if seen.serves(name) else True, "that the NIC is out of service")
+    removed_s, _ = kernel.first(events, "remove", "infiniband")
+    until(lambda: None if published.serves(name) else True, "that the NIC is out of service")
     hidden_s = time.monotonic()
-    kernel.first(heard, "remove", "pci")
+    kernel.first(events, "remove", "pci")
     return {"added_s": shown_s - added_s, "removed_s": hidden_s - removed_s}
 
 
 def _gpu(kernel: Kernel, emulator: Emulator, url: str) -> dict[str, Any]:
     time.sleep(SETTLED_S)
-    heard = len(kernel.heard)
+    events = len(kernel.heard)
     card: dict[str, object] = {"driver": "pci-testdev", "id": "hot1", "bus": "dn13"}
     new = ("device_add", {**card, "membar": "1M"})
     emulator.ask(("stop", {}), new, (SET_IDS, {}), ("cont", {}))
-    came_s, came = kernel.first(heard, "add", "pci")
+    came_s, came = kernel.first(events, "add", "pci")
     address = came["PCI_SLOT_NAME"]
     until(lambda: event_line("DeviceAppeared", address), "the GPU among the devices")
     shown_s = time.monotonic()
     incomplete = until(lambda: event_line("DeviceIncomplete", address), "that it lacks its driver")
     devices = snapshot(url, "api/v1/devices")["devices"]
-    heard = len(kernel.heard)
+    events = len(kernel.heard)
     emulator.ask(("device_del", {"id": "hot1"}))
-    left_s, _ = kernel.first(heard, "remove", "pci")
+    left_s, _ = kernel.first(events, "remove", "pci")
     until(lambda: event_line("DeviceGone", address), "that the GPU is gone")
     return {
         "event": came,

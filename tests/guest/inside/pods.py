@@ -61,7 +61,7 @@ def cgroupfs(outside: Path) -> dict[str, Any]:
         optional = collected(collector, after_s)
         kernel = {name: _kernel(path) for name, path in paths.items()}
         views = msgspec.to_builtins(collector.pods)
-    gone = collector.measure(time.monotonic())
+    removed = collector.measure(time.monotonic())
     collector.close()
     return {
         "children": children,
@@ -70,7 +70,7 @@ def cgroupfs(outside: Path) -> dict[str, Any]:
         "elapsed_s": after_s - before_s,
         "before": plain(before),
         "after": plain(after),
-        "gone": plain(gone),
+        "gone": plain(removed),
         "optional": optional,
     }
 
@@ -111,7 +111,7 @@ def systemd(outside: Path) -> dict[str, Any]:
 
 def agent(*words: str) -> Any:
     """Run a command of the agent and return its JSON."""
-    done = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, "-m", "agent", *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -119,9 +119,9 @@ def agent(*words: str) -> Any:
         timeout=COMMAND_S,
         check=False,
     )
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"{words}: status {done.returncode}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout or "null")
+    if outcome.returncode not in (0, 1):
+        raise RuntimeError(f"{words}: status {outcome.returncode}: {outcome.stderr[-2000:]}")
+    return json.loads(outcome.stdout or "null")
 
 
 def plain(sample: UsageSample) -> dict[str, Any]:

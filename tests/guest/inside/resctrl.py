@@ -76,24 +76,24 @@ def _whole_agent(folder: Path) -> dict[str, Any]:
     options = ["--pods", str(pods), "--out", str(folder / "out"), "--listen", "127.0.0.1:0"]
     command = [sys.executable, "-m", "agent"]
     agent = subprocess.Popen([*command, "run", "--standalone", *options], env=environment)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     try:
         _wait_for(lambda: str(child.pid) in (GROUP / "tasks").read_text().split())
-        found["schemata"] = (GROUP / "schemata").read_text()
+        result["schemata"] = (GROUP / "schemata").read_text()
         agent.send_signal(signal.SIGTERM)
-        found["status"] = agent.wait(DEADLINE_S)
-        found["is_group_left"] = GROUP.exists()
+        result["status"] = agent.wait(DEADLINE_S)
+        result["is_group_left"] = GROUP.exists()
         restore = subprocess.run(
             [*command, "restore"], env=environment, capture_output=True, text=True, check=False
         )
-        found["restore"] = (restore.returncode, restore.stdout, restore.stderr)
-        found["groups"] = sorted(path.parent.name for path in MOUNT.glob("*/schemata"))
-        found["is_child_in_root"] = str(child.pid) in (MOUNT / "tasks").read_text().split()
+        result["restore"] = (restore.returncode, restore.stdout, restore.stderr)
+        result["groups"] = sorted(path.parent.name for path in MOUNT.glob("*/schemata"))
+        result["is_child_in_root"] = str(child.pid) in (MOUNT / "tasks").read_text().split()
     finally:
         for process in (agent, child):
             process.kill()
             process.wait()
-    return found
+    return result
 
 
 def _pod() -> dict[str, Any]:

@@ -176,8 +176,8 @@ def _written_and_given_back(driver: str) -> dict[str, object]:
             for one in scene.reconciler.audits
             if one.message.startswith("put back")
         ]
-        left = [entry.key for entry in scene.ledger.entries.values()]
-        return {"written": written, "given_back": node.values(), "audits": audits, "left": left}
+        keys = [entry.key for entry in scene.ledger.entries.values()]
+        return {"written": written, "given_back": node.values(), "audits": audits, "left": keys}
 
 
 def _commands(driver: str) -> dict[str, object]:
@@ -228,7 +228,7 @@ def _killed(driver: str, prepare: Callable[[Node], object], work: str) -> dict[s
 
 def _limits(file: Path) -> dict[str, object]:
     """Limit memory below what is in use: page cache, then anonymous memory."""
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     with kernel_groups(file) as groups:
         layout = CgroupLayout(version=2, driver="", mounts=(), unified=str(MOUNT), root="/session")
         for name, size in (("cache", CACHE_BYTES), ("held", 4 * CACHE_BYTES)):
@@ -246,15 +246,15 @@ def _limits(file: Path) -> dict[str, object]:
             )
             values = CgroupValues(KernelFiles(LiveHostFiles()), layout)
             writer = CgroupWriter(values, ChangeLedger(None, ""), ManualClock())
-            done = writer.apply(writer.prepare((wish,), 0.0), 0.0)
-            found[name] = {
-                "written": done.written,
+            outcome = writer.apply(writer.prepare((wish,), 0.0), 0.0)
+            result[name] = {
+                "written": outcome.written,
                 "alive": groups.alive(name),
                 "max": groups.read(f"{name}/memory.max").strip(),
                 "high": groups.read(f"{name}/memory.high").strip(),
-                "messages": [one.message for one in done.audits],
+                "messages": [one.message for one in outcome.audits],
             }
-    return found
+    return result
 
 
 def facts(file: Path) -> dict[str, object]:

@@ -33,19 +33,19 @@ class Life(NamedTuple):
 
     def change(self) -> str:
         """Reserve other CPUs than before; return which."""
-        wanted = {"reservedCPUs": str(next(self.turns) % 8)}
+        desired = {"reservedCPUs": str(next(self.turns) % 8)}
         node = self.api.get("Node", NODE)
         assert node is not None
-        node["metadata"].setdefault("annotations", {})[RESERVATION] = json.dumps(wanted)
+        node["metadata"].setdefault("annotations", {})[RESERVATION] = json.dumps(desired)
         self.api.put(node)
-        return json.dumps(wanted, separators=(",", ":"))
+        return json.dumps(desired, separators=(",", ":"))
 
-    def follows(self, wanted: str) -> None:
-        self.agent.wait_until(lambda: self.published() == wanted, f"{wanted} is published")
+    def follows(self, desired: str) -> None:
+        self.agent.wait_until(lambda: self.published() == desired, f"{desired} is published")
 
     def published(self) -> Any:
-        found = self.api.get("NodeResourceTopology", NODE) or {"metadata": {}}
-        return found["metadata"].get("annotations", {}).get(RESERVATION)
+        result = self.api.get("NodeResourceTopology", NODE) or {"metadata": {}}
+        return result["metadata"].get("annotations", {}).get(RESERVATION)
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def life(tmp_path: Path) -> Iterator[Life]:
         ApiServer(nodes=(NODE,), roles=ROLES) as api,
         citizen(api, tmp_path, "--host", str(EIGHT_CARDS), **QUICK) as agent,
     ):
-        found = Life(api, agent, itertools.count())
-        found.follows(found.change())
-        yield found
+        result = Life(api, agent, itertools.count())
+        result.follows(result.change())
+        yield result
         assert agent.end() == 0
 
 
@@ -105,7 +105,7 @@ def test_a_change_comes_through_in_spite_of_a_token_that_was_replaced(life: Life
 
 def test_a_server_of_another_authority_gets_no_request_and_is_named(life: Life) -> None:
     life.api.stop()
-    wanted = life.change()
+    change = life.change()
     life.api.clear_requests()
     life.api.start(wrong_ca=True)
     life.agent.wait_until(lambda: "certificate" in life.agent.check("api-server"), "it is said")
@@ -114,7 +114,7 @@ def test_a_server_of_another_authority_gets_no_request_and_is_named(life: Life) 
     assert life.api.requests() == []
     life.api.stop()
     life.api.start()
-    life.follows(wanted)
+    life.follows(change)
     life.agent.wait_until(lambda: life.agent.check("api-server").startswith("[+]"), "it is well")
 
 
@@ -126,18 +126,18 @@ def test_a_clock_that_is_hours_wrong_is_reported_and_has_no_other_effect(
     life.follows(life.change())
     assert "its clock is" in life.agent.check("api-server")
     metrics = life.agent.get("metrics")[1].splitlines()
-    (told,) = (line for line in metrics if line.startswith("xpu_agent_api_clock_skew_seconds{"))
-    assert abs(float(told.split()[-1]) - skew_s) < 60
+    (reports,) = (line for line in metrics if line.startswith("xpu_agent_api_clock_skew_seconds{"))
+    assert abs(float(reports.split()[-1]) - skew_s) < 60
     assert life.api.list("events") == []
 
 
 def test_an_outage_that_lost_the_past_costs_one_list_of_each_kind(life: Life) -> None:
     life.api.stop()
-    wanted = life.change()
+    change = life.change()
     life.api.compact()
     life.api.clear_requests()
     life.api.start()
-    life.follows(wanted)
+    life.follows(change)
     watched = {"nodes", "pods", "nodeslos", "nodemetrics", "devices", "noderesourcetopologies"}
     life.agent.wait_until(
         lambda: watched == {one.resource for one in life.api.watches()}, "all is watched again"

@@ -22,14 +22,14 @@ def written(api: ApiServer) -> list[str]:
 
 
 def owner_of(api: ApiServer, kind: str) -> Any:
-    found = api.get(kind, NODE)
-    return found["metadata"]["ownerReferences"][0]["uid"] if found is not None else None
+    result = api.get(kind, NODE)
+    return result["metadata"]["ownerReferences"][0]["uid"] if result is not None else None
 
 
 def uid_of_node(api: ApiServer) -> Any:
-    found = api.get("Node", NODE)
-    assert found is not None
-    return found["metadata"]["uid"]
+    result = api.get("Node", NODE)
+    assert result is not None
+    return result["metadata"]["uid"]
 
 
 def test_nothing_is_written_for_the_node_of_another_machine_and_that_is_reported(

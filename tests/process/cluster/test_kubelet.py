@@ -18,8 +18,8 @@ POLICY = "kubelet.koordinator.sh/cpu-manager-policy"
 
 
 def policy(api: ApiServer) -> Any:
-    found = api.get("NodeResourceTopology", NODE) or {"metadata": {}}
-    return json.loads(found["metadata"].get("annotations", {}).get(POLICY, "null"))
+    result = api.get("NodeResourceTopology", NODE) or {"metadata": {}}
+    return json.loads(result["metadata"].get("annotations", {}).get(POLICY, "null"))
 
 
 def pods(agent: Agent) -> list[str]:

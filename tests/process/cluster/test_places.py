@@ -19,8 +19,8 @@ def test_commands_find_the_agent_of_this_node_by_the_settings_that_it_has(tmp_pa
     run_dir = str(tmp_path / "run")
     with ApiServer(objects=(own,), roles=ROLES) as api, citizen(api, tmp_path, **PLAIN) as agent:
         agent.wait_until((tmp_path / "run" / "admin.sock").exists, "the socket")
-        done = run_agent("rescan", XPU_AGENT_NODE__RUN_DIR=run_dir)
-        assert (done.returncode, done.stderr) == (0, "")
+        process = run_agent("rescan", XPU_AGENT_NODE__RUN_DIR=run_dir)
+        assert (process.returncode, process.stderr) == (0, "")
         assert agent.end() == 0
 
 

@@ -46,9 +46,9 @@ def a_node_with_cards(api: ApiServer, kubelet: FakeKubelet, folder: Path) -> Non
         agent.wait_until(lambda: api.get("Device", NODE) is not None, "a Device")
         agent.wait_until(lambda: api.get("NodeResourceTopology", NODE) is not None, "a topology")
         agent.wait_until(lambda: "status" in (api.get("NodeMetric", NODE) or {}), "a report")
-        asked = {"/pods/", "/configz"}
+        requests = {"/pods/", "/configz"}
         agent.wait_until(
-            lambda: asked <= {one.path for one in kubelet.asked if one.status == 200},
+            lambda: requests <= {one.path for one in kubelet.asked if one.status == 200},
             "pods and settings of the kubelet",
         )
         os.kill(agent.vendor("nvidia")["pid"], signal.SIGKILL)
@@ -115,8 +115,8 @@ def test_without_a_right_the_agent_says_which_and_does_the_rest(tmp_path: Path) 
         with citizen(api, tmp_path / "node", "--host", str(EIGHT_CARDS)) as agent:
             agent.wait_until(lambda: api.get("NodeResourceTopology", NODE) is not None, "the rest")
             agent.wait_until(lambda: "[-] publisher:device" in checks(agent), "a failed check")
-            (said,) = (line for line in checks(agent).splitlines() if "publisher:device" in line)
-            assert "grant it in the agent's ClusterRole" in said
+            (output,) = (line for line in checks(agent).splitlines() if "publisher:device" in line)
+            assert "grant it in the agent's ClusterRole" in output
             assert agent.get("livez") == (200, "ok\n")
             assert api.get("Device", NODE) is None
 

@@ -69,9 +69,9 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 
 def holder(folder: Path) -> LockHolder:
-    found = read_holder(str(folder / "run"))
-    assert found is not None
-    return found
+    result = read_holder(str(folder / "run"))
+    assert result is not None
+    return result
 
 
 def around(api: ApiServer, folder: Path) -> dict[str, str]:
@@ -132,8 +132,8 @@ def test_a_stop_in_the_middle_of_a_start_ends_it_there(tmp_path: Path) -> None:
         with starting(tmp_path, around(api, tmp_path) | more, "--host", str(NO_DEVICES)) as process:
             until(api.watches)
             process.send_signal(signal.SIGTERM)
-            said = process.communicate(timeout=DEADLINE_S)[0]
+            output = process.communicate(timeout=DEADLINE_S)[0]
         assert process.returncode == 0
-        assert " serves " not in said
+        assert " serves " not in output
         api.wait_until(lambda: not api.watches())
     assert '"stopping"' in (tmp_path / "stderr.log").read_text().splitlines()[-1]

@@ -67,9 +67,9 @@ def test_the_second_agent_makes_no_request_until_the_first_has_ended(
     with cluster() as api, citizen(api, tmp_path, **NO_KUBELET) as first:
         first.wait_until(lambda: api.get("NodeResourceTopology", NODE) is not None, "a write")
         with second(api, tmp_path) as other:
-            said = tmp_path / "second.log"
-            first.wait_until(lambda: "standing by" in said.read_text(), "a standby")
-            assert f"(process {first.process.pid}, node {NODE}" in said.read_text()
+            output = tmp_path / "second.log"
+            first.wait_until(lambda: "standing by" in output.read_text(), "a standby")
+            assert f"(process {first.process.pid}, node {NODE}" in output.read_text()
             assert len(request_times(api, "list", "nodes")) == 1
             ended_s = time.time()
             first.process.send_signal(number)
@@ -91,7 +91,7 @@ def test_the_second_agent_makes_no_request_until_the_first_has_ended(
                 following.wait_until(lambda: crashes(api) != [], "an event about the crash")
                 assert f"process {first.process.pid}" in crashes(api)[0]
             else:
-                assert "ended without leaving" not in said.read_text()
+                assert "ended without leaving" not in output.read_text()
 
 
 def crashes(api: ApiServer) -> list[str]:
@@ -110,7 +110,7 @@ def test_a_stop_is_marked_before_anything_is_stopped(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_hold_the_lock_is_one_line_and_status_3(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file where the folder should be")
     with cluster() as api:
-        done = subprocess.run(
+        outcome = subprocess.run(
             command("run", "--listen", "127.0.0.1:0"),
             capture_output=True,
             text=True,
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_hold_the_lock_is_one_line_and_status_3(tmp_path: P
             check=False,
         )
         assert request_times(api, "list", "nodes") == []
-    assert done.returncode == 3
-    assert done.stderr.startswith("xpu-agent: ")
-    assert "cannot be locked: Not a directory; set node.run_dir" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert outcome.returncode == 3
+    assert outcome.stderr.startswith("xpu-agent: ")
+    assert "cannot be locked: Not a directory; set node.run_dir" in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1

@@ -169,7 +169,7 @@ class Scene:
             "XPU_AGENT_NODE__RUN_DIR": str(self.folder / "node" / "run"),
             "XPU_AGENT_METRICS__LISTEN": listen,
         }
-        done = partial(
+        outcome = partial(
             subprocess.run,
             [*self.prefix, *command(*arguments)],
             capture_output=True,
@@ -179,18 +179,18 @@ class Scene:
             env={**os.environ, **own},
             check=False,
         )
-        return await asyncio.to_thread(done)
+        return await asyncio.to_thread(outcome)
 
     async def doctor(self) -> dict[str, tuple[str, str]]:
         """Return what the doctor says by check: result, and what was seen."""
-        done = await self.command("doctor", "-o", "json")
-        found = json.loads(done.stdout)["checks"]
-        return {one["id"]: (one["result"], one["seen"]) for one in found}
+        outcome = await self.command("doctor", "-o", "json")
+        checks = json.loads(outcome.stdout)["checks"]
+        return {one["id"]: (one["result"], one["seen"]) for one in checks}
 
     def bound(self, name: str, annotations: Mapping[str, str], **more: Any) -> str:
         """Make a pod of this node at the API server; return its uid."""
-        asked = ASKED if GRANT in annotations else {}
-        containers = [{"name": "main", "image": "i", "resources": more.pop("resources", asked)}]
+        requests = ASKED if GRANT in annotations else {}
+        containers = [{"name": "main", "image": "i", "resources": more.pop("resources", requests)}]
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -218,9 +218,9 @@ class Scene:
         uid = self.bound(name, annotations, **more)
         pod = self.sandbox(name, uid, annotations, labels=more.get("labels", {}))
         await self.runtime.run_pod(pod)
-        made = await self.create_patiently(pod)
-        await self.runtime.start(made)
-        return made
+        container = await self.create_patiently(pod)
+        await self.runtime.start(container)
+        return container
 
     async def create_patiently(self, pod: Pod, reasons: Sequence[str] = TEMPORARY) -> Made:
         """Create a container as the kubelet does: it tries again while the reason is temporary."""

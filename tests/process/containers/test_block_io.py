@@ -52,9 +52,9 @@ class Kubepods:
             {"koordinator.sh/blkioQOS": json.dumps({"blocks": blocks})},
             labels={"koordinator.sh/qosClass": "LS"},
         )
-        found = scene.api.get("pods", "web", "team-a")
-        assert found is not None
-        scene.api.put({**found, "status": {"phase": "Running", "qosClass": "Burstable"}})
+        result = scene.api.get("pods", "web", "team-a")
+        assert result is not None
+        scene.api.put({**result, "status": {"phase": "Running", "qosClass": "Burstable"}})
         top = groups.make(f"{groups.root}/kubepods")
         self.best_effort = groups.make(f"{top}/besteffort")
         self.pod = groups.make(f"{groups.make(f'{top}/burstable')}/pod{uid}")
@@ -69,9 +69,9 @@ class Kubepods:
 
 async def explain_file(scene: Scene, path: str) -> Any:
     socket = str(scene.folder / "node" / "admin.sock")
-    done = await scene.command("explain", "file", path, "--socket", socket, "-o", "json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    command = await scene.command("explain", "file", path, "--socket", socket, "-o", "json")
+    assert command.returncode == 0, command.stderr
+    return json.loads(command.stdout)
 
 
 def test_limits_of_a_node_slo_and_of_a_pod_are_set_explained_and_undone() -> None:
@@ -98,8 +98,12 @@ def test_limits_of_a_node_slo_and_of_a_pod_are_set_explained_and_undone() -> Non
             file = f"/sys/fs/cgroup/blkio{below}/{READ}"
             explained = (await explain_file(scene, file))["file"]
             assert (explained["current"], explained["original"]) == (limited[0], f"{number} 0")
-            (wanted,) = explained["requests"]
-            assert (wanted["by"], wanted["value"], wanted["wins"]) == ("block_io", limited[0], True)
+            (desired,) = explained["requests"]
+            assert (desired["by"], desired["value"], desired["wins"]) == (
+                "block_io",
+                limited[0],
+                True,
+            )
             unwanted = await explain_file(scene, f"/sys/fs/cgroup/blkio/kubepods/{READ}")
             assert (unwanted["file"]["current"], unwanted["file"]["requests"]) == ("", [])
 

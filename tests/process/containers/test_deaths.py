@@ -14,8 +14,8 @@ pytestmark = needs_root
 async def in_step(scene: Scene, *, containers: int) -> None:
     """Wait until the agent knows as many containers as there are."""
     await scene.until(lambda: scene.agent.check("runtime").startswith("[+]"), "in step")
-    seen = await scene.part("runtime")
-    assert len(seen["containers"]) == containers
+    part = await scene.part("runtime")
+    assert len(part["containers"]) == containers
 
 
 def holders(scene: Scene) -> dict[str, list[str]]:
@@ -25,8 +25,8 @@ def holders(scene: Scene) -> dict[str, list[str]]:
     return {key: sorted(names[uid] for uid in uids) for key, uids in grants["held"].items()}
 
 
-def card_of(made: Made) -> list[str]:
-    return sorted(made.spec.nodes)
+def card_of(created: Made) -> list[str]:
+    return sorted(created.spec.nodes)
 
 
 def test_a_pod_keeps_its_card_when_agent_and_runtime_are_killed_in_turn_and_both_at_once() -> None:

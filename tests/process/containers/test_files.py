@@ -52,11 +52,11 @@ class BatchPod:
     async def start(self) -> Made:
         """Run it, with a container whose group is as the kubelet asked, not as the runtime said."""
         await self._scene.runtime.run_pod(self.pod)
-        made = await self._scene.runtime.create(self.pod, "main")
-        self.inner = self._groups.make(f"{self.group}/{made.id}")
-        await self._scene.runtime.start(made)
+        container = await self._scene.runtime.create(self.pod, "main")
+        self.inner = self._groups.make(f"{self.group}/{container.id}")
+        await self._scene.runtime.start(container)
         self._groups.sleeper(self.inner)
-        return made
+        return container
 
     def values(self, group: str) -> list[str]:
         return [self._groups.get(group, name) for name in FILES]
@@ -73,10 +73,10 @@ def test_files_of_a_batch_pod_are_set_before_it_runs_kept_by_the_next_agent_and_
         with real_groups() as groups:
             batch = BatchPod(scene, groups)
             await scene.begin()
-            made = await batch.start()
+            container = await batch.start()
             assert batch.values(batch.group) == WANTED
-            assert (made.spec.cpu["shares"], made.spec.cpu["quota"]) == (512, 50_000)
-            assert made.spec.memory_bytes == 64 << 20
+            assert (container.spec.cpu["shares"], container.spec.cpu["quota"]) == (512, 50_000)
+            assert container.spec.memory_bytes == 64 << 20
             await scene.until(lambda: batch.values(batch.inner) == WANTED, "the container's files")
             await scene.until(lambda: len(audited(scene)) == 2 * len(FILES), "what was changed")
             assert ("memory.limit_in_bytes", "-1", str(64 << 20)) in audited(scene)
@@ -96,9 +96,9 @@ def test_files_of_a_batch_pod_are_set_before_it_runs_kept_by_the_next_agent_and_
             assert await scene.end() == 0
             assert batch.values(batch.inner) == WANTED
 
-            done = await scene.command("restore")
-            print(done.stdout)  # noqa: T201 - what a person would see
-            assert done.returncode == 0
+            command = await scene.command("restore")
+            print(command.stdout)  # noqa: T201 - what a person would see
+            assert command.returncode == 0
             assert batch.values(batch.group) == FIRST
             assert batch.values(batch.inner) == ["77", *FIRST[1:]]  # the last word of others
             again = await scene.command("restore")
@@ -128,13 +128,13 @@ def test_plan_mode_says_what_it_would_write_and_writes_nothing() -> None:
         with real_groups() as groups:
             batch = BatchPod(scene, groups)
             await scene.begin()
-            made = await batch.start()
+            container = await batch.start()
             await scene.until(lambda: len(audited(scene)) >= len(FILES), "what would be changed")
             rows = json.loads(await scene.get("api/v1/audit"))["audit"]
             assert all(one["planned"] for one in rows)
             assert batch.values(batch.group) == batch.values(batch.inner) == FIRST
-            assert made.spec.cpu["shares"] == 1024
-            assert made.spec.memory_bytes is None
+            assert container.spec.cpu["shares"] == 1024
+            assert container.spec.memory_bytes is None
             assert (await scene.command("restore", "--dry-run")).stdout == "nothing was recorded\n"
 
     play(act)

@@ -24,8 +24,8 @@ pytestmark = needs_root
 def test_a_pod_gets_its_card_and_one_that_claims_it_too_is_refused_wherever_people_look() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
-        made = await scene.start("first", {GRANT: granted(0)})
-        assert sorted(made.spec.nodes) == ["/dev/card0"]
+        container = await scene.start("first", {GRANT: granted(0)})
+        assert sorted(container.spec.nodes) == ["/dev/card0"]
         with pytest.raises(Failed) as raised:
             await scene.start("second", {GRANT: granted(0)})
         words = "DeviceTaken: FAKE-0 is held by team-a/first"
@@ -76,14 +76,14 @@ def test_annotations_that_people_made_up_are_refused_with_the_reason_and_nothing
 ):
     async def act(scene: Scene) -> None:
         await scene.begin()
-        seen = {}
+        observations = {}
         for name, (text, _) in FORGED.items():
             with pytest.raises(Failed) as raised:
                 await scene.start(name, {GRANT: text})
-            seen[name] = str(raised.value).partition("code 9: ")[2].partition(":")[0]
-        assert seen == {name: reason for name, (_, reason) in FORGED.items()}
-        made = await scene.start("honest", {GRANT: granted(0, 1)})
-        assert sorted(made.spec.nodes) == ["/dev/card0", "/dev/card1"]
+            observations[name] = str(raised.value).partition("code 9: ")[2].partition(":")[0]
+        assert observations == {name: reason for name, (_, reason) in FORGED.items()}
+        container = await scene.start("honest", {GRANT: granted(0, 1)})
+        assert sorted(container.spec.nodes) == ["/dev/card0", "/dev/card1"]
 
     play(act)
 
@@ -100,8 +100,8 @@ def test_a_pod_that_requests_no_card_gets_none_by_an_annotation() -> None:
         await scene.runtime.run_pod(pod)
         with pytest.raises(Failed, match="GrantNotAskedFor"):
             await scene.runtime.create(pod, "main")
-        made = await scene.start("honest", {GRANT: granted(0)})
-        assert sorted(made.spec.nodes) == ["/dev/card0"]
+        container = await scene.start("honest", {GRANT: granted(0)})
+        assert sorted(container.spec.nodes) == ["/dev/card0"]
 
     play(act)
 
@@ -120,8 +120,8 @@ def test_a_pod_that_the_api_server_does_not_list_gets_no_card_and_blocks_none() 
         await scene.runtime.run_pod(stranger)
         with pytest.raises(Failed, match=f"{NOT_LISTED}: neither the API server nor the kubelet"):
             await scene.runtime.create(stranger, "main")
-        made = await scene.start("honest", {GRANT: granted(0)})
-        assert sorted(made.spec.nodes) == ["/dev/card0"]
+        container = await scene.start("honest", {GRANT: granted(0)})
+        assert sorted(container.spec.nodes) == ["/dev/card0"]
         with pytest.raises(Failed, match=NOT_LISTED):
             await scene.runtime.create(stranger, "main")
         await scene.until(lambda: refusals(scene, "stranger") == [NOT_LISTED], "the refusal")
@@ -175,11 +175,11 @@ def test_while_the_api_server_is_away_a_forged_grant_gets_nothing_and_running_po
 def test_a_running_pod_keeps_what_it_was_created_with_whatever_is_written_on_it_later() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
-        made = await scene.start("first", {GRANT: granted(0)})
+        container = await scene.start("first", {GRANT: granted(0)})
         scene.bound("first", {GRANT: granted(1)})
         other = await scene.start("other", {GRANT: granted(1)})
         assert sorted(other.spec.nodes) == ["/dev/card1"]
-        again = await scene.runtime.create(made.pod, "sidecar")
+        again = await scene.runtime.create(container.pod, "sidecar")
         assert sorted(again.spec.nodes) == ["/dev/card0"]
 
     play(act)

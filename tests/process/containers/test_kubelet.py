@@ -113,23 +113,23 @@ def test_allocations_follow_grants_and_grants_allocations_also_after_both_were_k
         assert got.ids[GPU] == [uuid(1), uuid(3)]
         assert nodes_of(got) == {"/dev/nvidia1", "/dev/nvidia3"}
         other = asking(scene, "plain", 1, {})
-        left = await scene.kubelet.admit(other, "main", {GPU: 1})
-        assert left.ids[GPU] in ([uuid(0)], [uuid(2)])
-        assert nodes_of(left).isdisjoint(nodes_of(got))
+        remaining = await scene.kubelet.admit(other, "main", {GPU: 1})
+        assert remaining.ids[GPU] in ([uuid(0)], [uuid(2)])
+        assert nodes_of(remaining).isdisjoint(nodes_of(got))
         pod = scene.sandbox("granted", mine, grant_of(1, 3))
         await scene.runtime.run_pod(pod)
-        made = await scene.runtime.create(pod, "main")
-        assert nodes_of(got) == {path for path in made.spec.nodes if path[-1].isdigit()}
+        container = await scene.runtime.create(pod, "main")
+        assert nodes_of(got) == {path for path in container.spec.nodes if path[-1].isdigit()}
 
         await scene.kubelet.stop()
         await scene.kill()
         await scene.kubelet.start()
         await serving(scene)
-        taken = int(left.ids[GPU][0][-1])
+        chosen = int(remaining.ids[GPU][0][-1])
         with pytest.raises(Failed, match="DeviceTaken"):
-            await scene.start("thief", grant_of(taken))
-        honest = await scene.start("honest", grant_of(2 - taken))
-        assert f"/dev/nvidia{2 - taken}" in honest.spec.nodes
+            await scene.start("thief", grant_of(chosen))
+        honest = await scene.start("honest", grant_of(2 - chosen))
+        assert f"/dev/nvidia{2 - chosen}" in honest.spec.nodes
 
     play(act, cards=0)
 
@@ -154,8 +154,8 @@ def test_a_driver_that_hangs_at_a_restart_costs_neither_offers_nor_a_pod_its_car
         play_cards(stub, CARDS)
         await scene.until(lambda: scene.agent.check("vendor:nvidia").startswith("[+]"), "answers")
         await scene.until(lambda: known(scene.agent) == CARDS, "its cards")
-        made = await scene.start("late", grant_of(1))
-        assert "/dev/nvidia1" in made.spec.nodes
+        container = await scene.start("late", grant_of(1))
+        assert "/dev/nvidia1" in container.spec.nodes
 
     play(act, cards=0)
 
@@ -175,11 +175,11 @@ def test_where_the_accounts_differ_a_card_is_exchanged_and_everybody_can_see_it(
         assert nodes_of(got) == {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia3"}
         exchanged = f'xpu_agent_deviceplugin_devices_exchanged{{node="node-a",resource="{GPU}"}} 1'
         await scene.until(lambda: exchanged in scene.agent.get("metrics")[1], "the metric")
-        told = f"{uuid(0)} in place of {uuid(2)}"
-        assert told in (await scene.doctor())[f"kubelet:{GPU}"][1]
-        assert told in await scene.get("")
+        text = f"{uuid(0)} in place of {uuid(2)}"
+        assert text in (await scene.doctor())[f"kubelet:{GPU}"][1]
+        assert text in await scene.get("")
         await scene.until(
-            lambda: any(told in one["note"] for one in scene.api.list("events")), "the event"
+            lambda: any(text in one["note"] for one in scene.api.list("events")), "the event"
         )
 
         # both are killed, and the owner of card 2 ends: card 2 is free, the kubelet says card 0

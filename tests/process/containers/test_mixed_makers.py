@@ -45,8 +45,8 @@ def test_each_pod_gets_the_nodes_of_its_own_card() -> None:
         for number, name in enumerate(minors):
             entry = {"minor": minors[name], "id": name, "resources": WHOLE}
             grant = {GRANT: json.dumps({"gpu": [entry]})}
-            made = await scene.start(f"pod-{number}", grant)
-            assert cards & set(made.spec.nodes) == {nodes[name]}
+            container = await scene.start(f"pod-{number}", grant)
+            assert cards & set(container.spec.nodes) == {nodes[name]}
 
     play(act, cards=0)
 

@@ -35,8 +35,8 @@ def test_a_runtime_is_not_dialled_where_that_is_off_and_the_doctor_says_whom_it_
     async def act(scene: Scene) -> None:
         scene.tell(NRI__ATTACH="off")
         await scene.begin(attached=False)
-        made = await scene.start("bare", {GRANT: granted(0)})
-        assert made.spec.nodes == {}
+        container = await scene.start("bare", {GRANT: granted(0)})
+        assert container.spec.nodes == {}
         await scene.until(lambda: "bare" in scene.agent.get("")[1], "its grant")
         doctor = await scene.doctor()
         assert doctor["nri"] == ("warn", "nri.attach is off; 1 pod has a grant of devices")

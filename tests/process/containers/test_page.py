@@ -21,7 +21,7 @@ PLACE = (
 
 
 async def look(url: str, folder: Path) -> list[dict[str, Any]]:
-    seen = []
+    observations = []
     async with browser() as page:
         for width, height in SIZES:
             await page.open(url, width, height)
@@ -31,9 +31,9 @@ async def look(url: str, folder: Path) -> list[dict[str, Any]]:
             assert png.startswith(PNG)
             overflow, small = await page.value(OVERFLOW), await page.value(SMALL_TEXT)
             text = await page.value("document.body.innerText")
-            seen.append({"overflow": overflow, "small": small, "text": text})
+            observations.append({"overflow": overflow, "small": small, "text": text})
         assert page.problems == []
-    return seen
+    return observations
 
 
 @needs_root
@@ -54,8 +54,8 @@ def test_allocations_and_refusals_are_readable_on_a_phone_and_a_wide_screen(
             with pytest.raises(Failed):
                 await scene.start(name, {GRANT: text})
         await scene.until(lambda: "forger" in scene.agent.get("")[1], "all of them")
-        seen = await look(scene.agent.url, tmp_path)
-        for one in seen:
+        view = await look(scene.agent.url, tmp_path)
+        for one in view:
             assert (one["overflow"], one["small"]) == (0, 0)
             for words in (
                 "containerd v2.3.4",

@@ -90,9 +90,9 @@ def test_a_slice_is_cut_once_given_and_taken_back_by_agents_that_are_killed_betw
         await scene.until(lambda: owners(scene) == [uid], "the slice with its pod")
         pod = scene.sandbox("sliced", uid, grant)
         await scene.runtime.run_pod(pod)
-        made = await scene.create_patiently(pod, ANY_REASON)
-        assert sorted(made.spec.nodes) == sorted(maker.inside)
-        await scene.runtime.start(made)
+        container = await scene.create_patiently(pod, ANY_REASON)
+        assert sorted(container.spec.nodes) == sorted(maker.inside)
+        await scene.runtime.start(container)
         assert stub.counts()[maker.makes] == 1
         await scene.kill()
 

@@ -41,11 +41,11 @@ class Service:
         )
         status = {"name": "main", "containerID": f"containerd://{ID}", "image": "i", "imageID": "i"}
         more = {"ready": True, "restartCount": 0, "state": {"running": {}}}
-        found = scene.api.get("pods", "web", "team-a")
-        assert found is not None
+        result = scene.api.get("pods", "web", "team-a")
+        assert result is not None
         scene.api.put(
             {
-                **found,
+                **result,
                 "status": {"phase": "Running", "containerStatuses": [{**status, **more}]},
             }
         )
@@ -69,9 +69,9 @@ class Service:
 
 async def explained(scene: Scene, *words: str) -> Any:
     socket = str(scene.folder / "node" / "admin.sock")
-    done = await scene.command("explain", *words, "--socket", socket, "-o", "json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    command = await scene.command("explain", *words, "--socket", socket, "-o", "json")
+    assert command.returncode == 0, command.stderr
+    return json.loads(command.stdout)
 
 
 async def strategy(scene: Scene) -> tuple[str, str]:
@@ -92,9 +92,9 @@ def test_values_of_a_node_slo_are_set_explained_and_undone_after_a_kill_and_a_sw
 
             file = (await explained(scene, "file", service.file))["file"]
             assert (file["current"], file["original"]) == ("50000", "0")
-            (wanted,) = file["requests"]
-            assert (wanted["by"], wanted["wins"]) == ("cpu_burst", True)
-            assert wanted["source"].startswith(SOURCE)
+            (desired,) = file["requests"]
+            assert (desired["by"], desired["wins"]) == ("cpu_burst", True)
+            assert desired["source"].startswith(SOURCE)
             assert file["changes"][-1]["reason"] == "UpdateCgroups"
             pod = await explained(scene, "pod", "team-a/web")
             assert service.file in [one["path"] for one in pod["files"]]
@@ -170,9 +170,9 @@ def test_an_unknown_subject_is_reported_with_status_1() -> None:
         await scene.begin()
         socket = str(scene.folder / "node" / "admin.sock")
         for words in (("pod", "team-a/none"), ("device", "GPU-none"), ("file", "/etc/shadow")):
-            done = await scene.command("explain", *words, "--socket", socket)
-            assert (done.returncode, done.stdout) == (1, "")
-            assert done.stderr.startswith("xpu-agent: ")
+            command = await scene.command("explain", *words, "--socket", socket)
+            assert (command.returncode, command.stdout) == (1, "")
+            assert command.stderr.startswith("xpu-agent: ")
         wrong = await scene.command("explain", "pod", "web", "--socket", socket)
         assert wrong.returncode == 2
         device = await explained(scene, "device", "FAKE-0")

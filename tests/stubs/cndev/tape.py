@@ -61,9 +61,9 @@ def record() -> bytes:
         writer = TapeWriter("cambricon", data.extend)
         settings = {"library_path": str(stub.path)}
         with on_tree("cambricon", stub.environment, HOST, settings) as child:
-            found = child.discover()
+            result = child.discover()
             # the stub's folder is another at each run
-            writer.write_inventory(replace(found, library=stub.path.name), 0.0)
+            writer.write_inventory(replace(result, library=stub.path.name), 0.0)
             for step in range(STEPS):
                 stub.play(*moving(step))
                 writer.write_samples(child.sample(), 0.0)

@@ -61,19 +61,21 @@ def record(name: str) -> bytes:
         base = scenario(name)
         stub.play(*base, *moving(name, 0))
         writer = TapeWriter("ascend", data.extend)
-        given = {"library_path": str(stub.path), "sample_interval_s": 0.0}
-        with on_tree("ascend", stub.environment, HOSTS / name, given) as child:
+        inputs = {"library_path": str(stub.path), "sample_interval_s": 0.0}
+        with on_tree("ascend", stub.environment, HOSTS / name, inputs) as child:
             writer.write_inventory(_placeless(child.discover()), 0.0)
             for step in range(STEPS):
                 stub.play(*base, *moving(name, step))
-                samples = tuple(replace(found, health=None) for found in child.sample())
+                samples = tuple(replace(result, health=None) for result in child.sample())
                 writer.write_samples(samples, 0.0)
     return bytes(data)
 
 
-def _placeless(found: Inventory) -> Inventory:
+def _placeless(inventory: Inventory) -> Inventory:
     # the stub's folder is another at each run
-    return replace(found, library=found.library.rpartition("/")[2] if found.library else None)
+    return replace(
+        inventory, library=inventory.library.rpartition("/")[2] if inventory.library else None
+    )
 
 
 def main() -> None:

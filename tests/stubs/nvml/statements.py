@@ -53,8 +53,8 @@ class Translator:
         elif what in ("mig", "profile", "link"):
             yield f"{what}.{card}.{rest[0]} 1"
             # an instance that has no compute instance says so: -1
-            told = [word.replace("=na", "=-1") for word in rest[1:]]
-            yield from _members(f"{what}.{card}.{rest[0]}", told)
+            reports = [word.replace("=na", "=-1") for word in rest[1:]]
+            yield from _members(f"{what}.{card}.{rest[0]}", reports)
         elif what == "proc":
             yield f"proc.{card}.{next(self._procs)} {_joined(named, _PROC)}"
         elif what == "field":

@@ -23,9 +23,9 @@ KUNLUN = {"class": "0x120000", "vendor": "0x1d22", "device": "0x3684"}
 def discovered(sysfs: Sysfs, *cards: Mapping[str, object], replay: bool = False) -> Inventory:
     settings = {"cards": list(cards), "replay": replay}
     session = open_session(AcceleratorsVendor(), sysfs.builder.build(), settings)
-    found = session.discover()
-    assert session.discover() == found
-    return found
+    result = session.discover()
+    assert session.discover() == result
+    return result
 
 
 def two_cards(**facts: str) -> Sysfs:
@@ -36,12 +36,12 @@ def two_cards(**facts: str) -> Sysfs:
 
 
 def test_cards_are_numbered_in_the_order_of_the_bus_and_get_their_resources() -> None:
-    found = discovered(two_cards(), {"match": "9999:4001", "memory_mib": 65536, "model": "C500-X"})
-    assert [(d.bus_id, d.minor, d.managed) for d in found.devices] == [
+    result = discovered(two_cards(), {"match": "9999:4001", "memory_mib": 65536, "model": "C500-X"})
+    assert [(d.bus_id, d.minor, d.managed) for d in result.devices] == [
         ("0000:16:00.0", 0, True),
         ("0000:17:00.0", 1, True),
     ]
-    first = found.devices[0]
+    first = result.devices[0]
     assert (first.model, first.memory_bytes, first.health.state) == (
         "C500-X",
         64 << 30,
@@ -58,22 +58,22 @@ def test_cards_of_one_maker_are_numbered_together_whichever_rule_describes_them(
     sysfs = two_cards()
     sysfs.function("pci0000:16/0000:18:00.0", **{**METAX, "device": "0x4000"})
     rules = [{"match": f"9999:{device}", "memory_mib": 65536} for device in ("4000", "4001")]
-    found = discovered(sysfs, *rules)
-    assert [d.minor for d in found.devices] == [0, 1, 2]
+    result = discovered(sysfs, *rules)
+    assert [d.minor for d in result.devices] == [0, 1, 2]
 
 
 def test_unknown_memory_is_not_published_as_zero() -> None:
-    found = discovered(two_cards(), {"match": "9999:*", "model": "C500"})
-    assert [(d.managed, d.resources, d.memory_bytes) for d in found.devices] == [
+    result = discovered(two_cards(), {"match": "9999:*", "model": "C500"})
+    assert [(d.managed, d.resources, d.memory_bytes) for d in result.devices] == [
         (False, (), None)
     ] * 2
-    assert {problem.reason for problem in found.problems} == {"MemoryUnknown"}
+    assert {problem.reason for problem in result.problems} == {"MemoryUnknown"}
 
 
 def test_a_card_of_a_virtual_machine_stays_its() -> None:
     sysfs = two_cards(driver=">../vfio-pci")
-    found = discovered(sysfs, {"match": "9999:*", "memory_mib": 1})
-    assert [d.managed for d in found.devices] == [False, False]
+    result = discovered(sysfs, {"match": "9999:*", "memory_mib": 1})
+    assert [d.managed for d in result.devices] == [False, False]
 
 
 def kunlun(*numbers: int) -> Sysfs:
@@ -94,12 +94,12 @@ RULE: dict[str, Any] = {
 
 
 def test_a_number_can_be_that_of_the_node_which_the_kernel_made() -> None:
-    found = discovered(kunlun(3, 1), RULE)
-    assert [(d.bus_id, d.minor) for d in found.devices] == [
+    result = discovered(kunlun(3, 1), RULE)
+    assert [(d.bus_id, d.minor) for d in result.devices] == [
         ("0000:20:00.0", 3),
         ("0000:21:00.0", 1),
     ]
-    assert found.devices[0].nodes == (DeviceNode(path="/dev/xpu3", major=240, minor=3),)
+    assert result.devices[0].nodes == (DeviceNode(path="/dev/xpu3", major=240, minor=3),)
 
 
 def test_a_card_without_a_node_of_its_own_has_no_number() -> None:

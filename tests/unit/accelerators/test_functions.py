@@ -21,11 +21,11 @@ def test_functions_are_found_by_maker_in_the_order_of_addresses_and_odd_ones_are
         (bus / name).mkdir(parents=True)
         (bus / name / "vendor").write_text(vendor)
     (bus / "0000:05:00.0").mkdir()
-    found = find_functions(LiveHostFiles(str(tmp_path)), (b"0x19e5", b"0xcabc"))
-    assert [(f.bus_id, f.vendor_id) for f in found] == [
+    functions = find_functions(LiveHostFiles(str(tmp_path)), (b"0x19e5", b"0xcabc"))
+    assert [(f.bus_id, f.vendor_id) for f in functions] == [
         ("0000:02:00.0", b"0xcabc"),
         ("0000:c1:00.0", b"0x19e5"),
         ("10000:01:00.0", b"0x19e5"),
     ]
-    assert found[0].folder == f"{DEVICES}/0000:02:00.0"
+    assert functions[0].folder == f"{DEVICES}/0000:02:00.0"
     assert find_functions(LiveHostFiles(str(tmp_path / "nothing")), (b"0x19e5",)) == ()

@@ -64,21 +64,21 @@ def machine() -> Sysfs:
 
 
 def test_functions_are_listed_as_unmanaged_with_their_identity() -> None:
-    found = AcceleratorsVendor().detect(machine().builder.build(), VendorSettings())
-    assert [(d.vendor, d.bus_id, d.model, d.uuid) for d in found] == [
+    result = AcceleratorsVendor().detect(machine().builder.build(), VendorSettings())
+    assert [(d.vendor, d.bus_id, d.model, d.uuid) for d in result] == [
         ("metax", "0000:17:00.0", "C500", "metax-0000:17:00.0"),
         ("enflame", "0000:18:00.0", "T20/T21", "enflame-0000:18:00.0"),
         ("altera", "0000:19:00.0", None, "altera-0000:19:00.0"),
     ]
-    assert not any(device.managed or device.resources for device in found)
-    assert [device.health.reason for device in found] == [
+    assert not any(device.managed or device.resources for device in result)
+    assert [device.health.reason for device in result] == [
         "NoVendorPlugin",
         "BoundToVFIO",
         "NoVendorPlugin",
     ]
-    assert found[0].health.state is HealthState.HEALTHY
-    assert dict(found[0].facts) == {"pci_id": "9999:4001", "driver": "metax"}
-    assert dict(found[2].facts)["role"] == "fpga"
+    assert result[0].health.state is HealthState.HEALTHY
+    assert dict(result[0].facts) == {"pci_id": "9999:4001", "driver": "metax"}
+    assert dict(result[2].facts)["role"] == "fpga"
 
 
 def test_makers_with_their_own_vendor_plug_in_are_left_out() -> None:
@@ -87,5 +87,5 @@ def test_makers_with_their_own_vendor_plug_in_are_left_out() -> None:
         "huawei",
         "cambricon",
     }
-    seen = find_accelerators(machine().builder.build())
-    assert not [item for item in seen if item.maker.has_vendor_plugin]
+    accelerators = find_accelerators(machine().builder.build())
+    assert not [item for item in accelerators if item.maker.has_vendor_plugin]

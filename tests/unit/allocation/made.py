@@ -90,23 +90,23 @@ def pod(index: int, annotation: str | None = None, **changes: object) -> PodView
     It requests what its annotation grants, as any pod's object at the API server shows.
     `changes` are fields of the view.
     """
-    noted = () if annotation is None else ((ANNOTATION, annotation),)
-    made = factory.pod(
+    notes = () if annotation is None else ((ANNOTATION, annotation),)
+    created = factory.pod(
         index,
         containers=0,
         node_name=NODE,
         phase="Pending",
-        annotations=noted,
+        annotations=notes,
         wants=requests_for(annotation),
         created=f"2026-01-02T03:04:{index % 60:02d}Z",
     )
-    return replace(made, **changes)
+    return replace(created, **changes)
 
 
 def box(of: PodView, annotation: str | None = None, **changes: object) -> PodSandbox:
     """The sandbox of a pod, created with the annotation that the pod has unless another is said."""
     written = of.annotation(ANNOTATION) if annotation is None else annotation
-    made = PodSandbox(
+    pod_sandbox = PodSandbox(
         id=f"box-{of.uid}",
         uid=of.uid,
         name=of.name,
@@ -114,7 +114,7 @@ def box(of: PodView, annotation: str | None = None, **changes: object) -> PodSan
         labels=of.labels,
         annotations=() if written is None else ((ANNOTATION, written),),
     )
-    return replace(made, **changes)
+    return replace(pod_sandbox, **changes)
 
 
 def container(of: PodSandbox, state: ContainerState = ContainerState.RUNNING) -> RuntimeContainer:

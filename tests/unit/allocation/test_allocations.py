@@ -32,11 +32,11 @@ CARD = str(GPUS[0].info.uuid)
 
 
 def beside(
-    annotation: str, *ids: str, other: PodView = KUBELETS, ours: PodView = ASKS
+    annotation: str, *ids: str, other: PodView = KUBELETS, own_pod_view: PodView = ASKS
 ) -> NodeSnapshot:
     """A pod that the kubelet gave ids to, and one with a grant that came later."""
-    granted = pod(9, annotation)
-    asks = replace(ours, annotations=granted.annotations, wants=granted.wants)
+    allocations = pod(9, annotation)
+    asks = replace(own_pod_view, annotations=allocations.annotations, wants=allocations.wants)
     there = (PIECES, *GPUS[1:], *NICS, NPU)
     assignment = KubeletAllocation(pod_uid=other.uid, resource="vendor.example/thing", ids=ids)
     return replace(
@@ -95,7 +95,7 @@ GRANTED = text(entry(GPUS[0], WHOLE))
 def test_but_the_pod_that_runs_keeps_a_card_and_some_ids_count_for_nothing(
     other: PodView, ours: PodView
 ) -> None:
-    view = check_allocations(beside(GRANTED, CARD, other=other, ours=ours))
+    view = check_allocations(beside(GRANTED, CARD, other=other, own_pod_view=ours))
     assert verdict(view.pods[ours.uid]) == "held"
 
 

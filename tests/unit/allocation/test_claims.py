@@ -92,17 +92,17 @@ def test_a_sandbox_made_anew_with_another_annotation_does_not_take_a_card_in_use
 
 def test_pods_and_sandboxes_since_the_last_check_are_noticed() -> None:
     annotation = text(entry(GPUS[0], WHOLE))
-    snapshot_parts, made, silent = pod(1, annotation), box(pod(2, annotation)), box(pod(3))
-    now = snapshot([snapshot_parts], [made, silent])
+    snapshot_parts, created, silent = pod(1, annotation), box(pod(2, annotation)), box(pod(3))
+    now = snapshot([snapshot_parts], [created, silent])
 
     def since(*checked: str) -> frozenset[str]:
         view = AllocationView(looked=frozenset(checked))
         return AllocationIndex().tables(replace(now, allocations=SnapshotPart(view, 1.0))).unchecked
 
-    assert since() == {snapshot_parts.uid, made.uid}
-    assert since(snapshot_parts.uid) == {made.uid}
-    assert since(snapshot_parts.uid, made.uid) == {made.uid}  # its sandbox is another
-    assert since(snapshot_parts.uid, made.id) == frozenset()
+    assert since() == {snapshot_parts.uid, created.uid}
+    assert since(snapshot_parts.uid) == {created.uid}
+    assert since(snapshot_parts.uid, created.uid) == {created.uid}  # its sandbox is another
+    assert since(snapshot_parts.uid, created.id) == frozenset()
 
 
 @pytest.mark.parametrize("end", ["deleted", "Succeeded", "Failed"])

@@ -80,9 +80,9 @@ def test_and_of_those_that_came_since_the_last_check() -> None:
 def test_a_container_in_creation_does_not_put_its_pod_before_the_holder() -> None:
     young, old = pod(2, CLAIM), pod(1, CLAIM)  # by age and by uid, who asks would be first
     has, asks = box(young), box(old)
-    made = container(asks, ContainerState.UNKNOWN)
+    created = container(asks, ContainerState.UNKNOWN)
     for state in (ContainerState.CREATED, ContainerState.RUNNING):
-        now = checked(snapshot([young, old], [has, asks], [container(has, state), made]))
+        now = checked(snapshot([young, old], [has, asks], [container(has, state), created]))
         assert verdict(pod_allocation(now, asks)) == "DeviceTaken"
 
 

@@ -73,8 +73,8 @@ def with_boxes(listed: list[PodSandbox]) -> Step:
 def with_containers(states: list[ContainerState]) -> Step:
     def step(now: NodeSnapshot) -> NodeSnapshot:
         runtime = now.runtime.value
-        made = zip(map(container, runtime.sandboxes.values()), states, strict=False)
-        containers = {one.id: replace(one, state=state) for one, state in made}
+        created = zip(map(container, runtime.sandboxes.values()), states, strict=False)
+        containers = {one.id: replace(one, state=state) for one, state in created}
         return replace(now, runtime=SnapshotPart(replace(runtime, containers=containers), 1.0))
 
     return step

@@ -136,9 +136,9 @@ def test_a_slice_or_replica_has_one_holder_and_no_whole_card_beside_it(
 
 
 def vnpu(template: str, cores: int, memory: str, dvpp: int = 50) -> str:
-    made = entry(NPU, {"memory": memory, "npu": cores}, template=template)
-    made["resources"] = {**made["resources"], "huawei.com/npu-dvpp": dvpp}  # type: ignore[dict-item]  # a mapping
-    return text(made)
+    created = entry(NPU, {"memory": memory, "npu": cores}, template=template)
+    created["resources"] = {**created["resources"], "huawei.com/npu-dvpp": dvpp}  # type: ignore[dict-item]  # a mapping
+    return text(created)
 
 
 @pytest.mark.parametrize(
@@ -278,8 +278,8 @@ def test_no_device_is_ever_held_beyond_its_amount_whatever_the_order(
     assert check_allocations(snapshot(pods, devices=there), index()) == view
     used: defaultdict[tuple[str, str], int] = defaultdict(int)
     functions: set[str] = set()
-    for granted in view.pods.values():
-        for one in granted.grant.devices:
+    for allocations in view.pods.values():
+        for one in allocations.grant.devices:
             key = next(d.key for d in there if one.id in (d.info.uuid, d.info.bus_id))
             for name, amount in one.resources:
                 used[key, name] += amount

@@ -73,11 +73,11 @@ def _pods(node: Tree) -> Iterator[tuple[PodView, ...]]:
         yield tuple(there.values())
 
 
-def _bound(pod: Tree, number: int, granted: Tree) -> PodView:
+def _bound(pod: Tree, number: int, tree: Tree) -> PodView:
     meta, spec = pod["metadata"], {**pod["spec"], "nodeName": "n"}
     annotations = dict(meta.get("annotations") or {})
-    if granted is not None:
-        annotations[ANNOTATION] = json.dumps(granted)
+    if tree is not None:
+        annotations[ANNOTATION] = json.dumps(tree)
     named = {
         **meta,
         "uid": f"00000000-0000-4000-8000-{number:012d}",
@@ -91,7 +91,7 @@ def _bound(pod: Tree, number: int, granted: Tree) -> PodView:
 def test_all_that_the_real_scheduler_granted_is_accepted_in_each_state_of_each_node() -> None:
     nodes = json.loads(lzma.decompress(DECISIONS.read_bytes()))
     refused: list[str] = []
-    granted = 0
+    allocations = 0
     for name, node in nodes.items():
         devices = SnapshotPart(DeviceView(devices=_devices(node)), 0.0)
         for pods in _pods(node):
@@ -99,9 +99,9 @@ def test_all_that_the_real_scheduler_granted_is_accepted_in_each_state_of_each_n
             view = check_allocations(
                 NodeSnapshot(node=NodeIdentity(name="n"), devices=devices, cluster=cluster)
             )
-            granted += len(view.pods)
+            allocations += len(view.pods)
             refused += [
                 f"{name} {one.name}: {one.message}" for one in view.pods.values() if one.refusal
             ]
-    assert granted > 1000
+    assert allocations > 1000
     assert sorted(set(refused)) == []

@@ -130,13 +130,13 @@ def test_devices_that_the_vendors_own_file_names_are_not_repeated() -> None:
 
 
 def test_our_own_file_does_not_stand_in_for_itself() -> None:
-    ours = CdiSpec(
+    own_cdi_spec = CdiSpec(
         path="/var/run/cdi/xpu-agent-ascend.json",
         kind="xpu-agent.io/npu",
         devices=(CdiDevice(name="0"),),
     )
     before = of("ascend", ASCEND, npu(0)).files
-    assert of("ascend", replace(ASCEND, cdi=(ours,)), npu(0)).files == before
+    assert of("ascend", replace(ASCEND, cdi=(own_cdi_spec,)), npu(0)).files == before
 
 
 def test_a_device_without_its_node_is_left_out_and_reported() -> None:

@@ -147,7 +147,7 @@ def test_our_names_are_used_where_nvidias_own_do_not_name_every_card() -> None:
         devices = tuple(CdiDevice(name=name) for name in names)
         return CdiSpec(path=f"/{kind}", kind=kind, devices=devices)
 
-    ours = spec("xpu-agent.io/gpu", card(0), card(1))
+    own_values = spec("xpu-agent.io/gpu", card(0), card(1))
     grant = DeviceAllocation(devices=(AllocatedDevice(type="gpu", id=card(1)),))
     cards = (factory.gpu(0).info, factory.gpu(1).info)
     for theirs, kind in (
@@ -155,6 +155,6 @@ def test_our_names_are_used_where_nvidias_own_do_not_name_every_card() -> None:
         (spec("nvidia.com/gpu", card(1)), "nvidia.com/gpu"),
     ):
         container_edits = edits(
-            cards, grant, POD, HostDevices(cdi=(ours, theirs), cdi_enabled=True)
+            cards, grant, POD, HostDevices(cdi=(own_values, theirs), cdi_enabled=True)
         )
         assert container_edits.cdi == (f"{kind}={card(1)}",)

@@ -32,10 +32,10 @@ def _no_pause(seconds: float) -> None:
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
     """Return the stub of one card that sMLU cuts, for use in this very process."""
-    made = stub_of(tmp_path, "count 1", *lines_of(0, smlu_mode=1))
-    for name, value in made.environment.items():
+    created = stub_of(tmp_path, "count 1", *lines_of(0, smlu_mode=1))
+    for name, value in created.environment.items():
         monkeypatch.setenv(name, value)
-    return made
+    return created
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_slices_of_ended_pods_are_deleted_and_those_of_others_stay(
 ) -> None:
     reconcile_slices(owned, cards, [A, B], None, _no_pause)
     report = reconcile_slices(owned, cards, [B], ["pod-b"], _no_pause)
-    assert [made.pod for made in report.made] == ["pod-b"]
+    assert [created.pod for created in report.made] == ["pod-b"]
     assert len(report.reclaimed) == 1
     assert report.changed
     assert "pod-a" in report.reclaimed[0]
@@ -105,7 +105,7 @@ def test_a_slice_that_a_reset_removed_is_reported_as_lost(
 
 
 def _ended_while_making(
-    owned: SmluOwnershipFile, cards: dict[str, DivisibleCard], folder: Path, *, made: int
+    owned: SmluOwnershipFile, cards: dict[str, DivisibleCard], folder: Path, *, created: int
 ) -> None:
     """Leave what a worker leaves that the agent ends in the driver's call; others were faster."""
     reconcile_slices(owned, cards, [B], None, _no_pause)
@@ -114,7 +114,7 @@ def _ended_while_making(
     size, _ = request_of(0, 50, 1 << 30, 256)
     others = SmluOwnershipFile(str(folder / "others"), "boot")
     profile = max((one.profile for one in card.smlu_instances()), default=0) + 1
-    for number in range(made):
+    for number in range(created):
         profile = make_slice(card, size, 256, f"other-{number}", others)[0].profile
     uuid = card.uuid() or ""
     coming = OwnedSmlu(
@@ -133,7 +133,7 @@ def test_a_slice_that_a_worker_was_ended_over_is_found_again(
     owned: SmluOwnershipFile,
     tmp_path: Path,
 ) -> None:
-    _ended_while_making(owned, cards, tmp_path, made=made)
+    _ended_while_making(owned, cards, tmp_path, created=made)
     report = reconcile_slices(owned, cards, [A, B], ["pod-a", "pod-b"], _no_pause)
     # of two new ones nobody knows whose they are, and the profile has no third
     assert [one.pod for one in report.made] == (["pod-b"] if made == 2 else ["pod-a", "pod-b"])
@@ -144,7 +144,7 @@ def test_a_slice_that_a_worker_was_ended_over_is_found_again(
 def test_the_devices_are_read_again_when_a_slice_got_its_owner_back(
     cards: dict[str, DivisibleCard], owned: SmluOwnershipFile, tmp_path: Path
 ) -> None:
-    _ended_while_making(owned, cards, tmp_path, made=1)
+    _ended_while_making(owned, cards, tmp_path, created=1)
     pods = ["pod-a", "pod-b"]
     reports = [reconcile_slices(owned, cards, [], pods, _no_pause) for _ in range(2)]
     assert [report.changed for report in reports] == [True, False]
@@ -179,7 +179,7 @@ def test_nothing_is_cut_while_it_is_not_known_what_became_of_an_earlier_try(
     stub: Stub,
     tmp_path: Path,
 ) -> None:
-    _ended_while_making(owned, cards, tmp_path, made=1)
+    _ended_while_making(owned, cards, tmp_path, created=1)
     stub.add(f"call.cndevGetAllSMluInstanceInfo.ret 999{times}")
     report = reconcile_slices(owned, cards, [A], ["pod-a", "pod-b"], _no_pause)
     assert [(one.pod, one.reason) for one in report.unmade] == [("pod-a", "SliceRefused")]

@@ -115,12 +115,12 @@ def test_an_empty_list_of_managers_in_a_put_forgets_them(client: Client) -> None
 
 def test_items_with_keys_are_owned_one_by_one(api: ApiServer, client: Client) -> None:
     path = "/api/v1/nodes/node-a/status"
-    ours = {"type": "AcceleratorsHealthy", "status": "True", "reason": "AllHealthy"}
+    own_values = {"type": "AcceleratorsHealthy", "status": "True", "reason": "AllHealthy"}
     config = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": "node-a"},
-        "status": {"conditions": [ours]},
+        "status": {"conditions": [own_values]},
     }
     status, body = client.apply(path, config)
     assert status == 200

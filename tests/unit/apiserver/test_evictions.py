@@ -56,11 +56,11 @@ def test_a_pod_of_a_node_terminates_with_its_own_grace_period(
     put_pod(api, terminationGracePeriodSeconds=7)
     status, body = client.call("POST", PATH, eviction())
     assert (status, body["status"]) == (201, "Success")
-    left = api.get("pod", "p", "default")
-    assert left is not None
-    assert left["metadata"]["deletionGracePeriodSeconds"] == 7
-    assert left["metadata"]["deletionTimestamp"]
-    assert left["status"]["conditions"][-1]["reason"] == "EvictionByEvictionAPI"
+    remaining = api.get("pod", "p", "default")
+    assert remaining is not None
+    assert remaining["metadata"]["deletionGracePeriodSeconds"] == 7
+    assert remaining["metadata"]["deletionTimestamp"]
+    assert remaining["status"]["conditions"][-1]["reason"] == "EvictionByEvictionAPI"
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_two_budgets_are_a_201_that_failed(api: ApiServer, client: Client) -> No
     status, body = client.call("POST", PATH, eviction())
     assert (status, body["status"], body["code"]) == (201, "Failure", 500)
     assert "more than one PodDisruptionBudget" in body["message"]
-    left = api.get("pod", "p", "default")
-    assert left is not None
-    assert "deletionTimestamp" not in left["metadata"]
+    remaining = api.get("pod", "p", "default")
+    assert remaining is not None
+    assert "deletionTimestamp" not in remaining["metadata"]
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Failed"])
@@ -163,9 +163,9 @@ def test_a_dry_run_changes_nothing(api: ApiServer, client: Client, in_body: bool
     else:
         status, _ = client.call("POST", PATH, eviction(), dryRun="All")
     assert (status, allowed(api)) == (201, 1)
-    left = api.get("pod", "p", "default")
-    assert left is not None
-    assert "deletionTimestamp" not in left["metadata"]
+    remaining = api.get("pod", "p", "default")
+    assert remaining is not None
+    assert "deletionTimestamp" not in remaining["metadata"]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class Kubectl:
 
     def __call__(self, *words: str, stdin: object = None) -> str:
         text = None if stdin is None else json.dumps(stdin)
-        done = subprocess.run(
+        outcome = subprocess.run(
             [*self._lead, *words],
             check=False,
             input=text,
@@ -42,11 +42,11 @@ class Kubectl:
             text=True,
             timeout=TIMEOUT_S,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert outcome.returncode == 0, outcome.stderr
+        return outcome.stdout
 
     def refused(self, *words: str, stdin: object = None) -> str:
-        done = subprocess.run(
+        outcome = subprocess.run(
             [*self._lead, *words],
             check=False,
             input=json.dumps(stdin),
@@ -54,8 +54,8 @@ class Kubectl:
             text=True,
             timeout=TIMEOUT_S,
         )
-        assert done.returncode != 0
-        return done.stderr
+        assert outcome.returncode != 0
+        return outcome.stderr
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen([*self._lead, *words], stdout=subprocess.PIPE, text=True)

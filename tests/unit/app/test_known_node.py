@@ -82,7 +82,7 @@ class Case:
         return self.shelf.offers
 
     def say(self, *nodes: NodeView) -> None:
-        self.known.update_node({found.name: found for found in nodes})
+        self.known.update_node({result.name: result for result in nodes})
 
 
 class NoApi:
@@ -176,8 +176,8 @@ def test_for_the_node_of_another_machine_nothing_is_offered_or_reported(
 
     with caplog.at_level("INFO"):
         asyncio.run(scenario())
-    said = [(one.message, vars(one)["reason"]) for one in caplog.records]
-    assert said == [("node_judged", "NodeOfAnotherMachine"), ("node_judged", "")]
+    output = [(one.message, vars(one)["reason"]) for one in caplog.records]
+    assert output == [("node_judged", "NodeOfAnotherMachine"), ("node_judged", "")]
 
 
 def test_events_wait_for_an_api_server_that_nobody_has_met_yet() -> None:

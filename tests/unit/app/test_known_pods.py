@@ -27,14 +27,16 @@ class CountingStore(SnapshotStore):
 def test_pods_that_change_in_one_go_are_joined_with_the_kubelet_s_once() -> None:
     async def scenario() -> None:
         store = CountingStore(snapshot())
-        known = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), MessageQueue())
+        facts_updater = ClusterFactsUpdater(
+            NAME, MachineIdentity(), store, ManualClock(), MessageQueue()
+        )
         before = store.changes
         for number in range(20):
             pods = [
                 PodView(uid=f"u-{index}", qos=KubeQos.BURSTABLE, name=f"p-{index}")
                 for index in range(number)
             ]
-            known.update_api_pods({pod.name: pod for pod in pods})
+            facts_updater.update_api_pods({pod.name: pod for pod in pods})
         await asyncio.sleep(0)
         assert store.changes == before + 1
         assert len(store.current.cluster.pods) == 19
@@ -45,21 +47,23 @@ def test_pods_that_change_in_one_go_are_joined_with_the_kubelet_s_once() -> None
 def test_the_device_list_is_updated_after_the_snapshot_has_new_or_deleted_pods() -> None:
     async def scenario() -> None:
         store = CountingStore(snapshot())
-        known = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), MessageQueue())
-        heard: list[tuple[int, frozenset[str]]] = []
+        facts_updater = ClusterFactsUpdater(
+            NAME, MachineIdentity(), store, ManualClock(), MessageQueue()
+        )
+        events: list[tuple[int, frozenset[str]]] = []
         one = PodView(uid="u", qos=KubeQos.BURSTABLE, name="p")
         with store.subscribe("cluster.pods", "cluster.deleted_pods") as changes:
 
             async def hear() -> None:
                 await changes.wait()
                 cluster = store.current.cluster
-                heard.append((len(cluster.pods), cluster.deleted_pods))
+                events.append((len(cluster.pods), cluster.deleted_pods))
 
-            known.update_api_pods({"p": one})
+            facts_updater.update_api_pods({"p": one})
             await hear()
-            known.update_kubelet_pods(SnapshotPart((one,), 1.0))
-            known.update_api_pods({})
+            facts_updater.update_kubelet_pods(SnapshotPart((one,), 1.0))
+            facts_updater.update_api_pods({})
             await hear()
-        assert heard == [(1, frozenset()), (0, frozenset({"u"}))]
+        assert events == [(1, frozenset()), (0, frozenset({"u"}))]
 
     asyncio.run(scenario())

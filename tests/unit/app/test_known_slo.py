@@ -28,8 +28,8 @@ class Case:
         )
 
     def say(self, version: int, spec: str) -> None:
-        said = {"metadata": {"resourceVersion": str(version)}, "spec": msgspec.Raw(spec.encode())}
-        self.known.update_slo({NAME: said})
+        output = {"metadata": {"resourceVersion": str(version)}, "spec": msgspec.Raw(spec.encode())}
+        self.known.update_slo({NAME: output})
         if self.applies:
             self.known.apply_slo()
 
@@ -72,8 +72,8 @@ def test_a_refused_value_is_reported_once_as_long_as_it_is_the_same(
     case = Case()
     for version, spec in enumerate(('{"systemStrategy": 7}',) * 3 + ("7", "7", "{}")):
         case.say(version, spec)
-    said = [record.message for record in caplog.records if "node_slo" in record.message]
-    assert said == ["node_slo_refused", "node_slo_unreadable"]
+    messages = [record.message for record in caplog.records if "node_slo" in record.message]
+    assert messages == ["node_slo_refused", "node_slo_unreadable"]
     assert vars(caplog.records[0])["first"] == "spec.systemStrategy must be an object, is 7"
 
 

@@ -49,8 +49,10 @@ def test_the_kubelet_is_polled_at_once_for_a_sandbox_whose_pod_is_not_listed(
         inputs = create_inputs(
             Settings(), HostSource(files=TreeFiles.from_entries({})), clock, vendors={}
         )
-        known = ClusterFactsUpdater(NAME, MachineIdentity(), inputs.store, clock, MessageQueue())
-        side = build_kubelet_service(inputs, Anonymous(), known)
+        facts_updater = ClusterFactsUpdater(
+            NAME, MachineIdentity(), inputs.store, clock, MessageQueue()
+        )
+        side = build_kubelet_service(inputs, Anonymous(), facts_updater)
         view = RuntimeView(sandboxes={one.id: one for one in boxes})
         cluster = ClusterView(is_clustered=True, pods=listed)
         inputs.store.put(runtime=SnapshotPart(view, 1.0), cluster=cluster)

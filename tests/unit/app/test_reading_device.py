@@ -41,8 +41,8 @@ def read(*answers: bytes | ApiError) -> tuple[object, list[str], list[float]]:
         pauses.append(seconds)
 
     server = Answers(*answers)
-    found = asyncio.run(read_device(server, "node-a", 1.0, sleep, lambda _, most: most))
-    return found, server.requests, pauses
+    result = asyncio.run(read_device(server, "node-a", 1.0, sleep, lambda _, most: most))
+    return result, server.requests, pauses
 
 
 def test_the_nodes_own_object_is_read_once() -> None:
@@ -68,7 +68,7 @@ def test_a_node_without_an_object_has_published_nothing() -> None:
 def test_an_uncertain_answer_is_requested_again_and_never_taken_for_absence(
     failure: bytes | ApiError,
 ) -> None:
-    found, requests, pauses = read(failure, failure, b'{"kind":"Device"}')
-    assert found == {"kind": "Device"}
+    result, requests, pauses = read(failure, failure, b'{"kind":"Device"}')
+    assert result == {"kind": "Device"}
     assert len(requests) == 3
     assert pauses == [0.8, 1.6]

@@ -49,23 +49,23 @@ def test_the_check_holds_again_when_the_folder_can_be_written_though_nothing_new
 def test_devices_that_only_sysfs_shows_cause_no_event_before_the_vendor_answers(
     tmp_path: Path,
 ) -> None:
-    seen = gpu(0, health=Health(state=HealthState.SUSPECT, reason="NotYetAsked"))
+    observations = gpu(0, health=Health(state=HealthState.SUSPECT, reason="NotYetAsked"))
     views = (
-        DeviceView(devices=(seen,), awaited=("nvidia",)),
+        DeviceView(devices=(observations,), awaited=("nvidia",)),
         DeviceView(devices=(gpu(0),)),
-        DeviceView(devices=(gpu(0), nic(0, health=seen.info.health)), awaited=("rdma",)),
+        DeviceView(devices=(gpu(0), nic(0, health=observations.info.health)), awaited=("rdma",)),
         DeviceView(devices=(gpu(0), nic(0))),
         DeviceView(devices=(nic(0),)),
     )
     store = SnapshotStore(snapshot(()))
     recounting = EventRecorder(store, ManualClock(), output(tmp_path))
-    told = []
+    reports = []
     for view in views:
         store.put(devices=SnapshotPart(view, NOW_S))
         recounting.record_changes()
-        told.append([event.reason for event in recounting.recent_events])
+        reports.append([event.reason for event in recounting.recent_events])
         recounting.recent_events.clear()
-    assert told == [[], [], [], ["DeviceAppeared"], ["DeviceGone"]]
+    assert reports == [[], [], [], ["DeviceAppeared"], ["DeviceGone"]]
 
 
 def test_reported_events_are_recorded_on_the_thread_once_it_is_free(tmp_path: Path) -> None:

@@ -59,17 +59,17 @@ def test_a_heartbeat_is_judged_by_three_intervals_and_ten_seconds(
 
 
 def test_a_loop_runs_until_it_is_cancelled_and_survives_its_failures() -> None:
-    seen: list[int] = []
+    observations: list[int] = []
 
     async def run() -> None:
         enough = asyncio.Event()
         event_loop = asyncio.get_running_loop()
 
         def work() -> None:
-            seen.append(len(seen))
-            if len(seen) == 2:
+            observations.append(len(observations))
+            if len(observations) == 2:
                 failing()
-            if len(seen) == 4:
+            if len(observations) == 4:
                 event_loop.call_soon_threadsafe(enough.set)
 
         loop = Loop("x", 0.001, work, max_backoff_s=0.002)
@@ -81,7 +81,7 @@ def test_a_loop_runs_until_it_is_cancelled_and_survives_its_failures() -> None:
             await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(run())
-    assert seen[:4] == [0, 1, 2, 3]
+    assert observations[:4] == [0, 1, 2, 3]
 
 
 def test_a_change_starts_the_next_run_before_its_time() -> None:
@@ -164,15 +164,15 @@ class Held:
 
 @pytest.mark.parametrize("window_s", [0.0, 0.02])
 def test_many_changes_at_once_are_one_run_and_those_during_it_one_more(window_s: float) -> None:
-    held = Held()
+    entries = Held()
 
     async def live() -> None:
         changed, event_loop = asyncio.Event(), asyncio.get_running_loop()
-        loop = Loop("x", 1.0, held.work)
+        loop = Loop("x", 1.0, entries.work)
 
         async def begun() -> None:
             assert await event_loop.run_in_executor(
-                None, lambda: held.begins.acquire(timeout=PATIENCE_S)
+                None, lambda: entries.begins.acquire(timeout=PATIENCE_S)
             )
 
         with ThreadPoolExecutor(1) as executor:
@@ -185,30 +185,30 @@ def test_many_changes_at_once_are_one_run_and_those_during_it_one_more(window_s:
             for _ in range(100):
                 changed.set()
                 await asyncio.sleep(0)
-            held.may_end.release()
+            entries.may_end.release()
             await begun()
-            held.may_end.release()
+            entries.may_end.release()
             changed.set()
             await begun()
-            held.may_end.release()
+            entries.may_end.release()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(live())
-    assert held.begun == 3
+    assert entries.begun == 3
 
 
 def test_a_run_that_failed_is_tried_again_without_a_change() -> None:
     runs: list[int] = []
 
     async def live() -> None:
-        changed, done, event_loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+        changed, outcome, event_loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
 
         def work() -> None:
             runs.append(len(runs))
             if len(runs) < 3:
                 failing()
-            event_loop.call_soon_threadsafe(done.set)
+            event_loop.call_soon_threadsafe(outcome.set)
 
         loop = Loop("x", 0.001, work, max_backoff_s=0.002)
         with ThreadPoolExecutor(1) as executor:
@@ -217,7 +217,7 @@ def test_a_run_that_failed_is_tried_again_without_a_change() -> None:
             )
             changed.set()
             async with asyncio.timeout(PATIENCE_S):
-                await done.wait()
+                await outcome.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

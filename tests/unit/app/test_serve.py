@@ -16,8 +16,10 @@ def test_no_heavy_library_is_loaded_before_the_first_device() -> None:
         "import sys, agent.cli.run, agent.app.application\n"
         "print(*{name.split('.')[0] for name in sys.modules}, 'agent.usage' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert set(done.stdout.split()) & {*HEAVY, "True"} == set()
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+    assert set(outcome.stdout.split()) & {*HEAVY, "True"} == set()
 
 
 def test_a_vendor_that_does_not_answer_keeps_nobody_from_being_served(tmp_path: Path) -> None:

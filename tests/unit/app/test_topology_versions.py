@@ -20,10 +20,10 @@ def test_the_topology_waits_for_the_versions_and_follows_a_change_of_them() -> N
         desired = TopologyPublisher().render(store.current, 0.0)
         return desired[0].api_version if desired else None
 
-    known = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), messages)
+    facts_updater = ClusterFactsUpdater(NAME, MachineIdentity(), store, ManualClock(), messages)
     assert written() is None
     for versions in ((), (), ("v1alpha1",), ("v1alpha1", "v1alpha2")):
-        known.update_topology_versions(versions)
+        facts_updater.update_topology_versions(versions)
         changes += [written() for _ in messages.drain()]
     group = "topology.node.k8s.io"
     assert changes == [f"{group}/v1alpha1", f"{group}/v1alpha1", f"{group}/v1alpha2"]

@@ -40,11 +40,11 @@ class Played:
 
     def read_events(self) -> list[Uevent | str]:
         os.read(self._read, 1)
-        said, self._said = self._said, []
-        for item in said:
+        output, self._said = self._said, []
+        for item in output:
             if isinstance(item, Exception):
                 raise item
-        return [item for item in said if not isinstance(item, Exception)]
+        return [item for item in output if not isinstance(item, Exception)]
 
     def close(self) -> None:
         os.close(self._read)
@@ -76,9 +76,9 @@ class Seen:
 class Messages(MessageQueue):
     """Notes which function was removed."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, observations: Seen) -> None:
         super().__init__()
-        self._seen = seen
+        self._seen = observations
 
     def put(self, message: Message) -> None:
         assert isinstance(message, FunctionRemoved)
@@ -92,7 +92,7 @@ def run(
     """Run a test against a listening `Uevents`; the first attempts to listen fail so."""
 
     async def bounded() -> None:
-        seen, played = Seen(), Played()
+        observations, played = Seen(), Played()
         refusals = list(first)
         store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
 
@@ -106,15 +106,17 @@ def run(
                 HotplugListener(
                     store,
                     SystemClock(),
-                    seen,
+                    observations,
                     thread,
-                    messages=seen.messages,
-                    on_listening_changed=lambda heard: seen.note("heard" if heard else "deaf"),
+                    messages=observations.messages,
+                    on_listening_changed=lambda heard: observations.note(
+                        "heard" if heard else "deaf"
+                    ),
                     open_monitor=listen,
                 ).run()
             )
             async with asyncio.timeout(DEADLINE_S):
-                await test(seen, played, store)
+                await test(observations, played, store)
             task.cancel()
             await asyncio.wait({task})
         assert played.closed
@@ -123,9 +125,9 @@ def run(
 
 
 def test_the_host_is_read_once_when_listening_begins() -> None:
-    async def test(seen: Seen, _: Played, store: SnapshotStore) -> None:
-        await seen.until(lambda: len(seen.did) == 2)
-        assert seen.did == ["heard", {RescanScope.HOST}]
+    async def test(observations: Seen, _: Played, store: SnapshotStore) -> None:
+        await observations.until(lambda: len(observations.did) == 2)
+        assert observations.did == ["heard", {RescanScope.HOST}]
         assert store.current.hotplug.state == "listening"
         assert store.current.hotplug.scans == (("start", 1),)
 
@@ -133,11 +135,11 @@ def test_the_host_is_read_once_when_listening_begins() -> None:
 
 
 def test_a_removed_function_is_reported_before_anything_is_read() -> None:
-    async def test(seen: Seen, played: Played, store: SnapshotStore) -> None:
-        await seen.until(lambda: len(seen.did) == 2)
+    async def test(observations: Seen, played: Played, store: SnapshotStore) -> None:
+        await observations.until(lambda: len(observations.did) == 2)
         played.say(GONE, "refused")
-        await seen.until(lambda: len(seen.did) == 4)
-        assert seen.did[2:] == [CARD, ALL_SCOPES]
+        await observations.until(lambda: len(observations.did) == 4)
+        assert observations.did[2:] == [CARD, ALL_SCOPES]
         assert store.current.hotplug.seen == (("pci", 1),)
         assert store.current.hotplug.dropped == (("refused", 1),)
 
@@ -145,11 +147,11 @@ def test_a_removed_function_is_reported_before_anything_is_read() -> None:
 
 
 def test_lost_events_make_a_full_look() -> None:
-    async def test(seen: Seen, played: Played, store: SnapshotStore) -> None:
-        await seen.until(lambda: len(seen.did) == 2)
+    async def test(observations: Seen, played: Played, store: SnapshotStore) -> None:
+        await observations.until(lambda: len(observations.did) == 2)
         played.say(UeventsLost("too many"))
-        await seen.until(lambda: len(seen.did) == 3)
-        assert seen.did[2] == ALL_SCOPES
+        await observations.until(lambda: len(observations.did) == 3)
+        assert observations.did[2] == ALL_SCOPES
         assert store.current.hotplug.scans == (("lost", 1), ("start", 1))
 
     run(test)
@@ -160,12 +162,12 @@ def test_a_machine_without_events_says_so_and_is_polled_until_there_are_some(
 ) -> None:
     monkeypatch.setattr(hotplug, "LISTEN_RETRY_S", 0.05)
 
-    async def test(seen: Seen, _: Played, store: SnapshotStore) -> None:
-        await seen.until(lambda: seen.did[:1] == ["deaf"])
+    async def test(observations: Seen, _: Played, store: SnapshotStore) -> None:
+        await observations.until(lambda: observations.did[:1] == ["deaf"])
         assert store.current.hotplug.state == "polling"
         assert store.current.hotplug.problem == "no libudev"
-        await seen.until(lambda: "heard" in seen.did)
-        assert seen.did[:3] == ["deaf", ALL_SCOPES, "heard"]
+        await observations.until(lambda: "heard" in observations.did)
+        assert observations.did[:3] == ["deaf", ALL_SCOPES, "heard"]
         assert (store.current.hotplug.state, store.current.hotplug.problem) == ("listening", "")
 
     run(test, UeventsUnavailable("no libudev"))
@@ -176,10 +178,10 @@ def test_a_socket_that_ends_is_opened_again_and_everything_is_read(
 ) -> None:
     monkeypatch.setattr(hotplug, "LISTEN_RETRY_S", 3600.0)
 
-    async def test(seen: Seen, played: Played, store: SnapshotStore) -> None:
-        await seen.until(lambda: len(seen.did) == 2)
+    async def test(observations: Seen, played: Played, store: SnapshotStore) -> None:
+        await observations.until(lambda: len(observations.did) == 2)
         played.say(UeventsUnavailable("the socket was closed"))
-        await seen.until(lambda: "deaf" in seen.did)
+        await observations.until(lambda: "deaf" in observations.did)
         assert store.current.hotplug.problem == "the socket was closed"
         assert played.closed
 

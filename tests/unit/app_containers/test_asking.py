@@ -79,8 +79,8 @@ class Rig:
 
     async def ask(self, request: HookRequest) -> Adjustment:
         """Ask, and wait if there is something to wait for."""
-        said = self.asker.adjust(request)
-        return said if isinstance(said, Adjustment) else await said
+        output = self.asker.adjust(request)
+        return output if isinstance(output, Adjustment) else await output
 
     def write_pod(self, request: HookRequest) -> None:
         """Write a pod's files."""

@@ -90,17 +90,17 @@ class Scene:
         os.replace(aside, self.plugins / "kubelet_internal_checkpoint")
 
     def names(self) -> list[str]:
-        found = json.loads((self.cdi / FILE).read_text())
-        return [device["name"] for device in found["devices"]]
+        loads = json.loads((self.cdi / FILE).read_text())
+        return [device["name"] for device in loads["devices"]]
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    made = Scene(tmp_path)
-    made.agent().update_files()
-    assert made.names() == [FIRST.bus_id, SECOND.bus_id]
-    made.store.put(vendors=snapshot(FIRST).vendors)
-    return made
+    created = Scene(tmp_path)
+    created.agent().update_files()
+    assert created.names() == [FIRST.bus_id, SECOND.bus_id]
+    created.store.put(vendors=snapshot(FIRST).vendors)
+    return created
 
 
 def test_a_name_that_a_pod_may_hold_outlives_an_agent_that_does_not_serve_the_kubelet(
@@ -126,12 +126,12 @@ def test_a_checkpoint_that_cannot_be_read_frees_no_name(scene: Scene) -> None:
 
 
 def test_a_resource_of_another_name_is_known_by_the_settings(tmp_path: Path) -> None:
-    made = Scene(tmp_path, rdma_resource="example.com/nic")
-    made.agent().update_files()
-    made.store.put(vendors=snapshot(FIRST).vendors)
-    made.hold("example.com/nic")
-    made.agent().update_files()
-    assert made.names() == [FIRST.bus_id, SECOND.bus_id]
+    created = Scene(tmp_path, rdma_resource="example.com/nic")
+    created.agent().update_files()
+    created.store.put(vendors=snapshot(FIRST).vendors)
+    created.hold("example.com/nic")
+    created.agent().update_files()
+    assert created.names() == [FIRST.bus_id, SECOND.bus_id]
 
 
 def test_the_driver_is_searched_on_the_host_and_not_in_the_agents_container(
@@ -142,18 +142,18 @@ def test_the_driver_is_searched_on_the_host_and_not_in_the_agents_container(
     for path in (library, program):
         path.parent.mkdir(parents=True)
         path.touch()
-    made = Scene(tmp_path)
+    created = Scene(tmp_path)
     own = NodeSettings(host_root=str(tmp_path / "host"))
-    made.settings = replace(made.settings, cdi=made.cdi_of_nvidia(), node=own)
+    created.settings = replace(created.settings, cdi=created.cdi_of_nvidia(), node=own)
     card = factory.gpu(0).info
     inventory = Inventory(vendor="nvidia", devices=(card,))
     host = replace(means()["nvidia"], driver_version="1")
-    made.store.put(
+    created.store.put(
         vendors=(VendorState(vendor="nvidia", inventory=SnapshotPart(inventory, 1.0)),),
         host_devices=SnapshotPart(HostDevicesView(vendors={"nvidia": host}), 1.0),
     )
-    made.agent().update_files()
-    text = (made.cdi / "xpu-agent-nvidia.json").read_text()
+    created.agent().update_files()
+    text = (created.cdi / "xpu-agent-nvidia.json").read_text()
     assert "/usr/lib64/libcuda.so.1" in text
     assert str(tmp_path) not in text
 
@@ -167,12 +167,12 @@ def test_an_unreadable_folder_of_libraries_is_reported(tmp_path: Path) -> None:
             del path
             return True
 
-    made = Scene(tmp_path)
-    made.settings = replace(made.settings, cdi=made.cdi_of_nvidia())
-    made.files = Unreadable(tmp_path)
+    created = Scene(tmp_path)
+    created.settings = replace(created.settings, cdi=created.cdi_of_nvidia())
+    created.files = Unreadable(tmp_path)
     view = HostDevicesView(vendors={"nvidia": HostDevices(driver_version="1")})
-    made.store.put(host_devices=SnapshotPart(view, 1.0))
-    naming = made.agent()
+    created.store.put(host_devices=SnapshotPart(view, 1.0))
+    naming = created.agent()
     with pytest.raises((HostFileError, PublishError)):
         naming.update_files()
     assert naming.problem

@@ -83,9 +83,9 @@ def test_the_runtime_is_connected_although_the_first_read_of_the_host_hangs(tmp_
         await side.start()
         for _ in range(TURNS):
             await asyncio.sleep(0)
-        found = store.current.runtime.value.reason, store.current.host_devices.taken_s is None
+        result = store.current.runtime.value.reason, store.current.host_devices.taken_s is None
         await side.stop()
-        return found
+        return result
 
     with ThreadPoolExecutor(1) as collector:
         try:

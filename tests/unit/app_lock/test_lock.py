@@ -30,9 +30,9 @@ OWN = describe_process("node-a", 1_767_323_045.0)
 
 
 def taken(folder: Path) -> NodeLock:
-    found = try_lock(str(folder), OWN)
-    assert found is not None
-    return found
+    result = try_lock(str(folder), OWN)
+    assert result is not None
+    return result
 
 
 def own() -> LockHolder:
@@ -47,38 +47,38 @@ def test_the_first_gets_it_and_the_second_does_not(tmp_path: Path) -> None:
 
 
 def test_the_file_names_the_holder_for_people(tmp_path: Path) -> None:
-    held = taken(tmp_path)
+    entries = taken(tmp_path)
     assert read_holder(str(tmp_path)) == OWN
     assert OWN.pid == os.getpid()
     assert (tmp_path / "lock").read_text().startswith(f'{{"pid":{OWN.pid},"version":"')
     assert OWN.since == "2026-01-02T03:04:05Z"
-    held.release()
+    entries.release()
 
 
 def test_the_folder_is_readable_for_all_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        held = taken(tmp_path / "deep" / "run")
+        entries = taken(tmp_path / "deep" / "run")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "deep" / "run").stat().st_mode) == 0o755
-    held.release()
+    entries.release()
 
 
 def test_the_file_is_never_removed(tmp_path: Path) -> None:
-    held = taken(tmp_path)
+    entries = taken(tmp_path)
     inode = (tmp_path / "lock").stat().st_ino
-    held.mark_leaving()
-    held.release()
+    entries.mark_leaving()
+    entries.release()
     taken(tmp_path).release()
     assert (tmp_path / "lock").stat().st_ino == inode
 
 
 def test_a_holder_that_left_was_no_crash(tmp_path: Path) -> None:
-    held = taken(tmp_path)
-    held.mark_leaving()
+    entries = taken(tmp_path)
+    entries.mark_leaving()
     assert try_lock(str(tmp_path), OWN) is None, "writes may still be on their way"
-    held.release()
+    entries.release()
     following = taken(tmp_path)
     assert following.previous_holder == msgspec.structs.replace(OWN, state="leaving")
     assert following.crash_message() is None
@@ -88,27 +88,27 @@ def test_a_holder_that_left_was_no_crash(tmp_path: Path) -> None:
 def test_a_holder_that_did_not_leave_is_reported_with_its_process_and_time(tmp_path: Path) -> None:
     taken(tmp_path).release()  # as the kernel does for one that was killed
     following = taken(tmp_path)
-    said = following.crash_message()
-    assert said is not None
-    assert f"process {OWN.pid}, node node-a, since 2026-01-02T03:04:05Z" in said
-    assert "ended without leaving" in said
+    output = following.crash_message()
+    assert output is not None
+    assert f"process {OWN.pid}, node node-a, since 2026-01-02T03:04:05Z" in output
+    assert "ended without leaving" in output
     following.release()
 
 
 def test_the_first_start_of_a_boot_follows_nobody(tmp_path: Path) -> None:
-    held = taken(tmp_path)
-    assert held.previous_holder is None
-    assert held.crash_message() is None
-    held.release()
+    entries = taken(tmp_path)
+    assert entries.previous_holder is None
+    assert entries.crash_message() is None
+    entries.release()
 
 
 def test_a_removed_file_fails_the_check_of_its_holder(tmp_path: Path) -> None:
-    held = taken(tmp_path)
-    assert held.check().ok
+    entries = taken(tmp_path)
+    assert entries.check().ok
     (tmp_path / "lock").unlink()
-    assert not held.check().ok
-    assert "a second agent could write" in held.check().message
-    held.release()
+    assert not entries.check().ok
+    assert "a second agent could write" in entries.check().message
+    entries.release()
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_a_removed_file_fails_the_check_of_its_holder(tmp_path: Path) -> None:
 def test_hostile_content_is_nobody_and_is_written_over(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "lock").write_bytes(content)
     assert read_holder(str(tmp_path)) is None
-    held = taken(tmp_path)
-    assert held.previous_holder is None
+    entries = taken(tmp_path)
+    assert entries.previous_holder is None
     assert read_holder(str(tmp_path)) == OWN
     assert (tmp_path / "lock").stat().st_size == lock.HOLDER_BYTES
-    held.release()
+    entries.release()
 
 
 @given(content=st.binary(max_size=300))
@@ -141,10 +141,10 @@ def test_any_name_of_a_node_fits_the_record(
 ) -> None:
     folder = tmp_path_factory.mktemp("lock")
     mine = describe_process(node, 0.0)
-    held = try_lock(str(folder), mine)
-    assert held is not None
+    entries = try_lock(str(folder), mine)
+    assert entries is not None
     assert read_holder(str(folder)) == mine
-    held.release()
+    entries.release()
 
 
 def _fifo(path: Path) -> None:
@@ -186,47 +186,47 @@ def test_on_a_full_file_system_the_lock_is_taken_and_the_problem_reported(
 ) -> None:
     with small_files(tmp_path / "run", names=names) as folder:
         filler = fill(folder)
-        held = taken(folder)
-        assert "cannot name its holder: No space left" in held.check().message
+        entries = taken(folder)
+        assert "cannot name its holder: No space left" in entries.check().message
         assert try_lock(str(folder), OWN) is None
         with pytest.raises(LockError, match="No space left"):
-            held.mark_leaving()
+            entries.mark_leaving()
         filler.unlink()
         assert try_lock(str(folder), OWN) is None  # also where the file can be made by now
-        held.release()
+        entries.release()
         after = taken(folder)
         assert after.check().ok
         after.release()
 
 
 def test_a_standby_says_once_whom_it_waits_for_and_then_gets_the_lock(tmp_path: Path) -> None:
-    held = taken(tmp_path)
-    said: list[str] = []
+    entries = taken(tmp_path)
+    output: list[str] = []
     waits: list[float] = []
 
     def pause(wait_s: float) -> bool:
         waits.append(wait_s)
         if len(waits) == 20:
-            held.release()
+            entries.release()
         return False
 
-    got = wait_for_lock(str(tmp_path), own, said.append, pause)
+    got = wait_for_lock(str(tmp_path), own, output.append, pause)
     assert got is not None
-    assert len(said) == 1
-    assert said[0].startswith(f"xpu-agent {OWN.version} (process {OWN.pid}, node node-a, since")
+    assert len(output) == 1
+    assert output[0].startswith(f"xpu-agent {OWN.version} (process {OWN.pid}, node node-a, since")
     assert sum(waits[-1:]) < 2, "the bound of a take-over"
     got.release()
 
 
 def test_a_standby_that_is_stopped_holds_nothing(tmp_path: Path) -> None:
-    held = taken(tmp_path)
+    entries = taken(tmp_path)
     assert wait_for_lock(str(tmp_path), own, lambda _: None, lambda _: True) is None
-    held.release()
+    entries.release()
     taken(tmp_path).release()
 
 
 def test_a_signal_of_before_the_wait_is_not_missed(tmp_path: Path) -> None:
-    held = taken(tmp_path)
+    entries = taken(tmp_path)
 
     def say(_: str) -> None:
         # blocked, so it waits for the next look; another thread of the tests would take it
@@ -234,20 +234,20 @@ def test_a_signal_of_before_the_wait_is_not_missed(tmp_path: Path) -> None:
 
     assert wait_for_lock(str(tmp_path), own, say) is None
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    held.release()
+    entries.release()
 
 
 def test_a_lock_without_a_name_is_waited_for_as_well(tmp_path: Path) -> None:
-    held = taken(tmp_path)
+    entries = taken(tmp_path)
     (tmp_path / "lock").write_text("")
-    said: list[str] = []
-    wait_for_lock(str(tmp_path), own, said.append, lambda _: True)
-    assert said[0].startswith("another process, which left no name, holds ")
-    held.release()
+    output: list[str] = []
+    wait_for_lock(str(tmp_path), own, output.append, lambda _: True)
+    assert output[0].startswith("another process, which left no name, holds ")
+    entries.release()
 
 
 def test_a_copy_of_the_process_that_runs_another_program_does_not_hold_it(tmp_path: Path) -> None:
-    held = taken(tmp_path)
+    entries = taken(tmp_path)
     with subprocess.Popen(
         ["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
     ) as child:
@@ -256,7 +256,7 @@ def test_a_copy_of_the_process_that_runs_another_program_does_not_hold_it(tmp_pa
         child.stdin.write(b"x")
         child.stdin.flush()
         assert child.stdout.read(1) == b"x", "the kernel closes ours only while it starts the other"
-        held.release()
+        entries.release()
         taken(tmp_path).release()
         assert child.poll() is None
         child.stdin.close()

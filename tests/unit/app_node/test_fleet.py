@@ -48,22 +48,26 @@ def test_vendors_stay_in_order_of_name() -> None:
 
 
 def fleet_of_two_cards(
-    folder: Path, *, launched: bool = False, empty: bool = False, kept: HealthFile | None = None
+    folder: Path,
+    *,
+    launched: bool = False,
+    empty: bool = False,
+    health_file: HealthFile | None = None,
 ) -> tuple[VendorManager, SnapshotStore, HealthUpdater, MessageQueue]:
     file = folder / "cards.yaml"
     file.write_text("devices:\n- {uuid: g0, minor: 0}\n- {uuid: g1, minor: 1}\n")
     store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
     settings = decode({"discovery": {"fake": {"file": str(file)}}})
-    seen = FakeVendor().detect(open_host(None).files, FakeSettings(file=str(file)))
+    observations = FakeVendor().detect(open_host(None).files, FakeSettings(file=str(file)))
     own = vendor_settings(settings, {"fake": FakeVendor()})["fake"]
     crew: tuple[SelectedVendor, ...] = (
-        SelectedVendor(spec=WorkerSpec(vendor="fake", settings=own), detected_devices=seen),
+        SelectedVendor(spec=WorkerSpec(vendor="fake", settings=own), detected_devices=observations),
     )
     if launched:
         crew = launch_workers([FakeVendor()], open_host(None), settings)
     clock, messages = ManualClock(), MessageQueue()
     fleet = VendorManager(() if empty else crew, settings, clock, messages)
-    health = HealthUpdater(settings.health, store, clock, fleet, kept or HealthFile("", ""))
+    health = HealthUpdater(settings.health, store, clock, fleet, health_file or HealthFile("", ""))
     return fleet, store, health, messages
 
 
@@ -133,10 +137,10 @@ def test_a_failure_of_an_event_ends_with_the_third_answer_without_it(
 ) -> None:
     heard.report(GONE)
     assert (heard.of(0).state, heard.last.state) == (GOOD, BAD)
-    seen = heard.changes
+    changes = heard.changes
     heard.publish(samples=SnapshotPart((), 2.0))
     assert heard.last.state is BAD
-    assert heard.changes == seen
+    assert heard.changes == changes
     states = [heard.answer(GOOD, GOOD).state for _ in range(3)]
     assert states == [HealthState.PROBING, HealthState.PROBING, GOOD]
 
@@ -158,19 +162,19 @@ def test_a_change_keeps_its_time_and_its_cause_through_answers_that_do_not_date_
 
 
 def test_an_event_without_an_effect_is_published_with_the_next_answer(heard: Heard) -> None:
-    seen = heard.changes
+    changes = heard.changes
     heard.report(replace(GONE, state=None))
-    assert heard.changes == seen
+    assert heard.changes == changes
     assert heard.last.last_event == ""
     assert heard.answer(GOOD, GOOD).last_event == "Xid79"
 
 
 def test_an_answer_and_samples_that_say_the_same_are_no_change(heard: Heard) -> None:
-    seen = heard.changes
+    changes = heard.changes
     heard.answer(GOOD, GOOD)
     same = Health(state=GOOD, reason="healthy")
     heard.publish(samples=SnapshotPart((DeviceSample(key=CARDS[1].key, health=same),), 2.0))
-    assert heard.changes == seen
+    assert heard.changes == changes
 
 
 def test_a_verdict_within_a_sample_counts_at_once(heard: Heard) -> None:
@@ -181,32 +185,32 @@ def test_a_verdict_within_a_sample_counts_at_once(heard: Heard) -> None:
 
 
 def test_a_suspect_device_is_checked_again_until_it_is_healthy(heard: Heard) -> None:
-    asked: list[float] = []
-    heard.client.rediscover = lambda: asked.append(heard.clock.monotonic())  # type: ignore[method-assign]  # seen here
+    requests: list[float] = []
+    heard.client.rediscover = lambda: requests.append(heard.clock.monotonic())  # type: ignore[method-assign]  # seen here
     heard.answer(GOOD, BAD)
     began_s = heard.clock.monotonic()
     for _ in range(12):
         heard.clock.advance(1)
         heard.changes += heard.health.tick()
-        if asked and asked[-1] == heard.clock.monotonic():
+        if requests and requests[-1] == heard.clock.monotonic():
             heard.answer(GOOD, GOOD)
-    assert [at_s - began_s for at_s in asked] == [5, 10]
+    assert [at_s - began_s for at_s in requests] == [5, 10]
     heard.answer(GOOD, GOOD)
     heard.clock.advance(600)
     heard.changes += heard.health.tick()
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 def test_a_vendor_that_falls_silent_takes_its_devices_out_of_service_in_the_end(
     heard: Heard,
 ) -> None:
     heard.publish(state="stalled", reason="Late", message="no answer to discover within 30 s")
-    seen = []
+    observations = []
     for wait_s in (0, 59, 1, 239, 1):
         heard.clock.advance(wait_s)
         heard.changes += heard.health.tick()
-        seen.append((heard.last.reason, heard.last.certain, heard.last.state))
-    assert seen == [
+        observations.append((heard.last.reason, heard.last.certain, heard.last.state))
+    assert observations == [
         ("healthy", True, GOOD),
         ("healthy", True, GOOD),
         ("DriverStalled", False, GOOD),
@@ -226,12 +230,14 @@ def test_what_had_failed_before_the_agent_began_anew_is_watched_before_it_serves
     first.answer(GOOD, BAD)
     since_s = first.answer(GOOD, BAD).since_s
     assert writer.close(deadline_s=PATIENCE_S)
-    kept = HealthFile(str(tmp_path / "state"), "b007")
+    health_file = HealthFile(str(tmp_path / "state"), "b007")
     second = Heard.__new__(Heard)
-    second.fleet, second.store, second.health, _ = fleet_of_two_cards(tmp_path, kept=kept)
+    second.fleet, second.store, second.health, _ = fleet_of_two_cards(
+        tmp_path, health_file=health_file
+    )
     second.begin()
-    found = second.answer(GOOD, GOOD)
-    assert (found.state, found.since_s, found.reason) == (HealthState.PROBING, since_s, "failed")
+    answer = second.answer(GOOD, GOOD)
+    assert (answer.state, answer.since_s, answer.reason) == (HealthState.PROBING, since_s, "failed")
     assert second.of(0).state is GOOD
 
 

@@ -109,11 +109,11 @@ def test_at_the_start_no_device_waits() -> None:
 
 
 def test_a_view_says_whose_answer_it_lacks() -> None:
-    found, store = facts(open_host(str(EIGHT_CARDS)), {})
-    found.read_host()
+    result, store = facts(open_host(str(EIGHT_CARDS)), {})
+    result.read_host()
     for state, awaited in (("starting", ("nvidia",)), ("ready", ()), ("quarantined", ())):
         store.put(vendors=(VendorState(vendor="nvidia", state=state),))
-        found.join_devices()
+        result.join_devices()
         assert store.current.devices.value.awaited == awaited
 
 
@@ -123,14 +123,14 @@ def test_parts_that_cannot_be_read_any_more_keep_what_they_had_and_say_so(tmp_pa
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
     (tmp_path / "sys/bus/pci/devices/0000:3b:00.0").mkdir(parents=True)
-    found, store = facts(open_host(str(tmp_path)), {})
-    found.read_host()
+    result, store = facts(open_host(str(tmp_path)), {})
+    result.read_host()
     before = store.current
     assert before.cpus.value.usable
     assert before.pci.value.functions
     shutil.rmtree(tmp_path / "sys/devices")
     shutil.rmtree(tmp_path / "sys/bus")
-    found.read_host()
+    result.read_host()
     for name in ("cpus", "numa", "pci"):
         old, now = getattr(before, name), getattr(store.current, name)
         assert now.value is old.value
@@ -141,8 +141,8 @@ def test_a_bus_that_refuses_to_be_listed_is_no_machine_without_devices() -> None
     files = TreeFiles.from_entries(
         {"/sys/bus/pci/devices": ErrorEntry(errno.EACCES), "/proc/stat": b"cpu 1"}
     )
-    found, store = facts(HostSource(files=files), {})
-    found.read_host()
+    result, store = facts(HostSource(files=files), {})
+    result.read_host()
     assert store.current.pci.taken_s is None
     assert store.current.pci.error == "/sys/bus/pci/devices: ENODATA"
 
@@ -151,9 +151,9 @@ def test_what_is_odd_about_the_host_is_a_problem_for_people() -> None:
     files = TreeFiles.from_entries(
         {"/sys/bus/pci/devices/0000:3b:00.0/virtfn0": LinkEntry("../0000:3b:00.1")}
     )
-    found, store = facts(HostSource(files=files), {})
-    found.read_host()
-    found.join_devices()
+    result, store = facts(HostSource(files=files), {})
+    result.read_host()
+    result.join_devices()
     assert ("host", "PciBadVirtfn") in [
         (who, problem.reason) for who, problem in store.current.devices.value.problems
     ]
@@ -161,40 +161,40 @@ def test_what_is_odd_about_the_host_is_a_problem_for_people() -> None:
 
 def test_an_override_moves_the_device_and_says_so() -> None:
     settings = {"discovery": {"numa_overrides": [{"match": "0000:23:00.0", "node": 3}]}}
-    found, store = facts(open_host(str(EIGHT_CARDS)), settings)
+    result, store = facts(open_host(str(EIGHT_CARDS)), settings)
     card = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:23:00.0", minor=0)
     inventory = Inventory(vendor="nvidia", devices=(card,))
     store.put(vendors=(VendorState(vendor="nvidia", inventory=SnapshotPart(inventory, 1.0)),))
-    found.read_host()
-    found.join_devices()
+    result.read_host()
+    result.join_devices()
     place = store.current.devices.value.devices[0].place
     assert (place.numa_node, place.numa_source) == (3, "override")
 
 
 def test_a_topology_file_that_is_refused_is_a_problem_for_people() -> None:
     files = TreeFiles.from_entries({TOPOLOGY_FILE: b"<!DOCTYPE x><system/>"})
-    found, store = facts(HostSource(files=files), {})
-    found.read_host()
-    found.join_devices()
+    result, store = facts(HostSource(files=files), {})
+    result.read_host()
+    result.join_devices()
     reasons = [problem.reason for _, problem in store.current.devices.value.problems]
     assert reasons[0] == "TopologyFileRefused"
 
 
 def test_equal_devices_keep_their_old_view() -> None:
-    found, store = facts(open_host(str(EIGHT_CARDS)), {})
-    found.read_host()
-    found.join_devices()
+    result, store = facts(open_host(str(EIGHT_CARDS)), {})
+    result.read_host()
+    result.join_devices()
     first = store.current.devices.value
-    found.read_host()
-    found.join_devices()
+    result.read_host()
+    result.join_devices()
     assert store.current.devices.value is first
 
 
 def test_a_read_of_the_host_keeps_the_uid_of_the_cluster() -> None:
-    found, store = facts(open_host(str(EIGHT_CARDS)), {})
-    found.read_host()
+    result, store = facts(open_host(str(EIGHT_CARDS)), {})
+    result.read_host()
     store.change(lambda now: replace(now, node=replace(now.node, uid="u-1")))
-    found.read_host()
+    result.read_host()
     assert store.current.node.uid == "u-1"
     assert store.current.node.kernel
 
@@ -216,8 +216,8 @@ def test_what_the_host_refuses_is_counted_by_errno_and_what_is_absent_is_not() -
         "/sys/devices/system/cpu/cpu0/topology/package_cpus": ErrorEntry(errno.EIO),
         "/sys/bus/pci/devices": ErrorEntry(errno.EACCES),
     }
-    found, store = facts(HostSource(files=TreeFiles.from_entries(entries)), {})
-    found.read_host()
+    result, store = facts(HostSource(files=TreeFiles.from_entries(entries)), {})
+    result.read_host()
     refused = dict(store.current.refused)
     assert set(refused) == {"EIO", "EACCES"}
     assert refused["EIO"] >= 2
@@ -225,12 +225,12 @@ def test_what_the_host_refuses_is_counted_by_errno_and_what_is_absent_is_not() -
 
 def test_an_override_of_a_root_moves_all_that_hangs_below_it_in_every_view() -> None:
     settings = {"discovery": {"numa_overrides": [{"match": "pci0000:20", "node": 3}]}}
-    found, store = facts(open_host(str(EIGHT_CARDS)), settings)
+    result, store = facts(open_host(str(EIGHT_CARDS)), settings)
     card = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:23:00.0", minor=0)
     inventory = Inventory(vendor="nvidia", devices=(card,))
     store.put(vendors=(VendorState(vendor="nvidia", inventory=SnapshotPart(inventory, 1.0)),))
-    found.read_host()
-    found.join_devices()
+    result.read_host()
+    result.join_devices()
     views: Any = topology_json(store.current)
     (root,) = (branch for branch in views["pci"] if branch["address"] == "pci0000:20")
     nodes: list[int] = []

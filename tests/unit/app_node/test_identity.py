@@ -56,12 +56,12 @@ def test_only_two_known_and_different_machine_ids_of_different_boots_are_a_misma
 
 
 def test_a_mismatch_says_what_to_do_and_keeps_the_ids_to_itself() -> None:
-    said = explain_mismatch(HERE, node(OTHER))
-    assert said is not None
-    assert "node-a" in said
-    assert "node.name" in said
-    assert MACHINE not in said
-    assert OTHER not in said
+    mismatch = explain_mismatch(HERE, node(OTHER))
+    assert mismatch is not None
+    assert "node-a" in mismatch
+    assert "node.name" in mismatch
+    assert MACHINE not in mismatch
+    assert OTHER not in mismatch
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,18 @@ def test_a_mismatch_says_what_to_do_and_keeps_the_ids_to_itself() -> None:
 def test_nothing_is_written_until_the_node_is_read_and_not_for_another_machines(
     part: SnapshotPart[NodeView | None], writes: bool, reason: str
 ) -> None:
-    found = decide_write_permission(HERE, "node-a", part)
-    assert (found.is_allowed, found.reason) == (writes, reason)
-    assert ("node-a" in found.message) is bool(reason)
+    write_permission = decide_write_permission(HERE, "node-a", part)
+    assert (write_permission.is_allowed, write_permission.reason) == (writes, reason)
+    assert ("node-a" in write_permission.message) is bool(reason)
 
 
 def test_a_machine_without_an_id_is_named_as_the_one_that_cannot_tell() -> None:
-    found = decide_write_permission(MachineIdentity(), "node-a", SnapshotPart(node(MACHINE), 1.0))
-    assert found.message.startswith("this machine tells no machine id")
-    found = decide_write_permission(HERE, "node-a", SnapshotPart(node(), 1.0))
-    assert found.message.startswith("Node node-a tells no machine id")
+    write_permission = decide_write_permission(
+        MachineIdentity(), "node-a", SnapshotPart(node(MACHINE), 1.0)
+    )
+    assert write_permission.message.startswith("this machine tells no machine id")
+    write_permission = decide_write_permission(HERE, "node-a", SnapshotPart(node(), 1.0))
+    assert write_permission.message.startswith("Node node-a tells no machine id")
 
 
 @pytest.mark.parametrize(
@@ -110,8 +112,8 @@ def test_the_ids_are_read_where_the_kubelet_reads_them(
     for name, content in {**files, "proc/sys/kernel/random/boot_id": BOOT + "\n"}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
-    found = read_machine(LiveHostFiles(str(tmp_path)))
-    assert found == MachineIdentity(machine_id=machine_id, boot_id=HERE.boot_id)
+    machine = read_machine(LiveHostFiles(str(tmp_path)))
+    assert machine == MachineIdentity(machine_id=machine_id, boot_id=HERE.boot_id)
 
 
 @given(content=st.binary(max_size=200))

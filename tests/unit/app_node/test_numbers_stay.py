@@ -88,8 +88,8 @@ def test_a_card_that_the_kernel_removed_stays_listed_for_ten_minutes() -> None:
     view = View()
     first = view.join(nvidia=GPUS)
     now_s = view.clock.monotonic()
-    gone = add_removed((), "nvidia", GPUS[1], now_s, view.clock.wall())
-    view.store.put(removed_devices=gone)
+    removed = add_removed((), "nvidia", GPUS[1], now_s, view.clock.wall())
+    view.store.put(removed_devices=removed)
     assert view.join(nvidia=GPUS[:1]) == first
     states = [d.info.health.state for d in view.store.current.devices.value.devices]
     assert states == [HealthState.HEALTHY, HealthState.FAILED]

@@ -155,13 +155,13 @@ def test_after_a_loss_of_state_the_device_object_has_the_minors(tmp_path: Path) 
     agent.publish(ALL)
     assert not agent.publishes  # other minors than before would be another card's
     agent.minors.adopt(body_of(("GPU-0", 5), ("MLU-1", 0), ("GPU-gone", 1)))
-    found = agent.publish(ALL)
+    result = agent.publish(ALL)
     assert agent.publishes
-    assert (found[GPUS[0].key], found[MLUS[1].key]) == (5, 0)
-    assert len(set(found.values())) == 4
+    assert (result[GPUS[0].key], result[MLUS[1].key]) == (5, 0)
+    assert len(set(result.values())) == 4
     agent.stop()
     again = Agent(str(tmp_path), adopts=True)
-    assert again.publish(ALL) == found
+    assert again.publish(ALL) == result
     assert again.publishes
     again.stop()
 

@@ -29,12 +29,12 @@ def test_conditions_of_the_node_are_off_by_default(
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_topology_depends_on_whether_the_kubelet_is_polled(asked: bool) -> None:
-    found = publishers(decode_settings({"kubelet": {"enabled": asked}}))["topology"]
-    assert isinstance(found, TopologyPublisher)
-    assert found.is_kubelet_enabled is asked
+    result = publishers(decode_settings({"kubelet": {"enabled": asked}}))["topology"]
+    assert isinstance(result, TopologyPublisher)
+    assert result.is_kubelet_enabled is asked
 
 
 def test_each_has_the_interval_of_its_setting() -> None:
     settings = decode_settings({"publish": {"interval_s": 7.0, "report_interval_s": 45.0}})
-    found = {name: publisher.interval_s for name, publisher in publishers(settings).items()}
-    assert found == {**dict.fromkeys(found, 7.0), "nodemetric": 45.0}
+    result = {name: publisher.interval_s for name, publisher in publishers(settings).items()}
+    assert result == {**dict.fromkeys(result, 7.0), "nodemetric": 45.0}

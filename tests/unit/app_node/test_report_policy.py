@@ -51,8 +51,8 @@ def test_the_object_counts_field_by_field_and_the_settings_where_it_is_silent(
 
 
 def test_windows_are_bounded_in_number() -> None:
-    told = MetricCollectPolicy(durations_s=tuple(range(60, 1000)))
-    assert len(report_policy(SETTINGS, told).windows_s) == MAX_REPORT_WINDOWS
+    collect_policy = MetricCollectPolicy(durations_s=tuple(range(60, 1000)))
+    assert len(report_policy(SETTINGS, collect_policy).windows_s) == MAX_REPORT_WINDOWS
 
 
 class Node:

@@ -40,9 +40,9 @@ def test_a_disabled_vendor_is_not_queried() -> None:
 def test_a_check_of_the_file_finds_it(tmp_path: Path, discovery: dict[str, object]) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump({"discovery": discovery}))
-    done = run_agent("config", "check", str(file))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert len(done.stderr.splitlines()) == 1
+    process = run_agent("config", "check", str(file))
+    assert (process.returncode, process.stdout) == (1, "")
+    assert len(process.stderr.splitlines()) == 1
     used = run_agent("devices", "--config", str(file))
     assert used.returncode == 2
     assert "discovery." in used.stderr

@@ -119,8 +119,8 @@ def test_a_vnpu_has_the_pod_that_uses_it(page: AliasPage) -> None:
 
 
 def test_each_figure_has_the_name_and_the_unit_of_npu_exporter(page: AliasPage) -> None:
-    found = [(name, labels, page.value(name, **labels)) for name, labels, _ in EXPECTED]
-    assert found == EXPECTED
+    result = [(name, labels, page.value(name, **labels)) for name, labels, _ in EXPECTED]
+    assert result == EXPECTED
 
 
 def test_a_chip_that_no_pod_uses_has_no_series_of_containers(b3: Machine) -> None:

@@ -103,16 +103,16 @@ def test_a_query_that_is_refused_costs_its_own_values_only() -> None:
 
 
 def test_after_a_query_that_hangs_no_other_is_made_about_that_chip() -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def run(option: str) -> str:
-        asked.append(option)
+        requests.append(option)
         if option == "-speed":
             raise ToolTimedOut("no answer")
         return ANSWERS[option]
 
     assert read_link(run, 0.0).is_up
-    assert asked == ["-link", "-speed"]
+    assert requests == ["-link", "-speed"]
 
 
 def tool(root: Path, script: str) -> Path:

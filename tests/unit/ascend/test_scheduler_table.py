@@ -109,8 +109,8 @@ def _decisions() -> Iterator[Decision]:
                 continue
             used = frozenset(minor for minors in pod_minors.values() for minor in minors)
             yield name, table, unhealthy, used, step["pod"], step["result"]
-            granted = (step["result"].get("device_allocated") or {}).get("gpu", ())
-            pod_minors[step["pod"]["metadata"]["name"]] = [entry["minor"] for entry in granted]
+            allocations = (step["result"].get("device_allocated") or {}).get("gpu", ())
+            pod_minors[step["pod"]["metadata"]["name"]] = [entry["minor"] for entry in allocations]
 
 
 def _whole_cards(pod: Mapping[str, Any]) -> int | None:

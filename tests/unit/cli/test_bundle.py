@@ -68,14 +68,14 @@ def test_texts_have_the_same_other_names_as_the_recording() -> None:
         tree=TreeFiles.from_entries(entries), tapes={}, texts=texts, names=names
     )
     other = pseudonymise_all(originals, b"salt")
-    told = b"\n".join(other.texts.values())
+    reports = b"\n".join(other.texts.values())
     for word in (
         *("worker-17", "train-7", "team-blue", "other-team", "job-1"),
         *("5f2e8a10", "1320921012345", "10.20.30.40", "0c:42:a1"),
     ):
-        assert word.encode() not in told, word
-    for kept in (b"127.0.0.1", b"570.124.06", b"96.00.89.00.01"):
-        assert kept in other.texts["events.json"]
+        assert word.encode() not in reports, word
+    for records in (b"127.0.0.1", b"570.124.06", b"96.00.89.00.01"):
+        assert records in other.texts["events.json"]
     host = other.tree.read("/proc/sys/kernel/hostname").strip()
     assert host in other.texts["events.json"]
     address = other.tree.read("/sys/class/net/eth0/address").strip()

@@ -105,10 +105,10 @@ def test_more_groups_than_are_printed_are_bad_news(
         monkeypatch.setattr(f"{module}.MAX_GROUPS", 2)
     assert len(list(dumping.dump_cgroups(files, layout, "/"))) == 3  # one more: there are others
     assert main(["cgroup", "dump", "--host", str(host), "-o", "json"]) == 1
-    said = capsys.readouterr()
-    data = json.loads(said.out)
+    output = capsys.readouterr()
+    data = json.loads(output.out)
     assert (len(data["groups"]), data["complete"]) == (2, False)
-    assert "name a PATH" in said.err
+    assert "name a PATH" in output.err
 
 
 @pytest.mark.parametrize("path", ["kubepods", "/kubepods/../x", "/a\0b", ""])
@@ -138,8 +138,8 @@ def test_a_fifo_in_the_place_of_a_file_holds_nobody_up(
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 @needs_v1

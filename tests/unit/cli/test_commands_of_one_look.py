@@ -15,8 +15,8 @@ from tests.process.agent import EIGHT_CARDS, ROOT, command, run_agent
 
 
 def test_the_reference_holds_the_metrics_of_all_vendors() -> None:
-    done = run_agent("metrics", "reference", "-o", "json")
-    names = {row["name"] for row in json.loads(done.stdout)["metrics"]}
+    process = run_agent("metrics", "reference", "-o", "json")
+    names = {row["name"] for row in json.loads(process.stdout)["metrics"]}
     declared = {
         family.name for vendor in load_vendors().values() for family in vendor.description.families
     }
@@ -27,22 +27,22 @@ def test_the_reference_holds_the_metrics_of_all_vendors() -> None:
 
 def test_rendered_metrics_are_those_of_the_settings(tmp_path: Path) -> None:
     CgroupHost(tmp_path).group("/poda", anon=3)
-    told = ("render", "metrics", "--host", str(tmp_path))
-    assert "xpu_pod_" in run_agent(*told).stdout
-    assert "xpu_pod_" not in run_agent(*told, XPU_AGENT_METRICS__PODS="false").stdout
+    reports = ("render", "metrics", "--host", str(tmp_path))
+    assert "xpu_pod_" in run_agent(*reports).stdout
+    assert "xpu_pod_" not in run_agent(*reports, XPU_AGENT_METRICS__PODS="false").stdout
 
 
 def test_a_host_without_cpus_is_a_problem_of_its_topology(tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
-    done = run_agent("render", "topology", "--host", str(tmp_path))
-    assert (done.returncode, done.stdout) == (1, "")
-    (line,) = done.stderr.splitlines()
+    process = run_agent("render", "topology", "--host", str(tmp_path))
+    assert (process.returncode, process.stdout) == (1, "")
+    (line,) = process.stderr.splitlines()
     assert line.startswith("xpu-agent: no topology would be published: ")
 
 
 def test_an_output_that_is_full_is_one_line_and_status_3() -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
+        outcome = subprocess.run(
             command("topology", "--host", str(EIGHT_CARDS)),
             stdout=full,
             stderr=subprocess.PIPE,
@@ -51,16 +51,16 @@ def test_an_output_that_is_full_is_one_line_and_status_3() -> None:
             cwd=ROOT,
             check=False,
         )
-    assert done.returncode == 3
-    assert done.stderr == "xpu-agent: standard output: No space left on device\n"
+    assert outcome.returncode == 3
+    assert outcome.stderr == "xpu-agent: standard output: No space left on device\n"
 
 
 def test_a_vendor_that_is_switched_on_is_queried_as_run_does(tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
-    told = ("snapshot", "--host", str(tmp_path))
-    asked = run_agent(*told, XPU_AGENT_DISCOVERY__VENDORS__RDMA="on")
-    assert [vendor["vendor"] for vendor in json.loads(asked.stdout)["vendors"]] == ["rdma"]
-    assert json.loads(run_agent(*told).stdout)["vendors"] == []
+    reports = ("snapshot", "--host", str(tmp_path))
+    process = run_agent(*reports, XPU_AGENT_DISCOVERY__VENDORS__RDMA="on")
+    assert [vendor["vendor"] for vendor in json.loads(process.stdout)["vendors"]] == ["rdma"]
+    assert json.loads(run_agent(*reports).stdout)["vendors"] == []
 
 
 def test_a_vendor_that_does_not_answer_is_reported_beside_the_devices_of_sysfs(
@@ -69,13 +69,13 @@ def test_a_vendor_that_does_not_answer_is_reported_beside_the_devices_of_sysfs(
     (tmp_path / "sys").mkdir()
     cards = tmp_path / "cards.yaml"
     cards.write_text("devices: [{uuid: g0}]\nmisbehave: [{in: discover, do: exit}]\n")
-    done = run_agent(
+    process = run_agent(
         *("devices", "-o", "json", "--host", str(tmp_path)),
         XPU_AGENT_DISCOVERY__FAKE__FILE=str(cards),
     )
-    assert done.returncode == 1
-    assert [d["health"]["state"] for d in json.loads(done.stdout)["devices"]] == ["suspect"]
-    assert done.stderr.splitlines()[-1].startswith("worker fake: Closed: ")
+    assert process.returncode == 1
+    assert [d["health"]["state"] for d in json.loads(process.stdout)["devices"]] == ["suspect"]
+    assert process.stderr.splitlines()[-1].startswith("worker fake: Closed: ")
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_what_is_printed_without_a_vendor_names_it_and_ends_with_status_3(
 ) -> None:
     cards = tmp_path / "cards.yaml"
     cards.write_text("devices: [{uuid: g0}]\nmisbehave: [{in: discover, do: exit}]\n")
-    asked = (*arguments, "--host", str(EIGHT_CARDS))
-    whole = run_agent(*asked)
-    done = run_agent(*asked, XPU_AGENT_DISCOVERY__FAKE__FILE=str(cards))
+    requests = (*arguments, "--host", str(EIGHT_CARDS))
+    whole = run_agent(*requests)
+    process = run_agent(*requests, XPU_AGENT_DISCOVERY__FAKE__FILE=str(cards))
     assert (whole.returncode, whole.stderr) == (0, "")
-    assert done.returncode == 3
-    assert done.stdout
-    (line,) = done.stderr.splitlines()
+    assert process.returncode == 3
+    assert process.stdout
+    (line,) = process.stderr.splitlines()
     assert line.startswith("xpu-agent: vendor fake did not answer: worker fake: Closed: ")

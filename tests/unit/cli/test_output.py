@@ -31,8 +31,8 @@ def test_every_width_shows_every_cell_whole(rows: list[dict[str, str]], width: i
     assert max(map(len, lines)) <= width
     shown = "".join(map(squeezed, lines))
     for character in {c for row in rows for text in row.values() for c in squeezed(text)}:
-        told = sum(squeezed(text).count(character) for row in rows for text in row.values())
-        assert shown.count(character) >= told
+        reports = sum(squeezed(text).count(character) for row in rows for text in row.values())
+        assert shown.count(character) >= reports
 
 
 @given(text=WORDS, width=st.integers(1, 70))

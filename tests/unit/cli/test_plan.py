@@ -99,17 +99,17 @@ class WantedBurst:
 
 @pytest.fixture
 def host(tmp_path: Path) -> CgroupHost:
-    made = CgroupHost(tmp_path / "host")
+    cgroup_host = CgroupHost(tmp_path / "host")
     for cgroup in (POD, f"{POD}/{container_id(1)}"):
-        made.group(cgroup)
+        cgroup_host.group(cgroup)
         for name, text in (
             ("cpu.max", "max 100000\n"),
             ("cpu.weight", "1\n"),
             ("cpuset.cpus", "\n"),
             ("memory.max", "max\n"),
         ):
-            made.write(f"/sys/fs/cgroup/kubepods{cgroup}/{name}", text)
-    return made
+            cgroup_host.write(f"/sys/fs/cgroup/kubepods{cgroup}/{name}", text)
+    return cgroup_host
 
 
 @pytest.fixture(autouse=True)
@@ -260,9 +260,9 @@ def test_the_command_works_on_a_host_without_cgroups_of_pods(tmp_path: Path) -> 
     host = CgroupHost(tmp_path)
     for folder in ("burstable", "besteffort", ""):
         host.path(f"/sys/fs/cgroup/kubepods/{folder}").rmdir()
-    done = run_agent("plan", "--host", str(tmp_path))
-    assert done.returncode == 0
-    assert "there is nothing to plan for" in done.stdout
+    process = run_agent("plan", "--host", str(tmp_path))
+    assert process.returncode == 0
+    assert "there is nothing to plan for" in process.stdout
     (tmp_path / "other" / "sys").mkdir(parents=True)
     none = run_agent("plan", "--host", str(tmp_path / "other"))
     assert none.returncode == 3
@@ -286,6 +286,6 @@ def test_without_root_the_plan_lacks_restores_and_says_so(tmp_path: Path) -> Non
 
 
 def test_wrong_files_are_wrong_use(tmp_path: Path) -> None:
-    done = run_agent("plan", "--slo", str(tmp_path / "none"))
-    assert done.returncode == 2
-    assert done.stderr.startswith("xpu-agent: --slo ")
+    process = run_agent("plan", "--slo", str(tmp_path / "none"))
+    assert process.returncode == 2
+    assert process.stderr.startswith("xpu-agent: --slo ")

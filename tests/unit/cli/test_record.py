@@ -37,7 +37,7 @@ def test_a_recording_opens_as_the_host_it_was_made_of(name: str, tmp_path: Path)
 def test_pseudonyms_are_others_in_each_recording_and_the_same_inside_one(
     name: str, tmp_path: Path
 ) -> None:
-    seen = set()
+    observations = set()
     for folder in ("a", "b"):
         out = tmp_path / folder / name
         assert write_recording(
@@ -49,9 +49,9 @@ def test_pseudonyms_are_others_in_each_recording_and_the_same_inside_one(
         data = tape.read_bytes() if isinstance(tape, Path) else tape
         assert address in (data or b"")
         assert b"gpu-node-17" not in (data or b"")
-        seen.add(address)
-    assert len(seen) == 2
-    assert b"0c:42:a1:47:2a:4e" not in seen
+        observations.add(address)
+    assert len(observations) == 2
+    assert b"0c:42:a1:47:2a:4e" not in observations
 
 
 def test_equal_hosts_give_equal_archives(tmp_path: Path) -> None:

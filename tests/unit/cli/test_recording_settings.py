@@ -14,8 +14,8 @@ ORIGINS = {
 
 
 def test_settings_that_a_recording_cannot_honour_are_named_with_their_origin() -> None:
-    said = unused_settings_notice(open_host(str(EIGHT_CARDS)), ORIGINS)
-    assert said == (
+    output = unused_settings_notice(open_host(str(EIGHT_CARDS)), ORIGINS)
+    assert output == (
         "Without effect on a recorded host: "
         "enforce.mode (environment XPU_AGENT_ENFORCE__MODE), node.state_dir (file c.yaml)."
     )

@@ -122,6 +122,6 @@ def test_a_damaged_ledger_is_bad_news_also_where_nothing_of_it_is_left(
     path.write_bytes(b"not a line\nnor this\n")
     arguments.dry_run = dry_run
     assert command(arguments) == 1
-    said = capsys.readouterr().out
-    assert f"{path}: damaged" in said
-    assert "nothing was recorded" not in said
+    out = capsys.readouterr().out
+    assert f"{path}: damaged" in out
+    assert "nothing was recorded" not in out

@@ -25,9 +25,9 @@ EMPTY = NodeSnapshot(node=NodeIdentity(name="bare"))
 
 def guest() -> NodeSnapshot:
     """The eight-card guest with its soft-RoCE devices, two cards linked, one broken."""
-    seen = machine("qemu")
-    gpus = [f.address for f in seen.tree.functions.values() if f.base_class == 0x0302]
-    nics = [f.address for f in seen.tree.functions.values() if f.base_class == 0x0200]
+    observations = machine("qemu")
+    gpus = [f.address for f in observations.tree.functions.values() if f.base_class == 0x0302]
+    nics = [f.address for f in observations.tree.functions.values() if f.base_class == 0x0200]
     cards = [
         VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id=a, minor=n, model="H100")
         for n, a in enumerate(gpus)
@@ -43,7 +43,7 @@ def guest() -> NodeSnapshot:
             minor=n,
             facts=(("parent_bus_id", a), ("name", f"rxe{n}")),
         )
-        for n, a in enumerate(a for a in nics if seen.function(a).bridges)
+        for n, a in enumerate(a for a in nics if observations.function(a).bridges)
     ]
     link = DeviceLink(a=gpus[0], b=gpus[1], type="NVLink", count=18)
     view = build_device_view(
@@ -51,15 +51,15 @@ def guest() -> NodeSnapshot:
             Inventory(vendor="nvidia", devices=tuple(cards), links=(link,)),
             Inventory(vendor="rdma", devices=tuple(rxes)),
         ],
-        seen.tree,
-        seen.cpus,
-        seen.numa,
+        observations.tree,
+        observations.cpus,
+        observations.numa,
     )
     return NodeSnapshot(
         node=NodeIdentity(name="guest", source="a recording"),
-        cpus=SnapshotPart(seen.cpus),
-        numa=SnapshotPart(seen.numa),
-        pci=SnapshotPart(seen.tree),
+        cpus=SnapshotPart(observations.cpus),
+        numa=SnapshotPart(observations.numa),
+        pci=SnapshotPart(observations.tree),
         devices=SnapshotPart(view),
     )
 
@@ -104,29 +104,29 @@ def test_the_matrix_has_a_row_and_a_column_a_device() -> None:
 
 @needs_shared
 def test_json_has_the_documented_members_only() -> None:
-    found: Any = topology_json(guest())
-    assert list(found) == ["sockets", "numa_nodes", "pci", "distances"]
-    assert found["sockets"][1] == {
+    result: Any = topology_json(guest())
+    assert list(result) == ["sockets", "numa_nodes", "pci", "distances"]
+    assert result["sockets"][1] == {
         "id": 1,
         "package_id": 1,
         "cpus": "4-7",
         "numa_nodes": [2, 3],
     }
-    assert found["numa_nodes"][0] == {
+    assert result["numa_nodes"][0] == {
         "id": 0,
         "cpus": "0-1",
         "memory_bytes": 790970368,
         "distances": [10, 12, 32, 32],
     }
-    assert found["distances"]["0000:23:00.0 0000:24:00.0"] == "NV18"
-    assert found["distances"]["0000:23:00.0 0000:25:00.0"] == "PIX"
-    assert len(found["distances"]) == 12 * 11 // 2
+    assert result["distances"]["0000:23:00.0 0000:24:00.0"] == "NV18"
+    assert result["distances"]["0000:23:00.0 0000:25:00.0"] == "PIX"
+    assert len(result["distances"]) == 12 * 11 // 2
 
 
 @needs_shared
 def test_json_holds_every_function_at_its_place_in_the_tree() -> None:
-    found: Any = topology_json(guest())
-    nodes = list(walk(found["pci"], ()))
+    result: Any = topology_json(guest())
+    nodes = list(walk(result["pci"], ()))
     functions = machine("qemu").tree.functions
     assert {path[-1]: path for path, _ in nodes if path[-1] in functions} == {
         address: function.path for address, function in functions.items()
@@ -144,21 +144,21 @@ def test_json_holds_every_function_at_its_place_in_the_tree() -> None:
 
 
 def walk(
-    found: list[dict[str, Any]], above: tuple[str, ...]
+    result: list[dict[str, Any]], above: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    for node in found:
+    for node in result:
         path = (*above, node["address"])
         yield path, node
         yield from walk(node["children"], path)
 
 
 def tree_of(machine_name: str) -> str:
-    seen = machine(machine_name)
+    observations = machine(machine_name)
     snapshot = replace(
         EMPTY,
-        cpus=SnapshotPart(seen.cpus),
-        numa=SnapshotPart(seen.numa),
-        pci=SnapshotPart(seen.tree),
+        cpus=SnapshotPart(observations.cpus),
+        numa=SnapshotPart(observations.numa),
+        pci=SnapshotPart(observations.tree),
     )
     return tree_text(snapshot)
 
@@ -245,5 +245,5 @@ def test_a_tree_that_contradicts_itself_is_drawn(found: list[PciFunction]) -> No
 
 def test_roots_are_in_order_of_their_numbers() -> None:
     roots = ("pci0000:80", "pci0000:09", "pci10000:00")
-    found = build_branches(PciFunction(address=f"{root[3:]}:00.0", root=root) for root in roots)
-    assert [branch.address for branch in found] == ["pci0000:09", "pci0000:80", "pci10000:00"]
+    branches = build_branches(PciFunction(address=f"{root[3:]}:00.0", root=root) for root in roots)
+    assert [branch.address for branch in branches] == ["pci0000:09", "pci0000:80", "pci10000:00"]

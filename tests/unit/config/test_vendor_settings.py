@@ -73,8 +73,8 @@ def test_settings_of_nvidia_reach_the_worker() -> None:
         "upstream_compatible": True,
     }
     own = vendor_settings(decode({"discovery": {"nvidia": nvidia}}), VENDORS)["nvidia"]
-    found = to_builtins(own, builtin_types=())
-    assert {name: found[name] for name in nvidia} == {
+    result = to_builtins(own, builtin_types=())
+    assert {name: result[name] for name in nvidia} == {
         **nvidia,
         "library_dirs": ("/opt/nv",),
         "xids": {"ignore": ("94", "119"), "fatal": ("13",)},

@@ -55,13 +55,13 @@ def pod(
 
 def ask(
     stage: HookStage,
-    asked: PodSandbox,
+    pod_sandbox: PodSandbox,
     container: str | None = "a",
     resources: LinuxResources = NO_RESOURCES,
 ) -> HookRequest:
     """A question; `container=None` is about the pod, an empty name about its sandbox."""
-    named = None if container is None else ContainerSpec(name=container, pod_uid=asked.uid)
-    return HookRequest(stage=stage, pod=asked, container=named, resources=resources)
+    named = None if container is None else ContainerSpec(name=container, pod_uid=pod_sandbox.uid)
+    return HookRequest(stage=stage, pod=pod_sandbox, container=named, resources=resources)
 
 
 def scene(
@@ -72,16 +72,16 @@ def scene(
     kubelet: KubeletView | None = KUBELET,
 ) -> NodeSnapshot:
     """A node of two memory nodes with CPUs 0,1,4,5 and 2,3,6,7; `slo` is a NodeSLO's spec."""
-    known = clustered(machine(), kubelet=kubelet)
-    node = known.cluster.node.value
+    entries = clustered(machine(), kubelet=kubelet)
+    node = entries.cluster.node.value
     assert node is not None
     if ratio is not None:
         key = "node.koordinator.sh/cpu-normalization-ratio"
         node = replace(node, annotations=((key, ratio),))
     view = NodeSloView(found=True, slo=overlay_spec(slo).slo)
     return replace(
-        known,
-        cluster=replace(known.cluster, slo=SnapshotPart(view, 1.0), node=SnapshotPart(node, 1.0)),
+        entries,
+        cluster=replace(entries.cluster, slo=SnapshotPart(view, 1.0), node=SnapshotPart(node, 1.0)),
         host_devices=SnapshotPart(HostDevicesView(kernel=kernel, resctrl_groups=groups), 1.0),
     )
 

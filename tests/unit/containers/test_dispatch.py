@@ -74,11 +74,11 @@ def dispatched(*hooks: Hook, modes: Mapping[str, str] | None = None) -> Dispatch
 
 
 def test_answers_are_put_together_and_each_hook_is_timed() -> None:
-    found = dispatched(Saying("a", lambda: SHARES), Saying("b", lambda: CPUS))
-    assert found.adjustment.resources == LinuxResources(shares=512, cpus="0-1")
-    assert found.answers == (("a", SHARES), ("b", CPUS))
-    assert found.duration_s == (("a", 1.0), ("b", 1.0))
-    assert not found.failures
+    result = dispatched(Saying("a", lambda: SHARES), Saying("b", lambda: CPUS))
+    assert result.adjustment.resources == LinuxResources(shares=512, cpus="0-1")
+    assert result.answers == (("a", SHARES), ("b", CPUS))
+    assert result.duration_s == (("a", 1.0), ("b", 1.0))
+    assert not result.failures
 
 
 def test_a_hook_of_another_stage_is_not_called() -> None:
@@ -95,20 +95,20 @@ def test_disabled_and_unknown_hooks_are_not_called_and_planned_answers_are_separ
         Saying("on", lambda: SHARES),
     )
     modes = {"off": "off", "plan": "plan", "silent": "plan", "on": "on"}
-    found = dispatched(*hooks, modes=modes)
-    assert found.adjustment == SHARES
-    assert found.planned == (("plan", CPUS),)
+    result = dispatched(*hooks, modes=modes)
+    assert result.adjustment == SHARES
+    assert result.planned == (("plan", CPUS),)
 
 
 def test_a_bug_affects_only_its_hook_and_is_reported() -> None:
-    found = dispatched(
+    result = dispatched(
         Saying("broken", raising(KeyError("x" * 500)), required=True), Saying("a", lambda: SHARES)
     )
-    assert found.adjustment.resources == SHARES.resources
-    assert not found.adjustment.failed
-    assert [failure.hook for failure in found.failures] == ["broken"]
-    assert len(found.failures[0].error) <= 200
-    assert [note.reason for note in found.adjustment.edits.notes] == ["HookFailed"]
+    assert result.adjustment.resources == SHARES.resources
+    assert not result.adjustment.failed
+    assert [failure.hook for failure in result.failures] == ["broken"]
+    assert len(result.failures[0].error) <= 200
+    assert [note.reason for note in result.adjustment.edits.notes] == ["HookFailed"]
 
 
 @pytest.mark.parametrize("required", [True, False])
@@ -116,12 +116,12 @@ def test_a_container_of_a_pod_with_a_grant_does_not_start_with_a_bug_of_a_requir
     required: bool,
 ) -> None:
     hook = Saying("devices", raising(KeyError("x")), required=required)
-    granted = pod(annotations={ANNOTATION: "{}"})
-    asked = ask(HookStage.CREATE, granted)
-    found = adjust((hook,), asked, scene(), {"devices": "on"}, Ticking())
-    assert bool(found.adjustment.failed) is required
-    assert found.adjustment.reason == ("HookFailed" if required else "")
-    assert [failure.hook for failure in found.failures] == ["devices"]
+    allocations = pod(annotations={ANNOTATION: "{}"})
+    request = ask(HookStage.CREATE, allocations)
+    result = adjust((hook,), request, scene(), {"devices": "on"}, Ticking())
+    assert bool(result.adjustment.failed) is required
+    assert result.adjustment.reason == ("HookFailed" if required else "")
+    assert [failure.hook for failure in result.failures] == ["devices"]
 
 
 @pytest.mark.parametrize(
@@ -145,44 +145,44 @@ def test_a_refusal_fails_the_container_only_of_a_required_hook(
 
 def test_a_refusal_in_plan_mode_stops_nothing() -> None:
     refusal = raising(AllocationRefused(RefusalReason.MPS_DOWN, "x"))
-    found = dispatched(Saying("a", refusal, required=True), modes={"a": "plan"})
-    assert found.adjustment == NO_ADJUSTMENT
-    assert found.planned[0][1].reason == "MPSDown"
+    result = dispatched(Saying("a", refusal, required=True), modes={"a": "plan"})
+    assert result.adjustment == NO_ADJUSTMENT
+    assert result.planned[0][1].reason == "MPSDown"
 
 
 def test_two_refusals_are_reported_with_the_message_of_the_first() -> None:
-    found = dispatched(
+    result = dispatched(
         Saying("a", lambda: SHARES),
         Saying("b", raising(AllocationRefused(RefusalReason.MPS_DOWN, "x")), required=True),
         Saying("c", raising(AllocationRefused(RefusalReason.UVM_MISSING, "y")), required=True),
     )
-    assert found.adjustment.reason == "MPSDown"
+    assert result.adjustment.reason == "MPSDown"
 
 
 def test_two_values_of_one_field_are_a_bug_and_neither_is_used() -> None:
     other = Adjustment(resources=LinuxResources(shares=1024, cpus="3"))
-    found = dispatched(Saying("a", lambda: SHARES), Saying("b", lambda: other))
-    assert found.adjustment.resources == LinuxResources(cpus="3")
-    assert [(f.hook, f.error) for f in found.failures] == [("a,b", "different values of shares")]
+    result = dispatched(Saying("a", lambda: SHARES), Saying("b", lambda: other))
+    assert result.adjustment.resources == LinuxResources(cpus="3")
+    assert [(f.hook, f.error) for f in result.failures] == [("a,b", "different values of shares")]
 
 
 def test_equal_values_are_no_conflict() -> None:
-    found = dispatched(Saying("a", lambda: SHARES), Saying("b", lambda: SHARES))
-    assert found.adjustment == SHARES
-    assert not found.failures
+    result = dispatched(Saying("a", lambda: SHARES), Saying("b", lambda: SHARES))
+    assert result.adjustment == SHARES
+    assert not result.failures
 
 
 def test_edits_that_contradict_each_other_refuse_the_container() -> None:
     one = Adjustment(edits=ContainerEdits(env=(("A", "1"),)))
     other = Adjustment(edits=ContainerEdits(env=(("A", "2"),)))
-    found = dispatched(Saying("a", lambda: one), Saying("b", lambda: other))
-    assert found.adjustment.reason == "DeviceConflict"
-    assert [failure.hook for failure in found.failures] == ["a,b"]
+    result = dispatched(Saying("a", lambda: one), Saying("b", lambda: other))
+    assert result.adjustment.reason == "DeviceConflict"
+    assert [failure.hook for failure in result.failures] == ["a,b"]
 
 
 def quota(quota_us: int, period_us: int = 100000) -> Callable[[], Adjustment]:
-    said = Adjustment(resources=LinuxResources(quota_us=quota_us, period_us=period_us))
-    return lambda: said
+    adjustment = Adjustment(resources=LinuxResources(quota_us=quota_us, period_us=period_us))
+    return lambda: adjustment
 
 
 @pytest.mark.parametrize(
@@ -200,16 +200,16 @@ def test_the_limit_is_the_pinneds_then_the_scaled_then_the_batch_one_in_any_orde
     said: Mapping[str, int], expected: int | None
 ) -> None:
     for order in (list(said.items()), list(said.items())[::-1]):
-        found = dispatched(*(Saying(name, quota(value)) for name, value in order))
-        assert found.adjustment.resources.quota_us == expected
-        assert bool(found.failures) is (expected is None)
+        result = dispatched(*(Saying(name, quota(value)) for name, value in order))
+        assert result.adjustment.resources.quota_us == expected
+        assert bool(result.failures) is (expected is None)
 
 
 def test_quota_and_period_are_of_one_hook() -> None:
-    found = dispatched(
+    result = dispatched(
         Saying("batch_resources", quota(5000, 50000)), Saying("cpuset", quota(-1, 20000))
     )
-    assert (found.adjustment.resources.quota_us, found.adjustment.resources.period_us) == (
+    assert (result.adjustment.resources.quota_us, result.adjustment.resources.period_us) == (
         -1,
         20000,
     )
@@ -237,8 +237,8 @@ def test_every_hook_has_a_switch_of_its_name() -> None:
 
 def test_notes_of_several_hooks_are_all_reported() -> None:
     first, second = (ContainerNote(reason=name, message="m") for name in "AB")
-    found = dispatched(
+    result = dispatched(
         Saying("a", lambda: Adjustment(edits=ContainerEdits(notes=(first,)))),
         Saying("b", lambda: Adjustment(edits=replace(ContainerEdits(), notes=(second,)))),
     )
-    assert found.adjustment.edits.notes == (first, second)
+    assert result.adjustment.edits.notes == (first, second)

@@ -27,8 +27,8 @@ from tests.unit.containers.scene import ask, pod, scene
 def test_a_containers_value(
     annotations: Mapping[str, str], container: str | None, expected: int | None
 ) -> None:
-    asked = ask(HookStage.RECONCILE, pod(annotations=annotations), container)
-    assert OomHook().adjust(asked, scene()).oom_score_adj == expected
+    request = ask(HookStage.RECONCILE, pod(annotations=annotations), container)
+    assert OomHook().adjust(request, scene()).oom_score_adj == expected
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,6 @@ def test_a_containers_value(
     ],
 )
 def test_a_hostile_value_is_refused(annotations: Mapping[str, str]) -> None:
-    asked = ask(HookStage.RECONCILE, pod(annotations=annotations))
+    request = ask(HookStage.RECONCILE, pod(annotations=annotations))
     with pytest.raises(AnnotationError, match="oom-score-adj"):
-        OomHook().adjust(asked, scene())
+        OomHook().adjust(request, scene())

@@ -83,22 +83,22 @@ def test_a_hostile_wish_is_refused_whole(text: str) -> None:
 
 
 def test_the_class_is_that_of_a_group_that_exists() -> None:
-    asked = ask(HookStage.CREATE, pod(annotations={RESCTRL: WISH}))
+    request = ask(HookStage.CREATE, pod(annotations={RESCTRL: WISH}))
     there = scene(groups=("BE", GROUP))
-    assert ResctrlHook().adjust(asked, there) == Adjustment(rdt_class=GROUP)
+    assert ResctrlHook().adjust(request, there) == Adjustment(rdt_class=GROUP)
 
 
 def test_without_its_group_a_pod_gets_no_class_and_that_is_reported() -> None:  # V45
-    asked = ask(HookStage.CREATE, pod(annotations={RESCTRL: WISH}))
-    found = ResctrlHook().adjust(asked, scene(groups=("BE",)))
-    assert found.rdt_class is None
-    assert [note.reason for note in found.edits.notes] == [GROUP_MISSING]
+    request = ask(HookStage.CREATE, pod(annotations={RESCTRL: WISH}))
+    result = ResctrlHook().adjust(request, scene(groups=("BE",)))
+    assert result.rdt_class is None
+    assert [note.reason for note in result.edits.notes] == [GROUP_MISSING]
 
 
 @pytest.mark.parametrize("annotations", [{}, {RESCTRL: "{}"}])
 def test_a_pod_without_a_request_gets_nothing(annotations: dict[str, str]) -> None:
-    asked = ask(HookStage.CREATE, pod(annotations=annotations))
-    assert ResctrlHook().adjust(asked, scene(groups=(GROUP,))) == NO_ADJUSTMENT
+    request = ask(HookStage.CREATE, pod(annotations=annotations))
+    assert ResctrlHook().adjust(request, scene(groups=(GROUP,))) == NO_ADJUSTMENT
 
 
 @pytest.mark.parametrize("uid", ["", "../../x", "a/b", "A" * 36, "a" * 33, UID + "\n"])
@@ -141,17 +141,17 @@ def test_no_container_starts_in_a_group_whose_values_are_not_written() -> None:
     node = partitioned((), BE="BE")
     assert ResctrlHook().adjust(ask(HookStage.CREATE, pod("BE")), node) == NO_ADJUSTMENT
     request = ask(HookStage.CREATE, pod("BE", annotations={RESCTRL: WISH}))
-    found = ResctrlHook().adjust(request, node)
-    assert found.rdt_class is None
-    assert [note.reason for note in found.edits.notes] == [GROUP_MISSING]
+    result = ResctrlHook().adjust(request, node)
+    assert result.rdt_class is None
+    assert [note.reason for note in result.edits.notes] == [GROUP_MISSING]
 
 
 def test_without_a_group_of_its_own_a_pod_starts_in_that_of_its_class() -> None:
     node = partitioned(("BE",), BE="BE")
     request = ask(HookStage.CREATE, pod("BE", annotations={RESCTRL: WISH}))
-    found = ResctrlHook().adjust(request, node)
-    assert found.rdt_class == "BE"
-    assert [note.reason for note in found.edits.notes] == [GROUP_MISSING]
+    result = ResctrlHook().adjust(request, node)
+    assert result.rdt_class == "BE"
+    assert [note.reason for note in result.edits.notes] == [GROUP_MISSING]
 
 
 def test_the_group_of_a_pod_is_requested_before_its_sandbox() -> None:

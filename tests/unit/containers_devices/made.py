@@ -34,8 +34,8 @@ def device(info: VendorDevice) -> Device:
     """A described device that takes pods."""
     share = (("koordinator.sh/gpu-core", "100"), ("koordinator.sh/gpu-memory-ratio", "100"))
     amounts = (("koordinator.sh/rdma", "100"),) if info.kind.wire_type == "rdma" else share
-    known = info.resources or (*amounts, ("koordinator.sh/gpu-memory", "80Gi"))
-    return Device(info=replace(info, resources=known))
+    entries = info.resources or (*amounts, ("koordinator.sh/gpu-memory", "80Gi"))
+    return Device(info=replace(info, resources=entries))
 
 
 def created(

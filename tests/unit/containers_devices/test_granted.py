@@ -92,12 +92,12 @@ def test_a_share_of_a_card_is_enforced_by_hami_core() -> None:
 
 
 def test_a_pod_that_requests_mps_is_a_client_of_its_cards_daemon() -> None:
-    asked = ("xpu-agent.io/gpu-isolation", "mps")
+    requests = ("xpu-agent.io/gpu-isolation", "mps")
     annotation = text(entry(CARDS[1], SHARE))
     root = f"/run/xpu-agent/mps/{UUIDS[1]}"
     daemon = MpsDaemon(pid=7, pipe_dir=f"{root}/pipe", cards=(UUIDS[1],))
     one = pod(1, annotation)
-    box = {**HANDLER, "annotations": (*one.annotations, asked)}
+    box = {**HANDLER, "annotations": (*one.annotations, requests)}
     answer = created(annotation, {"nvidia": nvidia_host(mps=(daemon,))}, CARDS, box=box)
     assert env(answer) == {
         "NVIDIA_VISIBLE_DEVICES": UUIDS[1],
@@ -267,9 +267,9 @@ def nodes_of(answer: Adjustment) -> tuple[object, ...]:
 def test_cdi_names_are_used_where_the_runtime_takes_them(names: bool) -> None:
     named = CdiDevice(name=UUIDS[0])
     spec = CdiSpec(path="/etc/cdi/n.yaml", kind="nvidia.com/gpu", devices=(named,))
-    seen = replace(OLD, takes_cdi=names)
+    observations = replace(OLD, takes_cdi=names)
     means = {"nvidia": nvidia_host(cdi=(spec,))}
-    answer = created(text(entry(CARDS[0], WHOLE)), means, CARDS, runtime=seen)
+    answer = created(text(entry(CARDS[0], WHOLE)), means, CARDS, runtime=observations)
     assert answer.edits.cdi == ((f"nvidia.com/gpu={UUIDS[0]}",) if names else ())
     assert bool(answer.edits.nodes) is not names
 
@@ -291,8 +291,8 @@ def test_a_container_does_not_start_without_what_it_was_granted() -> None:
     assert created("{", HOST, CARDS).reason == "BadGrant"
     ownerless = created(annotation, HOST, CARDS, before=lambda now: replace(now, vendors=()))
     assert ownerless.reason == "DeviceUnknown"
-    gone = {"nvidia": nvidia_host(without=("/dev/nvidia0",))}
-    assert created(annotation, gone, CARDS).reason == "DeviceNodeMissing"
+    removed = {"nvidia": nvidia_host(without=("/dev/nvidia0",))}
+    assert created(annotation, removed, CARDS).reason == "DeviceNodeMissing"
 
 
 def test_a_sandbox_itself_gets_nothing() -> None:

@@ -53,9 +53,9 @@ def answer(
 def test_the_setting_decides_what_becomes_of_them(
     mode: str, variables: dict[str, str], told: list[str]
 ) -> None:
-    found = answer(mode)
-    assert env(found) == variables
-    assert reasons(found) == told
+    result = answer(mode)
+    assert env(result) == variables
+    assert reasons(result) == told
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,22 @@ def test_the_setting_decides_what_becomes_of_them(
 def test_privileged_and_protected_containers_are_reported_and_left_alone(
     container: ContainerSpec, box: dict[str, object]
 ) -> None:
-    found = answer("void", container, None if "uid" in box else QUIET, box)
-    assert (env(found), reasons(found)) == ({}, ["UngrantedDevices"])
+    result = answer("void", container, None if "uid" in box else QUIET, box)
+    assert (env(result), reasons(result)) == ({}, ["UngrantedDevices"])
 
 
 def test_devices_of_another_plugin_are_neither_removed_nor_reported() -> None:
-    asked = ResourceRequest(container="worker", resource="nvidia.com/gpu", count=1)
-    assert answer("void", view=pod(1, asks=(asked,))) == NO_ADJUSTMENT
-    given = DeviceNode(path="/dev/nvidia0", major=195, minor=0)
+    resource_request = ResourceRequest(container="worker", resource="nvidia.com/gpu", count=1)
+    assert answer("void", view=pod(1, asks=(resource_request,))) == NO_ADJUSTMENT
+    device_node = DeviceNode(path="/dev/nvidia0", major=195, minor=0)
     assert (
-        answer("void", ContainerSpec(name="worker", env=ASKS.env, nodes=(given,))) == NO_ADJUSTMENT
+        answer("void", ContainerSpec(name="worker", env=ASKS.env, nodes=(device_node,)))
+        == NO_ADJUSTMENT
     )
-    held = DevicePluginView(held=(KubeletAllocation(pod_uid=QUIET.uid, resource="nvidia.com/gpu"),))
-    assert answer("void", served=held) == NO_ADJUSTMENT
+    plugin_view = DevicePluginView(
+        held=(KubeletAllocation(pod_uid=QUIET.uid, resource="nvidia.com/gpu"),)
+    )
+    assert answer("void", served=plugin_view) == NO_ADJUSTMENT
     elsewhere = KubeletAllocation(pod_uid=QUIET.uid, resource="nvidia.com/gpu", container="init")
     assert env(answer("void", served=DevicePluginView(held=(elsewhere,)))) == VOID
     other = pod(1, asks=(ResourceRequest(container="init", resource="nvidia.com/gpu", count=1),))
@@ -91,8 +94,8 @@ def test_devices_of_another_plugin_are_neither_removed_nor_reported() -> None:
 
 def test_nothing_is_withheld_from_a_pod_that_the_cluster_has_not_listed() -> None:
     stranger = {"uid": "6f6f0000-0000-4000-8000-00000000abcd"}
-    found = answer("void", box=stranger)
-    assert (env(found), reasons(found)) == ({}, ["UngrantedDevices"])
+    result = answer("void", box=stranger)
+    assert (env(result), reasons(result)) == ({}, ["UngrantedDevices"])
     # an agent without a cluster is told of none, ever
     assert env(answer("void", view=None)) == VOID
 
@@ -111,8 +114,8 @@ def test_another_runtime_does_not_read_the_variable() -> None:
 
 def test_a_granted_container_has_its_grant_whatever_it_requests() -> None:
     annotation = text(entry(CARDS[0], WHOLE))
-    found = created(annotation, HOST, CARDS, container=ASKS, view=pod(1, annotation))
-    assert env(found) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[0]}
+    result = created(annotation, HOST, CARDS, container=ASKS, view=pod(1, annotation))
+    assert env(result) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[0]}
 
 
 @pytest.mark.parametrize(
@@ -126,9 +129,9 @@ def test_each_maker_has_its_own_variable_and_cambricons_knows_no_value_for_none(
     vendor: str, handler: str, variable: str, voided: bool
 ) -> None:
     means = {vendor: HostDevices(default_handler=handler)}
-    found = answer("void", ContainerSpec(name="worker", env=((variable, "0"),)), means=means)
-    assert env(found) == ({variable: "void"} if voided else {})
-    assert reasons(found) == ["UngrantedDevices"]
+    result = answer("void", ContainerSpec(name="worker", env=((variable, "0"),)), means=means)
+    assert env(result) == ({variable: "void"} if voided else {})
+    assert reasons(result) == ["UngrantedDevices"]
 
 
 @pytest.mark.parametrize(
@@ -144,9 +147,9 @@ def test_each_maker_has_its_own_variable_and_cambricons_knows_no_value_for_none(
 def test_an_old_image_without_a_request_gets_all_devices_of_the_makers_runtime(
     variables: tuple[tuple[str, str], ...], asks: bool
 ) -> None:
-    found = answer("void", ContainerSpec(name="worker", env=variables))
-    assert env(found) == (VOID if asks else {})
-    assert reasons(found) == (["UngrantedDevices"] if asks else [])
+    result = answer("void", ContainerSpec(name="worker", env=variables))
+    assert env(result) == (VOID if asks else {})
+    assert reasons(result) == (["UngrantedDevices"] if asks else [])
 
 
 @pytest.mark.parametrize(
@@ -161,12 +164,12 @@ def test_a_card_does_not_bring_all_rdma_devices_of_the_host(
     mode: str, value: str, variables: dict[str, str], told: list[str]
 ) -> None:
     container = ContainerSpec(name="worker", env=(("NVIDIA_MOFED", value),))
-    found = created(
+    result = created(
         text(entry(CARDS[0], WHOLE)),
         HOST,
         CARDS,
         container=container,
         hooks=HookSettings(ungranted=mode),
     )
-    assert env(found) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[0], **variables}
-    assert reasons(found) == told
+    assert env(result) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[0], **variables}
+    assert reasons(result) == told

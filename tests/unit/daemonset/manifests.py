@@ -38,22 +38,22 @@ def kubectl() -> str:
 @cache
 def built(folder: Path) -> tuple[Object, ...]:
     """Return the objects that kustomize makes of a folder."""
-    done = subprocess.run(
+    outcome = subprocess.run(
         [kubectl(), "kustomize", "--load-restrictor=LoadRestrictionsNone", str(folder)],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return tuple(yaml.safe_load_all(done.stdout))
+    assert outcome.returncode == 0, outcome.stderr
+    return tuple(yaml.safe_load_all(outcome.stdout))
 
 
 def the(objects: tuple[Object, ...], kind: str, name: str = "xpu-agent") -> Object:
     """Return the one object of a kind whose name is, or begins with, the given one."""
-    (found,) = (
+    (result,) = (
         item
         for item in objects
         if item["kind"] == kind and item["metadata"]["name"].startswith(name)
     )
-    return found
+    return result

@@ -52,6 +52,6 @@ class Difference(NamedTuple):
     unused: tuple[Right, ...]
 
 
-def compare(used: frozenset[Right], granted: frozenset[Right]) -> Difference:
+def compare(used: frozenset[Right], rights: frozenset[Right]) -> Difference:
     """Return how far the two differ; both empty: the rights are the least."""
-    return Difference(tuple(sorted(used - granted)), tuple(sorted(granted - used)))
+    return Difference(tuple(sorted(used - rights)), tuple(sorted(rights - used)))

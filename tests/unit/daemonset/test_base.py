@@ -72,13 +72,13 @@ def test_every_key_of_the_settings_exists(settings: Any) -> None:
 
 
 def test_every_setting_in_the_environment_exists(container: Object) -> None:
-    ours = {
+    own_values = {
         env["name"]: "node-a"
         for env in container["env"]
         if env["name"].startswith(ENVIRONMENT_PREFIX)
     }
-    assert load_settings(None, ours, {}, DESCRIPTIONS).settings.node.name == "node-a"
-    (name,) = (env for env in container["env"] if env["name"] in ours)
+    assert load_settings(None, own_values, {}, DESCRIPTIONS).settings.node.name == "node-a"
+    (name,) = (env for env in container["env"] if env["name"] in own_values)
     assert name["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
     assert {"name": "MALLOC_ARENA_MAX", "value": "2"} in container["env"]
 
@@ -137,9 +137,9 @@ def test_of_the_node_only_what_the_agent_is_for_can_be_written(
 
 
 def test_what_is_written_goes_where_the_node_keeps_it(container: Object, settings: Any) -> None:
-    found = mounts(container)
-    assert settings.node.run_dir in found
-    assert settings.node.state_dir in found
+    result = mounts(container)
+    assert settings.node.run_dir in result
+    assert settings.node.state_dir in result
     assert settings.admin.socket.startswith(settings.node.run_dir + "/")
 
 
@@ -148,7 +148,7 @@ def test_the_nodes_files_are_where_the_settings_and_the_identity_look(
 ) -> None:
     assert NODE_ROOT in mounts(container)
     discovery = settings.discovery
-    looked = (
+    checks = (
         *discovery.nvidia.library_dirs,
         *discovery.ascend.library_dirs,
         discovery.ascend.driver_root,
@@ -156,7 +156,7 @@ def test_the_nodes_files_are_where_the_settings_and_the_identity_look(
         discovery.topology_file,
         settings.collect.hami_regions,
     )
-    assert {path.split("/")[1] for path in looked} == {NODE_ROOT.strip("/")}
+    assert {path.split("/")[1] for path in checks} == {NODE_ROOT.strip("/")}
     assert settings.kubelet.root_dir in mounts(container)
 
 

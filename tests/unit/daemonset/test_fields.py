@@ -46,5 +46,5 @@ def test_no_field_is_misspelt(item: Object) -> None:
 
 def test_a_misspelt_field_would_be_found() -> None:
     wrong: Object = {"spec": {"template": {"spec": {"containers": [{"volumemounts": []}]}}}}
-    found = list(unknown(model_of("DaemonSet"), wrong, ""))
-    assert found == [".spec.template.spec.containers.volumemounts"]
+    result = list(unknown(model_of("DaemonSet"), wrong, ""))
+    assert result == [".spec.template.spec.containers.volumemounts"]

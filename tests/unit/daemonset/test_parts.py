@@ -168,20 +168,20 @@ def test_the_component_leave_restores_and_waits_without_a_probe(tmp_path: Path) 
     assert (shell, how) == ("sh", "-c")
     assert words.startswith("xpu-agent restore;")
     assert words.endswith("exec sleep infinity")
-    gone = agent.keys() - leaving.keys()
-    assert gone == {"args", "startupProbe", "livenessProbe", "readinessProbe"}
+    removed = agent.keys() - leaving.keys()
+    assert removed == {"args", "startupProbe", "livenessProbe", "readinessProbe"}
     assert after["volumes"] == before["volumes"]
 
 
 def settings_of(objects: tuple[Object, ...]) -> Settings:
     """Return the settings that the container's environment makes."""
     (container,) = the(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"]
-    ours = {
+    own_values = {
         env["name"]: env["value"]
         for env in container["env"]
         if env["name"].startswith(ENVIRONMENT_PREFIX) and "value" in env
     }
-    return load_settings(None, ours, {}, DESCRIPTIONS).settings
+    return load_settings(None, own_values, {}, DESCRIPTIONS).settings
 
 
 def test_every_component_is_tested() -> None:
@@ -207,8 +207,8 @@ def test_a_policy_is_bound_and_is_about_the_agents_account(name: str) -> None:
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert policy["spec"]["paramKind"] == {"apiVersion": "v1", "kind": "ServiceAccount"}
     (condition,) = policy["spec"]["matchConditions"]
-    left, equal, right = condition["expression"].partition(" == ")
-    assert (left, equal) == ("request.userInfo.username", " == ")
+    remaining, equal, right = condition["expression"].partition(" == ")
+    assert (remaining, equal) == ("request.userInfo.username", " == ")
     parts = [part.strip() for part in right.split("+")]
     values = {
         "params.metadata.namespace": namespace,

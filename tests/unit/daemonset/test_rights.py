@@ -55,9 +55,9 @@ def test_a_patch_that_makes_the_object_needs_the_right_to_create() -> None:
 def test_too_few_and_too_many_rights_are_both_named() -> None:
     rules = [Rule(api_groups=("", "apps"), resources=("pods",), verbs=("list", "delete"))]
     used = verbs_used([logged_request("list", "pods"), logged_request("get", "secrets")], AGENT)
-    found = compare(used, verbs_granted(rules))
-    assert found.missing == (Right("", "secrets", "get"),)
-    assert found.unused == (
+    result = compare(used, verbs_granted(rules))
+    assert result.missing == (Right("", "secrets", "get"),)
+    assert result.unused == (
         Right("", "pods", "delete"),
         Right("apps", "pods", "delete"),
         Right("apps", "pods", "list"),
@@ -66,5 +66,5 @@ def test_too_few_and_too_many_rights_are_both_named() -> None:
 
 def test_a_wildcard_is_more_than_was_used() -> None:
     rules = [Rule(api_groups=("",), resources=("*",), verbs=("list",))]
-    found = compare(verbs_used([logged_request("list", "pods")], AGENT), verbs_granted(rules))
-    assert found.unused == (Right("", "*", "list"),)
+    result = compare(verbs_used([logged_request("list", "pods")], AGENT), verbs_granted(rules))
+    assert result.unused == (Right("", "*", "list"),)

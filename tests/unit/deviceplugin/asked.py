@@ -13,8 +13,8 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 def visible(snapshot: NodeSnapshot, *cards: int, last: bool = True) -> str | None:
     """The cards that a container gets for which the kubelet chose these."""
-    found = deciding().allocate(GPU, tuple(map(card, cards)), snapshot, last=last)
-    return dict(found.edits.env).get(VISIBLE)
+    result = deciding().allocate(GPU, tuple(map(card, cards)), snapshot, last=last)
+    return dict(result.edits.env).get(VISIBLE)
 
 
 def names(*cards: int) -> str:

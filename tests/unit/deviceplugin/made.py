@@ -46,8 +46,8 @@ def card(i: int) -> str:
 
 def plugin_settings(**changes: object) -> DevicePluginSettings:
     """Settings that serve every vendor, with changes."""
-    given = {"vendors": ("nvidia", "ascend", "cambricon", "rdma"), **changes}
-    return DevicePluginSettings(**given)  # type: ignore[arg-type]  # its fields
+    inputs = {"vendors": ("nvidia", "ascend", "cambricon", "rdma"), **changes}
+    return DevicePluginSettings(**inputs)  # type: ignore[arg-type]  # its fields
 
 
 def deciding(**changes: object) -> Allocator:
@@ -56,14 +56,14 @@ def deciding(**changes: object) -> Allocator:
 
 def means(handler: str = "", *, in_force: bool = False) -> Mapping[str, HostDevices]:
     nodes = tuple(DeviceNode(path=p, major=a, minor=b) for p, a, b in NODES)
-    found = HostDevices(
+    host_devices = HostDevices(
         nodes=nodes,
         majors=MAJORS,
         default_handler=handler,
         cdi_enabled=in_force,
         settings=NvidiaSettings(),
     )
-    return {"nvidia": found}
+    return {"nvidia": host_devices}
 
 
 def waiting(index: int, count: int = 1, resource: str = GPU, **changes: object) -> PodView:
@@ -84,7 +84,7 @@ def node(
     devices: tuple[Device, ...] | None = None,
     grants: Mapping[int, DeviceAllocation] | None = None,  # by the pod's place in `pods`
     refused: Iterable[int] = (),
-    held: tuple[KubeletAllocation, ...] = (),
+    kubelet_allocations: tuple[KubeletAllocation, ...] = (),
     handler: str = "nvidia",
     in_force: bool = False,
     clustered: bool = True,
@@ -119,7 +119,7 @@ def node(
         ),
         host_devices=SnapshotPart(HostDevicesView(vendors=means(handler)), 1.0),
         runtime=SnapshotPart(RuntimeView(state="synchronized" if in_force else "waiting"), 1.0),
-        served=SnapshotPart(DevicePluginView(held=held), 1.0),
+        served=SnapshotPart(DevicePluginView(held=kubelet_allocations), 1.0),
         **changes,
     )
 

@@ -44,26 +44,26 @@ class Node:
             for i, pod in enumerate(pods)
             if pod.uid in self.grants
         }
-        held = tuple(self.held.values())
-        return node(*pods, devices=DEVICES, grants=grants, held=held, handler="")
+        entries = tuple(self.held.values())
+        return node(*pods, devices=DEVICES, grants=grants, kubelet_allocations=entries, handler="")
 
     def in_truth(self) -> list[int]:
         """The cards that pods have, one entry for each pod that has it."""
-        plain = (held for uid, held in self.held.items() if uid not in self.grants)
-        ids = [name for held in plain for name in held.device_ids]
+        plain = (entries for uid, entries in self.held.items() if uid not in self.grants)
+        ids = [name for entries in plain for name in entries.device_ids]
         return sorted([*map(IDS.index, ids), *self.grants.values()])
 
     def free(self) -> list[str]:
         """The ids that the kubelet would choose from now."""
         (listed,) = (one for one in self.decide.resources(self.snapshot()) if one.name == GPU)
-        used = {name for held in self.held.values() for name in held.ids}
+        used = {name for entries in self.held.values() for name in entries.ids}
         return [one.id for one in listed.devices if one.healthy and one.id not in used]
 
     def create(self, count: int) -> PodView:
         self.number += 1
-        made = waiting(self.number, count) if count else factory.pod(self.number, 0)
-        self.pods[made.uid] = made
-        return made
+        created = waiting(self.number, count) if count else factory.pod(self.number, 0)
+        self.pods[created.uid] = created
+        return created
 
     def grant(self, *, asks: bool) -> None:
         """Grant a card that is free in truth, and have the kubelet account any, if it is asked."""
@@ -87,9 +87,9 @@ class Node:
             return
         pod = self.create(count)
         ids = tuple(sorted(self.chance.sample(free, count)))
-        found = self.decide.allocate(GPU, ids, self.snapshot(), last=True)
+        result = self.decide.allocate(GPU, ids, self.snapshot(), last=True)
         self.held[pod.uid] = KubeletAllocation(
-            pod_uid=pod.uid, resource=GPU, ids=ids, container="main", exchanges=found.exchanges
+            pod_uid=pod.uid, resource=GPU, ids=ids, container="main", exchanges=result.exchanges
         )
 
     def end(self, number: int) -> None:
@@ -128,7 +128,7 @@ def owner_and_plain(
 ) -> tuple[Allocator, NodeSnapshot]:
     """A pod that was granted `mine` and is accounted `accounted`, and one that waits."""
     owner = waiting(1, resource=resource)
-    held = (
+    kubelet_allocations = (
         KubeletAllocation(pod_uid=owner.uid, resource=resource, ids=(accounted,), container="main"),
     )
     snapshot = node(
@@ -136,7 +136,7 @@ def owner_and_plain(
         waiting(2, resource=resource),
         devices=devices,
         grants={0: granted(mine)},
-        held=held,
+        kubelet_allocations=kubelet_allocations,
         handler="",
     )
     return deciding(), snapshot
@@ -159,30 +159,37 @@ def test_slices_are_exchanged_for_slices_of_the_same_resource() -> None:
 def test_one_replica_of_a_granted_card_is_exchanged_and_the_others_are_withdrawn() -> None:
     decide = deciding(sharing=({"resource": GPU, "replicas": 2},))
     owner = waiting(1)
-    held = (
+    kubelet_allocations = (
         KubeletAllocation(
             pod_uid=owner.uid, resource=GPU, ids=(f"{card(0)}::0",), container="main"
         ),
     )
     snapshot = node(
-        owner, waiting(2), devices=DEVICES, grants={0: granted(card(2))}, held=held, handler=""
+        owner,
+        waiting(2),
+        devices=DEVICES,
+        grants={0: granted(card(2))},
+        kubelet_allocations=kubelet_allocations,
+        handler="",
     )
     (listed,) = (one for one in decide.resources(snapshot) if one.name == GPU)
     assert listed.withdrawn_ids == (f"{card(2)}::0",)
-    found = decide.allocate(GPU, (f"{card(2)}::1",), snapshot, last=True)
-    assert found.exchanges == ((f"{card(2)}::1", f"{card(0)}::0"),)
+    result = decide.allocate(GPU, (f"{card(2)}::1",), snapshot, last=True)
+    assert result.exchanges == ((f"{card(2)}::1", f"{card(0)}::0"),)
 
 
 def test_a_card_of_the_same_memory_node_is_the_first_to_be_exchanged() -> None:
     devices = tuple(map(factory.gpu, range(8)))
     owners = [waiting(n) for n in (1, 2, 3)]
     accounted = (0, 4, 5)  # what the kubelet holds for used, and nobody has
-    held = tuple(
+    entries = tuple(
         KubeletAllocation(pod_uid=owner.uid, resource=GPU, ids=(card(n),), container="main")
         for owner, n in zip(owners, accounted, strict=True)
     )
     grants = {i: granted(card(n)) for i, n in enumerate((1, 6, 7))}
-    now = node(*owners, waiting(4), devices=devices, grants=grants, held=held, handler="")
+    now = node(
+        *owners, waiting(4), devices=devices, grants=grants, kubelet_allocations=entries, handler=""
+    )
     decide = deciding()
     assert decide.allocate(GPU, (card(6),), now).exchanges == ((card(6), card(4)),)
     assert decide.allocate(GPU, (card(1),), now).exchanges == ((card(1), card(0)),)
@@ -232,11 +239,18 @@ def test_a_pod_that_the_kubelet_freed_before_the_agent_knew_its_end_withdraws_no
 def test_a_device_of_a_pod_that_no_list_has_yet_is_not_withdrawn() -> None:
     """Right after a start: what the pod asks of the kubelet is unknown, and so is its account."""
     owner, plain = waiting(1, phase="Running"), waiting(2, phase="Running")
-    held = (
+    kubelet_allocations = (
         KubeletAllocation(pod_uid=owner.uid, resource=GPU, ids=(card(0),), container="main"),
         KubeletAllocation(pod_uid=plain.uid, resource=GPU, ids=(card(1),), container="main"),
     )
-    now = node(owner, plain, devices=DEVICES, grants={0: granted(card(2))}, held=held, handler="")
+    now = node(
+        owner,
+        plain,
+        devices=DEVICES,
+        grants={0: granted(card(2))},
+        kubelet_allocations=kubelet_allocations,
+        handler="",
+    )
     early = replace(now, cluster=replace(now.cluster, pods=()))
     for snapshot in (early, now):
         (resource,) = (one for one in deciding().resources(snapshot) if one.name == GPU)

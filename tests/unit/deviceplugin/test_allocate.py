@@ -45,8 +45,8 @@ def test_without_a_cluster_the_kubelets_choice_is_given() -> None:
 def test_a_pod_without_a_grant_gets_what_the_kubelet_chose() -> None:
     snapshot = node(waiting(1, 2))
     assert visible(snapshot, 3, 1) == names(1, 3)
-    found = deciding().allocate(GPU, (card(3), card(1)), snapshot)
-    assert found.pod_uid == waiting(1).uid
+    result = deciding().allocate(GPU, (card(3), card(1)), snapshot)
+    assert result.pod_uid == waiting(1).uid
 
 
 def test_an_id_that_is_not_known_is_refused() -> None:
@@ -111,10 +111,14 @@ def test_a_pod_has_begun_once_it_has_a_cgroup_a_sandbox_or_devices() -> None:
     assert refusal(node(mine, other, grants=grants), 0).reason == "AmbiguousPod"
     begun = replace(other, cgroup="/kubepods/pod2")
     snapshot = node(mine, other, grants=grants)
-    seen = replace(snapshot, pods=SnapshotPart((begun,), 1.0))
-    assert visible(seen, 0) == names(6)
-    held = (KubeletAllocation(pod_uid=other.uid, resource=GPU, ids=(card(0),), container="main"),)
-    assert visible(node(mine, other, grants=grants, held=held), 1) == names(6)
+    observations = replace(snapshot, pods=SnapshotPart((begun,), 1.0))
+    assert visible(observations, 0) == names(6)
+    kubelet_allocations = (
+        KubeletAllocation(pod_uid=other.uid, resource=GPU, ids=(card(0),), container="main"),
+    )
+    assert visible(
+        node(mine, other, grants=grants, kubelet_allocations=kubelet_allocations), 1
+    ) == names(6)
 
 
 def test_without_cgroups_and_runtime_the_pods_status_is_used() -> None:
@@ -138,11 +142,11 @@ def test_each_container_of_a_pod_is_requested_once() -> None:
     grants = {0: granted(card(6)), 1: granted(card(5))}
 
     def after(answers: int) -> NodeSnapshot:
-        held = tuple(
+        entries = tuple(
             KubeletAllocation(pod_uid=first.uid, resource=GPU, ids=(card(i),))
             for i in range(answers)
         )
-        return node(first, second, grants=grants, held=held)
+        return node(first, second, grants=grants, kubelet_allocations=entries)
 
     for answers in range(3):
         assert refusal(after(answers), 0).reason == "AmbiguousPod"
@@ -163,13 +167,13 @@ def test_several_pods_with_the_same_effect_need_not_be_distinguished() -> None:
 def test_of_several_pods_only_what_they_have_in_common_is_given_while_nri_gives_the_rest() -> None:
     grants = {0: granted(card(6)), 1: granted(card(5))}
     snapshot = node(waiting(1), waiting(2), grants=grants, in_force=True, handler="")
-    found = deciding().allocate(GPU, (card(0),), snapshot)
-    assert [one.path for one in found.edits.nodes] == [
+    result = deciding().allocate(GPU, (card(0),), snapshot)
+    assert [one.path for one in result.edits.nodes] == [
         "/dev/nvidiactl",
         "/dev/nvidia-uvm",
         "/dev/nvidia-uvm-tools",
     ]
-    assert found.pod_uid == ""
+    assert result.pod_uid == ""
 
 
 def test_without_nri_of_several_pods_none_is_guessed_and_the_message_says_what_to_do() -> None:
@@ -251,12 +255,15 @@ def test_a_card_is_kept_from_others_before_its_grant_is_checked() -> None:
         annotations=((ANNOTATION, text(entry(factory.gpu(5), WHOLE))),),
         wants=((GPU, 1),),
     )
-    held = (KubeletAllocation(pod_uid=owner.uid, resource=GPU, ids=(card(0),), container="main"),)
-    snapshot = replace(
-        node(owner, waiting(2), held=held), allocations=SnapshotPart(AllocationView(), 1.0)
+    kubelet_allocations = (
+        KubeletAllocation(pod_uid=owner.uid, resource=GPU, ids=(card(0),), container="main"),
     )
-    found = deciding().allocate(GPU, (card(5),), snapshot)
-    assert found.exchanges == ((card(5), card(0)),)
+    snapshot = replace(
+        node(owner, waiting(2), kubelet_allocations=kubelet_allocations),
+        allocations=SnapshotPart(AllocationView(), 1.0),
+    )
+    result = deciding().allocate(GPU, (card(5),), snapshot)
+    assert result.exchanges == ((card(5), card(0)),)
     over = replace(snapshot.cluster, pods=(replace(owner, phase="Failed"), waiting(2)))
     assert visible(replace(snapshot, cluster=over), 5) == names(5)
 

@@ -42,16 +42,16 @@ def test_recorded_hosts_offer_what_their_makers_plugins_would(
     snapshot = inspect_host(create_inputs(Settings(), opened, ManualClock(), None))
     vendors = ("nvidia", "ascend", "cambricon")
     decide = Allocator(DevicePluginSettings(vendors=vendors), VENDORS)
-    found = decide.resources(snapshot)
-    for one in found:
+    resources = decide.resources(snapshot)
+    for one in resources:
         ids = tuple(device.id for device in one.devices)
         assert len(set(ids)) == len(ids)
         for size in range(1, len(ids) + 1):
             assert len(set(decide.select_preferred(one.name, ids, (), size, snapshot))) == size
-    told = {one.name: [device.id for device in one.devices] for one in found}
-    assert told.keys() == expected.keys()
-    for name, wanted in expected.items():
-        assert wanted in (told[name], len(told[name]))
+    reports = {one.name: [device.id for device in one.devices] for one in resources}
+    assert reports.keys() == expected.keys()
+    for name, desired in expected.items():
+        assert desired in (reports[name], len(reports[name]))
 
 
 def test_the_kubelet_that_follows_its_advice_has_the_account_that_the_scheduler_has() -> None:

@@ -30,8 +30,8 @@ def chosen(snapshot: NodeSnapshot, free: str, size: int, required: str = "") -> 
     """Minors of the cards that are preferred of these free ones."""
     available = tuple(card(int(i)) for i in free)
     must = tuple(card(int(i)) for i in required)
-    found = deciding().select_preferred(GPU, available, must, size, snapshot, last=True)
-    return [ALL.index(name) for name in found]
+    result = deciding().select_preferred(GPU, available, must, size, snapshot, last=True)
+    return [ALL.index(name) for name in result]
 
 
 def test_without_anybody_to_steer_cards_that_work_together_are_preferred() -> None:
@@ -59,13 +59,15 @@ def test_several_pods_that_wait_steer_to_what_all_of_them_were_granted() -> None
 def test_a_granted_card_that_the_kubelet_does_not_offer_is_replaced_by_one_that_others_have() -> (
     None
 ):
-    held = (
+    kubelet_allocations = (
         KubeletAllocation(
             pod_uid=factory.pod(9).uid, resource=GPU, ids=(card(6),), container="main"
         ),
     )
     grants = {0: granted(card(3)), 1: granted(card(6))}
-    snapshot = node(factory.pod(9), waiting(1), grants=grants, held=held)
+    snapshot = node(
+        factory.pod(9), waiting(1), grants=grants, kubelet_allocations=kubelet_allocations
+    )
     # the kubelet accounts card 6 for the owner of card 3: so it may account card 3 for this pod
     assert chosen(snapshot, "0123457", 1) == [3]
 
@@ -85,27 +87,31 @@ def test_nics_are_near_to_the_cards_that_the_pod_has_and_cards_to_its_nics() -> 
     )
     pod = waiting(1, asks=asks)
     nics = tuple(factory.nic(i).info.bus_id or "" for i in range(4))
-    held = (KubeletAllocation(pod_uid=pod.uid, resource=GPU, ids=(card(4),)),)
-    snapshot = node(pod, held=held)
+    kubelet_allocations = (KubeletAllocation(pod_uid=pod.uid, resource=GPU, ids=(card(4),)),)
+    snapshot = node(pod, kubelet_allocations=kubelet_allocations)
     assert deciding().select_preferred(HCA, nics, (), 1, snapshot, last=True) == (
         nics[2],
     )  # below 0000:97
     # the first one is cut into functions
     assert deciding().select_preferred(HCA, nics, (), 1, node(pod), last=True) == (nics[1],)
-    held = (KubeletAllocation(pod_uid=pod.uid, resource=HCA, ids=(nics[3],)),)
-    assert chosen(node(pod, held=held), "01234567", 1)[0] // 4 == 1
-    two = node(pod, waiting(2, asks=asks), held=held)  # whose the NIC is nobody can tell
+    kubelet_allocations = (KubeletAllocation(pod_uid=pod.uid, resource=HCA, ids=(nics[3],)),)
+    assert chosen(node(pod, kubelet_allocations=kubelet_allocations), "01234567", 1)[0] // 4 == 1
+    two = node(
+        pod, waiting(2, asks=asks), kubelet_allocations=kubelet_allocations
+    )  # whose the NIC is nobody can tell
     assert chosen(two, "01234567", 1) == [2]  # no NVLink is spoilt
 
 
 def test_functions_are_of_the_nic_that_is_near_to_the_pods_cards() -> None:
     pod = waiting(1, resource=HCA)
     devices = (*map(factory.gpu, range(8)), *(factory.nic(i, vfs=2) for i in range(4)))
-    held = (KubeletAllocation(pod_uid=pod.uid, resource=GPU, ids=(card(0),)),)
+    kubelet_allocations = (KubeletAllocation(pod_uid=pod.uid, resource=GPU, ids=(card(0),)),)
     free = tuple(f"0000:{bus}:00.{i}" for _, _, bus in factory.NICS[::-1] for i in (1, 2))
-    near = node(pod, devices=devices, held=held)
+    near = node(pod, devices=devices, kubelet_allocations=kubelet_allocations)
     assert deciding().select_preferred(HCA, free, (), 1, near, last=True) == ("0000:18:00.1",)
-    two = node(waiting(1, 2, resource=HCA), devices=devices, held=held)
+    two = node(
+        waiting(1, 2, resource=HCA), devices=devices, kubelet_allocations=kubelet_allocations
+    )
     assert deciding().select_preferred(HCA, free, ("0000:ce:00.2",), 2, two, last=True) == (
         "0000:ce:00.2",
         "0000:18:00.1",
@@ -131,8 +137,8 @@ def test_replicas_are_spread_and_taken_from_free_or_from_used_cards(
     decide = deciding(sharing=rows, replicas_policy=policy)
     free = tuple(f"{card(i)}::{n}" for i, n in ((0, 3), (0, 4), (1, 1), (1, 2), (1, 3), (1, 4)))
     snapshot = node(devices=tuple(map(factory.gpu, range(2))))
-    found = decide.select_preferred(GPU, free, (), 2, snapshot, last=True)
-    assert tuple(name.replace(card(0), "0").replace(card(1), "1") for name in found) == expected
+    result = decide.select_preferred(GPU, free, (), 2, snapshot, last=True)
+    assert tuple(name.replace(card(0), "0").replace(card(1), "1") for name in result) == expected
 
 
 def test_slices_are_packed_so_that_whole_cards_stay_empty() -> None:
@@ -146,8 +152,8 @@ def test_slices_are_packed_so_that_whole_cards_stay_empty() -> None:
 
     snapshot = node(devices=tuple(device(cut(i)) for i in range(2)))  # type: ignore[arg-type]  # cards
     free = ("MIG-0-0", "MIG-0-1", "MIG-0-2", "MIG-1-2", "MIG-1-1")  # one of the second is taken
-    found = deciding().select_preferred("nvidia.com/mig-1g.10gb", free, (), 3, snapshot, last=True)
-    assert found == ("MIG-1-1", "MIG-1-2", "MIG-0-0")
+    result = deciding().select_preferred("nvidia.com/mig-1g.10gb", free, (), 3, snapshot, last=True)
+    assert result == ("MIG-1-1", "MIG-1-2", "MIG-0-0")
 
 
 def test_chips_are_chosen_under_the_names_of_the_kubelet() -> None:
@@ -162,12 +168,12 @@ def test_chips_are_chosen_under_the_names_of_the_kubelet() -> None:
 
 
 def test_an_id_that_is_gone_is_taken_last_and_never_a_failure() -> None:
-    found = deciding().select_preferred(GPU, ("GPU-gone", card(7)), (), 2, node(), last=True)
-    assert found == (card(7), "GPU-gone")
-    found = deciding(sharing=({"resource": GPU, "replicas": 2},)).select_preferred(
+    result = deciding().select_preferred(GPU, ("GPU-gone", card(7)), (), 2, node(), last=True)
+    assert result == (card(7), "GPU-gone")
+    result = deciding(sharing=({"resource": GPU, "replicas": 2},)).select_preferred(
         GPU, ("GPU-gone::0", f"{card(7)}::1"), (), 1, node(), last=True
     )
-    assert found == (f"{card(7)}::1",)
+    assert result == (f"{card(7)}::1",)
 
 
 def test_advice_waits_for_news_of_the_pod_where_there_is_a_cluster() -> None:
@@ -193,10 +199,10 @@ def test_any_request_of_the_kubelet_is_answered_with_free_ids(
     snapshot = node(factory.pod(9), waiting(1, 2), grants={0: granted(card(3))})
     if size > len(set(free)):
         return
-    found = deciding().select_preferred(
+    result = deciding().select_preferred(
         GPU, tuple(free), tuple(required), size, snapshot, last=True
     )
-    assert len(set(found)) == len(found) == size
-    assert set(found) <= set(free)
+    assert len(set(result)) == len(result) == size
+    assert set(result) <= set(free)
     must = set(required) & set(free)
-    assert must <= set(found) or len(must) > size
+    assert must <= set(result) or len(must) > size

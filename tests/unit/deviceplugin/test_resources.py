@@ -30,8 +30,8 @@ MIM = Health(state=HealthState.FAILED, reason="MIMMode")
 def offered(*infos: VendorDevice, **settings: object) -> dict[str, list[str]]:
     """Ids by resource."""
     snapshot = node(devices=tuple(device(info) for info in infos))
-    found = deciding(**settings).resources(snapshot)
-    return {one.name: [item.id for item in one.devices] for one in found}
+    resources = deciding(**settings).resources(snapshot)
+    return {one.name: [item.id for item in one.devices] for one in resources}
 
 
 def problems(*infos: VendorDevice, **settings: object) -> list[str]:
@@ -52,9 +52,9 @@ def test_whole_cards_are_listed_by_uuid_with_health_and_numa_node() -> None:
     sick = factory.gpu(1, health=FAILED)
     slow = factory.gpu(2, health=SUSPECT)
     lost = Device(info=factory.gpu(5).info)
-    (found,) = deciding().resources(node(devices=(factory.gpu(0), lost, slow, sick)))
-    assert found.name == "nvidia.com/gpu"
-    assert found.devices == (
+    (result,) = deciding().resources(node(devices=(factory.gpu(0), lost, slow, sick)))
+    assert result.name == "nvidia.com/gpu"
+    assert result.devices == (
         KubeletDevice(id=card(0), numa_nodes=(0,)),
         KubeletDevice(id=card(1), healthy=False, numa_nodes=(0,)),
         KubeletDevice(id=card(2), numa_nodes=(0,)),  # still serves, as in the Device object
@@ -147,8 +147,8 @@ def test_templates_of_vnpus(template: str, kind: str | None) -> None:
 
 
 def test_names_that_the_node_has_from_elsewhere_are_never_served() -> None:
-    found = offered(npu(0), mlu(0), factory.gpu(0).info, factory.nic(0).info)
-    assert sorted(found) == [
+    result = offered(npu(0), mlu(0), factory.gpu(0).info, factory.nic(0).info)
+    assert sorted(result) == [
         "cambricon.com/mlu",
         "huawei.com/Ascend910",
         "nvidia.com/gpu",
@@ -166,8 +166,8 @@ def test_cambricon_cards_and_instances_of_mim() -> None:
     )
     in_mim = mlu(1, health=MIM, resources=(), partitions=parts)
     snapshot = node(devices=(device(mlu(0)), device(in_mim)))
-    found = {one.name: one.devices for one in deciding().resources(snapshot)}
-    assert found == {
+    result = {one.name: one.devices for one in deciding().resources(snapshot)}
+    assert result == {
         "cambricon.com/mlu": (KubeletDevice(id=mlu(0).uuid or ""),),
         "cambricon.com/mlu.mim-1m.8gb-x": (KubeletDevice(id="MLU-1-mim-2"),),
         "cambricon.com/mlu.mim-2m.16gb": (KubeletDevice(id="MLU-1-mim-1"),),
@@ -190,8 +190,8 @@ def test_unmanaged_hardware_is_not_offered() -> None:
 
 def test_a_start_is_checked_where_cards_are_given_whole() -> None:
     def checked(**settings: object) -> dict[str, bool]:
-        found = deciding(**settings).resources(node())
-        return {one.name: one.check_start for one in found}
+        resources = deciding(**settings).resources(node())
+        return {one.name: one.check_start for one in resources}
 
     assert checked() == {"nvidia.com/gpu": True, "rdma/hca": False}
     assert checked(check_occupancy=False) == {"nvidia.com/gpu": False, "rdma/hca": False}

@@ -13,8 +13,8 @@ TWO = tuple(map(factory.gpu, range(2)))
 
 
 def offered(**row: object) -> dict[str, list[str]]:
-    found = deciding(sharing=({"resource": GPU, **row},)).resources(node(devices=TWO))
-    return {one.name: [item.id for item in one.devices] for one in found}
+    resources = deciding(sharing=({"resource": GPU, **row},)).resources(node(devices=TWO))
+    return {one.name: [item.id for item in one.devices] for one in resources}
 
 
 def replica(i: int, number: int) -> str:
@@ -50,15 +50,15 @@ def test_slices_are_meant_by_the_index_of_their_card() -> None:
         factory.gpu(0).info, labels=(("xpu-agent.io/mig", "true"),), resources=(), partitions=parts
     )
     row = {"resource": "nvidia.com/mig-1g.10gb", "replicas": 2, "devices": ["0:1"]}
-    (found,) = deciding(sharing=(row,)).resources(node(devices=(device(info),)))
-    assert [one.id for one in found.devices] == ["MIG-7", "MIG-8::0", "MIG-8::1"]
+    (result,) = deciding(sharing=(row,)).resources(node(devices=(device(info),)))
+    assert [one.id for one in result.devices] == ["MIG-7", "MIG-8::0", "MIG-8::1"]
 
 
 def test_a_missing_device_is_reported_and_affects_nothing_else() -> None:
     decide = deciding(sharing=({"resource": GPU, "replicas": 2, "devices": ["GPU-gone", "1"]},))
     snapshot = node(devices=TWO)
-    (found,) = decide.resources(snapshot)
-    assert [one.id for one in found.devices] == [card(0), replica(1, 0), replica(1, 1)]
+    (result,) = decide.resources(snapshot)
+    assert [one.id for one in result.devices] == [card(0), replica(1, 0), replica(1, 1)]
     assert [(vendor, one.reason) for vendor, one in decide.problems(snapshot)] == [
         ("nvidia", "SharedDeviceMissing")
     ]
@@ -105,8 +105,8 @@ def test_one_resource_stands_in_one_row_only() -> None:
 def test_a_container_with_several_replicas_gets_each_card_once() -> None:
     rows = ({"name": GPU, "replicas": 4},)
     ids = (replica(1, 3), replica(0, 0), replica(1, 1))
-    found = deciding(sharing=rows).allocate(GPU, ids, node(clustered=False))
-    assert dict(found.edits.env) == {"NVIDIA_VISIBLE_DEVICES": f"{card(0)},{card(1)}"}
+    result = deciding(sharing=rows).allocate(GPU, ids, node(clustered=False))
+    assert dict(result.edits.env) == {"NVIDIA_VISIBLE_DEVICES": f"{card(0)},{card(1)}"}
 
 
 def test_more_than_one_replica_is_refused_where_that_is_wished() -> None:

@@ -36,9 +36,9 @@ from tests.unit.deviceplugin.made import (
 )
 def test_the_setting_decides_the_way(injection: str, handler: str, env: bool, nodes: bool) -> None:
     snapshot = node(clustered=False, handler=handler)
-    found = deciding(injection=injection).allocate(GPU, (card(2),), snapshot).edits
-    assert (VISIBLE in dict(found.env)) is env
-    assert ("/dev/nvidia2" in [one.path for one in found.nodes]) is nodes
+    edits = deciding(injection=injection).allocate(GPU, (card(2),), snapshot).edits
+    assert (VISIBLE in dict(edits.env)) is env
+    assert ("/dev/nvidia2" in [one.path for one in edits.nodes]) is nodes
 
 
 def test_cdi_names_go_both_ways_that_runtimes_read() -> None:
@@ -52,10 +52,10 @@ def test_cdi_names_go_both_ways_that_runtimes_read() -> None:
         node(clustered=False),
         host_devices=SnapshotPart(HostDevicesView(vendors={"nvidia": host}), 1.0),
     )
-    found = deciding(injection="cdi").allocate(GPU, (card(1), card(0)), snapshot)
+    result = deciding(injection="cdi").allocate(GPU, (card(1), card(0)), snapshot)
     listed = (f"nvidia.com/gpu={card(0)}", f"nvidia.com/gpu={card(1)}")
-    assert found.edits.cdi == listed
-    assert found.annotations == (("cdi.k8s.io/xpu-agent_nvidia.com-gpu", ",".join(listed)),)
+    assert result.edits.cdi == listed
+    assert result.annotations == (("cdi.k8s.io/xpu-agent_nvidia.com-gpu", ",".join(listed)),)
     with pytest.raises(AllocationRefused, match="CDINameMissing"):
         deciding(injection="cdi").allocate(GPU, (card(1),), node(clustered=False))
 
@@ -86,11 +86,11 @@ def with_spec(snapshot: NodeSnapshot) -> NodeSnapshot:
 def test_by_default_the_vendors_cdi_name_comes_beside_the_bare_nodes() -> None:
     """A runtime that takes CDI names adds the driver's libraries; another one has the nodes."""
     bare = deciding().allocate(GPU, (card(1),), node(clustered=False, handler="")).edits
-    found = deciding().allocate(GPU, (card(1),), with_spec(node(clustered=False, handler="")))
+    result = deciding().allocate(GPU, (card(1),), with_spec(node(clustered=False, handler="")))
     assert bare.cdi == ()
     assert [note.reason for note in bare.notes] == ["NoDriverInjection"]
-    assert found.edits == replace(bare, cdi=(f"nvidia.com/gpu={card(1)}",), notes=())
-    assert found.annotations == (
+    assert result.edits == replace(bare, cdi=(f"nvidia.com/gpu={card(1)}",), notes=())
+    assert result.annotations == (
         ("cdi.k8s.io/xpu-agent_nvidia.com-gpu", f"nvidia.com/gpu={card(1)}"),
     )
 
@@ -99,9 +99,9 @@ def test_by_default_the_vendors_cdi_name_comes_beside_the_bare_nodes() -> None:
 def test_a_grant_is_answered_by_the_vendors_cdi_name_too(in_force: bool) -> None:
     pod = waiting(0)
     snapshot = with_spec(node(pod, grants={0: granted(card(2))}, handler="", in_force=in_force))
-    found = deciding().allocate(GPU, (card(0),), snapshot).edits
-    assert found.cdi == (f"nvidia.com/gpu={card(2)}",)
-    assert "/dev/nvidia2" in [one.path for one in found.nodes]
+    edits = deciding().allocate(GPU, (card(0),), snapshot).edits
+    assert edits.cdi == (f"nvidia.com/gpu={card(2)}",)
+    assert "/dev/nvidia2" in [one.path for one in edits.nodes]
 
 
 @pytest.mark.parametrize("injection", ["nodes", "env", "auto"])
@@ -125,6 +125,6 @@ def test_a_name_that_the_vendor_refuses_leaves_the_bare_nodes() -> None:
     snapshot = replace(
         base, host_devices=SnapshotPart(HostDevicesView(vendors={"ascend": host}), 1.0)
     )
-    found = deciding().allocate("huawei.com/Ascend910", ("Ascend910-0",), snapshot).edits
-    assert found.cdi == ()
-    assert [one.path for one in found.nodes] == ["/dev/davinci0", "/dev/davinci_manager"]
+    edits = deciding().allocate("huawei.com/Ascend910", ("Ascend910-0",), snapshot).edits
+    assert edits.cdi == ()
+    assert [one.path for one in edits.nodes] == ["/dev/davinci0", "/dev/davinci_manager"]

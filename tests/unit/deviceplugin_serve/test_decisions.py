@@ -25,10 +25,10 @@ A, B, SICK = KubeletDevice(id="a"), KubeletDevice(id="b"), KubeletDevice(id="a",
 
 @given(st.text(max_size=400), st.integers(1, 10**9))
 def test_every_resource_has_a_socket_whose_path_the_system_takes(name: str, number: int) -> None:
-    made = socket_name(name, number)
-    assert is_agent_socket(made)
-    assert "/" not in made
-    assert not is_path_too_long(f"{FOLDER}/{made}")
+    created = socket_name(name, number)
+    assert is_agent_socket(created)
+    assert "/" not in created
+    assert not is_path_too_long(f"{FOLDER}/{created}")
 
 
 def test_long_names_with_one_beginning_stay_apart() -> None:
@@ -96,11 +96,11 @@ def test_buckets_add_up_and_results_are_bounded() -> None:
     for index in range(1000):
         counts.count_allocation(f"Reason{index}", 0.001)
     counts.count_allocation("Reason0", 11.0)
-    found = counts.statistics()
-    assert found.latency.buckets[ALLOCATION_BUCKETS_S.index(0.001)] == 1000
-    assert found.latency.buckets[-1] == 1001
-    assert len(found.allocations) == MAX_RESULTS + 1
-    assert sum(count for _, count in found.allocations) == 1001
+    statistics = counts.statistics()
+    assert statistics.latency.buckets[ALLOCATION_BUCKETS_S.index(0.001)] == 1000
+    assert statistics.latency.buckets[-1] == 1001
+    assert len(statistics.allocations) == MAX_RESULTS + 1
+    assert sum(count for _, count in statistics.allocations) == 1001
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def test_a_checkpoint_names_the_holder_of_each_device() -> None:
 
 @pytest.mark.parametrize("ids", [["GPU-2", "GPU-0"], {"0": None, "1": ["GPU-0", "GPU-2"]}])
 def test_kubelets_of_old_and_empty_nodes_are_understood(ids: object) -> None:
-    (held,) = parse_device_checkpoint(checkpoint({**ENTRY, "DeviceIDs": ids}))
-    assert held.ids == ("GPU-0", "GPU-2")
+    (entries,) = parse_device_checkpoint(checkpoint({**ENTRY, "DeviceIDs": ids}))
+    assert entries.ids == ("GPU-0", "GPU-2")
 
 
 def test_a_kubelet_that_gave_nothing_away_yet() -> None:
@@ -85,10 +85,10 @@ def answer(**annotations: str) -> str:
 
 def test_what_was_exchanged_stands_in_the_answer_that_the_kubelet_keeps() -> None:
     text = answer(**{"xpu-agent.io/exchange-nvidia.com-gpu": '{"GPU-2":"GPU-7","GPU-9":"GPU-3"}'})
-    (held,) = parse_device_checkpoint(checkpoint({**ENTRY, "AllocResp": text}))
-    assert held.exchanges == (("GPU-2", "GPU-7"),)  # the container reuses one of two devices
-    assert held.ids == ("GPU-0", "GPU-2")
-    assert held.device_ids == ("GPU-0", "GPU-7")
+    (entries,) = parse_device_checkpoint(checkpoint({**ENTRY, "AllocResp": text}))
+    assert entries.exchanges == (("GPU-2", "GPU-7"),)  # the container reuses one of two devices
+    assert entries.ids == ("GPU-0", "GPU-2")
+    assert entries.device_ids == ("GPU-0", "GPU-7")
     (other,) = parse_device_checkpoint(checkpoint({**ENTRY, "AllocResp": answer(a="b")}))
     assert other.device_ids == other.ids
 
@@ -103,14 +103,16 @@ def test_a_damaged_answer_of_the_agent_is_refused_with_the_whole_file(value: str
 def test_an_exchange_for_a_pod_that_was_not_known_is_remembered_until_the_kubelet_names_it() -> (
     None
 ):
-    known = AllocationTable(ManualClock(), lambda: None)
-    known.update_from_checkpoint(())
-    given = KubeletAllocation(pod_uid="", resource="r/x", ids=("a",), exchanges=(("a", "b"),))
-    known.add_answer(given)
-    assert known.allocations == (given,)
-    named = replace(given, pod_uid="u1", container="main")
-    assert known.update_from_checkpoint((named,)) == ()
-    assert known.allocations == (named,)
+    allocation_table = AllocationTable(ManualClock(), lambda: None)
+    allocation_table.update_from_checkpoint(())
+    kubelet_allocation = KubeletAllocation(
+        pod_uid="", resource="r/x", ids=("a",), exchanges=(("a", "b"),)
+    )
+    allocation_table.add_answer(kubelet_allocation)
+    assert allocation_table.allocations == (kubelet_allocation,)
+    named = replace(kubelet_allocation, pod_uid="u1", container="main")
+    assert allocation_table.update_from_checkpoint((named,)) == ()
+    assert allocation_table.allocations == (named,)
 
 
 def test_too_many_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,83 +123,87 @@ def test_too_many_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_answers_are_remembered_until_the_checkpoint_has_them() -> None:
     clock, changes = ManualClock(), list[int]()
-    known = AllocationTable(clock, lambda: changes.append(1))
+    allocation_table = AllocationTable(clock, lambda: changes.append(1))
     answered = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("b", "a"))
-    known.add_answer(answered)
-    assert list(known.allocations) == [answered]
+    allocation_table.add_answer(answered)
+    assert list(allocation_table.allocations) == [answered]
     other = KubeletAllocation(pod_uid="u2", resource="r/x", ids=("a", "b"), container="main")
-    known.update_from_checkpoint((other,))
-    assert list(known.allocations) == [other, answered]
+    allocation_table.update_from_checkpoint((other,))
+    assert list(allocation_table.allocations) == [other, answered]
     written = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a", "b"), container="main")
-    known.update_from_checkpoint((written,))
-    assert list(known.allocations) == [written]
+    allocation_table.update_from_checkpoint((written,))
+    assert list(allocation_table.allocations) == [written]
     assert len(changes) == 3
 
 
 def test_answers_that_came_to_nothing_are_forgotten_and_never_too_many() -> None:
     clock = ManualClock()
-    known = AllocationTable(clock, lambda: None)
+    allocation_table = AllocationTable(clock, lambda: None)
     for index in range(MAX_PENDING_ANSWERS + 10):
-        known.add_answer(KubeletAllocation(pod_uid=f"u{index}", resource="r/x", ids=("a",)))
-    assert len(known.allocations) == MAX_PENDING_ANSWERS
-    known.remove_old_answers()
-    assert len(known.allocations) == MAX_PENDING_ANSWERS
+        allocation_table.add_answer(
+            KubeletAllocation(pod_uid=f"u{index}", resource="r/x", ids=("a",))
+        )
+    assert len(allocation_table.allocations) == MAX_PENDING_ANSWERS
+    allocation_table.remove_old_answers()
+    assert len(allocation_table.allocations) == MAX_PENDING_ANSWERS
     clock.advance(PENDING_ANSWER_S + 1)
-    known.remove_old_answers()
-    assert not known.allocations
+    allocation_table.remove_old_answers()
+    assert not allocation_table.allocations
 
 
 def test_a_device_of_two_memory_nodes_is_one_device() -> None:
-    (held,) = parse_device_checkpoint(
+    (entries,) = parse_device_checkpoint(
         checkpoint({**ENTRY, "DeviceIDs": {"0": ["a"], "1": ["a", "b"]}})
     )
-    assert held.ids == ("a", "b")
+    assert entries.ids == ("a", "b")
 
 
 def test_every_answer_counts_where_the_containers_of_a_pod_have_the_same_devices() -> None:
-    known = AllocationTable(ManualClock(), lambda: None)
-    known.update_from_checkpoint(())
+    allocation_table = AllocationTable(ManualClock(), lambda: None)
+    allocation_table.update_from_checkpoint(())
     answer = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",))
-    known.add_answer(answer)
-    known.add_answer(KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",)))
-    assert known.allocations == (answer, answer)
+    allocation_table.add_answer(answer)
+    allocation_table.add_answer(KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",)))
+    assert allocation_table.allocations == (answer, answer)
     init = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",), container="init")
-    assert known.update_from_checkpoint((init,)) == ()
-    assert known.allocations == (init, answer)
+    assert allocation_table.update_from_checkpoint((init,)) == ()
+    assert allocation_table.allocations == (init, answer)
     main = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",), container="main")
-    known.update_from_checkpoint((init, main))
-    assert known.allocations == (init, main)
+    allocation_table.update_from_checkpoint((init, main))
+    assert allocation_table.allocations == (init, main)
 
 
 def test_an_answer_that_went_to_another_pod_is_reported_and_counts_for_none() -> None:
-    known = AllocationTable(ManualClock(), lambda: None)
-    known.update_from_checkpoint(())
+    allocation_table = AllocationTable(ManualClock(), lambda: None)
+    allocation_table.update_from_checkpoint(())
     answer = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",))
-    known.add_answer(answer)
+    allocation_table.add_answer(answer)
     other = KubeletAllocation(pod_uid="u2", resource="r/x", ids=("a",), container="main")
-    assert known.update_from_checkpoint((other,)) == ((answer, other),)
-    assert known.allocations == (other,)
-    assert known.update_from_checkpoint((other,)) == ()
+    assert allocation_table.update_from_checkpoint((other,)) == ((answer, other),)
+    assert allocation_table.allocations == (other,)
+    assert allocation_table.update_from_checkpoint((other,)) == ()
 
 
 def test_of_the_same_devices_the_answer_to_the_pod_itself_is_the_one() -> None:
-    known = AllocationTable(ManualClock(), lambda: None)
-    known.update_from_checkpoint(())
-    gone, now = (KubeletAllocation(pod_uid=uid, resource="r/x", ids=("a",)) for uid in ("u1", "u2"))
-    known.add_answer(gone)
-    known.add_answer(now)
+    allocation_table = AllocationTable(ManualClock(), lambda: None)
+    allocation_table.update_from_checkpoint(())
+    removed, now = (
+        KubeletAllocation(pod_uid=uid, resource="r/x", ids=("a",)) for uid in ("u1", "u2")
+    )
+    allocation_table.add_answer(removed)
+    allocation_table.add_answer(now)
     late = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",), container="main")
-    assert known.update_from_checkpoint((late,)) == ()
-    assert known.allocations == (late, now)
+    assert allocation_table.update_from_checkpoint((late,)) == ()
+    assert allocation_table.allocations == (late, now)
 
 
 def test_what_a_kubelet_that_is_no_more_was_answered_is_forgotten_unless_it_wrote_it() -> None:
     changes = list[int]()
-    known = AllocationTable(ManualClock(), lambda: changes.append(1))
+    allocation_table = AllocationTable(ManualClock(), lambda: changes.append(1))
     written = KubeletAllocation(pod_uid="u1", resource="r/x", ids=("a",), container="main")
-    known.update_from_checkpoint((written,))
-    known.add_answer(KubeletAllocation(pod_uid="u2", resource="r/x", ids=("b",)))
-    known.clear_answers()
-    known.clear_answers()
-    assert known.allocations == (written,)
+    allocation_table.update_from_checkpoint((written,))
+    allocation_table.add_answer(KubeletAllocation(pod_uid="u2", resource="r/x", ids=("b",)))
+    allocation_table.clear_answers()
+    allocation_table.clear_answers()
+    assert allocation_table.allocations == (written,)
     assert len(changes) == 3

@@ -29,8 +29,8 @@ ALLOCATE = bytes.fromhex(
 
 def test_a_registration_is_these_bytes() -> None:
     options = build_options(check_start=False, choose=True)
-    made = encode_registration("koord-gpu.sock", "koordinator.sh/gpu", options)
-    assert made == REGISTER
+    registration = encode_registration("koord-gpu.sock", "koordinator.sh/gpu", options)
+    assert registration == REGISTER
     assert pb.RegisterRequest.FromString(REGISTER).endpoint == "koord-gpu.sock"
 
 
@@ -59,9 +59,9 @@ def test_a_device_without_numa_nodes_has_no_topology() -> None:
 def test_an_allocation_is_these_bytes() -> None:
     node = DeviceNodeEdit(host_path="/dev/b", path="/dev/a", major=1, minor=2)
     edits = ContainerEdits(env=(("A", "1"),), nodes=(node,), cdi=("koordinator.sh/gpu=0",))
-    made = build_allocate_response((ContainerAllocation(edits=edits),))
-    assert made.SerializeToString(deterministic=True) == ALLOCATE
-    assert pb.AllocateResponse.FromString(ALLOCATE) == made
+    allocate_response = build_allocate_response((ContainerAllocation(edits=edits),))
+    assert allocate_response.SerializeToString(deterministic=True) == ALLOCATE
+    assert pb.AllocateResponse.FromString(ALLOCATE) == allocate_response
 
 
 def test_mounts_and_annotations_are_carried_a_container_each() -> None:

@@ -34,10 +34,10 @@ class Vendor:
         """Publish a state; return the initials of the devices' states."""
         self.second += after_s
         self.state = replace(self.state, **parts)
-        told = self.health.update(self.state, at(self.second)).inventory.value
-        assert told is not None
-        self.told = told
-        return "".join(SHORT[device.health.state] for device in told.devices)
+        inventory = self.health.update(self.state, at(self.second)).inventory.value
+        assert inventory is not None
+        self.told = inventory
+        return "".join(SHORT[device.health.state] for device in inventory.devices)
 
     def answer(self, *healths: Health, after_s: float = 1.0) -> str:
         cards = (replace(c, health=h) for c, h in zip(CARDS, healths, strict=False))

@@ -35,9 +35,11 @@ def test_any_answer_of_a_vendor_is_published_or_refused_and_can_be_stored(
             inventory=SnapshotPart(answer),
             samples=SnapshotPart(tuple(samples)),
         )
-        told = health.update(state, at(second)).inventory.value
-        assert told is not None
-        assert [device.key for device in told.devices] == [device.key for device in answer.devices]
+        inventory = health.update(state, at(second)).inventory.value
+        assert inventory is not None
+        assert [device.key for device in inventory.devices] == [
+            device.key for device in answer.devices
+        ]
         health.record_events(events, at(second))
         health.needs_check(at(second))
     data = encode_health(select_records({"x": health.tracks}), "b007", at(9))

@@ -53,10 +53,10 @@ def again(track: HealthTrack, *, boot: str = "b007", now: TimePoint) -> HealthTr
 @pytest.mark.parametrize("looks", ["gb", "gbg"])
 def test_what_had_failed_begins_as_probing_with_its_reason_and_its_date(looks: str) -> None:
     track = failed(looks)
-    found = again(track, now=at(20))
-    assert (found.state, found.since_s) == (HealthState.PROBING, track.since_s)
-    assert (found.cause.reason, found.cause.message) == (BAD.reason, BAD.message)
-    assert (found.good_checks, found.last_bad_s, found.changes) == (0, at(20).mono_s, 0)
+    result = again(track, now=at(20))
+    assert (result.state, result.since_s) == (HealthState.PROBING, track.since_s)
+    assert (result.cause.reason, result.cause.message) == (BAD.reason, BAD.message)
+    assert (result.good_checks, result.last_bad_s, result.changes) == (0, at(20).mono_s, 0)
 
 
 def test_what_still_fails_has_not_failed_again() -> None:
@@ -88,9 +88,9 @@ def test_a_device_that_became_healthy_is_watched_again() -> None:
     ],
 )
 def test_turns_keep_their_age(boot: str, now: TimePoint, ages: list[float]) -> None:
-    found = again(failed("gbgggbg"), boot=boot, now=now)
-    assert [now.mono_s - at_s for at_s in found.turn_times_s] == ages
-    assert found.is_flapping
+    result = again(failed("gbgggbg"), boot=boot, now=now)
+    assert [now.mono_s - at_s for at_s in result.turn_times_s] == ages
+    assert result.is_flapping
 
 
 def test_a_healthy_device_with_a_recent_change_is_stored() -> None:
@@ -118,10 +118,10 @@ def test_no_file_is_written_that_the_next_agent_would_not_read() -> None:
     wordy = replace(
         failed("b"), cause=HealthCause("Xid79", "\u4e2d" * 2000), turn_times_s=(1.5,) * MAX_TURNS
     )
-    kept = select_records(
+    records = select_records(
         {"nvidia": {f"card-{number}": wordy for number in range(MAX_STORED_TRACKS)}}
     )
-    data = encode_health(kept, "b007", at(0))
+    data = encode_health(records, "b007", at(0))
     assert MAX_FILE // 2 < len(data) <= MAX_FILE
     assert decode_health(data, "b007", at(1))
 
@@ -185,18 +185,18 @@ def test_the_records_are_written_once_and_read_by_the_next_agent(tmp_path: Path)
     file.save({"nvidia": {}}, at(1))
     assert state.wait(DEADLINE_S)
     assert not (tmp_path / "state").exists()
-    known = {"nvidia": {KEY: failed()}}
-    file.save(known, at(2))
+    entries = {"nvidia": {KEY: failed()}}
+    file.save(entries, at(2))
     assert state.wait(DEADLINE_S)
     path = tmp_path / "state" / "health.json"
     written = path.read_bytes()
     path.unlink()
-    file.save(known, at(3))
+    file.save(entries, at(3))
     assert state.wait(DEADLINE_S)
     assert not path.exists()
     path.write_bytes(written)
-    found = HealthFile(str(tmp_path / "state"), "b007").load(at(4))
-    assert found["nvidia"][KEY].state is HealthState.PROBING
+    result = HealthFile(str(tmp_path / "state"), "b007").load(at(4))
+    assert result["nvidia"][KEY].state is HealthState.PROBING
     assert file.check().ok
 
 

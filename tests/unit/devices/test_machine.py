@@ -40,16 +40,16 @@ def test_states_follow_looks(policy: dict[str, float], looks: str, states: str) 
 def test_a_probing_device_keeps_its_reason_and_says_how_far_it_is_in_few_steps() -> None:
     device = Device(clean_s=60.0)
     device.look(BAD)
-    told = [device.look(GOOD) for _ in range(59)]
-    assert {health.reason for health in told} == {"Xid95"}
-    assert all(health.message.startswith("uncontained memory error; ") for health in told)
-    assert [text.rpartition(": ")[2] for text in dict.fromkeys(h.message for h in told)] == [
+    reports = [device.look(GOOD) for _ in range(59)]
+    assert {health.reason for health in reports} == {"Xid95"}
+    assert all(health.message.startswith("uncontained memory error; ") for health in reports)
+    assert [text.rpartition(": ")[2] for text in dict.fromkeys(h.message for h in reports)] == [
         "0 %",
         "25 %",
         "50 %",
         "75 %",
     ]
-    assert "after 3 looks in a row and 60 s without a fault" in told[0].message
+    assert "after 3 looks in a row and 60 s without a fault" in reports[0].message
     assert device.look(GOOD).state is HealthState.HEALTHY
 
 
@@ -102,8 +102,8 @@ def test_doubt_keeps_the_state_and_dates_what_is_known() -> None:
     )
     assert doubted.message == "no answer; before that DeviceHealthy: device is healthy"
     assert device.look(UNSURE).since_s == doubted.since_s == WALL_S + 2
-    known = device.look(GOOD)
-    assert (known.certain, known.since_s, known.changes) == (True, WALL_S + 4, 0)
+    view = device.look(GOOD)
+    assert (view.certain, view.since_s, view.changes) == (True, WALL_S + 4, 0)
 
 
 def test_an_uncertain_first_result_of_a_vendor_is_published() -> None:
@@ -118,9 +118,9 @@ def test_an_uncertain_first_result_of_a_vendor_is_published() -> None:
 def test_the_fourth_turn_within_an_hour_is_put_off_for_an_hour() -> None:
     device = Device()
     assert device.looks("gbgggbggg") == "HFPPHFFFF"
-    held = device.health
-    assert held.reason == "Flapping"
-    assert held.message == (
+    health = device.health
+    assert health.reason == "Flapping"
+    assert health.message == (
         "changed more than 3 times within 3600 s, held until 3600 s after the last fault;"
         " Xid95: uncontained memory error"
     )

@@ -29,11 +29,11 @@ def test_a_vendor_that_nobody_lists_has_the_sections_values() -> None:
 
 @pytest.mark.parametrize("vendor", ["nvidia", "ascend", "cambricon", "rdma"])
 def test_the_vendors_overrides_precede_the_section(vendor: str) -> None:
-    found = policy(vendor, clean_probes=9, flap_hold_s=60)
-    wanted = OVERRIDES[vendor].values()
-    assert wanted
-    assert {name: getattr(found, name) for name in wanted} == wanted
-    assert found.flap_hold_s == 60
+    result = policy(vendor, clean_probes=9, flap_hold_s=60)
+    desired = OVERRIDES[vendor].values()
+    assert desired
+    assert {name: getattr(result, name) for name in desired} == desired
+    assert result.flap_hold_s == 60
 
 
 def test_a_row_for_the_vendor_counts_before_all() -> None:

@@ -19,9 +19,9 @@ from tests.unit.devices.looks import BAD, GOOD, ODD, at
 
 def test_what_sysfs_showed_is_passed_on_and_is_no_look() -> None:
     vendor = Vendor()
-    told = vendor.health.update(vendor.sighted, at(0))
-    assert told == vendor.sighted
-    assert vendor.health.update(vendor.sighted, at(1)).inventory.value is told.inventory.value
+    reports = vendor.health.update(vendor.sighted, at(0))
+    assert reports == vendor.sighted
+    assert vendor.health.update(vendor.sighted, at(1)).inventory.value is reports.inventory.value
     assert dict(vendor.health.tracks) == {}
     assert not vendor.happen(event())
 
@@ -29,13 +29,13 @@ def test_what_sysfs_showed_is_passed_on_and_is_no_look() -> None:
 def test_what_had_failed_is_not_well_because_sysfs_shows_it() -> None:
     before = Vendor()
     before.answer(GOOD, BAD)
-    kept = decode_health(
+    health = decode_health(
         encode_health(select_records({"x": before.health.tracks}), "b", at(2)), "b", at(3)
     )
-    after = VendorHealth("x", HealthSettings(), before.sighted.inventory.value, kept["x"])
-    told = after.update(before.sighted, at(4)).inventory.value
-    assert told is not None
-    assert [d.health.state for d in told.devices] == [HealthState.HEALTHY, HealthState.PROBING]
+    after = VendorHealth("x", HealthSettings(), before.sighted.inventory.value, health["x"])
+    inventory = after.update(before.sighted, at(4)).inventory.value
+    assert inventory is not None
+    assert [d.health.state for d in inventory.devices] == [HealthState.HEALTHY, HealthState.PROBING]
 
 
 def test_answers_samples_and_events_are_checks() -> None:
@@ -81,10 +81,10 @@ def test_a_device_that_is_listed_before_it_was_examined_is_followed() -> None:
 def test_while_nothing_changes_the_same_object_is_returned() -> None:
     vendor = Vendor()
     vendor.answer(GOOD, BAD)
-    told = vendor.told
+    reports = vendor.told
     vendor.sample(GOOD, BAD)
     vendor.answer(GOOD, BAD)
-    assert vendor.told is told
+    assert vendor.told is reports
 
 
 @pytest.mark.parametrize(
@@ -218,13 +218,13 @@ def test_a_vendor_that_never_answered_is_not_silent() -> None:
 
 def looks_wanted(vendor: Vendor, seconds: int) -> list[int]:
     """Return after how many seconds a look is wanted; it is taken, and sees the same."""
-    wanted = []
+    desired = []
     for second in range(1, seconds + 1):
         vendor.second += 1
         if vendor.health.needs_check(at(vendor.second)):
-            wanted.append(second)
+            desired.append(second)
             vendor.list(*vendor.state.inventory.value.devices, after_s=0)  # type: ignore[union-attr]  # it has answered
-    return wanted
+    return desired
 
 
 def test_a_probing_device_is_checked_often_and_a_failed_one_ever_less() -> None:
@@ -261,8 +261,8 @@ def test_a_check_that_does_not_come_is_not_requested_again_and_again() -> None:
     vendor = Vendor(clean_probes=1000)
     vendor.answer(BAD, GOOD)
     vendor.answer(GOOD, GOOD)
-    wanted = [s for s in range(1, 130) if vendor.health.needs_check(at(vendor.second + s))]
-    assert wanted == [5, 65, 125]
+    desired = [s for s in range(1, 130) if vendor.health.needs_check(at(vendor.second + s))]
+    assert desired == [5, 65, 125]
 
 
 def test_a_person_ends_the_hold_of_a_device_and_of_its_slices_but_not_the_watching() -> None:

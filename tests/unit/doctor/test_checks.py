@@ -31,11 +31,11 @@ def node() -> NodeSnapshot:
 
 def facts(snapshot: NodeSnapshot | None = None, **changes: object) -> CheckInputs:
     """Return what a look at a healthy live node finds, but for `changes`."""
-    looked = snapshot or node()
+    checks = snapshot or node()
     well = CheckInputs(
         settings=Settings(),
-        snapshot=looked,
-        node=node_report(looked),
+        snapshot=checks,
+        node=node_report(checks),
         is_live=True,
         is_root=True,
         agent=agent_with(
@@ -56,9 +56,9 @@ def agent_with(part: str, value: Mapping[str, object]) -> dict[str, object]:
     return {"containers": {part: {"value": value}}}
 
 
-def of(found: tuple[CheckResult, ...], check: str) -> CheckResult:
+def of(check_results: tuple[CheckResult, ...], check: str) -> CheckResult:
     """Return the finding of one check."""
-    (one,) = [one for one in found if one.id == check]
+    (one,) = [one for one in check_results if one.id == check]
     return one
 
 
@@ -73,7 +73,7 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
     means = {"nvidia": HostDevices(default_handler="nvidia")}
     view = HostDevicesView(vendors=means, problems=(("CdiSpecStale", "x is gone"),))
     silent = VendorState(vendor="ascend", state="stalled", message="no answer")
-    found = run_checks(
+    checks = run_checks(
         facts(
             replace(
                 snapshot, host_devices=SnapshotPart(view, 0.0), vendors=(*snapshot.vendors, silent)
@@ -87,7 +87,7 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
             protobuf="python",
         )
     )
-    poor = {one.id for one in found if one.status in (CheckStatus.WARN, CheckStatus.FAIL)}
+    poor = {one.id for one in checks if one.status in (CheckStatus.WARN, CheckStatus.FAIL)}
     assert poor == {
         "privileges",
         "vendor:ascend",
@@ -102,7 +102,7 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
         "ungranted",
         "protobuf",
     }
-    assert all(one.impact and one.remedy for one in found if one.id in poor)
+    assert all(one.impact and one.remedy for one in checks if one.id in poor)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_refusals_and_missing_devices_of_the_running_agent_are_reported() -> Non
             "served": {"value": {"resources": [{"name": "nvidia.com/gpu", "state": "conflict"}]}},
         }
     }
-    found = run_checks(facts(agent=agent))
-    failed = {one.id for one in found if one.status is CheckStatus.FAIL}
+    checks = run_checks(facts(agent=agent))
+    failed = {one.id for one in checks if one.status is CheckStatus.FAIL}
     assert failed == {"grant:None/p", "container:None/p/None", "kubelet:nvidia.com/gpu"}
 
 
@@ -205,10 +205,10 @@ def test_devices_that_the_kubelet_accounts_otherwise_are_named() -> None:
         {"name": name, "state": "watched", "withdrawn_ids": ids}
         for name, ids in (("nvidia.com/gpu", ["GPU-7"]), ("rdma/hca", []))
     )
-    held = [{"resource": "rdma/hca", "exchanges": [["a", "b"]]}, {"resource": "rdma/hca"}]
-    served = {"value": {"resources": [gpu, hca], "held": held}}
-    found = run_checks(facts(agent={"containers": {"served": served}}))
-    withdrawn, exchanged = of(found, "kubelet:nvidia.com/gpu"), of(found, "kubelet:rdma/hca")
+    entries = [{"resource": "rdma/hca", "exchanges": [["a", "b"]]}, {"resource": "rdma/hca"}]
+    served = {"value": {"resources": [gpu, hca], "held": entries}}
+    checks = run_checks(facts(agent={"containers": {"served": served}}))
+    withdrawn, exchanged = of(checks, "kubelet:nvidia.com/gpu"), of(checks, "kubelet:rdma/hca")
     assert (withdrawn.status, exchanged.status) == (CheckStatus.WARN, CheckStatus.OK)
     assert "GPU-7" in withdrawn.observation
     assert "b in place of a" in exchanged.observation
@@ -232,8 +232,8 @@ def test_each_grant_that_is_not_honoured_has_the_remedy_of_its_cause(
     grant: dict[str, object], result: CheckStatus | None, do: str
 ) -> None:
     row = {"namespace": "n", "name": "p", **grant}
-    found = run_checks(facts(agent=agent_with("grants", {"pods": {"u": row}})))
-    own = [one for one in found if one.id == "grant:n/p"]
+    checks = run_checks(facts(agent=agent_with("grants", {"pods": {"u": row}})))
+    own = [one for one in checks if one.id == "grant:n/p"]
     assert [one.status for one in own] == ([] if result is None else [result])
     assert all(do in one.remedy and one.observation and one.impact for one in own)
 
@@ -254,11 +254,11 @@ def test_each_container_that_is_not_as_it_must_be_has_the_remedy_of_its_cause(
 ) -> None:
     about = {"namespace": "n", "pod": "p", "container": "c"}
     row = {**about, "verdict": verdict, "details": [detail], "causes": [detail]}
-    found = run_checks(facts(agent=agent_with("proof", {"containers": {"id": row}})))
-    own = [one for one in found if one.id == "container:n/p/c"]
+    checks = run_checks(facts(agent=agent_with("proof", {"containers": {"id": row}})))
+    own = [one for one in checks if one.id == "container:n/p/c"]
     assert [one.status for one in own] == ([] if result is None else [result])
     assert all(do in one.remedy and detail in one.observation and one.impact for one in own)
-    assert any(one.id == "containers" for one in found) is (result is None)
+    assert any(one.id == "containers" for one in checks) is (result is None)
 
 
 @pytest.mark.parametrize("odd", [[], "x", 1, None, {"containers": 3}, {"containers": {"proof": 1}}])
@@ -269,11 +269,11 @@ def test_an_agent_that_answers_oddly_breaks_no_check(odd: object) -> None:
 
 def test_a_node_with_a_kubelet_and_without_its_groups_is_bad_news() -> None:
     words = "the kubelet runs as process 812"
-    (found,) = (
+    (result,) = (
         one for one in run_checks(facts(cgroup_driver=None, kubelet=words)) if one.id == "cgroups"
     )
-    assert (found.status, words in found.observation) == (CheckStatus.FAIL, True)
-    assert "kubelet.cgroup_root" in found.remedy
+    assert (result.status, words in result.observation) == (CheckStatus.FAIL, True)
+    assert "kubelet.cgroup_root" in result.remedy
     bare = of(run_checks(facts(cgroup_driver=None)), "cgroups")
     assert (bare.status, "no group of the kubelet's yet" in bare.observation) == (
         CheckStatus.OK,
@@ -289,9 +289,11 @@ def test_void_leaves_nothing_to_warn_of() -> None:
 
 
 def test_absent_words_are_null_for_programs_and_nothing_for_people() -> None:
-    found = (CheckResult(id="a", status=CheckStatus.OK, observation="s"),)
-    assert result_rows(found) == [{"id": "a", "result": "ok", "seen": "s", "why": None, "do": None}]
-    assert results_text(found) == "ok    a: s\n"
+    check_results = (CheckResult(id="a", status=CheckStatus.OK, observation="s"),)
+    assert result_rows(check_results) == [
+        {"id": "a", "result": "ok", "seen": "s", "why": None, "do": None}
+    ]
+    assert results_text(check_results) == "ok    a: s\n"
 
 
 def collectors(*statuses: object) -> dict[str, object]:
@@ -305,16 +307,16 @@ def test_a_collector_that_cannot_measure_is_a_warning_with_its_reason() -> None:
         to_json_data(CollectorStatus(name="usage", success=True, duration_s=0.1)),
         {"name": "cold_memory", "success": False, "problems": [problem]},
     )
-    found = [one for one in run_checks(facts(agent=agent)) if one.id.startswith("collector:")]
-    assert [(one.id, one.status) for one in found] == [("collector:cold_memory", CheckStatus.WARN)]
-    assert found[0].observation == "KidledMissing: this kernel has no kidled"
-    assert "collect.cold_memory: false" in found[0].remedy
+    checks = [one for one in run_checks(facts(agent=agent)) if one.id.startswith("collector:")]
+    assert [(one.id, one.status) for one in checks] == [("collector:cold_memory", CheckStatus.WARN)]
+    assert checks[0].observation == "KidledMissing: this kernel has no kidled"
+    assert "collect.cold_memory: false" in checks[0].remedy
 
 
 @pytest.mark.parametrize("odd", [None, 5, "x", {"name": 3}, {"problems": []}, []])
 def test_odd_statuses_of_collectors_break_no_check(odd: object) -> None:
-    found = run_checks(facts(agent=collectors(odd)))
-    assert not [one for one in found if one.id.startswith("collector:")]
+    checks = run_checks(facts(agent=collectors(odd)))
+    assert not [one for one in checks if one.id.startswith("collector:")]
 
 
 def test_families_with_impossible_readings_are_named_with_their_first_value() -> None:
@@ -325,7 +327,7 @@ def test_families_with_impossible_readings_are_named_with_their_first_value() ->
     healthy = node()
     (vendor,) = healthy.vendors
     snapshot = replace(healthy, vendors=(replace(vendor, rejections=counts),))
-    found = of(run_checks(facts(snapshot)), "readings:nvidia")
-    assert found.status is CheckStatus.WARN
-    assert "xpu_x0_ratio (9, first 4294967295 of k)" in found.observation
-    assert found.observation.endswith("and 2 more")
+    result = of(run_checks(facts(snapshot)), "readings:nvidia")
+    assert result.status is CheckStatus.WARN
+    assert "xpu_x0_ratio (9, first 4294967295 of k)" in result.observation
+    assert result.observation.endswith("and 2 more")

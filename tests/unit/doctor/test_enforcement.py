@@ -71,9 +71,9 @@ def test_a_threshold_with_a_default_does_not_request_evictions() -> None:
 
 
 def test_what_works_is_one_line() -> None:
-    found = results(agent(ALL_PARTS, strategy("cpu_burst"), strategy("resctrl", state="idle")))
-    assert {name: one.status for name, one in found.items()} == {"enforcement": CheckStatus.OK}
-    assert "cpu_burst" in found["enforcement"].observation
+    result = results(agent(ALL_PARTS, strategy("cpu_burst"), strategy("resctrl", state="idle")))
+    assert {name: one.status for name, one in result.items()} == {"enforcement": CheckStatus.OK}
+    assert "cpu_burst" in result["enforcement"].observation
 
 
 @pytest.mark.parametrize(("mode", "words"), [("off", "is off"), ("plan", "writes nothing")])
@@ -90,11 +90,11 @@ def test_a_mode_that_prevents_a_requested_strategy_is_a_warning(mode: str, words
 def test_an_unsupporting_kernel_and_a_bug_are_distinguished() -> None:
     lacking = strategy("memory_qos", state="unsupported", message="there is no memory.high")
     broken = strategy("cpu_burst", state="failed", message="ValueError: oops")
-    found = results(agent(ALL_PARTS, lacking, broken))
-    assert found["enforcement:memory_qos"].status is CheckStatus.WARN
-    assert "there is no memory.high" in found["enforcement:memory_qos"].observation
-    assert found["enforcement:cpu_burst"].status is CheckStatus.FAIL
-    assert "ValueError: oops" in found["enforcement:cpu_burst"].observation
+    result = results(agent(ALL_PARTS, lacking, broken))
+    assert result["enforcement:memory_qos"].status is CheckStatus.WARN
+    assert "there is no memory.high" in result["enforcement:memory_qos"].observation
+    assert result["enforcement:cpu_burst"].status is CheckStatus.FAIL
+    assert "ValueError: oops" in result["enforcement:cpu_burst"].observation
 
 
 @pytest.mark.parametrize(
@@ -110,13 +110,13 @@ def test_problems_that_last_have_a_remedy(reason: str) -> None:
 
 def test_a_missing_controller_is_named_with_the_strategies_that_need_it() -> None:
     snapshot = agent(ALL_PARTS, strategy("cpu_burst"))
-    found = results(snapshot, controllers=frozenset({"cpu", "memory"}))
-    assert set(found) == {
+    result = results(snapshot, controllers=frozenset({"cpu", "memory"}))
+    assert set(result) == {
         "enforcement",
         "enforcement:controller:cpuset",
         "enforcement:controller:io",
     }
-    assert "cpu_suppression" in found["enforcement:controller:cpuset"].observation
+    assert "cpu_suppression" in result["enforcement:controller:cpuset"].observation
     both = frozenset({"cpu", "memory", "cpuset", "blkio"})
     assert "enforcement:controller:blkio" not in results(
         snapshot, controllers=both, cgroup_version=1
@@ -134,9 +134,11 @@ def test_a_missing_controller_is_named_with_the_strategies_that_need_it() -> Non
     ],
 )
 def test_resctrl_that_is_requested_and_not_mounted_is_a_warning(state: str, words: str) -> None:
-    found = results(agent(ALL_PARTS), resctrl=state).get("enforcement:resctrl-mount")
-    assert (found.observation.rpartition(", and ")[2] if found is not None else "").find(words) >= 0
-    assert (found is not None) == bool(words)
+    result = results(agent(ALL_PARTS), resctrl=state).get("enforcement:resctrl-mount")
+    assert (result.observation.rpartition(", and ")[2] if result is not None else "").find(
+        words
+    ) >= 0
+    assert (result is not None) == bool(words)
     assert "enforcement:resctrl-mount" not in results(agent({}), resctrl=state)
 
 
@@ -151,9 +153,9 @@ def test_controllers_are_read_where_the_agent_reads_them(version: int, tmp_path:
     if version == 2:
         host.write("/sys/fs/cgroup/kubepods/cgroup.subtree_control", "cpuset cpu io\n")
     host.write("/proc/filesystems", "nodev\tsysfs\nnodev\tresctrl\n")
-    found = read_inputs(Settings(), node(), host.files, live=False, own=host.files)
-    wanted = {"cpu", "memory", "cpuacct"} if version == 1 else {"cpuset", "cpu", "io"}
-    assert found.controllers is not None
-    assert wanted <= found.controllers
+    inputs = read_inputs(Settings(), node(), host.files, live=False, own=host.files)
+    desired = {"cpu", "memory", "cpuacct"} if version == 1 else {"cpuset", "cpu", "io"}
+    assert inputs.controllers is not None
+    assert desired <= inputs.controllers
     live = read_inputs(Settings(), node(), host.files, live=True, own=host.files)
     assert live.resctrl == "unmounted"

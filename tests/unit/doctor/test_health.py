@@ -45,24 +45,24 @@ def snapshot(*devices: Device, state: str = "ready", problem: str = "") -> NodeS
 
 def compare(running: NodeSnapshot, discovered: NodeSnapshot) -> tuple[CheckResult, ...]:
     """Return the findings where an agent runs, and this is what a new discovery finds."""
-    given: CheckInputs = facts(discovered)
+    check_inputs: CheckInputs = facts(discovered)
     return run_checks(
-        replace(given, node=node_report(running), discovery=given.node, remedy=remedy)
+        replace(check_inputs, node=node_report(running), discovery=check_inputs.node, remedy=remedy)
     )
 
 
 def test_a_card_that_the_agent_holds_out_is_out_whatever_a_new_discovery_finds() -> None:
-    held = snapshot(factory.gpu(0, health=XID), factory.gpu(1))
-    found = compare(held, snapshot(factory.gpu(0), factory.gpu(1)))
-    card = of(found, f"device:{factory.gpu(0).key}")
+    entries = snapshot(factory.gpu(0, health=XID), factory.gpu(1))
+    result = compare(entries, snapshot(factory.gpu(0), factory.gpu(1)))
+    card = of(result, f"device:{factory.gpu(0).key}")
     assert card.status is CheckStatus.FAIL
     assert card.observation.startswith(
         "probing: Xid95: uncontained error; a new discovery finds it heal"
     )
     assert card.remedy.startswith("wait")
     assert card.remedy.endswith("reset the GPU")
-    assert is_bad_news(found, strict=False)
-    assert not [one for one in found if one.id == "devices"]
+    assert is_bad_news(result, strict=False)
+    assert not [one for one in result if one.id == "devices"]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_a_card_that_the_agent_holds_out_is_out_whatever_a_new_discovery_finds()
 def test_each_doubt_about_a_card_is_a_finding_with_its_own_remedy(
     health: Health, result: CheckStatus, words: str
 ) -> None:
-    held = snapshot(factory.gpu(0, health=health))
-    card = of(compare(held, held), f"device:{factory.gpu(0).key}")
+    entries = snapshot(factory.gpu(0, health=health))
+    card = of(compare(entries, entries), f"device:{factory.gpu(0).key}")
     assert card.status is result
     assert card.observation.startswith(words)
     assert card.impact
@@ -99,13 +99,13 @@ def test_a_degraded_card_and_a_bad_slice_are_findings_and_a_cut_card_is_none() -
         ),
         partitions=(part, DevicePartition(uuid="MIG-b", profile="1g")),
     )
-    found = compare(snapshot(card), snapshot(card))
-    odd = {one.id: one for one in found if one.id.startswith("device:")}
+    result = compare(snapshot(card), snapshot(card))
+    odd = {one.id: one for one in result if one.id.startswith("device:")}
     assert set(odd) == {f"device:{card.key}/Degraded", f"device:{card.key}/MIG-a"}
     assert odd[f"device:{card.key}/Degraded"].status is CheckStatus.WARN
     assert odd[f"device:{card.key}/MIG-a"].status is CheckStatus.FAIL
     assert {one.remedy for one in odd.values()} == {"reset the GPU"}
-    assert of(found, "devices").observation == "1 in service"
+    assert of(result, "devices").observation == "1 in service"
 
 
 def test_devices_that_nobody_is_granted_are_one_finding_a_reason() -> None:
@@ -116,30 +116,30 @@ def test_devices_that_nobody_is_granted_are_one_finding_a_reason() -> None:
         factory.gpu(1, managed=False, health=vfio),
         factory.gpu(2, managed=False, health=driverless),
     )
-    found = compare(snapshot(*cards), snapshot(*cards))
-    given = of(found, "unmanaged:nvidia/BoundToVFIO")
-    assert given.status is CheckStatus.WARN
-    assert given.observation == f"2 devices: {cards[0].key}, {cards[1].key}: bound to vfio-pci"
-    assert of(found, "unmanaged:nvidia/DriverUnbound").status is CheckStatus.FAIL
-    assert not [one for one in found if one.id in ("devices", f"device:{cards[2].key}")]
+    result = compare(snapshot(*cards), snapshot(*cards))
+    inputs = of(result, "unmanaged:nvidia/BoundToVFIO")
+    assert inputs.status is CheckStatus.WARN
+    assert inputs.observation == f"2 devices: {cards[0].key}, {cards[1].key}: bound to vfio-pci"
+    assert of(result, "unmanaged:nvidia/DriverUnbound").status is CheckStatus.FAIL
+    assert not [one for one in result if one.id in ("devices", f"device:{cards[2].key}")]
 
 
 def test_a_vendor_that_answers_a_new_discovery_but_not_the_agent_is_silent() -> None:
     card = factory.gpu(0)
-    found = of(compare(snapshot(card, state="quarantined"), snapshot(card)), "vendor:nvidia")
-    assert found.status is CheckStatus.FAIL
-    assert found.observation == "quarantined: Late: no answer; a new discovery gets an answer"
+    result = of(compare(snapshot(card, state="quarantined"), snapshot(card)), "vendor:nvidia")
+    assert result.status is CheckStatus.FAIL
+    assert result.observation == "quarantined: Late: no answer; a new discovery gets an answer"
     let_go = of(compare(snapshot(card, state="released"), snapshot(card)), "vendor:nvidia")
     assert let_go.status is CheckStatus.WARN
 
 
 def test_the_reason_of_a_silent_driver_precedes_its_last_answer() -> None:
     card = factory.gpu(0)
-    held = snapshot(card, state="stalled", problem="Xid95")
-    found = of(compare(held, held), "vendor:nvidia")
-    assert found.observation == "stalled: Late: no answer; Xid95: odd"
-    assert found.remedy.startswith("see why the driver hangs")
-    assert found.remedy.endswith("reset the GPU")
+    entries = snapshot(card, state="stalled", problem="Xid95")
+    result = of(compare(entries, entries), "vendor:nvidia")
+    assert result.observation == "stalled: Late: no answer; Xid95: odd"
+    assert result.remedy.startswith("see why the driver hangs")
+    assert result.remedy.endswith("reset the GPU")
 
 
 @pytest.mark.parametrize(
@@ -151,37 +151,37 @@ def test_the_reason_of_a_silent_driver_precedes_its_last_answer() -> None:
     ],
 )
 def test_a_worker_that_the_kernel_holds_is_named(state: str, process: str, told: bool) -> None:
-    held = snapshot(factory.gpu(0), state=state)
-    vendors = tuple(replace(one, pid=4711) for one in held.vendors)
-    given = facts(replace(held, vendors=vendors), process_states={4711: process})
-    found = of(run_checks(given), "vendor:nvidia")
-    assert ("process 4711 hangs in the kernel" in found.observation) is told
-    assert ("reboot the node" in found.remedy) is told
+    entries = snapshot(factory.gpu(0), state=state)
+    vendors = tuple(replace(one, pid=4711) for one in entries.vendors)
+    inputs = facts(replace(entries, vendors=vendors), process_states={4711: process})
+    result = of(run_checks(inputs), "vendor:nvidia")
+    assert ("process 4711 hangs in the kernel" in result.observation) is told
+    assert ("reboot the node" in result.remedy) is told
 
 
 def test_a_problem_of_a_vendor_has_the_remedy_of_its_reason() -> None:
     card = factory.gpu(0)
-    found = of(compare(*[snapshot(card, problem="Xid95")] * 2), "vendor:nvidia")
-    assert (found.status, found.remedy) == (CheckStatus.WARN, "reset the GPU")
-    assert found.observation == "ready: Xid95: odd"
+    result = of(compare(*[snapshot(card, problem="Xid95")] * 2), "vendor:nvidia")
+    assert (result.status, result.remedy) == (CheckStatus.WARN, "reset the GPU")
+    assert result.observation == "ready: Xid95: odd"
 
 
 def test_a_new_discovery_that_is_worse_than_the_agents_is_reported() -> None:
     lost = factory.gpu(1, health=Health(state=FAILED, reason="GpuLost", message="gone"))
     running = snapshot(factory.gpu(0), factory.gpu(1))
-    found = of(compare(running, snapshot(lost, factory.gpu(2))), "comparison")
-    assert found.status is CheckStatus.WARN
-    assert f"{factory.gpu(2).key}: found now, unknown to the agent" in found.observation
-    assert f"{factory.gpu(0).key}: healthy by the agent, not found now" in found.observation
-    assert f"{lost.key}: healthy by the agent, now failed: GpuLost: gone" in found.observation
+    result = of(compare(running, snapshot(lost, factory.gpu(2))), "comparison")
+    assert result.status is CheckStatus.WARN
+    assert f"{factory.gpu(2).key}: found now, unknown to the agent" in result.observation
+    assert f"{factory.gpu(0).key}: healthy by the agent, not found now" in result.observation
+    assert f"{lost.key}: healthy by the agent, now failed: GpuLost: gone" in result.observation
     assert of(compare(running, running), "comparison").status is CheckStatus.OK
 
 
 def test_a_new_discovery_whose_driver_does_not_answer_contradicts_nobody() -> None:
     awaited = factory.gpu(0, health=Health(state=FAILED, reason="NotYetAsked", message="m"))
-    found = compare(snapshot(factory.gpu(0)), snapshot(awaited, state="stalled"))
-    assert of(found, "comparison").status is CheckStatus.OK
-    assert of(found, "vendor:nvidia").status is CheckStatus.OK
+    result = compare(snapshot(factory.gpu(0)), snapshot(awaited, state="stalled"))
+    assert of(result, "comparison").status is CheckStatus.OK
+    assert of(result, "vendor:nvidia").status is CheckStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -220,8 +220,8 @@ def test_devices_of_a_driver_that_was_left_alone_are_not_missed() -> None:
     card = factory.gpu(0)
     running = snapshot(card, state="stalled")
     without = replace(factory.snapshot((), ()), vendors=())
-    found = of(compare(running, without), "comparison")
-    assert (found.status, "did not ask nvidia" in found.observation) == (CheckStatus.OK, True)
+    result = of(compare(running, without), "comparison")
+    assert (result.status, "did not ask nvidia" in result.observation) == (CheckStatus.OK, True)
     taken_out = of(compare(snapshot(card), without), "comparison")
     assert "not found now" in taken_out.observation
 

@@ -41,8 +41,8 @@ def test_the_runtime_is_found_with_its_limit_and_whether_nri_is_off(
     config = '[plugins."io.containerd.nri.v1.nri"]\ndisable = true\n'
     (tmp_path / "etc/containerd/config.toml").write_text(config)
     host = LiveHostFiles(str(tmp_path))
-    found = read_inputs(Settings(), node(), host, live=True, own=host)
-    (runtime,) = found.runtimes
+    inputs = read_inputs(Settings(), node(), host, live=True, own=host)
+    (runtime,) = inputs.runtimes
     assert (runtime.name, runtime.pid, runtime.is_nri_disabled) == ("containerd", 77, True)
     assert (runtime.is_memlock_known, runtime.memlock_bytes) == (known, bytes_)
 
@@ -54,8 +54,8 @@ def test_settings_that_say_nothing_of_nri_say_nothing(config: str, tmp_path: Pat
     (tmp_path / "etc/containerd").mkdir(parents=True)
     (tmp_path / "etc/containerd/config.toml").write_text(config)
     host = LiveHostFiles(str(tmp_path))
-    found = read_inputs(Settings(), node(), host, live=True, own=host)
-    assert found.runtimes[0].is_nri_disabled is None
+    inputs = read_inputs(Settings(), node(), host, live=True, own=host)
+    assert inputs.runtimes[0].is_nri_disabled is None
 
 
 def test_cgroups_and_the_socket_are_read_where_the_agent_finds_them(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_cgroups_and_the_socket_are_read_where_the_agent_finds_them(tmp_path: Pa
     (own / "var/run/nri").mkdir(parents=True)
     (own / "var/run/nri/nri.sock").touch()
     host = LiveHostFiles(str(tmp_path / "host"))
-    found = read_inputs(Settings(), node(), host, live=True, own=LiveHostFiles(str(own)))
-    assert (found.cgroup_version, found.cgroup_driver) == (2, "cgroupfs")
-    assert found.paths == {"/var/run/nri/nri.sock"}
+    inputs = read_inputs(Settings(), node(), host, live=True, own=LiveHostFiles(str(own)))
+    assert (inputs.cgroup_version, inputs.cgroup_driver) == (2, "cgroupfs")
+    assert inputs.paths == {"/var/run/nri/nri.sock"}
 
 
 def test_a_kubelet_whose_groups_are_not_found_is_named_with_what_shows_it(tmp_path: Path) -> None:
@@ -78,13 +78,13 @@ def test_a_kubelet_whose_groups_are_not_found_is_named_with_what_shows_it(tmp_pa
     host = LiveHostFiles(str(tmp_path))
     assert read_inputs(Settings(), node(), host, live=True, own=host).kubelet == ""
     (tmp_path / "var/lib/kubelet/pods/8f1c").mkdir(parents=True)
-    found = read_inputs(Settings(), node(), host, live=True, own=host)
-    assert (found.kubelet, found.cgroup_driver) == ("/var/lib/kubelet/pods has pods", None)
+    inputs = read_inputs(Settings(), node(), host, live=True, own=host)
+    assert (inputs.kubelet, inputs.cgroup_driver) == ("/var/lib/kubelet/pods has pods", None)
     (tmp_path / "proc/812/comm").write_text("kubelet\n")
     (tmp_path / "proc/812/cmdline").write_text("/usr/bin/kubelet\0--cgroup-root=/a/b\0")
-    found = read_inputs(Settings(), node(), host, live=True, own=host)
-    assert found.kubelet == "the kubelet runs as process 812 with the cgroup root '/a/b'"
-    assert found.cgroup_driver is None
+    inputs = read_inputs(Settings(), node(), host, live=True, own=host)
+    assert inputs.kubelet == "the kubelet runs as process 812 with the cgroup root '/a/b'"
+    assert inputs.cgroup_driver is None
     (tmp_path / "sys/fs/cgroup/a/b/kubepods").mkdir()
     assert read_inputs(Settings(), node(), host, live=True, own=host).cgroup_driver == "cgroupfs"
     assert read_inputs(Settings(), node(), host, live=False, own=host).kubelet == ""
@@ -95,8 +95,8 @@ def test_an_unknown_cgroup_driver_is_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "proc/mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     host = LiveHostFiles(str(tmp_path))
-    found = read_inputs(Settings(), node(), host, live=True, own=host)
-    assert (found.cgroup_version, found.cgroup_driver) == (2, None)
+    inputs = read_inputs(Settings(), node(), host, live=True, own=host)
+    assert (inputs.cgroup_version, inputs.cgroup_driver) == (2, None)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -124,9 +124,9 @@ def test_the_running_agent_is_queried_and_nonsense_is_no_answer(
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         listen = f"0.0.0.0:{server.server_port}"
-        found, why = fetch_agent_snapshot(Settings(metrics=MetricsSettings(listen=listen)))
+        result, why = fetch_agent_snapshot(Settings(metrics=MetricsSettings(listen=listen)))
         thread.join()
-    assert (found is not None) is there
+    assert (result is not None) is there
     assert bool(why) is not there
 
 
@@ -141,8 +141,8 @@ def test_the_running_agent_is_queried_and_nonsense_is_no_answer(
 def test_the_agents_snapshot_is_the_truth_if_it_is_of_this_machine(
     change: dict[str, object], used: bool, believed: bool, words: str, tmp_path: Path
 ) -> None:
-    held = factory.gpu(0, health=Health(state=HealthState.PROBING, reason="Xid95", message="m"))
-    running = factory.snapshot((held, factory.nic(0)), ())
+    entries = factory.gpu(0, health=Health(state=HealthState.PROBING, reason="Xid95", message="m"))
+    running = factory.snapshot((entries, factory.nic(0)), ())
     body = encode_json({**snapshot_json(running, 0.0), **change})
     handler = type("Handler", (_Handler,), {"body": body})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
@@ -151,13 +151,13 @@ def test_the_agents_snapshot_is_the_truth_if_it_is_of_this_machine(
         settings = Settings(metrics=MetricsSettings(listen=f"127.0.0.1:{server.server_port}"))
         host = LiveHostFiles(str(tmp_path))
         answer = fetch_agent_snapshot(settings)
-        found = read_inputs(settings, node(), host, live=True, own=host, answer=answer)
+        inputs = read_inputs(settings, node(), host, live=True, own=host, answer=answer)
         thread.join()
-    assert (found.agent is not None) is used
-    assert (found.discovery is not None) is believed
-    assert found.node.devices[held.key].health.is_in_service is not believed
-    assert words in found.agent_problem
-    assert bool(words) is bool(found.agent_problem)
+    assert (inputs.agent is not None) is used
+    assert (inputs.discovery is not None) is believed
+    assert inputs.node.devices[entries.key].health.is_in_service is not believed
+    assert words in inputs.agent_problem
+    assert bool(words) is bool(inputs.agent_problem)
 
 
 def test_the_state_of_a_workers_process_is_read_if_it_is_visible(tmp_path: Path) -> None:
@@ -172,16 +172,16 @@ def test_the_state_of_a_workers_process_is_read_if_it_is_visible(tmp_path: Path)
             {"vendor": "none", "pid": None},
         ]
         host = LiveHostFiles(str(tmp_path))
-        found = read_inputs(Settings(), node(), host, live=True, own=host, answer=(running, ""))
+        inputs = read_inputs(Settings(), node(), host, live=True, own=host, answer=(running, ""))
     finally:
         worker.kill()
         worker.wait()
-    assert found.process_states == {worker.pid: "stopped"}
+    assert inputs.process_states == {worker.pid: "stopped"}
 
 
 def test_without_an_agent_the_address_without_an_answer_is_reported() -> None:
-    found, why = fetch_agent_snapshot(Settings(metrics=MetricsSettings(listen="127.0.0.1:1")))
-    assert found is None
+    result, why = fetch_agent_snapshot(Settings(metrics=MetricsSettings(listen="127.0.0.1:1")))
+    assert result is None
     assert "127.0.0.1:1" in why
 
 
@@ -202,6 +202,6 @@ def test_a_bundle_is_not_written_through_a_link(tmp_path: Path) -> None:
 
 
 def test_an_invalid_address_is_reported_and_not_queried() -> None:
-    found, why = fetch_agent_snapshot(Settings(metrics=MetricsSettings(listen="localhost")))
-    assert found is None
+    result, why = fetch_agent_snapshot(Settings(metrics=MetricsSettings(listen="localhost")))
+    assert result is None
     assert why == "metrics.listen: 'localhost' is not HOST:PORT, as 127.0.0.1:9316 is"

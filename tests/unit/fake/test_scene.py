@@ -53,9 +53,9 @@ def test_what_is_left_out_is_absent_and_not_zero() -> None:
 
 def test_ports_and_kinds_are_those_of_the_model() -> None:
     device = {"kind": "rdma", "bus_id": "0000:3b:00.0", "ports": [{"number": 1, "state": 4}]}
-    (found,) = answers.build_inventory(parse_scene({"devices": [device]}, "f")).devices
-    assert found.kind is DeviceKind.RDMA
-    assert found.ports == (DevicePort(number=1, state=4),)
+    (result,) = answers.build_inventory(parse_scene({"devices": [device]}, "f")).devices
+    assert result.kind is DeviceKind.RDMA
+    assert result.ports == (DevicePort(number=1, state=4),)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_events_are_returned_once_when_they_are_due(tmp_path: Path) -> None:
     clock = ManualClock()
     events = [f"{{at_s: {at_s}, key: a, reason: {reason}}}" for at_s, reason in WHEN]
     session = FakeSession(_file(tmp_path, f"events: [{', '.join(events)}]"), clock)
-    told = []
+    reports = []
     for _ in range(4):
-        told.append([event.reason for event in session.events(0.0)])
+        reports.append([event.reason for event in session.events(0.0)])
         clock.advance(5.0)
-    assert told == [["Z"], ["A"], ["B"], []]
+    assert reports == [["Z"], ["A"], ["B"], []]
 
 
 def test_every_kind_of_misbehaviour_is_described() -> None:

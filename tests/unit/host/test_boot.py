@@ -70,6 +70,6 @@ def test_the_architecture_of_an_older_kernel_follows_from_the_alias_of_its_cpus(
 
 @needs_shared
 def test_a_captured_guest_is_known() -> None:
-    found = read_identity(capture("qemu"), "guest", "capture")
-    assert (found.kernel, found.architecture) == ("6.1.0-56-amd64", "x86_64")
-    assert found.boot_time_s > 1.7e9
+    result = read_identity(capture("qemu"), "guest", "capture")
+    assert (result.kernel, result.architecture) == ("6.1.0-56-amd64", "x86_64")
+    assert result.boot_time_s > 1.7e9

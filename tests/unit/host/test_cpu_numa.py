@@ -29,9 +29,9 @@ def place(name: str, number: int) -> tuple[int, int, int]:
 
 
 def node(name: str, number: int) -> NumaNode:
-    found = read(name)[1].node(number)
-    assert found is not None
-    return found
+    result = read(name)[1].node(number)
+    assert result is not None
+    return result
 
 
 def units(name: str, level: int) -> int:
@@ -153,8 +153,8 @@ def test_vector_24_only_nodes_with_cpus_are_zones_here() -> None:
 def test_vector_25_memory_of_a_card_is_near_its_local_cpus(
     number: int, card: str, near: int
 ) -> None:
-    found = node("nvidiagpunumanodes", number)
-    assert (found.kind, found.gpu, found.near) == (NumaNodeKind.GPU, card, near)
+    result = node("nvidiagpunumanodes", number)
+    assert (result.kind, result.gpu, result.near) == (NumaNodeKind.GPU, card, near)
 
 
 def test_vector_25_distances_alone_give_no_result() -> None:

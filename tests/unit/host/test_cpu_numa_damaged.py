@@ -33,18 +33,18 @@ class DamagedHost:
 
     def _refusal(self, path: str) -> Damage | None:
         self.asked.add(path)
-        found = self._damage.get(path)
-        if isinstance(found, int):
-            raise HostFileError(path, found)
-        return found
+        result = self._damage.get(path)
+        if isinstance(result, int):
+            raise HostFileError(path, result)
+        return result
 
     def read(self, path: str, limit: int = MAX_READ) -> bytes:
-        found = self._refusal(path)
-        return found[:limit] if isinstance(found, bytes) else self._host.read(path, limit)
+        refusal = self._refusal(path)
+        return refusal[:limit] if isinstance(refusal, bytes) else self._host.read(path, limit)
 
     def names(self, path: str) -> tuple[str, ...]:
-        found = self._refusal(path)
-        return found if isinstance(found, tuple) else self._host.names(path)
+        refusal = self._refusal(path)
+        return refusal if isinstance(refusal, tuple) else self._host.names(path)
 
     def link(self, path: str) -> str | None:
         return self._host.link(path)

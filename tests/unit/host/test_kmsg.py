@@ -78,5 +78,5 @@ def test_the_log_of_this_machine_can_be_read() -> None:
 
 @given(st.binary(max_size=300))
 def test_no_line_is_too_odd(line: bytes) -> None:
-    found = parse_record(line)
-    assert found is None or found.sequence >= 0
+    record = parse_record(line)
+    assert record is None or record.sequence >= 0

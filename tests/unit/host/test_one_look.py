@@ -17,11 +17,11 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_file_that_was_read_and_a_folder_that_was_listed_are_not_read_again(root: Path) -> None:
     files = CachedHostFiles(LiveHostFiles(str(root)))
-    seen = files.read("/sys/a"), files.read("/sys/a", 3), files.names("/sys")
+    observations = files.read("/sys/a"), files.read("/sys/a", 3), files.names("/sys")
     (root / "sys/a").write_text("second")
     (root / "sys/b").write_text("")
-    assert seen == (b"first", b"fir", ("a",))
-    assert (files.read("/sys/a"), files.read("/sys/a", 3), files.names("/sys")) == seen
+    assert observations == (b"first", b"fir", ("a",))
+    assert (files.read("/sys/a"), files.read("/sys/a", 3), files.names("/sys")) == observations
     assert CachedHostFiles(LiveHostFiles(str(root))).read("/sys/a") == b"second"
 
 

@@ -36,12 +36,12 @@ PLACES = {
 def test_a_function_has_its_place(
     name: str, address: str, root: str | None, above: str | None, node: tuple[int, str]
 ) -> None:
-    seen = machine(name)
-    function = seen.function(address)
-    found = switches_above(seen.tree, function)
+    observations = machine(name)
+    function = observations.function(address)
+    result = switches_above(observations.tree, function)
     assert function.root == root
-    assert (found[-1] if found else None) == above
-    assert numa_node_of(seen.tree, seen.numa, address) == node
+    assert (result[-1] if result else None) == above
+    assert numa_node_of(observations.tree, observations.numa, address) == node
 
 
 @needs_shared
@@ -58,29 +58,29 @@ def test_vector_31_virtual_functions_can_be_switched_on() -> None:
 
 @needs_shared
 def test_vector_34_the_link_runs_as_fast_as_it_can() -> None:
-    seen = machine("32intel64")
-    link = seen.function("0000:1a:00.0").link
+    observations = machine("32intel64")
+    link = observations.function("0000:1a:00.0").link
     assert (link.speed, link.width, link.max_speed, link.max_width) == (80, 16, 80, 16)
     assert bandwidth_mb_s(link.speed, link.width) == 15753
 
 
 @needs_shared
 def test_vector_35_a_bridge_that_only_a_path_names_is_a_phantom() -> None:
-    seen = machine("32intel64")
-    function = seen.function("0000:60:00.1")
+    observations = machine("32intel64")
+    function = observations.function("0000:60:00.1")
     assert function.bridges[-1] == "0000:5f:03.0"
-    assert seen.tree.get("0000:5f:03.0") is None
+    assert observations.tree.get("0000:5f:03.0") is None
     assert function.link.speed == 25
     assert degradation(function.link, None) is None
 
 
 @needs_shared
 def test_vector_47_config_space_distinguishes_the_ports() -> None:
-    seen = machine("qemu")
+    observations = machine("qemu")
     addresses = ("0000:20:00.0", "0000:21:00.0", "0000:22:00.0", "0000:25:00.0")
-    assert [seen.function(address).port_type for address in addresses] == [4, 5, 6, 0]
-    assert seen.function("0000:20:00.0").acs_control == 0
-    assert seen.function("0000:21:00.0").acs_control is None
+    assert [observations.function(address).port_type for address in addresses] == [4, 5, 6, 0]
+    assert observations.function("0000:20:00.0").acs_control == 0
+    assert observations.function("0000:21:00.0").acs_control is None
 
 
 @needs_shared

@@ -196,8 +196,8 @@ class Mutant:
         return random.Random(self._seed).randbytes(len(data)) if fate < 1 else data
 
     def names(self, path: str) -> tuple[str, ...]:
-        found = self._host.names(path)
-        return tuple(name for name in found if self._fate(f"{path} {name}") > 0.2)
+        result = self._host.names(path)
+        return tuple(name for name in result if self._fate(f"{path} {name}") > 0.2)
 
     def link(self, path: str) -> str | None:
         fate = self._fate(f"{path} link")

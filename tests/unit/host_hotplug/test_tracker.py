@@ -86,15 +86,15 @@ def test_a_new_function_is_checked_until_it_is_complete() -> None:
     tracker.handle_event(pci("add"), 10.0)
     assert tracker.pop_due(10.2, nothing)[0] is not None
     lacks: list[tuple[str, ...]] = [("driver",), ("ports", "uverbs"), ()]
-    looked = []
+    checks = []
     for after_s, lack in zip(RESCAN_DELAYS_S, lacks, strict=True):
         assert tracker.next_s == 10 + after_s
         look, due = tracker.pop_due(10 + after_s, lambda _, lack=lack: lack)  # type: ignore[misc]
         assert not due.incomplete
         while look is None and tracker.next_s is not None and lack:
             look, _ = tracker.pop_due(tracker.next_s, lambda _, lack=lack: lack)  # type: ignore[misc]
-        looked.append(look is not None)
-    assert looked == [True, True, False]
+        checks.append(look is not None)
+    assert checks == [True, True, False]
     assert tracker.next_s is None
 
 

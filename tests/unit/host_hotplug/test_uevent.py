@@ -86,9 +86,9 @@ def fields(text: str) -> dict[str, str]:
 
 
 def event(text: str) -> Uevent:
-    found = parse_uevent(fields(text))
-    assert isinstance(found, Uevent)
-    return found
+    uevent = parse_uevent(fields(text))
+    assert isinstance(uevent, Uevent)
+    return uevent
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def event(text: str) -> Uevent:
 def test_an_event_names_the_parts_to_read_again(
     text: str, parts: set[RescanScope], address: str | None
 ) -> None:
-    found = event(text)
-    assert (found.scopes(("nvidia",)), found.address) == (frozenset(parts), address)
-    assert found.sequence_number == int(fields(text)["SEQNUM"])
+    result = event(text)
+    assert (result.scopes(("nvidia",)), result.address) == (frozenset(parts), address)
+    assert result.sequence_number == int(fields(text)["SEQNUM"])
 
 
 def test_only_a_function_that_is_removed_is_gone() -> None:
@@ -147,12 +147,12 @@ def test_an_invalid_event_is_dropped_with_a_reason(change: dict[str, str], reaso
 
 @pytest.mark.parametrize("number", ["", "-1", "x", "٣", "9" * 5000])
 def test_an_odd_sequence_number_is_none(number: str) -> None:
-    found = parse_uevent({**fields(GPU_ADDED), "SEQNUM": number})
-    assert isinstance(found, Uevent)
-    assert found.sequence_number is None
+    uevent = parse_uevent({**fields(GPU_ADDED), "SEQNUM": number})
+    assert isinstance(uevent, Uevent)
+    assert uevent.sequence_number is None
 
 
 @given(st.dictionaries(st.sampled_from(list(fields(GPU_ADDED))) | st.text(max_size=9), st.text()))
 def test_no_message_does_any_harm(message: dict[str, str]) -> None:
-    found = parse_uevent(message)
-    assert isinstance(found, str) or isinstance(found.scopes(()), frozenset)
+    uevent = parse_uevent(message)
+    assert isinstance(uevent, str) or isinstance(uevent.scopes(()), frozenset)

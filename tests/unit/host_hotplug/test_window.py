@@ -75,17 +75,17 @@ def test_a_burst_causes_at_most_one_rescan_a_second_and_each_event_gets_one(
 ) -> None:
     now_s, window = 0.0, RescanWindow()
     looks: list[float] = []
-    asked: frozenset[RescanScope] = frozenset()
+    rescan_scopes: frozenset[RescanScope] = frozenset()
     for pause_s, parts in steps:
         while window.due_s is not None and window.due_s <= now_s + pause_s:
             at_s = window.due_s
             look, window = window.pop_due(at_s)
             assert look is not None
-            assert look.scopes == asked
-            asked = frozenset()
+            assert look.scopes == rescan_scopes
+            rescan_scopes = frozenset()
             looks.append(at_s)
         now_s += pause_s
         window = window.extend(parts, "event", now_s)
-        asked |= parts
+        rescan_scopes |= parts
         assert due_s(window) <= max(now_s, *looks[-1:], 0.0) + MAX_WINDOW_S
     assert all(b - a >= MIN_INTERVAL_S - 1e-9 for a, b in pairwise(looks))

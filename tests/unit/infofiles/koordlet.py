@@ -35,21 +35,21 @@ def koordlet_device(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _table(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[tuple[int, ...], str] = {}
+    result: dict[tuple[int, ...], str] = {}
     for entry in entries:
         for link in entry.get("topology", {}).get("p2pLinks", []):
             if link["peerMinor"] and link["type"]:
                 minors = {int(entry["minor"]), *map(int, link["peerMinor"].split(","))}
-                found.setdefault(tuple(sorted(minors)), link["type"])
+                result.setdefault(tuple(sorted(minors)), link["type"])
     table: dict[str, list[dict[str, Any]]] = {}
-    for members, kind in sorted(found.items(), key=lambda item: (len(item[0]), item[0])):
+    for members, kind in sorted(result.items(), key=lambda item: (len(item[0]), item[0])):
         row = {"minors": list(members), "gpuLinkType": kind, "allocationScore": 1}
         table.setdefault(str(len(members)), []).append(row)
     return table
 
 
 def _device(entry: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "type": "gpu",
         "id": entry["uuid"],
         "minor": int(entry["minor"]) if entry["minor"].isdecimal() else 0,
@@ -59,19 +59,19 @@ def _device(entry: Mapping[str, Any]) -> dict[str, Any]:
     for name, text in entry["resources"].items():
         amount = parse_quantity(text)
         assert amount is not None
-        found["resources"][f"koordinator.sh/{name}" if name in _BARE else name] = amount.text
+        result["resources"][f"koordinator.sh/{name}" if name in _BARE else name] = amount.text
     if (topology := entry.get("topology")) is not None:
         place = {"socketID": -1, "nodeID": int(topology["nodeID"] or -1)}
-        found["topology"] = place | {"pcieID": topology["pcieID"]}
+        result["topology"] = place | {"pcieID": topology["pcieID"]}
         if topology["busID"]:
-            found["topology"]["busID"] = topology["busID"]
+            result["topology"]["busID"] = topology["busID"]
     if (status := entry.get("status")) is not None:
-        found["health"] = status["healthy"]
+        result["health"] = status["healthy"]
         reason, message = "DeviceHealthy", "device is healthy"
         if not status["healthy"]:
             reason = status.get("errCode") or "Unknown"
             message = status.get("errMessage") or "device is unhealthy"
-        found["conditions"] = [
+        result["conditions"] = [
             {
                 "type": "Healthy",
                 "status": "True" if status["healthy"] else "False",
@@ -80,4 +80,4 @@ def _device(entry: Mapping[str, Any]) -> dict[str, Any]:
                 "lastTransitionTime": "T",
             }
         ]
-    return found
+    return result

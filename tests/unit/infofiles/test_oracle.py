@@ -76,15 +76,15 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 def comparable(spec: dict[str, Any], like: dict[str, Any]) -> list[dict[str, Any]]:
     """Blank out times; a condition where upstream has none is an addition."""
     upstream = {d["id"]: d for d in like.get("devices", [])}
-    found = []
+    result = []
     for entry in spec.get("devices", []):
-        kept = {key: value for key, value in entry.items() if key != "conditions"}
+        records = {key: value for key, value in entry.items() if key != "conditions"}
         if "conditions" in upstream.get(entry["id"], {}):
-            kept["conditions"] = [
+            records["conditions"] = [
                 {**c, "lastTransitionTime": "T"} for c in entry.get("conditions", [])
             ]
-        found.append(kept)
-    return found
+        result.append(records)
+    return result
 
 
 @pytest.mark.parametrize(

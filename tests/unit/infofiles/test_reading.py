@@ -130,8 +130,8 @@ def test_an_entry_is_taken_as_far_as_it_is_understood(
     folder.put("ic-device", {**entry(), **changes})
     (device,) = folder.session.discover().devices
     shown = {**msgspec.structs.asdict(device), "health": device.health.reason}
-    found = {name: shown[name] for name in expected}
-    assert found == expected
+    result = {name: shown[name] for name in expected}
+    assert result == expected
 
 
 @pytest.mark.parametrize("minor", ["x", "", "-1", None, "1.0", "٣", "9999999999", True])
@@ -139,29 +139,29 @@ def test_an_entry_without_a_number_is_left_out_and_the_others_stay(
     folder: Folder, minor: object
 ) -> None:
     folder.put("ic-device", entry(minor, uuid="bad"), entry("1"))
-    found = folder.session.discover()
-    assert [d.minor for d in found.devices] == [1]
-    assert [p.reason for p in found.problems] == ["DeviceInfoLeftOut"]
+    result = folder.session.discover()
+    assert [d.minor for d in result.devices] == [1]
+    assert [p.reason for p in result.problems] == ["DeviceInfoLeftOut"]
 
 
 def test_a_device_that_is_described_twice_counts_once(folder: Folder) -> None:
     folder.put("a", entry("0"))
     folder.put("b", entry("0", uuid="other"))
-    found = folder.session.discover()
-    assert [d.uuid for d in found.devices] == ["GPU-0"]
-    assert "described twice" in found.problems[0].message
+    result = folder.session.discover()
+    assert [d.uuid for d in result.devices] == ["GPU-0"]
+    assert "described twice" in result.problems[0].message
 
 
 @pytest.mark.parametrize("memory", ["0", "-5Gi", "much", ""])
 def test_memory_that_cannot_be_is_not_published(folder: Folder, memory: str) -> None:
     folder.put("ic-device", entry(resources={"gpu-memory": memory, "gpu-core": "100"}))
-    found = folder.session.discover()
-    assert dict(found.devices[0].resources) == {
+    result = folder.session.discover()
+    assert dict(result.devices[0].resources) == {
         "koordinator.sh/gpu-core": "100",
         "koordinator.sh/gpu-memory-ratio": "100",
     }
-    assert found.devices[0].memory_bytes is None
-    assert "MemoryUnknown" in {p.reason for p in found.problems}
+    assert result.devices[0].memory_bytes is None
+    assert "MemoryUnknown" in {p.reason for p in result.problems}
 
 
 def test_links_are_partitions_and_those_with_strangers_are_none(folder: Folder) -> None:
@@ -177,12 +177,12 @@ def test_links_are_partitions_and_those_with_strangers_are_none(folder: Folder) 
         linked("2"),
         linked("3"),
     )
-    found = folder.session.discover()
-    assert found.groups == (
+    result = folder.session.discover()
+    assert result.groups == (
         DeviceGroup(keys=("0000:10:00.0", "0000:11:00.0"), link_type="MetaXLink"),
         DeviceGroup(keys=tuple(f"0000:1{n}:00.0" for n in range(4)), link_type="MetaXLink"),
     )
-    assert found.group_policy == "Prefer"
+    assert result.group_policy == "Prefer"
 
 
 def test_bad_health_is_reported_with_its_code(folder: Folder) -> None:

@@ -57,9 +57,9 @@ def our_device(snap: NodeSnapshot) -> dict[str, Any]:
 
 
 def written(snap: NodeSnapshot) -> list[dict[str, Any]]:
-    found = json.loads(encode_entries(device_entries(snap)))
-    assert isinstance(found, list)
-    return found
+    loads = json.loads(encode_entries(device_entries(snap)))
+    assert isinstance(loads, list)
+    return loads
 
 
 def plain_cases() -> list[dict[str, Any]]:
@@ -73,8 +73,8 @@ def plain_cases() -> list[dict[str, Any]]:
 @needs_shared
 @pytest.mark.parametrize("case", plain_cases(), ids=lambda case: str(case["id"]))
 def test_the_rules_that_we_hold_for_koordlets_are_koordlets(case: dict[str, Any]) -> None:
-    found = koordlet_device([entry for file in case["files"].values() for entry in file])
-    assert found == case["device"]
+    result = koordlet_device([entry for file in case["files"].values() for entry in file])
+    assert result == case["device"]
 
 
 SOCKETLESS = tuple(
@@ -97,34 +97,34 @@ SOCKETLESS = tuple(
     ],
 )
 def test_koordlets_view_of_our_file_is_our_device(snap: NodeSnapshot) -> None:
-    theirs, ours = koordlet_device(written(snap)), our_device(snap)
+    theirs, own_values = koordlet_device(written(snap)), our_device(snap)
     expected = [
         {k: v for k, v in d.items() if k != "moduleID"} for d in theirs["spec"].get("devices", [])
     ]
-    assert comparable(ours["spec"], theirs["spec"]) == expected
-    labels = dict(ours["metadata"]["labels"])
+    assert comparable(own_values["spec"], theirs["spec"]) == expected
+    labels = dict(own_values["metadata"]["labels"])
     labels.pop("node.koordinator.sh/gpu-driver-version", None)  # the format has no member for it
     assert labels == theirs["labels"]
-    assert ours["metadata"]["annotations"].get(PARTITIONS_ANNOTATION) == theirs["annotations"].get(
-        PARTITIONS_ANNOTATION
-    )
+    assert own_values["metadata"]["annotations"].get(PARTITIONS_ANNOTATION) == theirs[
+        "annotations"
+    ].get(PARTITIONS_ANNOTATION)
 
 
 @needs_shared
 @pytest.mark.parametrize("case", plain_cases(), ids=lambda case: str(case["id"]))
 def test_files_devices_files_is_a_circle(case: dict[str, Any]) -> None:
     def read(*files: list[object]) -> Inventory:
-        found = inventory_of([("f", file) for file in files])
-        devices = tuple(sorted(found.devices, key=lambda d: d.minor or 0))
-        return replace(found, devices=devices)
+        inventory = inventory_of([("f", file) for file in files])
+        devices = tuple(sorted(inventory.devices, key=lambda d: d.minor or 0))
+        return replace(inventory, devices=devices)
 
     first = read(*case["files"].values())
-    ours = tuple(
+    own_values = tuple(
         replace(d, facts=tuple((n, v) for n, v in d.facts if n != SOURCE_FILE_FACT))
         for d in first.devices
     )
     view = build_device_view(
-        [replace(first, devices=ours)], PciTree(), CpuTopology(), NumaTopology()
+        [replace(first, devices=own_values)], PciTree(), CpuTopology(), NumaTopology()
     )
     snap = replace(snapshot(()), devices=SnapshotPart(view, 1.0))
     second = read(decode_array(encode_entries(device_entries(snap))))
@@ -195,10 +195,10 @@ def test_numbers_are_in_their_own_order_and_not_in_that_of_text() -> None:
 
 
 def test_only_what_koordlet_may_grant_and_does_not_read_elsewhere_is_written() -> None:
-    told = replace(gpu(1), info=replace(gpu(1).info, facts=((SOURCE_FILE_FACT, "ic-device"),)))
+    reports = replace(gpu(1), info=replace(gpu(1).info, facts=((SOURCE_FILE_FACT, "ic-device"),)))
     sliced = replace(gpu(2), info=replace(gpu(2).info, resources=()))
     strange = replace(gpu(3), info=replace(gpu(3).info, managed=False))
-    snap = picture(gpu(0), told, sliced, strange, nic(0), groups=(PAIR,), group_policy="Prefer")
+    snap = picture(gpu(0), reports, sliced, strange, nic(0), groups=(PAIR,), group_policy="Prefer")
     (entry,) = written(snap)
     assert (entry["minor"], entry["topology"]["p2pLinks"]) == ("0", [])
 

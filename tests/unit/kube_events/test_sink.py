@@ -138,12 +138,12 @@ def test_repeats_are_a_patch_of_the_same_object() -> None:
 
 
 def test_events_wait_until_the_node_is_known_to_be_this_machine() -> None:
-    line, ours = Line(), [False]
-    sink = EventSink(line, REPORTER, ManualClock(), may_send=lambda: ours[0])
+    line, is_own_node = Line(), [False]
+    sink = EventSink(line, REPORTER, ManualClock(), may_send=lambda: is_own_node[0])
     sink.offer([event("a")])
     assert step(sink) == BLOCKED_S
     assert (line.sent, sink.state.counts.waiting) == ([], 1)
-    ours[0] = True
+    is_own_node[0] = True
     assert step(sink) is None
     assert line.notes() == ["a"]
 

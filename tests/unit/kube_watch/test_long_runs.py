@@ -263,10 +263,10 @@ def test_a_waiting_task_ends_also_if_there_is_no_view() -> None:
         waiting = asyncio.create_task(followed.watch.wait_ready())
         await asyncio.wait((work,))
         await asyncio.sleep(0)
-        done = waiting.done()
+        outcome = waiting.done()
         waiting.cancel()
         assert isinstance(work.exception(), EndOfScript)
-        return done
+        return outcome
 
     assert asyncio.run(wait(Followed().listing(page(7))))
     assert asyncio.run(wait(Followed().listing(NotFound("GET", "no", code=404))))

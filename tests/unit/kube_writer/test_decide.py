@@ -115,14 +115,14 @@ def test_one_writer_that_lives_keeps_the_fields_of_one_that_is_gone() -> None:
 
 
 def test_what_was_written_in_our_name_or_by_nobody_is_no_rival() -> None:
-    ours = stored(body(2), entry("xpu-agent", SPEC))
-    step = decide(desired(), sight(ours), NOW)
+    own_values = stored(body(2), entry("xpu-agent", SPEC))
+    step = decide(desired(), sight(own_values), NOW)
     assert isinstance(step, ApplyStep)
     assert not step.force
     accused = replace(
         NOW, conflict_history=ConflictHistory(managers_in_conflict=frozenset({"xpu-agent"}))
     )
-    step = decide(desired(), sight(ours), accused)
+    step = decide(desired(), sight(own_values), accused)
     assert isinstance(step, ApplyStep)
     assert step.force
     untracked = replace(

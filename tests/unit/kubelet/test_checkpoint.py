@@ -32,8 +32,8 @@ def host(**files: bytes) -> TreeFiles:
 
 
 def test_containers_of_a_pod_are_one_set() -> None:
-    found = parse_checkpoint(json.dumps(GOOD).encode())
-    assert found == CpuCheckpoint(
+    checkpoint = parse_checkpoint(json.dumps(GOOD).encode())
+    assert checkpoint == CpuCheckpoint(
         policy="static",
         default_cpus=frozenset({0, 4, 5, 6, 7}),
         pod_cpus=(("0a-a", frozenset({8})), ("7b1c-b", frozenset({1, 2, 3}))),
@@ -50,9 +50,9 @@ def test_policy_none_has_given_nothing_away(entries: object) -> None:
 
 def test_it_is_read_from_recorded_hosts_too() -> None:
     files = host(cpu_manager_state=json.dumps(GOOD).encode())
-    found = read_checkpoint(files, ROOT)
-    assert found is not None
-    assert found.policy == "static"
+    checkpoint = read_checkpoint(files, ROOT)
+    assert checkpoint is not None
+    assert checkpoint.policy == "static"
 
 
 def test_no_checkpoint_is_not_an_empty_one() -> None:

@@ -101,5 +101,5 @@ def test_what_is_no_such_object_is_refused(body: bytes) -> None:
     )
 )
 def test_no_values_do_more_than_be_odd(keys: dict[str, object]) -> None:
-    found = parsed(**keys)
-    assert set(found.mistyped_keys) <= set(keys)
+    result = parsed(**keys)
+    assert set(result.mistyped_keys) <= set(keys)

@@ -164,10 +164,10 @@ def test_known_settings_stay_while_they_cannot_be_read() -> None:
         await world.poller.poll()
         world.kubelet.settings = Forbidden("configz", "no", code=403)
         await world.pass_time(3600)
-        kept = world.facts[-1]
-        assert kept.value == KubeletView(cgroup_driver="systemd")
-        assert (kept.age_s(world.clock.monotonic()) or 0) >= 3600
-        assert kept.error
+        fact = world.facts[-1]
+        assert fact.value == KubeletView(cgroup_driver="systemd")
+        assert (fact.age_s(world.clock.monotonic()) or 0) >= 3600
+        assert fact.error
 
     in_world(test)
 
@@ -199,9 +199,9 @@ def test_the_checkpoint_is_read_at_every_poll_and_a_damaged_one_changes_nothing(
             assert world.facts[-1].error
         world.source._files = TreeFiles.from_entries({"/var/lib/kubelet/config.yaml": b""})
         await world.poller.poll()
-        gone = world.facts[-1].value
-        assert gone is not None
-        assert gone.pod_cpus == ()
+        fact = world.facts[-1].value
+        assert fact is not None
+        assert fact.pod_cpus == ()
         assert world.facts[-1].error == ""
 
     asyncio.run(test())

@@ -42,8 +42,8 @@ def listed(*pods: str, containers: int = 2) -> pb.ListPodResourcesResponse:
 
 
 def devices(reply: bytes, name: str, container: int = 0) -> list[tuple[str, list[str]]]:
-    found = pb.ListPodResourcesResponse.FromString(reply)
-    pods = [one for one in found.pod_resources if one.name == name]
+    resources_response = pb.ListPodResourcesResponse.FromString(reply)
+    pods = [one for one in resources_response.pod_resources if one.name == name]
     return [
         (entry.resource_name, list(entry.device_ids))
         for entry in pods[0].containers[container].devices
@@ -80,14 +80,14 @@ def test_an_exchanged_device_is_named_in_place_of_the_one_that_the_kubelet_accou
         one.containers[1].devices.add(
             resource_name="nvidia.com/gpu", device_ids=["GPU-1", "GPU-2"], topology=numa
         )
-    held = KubeletAllocation(
+    kubelet_allocation = KubeletAllocation(
         pod_uid="u-a",
         container="c1",
         resource="nvidia.com/gpu",
         ids=("GPU-1", "GPU-2"),
         exchanges=(("GPU-2", "GPU-9"),),
     )
-    reply = add_allocations(chosen.SerializeToString(), [pod("a"), pod("b")], [held])
+    reply = add_allocations(chosen.SerializeToString(), [pod("a"), pod("b")], [kubelet_allocation])
     assert devices(reply, "a", 1)[-1] == ("nvidia.com/gpu", ["GPU-1", "GPU-9"])
     assert devices(reply, "b", 1)[-1] == ("nvidia.com/gpu", ["GPU-1", "GPU-2"])
     entries = [

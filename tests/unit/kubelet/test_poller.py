@@ -63,12 +63,12 @@ def test_an_error_or_an_empty_list_keeps_the_pods_and_their_age_grows(
         world.kubelet.listed = answer
         world.clock.advance(60)
         await world.poller.poll()
-        known, kept = world.pods
-        assert kept.value == known.value
-        assert kept.age_s(world.clock.monotonic()) == 60
-        assert kept.error
+        entries, records = world.pods
+        assert records.value == entries.value
+        assert records.age_s(world.clock.monotonic()) == 60
+        assert records.error
         assert world.poller.state.pods == state
-        assert world.poller.state.detail == kept.error
+        assert world.poller.state.detail == records.error
 
     in_world(test)
 
@@ -226,9 +226,9 @@ def test_whatever_the_kubelet_does_the_pods_are_those_of_its_last_list(
             wait_s = await world.poller.poll()
             if isinstance(answer, PodList) and answer.pods:
                 expected, taken_s = answer, world.clock.monotonic()
-            known = world.pods[-1]
-            assert (known.value, known.taken_s) == (expected.pods, taken_s)
-            assert bool(known.error) == bool(world.poller.state.failures)
+            pod = world.pods[-1]
+            assert (pod.value, pod.taken_s) == (expected.pods, taken_s)
+            assert bool(pod.error) == bool(world.poller.state.failures)
             assert 0 < wait_s <= 30
             world.clock.advance(wait_s)
         assert len(world.pods) == len(world.facts) == len(answers)

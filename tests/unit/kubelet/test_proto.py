@@ -22,9 +22,9 @@ def test_generated_modules_are_what_the_proto_files_give_now(tmp_path: Path) -> 
     command = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto/gen=proto", *outputs]
     names = [str(path.relative_to(ROOT)) for path in sources]
     subprocess.run([*command, *names], cwd=ROOT, check=True, timeout=PATIENCE_S)
-    made = {path.name: path.read_text() for path in (tmp_path / "proto" / "gen").iterdir()}
-    kept = {path.name: path.read_text() for path in (ROOT / "proto" / "gen").glob("*.py*")}
-    assert kept == made
+    created = {path.name: path.read_text() for path in (tmp_path / "proto" / "gen").iterdir()}
+    records = {path.name: path.read_text() for path in (ROOT / "proto" / "gen").glob("*.py*")}
+    assert records == created
 
 
 def test_methods_have_the_paths_that_the_kubelet_serves() -> None:
@@ -34,8 +34,8 @@ def test_methods_have_the_paths_that_the_kubelet_serves() -> None:
 
 
 def test_a_message_of_a_newer_kubelet_keeps_what_we_know() -> None:
-    known = pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-1"])
-    newer = known.SerializeToString() + b"\x82\x7d\x03new"  # field 2000, a string
+    container_devices = pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-1"])
+    newer = container_devices.SerializeToString() + b"\x82\x7d\x03new"  # field 2000, a string
     assert pb.ContainerDevices.FromString(newer).device_ids == ["GPU-1"]
     assert pb.ContainerDevices.FromString(newer).SerializeToString() == newer
 

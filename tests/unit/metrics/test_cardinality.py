@@ -27,15 +27,15 @@ def page(snap: NodeSnapshot, max_series: int) -> str:
     return renderer.render(snap, NOW_S).decode()
 
 
-def pods_of(found: Values, family: str) -> set[str]:
-    return {dict(pairs)["pod"] for name, pairs in found if name == family}
+def pods_of(result: Values, family: str) -> set[str]:
+    return {dict(pairs)["pod"] for name, pairs in result if name == family}
 
 
 def test_a_family_over_the_bound_keeps_that_many_series_and_says_what_it_lacks() -> None:
     text = page(snapshot(pods=PODS), 15)
-    found = values(text)
+    result = values(text)
     counts: dict[str, int] = {}
-    for name, _ in found:
+    for name, _ in result:
         counts[name] = counts.get(name, 0) + 1
     whole = values(page(snapshot(pods=PODS), MAX_SERIES))
     assert counts["xpu_pod_cpu_usage_cores"] == 15
@@ -43,13 +43,13 @@ def test_a_family_over_the_bound_keeps_that_many_series_and_says_what_it_lacks()
     assert value(text, "xpu_agent_metrics_cut_series", family="koordlet_container_psi") == (
         sum(1 for name, _ in whole if name == "koordlet_container_psi") - 15
     )
-    left_out = sum(v for (name, _), v in found.items() if name == "xpu_agent_metrics_cut_series")
-    assert len(whole) - left_out == len(found) - counts["xpu_agent_metrics_cut_series"]
-    assert found.items() <= {**whole, **_cuts(found)}.items()
+    left_out = sum(v for (name, _), v in result.items() if name == "xpu_agent_metrics_cut_series")
+    assert len(whole) - left_out == len(result) - counts["xpu_agent_metrics_cut_series"]
+    assert result.items() <= {**whole, **_cuts(result)}.items()
 
 
-def _cuts(found: Values) -> Values:
-    return {key: v for key, v in found.items() if key[0] == "xpu_agent_metrics_cut_series"}
+def _cuts(result: Values) -> Values:
+    return {key: v for key, v in result.items() if key[0] == "xpu_agent_metrics_cut_series"}
 
 
 def test_nothing_is_cut_and_nothing_counted_within_the_bound() -> None:
@@ -68,11 +68,11 @@ def test_the_same_pods_stay_whatever_their_order_their_values_and_the_family() -
         replace(base, pods=replace(base.pods, value=tuple(shuffled))),
         replace(base, usage=replace(base.usage, value=busy)),
     ):
-        found = values(page(snap, 5))
-        assert pods_of(found, "xpu_pod_cpu_usage_cores") == first
-        assert pods_of(found, "xpu_pod_memory_used_bytes") == first
-        assert pods_of(found, "xpu_container_memory_used_bytes") < first
-        assert pods_of(found, "xpu_pod_pressure_ratio") < first
+        result = values(page(snap, 5))
+        assert pods_of(result, "xpu_pod_cpu_usage_cores") == first
+        assert pods_of(result, "xpu_pod_memory_used_bytes") == first
+        assert pods_of(result, "xpu_container_memory_used_bytes") < first
+        assert pods_of(result, "xpu_pod_pressure_ratio") < first
 
 
 def test_series_of_devices_are_never_cut() -> None:

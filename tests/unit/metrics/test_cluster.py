@@ -60,17 +60,17 @@ def samples(cluster: ClusterServiceStatus | None) -> dict[tuple[str, tuple[str, 
 
 
 def test_every_part_of_the_cluster_side_has_its_samples() -> None:
-    found = samples(STATUS)
-    assert found["xpu_agent_api_reachable", ()] == 0
-    assert found["xpu_agent_api_requests_total", ("none", "PATCH")] == 1
-    assert found["xpu_agent_api_clock_skew_seconds", ()] == -7.5
-    assert found["xpu_agent_watch_contact_age_seconds", ("nodes",)] == 10.0
-    assert found["xpu_agent_object_state", ("Device", "device", "held")] == 1
-    assert found["xpu_agent_object_state", ("Device", "device", "idle")] == 0
-    assert found["xpu_agent_object_rivals", ("Device", "device")] == 1
-    assert found["xpu_agent_cluster_events_total", ("created",)] == 5
-    assert found["xpu_agent_kubelet_state", ("hanging",)] == 1
-    assert found["xpu_agent_kubelet_state", ("ok",)] == 0
+    result = samples(STATUS)
+    assert result["xpu_agent_api_reachable", ()] == 0
+    assert result["xpu_agent_api_requests_total", ("none", "PATCH")] == 1
+    assert result["xpu_agent_api_clock_skew_seconds", ()] == -7.5
+    assert result["xpu_agent_watch_contact_age_seconds", ("nodes",)] == 10.0
+    assert result["xpu_agent_object_state", ("Device", "device", "held")] == 1
+    assert result["xpu_agent_object_state", ("Device", "device", "idle")] == 0
+    assert result["xpu_agent_object_rivals", ("Device", "device")] == 1
+    assert result["xpu_agent_cluster_events_total", ("created",)] == 5
+    assert result["xpu_agent_kubelet_state", ("hanging",)] == 1
+    assert result["xpu_agent_kubelet_state", ("ok",)] == 0
 
 
 def test_two_publishers_of_one_object_are_two_series() -> None:

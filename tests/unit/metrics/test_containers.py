@@ -36,13 +36,13 @@ ODD = 'p"\\\n'
 
 def figures() -> NriCounters:
     """Return what a plug-in counted."""
-    made = NriCounters()
+    nri_counters = NriCounters()
     for took_s in (0.0002, 0.0007, 5.0):
-        made.count_answer("CreateContainer", "ok", took_s)
-    made.count_answer("CreateContainer", "late", 0.5)
-    made.ends["ClosedByRuntime"] += 2
-    made.adjustments, made.oversized = 3, 1
-    return made
+        nri_counters.count_answer("CreateContainer", "ok", took_s)
+    nri_counters.count_answer("CreateContainer", "late", 0.5)
+    nri_counters.ends["ClosedByRuntime"] += 2
+    nri_counters.adjustments, nri_counters.oversized = 3, 1
+    return nri_counters
 
 
 STATUS = ContainerServiceStatus(
@@ -183,16 +183,16 @@ def test_a_container_is_verified_or_not_and_absent_where_nobody_could_look() -> 
 
 
 def test_buckets_add_up_to_all_answers() -> None:
-    found = samples(page())
+    result = samples(page())
     name = "xpu_agent_runtime_request_seconds"
     counts = [
-        found[f"{name}_bucket{[('le', repr(float(bound))), ('method', 'CreateContainer')]}"]
+        result[f"{name}_bucket{[('le', repr(float(bound))), ('method', 'CreateContainer')]}"]
         for bound in LATENCY_BOUNDS_S
     ]
     assert counts == sorted(counts)
-    whole = found[f"{name}_bucket{[('le', '+Inf'), ('method', 'CreateContainer')]}"]
-    assert whole == found[f"{name}_count{[('method', 'CreateContainer')]}"] == 4
-    assert found[f"{name}_sum{[('method', 'CreateContainer')]}"] == pytest.approx(5.5009)
+    whole = result[f"{name}_bucket{[('le', '+Inf'), ('method', 'CreateContainer')]}"]
+    assert whole == result[f"{name}_count{[('method', 'CreateContainer')]}"] == 4
+    assert result[f"{name}_sum{[('method', 'CreateContainer')]}"] == pytest.approx(5.5009)
 
 
 def test_every_sample_belongs_to_a_declared_family_with_its_labels() -> None:
@@ -219,9 +219,9 @@ def test_a_runtime_that_is_not_dialled_has_a_state_and_no_figures() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here")
 def test_promtool_finds_nothing_wrong() -> None:
-    done = subprocess.run(
+    outcome = subprocess.run(
         ["promtool", "check", "metrics"], input=page(), capture_output=True, text=True, check=False
     )
     assert not [
-        line for line in done.stderr.splitlines() if "_runtime_" in line or "_hook_" in line
+        line for line in outcome.stderr.splitlines() if "_runtime_" in line or "_hook_" in line
     ]

@@ -57,10 +57,10 @@ def granted(*uids: str, allocations: Iterable[PodAllocation] = ()) -> SnapshotPa
 
 
 def by_kubelet(*ids: str, container: str = "worker-0") -> SnapshotPart[DevicePluginView]:
-    held = KubeletAllocation(
+    kubelet_allocation = KubeletAllocation(
         pod_uid=POD.uid, resource="nvidia.com/gpu", ids=ids, container=container
     )
-    return SnapshotPart(DevicePluginView(held=(held,)), NOW_S)
+    return SnapshotPart(DevicePluginView(held=(kubelet_allocation,)), NOW_S)
 
 
 def with_processes(snap: NodeSnapshot, **owners: tuple[str, str]) -> NodeSnapshot:
@@ -101,10 +101,10 @@ def test_a_pod_that_got_a_card_or_a_replica_of_the_kubelet_is_on_its_series(
 
 
 def of_another_plugin(resource: str, device_id: str) -> SnapshotPart[tuple[KubeletAllocation, ...]]:
-    held = KubeletAllocation(
+    kubelet_allocation = KubeletAllocation(
         pod_uid=POD.uid, resource=resource, ids=(device_id,), container="worker-0"
     )
-    return SnapshotPart((held,), NOW_S)
+    return SnapshotPart((kubelet_allocation,), NOW_S)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ def test_the_driver_is_that_of_the_vendor_that_reported_the_device(asked: str, m
     answer = Inventory(vendor=asked, devices=(card.info,), driver_version="24.1.0")
     other = Inventory(vendor="rdma", driver_version="9")
     vendors = tuple(
-        VendorState(vendor=found.vendor, state="ready", inventory=SnapshotPart(found, NOW_S))
-        for found in (answer, other)
+        VendorState(vendor=result.vendor, state="ready", inventory=SnapshotPart(result, NOW_S))
+        for result in (answer, other)
     )
     page = MetricsRenderer({}).render(replace(snapshot((card,)), vendors=vendors), NOW_S).decode()
     (line,) = (line for line in page.splitlines() if line.startswith("xpu_device_info{"))

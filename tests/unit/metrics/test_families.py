@@ -70,9 +70,9 @@ def test_a_vendors_bad_family_is_refused_with_a_reason(
 ) -> None:
     good: dict[str, object] = {"name": "xpu_device_power_watts", "type": "gauge", "help": "Power."}
     family = MetricFamily(**{**good, **changes})  # type: ignore[arg-type]  # a test's own fields
-    found = check_families([("acme", [family])])
-    assert found.families == {}
-    (text,) = found.errors
+    families = check_families([("acme", [family])])
+    assert families.families == {}
+    (text,) = families.errors
     assert text.startswith("vendor acme: metric family ")
     assert words in text
 
@@ -81,17 +81,17 @@ def test_two_vendors_may_share_a_family_that_they_declare_alike() -> None:
     one = MetricFamily(name="xpu_device_power_watts", type="gauge", help="Power.")
     same = MetricFamily(name="xpu_device_power_watts", type="gauge", help="Watts.")
     other = MetricFamily(name="xpu_device_power_watts", type="gauge", help="P.", labels=("rail",))
-    found = check_families([("a", [one]), ("b", [same]), ("c", [other])])
-    assert found.families == {"xpu_device_power_watts": one}
-    assert len(found.errors) == 1
+    families = check_families([("a", [one]), ("b", [same]), ("c", [other])])
+    assert families.families == {"xpu_device_power_watts": one}
+    assert len(families.errors) == 1
 
 
 def test_families_that_openmetrics_would_call_alike_are_refused() -> None:
     gauge = MetricFamily(name="xpu_device_resets", type="gauge", help="Resets.")
     counter = MetricFamily(name="xpu_device_resets_total", type="counter", help="Resets.")
-    found = check_families([("a", [gauge, counter])])
-    assert found.families == {"xpu_device_resets": gauge}
-    assert len(found.errors) == 1
+    families = check_families([("a", [gauge, counter])])
+    assert families.families == {"xpu_device_resets": gauge}
+    assert len(families.errors) == 1
 
 
 def test_a_vendors_info_gauge_becomes_an_info() -> None:

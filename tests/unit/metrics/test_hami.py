@@ -61,13 +61,13 @@ def values(
 ) -> dict[str, tuple[float, dict[str, str]]]:
     """Return value and labels of each HAMi sample by name; every name has one here."""
     page = MetricsRenderer({}, aliases=aliases).render(snap, now_s).decode()
-    found: dict[str, tuple[float, dict[str, str]]] = {}
+    result: dict[str, tuple[float, dict[str, str]]] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             if not sample.name.startswith("xpu_"):
-                assert sample.name not in found
-                found[sample.name] = (sample.value, dict(sample.labels))
-    return found
+                assert sample.name not in result
+                result[sample.name] = (sample.value, dict(sample.labels))
+    return result
 
 
 CONTAINER = {
@@ -93,7 +93,7 @@ def test_no_family_of_hami_is_exported_by_default() -> None:
 
 
 def test_the_new_names_have_the_new_labels() -> None:
-    found = values(shared(), HAMI_ALIAS)
+    result = values(shared(), HAMI_ALIAS)
     host = {
         "device_index": "3",
         "device_uuid": UUID,
@@ -101,7 +101,7 @@ def test_the_new_names_have_the_new_labels() -> None:
         "zone": "vGPU",
     }
     node = host | {"node": "hgx-h100-01"}
-    assert found == {
+    assert result == {
         "hami_host_gpu_memory_used_bytes": (1 << 30, node),
         "hami_host_gpu_utilization_ratio": (50, node),
         "hami_host_gpu_memory_controller_utilization_ratio": (25, host),
@@ -117,7 +117,7 @@ def test_the_new_names_have_the_new_labels() -> None:
 
 
 def test_the_old_names_have_the_old_labels() -> None:
-    found = values(shared(), HAMI_LEGACY_ALIAS)
+    result = values(shared(), HAMI_LEGACY_ALIAS)
     host = {
         "zone": "vGPU",
         "nodeid": "hgx-h100-01",
@@ -126,7 +126,7 @@ def test_the_old_names_have_the_old_labels() -> None:
         "devicetype": "NVIDIA-NVIDIA H100 80GB HBM3",
     }
     parts = {"context": "100", "module": "50", "data": "150", "offset": "7"}
-    assert found == {
+    assert result == {
         "HostGPUMemoryUsage": (1 << 30, host),
         "HostCoreUtilization": (50, host),
         "vGPU_device_memory_usage_in_bytes": (500, OLD_CONTAINER),
@@ -162,8 +162,8 @@ def test_every_family_is_exported_with_exactly_its_labels_in_both_formats() -> N
 def test_no_limit_has_no_series_and_the_drivers_figure_wins(
     changes: dict[str, object], name: str, value: float | None
 ) -> None:
-    found = values(shared(**changes), HAMI_ALIAS)
-    assert (found[name][0] if name in found else None) == value
+    result = values(shared(**changes), HAMI_ALIAS)
+    assert (result[name][0] if name in result else None) == value
 
 
 def test_an_old_reading_is_not_exported_and_a_pod_without_name_has_its_uid() -> None:

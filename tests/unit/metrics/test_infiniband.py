@@ -29,8 +29,10 @@ def samples() -> tuple[DeviceSample, ...]:
     return session.sample()
 
 
-def page(told: tuple[DeviceSample, ...], *aliases: str) -> dict[str, dict[tuple[str, ...], float]]:
-    state = VendorState(vendor="rdma", samples=SnapshotPart(told, 1.0))
+def page(
+    device_samples: tuple[DeviceSample, ...], *aliases: str
+) -> dict[str, dict[tuple[str, ...], float]]:
+    state = VendorState(vendor="rdma", samples=SnapshotPart(device_samples, 1.0))
     snapshot = NodeSnapshot(node=NodeIdentity(name="n"), vendors=(state,))
     text = MetricsRenderer(VENDORS, aliases=aliases).render(snapshot, 2.0).decode()
     return {
@@ -41,14 +43,14 @@ def page(told: tuple[DeviceSample, ...], *aliases: str) -> dict[str, dict[tuple[
 
 
 def test_a_port_has_node_exporters_names_and_our_values() -> None:
-    found = page(samples(), "node_exporter")
+    result = page(samples(), "node_exporter")
     port = ("mlx5_0", "1")
-    assert found["node_infiniband_port_data_transmitted_bytes"] == {port: 106036453180}
-    assert found["node_infiniband_state_id"] == {port: 4}
-    assert found["node_infiniband_physical_state_id"] == {port: 5}
-    assert found["node_infiniband_rate_bytes_per_second"] == {port: 50_000_000_000}
-    assert "node_infiniband_symbol_error" not in found
-    assert [labels[0] for labels in found["node_infiniband_info"]] == ["mlx5_0"]
+    assert result["node_infiniband_port_data_transmitted_bytes"] == {port: 106036453180}
+    assert result["node_infiniband_state_id"] == {port: 4}
+    assert result["node_infiniband_physical_state_id"] == {port: 5}
+    assert result["node_infiniband_rate_bytes_per_second"] == {port: 50_000_000_000}
+    assert "node_infiniband_symbol_error" not in result
+    assert [labels[0] for labels in result["node_infiniband_info"]] == ["mlx5_0"]
 
 
 def test_without_the_alias_there_are_no_families() -> None:

@@ -125,14 +125,14 @@ def test_no_family_of_koordlet_is_exported_by_default() -> None:
 
 @needs_shared
 def test_each_family_of_a_real_koordlet_is_there_with_its_labels_or_absent_with_a_reason() -> None:
-    ours = {family.name: set(family.labels) for family in koordlet_families(("koordlet",))}
+    own_values = {family.name: set(family.labels) for family in koordlet_families(("koordlet",))}
     for name in ORACLES:
         text = (SHARED / "oracle" / name).read_text()
         for metric, labels in re.findall(r"^(koordlet_\w+?)\{(.*)\} ", text, re.MULTILINE):
             base = re.sub(r"_(bucket|sum|count)$", "", metric)
             if base.removeprefix("koordlet_") in KOORDLET_ABSENT:
                 continue
-            assert ours[base] == set(re.findall(r'(\w+)="', labels)), base
+            assert own_values[base] == set(re.findall(r'(\w+)="', labels)), base
 
 
 def test_predictions_have_koordlets_predictors_and_units() -> None:
@@ -185,11 +185,11 @@ def test_a_figure_of_the_agent_has_koordlets_name(
 
 def test_an_id_of_a_container_has_the_scheme_of_the_pods_status() -> None:
     (container,) = POD.containers
-    known = replace(POD, containers=(replace(container, runtime="containerd"),))
+    entries = replace(POD, containers=(replace(container, runtime="containerd"),))
     snap = full()
     ids = {
         labels["container_id"]
-        for one in (snap, replace(snap, pods=SnapshotPart((known,), NOW_S)))
+        for one in (snap, replace(snap, pods=SnapshotPart((entries,), NOW_S)))
         for labels, _ in exported(one)["koordlet_container_psi"]
     }
     assert ids == {container.id, f"containerd://{container.id}"}

@@ -27,6 +27,6 @@ def test_servers_are_counted_on_the_cards_of_their_daemon(
     snap = snapshot((gpu(0), gpu(1), nic(0)))
     shared = replace(snap, sharing=SnapshotPart(SharingView(mps=daemons), NOW_S))
     page = MetricsRenderer({}).render(shared, NOW_S).decode()
-    found = [line for line in page.splitlines() if line.startswith("xpu_device_mps_servers{")]
-    told = {line.split('minor="')[1][0]: int(line.rsplit(" ", 1)[1]) for line in found}
-    assert told == servers
+    lines = [line for line in page.splitlines() if line.startswith("xpu_device_mps_servers{")]
+    reports = {line.split('minor="')[1][0]: int(line.rsplit(" ", 1)[1]) for line in lines}
+    assert reports == servers

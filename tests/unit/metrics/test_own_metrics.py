@@ -43,12 +43,12 @@ def samples(text: bytes) -> dict[str, float]:
 
 
 def test_this_process_is_described_as_every_prometheus_client_does() -> None:
-    found = samples(ProcessMetrics("n").text(snapshot(None), openmetrics=False))
+    result = samples(ProcessMetrics("n").text(snapshot(None), openmetrics=False))
     own = psutil.Process()
-    assert found["process_start_time_seconds"] == pytest.approx(own.create_time(), abs=2)
-    assert found["process_resident_memory_bytes"] > 1 << 20
-    assert 0 < found["process_open_fds"] < found["process_max_fds"]
-    assert not [name for name in found if name.startswith(WORKER)]
+    assert result["process_start_time_seconds"] == pytest.approx(own.create_time(), abs=2)
+    assert result["process_resident_memory_bytes"] > 1 << 20
+    assert 0 < result["process_open_fds"] < result["process_max_fds"]
+    assert not [name for name in result if name.startswith(WORKER)]
 
 
 def test_a_worker_is_measured_until_it_ends() -> None:
@@ -58,11 +58,11 @@ def test_a_worker_is_measured_until_it_ends() -> None:
     assert worker.stdout is not None
     try:
         worker.stdout.read(1)  # by now it is Python, and has used the processor
-        found = samples(own.text(snapshot(worker.pid), openmetrics=False))
-        assert found[f"{WORKER}resident_memory_bytes"] > 1 << 20
-        assert found[f"{WORKER}threads"] == 1
-        assert found[f"{WORKER}open_fds"] >= 3
-        assert found[f"{WORKER}cpu_seconds_total"] > 0
+        result = samples(own.text(snapshot(worker.pid), openmetrics=False))
+        assert result[f"{WORKER}resident_memory_bytes"] > 1 << 20
+        assert result[f"{WORKER}threads"] == 1
+        assert result[f"{WORKER}open_fds"] >= 3
+        assert result[f"{WORKER}cpu_seconds_total"] > 0
     finally:
         worker.communicate(b"\n")
     ended = samples(own.text(snapshot(worker.pid), openmetrics=False))

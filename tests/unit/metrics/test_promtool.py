@@ -35,10 +35,10 @@ def page_of(families: Iterable[ExportedFamily], *, openmetrics: bool) -> str:
 
 @needs_promtool
 def test_promtool_finds_nothing_in_our_names_and_only_names_in_those_of_others() -> None:
-    found = lint(page_of(FAMILIES, openmetrics=False))
-    own = {one[0] for one in found if one[0].startswith(OWN_PREFIXES)}
+    result = lint(page_of(FAMILIES, openmetrics=False))
+    own = {one[0] for one in result if one[0].startswith(OWN_PREFIXES)}
     assert own == {"xpu_rdma_counter_saturated"}  # it is about counters, and has the kernel's word
-    assert [one for one in found if not is_about_name(one[1])] == []
+    assert [one for one in result if not is_about_name(one[1])] == []
 
 
 @needs_promtool

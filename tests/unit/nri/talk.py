@@ -37,8 +37,10 @@ class Talk:
         self.picture = RuntimeViewStore(self.handler)
         self.figures = NriCounters()
         self.asking = OpenRuntimeRequests(self.handler, self.picture, self.figures)
-        told = RuntimeEvents(self.picture)
-        self.session = RuntimeSession(self.asking, told, self.picture, self.figures, budget_s)
+        runtime_events = RuntimeEvents(self.picture)
+        self.session = RuntimeSession(
+            self.asking, runtime_events, self.picture, self.figures, budget_s
+        )
         self.trunk = RuntimeConnection(
             self.session.handle_frame, self.session.handle_close, RUNTIME_SERVICE
         )
@@ -47,9 +49,9 @@ class Talk:
         self.writer: asyncio.StreamWriter
         self._stream = -1
 
-    async def _ask(self, asked: HookRequest) -> Adjustment:
-        self.asked.append(asked)
-        return await self.answer(asked)
+    async def _ask(self, hook_request: HookRequest) -> Adjustment:
+        self.asked.append(hook_request)
+        return await self.answer(hook_request)
 
     def send(self, method: str, message: Message | bytes, timeout_s: float = 0) -> int:
         """Begin a call; return its stream."""
@@ -77,30 +79,32 @@ class Talk:
     ) -> ttrpc_pb2.Response:
         """Call, and return the answer."""
         stream = self.send(method, message, timeout_s)
-        found, answer = await self.answered()
-        assert found == stream
+        result, answer = await self.answered()
+        assert result == stream
         return answer
 
     async def registered(self, version: str = "2.3.4") -> None:
         """Configure and synchronize with nothing in it."""
-        told = calls.ConfigureRequest(runtime_name="containerd", runtime_version=version)
-        await self.call("Configure", told)
+        configure_request = calls.ConfigureRequest(
+            runtime_name="containerd", runtime_version=version
+        )
+        await self.call("Configure", configure_request)
         await self.call("Synchronize")
         await self.session.ready
 
     def results(self, method: str) -> dict[str, int]:
         """Return how often the method was answered, by how."""
-        (found,) = (one for one in self.figures.statistics.methods if one.method == method)
-        assert found.latency.buckets[-1] == sum(count for _, count in found.results)
-        return dict(found.results)
+        (result,) = (one for one in self.figures.statistics.methods if one.method == method)
+        assert result.latency.buckets[-1] == sum(count for _, count in result.results)
+        return dict(result.results)
 
 
-async def nothing(asked: HookRequest) -> Adjustment:  # noqa: ARG001 - whatever it is
+async def nothing(hook_request: HookRequest) -> Adjustment:  # noqa: ARG001 - whatever it is
     """Change nothing."""
     return NO_ADJUSTMENT
 
 
-async def never(asked: HookRequest) -> Adjustment:  # noqa: ARG001 - whatever it is
+async def never(hook_request: HookRequest) -> Adjustment:  # noqa: ARG001 - whatever it is
     """Do not answer."""
     await asyncio.Event().wait()
     return NO_ADJUSTMENT
@@ -109,9 +113,9 @@ async def never(asked: HookRequest) -> Adjustment:  # noqa: ARG001 - whatever it
 @contextlib.asynccontextmanager
 async def talk(budget_s: float = 5.0) -> AsyncIterator[Talk]:
     """Give a session that is connected, and not registered."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    own_values, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     both = Talk(budget_s)
-    await asyncio.get_running_loop().create_unix_connection(lambda: both.trunk, sock=ours)
+    await asyncio.get_running_loop().create_unix_connection(lambda: both.trunk, sock=own_values)
     both.reader, both.writer = await asyncio.open_unix_connection(sock=theirs)
     try:
         yield both

@@ -30,27 +30,29 @@ OLD = parse_peer("containerd", "1.7.0", "", 0)
 
 
 def answer(
-    adjustment: Adjustment, asked: LinuxResources = NO_RESOURCES, to: RuntimePeer = NEW
+    adjustment: Adjustment, linux_resources: LinuxResources = NO_RESOURCES, to: RuntimePeer = NEW
 ) -> calls.CreateContainerResponse:
-    return calls.CreateContainerResponse.FromString(render_creation(adjustment, asked, to))
+    return calls.CreateContainerResponse.FromString(
+        render_creation(adjustment, linux_resources, to)
+    )
 
 
 def test_the_adjustment_of_the_vectors_has_exactly_its_bytes_but_for_the_period() -> None:
     node = DeviceNodeEdit(
         host_path="/dev/nvidia0", path="/dev/nvidia0", major=195, minor=0, file_mode=0o666
     )
-    wanted = Adjustment(
+    adjustment = Adjustment(
         edits=ContainerEdits(
             env=(("NVIDIA_VISIBLE_DEVICES", "0"),), nodes=(node,), cdi=("koordinator.sh/gpu=gpu0",)
         ),
         resources=LinuxResources(quota_us=-1, cpus="0-3"),
         rdt_class="BE",
     )
-    found = answer(wanted)
-    assert found.adjust.linux.resources.cpu.period.value == 100_000
-    found.adjust.linux.resources.cpu.ClearField("period")
-    assert found.SerializeToString() == v.V19
-    assert calls.CreateContainerResponse.FromString(v.V19) == found
+    result = answer(adjustment)
+    assert result.adjust.linux.resources.cpu.period.value == 100_000
+    result.adjust.linux.resources.cpu.ClearField("period")
+    assert result.SerializeToString() == v.V19
+    assert calls.CreateContainerResponse.FromString(v.V19) == result
 
 
 @pytest.mark.parametrize(
@@ -188,12 +190,12 @@ def test_only_differences_are_sent_and_a_quota_with_its_period(
 
 
 def test_an_update_names_its_container_and_only_what_changes() -> None:
-    asked = LinuxResources(shares=512, quota_us=240_000, period_us=100_000)
-    wanted = LinuxResources(shares=512, quota_us=200_000)
-    found = calls.UpdateContainerResponse.FromString(
-        render_update("c1", Adjustment(resources=wanted), asked)
+    requests = LinuxResources(shares=512, quota_us=240_000, period_us=100_000)
+    linux_resources = LinuxResources(shares=512, quota_us=200_000)
+    container_response = calls.UpdateContainerResponse.FromString(
+        render_update("c1", Adjustment(resources=linux_resources), requests)
     )
-    (update,) = found.update
+    (update,) = container_response.update
     assert MessageToDict(update) == {
         "containerId": "c1",
         "linux": {

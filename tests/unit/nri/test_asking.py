@@ -35,8 +35,8 @@ SHORT_S = 0.01
 def test_the_budget_ends_before_the_patience_of_the_runtime(
     budget_s: float, call_s: float, request_s: float, patience: float
 ) -> None:
-    found = hook_budget_s(budget_s, call_s, RuntimePeer(request_timeout_s=request_s))
-    assert found == pytest.approx(patience)
+    result = hook_budget_s(budget_s, call_s, RuntimePeer(request_timeout_s=request_s))
+    assert result == pytest.approx(patience)
 
 
 def test_a_late_hook_costs_its_change_and_not_the_connection() -> None:
@@ -76,11 +76,11 @@ def test_a_limit_of_the_call_itself_counts_too() -> None:
 def test_a_late_hook_is_reported_and_its_answer_is_dropped() -> None:
     ended: list[str] = []
 
-    async def stubborn(asked: HookRequest) -> Adjustment:
+    async def stubborn(hook_request: HookRequest) -> Adjustment:
         try:
-            return await never(asked)
+            return await never(hook_request)
         except asyncio.CancelledError:
-            ended.append(asked.stage.value)
+            ended.append(hook_request.stage.value)
             return Adjustment(failed="too late")
 
     async def through(both: Talk) -> None:
@@ -96,10 +96,10 @@ def test_a_late_hook_is_reported_and_its_answer_is_dropped() -> None:
 def test_a_slow_hook_holds_up_nobody_else() -> None:
     gate = asyncio.Event()
 
-    async def slow_first(asked: HookRequest) -> Adjustment:
-        if asked.container is not None and asked.container.name == "slow":
+    async def slow_first(hook_request: HookRequest) -> Adjustment:
+        if hook_request.container is not None and hook_request.container.name == "slow":
             await gate.wait()
-        return Adjustment(edits=ContainerEdits(env=(("A", asked.stage.value),)))
+        return Adjustment(edits=ContainerEdits(env=(("A", hook_request.stage.value),)))
 
     async def through(both: Talk) -> None:
         both.answer = slow_first
@@ -119,9 +119,9 @@ def test_a_slow_hook_holds_up_nobody_else() -> None:
 
 
 def test_a_hundred_questions_overlap_and_each_has_its_own_answer() -> None:
-    async def named(asked: HookRequest) -> Adjustment:
+    async def named(hook_request: HookRequest) -> Adjustment:
         await asyncio.sleep(0)
-        name = asked.container.name if asked.container is not None else ""
+        name = hook_request.container.name if hook_request.container is not None else ""
         return Adjustment(edits=ContainerEdits(env=(("NAME", name),)))
 
     async def through(both: Talk) -> None:
@@ -130,19 +130,19 @@ def test_a_hundred_questions_overlap_and_each_has_its_own_answer() -> None:
         for number in range(100):
             one = container(f"c{number}")
             one.name = f"name-{number}"
-            told = calls.CreateContainerRequest(pod=pod(), container=one)
-            names[both.send("CreateContainer", told)] = one.name
+            container_request = calls.CreateContainerRequest(pod=pod(), container=one)
+            names[both.send("CreateContainer", container_request)] = one.name
         for _ in range(100):
             stream, answer = await both.answered()
-            found = calls.CreateContainerResponse.FromString(answer.payload)
-            assert found.adjust.env[0].value == names.pop(stream)
+            container_response = calls.CreateContainerResponse.FromString(answer.payload)
+            assert container_response.adjust.env[0].value == names.pop(stream)
 
     play(through)
 
 
 def test_a_bug_in_a_hook_stops_no_pod() -> None:
-    async def broken(asked: HookRequest) -> Adjustment:
-        raise ZeroDivisionError(asked.stage.value)
+    async def broken(hook_request: HookRequest) -> Adjustment:
+        raise ZeroDivisionError(hook_request.stage.value)
 
     async def through(both: Talk) -> None:
         both.answer = broken
@@ -155,8 +155,8 @@ def test_a_bug_in_a_hook_stops_no_pod() -> None:
 
 
 def test_an_answer_at_once_takes_no_turn_and_its_bugs_stop_no_pod_either() -> None:
-    def at_once(asked: HookRequest) -> Adjustment:
-        if asked.stage is HookStage.RUN_POD:
+    def at_once(hook_request: HookRequest) -> Adjustment:
+        if hook_request.stage is HookStage.RUN_POD:
             raise ZeroDivisionError
         return Adjustment(edits=ContainerEdits(env=(("A", "1"),)))
 
@@ -177,8 +177,8 @@ def test_an_answer_at_once_takes_no_turn_and_its_bugs_stop_no_pod_either() -> No
 
 
 def test_a_hook_that_cancels_itself_is_answered_for() -> None:
-    async def cancelled(asked: HookRequest) -> Adjustment:
-        raise asyncio.CancelledError(asked.stage.value)
+    async def cancelled(hook_request: HookRequest) -> Adjustment:
+        raise asyncio.CancelledError(hook_request.stage.value)
 
     async def through(both: Talk) -> None:
         both.answer = cancelled
@@ -193,9 +193,9 @@ def test_a_question_that_is_dropped_before_its_first_turn_leaves_nothing_behind(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     async def through(both: Talk) -> None:
-        told = RuntimeEvents(both.picture)
+        runtime_events = RuntimeEvents(both.picture)
         replies: list[str] = []
-        question = told.create_container(CREATED, RuntimePeer())
+        question = runtime_events.create_container(CREATED, RuntimePeer())
         both.asking.submit(question, 1e9, lambda result, _: replies.append(result))
         both.asking.cancel_all()
         await asyncio.sleep(0)

@@ -41,8 +41,8 @@ def rule(
 
 
 def test_the_vector_of_a_creation_is_read() -> None:
-    told = calls.CreateContainerRequest.FromString(V18)
-    sandbox = parse_sandbox(told.pod)
+    container_request = calls.CreateContainerRequest.FromString(V18)
+    sandbox = parse_sandbox(container_request.pod)
     assert sandbox == PodSandbox(
         id="p1",
         uid="u1",
@@ -51,21 +51,21 @@ def test_the_vector_of_a_creation_is_read() -> None:
         annotations=(("k", "v"),),
         cgroup_parent="/kubepods/podu1",
     )
-    assert parse_runtime_container(told.container) == RuntimeContainer(
+    assert parse_runtime_container(container_request.container) == RuntimeContainer(
         id="c1", sandbox_id="p1", name="main", state=ContainerState.CREATED
     )
-    found = parse_container(told.container, sandbox)
-    assert (found.env, found.mounts) == ((("A", "1"),), ("/data",))
-    assert found.annotations == (("k", "v"),)
-    assert parse_resources(told.container.linux.resources) == LinuxResources(
+    result = parse_container(container_request.container, sandbox)
+    assert (result.env, result.mounts) == ((("A", "1"),), ("/data",))
+    assert result.annotations == (("k", "v"),)
+    assert parse_resources(container_request.container.linux.resources) == LinuxResources(
         shares=1024, quota_us=-1
     )
 
 
 def test_the_vector_of_an_event_is_read_without_what_it_does_not_tell() -> None:
-    told = calls.StateChangeEvent.FromString(V17)
-    assert told.event == calls.REMOVE_POD_SANDBOX
-    assert parse_sandbox(told.pod) == PodSandbox(id="p1", name="web-0", namespace="default")
+    change_event = calls.StateChangeEvent.FromString(V17)
+    assert change_event.event == calls.REMOVE_POD_SANDBOX
+    assert parse_sandbox(change_event.pod) == PodSandbox(id="p1", name="web-0", namespace="default")
 
 
 def test_labels_and_annotations_are_in_order_so_that_equal_pods_compare_equal() -> None:
@@ -80,19 +80,19 @@ def test_the_network_is_the_hosts_only_where_the_pod_says_so() -> None:
 
 
 def test_a_container_has_its_own_and_its_pods_properties() -> None:
-    found = parse_container(container(), parse_sandbox(pod(host_network=True)))
-    assert (found.name, found.pod_uid, found.runtime_handler) == ("main", "u1", "nvidia")
-    assert (found.protected, found.host_network, found.user) == (False, True, 1000)
-    assert found.nodes == (DeviceNode(path="/dev/nvidia0", major=195, minor=0),)
-    assert found.label("b") == "2"
+    result = parse_container(container(), parse_sandbox(pod(host_network=True)))
+    assert (result.name, result.pod_uid, result.runtime_handler) == ("main", "u1", "nvidia")
+    assert (result.protected, result.host_network, result.user) == (False, True, 1000)
+    assert result.nodes == (DeviceNode(path="/dev/nvidia0", major=195, minor=0),)
+    assert result.label("b") == "2"
 
 
 def test_an_absent_user_is_unknown_and_not_root() -> None:
-    told = container()
-    told.ClearField("user")
-    assert parse_container(told, parse_sandbox(pod())).user is None
-    told.user.SetInParent()
-    assert parse_container(told, parse_sandbox(pod())).user == 0
+    reports = container()
+    reports.ClearField("user")
+    assert parse_container(reports, parse_sandbox(pod())).user is None
+    reports.user.SetInParent()
+    assert parse_container(reports, parse_sandbox(pod())).user == 0
 
 
 def test_variables_keep_their_order_and_their_doubles() -> None:
@@ -118,9 +118,9 @@ def test_a_container_that_may_use_all_devices_is_privileged(
     rules: list[linux.LinuxDeviceCgroup], privileged: bool
 ) -> None:
     assert allows_all_devices(rules) is privileged
-    told = container()
-    told.linux.resources.devices.extend(rules)
-    assert parse_container(told, parse_sandbox(pod())).privileged is privileged
+    reports = container()
+    reports.linux.resources.devices.extend(rules)
+    assert parse_container(reports, parse_sandbox(pod())).privileged is privileged
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from tests.unit.nri.told import pod
 
 
 def test_a_hook_that_refuses_keeps_the_container_from_starting_and_says_why() -> None:
-    async def refuse(asked: HookRequest) -> Adjustment:
-        assert asked.container is not None
+    async def refuse(hook_request: HookRequest) -> Adjustment:
+        assert hook_request.container is not None
         return Adjustment(failed="/dev/nvidia7 does not exist", reason="DeviceNodeMissing")
 
     async def through(both: Talk) -> None:
@@ -30,8 +30,8 @@ def test_a_hook_that_refuses_keeps_the_container_from_starting_and_says_why() ->
 
 
 def test_a_reason_in_the_message_is_not_repeated() -> None:
-    async def refuse(asked: HookRequest) -> Adjustment:
-        return Adjustment(failed=f"NoGroup: {asked.stage.value}", reason="NoGroup")
+    async def refuse(hook_request: HookRequest) -> Adjustment:
+        return Adjustment(failed=f"NoGroup: {hook_request.stage.value}", reason="NoGroup")
 
     async def through(both: Talk) -> None:
         both.answer = refuse
@@ -42,8 +42,8 @@ def test_a_reason_in_the_message_is_not_repeated() -> None:
 
 
 def test_the_removal_of_a_pod_is_never_refused() -> None:
-    async def refuse(asked: HookRequest) -> Adjustment:
-        return Adjustment(failed=asked.stage.value)
+    async def refuse(hook_request: HookRequest) -> Adjustment:
+        return Adjustment(failed=hook_request.stage.value)
 
     async def through(both: Talk) -> None:
         both.answer = refuse
@@ -64,8 +64,8 @@ def test_the_removal_of_a_pod_is_never_refused() -> None:
 def test_edits_that_the_runtime_cannot_apply_are_refused_and_not_left_out(
     edits: ContainerEdits, code: int, message: str
 ) -> None:
-    async def devices(asked: HookRequest) -> Adjustment:
-        assert asked.stage is HookStage.CREATE
+    async def devices(hook_request: HookRequest) -> Adjustment:
+        assert hook_request.stage is HookStage.CREATE
         return Adjustment(edits=edits)
 
     async def through(both: Talk) -> None:
@@ -80,8 +80,8 @@ def test_edits_that_the_runtime_cannot_apply_are_refused_and_not_left_out(
 
 
 def test_an_adjustment_of_any_size_arrives_in_two_frames_at_most() -> None:
-    async def large(asked: HookRequest) -> Adjustment:
-        assert asked.container is not None
+    async def large(hook_request: HookRequest) -> Adjustment:
+        assert hook_request.container is not None
         return Adjustment(edits=ContainerEdits(env=(("A", "x" * 100_000),)))
 
     async def through(both: Talk) -> None:

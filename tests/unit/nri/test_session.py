@@ -107,7 +107,7 @@ def test_an_event_means_the_same_by_its_method_and_by_state_change(method: str) 
     started.pid = 4711
 
     def both_ways(by_method: bool) -> tuple[object, ...]:
-        found: list[object] = []
+        result: list[object] = []
 
         async def through(both: Talk) -> None:
             await both.registered()
@@ -118,15 +118,15 @@ def test_an_event_means_the_same_by_its_method_and_by_state_change(method: str) 
             elif "Pod" in method:
                 answer = await both.call(method, calls.RunPodSandboxRequest(pod=pod()))
             else:
-                told = calls.StartContainerRequest(pod=pod(), container=started)
-                answer = await both.call(method, told)
+                container_request = calls.StartContainerRequest(pod=pod(), container=started)
+                answer = await both.call(method, container_request)
             assert answer.payload == b""
             assert not answer.HasField("status")
             view = both.picture.view
-            found.extend((dict(view.sandboxes), dict(view.containers), both.asked))
+            result.extend((dict(view.sandboxes), dict(view.containers), both.asked))
 
         play(through)
-        return tuple(found)
+        return tuple(result)
 
     assert both_ways(by_method=True) == both_ways(by_method=False)
 
@@ -140,10 +140,10 @@ def test_a_life_of_a_pod_is_in_the_picture_while_it_lasts() -> None:
         assert view.containers["c1"].state is ContainerState.CREATED
         started = container()
         started.pid = 4711
-        told = calls.PostStartContainerRequest(pod=pod(), container=started)
-        await both.call("PostStartContainer", told)
-        seen = both.picture.view.containers["c1"]
-        assert (seen.state, seen.pid) == (ContainerState.RUNNING, 4711)
+        container_request = calls.PostStartContainerRequest(pod=pod(), container=started)
+        await both.call("PostStartContainer", container_request)
+        observations = both.picture.view.containers["c1"]
+        assert (observations.state, observations.pid) == (ContainerState.RUNNING, 4711)
         await both.call("StopContainer", calls.StopContainerRequest(container=container()))
         assert dict(both.picture.view.containers) == {}
         await both.call("StopPodSandbox", calls.StopPodSandboxRequest(pod=pod()))
@@ -171,9 +171,9 @@ def test_a_container_of_an_unknown_pod_brings_its_pod_with_it() -> None:
     async def through(both: Talk) -> None:
         await both.call("CreateContainer", CREATED)
         assert both.picture.view.sandboxes["p1"].annotations == (("k", "v"),)
-        asked = both.asked[0].container
-        assert asked is not None
-        assert (asked.pod_uid, asked.annotations) == ("u1", (("k", "v"),))
+        requests = both.asked[0].container
+        assert requests is not None
+        assert (requests.pod_uid, requests.annotations) == ("u1", (("k", "v"),))
 
     play(through)
 
@@ -181,25 +181,29 @@ def test_a_container_of_an_unknown_pod_brings_its_pod_with_it() -> None:
 def test_a_sandbox_id_that_became_another_pod_is_read_anew() -> None:
     async def through(both: Talk) -> None:
         await both.call("RunPodSandbox", calls.RunPodSandboxRequest(pod=pod()))
-        told = calls.CreateContainerRequest(pod=pod(uid="u2"), container=container())
-        await both.call("CreateContainer", told)
+        container_request = calls.CreateContainerRequest(pod=pod(uid="u2"), container=container())
+        await both.call("CreateContainer", container_request)
         assert both.asked[1].pod.uid == both.picture.view.sandboxes["p1"].uid == "u2"
 
     play(through)
 
 
 def test_an_update_is_computed_from_the_request_and_never_from_what_is_in_force() -> None:
-    async def halved(asked: HookRequest) -> Adjustment:
-        return Adjustment(resources=LinuxResources(quota_us=(asked.resources.quota_us or 0) // 2))
+    async def halved(hook_request: HookRequest) -> Adjustment:
+        return Adjustment(
+            resources=LinuxResources(quota_us=(hook_request.resources.quota_us or 0) // 2)
+        )
 
     async def through(both: Talk) -> None:
         both.answer = halved
-        wanted = linux.LinuxResources(cpu=linux.LinuxCPU(quota=linux.OptionalInt64(value=240_000)))
-        told = calls.UpdateContainerRequest(
-            pod=pod(), container=container(), linux_resources=wanted
+        linux_resources = linux.LinuxResources(
+            cpu=linux.LinuxCPU(quota=linux.OptionalInt64(value=240_000))
+        )
+        container_request = calls.UpdateContainerRequest(
+            pod=pod(), container=container(), linux_resources=linux_resources
         )
         for _ in range(2):  # a second time makes no difference
-            answer = await both.call("UpdateContainer", told)
+            answer = await both.call("UpdateContainer", container_request)
             (update,) = calls.UpdateContainerResponse.FromString(answer.payload).update
             assert update.container_id == "c1"
             assert update.linux.resources.cpu.quota.value == 120_000
@@ -212,8 +216,8 @@ def test_an_update_is_computed_from_the_request_and_never_from_what_is_in_force(
     play(through)
 
 
-async def _as_asked(asked: HookRequest) -> Adjustment:
-    return Adjustment(resources=asked.resources)
+async def _as_asked(hook_request: HookRequest) -> Adjustment:
+    return Adjustment(resources=hook_request.resources)
 
 
 def test_a_list_in_parts_is_joined_after_the_last_and_updates_nothing() -> None:
@@ -249,15 +253,15 @@ def test_questions_wait_for_the_list_that_is_being_read() -> None:
         many = [container(f"c{number}") for number in range(400)]
         both.send("Synchronize", calls.SynchronizeRequest(pods=[pod()], containers=many))
         both.send("CreateContainer", CREATED)
-        known: list[int] = []
+        entries: list[int] = []
 
-        async def count(asked: HookRequest) -> Adjustment:
-            known.append(len(both.picture.view.containers))
-            return await _as_asked(asked)
+        async def count(hook_request: HookRequest) -> Adjustment:
+            entries.append(len(both.picture.view.containers))
+            return await _as_asked(hook_request)
 
         both.answer = count
         assert [(await both.answered())[0] for _ in range(2)] == [1, 3]
-        assert known == [401 - 1]  # c1, which is being created, is one of them
+        assert entries == [401 - 1]  # c1, which is being created, is one of them
 
     play(through)
 

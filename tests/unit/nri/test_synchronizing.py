@@ -115,10 +115,10 @@ def test_unknown_fields_are_passed_over() -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
     try:
-        found = list(message_fields(data))
+        result = list(message_fields(data))
     except ParseError:
         return
-    assert sum(len(one) for _, one in found if not isinstance(one, int)) <= len(data)
+    assert sum(len(one) for _, one in result if not isinstance(one, int)) <= len(data)
 
 
 @given(st.binary(max_size=60))

@@ -104,10 +104,10 @@ def test_no_event_at_all_is_never_subscribed_to() -> None:
 
 @given(st.text(max_size=20), st.text(max_size=20), st.text(max_size=20))
 def test_no_text_makes_a_mask_that_a_runtime_refuses(name: str, version: str, nri: str) -> None:
-    found = nri_version(name, version, nri)
-    mask = event_mask(found)
+    result = nri_version(name, version, nri)
+    mask = event_mask(result)
     assert mask
-    assert not mask & ~supported_events(found)
+    assert not mask & ~supported_events(result)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_limits_and_scores_go_only_to_runtimes_that_read_them() -> None:
 
 def test_a_runtime_that_names_no_time_limit_has_the_default() -> None:
     limits = [
-        parse_peer("containerd", "2.3.0", "", given).request_timeout_s for given in (0, -1, 1500)
+        parse_peer("containerd", "2.3.0", "", inputs).request_timeout_s for inputs in (0, -1, 1500)
     ]
     assert limits == [2.0, 2.0, 1.5]
 

@@ -59,11 +59,11 @@ class Life:
 @contextlib.asynccontextmanager
 async def life(folder: Path, **how: Any) -> AsyncIterator[Life]:
     """Give a plug-in that runs."""
-    ours = Life(folder, **how)
+    own_life = Life(folder, **how)
     try:
-        yield ours
+        yield own_life
     finally:
-        await ours.end()
+        await own_life.end()
 
 
 def play(through: Callable[[Path], Coroutine[Any, Any, None]]) -> None:

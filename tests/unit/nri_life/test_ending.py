@@ -42,8 +42,8 @@ def test_two_agents_of_one_node_have_one_connection_and_the_second_takes_over() 
 def test_an_unusable_lock_is_reported_and_no_connection_made() -> None:
     async def through(folder: Path) -> None:
         async with Runtime(folder, CONTAINERD_2_3) as runtime:
-            async with life(folder, lock=str(folder / "none" / "lock")) as ours:
-                view = await ours.until("waiting", "NoLock")
+            async with life(folder, lock=str(folder / "none" / "lock")) as own_values:
+                view = await own_values.until("waiting", "NoLock")
                 assert "No such file or directory; see node.run_dir" in view.message
             assert runtime.seen == []
 
@@ -55,20 +55,23 @@ def test_it_ends_soon_in_whatever_it_waits(while_asked: bool) -> None:
     async def through(folder: Path) -> None:
         async with (
             Runtime(folder, CONTAINERD_2_3) as runtime,
-            life(folder, answer=never) as ours,
+            life(folder, answer=never) as own_values,
         ):
             await runtime.plugged()
-            await ours.until("synchronized")
+            await own_values.until("synchronized")
             pod = runtime.pod("web")
-            asked = asyncio.create_task(runtime.run_pod(pod))
+            task = asyncio.create_task(runtime.run_pod(pod))
             if while_asked:
                 async with asyncio.timeout(PATIENCE_S):
-                    while not ours.plugin.statistics.in_flight:
+                    while not own_values.plugin.statistics.in_flight:
                         await asyncio.sleep(0.001)
-            await ours.plugin.stop()
-            await ours.running
-            assert (ours.plugin.view.state, ours.plugin.view.reason) == ("waiting", "Stopped")
-            await asked  # the runtime goes on without us
+            await own_values.plugin.stop()
+            await own_values.running
+            assert (own_values.plugin.view.state, own_values.plugin.view.reason) == (
+                "waiting",
+                "Stopped",
+            )
+            await task  # the runtime goes on without us
 
     play(through)
 
@@ -84,17 +87,17 @@ def test_a_request_before_the_end_is_still_answered() -> None:
     async def through(folder: Path) -> None:
         async with (
             Runtime(folder, CONTAINERD_2_3) as runtime,
-            life(folder, answer=slow) as ours,
+            life(folder, answer=slow) as own_values,
         ):
             await runtime.plugged()
             pod = runtime.pod("web")
             runtime.pods.append(pod)
-            asked = asyncio.create_task(runtime.create(pod, "main"))
+            task = asyncio.create_task(runtime.create(pod, "main"))
             await begun.wait()
-            stopping = asyncio.create_task(ours.plugin.stop())
+            stopping = asyncio.create_task(own_values.plugin.stop())
             await asyncio.sleep(0)
             gate.set()
-            assert (await asked).spec.env["GRANTED"] == "PreCreateContainer"
+            assert (await task).spec.env["GRANTED"] == "PreCreateContainer"
             await stopping
 
     play(through)

@@ -93,10 +93,10 @@ def test_the_largest_length_is_taken_and_costs_nothing_before_its_bytes_come() -
 @given(st.lists(st.binary(max_size=64), max_size=20))
 def test_no_bytes_do_more_than_be_refused(pieces: list[bytes]) -> None:
     try:
-        found = read(*pieces)
+        result = read(*pieces)
     except FrameError:
         return
-    assert sum(map(len, found.values())) <= sum(map(len, pieces))
+    assert sum(map(len, result.values())) <= sum(map(len, pieces))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=99)), max_size=9), st.data())
@@ -106,8 +106,8 @@ def test_streams_are_whole_however_their_frames_are_cut(
     whole = b"".join(mux_frames(to, body) for to, body in messages)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=9)))
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    wanted = dict[int, bytes]()
+    desired = dict[int, bytes]()
     for to, body in messages:
         if body:
-            wanted[to] = wanted.get(to, b"") + body
-    assert read(*pieces) == wanted
+            desired[to] = desired.get(to, b"") + body
+    assert read(*pieces) == desired

@@ -35,15 +35,15 @@ def said(answer: object) -> tuple[int, int, str]:
 
 
 def test_a_call_is_taken_with_its_payload_and_time_limit() -> None:
-    found = server().accept(TtrpcFrame(1, REQUEST, 74, V9[18:]))
-    assert isinstance(found, RuntimeCall)
-    assert (found.stream, found.method, found.timeout_s) == (1, "Configure", 2.0)
-    assert len(found.payload) == 26
+    result = server().accept(TtrpcFrame(1, REQUEST, 74, V9[18:]))
+    assert isinstance(result, RuntimeCall)
+    assert (result.stream, result.method, result.timeout_s) == (1, "Configure", 2.0)
+    assert len(result.payload) == 26
 
 
 def test_metadata_do_no_harm() -> None:
-    found = server().accept(TtrpcFrame(1, REQUEST, len(V24), V24))
-    assert found == RuntimeCall(1, "Shutdown", b"", 0.0)
+    result = server().accept(TtrpcFrame(1, REQUEST, len(V24), V24))
+    assert result == RuntimeCall(1, "Shutdown", b"", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_what_is_no_call_is_answered(
 
 @pytest.mark.parametrize("stream", [1, 3, 5])
 def test_a_stream_that_does_not_rise_is_refused(stream: int) -> None:
-    ours = server()
-    assert isinstance(ours.accept(request_frame(5)), RuntimeCall)
+    own_values = server()
+    assert isinstance(own_values.accept(request_frame(5)), RuntimeCall)
     text = "StreamID cannot be re-used and must increment"
-    assert said(ours.accept(request_frame(stream))) == (stream, 3, text)
-    assert isinstance(ours.accept(request_frame(7)), RuntimeCall)
+    assert said(own_values.accept(request_frame(stream))) == (stream, 3, text)
+    assert isinstance(own_values.accept(request_frame(7)), RuntimeCall)
 
 
 def test_a_request_that_is_none_is_refused() -> None:
@@ -87,39 +87,43 @@ def test_a_request_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [0, RESPONSE, 4, 255])
 def test_frames_of_other_types_are_passed_over(kind: int) -> None:
-    ours = server()
-    assert ours.accept(TtrpcFrame(2, kind, 0, b"")) is None
-    assert isinstance(ours.accept(request_frame(1)), RuntimeCall)
+    own_values = server()
+    assert own_values.accept(TtrpcFrame(2, kind, 0, b"")) is None
+    assert isinstance(own_values.accept(request_frame(1)), RuntimeCall)
 
 
 def test_data_for_a_call_that_is_open_are_passed_over() -> None:
-    ours = server()
-    ours.accept(request_frame(1))
-    assert ours.accept(TtrpcFrame(1, DATA, 0, b"")) is None
-    ours.finish(1)
-    assert said(ours.accept(TtrpcFrame(1, DATA, 0, b"")))[1] == 3
+    own_values = server()
+    own_values.accept(request_frame(1))
+    assert own_values.accept(TtrpcFrame(1, DATA, 0, b"")) is None
+    own_values.finish(1)
+    assert said(own_values.accept(TtrpcFrame(1, DATA, 0, b"")))[1] == 3
 
 
 def test_a_call_is_finished_once() -> None:
-    ours = server()
-    ours.accept(request_frame(1))
-    assert [ours.finish(1), ours.finish(1), ours.finish(9)] == [True, False, False]
+    own_values = server()
+    own_values.accept(request_frame(1))
+    assert [own_values.finish(1), own_values.finish(1), own_values.finish(9)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_time_limit_in_the_past_is_none() -> None:
-    found = server().accept(request_frame(1, nano=-5))
-    assert isinstance(found, RuntimeCall)
-    assert found.timeout_s == 0
+    result = server().accept(request_frame(1, nano=-5))
+    assert isinstance(result, RuntimeCall)
+    assert result.timeout_s == 0
 
 
 def test_calls_that_wait_are_bounded() -> None:
-    ours = server()
+    own_values = server()
     for number in range(MAX_IN_FLIGHT):
-        assert isinstance(ours.accept(request_frame(2 * number + 1)), RuntimeCall)
+        assert isinstance(own_values.accept(request_frame(2 * number + 1)), RuntimeCall)
     last = 2 * MAX_IN_FLIGHT + 1
-    assert said(ours.accept(request_frame(last)))[:2] == (last, 8)
-    ours.finish(1)
-    assert isinstance(ours.accept(request_frame(last + 2)), RuntimeCall)
+    assert said(own_values.accept(request_frame(last)))[:2] == (last, 8)
+    own_values.finish(1)
+    assert isinstance(own_values.accept(request_frame(last + 2)), RuntimeCall)
 
 
 def test_a_foreign_name_is_repeated_in_part_only() -> None:
@@ -132,9 +136,9 @@ def test_a_foreign_name_is_repeated_in_part_only() -> None:
     )
 )
 def test_no_frames_raise_or_open_a_stream_twice(frames: list[tuple[int, int, int, bytes]]) -> None:
-    ours, opened = server(), list[int]()
+    own_values, opened = server(), list[int]()
     for stream, kind, length, data in frames:
-        found = ours.accept(TtrpcFrame(stream, kind, length, data))
-        if isinstance(found, RuntimeCall):
-            opened.append(found.stream)
+        result = own_values.accept(TtrpcFrame(stream, kind, length, data))
+        if isinstance(result, RuntimeCall):
+            opened.append(result.stream)
     assert opened == sorted(set(opened))

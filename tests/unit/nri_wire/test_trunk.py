@@ -214,8 +214,8 @@ def test_calls_that_wait_are_bounded() -> None:
     async def through() -> None:
         async with wired() as both:
             calls = [asyncio.create_task(both.trunk.calls.call("X", b"", 5)) for _ in range(65)]
-            done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-            (refused,) = done
+            outcome, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            (refused,) = outcome
             assert isinstance(refused.exception(), CallError)
             both.trunk.abort("Test")
             await asyncio.wait(calls)
@@ -228,8 +228,8 @@ def test_calls_of_the_runtime_are_not_read_after_the_end() -> None:
         async with wired() as both:
             trunk = both.trunk
 
-            def take_and_end(found: TtrpcFrame) -> None:
-                both.taken.append(found)
+            def take_and_end(ttrpc_frame: TtrpcFrame) -> None:
+                both.taken.append(ttrpc_frame)
                 trunk.abort("Test")
 
             trunk._handle_call = take_and_end

@@ -57,9 +57,9 @@ def test_an_error_is_that_of_the_vectors() -> None:
 
 
 def test_metadata_of_a_request_are_taken_and_passed_over() -> None:
-    asked = ttrpc_pb2.Request.FromString(v.V24)
-    assert (asked.method, asked.payload) == ("Shutdown", b"")
-    assert [(pair.key, pair.value) for pair in asked.metadata] == [("traceparent", "00-01")]
+    request = ttrpc_pb2.Request.FromString(v.V24)
+    assert (request.method, request.payload) == ("Shutdown", b"")
+    assert [(pair.key, pair.value) for pair in request.metadata] == [("traceparent", "00-01")]
 
 
 def test_a_message_of_an_error_is_bounded_and_always_text() -> None:
@@ -76,9 +76,9 @@ def test_a_frame_may_be_cut_at_each_byte(at: int) -> None:
 
 def test_an_answer_and_a_call_may_come_in_one_piece_or_byte_by_byte() -> None:
     both = v.V2 + v.V9[8:]
-    wanted = [TtrpcFrame(1, RESPONSE, 0, b""), TtrpcFrame(1, REQUEST, 74, both[20:])]
-    assert read(both) == wanted
-    assert read(*(both[at : at + 1] for at in range(len(both)))) == wanted
+    ttrpc_frames = [TtrpcFrame(1, RESPONSE, 0, b""), TtrpcFrame(1, REQUEST, 74, both[20:])]
+    assert read(both) == ttrpc_frames
+    assert read(*(both[at : at + 1] for at in range(len(both)))) == ttrpc_frames
 
 
 @given(
@@ -105,9 +105,9 @@ def test_no_bytes_do_more_than_be_frames(pieces: list[bytes]) -> None:
 def test_an_oversized_frame_is_reported_at_once_and_skipped() -> None:
     header = struct.pack(">IIBB", MAX_DATA + 1, 5, REQUEST, 0)
     body = bytes(MAX_DATA + 1)
-    found = read(header, body[:4000], body[4000:], v.V2)
-    assert found == [TtrpcFrame(5, REQUEST, MAX_DATA + 1, b""), TtrpcFrame(1, RESPONSE, 0, b"")]
-    assert [one.is_oversized for one in found] == [True, False]
+    result = read(header, body[:4000], body[4000:], v.V2)
+    assert result == [TtrpcFrame(5, REQUEST, MAX_DATA + 1, b""), TtrpcFrame(1, RESPONSE, 0, b"")]
+    assert [one.is_oversized for one in result] == [True, False]
 
 
 def test_a_length_that_lies_takes_no_memory() -> None:
@@ -124,8 +124,8 @@ def test_a_length_that_lies_takes_no_memory() -> None:
 
 def test_the_largest_message_is_taken_and_given() -> None:
     whole = encode_frame(1, REQUEST, bytes(MAX_DATA))
-    (found,) = read(whole[:70_000], whole[70_000:])
-    assert (len(found.data), found.is_oversized) == (MAX_DATA, False)
+    (result,) = read(whole[:70_000], whole[70_000:])
+    assert (len(result.data), result.is_oversized) == (MAX_DATA, False)
 
 
 def test_more_than_that_is_not_sent() -> None:

@@ -52,10 +52,10 @@ class Wired:
 @contextlib.asynccontextmanager
 async def wired() -> AsyncIterator[Wired]:
     """Give a trunk that is connected."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    own_values, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     both = Wired()
     loop = asyncio.get_running_loop()
-    await loop.create_unix_connection(lambda: both.trunk, sock=ours)
+    await loop.create_unix_connection(lambda: both.trunk, sock=own_values)
     both.reader, both.writer = await asyncio.open_unix_connection(sock=theirs)
     try:
         yield both

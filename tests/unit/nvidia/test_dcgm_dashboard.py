@@ -234,22 +234,22 @@ def promtool_document(page: str) -> dict[str, object]:
 def test_queries_of_dashboards_are_answered_with_data(node: NodeSnapshot, tmp_path: Path) -> None:
     file = tmp_path / "dashboards.json"  # JSON is YAML
     file.write_text(json.dumps(promtool_document(render(node))))
-    done = subprocess.run(
+    outcome = subprocess.run(
         ["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_complains_only_of_foreign_names(node: NodeSnapshot) -> None:
-    done = subprocess.run(
+    outcome = subprocess.run(
         ["promtool", "check", "metrics"],
         input=render(node),
         capture_output=True,
         text=True,
         check=False,
     )
-    complaints = (done.stdout + done.stderr).splitlines()
+    complaints = (outcome.stdout + outcome.stderr).splitlines()
     assert [line for line in complaints if not line.startswith("DCGM_")] == []
     assert {line.partition(" ")[2] for line in complaints} <= {
         'counter metrics should have "_total" suffix',

@@ -34,7 +34,7 @@ few = settings(max_examples=40)  # making inventories takes longer than looking 
 
 
 def card(**changes: object) -> VendorDevice:
-    made = VendorDevice(
+    vendor_device = VendorDevice(
         kind=DeviceKind.GPU,
         vendor="nvidia",
         bus_id="0000:01:00.0",
@@ -42,7 +42,7 @@ def card(**changes: object) -> VendorDevice:
         minor=0,
         resources=(("koordinator.sh/gpu-memory", "81559Mi"),),
     )
-    return replace(made, **changes)
+    return replace(vendor_device, **changes)
 
 
 def snap(*inventory: Inventory) -> NodeSnapshot:

@@ -45,12 +45,12 @@ def two_cpus() -> Body:
 
 
 def test_a_two_cpu_machine_equals_the_upstream_object() -> None:
-    ours, theirs = two_cpus(), oracle()
+    own_values, theirs = two_cpus(), oracle()
     for field in ("kind", "topologyPolicies", "zones"):
-        assert ours[field] == theirs[field]
+        assert own_values[field] == theirs[field]
     for field in ("name", "labels"):
-        assert ours["metadata"][field] == theirs["metadata"][field]
-    (owner,) = cast(list[dict[str, object]], ours["metadata"]["ownerReferences"])
+        assert own_values["metadata"][field] == theirs["metadata"][field]
+    (owner,) = cast(list[dict[str, object]], own_values["metadata"]["ownerReferences"])
     # upstream blocks the deletion of the Node, which asks for a right that ours does without
     assert [{**owner, "blockOwnerDeletion": True}] == theirs["metadata"]["ownerReferences"]
 

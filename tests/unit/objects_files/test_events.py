@@ -141,7 +141,7 @@ def test_a_probing_device_in_the_first_snapshot_was_reported_by_an_earlier_run()
 
 
 def test_how_far_a_probing_device_has_come_makes_no_other_event() -> None:
-    halves = [replace(PROBING, message=f"looks well again: {done} %") for done in (0, 50)]
+    halves = [replace(PROBING, message=f"looks well again: {outcome} %") for outcome in (0, 50)]
     failed = snapshot((gpu(0, health=FAILED),))
     keys = [
         events_between(failed, snapshot((gpu(0, health=half),)), AT_S)[0].series for half in halves

@@ -151,6 +151,6 @@ def test_the_same_values_of_the_same_pods_are_written_as_a_real_koordlet_wrote_t
     )
     now = replace(reported(report=report), pods=SnapshotPart(pods(), 1.0))
     (desired,) = NodeMetricPublisher().render(now, 0.0)
-    ours: Tree = desired.body["status"]
-    assert ours["nodeMetric"] == theirs["nodeMetric"]
-    assert ours["podsMetric"] == theirs["podsMetric"]
+    own_tree: Tree = desired.body["status"]
+    assert own_tree["nodeMetric"] == theirs["nodeMetric"]
+    assert own_tree["podsMetric"] == theirs["podsMetric"]

@@ -101,8 +101,8 @@ def test_the_older_version_has_no_attributes() -> None:
 
 def test_a_list_without_entries_of_the_agent_is_left_to_its_writer() -> None:
     now = snapshot(kubelet=None)
-    ours = render_topology(now, "v1alpha2", reads_kubelet=False).body
-    assert "attributes" not in merge_topology(nfd(), ours)
+    own_body = render_topology(now, "v1alpha2", reads_kubelet=False).body
+    assert "attributes" not in merge_topology(nfd(), own_body)
 
 
 def test_zones_that_are_no_memory_node_stay_and_nodes_that_are_gone_go() -> None:
@@ -172,7 +172,7 @@ LIVE = st.fixed_dictionaries(
 def test_whatever_stands_there_merging_its_own_result_changes_nothing(
     how: Callable[[Json, Json], Json], live: Mapping[str, object]
 ) -> None:
-    ours = desired_object(asked_and_silent=how is merge_without_policies)
-    once: Tree = how(live, ours)
-    assert how(once, ours) == once
+    own_values = desired_object(asked_and_silent=how is merge_without_policies)
+    once: Tree = how(live, own_values)
+    assert how(once, own_values) == once
     assert [zone["name"] for zone in once["zones"][:2]] == ["node-0", "node-1"]

@@ -30,20 +30,20 @@ def function(
 ) -> Entries:
     """Make a PCI function; `net` names a network device on it."""
     base = place(address, root)
-    made: Entries = {
+    entries: Entries = {
         f"{PCI}/{address}": LinkEntry(f"../../../devices/{root}/{address}"),
         f"{base}/class": f"{code}\n".encode(),
         f"{base}/vendor": f"{ids[0]}\n".encode(),
         f"{base}/device": f"{ids[1]}\n".encode(),
     }
     if driver:
-        made[f"{base}/driver"] = LinkEntry(f"../../../bus/pci/drivers/{driver}")
+        entries[f"{base}/driver"] = LinkEntry(f"../../../bus/pci/drivers/{driver}")
     if net:
-        made[f"{base}/net/{net}/type"] = b"1\n"
-        made[f"/sys/class/net/{net}"] = LinkEntry(f"../../devices/{root}/{address}/net/{net}")
+        entries[f"{base}/net/{net}/type"] = b"1\n"
+        entries[f"/sys/class/net/{net}"] = LinkEntry(f"../../devices/{root}/{address}/net/{net}")
     if physfn:
-        made[f"{base}/physfn"] = LinkEntry(f"../{physfn}")
-    return made
+        entries[f"{base}/physfn"] = LinkEntry(f"../{physfn}")
+    return entries
 
 
 def port(
@@ -83,7 +83,7 @@ def device(
 ) -> Entries:
     """Make an RDMA device on a function."""
     base = f"{place(address, root)}/infiniband/{name}"
-    made: Entries = {
+    entries: Entries = {
         f"/sys/class/infiniband/{name}": LinkEntry(
             f"../../devices/{root}/{address}/infiniband/{name}"
         ),
@@ -94,11 +94,13 @@ def device(
         f"{base}/hca_type": b"MT4129\n",
     }
     for number, state in enumerate(states, 1):
-        made |= port(base, number, state)
+        entries |= port(base, number, state)
     if uverbs is not None:
-        made[f"/sys/class/infiniband_verbs/uverbs{uverbs}/ibdev"] = f"{name}\n".encode()
-        made[f"/sys/class/infiniband_verbs/uverbs{uverbs}/dev"] = f"231:{192 + uverbs}\n".encode()
-    return made
+        entries[f"/sys/class/infiniband_verbs/uverbs{uverbs}/ibdev"] = f"{name}\n".encode()
+        entries[f"/sys/class/infiniband_verbs/uverbs{uverbs}/dev"] = (
+            f"231:{192 + uverbs}\n".encode()
+        )
+    return entries
 
 
 def nic(address: str, name: str, *, uverbs: int = 0, root: str = "pci0000:10") -> Entries:
@@ -108,19 +110,19 @@ def nic(address: str, name: str, *, uverbs: int = 0, root: str = "pci0000:10") -
 
 def nics(*pairs: tuple[str, str]) -> Entries:
     """Make several, from (address, name)."""
-    made: Entries = {}
+    entries: Entries = {}
     for number, (address, name) in enumerate(pairs):
-        made |= nic(address, name, uverbs=number)
-    return made
+        entries |= nic(address, name, uverbs=number)
+    return entries
 
 
 def virtual(pf: str, index: int, address: str, driver: str | None, name: str | None) -> Entries:
     """Make a virtual function of a PF; `name` is its RDMA device, if it has one."""
-    made = function(address, driver=driver, physfn=pf)
-    made[f"{place(pf)}/virtfn{index}"] = LinkEntry(f"../{address}")
+    created = function(address, driver=driver, physfn=pf)
+    created[f"{place(pf)}/virtfn{index}"] = LinkEntry(f"../{address}")
     if name:
-        made |= device(address, name, uverbs=None)
-    return made
+        created |= device(address, name, uverbs=None)
+    return created
 
 
 def exclusive() -> Entries:

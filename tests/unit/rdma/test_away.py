@@ -52,9 +52,11 @@ class Boot:
 
 @pytest.fixture
 def boot(tmp_path: Path) -> Boot:
-    found = Boot(tmp_path, made.nics((PF, "mlx5_3"), ("0000:40:00.0", "mlx5_4")) | made.exclusive())
-    found.look()
-    return found
+    result = Boot(
+        tmp_path, made.nics((PF, "mlx5_3"), ("0000:40:00.0", "mlx5_4")) | made.exclusive()
+    )
+    result.look()
+    return result
 
 
 @pytest.mark.parametrize("restart", [False, True])

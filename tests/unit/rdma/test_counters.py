@@ -26,11 +26,11 @@ def values(entries: made.Entries) -> dict[tuple[str, ...], float]:
     """Read all counters of port 1; the key is the family and what follows the port."""
     host = made.tree(entries)
     reader = CounterReader(host)
-    found = {}
+    result = {}
     for file in list_counter_files(host, CountedDevice(name="mlx5_0", ports=(1,))):
         for reading in readings_of(file, reader.value(file.path)):
-            found[(reading.family.removeprefix(PREFIX), *reading.labels[2:])] = reading.value
-    return found
+            result[(reading.family.removeprefix(PREFIX), *reading.labels[2:])] = reading.value
+    return result
 
 
 def counter(name: str, value: bytes, folder: str = "counters") -> made.Entries:
@@ -69,18 +69,18 @@ def test_captured_counters(name: str, port: int, family: str, value: int) -> Non
     ids=["15", "negative", "hex", "too-large", "forty-digits", "empty", "nul", "not-utf-8"],
 )
 def test_row_13_a_bad_counter_loses_itself_alone(content: bytes) -> None:
-    found = values(counter("port_rcv_errors", content) | counter("symbol_error", b"7"))
-    assert ("port_receive_errors_total",) not in found
-    assert found["port_symbol_errors_total",] == 7
+    result = values(counter("port_rcv_errors", content) | counter("symbol_error", b"7"))
+    assert ("port_receive_errors_total",) not in result
+    assert result["port_symbol_errors_total",] == 7
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO, errno.EOPNOTSUPP, errno.EACCES])
 def test_row_1_a_counter_that_refuses_loses_itself_alone(number: int) -> None:
-    found = values(
+    result = values(
         {f"{PORT}/counters/port_xmit_data": ErrorEntry(number)} | counter("port_rcv_data", b"1")
     )
-    assert found["port_receive_bytes_total",] == 4
-    assert ("port_transmit_bytes_total",) not in found
+    assert result["port_receive_bytes_total",] == 4
+    assert ("port_transmit_bytes_total",) not in result
 
 
 @pytest.mark.parametrize(
@@ -96,40 +96,40 @@ def test_row_1_a_counter_that_refuses_loses_itself_alone(number: int) -> None:
     ],
 )
 def test_a_counter_at_the_end_of_its_field(name: str, value: int, saturated: int) -> None:
-    found = values(counter(name, str(value).encode()))
-    assert found["counter_saturated", name] == saturated
+    result = values(counter(name, str(value).encode()))
+    assert result["counter_saturated", name] == saturated
 
 
 def test_the_extended_set_has_no_end() -> None:
-    found = values(
+    result = values(
         counter("port_xmit_data", str(2**32 - 1).encode()) | counter("unicast_xmit_packets", b"1")
     )
-    assert ("counter_saturated", "port_xmit_data") not in found
+    assert ("counter_saturated", "port_xmit_data") not in result
 
 
 def test_old_kernels_have_the_wide_counters_beside() -> None:
-    found = values(
+    result = values(
         counter("port_xmit_data", b"4294967295")
         | counter("port_xmit_data_64", b"4294967300", "counters_ext")
         | counter("port_unicast_xmit_packets", b"5", "counters_ext")
     )
-    assert found["port_transmit_bytes_total",] == 4 * 4294967300
-    assert found["port_unicast_transmit_packets_total",] == 5
-    assert ("counter_saturated", "port_xmit_data") not in found
+    assert result["port_transmit_bytes_total",] == 4 * 4294967300
+    assert result["port_unicast_transmit_packets_total",] == 5
+    assert ("counter_saturated", "port_xmit_data") not in result
 
 
 def test_the_age_of_values_is_no_counter() -> None:
-    found = values(
+    result = values(
         counter("lifespan", b"12", "hw_counters") | counter("out_of_buffer", b"3", "hw_counters")
     )
-    assert found == {("port_hw_total", "out_of_buffer"): 3}
+    assert result == {("port_hw_total", "out_of_buffer"): 3}
 
 
 def test_row_5_at_most_512_of_a_drivers_counters() -> None:
     entries: made.Entries = {f"{PORT}/hw_counters/c{n:04}": b"1" for n in range(2000)}
-    found = values(entries)
-    assert len(found) == MAX_HW
-    assert ("port_hw_total", "c0000") in found
+    result = values(entries)
+    assert len(result) == MAX_HW
+    assert ("port_hw_total", "c0000") in result
 
 
 def test_a_driver_without_counters_has_none() -> None:

@@ -42,12 +42,12 @@ def fixture() -> made.Entries:
     path = SHARED / "captures" / "infiniband" / "procfs-mlx4-mlx5.json"
     files = json.loads(path.read_text())["files"]
     homes = {"mlx4_0": "0000:18:00.0", "mlx5_0": "0000:40:00.0"}
-    found: made.Entries = made.nics(*((address, name) for name, address in homes.items()))
+    entries: made.Entries = made.nics(*((address, name) for name, address in homes.items()))
     for name, text in files.items():
         _, _, inside = name.partition("/sys/class/infiniband/")
         device, _, file = inside.partition("/")
-        found[f"{made.place(homes[device])}/infiniband/{device}/{file}"] = text.encode()
-    return found
+        entries[f"{made.place(homes[device])}/infiniband/{device}/{file}"] = text.encode()
+    return entries
 
 
 def survey(entries: made.Entries) -> Inventory:
@@ -85,15 +85,15 @@ GARBAGE: st.SearchStrategy[TreeEntry] = st.one_of(
 
 def mutated(base: made.Entries, changes: dict[int, TreeEntry | None]) -> made.Entries:
     """Replace or remove entries, chosen by their place in the order of paths."""
-    found = dict(base)
+    result = dict(base)
     paths = sorted(base)
     for at, entry in changes.items():
         path = paths[at % len(paths)]
         if entry is None:
-            found.pop(path, None)
+            result.pop(path, None)
         else:
-            found[path] = entry
-    return found
+            result[path] = entry
+    return result
 
 
 CHANGES = st.dictionaries(
@@ -123,18 +123,18 @@ def by_name(inventory: Inventory) -> dict[str, VendorDevice]:
 def test_garbage_in_one_devices_files_costs_no_other(at: int, entry: TreeEntry) -> None:
     whole = fixture()
     own = [path for path in sorted(whole) if "/infiniband/mlx4_0/" in path]
-    found = by_name(survey(whole | {own[at % len(own)]: entry}))
+    result = by_name(survey(whole | {own[at % len(own)]: entry}))
     clean = by_name(survey(whole))
-    assert found["mlx5_0"] == clean["mlx5_0"]
-    assert found["mlx4_0"].key == clean["mlx4_0"].key
+    assert result["mlx5_0"] == clean["mlx5_0"]
+    assert result["mlx4_0"].key == clean["mlx4_0"].key
 
 
 def test_the_captured_cards_are_whole_without_garbage() -> None:
-    found = by_name(survey(fixture()))
-    assert [(item.minor, item.model) for item in found.values()] == [(0, "MT4099"), (1, "MT4118")]
-    assert len(found["mlx4_0"].ports) == 2
-    assert found["mlx4_0"].ports[1].link_layer == "InfiniBand"
-    assert dict(found["mlx5_0"].facts).get("node_guid") is None
+    result = by_name(survey(fixture()))
+    assert [(item.minor, item.model) for item in result.values()] == [(0, "MT4099"), (1, "MT4118")]
+    assert len(result["mlx4_0"].ports) == 2
+    assert result["mlx4_0"].ports[1].link_layer == "InfiniBand"
+    assert dict(result["mlx5_0"].facts).get("node_guid") is None
 
 
 def test_a_captured_physical_state_is_taken_by_its_number_vector_11() -> None:

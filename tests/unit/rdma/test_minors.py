@@ -72,15 +72,15 @@ def test_the_numbers_of_devices_that_are_away_are_not_given_to_others() -> None:
 
 
 def test_more_devices_than_numbers_leave_some_without() -> None:
-    found = numbers(claims(*("ibp0s0" for _ in range(MAX_MINORS + 3))))
-    assert found[:MAX_MINORS] == list(range(MAX_MINORS))
-    assert found[MAX_MINORS:] == [None] * 3
+    result = numbers(claims(*("ibp0s0" for _ in range(MAX_MINORS + 3))))
+    assert result[:MAX_MINORS] == list(range(MAX_MINORS))
+    assert result[MAX_MINORS:] == [None] * 3
 
 
 def test_numbers_in_other_devices_names_are_used_last() -> None:
     names = ["ibp0s0", *(f"mlx5_{n}" for n in range(500)), *("mlx5_5" for _ in range(11))]
-    found = numbers(claims(*names))
-    assert sorted(n for n in found if n is not None) == list(range(MAX_MINORS))
+    result = numbers(claims(*names))
+    assert sorted(n for n in result if n is not None) == list(range(MAX_MINORS))
 
 
 _NAMES = st.lists(
@@ -99,13 +99,13 @@ def test_numbers_are_unique_and_stable_and_stored_ones_win(
     names: list[str], stored_keys: dict[str, None]
 ) -> None:
     stored = {key: 7 * at % MAX_MINORS for at, key in enumerate(stored_keys)}
-    asked = claims(*names)
-    found = assign_minors(asked, stored)
-    assert len(set(found.values())) == len(found) == len(asked)
-    assert all(0 <= number < MAX_MINORS for number in found.values())
-    assert all(found[key] == number for key, number in stored.items() if key in found)
-    assert set(found.values()).isdisjoint(n for key, n in stored.items() if key not in found)
-    assert assign_minors(asked[::-1], stored | found) == found
+    requests = claims(*names)
+    minors = assign_minors(requests, stored)
+    assert len(set(minors.values())) == len(minors) == len(requests)
+    assert all(0 <= number < MAX_MINORS for number in minors.values())
+    assert all(minors[key] == number for key, number in stored.items() if key in minors)
+    assert set(minors.values()).isdisjoint(n for key, n in stored.items() if key not in minors)
+    assert assign_minors(requests[::-1], stored | minors) == minors
 
 
 @given(st.text(max_size=40))
@@ -161,13 +161,13 @@ GOOD = json.loads(encode_state(STATE, BOOT))
 )
 def test_a_damaged_file_is_put_aside_and_rebuilt(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "rdma.json").write_bytes(data)
-    kept = RdmaStateStore(str(tmp_path), BOOT)
-    assert kept.state == RdmaState()
-    assert kept.problem is not None
-    assert kept.problem.reason == "StateFileDamaged"
+    state_store = RdmaStateStore(str(tmp_path), BOOT)
+    assert state_store.state == RdmaState()
+    assert state_store.problem is not None
+    assert state_store.problem.reason == "StateFileDamaged"
     assert (tmp_path / "rdma.json.bad").read_bytes() == data
-    assert kept.assign(claims("mlx5_4")) == {"slot0": 4}
-    kept.save_records({})
+    assert state_store.assign(claims("mlx5_4")) == {"slot0": 4}
+    state_store.save_records({})
     assert decode_state((tmp_path / "rdma.json").read_bytes(), BOOT).minors == {"slot0": 4}
 
 
@@ -194,9 +194,9 @@ def test_no_json_makes_the_reader_raise_anything_else(minors: object, seen: obje
 
 
 def test_without_a_directory_nothing_is_written(tmp_path: Path) -> None:
-    kept = RdmaStateStore(None, BOOT)
-    kept.assign(claims("mlx5_0"))
-    kept.save_records({})
+    state_store = RdmaStateStore(None, BOOT)
+    state_store.assign(claims("mlx5_0"))
+    state_store.save_records({})
     assert not list(tmp_path.iterdir())
 
 
@@ -210,29 +210,29 @@ def test_the_file_is_written_only_when_it_changes(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    kept = RdmaStateStore(str(tmp_path / "file"), BOOT)
-    kept.save_records({})
-    assert kept.problem is not None
-    assert kept.problem.reason == "StateNotWritten"
+    state_store = RdmaStateStore(str(tmp_path / "file"), BOOT)
+    state_store.save_records({})
+    assert state_store.problem is not None
+    assert state_store.problem.reason == "StateNotWritten"
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "rdma.json").write_bytes(b" " * ((1 << 20) + 1))
-    kept = RdmaStateStore(str(tmp_path), BOOT)
-    assert kept.problem is not None
+    state_store = RdmaStateStore(str(tmp_path), BOOT)
+    assert state_store.problem is not None
 
 
 def test_numbers_of_devices_that_are_no_more_are_used_again_once_there_is_no_other(
     tmp_path: Path,
 ) -> None:
-    kept = RdmaStateStore(str(tmp_path), BOOT)
-    kept.assign([MinorRequest(f"soft-{at}", "rxe") for at in range(MAX_MINORS)])
+    state_store = RdmaStateStore(str(tmp_path), BOOT)
+    state_store.assign([MinorRequest(f"soft-{at}", "rxe") for at in range(MAX_MINORS)])
     stays, comes = MinorRequest("soft-0", "rxe"), MinorRequest("0000:18:00.0 15b3:1021", "mlx5_7")
-    found = kept.assign([comes, stays])
-    assert found["soft-0"] == 0
-    assert found[comes.key] == 1
-    kept.save_records({})
+    result = state_store.assign([comes, stays])
+    assert result["soft-0"] == 0
+    assert result[comes.key] == 1
+    state_store.save_records({})
     again = RdmaStateStore(str(tmp_path), BOOT)
     assert again.problem is None
-    assert again.assign([comes, stays]) == found
+    assert again.assign([comes, stays]) == result
     assert "soft-1" not in again.state.minors

@@ -157,10 +157,10 @@ VFS = made.nic(PF, "mlx5_0") | {
 
 
 def test_virtual_functions_are_one_group_by_address_vector_73() -> None:
-    found = virtuals(VFS)
-    assert len(found.groups) == 1
-    assert found.groups[0].labels == ()
-    assert found.groups[0].vfs == (
+    result = virtuals(VFS)
+    assert len(result.groups) == 1
+    assert result.groups[0].labels == ()
+    assert result.groups[0].vfs == (
         VirtualFunction(bus_id="0000:18:00.1", minor=-1),
         VirtualFunction(bus_id="0000:18:00.3", minor=-1),
         VirtualFunction(bus_id="0000:18:01.3", minor=-1),
@@ -173,13 +173,13 @@ def test_a_virtual_machines_function_is_left_out_vector_74() -> None:
         driver = "vfio-pci" if index == 1 else "mlx5_core"
         name = None if index == 1 else f"mlx5_{index + 1}"
         entries |= made.virtual(PF, index, f"0000:18:00.{index + 1}", driver, name)
-    found = virtuals(entries)
-    assert [vf.bus_id for vf in found.groups[0].vfs] == [
+    result = virtuals(entries)
+    assert [vf.bus_id for vf in result.groups[0].vfs] == [
         "0000:18:00.1",
         "0000:18:00.3",
         "0000:18:00.4",
     ]
-    assert (found.enabled, found.usable) == (4, 3)
+    assert (result.enabled, result.usable) == (4, 3)
 
 
 def test_a_function_in_a_pod_stays_where_devices_have_one_namespace() -> None:
@@ -227,10 +227,10 @@ def test_row_7_of_two_pfs_that_name_one_function_its_own_keeps_it() -> None:
         f"{made.place('0000:40:00.0')}/virtfn0": LinkEntry("../0000:18:00.1")
     }
     scan = read_scan(made.tree(VFS | other))
-    found = virtual_functions(
+    result = virtual_functions(
         scan.functions["0000:40:00.0"], "mlx5_9", scan.functions, (), exclusive=False
     )
-    assert (found.groups, found.strays) == ((), ("0000:18:00.1",))
+    assert (result.groups, result.strays) == ((), ("0000:18:00.1",))
 
 
 @pytest.mark.parametrize(

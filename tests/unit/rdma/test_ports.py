@@ -51,8 +51,8 @@ def table(*gids: str | None, kind: str = "RoCE v2") -> made.Entries:
     ],
 )
 def test_an_address_table(gids: tuple[str | None, ...], indices: list[int]) -> None:
-    found = read_gids(made.tree(table(*gids)), "mlx5_0", 1)
-    assert [item.index for item in found] == indices
+    result = read_gids(made.tree(table(*gids)), "mlx5_0", 1)
+    assert [item.index for item in result] == indices
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_row_1_and_12_a_state_that_cannot_be_read(
     entries: made.Entries = {f"{BASE}/ports/1/rate": b"x"}
     if state is not None:
         entries[f"{BASE}/ports/1/state"] = state
-    found = read_port_state(made.tree(entries), "mlx5_0", 1)
-    assert (found.state, found.is_readable) == (seen, readable)
+    port_state = read_port_state(made.tree(entries), "mlx5_0", 1)
+    assert (port_state.state, port_state.is_readable) == (seen, readable)
 
 
 def netdevs(**files: tuple[str, str]) -> made.Entries:

@@ -35,12 +35,12 @@ def fact(device: VendorDevice, name: str) -> str | None:
 
 @needs_shared
 def test_a_soft_device_of_a_real_kernel_vector_70() -> None:
-    found = (
+    result = (
         open_session(RdmaVendor(), capture("qemu"), {"soft": True, "replay": True})
         .discover()
         .devices
     )
-    device = next(item for item in found if fact(item, "name") == "rxe_eth3")
+    device = next(item for item in result if fact(item, "name") == "rxe_eth3")
     assert (device.bus_id, device.uuid, device.vendor) == (None, "soft-505400fffe000010", "rxe")
     assert fact(device, "parent_bus_id") == "0000:25:00.0"
     assert device.nodes[0].path == "/dev/infiniband/uverbs3"
@@ -48,7 +48,7 @@ def test_a_soft_device_of_a_real_kernel_vector_70() -> None:
     (port,) = device.ports
     assert (port.gid_index, port.netdev, port.rate_mbps) == (1, "eth3", 2500)
     assert port.gid == "fec0:0000:0000:0000:5054:00ff:fe00:0010"
-    assert sorted(item.minor for item in found if item.minor is not None) == [0, 1, 2, 3]
+    assert sorted(item.minor for item in result if item.minor is not None) == [0, 1, 2, 3]
 
 
 @needs_shared
@@ -62,16 +62,16 @@ def test_soft_devices_have_no_traffic_counters_vector_70() -> None:
 
 @needs_shared
 def test_soft_devices_are_listed_and_not_published_by_default() -> None:
-    found = open_session(RdmaVendor(), capture("qemu"), {"replay": True}).discover().devices
-    assert len(found) == 4
-    assert all(not item.managed and item.minor is None and not item.resources for item in found)
-    assert {item.health.reason for item in found} == {"SoftDevice"}
+    result = open_session(RdmaVendor(), capture("qemu"), {"replay": True}).discover().devices
+    assert len(result) == 4
+    assert all(not item.managed and item.minor is None and not item.resources for item in result)
+    assert {item.health.reason for item in result} == {"SoftDevice"}
 
 
 @needs_shared
 def test_the_node_for_applications_vector_71() -> None:
-    found = open_session(RdmaVendor(), capture("qemu"), {"replay": True}).discover().devices
-    device = next(item for item in found if fact(item, "name") == "rxe_eth0")
+    result = open_session(RdmaVendor(), capture("qemu"), {"replay": True}).discover().devices
+    device = next(item for item in result if fact(item, "name") == "rxe_eth0")
     assert device.nodes == (DeviceNode(path="/dev/infiniband/uverbs0", major=231, minor=192),)
 
 
@@ -90,8 +90,8 @@ def test_an_old_infiniband_card_vector_72() -> None:
 
 @needs_shared
 def test_entries_that_lead_to_no_function_are_listed_only() -> None:
-    found = open_session(RdmaVendor(), capture("procfs-mlx4"), {"replay": True}).discover().devices
-    assert [(item.uuid, item.managed) for item in found] == [
+    result = open_session(RdmaVendor(), capture("procfs-mlx4"), {"replay": True}).discover().devices
+    assert [(item.uuid, item.managed) for item in result] == [
         ("other-mlx4_0", False),
         ("other-mlx5_0", False),
     ]
@@ -99,8 +99,8 @@ def test_entries_that_lead_to_no_function_are_listed_only() -> None:
 
 @needs_shared
 def test_functions_whose_module_is_not_loaded_are_listed_with_the_reason() -> None:
-    found = open_session(RdmaVendor(), capture("32intel64"), {"replay": True}).discover().devices
-    assert [(item.bus_id, item.managed, item.health.reason) for item in found] == [
+    result = open_session(RdmaVendor(), capture("32intel64"), {"replay": True}).discover().devices
+    assert [(item.bus_id, item.managed, item.health.reason) for item in result] == [
         ("0000:1a:00.0", False, "NoRdmaDevice"),
         ("0000:3e:00.0", False, "NoRdmaDevice"),
     ]
@@ -110,9 +110,11 @@ def test_functions_whose_module_is_not_loaded_are_listed_with_the_reason() -> No
 @pytest.mark.parametrize(("name", "keys"), [("qemu", 4), ("40intel64", 1), ("16em64t", 0)])
 def test_what_is_sighted_is_what_is_found(name: str, keys: int) -> None:
     vendor = RdmaVendor()
-    seen = {item.key for item in vendor.detect(capture(name), RdmaSettings()) if item.bus_id}
-    found = open_session(vendor, capture(name), {"replay": True}).discover().devices
-    assert seen == {item.key for item in found if item.bus_id}
+    observations = {
+        item.key for item in vendor.detect(capture(name), RdmaSettings()) if item.bus_id
+    }
+    result = open_session(vendor, capture(name), {"replay": True}).discover().devices
+    assert observations == {item.key for item in result if item.bus_id}
     assert len(vendor.detect(capture(name), RdmaSettings())) == keys
 
 
@@ -155,25 +157,25 @@ def test_a_nic_as_it_is_published() -> None:
 
 
 def test_numbers_follow_the_rule_vector_64() -> None:
-    found = devices(
+    result = devices(
         made.nics((PF, "mlx4_0"), ("0000:40:00.0", "mlx5_0"), ("0000:41:00.0", "mlx5_1"))
     )
-    assert [item.minor for item in found.values()] == [0, 2, 1]
+    assert [item.minor for item in result.values()] == [0, 2, 1]
 
 
 def test_a_card_on_two_roots_is_two_devices_that_know_each_other() -> None:
     entries = made.nic(PF, "mlx5_0") | made.nic(
         "0000:9a:00.0", "mlx5_1", uverbs=1, root="pci0000:99"
     )
-    found = devices(entries)
-    assert fact(found[PF], "samecard") == "0000:9a:00.0"
-    assert fact(found["0000:9a:00.0"], "samecard") == PF
+    result = devices(entries)
+    assert fact(result[PF], "samecard") == "0000:9a:00.0"
+    assert fact(result["0000:9a:00.0"], "samecard") == PF
 
 
 def test_row_15_two_ports_of_one_card_share_their_guid_and_nothing_else() -> None:
-    found = devices(made.nics((PF, "mlx5_0"), ("0000:18:00.1", "mlx5_1")))
-    assert [item.minor for item in found.values()] == [0, 1]
-    assert fact(found[PF], "samecard") is None
+    result = devices(made.nics((PF, "mlx5_0"), ("0000:18:00.1", "mlx5_1")))
+    assert [item.minor for item in result.values()] == [0, 1]
+    assert fact(result[PF], "samecard") is None
 
 
 def test_row_15_software_devices_on_one_mac_address_have_distinct_ids() -> None:

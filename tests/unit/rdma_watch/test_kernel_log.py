@@ -85,10 +85,10 @@ COMPROMISED = (
     ],
 )
 def test_a_line_names_the_function_and_what_broke(line: str, address: str, reason: str) -> None:
-    found = parse_line(line)
-    assert found is not None
-    assert (found.address, found.reason) == (address, reason)
-    assert found.text == line[:200]
+    result = parse_line(line)
+    assert result is not None
+    assert (result.address, result.reason) == (address, reason)
+    assert result.text == line[:200]
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_other_lines_say_nothing(line: str) -> None:
 
 @given(st.text(max_size=600) | st.builds("mlx5_core {}".format, st.text(max_size=600)))
 def test_any_line_is_read(line: str) -> None:
-    found = parse_line(line)
-    assert found is None or found.reason in (FIRMWARE, PCIE)
+    result = parse_line(line)
+    assert result is None or result.reason in (FIRMWARE, PCIE)
 
 
 def cause(last_s: float, active_s: float | None = None) -> KernelLogFault:
@@ -181,8 +181,8 @@ def test_a_fatal_line_is_an_event_and_holds_though_the_port_is_active(talking: T
     sample = talking.sample()
     assert sample.health is not None
     assert sample.health.reason == FIRMWARE
-    told = [talking.after(100) for _ in range(3)]
-    assert [[e.reason for e in events] for events in told] == [[], [], ["DeviceHealthy"]]
+    reports = [talking.after(100) for _ in range(3)]
+    assert [[e.reason for e in events] for events in reports] == [[], [], ["DeviceHealthy"]]
     assert talking.health() == HEALTHY
 
 
@@ -227,9 +227,9 @@ def test_a_person_can_have_it_forgotten(talking: Talking) -> None:
 
 def test_a_refused_log_is_reported_once_and_stops_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, made.nic(PF, "mlx5_0"), RdmaSettings())
-    found = node.session.discover()
-    assert [problem.reason for problem in found.problems] == ["KernelLogUnread"]
-    assert found.devices[0].health.state is HealthState.HEALTHY
+    result = node.session.discover()
+    assert [problem.reason for problem in result.problems] == ["KernelLogUnread"]
+    assert result.devices[0].health.state is HealthState.HEALTHY
     assert PORT
     recorded = Node(tmp_path, {}, RdmaSettings(), SessionContext(is_replay=True))
     assert recorded.session.discover().problems == ()

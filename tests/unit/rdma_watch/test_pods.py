@@ -88,5 +88,5 @@ def test_they_are_readings_of_the_device_and_of_declared_families() -> None:
     session.discover()
     (sample,) = session.sample()
     names = {family.name for family in POD_FAMILIES}
-    found = {r.family: r.value for r in sample.readings if r.family in names}
-    assert found == {"xpu_rdma_cgroup_handles": 2, "xpu_rdma_cgroup_objects": 7}
+    result = {r.family: r.value for r in sample.readings if r.family in names}
+    assert result == {"xpu_rdma_cgroup_handles": 2, "xpu_rdma_cgroup_objects": 7}

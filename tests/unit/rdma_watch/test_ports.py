@@ -110,12 +110,12 @@ def run(
 ) -> list[tuple[HealthState, str]]:
     """Take looks in at given seconds; return what was published after each."""
     now = memory or DeviceHistory()
-    told = []
-    for at, seen in looks:
-        now = observe_ports(now, (seen,), now_s=at, wall_s=at + 1e9, lag_degraded=lag)
+    reports = []
+    for at, observations in looks:
+        now = observe_ports(now, (observations,), now_s=at, wall_s=at + 1e9, lag_degraded=lag)
         assert now.health is not None
-        told.append((now.health.state, now.health.reason))
-    return told
+        reports.append((now.health.state, now.health.reason))
+    return reports
 
 
 GOOD, BAD = (HEALTHY, "DeviceHealthy"), (FAILED, "PortDown")
@@ -161,20 +161,20 @@ def test_readings_over_time(
 
 
 def test_three_short_falls_make_it_suspect_and_not_unhealthy_vector_78() -> None:
-    told = run((-1, UP), (0, DOWN), (1, UP), (200, DOWN), (201, UP), (500, DOWN), (501, UP))
-    assert told[-1] == (SUSPECT, "LinkFlapping")
-    assert all(state is not FAILED for state, _ in told)
+    reports = run((-1, UP), (0, DOWN), (1, UP), (200, DOWN), (201, UP), (500, DOWN), (501, UP))
+    assert reports[-1] == (SUSPECT, "LinkFlapping")
+    assert all(state is not FAILED for state, _ in reports)
 
 
 def test_flapping_is_forgiven_half_an_hour_after_the_last_fall() -> None:
     looks = [(-1.0, UP), (0.0, DOWN), (1.0, UP), (2.0, DOWN), (3.0, UP), (4.0, DOWN), (5.0, UP)]
-    told = run(*looks, (1803.0, UP), (1804.0, UP))
-    assert told[-2:] == [(SUSPECT, "LinkFlapping"), GOOD]
+    reports = run(*looks, (1803.0, UP), (1804.0, UP))
+    assert reports[-2:] == [(SUSPECT, "LinkFlapping"), GOOD]
 
 
 def test_three_falls_in_more_than_ten_minutes_are_no_flapping() -> None:
-    told = run((-1, UP), (0, DOWN), (1, UP), (300, DOWN), (301, UP), (601, DOWN), (602, UP))
-    assert told[-1] == GOOD
+    reports = run((-1, UP), (0, DOWN), (1, UP), (300, DOWN), (301, UP), (601, DOWN), (602, UP))
+    assert reports[-1] == GOOD
 
 
 def test_the_counter_of_the_port_shows_falls_between_readings() -> None:
@@ -214,8 +214,8 @@ def test_a_change_is_dated_and_a_first_reading_is_not() -> None:
 
 def test_an_expected_port_counts_though_it_was_never_up() -> None:
     memory = mark_used_ports(DeviceHistory(), (2,))
-    seen = (UP, replace(DOWN, number=2))
-    health = observe_ports(memory, seen, now_s=0, wall_s=0, policy="all").health
+    observations = (UP, replace(DOWN, number=2))
+    health = observe_ports(memory, observations, now_s=0, wall_s=0, policy="all").health
     assert health is not None
     assert (health.reason, health.message) == (
         "PortDown",
@@ -230,8 +230,8 @@ def test_a_device_that_comes_back_did_not_fall() -> None:
 
 def test_own_falls_are_counted() -> None:
     memory = DeviceHistory()
-    for at, seen in enumerate((UP, DOWN, DOWN, UP, DOWN)):
-        memory = observe_ports(memory, (seen,), now_s=at, wall_s=at)
+    for at, observations in enumerate((UP, DOWN, DOWN, UP, DOWN)):
+        memory = observe_ports(memory, (observations,), now_s=at, wall_s=at)
     assert memory.port(1).flaps == 2
 
 
@@ -249,25 +249,25 @@ def test_errors_beyond_their_limits_are_reported(
     before: dict[str, int], after: dict[str, int], words: str
 ) -> None:
     window, _ = check_errors(None, tuple(before.items()), 0)
-    _, told = check_errors(window, tuple(after.items()), 60)
-    assert words in told
-    assert bool(words) is bool(told)
+    _, reports = check_errors(window, tuple(after.items()), 60)
+    assert words in reports
+    assert bool(words) is bool(reports)
 
 
 def test_a_counter_that_started_anew_is_counted_from_there() -> None:
-    window, told = None, ""
+    window, reports = None, ""
     for at, value in enumerate((900, 0, 11)):
-        window, told = check_errors(window, (("symbol_error", value),), at * 10)
-    assert told == "symbol_error +11"
+        window, reports = check_errors(window, (("symbol_error", value),), at * 10)
+    assert reports == "symbol_error +11"
 
 
 def test_errors_are_reported_once_in_five_minutes() -> None:
     window: ErrorWindow | None = None
-    told = []
+    reports = []
     for at in range(0, 700, 10):
         window, words = check_errors(window, (("symbol_error", at),), at)
-        told.append(bool(words))
-    assert sum(told) == 3
+        reports.append(bool(words))
+    assert sum(reports) == 3
 
 
 _LOOKS = st.lists(
@@ -295,9 +295,11 @@ def test_any_readings_give_a_health_and_a_bounded_memory(
     looks: list[tuple[float, list[PortReading]]], policy: str
 ) -> None:
     memory, clock = DeviceHistory(), 0.0
-    for step, seen in looks:
+    for step, observations in looks:
         clock += step
-        memory = observe_ports(memory, tuple(seen), now_s=clock, wall_s=clock, policy=policy)
+        memory = observe_ports(
+            memory, tuple(observations), now_s=clock, wall_s=clock, policy=policy
+        )
         assert memory.health is not None
         assert all(len(port.edges) <= 3 for port in memory.ports)
         assert memory.doubt_s is None or memory.doubt_s <= clock

@@ -20,9 +20,9 @@ def node(tmp_path: Path) -> Node:
         f"{PORT}/counters/symbol_error": b"0\n",
         f"{PORT}/counters/link_downed": b"0\n",
     }
-    found = Node(tmp_path, entries, RdmaSettings())
-    found.session.discover()
-    return found
+    result = Node(tmp_path, entries, RdmaSettings())
+    result.session.discover()
+    return result
 
 
 def test_a_port_that_stays_down_is_reported_within_two_seconds(node: Node) -> None:
@@ -49,9 +49,9 @@ def test_a_port_is_reported_as_healthy_after_ten_seconds(node: Node) -> None:
     for _ in range(4):
         node.after(1)
     node.change(state("4: ACTIVE"))
-    told = [node.after(1) for _ in range(11)]
-    assert [len(events) for events in told] == [0] * 10 + [1]
-    assert told[-1][0].state is HealthState.HEALTHY
+    reports = [node.after(1) for _ in range(11)]
+    assert [len(events) for events in reports] == [0] * 10 + [1]
+    assert reports[-1][0].state is HealthState.HEALTHY
 
 
 def test_ports_are_read_once_a_second_and_no_more(node: Node) -> None:

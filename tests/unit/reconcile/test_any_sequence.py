@@ -236,12 +236,12 @@ class Agent(RuleBasedStateMachine):
         return [f"{one.state} {one.summary} {one.detail}" for one in results if not one.is_done]
 
     @rule(data=st.data(), wanted=st.sets(st.sampled_from(TARGETS), max_size=12))
-    def follow_plan(self, data: st.DataObject, wanted: set[tuple[str, CgroupKey]]) -> None:
+    def follow_plan(self, data: st.DataObject, desired: set[tuple[str, CgroupKey]]) -> None:
         """Follow a new plan."""
         self.desired = tuple(
             DesiredValue(cgroup=group, key=key, value=data.draw(VALUES[group, key]), owner=OWNER)
             for group, key in TARGETS
-            if (group, key) in wanted
+            if (group, key) in desired
         )
         self.writer.retain(frozenset(one.target for one in self.desired))
         self.cycle()
@@ -304,12 +304,12 @@ class Agent(RuleBasedStateMachine):
         steps=st.integers(0, 20),
     )
     def be_killed(
-        self, data: st.DataObject, wanted: set[tuple[str, CgroupKey]], steps: int
+        self, data: st.DataObject, desired: set[tuple[str, CgroupKey]], steps: int
     ) -> None:
         """Be killed at some step of a new plan, and start again."""
         self.files.steps_left = steps
         try:
-            self.follow_plan(data, wanted)
+            self.follow_plan(data, desired)
         except Killed:
             pass
         finally:

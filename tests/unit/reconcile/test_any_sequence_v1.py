@@ -55,8 +55,8 @@ class AnyStrategy:
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups("blkio") as made:
-        yield made
+    with real_groups("blkio") as created:
+        yield created
 
 
 def targets(scene: Scene) -> dict[tuple[str, CgroupKey], tuple[CgroupValue, ...]]:
@@ -91,7 +91,7 @@ def test_files_equal_the_last_plan_or_the_refusal_is_recorded_and_all_is_restore
         files = targets(scene)
         originals = {one: values.read_value(*one) for one in files}
         for number in range(PLANS + 1):
-            wanted = chance.sample(sorted(files, key=str), chance.randint(0, 8))
+            desired = chance.sample(sorted(files, key=str), chance.randint(0, 8))
             strategy.values = tuple(
                 DesiredValue(
                     cgroup=group,
@@ -99,7 +99,7 @@ def test_files_equal_the_last_plan_or_the_refusal_is_recorded_and_all_is_restore
                     value=chance.choice(files[group, key]),
                     owner=strategy.name,
                 )
-                for group, key in (wanted if number < PLANS else ())
+                for group, key in (desired if number < PLANS else ())
             )
             now_s = scene.clock.monotonic()
             cluster = ClusterView(slo=SnapshotPart(NodeSloView(), now_s))

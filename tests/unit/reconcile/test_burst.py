@@ -16,8 +16,8 @@ pytestmark = [needs_v1, pytest.mark.root]
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 def test_quota_and_burst_of_a_throttled_container_go_up_and_down_without_a_refusal(

@@ -37,15 +37,15 @@ class TableCookies:
         self.of[pid] = next(self.made)
 
     def share(self, source: int | None, targets: Iterable[int]) -> tuple[int, ...]:
-        done = tuple(targets)
-        self.of.update(dict.fromkeys(done, 0 if source is None else self.of[source]))
-        return done
+        outcome = tuple(targets)
+        self.of.update(dict.fromkeys(outcome, 0 if source is None else self.of[source]))
+        return outcome
 
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 def test_this_machine_answers_with_a_cookie_or_by_a_type() -> None:

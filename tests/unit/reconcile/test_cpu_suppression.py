@@ -35,8 +35,8 @@ LAST = str((os.cpu_count() or 1) - 1)
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 def busy_node(groups: RealGroups, settings: CpuSuppressionSettings | None = None) -> SuppressedNode:

@@ -24,8 +24,8 @@ SOURCE = "NodeSLO spec.cpuBurstStrategy.policy"
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 def burst_plan(scene: Scene, quota_us: int) -> StrategyPlan:
@@ -41,16 +41,16 @@ def burst_plan(scene: Scene, quota_us: int) -> StrategyPlan:
 
 
 def explainer(scene: Scene) -> FileExplainer:
-    made = scene.reconciler.explainer()
-    assert made is not None
-    return made
+    created = scene.reconciler.explainer()
+    assert created is not None
+    return created
 
 
 def explained(scene: Scene, groups: RealGroups, name: str) -> FileExplanation:
     directory = groups.layout.directory("cpu", scene.pod)
-    found = explainer(scene).explain_file(f"{directory}/{name}")
-    assert found is not None
-    return found
+    file = explainer(scene).explain_file(f"{directory}/{name}")
+    assert file is not None
+    return file
 
 
 def test_winner_and_losers_are_named_with_original_and_writes(groups: RealGroups) -> None:
@@ -59,19 +59,19 @@ def test_winner_and_losers_are_named_with_original_and_writes(groups: RealGroups
     scene = scene_with(groups, strategy, hook)
     strategy.answer = burst_plan(scene, 50000)
     scene.cycle()
-    found = explained(scene, groups, "cpu.cfs_quota_us")
-    assert found.current == "50000"
-    assert [(one.owner, one.value, one.wins) for one in found.requests] == [
+    result = explained(scene, groups, "cpu.cfs_quota_us")
+    assert result.current == "50000"
+    assert [(one.owner, one.value, one.wins) for one in result.requests] == [
         ("cpu_burst", "50000 100000", True),
         ("batch_resources", "80000 100000", False),
     ]
-    assert found.requests[0].source == SOURCE
-    assert (found.original, found.owner) == ("-1 100000", "cpu_burst")
-    assert found.own_values == ("50000 100000",)
-    assert [(one.old, one.new, one.source) for one in found.changes] == [
+    assert result.requests[0].source == SOURCE
+    assert (result.original, result.owner) == ("-1 100000", "cpu_burst")
+    assert result.own_values == ("50000 100000",)
+    assert [(one.old, one.new, one.source) for one in result.changes] == [
         ("-1 100000", "50000 100000", SOURCE)
     ]
-    assert (found.refusal, found.is_contested) == ("", False)
+    assert (result.refusal, result.is_contested) == ("", False)
 
 
 def test_a_refusal_says_when_it_is_tried_again(groups: RealGroups) -> None:
@@ -83,10 +83,10 @@ def test_a_refusal_says_when_it_is_tried_again(groups: RealGroups) -> None:
     strategy.answer = StrategyPlan(values=(desired,))
     scene.cycle()
     directory = groups.layout.directory("cpuset", scene.container)
-    found = explainer(scene).explain_file(f"{directory}/cpuset.cpus")
-    assert found is not None
-    assert "the next attempt is in" in found.refusal
-    assert found.changes[-1].errno
+    file = explainer(scene).explain_file(f"{directory}/cpuset.cpus")
+    assert file is not None
+    assert "the next attempt is in" in file.refusal
+    assert file.changes[-1].errno
 
 
 def test_what_is_planned_only_does_not_win(groups: RealGroups) -> None:
@@ -96,16 +96,16 @@ def test_what_is_planned_only_does_not_win(groups: RealGroups) -> None:
     scene.again()
     strategy.answer = burst_plan(scene, 50000)
     scene.cycle()
-    found = explained(scene, groups, "cpu.cfs_quota_us")
-    assert [(one.mode, one.wins) for one in found.requests] == [("plan", False)]
-    assert (found.current, found.original) == ("-1", None)
+    result = explained(scene, groups, "cpu.cfs_quota_us")
+    assert [(one.mode, one.wins) for one in result.requests] == [("plan", False)]
+    assert (result.current, result.original) == ("-1", None)
 
 
 def test_a_file_without_desired_values_has_only_its_value(groups: RealGroups) -> None:
     scene = scene_with(groups, CannedStrategy())
     scene.cycle()
-    found = explained(scene, groups, "cpu.shares")
-    assert (found.current, found.requests, found.original) == ("1024", (), None)
+    result = explained(scene, groups, "cpu.shares")
+    assert (result.current, result.requests, result.original) == ("1024", (), None)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_all_files_of_a_pod_are_explained_with_those_of_its_containers(groups: R
     scene = scene_with(groups, strategy, hook)
     strategy.answer = burst_plan(scene, 50000)
     scene.cycle()
-    found = explainer(scene).explain_group(scene.pod)
-    assert [(one.path.rpartition("/")[2], one.current) for one in found] == [
+    group = explainer(scene).explain_group(scene.pod)
+    assert [(one.path.rpartition("/")[2], one.current) for one in group] == [
         ("cpu.cfs_quota_us", "50000"),
         ("cpuset.cpus", "1"),
     ]
@@ -150,14 +150,14 @@ def test_a_switch_of_the_kernel_that_a_hook_needs_is_explained_from_the_ledger(
     scene.ledger.set(entry)
     scene.cycle()
     scene.ledger.set(entry)  # its hook is off, so that the cycle has restored it
-    found = explainer(scene).explain_file(path)
-    assert found is not None
-    assert (found.current, found.original, found.owner) == (
+    file = explainer(scene).explain_file(path)
+    assert file is not None
+    assert (file.current, file.original, file.owner) == (
         "Linux",
         "0",
         "core_scheduling",
     )
-    assert found.own_values == ("1",)
+    assert file.own_values == ("1",)
 
 
 def test_an_unchanged_cycle_does_not_build_the_desired_files_again(groups: RealGroups) -> None:

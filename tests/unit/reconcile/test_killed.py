@@ -21,8 +21,8 @@ MOST = 80  # far more than one cycle makes
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 class Life:

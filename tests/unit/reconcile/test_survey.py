@@ -48,8 +48,8 @@ def running(pod_number: int, index: int, name: str = "") -> ContainerView:
 
 
 def snapshot(*pods: PodView, **changes: object) -> NodeSnapshot:
-    made = NodeSnapshot(node=NodeIdentity(name="node"), pods=SnapshotPart(pods, 1.0))
-    return replace(made, **changes)
+    node_snapshot = NodeSnapshot(node=NodeIdentity(name="node"), pods=SnapshotPart(pods, 1.0))
+    return replace(node_snapshot, **changes)
 
 
 class SlowHook(CannedHook):

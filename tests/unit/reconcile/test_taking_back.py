@@ -29,8 +29,8 @@ pytestmark = [needs_v1, pytest.mark.root]
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 def cpus(text: str) -> Adjustment:

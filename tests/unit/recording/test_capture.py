@@ -103,10 +103,10 @@ def answer(host: HostFiles, ask: str, path: str) -> object:
 def test_every_reader_finds_in_a_recording_what_it_finds_on_the_host(
     name: str, reader: str
 ) -> None:
-    told = Told(capture(name))
+    reports = Told(capture(name))
     recording = recorded(name)
-    assert READERS[reader](recording) == READERS[reader](told)
-    for (ask, path), expected in told.answers.items():
+    assert READERS[reader](recording) == READERS[reader](reports)
+    for (ask, path), expected in reports.answers.items():
         given_back = answer(recording, ask, path)
         if isinstance(expected, bytes) and isinstance(given_back, bytes):
             given_back = given_back[: len(expected)]
@@ -149,9 +149,9 @@ def test_gids_are_taken_until_sixteen_empty_slots(gap: int) -> None:
         | {f"{PORT}/gid_attrs/ndevs/{index}": ErrorEntry(errno.EINVAL) for index in (0, 1)}
     )
     recording = take(host, pods=False)
-    taken = ("0",) if gap == MAX_EMPTY_GIDS else tuple(sorted(("0", str(gap + 1))))
-    assert recording.names(f"{PORT}/gids") == taken
-    assert recording.names(f"{PORT}/gid_attrs/types") == taken
+    chosen = ("0",) if gap == MAX_EMPTY_GIDS else tuple(sorted(("0", str(gap + 1))))
+    assert recording.names(f"{PORT}/gids") == chosen
+    assert recording.names(f"{PORT}/gid_attrs/types") == chosen
     with pytest.raises(HostFileError, match="EINVAL"):
         recording.read(f"{PORT}/gid_attrs/ndevs/0")
 

@@ -57,9 +57,9 @@ def test_a_folder_a_tree_and_the_kernel_find_the_same(tree: TreeFiles, path: str
         if host.exists(path):
             assert host.names(path) == tree.names(path)
             assert host.link(path) == tree.link(path)
-        asked = kernel_finds(folder, path)
-        if asked != errno.ENOSYS:
-            assert content_or_errno(host, path) == asked
+        requests = kernel_finds(folder, path)
+        if requests != errno.ENOSYS:
+            assert content_or_errno(host, path) == requests
 
 
 @pytest.fixture

@@ -47,9 +47,9 @@ entries: st.SearchStrategy[TreeEntry] = st.one_of(
 )
 
 
-def _build(found: list[tuple[str, TreeEntry]]) -> TreeFiles:
+def _build(result: list[tuple[str, TreeEntry]]) -> TreeFiles:
     builder = TreeBuilder()
-    for path, entry in found:
+    for path, entry in result:
         builder.put(path, entry)  # what is in the way of others stays
     return builder.build()
 

@@ -60,11 +60,11 @@ def state(scene: Scene) -> dict[str, object]:
 
 def killed_in(scene: Scene, step: int) -> bool:
     """Run one cycle whose process ends before its n-th change; return whether it did."""
-    left = [step]
+    remaining = [step]
 
     def count(*_: str) -> None:
-        left[0] -= 1
-        if left[0] < 0:
+        remaining[0] -= 1
+        if remaining[0] < 0:
             raise Killed
 
     scene.host.resctrl.before_change = count
@@ -145,6 +145,6 @@ def test_a_process_that_is_killed_before_any_system_call_leaves_what_the_next_on
         threads.write_text(f"{process}\n")
 
     with mounted(Resctrl(), mount):
-        found = list(failures_of_killed_agents(root, tmp_path / "ledgers", place, child))
-    assert found == [None] * len(found)
-    assert len(found) > 10
+        failures = list(failures_of_killed_agents(root, tmp_path / "ledgers", place, child))
+    assert failures == [None] * len(failures)
+    assert len(failures) > 10

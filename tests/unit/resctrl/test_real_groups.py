@@ -41,8 +41,8 @@ time.sleep(600)
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 @pytest.fixture

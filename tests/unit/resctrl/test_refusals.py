@@ -15,16 +15,16 @@ from tests.unit.resctrl.scene import HALF, Scene, group, qos, reasons
 
 def refuse(scene: Scene, operation: str, path: str, number: int, status: str = "ok") -> list[str]:
     """Let the kernel refuse an operation on a path; return the list of what it is asked."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     def answer(one: str, where: str) -> None:
-        asked.append(f"{one} {where}")
+        requests.append(f"{one} {where}")
         if (one, where) == (operation, path):
             scene.host.resctrl.status = f"{status}\n"
             raise OSError(number, errno.errorcode[number])
 
     scene.host.resctrl.before_change = answer
-    return asked
+    return requests
 
 
 def accept(scene: Scene) -> None:
@@ -35,18 +35,18 @@ def test_more_groups_than_the_hardware_has_are_tried_once_a_minute() -> None:
     scene = Scene(Machine(mb_closids=3))
     scene.set_class("BE", qos(0, 30))
     scene.add_pod(1, "BE", HALF)
-    asked = refuse(scene, "make", group(1), errno.ENOSPC, "Out of CLOSIDs")
+    requests = refuse(scene, "make", group(1), errno.ENOSPC, "Out of CLOSIDs")
     view = scene.cycle()
     assert [one.message for one in view.problems if one.reason == "ResctrlExhausted"] == [
         f"annotation of pod test/pod-1: make {group(1)}: ENOSPC: Out of CLOSIDs"
     ]
-    asked.clear()
+    requests.clear()
     view = scene.cycle(30)
-    assert f"make {group(1)}" not in asked
+    assert f"make {group(1)}" not in requests
     assert "ResctrlExhausted" in reasons(view)
     assert scene.tasks_of(1) <= scene.members("BE")
     scene.cycle(40)
-    assert asked.count(f"make {group(1)}") == 1
+    assert requests.count(f"make {group(1)}") == 1
     assert not any(entry.path.endswith(group(1)) for entry in scene.ledger.entries.values())
 
 
@@ -64,9 +64,9 @@ def test_a_value_that_the_kernel_refuses_is_tried_once_and_reported_with_its_rea
     }
     assert scene.groups() == {"other"}  # a group without its values would be in vain
     assert set(tasks) <= scene.members("")
-    asked = refuse(scene, "", "", 0)
+    requests = refuse(scene, "", "", 0)
     view = scene.cycle(600)
-    assert asked == []
+    assert requests == []
     assert reasons(view) == {"ResctrlRefused"}
     scene.host.write("/sys/fs/resctrl/other/mode", "shareable\n")
     scene.host.write("/sys/fs/resctrl/schemata", "L3:0=7ff;1=7ff\n")  # the root group changed
@@ -100,9 +100,9 @@ def test_no_task_enters_a_group_whose_values_are_refused() -> None:
     scene = Scene()
     tasks = scene.add_pod(1, "BE")
     scene.set_class("BE", qos(0, 30))
-    asked = refuse(scene, "write", "BE/schemata", errno.EIO)
+    requests = refuse(scene, "write", "BE/schemata", errno.EIO)
     view = scene.cycle()
-    assert "write BE/tasks" not in asked
+    assert "write BE/tasks" not in requests
     assert view.ready_groups == ()
     assert reasons(view) == {"ResctrlFailed"}
     accept(scene)
@@ -117,13 +117,13 @@ def test_without_a_permission_nothing_is_tried_for_ten_minutes(number: int, oper
     scene.add_pod(1, "BE")
     scene.set_class("BE", qos(0, 30))
     kind, _, path = operation.partition(" ")
-    asked = refuse(scene, kind, path, number)
+    requests = refuse(scene, kind, path, number)
     view = scene.cycle()
     assert reasons(view) == {"ResctrlNotPermitted"}
     assert view.refusals == ((errno.errorcode[number], 1),)
-    asked.clear()
+    requests.clear()
     view = scene.cycle(500)
-    assert asked == []
+    assert requests == []
     assert reasons(view) == {"ResctrlNotPermitted"}
     accept(scene)
     view = scene.cycle(120)

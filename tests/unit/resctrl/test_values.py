@@ -199,10 +199,10 @@ def test_with_mba_mbps_a_percentage_is_one_of_the_bandwidth_of_a_domain() -> Non
     info = Resctrl(Machine(mba_mbps=True))
     root = parse_schemata(info.read("schemata"))
     texts = {"MB/num_closids": "8", "MB/min_bandwidth": "10", "MB/bandwidth_gran": "10"}
-    found = build_capabilities(texts, root, frozenset(("rw", "mba_MBps")), "GenuineIntel")
-    assert found.bandwidth is not None
-    assert bandwidth_value(found.bandwidth, 50) is None  # unknown
-    assert bandwidth_value(found.bandwidth, 100) == 4294967295
+    capabilities = build_capabilities(texts, root, frozenset(("rw", "mba_MBps")), "GenuineIntel")
+    assert capabilities.bandwidth is not None
+    assert bandwidth_value(capabilities.bandwidth, 50) is None  # unknown
+    assert bandwidth_value(capabilities.bandwidth, 100) == 4294967295
 
 
 def test_schemata_are_read_as_the_kernel_prints_them() -> None:
@@ -308,10 +308,10 @@ def test_the_mount_and_its_options_are_found_among_others() -> None:
         "24 1 0:22 / /proc rw shared:12 - proc proc rw\n"
         "36 30 0:35 / /mnt/my\\040resctrl rw,relatime shared:9 master:1 - resctrl resctrl rw,cdp\n"
     )
-    found = find_mount(table)
-    assert found is not None
-    assert (found.point, found.id) == ("/mnt/my resctrl", "36")
-    assert found.options == {"rw", "cdp"}
+    mount = find_mount(table)
+    assert mount is not None
+    assert (mount.point, mount.id) == ("/mnt/my resctrl", "36")
+    assert mount.options == {"rw", "cdp"}
 
 
 paths = st.sampled_from(
@@ -336,12 +336,12 @@ def test_any_info_gives_values_of_existing_domains_or_an_error_of_the_mask(
     mba: int,
 ) -> None:
     root = parse_schemata(text)
-    found = build_capabilities(info, root, options, vendor)
+    capabilities = build_capabilities(info, root, options, vendor)
     qos = ResctrlQos(
         enable=True, cat_range_start_percent=start, cat_range_end_percent=start + 1, mba_percent=mba
     )
     try:
-        values = class_values(found, qos)
+        values = class_values(capabilities, qos)
     except MaskError:
         return
     for line, domains in values.items():

@@ -145,14 +145,14 @@ def test_values_of_a_part_that_is_off_have_no_effect(
 
 
 def test_switches_do_not_touch_the_system_class_block_devices_and_network() -> None:
-    given = {
+    inputs = {
         "cpuQOS": {"groupIdentity": 1},
         "memoryQOS": {"wmarkRatio": 7},
         "resctrlQOS": {"mbaPercent": 60},
         "networkQOS": {"egressLimit": 40},
         "blkioQOS": {"blocks": [{"name": "sda", "ioCfg": {"readIOPS": 9}}]},
     }
-    slo = overlay_spec({"resourceQOSStrategy": {"systemClass": given, "lsClass": given}}).slo
+    slo = overlay_spec({"resourceQOSStrategy": {"systemClass": inputs, "lsClass": inputs}}).slo
     system, ls = slo.resource_qos.system_class, slo.resource_qos.ls_class
     assert (system.cpu.group_identity, system.memory.wmark_ratio) == (1, 7)
     assert (system.resctrl.mba_percent, system.network.egress_limit) == (60, 40)
@@ -170,15 +170,15 @@ def test_policies_are_group_identity_and_tc() -> None:
 
 @pytest.mark.parametrize("spec", [None, {}, {"resourceUsedThresholdWithBE": None}])
 def test_without_a_spec_the_defaults_stand(spec: object) -> None:
-    found = overlay_spec(spec)
-    assert found.slo == NODE_SLO_DEFAULTS
-    assert (found.refused, found.refused_count, found.unknown_fields) == ((), 0, 0)
+    result = overlay_spec(spec)
+    assert result.slo == NODE_SLO_DEFAULTS
+    assert (result.refused, result.refused_count, result.unknown_fields) == ((), 0, 0)
 
 
 def test_lower_limits_that_are_not_given_are_two_below_their_threshold() -> None:
     assert NODE_SLO_DEFAULTS.thresholds.memory_evict_until_percent == 68
     assert NODE_SLO_DEFAULTS.thresholds.cpu_evict_until_percent is None
-    given = overlay_spec(
+    thresholds = overlay_spec(
         {
             "resourceUsedThresholdWithBE": {
                 "cpuEvictThresholdPercent": 90,
@@ -186,7 +186,7 @@ def test_lower_limits_that_are_not_given_are_two_below_their_threshold() -> None
             }
         }
     ).slo.thresholds
-    assert (given.cpu_evict_until_percent, given.memory_evict_until_percent) == (88, 58)
+    assert (thresholds.cpu_evict_until_percent, thresholds.memory_evict_until_percent) == (88, 58)
     lower = overlay_spec(
         nested("resourceUsedThresholdWithBE", {"memoryEvictLowerPercent": 50})
     ).slo.thresholds

@@ -87,13 +87,13 @@ def bounded(slo: NodeSlo) -> bool:
 @some
 @given(specs | anything)
 def test_no_spec_raises_and_equal_specs_give_equal_answers(spec: Any) -> None:
-    found = overlay_spec(spec)
-    assert overlay_spec(spec) == found
-    assert bounded(found.slo)
-    assert len(found.refused) <= min(MAX_INVALID_FIELDS, found.refused_count)
-    assert all(len(refusal.why) < 200 and refusal.why.isascii() for refusal in found.refused)
+    result = overlay_spec(spec)
+    assert overlay_spec(spec) == result
+    assert bounded(result.slo)
+    assert len(result.refused) <= min(MAX_INVALID_FIELDS, result.refused_count)
+    assert all(len(refusal.why) < 200 and refusal.why.isascii() for refusal in result.refused)
     if isinstance(spec, dict):
-        assert overlay_spec(dict(reversed(spec.items()))) == found
+        assert overlay_spec(dict(reversed(spec.items()))) == result
 
 
 @some
@@ -136,7 +136,7 @@ def test_a_spec_of_megabytes_is_answered_with_little() -> None:
         "resourceQOSStrategy": {"beClass": {"blkioQOS": {"blocks": [5] * 100_000}}},
         **{f"unknown{i}": i for i in range(20_000)},
     }
-    found = overlay_spec(huge)
-    assert bounded(found.slo)
-    assert len(found.refused) <= MAX_INVALID_FIELDS
-    assert found.unknown_fields == 20_000
+    result = overlay_spec(huge)
+    assert bounded(result.slo)
+    assert len(result.refused) <= MAX_INVALID_FIELDS
+    assert result.unknown_fields == 20_000

@@ -50,10 +50,10 @@ def test_an_object_without_a_version_is_read_each_time() -> None:
 
 
 def test_a_wrong_value_is_reported_and_the_object_is_in_force() -> None:
-    found = build_slo_view(node_slo(percent=400, version="8"), IN_FORCE)
-    assert (found.refused_count, len(found.refused)) == (1, 1)
-    assert found.slo.thresholds.cpu_suppress_threshold_percent == 65
-    assert found.slo.thresholds.enable
+    slo_view = build_slo_view(node_slo(percent=400, version="8"), IN_FORCE)
+    assert (slo_view.refused_count, len(slo_view.refused)) == (1, 1)
+    assert slo_view.slo.thresholds.cpu_suppress_threshold_percent == 65
+    assert slo_view.slo.thresholds.enable
 
 
 @pytest.mark.parametrize(
@@ -62,27 +62,27 @@ def test_a_wrong_value_is_reported_and_the_object_is_in_force() -> None:
 def test_an_object_that_cannot_be_read_leaves_the_one_before_in_force_and_says_so(
     raw: object,
 ) -> None:
-    found = build_slo_view(raw, IN_FORCE)
-    assert found.problem
-    assert (found.slo, found.resource_version) == (IN_FORCE.slo, "7")
-    assert is_frozen(SnapshotPart(found, 0.0), 0.0, STALE_S)
-    healed = build_slo_view(node_slo(), found)
+    slo_view = build_slo_view(raw, IN_FORCE)
+    assert slo_view.problem
+    assert (slo_view.slo, slo_view.resource_version) == (IN_FORCE.slo, "7")
+    assert is_frozen(SnapshotPart(slo_view, 0.0), 0.0, STALE_S)
+    healed = build_slo_view(node_slo(), slo_view)
     assert healed == IN_FORCE
 
 
 @pytest.mark.parametrize("spec", [{}, {"spec": None}, {"spec": {}}])
 def test_an_object_that_requests_nothing_is_found(spec: Tree) -> None:
-    found = build_slo_view({"metadata": {"resourceVersion": "9"}, **spec}, IN_FORCE)
-    assert (found.found, found.slo) == (True, NODE_SLO_DEFAULTS)
+    slo_view = build_slo_view({"metadata": {"resourceVersion": "9"}, **spec}, IN_FORCE)
+    assert (slo_view.found, slo_view.slo) == (True, NODE_SLO_DEFAULTS)
 
 
 @pytest.mark.parametrize(
     "metadata", [None, 5, [], {"resourceVersion": 7, "generation": "3"}, {"generation": True}]
 )
 def test_odd_metadata_does_not_hide_the_spec(metadata: object) -> None:
-    found = build_slo_view({**node_slo(), "metadata": metadata}, NodeSloView())
-    assert (found.resource_version, found.generation) == ("", None)
-    assert found.slo == IN_FORCE.slo
+    slo_view = build_slo_view({**node_slo(), "metadata": metadata}, NodeSloView())
+    assert (slo_view.resource_version, slo_view.generation) == ("", None)
+    assert slo_view.slo == IN_FORCE.slo
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_standing_follows_age(taken_s: float | None, now_s: float, expected: Slo
 
 def test_six_hours_without_the_api_server_freeze_what_was_in_force_and_change_nothing() -> None:
     part = SnapshotPart(IN_FORCE, 0.0)
-    held = [is_frozen(part, float(now_s), STALE_S) for now_s in range(0, 6 * 3600, 60)]
-    assert held.index(True) * 60 == STALE_S + 60
-    assert all(held[31:])
+    entries = [is_frozen(part, float(now_s), STALE_S) for now_s in range(0, 6 * 3600, 60)]
+    assert entries.index(True) * 60 == STALE_S + 60
+    assert all(entries[31:])
     assert part.value.slo == IN_FORCE.slo  # nothing but an answer puts another in its place
     back = SnapshotPart(build_slo_view(node_slo(percent=50, version="99"), part.value), 6 * HOUR_S)
     assert not is_frozen(back, 6 * HOUR_S, STALE_S)

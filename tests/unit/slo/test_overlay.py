@@ -24,8 +24,8 @@ def spec_with(field: str, value: object) -> Tree:
 @pytest.mark.parametrize(("field", "low", "high"), RANGES, ids=[row[0] for row in RANGES])
 def test_both_ends_of_a_range_count(field: str, low: int, high: int | None) -> None:
     for value in (low, 2**31 if high is None else high):
-        found = overlay_spec(spec_with(field, value))
-        assert (at(to_wire(found.slo), field), found.refused) == (value, ())
+        result = overlay_spec(spec_with(field, value))
+        assert (at(to_wire(result.slo), field), result.refused) == (value, ())
 
 
 @pytest.mark.parametrize(("field", "low", "high"), RANGES, ids=[row[0] for row in RANGES])
@@ -34,10 +34,10 @@ def test_what_is_beyond_a_range_is_refused_and_the_default_stands(
 ) -> None:
     plain = to_wire(overlay_spec(spec_with(field, None)).slo)
     for value in (low - 1, 2**63 if high is None else high + 1):
-        found = overlay_spec(spec_with(field, value))
-        assert to_wire(found.slo) == plain
-        assert found.refused_count == 1
-        assert found.refused[0].path.startswith(f"spec.{field.rpartition('.')[0]}.")
+        result = overlay_spec(spec_with(field, value))
+        assert to_wire(result.slo) == plain
+        assert result.refused_count == 1
+        assert result.refused[0].path.startswith(f"spec.{field.rpartition('.')[0]}.")
 
 
 @pytest.mark.parametrize(("field", "choices"), CHOICES, ids=[row[0] for row in CHOICES])
@@ -45,15 +45,15 @@ def test_the_choices_count_and_no_others(field: str, choices: tuple[str, ...]) -
     for choice in choices:
         assert at(to_wire(overlay_spec(nested(field, choice)).slo), field) == choice
     for other in ("Cpuset", "x", 1, ["none"]):
-        found = overlay_spec(nested(field, other))
-        assert found.slo == NODE_SLO_DEFAULTS
-        assert [refusal.path for refusal in found.refused] == [f"spec.{field}"]
+        result = overlay_spec(nested(field, other))
+        assert result.slo == NODE_SLO_DEFAULTS
+        assert [refusal.path for refusal in result.refused] == [f"spec.{field}"]
 
 
 @pytest.mark.parametrize("field", [field for field, _ in CHOICES])
 def test_an_empty_choice_is_none_at_all(field: str) -> None:
-    found = overlay_spec(nested(field, ""))
-    assert (found.slo, found.refused) == (NODE_SLO_DEFAULTS, ())
+    result = overlay_spec(nested(field, ""))
+    assert (result.slo, result.refused) == (NODE_SLO_DEFAULTS, ())
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -63,16 +63,16 @@ def test_values_of_a_wrong_type_are_refused_one_by_one(field: str, value: object
         return  # a quantity
     spec = nested(field, value)
     spec.setdefault("cpuBurstStrategy", {}).setdefault("policy", "auto")
-    found = overlay_spec(spec)
-    assert [refusal.path for refusal in found.refused] == [f"spec.{field}"]
+    result = overlay_spec(spec)
+    assert [refusal.path for refusal in result.refused] == [f"spec.{field}"]
     if field != "cpuBurstStrategy.policy":
-        assert found.slo.cpu_burst.policy == "auto"
+        assert result.slo.cpu_burst.policy == "auto"
 
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_null_is_absent(field: str) -> None:
-    found = overlay_spec(nested(field, None))
-    assert (found.slo, found.refused) == (NODE_SLO_DEFAULTS, ())
+    result = overlay_spec(nested(field, None))
+    assert (result.slo, result.refused) == (NODE_SLO_DEFAULTS, ())
 
 
 @pytest.mark.parametrize("value", [5, "x", [], True], ids=str)
@@ -81,9 +81,9 @@ def test_null_is_absent(field: str) -> None:
 )
 def test_a_part_that_is_no_object_is_refused_alone(part: str, value: object) -> None:
     spec = {**nested(part, value), BE: {"enable": True}}
-    found = overlay_spec(spec)
-    assert [refusal.path for refusal in found.refused] == [f"spec.{part}"]
-    assert found.slo.thresholds.enable
+    result = overlay_spec(spec)
+    assert [refusal.path for refusal in result.refused] == [f"spec.{part}"]
+    assert result.slo.thresholds.enable
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_a_part_that_is_no_object_is_refused_alone(part: str, value: object) -> 
 def test_a_lower_limit_that_is_not_below_its_threshold_evicts_nobody(
     given: Tree, refused: str, stands: int | None
 ) -> None:
-    found = overlay_spec({BE: given})
-    assert found.slo.thresholds.memory_evict_until_percent == stands
-    lower = [refusal.path for refusal in found.refused if "Lower" in refusal.path]
+    result = overlay_spec({BE: given})
+    assert result.slo.thresholds.memory_evict_until_percent == stands
+    lower = [refusal.path for refusal in result.refused if "Lower" in refusal.path]
     assert lower == ([f"spec.{BE}.{refused}LowerPercent"] if refused else [])
 
 
@@ -117,9 +117,9 @@ def test_a_lower_limit_that_is_not_below_its_threshold_evicts_nobody(
 )
 def test_every_pair_of_limits_is_compared(pair: tuple[str, str]) -> None:
     lower, upper = pair
-    found = overlay_spec({BE: {lower: 50, upper: 50}})
-    assert [refusal.path for refusal in found.refused] == [f"spec.{BE}.{lower}"]
-    wire = to_wire(found.slo)[BE]
+    result = overlay_spec({BE: {lower: 50, upper: 50}})
+    assert [refusal.path for refusal in result.refused] == [f"spec.{BE}.{lower}"]
+    wire = to_wire(result.slo)[BE]
     assert (wire[lower], wire[upper]) == (None, 50)
     assert overlay_spec({BE: {lower: 49, upper: 50}}).refused == ()
     assert overlay_spec({BE: {lower: 99}}).refused == ()  # has no effect, but is not wrong
@@ -132,11 +132,11 @@ def test_every_pair_of_limits_is_compared(pair: tuple[str, str]) -> None:
 def test_eviction_for_cpu_needs_a_threshold_above_its_lower_limit(
     threshold: int | None, lower: int | None, stands: int | None
 ) -> None:
-    found = overlay_spec(
+    result = overlay_spec(
         {BE: {"cpuEvictThresholdPercent": threshold, "cpuEvictLowerPercent": lower}}
     )
-    assert found.slo.thresholds.cpu_evict_until_percent == stands
-    assert found.refused_count == (threshold == lower)
+    assert result.slo.thresholds.cpu_evict_until_percent == stands
+    assert result.refused_count == (threshold == lower)
 
 
 @pytest.mark.parametrize(("lower", "stands"), [(49, 49), (50, 50), (51, None)])
@@ -144,9 +144,9 @@ def test_satisfaction_may_be_configured_up_to_where_eviction_begins(
     lower: int, stands: int | None
 ) -> None:
     names = ("cpuEvictBESatisfactionLowerPercent", "cpuEvictBESatisfactionUpperPercent")
-    found = overlay_spec({BE: dict(zip(names, (lower, 50), strict=True))})
-    assert found.slo.thresholds.cpu_evict_satisfaction_lower_percent == stands
-    assert found.refused_count == (stands is None)
+    result = overlay_spec({BE: dict(zip(names, (lower, 50), strict=True))})
+    assert result.slo.thresholds.cpu_evict_satisfaction_lower_percent == stands
+    assert result.refused_count == (stands is None)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +163,12 @@ def test_satisfaction_may_be_configured_up_to_where_eviction_begins(
 def test_an_empty_range_of_the_cache_is_refused(
     given: Tree, stands: tuple[int, int], refusals: int
 ) -> None:
-    found = overlay_spec(
+    result = overlay_spec(
         nested("resourceQOSStrategy.beClass.resctrlQOS", {"enable": True, **given})
     )
-    resctrl = found.slo.resource_qos.be_class.resctrl
+    resctrl = result.slo.resource_qos.be_class.resctrl
     assert (resctrl.cat_range_start_percent, resctrl.cat_range_end_percent) == stands
-    assert found.refused_count == refusals
+    assert result.refused_count == refusals
 
 
 def test_a_refusal_says_where_what_and_the_range() -> None:
@@ -195,12 +195,12 @@ def test_unknown_fields_of_a_newer_manager_are_counted_and_change_nothing() -> N
         BE: {"newPercent": 5},
         "resourceQOSStrategy": {"newClass": {}, "lsClass": {"newQOS": {}, "cpuQOS": {"x": 0}}},
     }
-    found = overlay_spec(spec)
-    assert (found.slo, found.refused, found.unknown_fields) == (NODE_SLO_DEFAULTS, (), 5)
+    result = overlay_spec(spec)
+    assert (result.slo, result.refused, result.unknown_fields) == (NODE_SLO_DEFAULTS, (), 5)
 
 
 def test_refusals_are_reported_up_to_a_bound_and_counted_beyond_it() -> None:
     limits = {"readIOPS": -1, "writeIOPS": -1, "readBPS": -1, "writeBPS": -1}
     blocks = [{"name": "sda", "type": "device", "ioCfg": limits}] * 20
-    found = overlay_spec(nested(f"{LS}.blkioQOS.blocks", blocks))
-    assert (len(found.refused), found.refused_count) == (MAX_INVALID_FIELDS, 80)
+    result = overlay_spec(nested(f"{LS}.blkioQOS.blocks", blocks))
+    assert (len(result.refused), result.refused_count) == (MAX_INVALID_FIELDS, 80)

@@ -23,12 +23,12 @@ def series(
     )
     page = MetricsRenderer({}).render(snapshot, now_s).decode()
     prefix = "xpu_agent_node_slo_"
-    found = {}
+    result = {}
     for line in page.splitlines():
         if line.startswith(prefix):
             name, _, value = line.partition('{node="n"} ')
-            found[name.removeprefix(prefix)] = float(value)
-    return found
+            result[name.removeprefix(prefix)] = float(value)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def series(
 def test_the_metrics_say_how_sure_of_the_node_slo_we_are(
     part: SnapshotPart[NodeSloView], now_s: float, expected: dict[str, float]
 ) -> None:
-    found = series(part, now_s)
+    result = series(part, now_s)
     wrong = part.value.refused_count
-    assert found == {"refused_values": wrong, "unknown_fields": 1 if wrong else 0, **expected}
+    assert result == {"refused_values": wrong, "unknown_fields": 1 if wrong else 0, **expected}
 
 
 def test_wrong_and_unknown_values_are_counted() -> None:

@@ -47,19 +47,19 @@ class Told:
 
 @asynccontextmanager
 async def following(api: ApiServer) -> AsyncIterator[Told]:
-    clock, told = SystemClock(), Told()
+    clock, reports = SystemClock(), Told()
     target = InClusterTarget(url=api.url, folder=str(api.serviceaccount_dir))
     session = await open_session(target, clock, {})
     watch = Reflector(
         OWN_NODE_SLO,
         session,
-        on_change=told.hear,
+        on_change=reports.hear,
         clock=clock,
         scope=WatchScope(field_selector=f"metadata.name={NODE}"),
     )
     task = asyncio.create_task(watch.run())
     try:
-        yield told
+        yield reports
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -68,16 +68,16 @@ async def following(api: ApiServer) -> AsyncIterator[Told]:
 
 async def lifetime(api: ApiServer) -> list[NodeSloView]:
     views = []
-    async with following(api) as told:
-        views.append(await told.next())
+    async with following(api) as reports:
+        views.append(await reports.next())
         network = {"lsClass": {"networkQOS": {"enable": True}}}
         await asyncio.to_thread(api.put, node_slo({"resourceQOSStrategy": network}))
-        views.append(await told.next())
+        views.append(await reports.next())
         wrong = {"cpuBurstStrategy": {"policy": "auto", "cpuBurstPercent": "9"}, "newer": {"a": 1}}
         await asyncio.to_thread(api.put, node_slo(wrong), checked=False)
-        views.append(await told.next())
+        views.append(await reports.next())
         await asyncio.to_thread(api.delete, "nodeslos", NODE)
-        views.append(await told.next())
+        views.append(await reports.next())
     return views
 
 

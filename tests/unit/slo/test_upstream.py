@@ -92,9 +92,9 @@ def without_null(tree: Any) -> Tree:
 def test_every_field_of_the_schema_is_known_and_used() -> None:
     spec = example(schema())
     check(CRD, node_slo(spec))
-    found = overlay_spec(spec)
-    assert (found.refused, found.unknown_fields) == ((), 0)
-    assert to_wire(found.slo) == spec
+    result = overlay_spec(spec)
+    assert (result.refused, result.unknown_fields) == ((), 0)
+    assert to_wire(result.slo) == spec
 
 
 @needs_shared
@@ -109,9 +109,9 @@ def test_what_the_schema_refuses_is_refused() -> None:
     beyond = list(limits(schema()))
     assert len(beyond) > 60
     for path, value in beyond:
-        found = overlay_spec(nested(path, value))
-        assert [refusal.path for refusal in found.refused] == [f"spec.{path}"], path
-        assert found.slo == NODE_SLO_DEFAULTS
+        result = overlay_spec(nested(path, value))
+        assert [refusal.path for refusal in result.refused] == [f"spec.{path}"], path
+        assert result.slo == NODE_SLO_DEFAULTS
 
 
 @needs_shared
@@ -119,10 +119,10 @@ def test_specs_that_a_real_cluster_used_are_taken_as_they_are() -> None:
     runs = json.loads((SHARED / "oracle" / "koordlet-cgroup-files.json").read_text())["runs"]
     assert len(runs) == 7
     for run in runs:
-        found = overlay_spec(run["nodeslo"])
-        assert (found.refused, found.unknown_fields) == ((), 0), run["name"]
+        result = overlay_spec(run["nodeslo"])
+        assert (result.refused, result.unknown_fields) == ((), 0), run["name"]
         for path, value in leaves(run["nodeslo"]):
-            assert at(to_wire(found.slo), path) == value, run["name"]
+            assert at(to_wire(result.slo), path) == value, run["name"]
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -67,11 +67,13 @@ def place_of(address: str, tree: PciTree, **settings: object) -> Placement:
 def test_a_device_of_the_guest_has_its_scope(
     address: str, scope: str, scope_id: str, socket: int
 ) -> None:
-    seen = machine("qemu")
+    observations = machine("qemu")
     inventory = Inventory(vendor="nvidia", devices=(card(address),))
     settings = PlacementSettings(pcie_scope=scope)
-    found = build_device_view([inventory], seen.tree, seen.cpus, seen.numa, settings).devices[0]
-    assert (found.pcie_scope_id, found.place.socket) == (scope_id, socket)
+    device = build_device_view(
+        [inventory], observations.tree, observations.cpus, observations.numa, settings
+    ).devices[0]
+    assert (device.pcie_scope_id, device.place.socket) == (scope_id, socket)
 
 
 @needs_shared
@@ -111,12 +113,12 @@ def test_vector_46_too_few_lanes_show_at_once_and_low_speed_when_it_lasts() -> N
         (slow, True, "speed"),
     ):
         device = function("0000:18:00.0", bridges=(port.address,), link=link)
-        found = place_of(
+        place = place_of(
             device.address,
             tree_of(port, device),
             slow_links=frozenset({device.address} if lasting else ()),
         )
-        assert found.link_degraded == verdict
+        assert place.link_degraded == verdict
 
 
 def test_acs_words_are_those_of_the_bridges_and_unreadable_is_not_absent() -> None:
@@ -280,10 +282,10 @@ inventories = st.lists(
 @given(inventories)
 def test_no_function_is_lost_and_minors_are_unique(found: list[Inventory]) -> None:
     view = build_device_view(found, tree_of(function("0000:18:00.0", -1)), CPUS, TWO)
-    told = [device for inventory in found for device in inventory.devices]
+    reports = [device for inventory in found for device in inventory.devices]
     shown = [device.info for device in view.devices]
-    assert {device.bus_id for device in shown} == {device.bus_id for device in told}
-    off_bus = [device.uuid for device in told if not device.bus_id]
+    assert {device.bus_id for device in shown} == {device.bus_id for device in reports}
+    off_bus = [device.uuid for device in reports if not device.bus_id]
     assert sorted(off_bus, key=repr) == sorted((d.uuid for d in shown if not d.bus_id), key=repr)
     minors = [
         (device.info.kind.wire_type, device.info.minor)

@@ -12,8 +12,8 @@ def pod(
     label: str | None = None,
     priority: int | None = None,
 ) -> PodView:
-    found = ((QOS_LABEL, qos), (PRIORITY_LABEL, label))
-    labels = tuple((key, value) for key, value in found if value is not None)
+    result = ((QOS_LABEL, qos), (PRIORITY_LABEL, label))
+    labels = tuple((key, value) for key, value in result if value is not None)
     return PodView(uid="u", qos=kube, labels=labels, priority=priority)
 
 

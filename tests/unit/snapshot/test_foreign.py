@@ -51,10 +51,10 @@ def test_what_is_no_quantity_is_none(text: str) -> None:
 
 @given(st.text(alphabet="0123456789.+-eEKMGTPkmnui ", max_size=70) | st.text(max_size=70))
 def test_a_canonical_quantity_is_its_own_form(text: str) -> None:
-    found = parse_quantity(text)
-    if found is not None:
-        assert 0 <= found.value <= MAX_VALUE
-        assert parse_quantity(found.text) == found
+    quantity = parse_quantity(text)
+    if quantity is not None:
+        assert 0 <= quantity.value <= MAX_VALUE
+        assert parse_quantity(quantity.text) == quantity
 
 
 @pytest.mark.parametrize(

@@ -67,9 +67,9 @@ NUMA = machine(2, 4, nodes=2)
     ],
 )
 def test_choices(topology: CpuTopology, milli: int, cpus: str) -> None:
-    found = reserved_cpus(topology, milli, {})
-    assert found is not None
-    assert format_cpu_list(found) == cpus
+    result = reserved_cpus(topology, milli, {})
+    assert result is not None
+    assert format_cpu_list(result) == cpus
 
 
 @pytest.mark.parametrize("milli", [None, 0, 8001])
@@ -105,9 +105,9 @@ def test_as_many_as_requested_and_of_the_fewest_nodes(
     topology: CpuTopology, data: st.DataObject
 ) -> None:
     count = data.draw(st.integers(1, len(topology.cpus)))
-    found = reserved_cpus(topology, count * 1000, {})
-    assert found is not None
-    assert len(found) == count
+    result = reserved_cpus(topology, count * 1000, {})
+    assert result is not None
+    assert len(result) == count
     nodes = {cpu.node for cpu in topology.cpus}
     of_one = len(topology.cpus) // len(nodes)
-    assert len({cpu.node for cpu in topology.cpus if cpu.id in found}) == -(-count // of_one)
+    assert len({cpu.node for cpu in topology.cpus if cpu.id in result}) == -(-count // of_one)

@@ -21,8 +21,8 @@ def device(vendor: str, slot: int, minor: int | None) -> Item:
 
 
 def numbers(items: list[Item], records: MinorRecords) -> tuple[dict[str, int | None], MinorRecords]:
-    found, _ = assign_minors(items, pci_address_of, records)
-    return {one.key: one.minor for one in found}, renew_records(found, {}, records)
+    result, _ = assign_minors(items, pci_address_of, records)
+    return {one.key: one.minor for one in result}, renew_records(result, {}, records)
 
 
 def test_a_card_that_goes_shifts_no_other_vendors_card() -> None:
@@ -94,37 +94,37 @@ def test_cards_that_a_driver_numbers_come_before_those_of_files_and_settings() -
         for plugin in ("accelerators", "infofiles")
         for slot in (1, 2)
     ]
-    found, problems = assign_minors([*others[:2], *gpus], pci_address_of)
+    result, problems = assign_minors([*others[:2], *gpus], pci_address_of)
     assert not problems
-    assert {one.key: one.minor for one in found} == {
+    assert {one.key: one.minor for one in result} == {
         "0000:03:00.0": 0,
         "0000:04:00.0": 1,
         "0000:01:00.0": 2,
         "0000:02:00.0": 3,
     }
-    assert assign_minors([*others[2:], *gpus], pci_address_of)[0][:2] == found[:2]
+    assert assign_minors([*others[2:], *gpus], pci_address_of)[0][:2] == result[:2]
 
 
 def test_a_new_number_is_the_lowest_that_nobody_has_proposes_or_had() -> None:
     _, records = numbers([device("nvidia", 9, 2)], ())
     items = [device("huawei", 1, 0), device("nvidia", 3, 0), device("nvidia", 4, 1)]
-    found, _ = numbers(items, records)
-    assert found == {"0000:01:00.0": 0, "0000:04:00.0": 1, "0000:03:00.0": 3}
+    result, _ = numbers(items, records)
+    assert result == {"0000:01:00.0": 0, "0000:04:00.0": 1, "0000:03:00.0": 3}
 
 
 def test_a_new_number_is_not_one_that_a_published_card_proposes_now() -> None:
     _, records = numbers([device("nvidia", 3, 2)], ())
     # the driver calls the card 0 now; it stays published as 2, which the other card proposes
-    found, _ = numbers([device("huawei", 1, 2), device("nvidia", 3, 0)], records)
-    assert found == {"0000:03:00.0": 2, "0000:01:00.0": 1}
+    result, _ = numbers([device("huawei", 1, 2), device("nvidia", 3, 0)], records)
+    assert result == {"0000:03:00.0": 2, "0000:01:00.0": 1}
 
 
 def test_two_cards_with_one_number_keep_it_with_the_card_that_had_it() -> None:
     _, records = numbers([device("nvidia", 3, 0), device("nvidia", 4, 1)], ())
-    found, problems = assign_minors(
+    result, problems = assign_minors(
         [device("nvidia", 3, 1), device("nvidia", 4, 1)], pci_address_of, records
     )
-    assert {one.key: (one.minor, one.vendor_minor) for one in found} == {
+    assert {one.key: (one.minor, one.vendor_minor) for one in result} == {
         "0000:03:00.0": (None, None),  # the number names the other card
         "0000:04:00.0": (1, 1),
     }
@@ -150,9 +150,9 @@ def test_a_published_minor_never_changes_and_is_never_that_of_another(
     records: MinorRecords = ()
     published: dict[tuple[str, str], int] = {}
     for items in steps:
-        found, _ = assign_minors(items, pci_address_of, records)
-        records = renew_records(found, {}, records)
-        for one in found:
+        result, _ = assign_minors(items, pci_address_of, records)
+        records = renew_records(result, {}, records)
+        for one in result:
             if one.minor is not None:
                 assert published.setdefault((one.kind.wire_type, one.key), one.minor) == one.minor
         assert len({(kind, minor) for (kind, _), minor in published.items()}) == len(published)

@@ -26,9 +26,9 @@ def described(**facts: object) -> VendorDevice:
 
 
 def joined(
-    found: dict[str, VendorDevice], tree: PciTree = NO_TREE, numa: NumaTopology = NO_NODES
+    result: dict[str, VendorDevice], tree: PciTree = NO_TREE, numa: NumaTopology = NO_NODES
 ) -> tuple[Device, ...]:
-    inventories = [Inventory(vendor=name, devices=(device,)) for name, device in found.items()]
+    inventories = [Inventory(vendor=name, devices=(device,)) for name, device in result.items()]
     views = {
         build_device_view(order, tree, CpuTopology(), numa)
         for order in itertools.permutations(inventories)
@@ -48,18 +48,18 @@ def joined(
 )
 def test_the_better_of_two_descriptions_is_kept(better: VendorDevice, other: VendorDevice) -> None:
     for names in (("a", "b"), ("b", "a")):
-        (kept,) = joined(dict(zip(names, (better, other), strict=True)))
-        assert kept.info == better
+        (records,) = joined(dict(zip(names, (better, other), strict=True)))
+        assert records.info == better
 
 
 def test_of_two_equal_ones_the_first_vendor_counts() -> None:
-    (kept,) = joined({"b": described(model="b"), "a": described(model="a")})
-    assert kept.info.model == "a"
+    (records,) = joined({"b": described(model="b"), "a": described(model="a")})
+    assert records.info.model == "a"
 
 
 def test_one_spelling_of_an_address_is_every_spelling() -> None:
-    (kept,) = joined({"a": described(bus_id="00000000:3B:00.0"), "b": PLAIN})
-    assert kept.info.managed
+    (records,) = joined({"a": described(bus_id="00000000:3B:00.0"), "b": PLAIN})
+    assert records.info.managed
 
 
 def test_what_stands_beside_a_function_is_not_the_function() -> None:
@@ -124,13 +124,13 @@ def test_disks_below_the_cards_switch_are_named_and_those_beyond_the_bridge_are_
     tree = sysfs.read()
     gpu = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:23:00.0", minor=0)
     nic = VendorDevice(kind=DeviceKind.RDMA, vendor="mlx5_core", bus_id="0000:26:00.0", minor=0)
-    found = {device.key: device.place.near_disks for device in joined({"a": gpu, "b": nic}, tree)}
-    assert found == {"0000:23:00.0": ("0000:24:00.0",), "0000:26:00.0": ()}
+    result = {device.key: device.place.near_disks for device in joined({"a": gpu, "b": nic}, tree)}
+    assert result == {"0000:23:00.0": ("0000:24:00.0",), "0000:26:00.0": ()}
 
 
 @needs_shared
 def test_the_disks_of_the_guest_are_beyond_the_bridge() -> None:
-    found = machine("qemu")
+    result = machine("qemu")
     gpu = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:23:00.0", minor=0)
-    (device,) = joined({"nvidia": gpu}, found.tree, found.numa)
+    (device,) = joined({"nvidia": gpu}, result.tree, result.numa)
     assert device.place.near_disks == ()

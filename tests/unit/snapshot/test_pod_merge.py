@@ -28,9 +28,9 @@ pods = st.builds(
 )
 
 
-def unique(found: list[PodView]) -> tuple[PodView, ...]:
+def unique(pod_views: list[PodView]) -> tuple[PodView, ...]:
     """Return one pod a uid, as a view has them."""
-    return tuple({pod.uid: pod for pod in found}.values())
+    return tuple({pod.uid: pod for pod in pod_views}.values())
 
 
 lists = st.lists(pods, max_size=5).map(unique)
@@ -62,25 +62,25 @@ def test_it_returns_the_same_as_a_merge_from_nothing(
     first: tuple[PodView, ...],
     steps: list[tuple[object, tuple[PodView, ...] | None, bool, bool]],
 ) -> None:
-    kept, api, kubelet = PodMerger("n"), first, first
+    records, api, kubelet = PodMerger("n"), first, first
     for change, listed, api_fresh, kubelet_fresh in steps:
         if isinstance(change, tuple) and change and isinstance(change[0], int):
             api = changed(api, (change[0], change[1]))
         elif isinstance(change, tuple):
             api = change
         kubelet = kubelet if listed is None else listed
-        told = None if change is None and not api else api
+        reports = None if change is None and not api else api
         fresh = {"api_fresh": api_fresh, "kubelet_fresh": kubelet_fresh}
-        found = kept.merge(told, kubelet, **fresh)
-        deleted = frozenset(kept.deleted)
-        assert found == merge_pods("n", told, kubelet, deleted=deleted, **fresh)
+        result = records.merge(reports, kubelet, **fresh)
+        deleted = frozenset(records.deleted)
+        assert result == merge_pods("n", reports, kubelet, deleted=deleted, **fresh)
 
 
 def test_an_api_server_without_an_answer_differs_from_one_without_pods() -> None:
     listed = (PodView(uid="a", qos=KubeQos.BURSTABLE, name="a", node_name="n"),)
-    kept = PodMerger("n")
-    assert kept.merge((), listed, kubelet_fresh=False) == ()
-    assert kept.merge(None, listed, kubelet_fresh=False) == listed
+    pod_merger = PodMerger("n")
+    assert pod_merger.merge((), listed, kubelet_fresh=False) == ()
+    assert pod_merger.merge(None, listed, kubelet_fresh=False) == listed
 
 
 def test_unchanged_pods_stay_the_same_objects() -> None:
@@ -89,10 +89,10 @@ def test_unchanged_pods_stay_the_same_objects() -> None:
         PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid, phase="Running", node_name="n")
         for uid in "abc"
     )
-    kept = PodMerger("n")
-    before = kept.merge(one, listed)
+    pod_merger = PodMerger("n")
+    before = pod_merger.merge(one, listed)
     other = PodView(uid="b", qos=KubeQos.BURSTABLE, name="b", priority=5, node_name="n")
-    after = kept.merge((one[0], other, one[2]), listed)
+    after = pod_merger.merge((one[0], other, one[2]), listed)
     assert [a is b for a, b in zip(before, after, strict=True)] == [True, False, True]
     assert (after[1].priority, after[1].phase) == (5, "Running")
 
@@ -102,30 +102,30 @@ def test_a_pod_that_the_api_server_deleted_is_gone_while_the_kubelets_list_has_i
         PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid, phase="Running", node_name="n")
         for uid in "abc"
     )
-    kept = PodMerger("n")
-    kept.merge((one, other), (one, other))
+    pod_merger = PodMerger("n")
+    pod_merger.merge((one, other), (one, other))
     # the kubelet's watch is ahead of ours with a new pod: nobody deleted that one
-    assert kept.merge((other,), (one, other, new)) == (other, new)
-    assert kept.deleted == ("a",)
-    assert kept.merge((other,), (one, other, new), api_fresh=False) == (other, new)
-    assert kept.merge(None, (one, other)) == (other,)
+    assert pod_merger.merge((other,), (one, other, new)) == (other, new)
+    assert pod_merger.deleted == ("a",)
+    assert pod_merger.merge((other,), (one, other, new), api_fresh=False) == (other, new)
+    assert pod_merger.merge(None, (one, other)) == (other,)
 
 
 def test_a_static_pod_outlives_its_mirror() -> None:
     mark = (("kubernetes.io/config.hash", HASH),)
     static = PodView(uid=HASH, qos=KubeQos.BURSTABLE, name="s", annotations=mark, node_name="n")
     mirror = PodView(uid="m", qos=KubeQos.BURSTABLE, name="s", annotations=mark, node_name="n")
-    kept = PodMerger("n")
-    assert [pod.uid for pod in kept.merge((mirror,), (static,))] == [HASH]
-    assert [pod.uid for pod in kept.merge((), (static,))] == [HASH]
+    pod_merger = PodMerger("n")
+    assert [pod.uid for pod in pod_merger.merge((mirror,), (static,))] == [HASH]
+    assert [pod.uid for pod in pod_merger.merge((), (static,))] == [HASH]
 
 
 def test_deleted_pods_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "MAX_DELETED", 2)
-    kept = PodMerger("n")
+    pod_merger = PodMerger("n")
     for uid in "abcd":
-        kept.merge((PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid),), ())
-    assert kept.deleted == ("b", "c")
+        pod_merger.merge((PodView(uid=uid, qos=KubeQos.BURSTABLE, name=uid),), ())
+    assert pod_merger.deleted == ("b", "c")
 
 
 def of_manifest(uid: str, **changes: object) -> PodView:
@@ -159,6 +159,6 @@ def test_a_pod_gets_no_uid_of_another_pod_by_naming_it(
     listed: tuple[PodView, ...], changes: dict[str, object]
 ) -> None:
     impostor = of_manifest("m", annotations=MIRROR, **changes)
-    found = {pod.uid: pod.name for pod in PodMerger("n").merge((impostor,), listed)}
-    assert found["m"] == impostor.name
-    assert found.get(OWN_UID, "s") == "s"
+    names = {pod.uid: pod.name for pod in PodMerger("n").merge((impostor,), listed)}
+    assert names["m"] == impostor.name
+    assert names.get(OWN_UID, "s") == "s"

@@ -21,7 +21,7 @@ def in_small_frames(body: bytes) -> Iterator[bytes]:
 
 def read(cut: Cut, *messages: bytes) -> list[Message]:
     reader = GoReader()
-    return [found for one in messages for part in cut(one) for found in reader.frame(part)]
+    return [result for one in messages for part in cut(one) for result in reader.frame(part)]
 
 
 @pytest.mark.parametrize("cut", [as_go, header_first])
@@ -29,8 +29,8 @@ def test_both_safe_ways_to_cut_are_read_whatever_the_lengths(cut: Cut) -> None:
     lengths = random.Random(3)
     sizes = [0, 1, 4085, 4086, 4087, 8182, 1 << 20, MAX_DATA]
     sizes += [lengths.randrange(20_000) for _ in range(300)]
-    found = read(cut, *(message(size) for size in sizes))
-    assert [len(data) for _, _, data, _ in found] == sizes
+    result = read(cut, *(message(size) for size in sizes))
+    assert [len(data) for _, _, data, _ in result] == sizes
 
 
 @pytest.mark.parametrize("length", [4087, 5000, 8176, 100_000])
@@ -69,9 +69,9 @@ def test_a_frame_of_nothing_and_one_above_the_limit_end_the_connection() -> None
 def test_a_message_above_the_limit_is_passed_over_and_the_next_is_read() -> None:
     reader = GoReader()
     long = message(MAX_DATA + 1)
-    found = [m for at in range(0, len(long), 4096) for m in reader.frame(long[at : at + 4096])]
-    found += reader.frame(message(3))
-    assert [(len(data), length) for _, _, data, length in found] == [(0, MAX_DATA + 1), (3, 3)]
+    result = [m for at in range(0, len(long), 4096) for m in reader.frame(long[at : at + 4096])]
+    result += reader.frame(message(3))
+    assert [(len(data), length) for _, _, data, length in result] == [(0, MAX_DATA + 1), (3, 3)]
 
 
 def test_bytes_one_by_one_are_read_while_they_are_few() -> None:

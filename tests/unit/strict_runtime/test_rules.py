@@ -93,8 +93,8 @@ def test_an_answer_that_comes_late_costs_the_connection_and_not_the_container(
     async def scene(runtime: Runtime, raw: RawPlugin) -> None:
         await raw.register()
         plugin = await runtime.plugged()
-        made = await runtime.create(runtime.pod("p"), "main")
-        assert made.missed
+        container = await runtime.create(runtime.pod("p"), "main")
+        assert container.missed
         assert plugin.state == "closed"
 
     assert play(folder, scene, request_s=0.1) == []

@@ -50,9 +50,9 @@ class Client:
     async def until(self, *names: str, after: int = 0) -> VendorState:
         """Return the first state of one of the names after so many others."""
         while True:
-            found = [state for state in self.states[after:] if state.state in names]
-            if found:
-                return found[0]
+            states = [state for state in self.states[after:] if state.state in names]
+            if states:
+                return states[0]
             self._changed.clear()
             await self._changed.wait()
 

@@ -32,9 +32,9 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def stub(tmp_path: Path) -> Stub:
     """Return a card of which a few facts are known."""
-    made = Stub("cndev", tmp_path, traced=True)
-    made.play(*BASE)
-    return made
+    created = Stub("cndev", tmp_path, traced=True)
+    created.play(*BASE)
+    return created
 
 
 def run(stub: Stub, script: str) -> subprocess.CompletedProcess[str]:
@@ -70,8 +70,8 @@ def run(stub: Stub, script: str) -> subprocess.CompletedProcess[str]:
 )
 def test_a_call_answers_as_its_lines_say(stub: Stub, lines: tuple[str, ...], answers: str) -> None:
     stub.play(*BASE, *lines)
-    asked = ", ".join("ask()" for _ in answers.split(") "))
-    assert run(stub, f"print({asked})").stdout.strip() == answers
+    requests = ", ".join("ask()" for _ in answers.split(") "))
+    assert run(stub, f"print({requests})").stdout.strip() == answers
 
 
 def test_a_scenario_is_read_again_when_it_changed(stub: Stub) -> None:

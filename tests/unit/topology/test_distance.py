@@ -49,12 +49,12 @@ def of_class(tree: PciTree, base: int) -> list[str]:
 
 
 def count(tree: PciTree, numa: NumaTopology, pairs: object) -> dict[str, int]:
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for a, b in pairs:  # type: ignore[attr-defined]  # any pairs of addresses
         name = level(tree, numa, a, b)
         assert level(tree, numa, b, a) == name
-        found[name] = found.get(name, 0) + 1
-    return found
+        result[name] = result.get(name, 0) + 1
+    return result
 
 
 PAIRS = [
@@ -77,29 +77,35 @@ PAIRS = [
     [pytest.param(*row, id=f"vector {number} {row[1]} {row[2]}") for number, *row in PAIRS],
 )
 def test_two_functions_of_a_capture(name: str, a: str, b: str, found: str) -> None:
-    seen = machine(name)
-    assert level(seen.tree, seen.numa, a, b) == found
-    assert level(seen.tree, seen.numa, b, a) == found
+    observations = machine(name)
+    assert level(observations.tree, observations.numa, a, b) == found
+    assert level(observations.tree, observations.numa, b, a) == found
 
 
 @needs_shared
 def test_vector_51_all_pairs_of_the_guest() -> None:
-    seen = machine("qemu")
-    gpus = of_class(seen.tree, 0x0302)
-    nics = [a for a in of_class(seen.tree, 0x0200) if seen.function(a).bridges]
-    assert count(seen.tree, seen.numa, combinations(gpus, 2)) == {"PIX": 4, "SYS": 24}
+    observations = machine("qemu")
+    gpus = of_class(observations.tree, 0x0302)
+    nics = [a for a in of_class(observations.tree, 0x0200) if observations.function(a).bridges]
+    assert count(observations.tree, observations.numa, combinations(gpus, 2)) == {
+        "PIX": 4,
+        "SYS": 24,
+    }
     pairs = [(gpu, nic) for gpu in gpus for nic in nics]
-    assert count(seen.tree, seen.numa, pairs) == {"PIX": 8, "SYS": 24}
+    assert count(observations.tree, observations.numa, pairs) == {"PIX": 8, "SYS": 24}
 
 
 @needs_shared
 def test_vector_53_vector_engines_and_their_nics() -> None:
-    seen = machine("32intel64")
-    engines = [f.address for f in seen.tree.functions.values() if f.vendor_id == 0x1BCF]
-    nics = [f.address for f in seen.tree.functions.values() if f.vendor_id == 0x15B3]
-    assert count(seen.tree, seen.numa, combinations(engines, 2)) == {"PIX": 12, "NODE": 16}
+    observations = machine("32intel64")
+    engines = [f.address for f in observations.tree.functions.values() if f.vendor_id == 0x1BCF]
+    nics = [f.address for f in observations.tree.functions.values() if f.vendor_id == 0x15B3]
+    assert count(observations.tree, observations.numa, combinations(engines, 2)) == {
+        "PIX": 12,
+        "NODE": 16,
+    }
     pairs = [(engine, nic) for engine in engines for nic in nics]
-    assert count(seen.tree, seen.numa, pairs) == {"PIX": 8, "NODE": 8}
+    assert count(observations.tree, observations.numa, pairs) == {"PIX": 8, "NODE": 8}
 
 
 @needs_shared
@@ -280,13 +286,13 @@ seats = st.builds(
 
 @given(seats, seats, st.booleans())
 def test_a_level_is_the_same_both_ways(a: PciPosition, b: PciPosition, by_chip: bool) -> None:
-    found = pci_level(a, b, by_chip=by_chip)
-    assert found == pci_level(b, a, by_chip=by_chip)
-    assert (found == "X") == (a.address == b.address)
+    result = pci_level(a, b, by_chip=by_chip)
+    assert result == pci_level(b, a, by_chip=by_chip)
+    assert (result == "X") == (a.address == b.address)
 
 
 def test_a_matrix_has_each_pair_once_in_order() -> None:
     tree = tree_of(*(PciFunction(address=a) for a in ("10000:00:00.0", *GPUS)))
-    found = pair_levels([position_of(tree, f, 0) for f in tree.functions.values()])
-    assert list(found)[:3] == [(A, B), (A, C), (A, "10000:00:00.0")]
-    assert len(found) == 6
+    result = pair_levels([position_of(tree, f, 0) for f in tree.functions.values()])
+    assert list(result)[:3] == [(A, B), (A, C), (A, "10000:00:00.0")]
+    assert len(result) == 6

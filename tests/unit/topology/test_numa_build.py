@@ -68,9 +68,9 @@ def test_the_lower_node_keeps_a_cpu_that_two_claim() -> None:
 )
 def test_a_cpu_that_no_node_claims_is_adopted(claims: tuple[str, str], owner: int) -> None:
     topology = built(node(1, claims[0]), node(3, claims[1]), sockets=("0-3", "4-7"))
-    found = topology.node(owner)
-    assert found is not None
-    assert 7 in found.cpus
+    result = topology.node(owner)
+    assert result is not None
+    assert 7 in result.cpus
     assert "cpu_without_node: CPU 7 counts as of node " + str(owner) in topology.warnings
 
 
@@ -82,9 +82,9 @@ def test_a_cpu_that_no_node_claims_is_adopted(claims: tuple[str, str], owner: in
 def test_the_socket_of_a_node_is_the_package_of_its_cpus(
     sockets: tuple[str, ...], socket: int
 ) -> None:
-    found = built(node(0, "0-7"), node(1, "8-9"), sockets=sockets).node(0)
-    assert found is not None
-    assert found.socket == socket
+    result = built(node(0, "0-7"), node(1, "8-9"), sockets=sockets).node(0)
+    assert result is not None
+    assert result.socket == socket
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_the_socket_of_a_node_is_the_package_of_its_cpus(
 def test_the_kind_of_a_node_decides_whether_pods_may_use_it(
     raw: RawNode, fields: dict[str, object], kind: NumaNodeKind, zoned: bool
 ) -> None:
-    found = built(node(0, "0-3"), raw, facts=fields).node(1)
-    assert found is not None
-    assert (found.kind, found.is_zone) == (kind, zoned)
+    result = built(node(0, "0-3"), raw, facts=fields).node(1)
+    assert result is not None
+    assert (result.kind, result.is_zone) == (kind, zoned)
 
 
 V27 = ((10, 20, 20), (20, 10, 30), (20, 30, 10))

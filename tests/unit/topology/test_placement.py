@@ -74,8 +74,8 @@ def test_siblings_on_the_nearest_bridge_count_before_those_below_the_root() -> N
 
 
 def test_a_function_that_fell_off_the_bus_is_no_witness() -> None:
-    gone = device(address="0000:18:01.0", numa_node=0, gone=True)
-    assert numa_node_of(tree_of(device(), gone), TWO, DEVICE) == (-1, "unknown")
+    removed = device(address="0000:18:01.0", numa_node=0, gone=True)
+    assert numa_node_of(tree_of(device(), removed), TWO, DEVICE) == (-1, "unknown")
 
 
 def test_the_topology_file_fills_the_gap_only() -> None:

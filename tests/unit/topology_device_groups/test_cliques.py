@@ -24,10 +24,10 @@ MLU_MESHES = [
 
 def grouped(number: int, pairs: Iterable[tuple[int, int]]) -> tuple[list[list[int]], list[str]]:
     keys = [f"c{n}" for n in range(number)]
-    found = clique_groups(keys, [(f"c{a}", f"c{b}") for a, b in pairs], "HCCS")
-    assert {g.link_type for g in found.groups} <= {"HCCS"}
-    return [[keys.index(key) for key in g.keys] for g in found.groups], [
-        p.reason for p in found.problems
+    result = clique_groups(keys, [(f"c{a}", f"c{b}") for a, b in pairs], "HCCS")
+    assert {g.link_type for g in result.groups} <= {"HCCS"}
+    return [[keys.index(key) for key in g.keys] for g in result.groups], [
+        p.reason for p in result.problems
     ]
 
 

@@ -48,11 +48,11 @@ def links_of(counts: Counts) -> tuple[DeviceLink, ...]:
 
 def table_of(cards: Sequence[LinkedCard], counts: Counts) -> Table:
     minors = {card.key: card.minor for card in cards}
-    found: Table = {}
+    table: Table = {}
     for group in partition_groups(cards, links_of(counts)).groups:
         assert group.link_type == "NVLink"
-        found.setdefault(len(group.keys), []).append([minors[key] for key in group.keys])
-    return found
+        table.setdefault(len(group.keys), []).append([minors[key] for key in group.keys])
+    return table
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_modules_that_are_not_all_distinct_do_not_order_the_board() -> None:
 
 def test_a_minor_that_the_scheduler_cannot_hold_voids_the_table() -> None:
     cards = (*cards_of(2), LinkedCard(key="far", minor=MAX_MINOR + 1))
-    found = partition_groups(cards, links_of({(0, 1): 4}))
-    assert (found.groups, [p.reason for p in found.problems]) == ((), ["MinorTooLarge"])
+    result = partition_groups(cards, links_of({(0, 1): 4}))
+    assert (result.groups, [p.reason for p in result.problems]) == ((), ["MinorTooLarge"])
 
 
 def test_the_bandwidth_is_that_of_the_weakest_pair() -> None:
-    found = partition_groups(cards_of(8), links_of(all_pairs(8, 18)), 26_562_000_000)
-    speeds = {len(g.keys): g.bandwidth_bytes_per_s for g in found.groups}
+    result = partition_groups(cards_of(8), links_of(all_pairs(8, 18)), 26_562_000_000)
+    speeds = {len(g.keys): g.bandwidth_bytes_per_s for g in result.groups}
     assert speeds == {1: None, 2: 478_116_000_000, 4: 478_116_000_000, 8: 478_116_000_000}
     mixed = partition_groups(cards_of(8), links_of(DGX1), 25_000_000_000).groups
     by_size = {len(g.keys): g.bandwidth_bytes_per_s for g in mixed}
@@ -132,9 +132,9 @@ def test_the_bandwidth_is_that_of_the_weakest_pair() -> None:
 
 def test_an_island_too_tangled_to_list_is_one_partition_with_a_warning() -> None:
     ring = {(n, n + 1): 1 for n in range(19)}
-    found = partition_groups(cards_of(20), links_of(ring))
-    assert [len(g.keys) for g in found.groups] == [1] * 20 + [20]
-    assert [p.reason for p in found.problems] == ["PartitionsUnlisted"]
+    result = partition_groups(cards_of(20), links_of(ring))
+    assert [len(g.keys) for g in result.groups] == [1] * 20 + [20]
+    assert [p.reason for p in result.problems] == ["PartitionsUnlisted"]
 
 
 @given(

@@ -33,8 +33,8 @@ NOTHING: Changes = MappingProxyType({})
 def pair(
     changes: Changes = NOTHING, means: GpuDirectHost = MEANS, *links: DeviceLink, **facts: object
 ) -> GpuDirectPair:
-    found = tree(changes, **facts)
-    (answer,) = check_pairs(view(found, *links), found, means)
+    result = tree(changes, **facts)
+    (answer,) = check_pairs(view(result, *links), result, means)
     return answer
 
 
@@ -135,11 +135,11 @@ def test_a_port_whose_configuration_cannot_be_read_is_not_called_ready() -> None
 def apart(gpu_word: int = 0, node: int = 0, root: str = "pci0000:15") -> tuple[DeviceView, PciTree]:
     """The GPU below a root port of its own."""
     other = "0000:15:02.0"
-    found = tree({GPU: {"bridges": (other,), "root": root}})
-    port = replace(found.functions[ROOT_BRIDGE], address=other, acs_control=gpu_word)
-    found = replace(found, functions={**found.functions, other: port})
-    path = found.functions[GPU].path
-    return view(found, numa_node=node, root=root, path=path), found
+    result = tree({GPU: {"bridges": (other,), "root": root}})
+    port = replace(result.functions[ROOT_BRIDGE], address=other, acs_control=gpu_word)
+    result = replace(result, functions={**result.functions, other: port})
+    path = result.functions[GPU].path
+    return view(result, numa_node=node, root=root, path=path), result
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_through_the_root_it_is_slow(
 
 
 def test_with_a_coherent_link_the_cpus_nic_is_near_enough() -> None:
-    shape, found = apart()
+    shape, result = apart()
     link = DeviceLink(a=GPU, b="cpu0", type="C2C", count=10)
-    (answer,) = check_pairs(replace(shape, links=(link,)), found, MEANS)
+    (answer,) = check_pairs(replace(shape, links=(link,)), result, MEANS)
     assert (answer.level, answer.verdict) == ("PHB", "ok")
 
 
@@ -188,8 +188,8 @@ def test_without_a_way_into_gpu_memory_there_is_none(
 
 
 def test_a_way_that_nobody_knows_of_is_not_called_slow() -> None:
-    shape, found = apart()
-    (answer,) = check_pairs(shape, found, replace(OPEN, kernel=None))
+    shape, result = apart()
+    (answer,) = check_pairs(shape, result, replace(OPEN, kernel=None))
     assert answer.verdict == "unknown"
 
 
@@ -216,10 +216,10 @@ def test_a_virtual_machine_hides_too_much_to_say_anything() -> None:
     answer = pair(hidden)
     assert answer.verdict == "unknown"
     assert names(answer) == ["AcsUnreadable", "AcsUnreadable", "NothingReadable"]
-    shape, found = apart()
+    shape, result = apart()
     blind = replace(
-        found,
-        functions={a: replace(f, port_type=None) for a, f in found.functions.items()},
+        result,
+        functions={a: replace(f, port_type=None) for a, f in result.functions.items()},
     )
     assert [p.verdict for p in check_pairs(shape, blind, MEANS)] == ["unknown"]
     assert [p.verdict for p in check_pairs(shape, blind, GpuDirectHost())] == ["no"]
@@ -232,9 +232,9 @@ def test_a_machine_without_any_acs_and_iommu_groups_is_taken_for_a_virtual_one()
 
 
 def test_lost_lanes_are_named() -> None:
-    found = tree()
+    result = tree()
     link = PciLink(speed=320, width=8, max_speed=320, max_width=16)
-    (answer,) = check_pairs(view(found, link=link, link_degraded="width"), found, MEANS)
+    (answer,) = check_pairs(view(result, link=link, link_degraded="width"), result, MEANS)
     assert [check.detail for check in answer.checks] == [f"{GPU}: 8 of 16 lanes"]
     assert answer.verdict == "slow"
 
@@ -244,22 +244,22 @@ def test_one_chip_of_two_levels_is_one_switch() -> None:
     outer = {**chip, "subsystem_device_id": 0xA001}
     inner_up, inner_down = "0000:19:00.0", "0000:1a:00.0"
     way = (ROOT_BRIDGE, UP, GPU_PORT, inner_up, inner_down)
-    found = tree({UP: outer, GPU: {"bridges": way}})
-    port = found.functions[GPU_PORT]
+    result = tree({UP: outer, GPU: {"bridges": way}})
+    port = result.functions[GPU_PORT]
     more = {
         inner_up: replace(
-            found.functions[UP], address=inner_up, bridges=way[:3], subsystem_device_id=0xA002
+            result.functions[UP], address=inner_up, bridges=way[:3], subsystem_device_id=0xA002
         ),
         inner_down: replace(port, address=inner_down, bridges=way[:4]),
     }
-    found = replace(found, functions={**found.functions, **more})
-    (answer,) = check_pairs(view(found, path=found.functions[GPU].path), found, MEANS)
+    result = replace(result, functions={**result.functions, **more})
+    (answer,) = check_pairs(view(result, path=result.functions[GPU].path), result, MEANS)
     assert (answer.level, answer.verdict) == ("PIX", "ok")
 
 
 def test_only_our_own_devices_on_the_bus_make_pairs() -> None:
-    found = tree()
-    good, nic = device(GPU, found), device(NIC, found)
+    result = tree()
+    good, nic = device(GPU, result), device(NIC, result)
     changes: tuple[Mapping[str, object], ...] = (
         {"managed": False},
         {"vendor": "amd"},
@@ -268,9 +268,9 @@ def test_only_our_own_devices_on_the_bus_make_pairs() -> None:
     )
     for change in changes:
         odd = replace(good, info=replace(good.info, **change))
-        assert check_pairs(DeviceView(devices=(odd, nic)), found, MEANS) == ()
+        assert check_pairs(DeviceView(devices=(odd, nic)), result, MEANS) == ()
     soft = replace(nic, info=replace(nic.info, bus_id=None))
-    assert check_pairs(DeviceView(devices=(good, soft)), found, MEANS) == ()
+    assert check_pairs(DeviceView(devices=(good, soft)), result, MEANS) == ()
 
 
 def test_devices_that_sysfs_does_not_show_are_not_called_ready() -> None:

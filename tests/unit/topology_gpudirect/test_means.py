@@ -63,5 +63,5 @@ def test_facts_are_those_of_the_files(files: dict[str, str], means: GpuDirectHos
 
 @needs_shared
 def test_a_guest_without_the_driver_offers_nothing() -> None:
-    found = read_gpudirect_host(capture("qemu"))
-    assert (found.peer_memory, found.driver) == (None, False)
+    gpudirect_host = read_gpudirect_host(capture("qemu"))
+    assert (gpudirect_host.peer_memory, gpudirect_host.driver) == (None, False)

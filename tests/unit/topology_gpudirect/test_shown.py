@@ -30,9 +30,9 @@ from tests.unit.topology_gpudirect.made import GPU, MEANS, NIC, NIC_PORT, tree, 
 
 
 def picture(word: int = 0, means: GpuDirectHost = MEANS) -> NodeSnapshot:
-    found = tree({NIC_PORT: {"acs_control": word}})
-    shape = view(found)
-    shape = replace(shape, direct=check_pairs(shape, found, means))
+    result = tree({NIC_PORT: {"acs_control": word}})
+    shape = view(result)
+    shape = replace(shape, direct=check_pairs(shape, result, means))
     return NodeSnapshot(node=NodeIdentity(name="n"), devices=SnapshotPart(shape, 1.0))
 
 
@@ -87,10 +87,10 @@ def test_devices_are_joined_with_their_pairs() -> None:
     gpu = VendorDevice(kind=DeviceKind.GPU, vendor="nvidia", bus_id="0000:16:00.0", minor=0)
     nic = VendorDevice(kind=DeviceKind.RDMA, vendor="mlx5_core", bus_id="0000:17:00.0", minor=0)
     for name, devices in (("nvidia", (gpu,)), ("rdma", (nic,))):
-        told: SnapshotPart[Inventory | None] = SnapshotPart(
+        reports: SnapshotPart[Inventory | None] = SnapshotPart(
             Inventory(vendor=name, devices=devices), 1.0
         )
-        state = VendorState(vendor=name, state="ready", inventory=told)
+        state = VendorState(vendor=name, state="ready", inventory=reports)
         store.change(partial(replace_vendor, state=state))
         facts.join_devices()
     (pair,) = store.current.devices.value.direct

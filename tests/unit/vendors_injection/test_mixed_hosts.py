@@ -144,15 +144,17 @@ def specs_of(devices: Sequence[VendorDevice]) -> tuple[CdiSpec, ...]:
 
 
 def edits_of(
-    granted: VendorDevice,
+    vendor_device: VendorDevice,
     devices: Sequence[VendorDevice],
     host: HostDevices,
     *,
     handler: str = "",
     by_id: bool = True,
 ) -> ContainerEdits:
-    maker = BY_VENDOR[granted.vendor]
-    entry = AllocatedDevice(type="gpu", id=granted.uuid or "" if by_id else "", minor=granted.minor)
+    maker = BY_VENDOR[vendor_device.vendor]
+    entry = AllocatedDevice(
+        type="gpu", id=vendor_device.uuid or "" if by_id else "", minor=vendor_device.minor
+    )
     container = ContainerSpec(name="worker", runtime_handler=handler)
     own = [device for device in devices if device.vendor == maker.vendor]
     return injecting_vendors(VENDORS)[maker.plugin].edits(
@@ -160,32 +162,32 @@ def edits_of(
     )
 
 
-def foreign_nodes(edits: ContainerEdits, granted: VendorDevice) -> set[tuple[str, int, int]]:
+def foreign_nodes(edits: ContainerEdits, vendor_device: VendorDevice) -> set[tuple[str, int, int]]:
     """Return the nodes in `edits` that belong to neither the driver as a whole nor the device."""
-    common = {(node.path, node.major, node.minor) for node in (*CONTROL, *granted.nodes)}
+    common = {(node.path, node.major, node.minor) for node in (*CONTROL, *vendor_device.nodes)}
     return {(node.host_path, node.major, node.minor) for node in edits.nodes} - common
 
 
 @given(HOSTS, st.booleans())
 def test_each_granted_device_comes_with_its_own_nodes(devices: Devices, by_id: bool) -> None:
     host = host_of(devices)
-    for granted in devices:
-        edits = edits_of(granted, devices, host, by_id=by_id)
-        assert {node.path for node in granted.nodes} <= {node.host_path for node in edits.nodes}
-        assert not foreign_nodes(edits, granted)
+    for device in devices:
+        edits = edits_of(device, devices, host, by_id=by_id)
+        assert {node.path for node in device.nodes} <= {node.host_path for node in edits.nodes}
+        assert not foreign_nodes(edits, device)
 
 
 @given(HOSTS)
 def test_each_granted_device_is_named_to_its_runtime_as_its_driver_does(devices: Devices) -> None:
-    for granted in devices:
-        maker = BY_VENDOR[granted.vendor]
-        edits = edits_of(granted, devices, host_of(devices), handler=maker.handler)
-        own = granted.nodes[0].path.removeprefix(maker.node)
-        value = granted.uuid if maker.plugin == "nvidia" else own
+    for device in devices:
+        maker = BY_VENDOR[device.vendor]
+        edits = edits_of(device, devices, host_of(devices), handler=maker.handler)
+        own = device.nodes[0].path.removeprefix(maker.node)
+        value = device.uuid if maker.plugin == "nvidia" else own
         assert dict(edits.env)[maker.variable] == value
         settings = NvidiaSettings(upstream_compatible=True)
         edits = edits_of(
-            granted, devices, host_of(devices, settings=settings), handler=maker.handler
+            device, devices, host_of(devices, settings=settings), handler=maker.handler
         )
         if maker.plugin == "nvidia":
             assert dict(edits.env)[maker.variable] == own
@@ -196,11 +198,11 @@ def test_each_granted_device_has_the_cdi_name_whose_nodes_are_its_own(devices: D
     specs = specs_of(devices)
     host = host_of(devices, cdi=specs, cdi_enabled=True)
     nodes = {f"{spec.kind}={one.name}": one.nodes for spec in specs for one in spec.devices}
-    for granted in devices:
-        own = VENDORS[BY_VENDOR[granted.vendor].plugin].description.settings()
+    for device in devices:
+        own = VENDORS[BY_VENDOR[device.vendor].plugin].description.settings()
         cdi_host = replace(host, settings=own.with_injection("cdi"))
-        (name,) = edits_of(granted, devices, cdi_host).cdi
-        assert nodes[name] == tuple(node.path for node in granted.nodes)
+        (name,) = edits_of(device, devices, cdi_host).cdi
+        assert nodes[name] == tuple(node.path for node in device.nodes)
 
 
 @given(HOSTS)
@@ -255,7 +257,7 @@ def test_chips_have_the_ids_of_huaweis_plug_in_at_the_kubelet(devices: Devices) 
 
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda maker: maker.plugin)
 def test_a_device_whose_driver_gave_no_number_is_refused(maker: Maker) -> None:
-    granted = replace(card(maker, 0, 0), vendor_minor=None)
-    host = host_of([granted])
+    allocations = replace(card(maker, 0, 0), vendor_minor=None)
+    host = host_of([allocations])
     with pytest.raises(AllocationRefused, match="DeviceUnknown"):
-        edits_of(granted, [granted], host)
+        edits_of(allocations, [allocations], host)

@@ -457,7 +457,10 @@ def test_a_pod_whose_card_was_exchanged_must_have_the_one_that_it_was_given(
         container="worker-0",
         exchanges=((accounted, assigned_id),),
     )
-    ours = PluginResource(name="nvidia.com/gpu", vendor="nvidia", state="watched")
+    own_plugin_resource = PluginResource(name="nvidia.com/gpu", vendor="nvidia", state="watched")
     now = of_another(snapshot(devices=INVENTORY))
-    now = replace(now, served=SnapshotPart(DevicePluginView(resources=(ours,), held=(assignment,))))
+    now = replace(
+        now,
+        served=SnapshotPart(DevicePluginView(resources=(own_plugin_resource,), held=(assignment,))),
+    )
     assert there.verify(now)[ID].verdict is verdict

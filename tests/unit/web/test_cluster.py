@@ -59,7 +59,7 @@ def test_an_object_that_is_held_says_why_and_by_whom() -> None:
     rival = FieldConflict(
         manager=f"koordlet{HOSTILE}", fields=tuple(f".spec.f{n}" for n in range(6))
     )
-    held = WriterState(
+    writer_state = WriterState(
         kind="Device",
         name="n",
         publisher="device",
@@ -68,7 +68,7 @@ def test_an_object_that_is_held_says_why_and_by_whom() -> None:
         last_ack_s=factory.BOOT_S - 60,
         conflicts=(replace(rival, time_s=factory.BOOT_S - 5),),
     )
-    shown = page(replace(STATUS, writers=(held,)))
+    shown = page(replace(STATUS, writers=(writer_state,)))
     assert "> held<" in shown
     assert "held by koordlet" in shown
     assert "60 s ago" in shown

@@ -23,7 +23,7 @@ GPU = "nvidia.com/gpu"
 def test_withdrawn_and_exchanged_devices_are_shown_with_their_resource() -> None:
     plain = PluginResource(name=GPU, vendor="nvidia", state="watched", devices=8, healthy=8)
     odd = replace(plain, healthy=7, withdrawn_ids=("GPU-<7>",))
-    held = KubeletAllocation(
+    kubelet_allocation = KubeletAllocation(
         pod_uid="a", resource=GPU, ids=("GPU-1",), exchanges=(("GPU-1", "GPU-2"),)
     )
     base = replace(factory.snapshot(), runtime=SnapshotPart(RuntimeView(), 1.0))
@@ -33,7 +33,7 @@ def test_withdrawn_and_exchanged_devices_are_shown_with_their_resource() -> None
 
     assert "withdrawn" not in section(DevicePluginView(resources=(plain,)))
     assert "exchanged" not in section(DevicePluginView(resources=(plain,)))
-    shown = section(DevicePluginView(resources=(odd,), held=(held,)))
+    shown = section(DevicePluginView(resources=(odd,), held=(kubelet_allocation,)))
     assert "GPU-&lt;7&gt;" in shown
     assert "GPU-2 in place of GPU-1" in shown
 

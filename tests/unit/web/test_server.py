@@ -34,8 +34,8 @@ def get(
     path: str, view: StillView | None = None, **headers: str
 ) -> tuple[int, dict[str, str], str]:
     sent = {"Accept-Encoding": "identity", **headers}
-    found = view or StillView(eight_cards())
-    status, received, body = answer(found, lambda client: client.get(path, headers=sent))
+    result = view or StillView(eight_cards())
+    status, received, body = answer(result, lambda client: client.get(path, headers=sent))
     return status, received, body.decode()
 
 
@@ -141,14 +141,14 @@ def test_head_has_the_headers_of_get_and_renders_nothing(path: str) -> None:
         async def offload(self, work: Callable[[], T]) -> T:
             raise AssertionError(work)
 
-    _, wanted, _ = get(path)
+    _, desired, _ = get(path)
     sent = {"Accept-Encoding": "identity"}
     status, headers, body = answer(
         Unrendered(eight_cards()), lambda client: client.head(path, headers=sent)
     )
     assert (status, body) == (200, b"")
-    del wanted["Content-Length"], wanted["Date"], headers["Date"]
-    assert headers == wanted
+    del desired["Content-Length"], desired["Date"], headers["Date"]
+    assert headers == desired
 
 
 def test_a_page_longer_than_a_slice_arrives_whole_in_both_codings() -> None:
@@ -282,13 +282,13 @@ def test_requests_do_not_pile_up_without_bound() -> None:
     async def run() -> list[int]:
         view = StuckView(late=False)
         async with TestClient(TestServer(create_page_app(view), host="127.0.0.1")) as client:
-            asked = [asyncio.create_task(client.get("/metrics")) for _ in range(MAX_RENDERS + 3)]
+            requests = [asyncio.create_task(client.get("/metrics")) for _ in range(MAX_RENDERS + 3)]
             refused: list[object] = []
             while len(refused) < 3:
-                await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.sleep(0)
-                refused = [task for task in asked if task.done()]
+                refused = [task for task in requests if task.done()]
             view.let_go.set()
-            return sorted(answer.status for answer in await asyncio.gather(*asked))
+            return sorted(answer.status for answer in await asyncio.gather(*requests))
 
     assert asyncio.run(run()) == [200] * MAX_RENDERS + [503] * 3

@@ -35,9 +35,9 @@ def test_a_node_without_slices_and_groups_has_no_tables_of_them() -> None:
 
 def test_a_slice_shows_place_and_size_and_the_card_what_still_fits() -> None:
     card = factory.gpu(0, partitions=(PART,), free_slices=(("1g.5gb", (0, 1)), ("7g.40gb", ())))
-    found = plain_text(slices_table(with_view(DeviceView(devices=(card,)))))
-    assert "GPU 0 2/0 3g.20gb 20.0 GiB 4-7" in found
-    assert found.endswith("GPU 0: still fits 1g.5gb at 0,1; no 7g.40gb")
+    result = plain_text(slices_table(with_view(DeviceView(devices=(card,)))))
+    assert "GPU 0 2/0 3g.20gb 20.0 GiB 4-7" in result
+    assert result.endswith("GPU 0: still fits 1g.5gb at 0,1; no 7g.40gb")
 
 
 def test_a_broken_slice_says_why_and_nothing_of_it_becomes_markup() -> None:
@@ -52,11 +52,11 @@ def test_an_unknown_or_odd_slice_is_not_drawn_as_healthy() -> None:
     unknown = Health(reason="DriverStalled", message="no answer", certain=False)
     odd = Health(state=HealthState.SUSPECT, reason="Xid63", message="a row")
     slices = tuple(replace(PART, uuid=h.reason, health=h) for h in (unknown, odd))
-    found = plain_text(
+    result = plain_text(
         slices_table(with_view(DeviceView(devices=(factory.gpu(0, partitions=slices),))))
     )
-    assert "healthy or not: unknown DriverStalled: no answer" in found
-    assert "suspect Xid63: a row" in found
+    assert "healthy or not: unknown DriverStalled: no answer" in result
+    assert "suspect Xid63: a row" in result
 
 
 def test_groups_are_listed_by_size_with_the_policy() -> None:
@@ -74,9 +74,9 @@ def test_a_device_shows_what_bars_it_and_its_bad_conditions() -> None:
     bad = DeviceCondition(type="FabricReady", status=False, reason="FabricError", message="state 3")
     good = DeviceCondition(type="Schedulable", status=True, reason="Fine")
     card = factory.gpu(0, facts=(("unschedulable", "MIGEnabled"),), conditions=(bad, good))
-    found = plain_text(devices_table(with_view(DeviceView(devices=(card,)))))
-    assert "nothing to grant: MIGEnabled FabricReady False: FabricError state 3" in found
-    assert "Fine" not in found
+    result = plain_text(devices_table(with_view(DeviceView(devices=(card,)))))
+    assert "nothing to grant: MIGEnabled FabricReady False: FabricError state 3" in result
+    assert "Fine" not in result
 
 
 @settings(max_examples=40)

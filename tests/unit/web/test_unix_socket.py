@@ -20,9 +20,9 @@ from agent.web.admin_socket import (
 @contextlib.contextmanager
 def queue_full(path: Path) -> Iterator[None]:
     """Fill the queue of a listener that accepts nobody."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as entries:
         while True:
-            peer = held.enter_context(socket.socket(socket.AF_UNIX))
+            peer = entries.enter_context(socket.socket(socket.AF_UNIX))
             peer.settimeout(0)
             try:
                 peer.connect(str(path))
@@ -96,8 +96,8 @@ def test_an_agent_that_ends_removes_its_own_socket(tmp_path: Path) -> None:
 def test_an_agent_that_ends_leaves_the_socket_of_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     with bind_socket(str(path)):
-        ours = socket_identity(str(path))
+        own_values = socket_identity(str(path))
         path.rename(tmp_path / "moved")
         with bind_socket(str(path)):
-            remove_socket(str(path), ours)
+            remove_socket(str(path), own_values)
             assert connect_socket(str(path)).getpeername()

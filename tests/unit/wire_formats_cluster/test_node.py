@@ -59,8 +59,8 @@ def test_a_node_is_read_with_what_is_needed_of_it() -> None:
 
 @pytest.mark.parametrize("status", [None, {}, {"capacity": None, "addresses": None}])
 def test_a_node_without_facts_of_the_kubelet_is_a_node(status: object) -> None:
-    found = facts(status=status)
-    assert (found.kubelet_port, found.capacity, found.addresses) == (None, {}, ())
+    result = facts(status=status)
+    assert (result.kubelet_port, result.capacity, result.addresses) == (None, {}, ())
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536, 10**9])

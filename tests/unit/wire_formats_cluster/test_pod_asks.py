@@ -9,9 +9,9 @@ from agent.wire_formats.pod import decode_pod
 
 
 def pod(*limits: object, init: tuple[object, ...] = ()) -> bytes:
-    def named(start: str, given: tuple[object, ...]) -> list[object]:
+    def named(start: str, inputs: tuple[object, ...]) -> list[object]:
         return [
-            {"name": f"{start}{i}", "resources": {"limits": one}} for i, one in enumerate(given)
+            {"name": f"{start}{i}", "resources": {"limits": one}} for i, one in enumerate(inputs)
         ]
 
     spec = {"containers": named("c", limits), "initContainers": named("i", init)}
@@ -22,8 +22,8 @@ def pod(*limits: object, init: tuple[object, ...] = ()) -> bytes:
 
 
 def test_limits_of_device_plugins_are_requests_init_containers_first() -> None:
-    found = decode_pod(pod({"nvidia.com/gpu": "2", "cpu": "4"}, init=({"rdma/hca": 1},)))
-    assert found.asks == (
+    result = decode_pod(pod({"nvidia.com/gpu": "2", "cpu": "4"}, init=({"rdma/hca": 1},)))
+    assert result.asks == (
         ResourceRequest(container="i0", resource="rdma/hca", count=1, init=True),
         ResourceRequest(container="c0", resource="nvidia.com/gpu", count=2),
     )
@@ -46,9 +46,9 @@ def test_limits_of_device_plugins_are_requests_init_containers_first() -> None:
     ],
 )
 def test_invalid_requests_of_a_device_plugin_do_not_affect_the_pod(limits: object) -> None:
-    found = decode_pod(pod(limits))
-    assert found.uid == "a1"
-    assert found.asks == ()
+    result = decode_pod(pod(limits))
+    assert result.uid == "a1"
+    assert result.asks == ()
 
 
 def test_requests_of_one_pod_are_bounded() -> None:

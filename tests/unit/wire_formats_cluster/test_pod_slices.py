@@ -27,15 +27,15 @@ def listed(pods: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods, **more}
 
 
-def as_go_writes_it(found: dict[str, Any]) -> bytes:
-    return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+def as_go_writes_it(result: dict[str, Any]) -> bytes:
+    return json.dumps(result, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
 def test_no_call_decodes_more_than_one_pod() -> None:
     data = as_go_writes_it(listed([pod("a"), pod("b"), pod("c")]))
-    found = _slices(data)
-    assert found is not None
-    kind, slices = found
+    result = _slices(data)
+    assert result is not None
+    kind, slices = result
     assert kind == "PodList"
     assert [json.loads(bytes(one))["metadata"]["uid"] for one in slices] == ["a", "b", "c"]
 

@@ -131,7 +131,7 @@ def test_a_pod_of_which_both_say_the_same_stays_the_same_object() -> None:
     api = (pod("a", "aa", phase="Running"), pod("b", "bb", phase="Running"))
     kubelet = (pod("a", "aa", phase="Running"), pod("b", "bb", phase="Running", labels=()))
     merged = merge_pods("n", api, kubelet)
-    assert [one is known for one, known in zip(merged, api, strict=True)] == [True, True]
+    assert [one is entries for one, entries in zip(merged, api, strict=True)] == [True, True]
 
 
 pods = st.lists(
@@ -175,8 +175,8 @@ BODY = {
 
 
 def test_a_pod_has_its_phase_and_node() -> None:
-    found = decode_pod(json.dumps(BODY).encode())
-    assert found == PodView(
+    result = decode_pod(json.dumps(BODY).encode())
+    assert result == PodView(
         uid="u",
         name="p",
         namespace="d",
@@ -223,9 +223,9 @@ def test_lists_that_go_wrote_as_null_are_empty() -> None:
 
 
 def test_parts_that_are_null_say_nothing() -> None:
-    found = decode_pod(json.dumps({**BODY, "spec": None, "status": None}).encode())
-    assert (found.name, found.node_name, found.phase) == ("p", "", "")
-    assert found.qos is KubeQos.BEST_EFFORT
+    result = decode_pod(json.dumps({**BODY, "spec": None, "status": None}).encode())
+    assert (result.name, result.node_name, result.phase) == ("p", "", "")
+    assert result.qos is KubeQos.BEST_EFFORT
 
 
 @pytest.mark.parametrize("resources", ['{"limits": 7}', '{"limits": {"cpu": []}}'])
@@ -239,8 +239,8 @@ def test_amounts_that_are_none_cost_the_pod_where_its_class_depends_on_them(reso
 
 def test_half_a_surrogate_pair_in_one_pod_costs_no_other() -> None:
     data = json.dumps({"kind": "PodList", "items": [BODY, {**BODY, "status": {"phase": "?"}}]})
-    found, left_out = decode_pod_list(data.replace("?", "\\ud83d").encode())
-    assert (len(found), left_out) == (1, 1)  # both have one uid
+    result, left_out = decode_pod_list(data.replace("?", "\\ud83d").encode())
+    assert (len(result), left_out) == (1, 1)  # both have one uid
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def slo(text: str) -> object:
     return slo_json(msgspec.json.decode(data, type=NodeSloObject))
 
 
-def policy(said: object) -> MetricCollectPolicy:
-    data = json.dumps({"metadata": META, "spec": {"metricCollectPolicy": said}, "status": 7})
+def policy(output: object) -> MetricCollectPolicy:
+    data = json.dumps({"metadata": META, "spec": {"metricCollectPolicy": output}, "status": 7})
     return metric_policy(msgspec.json.decode(data, type=NodeMetricObject))
 
 
@@ -46,8 +46,8 @@ def test_a_spec_that_is_no_object_is_judged_where_the_values_are(text: str) -> N
 
 
 def test_a_node_slo_without_a_spec_requests_nothing() -> None:
-    found = msgspec.json.decode(json.dumps({"metadata": META}), type=NodeSloObject)
-    assert build_slo_view(slo_json(found), NodeSloView()).resource_version == "12"
+    text = msgspec.json.decode(json.dumps({"metadata": META}), type=NodeSloObject)
+    assert build_slo_view(slo_json(text), NodeSloView()).resource_version == "12"
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, '"\\ud800"'])
@@ -57,13 +57,13 @@ def test_a_spec_that_nobody_can_decode_is_refused(text: str) -> None:
 
 
 def test_a_policy_is_read_whole() -> None:
-    said = {
+    output = {
         "aggregateDurationSeconds": 300,
         "reportIntervalSeconds": 60,
         "nodeAggregatePolicy": {"durations": ["5m0s", "10m0s", "0.5h"]},
         "nodeMemoryCollectPolicy": "usageWithPageCache",
     }
-    assert policy(said) == MetricCollectPolicy(
+    assert policy(output) == MetricCollectPolicy(
         aggregate_s=300,
         report_interval_s=60,
         durations_s=(300, 600, 1800),
@@ -77,13 +77,13 @@ def test_a_node_metric_without_a_policy_says_nothing(said: object) -> None:
 
 
 def test_each_implausible_value_counts_as_absent() -> None:
-    said = {
+    output = {
         "aggregateDurationSeconds": -5,
         "reportIntervalSeconds": True,
         "nodeAggregatePolicy": {"durations": ["5m", 7, "soon", "-1h", "1ms"]},
         "nodeMemoryCollectPolicy": "guess",
     }
-    assert policy(said) == MetricCollectPolicy(durations_s=(300,))
+    assert policy(output) == MetricCollectPolicy(durations_s=(300,))
     assert policy({"nodeAggregatePolicy": {"durations": "5m"}}) == MetricCollectPolicy()
     assert (
         policy({"nodeAggregatePolicy": [], "reportIntervalSeconds": "60"}) == MetricCollectPolicy()
@@ -112,8 +112,8 @@ def test_each_implausible_value_counts_as_absent() -> None:
     ],
 )
 def test_durations_are_gos(text: str, seconds: float | None) -> None:
-    found = parse_duration_s(text)
-    assert found == (None if seconds is None else pytest.approx(seconds))
+    duration_s = parse_duration_s(text)
+    assert duration_s == (None if seconds is None else pytest.approx(seconds))
 
 
 @given(st.text(alphabet="0123456789.hmsuµn+- ", max_size=80))

@@ -55,21 +55,21 @@ def path(tmp_path: Path) -> str:
 
 
 def test_the_call_in_progress_is_read_by_another_process(path: str) -> None:
-    ours = journal(path, ManualClock(wall_s=1.7e9))
-    ours.enter("GetTemperature", CARD)
+    own_values = journal(path, ManualClock(wall_s=1.7e9))
+    own_values.enter("GetTemperature", CARD)
     assert call_in_progress(read_journal(path)) == LibraryCall("GetTemperature", CARD, 1000.0)
-    ours.leave()
+    own_values.leave()
     assert call_in_progress(read_journal(path)) is None
 
 
 def test_of_several_threads_the_oldest_call_about_a_device_is_blamed(path: str) -> None:
     clock = ManualClock(wall_s=1.7e9)
-    ours = journal(path, clock)
-    ours.enter("Init", "")
+    own_values = journal(path, clock)
+    own_values.enter("Init", "")
     over, begun = threading.Event(), threading.Semaphore(0)
 
     def hang(symbol: str, device: str) -> None:
-        ours.enter(symbol, device)
+        own_values.enter(symbol, device)
         begun.release()
         over.wait()
 
@@ -79,19 +79,19 @@ def test_of_several_threads_the_oldest_call_about_a_device_is_blamed(path: str) 
         threads.append(threading.Thread(target=hang, args=(name, f"card {number}")))
         threads[-1].start()
         begun.acquire()
-    found = call_in_progress(read_journal(path))
+    result = call_in_progress(read_journal(path))
     over.set()
     for thread in threads:
         thread.join()
-    assert (str(found), found and found.began_s) == ("GetPower of card 0", 1001.0)
+    assert (str(result), result and result.began_s) == ("GetPower of card 0", 1001.0)
 
 
 def test_a_call_about_no_device_is_named_and_not_left_out(path: str) -> None:
-    ours = journal(path, ManualClock(wall_s=1.7e9))
-    ours.enter("Init", "")
-    found = call_in_progress(read_journal(path))
-    assert str(found) == "Init"
-    again = journal(path, ManualClock(wall_s=1.7e9), hung_call=found)
+    own_values = journal(path, ManualClock(wall_s=1.7e9))
+    own_values.enter("Init", "")
+    result = call_in_progress(read_journal(path))
+    assert str(result) == "Init"
+    again = journal(path, ManualClock(wall_s=1.7e9), hung_call=result)
     assert again.hangs == ()
     assert again.events() == ()
     assert not refused(again, "Init", "")
@@ -99,12 +99,12 @@ def test_a_call_about_no_device_is_named_and_not_left_out(path: str) -> None:
 
 def test_a_call_that_hung_is_left_out_and_then_tried_again(path: str) -> None:
     clock = ManualClock(wall_s=1.7e9)
-    ours = journal(path, clock, hung_call=HEAT)
-    assert refused(ours, "GetTemperature", CARD)
-    assert not refused(ours, "GetTemperature", OTHER)
-    assert not refused(ours, "GetPower", CARD)
+    own_values = journal(path, clock, hung_call=HEAT)
+    assert refused(own_values, "GetTemperature", CARD)
+    assert not refused(own_values, "GetTemperature", OTHER)
+    assert not refused(own_values, "GetPower", CARD)
     clock.mono_s += FIRST_PAUSE_S
-    assert not refused(ours, "GetTemperature", CARD)
+    assert not refused(own_values, "GetTemperature", CARD)
 
 
 def test_the_next_process_knows_it_too(path: str) -> None:
@@ -118,12 +118,12 @@ def test_the_next_process_knows_it_too(path: str) -> None:
 def test_a_second_call_of_the_device_takes_all_its_calls(path: str) -> None:
     clock = ManualClock(wall_s=1.7e9)
     journal(path, clock, hung_call=HEAT)
-    ours = journal(path, clock, hung_call=POWER)
-    assert refused(ours, "GetName", CARD)
-    assert not refused(ours, "GetName", OTHER)
+    own_values = journal(path, clock, hung_call=POWER)
+    assert refused(own_values, "GetName", CARD)
+    assert not refused(own_values, "GetName", OTHER)
     assert (
         "GetPower of 0000:23:00.0 did not return: no call about it is made"
-        in ours.hangs[0].description
+        in own_values.hangs[0].description
     )
 
 
@@ -176,10 +176,10 @@ def test_any_file_is_read(data: bytes, at: int) -> None:
 
 
 def test_names_of_any_kind_and_length_fit(path: str) -> None:
-    ours = journal(path, ManualClock(wall_s=1.7e9))
-    ours.enter("a\tb\0c" * 200, "\udc80\n" * 200)
+    own_values = journal(path, ManualClock(wall_s=1.7e9))
+    own_values.enter("a\tb\0c" * 200, "\udc80\n" * 200)
     call_in_progress(read_journal(path))
-    ours.enter("Get\tName", CARD)
+    own_values.enter("Get\tName", CARD)
     assert call_in_progress(read_journal(path)) == LibraryCall("Get Name", CARD, 1000.0)
 
 
@@ -188,18 +188,18 @@ def test_without_a_folder_it_lies_in_memory(tmp_path: Path) -> None:
     file.write_text("")
     for folder in ("", str(file / "below")):
         path = prepare_journal(folder, "memory")
-        ours = journal(path, ManualClock(wall_s=1.7e9))
-        ours.enter("GetName", CARD)
+        own_values = journal(path, ManualClock(wall_s=1.7e9))
+        own_values.enter("GetName", CARD)
         assert call_in_progress(read_journal(path)) == LibraryCall("GetName", CARD, 1000.0)
-        ours.leave()
+        own_values.leave()
         assert path == prepare_journal("", "memory")
 
 
 def test_without_any_file_calls_are_made_all_the_same(tmp_path: Path) -> None:
     for path in ("", str(tmp_path / "none")):
-        ours = journal(path, ManualClock(wall_s=1.7e9), hung_call=HEAT)
-        assert refused(ours, "GetTemperature", CARD)
-        assert not refused(ours, "GetPower", CARD)
+        own_values = journal(path, ManualClock(wall_s=1.7e9), hung_call=HEAT)
+        assert refused(own_values, "GetTemperature", CARD)
+        assert not refused(own_values, "GetPower", CARD)
 
 
 def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
@@ -220,9 +220,9 @@ def test_a_command_reads_what_the_agent_left_out_and_writes_nothing(path: str) -
     before = read_journal(path)
     folder = str(Path(path).parent)
     reader = ManualClock(wall_s=1.7e9)
-    ours = CallJournal(find_journal(folder, "nvidia"), record=False, clock=reader)
-    assert refused(ours, "GetTemperature", CARD)
-    assert not refused(ours, "GetPower", CARD)
+    own_call_journal = CallJournal(find_journal(folder, "nvidia"), record=False, clock=reader)
+    assert refused(own_call_journal, "GetTemperature", CARD)
+    assert not refused(own_call_journal, "GetPower", CARD)
     assert read_journal(path) == before
     assert find_journal(folder, "other") == find_journal("", "nvidia") == ""
 
@@ -243,8 +243,8 @@ def test_devices_and_problems_name_what_is_left_out(path: str) -> None:
     assert marked.devices[0].health.state is HealthState.HEALTHY
     assert marked.devices[1] == answer.devices[1]
     assert [p.reason for p in marked.problems] == ["CallHung"]
-    ours = journal(path, clock, hung_call=POWER)
-    out = ours.annotate(answer).devices[0].health
+    own_values = journal(path, clock, hung_call=POWER)
+    out = own_values.annotate(answer).devices[0].health
     assert (out.state, out.reason) == (HealthState.FAILED, "CallHung")
-    clock.mono_s = ours.hangs[0].until_s
-    assert ours.annotate(answer) is answer
+    clock.mono_s = own_values.hangs[0].until_s
+    assert own_values.annotate(answer) is answer

@@ -107,8 +107,10 @@ class Watched:
             timing=timing,
         )
 
-        def start(_: WorkerSpec, heard: EventCallback, __: LaunchedProcess | None) -> Worker:
-            return InProcessWorker(inside_of(vendor), heard, executor)
+        def start(
+            _: WorkerSpec, event_callback: EventCallback, __: LaunchedProcess | None
+        ) -> Worker:
+            return InProcessWorker(inside_of(vendor), event_callback, executor)
 
         self.client.set_starter(start)
         self.task = asyncio.create_task(self.client.run())

@@ -19,12 +19,12 @@ def _run_worker(*chunks: bytes) -> tuple[str | None, list[DeviceEvent]]:
     """Let a worker say this on its own account; return why it was given up, and its events."""
 
     async def listen() -> tuple[str | None, list[DeviceEvent]]:
-        heard: list[DeviceEvent] = []
-        process = WorkerProcess("x", heard.extend)
+        device_events: list[DeviceEvent] = []
+        process = WorkerProcess("x", device_events.extend)
         for chunk in chunks:
             process.on_stdout(chunk)
         lost = process.failure.result() if process.failure.done() else None
-        return (lost.reason if lost else None), heard
+        return (lost.reason if lost else None), device_events
 
     return asyncio.run(listen())
 

@@ -64,9 +64,9 @@ def test_a_wait_for_events_that_hangs_is_reported_once_and_requests_are_answered
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker, "EVENTS_STUCK_S", 0.0)
-    told, *answers = _replies(Hanging())
-    assert isinstance(told, ErrorReply)
-    assert (told.id, told.kind) == (0, EVENTS_STUCK)
+    reports, *answers = _replies(Hanging())
+    assert isinstance(reports, ErrorReply)
+    assert (reports.id, reports.kind) == (0, EVENTS_STUCK)
     assert answers == [EmptyReply(1), EmptyReply(2), EmptyReply(3)]
 
 

@@ -67,14 +67,14 @@ def test_an_unknown_vendor_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def _modules_after(code: str) -> set[str]:
     script = f"{code}\nimport sys\nprint('\\n'.join(sys.modules))"
-    done = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
         check=True,
         timeout=PATIENCE_S,
     )
-    return set(done.stdout.split())
+    return set(outcome.stdout.split())
 
 
 def test_the_agent_loads_no_vendor_library() -> None:

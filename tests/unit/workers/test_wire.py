@@ -129,12 +129,12 @@ def test_settings_are_bounded() -> None:
 def test_lines_do_not_depend_on_how_they_are_cut(lines: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(line + b"\n" for line in lines) + b"rest"
     splitter = protocol.LineSplitter("x")
-    found, sizes = [], itertools.cycle(cuts)
+    result, sizes = [], itertools.cycle(cuts)
     while stream:
         size = next(sizes)
-        found += splitter.feed(stream[:size])
+        result += splitter.feed(stream[:size])
         stream = stream[size:]
-    assert found == lines
+    assert result == lines
     assert splitter.pending_bytes == len(b"rest")
 
 

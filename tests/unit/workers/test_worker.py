@@ -77,8 +77,8 @@ def test_a_recording_is_never_judged_by_the_state_of_this_machine(
     vendor: str, tmp_path: Path
 ) -> None:
     names = ("ascend-faults", "ascend-vnpus", "ascend-devices", "nvidia-causes", "nvidia-devices")
-    kept = {f"{name}.json": "not for you" for name in (*names, "rdma")}
-    for name, content in kept.items():
+    records = {f"{name}.json": "not for you" for name in (*names, "rdma")}
+    for name, content in records.items():
         (tmp_path / name).write_text(content)
     arguments = WorkerArguments(vendor=vendor, host=str(RECORDED))
     session = open_vendor_session(
@@ -86,4 +86,4 @@ def test_a_recording_is_never_judged_by_the_state_of_this_machine(
     )
     session.discover()
     session.close()
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == kept
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == records

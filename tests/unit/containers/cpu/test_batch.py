@@ -90,8 +90,8 @@ def test_values(
     expected: LinuxResources,
 ) -> None:
     hook = BatchHook(NodeRatio())
-    asked = ask(HookStage.RECONCILE, pod("BE", "BE", annotations), container)
-    assert hook.adjust(asked, scene(slo, ratio=ratio)).resources == expected
+    request = ask(HookStage.RECONCILE, pod("BE", "BE", annotations), container)
+    assert hook.adjust(request, scene(slo, ratio=ratio)).resources == expected
 
 
 CPUSET_POLICY = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cpuset"}}
@@ -136,8 +136,8 @@ def test_version_1_leaves_no_quota_of_a_pod_above_one_that_its_class_may_get(
 def test_nothing_is_changed(
     stage: HookStage, qos: str, annotations: dict[str, str], container: str | None
 ) -> None:
-    asked = ask(stage, pod(qos, "BE", annotations), container)
-    assert BatchHook(NodeRatio()).adjust(asked, scene()) == NO_ADJUSTMENT
+    request = ask(stage, pod(qos, "BE", annotations), container)
+    assert BatchHook(NodeRatio()).adjust(request, scene()) == NO_ADJUSTMENT
 
 
 @pytest.mark.parametrize(
@@ -150,27 +150,32 @@ def test_nothing_is_changed(
 def test_a_sidecar_without_batch_limits_leaves_its_pod_unlimited_while_it_runs(
     cgroup: str, expected: LinuxResources
 ) -> None:
-    asked = ask(HookStage.RECONCILE, pod("BE", "BE", TWO), None)
-    known = ContainerView(id="1", name="a", cgroup="/kubepods/a")
+    request = ask(HookStage.RECONCILE, pod("BE", "BE", TWO), None)
+    container_view = ContainerView(id="1", name="a", cgroup="/kubepods/a")
     sandbox = ContainerView(id="3", cgroup="/kubepods/s")
     sidecar = ContainerView(id="2", name="sidecar", cgroup=cgroup)
-    view = replace(pod_view("p"), uid=asked.pod.uid, containers=(known, sidecar, sandbox))
+    view = replace(
+        pod_view("p"), uid=request.pod.uid, containers=(container_view, sidecar, sandbox)
+    )
     now = replace(scene(), pods=SnapshotPart((view,), 1.0))
-    found = BatchHook(NodeRatio()).adjust(asked, now).resources
-    assert (found.quota_us, found.memory_bytes) == (expected.quota_us, expected.memory_bytes)
-    assert found.shares == 1536
+    resources = BatchHook(NodeRatio()).adjust(request, now).resources
+    assert (resources.quota_us, resources.memory_bytes) == (
+        expected.quota_us,
+        expected.memory_bytes,
+    )
+    assert resources.shares == 1536
 
 
 def test_a_sidecar_that_the_runtime_alone_knows_counts_too() -> None:
-    asked = ask(HookStage.RECONCILE, pod("BE", "BE", TWO), None)
+    request = ask(HookStage.RECONCILE, pod("BE", "BE", TWO), None)
     nameless = (ContainerView(id=one, cgroup=f"/kubepods/{one}") for one in "123")
-    view = replace(pod_view("p"), uid=asked.pod.uid, name="", containers=tuple(nameless))
-    told = {"2": RuntimeContainer(id="2", sandbox_id="3", name="sidecar")}
+    view = replace(pod_view("p"), uid=request.pod.uid, name="", containers=tuple(nameless))
+    reports = {"2": RuntimeContainer(id="2", sandbox_id="3", name="sidecar")}
     now = replace(scene(), pods=SnapshotPart((view,), 1.0))
     hook = BatchHook(NodeRatio())
-    assert hook.adjust(asked, now).resources.memory_bytes == 3 * GIB
-    now = replace(now, runtime=SnapshotPart(RuntimeView(containers=told), 1.0))
-    assert hook.adjust(asked, now).resources.memory_bytes == -1
+    assert hook.adjust(request, now).resources.memory_bytes == 3 * GIB
+    now = replace(now, runtime=SnapshotPart(RuntimeView(containers=reports), 1.0))
+    assert hook.adjust(request, now).resources.memory_bytes == -1
 
 
 @pytest.mark.parametrize(
@@ -180,18 +185,18 @@ def test_a_sidecar_that_the_runtime_alone_knows_counts_too() -> None:
 def test_after_a_start_without_the_cluster_quotas_in_force_stay(
     stage: HookStage, quota_us: int | None
 ) -> None:
-    known = scene()
-    untold = replace(known, cluster=replace(known.cluster, slo=SnapshotPart(NodeSloView())))
-    found = BatchHook(NodeRatio()).adjust(ask(stage, pod("BE", "BE", TWO), None), untold)
-    assert found.resources.quota_us == quota_us
-    assert found.resources.memory_bytes == 3 * GIB
+    entries = scene()
+    untold = replace(entries, cluster=replace(entries.cluster, slo=SnapshotPart(NodeSloView())))
+    result = BatchHook(NodeRatio()).adjust(ask(stage, pod("BE", "BE", TWO), None), untold)
+    assert result.resources.quota_us == quota_us
+    assert result.resources.memory_bytes == 3 * GIB
 
 
 def test_sums_beyond_what_memory_can_be_are_no_limit() -> None:
     most = str(2**63 - 1)
     both = spec(a=one("1", "1000", most), b=one("1", "1000", most))
-    asked = ask(HookStage.RUN_POD, pod("BE", "BE", both), None)
-    assert BatchHook(NodeRatio()).adjust(asked, scene()).resources.memory_bytes == -1
+    request = ask(HookStage.RUN_POD, pod("BE", "BE", both), None)
+    assert BatchHook(NodeRatio()).adjust(request, scene()).resources.memory_bytes == -1
 
 
 @pytest.mark.parametrize(
@@ -221,18 +226,21 @@ def test_a_hostile_spec_is_refused_whole(text: str) -> None:
 
 
 def test_of_two_equal_keys_the_last_counts_and_what_is_below_nothing_is_nothing() -> None:
-    found = parse_extended_resource_spec(
+    extended_resource_spec = parse_extended_resource_spec(
         '{"containers":{"a":{"requests":{"kubernetes.io/batch-cpu":"1",'
         '"kubernetes.io/batch-cpu":"1500m"},"limits":{"kubernetes.io/batch-cpu":-5}}}}'
     )
-    assert (found["a"].request_milli, found["a"].limit_milli) == (2, 0)
+    assert (extended_resource_spec["a"].request_milli, extended_resource_spec["a"].limit_milli) == (
+        2,
+        0,
+    )
 
 
 @given(st.integers(-(10**6), 10**12), st.floats(0.01, 1000.0))
 def test_a_scaled_quota_is_one_that_kernels_take(quota_us: int, ratio: float) -> None:
-    found = scale_quota(quota_us, ratio)
-    assert found == quota_us if quota_us <= 0 or ratio <= 1 else found >= 1000
-    assert found <= max(quota_us, 1000)
+    result = scale_quota(quota_us, ratio)
+    assert result == quota_us if quota_us <= 0 or ratio <= 1 else result >= 1000
+    assert result <= max(quota_us, 1000)
 
 
 @pytest.mark.parametrize(

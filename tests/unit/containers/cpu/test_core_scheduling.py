@@ -31,8 +31,8 @@ CAN = KernelFeatures(core_scheduling=True)
 
 
 def slo(policy: str = "coreSched", **classes: object) -> dict[str, object]:
-    given = {f"{name}Class": {"cpuQOS": value} for name, value in classes.items()}
-    return {"resourceQOSStrategy": {"policies": {"cpuPolicy": policy}, **given}}
+    inputs = {f"{name}Class": {"cpuQOS": value} for name, value in classes.items()}
+    return {"resourceQOSStrategy": {"policies": {"cpuPolicy": policy}, **inputs}}
 
 
 ON = {"enable": True}
@@ -72,8 +72,8 @@ def test_a_containers_group(
     labels: Mapping[str, str],
     expected: CoreSchedulingGroup | None,
 ) -> None:
-    asked = ask(HookStage.RECONCILE, pod(qos, place, labels=labels), container)
-    assert CoreSchedulingHook().adjust(asked, scene(spec, CAN)).core_group == expected
+    request = ask(HookStage.RECONCILE, pod(qos, place, labels=labels), container)
+    assert CoreSchedulingHook().adjust(request, scene(spec, CAN)).core_group == expected
 
 
 def test_a_kernel_without_it_and_a_pod_itself_get_none() -> None:

@@ -73,15 +73,15 @@ def test_the_first_row_that_holds_decides(
     of_node: SharedCpuRule | None,
     expected: str | None,
 ) -> None:
-    found = select_cpus(parse_resource_status(status), qos, kube, of_node)
-    assert (None if found is None else format_cpu_list(found)) == expected
+    cpus = select_cpus(parse_resource_status(status), qos, kube, of_node)
+    assert (None if cpus is None else format_cpu_list(cpus)) == expected
 
 
 def test_a_status_that_is_no_json_is_refused_and_sets_nothing() -> None:  # V70
     hook = CpusetHook(reads_kubelet=True)
-    asked = ask(HookStage.CREATE, pod("LSR", "G", {RESOURCE_STATUS: "{"}))
+    request = ask(HookStage.CREATE, pod("LSR", "G", {RESOURCE_STATUS: "{"}))
     with pytest.raises(AnnotationError, match="resource-status"):
-        hook.adjust(asked, scene())
+        hook.adjust(request, scene())
 
 
 @pytest.mark.parametrize("stage", [HookStage.CREATE, HookStage.UPDATE, HookStage.RECONCILE])
@@ -143,9 +143,9 @@ def test_a_best_effort_container_fits_into_its_squeezed_directory(
 ) -> None:
     cpus = None if squeezed is None else parse_cpu_list(squeezed)
     now = scene(kernel=KernelFeatures(cgroup_version=version, besteffort_cpus=cpus))
-    asked = ask(stage, pod("BE", "BE"), resources=LinuxResources(cpus=requested))
+    request = ask(stage, pod("BE", "BE"), resources=LinuxResources(cpus=requested))
     hook = CpusetHook(reads_kubelet=True)
-    assert hook.adjust(asked, now).resources.cpus == expected
+    assert hook.adjust(request, now).resources.cpus == expected
 
 
 def test_a_running_containers_set_is_never_emptied() -> None:
@@ -170,11 +170,11 @@ def test_pods_without_a_request_are_left_alone_until_a_pod_has_its_own_cpus(
     stage: HookStage, qos: str, place: str
 ) -> None:
     hook = CpusetHook(reads_kubelet=True)
-    asked, free = ask(stage, pod(qos, place)), scene()
-    assert hook.adjust(asked, free) == NO_ADJUSTMENT
+    requests, free = ask(stage, pod(qos, place)), scene()
+    assert hook.adjust(requests, free) == NO_ADJUSTMENT
     pinned = replace(free, pods=SnapshotPart((pinned_view("pinned", cpus="1", qos="LSR"),), 1.0))
-    assert hook.adjust(asked, pinned).resources.cpus == "0,2-7"
-    assert hook.adjust(asked, free) == NO_ADJUSTMENT
+    assert hook.adjust(requests, pinned).resources.cpus == "0,2-7"
+    assert hook.adjust(requests, free) == NO_ADJUSTMENT
 
 
 @pytest.mark.parametrize("stage", [HookStage.CREATE, HookStage.UPDATE])
@@ -184,8 +184,8 @@ def test_a_best_effort_directory_that_nobody_squeezed_changes_no_container(
     kernel = KernelFeatures(cgroup_version=1, besteffort_cpus=frozenset(range(8)))
     hook = CpusetHook(reads_kubelet=True)
     for requested in ("", "0-7", "1"):
-        asked = ask(stage, pod("BE", "BE"), resources=LinuxResources(cpus=requested))
-        assert hook.adjust(asked, scene(kernel=kernel)) == NO_ADJUSTMENT
+        request = ask(stage, pod("BE", "BE"), resources=LinuxResources(cpus=requested))
+        assert hook.adjust(request, scene(kernel=kernel)) == NO_ADJUSTMENT
 
 
 def test_best_effort_pods_are_placed_where_a_setting_says_so() -> None:
@@ -247,8 +247,8 @@ def test_a_hostile_status_is_refused(status: str) -> None:
     ],
 )
 def test_a_status_may_leave_things_out(status: str, aware: bool) -> None:
-    found = parse_resource_status(status)
-    assert (found.is_numa_aware, found.cpus) == (aware, frozenset())
+    resource_status = parse_resource_status(status)
+    assert (resource_status.is_numa_aware, resource_status.cpus) == (aware, frozenset())
 
 
 def test_host_applications_of_the_class_ls_share_the_cpus_that_no_pod_owns() -> None:  # V72

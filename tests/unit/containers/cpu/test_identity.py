@@ -72,8 +72,8 @@ def test_a_pods_value(
     annotations: Mapping[str, str],
     expected: int | None,
 ) -> None:
-    asked = ask(stage, pod(qos, place, annotations), None)
-    assert IdentityHook().adjust(asked, scene(slo, HAS_FILE)).bvt_warp_ns == expected
+    request = ask(stage, pod(qos, place, annotations), None)
+    assert IdentityHook().adjust(request, scene(slo, HAS_FILE)).bvt_warp_ns == expected
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_a_pods_value(
     ],
 )
 def test_a_hostile_value_of_a_pod_is_refused(text: str) -> None:  # V59
-    asked = ask(HookStage.RUN_POD, pod("LS", "Bu", own(text)), None)
+    request = ask(HookStage.RUN_POD, pod("LS", "Bu", own(text)), None)
     with pytest.raises(AnnotationError, match="cpuQOS"):
-        IdentityHook().adjust(asked, scene(ALL, HAS_FILE))
+        IdentityHook().adjust(request, scene(ALL, HAS_FILE))
 
 
 def test_values_of_directories() -> None:  # V57, V58
@@ -131,8 +131,8 @@ def test_a_class_that_is_not_enabled_is_neutral_whatever_value_it_has(name: str)
 def test_the_kernels_abilities_decide_whether_a_value_is_set(
     slo: object, kernel: KernelFeatures, expected: int | None
 ) -> None:
-    asked = ask(HookStage.RECONCILE, pod("BE", "BE"), None)
-    assert IdentityHook().adjust(asked, scene(slo, kernel)).bvt_warp_ns == expected
+    request = ask(HookStage.RECONCILE, pod("BE", "BE"), None)
+    assert IdentityHook().adjust(request, scene(slo, kernel)).bvt_warp_ns == expected
 
 
 def test_nothing_is_set_for_containers_or_before_the_first_node_slo() -> None:

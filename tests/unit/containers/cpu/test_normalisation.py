@@ -29,18 +29,20 @@ from tests.unit.containers.scene import ask, pod, scene
 def test_the_requested_quota_is_scaled(
     qos: str, stage: HookStage, quota_us: int | None, ratio: str | None, expected: int | None
 ) -> None:
-    asked = ask(stage, pod(qos), resources=LinuxResources(quota_us=quota_us))
-    found = NormalizationHook(NodeRatio()).adjust(asked, scene(ratio=ratio))
-    assert found.resources.quota_us == expected
+    request = ask(stage, pod(qos), resources=LinuxResources(quota_us=quota_us))
+    result = NormalizationHook(NodeRatio()).adjust(request, scene(ratio=ratio))
+    assert result.resources.quota_us == expected
 
 
 def test_an_update_is_scaled_once_however_often_it_comes() -> None:
     hook, now = NormalizationHook(NodeRatio()), scene(ratio="1.20")
-    asked = ask(
+    request = ask(
         HookStage.UPDATE, pod("LS"), resources=LinuxResources(quota_us=200000, period_us=50000)
     )
     for _ in range(3):
-        assert hook.adjust(asked, now).resources == LinuxResources(quota_us=166667, period_us=50000)
+        assert hook.adjust(request, now).resources == LinuxResources(
+            quota_us=166667, period_us=50000
+        )
 
 
 @pytest.mark.parametrize(
@@ -51,15 +53,15 @@ def test_pods_of_other_classes_and_pinned_ones_are_left_alone(
     qos: str, annotations: dict[str, str]
 ) -> None:
     limited = LinuxResources(quota_us=200000)
-    asked = ask(HookStage.CREATE, pod(qos, annotations=annotations), resources=limited)
-    assert NormalizationHook(NodeRatio()).adjust(asked, scene(ratio="1.20")) == NO_ADJUSTMENT
+    request = ask(HookStage.CREATE, pod(qos, annotations=annotations), resources=limited)
+    assert NormalizationHook(NodeRatio()).adjust(request, scene(ratio="1.20")) == NO_ADJUSTMENT
 
 
 @pytest.mark.parametrize(("version", "scaled"), [(1, None), (2, 166667), (None, None)])
 def test_a_pods_own_quota_stays_on_version_1(version: int | None, scaled: int | None) -> None:
-    asked = ask(HookStage.RECONCILE, pod("LS"), None, LinuxResources(quota_us=200000))
+    request = ask(HookStage.RECONCILE, pod("LS"), None, LinuxResources(quota_us=200000))
     now = scene(ratio="1.20", kernel=KernelFeatures(cgroup_version=version))
-    assert NormalizationHook(NodeRatio()).adjust(asked, now).resources.quota_us == scaled
+    assert NormalizationHook(NodeRatio()).adjust(request, now).resources.quota_us == scaled
 
 
 @pytest.mark.parametrize(
