@@ -17,8 +17,8 @@ class AgentError(Exception):
 class ParseError(AgentError, ValueError):
     """Text that does not conform to its format; the message has a short, safe extract of it."""
 
-    def __init__(self, what: str, text: str) -> None:
-        super().__init__(f"bad {what}: {text[:MAX_EXTRACT]!r}")
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"bad {name}: {text[:MAX_EXTRACT]!r}")
 
 
 class HostFileError(AgentError):

@@ -49,16 +49,16 @@ class RepeatFilter(logging.Filter):
             if k not in _RECORD_FIELDS and k != "failures"
         )
         kind = (record.name, record.msg, fields)
-        first_s, held = self._first_records.get(kind, (0.0, 0))
+        first_s, suppressed = self._first_records.get(kind, (0.0, 0))
         # if the clock was set back, records must not be suppressed until that time
         if kind in self._first_records and 0 <= record.created - first_s < REPEAT_WINDOW_S:
-            self._first_records[kind] = (first_s, held + 1)
+            self._first_records[kind] = (first_s, suppressed + 1)
             return False
         if len(self._first_records) >= MAX_RECORD_KINDS:
             self._first_records.clear()
         self._first_records[kind] = (record.created, 0)
-        if held:
-            record.repeated = held
+        if suppressed:
+            record.repeated = suppressed
         return True
 
 

@@ -257,8 +257,10 @@ class ClusterService:
     def _run_forever(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
         """Run a task and restart it after a bug, which must not stop the updates for ever."""
         monotonic = self._inputs.clock.monotonic
-        kept = run_forever(name, work, again_s=RETRY_S, monotonic=monotonic, sleep=asyncio.sleep)
-        self._spawn(kept, name)
+        endless_work = run_forever(
+            name, work, again_s=RETRY_S, monotonic=monotonic, sleep=asyncio.sleep
+        )
+        self._spawn(endless_work, name)
 
     async def _update_ages(self) -> None:
         while True:

@@ -173,8 +173,8 @@ class ClusterFactsUpdater:
             taken_s = known.taken_s
             if at_s is not None and taken_s is not None:
                 taken_s = max(at_s, taken_s)
-            why = error or (now.slo.value.problem if part == "slo" else "")
-            return replace(now, **{part: SnapshotPart(known.value, taken_s, why)})
+            reason = error or (now.slo.value.problem if part == "slo" else "")
+            return replace(now, **{part: SnapshotPart(known.value, taken_s, reason)})
 
         self._change_cluster(put)
 
@@ -194,10 +194,10 @@ class ClusterFactsUpdater:
         with self._slo_lock:
             raw, at_s = self._pending_slos.popleft()
             before = self._store.current.cluster.slo.value
-            found = build_slo_view(raw, before)
-            part = SnapshotPart(found, at_s, found.problem)
+            view = build_slo_view(raw, before)
+            part = SnapshotPart(view, at_s, view.problem)
             self._change_cluster(lambda now: replace(now, slo=part))
-            _log_refused_values(before, found)
+            _log_refused_values(before, view)
 
     def _change_cluster(self, make: Callable[[ClusterView], ClusterView]) -> None:
         self._store.change(lambda now: replace(now, cluster=make(now.cluster)))
@@ -216,10 +216,10 @@ class ClusterFactsUpdater:
             api_fresh=self._is_api_reachable,
             kubelet_fresh=not self._kubelet_pods.error,
         )
-        known = self._api_pods is not None
+        has_list = self._api_pods is not None
         deleted = frozenset(self._merge_pods.deleted)
         self._change_cluster(
-            lambda now: replace(now, pods=pods, has_pod_list=known, deleted_pods=deleted)
+            lambda now: replace(now, pods=pods, has_pod_list=has_list, deleted_pods=deleted)
         )
 
 

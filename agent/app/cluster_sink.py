@@ -127,11 +127,11 @@ class ClusterPublisherRunner:
         and its metrics and grants are needed meanwhile.
         """
         states = self._sink.states(self.publisher.name)
-        words = "; ".join(_state_message(state) for state in states) or "nothing to publish yet"
+        message = "; ".join(_state_message(state) for state in states) or "nothing to publish yet"
         return SelfCheck(
             name=f"publisher:{self.publisher.name}",
             ok=self._duration_s is not None and not any(state.is_behind for state in states),
-            message=words,
+            message=message,
             gates_ready=False,
         )
 
@@ -177,5 +177,5 @@ def write_permission(machine: MachineIdentity, snapshot: NodeSnapshot) -> WriteP
 
 
 def _state_message(state: WriterState) -> str:
-    words = f"{state.kind} {state.phase.value}, {state.written} written"
-    return f"{words}: {state.error}" if state.error else words
+    message = f"{state.kind} {state.phase.value}, {state.written} written"
+    return f"{message}: {state.error}" if state.error else message

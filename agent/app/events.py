@@ -121,10 +121,10 @@ class EventRecorder:
     def check(self) -> SelfCheck:
         """Return whether all events could be written."""
         error = self._output.error
-        words = [error] if error else []
+        messages = [error] if error else []
         if self._messages.dropped_events:
-            words.append(f"{self._messages.dropped_events} events were dropped: too many waited")
-        return SelfCheck(name="events", ok=not error, message="; ".join(words))
+            messages.append(f"{self._messages.dropped_events} events were dropped: too many waited")
+        return SelfCheck(name="events", ok=not error, message="; ".join(message))
 
 
 def _may_have_events(old: NodeSnapshot, new: NodeSnapshot) -> bool:

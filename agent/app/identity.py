@@ -75,20 +75,20 @@ def explain_mismatch(machine: MachineIdentity, node: NodeView) -> str | None:
     """
     if is_same_machine(machine, node):
         return None
-    ours, theirs = machine.machine_id, _normalise_id(node.machine_id)
-    if not ours or not theirs:
+    machine_id, theirs = machine.machine_id, _normalise_id(node.machine_id)
+    if not machine_id or not theirs:
         return None
     return (
         f"Node {node.name} is another machine: its machine id is {theirs[:MAX_ID_CHARACTERS]}…, "
-        f"this machine's {ours[:MAX_ID_CHARACTERS]}…; nothing is written for it. Set node.name "
-        "(XPU_AGENT_NODE__NAME) to this machine's own Node"
+        f"this machine's {machine_id[:MAX_ID_CHARACTERS]}…; nothing is written for it. Set "
+        "node.name (XPU_AGENT_NODE__NAME) to this machine's own Node"
     )
 
 
 def is_same_machine(machine: MachineIdentity, node: NodeView) -> bool:
     """Return whether an id proves that the Node is this machine's."""
     pairs = ((machine.boot_id, node.boot_id), (machine.machine_id, node.machine_id))
-    return any(ours and ours == _normalise_id(theirs) for ours, theirs in pairs)
+    return any(own_id and own_id == _normalise_id(theirs) for own_id, theirs in pairs)
 
 
 def decide_write_permission(

@@ -203,10 +203,13 @@ def wait_for_lock(
     with _block_signals():
         reported = ""
         while (lock := try_lock(folder, describe())) is None:
-            who = str(read_holder(folder) or "another process, which left no name,")
-            if who != reported:
-                reported = who
-                report(f"{who} holds {os.path.join(folder, LOCK_FILE)}; standing by until it ends")
+            description = str(read_holder(folder) or "another process, which left no name,")
+            if description != reported:
+                reported = description
+                report(
+                    f"{description} holds {os.path.join(folder, LOCK_FILE)}; "
+                    "standing by until it ends"
+                )
             if pause(STANDBY_POLL_S):
                 return None
         if on_lock is not None:

@@ -111,12 +111,12 @@ class HealthUpdater:
         for state in self._store.current.vendors:
             inventory = state.inventory.value
             devices = () if inventory is None else inventory.devices
-            gone = [device for device in devices if pci_address_of(device) == address]
-            for device in gone:
+            removed = [device for device in devices if pci_address_of(device) == address]
+            for device in removed:
                 if device.managed:
                     self._record_removal(state.vendor, device)
-            if gone:
-                self.record_events(state.vendor, tuple(_removal_event(one) for one in gone))
+            if removed:
+                self.record_events(state.vendor, tuple(_removal_event(one) for one in removed))
                 is_changed = True
         return is_changed
 

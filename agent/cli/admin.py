@@ -142,7 +142,7 @@ def _post_action(arguments: argparse.Namespace, action: str, body: dict[str, obj
 
 
 def _request(
-    arguments: argparse.Namespace, what: str, method: str, url: str, body: str | None = None
+    arguments: argparse.Namespace, description: str, method: str, url: str, body: str | None = None
 ) -> tuple[int, dict[str, object]]:
     """Return status and JSON object of the agent's answer; raise `ActionRefused`."""
     connection = _AdminConnection(_socket_path(arguments))
@@ -151,13 +151,13 @@ def _request(
         answer = connection.getresponse()
         reply = json.loads(answer.read(MAX_ANSWER_BYTES))
     except TimeoutError as error:
-        raise ActionRefused(f"{what}: no answer within {ANSWER_DEADLINE_S:.0f} s") from error
+        raise ActionRefused(f"{description}: no answer within {ANSWER_DEADLINE_S:.0f} s") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ActionRefused(f"{what}: the agent answered nothing of use: {error}") from error
+        raise ActionRefused(f"{description}: the agent answered nothing of use: {error}") from error
     finally:
         connection.close()
     if not isinstance(reply, dict):
-        raise ActionRefused(f"{what}: the agent answered no JSON object")
+        raise ActionRefused(f"{description}: the agent answered no JSON object")
     return answer.status, reply
 
 

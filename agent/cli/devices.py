@@ -62,7 +62,7 @@ def _cell_style(column: str, text: str) -> str:
 def _device_rows(device: Device) -> Iterator[dict[str, object]]:
     info, place = device.info, device.place
     health = info.health
-    why = "" if health.reason == "DeviceHealthy" else f"{health.reason}: {health.message}"
+    reason = "" if health.reason == "DeviceHealthy" else f"{health.reason}: {health.message}"
     barred = dict(info.facts).get(UNSCHEDULABLE)
     also = "; ".join(f"{c.type}={c.status}: {c.reason}" for c in info.conditions if c.is_notable)
     vfs = sum(len(group.vfs) for group in info.vf_groups)
@@ -80,7 +80,7 @@ def _device_rows(device: Device) -> Iterator[dict[str, object]]:
             filter(
                 None,
                 (
-                    why,
+                    reason,
                     f"nothing to grant: {barred}" if barred else "",
                     also,
                     f"{vfs} virtual functions" if vfs else "",

@@ -72,6 +72,6 @@ def _render_cdi(inputs: AgentInputs, form: str) -> int:
     for vendor, problem in files.problems:
         print(f"{vendor}: {problem.reason}: {problem.message}", file=sys.stderr)
     if not files.files:
-        why = "no device here needs a name of ours"
-        print(f"xpu-agent: no cdi file would be kept: {why}", file=sys.stderr)
+        reason = "no device here needs a name of ours"
+        print(f"xpu-agent: no cdi file would be kept: {reason}", file=sys.stderr)
     return 0 if files.files else 1

@@ -95,17 +95,17 @@ def field_rules(cls: type[msgspec.Struct]) -> dict[str, tuple[object, SettingRul
     return {name: typing.get_args(hints[name])[:2] for name in cls.__struct_fields__}
 
 
-def decode_section(cls: type[msgspec.Struct], data: object, where: str = "") -> object:
+def decode_section(cls: type[msgspec.Struct], data: object, path: str = "") -> object:
     """Build a section from decoded YAML; raise `BadConfig` for keys that it does not have."""
     if not isinstance(data, Mapping):
-        raise BadConfig(f"{where.rstrip('.') or 'settings'}: must be a mapping of keys to values")
-    known = cls.__struct_fields__
+        raise BadConfig(f"{path.rstrip('.') or 'settings'}: must be a mapping of keys to values")
+    rules = cls.__struct_fields__
     values = {}
     for name, value in data.items():
-        if name not in known:
-            raise BadConfig(f"{where}{name}: unknown key{spelling_hint(str(name), known)}")
+        if name not in rules:
+            raise BadConfig(f"{path}{name}: unknown key{spelling_hint(str(name), rules)}")
         kind, rule = field_rules(cls)[name]
-        key = f"{where}{name}"
+        key = f"{path}{name}"
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             values[name] = decode_section(kind, {} if value is None else value, f"{key}.")
         else:

@@ -44,17 +44,17 @@ class HealthSettings(HealthPolicy, frozen=True, kw_only=True):
             decode_policy_row(row, f"health.vendors[{index}]")
 
 
-def decode_policy_row(row: Mapping[str, object], where: str) -> dict[str, object]:
+def decode_policy_row(row: Mapping[str, object], path: str) -> dict[str, object]:
     """Return the values of a row of `vendors`, with their types and ranges checked."""
     if not isinstance(row.get(VENDOR_KEY), str) or not row[VENDOR_KEY]:
-        raise BadConfig(f"{where}.{VENDOR_KEY}: must name a vendor")
+        raise BadConfig(f"{path}.{VENDOR_KEY}: must name a vendor")
     rules = field_rules(HealthPolicy)
     values: dict[str, object] = {}
     for name, value in row.items():
         if name == VENDOR_KEY:
             continue
         if name not in rules:
-            raise BadConfig(f"{where}.{name}: unknown key{spelling_hint(str(name), rules)}")
+            raise BadConfig(f"{path}.{name}: unknown key{spelling_hint(str(name), rules)}")
         kind, rule = rules[name]
-        values[name] = decode_value(value, kind, f"{where}.{name}", rule)
+        values[name] = decode_value(value, kind, f"{path}.{name}", rule)
     return values

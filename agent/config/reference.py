@@ -22,11 +22,11 @@ class SettingEntry(msgspec.Struct, frozen=True):
     rule: SettingRule
 
 
-def setting_entries(cls: type[msgspec.Struct], where: str = "") -> Iterator[SettingEntry]:
+def setting_entries(cls: type[msgspec.Struct], prefix: str = "") -> Iterator[SettingEntry]:
     """Yield every setting, in the order of declaration."""
     defaults = cls()
     for name, (kind, rule) in field_rules(cls).items():
-        key = f"{where}{name}"
+        key = f"{prefix}{name}"
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             yield from setting_entries(kind, f"{key}.")
         else:

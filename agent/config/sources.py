@@ -76,12 +76,12 @@ def _set_value(data: dict[str, Any], key: str, value: object) -> None:
     data[name] = value
 
 
-def _keys(data: object, where: str = "") -> Iterator[str]:
+def _keys(data: object, prefix: str = "") -> Iterator[str]:
     if isinstance(data, Mapping) and data:
         for name, value in data.items():
-            yield from _keys(value, f"{where}.{name}" if where else str(name))
+            yield from _keys(value, f"{prefix}.{name}" if prefix else str(name))
     else:
-        yield where
+        yield prefix
 
 
 def load_settings(

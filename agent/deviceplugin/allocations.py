@@ -58,7 +58,10 @@ class AllocationTable:
     @property
     def allocations(self) -> tuple[KubeletAllocation, ...]:
         """Return the entries of the checkpoint, then the answers that it does not have yet."""
-        return (*(self._in_checkpoint or ()), *(held for held, _ in self._pending_answers))
+        return (
+            *(self._in_checkpoint or ()),
+            *(allocation for allocation, _ in self._pending_answers),
+        )
 
     def add_answer(self, answer: KubeletAllocation) -> None:
         """Store an answer until the checkpoint contains it."""

@@ -54,52 +54,52 @@ def parse_time_slicing(settings: DevicePluginSettings) -> tuple[TimeSlicingRow, 
     return rows
 
 
-def check_resource_name(name: str, where: str) -> str:
+def check_resource_name(name: str, path: str) -> str:
     """Return the name if the kubelet accepts it and no one else publishes it; else `BadConfig`."""
     domain = name.partition("/")[0]
     if not _RESOURCE_NAME.fullmatch(name) or len(name.rpartition("/")[2]) > MAX_RESOURCE_NAME:
-        raise BadConfig(f"{where}: {name[:80]!r} is no name of a resource such as example.com/gpu")
+        raise BadConfig(f"{path}: {name[:80]!r} is no name of a resource such as example.com/gpu")
     if domain.endswith(_RESERVED_DOMAINS) or name.startswith(NODE_RESOURCE_PREFIX):
-        raise BadConfig(f"{where}: {name} is on the Node by other means: choose another name")
+        raise BadConfig(f"{path}: {name} is on the Node by other means: choose another name")
     return name
 
 
 def _parse_row(index: int, row: Mapping[str, object]) -> TimeSlicingRow:
-    where = f"device_plugin.sharing[{index}]"
+    path = f"device_plugin.sharing[{index}]"
     if unknown := sorted(set(map(str, row)) - _ROW_KEYS):
-        raise BadConfig(f"{where}: unknown key {unknown[0]!r}")
+        raise BadConfig(f"{path}: unknown key {unknown[0]!r}")
     resource = row.get("resource", row.get("name"))
     if not isinstance(resource, str):
-        raise BadConfig(f"{where}.resource: which resource is shared")
+        raise BadConfig(f"{path}.resource: which resource is shared")
     replicas = row.get("replicas")
     if type(replicas) is not int or not 2 <= replicas <= MAX_REPLICAS:
-        raise BadConfig(f"{where}.replicas: a number from 2 to {MAX_REPLICAS}")
+        raise BadConfig(f"{path}.replicas: a number from 2 to {MAX_REPLICAS}")
     return TimeSlicingRow(
-        resource=check_resource_name(resource, f"{where}.resource"),
+        resource=check_resource_name(resource, f"{path}.resource"),
         replicas=replicas,
-        target_name=_parse_rename(resource, row.get("rename"), f"{where}.rename"),
-        devices=_parse_devices(row.get("devices", "all"), f"{where}.devices"),
+        target_name=_parse_rename(resource, row.get("rename"), f"{path}.rename"),
+        devices=_parse_devices(row.get("devices", "all"), f"{path}.devices"),
     )
 
 
-def _parse_rename(resource: str, value: object, where: str) -> str:
+def _parse_rename(resource: str, value: object, path: str) -> str:
     if value is None or value is False:
         return resource
     if value is True:
-        return check_resource_name(resource + SHARED_SUFFIX, where)
+        return check_resource_name(resource + SHARED_SUFFIX, path)
     if not isinstance(value, str):
-        raise BadConfig(f"{where}: a name, or true for {resource}{SHARED_SUFFIX}")
-    return check_resource_name(value, where)
+        raise BadConfig(f"{path}: a name, or true for {resource}{SHARED_SUFFIX}")
+    return check_resource_name(value, path)
 
 
-def _parse_devices(value: object, where: str) -> int | tuple[str, ...] | None:
+def _parse_devices(value: object, path: str) -> int | tuple[str, ...] | None:
     if value == "all":
         return None
     if type(value) is int and value > 0:
         return value
     if isinstance(value, Sequence) and not isinstance(value, str) and value:
         return tuple(dict.fromkeys(str(name) for name in value))
-    raise BadConfig(f"{where}: all, a number, or a list of uuids and indices")
+    raise BadConfig(f"{path}: all, a number, or a list of uuids and indices")
 
 
 RESOURCE_CONFLICT = "ResourceConflict"

@@ -86,8 +86,10 @@ def find_outage(
         is_forbidden,
     ):
         return previous
-    why = state.message
-    return VendorOutage(since_s=now_s, why=why, is_released=is_released, is_forbidden=is_forbidden)
+    reason = state.message
+    return VendorOutage(
+        since_s=now_s, why=reason, is_released=is_released, is_forbidden=is_forbidden
+    )
 
 
 # a device that was not healthy and is not listed any more is remembered that long

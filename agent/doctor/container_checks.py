@@ -61,9 +61,9 @@ def check_nri(facts: CheckInputs) -> Iterator[CheckResult]:
     elif not there:
         observation = f"{settings.socket} is not there"
     else:
-        why = ": ".join(str(runtime[key]) for key in ("reason", "message") if runtime.get(key))
+        reason = ": ".join(str(runtime[key]) for key in ("reason", "message") if runtime.get(key))
         observation = (
-            f"{settings.socket} is there; the agent is {state or 'not asked'} {why}".strip()
+            f"{settings.socket} is there; the agent is {state or 'not asked'} {reason}".strip()
         )
     yield CheckResult(
         id="nri",
@@ -88,18 +88,18 @@ def _nri_absence(facts: CheckInputs, *, there: bool, dialled: bool) -> str:
     return ""
 
 
-def _nri_absent_result(facts: CheckInputs, why: str) -> CheckResult:
+def _nri_absent_result(facts: CheckInputs, reason: str) -> CheckResult:
     """Return that no runtime calls the agent: a failure if pods have allocated devices."""
     pods = facts.container_part("grants").get("pods")
     rows = pods.values() if isinstance(pods, Mapping) else ()
     count = sum(isinstance(row, Mapping) and not row.get("refusal") for row in rows)
     if not count:
-        return CheckResult(id="nri", status=CheckStatus.SKIP, observation=why)
-    words = "1 pod has" if count == 1 else f"{count} pods have"
+        return CheckResult(id="nri", status=CheckStatus.SKIP, observation=reason)
+    message = "1 pod has" if count == 1 else f"{count} pods have"
     return CheckResult(
         id="nri",
         status=CheckStatus.WARN,
-        observation=f"{why}; {words} a grant of devices",
+        observation=f"{reason}; {message} a grant of devices",
         impact=_WITHOUT_NRI,
         remedy="set nri.attach: auto, and switch NRI on in the container runtime",
     )
@@ -200,10 +200,10 @@ def check_kubelet_resources(facts: CheckInputs) -> Iterator[CheckResult]:
             )
 
 
-def _device_exchanges(held: object) -> Mapping[str, set[tuple[str, str]]]:
+def _device_exchanges(allocation: object) -> Mapping[str, set[tuple[str, str]]]:
     """Return the devices that containers have instead of the kubelet's choice, by resource."""
     exchanges: dict[str, set[tuple[str, str]]] = {}
-    for row in held if isinstance(held, list) else ():
+    for row in allocation if isinstance(allocation, list) else ():
         pairs = row.get("exchanges") if isinstance(row, Mapping) else None
         for pair in pairs if isinstance(pairs, list) else ():
             if isinstance(pair, list) and len(pair) == 2:
@@ -268,26 +268,28 @@ def check_containers(facts: CheckInputs) -> Iterator[CheckResult]:
 def _container_results(row: Mapping[object, object]) -> Iterator[CheckResult]:
     verdict, details, causes = row.get("verdict"), row.get("details"), row.get("causes")
     known_causes = causes if isinstance(causes, list) else ()
-    words = "; ".join(map(str, details)) if isinstance(details, list) else ""
+    message = "; ".join(map(str, details)) if isinstance(details, list) else ""
     if verdict == "excess":
-        why = "the container can use a device of another pod, or one that nobody accounts to it"
+        reason = "the container can use a device of another pod, or one that nobody accounts to it"
         do = "see what names the device: the pod's spec, its runtime or a CDI file; delete the pod"
     elif verdict == "missing" and VerificationCause.DEVICE_DENIED.value in known_causes:
-        why = "systemd or somebody else wrote the container's device rules anew"
+        reason = "systemd or somebody else wrote the container's device rules anew"
         do = f"{_LINKS_REMEDY}, so that systemd keeps the rules; then delete the pod"
     elif verdict == "missing":
-        why = "it was created while the agent was away, or something else changed it"
+        reason = "it was created while the agent was away, or something else changed it"
         do = f"delete the pod: {_CREATION_ONLY}"
     elif verdict == "unknown" and VerificationCause.SYSTEMD_RELOADED.value in known_causes:
-        why = "cgroup 2 does not show device rules, and systemd keeps those of linked devices only"
+        reason = (
+            "cgroup 2 does not show device rules, and systemd keeps those of linked devices only"
+        )
         do = f"{_LINKS_REMEDY}; delete the pod if it has lost its device"
     else:
         return
     yield CheckResult(
         id=f"container:{row.get('namespace')}/{row.get('pod')}/{row.get('container')}",
         status=CheckStatus.WARN if verdict == "unknown" else CheckStatus.FAIL,
-        observation=f"{verdict}: {words}",
-        impact=why,
+        observation=f"{verdict}: {message}",
+        impact=reason,
         remedy=do,
     )
 

@@ -158,16 +158,16 @@ def _health_result(
     if verdict.state is HealthState.PROBING:
         remedy = f"wait until it has been healthy for long enough; if it fails again: {remedy}"
     state = verdict.state.value if verdict.certain else f"unknown, last {verdict.state.value}"
-    why = "the scheduler grants it to nobody"
+    reason = "the scheduler grants it to nobody"
     if verdict.is_in_service:
-        why = "it stays in service, and whether it works cannot be checked now"
+        reason = "it stays in service, and whether it works cannot be checked now"
         if verdict.certain:
-            why = "it stays in service, and counts as failed if further checks confirm it"
+            reason = "it stays in service, and counts as failed if further checks confirm it"
     return CheckResult(
         id=name,
         status=CheckStatus.WARN if verdict.is_in_service else CheckStatus.FAIL,
         observation=f"{state}: {verdict.reason}: {verdict.message}{compared}",
-        impact=why,
+        impact=reason,
         remedy=remedy,
     )
 

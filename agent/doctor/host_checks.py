@@ -91,8 +91,8 @@ def check_cgroups(facts: CheckInputs) -> Iterator[CheckResult]:
         )
     else:
         driver = facts.cgroup_driver
-        words = "no group of the kubelet's yet" if driver is None else f"driver {driver}"
-        observation = f"version {facts.cgroup_version}, {words}"
+        message = "no group of the kubelet's yet" if driver is None else f"driver {driver}"
+        observation = f"version {facts.cgroup_version}, {message}"
         yield CheckResult(id="cgroups", status=CheckStatus.OK, observation=observation)
 
 

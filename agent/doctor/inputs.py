@@ -57,13 +57,13 @@ def read_inputs(
     In the agent's container `own` files are those of the container: its cgroups, its socket.
     `answer` is that of `fetch_agent_snapshot`; `vendors` are all loaded vendors.
     """
-    agent, why = answer
+    agent, problem = answer
     process = kubelet_process(host) if live else None
     named = settings.kubelet.cgroup_root or _configured_cgroup_root(agent)
     layout = detect_layout(own, named or (process.cgroup_root if process is not None else ""))
     discovered, running = node_report(snapshot), None
     if agent is not None:
-        agent, running, why = _validate_agent_snapshot(agent, discovered)
+        agent, running, problem = _validate_agent_snapshot(agent, discovered)
     # imported here: only this command asks which implementation there is
     from google.protobuf.internal import api_implementation  # noqa: PLC0415 - protobuf
 
@@ -76,7 +76,7 @@ def read_inputs(
         is_live=live,
         is_root=live and os.geteuid() == 0,
         agent=agent,
-        agent_problem=why,
+        agent_problem=problem,
         runtimes=tuple(_runtime_processes(host)) if live else (),
         process_states=_process_states(running) if running is not None else {},
         paths=frozenset(
@@ -111,9 +111,9 @@ def silent_vendors(answer: AgentAnswer, source: str) -> frozenset[str]:
 
 def fetch_agent_snapshot(settings: Settings) -> AgentAnswer:
     """Return the snapshot of the agent on this machine, or the reason why there is none."""
-    body, why = fetch_page(settings, "/api/v1/snapshot")
+    body, problem = fetch_page(settings, "/api/v1/snapshot")
     if body is None:
-        return None, why
+        return None, problem
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -124,17 +124,17 @@ def _mounts(
     lines = text.split("\n")[:-1]  # what follows the last newline is a cut line
     for line in lines:
         fields, separator, rest = line.partition(" - ")
-        left, right = fields.split(" "), rest.split(" ")
-        if not separator or len(left) < 6 or len(right) < 2:
+        mount_fields, source_fields = fields.split(" "), rest.split(" ")
+        if not separator or len(mount_fields) < 6 or len(source_fields) < 2:
             continue
         # btrfs has a number of its own for each subvolume: its source names the device
-        device = by_number.get(left[2]) or by_source.get(_unescape(right[1]))
+        device = by_number.get(mount_fields[2]) or by_source.get(_unescape(source_fields[1]))
         if device is not None:
             yield Mount(
-                path=_unescape(left[4]),
+                path=_unescape(mount_fields[4]),
                 device=device,
-                filesystem=right[0],
-                is_whole=left[3] == "/",
+                filesystem=source_fields[0],
+                is_whole=mount_fields[3] == "/",
             )
 
 

@@ -196,14 +196,14 @@ def _retrieve_exception(lost: asyncio.Future[None]) -> None:
 
 
 async def read_body(
-    response: aiohttp.ClientResponse, what: str, route: RequestRoute, limit_bytes: int
+    response: aiohttp.ClientResponse, description: str, route: RequestRoute, limit_bytes: int
 ) -> bytes:
     """Return a whole body; raise `BadResponse` as soon as it exceeds the limit."""
-    too_long = BadResponse(what, f"an answer of more than {limit_bytes} bytes")
+    too_long = BadResponse(description, f"an answer of more than {limit_bytes} bytes")
     if (response.content_length or 0) > limit_bytes:
         raise too_long
     body = bytearray()
-    with translate_errors(what, route, begun=True):
+    with translate_errors(description, route, begun=True):
         while chunk := await response.content.readany():
             body += chunk
             if len(body) > limit_bytes:
@@ -212,14 +212,14 @@ async def read_body(
 
 
 async def read_chunk(
-    response: aiohttp.ClientResponse, what: str, route: RequestRoute, until_s: float
+    response: aiohttp.ClientResponse, description: str, route: RequestRoute, until_s: float
 ) -> bytes:
     """Return the next bytes, empty at an orderly end; raise `TimeoutError`.
 
     `until_s` is a time of the event loop's clock.
     """
     async with asyncio.timeout_at(until_s):
-        with translate_errors(what, route, begun=True):
+        with translate_errors(description, route, begun=True):
             return await response.content.readany()
 
 
@@ -229,9 +229,9 @@ class LineReader:
     A line raises `BadResponse` as soon as it is longer than `limit_bytes`.
     """
 
-    def __init__(self, what: str, limit_bytes: int) -> None:
+    def __init__(self, description: str, limit_bytes: int) -> None:
         """Take a description for messages, and the limit of one line."""
-        self._what = what
+        self._description = description
         self._limit_bytes = limit_bytes
         self._line_chunks: list[bytes] = []
         self.pending_bytes = 0
@@ -252,6 +252,6 @@ class LineReader:
     def _append(self, part: bytes) -> None:
         self.pending_bytes += len(part)
         if self.pending_bytes > self._limit_bytes:
-            raise BadResponse(self._what, f"a line of more than {self._limit_bytes} bytes")
+            raise BadResponse(self._description, f"a line of more than {self._limit_bytes} bytes")
         if part:
             self._line_chunks.append(part)

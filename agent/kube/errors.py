@@ -29,7 +29,7 @@ class ApiError(AgentError):
 
     def __init__(
         self,
-        what: str,
+        description: str,
         detail: str,
         *,
         code: int | None = None,
@@ -39,7 +39,7 @@ class ApiError(AgentError):
     ) -> None:
         """Take the call, and why it failed; where a person must act, what to do."""
         status = f" {code}" if code is not None else ""
-        super().__init__(f"{what}:{status} {detail[:MAX_DETAIL]}")
+        super().__init__(f"{description}:{status} {detail[:MAX_DETAIL]}")
         self.code = code
         self.reason = reason
         self.retry_after_s = retry_after_s

@@ -54,7 +54,7 @@ _SECONDS = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,9})?")
 
 
 def error_of_response(
-    what: str,
+    description: str,
     status: int,
     headers: Mapping[str, str],
     body: bytes,
@@ -74,14 +74,14 @@ def error_of_response(
     phrase = safe_extract(message, secrets) or _phrase(status)
     if 300 <= status < 400:
         location = safe_extract(headers.get("location", "nowhere"), secrets)
-        return BadResponse(what, f"redirects are not followed: to {location}", code=status)
+        return BadResponse(description, f"redirects are not followed: to {location}", code=status)
     details = _object(status_object.get("details"))
     wait_s = retry_after_s(headers.get("retry-after", ""), _date_s(headers, wall_s))
     if wait_s is None:
         wait_s = _bounded_s(details.get("retryAfterSeconds"))
     kind = _CLASSES.get(status, ServerError if status >= 500 else ApiError)
     return kind(
-        what,
+        description,
         phrase,
         code=status,
         reason=safe_extract(_text(status_object.get("reason")), secrets),
@@ -189,7 +189,9 @@ class RequestRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def translate_errors(what: str, route: RequestRoute, *, begun: bool = False) -> Iterator[None]:
+def translate_errors(
+    description: str, route: RequestRoute, *, begun: bool = False
+) -> Iterator[None]:
     """Raise an `ApiError` for an error of the library; `what` names the call.
 
     `begun`: the head of a response has arrived, so that the error concerns its body.
@@ -198,12 +200,12 @@ def translate_errors(what: str, route: RequestRoute, *, begun: bool = False) -> 
         yield
     except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError) as error:
         if begun:
-            raise Unreachable(what, f"the answer of {route} broke off") from error
-        raise translate_error(what, error, route) from error
+            raise Unreachable(description, f"the answer of {route} broke off") from error
+        raise translate_error(description, error, route) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise translate_error(what, error, route) from error
+        raise translate_error(description, error, route) from error
     except ValueError as error:  # a label of a host name with 64 characters or none
-        raise Unreachable(what, f"{route}: no name that could be asked for") from error
+        raise Unreachable(description, f"{route}: no name that could be asked for") from error
 
 
 def is_closed_connection(error: ApiError) -> bool:
@@ -219,23 +221,23 @@ def is_untrusted_certificate(error: ApiError) -> bool:
     return getattr(error.__cause__, "certificate_error", None) is not None
 
 
-def translate_error(what: str, error: Exception, route: RequestRoute) -> ApiError:
+def translate_error(description: str, error: Exception, route: RequestRoute) -> ApiError:
     """Return the `ApiError` for an error of the library."""
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError):
-        return Unreachable(what, _connect_error_text(error, route))
+        return Unreachable(description, _connect_error_text(error, route))
     match error:
         case aiohttp.ClientHttpProxyError():
-            return Unreachable(what, f"the proxy {route.proxy} refused with {error.status}")
+            return Unreachable(description, f"the proxy {route.proxy} refused with {error.status}")
         case aiohttp.ServerDisconnectedError():
-            return Unreachable(what, f"{route} closed the connection without an answer")
+            return Unreachable(description, f"{route} closed the connection without an answer")
         case aiohttp.ClientResponseError():
             message = safe_extract(error.message)[:80]
-            return BadResponse(what, f"{route} does not speak HTTP: {message}")
+            return BadResponse(description, f"{route} does not speak HTTP: {message}")
         case TimeoutError():
-            return Unreachable(what, f"{route}: no connection in time")
+            return Unreachable(description, f"{route}: no connection in time")
         case OSError():
-            return Unreachable(what, f"{route}: {_os_error_text(error)}")
-    return Unreachable(what, f"{route}: {type(error).__name__}")
+            return Unreachable(description, f"{route}: {_os_error_text(error)}")
+    return Unreachable(description, f"{route}: {type(error).__name__}")
 
 
 def _connect_error_text(

@@ -273,7 +273,7 @@ class KubeconfigCredentials:
 
 
 def _run_in_daemon_thread(
-    work: Callable[[], KubeconfigAccount], what: str
+    work: Callable[[], KubeconfigAccount], description: str
 ) -> asyncio.Future[KubeconfigAccount]:
     """Run the work in a thread that the end of the process does not wait for."""
     event_loop = asyncio.get_running_loop()
@@ -296,7 +296,7 @@ def _run_in_daemon_thread(
         except AgentError as error:
             failed = error
         except Exception as error:  # noqa: BLE001 - of a foreign package; the future must be resolved
-            failed = NoApiServer(f"{what}: {type(error).__name__}")
+            failed = NoApiServer(f"{description}: {type(error).__name__}")
         with contextlib.suppress(RuntimeError):  # the loop ended before the work did
             event_loop.call_soon_threadsafe(settle, account, failed)
 

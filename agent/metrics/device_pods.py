@@ -135,8 +135,8 @@ def find_allocated(snapshot: NodeSnapshot) -> _Users:
             by_kubelet.setdefault(key, []).append((allocation.pod_uid, allocation.container))
     users: dict[str, tuple[_Container, ...]] = {}
     for device in devices:
-        granted = [(uid, "") for uid in snapshot.allocations.value.held.get(device.key, ())]
-        users[device.key] = tuple(dict.fromkeys((*granted, *by_kubelet.get(device.key, ()))))
+        by_annotation = [(uid, "") for uid in snapshot.allocations.value.held.get(device.key, ())]
+        users[device.key] = tuple(dict.fromkeys((*by_annotation, *by_kubelet.get(device.key, ()))))
         for part in device.info.partitions:
             owners = [(part.owner, "")] if part.owner else []
             users[part.uuid] = tuple(dict.fromkeys((*owners, *by_kubelet.get(part.uuid, ()))))

@@ -154,20 +154,20 @@ class NriPlugin:
         connection = RuntimeConnection(session.handle_frame, session.handle_close, RUNTIME_SERVICE)
         session.attach(connection)
         try:
-            why = await self._conversation(session, connection)
+            reason = await self._conversation(session, connection)
         except ConnectionClosed as error:
-            why = error
+            reason = error
         except (CallError, OSError) as error:
-            why = self._close_reason(error)
+            reason = self._close_reason(error)
         except asyncio.CancelledError:
             await requests.drain()
             raise
         finally:
             self._counters.since_s = None
             await connection.wait_closed("ClosedByAgent")
-        state = "refused" if why.reason == REGISTRATION_REFUSED else "waiting"
-        self._view_store.set_state(state, why.reason, str(why))
-        return why
+        state = "refused" if reason.reason == REGISTRATION_REFUSED else "waiting"
+        self._view_store.set_state(state, reason.reason, str(reason))
+        return reason
 
     async def _conversation(
         self, session: RuntimeSession, connection: RuntimeConnection

@@ -184,12 +184,12 @@ class RuntimeViewStore:
         if self._changed_ids is not None:
             self._changed_ids.add(key)
 
-    def _set_item(self, known: dict[str, T], key: str, value: T, limit: int) -> None:
+    def _set_item(self, table: dict[str, T], key: str, value: T, limit: int) -> None:
         if not key:
             return  # an entry without an id could never be removed
         self._note_change(key)
-        if key in known or len(known) < limit:
-            known[key] = value
+        if key in table or len(table) < limit:
+            table[key] = value
         else:
             self.dropped += 1
 

@@ -255,18 +255,20 @@ def _allocation_events(
     before = {} if old is None else old.allocations.value.pods
     if after is before:
         return
-    for uid, grant in sorted(after.items()):
+    for uid, allocation in sorted(after.items()):
         earlier = before.get(uid)
-        if grant.refusal == RefusalReason.REQUESTS_UNKNOWN.value:
+        if allocation.refusal == RefusalReason.REQUESTS_UNKNOWN.value:
             continue  # often a sandbox exists before its pod is listed
-        if grant.refusal and (earlier is None or earlier.refusal != grant.refusal):
+        if allocation.refusal and (earlier is None or earlier.refusal != allocation.refusal):
             yield _pod_event(
-                WARNING, ALLOCATION_REFUSED, grant.message, _pod_reference(grant), now_s
+                WARNING, ALLOCATION_REFUSED, allocation.message, _pod_reference(allocation), now_s
             )
 
 
-def _pod_reference(grant: PodAllocation) -> PodRef:
-    return PodRef(namespace=grant.namespace or "default", name=grant.name, uid=grant.uid)
+def _pod_reference(allocation: PodAllocation) -> PodRef:
+    return PodRef(
+        namespace=allocation.namespace or "default", name=allocation.name, uid=allocation.uid
+    )
 
 
 def _verification_events(

@@ -65,16 +65,16 @@ class SloDecoder:
         """Record a refused value."""
         self.reject(path, f"must be {must_be}, is {describe_value(value)}")
 
-    def reject(self, path: str, why: str) -> None:
+    def reject(self, path: str, reason: str) -> None:
         """Record why a value is refused."""
         self.invalid_count += 1
         if len(self.invalid_fields) < MAX_INVALID_FIELDS:
-            self.invalid_fields.append(InvalidField(path=path, why=why))
+            self.invalid_fields.append(InvalidField(path=path, why=reason))
 
-    def overlay(self, base: _S, raw: object, where: str) -> _S:
+    def overlay(self, base: _S, raw: object, path: str) -> _S:
         """Return `base` with the values of `raw` that are present and valid."""
         if not isinstance(raw, dict):
-            self.reject_value(where, "an object", raw)
+            self.reject_value(path, "an object", raw)
             return base
         fields_by_name = wire_fields(type(base))
         self.unknown_fields += sum(key not in fields_by_name for key in raw)
@@ -82,29 +82,29 @@ class SloDecoder:
         for wire, field in fields_by_name.items():
             value = raw.get(wire)
             if not _is_absent(value, field):
-                decoded = self._take(field, getattr(base, field.name), value, f"{where}.{wire}")
+                decoded = self._take(field, getattr(base, field.name), value, f"{path}.{wire}")
                 if decoded is not None:
                     changes[field.name] = decoded
         return msgspec.structs.replace(base, **changes) if changes else base
 
-    def _take(self, field: WireField, default: object, value: object, where: str) -> object:
+    def _take(self, field: WireField, default: object, value: object, path: str) -> object:
         """Return the value to use; `None` for the default."""
         if isinstance(value, msgspec.Raw):
-            self.reject(where, f"must be JSON of {MAX_PART_BYTES // 1024} KiB at most")
+            self.reject(path, f"must be JSON of {MAX_PART_BYTES // 1024} KiB at most")
             return None
         if field.plain:
             try:
                 return msgspec.convert(value, type=field.type)
             except (msgspec.ValidationError, UnicodeEncodeError):  # of lone surrogates
-                self.reject_value(where, field.must_be, value)
+                self.reject_value(path, field.must_be, value)
                 return None
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             if isinstance(value, dict):
                 base = default if isinstance(default, msgspec.Struct) else field.type()
-                return self.overlay(base, value, where)
-            self.reject_value(where, field.must_be, value)
+                return self.overlay(base, value, path)
+            self.reject_value(path, field.must_be, value)
             return None
-        return self._readers[field.type](self, value, where)
+        return self._readers[field.type](self, value, path)
 
 
 def fold_names(shape: type[msgspec.Struct], raw: object) -> object:
@@ -218,38 +218,38 @@ def _pattern_reader(kind: object, pattern: str) -> ValueReader:
     """Return a reader of text that matches the whole pattern."""
     allowed = re.compile(pattern)
 
-    def read(reading: SloDecoder, raw: object, where: str) -> object:
+    def read(reading: SloDecoder, raw: object, path: str) -> object:
         if isinstance(raw, str) and len(raw) <= MAX_TEXT and allowed.fullmatch(raw):
             return raw
-        reading.reject_value(where, describe_type(kind), raw)
+        reading.reject_value(path, describe_type(kind), raw)
         return None
 
     return read
 
 
-def read_bandwidth(reading: SloDecoder, raw: object, where: str) -> object:
+def read_bandwidth(reading: SloDecoder, raw: object, path: str) -> object:
     """Read a percentage or a quantity."""
     if type(raw) is int and 0 <= raw <= 100:
         return raw
     if isinstance(raw, str) and parse_quantity(raw) is not None:
         return raw
-    reading.reject_value(where, "a percentage from 0 to 100 or a quantity as text", raw)
+    reading.reject_value(path, "a percentage from 0 to 100 or a quantity as text", raw)
     return None
 
 
-def read_quantity(reading: SloDecoder, raw: object, where: str) -> object:
+def read_quantity(reading: SloDecoder, raw: object, path: str) -> object:
     """Read a quantity, which may also be a number."""
     text = str(raw) if type(raw) is int and 0 <= raw <= MAX_INT64 else raw
     if isinstance(text, str) and parse_quantity(text) is not None:
         return text
-    reading.reject_value(where, describe_type(QuantityText), raw)
+    reading.reject_value(path, describe_type(QuantityText), raw)
     return None
 
 
-def read_blocks(reading: SloDecoder, raw: object, where: str) -> object:
+def read_blocks(reading: SloDecoder, raw: object, path: str) -> object:
     """Read block devices; one without a valid name or type is left out."""
     blocks = []
-    for item, place in _items(reading, raw, where, MAX_BLOCKS):
+    for item, place in _items(reading, raw, path, MAX_BLOCKS):
         names = {key: item[key] for key in ("name", "type") if key in item}
         before = reading.invalid_count
         named = reading.overlay(BlockDeviceConfig(), names, place)
@@ -259,10 +259,10 @@ def read_blocks(reading: SloDecoder, raw: object, where: str) -> object:
     return tuple(blocks)
 
 
-def read_applications(reading: SloDecoder, raw: object, where: str) -> object:
+def read_applications(reading: SloDecoder, raw: object, path: str) -> object:
     """Read host applications; one whose cgroup is uncertain is left out."""
     applications: dict[str, HostApplication] = {}
-    for item, place in _items(reading, raw, where, MAX_APPLICATIONS):
+    for item, place in _items(reading, raw, path, MAX_APPLICATIONS):
         before = reading.invalid_count
         rest = {key: value for key, value in item.items() if key != "priority"}
         one = reading.overlay(HostApplication(), rest, place)
@@ -286,26 +286,26 @@ def _has_name(reading: SloDecoder, name: str, place: str) -> bool:
 
 
 def _items(
-    reading: SloDecoder, raw: object, where: str, most: int
+    reading: SloDecoder, raw: object, path: str, most: int
 ) -> Iterator[tuple[dict[object, object], str]]:
     """Yield the objects of a list with their paths."""
     if not isinstance(raw, list):
-        reading.reject_value(where, "a list", raw)
+        reading.reject_value(path, "a list", raw)
         return
     for number, item in enumerate(raw[:most]):
-        place = f"{where}[{number}]"
+        place = f"{path}[{number}]"
         if isinstance(item, dict):
             yield item, place
         else:
             reading.reject_value(place, "an object", item)
     if len(raw) > most:
-        reading.reject(where, f"has {len(raw)} items, of which the first {most} are used")
+        reading.reject(path, f"has {len(raw)} items, of which the first {most} are used")
 
 
-def read_features(reading: SloDecoder, raw: object, where: str) -> object:
+def read_features(reading: SloDecoder, raw: object, path: str) -> object:
     """Read the kernel's scheduler features, by name."""
     features = []
-    for key, value, place in _entries(reading, raw, where, MAX_FEATURES, _FEATURE):
+    for key, value, place in _entries(reading, raw, path, MAX_FEATURES, _FEATURE):
         if isinstance(value, bool):
             features.append((key, value))
         elif value is not None:
@@ -313,10 +313,10 @@ def read_features(reading: SloDecoder, raw: object, where: str) -> object:
     return tuple(features)
 
 
-def read_extensions(reading: SloDecoder, raw: object, where: str) -> object:
+def read_extensions(reading: SloDecoder, raw: object, path: str) -> object:
     """Read the parts of third parties: each one stays JSON, whatever its content is."""
     extensions, remaining_bytes = [], MAX_EXTENSION_BYTES
-    for key, value, place in _entries(reading, raw, where, MAX_EXTENSIONS, _EXTENSION_KEY):
+    for key, value, place in _entries(reading, raw, path, MAX_EXTENSIONS, _EXTENSION_KEY):
         if value is None:
             continue
         text = None if isinstance(value, msgspec.Raw) else _sorted_json(value, remaining_bytes)
@@ -332,19 +332,19 @@ def read_extensions(reading: SloDecoder, raw: object, where: str) -> object:
 
 
 def _entries(
-    reading: SloDecoder, raw: object, where: str, most: int, allowed: re.Pattern[str]
+    reading: SloDecoder, raw: object, path: str, most: int, allowed: re.Pattern[str]
 ) -> Iterator[tuple[str, object, str]]:
     """Yield key, value and path of the members of a free-form object, by key."""
     if not isinstance(raw, dict):
-        reading.reject_value(where, "an object", raw)
+        reading.reject_value(path, "an object", raw)
         return
     good = sorted(key for key in raw if isinstance(key, str) and allowed.fullmatch(key))
     if len(good) < len(raw):
-        reading.reject(where, f"has {len(raw) - len(good)} keys that are no names")
+        reading.reject(path, f"has {len(raw) - len(good)} keys that are no names")
     for key in good[:most]:
-        yield key, raw[key], f"{where}[{key[:MAX_VALUE_CHARS]!r}]"
+        yield key, raw[key], f"{path}[{key[:MAX_VALUE_CHARS]!r}]"
     if len(good) > most:
-        reading.reject(where, f"has {len(good)} keys, of which the first {most} are used")
+        reading.reject(path, f"has {len(good)} keys, of which the first {most} are used")
 
 
 def _sorted_json(value: object, most: int) -> str | None:

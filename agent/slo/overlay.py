@@ -136,8 +136,8 @@ def _check_limits(reading: SloDecoder, thresholds: ResourceThresholds) -> Resour
         if low is None or high is None or low < high + (lower in _MAY_BE_EQUAL):
             continue
         place = f"spec.resourceUsedThresholdWithBE.{wires[lower]}"
-        why = f"must be less than {wires[upper]} ({high}), is {low}: nobody is evicted for it"
-        reading.reject(place, why)
+        reason = f"must be less than {wires[upper]} ({high}), is {low}: nobody is evicted for it"
+        reading.reject(place, reason)
         if lower not in _DEFAULTED:
             wrong.append(lower)
     return msgspec.structs.replace(thresholds, **dict.fromkeys(wrong)) if wrong else thresholds
@@ -168,14 +168,14 @@ def _check_cache_range(
     return msgspec.structs.replace(qos, resctrl=resctrl)
 
 
-def overlay_annotation(base: _S, members: Mapping[str, object], where: str) -> _S:
+def overlay_annotation(base: _S, members: Mapping[str, object], path: str) -> _S:
     """Overlay the node's values with the members of a pod's annotation.
 
     Names match regardless of case, as in Go's decoder, and unknown names are ignored. Raises
     `AnnotationError` for an invalid value: the annotation is then ignored.
     """
     decoder = SloDecoder(VALUE_READERS)
-    result = decoder.overlay(base, fold_names(type(base), members), where)
+    result = decoder.overlay(base, fold_names(type(base), members), path)
     if decoder.invalid_fields:
         first = decoder.invalid_fields[0]
         raise AnnotationError(f"{first.path} {first.why}")

@@ -112,7 +112,7 @@ class DeviceMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def match_devices(
-    grant: DeviceAllocation, devices: Iterable[VendorDevice]
+    allocation: DeviceAllocation, devices: Iterable[VendorDevice]
 ) -> tuple[DeviceMatch, ...]:
     """Return the entries that name one of these devices, in the order of the allocation, each once.
 
@@ -123,15 +123,15 @@ def match_devices(
     # equal entries mean the same: they are less to compare than what they mean
     return tuple(
         match
-        for entry in dict.fromkeys(grant.devices)
+        for entry in dict.fromkeys(allocation.devices)
         for match in _match_entry(entry, all_devices)
     )
 
 
 def sort_by_bus_id(matches: Iterable[DeviceMatch]) -> tuple[DeviceMatch, ...]:
     """Return matches in PCI order, in which libraries number the cards."""
-    found = tuple(matches)
-    return found if len(found) < 2 else tuple(sorted(found, key=_match_order))
+    all_matches = tuple(matches)
+    return all_matches if len(all_matches) < 2 else tuple(sorted(all_matches, key=_match_order))
 
 
 def _match_order(match: DeviceMatch) -> tuple[bool, tuple[int, ...], int, int, int]:

@@ -90,10 +90,10 @@ def _is_mismatch(accounted: int, measured: int) -> bool:
 
 
 def _mismatch_problem(region: SharedRegion, card: SharedCard, measured: int | None) -> Problem:
-    who = f"pod {region.pod_uid} container {region.container} on {card.uuid[:64]}"
+    container = f"pod {region.pod_uid} container {region.container} on {card.uuid[:64]}"
     return Problem(
         reason="RegionDrift",
-        message=f"{who}: HAMi-core counts {card.used_bytes} bytes, the driver {measured}",
+        message=f"{container}: HAMi-core counts {card.used_bytes} bytes, the driver {measured}",
     )
 
 

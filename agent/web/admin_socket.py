@@ -67,9 +67,9 @@ def socket_identity(path: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def remove_socket(path: str, ours: tuple[int, int] | None) -> None:
+def remove_socket(path: str, identity: tuple[int, int] | None) -> None:
     """Remove our own socket, while it is still listened at; never the one of another agent."""
-    if ours is not None and socket_identity(path) == ours:
+    if identity is not None and socket_identity(path) == identity:
         Path(path).unlink(missing_ok=True)
 
 

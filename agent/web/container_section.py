@@ -68,13 +68,13 @@ def container_section(snapshot: NodeSnapshot) -> str:
 
 
 def _runtime_row(view: RuntimeView) -> list[str]:
-    what = f"{view.runtime} {view.version}".strip() or "container runtime"
+    description = f"{view.runtime} {view.version}".strip() or "container runtime"
     message = ": ".join(part for part in (view.reason, view.message) if part)
     if view.is_synchronized:
         count = len(view.containers)
         message = f"{count} {'container' if count == 1 else 'containers'} known"
     return [
-        text(what),
+        text(description),
         badge(_RUNTIME_STATES.get(view.state, "unmanaged"), view.state),
         text(message),
     ]
@@ -108,10 +108,10 @@ def _pod_row(grant: PodAllocation, proofs: tuple[ContainerVerification, ...]) ->
     )
     if grant.refusal:
         message = grant.message.removeprefix(f"{grant.refusal}: ")  # which is shown already
-        granted = badge("failed", grant.refusal) + tag("div", text(message))
+        devices = badge("failed", grant.refusal) + tag("div", text(message))
     else:
-        granted = "".join(tag("div", text(_device_text(one))) for one in grant.grant.devices)
-    return [name, granted or "–", "".join(map(_verdict_text, proofs)) or "–"]
+        devices = "".join(tag("div", text(_device_text(one))) for one in grant.grant.devices)
+    return [name, devices or "–", "".join(map(_verdict_text, proofs)) or "–"]
 
 
 def _device_text(one: AllocatedDevice) -> str:

@@ -46,9 +46,9 @@ class HttpServer:
                     listener.open()
             except OSError as error:
                 reason = os.strerror(error.errno) if error.errno else str(error)
-                where = f"{address.host}:{address.port}"
+                location = f"{address.host}:{address.port}"
                 raise ListenError(
-                    f"cannot listen on {where}: {reason}; choose with --listen"
+                    f"cannot listen on {location}: {reason}; choose with --listen"
                 ) from error
         return ListenAddress(self._addresses[0].host, self._listeners[0].port).url()
 

@@ -91,8 +91,8 @@ def _subtitle(device: Device) -> str:
     link = device.place.link
     lanes = f" · x{link.width}" if link.width else ""
     speed = f" {link.speed / 10:g} GT/s" if link.speed and link.width else ""
-    where = device.info.bus_id or (device.place.path[-1] if device.place.path else device.key)
-    return f"{where}{lanes}{speed}{_gib(device.info.memory_bytes)}"
+    places = device.info.bus_id or (device.place.path[-1] if device.place.path else device.key)
+    return f"{places}{lanes}{speed}{_gib(device.info.memory_bytes)}"
 
 
 def _title(device: Device) -> str:
@@ -142,7 +142,7 @@ def _group_by_bridge(devices: list[Device]) -> list[tuple[str, str, list[Device]
     for device in sorted(devices, key=lambda d: (d.place.root or "~", d.place.path, d.key)):
         key = (device.place.root or "", device.place.switch or "")
         grouped.setdefault(key, []).append(device)
-    return [(root, switch, found) for (root, switch), found in grouped.items()]
+    return [(root, switch, members) for (root, switch), members in grouped.items()]
 
 
 def _numa_panel(title: str, subtitle: str, devices: list[Device], x: float, y: float) -> NumaPanel:

@@ -167,9 +167,9 @@ class _AnnotationReader:
         except AnnotationError as error:
             self.refuse("", str(error))
 
-    def refuse(self, member: str, why: str) -> None:
+    def refuse(self, member: str, reason: str) -> None:
         path = f"{self._key}.{member}" if member else self._key
-        self.refused.append(InvalidAnnotation(path=path, why=why))
+        self.refused.append(InvalidAnnotation(path=path, why=reason))
 
     def cpus(self, member: str) -> CpuSet:
         """Return the CPUs of a member that this machine has."""

@@ -65,11 +65,11 @@ def check_uid(uid: str) -> str:
     return uid
 
 
-def sorted_pairs(what: str, pairs: Mapping[str, str] | None) -> Pairs:
+def sorted_pairs(name: str, pairs: Mapping[str, str] | None) -> Pairs:
     """Return labels or annotations in order; raise `ParseError` if they are far too large."""
     pairs = pairs or {}
     if sum(map(len, pairs)) + sum(map(len, pairs.values())) > MAX_PAIRS_CHARS:
-        raise ParseError(f"{what}: more than {MAX_PAIRS_CHARS} characters", "")
+        raise ParseError(f"{name}: more than {MAX_PAIRS_CHARS} characters", "")
     return tuple(sorted(pairs.items()))
 
 

@@ -103,5 +103,5 @@ def _amount(value: str | int) -> int:
     return quantity.value
 
 
-def _error(what: str) -> ParseError:
-    return ParseError(f"annotation {ANNOTATION}", what)
+def _error(description: str) -> ParseError:
+    return ParseError(f"annotation {ANNOTATION}", description)

@@ -59,11 +59,11 @@ def _amounts(value: object) -> BatchAmounts:
     )
 
 
-def _object(value: object, what: str) -> Mapping[str, object]:
+def _object(value: object, name: str) -> Mapping[str, object]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise AnnotationError(f"{what}: no JSON object")
+        raise AnnotationError(f"{name}: no JSON object")
     return value
 
 

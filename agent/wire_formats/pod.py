@@ -262,8 +262,8 @@ def _pod_from_data(plain: object) -> PodView:
     return decode_pod(data)
 
 
-def _parse_error(what: str, error: Exception) -> ParseError:
-    return ParseError(f"{what}: {type(error).__name__}: {str(error)[:120]}", "")
+def _parse_error(description: str, error: Exception) -> ParseError:
+    return ParseError(f"{description}: {type(error).__name__}: {str(error)[:120]}", "")
 
 
 def _pods(
@@ -285,9 +285,9 @@ def _pods(
     return tuple(views[uid] for uid in sorted(views)), len(items) - len(views)
 
 
-def _pairs(what: str, pairs: Mapping[str, str]) -> Pairs:
+def _pairs(name: str, pairs: Mapping[str, str]) -> Pairs:
     if sum(map(len, pairs)) + sum(map(len, pairs.values())) > MAX_PAIRS_CHARS:
-        raise ParseError(f"pod {what}: more than {MAX_PAIRS_CHARS} characters", "")
+        raise ParseError(f"pod {name}: more than {MAX_PAIRS_CHARS} characters", "")
     return tuple(sorted(pairs.items()))
 
 

@@ -64,9 +64,9 @@ class LibraryHang(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def description(self) -> str:
         """Return a text that names the call and when it is made again."""
-        what = "no call about it is made" if self.every_call else "the call is left out"
+        subject = "no call about it is made" if self.every_call else "the call is left out"
         until = rfc3339(self.wall_s + _pause_s(self.count))
-        return f"{self.symbol} of {self.device} did not return: {what} until {until}"
+        return f"{self.symbol} of {self.device} did not return: {subject} until {until}"
 
 
 def _pause_s(count: int) -> float:

@@ -432,10 +432,10 @@ class WorkerProcess:
             self._loop.call_later(OUTPUT_END_S, self._fail_closed)
 
     def _fail_closed(self) -> None:
-        how = _exit_description(self._child)
+        reason = _exit_description(self._child)
         if self._lines.pending_bytes:
-            how += f", in the middle of a line, after {self._lines.pending_bytes} bytes of it"
-        self._fail(WorkerError(self.vendor, CLOSED, how))
+            reason += f", in the middle of a line, after {self._lines.pending_bytes} bytes of it"
+        self._fail(WorkerError(self.vendor, CLOSED, reason))
 
     def _fail(self, error: WorkerError) -> None:
         if self.failure.done():

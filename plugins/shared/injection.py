@@ -22,13 +22,13 @@ from agent.snapshot.settings import VendorSettings
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
 
-def safe_name(name: str | None, what: str) -> str:
+def safe_name(name: str | None, kind: str) -> str:
     """Return the name if it is safe in lists and paths; else raise `BadDeviceId`.
 
     Libraries may be wrong, and users write annotations; neither may add a card to a list.
     """
     if not name or not _SAFE_NAME.fullmatch(name) or "/../" in f"/{name}/":
-        raise AllocationRefused(RefusalReason.BAD_DEVICE_ID, f"{what}: {(name or '')[:64]!r}")
+        raise AllocationRefused(RefusalReason.BAD_DEVICE_ID, f"{kind}: {(name or '')[:64]!r}")
     return name
 
 

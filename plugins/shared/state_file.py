@@ -35,15 +35,15 @@ class JsonStateFile(Generic[T]):
         if self._path is None:
             return None
         stored = self._writer.load(self._path, MAX_FILE, self._decode)
-        why = stored.reason[:120]
+        reason = stored.reason[:120]
         if stored.status is StateStatus.UNREADABLE:
             self._set_problem("StateFileUnreadable", f"{self._path}: {stored.reason}")
         elif stored.rename_error is not None:
-            message = f"{self._path}: {why}; not put aside: {stored.rename_reason}"
+            message = f"{self._path}: {reason}; not put aside: {stored.rename_reason}"
             self._set_problem("StateFileDamaged", message)
         elif stored.status is StateStatus.DAMAGED:
             self._set_problem(
-                "StateFileDamaged", f"{self._path}: put aside as .bad and begun anew: {why}"
+                "StateFileDamaged", f"{self._path}: put aside as .bad and begun anew: {reason}"
             )
         return stored.value
 

@@ -66,14 +66,14 @@ class WatchCache(Generic[W, T]):
 
     def __init__(
         self,
-        what: str,
+        description: str,
         make: Callable[[W], T],
         *,
         max_objects: int = NODE_LIMITS.objects,
         changes: ObjectChanges[T] | None = None,
     ) -> None:
         """Start empty; `make` raises `ParseError` for an object that cannot be used."""
-        self._what = what
+        self._description = description
         self._make = make
         self._max_objects = max_objects
         self._changes = changes
@@ -165,5 +165,5 @@ class WatchCache(Generic[W, T]):
         if key in self._logged_keys or len(self._logged_keys) >= self._max_objects:
             return
         self._logged_keys.add(key)
-        fields = {"resource": self._what, "object": key, "error": error}
+        fields = {"resource": self._description, "object": key, "error": error}
         log.warning("malformed_object", extra=fields)

@@ -155,9 +155,9 @@ _STATUS = msgspec.json.Decoder(_StatusJson)
 class WatchDecoder(Generic[W]):
     """Decodes one kind of object. `what` describes the request for `BadResponse`."""
 
-    def __init__(self, what: str, wire: type[W]) -> None:
+    def __init__(self, description: str, wire: type[W]) -> None:
         """Build the decoders."""
-        self._what = what
+        self._description = description
         page = cast("type[_TypedPage[W]]", GenericAlias(_TypedPage, (wire,)))
         self._page = msgspec.json.Decoder(page)
         self._object = msgspec.json.Decoder(wire)
@@ -193,13 +193,13 @@ class WatchDecoder(Generic[W]):
         try:
             return _LINE.decode(repair_json(data))
         except _BROKEN as error:
-            raise BadResponse(self._what, f"no event: {error}") from error
+            raise BadResponse(self._description, f"no event: {error}") from error
 
     def _decode_one_by_one(self, data: bytes) -> ListPage[W]:
         try:
             raw = _RAW_PAGE.decode(data)
         except _BROKEN as error:
-            raise BadResponse(self._what, f"no list: {error}") from error
+            raise BadResponse(self._description, f"no list: {error}") from error
         objects, unreadable = [], []
         for item in raw.items or ():
             try:
@@ -212,7 +212,7 @@ class WatchDecoder(Generic[W]):
         self, meta: _ListMeta, objects: list[DecodedObject[W]], unreadable: list[str]
     ) -> ListPage[W]:
         if not meta.resource_version:
-            raise BadResponse(self._what, "a list without resourceVersion")
+            raise BadResponse(self._description, "a list without resourceVersion")
         return ListPage(
             version=meta.resource_version, token=meta.token, objects=objects, unreadable=unreadable
         )

@@ -242,8 +242,8 @@ class Reflector(Generic[W, T]):
             )
             return
         self._status.record_contact()
-        for why in page.unreadable:
-            self._view.count_unreadable(why)
+        for reason in page.unreadable:
+            self._view.count_unreadable(reason)
         for first in range(0, len(page.objects), SLICE_OBJECTS):
             self._view.stage(page.objects[first : first + SLICE_OBJECTS])
             await asyncio.sleep(0)

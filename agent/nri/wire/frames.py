@@ -103,28 +103,28 @@ class FrameReader:
 
     def _read_frame(self, data: memoryview, at: int) -> tuple[int, TtrpcFrame | None]:
         """Return the position after the data read, and the frame that ends there, if any."""
-        held = self._buffer
-        if not held and len(data) - at >= HEADER_BYTES:  # the usual case: all in one piece
+        buffer = self._buffer
+        if not buffer and len(data) - at >= HEADER_BYTES:  # the usual case: all in one piece
             length, stream, kind, _ = _HEADER.unpack_from(data, at)
             stop = at + HEADER_BYTES + length
             if stop <= len(data) and length <= MAX_DATA:
                 return stop, TtrpcFrame(stream, kind, length, bytes(data[at + HEADER_BYTES : stop]))
-        if len(held) < HEADER_BYTES:
-            stop = at + HEADER_BYTES - len(held)
-            held += data[at:stop]
-            if len(held) < HEADER_BYTES:
+        if len(buffer) < HEADER_BYTES:
+            stop = at + HEADER_BYTES - len(buffer)
+            buffer += data[at:stop]
+            if len(buffer) < HEADER_BYTES:
                 return len(data), None
             at = stop
-        length, stream, kind, _ = _HEADER.unpack_from(held)
+        length, stream, kind, _ = _HEADER.unpack_from(buffer)
         if length > MAX_DATA:
             self._buffer, self._skipped_bytes = bytearray(), length
             return at, TtrpcFrame(stream, kind, length, b"")
-        stop = at + HEADER_BYTES + length - len(held)
-        held += data[at:stop]
-        if len(held) < HEADER_BYTES + length:
+        stop = at + HEADER_BYTES + length - len(buffer)
+        buffer += data[at:stop]
+        if len(buffer) < HEADER_BYTES + length:
             return len(data), None
         self._buffer = bytearray()
-        return stop, TtrpcFrame(stream, kind, length, bytes(memoryview(held)[HEADER_BYTES:]))
+        return stop, TtrpcFrame(stream, kind, length, bytes(memoryview(buffer)[HEADER_BYTES:]))
 
 
 PLUGIN_STREAM = 1  # the runtime calls, the plug-in serves

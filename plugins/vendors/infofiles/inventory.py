@@ -72,10 +72,10 @@ def inventory_of(files: Iterable[tuple[str, Sequence[object]]]) -> Inventory:
 
 
 def _describe_entry(
-    file: str, entry: DeviceInfoEntry, where: str, problems: list[Problem]
+    file: str, entry: DeviceInfoEntry, place: str, problems: list[Problem]
 ) -> EntryDevice:
-    problems += [Problem(reason=ODD, message=f"{where}: {words}") for words in entry.oddities]
-    resources = _resources(entry.resources, where, problems)
+    problems += [Problem(reason=ODD, message=f"{place}: {message}") for message in entry.oddities]
+    resources = _resources(entry.resources, place, problems)
     memory = parse_quantity(dict(resources).get(MEMORY, ""))
     facts: Mapping[str, str] = {
         SOURCE_FILE_FACT: file,
@@ -98,19 +98,19 @@ def _describe_entry(
     return EntryDevice(entry, device)
 
 
-def _resources(raw: tuple[tuple[str, str], ...], where: str, problems: list[Problem]) -> Pairs:
+def _resources(raw: tuple[tuple[str, str], ...], place: str, problems: list[Problem]) -> Pairs:
     """Return full names with canonical values; invalid and zero values are left out."""
     resources: dict[str, str] = {}
     for name, text in raw:
         resource = f"{_PREFIX}{name}" if name in _BARE else name
         amount = parse_quantity(text)
         if amount is None or (resource == MEMORY and not amount.value):
-            message = f"{where}: {name} {text[:40]!r} cannot be published"
+            message = f"{place}: {name} {text[:40]!r} cannot be published"
             problems.append(Problem(reason=ODD, message=message))
         else:
             resources[resource] = amount.text
     if MEMORY not in resources:
-        problems.append(Problem(reason="MemoryUnknown", message=f"{where}: no {MEMORY}"))
+        problems.append(Problem(reason="MemoryUnknown", message=f"{place}: no {MEMORY}"))
     return tuple(sorted((resources | {RATIO: "100"}).items()))
 
 

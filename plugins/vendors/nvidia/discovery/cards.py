@@ -376,8 +376,8 @@ def _with_size(card: VendorDevice, record: StoredCard) -> VendorDevice:
     """Return a card that is not yet queried with its stored memory and resources."""
     if not record.memory_bytes:
         return card
-    granted = card_resources(record.memory_bytes) if record.whole else ()
-    return replace(card, memory_bytes=record.memory_bytes, resources=granted)
+    resources = card_resources(record.memory_bytes) if record.whole else ()
+    return replace(card, memory_bytes=record.memory_bytes, resources=resources)
 
 
 def _with_failed_state(card: VendorDevice) -> VendorDevice:
