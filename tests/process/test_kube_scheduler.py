@@ -207,3 +207,36 @@ def test_while_the_extender_is_away_pods_wait_unless_it_is_ignorable(
     assert bound is not None
     assert bound["spec"]["nodeName"]  # by the default binder, without devices of ours
     assert ANNOTATION not in (bound["metadata"].get("annotations") or {})
+
+
+def test_a_pod_that_no_vendors_plugin_can_serve_is_told_why_and_not_tried_again(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    node = api.get("node", "mlu-0")
+    assert node is not None
+    advertised = {"koordinator.sh/gpu-core": "400", "koordinator.sh/gpu-memory": "192Gi"}
+    node["status"]["allocatable"] |= advertised
+    api.put(node)
+    share = {"koordinator.sh/gpu.shared": "1", "koordinator.sh/gpu-memory": "1Gi"}
+    bodies = {
+        "several": ({"koordinator.sh/gpu": "200"}, "multiple gpu share is not supported on device"),
+        "coreless": (share, "gpu core resource is required"),
+        "small": (
+            {**share, "koordinator.sh/gpu-core": "5", "koordinator.sh/gpu-memory": "128Mi"},
+            "gpu memory must not be less than 268435456 bytes",
+        ),
+    }
+    with replica(api, tmp_path, more="vendor_annotations: true\n") as one:
+        one.wait_ready()
+        scheduler = KubeScheduler(api, (config_for(one),))
+        for name, (amounts, _) in bodies.items():
+            pod = put_pod(api, name, amounts)
+            spec = {**pod["spec"], "nodeSelector": {"kubernetes.io/hostname": "mlu-0"}}
+            scheduler.add(api.put({**pod, "kind": "Pod", "spec": spec}))
+        scheduler.run(patience_s=PATIENCE_S)
+        for name, (_, reason) in bodies.items():
+            note = scheduler.notes(name)[-1]
+            assert reason in note
+            assert "Preemption is not helpful" in note
+        bind_calls = 'xpu_scheduler_requests_total{verb="bind"'
+        assert bind_calls not in one.call("GET", "/metrics")[1]

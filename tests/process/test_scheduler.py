@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -275,23 +276,13 @@ def test_a_leader_that_was_paused_answers_nothing_when_it_wakes(
 
 def bind_vendors_pods(api: ApiServer, one: Replica) -> None:
     """Bind one pod that needs a lock of its node, and one that needs a label."""
-    share = {
-        "koordinator.sh/gpu.shared": "1",
-        "koordinator.sh/gpu-core": "5",
-        "koordinator.sh/gpu-memory": "1Gi",
-    }
     isolation = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
     node = api.get("node", "a100-0")
     assert node is not None
     node["metadata"]["labels"] |= isolation
     api.put(node)
     for name, target, labels in (("mlu", "mlu-0", {}), ("hami", "a100-0", isolation)):
-        pod = put_pod(api, name, 0)
-        resources = {"requests": share, "limits": share}
-        pod["spec"]["containers"][0]["resources"] = resources
-        api.delete("pod", name, "default")
-        metadata = {"name": name, "namespace": "default", "labels": labels}
-        pod = api.put({**pod, "kind": "Pod", "metadata": metadata})
+        pod = put_share(api, name, labels)
         until_s = time.monotonic() + PATIENCE_S
         while bind(one, pod, target)[1] != {"Error": ""}:  # the watch brings the node's label
             assert time.monotonic() < until_s
@@ -452,3 +443,49 @@ def test_cpus_and_devices_of_one_numa_node_are_bound_and_counted_after_a_restart
         after = status_of(api, "second")
         assert {before["cpuset"], after["cpuset"]} == {"0-7", "8-15"}
         assert not fits_on_h100(one, put_aligned_pod(api, "third"))
+
+
+LOCK = "cambricon.com/dsmlu.lock"
+
+
+def put_share(api: ApiServer, name: str, labels: Object | None = None) -> Object:
+    """Create a pod that shares a card of a vendor."""
+    share = {
+        "koordinator.sh/gpu.shared": "1",
+        "koordinator.sh/gpu-core": "5",
+        "koordinator.sh/gpu-memory": "1Gi",
+    }
+    container = {"name": "c", "image": "i", "resources": {"requests": share, "limits": share}}
+    metadata = {"name": name, "namespace": "default", "labels": labels or {}}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+    return api.put({**body, "spec": {"containers": [container]}})
+
+
+def lock_text(api: ApiServer) -> str:
+    node = api.get("node", "mlu-0")
+    assert node is not None
+    return str((node["metadata"].get("annotations") or {}).get(LOCK, ""))
+
+
+def test_a_lock_of_a_replica_that_was_killed_is_its_pods_or_counts_for_nothing(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    more = "vendor_annotations: true\n"
+    victim, other = put_share(api, "victim"), put_share(api, "other")
+    with replica(api, tmp_path, more=more) as one:
+        one.wait_ready()
+        api.faults.add(Fault(subresource="binding", hang=True))
+        with ThreadPoolExecutor() as pool:
+            call = pool.submit(bind, one, victim, "mlu-0")
+            api.wait_until(lambda: lock_text(api))
+            one.process.kill()
+            with pytest.raises((OSError, http.client.HTTPException)):
+                call.result()
+    assert lock_text(api).endswith(",default,victim")
+    api.delete("lease", "xpu-scheduler", "default")  # else the new one waits for its end
+    with replica(api, tmp_path, "b", more=more) as one:
+        one.wait_ready()
+        assert 'node "mlu-0" has been locked' in bind(one, other, "mlu-0")[1]["Error"]
+        api.delete("pod", "victim", "default")
+        assert bind(one, other, "mlu-0")[1] == {"Error": ""}
+    assert lock_text(api).endswith(",default,other")

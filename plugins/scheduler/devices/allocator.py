@@ -53,6 +53,7 @@ from plugins.scheduler.devices.requests import (
 )
 from plugins.scheduler.devices.scores import ScoringStrategy
 from plugins.scheduler.devices.topology_tree import SCOPE_DEPTHS, TreeSearch
+from plugins.scheduler.devices.vendor_limits import vendor_refusal
 
 
 class NodeRefused(AgentError):
@@ -72,6 +73,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     enforces_exclusive_policy: bool = False
     requires_device_object: bool = True
     unshared_models: frozenset[tuple[str, str]] = frozenset()  # vendor and model
+    # vendors' own device plug-ins serve the pods, within what annotations can tell them
+    serves_vendor_plugins: bool = False
     templates: SharedTemplates = SHARED_TEMPLATES
 
 
@@ -108,6 +111,11 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     labels: Labels = NO_LABELS
     table: DeviceTable | None = None  # None: the node has no Device object
     usage: NodeDeviceUsage = NO_USAGE
+
+    @property
+    def device_labels(self) -> Labels:
+        """Return the labels of the Device object, and over them those of the Node."""
+        return self.labels if self.table is None else {**self.table.labels, **self.labels}
 
 
 def check_request(request: DeviceRequest, rules: Rules = DEFAULT_RULES) -> None:
@@ -194,6 +202,9 @@ class _Allocation:
         self._rules = rules
         self._strategy = strategy
         self._numa_nodes = numa_nodes
+        self._plugin_vendor = (  # whose own device plug-in serves the pod
+            node.device_labels.get(VENDOR_LABEL, "") if rules.serves_vendor_plugins else ""
+        )
 
     def run(self, *, is_trial: bool) -> Grant:
         """Choose for all kinds; the primary kind first, then those that follow it."""
@@ -256,6 +267,7 @@ class _Allocation:
     # GPUs
 
     def _allocate_gpus(self, kind: KindRequest) -> Grant:
+        self._check_vendor(kind)
         template = self._template(kind)
         devices = self._partition(kind) or self._from_tree(kind)
         if devices is None:
@@ -267,6 +279,18 @@ class _Allocation:
             )
             for device in devices
         )
+
+    def _check_vendor(self, kind: KindRequest) -> None:
+        """Raise `NodeRefused` if the vendor's plug-in could serve the pod with no healthy card."""
+        if not self._plugin_vendor:
+            return
+        refusals = [self._vendor_refusal(kind, one) for one in self._table.of(GPU) if one.total]
+        if refusals and all(refusals):
+            raise NodeRefused(refusals[0], is_final=True)
+
+    def _vendor_refusal(self, kind: KindRequest, card: NodeDevice) -> str:
+        amounts = fill_memory(kind.amounts, card.total)
+        return vendor_refusal(self._plugin_vendor, kind.count, amounts)
 
     def _template(self, kind: KindRequest) -> str:
         """Return the template of a virtual NPU; empty for a request that needs none."""
@@ -404,6 +428,8 @@ class _Allocation:
                 or (device.has_topology and device.numa_node in (*numa_nodes, UNKNOWN))
             )
         ]
+        if kind.kind == GPU and self._plugin_vendor:
+            devices = [device for device in devices if not self._vendor_refusal(kind, device)]
         if hint.exclusive_policy == PCIE_LEVEL and self._rules.enforces_exclusive_policy:
             used = {one.pcie for one in self._table.of(kind.kind) if self._usage.is_used(one)}
             devices = [device for device in devices if device.pcie not in used]

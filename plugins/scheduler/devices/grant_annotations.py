@@ -24,13 +24,12 @@ from plugins.scheduler.devices.device_table import (
     Labels,
 )
 from plugins.scheduler.devices.requests import ISOLATION_LABEL, NPU_CORE
+from plugins.scheduler.devices.vendor_limits import VENDOR_LIMITS, vendor_refusal
 
 BIND_TIMESTAMP = "scheduling.koordinator.sh/bind-timestamp"
 GPU_MINORS = "scheduling.koordinator.sh/gpu-minors"
 HAMI_NODE_LABEL = "hami.io/vgpu-node"
 DUO_MODEL = "Ascend-310P3-300I-DUO"
-CAMBRICON_UNIT_BYTES = 256 << 20
-METAX_UNIT_BYTES = 1 << 20
 
 
 def allocation_text(grant: Grant) -> str:
@@ -95,6 +94,9 @@ def vendor_metadata(
         if pod_labels.get(ISOLATION_LABEL) == "HAMi-core":
             labels[HAMI_NODE_LABEL] = node
         vendor = node_labels.get(VENDOR_LABEL, "")
+        for one in cards:
+            if reason := vendor_refusal(vendor, len(cards), one.amounts):
+                raise NodeRefused(reason, is_final=True)
         if vendor == "huawei":
             annotations |= _huawei(cards, node_labels.get(MODEL_LABEL, ""), now_ns)
         elif vendor == "cambricon":
@@ -118,9 +120,7 @@ def _huawei(cards: Iterable[GrantedDevice], model: str, now_ns: int) -> dict[str
 
 
 def _cambricon(cards: list[GrantedDevice]) -> dict[str, str]:
-    if len(cards) > 1:
-        raise NodeRefused("multiple gpu share is not supported on device side", is_final=True)
-    core, memory = _core_and_memory(cards[0], CAMBRICON_UNIT_BYTES)
+    core, memory = _core_and_memory(cards[0], "cambricon")
     profile = f"{cards[0].device.minor}_{core}_{memory}"
     return {"CAMBRICON_DSMLU_ASSIGHED": "false", "CAMBRICON_DSMLU_PROFILE": profile}
 
@@ -128,16 +128,11 @@ def _cambricon(cards: list[GrantedDevice]) -> dict[str, str]:
 def _metax(cards: Iterable[GrantedDevice]) -> dict[str, str]:
     entries = []
     for one in cards:
-        core, memory = _core_and_memory(one, METAX_UNIT_BYTES)
+        core, memory = _core_and_memory(one, "metax")
         entries.append({"uuid": one.device.id, "compute": core, "vRam": memory})
     return {"metax-tech.com/gpu-devices-allocated": compact_json([entries], sort_keys=False)}
 
 
-def _core_and_memory(card: GrantedDevice, unit_bytes: int) -> tuple[int, int]:
+def _core_and_memory(card: GrantedDevice, vendor: str) -> tuple[int, int]:
     """Return core percent, and memory in units of the vendor."""
-    core, memory = card.amounts.get(GPU_CORE), card.amounts.get(GPU_MEMORY, 0)
-    if core is None:
-        raise NodeRefused("gpu core resource is required", is_final=True)
-    if memory < unit_bytes:
-        raise NodeRefused(f"gpu memory must not be less than {unit_bytes} bytes", is_final=True)
-    return core, memory // unit_bytes
+    return card.amounts[GPU_CORE], card.amounts[GPU_MEMORY] // VENDOR_LIMITS[vendor].unit_bytes

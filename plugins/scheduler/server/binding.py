@@ -18,15 +18,7 @@ import msgspec
 from agent.clock import Clock
 from agent.errors import AgentError, ParseError
 from agent.kube.api import ApiClient, ApiRequest
-from agent.kube.errors import (
-    ApiError,
-    BadResponse,
-    Conflict,
-    NotFound,
-    ServerError,
-    Throttled,
-    Unreachable,
-)
+from agent.kube.errors import ApiError, Conflict, NotFound
 from agent.kube.resources import PODS
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
 from agent.wire_formats.resource_status import RESOURCE_STATUS
@@ -46,14 +38,16 @@ from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
 from plugins.scheduler.server.device_ledger import DeviceLedger, LedgerRefused
 from plugins.scheduler.server.extender_wire import BindRequest
 from plugins.scheduler.server.lease import NotLeader
-from plugins.scheduler.server.vendor_plugins import NodeLocked, VendorPlugins
+from plugins.scheduler.server.vendor_plugins import (
+    SETTLED_AFTER_S,
+    UNCERTAIN_ERRORS,
+    NodeLocked,
+    VendorPlugins,
+)
 
 DEADLINE_S = 5.0  # of one request: less than what the lease leaves an old leader
 MAX_TRIES = 4  # of one binding: the pod may change meanwhile, or an answer may be lost
 READ_PAUSES_S = (0.2, 0.5, 1.0)  # before each read of a pod whose outcome is not known
-# after that the API server has given up on a request, whose own limit is a minute
-SETTLED_AFTER_S = 75.0
-_UNCERTAIN = (Unreachable, ServerError, Throttled, BadResponse)
 
 
 class BindFailed(AgentError):
@@ -142,12 +136,27 @@ class Binder:
         self._in_progress.add(request.uid)
         try:
             await self._bind(request)
+        except BindFailed:
+            await self._settle_locks(request.uid)
+            raise
+        else:
+            await self._settle_locks(request.uid)
         finally:
             self._in_progress.discard(request.uid)
 
     async def resolve_uncertain(self) -> None:
-        """Read the pods whose outcome is not known; release those that cannot be bound any more."""
+        """Read the pods whose outcome is not known; release those that cannot be bound any more.
+
+        Locks of nodes that could not be removed when a binding failed are removed.
+        """
         await self.confirm(self.uncertain)
+        for uid in () if self._vendor_plugins is None else self._vendor_plugins.locking_uids:
+            if uid not in self._in_progress:
+                self._in_progress.add(uid)  # a lock that the pod takes anew must stay
+                try:
+                    await self._settle_locks(uid)
+                finally:
+                    self._in_progress.discard(uid)
 
     async def confirm(self, pods: Iterable[AssignedPod]) -> None:
         """Read pods that hold devices, and release what those that are gone have."""
@@ -161,6 +170,16 @@ class Binder:
                 if reading.is_known and key.uid not in self._in_progress:
                     self._settle(request, reading.pod)
 
+    async def _settle_locks(self, uid: str) -> None:
+        """Remove the locks of nodes that were taken for a pod, once it is known to be elsewhere.
+
+        The vendor's plug-in deletes the one of the node to which the pod is bound.
+        """
+        if self._vendor_plugins is None or self._hold_of(uid) is not None:
+            return
+        assigned = self._state.pod(uid)
+        await self._vendor_plugins.settle_locks(uid, "" if assigned is None else assigned.node)
+
     async def _bind(self, request: BindRequest) -> None:
         pod = await self._find_pod(request)
         for _ in range(MAX_TRIES):
@@ -172,19 +191,19 @@ class Binder:
             except Conflict:  # the pod changed, or a lost request was in force after all
                 pod = await self._read_after(request, hold, pauses_s=(0.0,), before=pod)
             except (LedgerRefused, NodeLocked) as refused:
-                if hold is not None and hold.sent_s is None:
-                    self._release(request.uid)
+                self._give_up(request)
                 outcome = "locked" if isinstance(refused, NodeLocked) else "not_marked"
                 raise BindFailed(f"{_name(request)}: {refused}", outcome) from refused
-            except _UNCERTAIN:
+            except UNCERTAIN_ERRORS:
                 pod = await self._read_after(request, hold, pauses_s=READ_PAUSES_S, before=pod)
             except ApiError as error:  # refused: 403, 404, 422
-                self._release(request.uid)
+                self._give_up(request)
                 outcome = "not_leader" if isinstance(error, NotLeader) else "refused"
                 raise BindFailed(f"{_name(request)}: {error}", outcome) from error
             else:
                 self._finish(request)
                 return
+        self._give_up(request)
         raise BindFailed(f"{_name(request)} could not be bound in {MAX_TRIES} tries")
 
     async def _find_pod(self, request: BindRequest) -> SchedulerPod:
@@ -264,15 +283,26 @@ class Binder:
             raise BindFailed(f"{_name(request)}: {refused}") from refused
 
     async def _post(self, request: BindRequest, pod: SchedulerPod, hold: _Hold | None) -> None:
+        """Send the binding. After an error that is an answer, `sent_s` is what it was before."""
         version = pod.resource_version
-        if hold is not None:
-            if self._vendor_plugins is not None and hold.vendor is not None:
-                version = await self._vendor_plugins.prepare(pod, request.node, hold.vendor)
-            if self._ledger is not None:
-                await self._ledger.mark(request.node)
-            hold.sent_s = self._clock.monotonic()
-        annotations = {**emptied_annotations(pod), **({} if hold is None else hold.annotations)}
-        await self._api.call(binding_request(request, version, annotations))
+        annotations = emptied_annotations(pod)
+        if hold is None:
+            await self._api.call(binding_request(request, version, annotations))
+            return
+        if self._vendor_plugins is not None and hold.vendor is not None:
+            version = await self._vendor_plugins.prepare(pod, request.node, hold.vendor)
+        if self._ledger is not None:
+            await self._ledger.mark(request.node)
+        before_s, hold.sent_s = hold.sent_s, self._clock.monotonic()
+        try:
+            await self._api.call(
+                binding_request(request, version, {**annotations, **hold.annotations})
+            )
+        except UNCERTAIN_ERRORS:
+            raise
+        except ApiError:
+            hold.sent_s = before_s
+            raise
 
     async def _read_after(
         self,
@@ -290,8 +320,7 @@ class Binder:
                 continue
             pod = self._require(request, reading.pod)
             if not pod.node and hold is not None and _signature(pod) != _signature(before):
-                if hold.sent_s is None:
-                    self._release(request.uid)
+                self._give_up(request)
                 raise BindFailed(f"{_name(request)} changed its request for devices", "changed")
             return pod
         raise BindFailed(f"{_name(request)}: whether it is bound is not known", "uncertain")
@@ -334,6 +363,12 @@ class Binder:
         hold = self._holds.pop(request.uid, None)
         if hold is not None:
             self._state.set_pod(msgspec.structs.replace(hold.pod, is_assumed=False))
+
+    def _give_up(self, request: BindRequest) -> None:
+        """Release what is held, unless an earlier request may still come into force."""
+        hold = self._hold_of(request.uid)
+        if hold is None or hold.sent_s is None:
+            self._release(request.uid)
 
     def _release(self, uid: str) -> None:
         self._holds.pop(uid, None)

@@ -83,6 +83,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             upstream_compatible=self.upstream_compatible,
             enforces_exclusive_policy=self.enforce_exclusive_policy,
             requires_device_object=self.require_device_object,
+            serves_vendor_plugins=self.vendor_annotations,
         )
 
     @property

@@ -12,8 +12,16 @@ import msgspec
 
 from agent.clock import Clock, rfc3339
 from agent.errors import AgentError, ParseError
-from agent.kube.api import ApiClient, ObjectRequests
-from agent.kube.errors import ApiError, Conflict, NotFound
+from agent.kube.api import ApiClient, ApiRequest, ObjectRequests
+from agent.kube.errors import (
+    ApiError,
+    BadResponse,
+    Conflict,
+    NotFound,
+    ServerError,
+    Throttled,
+    Unreachable,
+)
 from agent.kube.resources import NODES, PODS
 from agent.wire_formats.json_values import JSON_ERRORS
 from plugins.scheduler.cluster_state import ClusterState
@@ -24,6 +32,9 @@ from plugins.scheduler.pod_object import PodKey, SchedulerPod, decode_scheduler_
 LOCK_S = 300.0  # after that a lock counts for nothing
 DEADLINE_S = 5.0
 MAX_TRIES = 3  # of one lock: the kubelet writes the Node, too
+# after that the API server has given up on a request, whose own limit is a minute
+SETTLED_AFTER_S = 75.0
+UNCERTAIN_ERRORS = (Unreachable, ServerError, Throttled, BadResponse)  # it may come into force
 
 
 class NodeLocked(AgentError):
@@ -40,6 +51,14 @@ class NodeLock(msgspec.Struct, frozen=True):
     def is_expired(self, wall_s: float) -> bool:
         """Return whether the lock is too old to count."""
         return wall_s - self.wall_s > LOCK_S
+
+
+class _TakenLock(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock that was written for a pod."""
+
+    node: str
+    name: str  # of the annotation
+    text: str
 
 
 class _LockedMetadata(msgspec.Struct, rename="camel"):
@@ -70,13 +89,18 @@ class VendorPlugins:
         self._api = api
         self._state = state
         self._clock = clock
+        # by uid of the pod; until when a write without an answer may come into force, monotonic
+        self._taken: dict[str, dict[_TakenLock, float]] = {}
+
+    @property
+    def locking_uids(self) -> tuple[str, ...]:
+        """Return the pods for which nodes are locked and whose bindings have not ended."""
+        return tuple(self._taken)
 
     def metadata(self, pod: SchedulerPod, node: str, grant: Grant) -> GrantMetadata:
         """Return what the plug-in of the node's vendor reads; raise `NodeRefused`."""
-        state = self._state.state(node)
-        device_labels = {} if state.table is None else state.table.labels
+        labels = self._state.state(node).device_labels
         now_ns = int(self._clock.wall() * 1e9)
-        labels = {**device_labels, **state.labels}
         return vendor_metadata(grant, node, labels, pod.labels, now_ns)
 
     async def prepare(self, pod: SchedulerPod, node: str, metadata: GrantMetadata) -> str:
@@ -97,35 +121,85 @@ class VendorPlugins:
             }
         }
         response = await self._api.call(_pod_requests(pod.key).merge(patch))
-        return decode_scheduler_pod(response.body).resource_version
+        try:
+            return decode_scheduler_pod(response.body).resource_version
+        except ParseError as error:
+            raise BadResponse(f"label of pod {pod.key.name}", str(error)) from error
+
+    async def settle_locks(self, uid: str, node: str) -> None:
+        """Remove the locks that were taken for a pod, except that of the node to which it is bound.
+
+        `node` is empty for a pod that is not bound. A lock that others changed since is left
+        alone. One that cannot be removed now is tried again by the next call.
+        """
+        taken = self._taken.get(uid, {})
+        for lock, pending_until_s in tuple(taken.items()):
+            if lock.node == node or await self._remove(lock, pending_until_s):
+                del taken[lock]
+        if not taken:
+            self._taken.pop(uid, None)
 
     async def _lock(self, key: PodKey, node: str, name: str) -> None:
-        requests = ObjectRequests(resource=NODES, name=node, deadline_s=DEADLINE_S)
         for _ in range(MAX_TRIES):
-            current = _decode_node((await self._api.call(requests.read())).body)
-            lock = parse_lock((current.annotations or {}).get(name, ""))
-            if lock is not None and (lock.namespace, lock.pod) == (key.namespace, key.name):
+            current = await self._read_node(node)
+            text = (current.annotations or {}).get(name, "")
+            lock = parse_lock(text)
+            if lock is not None and await self._counts(lock, key):
+                if (lock.namespace, lock.pod) != (key.namespace, key.name):
+                    raise NodeLocked(f'node "{node}" has been locked')
+                self._taken.setdefault(key.uid, {})[_TakenLock(node=node, name=name, text=text)] = 0
                 return
-            if lock is not None and await self._counts(lock):
-                raise NodeLocked(f'node "{node}" has been locked')
             text = f"{rfc3339(self._clock.wall())},{key.namespace},{key.name}"
-            patch = {
-                "metadata": {
-                    "resourceVersion": current.resource_version,
-                    "annotations": {name: text},
-                }
-            }
-            try:
-                await self._api.call(requests.merge(patch))
-            except Conflict:
-                continue
-            return
+            if await self._write(key.uid, _TakenLock(node=node, name=name, text=text), current):
+                return
         raise NodeLocked(f'node "{node}" changes too often to be locked')
 
-    async def _counts(self, lock: NodeLock) -> bool:
+    async def _write(self, uid: str, lock: _TakenLock, current: _LockedMetadata) -> bool:
+        """Return whether the lock was written; the Node may have changed meanwhile."""
+        taken = self._taken.setdefault(uid, {})
+        taken[lock] = self._clock.monotonic() + SETTLED_AFTER_S
+        try:
+            await self._api.call(_annotate(lock.node, current, lock.name, lock.text))
+        except UNCERTAIN_ERRORS:
+            raise
+        except ApiError as error:
+            del taken[lock]
+            if isinstance(error, Conflict):
+                return False
+            raise
+        taken[lock] = 0
+        return True
+
+    async def _remove(self, lock: _TakenLock, pending_until_s: float) -> bool:
+        """Return whether the lock is not there any more, and cannot come any more."""
+        for _ in range(MAX_TRIES):
+            try:
+                current = await self._read_node(lock.node)
+                if (current.annotations or {}).get(lock.name) != lock.text:
+                    return self._clock.monotonic() >= pending_until_s
+                await self._api.call(_annotate(lock.node, current, lock.name, None))
+            except Conflict:
+                continue
+            except NotFound:  # the Node is gone
+                return True
+            except (ApiError, NodeLocked):
+                return False
+            return True
+        return False
+
+    async def _read_node(self, name: str) -> _LockedMetadata:
+        response = await self._api.call(_node_requests(name).read())
+        try:
+            return msgspec.json.decode(response.body, type=_LockedNode).metadata
+        except JSON_ERRORS as error:
+            raise NodeLocked(f"the Node cannot be read: {type(error).__name__}") from error
+
+    async def _counts(self, lock: NodeLock, own: PodKey) -> bool:
         """Return whether the lock is in force: it is young, and its pod is there."""
         if lock.is_expired(self._clock.wall()):
             return False
+        if (lock.namespace, lock.pod) == (own.namespace, own.name):
+            return True
         key = PodKey("", lock.namespace, lock.pod)
         try:
             holder = decode_scheduler_pod((await self._api.call(_pod_requests(key).read())).body)
@@ -142,8 +216,11 @@ def _pod_requests(key: PodKey) -> ObjectRequests:
     )
 
 
-def _decode_node(data: bytes) -> _LockedMetadata:
-    try:
-        return msgspec.json.decode(data, type=_LockedNode).metadata
-    except JSON_ERRORS as error:
-        raise NodeLocked(f"the Node cannot be read: {type(error).__name__}") from error
+def _node_requests(name: str) -> ObjectRequests:
+    return ObjectRequests(resource=NODES, name=name, deadline_s=DEADLINE_S)
+
+
+def _annotate(node: str, current: _LockedMetadata, name: str, text: str | None) -> ApiRequest:
+    """Return a request that changes exactly this version of a Node; `None` removes."""
+    metadata = {"resourceVersion": current.resource_version, "annotations": {name: text}}
+    return _node_requests(node).merge({"metadata": metadata})

@@ -21,8 +21,9 @@ from plugins.scheduler.decisions import DecisionMaker
 from plugins.scheduler.devices.device_table import GPU
 from plugins.scheduler.numa.cpu_request import RESOURCE_SPEC
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
-from plugins.scheduler.server.binding import SETTLED_AFTER_S, Binder, BindFailed, assigned_pod
+from plugins.scheduler.server.binding import Binder, BindFailed, assigned_pod
 from plugins.scheduler.server.extender_wire import BindRequest
+from plugins.scheduler.server.vendor_plugins import SETTLED_AFTER_S
 from tests.apiserver import ApiServer, Fault
 from tests.patience import PATIENCE_S
 from tests.unit.scheduler.test_numa_cluster import topology

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import random
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -17,10 +19,10 @@ from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker
 from plugins.scheduler.devices.device_table import GPU, VENDOR_LABEL
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
-from plugins.scheduler.server.binding import Binder, BindFailed
+from plugins.scheduler.server.binding import MAX_TRIES, Binder, BindFailed
 from plugins.scheduler.server.extender_wire import BindRequest
-from plugins.scheduler.server.vendor_plugins import VendorPlugins, parse_lock
-from tests.apiserver import ApiServer
+from plugins.scheduler.server.vendor_plugins import SETTLED_AFTER_S, VendorPlugins, parse_lock
+from tests.apiserver import ApiServer, Fault
 from tests.patience import PATIENCE_S
 from tests.unit.scheduler.vectors import NODES
 
@@ -105,6 +107,7 @@ def run(
             scene,
             scene.clock,
             vendor_plugins=VendorPlugins(session, scene.state, scene.clock),
+            sleep=lambda _: asyncio.sleep(0),
         )
         try:
             await scenario(scene)
@@ -187,3 +190,183 @@ def test_the_label_of_hami_is_written_before_the_binding(server: ApiServer) -> N
 @pytest.mark.parametrize("text", ["", "a", "x,y,z", "2023-11-14T22:13:20Z,only"])
 def test_text_that_is_no_lock_locks_nothing(text: str) -> None:
     assert parse_lock(text) is None
+
+
+BINDING, PATCH_NODE = Fault(subresource="binding"), Fault(verb="patch", resource="nodes")
+
+
+def struck(fault: Fault, **changes: Any) -> Fault:
+    return msgspec.structs.replace(fault, **changes)
+
+
+def delete_pod(scene: Scene, name: str) -> None:
+    scene.api.delete("pod", name, "default")
+
+
+FINAL_FAILURES: dict[str, Callable[[Scene], object]] = {
+    "the server forbids it": lambda scene: scene.api.faults.add(struck(BINDING, status=403)),
+    "the server finds it invalid": lambda scene: scene.api.faults.add(struck(BINDING, status=422)),
+    "the pod is gone": lambda scene: delete_pod(scene, "p"),
+    "all tries conflict": lambda scene: scene.api.faults.add(
+        struck(BINDING, status=409, times=MAX_TRIES)
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", FINAL_FAILURES)
+def test_the_lock_is_removed_as_soon_as_the_binding_has_failed_for_good(
+    server: ApiServer, cause: str
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.put("p", SHARE)
+        FINAL_FAILURES[cause](scene)
+        with pytest.raises(BindFailed):
+            await scene.bind("p")
+        assert scene.lock_text() == ""
+        assert not scene.state.pods_of(NODE)
+        scene.put("next", SHARE)
+        await scene.bind("next")
+
+    scene = run(server, scenario)
+    assert scene.lock_text().endswith(",default,next")
+
+
+def test_the_lock_of_a_bound_pod_stays_for_the_plugin(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.put("p", SHARE)
+        await scene.bind("p")
+        scene.clock.advance(SETTLED_AFTER_S)
+        await scene.binder.resolve_uncertain()
+
+    scene = run(server, scenario)
+    assert scene.lock_text().endswith(",default,p")
+
+
+def test_a_lock_that_another_pod_took_over_is_not_removed(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.put("p", SHARE)
+        scene.put("other", SHARE)
+        server.faults.add(struck(BINDING, status=500, times=0))
+        with pytest.raises(BindFailed):
+            await scene.bind("p")
+        scene.lock(1, "other")
+        scene.clock.advance(SETTLED_AFTER_S)
+        await scene.binder.resolve_uncertain()
+        assert not scene.state.pods_of(NODE)
+
+    scene = run(server, scenario)
+    assert scene.lock_text().endswith(",default,other")
+
+
+def test_a_lock_is_held_while_the_outcome_is_not_known_and_removed_with_the_devices(
+    server: ApiServer,
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.put("p", SHARE)
+        server.faults.add(struck(BINDING, reset=True, times=0))
+        with pytest.raises(BindFailed):
+            await scene.bind("p")
+        await scene.binder.resolve_uncertain()
+        assert scene.lock_text().endswith(",default,p")
+        assert scene.state.pods_of(NODE)
+        scene.clock.advance(SETTLED_AFTER_S)
+        await scene.binder.resolve_uncertain()
+        assert scene.lock_text() == ""
+        assert not scene.state.pods_of(NODE)
+
+    run(server, scenario)
+
+
+def test_a_lock_that_cannot_be_removed_at_once_is_removed_later(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.put("p", SHARE)
+        server.faults.add(struck(BINDING, status=403))
+        away = server.faults.add(struck(PATCH_NODE, status=503, skip=1, times=0))
+        with pytest.raises(BindFailed, match="403"):
+            await scene.bind("p")
+        assert scene.lock_text().endswith(",default,p")
+        server.faults.remove(away)
+        await scene.binder.resolve_uncertain()
+        assert scene.lock_text() == ""
+
+    run(server, scenario)
+
+
+def test_a_lock_whose_own_write_had_no_answer_is_removed(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.put("p", SHARE)
+        server.faults.add(struck(PATCH_NODE, lose_answer=True))
+        server.faults.add(struck(BINDING, status=403))
+        with pytest.raises(BindFailed, match="403"):
+            await scene.bind("p")
+        assert scene.lock_text() == ""
+
+    run(server, scenario)
+
+
+def test_ones_own_lock_that_has_expired_is_written_anew(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.put("p", SHARE)
+        scene.lock(301, "p")
+        await scene.bind("p")
+
+    scene = run(server, scenario)
+    assert scene.lock_text() == f"{rfc3339(NOW_S)},default,p"
+
+
+def bad_day(rng: random.Random) -> list[Fault]:
+    """Return faults of locks, labels, bindings and reads, in any order."""
+    targets = (BINDING, PATCH_NODE, Fault(method="GET"), Fault(verb="patch", resource="pods"))
+    actions: tuple[dict[str, Any], ...] = (
+        {"status": 500},
+        {"status": 503},
+        {"status": 409},
+        {"status": 403},
+        {"lose_answer": True},
+        {"reset": True},
+    )
+    return [
+        struck(rng.choice(targets), skip=rng.randrange(3), **rng.choice(actions))
+        for _ in range(rng.randrange(1, 6))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_after_failures_in_any_order_a_pod_holds_the_lock_if_and_only_if_it_is_bound(
+    server: ApiServer, seed: int
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        rng = random.Random(seed)
+        owner = rng.choice(("", "alive", "deleted"))
+        if owner:
+            scene.put(owner, SHARE)
+            scene.lock(60, owner)
+        if owner == "deleted":
+            delete_pod(scene, owner)
+        labels = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+        scene.put("p", SHARE, rng.choice((None, labels)))
+        for fault in bad_day(rng):
+            server.faults.add(fault)
+        for _ in range(rng.randrange(1, 4)):
+            with contextlib.suppress(BindFailed):
+                await scene.bind("p")
+        if rng.random() < 0.3 and not scene.pod("p")["spec"].get("nodeName"):
+            delete_pod(scene, "p")
+            if rng.random() < 0.5:
+                scene.state.remove_pod(scene.pods["default/p"].key.uid)  # as the watch reports it
+            with contextlib.suppress(BindFailed):
+                await scene.bind("p")
+        server.faults.clear()
+        for _ in range(2):
+            scene.clock.advance(SETTLED_AFTER_S)
+            await scene.binder.resolve_uncertain()
+        pod = scene.api.get("pod", "p", "default")
+        is_bound = pod is not None and bool(pod["spec"].get("nodeName"))
+        if owner == "alive":
+            assert not is_bound
+        assert scene.lock_text().endswith(",default,p") is is_bound
+        assert [one.key.name for one in scene.state.pods_of(NODE)] == ["p"] * is_bound
+        if owner == "alive":
+            assert scene.lock_text().endswith(",default,alive")
+
+    run(server, scenario)
