@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from agent.version import VERSION
 from plugins.scheduler.decision_text import decision_lines
 from plugins.scheduler.devices.allocator import NodeRefused
 from plugins.scheduler.devices.requests import InvalidRequest
+from plugins.scheduler.gangs import gang_of
 from plugins.scheduler.reasons import explain_reason
 from plugins.scheduler.server.service import serve
 from plugins.scheduler.server.settings import load_settings, scheduler_configuration
@@ -101,6 +102,11 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         help="folder of YAML files with Nodes, Devices and Pods",
     )
     parser.add_argument("--config", default="", help="YAML file with settings, as for `run`")
+    parser.add_argument(
+        "--designated",
+        action="store_true",
+        help="give pods the devices of their annotation device-allocated, or refuse them",
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
 
 
@@ -124,15 +130,15 @@ def simulate(arguments: argparse.Namespace) -> int:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Bind each pod to its best node; print placements, refusals and fragmentation."""
+    """Bind each pod to its best node; print placements, refusals and fragmentation.
+
+    Pods of a gang are bound together, or none of them, once the last one of the stream has come.
+    """
     cluster = _cluster(arguments)
     before = fragmentation(cluster.free_gpus().values())
-    placements: list[tuple[str, str | None]] = []
-    refusals = Counter[str]()
-    for pod in _pods(arguments.pods):
-        chosen, reasons = _place(cluster, pod)
-        placements.append((pod.name, chosen))
-        refusals.update(reasons if chosen is None else ())
+    pods = list(_pods(arguments.pods))
+    nodes, refusals = _place_all(cluster, pods)
+    placements = [(pod.name, node) for pod, node in zip(pods, nodes, strict=True)]
     report = {
         "placements": [{"pod": pod, "node": node} for pod, node in placements],
         "refused": sum(node is None for _, node in placements),
@@ -151,9 +157,35 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> SimulatedCluster:
-    cluster = SimulatedCluster(load_settings(arguments.config))
+    settings = load_settings(arguments.config)
+    cluster = SimulatedCluster(settings, is_designated=arguments.designated)
     load_cluster(arguments.cluster, cluster)
     return cluster
+
+
+def _place_all(
+    cluster: SimulatedCluster, pods: Sequence[SimulatedPod]
+) -> tuple[list[str | None], Counter[str]]:
+    """Return the node of each pod, and how often nodes were refused for each reason."""
+    nodes: list[str | None] = [None] * len(pods)
+    refusals = Counter[str]()
+    gangs = [gang_of(one.pod) for one in pods]
+    members: dict[tuple[str, str], list[int]] = {}
+    for index, gang in enumerate(gangs):
+        if gang is not None:
+            members.setdefault((gang.namespace, gang.name), []).append(index)
+    for index, (pod, gang) in enumerate(zip(pods, gangs, strict=True)):
+        if gang is None:
+            nodes[index], reasons = _place(cluster, pod)
+            refusals.update(reasons)
+            continue
+        together = members[gang.namespace, gang.name]
+        if index == together[-1]:
+            placement = cluster.bind_together(gang, [pods[one] for one in together])
+            refusals.update(placement.reasons)
+            for one in together:
+                nodes[one] = placement.nodes.get(pods[one].pod.key.uid)
+    return nodes, refusals
 
 
 def _place(cluster: SimulatedCluster, pod: SimulatedPod) -> tuple[str | None, tuple[str, ...]]:

@@ -44,7 +44,10 @@ Allocation = tuple[AllocatedDevice, ...]
 
 
 class AssignedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that is on a node, or is assumed to be: its binding was sent."""
+    """A pod that is on a node, or for which devices of a node are held.
+
+    `is_assumed`: its binding is being sent.
+    """
 
     key: PodKey
     node: str
@@ -116,6 +119,7 @@ class ClusterState:
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
         self._pods: dict[str, AssignedPod] = {}  # by uid
+        self._plans: dict[str, str] = {}  # names of plans that hold devices, by uid of the pod
         self._device_signatures = _Signatures()
         self._numa_signatures = _Signatures()
         self._with_policy: set[str] = set()
@@ -165,7 +169,9 @@ class ClusterState:
             self._drop_if_empty(node)
 
     def set_pod(self, pod: AssignedPod) -> None:
-        """Add or replace a pod; equal ones change nothing."""
+        """Add or replace a pod; equal ones change nothing. A bound pod leaves its plan."""
+        if not pod.is_assumed:
+            self._plans.pop(pod.key.uid, None)
         before = self._pods.get(pod.key.uid)
         if before == pod:
             return
@@ -178,6 +184,7 @@ class ClusterState:
 
     def remove_pod(self, uid: str) -> AssignedPod | None:
         """Release what a pod has that ended or was deleted; return what it was."""
+        self._plans.pop(uid, None)
         pod = self._pods.pop(uid, None)
         if pod is not None:
             self._remove(pod)
@@ -190,6 +197,27 @@ class ClusterState:
     def pods(self) -> Iterator[AssignedPod]:
         """Yield the pods of all nodes."""
         yield from self._pods.values()
+
+    def hold(self, pod: AssignedPod, plan: str) -> None:
+        """Hold what a plan gives to a pod that is to be bound, until it is or the plan ends."""
+        self.set_pod(pod)
+        self._plans[pod.key.uid] = plan
+
+    def release_plan(self, plan: str) -> None:
+        """Release what a plan holds, except of pods whose binding is being sent."""
+        for uid in [uid for uid, one in self._plans.items() if one == plan]:
+            del self._plans[uid]
+            if not self._pods[uid].is_assumed:
+                self.remove_pod(uid)
+
+    def plan_of(self, uid: str) -> str:
+        """Return the name of the plan that holds devices for a pod; empty without one."""
+        return self._plans.get(uid, "")
+
+    def held_pod(self, uid: str) -> AssignedPod | None:
+        """Return a pod for which devices are held; `None` for bound and unknown ones."""
+        pod = self._pods.get(uid)
+        return pod if pod is not None and (pod.is_assumed or uid in self._plans) else None
 
     def pods_of(self, node: str) -> tuple[AssignedPod, ...]:
         """Return the pods of a node."""

@@ -8,10 +8,11 @@ from itertools import islice
 
 import msgspec
 
-from plugins.scheduler.cluster_state import ClusterState
+from plugins.scheduler.cluster_state import Allocation, AssignedPod, ClusterState
 from plugins.scheduler.devices.allocator import (
     DEFAULT_RULES,
     NodeRefused,
+    NodeState,
     Rules,
     allocate,
     check_request,
@@ -21,6 +22,7 @@ from plugins.scheduler.devices.allocator import (
 from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.devices.scores import MAX_SCORE, ScoringStrategy, node_score
 from plugins.scheduler.numa.alignment import PodGrant, align_pod
+from plugins.scheduler.numa.cpu_choice import NumaState
 from plugins.scheduler.numa.cpu_request import PodRequest
 
 _AnswerKey = tuple[bytes, int | None]  # request and signature
@@ -70,10 +72,14 @@ class PodAnswer(msgspec.Struct, frozen=True, kw_only=True):
         fit = {signature for signature, answer in self.answers.items() if answer.fits}
         return [name for name, one in zip(self.names, self.signatures, strict=True) if one in fit]
 
-    def refused(self, *, is_final: bool) -> dict[str, str]:
-        """Return the reasons of the nodes that are refused for good, or of those for now."""
+    def refused(self, *, is_final: bool, note: str = "") -> dict[str, str]:
+        """Return the reasons of the nodes that are refused for good, or of those for now.
+
+        A note about the pod follows each reason.
+        """
+        suffix = f" ({note})" if note else ""
         reasons = {
-            signature: answer.reason
+            signature: answer.reason + suffix
             for signature, answer in self.answers.items()
             if answer.reason and answer.is_final is is_final
         }
@@ -144,12 +150,22 @@ class DecisionMaker:
         is_plain = request.devices is None and not request.needs_numa
         return not is_plain or bool(self._state.nodes_with_numa_policy())
 
-    def decide(self, request: PodRequest, names: Sequence[str]) -> PodAnswer:
-        """Return the answer of each node."""
+    def is_planned(self, uid: str) -> bool:
+        """Return whether a plan holds devices for a pod."""
+        return bool(self._state.plan_of(uid))
+
+    def decide(self, request: PodRequest, names: Sequence[str], uid: str = "") -> PodAnswer:
+        """Return the answer of each node.
+
+        With the uid of a pod for which devices are held, only their node fits, and with these.
+        """
         try:
             self._check(request)
         except InvalidRequest as error:
             return refuse_all(names, str(error))
+        held = self._state.held_pod(uid)
+        if held is not None:
+            return self._answer_held(request, names, held)
         # pods that differ in amounts of NUMA nodes alone have one answer where no policy holds
         whole_key = request_signature(request)
         plain_key = whole_key if request.has_numa_policy else _plain_signature(request)
@@ -165,16 +181,23 @@ class DecisionMaker:
             answers[signature] = answer
         return PodAnswer(names=names, signatures=signatures, answers=answers)
 
-    def allocate(self, request: PodRequest, name: str) -> PodGrant:
-        """Return what a pod gets of a node; raise `NodeRefused` or `InvalidRequest`."""
+    def allocate(self, request: PodRequest, name: str, uid: str = "") -> PodGrant:
+        """Return what a pod gets of a node; raise `NodeRefused` or `InvalidRequest`.
+
+        With the uid of a pod for which devices of the node are held, it gets these.
+        """
         self._check(request)
         if not self._state.has_node(name):
             raise NodeRefused("the node does not exist")
-        state = self._state.state(name)
+        held = self._state.held_pod(uid)
+        without: Collection[str] = ()
+        if held is not None and held.node == name:
+            request, without = designate(request, held.allocation), (uid,)
+        state = self._device_state(name, without)
         if request.devices is not None:
             filter_node(state, request.devices, self._rules)
         if self._needs_numa(request, name):
-            numa = self._state.numa_state(name)
+            numa = self._numa_state(name, without)
             return align_pod(state, numa, request, self._rules, self._strategy)
         if request.devices is None:
             return PodGrant()
@@ -193,13 +216,35 @@ class DecisionMaker:
     def _needs_numa(self, request: PodRequest, name: str) -> bool:
         return request.needs_numa or name in self._state.nodes_with_numa_policy()
 
+    def _device_state(self, name: str, without: Collection[str]) -> NodeState:
+        return self._state.state_without(name, without) if without else self._state.state(name)
+
+    def _numa_state(self, name: str, without: Collection[str]) -> NumaState:
+        if without:
+            return self._state.numa_state_without(name, without)
+        return self._state.numa_state(name)
+
+    def _answer_held(
+        self, request: PodRequest, names: Sequence[str], held: AssignedPod
+    ) -> PodAnswer:
+        """Return the answer for a pod for which devices are held: they are not in its own way."""
+        plan = self._state.plan_of(held.key.uid)
+        why = f"{plan}: planned on" if plan else "not known yet whether it is bound to"
+        own = self._answer(designate(request, held.allocation), held.node, (held.key.uid,))
+        others = NodeAnswer(f"{why} {held.node}", is_final=True)
+        return PodAnswer(
+            names=names,
+            signatures=[int(name == held.node) for name in names],
+            answers={0: others, 1: own},
+        )
+
     def _answer(self, request: PodRequest, name: str, without: Collection[str] = ()) -> NodeAnswer:
-        state = self._state.state_without(name, without) if without else self._state.state(name)
+        state = self._device_state(name, without)
         try:
             if request.devices is not None:
                 filter_node(state, request.devices, self._rules)
             if self._needs_numa(request, name):
-                numa = self._state.numa_state_without(name, without)
+                numa = self._numa_state(name, without)
                 align_pod(state, numa, request, self._rules, self._strategy, is_trial=True)
         except NodeRefused as refused:
             return NodeAnswer(refused.reason, is_final=refused.is_final)
@@ -215,6 +260,14 @@ class DecisionMaker:
             self._answers.clear()
         self._answers[key] = answer
         return answer
+
+
+def designate(request: PodRequest, allocation: Allocation) -> PodRequest:
+    """Return the request for exactly these devices; nothing changes for a pod without devices."""
+    if request.devices is None:
+        return request
+    devices = msgspec.structs.replace(request.devices, designated=allocation)
+    return msgspec.structs.replace(request, devices=devices)
 
 
 _ENCODER = msgspec.json.Encoder(order="sorted")

@@ -99,6 +99,31 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         "Cards of this model are not shared, by the scheduler's settings.",
     ),
     (
+        "node(s) do not have the designated devices",
+        "The devices were chosen before, and are on another node or not there any more.",
+    ),
+    (
+        "designated devices do not match the request",
+        "More devices, or other kinds, are designated than the pod requests.",
+    ),
+    (
+        "invalid device-allocated annotation",
+        "The annotation that designates devices is no valid JSON.",
+    ),
+    (
+        "node(s) didn't match the requested node name",
+        "The pod belongs to the node that its spec.nodeName names.",
+    ),
+    (
+        "not known yet whether it is bound to",
+        "A binding to that node had no answer. Until it is known whether it is in force, the pod"
+        " cannot be on another node.",
+    ),
+    (
+        "gang ",
+        "The pods of a gang are placed together or not at all; the reasons of single pods follow.",
+    ),
+    (
         "Designated Allocation Lack NUMA Node ID",
         "The Device object does not say on which NUMA node the designated device is.",
     ),

@@ -10,7 +10,8 @@ newest NodeMetric: the files show the cluster as it was then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,10 +24,11 @@ from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
 from agent.wire_formats.json_values import JSON_ERRORS, JsonDict
 from agent.wire_formats.resource_status import RESOURCE_STATUS
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState
-from plugins.scheduler.decisions import DecisionMaker, NodeAnswer
+from plugins.scheduler.decisions import DecisionMaker, NodeAnswer, designate
 from plugins.scheduler.devices.allocator import NodeRefused
 from plugins.scheduler.devices.device_table import GPU, Amounts, decode_device_table
 from plugins.scheduler.devices.requests import RESOURCE_KINDS, InvalidRequest
+from plugins.scheduler.gangs import Gang, decode_pod_group, gang_of
 from plugins.scheduler.load.node_loads import LoadCapacity, NodeLoads
 from plugins.scheduler.load.pod_load import PodLoad, decode_pod_load
 from plugins.scheduler.load.reported_usage import ReportedUsage, ReportedUsageObject, reported_usage
@@ -48,7 +50,7 @@ V = TypeVar("V")
 
 MAX_FILE_BYTES = 64 << 20
 MAX_DOCUMENTS = 200_000
-TOLERATED_KINDS = ("PodGroup", "ClusterNetworkTopology")
+TOLERATED_KINDS = ("ClusterNetworkTopology",)
 NO_LOAD_SCORE = "NodeMetrics are not used: load_score is off in the settings (--config)"
 # fields of a pod's spec that kube-scheduler decides by and this simulation does not
 UNCHECKED_FIELDS = ("affinity", "topologySpreadConstraints", "resourceClaims")
@@ -104,12 +106,29 @@ class PodDecision(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class GangPlacement(msgspec.Struct, frozen=True):
+    """Which pods of a gang are on which nodes, by uid, and why others are on none."""
+
+    nodes: Mapping[str, str] = {}
+    reasons: tuple[str, ...] = ()
+
+
 class SimulatedCluster:
     """Nodes, devices and pods of a cluster, read from files."""
 
-    def __init__(self, settings: SchedulerSettings = DEFAULT_SETTINGS) -> None:
+    def __init__(
+        self, settings: SchedulerSettings = DEFAULT_SETTINGS, *, is_designated: bool = False
+    ) -> None:
+        """With `is_designated`, a pod gets the devices of its own annotation, on its own node.
+
+        Without a node it may be on each that has the devices.
+        """
         self.state = ClusterState()
         self.notes: list[str] = []
+        self._is_designated = is_designated
+        # by namespace and name of a gang: pods that its PodGroup asks for, and those on nodes
+        self._least: dict[tuple[str, str], int] = {}
+        self._running = Counter[tuple[str, str]]()
         self._nodes: dict[str, SimulatedNode] = {}
         self._reservations = Reservations(self.state)
         self._requested: dict[str, dict[str, int]] = {}  # by node
@@ -133,6 +152,8 @@ class SimulatedCluster:
             self.state.set_devices(decode_device_table(data))
         elif kind == "NodeResourceTopology":
             self.state.set_cpus(decode_node_cpus(data))
+        elif kind == "PodGroup":
+            self._add_group(decode_pod_group(data))
         elif kind == "Pod":
             pod = SimulatedPod(pod=decode_scheduler_pod(data), load=decode_pod_load(data))
             if pod.pod.node and not pod.pod.has_ended:
@@ -152,8 +173,11 @@ class SimulatedCluster:
         if pod.unchecked:
             fields = ", ".join(pod.unchecked)
             notes.append(f"kube-scheduler also decides by {fields}, which are not checked here")
+        gang = gang_of(pod.pod)
+        if gang is not None:
+            notes.append(f"{gang} needs {self.least_of(gang)} pods; this is the decision for one")
         try:
-            requested = pod_request(pod.pod)
+            requested = self._request(pod.pod)
         except InvalidRequest as error:
             refused = NodeAnswer(str(error), is_final=True)
             answers: Mapping[str, NodeAnswer] = dict.fromkeys(self._nodes, refused)
@@ -176,11 +200,43 @@ class SimulatedCluster:
 
     def bind(self, pod: SimulatedPod, name: str) -> None:
         """Put a pod on a node, with devices as its decision has them."""
-        grant = self._decisions.allocate(pod_request(pod.pod), name)
-        annotations = {**pod.pod.annotations, **pod_annotations(grant, pod.pod.annotations)}
-        bound = msgspec.structs.replace(pod.pod, node=name, annotations=annotations)
-        load = msgspec.structs.replace(pod.load, node=name, bound_s=self._reported_s)
-        self._add_pod(SimulatedPod(pod=bound, load=load))
+        self._add_pod(self._bound(pod, name))
+
+    def bind_together(self, gang: Gang, pods: Sequence[SimulatedPod]) -> GangPlacement:
+        """Put the pods of a gang on their best nodes, or none of them if too few fit.
+
+        The devices of each are held while the others are placed. Pods of the gang that run already
+        count for the number that it needs.
+        """
+        least, running = self.least_of(gang), self._running[gang.namespace, gang.name]
+        if running + len(pods) < least:
+            text = f"{gang}: {running + len(pods)} of {least} pods exist"
+            return GangPlacement(reasons=(text,))
+        requested = {name: dict(amounts) for name, amounts in self._requested.items()}
+        held: list[SimulatedPod] = []
+        reasons: list[str] = []
+        for pod in pods:
+            decision = self.decide(pod)
+            if decision.chosen is None:
+                reasons += (reason for node in decision.nodes for reason in node.reasons)
+            else:
+                held.append(self._bound(pod, decision.chosen))
+                self._hold(held[-1], str(gang))
+        self.state.release_plan(str(gang))
+        self._requested = requested
+        for pod in held:
+            self._loads.remove_pod(pod.pod.key.uid)
+        if running + len(held) < least:
+            text = f"{gang}: {running + len(held)} of {least} pods fit"
+            return GangPlacement(reasons=(text, *reasons))
+        for pod in held:
+            self._add_pod(pod)
+        return GangPlacement({one.pod.key.uid: one.pod.node for one in held}, tuple(reasons))
+
+    def least_of(self, gang: Gang) -> int:
+        """Return the smallest number of pods that a gang is of use with; 1 if that is not known."""
+        of_group = self._least.get((gang.namespace, gang.name))
+        return max(1, of_group or gang.least or 1)
 
     def free_gpus(self) -> Mapping[str, int]:
         """Return how many whole GPUs each node has left, by node."""
@@ -213,6 +269,8 @@ class SimulatedCluster:
 
     def _refusal(self, pod: SchedulerPod, node: SimulatedNode) -> str:
         """Return why kube-scheduler itself would not choose a node; its own texts."""
+        if self._is_designated and pod.node not in ("", node.name):
+            return "node(s) didn't match the requested node name"
         if node.is_cordoned:
             return "node(s) were unschedulable"
         if any(node.labels.get(key) != value for key, value in pod.node_selector.items()):
@@ -255,6 +313,36 @@ class SimulatedCluster:
             annotations=annotations,
         )
 
+    def _request(self, pod: SchedulerPod) -> PodRequest:
+        request = pod_request(pod)
+        if not self._is_designated or request.devices is None:
+            return request
+        try:
+            return designate(request, decode_allocated(pod.annotations.get(ANNOTATION, "{}")))
+        except ParseError as error:
+            raise InvalidRequest(f"invalid device-allocated annotation, err: {error}") from error
+
+    def _bound(self, pod: SimulatedPod, name: str) -> SimulatedPod:
+        """Return a pod as the server would have it once it is bound."""
+        grant = self._decisions.allocate(self._request(pod.pod), name)
+        annotations = {**pod.pod.annotations, **pod_annotations(grant, pod.pod.annotations)}
+        bound = msgspec.structs.replace(pod.pod, node=name, annotations=annotations)
+        load = msgspec.structs.replace(pod.load, node=name, bound_s=self._reported_s)
+        return SimulatedPod(pod=bound, load=load)
+
+    def _hold(self, simulated: SimulatedPod, plan: str) -> None:
+        """Let a pod of a plan count like a bound one."""
+        pod = simulated.pod
+        self._loads.set_pod(simulated.load)
+        self._count(pod)
+        held = assigned_pod(pod)
+        if held is not None:
+            self.state.hold(held, plan)
+
+    def _add_group(self, gang: Gang) -> None:
+        if gang.least is not None:
+            self._least[gang.namespace, gang.name] = gang.least
+
     def _add_node(self, node: SimulatedNode) -> None:
         self._nodes[node.name] = node
         self.state.set_node(node.name, node.labels, node.cpu_capacity)
@@ -270,12 +358,18 @@ class SimulatedCluster:
         if devices is not None:
             self._reservations.set_reservation(devices.key.name, devices)
 
-    def _add_pod(self, simulated: SimulatedPod) -> None:
-        pod = simulated.pod
-        self._loads.set_pod(simulated.load)
+    def _count(self, pod: SchedulerPod) -> None:
         requested = self._requested.setdefault(pod.node, {})
         for name, amount in {**pod.amounts, "pods": 1}.items():
             requested[name] = requested.get(name, 0) + amount
+
+    def _add_pod(self, simulated: SimulatedPod) -> None:
+        pod = simulated.pod
+        self._loads.set_pod(simulated.load)
+        self._count(pod)
+        gang = gang_of(pod)
+        if gang is not None:
+            self._running[gang.namespace, gang.name] += 1
         text = pod.annotations.get(ANNOTATION)
         try:
             decode_allocated(text or "{}")

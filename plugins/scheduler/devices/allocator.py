@@ -32,7 +32,12 @@ from plugins.scheduler.devices.device_table import (
     PartitionTable,
     built_in_partitions,
 )
-from plugins.scheduler.devices.device_usage import NO_USAGE, NodeDeviceUsage
+from plugins.scheduler.devices.device_usage import (
+    NO_USAGE,
+    DeviceKey,
+    NodeDeviceUsage,
+    minors_by_id,
+)
 from plugins.scheduler.devices.partitions import choose_partition
 from plugins.scheduler.devices.requests import (
     APPLY_FOR_ALL,
@@ -54,6 +59,8 @@ from plugins.scheduler.devices.requests import (
 from plugins.scheduler.devices.scores import ScoringStrategy
 from plugins.scheduler.devices.topology_tree import SCOPE_DEPTHS, TreeSearch
 from plugins.scheduler.devices.vendor_limits import vendor_refusal
+
+NOT_DESIGNATED = "node(s) do not have the designated devices"
 
 
 class NodeRefused(AgentError):
@@ -146,6 +153,8 @@ def filter_node(
             reason = f'model "{model}" of vendor "{vendor}" does not support GPU Share'
             raise NodeRefused(reason, is_final=True)
     if node.table is None:
+        if request.designated:
+            raise NodeRefused(NOT_DESIGNATED, is_final=True)
         is_for_kubelet = all(name in WHOLE_CARD_RESOURCES for name in request.resources)
         if is_for_kubelet or not rules.requires_device_object:
             return
@@ -165,6 +174,7 @@ def allocate(
     """Return the devices for the pod; raise `NodeRefused`.
 
     `strategy` prefers devices among those that serve equally well. `numa_nodes` limits the places.
+    Of a kind of which the request designates devices, the pod gets all of these and no others.
     A trial does not choose NICs of a node that is known to have enough of them.
     """
     if node.table is None:
@@ -206,8 +216,20 @@ class _Allocation:
             node.device_labels.get(VENDOR_LABEL, "") if rules.serves_vendor_plugins else ""
         )
 
+        # virtual functions of each designated device
+        self._designated = designated_devices(table, request) if request.designated else {}
+        self._designated_kinds = frozenset(kind for kind, _ in self._designated)
+
     def run(self, *, is_trial: bool) -> Grant:
         """Choose for all kinds; the primary kind first, then those that follow it."""
+        grant = self._choose(is_trial=is_trial)
+        granted = {(one.device.kind, one.device.minor) for one in grant}
+        skipped = {kind.kind for kind in self._request.kinds} - {kind for kind, _ in granted}
+        if any(key not in granted and key[0] not in skipped for key in self._designated):
+            raise NodeRefused("designated devices do not match the request", is_final=True)
+        return grant
+
+    def _choose(self, *, is_trial: bool) -> Grant:
         joint = self._joint_kinds()
         granted: dict[str, Grant] = {}
         skips_others = (
@@ -424,6 +446,10 @@ class _Allocation:
             if device.total
             and hint.selects(device.labels)
             and (
+                kind.kind not in self._designated_kinds
+                or (device.kind, device.minor) in self._designated
+            )
+            and (
                 numa_nodes is None
                 or (device.has_topology and device.numa_node in (*numa_nodes, UNKNOWN))
             )
@@ -486,12 +512,13 @@ class _Allocation:
         """Return the free virtual function with the smallest bus id that the pod may have."""
         selector = self._request.hint(device.kind).vf_selector
         taken = self._usage.allocated_functions(device)
+        designated = self._designated.get((device.kind, device.minor), ())
         free = (
             function
             for group in device.function_groups
             if selector is None or selector.matches(group.labels)
             for function in group.functions
-            if function.bus_id not in taken
+            if function.bus_id not in taken and (not designated or function.bus_id in designated)
         )
         return min(free, key=lambda function: function.bus_id, default=None)
 
@@ -510,6 +537,24 @@ class _Allocation:
         if self._strategy is not None and self._rules.upstream_compatible:
             return self._strategy.swapped_score(device.total, self._usage.free(device), amounts)
         return self._score(amounts, device)
+
+
+def designated_devices(
+    table: DeviceTable, request: DeviceRequest
+) -> Mapping[DeviceKey, tuple[str, ...]]:
+    """Return the virtual functions of each designated device; raise `NodeRefused` without it.
+
+    A device is meant by its id, because minors may change; without an id by its minor.
+    """
+    minors = minors_by_id(table)
+    keys = {(device.kind, device.minor) for of in table.devices.values() for device in of}
+    designated: dict[DeviceKey, tuple[str, ...]] = {}
+    for one in request.designated:
+        minor = minors.get((one.type, one.id)) if one.id else one.minor
+        if minor is None or (one.type, minor) not in keys:
+            raise NodeRefused(NOT_DESIGNATED, is_final=True)
+        designated[one.type, minor] = one.vfs
+    return designated
 
 
 def _switches_first(devices: list[NodeDevice], switches: set[str]) -> list[NodeDevice]:

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from agent.errors import AgentError
+from agent.snapshot.allocation import AllocatedDevice
 from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.quantities import parse_quantity
 from plugins.scheduler.devices.device_table import (
@@ -181,6 +182,8 @@ class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     partition: PartitionSpec | None = None
     isolation_provider: str = ""
     resources: tuple[str, ...] = ()  # names of the requested resources, sorted
+    # devices that were chosen for the pod before: it gets these of each kind, or none
+    designated: tuple[AllocatedDevice, ...] = ()
 
     def of(self, kind: str) -> KindRequest | None:
         """Return the request for a kind."""

@@ -17,8 +17,9 @@ from plugins.scheduler.devices.allocator import (
     NodeState,
     Rules,
     allocate,
+    designated_devices,
 )
-from plugins.scheduler.devices.device_table import GPU, Amounts
+from plugins.scheduler.devices.device_table import GPU, Amounts, DeviceTable
 from plugins.scheduler.devices.requests import DeviceRequest
 from plugins.scheduler.devices.scores import ScoringStrategy
 from plugins.scheduler.numa.cpu_choice import (
@@ -344,16 +345,27 @@ def device_hints(
     """Return the sets of NUMA nodes that can give the devices, the same for each kind.
 
     Empty for devices whose places are not known. Raises `NodeRefused` if the whole node cannot
-    give them.
+    give them. Designated devices leave one set: their own NUMA nodes.
     """
+    if node.table is None:
+        return {}
+    if request.designated:
+        nodes = _designated_nodes(node.table, request)
+        allocate(node, request, rules, numa_nodes=nodes)
+        hint = NumaHint(nodes, score=SAME_CARDS_SCORE)
+        return {kind.kind: (hint,) for kind in request.kinds}
     places = {
         device.numa_node
-        for of_kind in (node.table.devices.values() if node.table is not None else ())
+        for of_kind in node.table.devices.values()
         for device in of_kind
         if device.has_topology and device.numa_node >= 0
     }
     if not places:
         return {}
+    for kind in request.kinds:
+        placed = sum(device.has_topology for device in node.table.of(kind.kind))
+        if not kind.applies_for_all and kind.count > placed:
+            raise NodeRefused("Insufficient NUMA Scoped Devices", is_final=True)
     everywhere = _cards(allocate(node, request, rules, numa_nodes=frozenset(places)))
     sets: list[tuple[NodeSet, int]] = []
     for nodes in node_sets(places):
@@ -364,6 +376,20 @@ def device_hints(
         sets.append((nodes, SAME_CARDS_SCORE if _cards(grant) == everywhere else 0))
     hints = prefer_smallest(sets)
     return {kind.kind: hints for kind in request.kinds}
+
+
+def _designated_nodes(table: DeviceTable, request: DeviceRequest) -> NodeSet:
+    """Return the NUMA nodes of the designated devices; raise `NodeRefused` if one has none."""
+    keys = designated_devices(table, request)
+    devices = [
+        device
+        for of_kind in table.devices.values()
+        for device in of_kind
+        if (device.kind, device.minor) in keys
+    ]
+    if any(not device.has_topology or device.numa_node < 0 for device in devices):
+        raise NodeRefused("Designated Allocation Lack NUMA Node ID")
+    return frozenset(device.numa_node for device in devices)
 
 
 def _cards(grant: Grant) -> frozenset[int]:

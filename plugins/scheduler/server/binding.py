@@ -177,8 +177,8 @@ class Binder:
         """
         if self._vendor_plugins is None or self._hold_of(uid) is not None:
             return
-        assigned = self._state.pod(uid)
-        await self._vendor_plugins.settle_locks(uid, "" if assigned is None else assigned.node)
+        bound = None if self._state.plan_of(uid) else self._state.pod(uid)
+        await self._vendor_plugins.settle_locks(uid, "" if bound is None else bound.node)
 
     async def _bind(self, request: BindRequest) -> None:
         pod = await self._find_pod(request)
@@ -239,7 +239,7 @@ class Binder:
         elsewhere. Without devices, CPUs and NUMA nodes there is nothing to hold.
         """
         hold = self._hold_of(request.uid)
-        if hold is not None and hold.pod.node == request.node:
+        if hold is not None and hold.pod.node == request.node and self._is_usable(hold, pod):
             return hold
         if hold is not None and hold.sent_s is not None:
             raise BindFailed(
@@ -247,9 +247,12 @@ class Binder:
                 "uncertain",
             )
         self._release(request.uid)
+        planned, plan = self._state.held_pod(request.uid), self._state.plan_of(request.uid)
+        if planned is not None and planned.node != request.node:
+            raise BindFailed(f"{_name(request)}: {plan}: planned on {planned.node}", "planned")
         pod_request = _pod_request(pod)
         try:
-            grant = self._decisions.allocate(pod_request, request.node)
+            grant = self._decisions.allocate(pod_request, request.node, request.uid)
         except (NodeRefused, InvalidRequest) as refused:
             message = f"devices on {request.node} were taken meanwhile: {refused}"
             raise BindFailed(message, "taken") from refused
@@ -271,6 +274,19 @@ class Binder:
         hold = _Hold(pod=assigned, annotations=annotations, vendor=vendor)
         self._holds[request.uid] = hold
         return hold
+
+    def _is_usable(self, hold: _Hold, pod: SchedulerPod) -> bool:
+        """Return whether a binding may be sent with what is held.
+
+        If one was sent before, it has to be the same again. Else a device may be sick by now.
+        """
+        if hold.sent_s is not None:
+            return True
+        try:
+            self._decisions.allocate(_pod_request(pod), hold.pod.node, pod.key.uid)
+        except (NodeRefused, InvalidRequest):
+            return False
+        return True
 
     def _vendor_metadata(
         self, request: BindRequest, pod: SchedulerPod, grant: PodGrant
@@ -371,9 +387,14 @@ class Binder:
             self._release(request.uid)
 
     def _release(self, uid: str) -> None:
+        """Release what is held for a binding; what a plan holds for the pod stays held."""
         self._holds.pop(uid, None)
-        held = self._state.pod(uid)
-        if held is not None and held.is_assumed:
+        held, plan = self._state.pod(uid), self._state.plan_of(uid)
+        if held is None or not held.is_assumed:
+            return
+        if plan:
+            self._state.hold(msgspec.structs.replace(held, is_assumed=False), plan)
+        else:
             self._state.remove_pod(uid)
 
 

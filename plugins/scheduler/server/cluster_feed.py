@@ -226,7 +226,8 @@ class PodChanges:
 
     def replace_objects(self, values: Mapping[str, SchedulerPod | None]) -> None:
         """Take a complete list; a pod that is not in it is gone, unless it is being bound."""
-        self._pending.clear()
+        for key in self._pending.keys() - values.keys():
+            self._drop_pending(key, None)
         self._unreadable.clear()
         before, self._uids = self._uids, set()
         for key, pod in values.items():
@@ -236,7 +237,7 @@ class PodChanges:
 
     def set_object(self, key: str, value: SchedulerPod | None) -> None:
         """Take a pod that is new or differs."""
-        self._pending.pop(key, None)
+        self._drop_pending(key, value)
         self._unreadable.pop(key, None)
         if value is None:
             return
@@ -255,6 +256,15 @@ class PodChanges:
             self._remove(uid)
         else:
             self._pending[key] = value
+
+    def _drop_pending(self, key: str, value: SchedulerPod | None) -> None:
+        """Forget a pod that was not bound; release what a plan holds for it if it is gone."""
+        before = self._pending.pop(key, None)
+        if before is None or (value is not None and value.key.uid == before.key.uid):
+            return
+        held = self._state.held_pod(before.key.uid)
+        if held is not None and not held.is_assumed:
+            self._state.remove_pod(before.key.uid)
 
     def remove_object(self, key: str, value: SchedulerPod | None) -> None:
         """Release the devices of a deleted pod."""

@@ -46,6 +46,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[RefusalGroup, ...] = ()  # the most frequent reason first
     error: str = ""  # why no node can help, or why the binding failed
     node: str = ""  # of a binding
+    note: str = ""  # what else decides about the pod
     attempts: int = 1  # calls with this verb so far
 
     def summary(self) -> str:
@@ -99,7 +100,7 @@ class DecisionLog:
 
 
 def filter_record(
-    key: PodKey, resources: tuple[str, ...], answer: PodAnswer, wall_s: float
+    key: PodKey, resources: tuple[str, ...], answer: PodAnswer, wall_s: float, note: str = ""
 ) -> DecisionRecord:
     """Return the record of a filter call."""
     return DecisionRecord(
@@ -114,6 +115,7 @@ def filter_record(
         best=answer.best(MAX_BEST_NODES),
         refusals=tuple(_refusal_groups(answer)),
         error=answer.invalid,
+        note=note,
     )
 
 

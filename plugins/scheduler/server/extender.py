@@ -5,9 +5,11 @@ from __future__ import annotations
 from agent.clock import Clock
 from plugins.scheduler.decisions import DecisionMaker, PodAnswer, refuse_all
 from plugins.scheduler.devices.requests import InvalidRequest
+from plugins.scheduler.gangs import gang_of
 from plugins.scheduler.load.node_loads import NodeLoads
 from plugins.scheduler.load.pod_load import decode_pod_load
 from plugins.scheduler.numa.cpu_request import PodRequest, pod_request
+from plugins.scheduler.pod_object import SchedulerPod
 from plugins.scheduler.server.decision_log import DecisionLog, bind_record, filter_record
 from plugins.scheduler.server.extender_wire import (
     BindRequest,
@@ -47,12 +49,14 @@ class Extender:
             busy = self._loads.refusals(decode_pod_load(request.pod_json), answer.fitting())
             answer = answer.with_refusals(busy)
         resources = requested.resources if requested is not None else ()
-        self.log.record(filter_record(request.pod.key, resources, answer, self._clock.wall()))
+        note = self._gang_note(request.pod)
+        record = filter_record(request.pod.key, resources, answer, self._clock.wall(), note)
+        self.log.record(record)
         return encode_filter_result(
             request,
             answer.fitting(),
-            answer.refused(is_final=False),
-            answer.refused(is_final=True),
+            answer.refused(is_final=False, note=note),
+            answer.refused(is_final=True, note=note),
         )
 
     def prioritize(self, request: NodesRequest) -> bytes:
@@ -87,6 +91,13 @@ class Extender:
                 nodes[name] = victims
         return encode_preemption_result(nodes)
 
+    def _gang_note(self, pod: SchedulerPod) -> str:
+        """Return what a member of a gang should know; empty for others and for planned ones."""
+        gang = gang_of(pod)
+        if gang is None or self._decisions.is_planned(pod.key.uid):
+            return ""
+        return f"{gang}: its pods are placed one by one"
+
     def _decide(self, request: NodesRequest) -> tuple[PodRequest | None, PodAnswer]:
         """Return the request and the answers; no request for a pod that any node can have."""
         try:
@@ -95,4 +106,4 @@ class Extender:
             return None, refuse_all(request.names, str(error))
         if not self._decisions.is_concerned(requested):
             return None, PodAnswer(names=(), signatures=(), answers={})
-        return requested, self._decisions.decide(requested, request.names)
+        return requested, self._decisions.decide(requested, request.names, request.pod.key.uid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +11,9 @@ import yaml
 from msgspec import Meta
 
 from agent.errors import BadConfig
+from agent.wire_formats.quantities import parse_quantity
 from plugins.scheduler.devices.allocator import Rules
+from plugins.scheduler.devices.requests import SHARED_TEMPLATES, SharedTemplates
 from plugins.scheduler.devices.scores import DEFAULT_WEIGHTS, ScoringStrategy
 from plugins.scheduler.load.load_settings import (
     FitPlusSettings,
@@ -68,6 +71,11 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     upstream_compatible: bool = False  # choose devices as Koordinator does, defects included
     enforce_exclusive_policy: bool = False
     require_device_object: bool = True
+    # models whose cards no two pods share, as `VENDOR/MODEL` of the labels of Nodes
+    unshared_models: list[Annotated[str, Meta(pattern="^[^/]+/[^/]+$")]] = []
+    # templates of virtual NPUs by `VENDOR-MODEL` and name, beside those that are built in; the form
+    # is that of Koordinator's ConfigMap `gpu-shared-resource-templates`
+    shared_templates: dict[str, dict[str, dict[str, str | int]]] = {}
     # mark the Device object before each binding, so that a replica that wrongly takes itself for
     # the leader gives no devices twice: one more write for each pod, and the right to patch devices
     strict_ledger: bool = False
@@ -84,6 +92,11 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             enforces_exclusive_policy=self.enforce_exclusive_policy,
             requires_device_object=self.require_device_object,
             serves_vendor_plugins=self.vendor_annotations,
+            unshared_models=frozenset(
+                (vendor, model)
+                for vendor, _, model in (one.partition("/") for one in self.unshared_models)
+            ),
+            templates={**SHARED_TEMPLATES, **_templates(self.shared_templates)},
         )
 
     @property
@@ -100,6 +113,22 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 DEFAULT_SETTINGS = SchedulerSettings()
 
 
+def _templates(texts: Mapping[str, Mapping[str, Mapping[str, str | int]]]) -> SharedTemplates:
+    """Return templates with amounts in base units; raise `BadConfig`."""
+    templates: dict[str, dict[str, dict[str, int]]] = {}
+    for model, of_model in texts.items():
+        for template, resources in of_model.items():
+            for resource, text in resources.items():
+                quantity = parse_quantity(str(text))
+                if quantity is None or quantity.value <= 0:
+                    raise BadConfig(
+                        f"shared_templates.{model}.{template}.{resource}: {text!r} is no amount"
+                    )
+                of_template = templates.setdefault(model, {}).setdefault(template, {})
+                of_template[resource] = quantity.value
+    return templates
+
+
 def load_settings(path: str) -> SchedulerSettings:
     """Return the settings of a file; raise `BadConfig` that names the key."""
     if not path:
@@ -112,6 +141,10 @@ def load_settings(path: str) -> SchedulerSettings:
     try:
         settings = msgspec.convert(loaded, SchedulerSettings)
     except msgspec.ValidationError as error:
+        raise BadConfig(f"{path}: {error}") from error
+    try:
+        _templates(settings.shared_templates)
+    except BadConfig as error:
         raise BadConfig(f"{path}: {error}") from error
     if settings.strict_ledger and not settings.leader_election.enabled:
         raise BadConfig(f"{path}: strict_ledger: needs leader_election.enabled")

@@ -16,9 +16,9 @@ from agent.kube.endpoint import InClusterTarget
 from agent.kube.session import open_session
 from agent.wire_formats.device_allocated import ANNOTATION
 from agent.wire_formats.resource_status import RESOURCE_STATUS
-from plugins.scheduler.cluster_state import ClusterState
+from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker
-from plugins.scheduler.devices.device_table import GPU
+from plugins.scheduler.devices.device_table import GPU, DeviceTable
 from plugins.scheduler.numa.cpu_request import RESOURCE_SPEC
 from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
 from plugins.scheduler.server.binding import Binder, BindFailed, assigned_pod
@@ -27,7 +27,7 @@ from plugins.scheduler.server.vendor_plugins import SETTLED_AFTER_S
 from tests.apiserver import ApiServer, Fault
 from tests.patience import PATIENCE_S
 from tests.unit.scheduler.test_numa_cluster import topology
-from tests.unit.scheduler.vectors import NODES
+from tests.unit.scheduler.vectors import NODES, holding
 
 POST = "binding"
 
@@ -346,6 +346,107 @@ def test_a_binding_that_the_server_forbids_releases_the_devices(
         server.faults.add(Fault(subresource=POST, status=status, message="no"))
         with pytest.raises(BindFailed, match=str(status)):
             await scene.bind(scene.put("p"))
+        assert scene.used() == set()
+
+    run(server, scenario)
+
+
+def held_minors(scene: Scene, name: str) -> list[int | None]:
+    pod = scene.state.pod(scene.reported[f"default/{name}"].key.uid)
+    return [] if pod is None else [one.minor for one in pod.allocation]
+
+
+def plan(scene: Scene, pod: SchedulerPod, *minors: int, node: str = "node-a") -> None:
+    allocation = holding(NODES["A"], gpus=minors)
+    scene.state.hold(AssignedPod(key=pod.key, node=node, allocation=allocation), "gang g/j")
+
+
+def test_a_planned_pod_is_bound_with_the_devices_of_its_plan(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        pod = scene.put("p", 2)
+        plan(scene, pod, 3, 6)
+        await scene.bind(pod)
+        assert scene.server_minors("p") == [3, 6]
+        assert scene.used() == {3, 6}
+        assert scene.state.plan_of(pod.key.uid) == ""
+        scene.state.release_plan("gang g/j")
+        assert scene.used() == {3, 6}
+
+    run(server, scenario)
+
+
+def test_a_planned_pod_is_bound_to_no_other_node(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        pod = scene.put("p")
+        plan(scene, pod, 3)
+        with pytest.raises(BindFailed, match="gang g/j: planned on node-a") as failed:
+            await scene.bind(pod, "node-b")
+        assert failed.value.outcome == "planned"
+        assert scene.used() == {3}
+
+    run(server, scenario)
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_binding_that_fails_for_good_leaves_what_the_plan_holds_while_it_lasts(
+    server: ApiServer, *, has_ended: bool
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        pod = scene.put("p")
+        plan(scene, pod, 3)
+        fault = Fault(subresource=POST, status=403, delay_s=0.2 if has_ended else 0.0)
+        server.faults.add(fault)
+        binding = asyncio.create_task(scene.bind(pod))
+        if has_ended:
+            await asyncio.to_thread(server.wait_until, lambda: server.faults.hits(fault))
+            scene.state.release_plan("gang g/j")
+            assert scene.used() == {3}  # it is being bound
+        with pytest.raises(BindFailed, match="403"):
+            await binding
+        assert scene.used() == (set() if has_ended else {3})
+
+    run(server, scenario)
+
+
+def test_devices_that_became_sick_before_a_binding_was_sent_are_replaced(
+    server: ApiServer,
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        pod = scene.put("p")
+        server.faults.add(Fault(subresource=POST, status=409))
+        reads = server.faults.add(Fault(method="GET", path="/pods/p$", status=500, times=0))
+        with pytest.raises(BindFailed, match="whether it is bound is not known"):
+            await scene.bind(pod)
+        assert held_minors(scene, "p") == [0]
+        sick = (msgspec.structs.replace(NODES["A"].of(GPU)[0], total={}), *NODES["A"].of(GPU)[1:])
+        scene.state.set_devices(DeviceTable(node="node-a", devices={GPU: sick}))
+        server.faults.remove(reads)
+        await scene.bind(pod)
+        assert scene.server_minors("p") == [1]
+        assert scene.used() == {1}
+
+    run(server, scenario)
+
+
+def test_conflicts_alone_leave_nothing_held(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        server.faults.add(Fault(subresource=POST, status=409, times=0))
+        with pytest.raises(BindFailed, match="could not be bound"):
+            await scene.bind(scene.put("p"))
+        assert scene.used() == set()
+
+    run(server, scenario)
+
+
+def test_a_refusal_after_an_answer_was_lost_keeps_the_devices(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        server.faults.add(Fault(subresource=POST, reset=True))
+        server.faults.add(Fault(subresource=POST, status=403))
+        with pytest.raises(BindFailed, match="403"):
+            await scene.bind(scene.put("p"))
+        assert scene.used() == {0}  # the first request may come into force still
+        scene.clock.advance(SETTLED_AFTER_S)
+        await scene.binder.resolve_uncertain()
         assert scene.used() == set()
 
     run(server, scenario)

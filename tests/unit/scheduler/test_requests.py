@@ -17,7 +17,7 @@ from plugins.scheduler.devices.requests import (
 GIB = 1 << 30
 SHARED = "koordinator.sh/gpu.shared"
 PERCENT = "koordinator.sh/gpu"
-NPU = "huawei.com/npu-core"
+NPU, DVPP = "huawei.com/npu-core", "huawei.com/npu-dvpp"
 SPEC = "scheduling.koordinator.sh/gpu-partition-spec"
 
 INVALID = {
@@ -61,6 +61,10 @@ VALID = {
         {SHARED: 1, NPU: 10, "huawei.com/npu-cpu": 3, GPU_MEMORY: 16 * GIB}, 1,
         {NPU: 10, "huawei.com/npu-cpu": 3, GPU_MEMORY: 16 * GIB}, True,
     ),
+    "R16 with dvpp": (
+        {SHARED: 1, NPU: 10, "huawei.com/npu-cpu": 3, DVPP: 100, GPU_MEMORY: 16 * GIB}, 1,
+        {NPU: 10, "huawei.com/npu-cpu": 3, DVPP: 100, GPU_MEMORY: 16 * GIB}, True,
+    ),
 }  # fmt: skip
 
 
@@ -90,6 +94,8 @@ def test_a_partition_spec_is_read() -> None:
     spec = '{"allocatePolicy":"Restricted","ringBusBandwidth":"200Gi"}'
     request = device_request({GPU_MEMORY_RATIO: 200}, {SPEC: spec})
     assert request is not None
+    (card,) = request.kinds
+    assert (card.count, card.is_shared) == (2, False)
     assert request.partition is not None
     assert request.partition.allocate_policy == "Restricted"
     assert request.partition.bandwidth == 200 * GIB

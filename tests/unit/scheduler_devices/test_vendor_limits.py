@@ -175,7 +175,7 @@ def test_filter_prioritize_and_preempt_agree() -> None:
         AllocatedDevice(type=GPU, minor=minor, resources=((GPU_CORE, 100),)) for minor in (0, 1)
     )
     state.set_pod(AssignedPod(key=PodKey("u", "ns", "victim"), node="full", allocation=whole))
-    extender = Extender(state, DecisionMaker(state, SERVES), ManualClock())
+    extender = Extender(DecisionMaker(state, SERVES), ManualClock())
     resources = {"requests": {"koordinator.sh/gpu": "200"}}
     pod = {
         "metadata": {"name": "p", "namespace": "ns", "uid": "p"},

@@ -1,0 +1,321 @@
+"""Devices that were chosen for a pod before: it gets exactly these, or the reason why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agent.clock import ManualClock
+from agent.snapshot.allocation import AllocatedDevice
+from agent.wire_formats.device_allocated import ANNOTATION
+from plugins.scheduler.cli import main
+from plugins.scheduler.cluster_state import Allocation, AssignedPod, ClusterState
+from plugins.scheduler.decisions import DecisionMaker
+from plugins.scheduler.devices.allocator import (
+    NodeRefused,
+    NodeState,
+    allocate,
+    filter_node,
+)
+from plugins.scheduler.devices.device_table import GPU, RDMA, DeviceTable
+from plugins.scheduler.devices.device_usage import sum_usage
+from plugins.scheduler.devices.requests import DeviceRequest
+from plugins.scheduler.numa.alignment import device_hints
+from plugins.scheduler.numa.cpu_request import pod_request
+from plugins.scheduler.pod_object import PodKey, decode_scheduler_pod
+from plugins.scheduler.server.cluster_feed import PodChanges
+from plugins.scheduler.server.extender import Extender
+from plugins.scheduler.server.extender_wire import decode_nodes_request
+from tests.unit.scheduler.test_allocation_vectors import HONOR, JOINT, PREFER, cards, pod
+from tests.unit.scheduler.vectors import NODES, RDMA_NAME, holding
+
+CLUSTER = Path(__file__).parents[3] / "fixtures" / "cluster"
+ABSENT = "node(s) do not have the designated devices"
+MISMATCH = "designated devices do not match the request"
+
+
+def card(minor: int, name: str = "") -> AllocatedDevice:
+    return AllocatedDevice(type=GPU, id=name, minor=minor)
+
+
+def function(minor: int, bus: str) -> AllocatedDevice:
+    return AllocatedDevice(type=RDMA, minor=minor, vfs=(bus,))
+
+
+def designated(request: DeviceRequest, *devices: AllocatedDevice) -> DeviceRequest:
+    return msgspec.structs.replace(request, designated=devices)
+
+
+def granted(
+    request: DeviceRequest,
+    table: DeviceTable = NODES["A"],
+    labels: dict[str, str] | None = None,
+    held: Allocation = (),
+) -> list[tuple[str, int, str]]:
+    """Return kind, minor and virtual function of each device of the grant."""
+    state = NodeState(name="n", labels=labels or {}, table=table, usage=sum_usage([held], table))
+    filter_node(state, request)
+    return [
+        (one.device.kind, one.device.minor, one.function.bus_id if one.function else "")
+        for one in allocate(state, request)
+    ]
+
+
+def whole(count: int) -> DeviceRequest:
+    return pod({"nvidia.com/gpu": count})
+
+
+def test_u07_a_designated_card_leaves_its_numa_node_alone() -> None:
+    state = NodeState(name="n", table=NODES["A"])
+    (hint,) = device_hints(state, designated(whole(1), card(5)))[GPU]
+    assert (hint.nodes, hint.is_preferred, hint.score) == (frozenset({1}), True, 500)
+
+
+def test_cards_of_two_numa_nodes_need_both() -> None:
+    state = NodeState(name="n", table=NODES["A"])
+    request = designated(pod(cards(2), JOINT), card(0), card(5))
+    hints = device_hints(state, request)
+    assert {kind: [one.nodes for one in hints[kind]] for kind in hints} == {
+        GPU: [frozenset({0, 1})],
+        RDMA: [frozenset({0, 1})],
+    }
+
+
+def test_alignment_needs_the_numa_node_of_each_designated_device() -> None:
+    state = NodeState(name="n", table=NODES["A0"])
+    with pytest.raises(NodeRefused, match="Designated Allocation Lack NUMA Node ID") as refused:
+        device_hints(state, designated(whole(1), card(5)))
+    assert not refused.value.is_final
+    assert granted(designated(whole(1), card(5)), NODES["A0"]) == [(GPU, 5, "")]
+
+
+def test_exactly_the_designated_cards_are_given_though_others_lie_nearer() -> None:
+    assert granted(designated(whole(2), card(1), card(6))) == [(GPU, 1, ""), (GPU, 6, "")]
+
+
+def test_an_id_decides_because_minors_may_change() -> None:
+    assert granted(designated(whole(1), card(2, "GPU-7"))) == [(GPU, 7, "")]
+
+
+def test_a_kind_without_designated_devices_is_chosen_as_ever() -> None:
+    request = designated(pod(cards(2), JOINT), card(6), card(7))
+    assert granted(request) == [(GPU, 6, ""), (GPU, 7, ""), (RDMA, 4, "0000:b9:00.2")]
+
+
+def test_a_designated_virtual_function_is_given_though_another_one_comes_first() -> None:
+    request = designated(pod({RDMA_NAME: 1}), function(2, "0000:90:01.3"))
+    assert granted(request) == [(RDMA, 2, "0000:90:01.3")]
+
+
+def test_taken_devices_and_functions_are_refused_for_now() -> None:
+    one = designated(whole(1), card(5))
+    with pytest.raises(NodeRefused, match="Insufficient GPU Devices") as refused:
+        granted(one, held=holding(NODES["A"], gpus=[5]))
+    assert not refused.value.is_final
+    other = designated(pod({RDMA_NAME: 1}), function(2, "0000:90:01.3"))
+    with pytest.raises(NodeRefused, match="Insufficient rdma devices"):
+        granted(other, held=holding(NODES["A"], functions=["0000:90:01.3"]))
+
+
+@pytest.mark.parametrize("device", [card(8), card(0, "GPU-elsewhere")])
+def test_a_node_without_the_devices_is_refused_for_good(device: AllocatedDevice) -> None:
+    with pytest.raises(NodeRefused) as refused:
+        granted(designated(whole(1), device))
+    assert (refused.value.reason, refused.value.is_final) == (ABSENT, True)
+
+
+def test_a_node_without_a_device_object_does_not_have_them() -> None:
+    with pytest.raises(NodeRefused, match="do not have the designated devices"):
+        filter_node(NodeState(name="n"), designated(whole(1), card(0)))
+
+
+@pytest.mark.parametrize(
+    ("request_", "devices"),
+    [
+        (whole(1), (card(0), card(1))),
+        (whole(1), (card(0), function(1, "0000:1f:00.2"))),
+        (pod({RDMA_NAME: 1}), (card(0),)),
+    ],
+    ids=["too many", "another kind beside", "another kind"],
+)
+def test_devices_beyond_the_request_are_refused_for_good(
+    request_: DeviceRequest, devices: tuple[AllocatedDevice, ...]
+) -> None:
+    with pytest.raises(NodeRefused) as refused:
+        granted(designated(request_, *devices))
+    assert (refused.value.reason, refused.value.is_final) == (MISMATCH, True)
+
+
+def test_too_few_devices_are_refused() -> None:
+    with pytest.raises(NodeRefused, match="Insufficient GPU Devices"):
+        granted(designated(whole(2), card(0)))
+
+
+def test_designated_cards_have_to_be_a_partition_where_partitions_are_honoured() -> None:
+    request = designated(whole(2), card(1), card(2))
+    assert granted(request, NODES["H"], PREFER) == [(GPU, 1, ""), (GPU, 2, "")]
+    with pytest.raises(NodeRefused, match="Insufficient Partitioned GPU Devices"):
+        granted(request, NODES["H"], HONOR)
+    fitting = designated(whole(2), card(2), card(3))
+    assert granted(fitting, NODES["H"], HONOR) == [(GPU, 2, ""), (GPU, 3, "")]
+
+
+Object = dict[str, Any]
+
+
+def pod_object(name: str, count: int, node: str = "") -> Object:
+    requests = {"nvidia.com/gpu": str(count)}
+    return {
+        "metadata": {"name": name, "namespace": "ns", "uid": f"u-{name}"},
+        "spec": {"containers": [{"resources": {"requests": requests}}], "nodeName": node or None},
+        "status": {"phase": "Pending"},
+    }
+
+
+def cluster(*names: str) -> ClusterState:
+    state = ClusterState()
+    for name in names:
+        state.set_node(name, {})
+        state.set_devices(msgspec.structs.replace(NODES["A"], node=name))
+    return state
+
+
+def held(name: str, node: str, *minors: int, is_assumed: bool = False) -> AssignedPod:
+    return AssignedPod(
+        key=PodKey(f"u-{name}", "ns", name),
+        node=node,
+        allocation=holding(NODES["A"], gpus=minors),
+        is_assumed=is_assumed,
+    )
+
+
+def filtered(state: ClusterState, body: Object, *names: str) -> Object:
+    extender = Extender(DecisionMaker(state), ManualClock())
+    data = json.dumps({"Pod": body, "Nodes": None, "NodeNames": names}).encode()
+    answer: Object = json.loads(extender.filter(decode_nodes_request(data)))
+    return answer
+
+
+def test_a_planned_pod_fits_on_its_node_alone_and_others_see_its_devices_as_used() -> None:
+    state = cluster("a", "b")
+    state.hold(held("p", "b", *range(8)), "gang ns/job")
+    answer = filtered(state, pod_object("p", 8), "a", "b")
+    assert answer["NodeNames"] == ["b"]
+    assert answer["FailedAndUnresolvableNodes"] == {"a": "gang ns/job: planned on b"}
+    assert filtered(state, pod_object("q", 1), "a", "b")["NodeNames"] == ["a"]
+
+
+def test_a_pod_whose_binding_is_uncertain_fits_on_that_node_alone() -> None:
+    state = cluster("a", "b")
+    state.set_pod(held("p", "b", *range(8), is_assumed=True))
+    answer = filtered(state, pod_object("p", 8), "a", "b")
+    assert answer["NodeNames"] == ["b"]
+    why = "not known yet whether it is bound to b"
+    assert answer["FailedAndUnresolvableNodes"] == {"a": why}
+
+
+def test_a_planned_pod_gets_the_devices_of_the_plan_and_none_if_one_is_sick() -> None:
+    state = cluster("a")
+    state.hold(held("p", "a", 2, 5), "gang ns/job")
+    maker = DecisionMaker(state)
+    request = pod_request(decode_scheduler_pod(json.dumps(pod_object("p", 2)).encode()))
+    grant = maker.allocate(request, "a", "u-p")
+    assert [one.device.minor for one in grant.devices] == [2, 5]
+    sick = tuple(
+        msgspec.structs.replace(one, total={}) if one.minor == 5 else one
+        for one in NODES["A"].of(GPU)
+    )
+    state.set_devices(DeviceTable(node="a", devices={GPU: sick}))
+    with pytest.raises(NodeRefused, match="Insufficient GPU Devices"):
+        maker.allocate(request, "a", "u-p")
+
+
+def test_the_end_of_a_plan_releases_what_is_not_being_bound() -> None:
+    state = cluster("a")
+    state.hold(held("p", "a", 0), "one")
+    state.hold(held("q", "a", 1), "one")
+    state.hold(held("r", "a", 2), "other")
+    state.set_pod(held("q", "a", 1, is_assumed=True))
+    state.hold(held("s", "a", 3), "one")
+    state.set_pod(held("s", "a", 3))  # bound
+    state.release_plan("one")
+    assert {one.key.name for one in state.pods_of("a")} == {"q", "r", "s"}
+    assert (state.plan_of("u-q"), state.plan_of("u-r")) == ("", "other")
+
+
+@pytest.mark.parametrize("event", ["deleted", "recreated", "ended", "relisted"])
+def test_what_a_plan_holds_for_a_pod_ends_with_the_pod(event: str) -> None:
+    state = cluster("a")
+    changes = PodChanges(state)
+    waiting = decode_scheduler_pod(json.dumps(pod_object("p", 1)).encode())
+    changes.set_object("ns/p", waiting)
+    state.hold(held("p", "a", 0), "one")
+    changes.set_object("ns/p", msgspec.structs.replace(waiting, labels={"x": "y"}))
+    assert state.pods_of("a")
+    if event == "deleted":
+        changes.remove_object("ns/p", waiting)
+    elif event == "recreated":
+        key = msgspec.structs.replace(waiting.key, uid="other")
+        changes.set_object("ns/p", msgspec.structs.replace(waiting, key=key))
+    elif event == "ended":
+        changes.set_object("ns/p", None)
+    else:
+        changes.replace_objects({})
+    assert not state.pods_of("a")
+
+
+def command(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *pods: Object, flag: bool = True
+) -> tuple[int, Any]:
+    path = tmp_path / "pods.json"
+    path.write_text(json.dumps({"kind": "PodList", "items": list(pods)}))
+    what = ["--pod" if verb == "simulate" else "--pods", str(path), "-o", "json"]
+    more = ["--designated"] if flag else []
+    status = main([verb, "--cluster", str(CLUSTER), *what, *more])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def annotated(body: Object, *ids: str) -> Object:
+    entries = [{"minor": 0, "id": name, "resources": {}} for name in ids]
+    metadata = {**body["metadata"], "annotations": {ANNOTATION: json.dumps({"gpu": entries})}}
+    return {**body, "metadata": metadata}
+
+
+def test_simulate_honours_a_designation_where_it_is_told_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = annotated(pod_object("p", 1), "GPU-a100-0-6")
+    status, decision = command("simulate", tmp_path, capsys, one)
+    assert (status, decision["chosen"]) == (0, "a100-0")
+    assert [card["minor"] for card in decision["nodes"][0]["allocation"]["gpu"]] == [6]
+    refused = {node["name"]: node["reasons"] for node in decision["nodes"][1:]}
+    assert refused["a100-1"] == [ABSENT]
+    _, without = command("simulate", tmp_path, capsys, one, flag=False)
+    assert without["chosen"] == "h100-0"
+
+
+def test_replay_puts_recorded_pods_where_they_were_and_refuses_the_second_of_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = annotated(pod_object("p", 1, "a100-0"), "GPU-a100-0-6")
+    second = annotated(pod_object("q", 1, "a100-0"), "GPU-a100-0-6")
+    status, report = command("replay", tmp_path, capsys, first, second)
+    assert status == 1
+    assert [one["node"] for one in report["placements"]] == ["a100-0", None]
+    assert report["refusals"]["Insufficient GPU Devices"] == 1
+    assert report["refusals"]["node(s) didn't match the requested node name"] == 4
+
+
+def test_a_designation_that_cannot_be_read_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = pod_object("p", 1)
+    bad["metadata"]["annotations"] = {ANNOTATION: "{"}
+    _, decision = command("simulate", tmp_path, capsys, bad)
+    assert decision["chosen"] is None
+    reasons = {reason for node in decision["nodes"] for reason in node["reasons"]}
+    assert all(one.startswith("invalid device-allocated annotation, err: ") for one in reasons)
