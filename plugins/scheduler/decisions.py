@@ -77,9 +77,8 @@ class PodAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
         A note about the pod follows each reason.
         """
-        suffix = f" ({note})" if note else ""
         reasons = {
-            signature: answer.reason + suffix
+            signature: f"{answer.reason} ({note})" if note else answer.reason
             for signature, answer in self.answers.items()
             if answer.reason and answer.is_final is is_final
         }

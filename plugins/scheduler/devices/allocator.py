@@ -223,6 +223,8 @@ class _Allocation:
     def run(self, *, is_trial: bool) -> Grant:
         """Choose for all kinds; the primary kind first, then those that follow it."""
         grant = self._choose(is_trial=is_trial)
+        if not self._designated:
+            return grant
         granted = {(one.device.kind, one.device.minor) for one in grant}
         skipped = {kind.kind for kind in self._request.kinds} - {kind for kind, _ in granted}
         if any(key not in granted and key[0] not in skipped for key in self._designated):
@@ -446,14 +448,12 @@ class _Allocation:
             if device.total
             and hint.selects(device.labels)
             and (
-                kind.kind not in self._designated_kinds
-                or (device.kind, device.minor) in self._designated
-            )
-            and (
                 numa_nodes is None
                 or (device.has_topology and device.numa_node in (*numa_nodes, UNKNOWN))
             )
         ]
+        if kind.kind in self._designated_kinds:
+            devices = [one for one in devices if (one.kind, one.minor) in self._designated]
         if kind.kind == GPU and self._plugin_vendor:
             devices = [device for device in devices if not self._vendor_refusal(kind, device)]
         if hint.exclusive_policy == PCIE_LEVEL and self._rules.enforces_exclusive_policy:
