@@ -332,10 +332,8 @@ class SimulatedCluster:
 
     def _hold(self, simulated: SimulatedPod, plan: str) -> None:
         """Let a pod of a plan count like a bound one."""
-        pod = simulated.pod
-        self._loads.set_pod(simulated.load)
-        self._count(pod)
-        held = assigned_pod(pod)
+        self._count(simulated)
+        held = assigned_pod(simulated.pod)
         if held is not None:
             self.state.hold(held, plan)
 
@@ -358,15 +356,17 @@ class SimulatedCluster:
         if devices is not None:
             self._reservations.set_reservation(devices.key.name, devices)
 
-    def _count(self, pod: SchedulerPod) -> None:
+    def _count(self, simulated: SimulatedPod) -> None:
+        """Count what a pod requests, and its load."""
+        self._loads.set_pod(simulated.load)
+        pod = simulated.pod
         requested = self._requested.setdefault(pod.node, {})
         for name, amount in {**pod.amounts, "pods": 1}.items():
             requested[name] = requested.get(name, 0) + amount
 
     def _add_pod(self, simulated: SimulatedPod) -> None:
+        self._count(simulated)
         pod = simulated.pod
-        self._loads.set_pod(simulated.load)
-        self._count(pod)
         gang = gang_of(pod)
         if gang is not None:
             self._running[gang.namespace, gang.name] += 1
