@@ -83,10 +83,9 @@ class CgroupKey(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """Return how many bytes of the file are read at most."""
-        if self.kind is ValueKind.DEVICE:
-            return MAX_DEVICE_FILE
-        is_list = self.kind in (ValueKind.CPUS, ValueKind.FEATURE)
-        return LARGE_READ if is_list else SMALL_READ
+        if self.kind in (ValueKind.CPUS, ValueKind.FEATURE):
+            return LARGE_READ
+        return MAX_DEVICE_FILE if self.kind is ValueKind.DEVICE else SMALL_READ
 
     def files(self, version: int) -> tuple[str, ...]:
         """Return the files of the value; none if this version has none."""
@@ -124,33 +123,33 @@ class CgroupKey(msgspec.Struct, frozen=True):
 
     def text(self, version: int, value: CgroupValue) -> str:
         """Return the text to write for a value; for a bandwidth see `cpu.bandwidth_writes`."""
+        if self.kind is ValueKind.FEATURE:
+            return f"{'' if value else NO_FEATURE}{self.name.partition(' ')[2]}\n"
+        if isinstance(value, int):
+            unlimited = self.kind is ValueKind.LIMIT and value == UNLIMITED
+            unprotected = self.kind is ValueKind.PROTECTION and value == NO_LIMIT
+            return "max" if version == 2 and (unlimited or unprotected) else str(value)
         if isinstance(value, frozenset):
             # writing zero bytes has no effect: the newline empties a set
             return format_cpu_list(value) or "\n"
         if isinstance(value, Bandwidth):
             return cpu.format_bandwidth(value)
-        if isinstance(value, DeviceValue):
-            return (
-                ""
-                if self.device_file is None
-                else device_text(self.device_file, self.device, value)
-            )
-        if self.kind is ValueKind.FEATURE:
-            return f"{'' if value else NO_FEATURE}{self.name.partition(' ')[2]}\n"
-        unlimited = self.kind is ValueKind.LIMIT and value == UNLIMITED
-        unprotected = self.kind is ValueKind.PROTECTION and value == NO_LIMIT
-        return "max" if version == 2 and (unlimited or unprotected) else str(value)
+        file = self.device_file
+        return "" if file is None else device_text(file, self.device, value)
 
     def is_equivalent(self, desired: CgroupValue, current: CgroupValue) -> bool:
         """Return whether the current value has the same effect: the kernel rounds down to pages."""
+        if desired == current:
+            return True
+        if isinstance(desired, int):
+            is_size = self.kind in (ValueKind.LIMIT, ValueKind.PROTECTION)
+            return is_size and desired > 0 and _whole_pages(desired) == current
         if isinstance(desired, Bandwidth) and isinstance(current, Bandwidth):
             return desired.is_equivalent(current)
         if isinstance(desired, DeviceValue) and isinstance(current, DeviceValue):
             file = self.device_file
             return file is not None and is_same_line(file, desired, current)
-        if self.kind in (ValueKind.LIMIT, ValueKind.PROTECTION) and isinstance(desired, int):
-            return desired == current or (desired > 0 and _whole_pages(desired) == current)
-        return desired == current
+        return False
 
     def is_any_of(self, value: CgroupValue, texts: Iterable[str]) -> bool:
         """Return whether the file's value is one of these ledger texts, as the kernel stores it.
@@ -206,9 +205,11 @@ class CgroupKey(msgspec.Struct, frozen=True):
 
     def to_ledger(self, value: CgroupValue) -> str:
         """Return the value as text for the ledger; `from_ledger` parses it."""
+        if isinstance(value, int):
+            return str(value)
         if isinstance(value, DeviceValue) and self.device_file is not None:
             return ledger_text(self.device_file, value)
-        return str(value) if self.kind is ValueKind.FEATURE else self.text(1, value).strip()
+        return self.text(1, value).strip()
 
     def from_ledger(self, text: str) -> CgroupValue:
         """Return the value of a text of `to_ledger`."""

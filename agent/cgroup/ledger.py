@@ -7,7 +7,7 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,9 @@ _LineT = TypeVar("_LineT")
 _LINE_START = re.compile(rb'\{"crc":([0-9]{1,10}),')
 
 
-class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, rename={"own_values": "ours"}):
+class LedgerEntry(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, rename={"own_values": "ours"}
+):
     """The value of one file before the agent's first write, and the values that the agent wrote.
 
     `hierarchy` is version 1's controller, `v2`, `oom`, `core`, `sysctl` or `resctrl`; `inode` is
@@ -64,8 +66,17 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, rename={"own_values
         """Return the key of the entry."""
         return self.hierarchy, self.path, self.key
 
+    def with_own_values(self, texts: Sequence[str], owner: str = "") -> LedgerEntry:
+        """Return the entry with these values as the newest; a new owner wrote them.
 
-class LedgerLine(msgspec.Struct, frozen=True, kw_only=True):
+        Of the older ones it has as many as `MAX_OWN_VALUES` allows.
+        """
+        older = [text for text in self.own_values if text not in texts]
+        own_values = (*older, *texts)[-MAX_OWN_VALUES:]
+        return msgspec.structs.replace(self, owner=owner or self.owner, own_values=own_values)
+
+
+class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line: an entry from now on, or (`undone`, `gone`) the end of an entry."""
 
     v: int
@@ -249,10 +260,6 @@ class ChangeLedger:
 
     def set(self, entry: LedgerEntry) -> None:
         """Add or replace an entry; the next flush writes it."""
-        own_values = entry.own_values
-        if len(own_values) > MAX_OWN_VALUES or len(set(own_values)) < len(own_values):
-            own_values = tuple(dict.fromkeys(reversed(own_values)))[:MAX_OWN_VALUES][::-1]
-            entry = msgspec.structs.replace(entry, own_values=own_values)
         entry_id = entry.id
         if self.entries.get(entry_id) != entry:
             self._add("set", entry)

@@ -13,8 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-import msgspec
-
 from agent.cgroup.keys import HIGH
 from agent.cgroup.ledger import MAX_OWN_VALUES, ChangeLedger, LedgerEntry
 from agent.cgroup.values import CgroupValues
@@ -75,8 +73,7 @@ def lower_high(
     if is_late():
         return False
     levels = tuple(_high_levels(min(used, high), limit, high))
-    own_values = (*entry.own_values, *(HIGH.to_ledger(level) for level in levels))
-    ledger.set(msgspec.structs.replace(entry, own_values=own_values))
+    ledger.set(entry.with_own_values([HIGH.to_ledger(level) for level in levels]))
     ledger.flush()
     for level in levels:
         values.write(_high_step(step.desired, level, values.version))

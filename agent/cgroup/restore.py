@@ -23,7 +23,7 @@ from agent.cgroup.ledger import (
 )
 from agent.cgroup.processes import restore_processes
 from agent.cgroup.values import V2_HIERARCHY, CgroupFiles, CgroupValues, KernelFiles
-from agent.cgroup.write_backoff import burst_cause
+from agent.cgroup.write_backoff import burst_cause, nesting_cause
 from agent.cgroup.write_plan import CgroupWrite, DesiredValue, WriteTarget, plan_writes
 from agent.errors import HostFileError, ParseError
 from agent.host.files import LiveHostFiles
@@ -301,7 +301,7 @@ def _record_targets(ledger: ChangeLedger, state: _RestoreState) -> None:
     changed_entries = [state.entries[target] for target in state.targets if target in state.values]
     for entry in changed_entries:
         target = state.targets[entry.path, entry.key]
-        ledger.set(msgspec.structs.replace(entry, own_values=(*entry.own_values, target)))
+        ledger.set(entry.with_own_values([target]))
     if changed_entries:
         ledger.flush()
 
@@ -331,7 +331,9 @@ def _write(
             if error.errno == errno.ENODEV and step.desired.key.device:  # the disk was removed
                 _set_state(state, target, "gone")
                 continue
-            _set_state(state, target, "refused", f"{error}{burst_cause(values, step, error.errno)}")
+            cause = burst_cause(values, step, error.errno)
+            cause = cause or nesting_cause(values, step, error.errno)
+            _set_state(state, target, "refused", f"{error}{cause}")
 
 
 def _confirm(values: CgroupValues, state: _RestoreState, step: CgroupWrite) -> None:

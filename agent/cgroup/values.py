@@ -1,4 +1,4 @@
-"""Reads and writes single cgroup files, as bytes and as values. Read descriptors stay open."""
+"""Reads and writes single cgroup files, as bytes and as values. Descriptors stay open."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 # O_TRUNC has no effect on kernel files; it makes a plain file contain only this text
 _WRITE = os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
+_READ_AND_WRITE = os.O_RDWR | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
 
 DESCRIPTOR_SHARE = 4  # the agent keeps one of so many of the process's descriptors open
 
@@ -69,12 +70,18 @@ class CgroupFiles(Protocol):
 
 
 class KernelFiles:
-    """The cgroup files of the live host. For one thread."""
+    """The cgroup files of the live host. For one thread.
+
+    A file has one descriptor at most. It is for reading only until the file is written; then a
+    kernel file is opened for both, because opening it costs several times what a write does. Such a
+    descriptor also reaches no other group than the one that was read.
+    """
 
     def __init__(self, root: LiveHostFiles, *, limit: int | None = None) -> None:
         """Keep at most `limit` descriptors open; further files are opened for each read."""
         self._root = root
         self._fds: dict[str, int] = {}
+        self._writable: dict[str, int] = {}  # those of them that are open for writing, too
         self._generations: dict[str, int] = {}  # of the open descriptors
         self._opened = 0  # descriptors since the start
         self._limit = _descriptor_limit() if limit is None else limit
@@ -97,12 +104,15 @@ class KernelFiles:
         except OSError as error:
             raise HostFileError(path, error.errno or 0) from error
         if len(self._fds) < self._limit:
-            self._fds[path] = fd
-            self._opened += 1
-            self._generations[path] = self._opened
+            self._keep(path, fd)
         else:
             os.close(fd)
         return data
+
+    def _keep(self, path: str, fd: int) -> None:
+        self._fds[path] = fd
+        self._opened += 1
+        self._generations[path] = self._opened
 
     def holds(self, expected: Iterable[ExpectedBytes]) -> bool:
         """Read all files in one loop: a call for each would cost as much as the kernel does."""
@@ -121,18 +131,34 @@ class KernelFiles:
         return True
 
     def write(self, path: str, text: str) -> None:
-        """Open, write and close: Python's `open().write()` would hide the kernel's answer."""
-        data = text.encode()
+        """Write with one call: Python's `open().write()` would hide the kernel's answer."""
+        data, fd = text.encode(), self._writable.get(path)
         try:
-            fd = os.open(self._root.path(path), _WRITE)
-            try:
-                written_bytes = os.write(fd, data)
-            finally:
-                os.close(fd)
+            written_bytes = (
+                self._open_and_write(path, data) if fd is None else os.pwrite(fd, data, 0)
+            )
         except OSError as error:
             raise HostFileError(path, error.errno or 0) from error
         if written_bytes != len(data):
             raise HostFileError(path, errno.EIO)
+
+    def _open_and_write(self, path: str, data: bytes) -> int:
+        """Open and write; keep the descriptor if that of a kernel file is open for reading."""
+        is_open = path in self._fds
+        fd = os.open(self._root.path(path), _READ_AND_WRITE if is_open else _WRITE)
+        is_kept = False
+        try:
+            written_bytes = os.write(fd, data)
+            # a file that stores its text has a size now, and must be truncated before each write
+            is_kept = is_open and not os.fstat(fd).st_size
+        finally:
+            if not is_kept:
+                os.close(fd)
+        if is_kept:
+            self.close(path)
+            self._keep(path, fd)
+            self._writable[path] = fd
+        return written_bytes
 
     def inode(self, path: str) -> int:
         """Stat the directory."""
@@ -155,6 +181,7 @@ class KernelFiles:
     def close(self, path: str) -> None:
         """Close the file's descriptor, if there is one."""
         self._generations.pop(path, None)
+        self._writable.pop(path, None)
         fd = self._fds.pop(path, None)
         if fd is not None:
             os.close(fd)
@@ -251,9 +278,11 @@ class CgroupValues:
         names = key.files(self.version)
         return () if directory is None else tuple(f"{directory}/{name}" for name in names)
 
-    def read_raw(self, paths: tuple[str, ...], key: CgroupKey) -> RawValue:
-        """Read the bytes of a value."""
-        return tuple([self.files.read(path, key.size) for path in paths])
+    def read_raw(self, paths: tuple[str, ...], size: int) -> RawValue:
+        """Read the bytes of a value, of each file this many at most."""
+        if len(paths) == 1:
+            return (self.files.read(paths[0], size),)
+        return tuple([self.files.read(path, size) for path in paths])
 
     def read_value(self, cgroup: str, key: CgroupKey) -> CgroupValue | None:
         """Return the value in force; `None` if it does not exist. Raises `ParseError`."""
@@ -261,21 +290,24 @@ class CgroupValues:
         if not paths:
             return None
         try:
-            return key.parse(self.version, self.read_raw(paths, key))
+            return key.parse(self.version, self.read_raw(paths, key.size))
         except HostFileError:
             return None
 
-    def write(self, step: CgroupWrite) -> None:
-        """Make one write; try again a few times on EAGAIN."""
-        directory = self.directory(step.desired.cgroup, step.desired.key)
-        for attempts_left in reversed(range(ATTEMPTS)):
+    def path(self, step: CgroupWrite) -> str:
+        """Return the file of a write."""
+        return f"{self.directory(step.desired.cgroup, step.desired.key)}/{step.file}"
+
+    def write(self, step: CgroupWrite, path: str = "") -> None:
+        """Make one write, to the step's path; try again a few times on EAGAIN."""
+        path = path or self.path(step)
+        for _ in range(ATTEMPTS - 1):
             try:
-                self.files.write(f"{directory}/{step.file}", step.text)
+                return self.files.write(path, step.text)
             except HostFileError as error:
-                if error.errno != errno.EAGAIN or not attempts_left:
+                if error.errno != errno.EAGAIN:
                     raise
-            else:
-                return
+        return self.files.write(path, step.text)
 
     def inode(self, cgroup: str, key: CgroupKey) -> int | None:
         """Return the inode of a group's directory; `None` if it does not exist."""
@@ -310,7 +342,7 @@ class CgroupValues:
         reclaim enough.
         """
         limit = step.value_after
-        if self.version != 2 or step.desired.key is not MEMORY or not isinstance(limit, int):
+        if step.desired.key is not MEMORY or self.version != 2 or not isinstance(limit, int):
             return None
         used = self._memory_usage(step.desired.cgroup)
         return used if used is not None and UNLIMITED != limit < used else None

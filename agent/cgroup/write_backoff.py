@@ -8,9 +8,11 @@ from collections import deque
 
 import msgspec
 
-from agent.cgroup.keys import BURST, CgroupKey, CgroupValue
+from agent.cgroup.cpu import Bandwidth
+from agent.cgroup.keys import BURST, CPUS, CgroupKey, CgroupValue
 from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import CgroupWrite, DesiredValue, WriteTarget
+from agent.errors import ParseError
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
 BUSY_RETRY_S = 1.0  # for a limit below the usage: the group may shrink at any moment
@@ -65,8 +67,30 @@ def burst_cause(values: CgroupValues, step: CgroupWrite, number: int) -> str:
     return f": {file} holds {burst}, more than this quota: write 0 to it"
 
 
+def nesting_cause(values: CgroupValues, step: CgroupWrite, number: int) -> str:
+    """Return text for people if the value of another group is the cause of a refusal; else nothing.
+
+    On version 1, CPUs and quota of a group lie within those of all groups above it.
+    """
+    key, cgroup, value = step.desired.key, step.desired.cgroup, step.value_after
+    is_nested = (key is CPUS and number in (errno.EACCES, errno.EBUSY)) or (
+        isinstance(value, Bandwidth) and number == errno.EINVAL
+    )
+    if values.version != 1 or not is_nested:
+        return ""
+    while cgroup := cgroup.rpartition("/")[0]:
+        try:
+            above = values.read_value(cgroup, key)
+        except ParseError:
+            return ""
+        if above is not None and key.is_looser(value, above):
+            return f": {cgroup} above it has {key.to_ledger(above)}"
+    return ": a group below it has more"
+
+
 class _RefusalRecord(msgspec.Struct):
     value: CgroupValue
+    cause: str = ""  # of the last refusal, for people
     times: int = 0
     until_s: float = 0.0
 
@@ -86,6 +110,8 @@ class RefusalTracker:
 
     def is_deferred(self, desired: DesiredValue, now_s: float) -> bool:
         """Return whether the write should wait. Another value may always be tried."""
+        if not (self._suspended_owners or self._suspended_keys or self._records):
+            return False
         until = self._suspended_owners.get(desired.owner)
         if until is not None and now_s < until[0]:
             return True
@@ -109,8 +135,9 @@ class RefusalTracker:
         if record is None or record.value != desired.value:
             return ""
         times = "once" if record.times == 1 else f"{record.times} times"
+        cause = f" ({record.cause})" if record.cause else ""
         left_s = max(0.0, record.until_s - now_s)
-        return f"the kernel refused it {times}; the next attempt is in {left_s:.0f} s"
+        return f"the kernel refused it {times}{cause}; the next attempt is in {left_s:.0f} s"
 
     def is_refused(self, desired: DesiredValue) -> bool:
         """Return whether the kernel refused this value when it was last written."""
@@ -126,13 +153,13 @@ class RefusalTracker:
         self._missing_files[target] = now_s + MISSING_RETRY_S
 
     def record_refusal(
-        self, desired: DesiredValue, error_class: WriteErrorClass, now_s: float
+        self, desired: DesiredValue, error_class: WriteErrorClass, cause: str, now_s: float
     ) -> bool:
-        """Record a refusal; return whether to report it now."""
+        """Record a refusal and its cause; return whether to report it now."""
         record = self._records.setdefault(desired.target, _RefusalRecord(desired.value))
         if record.value != desired.value:
             record.value, record.times = desired.value, 0
-        record.times += 1
+        record.times, record.cause = record.times + 1, cause
         if error_class is WriteErrorClass.BUSY:
             record.until_s = now_s + (
                 BUSY_RETRY_S if record.times <= BUSY_RETRIES else FIRST_RETRY_S
@@ -157,8 +184,9 @@ class RefusalTracker:
 
     def record_success(self, desired: DesiredValue) -> None:
         """Remove the records of a value that the kernel has accepted."""
-        self._records.pop(desired.target, None)
-        self._refusing_groups.pop(desired.key.name, None)
+        if self._records or self._refusing_groups:
+            self._records.pop(desired.target, None)
+            self._refusing_groups.pop(desired.key.name, None)
 
     def suspended_writes(self, now_s: float) -> tuple[tuple[str, str], ...]:
         """Return the owners and keys that are not written now, with the reason."""

@@ -9,7 +9,7 @@ leaves a legal state.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -21,7 +21,7 @@ from agent.snapshot.publications import AuditRecord, audit_reason
 WriteTarget = tuple[str, str]  # cgroup and the key's name
 
 
-class DesiredValue(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The desired value of one file; a current value in `equivalents` is not overwritten."""
 
     cgroup: str  # "/kubepods/…", below the controller's mount; or a setting's directory
@@ -54,7 +54,7 @@ class DesiredValue(msgspec.Struct, frozen=True, kw_only=True):
         return self.key.is_equivalent(self.value, current) or current in self.equivalents
 
 
-class CgroupWrite(msgspec.Struct, frozen=True, kw_only=True):
+class CgroupWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One write. `value_after` is in force afterwards; `is_last`: it is the desired value."""
 
     desired: DesiredValue
@@ -120,23 +120,37 @@ def plan_writes(
     Each target has one desired value. A value that is met needs no write; a target that is not in
     `current` could not be read, and is left out.
     """
-    open_values = [desired for desired in desired_values if desired.target in current]
-    parts: dict[_Part, list[DesiredValue]] = {part: [] for part in _Part}
-    for desired in sorted(open_values, key=_depth_order):
-        parts[_part_of(desired.key)].append(desired)
-    phases = _WritePhases(current, version, {_parent(desired.cgroup) for desired in open_values})
-    return (
-        *phases.idle(parts[_Part.IDLE], ends=True),
-        *phases.weights(parts[_Part.WEIGHT]),
-        *phases.bursts(parts[_Part.BURST], are_shrinking=True),
-        *phases.widening(parts[_Part.HIERARCHICAL]),
-        *phases.remaining(reversed(parts[_Part.HIERARCHICAL])),
-        *phases.bursts(parts[_Part.BURST], are_shrinking=False),
-        *phases.remaining(parts[_Part.DEVICE]),  # the root first: it begins the control of IO
-        *phases.remaining(reversed(parts[_Part.INDEPENDENT])),
-        *phases.idle(parts[_Part.IDLE], ends=False),
-        *phases.remaining(parts[_Part.HOST_SETTING]),
+    parts: dict[_Part, list[_Change]] = {part: [] for part in _Part}
+    parts_by_key: dict[str, list[_Change]] = {}
+    for desired in desired_values:
+        old = current.get(desired.target)
+        if old is None:
+            continue
+        part = parts_by_key.get(desired.key.name)
+        if part is None:
+            part = parts_by_key[desired.key.name] = parts[_part_of(desired.key)]
+        part.append((desired, old))
+    for part in parts.values():
+        part.sort(key=_depth)
+    begins, ends = _split(parts[_Part.IDLE], lambda desired, _: desired.value == 0)
+    shrinking, growing = _split(
+        parts[_Part.BURST], lambda desired, old: desired.key.is_looser(desired.value, old)
     )
+    plan = _WriteSequence(version)
+    plan.add(ends)
+    plan.add_weights(parts[_Part.WEIGHT], current, {desired.cgroup for desired, _ in ends})
+    plan.add(shrinking)
+    narrowing = plan.widen(parts[_Part.HIERARCHICAL])
+    plan.add(reversed(narrowing))
+    plan.add(growing)
+    plan.add(parts[_Part.DEVICE])  # the root first: it begins the control of IO
+    plan.add(sorted(parts[_Part.INDEPENDENT], key=_depth, reverse=True))
+    plan.add(begins)
+    plan.add(parts[_Part.HOST_SETTING])
+    return tuple(plan.steps)
+
+
+_Change = tuple[DesiredValue, CgroupValue]  # the value to write, and the value in force before
 
 
 class _Part(enum.Enum):
@@ -164,89 +178,90 @@ def _part_of(key: CgroupKey) -> _Part:
     return _Part.HIERARCHICAL if key.is_hierarchical else _Part.INDEPENDENT
 
 
-def _parent(cgroup: str) -> str:
-    return cgroup.rpartition("/")[0]
+def _depth(change: _Change) -> int:
+    return change[0].cgroup.count("/")
 
 
-def _depth_order(desired: DesiredValue) -> tuple[int, str, str]:
-    return desired.cgroup.count("/"), desired.cgroup, desired.key.name
+def _split(
+    changes: Iterable[_Change], condition: Callable[[DesiredValue, CgroupValue], bool]
+) -> tuple[list[_Change], list[_Change]]:
+    """Return the changes that do not meet the condition, and those that do."""
+    parts: tuple[list[_Change], list[_Change]] = ([], [])
+    for change in changes:
+        parts[condition(*change)].append(change)
+    return parts
 
 
-class _WritePhases:
-    """The phases of one plan; `now` has the values after the writes so far."""
+class _WriteSequence:
+    """The writes of one plan so far."""
 
-    def __init__(
-        self, current: Mapping[WriteTarget, CgroupValue], version: int, parents: Collection[str]
+    def __init__(self, version: int) -> None:
+        self.steps: list[CgroupWrite] = []
+        self._version = version
+
+    def add(self, changes: Iterable[_Change]) -> None:
+        """Add the writes of all values that are not met yet, in the order given."""
+        for desired, old in changes:
+            if not desired.is_met(old):
+                self._write(desired, old, desired.value)
+
+    def add_weights(
+        self,
+        changes: Iterable[_Change],
+        current: Mapping[WriteTarget, CgroupValue],
+        waking_groups: Collection[str],
     ) -> None:
-        self.current = current
-        self.version = version
-        self.parents = parents  # of groups that are also written
-        self.now = dict(current)
-
-    def idle(self, desired_values: Iterable[DesiredValue], *, ends: bool) -> Iterator[CgroupWrite]:
-        """Yield the writes that end idle, which come first, or begin it, which come last."""
-        for desired in desired_values:
-            if (desired.value == 0) is ends:
-                yield from self._write_if_needed(desired)
-
-    def weights(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
-        """Yield weights; none of a group that stays idle, because the kernel refuses it."""
-        for desired in desired_values:
-            if self.now.get((desired.cgroup, IDLE.name)) == 1:
-                continue
+        """Add weights; none of a group that stays idle, because the kernel refuses it."""
+        for desired, old in changes:
             # the kernel resets the weight of a group that stops being idle
-            is_reset = self.current.get((desired.cgroup, IDLE.name)) == 1
-            if is_reset or not desired.is_met(self.current[desired.target]):
-                yield from self._writes_to(desired, desired.value)
+            is_idle = current.get((desired.cgroup, IDLE.name)) == 1
+            if is_idle and desired.cgroup not in waking_groups:
+                continue
+            if is_idle or not desired.is_met(old):
+                self._write(desired, old, desired.value)
 
-    def bursts(
-        self, desired_values: Iterable[DesiredValue], *, are_shrinking: bool
-    ) -> Iterator[CgroupWrite]:
-        """Yield bursts that shrink, which precede quotas, or that grow, which follow them."""
-        for desired in desired_values:
-            if desired.key.is_looser(desired.value, self.now[desired.target]) != are_shrinking:
-                yield from self._write_if_needed(desired)
-
-    def widening(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
-        """Yield values that allow both the old and the new, parents first.
+    def widen(self, changes: Collection[_Change]) -> list[_Change]:
+        """Add values that allow both the old and the new, parents first; return what is left.
 
         A group without groups below gets the desired value at once.
         """
-        for desired in desired_values:
-            old = self.now[desired.target]
-            if desired.is_met(old) or not desired.key.is_looser(desired.value, old):
+        parents = {desired.cgroup.rpartition("/")[0] for desired, _ in changes}
+        remaining: list[_Change] = []
+        for desired, old in changes:
+            if desired.is_met(old):
                 continue
             merged = desired.key.merge(desired.value, old)
-            if merged == desired.value or desired.cgroup in self.parents:
-                yield from self._writes_to(desired, merged, widens=True)
+            if merged == old or (merged != desired.value and desired.cgroup not in parents):
+                remaining.append((desired, old))
+                continue
+            self._write(desired, old, merged, is_widening=True)
+            if merged != desired.value:
+                remaining.append((desired, merged))
+        return remaining
 
-    def remaining(self, desired_values: Iterable[DesiredValue]) -> Iterator[CgroupWrite]:
-        """Yield the writes of all values that are not met yet, in the order given."""
-        for desired in desired_values:
-            yield from self._write_if_needed(desired)
-
-    def _write_if_needed(self, desired: DesiredValue) -> Iterator[CgroupWrite]:
-        if not desired.is_met(self.now[desired.target]):
-            yield from self._writes_to(desired, desired.value)
-
-    def _writes_to(
-        self, desired: DesiredValue, value: CgroupValue, *, widens: bool = False
-    ) -> Iterator[CgroupWrite]:
-        old, self.now[desired.target] = self.now[desired.target], value
+    def _write(
+        self,
+        desired: DesiredValue,
+        old: CgroupValue,
+        value: CgroupValue,
+        *,
+        is_widening: bool = False,
+    ) -> None:
         if isinstance(value, Bandwidth) and isinstance(old, Bandwidth):
             raw_writes: tuple[tuple[str, str, CgroupValue], ...] = cpu.bandwidth_writes(
-                self.version, old, value
+                self._version, old, value
             )
         else:
-            file = desired.key.files(self.version)[0]
-            raw_writes = ((file, desired.key.text(self.version, value), value),)
+            key = desired.key
+            raw_writes = ((key.files(self._version)[0], key.text(self._version, value), value),)
         for file, text, after in raw_writes:
-            is_last = after == desired.value
-            yield CgroupWrite(
-                desired=desired,
-                file=file,
-                text=text,
-                value_after=after,
-                is_last=is_last,
-                is_widening=widens,
+            self.steps.append(
+                CgroupWrite(
+                    desired=desired,
+                    file=file,
+                    text=text,
+                    value_after=after,
+                    is_last=after == desired.value,
+                    is_widening=is_widening,
+                )
             )

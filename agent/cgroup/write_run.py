@@ -12,15 +12,17 @@ from agent.cgroup.keys import (
     BURST,
     CPUS,
     HIGH,
+    MEMORY,
     CgroupValue,
 )
-from agent.cgroup.ledger import LedgerError
+from agent.cgroup.ledger import EntryId, LedgerError
 from agent.cgroup.values import CgroupValues, RawValue
 from agent.cgroup.write_backoff import (
     RefusalTracker,
     WriteErrorClass,
     burst_cause,
     classify_error,
+    nesting_cause,
 )
 from agent.cgroup.write_plan import (
     CgroupWrite,
@@ -34,18 +36,31 @@ from agent.errors import HostFileError, ParseError
 from agent.snapshot.publications import AuditRecord
 
 
+class FileState(msgspec.Struct, kw_only=True):
+    """The files of one value: one, or two with one value, and what was read of them."""
+
+    paths: tuple[str, ...]
+    size: int  # of each, how many bytes are read at most
+    entry_id: EntryId  # in the ledger
+    desired: DesiredValue | None = None  # that the bytes below have
+    raw: RawValue = ()
+    last: CgroupValue | None = None  # last value of the agent that was read
+    inode: int | None = None  # of the directory, while the descriptor has this generation
+    generation: int | None = None
+
+    def record_match(self, desired: DesiredValue, raw: RawValue, value: CgroupValue) -> None:
+        """Record bytes that have the desired value."""
+        self.desired, self.raw, self.last = desired, raw, value
+
+
 class WriteRunHost(Protocol):
     """The parts of the writer that a run uses."""
 
     values: CgroupValues
     refusals: RefusalTracker
 
-    def paths(self, desired: DesiredValue) -> tuple[str, ...]:
-        """Return the files of a desired value."""
-        ...
-
-    def record_match(self, desired: DesiredValue, raw: RawValue, value: CgroupValue) -> None:
-        """Record bytes that have the desired value."""
+    def file_state(self, desired: DesiredValue) -> FileState:
+        """Return what is known of the files of a desired value."""
         ...
 
     def limit_memory(self, step: CgroupWrite, used: int) -> None:
@@ -82,12 +97,13 @@ class WriteRun:
         """Make the writes in order, except those that are certain to fail."""
         for step in steps:
             target = step.desired.target
-            if target in self._stuck or target in self.failed_targets:
-                continue
-            if step.is_widening and self._is_below_stuck(target):
-                self._stuck.add(target)
-                self._unwritten.add(target)
-                continue
+            if self._stuck or self.failed_targets:
+                if target in self._stuck or target in self.failed_targets:
+                    continue
+                if step.is_widening and self._is_below_stuck(target):
+                    self._stuck.add(target)
+                    self._unwritten.add(target)
+                    continue
             self._write(step, current)
 
     def begin_second_attempt(self) -> None:
@@ -106,12 +122,13 @@ class WriteRun:
 
     def _write(self, step: CgroupWrite, current: Mapping[WriteTarget, CgroupValue]) -> None:
         desired, values = step.desired, self._host.values
-        used = values.memory_above_limit(step)
+        path = values.path(step)
+        used = values.memory_above_limit(step) if desired.key is MEMORY else None
         try:
             if used is not None:
                 self._host.limit_memory(step, used)
             elif desired.key is not HIGH:
-                values.write(step)
+                values.write(step, path)
             elif not self._host.lower_high(step):  # continued in the next cycle
                 self._unwritten.add(desired.target)
                 return
@@ -124,20 +141,22 @@ class WriteRun:
             return
         if not step.is_last:
             return
+        file_state = self._host.file_state(desired)
         try:
-            raw = values.read_raw(self._host.paths(desired), desired.key)
+            raw = values.read_raw(file_state.paths, file_state.size)
             is_same_text = len(raw) == 1 and raw[0].rstrip(b"\n") == step.text.encode()
             value = step.value_after if is_same_text else desired.key.parse(values.version, raw)
         except (HostFileError, ParseError):  # the group was removed with the written value
             self.failed_targets.add(desired.target)
             self._unwritten.add(desired.target)
             return
-        self._audit(step, current, 0, reclaimed=used is not None)
-        if desired.is_met(value):
-            self._host.record_match(desired, raw, value)
+        self._audit(step, path, current, 0, reclaimed=used is not None)
+        if is_same_text or desired.is_met(value):
+            file_state.record_match(desired, raw, value)
             self._host.refusals.record_success(desired)
             self._written.add(desired.target)
-            self._check_effect(desired)
+            if desired.key is CPUS:
+                self._check_effect(desired)
             return
         self._record_refusal(
             desired, WriteErrorClass.REFUSED, "taken, but not kept: it reads back otherwise"
@@ -160,7 +179,7 @@ class WriteRun:
         if error_class is WriteErrorClass.ORDER and not self._is_last_attempt:
             self.is_blocked = True
             return
-        self._audit(step, current, number)
+        self._audit(step, self._host.values.path(step), current, number)
         cause = self._cause(step, number, used)
         if error_class is WriteErrorClass.DENIED:
             self.failed_targets.add(desired.target)
@@ -183,6 +202,8 @@ class WriteRun:
                 cgroup=step.desired.cgroup, key=BURST, value=0, owner=step.desired.owner
             )
             cause += "" if self._host.original(burst) is not None else "; another agent left it"
+        else:
+            cause = nesting_cause(self._host.values, step, number)
         return error_text + cause
 
     def _record_refusal(
@@ -190,7 +211,7 @@ class WriteRun:
     ) -> None:
         self.failed_targets.add(desired.target)
         self._unwritten.add(desired.target)
-        if self._host.refusals.record_refusal(desired, error_class, self._now_s):
+        if self._host.refusals.record_refusal(desired, error_class, cause, self._now_s):
             self._add_problem(
                 desired,
                 "LimitInUse" if error_class is WriteErrorClass.BUSY else "ValueRefused",
@@ -203,7 +224,7 @@ class WriteRun:
         The parent has none of the CPUs.
         """
         desired_cpus = desired.value
-        if desired.key is not CPUS or not desired_cpus or not isinstance(desired_cpus, frozenset):
+        if not desired_cpus or not isinstance(desired_cpus, frozenset):
             return
         effective = self._host.values.effective_cpus(desired.cgroup)
         if effective is not None and not effective <= desired_cpus:
@@ -217,18 +238,18 @@ class WriteRun:
     def _audit(
         self,
         step: CgroupWrite,
+        path: str,
         current: Mapping[WriteTarget, CgroupValue],
         number: int,
         *,
         reclaimed: bool = False,
     ) -> None:
-        desired, values = step.desired, self._host.values
-        directory = values.directory(desired.cgroup, desired.key)
+        desired = step.desired
         record = write_record(
             desired,
-            path=f"{directory}/{step.file}",
+            path=path,
             old=current.get(desired.target),
-            version=values.version,
+            version=self._host.values.version,
             wall_s=self._wall_s,
         )
         if number or reclaimed:

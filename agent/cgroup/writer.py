@@ -19,7 +19,7 @@ from agent.cgroup.keys import (
     SHARES,
     CgroupValue,
 )
-from agent.cgroup.ledger import MAX_OWN_VALUES, ChangeLedger, LedgerEntry, LedgerError
+from agent.cgroup.ledger import ChangeLedger, EntryId, LedgerEntry, LedgerError
 from agent.cgroup.reclaim import BUDGET_S, limit_memory, lower_high
 from agent.cgroup.values import CgroupValues, ExpectedBytes, RawValue
 from agent.cgroup.write_backoff import (
@@ -34,23 +34,12 @@ from agent.cgroup.write_plan import (
     WriteTarget,
     plan_writes,
 )
-from agent.cgroup.write_run import WriteRun
+from agent.cgroup.write_run import FileState, WriteRun
 from agent.clock import Clock
 from agent.errors import HostFileError, ParseError
 
 # the kubelet changes these when it resizes a pod in place: restore uses its new values
 _SPEC_KEYS = (SHARES, QUOTA, MEMORY)
-
-
-class _FileState(msgspec.Struct):
-    """One file, or two files with one value."""
-
-    paths: tuple[str, ...]
-    desired: DesiredValue | None = None  # that the bytes below have
-    raw: RawValue = ()
-    last: CgroupValue | None = None  # last value of the agent that was read
-    inode: int | None = None  # of the directory, while the descriptor has this generation
-    generation: int | None = None
 
 
 class _MatchedFiles(msgspec.Struct):
@@ -78,7 +67,7 @@ class CgroupWriter:
         self.refusals = RefusalTracker()
         self.overwrites = OverwriteTracker()
         self._clock = clock
-        self._file_states: dict[WriteTarget, _FileState] = {}
+        self._file_states: dict[WriteTarget, FileState] = {}
         self._reclaim_until_s = 0.0
         # by group of values
         self._matched_files: dict[str, _MatchedFiles] = {}
@@ -152,18 +141,18 @@ class CgroupWriter:
         group: str,
     ) -> None:
         """Record the bytes of the files whose values are met."""
-        excluded = {desired.target for desired in unmet}
-        slots = [
-            (desired.key.size, self._file_states[desired.target])
+        excluded = set(map(id, unmet))
+        states = [
+            self._file_states[desired.target]
             for desired in desired_values
-            if desired.target not in excluded
+            if id(desired) not in excluded
         ]
         files = tuple(
-            (path, size, data)
-            for size, file_state in slots
+            (path, file_state.size, data)
+            for file_state in states
             for path, data in zip(file_state.paths, file_state.raw, strict=True)
         )
-        plan = WritePlan(compared=sum(bool(file_state.paths) for _, file_state in slots))
+        plan = WritePlan(compared=sum(bool(file_state.paths) for file_state in states))
         self._matched_files[group] = _MatchedFiles(desired_values, files, unmet, plan)
 
     def _compare(
@@ -181,7 +170,7 @@ class CgroupWriter:
             file_state = self._file_states.get(target) or self._add_file_state(desired)
             if not file_state.paths:  # this host has no such file
                 continue
-            raw = self._read(desired, file_state.paths, now_s)
+            raw = self._read(target, file_state, now_s)
             if raw is None:
                 unmet.append(desired)
                 continue
@@ -198,7 +187,7 @@ class CgroupWriter:
             if value is not None:
                 current[target] = value
                 if desired.is_met(value) and not is_reset:
-                    self.record_match(desired, raw, value)
+                    file_state.record_match(desired, raw, value)
                     if desired.original is not None:
                         adopted.append(desired)
                     continue
@@ -222,14 +211,14 @@ class CgroupWriter:
         )
         return plan, tuple(unmet)
 
-    def _read(self, desired: DesiredValue, paths: tuple[str, ...], now_s: float) -> RawValue | None:
+    def _read(self, target: WriteTarget, file_state: FileState, now_s: float) -> RawValue | None:
         """Return the bytes of a value; `None` while a file is missing."""
-        if self.refusals.is_missing(desired.target, now_s):
+        if self.refusals.is_missing(target, now_s):
             return None
         try:
-            return self.values.read_raw(paths, desired.key)
+            return self.values.read_raw(file_state.paths, file_state.size)
         except HostFileError:
-            self.refusals.record_missing(desired.target, now_s)
+            self.refusals.record_missing(target, now_s)
             return None
 
     def record_in_ledger(self, prepared: WritePlan) -> None:
@@ -246,27 +235,8 @@ class CgroupWriter:
             desired = steps[0].desired
             entry = self._entry(desired, prepared.current[target])
             if entry is not None:
-                new_values = [desired.key.to_ledger(step.value_after) for step in steps]
-                # those of the last writes, in their order, without any of them before
-                own_values = (
-                    *(
-                        one
-                        for one in entry.own_values[-MAX_OWN_VALUES + 1 :]
-                        if one not in new_values
-                    ),
-                    *new_values,
-                )
-                self.ledger.set(
-                    LedgerEntry(
-                        hierarchy=entry.hierarchy,
-                        path=entry.path,
-                        inode=entry.inode,
-                        key=entry.key,
-                        owner=desired.owner,
-                        original=entry.original,
-                        own_values=own_values,
-                    )
-                )
+                texts = [desired.key.to_ledger(step.value_after) for step in steps]
+                self.ledger.set(entry.with_own_values(texts, desired.owner))
             if desired.key is IDLE and desired.value == 1:
                 self._record_weight(desired)
 
@@ -277,7 +247,7 @@ class CgroupWriter:
         """
         value, key = self.values.read_value(desired.cgroup, desired.key), desired.key
         inode = self.values.inode(desired.cgroup, key)
-        entry = self.ledger.entries.get((self.values.hierarchy(key), *desired.target))
+        entry = self.ledger.entries.get(self._entry_id(desired))
         if value is None or inode is None or not desired.is_met(value):
             return
         if (entry is None or entry.inode != inode) and not key.is_equivalent(original, value):
@@ -296,7 +266,7 @@ class CgroupWriter:
     def replace_original(self, desired: DesiredValue, original: CgroupValue) -> None:
         """Set another value to restore than the one that was read or requested before."""
         key = desired.key
-        entry = self.ledger.entries.get((self.values.hierarchy(key), *desired.target))
+        entry = self.ledger.entries.get(self._entry_id(desired))
         if entry is None or entry.inode != self.values.inode(desired.cgroup, key):
             self.adopt(desired, original)
         else:
@@ -338,17 +308,12 @@ class CgroupWriter:
 
     def original(self, desired: DesiredValue) -> CgroupValue | None:
         """Return the value before the first write; `None` if the agent never wrote the file."""
-        entry = self.ledger.entries.get((self.values.hierarchy(desired.key), *desired.target))
+        entry = self.ledger.entries.get(self._entry_id(desired))
         return None if entry is None else desired.key.from_ledger(entry.original)
 
-    def paths(self, desired: DesiredValue) -> tuple[str, ...]:
-        """Return the files of a desired value."""
-        return (self._file_states.get(desired.target) or self._add_file_state(desired)).paths
-
-    def record_match(self, desired: DesiredValue, raw: RawValue, value: CgroupValue) -> None:
-        """Record bytes that have the desired value."""
-        file_state = self._file_states.get(desired.target) or self._add_file_state(desired)
-        file_state.desired, file_state.raw, file_state.last = desired, raw, value
+    def file_state(self, desired: DesiredValue) -> FileState:
+        """Return what is known of the files of a desired value."""
+        return self._file_states.get(desired.target) or self._add_file_state(desired)
 
     def retain(self, targets: frozenset[WriteTarget]) -> None:
         """Drop all other files, and close their descriptors."""
@@ -363,11 +328,16 @@ class CgroupWriter:
         self.refusals.retain(targets)
         self.overwrites.retain(targets)
 
-    def _add_file_state(self, desired: DesiredValue) -> _FileState:
-        file_state = self._file_states[desired.target] = _FileState(
-            self.values.paths(desired.cgroup, desired.key)
+    def _add_file_state(self, desired: DesiredValue) -> FileState:
+        file_state = self._file_states[desired.target] = FileState(
+            paths=self.values.paths(desired.cgroup, desired.key),
+            size=desired.key.size,
+            entry_id=self._entry_id(desired),
         )
         return file_state
+
+    def _entry_id(self, desired: DesiredValue) -> EntryId:
+        return self.values.hierarchy(desired.key), *desired.target
 
     def _parse(self, desired: DesiredValue, raw: RawValue) -> CgroupValue | None:
         try:
@@ -385,7 +355,7 @@ class CgroupWriter:
         )
 
     def _may_write(
-        self, desired: DesiredValue, file_state: _FileState, value: CgroupValue, now_s: float
+        self, desired: DesiredValue, file_state: FileState, value: CgroupValue, now_s: float
     ) -> bool:
         """Return whether to write now: neither refused recently nor contested."""
         if self.refusals.is_deferred(desired, now_s):
@@ -393,7 +363,7 @@ class CgroupWriter:
         key, last = desired.key, file_state.last
         if last is not None and (value is last or key.is_equivalent(last, value)):
             return True
-        entry = self.ledger.entries.get((self.values.hierarchy(key), *desired.target))
+        entry = self.ledger.entries.get(self._entry_id(desired))
         # also an intermediate value between two desired ones
         if entry is not None and key.is_any_of(value, entry.own_values):
             return True
@@ -408,8 +378,8 @@ class CgroupWriter:
         current = self._read_current((desired,)).get(desired.target)
         entry = None if current is None else self._entry(desired, current)
         if entry is not None:
-            own_values = (*entry.own_values, str(IDLE_WEIGHTS[self.values.version]))
-            self.ledger.set(msgspec.structs.replace(entry, own_values=own_values))
+            weight = str(IDLE_WEIGHTS[self.values.version])
+            self.ledger.set(entry.with_own_values([weight]))
 
     def _is_idle(self, cgroup: str) -> bool:
         try:
@@ -419,12 +389,11 @@ class CgroupWriter:
 
     def _entry(self, desired: DesiredValue, current: CgroupValue) -> LedgerEntry | None:
         """Return the target's entry, or a new one; `None` if the group was removed."""
-        key = desired.key
-        inode = self._inode(desired)
+        key, file_state = desired.key, self.file_state(desired)
+        inode = self._inode(desired, file_state)
         if inode is None:
             return None
-        hierarchy = self.values.hierarchy(key)
-        entry = self.ledger.entries.get((hierarchy, *desired.target))
+        entry = self.ledger.entries.get(file_state.entry_id)
         is_new = entry is None or entry.inode != inode
         is_resized = key in _SPEC_KEYS and (
             entry is None or not key.is_any_of(current, entry.own_values)
@@ -434,21 +403,21 @@ class CgroupWriter:
         original = key.to_ledger(current if desired.original is None else desired.original)
         if entry is not None and not is_new:
             return msgspec.structs.replace(entry, original=original)
+        hierarchy, path, name = file_state.entry_id
         return LedgerEntry(
             hierarchy=hierarchy,
-            path=desired.cgroup,
+            path=path,
             inode=inode,
-            key=key.name,
+            key=name,
             owner=desired.owner,
             original=original,
         )
 
-    def _inode(self, desired: DesiredValue) -> int | None:
+    def _inode(self, desired: DesiredValue, file_state: FileState) -> int | None:
         """Return the inode of a group's directory; it is read once per open descriptor."""
-        file_state = self._file_states.get(desired.target)
-        path = file_state.paths[0] if file_state is not None and file_state.paths else ""
+        path = file_state.paths[0] if file_state.paths else ""
         generation = self.values.files.generation(path)
-        if file_state is None or generation is None:
+        if generation is None:
             return self.values.inode(desired.cgroup, desired.key)
         if file_state.generation != generation:
             file_state.inode = self.values.inode(desired.cgroup, desired.key)

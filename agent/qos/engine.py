@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from agent.cgroup.cpu import UNLIMITED_QUOTA, Bandwidth
 from agent.cgroup.enforcement import EnforcementPlan, MemoryReclaim, StrategyValues
-from agent.cgroup.keys import CPUS, HIGH
+from agent.cgroup.keys import CPUS, HIGH, QUOTA, CgroupValue
 from agent.cgroup.layout import CgroupLayout
 from agent.cgroup.reclaim import MemoryReclaimer
 from agent.cgroup.write_plan import DesiredValue
@@ -60,8 +61,9 @@ def strategy_modes(names: Iterable[str], enforce: EnforceSettings) -> Mapping[st
 class PodProtection:
     """Removes the values of pods in protected namespaces from plans.
 
-    CPU sets are not removed: on cgroup version 1 the kernel refuses to narrow the group of all
-    best-effort pods while one of them has more CPUs. For one thread.
+    On cgroup version 1 the kernel refuses to narrow the group of all best-effort pods while one of
+    them has more CPUs or a larger quota. Therefore CPU sets are not removed, nor is the end of a
+    quota that exceeds that of the group. For one thread.
     """
 
     def __init__(self, namespaces: frozenset[str]) -> None:
@@ -69,14 +71,15 @@ class PodProtection:
         self._cgroups = IdentityMemo[frozenset[str]]()
         self._plans: defaultdict[str, IdentityMemo[StrategyPlan]] = defaultdict(IdentityMemo)
 
-    def apply(self, owner: str, plan: StrategyPlan, pods: tuple[QosPod, ...]) -> StrategyPlan:
+    def apply(self, owner: str, plan: StrategyPlan, inputs: QosInputs) -> StrategyPlan:
         """Return the plan of a strategy without protected pods; the same object while it is."""
         if not self._namespaces or not plan.values:
             return plan
+        pods = inputs.pods
         cgroups = self._cgroups.get((pods,), lambda: self._protected_cgroups(pods))
         if not cgroups:
             return plan
-        return self._plans[owner].get((plan, cgroups), lambda: _without(plan, cgroups))
+        return self._plans[owner].get((plan, cgroups), lambda: _without(plan, cgroups, inputs))
 
     def _protected_cgroups(self, pods: tuple[QosPod, ...]) -> frozenset[str]:
         return frozenset(
@@ -88,11 +91,38 @@ class PodProtection:
         )
 
 
-def _without(plan: StrategyPlan, cgroups: frozenset[str]) -> StrategyPlan:
+def _without(plan: StrategyPlan, cgroups: frozenset[str], inputs: QosInputs) -> StrategyPlan:
+    limits = {
+        one.cgroup: one.value
+        for one in plan.values
+        if isinstance(one.value, Bandwidth) and one.cgroup not in cgroups and not _is_end(one.value)
+    }
     values: tuple[DesiredValue, ...] = tuple(
-        one for one in plan.values if one.key is CPUS or one.cgroup not in cgroups
+        one
+        for one in plan.values
+        if one.key is CPUS or one.cgroup not in cgroups or _is_obstacle(one, limits, inputs)
     )
     return plan if len(values) == len(plan.values) else msgspec.structs.replace(plan, values=values)
+
+
+def _is_obstacle(desired: DesiredValue, limits: Mapping[str, Bandwidth], inputs: QosInputs) -> bool:
+    """Return whether a group's own quota, which would end, exceeds that of a group above."""
+    if inputs.layout.version != 1 or not _is_end(desired.value):
+        return False
+    current, cgroup = inputs.current, desired.cgroup
+    own = current.original(cgroup, QUOTA) or current.value(cgroup, QUOTA)
+    return (
+        isinstance(own, Bandwidth)
+        and not _is_end(own)
+        and any(
+            cgroup.startswith(f"{group}/") and own.is_looser(limit)
+            for group, limit in limits.items()
+        )
+    )
+
+
+def _is_end(value: CgroupValue) -> bool:
+    return isinstance(value, Bandwidth) and value.quota_us == UNLIMITED_QUOTA
 
 
 class QosEngine:
@@ -163,7 +193,7 @@ class QosEngine:
             else:
                 inputs = msgspec.structs.replace(inputs, evictions=self.evictions)
                 plan = self._ask(strategy, inputs)
-                plan = self._protection.apply(strategy.name, plan, inputs.pods)
+                plan = self._protection.apply(strategy.name, plan, inputs)
                 evictions += self._record_evictions(plan, now_s, is_planned=mode != ON)
                 reclaims += plan.reclaims if mode == ON else ()
             if plan.state in (StrategyState.FROZEN, StrategyState.FAILED):

@@ -114,6 +114,4 @@ class OomScores:
                 owner=desired.owner,
                 original=str(first),
             )
-        self._ledger.set(
-            msgspec.structs.replace(entry, own_values=(*entry.own_values, str(desired.value)))
-        )
+        self._ledger.set(entry.with_own_values([str(desired.value)]))

@@ -235,8 +235,7 @@ class QosDirectories:
             owner=switch.owner,
             original=current,
         )
-        own_values = (*entry.own_values, switch.text)
-        self._ledger.set(msgspec.structs.replace(entry, owner=switch.owner, own_values=own_values))
+        self._ledger.set(entry.with_own_values([switch.text], switch.owner))
 
     def _read(self, path: str) -> str:
         try:

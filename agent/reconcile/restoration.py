@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from agent.allocation.cpus import has_pods, has_settings
 from agent.cgroup.enforcement import NO_ENFORCEMENT, EnforcementPlan
@@ -21,7 +21,7 @@ from agent.cgroup.processes import process_directory
 from agent.cgroup.restore import RestoreResult, is_known_entry, restore_entries
 from agent.cgroup.values import CgroupFiles, CgroupValues, KernelFiles
 from agent.containers.dispatch import ON
-from agent.errors import HostFileError
+from agent.errors import HostFileError, ParseError
 from agent.slo.status import is_frozen
 from agent.snapshot.node import NodeSnapshot
 
@@ -42,6 +42,8 @@ class Restoration:
         self._slo_stale_s = slo_stale_s
         self._since: dict[EntryId, float] = {}
         self._after_s: dict[EntryId, float] = {}
+        # of those, the refused ones whose originals exceed the values of the groups above
+        self._exceeding: set[EntryId] = set()
         self._begun_s: float | None = None
         self._swept_s: float | None = None
         self._open: tuple[tuple[object, ...], tuple[LedgerEntry, ...]] | None = None
@@ -111,18 +113,43 @@ class Restoration:
     ) -> tuple[RestoreResult, ...]:
         """Restore these originals; an entry that could not be restored is retried much later.
 
-        Raise `LedgerError`.
+        An original that exceeds the value of the group above, which version 1 refuses, is restored
+        with that value, or as soon as that value allows it. Raise `LedgerError`.
         """
         now_s = monotonic()
-        due = [entry for entry in entries if now_s >= self._after_s.get(entry.id, 0.0)]
+        due = self._due(tuple(entries), values, now_s)
         if not due:
             return ()
         results = restore_entries(ledger, values, due, monotonic=monotonic, budget_s=UNDO_BUDGET_S)
         for one in results:
+            self._exceeding.discard(one.entry.id)
             if not one.is_done and one.state != "late":
                 self._after_s[one.entry.id] = now_s + UNDO_AGAIN_S
+                if one.state == "refused" and _exceeds_parent(values, one.entry):
+                    self._exceeding.add(one.entry.id)
         self._after_s = {key: at for key, at in self._after_s.items() if key in ledger.entries}
+        self._exceeding &= ledger.entries.keys()
         return results
+
+    def _due(
+        self, entries: tuple[LedgerEntry, ...], values: CgroupValues, now_s: float
+    ) -> list[LedgerEntry]:
+        """Return the entries to try now."""
+        due = [entry for entry in entries if now_s >= self._after_s.get(entry.id, 0.0)]
+        if not self._exceeding:
+            return due
+        groups = {(entry.key, entry.path) for entry in due}
+        due += [
+            entry
+            for entry in entries
+            if entry.id in self._exceeding
+            and (entry.key, entry.path) not in groups
+            and (
+                any((entry.key, group) in groups for group in _groups_above(entry.path))
+                or not _exceeds_parent(values, entry)
+            )
+        ]
+        return due
 
     def sweep(
         self, ledger: ChangeLedger, layout: CgroupLayout, files: KernelFiles, now_s: float
@@ -146,6 +173,23 @@ class Restoration:
         node_age_s = snapshot.cluster.node.age_s(now_s)
         is_node_current = node_age_s is not None and node_age_s <= self._slo_stale_s
         return is_node_current and not is_frozen(snapshot.cluster.slo, now_s, self._slo_stale_s)
+
+
+def _groups_above(cgroup: str) -> Iterator[str]:
+    while cgroup := cgroup.rpartition("/")[0]:
+        yield cgroup
+
+
+def _exceeds_parent(values: CgroupValues, entry: LedgerEntry) -> bool:
+    """Return whether an original lies outside of what the group above has now."""
+    key = find_key(entry.key)
+    if key is None or not key.is_hierarchical or values.version != 1:
+        return False
+    try:
+        above = values.read_value(entry.path.rpartition("/")[0], key)
+        return above is not None and key.is_looser(key.from_ledger(entry.original), above)
+    except ParseError:
+        return False
 
 
 def _are_cpu_owners_read(snapshot: NodeSnapshot) -> bool:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -14,7 +17,7 @@ from agent.cgroup.writer import CgroupWriter
 from agent.clock import ManualClock
 from agent.errors import HostFileError
 from agent.host.files import LiveHostFiles
-from tests.realgroups import RealGroups, needs_v1, real_groups
+from tests.realgroups import UID, RealGroups, needs_v1, real_groups
 
 pytestmark = [needs_v1, pytest.mark.root]
 
@@ -246,6 +249,31 @@ def test_an_error_says_the_file_and_the_errno(groups: RealGroups) -> None:
         KernelFiles(LiveHostFiles()).write(path, "667")
 
 
+def test_the_group_above_is_named_where_it_has_values_refused(groups: RealGroups) -> None:
+    pod = groups.pod()
+    child = groups.container(pod, 1)
+    groups.put(child, "cpuset.cpus", "0")
+    groups.put(pod, "cpuset.cpus", "0")
+    groups.put(pod, "cpu.cfs_quota_us", "20000")
+    writer = writer_of(groups)
+    wishes = (wish(child, CPUS, frozenset({0, 1})), wish(child, QUOTA, Bandwidth(50000)))
+    causes = [problem.message for problem in applied(writer, *wishes).problems]
+    assert f"cpuset.cpus of {child} to '0-1': Permission denied: {pod} above it has 0" in causes
+    quota = f"cpu.cfs_quota_us of {child} to '50000 100000': Invalid argument"
+    assert f"{quota}: {pod} above it has 20000 100000" in causes
+    explanation = writer.refusals.explain(wishes[0], 1.0)
+    assert f"refused it once (Permission denied: {pod} above it has 0); the next" in explanation
+
+
+def test_groups_below_are_the_cause_where_no_group_above_is(groups: RealGroups) -> None:
+    pod = groups.pod()
+    child = groups.container(pod, 1)
+    groups.put(child, "cpu.cfs_quota_us", "50000")
+    wishes = (wish(pod, CPUS, frozenset({0})), wish(pod, QUOTA, Bandwidth(20000)))
+    problems = applied(writer_of(groups), *wishes).problems
+    assert [one.message.endswith(": a group below it has more") for one in problems] == [True] * 2
+
+
 def test_the_burst_of_another_agent_is_named_where_it_has_a_quota_refused(
     groups: RealGroups,
 ) -> None:
@@ -255,3 +283,51 @@ def test_the_burst_of_another_agent_is_named_where_it_has_a_quota_refused(
     assert done.written == 0
     assert "cpu.cfs_burst_us holds 200000" in done.problems[0].message
     assert done.problems[0].message.endswith("another agent left it")
+
+
+def open_for_writing(path: str) -> list[bool]:
+    """Return of each descriptor of a file of this process whether it may write."""
+    flags = []
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{fd}") == path:
+                flags.append(fcntl.fcntl(int(fd), fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR)
+    return flags
+
+
+def test_a_file_has_one_descriptor_which_may_write_only_after_a_write(groups: RealGroups) -> None:
+    path = str(groups.path("cpu", groups.pod()) / "cpu.shares")
+    files = KernelFiles(LiveHostFiles())
+    files.write(path, "100")
+    assert open_for_writing(path) == []  # nobody reads it
+    assert files.read(path, 64) == b"100\n"
+    assert open_for_writing(path) == [False]
+    for text in ("512", "77"):
+        files.write(path, text)
+        assert open_for_writing(path) == [True]
+        assert files.read(path, 64) == f"{text}\n".encode()
+    with pytest.raises(HostFileError, match="EINVAL"):
+        files.write(path, "many")
+    files.close(path)
+    assert open_for_writing(path) == []
+    files.write(path, "78")
+    assert groups.get(groups.pod_path(UID), "cpu.shares") == "78"
+
+
+def test_a_new_group_of_the_same_name_is_not_written_before_it_was_read(
+    groups: RealGroups,
+) -> None:
+    pod = groups.pod()
+    path = str(groups.path("cpu", pod) / "cpu.shares")
+    files = KernelFiles(LiveHostFiles())
+    for text in ("512", "513"):
+        files.read(path, 64)
+        files.write(path, text)
+    groups.path("cpu", pod).rmdir()
+    groups.path("cpu", pod).mkdir()
+    with pytest.raises(HostFileError, match="ENODEV"):
+        files.write(path, "514")
+    assert groups.get(pod, "cpu.shares") == "1024"
+    assert files.read(path, 64) == b"1024\n"
+    files.write(path, "514")
+    assert groups.get(pod, "cpu.shares") == "514"

@@ -255,3 +255,12 @@ def test_no_more_descriptors_are_open_than_allowed(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == kept + 1
     files.close_all()
     assert len(os.listdir("/proc/self/fd")) == kept
+
+
+def test_a_plain_file_has_only_the_text_of_the_last_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("100000\n")
+    files = KernelFiles(LiveHostFiles(str(tmp_path)))
+    for text in ("2000", "30", "4"):
+        files.read("/file", 64)
+        files.write("/file", text)
+        assert (tmp_path / "file").read_text() == text

@@ -98,9 +98,10 @@ def test_another_boot_has_other_cgroups(path: str) -> None:
 
 
 def test_only_the_newest_values_of_the_agent_are_kept() -> None:
-    ledger = ChangeLedger(None, BOOT)
-    ledger.set(replace(ENTRY, own_values=(*map(str, range(20)), "3")))
-    assert ledger.entries[ENTRY.id].own_values == ("13", "14", "15", "16", "17", "18", "19", "3")
+    entry = replace(ENTRY, own_values=tuple(map(str, range(12, 20))))
+    entry = entry.with_own_values(["14", "3"], "other")
+    assert entry.own_values == ("13", "15", "16", "17", "18", "19", "14", "3")
+    assert (entry.owner, entry.with_own_values(["4"]).owner) == ("other", "other")
 
 
 def test_a_line_cut_short_at_any_byte_is_cut_off(path: str) -> None:

@@ -54,6 +54,7 @@ class Scene:
         modes: Mapping[str, str] | None = None,
         ledger: ChangeLedger | None = None,
         strategies: tuple[AnyStrategy, ...] = (),
+        protected_namespaces: tuple[str, ...] = (),
     ) -> None:
         self.groups = groups
         self.clock = ManualClock()
@@ -67,6 +68,7 @@ class Scene:
             groups.container(self.pod, 1)
             groups.container(self.pod, 2)
         self.strategies = strategies
+        self.protected_namespaces = protected_namespaces
         names = [*(hook.name for hook in hooks), *(one.name for one in strategies)]
         self.modes = dict.fromkeys(names, "on") | dict(modes or {})
         self.reconciler = self.again()
@@ -100,7 +102,13 @@ class Scene:
             modes=self.modes,
             clock=self.clock,
         )
-        self.engine = QosEngine(self.strategies, self.modes, 1.0, SLO_STALE_S)
+        self.engine = QosEngine(
+            self.strategies,
+            self.modes,
+            1.0,
+            SLO_STALE_S,
+            protected_namespaces=self.protected_namespaces,
+        )
         return self.reconciler
 
     def cycle(self, seconds: float = 1.0) -> CycleReport:

@@ -16,7 +16,7 @@ from agent.reconcile.reports import CycleReport
 from agent.snapshot.cluster import ClusterView, NodeView
 from agent.snapshot.cpu import Cpu, CpuTopology
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.pod import ContainerView, KubeQos, PodView
+from agent.snapshot.pod import ContainerResources, ContainerView, KubeQos, PodView
 from agent.snapshot.slo import NodeSlo, NodeSloView, ResourceThresholds
 from agent.snapshot.usage import CgroupUsage, NodeUsage, PressureWatch, UsageSample
 from agent.usage.host_applications import base_cgroup
@@ -28,6 +28,7 @@ from tests.unit.reconcile.scene import Scene
 ENABLED = ResourceThresholds(enable=True)
 QUOTA_POLICY = ResourceThresholds(enable=True, cpu_suppress_policy="cfsQuota")
 NO_OPTIONS = CpuSuppressionSettings()
+PROTECTED = "kube-system"  # a namespace whose pods no strategy writes
 
 
 class Groups(PodGroups, Protocol):
@@ -49,7 +50,12 @@ class SuppressedNode:
     ) -> None:
         self.groups = groups
         self.cpu_count = os.cpu_count() or 1
-        self.scene = Scene(groups, strategies=(CpuSuppression(settings),), ledger=ledger)
+        self.scene = Scene(
+            groups,
+            strategies=(CpuSuppression(settings),),
+            ledger=ledger,
+            protected_namespaces=(PROTECTED,),
+        )
         best_effort = base_cgroup(groups.layout, BEST_EFFORT_BASE)
         assert best_effort is not None
         self.best_effort = groups.make(best_effort)
@@ -58,7 +64,7 @@ class SuppressedNode:
         self.pressure = PressureWatch()
         self.views: tuple[PodView, ...] = (self._sensitive(""),)
 
-    def add_pod(self) -> PodView:
+    def add_pod(self, namespace: str = "default") -> PodView:
         """Make a best-effort pod with one container, as a runtime does it."""
         uid = str(uuid.uuid4())
         cgroup = self.groups.make(self.pod_cgroup(uid))
@@ -67,11 +73,12 @@ class SuppressedNode:
             uid=uid,
             qos=KubeQos.BEST_EFFORT,
             name=f"be-{uid[:4]}",
-            namespace="default",
+            namespace=namespace,
             cgroup=cgroup,
             labels=((QOS_LABEL, "BE"),),
             phase="Running",
             containers=(ContainerView(id=f"{7:064x}", name="app", cgroup=container),),
+            resources=(ContainerResources(name="app"),),
         )
         self.views = (*self.views, view)
         return view

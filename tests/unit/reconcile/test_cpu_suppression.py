@@ -19,7 +19,7 @@ from agent.snapshot.usage import PressureWatch
 from agent.wire_formats.kernel_text import format_cpu_list
 from tests.kill_steps import killed_at
 from tests.realgroups import RealGroups, needs_v1, real_groups
-from tests.unit.reconcile.suppressed_node import QUOTA_POLICY, SuppressedNode
+from tests.unit.reconcile.suppressed_node import PROTECTED, QUOTA_POLICY, SuppressedNode
 
 pytestmark = [
     needs_v1,
@@ -101,6 +101,28 @@ def test_a_quota_of_the_class_is_accepted_although_pods_have_quotas(groups: Real
     assert node.values(QUOTA, pod) == ["2000", "-1", "-1"]
     node.switch_off()
     assert node.values(QUOTA, pod) == ["-1", "50000", "50000"]
+
+
+def test_the_own_quota_of_a_protected_pod_ends_only_while_it_exceeds_that_of_its_class(
+    groups: RealGroups,
+) -> None:
+    node = SuppressedNode(groups)
+    node.thresholds = QUOTA_POLICY
+    pod = node.add_pod(PROTECTED)
+    for cgroup in (pod.cgroup, pod.containers[0].cgroup):
+        groups.put(cgroup, QUOTA, "50000")
+    node.cycle()
+    quota, *own = node.values(QUOTA, pod)
+    assert int(quota) > 50000
+    assert own == ["50000"] * 2
+    node.protected_cores = float(node.cpu_count)
+    report = node.cycle()
+    assert (report.unwritten, report.conditions) == (0, ())
+    assert node.values(QUOTA, pod) == ["2000", "-1", "-1"]
+    node.protected_cores = 0.0
+    for _ in range(30):
+        node.cycle()
+    assert node.values(QUOTA, pod) == [quota, "50000", "50000"]
 
 
 def test_a_quota_that_another_writer_removed_is_written_again(groups: RealGroups) -> None:

@@ -70,6 +70,51 @@ def test_a_value_that_another_program_wrote_is_checked_seldom(groups: RealGroups
     assert groups.get(scene.container, "cpuset.cpus") == "0-1"
 
 
+def cpus_of(scene: Scene) -> list[str]:
+    cgroups = (scene.pod, scene.container, scene.sandbox)
+    return [scene.groups.get(cgroup, "cpuset.cpus") for cgroup in cgroups]
+
+
+def refuse_containers(scene: Scene, hook: str) -> None:
+    """Switch the hook off that set containers, whose pod has too few CPUs for their originals."""
+    scene.modes[hook] = "off"
+    scene.renew()
+    for _ in range(5):
+        scene.cycle()
+    assert cpus_of(scene) == ["1"] * 3
+    # nothing is tried again without a reason
+    assert [one.restore for one in scene.reconciler.audits if one.restore] == ["refused"] * 2
+
+
+def test_containers_have_their_cpus_again_in_the_cycle_that_restores_their_pod(
+    groups: RealGroups,
+) -> None:
+    hook, other = CannedHook("of_pods"), CannedHook("of_containers")
+    hook.answers, other.answers = {None: cpus("1")}, {"app": cpus("1"), "": cpus("1")}
+    scene = Scene(groups, hook, other)
+    scene.cycle()
+    refuse_containers(scene, "of_containers")
+    scene.modes["of_pods"] = "off"
+    scene.renew()
+    scene.cycle()
+    assert cpus_of(scene) == ["0-1"] * 3
+    assert scene.ledger.entries == {}
+
+
+def test_containers_have_their_cpus_again_when_another_program_widens_their_pod(
+    groups: RealGroups,
+) -> None:
+    hook = CannedHook()
+    hook.answers = {"app": cpus("1"), "": cpus("1")}
+    scene = Scene(groups, hook)
+    scene.cycle()
+    groups.put(scene.pod, "cpuset.cpus", "1")
+    refuse_containers(scene, "cpuset")
+    groups.put(scene.pod, "cpuset.cpus", "0-1")
+    scene.cycle()
+    assert cpus_of(scene) == ["0-1"] * 3
+
+
 def test_a_value_that_is_not_desired_any_more_is_restored_after_a_while(groups: RealGroups) -> None:
     hook = CannedHook()
     hook.answers = {"app": cpus("1")}
