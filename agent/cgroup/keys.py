@@ -56,6 +56,10 @@ class ValueKind(enum.Enum):
     FEATURE = "feature"  # a word of a list of switches; with NO_ before it, it is off
 
 
+_SIZES = (ValueKind.LIMIT, ValueKind.PROTECTION)
+_MAXIMA = {ValueKind.LIMIT: UNLIMITED, ValueKind.PROTECTION: NO_LIMIT}  # `max` on version 2
+
+
 class CgroupKey(msgspec.Struct, frozen=True):
     """One kind of file, the line of one block device in it, or a file outside of cgroups.
 
@@ -126,9 +130,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
         if self.kind is ValueKind.FEATURE:
             return f"{'' if value else NO_FEATURE}{self.name.partition(' ')[2]}\n"
         if isinstance(value, int):
-            unlimited = self.kind is ValueKind.LIMIT and value == UNLIMITED
-            unprotected = self.kind is ValueKind.PROTECTION and value == NO_LIMIT
-            return "max" if version == 2 and (unlimited or unprotected) else str(value)
+            return "max" if version == 2 and value == _MAXIMA.get(self.kind) else str(value)
         if isinstance(value, frozenset):
             # writing zero bytes has no effect: the newline empties a set
             return format_cpu_list(value) or "\n"
@@ -142,8 +144,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
         if desired == current:
             return True
         if isinstance(desired, int):
-            is_size = self.kind in (ValueKind.LIMIT, ValueKind.PROTECTION)
-            return is_size and desired > 0 and _whole_pages(desired) == current
+            return self.kind in _SIZES and desired > 0 and _whole_pages(desired) == current
         if isinstance(desired, Bandwidth) and isinstance(current, Bandwidth):
             return desired.is_equivalent(current)
         if isinstance(desired, DeviceValue) and isinstance(current, DeviceValue):
@@ -167,12 +168,12 @@ class CgroupKey(msgspec.Struct, frozen=True):
 
     def is_looser(self, new: CgroupValue, old: CgroupValue) -> bool:
         """Return whether a new value allows something that the old one does not."""
+        if isinstance(new, int) and isinstance(old, int):
+            return _rank(new) > _rank(old)
         if isinstance(new, Bandwidth) and isinstance(old, Bandwidth):
             return new.is_looser(old)
         if isinstance(new, frozenset) and isinstance(old, frozenset):
             return not new <= old
-        if isinstance(new, int) and isinstance(old, int):
-            return _rank(new) > _rank(old)
         raise TypeError(f"{self.name} cannot be both {new!r} and {old!r}")
 
     def merge(self, new: CgroupValue, old: CgroupValue) -> CgroupValue:

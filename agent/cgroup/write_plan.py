@@ -198,6 +198,7 @@ class _WriteSequence:
     def __init__(self, version: int) -> None:
         self.steps: list[CgroupWrite] = []
         self._version = version
+        self._files: dict[str, str] = {}  # by key
 
     def add(self, changes: Iterable[_Change]) -> None:
         """Add the writes of all values that are not met yet, in the order given."""
@@ -253,7 +254,10 @@ class _WriteSequence:
             )
         else:
             key = desired.key
-            raw_writes = ((key.files(self._version)[0], key.text(self._version, value), value),)
+            file = self._files.get(key.name)
+            if file is None:
+                file = self._files[key.name] = key.files(self._version)[0]
+            raw_writes = ((file, key.text(self._version, value), value),)
         for file, text, after in raw_writes:
             self.steps.append(
                 CgroupWrite(
