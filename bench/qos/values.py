@@ -34,7 +34,7 @@ GROUP = "bench"
 CYCLES = 20  # a figure of unchanged files: the CPU time of one cycle is near the clock's grain
 # the file, the step between two values, the gate; where a write costs the kernel little, the ratio
 # says what the interpreter costs and not what a strategy does, which writes the first kind
-KEYS = ((BURST, 1000, "ratio_limit<=3"), (MEMORY, 1 << 20, ""))
+KEYS = ((BURST, 1000, "ratio_limit<=3"), (MEMORY, 1 << 20, "ratio_limit<=3"))
 
 
 def desired_values(layout: CgroupLayout, key: CgroupKey, value: int) -> tuple[DesiredValue, ...]:

@@ -1,5 +1,5 @@
-/* The least work that keeps files at desired texts: kept descriptors, one pread a file, and for a
- * file that differs open, write, close and a second pread. */
+/* A plain writer that keeps files at desired texts: descriptors for reading stay open, and of each
+ * file one pread is made; for a file that differs open, write, close and a second pread. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
