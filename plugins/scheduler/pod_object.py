@@ -12,13 +12,16 @@ from agent.wire_formats.json_values import JSON_ERRORS
 from agent.wire_formats.quantities import parse_amount
 from plugins.scheduler.devices.device_table import NO_LABELS, Amounts, Labels
 from plugins.scheduler.devices.requests import (
+    RESOURCE_KINDS,
     ContainerAmounts,
     DeviceRequest,
+    InvalidRequest,
     device_request,
     pod_amounts,
 )
 
 MAX_CONTAINERS = 512  # of one pod
+MAX_MALFORMED = 4  # that one message names
 ENDED_PHASES = ("Succeeded", "Failed")
 CPU, MEMORY = "cpu", "memory"
 # kube-scheduler counts these for a container that requests none: milli-cores and bytes
@@ -58,6 +61,7 @@ class SchedulerPod(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Labels = NO_LABELS
     resource_version: str = ""
     amounts: Amounts = {}
+    malformed: tuple[str, ...] = ()  # device resources with amounts that are none
     node: str = ""  # empty: not bound
     has_ended: bool = False
     is_terminating: bool = False
@@ -68,6 +72,8 @@ class SchedulerPod(msgspec.Struct, frozen=True, kw_only=True):
 
     def device_request(self) -> DeviceRequest | None:
         """Return the normal form of its request for devices; raise `InvalidRequest`."""
+        if self.malformed:
+            raise InvalidRequest(f"invalid resource unit {', '.join(self.malformed)}")
         return device_request(self.amounts, self.annotations, self.labels)
 
 
@@ -143,6 +149,7 @@ def scheduler_pod(pod: SchedulerPodObject) -> SchedulerPod:
         annotations=meta.annotations or NO_LABELS,
         resource_version=meta.resource_version,
         amounts=pod_amounts(_containers(spec), _amounts(spec.overhead or {})),
+        malformed=_malformed(spec),
         node=spec.node_name or "",
         has_ended=status.phase in ENDED_PHASES,
         is_terminating=meta.deletion_timestamp is not None,
@@ -151,6 +158,18 @@ def scheduler_pod(pod: SchedulerPodObject) -> SchedulerPod:
         node_selector=spec.node_selector or NO_LABELS,
         tolerations=tuple(spec.tolerations or ()),
     )
+
+
+def _malformed(spec: _SchedulerPodSpec) -> tuple[str, ...]:
+    """Return the requests for devices that are negative or no quantity: those are not 0."""
+    return tuple(
+        f"{name}: {text}"
+        for one in (*(spec.init_containers or ()), *(spec.containers or ()))[:MAX_CONTAINERS]
+        if one.resources is not None
+        for part in (one.resources.limits, one.resources.requests)
+        for name, text in (part or {}).items()
+        if name in RESOURCE_KINDS and ((amount := parse_amount(str(text))) is None or amount < 0)
+    )[:MAX_MALFORMED]
 
 
 def pod_limits(pod: SchedulerPodObject) -> Amounts:

@@ -175,6 +175,9 @@ def test_a_pod_is_filtered_scored_and_bound(api: ApiServer, tmp_path: Path) -> N
         _, summary = one.call("GET", "/apis/v1/nodes/h100-0")
         assert summary["deviceUsed"]["koordinator.sh/gpu-core"] == "200"
         assert "default/p" in summary["allocateSet"]["gpu"]
+        assert one.call("PUT", "/debug/flags/v", 5)[0] == 200
+        assert one.call("PUT", "/debug/flags/s", 3)[0] == 200
+        assert one.call("PUT", "/debug/flags/v", "x")[0] == 400
         _, why = one.call("GET", "/apis/v1/explain/default/p")
         assert why["filter"]["fitting"] == 3
         status, text = one.call("GET", "/metrics")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from agent.clock import Clock
 from plugins.scheduler.decisions import DecisionMaker, PodAnswer, refuse_all
 from plugins.scheduler.devices.requests import InvalidRequest
@@ -21,6 +23,8 @@ from plugins.scheduler.server.extender_wire import (
     encode_priorities,
 )
 
+log = logging.getLogger(__name__)
+
 
 class Extender:
     """The decisions of one cluster. For one thread."""
@@ -35,6 +39,7 @@ class Extender:
     ) -> None:
         """Start with an empty log. `loads` adds scores, beside which the devices' has a weight."""
         self.log = DecisionLog()
+        self.logged_scores = 0  # best nodes of each pod that are logged
         self._loads = loads
         self._device_weight = device_weight
         self._decisions = decisions
@@ -68,6 +73,11 @@ class Extender:
         if self._loads is not None:
             pod = decode_pod_load(request.pod_json)
             scores = self._loads.combined_scores(pod, scores, self._device_weight)
+        if self.logged_scores:
+            best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+            key = request.pod.key
+            extra = {"pod": f"{key.namespace}/{key.name}", "best": best[: self.logged_scores]}
+            log.info("scores", extra=extra)
         return encode_priorities({name: scores.get(name, 0) for name in request.names})
 
     def record_binding(self, request: BindRequest, error: str, outcome: str) -> None:

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 256 << 20  # of one call that carries whole nodes
 JSON_TYPE = "application/json"
+MAX_FLAG_DIGITS = 3
 
 
 class CannotListen(AgentError):
@@ -94,6 +95,8 @@ class ExtenderServer:
         app.router.add_get("/apis/v1/nodes/{node}", self._summary)
         app.router.add_get("/apis/v1/explain/{namespace}/{pod}", self._explain)
         app.router.add_get("/apis/v1/__services__", self._services)
+        app.router.add_put("/debug/flags/v", self._set_verbosity)
+        app.router.add_put("/debug/flags/s", self._set_logged_scores)
         self._runner = runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await runner.setup()
         context = self._context
@@ -193,7 +196,40 @@ class ExtenderServer:
         return _json(records)
 
     async def _services(self, _: web.Request) -> web.Response:
-        return _json({"GET": ["/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"]})
+        return _json(SERVICES)
+
+    async def _set_verbosity(self, request: web.Request) -> web.Response:
+        """Set the level of the log as klog's verbosity does: from 4 on it is `debug`."""
+        verbosity = await _flag(request)
+        level = logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO
+        logging.getLogger().setLevel(level)
+        return web.Response(text=f"log level: {logging.getLevelName(level).lower()}\n")
+
+    async def _set_logged_scores(self, request: web.Request) -> web.Response:
+        """Log so many of the best nodes of each pod; 0: none."""
+        count = await _flag(request)
+        self._required_term().extender.logged_scores = count
+        return web.Response(text=f"nodes logged with their scores: {count}\n")
+
+
+DEBUG_VERBOSITY = 4
+SERVICES = {
+    "GET": [
+        "/apis/v1/__services__",
+        "/apis/v1/explain/{namespace}/{pod}",
+        "/apis/v1/nodes/{node}",
+        "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries",
+        "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries/{node}",
+    ],
+    "PUT": ["/debug/flags/s", "/debug/flags/v"],
+}
+
+
+async def _flag(request: web.Request) -> int:
+    text = (await request.read()).decode("utf-8", "replace").strip()
+    if not text.isdecimal() or len(text) > MAX_FLAG_DIGITS:
+        raise web.HTTPBadRequest(text=f"{text[:40]!r} is no number\n")
+    return int(text)
 
 
 async def _filter(term: Term, body: bytes) -> bytes:

@@ -58,6 +58,15 @@ def test_a_replica_that_is_killed_before_its_binding_arrives_leaves_nothing_in_u
         assert used_core(other, "h100-0") == "800"
 
 
+def test_a_term_begins_with_lists_of_the_most_recent_state(api: ApiServer, tmp_path: Path) -> None:
+    with replica(api, tmp_path) as one:
+        one.wait_ready()
+        lists = {request.resource: request.query for request in api.requests(verb="list")[::-1]}
+    assert lists.keys() >= {"pods", "nodes", "devices", "noderesourcetopologies", "reservations"}
+    for resource, query in lists.items():
+        assert query.get("resourceVersion", "") == "", resource  # 0: from a cache, perhaps old
+
+
 def test_no_running_pods_share_is_offered_while_its_device_object_is_away_and_back(
     api: ApiServer, tmp_path: Path
 ) -> None:

@@ -33,6 +33,14 @@ def test_the_replicas_need_no_privilege() -> None:
     assert "hostNetwork" not in pod
 
 
+def test_the_policy_for_grants_lets_the_replicas_write_them() -> None:
+    account = the(OBJECTS, "ClusterRoleBinding", "xpu-scheduler")["subjects"][0]
+    policy = the(built(DAEMONSET / "policy" / "grants"), "ValidatingAdmissionPolicy")["spec"]
+    accounts = {one["name"]: one["expression"] for one in policy["variables"]}["accounts"]
+    name = f"system:serviceaccount:{account['namespace']}:{account['name']}"
+    assert f"'{name}'" in accounts
+
+
 def test_the_settings_are_ones_that_the_command_takes() -> None:
     settings = the(OBJECTS, "ConfigMap", "xpu-scheduler")
     loaded = yaml.safe_load(settings["data"]["config.yaml"])

@@ -103,6 +103,40 @@ def test_a_request_that_no_node_can_meet_is_unresolvable_everywhere(extender: Ex
     assert answer["NodeNames"] == []
 
 
+@pytest.mark.parametrize("text", ["-1", "", "one", "1e", "0x1", "--2"])
+def test_a_request_that_is_no_amount_is_refused_everywhere(extender: Extender, text: str) -> None:
+    wanted = pod(0)
+    wanted["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpu": text}
+    answer = filtered(extender, wanted)
+    assert set(answer["FailedAndUnresolvableNodes"]) == {"idle", "half", "full"}
+    reason = answer["FailedAndUnresolvableNodes"]["idle"]
+    assert reason == f"invalid resource unit nvidia.com/gpu: {text}"
+
+
+@pytest.mark.parametrize(
+    ("amounts", "is_like"),
+    [
+        ({"nvidia.com/gpu": "8000m"}, {"nvidia.com/gpu": 8}),
+        ({"nvidia.com/gpu": 8}, {"nvidia.com/gpu": "8"}),
+        ({"koordinator.sh/gpu": "0.8k"}, {"koordinator.sh/gpu": "8e2"}),
+        (
+            {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "8Gi"},
+            {"koordinator.sh/gpu-core": "5e1", "koordinator.sh/gpu-memory": "8589934592"},
+        ),
+    ],
+)
+def test_amounts_count_in_whatever_units_they_are(
+    extender: Extender, amounts: Object, is_like: Object
+) -> None:
+    answers = []
+    for requests in (amounts, is_like):
+        wanted = pod(0)
+        wanted["spec"]["containers"][0]["resources"]["requests"] = requests
+        answers.append(filtered(extender, wanted))
+    assert answers[0] == answers[1]
+    assert "idle" in answers[0]["NodeNames"]
+
+
 def test_whole_nodes_are_answered_with_whole_nodes(extender: Extender) -> None:
     items = [{"metadata": {"name": name, "labels": {"a": "b"}}, "spec": {}} for name in ALL]
     request = decode_nodes_request(body(pod(2), None, {"metadata": {}, "items": items}))
@@ -132,6 +166,21 @@ def test_scores_are_the_best_nodes_ten_and_those_of_others_in_proportion(
     ]
     request = decode_nodes_request(body(pod(0), ["half"]))
     assert json.loads(extender.prioritize(request)) == [{"Host": "half", "Score": 0}]
+
+
+def test_the_best_nodes_are_logged_where_that_is_asked_for(
+    extender: Extender, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = decode_nodes_request(body(pod(), ALL))
+    with caplog.at_level("INFO"):
+        extender.prioritize(request)
+        assert not caplog.records
+        extender.logged_scores = 1
+        extender.prioritize(request)
+    (record,) = caplog.records
+    assert record.message == "scores"
+    assert vars(record)["pod"] == "ns/p"
+    assert vars(record)["best"] == [("idle", 100)]
 
 
 def test_scores_are_rounded_half_up() -> None:

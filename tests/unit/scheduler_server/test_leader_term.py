@@ -64,6 +64,26 @@ def test_a_card_of_a_pod_that_no_watch_has_shown_yet_stays_its_own(server: ApiSe
     run(server, scenario)
 
 
+def test_a_pod_that_is_being_deleted_is_not_bound_and_holds_nothing(server: ApiServer) -> None:
+    async def scenario(session: ApiSession) -> None:
+        term = LeaderTerm(session, SchedulerSettings(), SystemClock())
+        await stop(await synced(term))
+        request = put(server, "p")
+        stored = server.get("pod", "p", "default")
+        assert stored is not None
+        stored["metadata"]["deletionTimestamp"] = "2026-01-05T10:00:00Z"
+        server.put(stored, checked=False)
+        with pytest.raises(BindFailed, match="is gone"):
+            await term.binder.bind(request)
+        assert is_card_free(term)
+
+    run(server, scenario)
+    stored = server.get("pod", "p", "default")
+    assert stored is not None
+    assert stored["metadata"]["deletionTimestamp"]
+    assert not annotation(server, "p")
+
+
 def test_a_pod_is_not_bound_to_a_node_that_was_deleted(server: ApiServer) -> None:
     async def scenario(session: ApiSession) -> None:
         term = LeaderTerm(session, SchedulerSettings(), SystemClock())
