@@ -137,7 +137,16 @@ class Application:
             return FolderPublishSink(self._options.out, inputs.store, inputs.clock)
         event_loop = asyncio.get_running_loop()
         create = await event_loop.run_in_executor(None, load_cluster_service)
-        self._cluster = create(inputs, target, self._messages, self._minors)
+        self._cluster = create(
+            inputs.settings,
+            inputs.host_source.files,
+            inputs.store,
+            inputs.clock,
+            target,
+            self._messages,
+            self._minors,
+            inputs.pod_file,
+        )
         return await self._cluster.open()
 
     def _read_host(self) -> HostReader:

@@ -13,9 +13,11 @@ from typing import Any
 
 from agent.app.cluster_facts import ClusterFactsUpdater, create_watches
 from agent.app.cluster_sink import ClusterPublishSink
-from agent.app.composition import AgentInputs
 from agent.app.identity import read_machine
+from agent.clock import Clock
+from agent.config.cluster import KubeletSettings
 from agent.config.containers import ENFORCE_MODES
+from agent.config.settings import Settings
 from agent.devices.published_minors import PublishedMinorStore
 from agent.errors import ParseError
 from agent.kube.api import ApiClient, ObjectRequests, decode_object
@@ -33,12 +35,14 @@ from agent.kube.watch.reflector import Reflector
 from agent.kube.writer.api_writer import ApiWriter
 from agent.kube.writer.context import WriterContext, WriterTiming
 from agent.kubelet.client import KubeletClient
+from agent.kubelet.pod_list_file import PodListFile
 from agent.kubelet.pod_resources_proxy import PodResourcesChannel, PodResourcesProxy, kubelet_socket
 from agent.kubelet.poller import KubeletFactsSource, KubeletPoller
 from agent.loop import log_failure, run_forever
 from agent.messages import MessageQueue, MinorsRead
 from agent.objects.node_resource_topology import API_GROUP, V1ALPHA1, version_to_write
 from agent.snapshot.cluster import ClusterServiceStatus, PodResourcesProxyStatus
+from agent.snapshot.host_files import HostFiles
 from agent.snapshot.node import SnapshotStore
 from agent.wire_formats.event import EventReporter
 
@@ -62,23 +66,31 @@ class ClusterService:
 
     def __init__(
         self,
-        inputs: AgentInputs,
+        settings: Settings,
+        host_files: HostFiles,
+        store: SnapshotStore,
+        clock: Clock,
         target: ApiTarget,
         messages: MessageQueue,
         minors: PublishedMinorStore | None = None,
+        pod_file: PodListFile | None = None,
     ) -> None:
         """Read the minors of the Device object unless `minors` is complete."""
-        self._inputs = inputs
+        self._settings = settings
+        self._host_files = host_files
+        self._store = store
+        self._clock = clock
+        self._pod_file = pod_file
         self._minor_store = minors or PublishedMinorStore()
         self._messages = messages
         self._target = target
-        name = inputs.store.current.node.name
-        self._machine = read_machine(inputs.host_source.files)
+        name = store.current.node.name
+        self._machine = read_machine(host_files)
         self.facts = ClusterFactsUpdater(
             name,
             self._machine,
-            inputs.store,
-            inputs.clock,
+            store,
+            clock,
             messages,
         )
         # set when a new list of the kubelet's pods is needed; the poller limits how often
@@ -96,30 +108,30 @@ class ClusterService:
 
         It waits for no answer: an API server that is down may come back later.
         """
-        inputs, api = self._inputs, self._inputs.settings.api
-        self.session = session = await open_session(self._target, inputs.clock, os.environ)
+        store, clock, api = self._store, self._clock, self._settings.api
+        self.session = session = await open_session(self._target, clock, os.environ)
 
-        name = inputs.store.current.node.name
+        name = store.current.node.name
         pace = WriterTiming(
             resync_s=api.resync_s, takeover_s=api.takeover_s, deadline_s=api.deadline_s
         )
-        site = WriterContext(
+        context = WriterContext(
             api=session,
-            clock=inputs.clock,
-            store=inputs.store,
+            clock=clock,
+            store=store,
             messages=self._messages,
             watches=self.watches,
             timing=pace,
         )
-        self.outbox = outbox = ApiWriter(site)
+        self.outbox = outbox = ApiWriter(context)
         self.watches.update(
             create_watches(
                 session,
                 name,
                 self.facts,
-                inputs.clock,
+                clock,
                 on_version=outbox.note_version,
-                topology_version=lambda: version_to_write(inputs.store.current) or V1ALPHA1,
+                topology_version=lambda: version_to_write(store.current) or V1ALPHA1,
             )
         )
         self._run_forever(self.watches[FIRST_WATCH].run, f"watch {FIRST_WATCH}")
@@ -130,7 +142,7 @@ class ClusterService:
             self.event_sink = EventSink(
                 session,
                 EventReporter(name=name),
-                inputs.clock,
+                clock,
                 uid_of=partial(self._uid_of, outbox),
                 may_send=lambda: self.facts.write_permission().is_allowed,
                 deadline_s=api.deadline_s,
@@ -142,19 +154,19 @@ class ClusterService:
         return ClusterPublishSink(
             outbox,
             self.event_sink,
-            inputs.store,
-            inputs.clock,
+            store,
+            clock,
             self._machine,
             asyncio.get_running_loop(),
         )
 
     def _uid_of(self, outbox: ApiWriter, kind: str) -> str:
         """Return the uid of the Node, or of an object that the agent writes."""
-        return self._inputs.store.current.node.uid if kind == "Node" else outbox.uid(kind)
+        return self._store.current.node.uid if kind == "Node" else outbox.uid(kind)
 
     async def _adopt_minors(self, api: ApiClient, name: str) -> None:
         """Read the Device object and take its minors; no Device is published before that."""
-        deadline_s = self._inputs.settings.api.deadline_s
+        deadline_s = self._settings.api.deadline_s
         self._messages.put(MinorsRead(await read_device(api, name, deadline_s)))
 
     async def wait_for_node(self) -> None:
@@ -168,10 +180,18 @@ class ClusterService:
         if self.session is None:
             return
         self._start_other_watches(self.session)
-        if not self._inputs.settings.kubelet.enabled:
+        if not self._settings.kubelet.enabled:
             return
 
-        self.kubelet = build_kubelet_service(self._inputs, self.session.credentials, self.facts)
+        self.kubelet = build_kubelet_service(
+            self._settings.kubelet,
+            self._host_files,
+            self._store,
+            self._clock,
+            self.session.credentials,
+            self.facts,
+            self._pod_file,
+        )
         for name, work in self.kubelet.tasks():
             self._run_forever(work, name)
         self._run_forever(partial(self._poll_wanted_pods, self.kubelet.poller), "wanted pods")
@@ -188,7 +208,7 @@ class ClusterService:
             follow_api_versions, session, API_GROUP, self.facts.update_topology_versions
         )
         self._run_forever(versions, "versions of the topology")
-        if self._inputs.settings.enforce.strategies.block_io != ENFORCE_MODES[0]:
+        if self._settings.enforce.strategies.block_io != ENFORCE_MODES[0]:
             facts = self.facts
             volumes = partial(
                 follow_volume_names, session, facts.needed_claims, facts.update_volume_names
@@ -199,17 +219,17 @@ class ClusterService:
         """Execute the requests of the strategies."""
         if self.session is None:
             return
-        deadline_s = self._inputs.settings.api.deadline_s
+        deadline_s = self._settings.api.deadline_s
         evictor = PodEvictor(self.session, self.facts, deadline_s)
         self._evictions = evictions
         self._run_forever(partial(evictions.run, evictor), "evictions")
 
     async def _follow_metric_policy(self, outbox: ApiWriter) -> None:
         """Write NodeMetric at once when the object appears."""
-        with self._inputs.store.subscribe("cluster.metric_policy.value") as changes:
+        with self._store.subscribe("cluster.metric_policy.value") as changes:
             while True:
                 await changes.wait()
-                if self._inputs.store.current.cluster.metric_policy.value is not None:
+                if self._store.current.cluster.metric_policy.value is not None:
                     outbox.recheck(NODE_METRICS.kind)
 
     async def _poll_wanted_pods(self, poller: KubeletPoller) -> None:
@@ -245,7 +265,7 @@ class ClusterService:
             kubelet=self.kubelet.poller.state if self.kubelet is not None else None,
             proxy=self.kubelet.proxy_status() if self.kubelet is not None else None,
             write_permission=self.facts.write_permission(),
-            slo_stale_s=self._inputs.settings.api.slo_stale_s,
+            slo_stale_s=self._settings.api.slo_stale_s,
         )
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
@@ -256,7 +276,7 @@ class ClusterService:
 
     def _run_forever(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
         """Run a task and restart it after a bug, which must not stop the updates for ever."""
-        monotonic = self._inputs.clock.monotonic
+        monotonic = self._clock.monotonic
         endless_work = run_forever(
             name, work, again_s=RETRY_S, monotonic=monotonic, sleep=asyncio.sleep
         )
@@ -265,7 +285,7 @@ class ClusterService:
     async def _update_ages(self) -> None:
         while True:
             await asyncio.sleep(AGES_INTERVAL_S)
-            now_s = self._inputs.clock.monotonic()
+            now_s = self._clock.monotonic()
             for part in ("node", "slo", "metric_policy"):
                 state = self.watches[part].state
                 self.facts.confirm(part, state.contact_s(now_s), state.last_error)
@@ -279,7 +299,7 @@ class ClusterService:
 
     def _record_metric(self, evictions: EvictionService, outbox: ApiWriter) -> None:
         """Record when the API server last acknowledged NodeMetric."""
-        clock = self._inputs.clock
+        clock = self._clock
         for state in outbox.states():
             if state.kind == NODE_METRICS.kind and state.last_ack_s is not None:
                 evictions.record_metric(clock.monotonic() - (clock.wall() - state.last_ack_s))
@@ -361,16 +381,21 @@ class KubeletService:
 
 
 def build_kubelet_service(
-    inputs: AgentInputs, credentials: Credentials, facts: ClusterFactsUpdater
+    settings: KubeletSettings,
+    host_files: HostFiles,
+    store: SnapshotStore,
+    clock: Clock,
+    credentials: Credentials,
+    facts: ClusterFactsUpdater,
+    pod_file: PodListFile | None = None,
 ) -> KubeletService:
     """Return the service for the kubelet, which hands pods and settings to `facts`."""
-    settings, store, clock = inputs.settings.kubelet, inputs.store, inputs.clock
     client = KubeletClient(settings, credentials, store, clock)
-    source = KubeletFactsSource(client, clock, store, inputs.host_source.files, settings.root_dir)
+    source = KubeletFactsSource(client, clock, store, host_files, settings.root_dir)
     poller = KubeletPoller(client, clock, settings, facts=source, listener=facts)
     if not settings.pod_resources_proxy:
         return KubeletService(store, client, poller)
     channel = PodResourcesChannel(kubelet_socket(settings.root_dir))
     folder = settings.pod_resources_proxy_dir
-    proxy = PodResourcesProxy(folder, channel, store, inputs.pod_file)
+    proxy = PodResourcesProxy(folder, channel, store, pod_file)
     return KubeletService(store, client, poller, channel, proxy)

@@ -1,7 +1,7 @@
 """Builds the objects of one run from settings, a host and a clock.
 
-Only this module, `application`, `services` and `oneshot` know all inputs; every object that they
-build receives what it uses.
+Only this module, `application`, `services`, `oneshot` and the builder of the services for
+containers know all inputs; every object that they build receives what it uses.
 """
 
 from __future__ import annotations

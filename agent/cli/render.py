@@ -72,6 +72,6 @@ def _render_cdi(inputs: AgentInputs, form: str) -> int:
     for vendor, problem in files.problems:
         print(f"{vendor}: {problem.reason}: {problem.message}", file=sys.stderr)
     if not files.files:
-        reason = "no device here needs a name of ours"
-        print(f"xpu-agent: no cdi file would be kept: {reason}", file=sys.stderr)
+        reason = "no device here needs a name of the agent"
+        print(f"xpu-agent: no CDI file would be written: {reason}", file=sys.stderr)
     return 0 if files.files else 1

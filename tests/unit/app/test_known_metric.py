@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 from agent.app.cluster import ClusterService
-from agent.app.composition import AgentInputs
 from agent.clock import ManualClock
 from agent.config.settings import Settings
 from agent.kube.endpoint import InClusterTarget
@@ -14,7 +13,6 @@ from agent.kube.resources import NODE_METRICS
 from agent.kube.writer.api_writer import ApiWriter
 from agent.messages import MessageQueue
 from agent.recording.directory import DirectoryFiles
-from agent.recording.host_source import HostSource
 from agent.snapshot.cluster import MetricCollectPolicy
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 
@@ -31,19 +29,14 @@ class Writer(ApiWriter):
 
 def test_the_writer_reads_again_when_a_node_metric_appears(tmp_path: Path) -> None:
     async def scenario() -> None:
-        source = HostSource(files=DirectoryFiles(tmp_path))
-        inputs = AgentInputs(
-            settings=Settings(),
-            host_source=source,
-            clock=ManualClock(),
-            vendors={},
-            store=SnapshotStore(NodeSnapshot(node=NodeIdentity(name="node-a"))),
-        )
+        files = DirectoryFiles(tmp_path)
+        store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="node-a")))
         target = InClusterTarget(url="https://127.0.0.1:1")
-        service, writer = ClusterService(inputs, target, MessageQueue()), Writer()
+        service = ClusterService(Settings(), files, store, ManualClock(), target, MessageQueue())
+        writer = Writer()
         following = asyncio.create_task(service._follow_metric_policy(writer))
         await asyncio.sleep(0)
-        name, counts = inputs.store.current.node.name, []
+        name, counts = store.current.node.name, []
         there = MetricCollectPolicy(aggregate_s=60.0)
         for view in ({}, {name: there}, {}, {name: there}, {"other": there}):
             service.facts.update_metric_policy(view)

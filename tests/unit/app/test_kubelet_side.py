@@ -52,7 +52,14 @@ def test_the_kubelet_is_polled_at_once_for_a_sandbox_whose_pod_is_not_listed(
         facts_updater = ClusterFactsUpdater(
             NAME, MachineIdentity(), inputs.store, clock, MessageQueue()
         )
-        side = build_kubelet_service(inputs, Anonymous(), facts_updater)
+        side = build_kubelet_service(
+            Settings().kubelet,
+            inputs.host_source.files,
+            inputs.store,
+            clock,
+            Anonymous(),
+            facts_updater,
+        )
         view = RuntimeView(sandboxes={one.id: one for one in boxes})
         cluster = ClusterView(is_clustered=True, pods=listed)
         inputs.store.put(runtime=SnapshotPart(view, 1.0), cluster=cluster)

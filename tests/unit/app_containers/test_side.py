@@ -133,7 +133,12 @@ def test_the_container_service_gets_pods_and_wakes_their_source(tmp_path: Path) 
         )
         fleet = VendorManager((), settings, clock, MessageQueue())
         clustered = ClusterService(
-            inputs, InClusterTarget(url="https://127.0.0.1:1"), MessageQueue()
+            settings,
+            inputs.host_source.files,
+            store,
+            clock,
+            InClusterTarget(url="https://127.0.0.1:1"),
+            MessageQueue(),
         )
         with ThreadPoolExecutor(1) as collector:
             side = ContainerServiceBuilder(inputs, fleet, collector, MessageQueue()).build(
