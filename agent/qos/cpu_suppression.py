@@ -84,7 +84,7 @@ class SuppressionState(msgspec.Struct, frozen=True, kw_only=True):
     """What one cycle remembers for the next."""
 
     inputs: tuple[object, ...] = ()  # of the last decision, compared by identity
-    begun_s: float | None = None  # monotonic
+    begun_s: float | None = None  # monotonic, the agent's first cycle
     decided_s: float = float("-inf")
     plan: StrategyPlan = StrategyPlan()
     limits: Limits = Limits()
@@ -132,13 +132,15 @@ class CpuSuppression:
         self, inputs: QosInputs, state: SuppressionState
     ) -> tuple[StrategyPlan, SuppressionState]:
         """Return the limits of best-effort pods."""
-        if not inputs.slo.thresholds.enable:
-            return NOT_REQUESTED, START
-        if inputs.has_pods and not inputs.pods:
-            return StrategyPlan(state=StrategyState.IDLE, message="no pod is listed"), START
         if state.begun_s is None:
-            stalls = inputs.pressure.stalls
-            state = msgspec.structs.replace(state, begun_s=inputs.now_s, stalls=stalls)
+            state = msgspec.structs.replace(state, begun_s=inputs.now_s)
+        if not inputs.slo.thresholds.enable:
+            return NOT_REQUESTED, msgspec.structs.replace(START, begun_s=state.begun_s)
+        if inputs.has_pods and not inputs.pods:
+            plan = StrategyPlan(state=StrategyState.IDLE, message="no pod is listed")
+            return plan, msgspec.structs.replace(START, begun_s=state.begun_s)
+        if state.stalls is None:
+            state = msgspec.structs.replace(state, stalls=inputs.pressure.stalls)
         compared = _compared_inputs(inputs)
         if are_same_objects(compared, state.inputs) and inputs.now_s - state.decided_s < STEP_S:
             return state.plan, state
@@ -238,7 +240,8 @@ def _read_facts(inputs: QosInputs, state: SuppressionState) -> NodeFacts | str:
         return "the group of best-effort pods has no CPU quota, or does not exist"
     if inputs.node.cpu_milli is None:
         return "the node's CPU capacity is not known"
-    if _may_be_static(inputs, state):
+    wants_quota = inputs.slo.thresholds.cpu_suppress_policy == QUOTA_POLICY
+    if not wants_quota and _may_be_static(inputs, state):
         return "the kubelet has not said yet whether it allocates CPUs"
     use = None
     if inputs.usage is not None:
@@ -249,7 +252,7 @@ def _read_facts(inputs: QosInputs, state: SuppressionState) -> NodeFacts | str:
         return "the node's CPU usage is not measured"
     kubelet = inputs.cluster.kubelet.value
     is_static = kubelet is not None and kubelet.cpu_manager_policy == STATIC_POLICY
-    uses_quota = is_static or inputs.slo.thresholds.cpu_suppress_policy == QUOTA_POLICY
+    uses_quota = is_static or wants_quota
     cpus = inputs.current.effective_cpus(group)
     if not uses_quota and (not inputs.cpus.cpus or cpus is None):
         return "the node's CPUs, or those of best-effort pods, are not known"

@@ -269,6 +269,23 @@ def test_until_the_kubelet_answers_nothing_is_decided_but_not_for_ever() -> None
     assert one.cpus() == "0-1,4"
 
 
+def test_a_kubelet_that_never_answers_delays_the_first_decision_only() -> None:
+    one = scene(is_clustered=True)
+    one.cycle()
+    one.cycle(11.0)
+    one.node.slo = NodeSlo()
+    one.cycle()
+    assert one.cpus() == ""
+    one.node.slo = NodeSlo(thresholds=ENABLED)
+    one.cycle()
+    assert one.cpus() == "0-1,4"
+
+
+def test_a_quota_does_not_wait_for_the_kubelet() -> None:
+    one = scene(is_clustered=True, thresholds=QUOTA_POLICY)
+    assert one.cycle() == {(BEST_EFFORT, QUOTA.name): Bandwidth(300000)}
+
+
 @pytest.mark.parametrize("lacks", ["a sample", "the list of pods", "the group", "CPUs"])
 def test_without_an_input_the_last_limits_stay(lacks: str) -> None:
     one = scene()
