@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -14,12 +15,17 @@ from msgspec.structs import replace
 
 from agent.snapshot.inventory import DeviceSample, Inventory
 from agent.workers.tape import TapeWriter
+from plugins.vendors.nvidia.library.performance import SPACING_S
 from tests.fault.nvml_stub import ROOT, Stub, on_tree
+from tests.stubs.child import Child
 
 TAPES = ROOT / "fixtures" / "tapes" / "nvidia"
 HOSTS = ROOT / "fixtures" / "hosts"
 STEPS = 30  # one second each
 GIB = 1 << 30
+TRAINING_PERCENT = 90  # cards that are busier train, others serve
+# numbers of NVML's performance counters
+GRAPHICS, SM_ACTIVE, SM_OCCUPANCY, TENSOR, DRAM, FP32 = 1, 2, 3, 5, 10, 12
 Loads = tuple[tuple[int, int, int, int], ...]
 
 
@@ -33,6 +39,7 @@ class Played(msgspec.Struct, frozen=True):
     host: str
     loads: Loads
     more: tuple[str, ...] = ()  # statements that stay
+    has_performance_counters: bool = False
 
     @property
     def text(self) -> list[str]:
@@ -54,6 +61,7 @@ H100 = Played(
         (0, 9, 118, 36),
         (0, 0, 71, 31),
     ),
+    has_performance_counters=True,
 )
 A100 = Played(
     "a100-mig-x4",
@@ -99,16 +107,46 @@ def moving(loads: Loads, step: int) -> list[str]:
     return lines
 
 
+def performance(loads: Loads) -> list[str]:
+    """Return the performance counters, which stay, and the codecs that some cards use."""
+    lines: list[str] = []
+    for card, (busy, gib, _, _) in enumerate(loads):
+        trains = busy > TRAINING_PERCENT
+        percents = {
+            GRAPHICS: busy,
+            SM_ACTIVE: busy * 9 // 10,
+            SM_OCCUPANCY: busy * 4 // 10,
+            TENSOR: busy * (6 if trains else 3) // 10,
+            DRAM: busy * 5 // 10,
+            FP32: busy // 10,
+        }
+        lines += [f"gpm {card} {number} {percent}" for number, percent in percents.items()]
+        is_serving = bool(busy) and bool(gib) and not trains
+        lines.append(f"gpu {card} encoder=0 decoder={busy // 4 if is_serving else 0}")
+    return lines
+
+
+def sample_before(child: Child) -> None:
+    """Sample as often as counters and NVML's pause between two of their samples need."""
+    child.sample()
+    time.sleep(2 * SPACING_S)
+    child.sample()
+
+
 def record(played: Played) -> bytes:
     """Return the tape. Times are left at zero: the stub's say nothing of a card's."""
     data = bytearray()
     with tempfile.TemporaryDirectory(prefix="nvml-tape-") as folder:
         stub = Stub(Path(folder))
         base = played.text
+        if played.has_performance_counters:
+            base += performance(played.loads)
         stub.play(*base, *moving(played.loads, 0))
         writer = TapeWriter("nvidia", data.extend)
         with on_tree(stub, HOSTS / played.host) as child:
             writer.write_inventory(_placeless(child.discover()), 0.0)
+            if played.has_performance_counters:
+                sample_before(child)
             for step in range(STEPS):
                 stub.play(*base, *moving(played.loads, step))
                 writer.write_samples(tuple(map(_timeless, child.sample())), 0.0)

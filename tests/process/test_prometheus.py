@@ -65,6 +65,17 @@ QUERIES = {  # expression, in which T selects a target, and how many series answ
     "DCGM_FI_DEV_SM_CLOCK{T} * 1000000": CARDS,
     "sum(DCGM_FI_DEV_FB_USED{T}) / (sum(DCGM_FI_DEV_FB_USED{T}) + sum(DCGM_FI_DEV_FB_FREE{T}))": 1,
     "rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{T}[1m])": CARDS,
+    # as the panels of the stock dashboard ask, which let the user choose instance and gpu
+    'DCGM_FI_DEV_GPU_UTIL{T, gpu=~"0|1|2"}': 3,
+    'avg(DCGM_FI_DEV_GPU_TEMP{T, gpu=~"0|1|2"})': 1,
+    'DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{T, gpu=~".+"} <= 1': CARDS,
+    'max by (Hostname, gpu) (DCGM_FI_PROF_GR_ENGINE_ACTIVE{T, gpu=~".+"})': CARDS,
+    "max by (UUID, modelName) (DCGM_FI_PROF_DRAM_ACTIVE{T})": CARDS,
+    "DCGM_FI_DEV_DEC_UTIL{T} > 0": 2,
+    "DCGM_FI_DEV_MEM_COPY_UTIL{T}": CARDS,
+    "rate(DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{T}[1m])": CARDS,
+    "DCGM_FI_DEV_XID_ERRORS{T}": CARDS,
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{T} == 0": CARDS,
 }
 
 
