@@ -92,6 +92,10 @@ FIGURES: Mapping[tuple[str, str], tuple[str, str, str]] = MappingProxyType(
             *("xpu_node_best_effort_cpu_budget_cores", "cores"),
             "CPU that the NodeSLO leaves to best-effort pods now.",
         ),
+        (SUPPRESSION, "protected_pods_cores"): (
+            *("xpu_node_protected_pods_cpu_usage_cores", "cores"),
+            "CPU usage of the pods that are not best-effort, as CPU suppression counts it.",
+        ),
         (SUPPRESSION, "cpuset_cpus"): (
             *("xpu_node_best_effort_cpus", ""),
             "CPUs that best-effort pods may run on.",

@@ -13,7 +13,7 @@ from agent.metrics.enforcement_series import POD_EVICTIONS, burst_values, quota_
 from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
 from agent.snapshot.node import NodeSnapshot
-from agent.snapshot.pod import ContainerView
+from agent.snapshot.pod import ContainerResources, ContainerView
 from agent.snapshot.usage import ContainerCycles, Prediction, Pressure, ResourceUsage
 from agent.snapshot.vendor import AliasMatch, AliasSource, AliasTable, MetricAlias
 from agent.wire_formats.quantities import parse_amount
@@ -41,6 +41,10 @@ _RESOLD = {
 _PROD = "koord-prod"
 _EVICTED = "evicted"  # koordlet's reason of all evictions
 
+_RESOURCES = (*_CONTAINER, "resource", "unit")
+# koordlet's: "integer" for all requests, "byte" for all limits
+_RIGHT_UNITS = "the unit is that of the resource; koordlet has one for all resources"
+
 _Row = tuple[str, tuple[str, ...], str, str]  # name, labels, family of ours, how it differs
 
 _ROWS: tuple[_Row, ...] = (
@@ -50,6 +54,7 @@ _ROWS: tuple[_Row, ...] = (
         *("be_suppress_be_used_cpu_cores", ("node",), "xpu_node_best_effort_cpu_usage_cores"),
         "of the best-effort tier's cgroup, not the sum over its pods",
     ),
+    ("be_suppress_ls_used_cpu_cores", ("node",), "xpu_node_protected_pods_cpu_usage_cores", ""),
     ("node_predicted_resource_reclaimable", _PREDICTOR, "xpu_node_prod_reclaimable_cpu_cores", ""),
     ("node_predicted_resource_peak", _PREDICTOR, "xpu_node_prod_peak_cpu_cores", ""),
     (
@@ -78,6 +83,8 @@ _ROWS: tuple[_Row, ...] = (
         *("pod_eviction_detail", ("node", "pod_namespace", "pod_name", "reason")),
         *(POD_EVICTIONS, ""),
     ),
+    ("container_resource_requests", _RESOURCES, "", _RIGHT_UNITS),
+    ("container_resource_limits", _RESOURCES, "", _RIGHT_UNITS),
     ("container_cpi", (*_CONTAINER, "cpi_field"), "xpu_container_window_cycles", ""),
     ("container_psi", (*_CONTAINER, *_PRESSURE), "xpu_container_pressure_ratio", ""),
     ("pod_psi", (*_POD, *_PRESSURE), "xpu_pod_pressure_ratio", ""),
@@ -98,7 +105,6 @@ KOORDLET_ABSENT: Mapping[str, str] = {
     "collect_node_cpu_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
     "collect_node_numa_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
     "collect_node_local_storage_info_status": "xpu_agent_collector_success has it as a gauge",
-    "be_suppress_ls_used_cpu_cores": "xpu_node_best_effort_cpu_budget_cores is made from it",
     "cpuset_share_pool_cpu_cores": _POOLS,
     "cpuset_be_share_pool_cpu_cores": _POOLS,
     "cpuset_share_pool_info": _POOLS,
@@ -106,8 +112,6 @@ KOORDLET_ABSENT: Mapping[str, str] = {
     "container_core_sched_cookie": "the hook of core scheduling does not export its cookies",
     "core_sched_cookie_manage_status": _OWN_METRICS,
     "container_oom_score_adj": "a hook sets it once, when the container is created",
-    "container_resource_requests": "kube-state-metrics has it with the right units",
-    "container_resource_limits": "kube-state-metrics has it with the right units",
     "resource_update_duration_milliseconds": _OWN_METRICS,
     "kubelet_request_duration_seconds": _OWN_METRICS,
     "runtime_hook_invoked_duration_milliseconds": _OWN_METRICS,
@@ -168,6 +172,7 @@ def koordlet_series(
         _eviction_samples(snapshot),
         _suppression_samples(snapshot),
         _scaled_samples(snapshot),
+        _resource_samples(snapshot),
     ]
     report = snapshot.report
     if report.taken_s is not None and not report.error:
@@ -267,6 +272,8 @@ def _suppression_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
         for figure, value in strategy.figures if strategy.name == _SUPPRESSION else ():
             if figure in _SUPPRESSED:
                 yield "be_suppress_cpu_cores", (_SUPPRESSED[figure],), value
+            elif figure == "protected_pods_cores":
+                yield "be_suppress_ls_used_cpu_cores", (), value
 
 
 def _scaled_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
@@ -280,6 +287,32 @@ def _scaled_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
                 yield "container_scaled_cfs_burst_us", names, burst_us
             if quota is not None:
                 yield "container_scaled_cfs_quota_us", names, quota[0]
+
+
+def _resource_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
+    """Yield the batch and mid resources of containers that have been started."""
+    pods = {pod.uid: pod for pod in snapshot.pods.value}
+    for pod in pods.values():
+        by_name = {one.name: one for one in pod.resources or ()}
+        for container in pod.containers:
+            names = (pod.namespace, pod.name, pod.uid, container.name, _container_id(container))
+            for resource, amount in _resold_amounts(by_name.get(container.name)):
+                values = (*names, resource, _RESOLD[resource])
+                yield "container_resource_requests", values, amount
+                yield "container_resource_limits", values, amount
+
+
+def _resold_amounts(resources: ContainerResources | None) -> Iterator[tuple[str, int]]:
+    if resources is not None:
+        amounts = (
+            resources.batch_cpu_milli,
+            resources.batch_memory_bytes,
+            resources.mid_cpu_milli,
+            resources.mid_memory_bytes,
+        )
+        for resource, amount in zip(_RESOLD, amounts, strict=True):
+            if amount is not None:
+                yield resource, amount
 
 
 def _container_id(container: ContainerView) -> str:

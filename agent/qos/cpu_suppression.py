@@ -105,6 +105,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     group: str  # of best-effort pods
     capacity_milli: int
     budget_milli: int
+    protected_pods_cores: float
     cpus: CpuSet | None  # in force
     quota: Bandwidth  # in force
     uses_quota: bool
@@ -260,6 +261,7 @@ def _read_facts(inputs: QosInputs, state: SuppressionState) -> NodeFacts | str:
         group=group,
         capacity_milli=inputs.node.cpu_milli,
         budget_milli=budget_milli(inputs.node.cpu_milli, inputs.slo.thresholds, use),
+        protected_pods_cores=use.protected_pods_cores,
         cpus=cpus,
         quota=quota,
         uses_quota=uses_quota,
@@ -493,7 +495,10 @@ def _quota_value(cgroup: str, quota: int, source: str) -> DesiredValue:
 def _figures(
     inputs: QosInputs, state: SuppressionState, facts: NodeFacts, limits: Limits
 ) -> tuple[tuple[str, float], ...]:
-    figures = [("budget_cores", facts.budget_milli / 1000)]
+    figures = [
+        ("budget_cores", facts.budget_milli / 1000),
+        ("protected_pods_cores", facts.protected_pods_cores),
+    ]
     if limits.cpus is not None:
         figures.append(("cpuset_cpus", float(len(limits.cpus))))
     if limits.quota_us is not None:

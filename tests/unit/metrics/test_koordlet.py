@@ -17,7 +17,7 @@ from agent.snapshot.cluster import ClusterView, NodeView
 from agent.snapshot.container import ContainerServiceStatus
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.pod import EvictionStatus
+from agent.snapshot.pod import ContainerResources, EvictionStatus
 from agent.snapshot.self_check import (
     DesiredFiles,
     EnforcementView,
@@ -40,7 +40,9 @@ from agent.snapshot.usage import (
 from tests.captures import SHARED, needs_shared
 from tests.factory import NOW_S, pod, snapshot
 
-POD = pod(0)
+BATCH = ContainerResources(name="worker-0", batch_cpu_milli=500, mid_memory_bytes=1 << 30)
+INIT = ContainerResources(name="ended", is_init=True, batch_cpu_milli=9, mid_memory_bytes=9)
+POD = replace(pod(0), resources=(INIT, BATCH))
 ORACLES = ("koordlet-internal-metrics.txt", "koordlet-external-metrics.txt")
 USE = ResourceUsage(cpu_cores=1.5, memory_bytes=2.0**30)
 PREDICTION = Prediction(
@@ -91,7 +93,10 @@ def full() -> NodeSnapshot:
         name="cpu_suppression",
         mode="on",
         state=StrategyState.ACTIVE,
-        figures=(("budget_cores", 4.0), ("cpuset_cpus", 12.0), ("quota_cores", 3.5)),
+        figures=(
+            *(("budget_cores", 4.0), ("protected_pods_cores", 2.5)),
+            *(("cpuset_cpus", 12.0), ("quota_cores", 3.5)),
+        ),
     )
     cgroup = POD.containers[0].cgroup
     files = (
@@ -169,6 +174,7 @@ def test_a_prediction_that_failed_has_the_status_1_and_no_amounts() -> None:
         ("node_metric_numa_node_usage", {"numa_node_id": "0", "unit": "core"}, 1.5),
         ("pod_psi", {"psi_resource_type": "cpu", "psi_degree": "some"}, 1.5),
         ("be_suppress_cpu_cores", {"type": "cpuset"}, 12.0),
+        ("be_suppress_ls_used_cpu_cores", {}, 2.5),
         ("be_suppress_cpu_cores", {"type": "cfsQuota"}, 3.5),
         ("container_scaled_cfs_burst_us", {"pod_name": "train-0"}, 40000.0),
         ("container_scaled_cfs_quota_us", {"container_name": "worker-0"}, 150000.0),
@@ -181,6 +187,28 @@ def test_a_figure_of_the_agent_has_koordlets_name(
 ) -> None:
     samples = exported(full())[f"koordlet_{name}"]
     assert value in [number for got, number in samples if labels.items() <= got.items()]
+
+
+def test_batch_and_mid_resources_of_a_container_have_the_units_of_each_resource() -> None:
+    series = exported(full())
+    amounts = {
+        (labels["container_name"], labels["resource"], labels["unit"], value)
+        for labels, value in series["koordlet_container_resource_requests"]
+    }
+    assert amounts == {
+        ("worker-0", "kubernetes.io/batch-cpu", "integer", 500.0),
+        ("worker-0", "kubernetes.io/mid-memory", "byte", 2.0**30),
+    }
+    assert (
+        series["koordlet_container_resource_limits"]
+        == series["koordlet_container_resource_requests"]
+    )
+
+
+def test_a_pod_whose_spec_is_unknown_has_no_resources() -> None:
+    unknown = replace(POD, resources=None)
+    series = exported(replace(full(), pods=SnapshotPart((unknown,), NOW_S)))
+    assert "koordlet_container_resource_requests" not in series
 
 
 def test_an_id_of_a_container_has_the_scheme_of_the_pods_status() -> None:

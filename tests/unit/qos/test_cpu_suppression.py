@@ -126,6 +126,15 @@ def test_on_version_2_one_list_of_cpus_is_enough() -> None:
     assert one.figure("budget_cores") == 3.0
 
 
+def test_usage_of_best_effort_pods_is_not_that_of_protected_pods() -> None:
+    one = scene()
+    one.node.pod_cores["be"] = 1.5
+    one.load(2.2, node_cores=3.7)
+    one.cycle()
+    assert one.figure("protected_pods_cores") == 2.2
+    assert one.figure("budget_cores") == 3.0
+
+
 def test_on_version_1_each_group_below_has_the_list() -> None:
     view = best_effort()
     nameless = PodView(uid="new", qos=KubeQos.BEST_EFFORT, cgroup=f"{BEST_EFFORT}/podnew")
