@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.guest.known import work_s
+from tests.guest.machine_facts import work_s
 
 WITHIN_S = 1.0  # from the kernel's event to the Device object, of which
 WAITING_S = 0.2  # is spent waiting for more events: the rest is work

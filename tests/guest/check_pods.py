@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.guest.known import (
+from tests.guest.machine_facts import (
     BUSY_S,
     CONTAINER,
     FILE_BYTES,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.cgroup_v2.session import CACHE_BYTES
 from tests.guest.initramfs import NICS, write_initramfs
-from tests.guest.known import FILE, FILE_BYTES, UNREAD_FILES
+from tests.guest.machine_facts import FILE, FILE_BYTES, UNREAD_FILES
 from tests.guest.monitor import Monitor, answer_requests
 from tests.guest.packages import QEMU, CannotRun, Parts, prepare
 from tests.guest.pci_ids import H100, set_ids

@@ -71,9 +71,9 @@ second and prints what its container would get.
 
 from __future__ import annotations
 
-from tests.runtime.asking import Failed
 from tests.runtime.hub import Broken
 from tests.runtime.plugin import Gone, Logged, Plugin, Status
+from tests.runtime.plugin_calls import Failed
 from tests.runtime.pods import Made, Pod
 from tests.runtime.runtime import Rival, Runtime
 from tests.runtime.versions import (

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.runtime.asking import Failed
+from tests.runtime.plugin_calls import Failed
 from tests.runtime.runtime import Runtime
 from tests.runtime.versions import CONTAINERD_2_3, VERSIONS, Version
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from proto.gen import nri_container_pb2 as pb
 from proto.gen import nri_linux_pb2 as linux
 from proto.gen import nri_plugin_pb2 as nri
-from tests.runtime.asking import Asking, Failed
 from tests.runtime.owners import Conflict, Owners
 from tests.runtime.plugin import Plugin
+from tests.runtime.plugin_calls import Asking, Failed
 from tests.runtime.pods import Made, Pod, as_told, as_told_container, container, sandbox
 from tests.runtime.spec import Refused, Spec
 from tests.runtime.versions import Version

@@ -42,8 +42,8 @@ from agent.wire_formats.pod import decode_pod_list
 from tests import factory
 from tests.apiserver.admin import node
 from tests.unit.kubelet.scripted import at_once
-from tests.whole.away_api import AwayApi
 from tests.whole.simulated import SimulatedLoop, clock, simulate
+from tests.whole.unreachable_api import AwayApi
 
 NODE = factory.snapshot().node.name
 GRANT = "scheduling.koordinator.sh/device-allocated"

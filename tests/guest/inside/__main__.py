@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.guest.known import UNREAD_FILES
+from tests.guest.machine_facts import UNREAD_FILES
 
 SHARE = Path("/share")
 

@@ -18,7 +18,7 @@ import pyudev
 import yaml
 
 from tests.guest.inside.devices import add_link
-from tests.guest.known import work_s
+from tests.guest.machine_facts import work_s
 from tests.guest.monitor import SET_IDS
 
 DEADLINE_S = 60.0  # of each step

@@ -21,7 +21,7 @@ from agent.usage.cycles import CycleCollector
 from agent.usage.monitor import UsageCollector
 from agent.usage.storage import StorageCollector
 from tests.guest.inside.groups import BUSY, HOLD, Groups, read
-from tests.guest.known import (
+from tests.guest.machine_facts import (
     BUSY_S,
     CONTAINER,
     FILE,

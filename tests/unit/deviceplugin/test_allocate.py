@@ -20,7 +20,6 @@ from agent.wire_formats.device_allocated import ANNOTATION
 from plugins.vendors.cambricon.kubelet import RESOURCE
 from tests import factory
 from tests.unit.allocation.made import WHOLE, entry, text
-from tests.unit.deviceplugin.asked import names, refusal, visible
 from tests.unit.deviceplugin.made import (
     GPU,
     card,
@@ -32,6 +31,7 @@ from tests.unit.deviceplugin.made import (
     node,
     waiting,
 )
+from tests.unit.deviceplugin.requests import names, refusal, visible
 
 NODE = factory.snapshot().node.name
 

@@ -11,7 +11,6 @@ from agent.snapshot.host_devices import CdiDevice, CdiSpec, HostDevices, HostDev
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from plugins.vendors.ascend.settings import AscendSettings
-from tests.unit.deviceplugin.asked import VISIBLE, names, visible
 from tests.unit.deviceplugin.made import (
     GPU,
     card,
@@ -23,6 +22,7 @@ from tests.unit.deviceplugin.made import (
     npu,
     waiting,
 )
+from tests.unit.deviceplugin.requests import VISIBLE, names, visible
 
 
 @pytest.mark.parametrize(

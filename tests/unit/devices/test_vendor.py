@@ -13,8 +13,8 @@ from agent.devices.vendor_health import VendorHealth
 from agent.snapshot.device import HealthState
 from agent.snapshot.inventory import DeviceSample
 from agent.snapshot.part import SnapshotPart
-from tests.unit.devices.heard import CARDS, SLICES, Vendor, event
 from tests.unit.devices.looks import BAD, GOOD, ODD, at
+from tests.unit.devices.vendor_scene import CARDS, SLICES, Vendor, event
 
 
 def test_what_sysfs_showed_is_passed_on_and_is_no_look() -> None:

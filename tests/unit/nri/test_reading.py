@@ -23,7 +23,7 @@ from agent.snapshot.device import DeviceNode
 from proto.gen import nri_container_pb2 as wire
 from proto.gen import nri_linux_pb2 as linux
 from proto.gen import nri_plugin_pb2 as calls
-from tests.unit.nri.told import container, pod
+from tests.unit.nri.messages import container, pod
 from tests.unit.nri_wire.vectors import V17, V18, V22
 
 

@@ -7,9 +7,9 @@ import pytest
 from agent.snapshot.container import Adjustment, HookRequest, HookStage
 from agent.snapshot.edits import ContainerEdits
 from proto.gen import nri_plugin_pb2 as calls
+from tests.unit.nri.messages import pod
 from tests.unit.nri.talk import Talk
 from tests.unit.nri.test_session import CREATED, play
-from tests.unit.nri.told import pod
 
 
 def test_a_hook_that_refuses_keeps_the_container_from_starting_and_says_why() -> None:

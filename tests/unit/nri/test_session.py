@@ -19,8 +19,8 @@ from agent.snapshot.container import (
 from proto.gen import nri_linux_pb2 as linux
 from proto.gen import nri_plugin_pb2 as calls
 from tests.patience import PATIENCE_S
+from tests.unit.nri.messages import container, pod
 from tests.unit.nri.talk import Talk, talk
-from tests.unit.nri.told import container, pod
 from tests.unit.nri_wire import vectors as v
 
 NINE = {

@@ -14,7 +14,7 @@ from agent.nri.messages import parse_runtime_container, parse_sandbox
 from agent.nri.synchronization import SynchronizationList, message_fields
 from proto.gen import nri_container_pb2 as wire
 from proto.gen import nri_plugin_pb2 as calls
-from tests.unit.nri.told import container, pod
+from tests.unit.nri.messages import container, pod
 from tests.unit.nri_wire.vectors import V13
 
 

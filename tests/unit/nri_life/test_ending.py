@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S
 from tests.runtime import CONTAINERD_2_3, Runtime
 from tests.runtime.handler import FunctionHandler
 from tests.unit.nri.talk import never, nothing
-from tests.unit.nri_life.life import life, play
+from tests.unit.nri_life.plugin_scene import life, play
 
 
 def test_two_agents_of_one_node_have_one_connection_and_the_second_takes_over() -> None:

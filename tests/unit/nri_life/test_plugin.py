@@ -11,7 +11,7 @@ import pytest
 from agent.nri import plugin as module
 from tests.patience import PATIENCE_S
 from tests.runtime import CONTAINERD_1_7_24, CONTAINERD_2_3, Runtime, Version
-from tests.unit.nri_life.life import life, play
+from tests.unit.nri_life.plugin_scene import life, play
 
 
 @pytest.mark.parametrize("version", [CONTAINERD_1_7_24, CONTAINERD_2_3])

@@ -8,7 +8,7 @@ from plugins.vendors.nvidia.health.card_facts import HealthFinding
 from plugins.vendors.nvidia.health.causes import Cure
 from plugins.vendors.nvidia.health.diagnosis import MAX_CARDS, XidReport, apply_diagnosis
 from plugins.vendors.nvidia.health.xid_counter import SAME_S
-from tests.unit.vendors_health.nvidia_site import CARD, DRIVER, HEALTHY, KERNEL, Site
+from tests.unit.vendors_health.nvidia_scene import CARD, DRIVER, HEALTHY, KERNEL, Site
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from agent.snapshot.device import Health, HealthState
 from plugins.vendors.nvidia.health.diagnosis import FILE_NAME, Diagnosis
 from plugins.vendors.nvidia.health.xid import XidRules
-from tests.unit.vendors_health.nvidia_site import CARD, FINE, HEALTHY, Site
+from tests.unit.vendors_health.nvidia_scene import CARD, FINE, HEALTHY, Site
 
 
 def test_causes_outlive_the_process_and_leave_the_file_when_they_leave(tmp_path: Path) -> None:

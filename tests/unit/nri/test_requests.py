@@ -14,9 +14,9 @@ from agent.snapshot.container import Adjustment, ContainerState, HookRequest, Ho
 from agent.snapshot.edits import ContainerEdits
 from proto.gen import nri_plugin_pb2 as calls
 from tests.patience import PATIENCE_S
+from tests.unit.nri.messages import container, pod
 from tests.unit.nri.talk import Talk, never, nothing
 from tests.unit.nri.test_session import CREATED, play
-from tests.unit.nri.told import container, pod
 
 SHORT_S = 0.01
 
