@@ -169,7 +169,7 @@ class CgroupKey(msgspec.Struct, frozen=True):
     def is_looser(self, new: CgroupValue, old: CgroupValue) -> bool:
         """Return whether a new value allows something that the old one does not."""
         if isinstance(new, int) and isinstance(old, int):
-            return _rank(new) > _rank(old)
+            return old != UNLIMITED and (new == UNLIMITED or new > old)
         if isinstance(new, Bandwidth) and isinstance(old, Bandwidth):
             return new.is_looser(old)
         if isinstance(new, frozenset) and isinstance(old, frozenset):
@@ -301,7 +301,3 @@ def _parse_feature(name: str, text: str) -> int:
 
 def _whole_pages(size_bytes: int) -> int:
     return size_bytes // PAGE_BYTES * PAGE_BYTES
-
-
-def _rank(value: int) -> int:
-    return NO_LIMIT if value == UNLIMITED else value

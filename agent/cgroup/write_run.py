@@ -58,10 +58,7 @@ class WriteRunHost(Protocol):
 
     values: CgroupValues
     refusals: RefusalTracker
-
-    def file_state(self, desired: DesiredValue) -> FileState:
-        """Return what is known of the files of a desired value."""
-        ...
+    file_states: dict[WriteTarget, FileState]  # of all values that were compared
 
     def limit_memory(self, step: CgroupWrite, used: int) -> None:
         """Reclaim, then write a limit below the memory usage; see `reclaim.limit_memory`."""
@@ -104,7 +101,7 @@ class WriteRun:
                     self._stuck.add(target)
                     self._unwritten.add(target)
                     continue
-            self._write(step, current)
+            self._write(step, target, current)
 
     def begin_second_attempt(self) -> None:
         """Begin the second attempt, after which a refusal is recorded."""
@@ -120,7 +117,9 @@ class WriteRun:
             problems=tuple(self._problems),
         )
 
-    def _write(self, step: CgroupWrite, current: Mapping[WriteTarget, CgroupValue]) -> None:
+    def _write(
+        self, step: CgroupWrite, target: WriteTarget, current: Mapping[WriteTarget, CgroupValue]
+    ) -> None:
         desired, values = step.desired, self._host.values
         path = values.path(step)
         used = values.memory_above_limit(step) if desired.key is MEMORY else None
@@ -130,31 +129,31 @@ class WriteRun:
             elif desired.key is not HIGH:
                 values.write(step, path)
             elif not self._host.lower_high(step):  # continued in the next cycle
-                self._unwritten.add(desired.target)
+                self._unwritten.add(target)
                 return
         except HostFileError as error:
             self._handle_error(step, error.errno, current, used)
             return
         except LedgerError:  # the next flush fails too, and reports it
-            self._stuck.add(desired.target)
-            self._unwritten.add(desired.target)
+            self._stuck.add(target)
+            self._unwritten.add(target)
             return
         if not step.is_last:
             return
-        file_state = self._host.file_state(desired)
+        file_state = self._host.file_states[target]
         try:
             raw = values.read_raw(file_state.paths, file_state.size)
             is_same_text = len(raw) == 1 and raw[0].rstrip(b"\n") == step.text.encode()
             value = step.value_after if is_same_text else desired.key.parse(values.version, raw)
         except (HostFileError, ParseError):  # the group was removed with the written value
-            self.failed_targets.add(desired.target)
-            self._unwritten.add(desired.target)
+            self.failed_targets.add(target)
+            self._unwritten.add(target)
             return
-        self._audit(step, path, current, 0, reclaimed=used is not None)
+        self._audit(step, path, current[target], 0, reclaimed=used is not None)
         if is_same_text or desired.is_met(value):
             file_state.record_match(desired, raw, value)
             self._host.refusals.record_success(desired)
-            self._written.add(desired.target)
+            self._written.add(target)
             if desired.key is CPUS:
                 self._check_effect(desired)
             return
@@ -179,7 +178,8 @@ class WriteRun:
         if error_class is WriteErrorClass.ORDER and not self._is_last_attempt:
             self.is_blocked = True
             return
-        self._audit(step, self._host.values.path(step), current, number)
+        old = current.get(desired.target)
+        self._audit(step, self._host.values.path(step), old, number)
         cause = self._cause(step, number, used)
         if error_class is WriteErrorClass.DENIED:
             self.failed_targets.add(desired.target)
@@ -239,7 +239,7 @@ class WriteRun:
         self,
         step: CgroupWrite,
         path: str,
-        current: Mapping[WriteTarget, CgroupValue],
+        old: CgroupValue | None,
         number: int,
         *,
         reclaimed: bool = False,
@@ -248,7 +248,7 @@ class WriteRun:
         record = write_record(
             desired,
             path=path,
-            old=current.get(desired.target),
+            old=old,
             version=self._host.values.version,
             wall_s=self._wall_s,
         )

@@ -39,7 +39,7 @@ from agent.clock import Clock
 from agent.errors import HostFileError, ParseError
 
 # the kubelet changes these when it resizes a pod in place: restore uses its new values
-_SPEC_KEYS = (SHARES, QUOTA, MEMORY)
+_SPEC_KEYS = frozenset(key.name for key in (SHARES, QUOTA, MEMORY))
 
 
 class _MatchedFiles(msgspec.Struct):
@@ -67,7 +67,7 @@ class CgroupWriter:
         self.refusals = RefusalTracker()
         self.overwrites = OverwriteTracker()
         self._clock = clock
-        self._file_states: dict[WriteTarget, FileState] = {}
+        self.file_states: dict[WriteTarget, FileState] = {}
         self._reclaim_until_s = 0.0
         # by group of values
         self._matched_files: dict[str, _MatchedFiles] = {}
@@ -113,7 +113,7 @@ class CgroupWriter:
     def record_met(self, group: str, desired_values: tuple[DesiredValue, ...]) -> None:
         """Record that values of several groups are met, if the last comparison said so."""
         for desired in desired_values:
-            file_state = self._file_states.get(desired.target)
+            file_state = self.file_states.get(desired.target)
             if file_state is None or (file_state.paths and file_state.desired != desired):
                 return
         self._record_matched_files(desired_values, (), group)
@@ -143,7 +143,7 @@ class CgroupWriter:
         """Record the bytes of the files whose values are met."""
         excluded = set(map(id, unmet))
         states = [
-            self._file_states[desired.target]
+            self.file_states[desired.target]
             for desired in desired_values
             if id(desired) not in excluded
         ]
@@ -167,7 +167,7 @@ class CgroupWriter:
         waking_groups = self._groups_leaving_idle(desired_values)
         for desired in desired_values:
             target = desired.target
-            file_state = self._file_states.get(target) or self._add_file_state(desired)
+            file_state = self.file_states.get(target) or self._add_file_state(desired)
             if not file_state.paths:  # this host has no such file
                 continue
             raw = self._read(target, file_state, now_s)
@@ -233,7 +233,7 @@ class CgroupWriter:
             steps_by_target.setdefault(step.desired.target, []).append(step)
         for target, steps in steps_by_target.items():
             desired = steps[0].desired
-            entry = self._entry(desired, prepared.current[target])
+            entry = self._entry(desired, self.file_states[target], prepared.current[target])
             if entry is not None:
                 texts = [desired.key.to_ledger(step.value_after) for step in steps]
                 self.ledger.set(entry.with_own_values(texts, desired.owner))
@@ -311,10 +311,6 @@ class CgroupWriter:
         entry = self.ledger.entries.get(self._entry_id(desired))
         return None if entry is None else desired.key.from_ledger(entry.original)
 
-    def file_state(self, desired: DesiredValue) -> FileState:
-        """Return what is known of the files of a desired value."""
-        return self._file_states.get(desired.target) or self._add_file_state(desired)
-
     def retain(self, targets: frozenset[WriteTarget]) -> None:
         """Drop all other files, and close their descriptors."""
         self._matched_files = {
@@ -322,14 +318,14 @@ class CgroupWriter:
             for group, matched in self._matched_files.items()
             if all(desired.target in targets for desired in matched.desired_values)
         }
-        for target in [target for target in self._file_states if target not in targets]:
-            for path in self._file_states.pop(target).paths:
+        for target in [target for target in self.file_states if target not in targets]:
+            for path in self.file_states.pop(target).paths:
                 self.values.files.close(path)
         self.refusals.retain(targets)
         self.overwrites.retain(targets)
 
     def _add_file_state(self, desired: DesiredValue) -> FileState:
-        file_state = self._file_states[desired.target] = FileState(
+        file_state = self.file_states[desired.target] = FileState(
             paths=self.values.paths(desired.cgroup, desired.key),
             size=desired.key.size,
             entry_id=self._entry_id(desired),
@@ -376,7 +372,8 @@ class CgroupWriter:
         """Record the weight of a group that begins to be idle: the kernel forgets it then."""
         desired = msgspec.structs.replace(idle, key=SHARES)
         current = self._read_current((desired,)).get(desired.target)
-        entry = None if current is None else self._entry(desired, current)
+        file_state = self.file_states.get(desired.target) or self._add_file_state(desired)
+        entry = None if current is None else self._entry(desired, file_state, current)
         if entry is not None:
             weight = str(IDLE_WEIGHTS[self.values.version])
             self.ledger.set(entry.with_own_values([weight]))
@@ -387,15 +384,17 @@ class CgroupWriter:
         except ParseError:
             return False
 
-    def _entry(self, desired: DesiredValue, current: CgroupValue) -> LedgerEntry | None:
+    def _entry(
+        self, desired: DesiredValue, file_state: FileState, current: CgroupValue
+    ) -> LedgerEntry | None:
         """Return the target's entry, or a new one; `None` if the group was removed."""
-        key, file_state = desired.key, self.file_state(desired)
+        key = desired.key
         inode = self._inode(desired, file_state)
         if inode is None:
             return None
         entry = self.ledger.entries.get(file_state.entry_id)
         is_new = entry is None or entry.inode != inode
-        is_resized = key in _SPEC_KEYS and (
+        is_resized = key.name in _SPEC_KEYS and (
             entry is None or not key.is_any_of(current, entry.own_values)
         )
         if entry is not None and not is_new and not is_resized:

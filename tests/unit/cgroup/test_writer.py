@@ -227,7 +227,7 @@ def test_what_is_known_of_groups_that_are_gone_is_forgotten() -> None:
     for _ in range(2):
         assert writer.prepare(wishes, 0.0).compared == 1
     writer.retain(frozenset())
-    assert (writer._file_states, writer._matched_files) == ({}, {})
+    assert (writer.file_states, writer._matched_files) == ({}, {})
     assert writer.prepare(wishes, 0.0).compared == 1
 
 
