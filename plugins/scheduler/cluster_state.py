@@ -62,6 +62,13 @@ class AssignedPod(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.numa.cpus or self.numa.amounts)
 
 
+class Plan(msgspec.Struct, frozen=True):
+    """Pods that are placed together. They wait for each other when they come to be bound."""
+
+    name: str  # as in reasons: `gang ml/job`
+    wait_s: float = 20.0  # less than kube-scheduler waits for an answer
+
+
 class _Node:
     """One node; the states are `None` after a change."""
 
@@ -119,7 +126,7 @@ class ClusterState:
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
         self._pods: dict[str, AssignedPod] = {}  # by uid
-        self._plans: dict[str, str] = {}  # names of plans that hold devices, by uid of the pod
+        self._plans: dict[str, Plan] = {}  # that hold devices, by uid of the pod
         self._device_signatures = _Signatures()
         self._numa_signatures = _Signatures()
         self._with_policy: set[str] = set()
@@ -198,21 +205,30 @@ class ClusterState:
         """Yield the pods of all nodes."""
         yield from self._pods.values()
 
-    def hold(self, pod: AssignedPod, plan: str) -> None:
+    def hold(self, pod: AssignedPod, plan: Plan) -> None:
         """Hold what a plan gives to a pod that is to be bound, until it is or the plan ends."""
         self.set_pod(pod)
         self._plans[pod.key.uid] = plan
 
-    def release_plan(self, plan: str) -> None:
+    def release_plan(self, plan: Plan) -> None:
         """Release what a plan holds, except of pods whose binding is being sent."""
-        for uid in [uid for uid, one in self._plans.items() if one == plan]:
+        for uid in self.uids_of_plan(plan):
             del self._plans[uid]
             if not self._pods[uid].is_assumed:
                 self.remove_pod(uid)
 
-    def plan_of(self, uid: str) -> str:
-        """Return the name of the plan that holds devices for a pod; empty without one."""
-        return self._plans.get(uid, "")
+    @property
+    def planned_count(self) -> int:
+        """Return for how many pods that are not being bound a plan holds devices."""
+        return sum(not self._pods[uid].is_assumed for uid in self._plans)
+
+    def uids_of_plan(self, plan: Plan) -> frozenset[str]:
+        """Return the pods of a plan that are not bound yet."""
+        return frozenset(uid for uid, one in self._plans.items() if one == plan)
+
+    def plan_of(self, uid: str) -> Plan | None:
+        """Return the plan that holds devices for a pod."""
+        return self._plans.get(uid)
 
     def held_pod(self, uid: str) -> AssignedPod | None:
         """Return a pod for which devices are held; `None` for bound and unknown ones."""

@@ -151,7 +151,7 @@ class DecisionMaker:
 
     def is_planned(self, uid: str) -> bool:
         """Return whether a plan holds devices for a pod."""
-        return bool(self._state.plan_of(uid))
+        return self._state.plan_of(uid) is not None
 
     def decide(self, request: PodRequest, names: Sequence[str], uid: str = "") -> PodAnswer:
         """Return the answer of each node.
@@ -228,7 +228,11 @@ class DecisionMaker:
     ) -> PodAnswer:
         """Return the answer for a pod for which devices are held: they are not in its own way."""
         plan = self._state.plan_of(held.key.uid)
-        why = f"{plan}: planned on" if plan else "not known yet whether it is bound to"
+        why = (
+            f"{plan.name}: planned on"
+            if plan is not None
+            else "not known yet whether it is bound to"
+        )
         own = self._answer(designate(request, held.allocation), held.node, (held.key.uid,))
         others = NodeAnswer(f"{why} {held.node}", is_final=True)
         return PodAnswer(

@@ -23,7 +23,7 @@ from agent.snapshot.cluster import NodeView
 from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
 from agent.wire_formats.json_values import JSON_ERRORS, JsonDict
 from agent.wire_formats.resource_status import RESOURCE_STATUS
-from plugins.scheduler.cluster_state import AssignedPod, ClusterState
+from plugins.scheduler.cluster_state import AssignedPod, ClusterState, Plan
 from plugins.scheduler.decisions import DecisionMaker, NodeAnswer, designate
 from plugins.scheduler.devices.allocator import NodeRefused
 from plugins.scheduler.devices.device_table import GPU, Amounts, decode_device_table
@@ -213,6 +213,7 @@ class SimulatedCluster:
             text = f"{gang}: {running + len(pods)} of {least} pods exist"
             return GangPlacement(reasons=(text,))
         requested = {name: dict(amounts) for name, amounts in self._requested.items()}
+        plan = Plan(str(gang))
         held: list[SimulatedPod] = []
         reasons: list[str] = []
         for pod in pods:
@@ -221,8 +222,8 @@ class SimulatedCluster:
                 reasons += (reason for node in decision.nodes for reason in node.reasons)
             else:
                 held.append(self._bound(pod, decision.chosen))
-                self._hold(held[-1], str(gang))
-        self.state.release_plan(str(gang))
+                self._hold(held[-1], plan)
+        self.state.release_plan(plan)
         self._requested = requested
         for pod in held:
             self._loads.remove_pod(pod.pod.key.uid)
@@ -330,7 +331,7 @@ class SimulatedCluster:
         load = msgspec.structs.replace(pod.load, node=name, bound_s=self._reported_s)
         return SimulatedPod(pod=bound, load=load)
 
-    def _hold(self, simulated: SimulatedPod, plan: str) -> None:
+    def _hold(self, simulated: SimulatedPod, plan: Plan) -> None:
         """Let a pod of a plan count like a bound one."""
         self._count(simulated)
         held = assigned_pod(simulated.pod)

@@ -189,6 +189,7 @@ def test_a_pod_is_filtered_scored_and_bound(api: ApiServer, tmp_path: Path) -> N
             'xpu_scheduler_decisions_total{reason="fits"} 1',
             'xpu_scheduler_binds_total{outcome="bound"} 1',
             'xpu_scheduler_holds{state="uncertain"} 0',
+            'xpu_scheduler_holds{state="planned"} 0',
             f"xpu_scheduler_device_free{{{labels}}} 600",
             "xpu_scheduler_double_granted 0",
             "xpu_scheduler_grant_unreadable 0",

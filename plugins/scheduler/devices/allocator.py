@@ -83,6 +83,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     # vendors' own device plug-ins serve the pods, within what annotations can tell them
     serves_vendor_plugins: bool = False
     templates: SharedTemplates = SHARED_TEMPLATES
+    aligns_devices: bool = True  # to NUMA nodes, where a policy asks for alignment
 
 
 DEFAULT_RULES = Rules()

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.snapshot.allocation import AllocatedDevice
-from plugins.scheduler.devices.device_table import NO_AMOUNTS, Amounts, DeviceTable, NodeDevice
+from plugins.scheduler.devices.device_table import (
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    NO_AMOUNTS,
+    Amounts,
+    DeviceTable,
+    NodeDevice,
+)
 
 DeviceKey = tuple[str, int]  # kind and minor
 
@@ -69,8 +76,23 @@ def sum_usage(
                 continue
             key = (entry.type, minor)
             of_device = amounts.setdefault(key, {})
-            for name, amount in entry.resources:
+            resources = entry.resources if entry.minor is not None else _with_share(entry, table)
+            for name, amount in resources:
                 of_device[name] = of_device.get(name, 0) + amount
             if entry.vfs:
                 functions.setdefault(key, set()).update(entry.vfs)
     return NodeDeviceUsage(amounts, {key: frozenset(ids) for key, ids in functions.items()})
+
+
+def _with_share(entry: AllocatedDevice, table: DeviceTable | None) -> tuple[tuple[str, int], ...]:
+    """Return the amounts of an entry that names its device by id alone, with the share of memory.
+
+    Without it, pods that request percent of a card would not see that its memory is used. It is
+    rounded up.
+    """
+    amounts = dict(entry.resources)
+    devices = () if table is None else table.of(entry.type)
+    total = next((one.total.get(GPU_MEMORY, 0) for one in devices if one.id == entry.id), 0)
+    if total and GPU_MEMORY in amounts and GPU_MEMORY_RATIO not in amounts:
+        amounts[GPU_MEMORY_RATIO] = -(-amounts[GPU_MEMORY] * 100 // total)
+    return tuple(amounts.items())

@@ -163,7 +163,7 @@ class _Alignment:
         if not self._totals:
             raise NodeRefused("node(s) missing NUMA resources", is_final=True)
         providers = [self._compute_hints(policy)]
-        if self._request.devices is not None:
+        if self._request.devices is not None and self._rules.aligns_devices:
             providers.append(device_hints(self._node, self._request.devices, self._rules))
         alignment = align(policy, providers, frozenset(self._totals), self._exclusive())
         if alignment.affinity is None:
@@ -191,7 +191,10 @@ class _Alignment:
         request = self._request.devices
         if request is None:
             return ()
-        return allocate(self._node, request, self._rules, strategy=self._strategy, numa_nodes=nodes)
+        numa_nodes = nodes if self._rules.aligns_devices else None
+        return allocate(
+            self._node, request, self._rules, strategy=self._strategy, numa_nodes=numa_nodes
+        )
 
     # What is free
 

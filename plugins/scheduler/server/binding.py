@@ -26,6 +26,7 @@ from plugins.scheduler.cluster_state import Allocation, AssignedPod, ClusterStat
 from plugins.scheduler.decisions import DecisionMaker, request_signature
 from plugins.scheduler.devices.allocator import NodeRefused
 from plugins.scheduler.devices.grant_annotations import GrantMetadata, grant_metadata
+from plugins.scheduler.devices.hami_annotations import decode_hami_allocation
 from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.numa.alignment import PodGrant
 from plugins.scheduler.numa.cpu_request import PodRequest, numa_amounts, pod_request
@@ -38,6 +39,7 @@ from plugins.scheduler.pod_object import SchedulerPod, decode_scheduler_pod
 from plugins.scheduler.server.device_ledger import DeviceLedger, LedgerRefused
 from plugins.scheduler.server.extender_wire import BindRequest
 from plugins.scheduler.server.lease import NotLeader
+from plugins.scheduler.server.plan_barrier import PlanBarrier, PlanIncomplete
 from plugins.scheduler.server.vendor_plugins import (
     SETTLED_AFTER_S,
     UNCERTAIN_ERRORS,
@@ -102,7 +104,8 @@ class Binder:
     ) -> None:
         """With a ledger, the Device object is marked before each binding that gives devices.
 
-        With `vendor_plugins`, vendors' own device plug-ins find what they read.
+        With `vendor_plugins`, vendors' own device plug-ins find what they read. The pods of a plan
+        wait for each other.
         """
         self._api = api
         self._ledger = ledger
@@ -112,6 +115,7 @@ class Binder:
         self._pods = pods
         self._clock = clock
         self._sleep = sleep
+        self._barrier = PlanBarrier(state)
         self._holds: dict[str, _Hold] = {}  # by uid
         self._in_progress: set[str] = set()
 
@@ -187,7 +191,11 @@ class Binder:
                 return
             hold = self._hold(request, pod)
             try:
+                await self._barrier.wait(request.uid)
                 await self._post(request, pod, hold)
+            except PlanIncomplete as incomplete:
+                self._give_up(request)
+                raise BindFailed(f"{_name(request)}: {incomplete}", "planned") from incomplete
             except Conflict:  # the pod changed, or a lost request was in force after all
                 pod = await self._read_after(request, hold, pauses_s=(0.0,), before=pod)
             except (LedgerRefused, NodeLocked) as refused:
@@ -248,8 +256,8 @@ class Binder:
             )
         self._release(request.uid)
         planned, plan = self._state.held_pod(request.uid), self._state.plan_of(request.uid)
-        if planned is not None and planned.node != request.node:
-            raise BindFailed(f"{_name(request)}: {plan}: planned on {planned.node}", "planned")
+        if plan is not None and planned is not None and planned.node != request.node:
+            raise BindFailed(f"{_name(request)}: {plan.name}: planned on {planned.node}", "planned")
         pod_request = _pod_request(pod)
         try:
             grant = self._decisions.allocate(pod_request, request.node, request.uid)
@@ -453,21 +461,25 @@ def assigned_pod(pod: SchedulerPod) -> AssignedPod | None:
 
 
 def allocation_error(pod: SchedulerPod) -> str:
-    """Return why the pod's annotation of devices cannot be read; empty if it can, or is absent."""
-    text = pod.annotations.get(ANNOTATION)
+    """Return why the pod's allocation of devices cannot be read; empty if it can, or is absent."""
     try:
-        decode_allocated("{}" if text is None else text)
+        _decode_allocation(pod)
     except ParseError as error:
         return str(error)
     return ""
 
 
 def _recorded_allocation(pod: SchedulerPod) -> Allocation:
-    text = pod.annotations.get(ANNOTATION)
     try:
-        return () if text is None else decode_allocated(text)
+        return _decode_allocation(pod)
     except ParseError:
         return ()
+
+
+def _decode_allocation(pod: SchedulerPod) -> Allocation:
+    """Return the devices that Koordinator's annotation names, or else HAMi's."""
+    text = pod.annotations.get(ANNOTATION)
+    return decode_hami_allocation(pod.annotations) if text is None else decode_allocated(text)
 
 
 def _signature(pod: SchedulerPod) -> bytes:

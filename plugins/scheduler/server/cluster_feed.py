@@ -26,6 +26,7 @@ from plugins.scheduler.devices.device_table import (
     DeviceTable,
     device_table,
 )
+from plugins.scheduler.devices.hami_annotations import hami_annotations
 from plugins.scheduler.numa.cpu_request import RESOURCE_SPEC, numa_amounts
 from plugins.scheduler.numa.node_cpus import NodeCpus, TopologyObject, cpu_capacity, node_cpus
 from plugins.scheduler.pod_object import (
@@ -51,7 +52,7 @@ def counted_pod(body: SchedulerPodObject) -> SchedulerPod | None:
         return None
     annotations = {
         key: pod.annotations[key] for key in COUNTED_ANNOTATIONS if key in pod.annotations
-    }
+    } | hami_annotations(pod.annotations)
     amounts = numa_amounts(pod.amounts)
     if not annotations and not amounts:
         return None

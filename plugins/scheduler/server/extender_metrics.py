@@ -21,6 +21,7 @@ NODES_AT_ONCE = 64  # between two chances for other calls
 class CountedTerm(Protocol):
     """What is counted of a term as the leader."""
 
+    state: ClusterState
     extender: Extender
     binder: Binder
     feed: ClusterFeed
@@ -76,6 +77,7 @@ def term_lines(term: CountedTerm) -> list[str]:
     lines.append(f'xpu_scheduler_holds{{state="uncertain"}} {uncertain}')
     assigned = term.binder.hold_count - uncertain
     lines.append(f'xpu_scheduler_holds{{state="assigned"}} {assigned}')
+    lines.append(f'xpu_scheduler_holds{{state="planned"}} {term.state.planned_count}')
     lines.append("# TYPE xpu_scheduler_grant_unreadable gauge")
     lines.append(f"xpu_scheduler_grant_unreadable {term.feed.pods.unreadable_count}")
     lines.append("# TYPE xpu_scheduler_grant_unknown_device gauge")

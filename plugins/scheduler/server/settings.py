@@ -71,6 +71,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     upstream_compatible: bool = False  # choose devices as Koordinator does, defects included
     enforce_exclusive_policy: bool = False
     require_device_object: bool = True
+    align_devices: bool = True  # to the NUMA nodes of CPU and memory, where a policy asks for them
     # models whose cards no two pods share, as `VENDOR/MODEL` of the labels of Nodes
     unshared_models: list[Annotated[str, Meta(pattern="^[^/]+/[^/]+$")]] = []
     # templates of virtual NPUs by `VENDOR-MODEL` and name, beside those that are built in; the form
@@ -91,6 +92,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             upstream_compatible=self.upstream_compatible,
             enforces_exclusive_policy=self.enforce_exclusive_policy,
             requires_device_object=self.require_device_object,
+            aligns_devices=self.align_devices,
             serves_vendor_plugins=self.vendor_annotations,
             unshared_models=frozenset(
                 (vendor, model)

@@ -16,7 +16,7 @@ from agent.kube.endpoint import InClusterTarget
 from agent.kube.session import open_session
 from agent.wire_formats.device_allocated import ANNOTATION
 from agent.wire_formats.resource_status import RESOURCE_STATUS
-from plugins.scheduler.cluster_state import AssignedPod, ClusterState
+from plugins.scheduler.cluster_state import AssignedPod, ClusterState, Plan
 from plugins.scheduler.decisions import DecisionMaker
 from plugins.scheduler.devices.device_table import GPU, DeviceTable
 from plugins.scheduler.numa.cpu_request import RESOURCE_SPEC
@@ -110,7 +110,14 @@ def run(api: ApiServer, scenario: Scenario) -> None:
             await asyncio.sleep(0)
 
         def build(scene: Scene) -> Binder:
-            return Binder(session, scene.state, scene.decisions, scene, scene.clock, sleep=no_sleep)
+            return Binder(
+                session,
+                scene.state,
+                scene.decisions,
+                scene,
+                scene.clock,
+                sleep=no_sleep,
+            )
 
         try:
             await scenario(Scene(api, build))
@@ -356,20 +363,24 @@ def held_minors(scene: Scene, name: str) -> list[int | None]:
     return [] if pod is None else [one.minor for one in pod.allocation]
 
 
-def plan(scene: Scene, pod: SchedulerPod, *minors: int, node: str = "node-a") -> None:
+PLAN = Plan("gang g/j", wait_s=PATIENCE_S)
+
+
+def hold(scene: Scene, pod: SchedulerPod, *minors: int, plan: Plan = PLAN) -> None:
+    """Hold cards of the first node for a pod."""
     allocation = holding(NODES["A"], gpus=minors)
-    scene.state.hold(AssignedPod(key=pod.key, node=node, allocation=allocation), "gang g/j")
+    scene.state.hold(AssignedPod(key=pod.key, node="node-a", allocation=allocation), plan)
 
 
 def test_a_planned_pod_is_bound_with_the_devices_of_its_plan(server: ApiServer) -> None:
     async def scenario(scene: Scene) -> None:
         pod = scene.put("p", 2)
-        plan(scene, pod, 3, 6)
+        hold(scene, pod, 3, 6)
         await scene.bind(pod)
         assert scene.server_minors("p") == [3, 6]
         assert scene.used() == {3, 6}
-        assert scene.state.plan_of(pod.key.uid) == ""
-        scene.state.release_plan("gang g/j")
+        assert scene.state.plan_of(pod.key.uid) is None
+        scene.state.release_plan(PLAN)
         assert scene.used() == {3, 6}
 
     run(server, scenario)
@@ -378,7 +389,7 @@ def test_a_planned_pod_is_bound_with_the_devices_of_its_plan(server: ApiServer) 
 def test_a_planned_pod_is_bound_to_no_other_node(server: ApiServer) -> None:
     async def scenario(scene: Scene) -> None:
         pod = scene.put("p")
-        plan(scene, pod, 3)
+        hold(scene, pod, 3)
         with pytest.raises(BindFailed, match="gang g/j: planned on node-a") as failed:
             await scene.bind(pod, "node-b")
         assert failed.value.outcome == "planned"
@@ -393,17 +404,63 @@ def test_a_binding_that_fails_for_good_leaves_what_the_plan_holds_while_it_lasts
 ) -> None:
     async def scenario(scene: Scene) -> None:
         pod = scene.put("p")
-        plan(scene, pod, 3)
+        hold(scene, pod, 3)
         fault = Fault(subresource=POST, status=403, delay_s=0.2 if has_ended else 0.0)
         server.faults.add(fault)
         binding = asyncio.create_task(scene.bind(pod))
         if has_ended:
             await asyncio.to_thread(server.wait_until, lambda: server.faults.hits(fault))
-            scene.state.release_plan("gang g/j")
+            scene.state.release_plan(PLAN)
             assert scene.used() == {3}  # it is being bound
         with pytest.raises(BindFailed, match="403"):
             await binding
         assert scene.used() == (set() if has_ended else {3})
+
+    run(server, scenario)
+
+
+def test_pods_of_a_plan_are_bound_once_the_last_one_has_come(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        pods = [scene.put(f"p{i}") for i in range(3)]
+        for minor, pod in enumerate(pods):
+            hold(scene, pod, minor)
+        early = [asyncio.create_task(scene.bind(pod)) for pod in pods[:2]]
+        await scene.bind(scene.put("alone"), "node-b")  # is in no plan, and waits for nobody
+        assert not any(task.done() for task in early)
+        assert not any(scene.server_pod(f"p{i}")["spec"].get("nodeName") for i in range(3))
+        await scene.bind(pods[2])
+        await asyncio.gather(*early)
+        assert [scene.server_minors(f"p{i}") for i in range(3)] == [[0], [1], [2]]
+        assert not scene.binder.hold_count
+
+    run(server, scenario)
+
+
+def test_of_a_plan_whose_pods_do_not_all_come_none_is_bound(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        pods = [scene.put(f"p{i}") for i in range(3)]
+        for minor, pod in enumerate(pods):
+            hold(scene, pod, minor, plan=Plan("gang g/j", wait_s=0))
+        results = await asyncio.gather(*map(scene.bind, pods[:2]), return_exceptions=True)
+        message = "gang g/j: 1 of its pods did not come to be bound within 0 s"
+        assert [message in str(result) for result in results] == [True, True]
+        assert not server.requests(verb="create", subresource=POST)
+        assert scene.used() == {0, 1, 2}  # the plan holds them still
+        assert scene.binder.hold_count == 0
+
+    run(server, scenario)
+
+
+def test_a_pod_of_a_plan_that_was_let_through_is_tried_again_alone(server: ApiServer) -> None:
+    async def scenario(scene: Scene) -> None:
+        pods = [scene.put(f"p{i}") for i in range(2)]
+        for minor, pod in enumerate(pods):
+            hold(scene, pod, minor)
+        server.faults.add(Fault(subresource=POST, path="/pods/p1/", status=403))
+        results = await asyncio.gather(*map(scene.bind, pods), return_exceptions=True)
+        assert [type(result) for result in results] == [type(None), BindFailed]
+        await scene.bind(pods[1])
+        assert scene.server_minors("p1") == [1]
 
     run(server, scenario)
 

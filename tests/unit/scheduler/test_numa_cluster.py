@@ -250,6 +250,19 @@ def test_devices_and_cpus_are_of_one_numa_node() -> None:
     assert not maker.decide(pod_request(pod), ["a"]).fitting()
 
 
+def test_devices_that_are_not_aligned_may_be_on_another_numa_node_than_the_cpus() -> None:
+    state = cluster("a", labels={POLICY: "SingleNUMANode"})
+    state.set_devices(msgspec.structs.replace(NODES["A"], node="a"))
+    pod = SchedulerPod(
+        key=PodKey("u", "n", "p"), amounts={"nvidia.com/gpu": 6, "cpu": 4000, "memory": GIB}
+    )
+    request = pod_request(pod)
+    assert not DecisionMaker(state).decide(request, ["a"]).fitting()
+    grant = DecisionMaker(state, Rules(aligns_devices=False)).allocate(request, "a")
+    assert len(grant.amounts) == 1
+    assert {one.device.numa_node for one in grant.devices} == {0, 1}
+
+
 def test_pods_without_a_record_count_evenly_on_all_numa_nodes_unless_compatible() -> None:
     state = cluster("a", labels={POLICY: "SingleNUMANode"})
     state.set_pod(

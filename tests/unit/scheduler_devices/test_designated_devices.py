@@ -13,7 +13,7 @@ from agent.clock import ManualClock
 from agent.snapshot.allocation import AllocatedDevice
 from agent.wire_formats.device_allocated import ANNOTATION
 from plugins.scheduler.cli import main
-from plugins.scheduler.cluster_state import Allocation, AssignedPod, ClusterState
+from plugins.scheduler.cluster_state import Allocation, AssignedPod, ClusterState, Plan
 from plugins.scheduler.decisions import DecisionMaker
 from plugins.scheduler.devices.allocator import (
     NodeRefused,
@@ -202,7 +202,7 @@ def filtered(state: ClusterState, body: Object, *names: str) -> Object:
 
 def test_a_planned_pod_fits_on_its_node_alone_and_others_see_its_devices_as_used() -> None:
     state = cluster("a", "b")
-    state.hold(held("p", "b", *range(8)), "gang ns/job")
+    state.hold(held("p", "b", *range(8)), Plan("gang ns/job"))
     answer = filtered(state, pod_object("p", 8), "a", "b")
     assert answer["NodeNames"] == ["b"]
     assert answer["FailedAndUnresolvableNodes"] == {"a": "gang ns/job: planned on b"}
@@ -220,7 +220,7 @@ def test_a_pod_whose_binding_is_uncertain_fits_on_that_node_alone() -> None:
 
 def test_a_planned_pod_gets_the_devices_of_the_plan_and_none_if_one_is_sick() -> None:
     state = cluster("a")
-    state.hold(held("p", "a", 2, 5), "gang ns/job")
+    state.hold(held("p", "a", 2, 5), Plan("gang ns/job"))
     maker = DecisionMaker(state)
     request = pod_request(decode_scheduler_pod(json.dumps(pod_object("p", 2)).encode()))
     grant = maker.allocate(request, "a", "u-p")
@@ -236,15 +236,15 @@ def test_a_planned_pod_gets_the_devices_of_the_plan_and_none_if_one_is_sick() ->
 
 def test_the_end_of_a_plan_releases_what_is_not_being_bound() -> None:
     state = cluster("a")
-    state.hold(held("p", "a", 0), "one")
-    state.hold(held("q", "a", 1), "one")
-    state.hold(held("r", "a", 2), "other")
+    state.hold(held("p", "a", 0), Plan("one"))
+    state.hold(held("q", "a", 1), Plan("one"))
+    state.hold(held("r", "a", 2), Plan("other"))
     state.set_pod(held("q", "a", 1, is_assumed=True))
-    state.hold(held("s", "a", 3), "one")
+    state.hold(held("s", "a", 3), Plan("one"))
     state.set_pod(held("s", "a", 3))  # bound
-    state.release_plan("one")
+    state.release_plan(Plan("one"))
     assert {one.key.name for one in state.pods_of("a")} == {"q", "r", "s"}
-    assert (state.plan_of("u-q"), state.plan_of("u-r")) == ("", "other")
+    assert (state.plan_of("u-q"), state.plan_of("u-r")) == (None, Plan("other"))
 
 
 @pytest.mark.parametrize("event", ["deleted", "recreated", "ended", "relisted"])
@@ -253,13 +253,13 @@ def test_what_a_plan_holds_for_a_pod_ends_with_the_pod(event: str) -> None:
     changes = PodChanges(state)
     waiting = decode_scheduler_pod(json.dumps(pod_object("p", 1)).encode())
     changes.set_object("ns/p", waiting)
-    state.hold(held("p", "a", 0), "one")
+    state.hold(held("p", "a", 0), Plan("one"))
     changes.set_object("ns/p", msgspec.structs.replace(waiting, labels={"x": "y"}))
     assert state.pods_of("a")
     if event == "deleted":
         changes.remove_object("ns/p", waiting)
     elif event == "recreated":
-        key = msgspec.structs.replace(waiting.key, uid="other")
+        key = msgspec.structs.replace(waiting.key, uid=Plan("other"))
         changes.set_object("ns/p", msgspec.structs.replace(waiting, key=key))
     elif event == "ended":
         changes.set_object("ns/p", None)

@@ -1,0 +1,73 @@
+"""Lets the pods of a plan be bound together: each waits until all have come, or none goes on.
+
+kube-scheduler calls `bind` for each pod in a task of its own, so that a call that waits delays no
+other pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from agent.errors import AgentError
+from plugins.scheduler.cluster_state import ClusterState, Plan
+
+
+class PlanIncomplete(AgentError):
+    """Not all pods of a plan came to be bound."""
+
+
+class _Arrivals:
+    """The pods of one plan that wait, and what they wait for."""
+
+    def __init__(self) -> None:
+        self.uids: set[str] = set()
+        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class PlanBarrier:
+    """The pods of plans that have come to be bound. Belongs to the loop thread."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._arrivals: dict[Plan, _Arrivals] = {}
+        self._admitted: dict[Plan, frozenset[str]] = {}  # uids that wait no more
+
+    async def wait(self, uid: str) -> None:
+        """Return once all pods of the pod's plan have come; raise `PlanIncomplete`.
+
+        Pods that came once and were let through, or are bound already, need not come again. A pod
+        without a plan does not wait.
+        """
+        plan = self._state.plan_of(uid)
+        if plan is None:
+            return
+        arrivals = self._arrivals.setdefault(plan, _Arrivals())
+        arrivals.uids.add(uid)
+        if not self._missing(plan, arrivals):
+            self._admit(plan, arrivals)
+        try:
+            await asyncio.wait((arrivals.end,), timeout=plan.wait_s)
+            if not arrivals.end.done():
+                self._refuse(plan, arrivals)
+        finally:
+            arrivals.uids.discard(uid)
+        arrivals.end.result()
+
+    def _missing(self, plan: Plan, arrivals: _Arrivals) -> frozenset[str]:
+        admitted = self._admitted.get(plan, frozenset())
+        return self._state.uids_of_plan(plan) - admitted - arrivals.uids
+
+    def _admit(self, plan: Plan, arrivals: _Arrivals) -> None:
+        before = self._admitted.get(plan, frozenset())
+        self._admitted = {
+            one: uids for one, uids in self._admitted.items() if self._state.uids_of_plan(one)
+        }
+        self._admitted[plan] = before | arrivals.uids
+        del self._arrivals[plan]
+        arrivals.end.set_result(None)
+
+    def _refuse(self, plan: Plan, arrivals: _Arrivals) -> None:
+        count = len(self._missing(plan, arrivals))
+        text = f"{count} of its pods did not come to be bound within {plan.wait_s:g} s"
+        del self._arrivals[plan]
+        arrivals.end.set_exception(PlanIncomplete(f"{plan.name}: {text}"))
