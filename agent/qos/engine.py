@@ -25,6 +25,7 @@ from agent.qos.eviction.strategies import EvictionStrategy
 from agent.qos.eviction.victims import EvictionPod
 from agent.qos.inputs import QosInputBuilder
 from agent.qos.strategy import AnyStrategy, CurrentValues, QosInputs, QosPod, StrategyPlan
+from agent.slo.requests import requested_strategies
 from agent.slo.status import is_frozen
 from agent.snapshot.node import IdentityMemo, NodeSnapshot
 from agent.snapshot.pod import (
@@ -37,6 +38,7 @@ from agent.snapshot.pod import (
 )
 from agent.snapshot.publications import AuditRecord
 from agent.snapshot.self_check import EnforcementView, FileCondition, StrategyState, StrategyStatus
+from agent.snapshot.slo import NodeSlo
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +154,7 @@ class QosEngine:
         self.evictions = EvictionHistory()  # of all strategies
         self._brake_settings = brake_settings
         self._brake = BrakeState()
+        self._requests = IdentityMemo[Mapping[str, str]]()  # of the last NodeSLO
         self._inputs: QosInputs | None = None  # of the last cycle
         self._hold = ("", "")  # state and reason of all strategies that decide nothing now
 
@@ -187,7 +190,7 @@ class QosEngine:
             if mode == ON and is_braked:
                 mode = PLAN
             if mode == OFF:
-                plan = StrategyPlan(state=StrategyState.OFF)
+                plan = self._plan_of_off(strategy.name, inputs.slo)
             elif frozen:
                 plan = StrategyPlan(state=StrategyState.FROZEN, message=NOT_CONFIRMED)
             else:
@@ -238,7 +241,7 @@ class QosEngine:
         """Return the rule as its strategy lets it act."""
         state, reason = self._hold
         if rule.mode == OFF:
-            state, reason = OFF, f"enforce.strategies.{strategy} or enforce.mode is off"
+            state, reason = OFF, _off_reason(strategy)
         return msgspec.structs.replace(rule, state=state, reason=reason) if state else rule
 
     def record_refusals(self, count: int, now_s: float) -> None:
@@ -261,6 +264,13 @@ class QosEngine:
         )
         self.evictions = record_requests(self.evictions, requests, now_s)
         return requests
+
+    def _plan_of_off(self, name: str, slo: NodeSlo) -> StrategyPlan:
+        """Return the plan of a strategy that is off, which says so if the NodeSLO requests it."""
+        requests = self._requests.get((slo,), lambda: requested_strategies(slo))
+        field = requests.get(name)
+        message = f"NodeSLO {field} asks for it; {_off_reason(name)}" if field else ""
+        return StrategyPlan(state=StrategyState.OFF, message=message)
 
     def _ask(self, strategy: AnyStrategy, inputs: QosInputs) -> StrategyPlan:
         name = strategy.name
@@ -296,6 +306,10 @@ class QosEngine:
             for one in self._strategies
             if one.name in self._values and self.modes.get(one.name) == mode
         )
+
+
+def _off_reason(strategy: str) -> str:
+    return f"enforce.strategies.{strategy} or enforce.mode is off"
 
 
 def _status(

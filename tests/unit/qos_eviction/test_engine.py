@@ -21,7 +21,7 @@ from agent.snapshot.pod import (
     EvictionResult,
     PodRef,
 )
-from agent.snapshot.slo import NodeSloView
+from agent.snapshot.slo import NodeSlo, NodeSloView, ResourceThresholds
 from tests.unit.qos.qos_node import V2, DictFiles
 
 VALUE = DesiredValue(cgroup="/kubepods", key=QUOTA, value=Bandwidth(1000), owner="cpu_eviction")
@@ -60,10 +60,11 @@ class Cycles:
         self.engine = QosEngine(strategies, {**names, **(modes or {})}, 1.0, 1800.0, settings)
         self.now_s = 0.0
         self.feedback = EvictionFeedback()
+        self.slo = NodeSlo()
 
     def run(self, seconds: float = 1.0, *, age_s: float = 0.0) -> EnforcementPlan:
         self.now_s += seconds
-        slo = SnapshotPart(NodeSloView(), self.now_s - age_s)
+        slo = SnapshotPart(NodeSloView(slo=self.slo), self.now_s - age_s)
         snapshot = NodeSnapshot(node=NodeIdentity(name="n"), cluster=ClusterView(slo=slo))
         feedback, self.feedback = self.feedback, EvictionFeedback()
         return self.engine.plan(snapshot, V2, DictFiles(), self.now_s, feedback)
@@ -96,6 +97,17 @@ def test_while_the_node_slo_is_frozen_nobody_is_evicted() -> None:
 def test_with_the_mode_off_nobody_is_evicted() -> None:
     cycles = Cycles(Greedy("cpu_eviction"), modes={"cpu_eviction": "off"})
     assert cycles.run().evictions == ()
+
+
+def test_a_strategy_that_is_off_says_so_only_if_the_node_slo_asks_for_it() -> None:
+    cycles = Cycles(Greedy("cpu_eviction"), modes={"cpu_eviction": "off"})
+    assert [one.message for one in cycles.run().view.strategies] == [""]
+    thresholds = ResourceThresholds(enable=True, cpu_evict_threshold_percent=80)
+    cycles.slo = NodeSlo(thresholds=thresholds)
+    assert [one.message for one in cycles.run().view.strategies] == [
+        "NodeSLO spec.resourceUsedThresholdWithBE.cpuEvictThresholdPercent asks for it;"
+        " enforce.strategies.cpu_eviction or enforce.mode is off"
+    ]
 
 
 def test_while_the_brake_holds_files_and_pods_stay_as_they_are() -> None:

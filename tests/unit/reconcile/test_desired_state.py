@@ -51,6 +51,30 @@ def test_only_groups_of_pods_and_of_what_is_in_them_are_written(
     assert [note.reason for note in notes] == ([] if written else ["BadCgroupPath"])
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_audit_of_each_file_has_the_words_of_koordinator(version: int) -> None:
+    resources = LinuxResources(cpus="0-3", quota_us=-1, memory_bytes=1 << 20, shares=1024)
+    whole = Adjustment(resources=resources, bvt_warp_ns=2)
+    answers = HookAnswers(answers=(("batch_resources", whole),), adjustment=whole)
+    messages = {
+        level: [
+            one.message
+            for one in desired_writes(cgroup, level, answers, version, WeightFormula.LINEAR)[0]
+        ]
+        for level, cgroup in ((POD, IN_POD), (CONTAINER, f"{IN_POD}/{ID}"))
+    }
+    assert messages[CONTAINER] == [
+        "set container cpuset to 0-3",
+        "set container cpu share to 1024",
+        "set container cfs quota to -1",
+        "set container memory limit to 1048576",
+    ]
+    assert messages[POD] == [
+        *(text.replace("container", "pod") for text in messages[CONTAINER]),
+        "set pod bvt to 2",
+    ]
+
+
 @pytest.mark.parametrize(
     ("hook", "labels", "annotations", "source"),
     [
