@@ -436,6 +436,7 @@ class ContainerServiceBuilder:
             mode=strategy_modes((RESCTRL_STRATEGY,), settings.enforce)[RESCTRL_STRATEGY],
             settings=settings.resctrl,
             slo_stale_s=settings.api.slo_stale_s,
+            protected_namespaces=settings.enforce.protected_namespaces,
         )
         return PodFileUpdater(
             inputs.store,

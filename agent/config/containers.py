@@ -322,7 +322,8 @@ class EnforceSettings(msgspec.Struct, frozen=True, kw_only=True):
     protected_namespaces: Annotated[
         tuple[str, ...],
         SettingRule(
-            "namespaces whose pods' own files no strategy writes, but for best-effort CPUs"
+            "namespaces whose pods' own files no strategy writes, but for best-effort CPUs, and"
+            " whose pods are in no resctrl group of a class"
         ),
     ] = ()
     eviction: Annotated[EvictionSettings, SettingRule("limits of evictions")] = EvictionSettings()

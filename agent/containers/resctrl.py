@@ -162,7 +162,7 @@ class ResctrlHook:
             return NO_ADJUSTMENT if group is None else Adjustment(rdt_class=group)
         if group is not None and _exists(group, snapshot):
             return Adjustment(rdt_class=group)
-        class_group = snapshot.resctrl.group_of_class(resctrl_class(pod)) or None
+        class_group = snapshot.resctrl.group_of_class(resctrl_class(pod), pod.namespace) or None
         if group is None:
             return NO_ADJUSTMENT if class_group is None else Adjustment(rdt_class=class_group)
         message = "the pod's resctrl group is not there: its containers run in that of its class"

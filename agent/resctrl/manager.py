@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -22,7 +23,7 @@ from agent.resctrl.files import (
 )
 from agent.resctrl.group_writer import OWNER, GroupWriter
 from agent.resctrl.plan import PlanInputs, ResctrlPlan, ResctrlPod, build_plan
-from agent.resctrl.pods import TaskReader, resctrl_pods, starting_pod
+from agent.resctrl.pods import TaskReader, resctrl_pods, starting_pod, without_class
 from agent.resctrl.refusals import RefusalMemory
 from agent.resctrl.schemata import flatten
 from agent.slo.status import is_frozen
@@ -71,14 +72,19 @@ class ResctrlManager:
         slo_stale_s: float,
         files: ResctrlFiles | None = None,
         mount: Callable[[str], None] = mount_resctrl,
+        protected_namespaces: tuple[str, ...] = (),
     ) -> None:
-        """Read and write nothing yet; `ledger` is loaded before the first cycle."""
+        """Read and write nothing yet; `ledger` is loaded before the first cycle.
+
+        Pods in `protected_namespaces` are in no group of a class.
+        """
         self._files = KernelResctrlFiles() if files is None else files
         self._clock = clock
         self._mode = mode
         self._settings = settings
         self._slo_stale_s = slo_stale_s
         self._mount = mount
+        self._protected_namespaces = protected_namespaces
         self._reader = ResctrlReader(self._files, settings)
         self._writer = GroupWriter(self._files, ledger)
         self._refusals = RefusalMemory()
@@ -86,7 +92,7 @@ class ResctrlManager:
         self._tasks = TaskReader(self._files)
         self._pods = SnapshotMemo(
             lambda snapshot: (snapshot.pods.value, snapshot.runtime.value.sandboxes),
-            resctrl_pods,
+            partial(resctrl_pods, protected_namespaces=self._protected_namespaces),
         )
         self._classes: Mapping[str, ResctrlQos] | None = None  # of the last confirmed NodeSLO
         self._classes_of: NodeSlo | None = None
@@ -97,7 +103,7 @@ class ResctrlManager:
         self._last_request = (False, False)
         self._planned: tuple[ResctrlAction, ...] = ()  # reported in plan mode
         self._mount_problem = ""
-        self.view = ResctrlView(mode=mode)
+        self.view = ResctrlView(mode=mode, protected_namespaces=protected_namespaces)
 
     def cycle(self, snapshot: NodeSnapshot, layout: CgroupLayout | None) -> ResctrlReport:
         """Bring the groups one step nearer to the plan."""
@@ -131,7 +137,7 @@ class ResctrlManager:
 
         `None`: it asks for none.
         """
-        pod = starting_pod(request.pod, [])
+        pod = without_class(starting_pod(request.pod, []), self._protected_namespaces)
         if self._mode != ON or not pod.uid or not pod.request.is_set:
             return None
         self._starting_pods[pod.uid] = pod, self._clock.monotonic() + STARTING_S
@@ -390,6 +396,7 @@ class ResctrlManager:
             state=state,
             message=message,
             problems=problems,
+            protected_namespaces=self._protected_namespaces,
             groups_made=writer.groups_made,
             groups_removed=writer.groups_removed,
             schemata_written=writer.schemata_written,

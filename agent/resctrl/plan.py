@@ -34,6 +34,7 @@ class ResctrlPod(msgspec.Struct, frozen=True, kw_only=True):
     """One pod that runs here."""
 
     uid: str
+    namespace: str = ""
     name: str = ""  # namespace/name
     qos: str = ""  # Koordinator's class
     request: ResctrlRequest = NO_REQUEST

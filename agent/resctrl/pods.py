@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
 
 from agent.cgroup.layout import CgroupLayout
 from agent.containers.resctrl import (
@@ -27,11 +29,14 @@ MAX_BELOW = 256  # groups below one container that are read
 READ_PER_CYCLE = 64  # containers whose tasks were read before
 
 
-def resctrl_pods(snapshot: NodeSnapshot) -> tuple[tuple[ResctrlPod, ...], tuple[Problem, ...]]:
+def resctrl_pods(
+    snapshot: NodeSnapshot, protected_namespaces: Collection[str] = ()
+) -> tuple[tuple[ResctrlPod, ...], tuple[Problem, ...]]:
     """Return all pods that run or start here by uid, and the annotations that are not valid.
 
     A pod whose sandbox runs may not be listed yet, or under another uid only: a static pod that
-    the kubelet did not list has a mirror at the API server, which has no tasks.
+    the kubelet did not list has a mirror at the API server, which has no tasks. Pods of protected
+    namespaces have no class: only their annotation gives them a group.
     """
     problems: list[Problem] = []
     pods = {
@@ -43,7 +48,14 @@ def resctrl_pods(snapshot: NodeSnapshot) -> tuple[tuple[ResctrlPod, ...], tuple[
     for sandbox in snapshot.runtime.value.sandboxes.values():
         if sandbox.uid and not sandbox.stopped and sandbox.uid not in listed:
             pods[sandbox.uid] = starting_pod(sandbox, problems)
-    return tuple(pods[uid] for uid in sorted(pods)), tuple(problems)
+    ordered = (pods[uid] for uid in sorted(pods))
+    return tuple(without_class(pod, protected_namespaces) for pod in ordered), tuple(problems)
+
+
+def without_class(pod: ResctrlPod, protected_namespaces: Collection[str]) -> ResctrlPod:
+    """Return a pod, without its class if its namespace is protected."""
+    is_protected = pod.namespace in protected_namespaces
+    return msgspec.structs.replace(pod, qos="") if is_protected else pod
 
 
 def _is_mirror(pod: PodView) -> bool:
@@ -56,6 +68,7 @@ def _listed_pod(pod: PodView, problems: list[Problem]) -> ResctrlPod:
     name = f"{pod.namespace}/{pod.name}" if pod.name else ""
     return ResctrlPod(
         uid=pod.uid,
+        namespace=pod.namespace,
         name=name,
         qos=qos_class(pod),
         request=_request(pod.annotation(RESCTRL), name, problems),
@@ -68,6 +81,7 @@ def starting_pod(sandbox: PodSandbox, problems: list[Problem]) -> ResctrlPod:
     name = f"{sandbox.namespace}/{sandbox.name}" if sandbox.name else ""
     return ResctrlPod(
         uid=sandbox.uid,
+        namespace=sandbox.namespace,
         name=name,
         qos=resctrl_class(sandbox),
         request=_request(sandbox.annotation(RESCTRL), name, problems),

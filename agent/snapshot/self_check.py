@@ -233,6 +233,7 @@ class ResctrlView(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[ResctrlGroup, ...] = ()
     class_groups: tuple[tuple[str, str], ...] = ()  # group of each class; empty: the root group
     ready_groups: tuple[str, ...] = ()  # that exist with their values: containers may start there
+    protected_namespaces: tuple[str, ...] = ()  # whose pods are in no group of a class
     monitored_pods: int = 0
     planned: tuple[ResctrlAction, ...] = ()  # of this cycle; in mode `on` those not yet done
     problems: tuple[Problem, ...] = ()
@@ -242,7 +243,9 @@ class ResctrlView(msgspec.Struct, frozen=True, kw_only=True):
     tasks_moved: int = 0
     refusals: tuple[tuple[str, int], ...] = ()  # by errno
 
-    def group_of_class(self, name: str) -> str:
-        """Return the group in which containers of a class may start; empty for the root group."""
+    def group_of_class(self, name: str, namespace: str) -> str:
+        """Return the group where containers of a pod of a class start; empty for the root group."""
+        if namespace in self.protected_namespaces:
+            return ""
         group = dict(self.class_groups).get(name, "")
         return group if group in self.ready_groups else ""

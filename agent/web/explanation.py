@@ -168,7 +168,7 @@ def _resctrl_json(pod: PodView, view: ResctrlView) -> Document | None:
     """Return the group that the pod's containers are in; `None`: the root group."""
     own = next((one for one in view.groups if one.pod_uid == pod.uid), None)
     qos = CLASS_OF_QOS.get(qos_class(pod), "")
-    name = own.name if own is not None else view.group_of_class(qos)
+    name = own.name if own is not None else view.group_of_class(qos, pod.namespace)
     group = next((one for one in view.groups if one.name == name), None)
     if group is None:
         return None

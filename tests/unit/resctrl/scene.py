@@ -54,11 +54,13 @@ class Scene:
         options: str = "rw",
         vendor: str = "GenuineIntel",
         ledger_path: Path | None = None,
+        protected_namespaces: tuple[str, ...] = (),
         **settings: object,
     ) -> None:
         self.host = EmulatedHost(machine, options)
         self.clock = ManualClock()
         self.mode = mode
+        self._protected_namespaces = protected_namespaces
         self.settings = msgspec.convert(settings, ResctrlSettings)
         self._ledger_path = ledger_path
         self.ledger = self._load_ledger()
@@ -94,6 +96,7 @@ class Scene:
             slo_stale_s=SLO_STALE_S,
             files=self.host,
             mount=self.host.mount,
+            protected_namespaces=self._protected_namespaces,
         )
 
     def set_class(self, name: str, values: ResctrlQos) -> None:

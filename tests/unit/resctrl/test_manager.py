@@ -253,7 +253,7 @@ def test_a_group_with_the_agents_name_only_belongs_to_another_program() -> None:
     assert scene.schemata("BE")["L3"] == {0: 0x7FF, 1: 0x7FF}
     assert set(tasks) <= scene.members("")
     assert reasons(view) == {"ResctrlForeignGroup"}
-    assert view.group_of_class("BE") == ""
+    assert view.group_of_class("BE", "test") == ""
 
 
 def test_a_group_that_another_program_made_again_is_not_the_agents_any_more() -> None:

@@ -149,6 +149,32 @@ def test_a_static_pod_that_the_kubelet_did_not_list_keeps_its_group_and_its_mirr
     assert scene.members(group(1)) == set(tasks)
 
 
+@pytest.mark.parametrize("annotation", [None, HALF])
+def test_a_pod_of_a_protected_namespace_is_in_no_group_of_a_class_from_its_start_on(
+    annotation: str | None, files: ThreadPoolExecutor
+) -> None:
+    scene = Scene(protected_namespaces=("test",))
+    scene.set_class("BE", qos(0, 30))
+    tasks = scene.add_pod(1, "BE", annotation)
+    scene.cycle(2)
+    place = "" if annotation is None else group(1)
+    assert set(tasks) <= scene.members(place)
+    runtime = Runtime(scene, files)
+    runtime.store.put(resctrl=scene.manager.view)
+    assert runtime.start(sandbox(1, "BE", annotation)) == (place or None)
+
+
+def test_without_a_group_of_its_own_a_pod_of_a_protected_namespace_is_in_the_root_group(
+    files: ThreadPoolExecutor,
+) -> None:
+    scene = Scene(Machine(mb_closids=2), protected_namespaces=("test",))
+    scene.set_class("BE", qos(0, 30))
+    scene.cycle()
+    runtime = Runtime(scene, files)
+    runtime.store.put(resctrl=scene.manager.view)
+    assert runtime.start(sandbox(1, "BE")) is None
+
+
 @pytest.mark.parametrize("machine", [DEFAULT_MACHINE, Machine(mb_closids=3)])
 @pytest.mark.parametrize("annotation", [None, HALF])
 @pytest.mark.parametrize("kube", KubeQos)
