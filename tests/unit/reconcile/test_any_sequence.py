@@ -235,7 +235,7 @@ class Agent(RuleBasedStateMachine):
         )
         return [f"{one.state} {one.summary} {one.detail}" for one in results if not one.is_done]
 
-    @rule(data=st.data(), wanted=st.sets(st.sampled_from(TARGETS), max_size=12))
+    @rule(data=st.data(), desired=st.sets(st.sampled_from(TARGETS), max_size=12))
     def follow_plan(self, data: st.DataObject, desired: set[tuple[str, CgroupKey]]) -> None:
         """Follow a new plan."""
         self.desired = tuple(
@@ -300,7 +300,7 @@ class Agent(RuleBasedStateMachine):
 
     @rule(
         data=st.data(),
-        wanted=st.sets(st.sampled_from(TARGETS), max_size=12),
+        desired=st.sets(st.sampled_from(TARGETS), max_size=12),
         steps=st.integers(0, 20),
     )
     def be_killed(
