@@ -27,6 +27,8 @@ SMALL, MIDDLE, LARGE = 64, 448, 2048  # bytes; Python keeps pools of objects up 
 
 RESOURCES = ("cpu", "memory", "io")  # with pressure files
 LIMIT = 1 << 64  # the first number that no kernel counter has
+# the first size that no memory has: x86-64 and arm64 have at most 52 bits of a physical address
+MEMORY_LIMIT = 1 << 52
 MAX_PRESSURE = 100.0  # percent
 
 
@@ -154,7 +156,7 @@ def _memory_from_lru(match: re.Match[bytes] | None, data: bytes) -> MemoryBytes:
     inactive_anon, active_anon, inactive_file, active_file, fixed = match.groups()
     used = int(inactive_anon) + int(active_anon) + int(fixed)
     with_cache = used + int(inactive_file) + int(active_file)
-    _check_counters("memory.stat", (with_cache,))
+    _check_counters("memory.stat", (with_cache,), MEMORY_LIMIT)
     return used, with_cache
 
 
@@ -180,7 +182,7 @@ def parse_memory_numa_v1(data: bytes) -> MemoryBytes:
         raise _parse_error("memory.numa_stat", data)
     total, anon, fixed = map(int, match.groups())
     used, with_cache = (anon + fixed) * PAGE_BYTES, total * PAGE_BYTES
-    _check_counters("memory.numa_stat", (used, with_cache))
+    _check_counters("memory.numa_stat", (used, with_cache), MEMORY_LIMIT)
     return used, with_cache
 
 
@@ -190,7 +192,7 @@ def parse_numa_nodes_v1(data: bytes) -> dict[int, int]:
     if match is None:
         raise _parse_error("memory.numa_stat", data)
     nodes = {int(node): int(pages) * PAGE_BYTES for node, pages in _NODE.findall(match[1])}
-    _check_counters("memory.numa_stat", tuple(nodes.values()))
+    _check_counters("memory.numa_stat", tuple(nodes.values()), MEMORY_LIMIT)
     return nodes
 
 
@@ -203,7 +205,7 @@ def parse_numa_nodes_v2(data: bytes) -> dict[int, int]:
     for line in lines:
         for node, size in _NODE.findall(line):
             nodes[int(node)] = nodes.get(int(node), 0) + int(size)
-    _check_counters("memory.numa_stat", tuple(nodes.values()))
+    _check_counters("memory.numa_stat", tuple(nodes.values()), MEMORY_LIMIT)
     return nodes
 
 
@@ -244,7 +246,7 @@ def parse_memory_stats_v2(files: Sequence[bytes]) -> list[MemoryBytes]:
     numbers = _numbers("memory.stat", lines, _LRU_KEYS)
     used = list(map(add, map(add, numbers[0::5], numbers[1::5]), numbers[4::5]))
     with_cache = list(map(add, map(add, used, numbers[2::5]), numbers[3::5]))
-    _check_counters("memory.stat", with_cache)
+    _check_counters("memory.stat", with_cache, MEMORY_LIMIT)
     return list(zip(used, with_cache, strict=True))
 
 
@@ -293,6 +295,6 @@ def _numbers(name: str, files: Sequence[bytes], keys: bytes) -> list[int]:
     return numbers
 
 
-def _check_counters(name: str, numbers: Sequence[int]) -> None:
-    if max(numbers, default=0) >= LIMIT:
+def _check_counters(name: str, numbers: Sequence[int], limit: int = LIMIT) -> None:
+    if max(numbers, default=0) >= limit:
         raise ParseError(name, "a number that no counter holds")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from agent.cgroup.usage_files import LIMIT
+from agent.cgroup.usage_files import LIMIT, MEMORY_LIMIT
 from agent.errors import HostFileError, ParseError
 from agent.host.files import LiveHostFiles, read_text
 from agent.snapshot.host_files import HostFiles
@@ -85,7 +85,7 @@ def parse_meminfo(data: bytes) -> NodeMemory:
         raise ParseError("/proc/meminfo", data[:80].decode("utf-8", "replace"))
     total, free, available = (None if kb is None else int(kb) * 1024 for kb in match.groups())
     # more free than there is would look like a node that uses nothing
-    if not total or free is None or total >= LIMIT or max(free, available or 0) > total:
+    if not total or free is None or total >= MEMORY_LIMIT or max(free, available or 0) > total:
         raise ParseError("/proc/meminfo", data[:80].decode("utf-8", "replace"))
     return NodeMemory(total=total, free=free, available=available)
 
@@ -95,7 +95,7 @@ def parse_numa_meminfo(data: bytes) -> int:
     kb = {key: int(value) for key, value in _NUMA_MEMINFO_LINE.findall(data)}
     total = kb.get(b"MemTotal", 0)
     if not all(key in kb for key in (b"MemTotal", *_NUMA_RECLAIMABLE)) or not (
-        kb[b"MemFree"] <= total and max(kb.values()) < LIMIT
+        kb[b"MemFree"] <= total and max(kb.values()) * 1024 < MEMORY_LIMIT
     ):
         raise ParseError("node meminfo", data[:80].decode("utf-8", "replace"))
     # the kernel counts pages of an almost empty node inexactly: their sum may be above the total

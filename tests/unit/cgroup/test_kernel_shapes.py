@@ -236,6 +236,29 @@ def test_a_value_that_no_counter_has_is_refused(shape: Shape, value: str) -> Non
         shape.parse("".join(lines).encode())
 
 
+MEMORY_TEXTS: tuple[tuple[Callable[[bytes], object], str], ...] = (
+    (
+        usage_files.parse_memory_stat_v1,
+        "".join(f"{key} {{size}}\n" if "file" in key else f"{key} 0\n" for key in TOTALS),
+    ),
+    (
+        usage_files.parse_memory_stat_v2,
+        "".join(f"{key} 0\n" for key in LRU[:-1]) + "unevictable {size}\n",
+    ),
+    (
+        lambda data: usage_files.parse_memory_stats_v2([data]),
+        "".join(f"{key} 0\n" for key in LRU[:-1]) + "unevictable {size}\n",
+    ),
+    (
+        usage_files.parse_memory_numa_v1,
+        "\nhierarchical_total={pages}\nhierarchical_file=0\nhierarchical_anon={pages}\n"
+        "hierarchical_unevictable=0\n",
+    ),
+    (usage_files.parse_numa_nodes_v1, "\nhierarchical_total=1 N0={pages}\n"),
+    (usage_files.parse_numa_nodes_v2, "anon N0={size}\nfile N0=0\n"),
+)
+
+
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
@@ -243,8 +266,20 @@ def test_a_value_that_no_counter_has_is_refused(shape: Shape, value: str) -> Non
         (usage_files.parse_counter, "18446744073709551616\n"),
         (usage_files.parse_counter, "max\n"),
         (usage_files.parse_counter, "-1\n"),
+        *(
+            (parse, text.format(pages=pages, size=pages * PAGE_BYTES))
+            for parse, text in MEMORY_TEXTS
+            # a count below zero in 64 bits of bytes, and more than any address reaches
+            for pages in (((1 << 64) - 4096) // PAGE_BYTES, (1 << 52) // PAGE_BYTES)
+        ),
         (usage_files.parse_numa_nodes_v1, f"\nhierarchical_total=1 N0={1 << 63} N1=0\n"),
         (usage_files.parse_numa_nodes_v2, f"anon N0={1 << 64}\nfile N0=0\n"),
+        (parse_meminfo, f"MemTotal: {1 << 42} kB\nMemFree: 5 kB\nMemAvailable: 6 kB\n"),
+        (
+            parse_numa_meminfo,
+            f" MemTotal: {1 << 42} kB\n MemFree: 5 kB\n Active(file): 1 kB\n"
+            " Inactive(file): 1 kB\n SReclaimable: 1 kB\n",
+        ),
         (usage_files.parse_pressure, "some avg10=100.01 avg60=0.00 avg300=0.00 total=1\n"),
         (usage_files.parse_pressure, f"some avg10=1.00 avg60=0.00 avg300=0.00 total={1 << 64}\n"),
         (parse_busy_ticks, f"cpu  {1 << 63} {1 << 63} 0 9 0 0 0 0 0 0\n"),

@@ -26,7 +26,8 @@ CPU_KEYS = (
     *("usage_usec", "user_usec", "core_sched.force_idle_usec"),
     *("nr_periods", "nr_throttled", "throttled_usec", "nr_bursts"),
 )
-COUNTERS = st.integers(0, (1 << 61) - 1)  # five of them are no more than a counter holds
+COUNTERS = st.integers(0, (1 << 61) - 1)
+SIZES = st.integers(0, (1 << 49) - 1)  # five of them are no more than a memory has
 
 
 def memory(numbers: Sequence[int], after: str = "slab_reclaimable") -> bytes:
@@ -42,7 +43,7 @@ ZEROS = memory([0] * 9)
 IDLE = cpu([0] * 7)
 
 
-@given(st.lists(st.lists(COUNTERS, min_size=9, max_size=9).map(memory), min_size=1, max_size=9))
+@given(st.lists(st.lists(SIZES, min_size=9, max_size=9).map(memory), min_size=1, max_size=9))
 def test_memory_is_that_of_the_files_one_by_one(files: list[bytes]) -> None:
     assert usage_files.parse_memory_stats_v2(files) == [
         usage_files.parse_memory_stat_v2(data) for data in files
