@@ -28,6 +28,7 @@ from tests.unit.daemonset.rights import Right, compare, verbs_granted, verbs_use
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "fixtures" / "cluster"
+COMMAND = "plugins.scheduler.cli"
 MANIFESTS = ROOT / "daemonset" / "scheduler"
 Object = dict[str, Any]
 
@@ -36,14 +37,20 @@ class Replica:
     """One process of the extender."""
 
     def __init__(
-        self, api: ApiServer, folder: Path, name: str, service: str, more: str = ""
+        self,
+        api: ApiServer,
+        folder: Path,
+        name: str,
+        service: str,
+        more: str = "",
+        module: str = COMMAND,
     ) -> None:
         config = folder / f"{name}.yaml"
         settings = f"listen: 127.0.0.1:0\nservice: '{service}'\n{more}"
         namespace = "kube-system" if service else "default"
         config.write_text(f"{settings}leader_election: {{namespace: {namespace}}}\n")
         kubeconfig = api.agent_kubeconfig if service else api.kubeconfig
-        command = [sys.executable, "-m", "plugins.scheduler.cli", "run", "--config", str(config)]
+        command = [sys.executable, "-m", module, "run", "--config", str(config)]
         self.process = subprocess.Popen(
             [*command, "--kubeconfig", str(kubeconfig)],
             stdout=subprocess.PIPE,
@@ -101,9 +108,14 @@ def wait(holds: Callable[[], bool]) -> None:
 
 @contextmanager
 def replica(
-    api: ApiServer, folder: Path, name: str = "a", service: str = "", more: str = ""
+    api: ApiServer,
+    folder: Path,
+    name: str = "a",
+    service: str = "",
+    more: str = "",
+    module: str = COMMAND,
 ) -> Iterator[Replica]:
-    one = Replica(api, folder, name, service, more)
+    one = Replica(api, folder, name, service, more, module)
     try:
         yield one
     finally:

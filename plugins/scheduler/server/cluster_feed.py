@@ -216,7 +216,7 @@ class PodChanges:
             pod
             for pod in self._state.pods()
             if pod.key.uid not in self._uids
-            and not pod.is_assumed
+            and self._state.held_pod(pod.key.uid) is None
             and not self._reservations.has(pod.key.uid)
         )
 

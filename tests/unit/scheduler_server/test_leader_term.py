@@ -6,6 +6,10 @@ import pytest
 
 from agent.clock import SystemClock
 from agent.kube.session import ApiSession
+from agent.snapshot.allocation import AllocatedDevice
+from plugins.scheduler.cluster_state import AssignedPod
+from plugins.scheduler.devices.device_table import GPU, GPU_CORE
+from plugins.scheduler.pod_object import PodKey
 from plugins.scheduler.server.binding import BindFailed
 from plugins.scheduler.server.service import LeaderTerm
 from plugins.scheduler.server.settings import SchedulerSettings
@@ -60,6 +64,23 @@ def test_a_card_of_a_pod_that_no_watch_has_shown_yet_stays_its_own(server: ApiSe
         server.faults.clear()
         await term.resolve()
         assert not is_card_free(term)
+
+    run(server, scenario)
+
+
+def test_what_a_plan_holds_for_a_pod_stays_held(server: ApiServer) -> None:
+    async def scenario(session: ApiSession) -> None:
+        term = LeaderTerm(session, SchedulerSettings(), SystemClock())
+        await stop(await synced(term))
+        request = put(server, "p")
+        key = PodKey(request.uid, request.namespace, request.name)
+        card = AllocatedDevice(type=GPU, minor=0, resources=((GPU_CORE, 100),))
+        term.state.hold(AssignedPod(key=key, node=NODE, allocation=(card,)), "gang g/j")
+        for _ in range(3):
+            await term.resolve()
+        assert not is_card_free(term)
+        term.state.release_plan("gang g/j")
+        assert is_card_free(term)
 
     run(server, scenario)
 
