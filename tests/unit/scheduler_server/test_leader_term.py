@@ -7,7 +7,7 @@ import pytest
 from agent.clock import SystemClock
 from agent.kube.session import ApiSession
 from agent.snapshot.allocation import AllocatedDevice
-from plugins.scheduler.cluster_state import AssignedPod
+from plugins.scheduler.cluster_state import AssignedPod, Plan
 from plugins.scheduler.devices.device_table import GPU, GPU_CORE
 from plugins.scheduler.pod_object import PodKey
 from plugins.scheduler.server.binding import BindFailed
@@ -75,11 +75,11 @@ def test_what_a_plan_holds_for_a_pod_stays_held(server: ApiServer) -> None:
         request = put(server, "p")
         key = PodKey(request.uid, request.namespace, request.name)
         card = AllocatedDevice(type=GPU, minor=0, resources=((GPU_CORE, 100),))
-        term.state.hold(AssignedPod(key=key, node=NODE, allocation=(card,)), "gang g/j")
+        term.state.hold(AssignedPod(key=key, node=NODE, allocation=(card,)), Plan("gang g/j"))
         for _ in range(3):
             await term.resolve()
         assert not is_card_free(term)
-        term.state.release_plan("gang g/j")
+        term.state.release_plan(Plan("gang g/j"))
         assert is_card_free(term)
 
     run(server, scenario)
