@@ -11,7 +11,14 @@ import pytest
 from tests.containerd.agent_side import scene
 from tests.containerd.agent_side.process import Agent, begun
 from tests.containerd.agent_side.scene import PF, VFS, entry, grant
-from tests.containerd.runtime.inside import NOTHING, Seen, look, opening, opening_made, tell
+from tests.containerd.runtime.inside import (
+    NOTHING,
+    ContainerView,
+    look,
+    opening,
+    opening_made,
+    tell,
+)
 from tests.containerd.runtime.pods import Pod
 from tests.containerd.runtime.running import Containerd
 
@@ -23,7 +30,7 @@ def agent(runtime: Containerd) -> Iterator[Agent]:
 
 
 @pytest.fixture(scope="module")
-def plain(runtime: Containerd, agent: Agent) -> Seen:
+def plain(runtime: Containerd, agent: Agent) -> ContainerView:
     """A container of a pod that was granted nothing, while the agent is there."""
     assert agent.until(lambda now: now.state == "synchronized")
     return look(runtime.cri, Pod(runtime).run().start())
@@ -149,7 +156,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_granted_is_inside_and_nothing_else(
-    runtime: Containerd, agent: Agent, plain: Seen, name: str
+    runtime: Containerd, agent: Agent, plain: ContainerView, name: str
 ) -> None:
     case = CASES[name]
     pod = Pod(runtime, case.annotations, case.labels, handler=case.handler).run()
@@ -157,7 +164,7 @@ def test_what_is_granted_is_inside_and_nothing_else(
     observations = look(runtime.cri, container).beyond(plain)
     tell(name, observations)
     uid = pod.uid
-    assert observations == Seen(
+    assert observations == ContainerView(
         env={"OWN": "kept", **{key: value.format(uid=uid) for key, value in case.env.items()}},
         nodes={f"/dev/{path}": f"{numbers} 666" for path, numbers in case.nodes.items()},
         mounts={path: text.format(uid=uid) for path, text in case.mounts.items()},
@@ -174,7 +181,7 @@ def test_what_is_granted_is_inside_and_nothing_else(
 
 
 def test_every_container_of_a_pod_has_the_grant_and_other_pods_have_nothing(
-    runtime: Containerd, agent: Agent, plain: Seen
+    runtime: Containerd, agent: Agent, plain: ContainerView
 ) -> None:
     pod = Pod(runtime, grant(entry(0, "GPU-0"))).run()
     first, second = pod.start("prepare"), pod.start("work")

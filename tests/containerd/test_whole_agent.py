@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from proto.gen import cri_config_v1_pb2 as pb
-from tests.containerd.agent_side.whole import WholeAgent, granted, nodes, whole
+from tests.containerd.agent_side.whole import WholeAgent, grant_annotation, nodes, whole
 from tests.containerd.runtime.inside import cgroup_file, opening, opening_made, tell
 from tests.containerd.runtime.leavings import CGROUPS
 from tests.containerd.runtime.pods import Pod
@@ -29,7 +29,7 @@ def agent(runtime: Containerd) -> Iterator[WholeAgent]:
 def test_a_grant_is_injected_verified_and_shown_by_the_metric(
     runtime: Containerd, agent: WholeAgent
 ) -> None:
-    pod = Pod(runtime, granted(0)).run()
+    pod = Pod(runtime, grant_annotation(0)).run()
     container = pod.start()
     first, second = nodes()
     assert opening(runtime.cri, container, first) == "allowed"
@@ -43,7 +43,7 @@ def test_a_grant_is_injected_verified_and_shown_by_the_metric(
 def test_a_grant_of_an_unknown_card_prevents_the_start_and_is_reported(
     runtime: Containerd, agent: WholeAgent
 ) -> None:
-    pod = Pod(runtime, granted(7)).run()
+    pod = Pod(runtime, grant_annotation(7)).run()
     with pytest.raises(grpc.RpcError) as raised:
         pod.start()
     output = raised.value.details() or ""
@@ -55,7 +55,7 @@ def test_a_grant_of_an_unknown_card_prevents_the_start_and_is_reported(
 def test_all_is_as_it_was_after_the_agent_and_the_runtime_were_killed_in_turn(
     runtime: Containerd, agent: WholeAgent
 ) -> None:
-    pod = Pod(runtime, granted(0)).run()
+    pod = Pod(runtime, grant_annotation(0)).run()
     container = pod.start()
     agent.until(lambda: agent.verified(pod.name, "main") == "1")
     agent.kill()
@@ -74,7 +74,7 @@ def test_all_is_as_it_was_after_the_agent_and_the_runtime_were_killed_in_turn(
 def test_a_lost_device_rule_and_a_granted_card_in_another_pod_are_reported(
     runtime: Containerd, agent: WholeAgent
 ) -> None:
-    owner, other = Pod(runtime, granted(1)).run(), Pod(runtime).run()
+    owner, other = Pod(runtime, grant_annotation(1)).run(), Pod(runtime).run()
     container, node = owner.start(), nodes()[1]
     agent.until(lambda: agent.verified(owner.name, "main") == "1")
     group = Path(f"{CGROUPS}/devices{runtime.cgroup}{owner.cgroup}/{container}")
@@ -95,7 +95,7 @@ def test_containers_created_without_the_agent_are_corrected_or_reported(
     runtime: Containerd, agent: WholeAgent
 ) -> None:
     agent.kill()
-    pod = Pod(runtime, {**granted(1), **PINNED}, LSR).run()
+    pod = Pod(runtime, {**grant_annotation(1), **PINNED}, LSR).run()
     container = pod.start()
     before = cgroup_file(pod, container, "cpuset", "cpuset.cpus")
     agent.begin()

@@ -32,7 +32,7 @@ LEAST_MEMORY = 1 << 20  # a card of less than 1 MiB was told in MiB or GiB
 CORE, MEMORY, RATIO = (f"koordinator.sh/gpu-{name}" for name in ("core", "memory", "memory-ratio"))
 RDMA = "koordinator.sh/rdma"
 WHOLE = {CORE: "100", RATIO: "100", RDMA: "100"}  # the scheduler counts a device in hundredths
-OURS = frozenset((*WHOLE, MEMORY))  # of the domain koordinator.sh
+SHARED_RESOURCES = frozenset((*WHOLE, MEMORY))  # of the domain koordinator.sh
 COUNT = re.compile(r"[1-9][0-9]*k?")  # of another domain: a positive whole number
 
 # words by which a family's name says that it is not in base units
@@ -122,7 +122,7 @@ def _resources(device: VendorDevice) -> Iterator[str]:
             amount
         ):
             yield f"{name}: {amount!r} is no positive quantity"
-        elif domain == "koordinator.sh" and name not in OURS:
+        elif domain == "koordinator.sh" and name not in SHARED_RESOURCES:
             yield f"{name}: the scheduler knows no such resource"
         elif name != MEMORY and not COUNT.fullmatch(amount):
             yield f"{name}: {amount!r} is no whole number"

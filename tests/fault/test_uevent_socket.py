@@ -23,7 +23,7 @@ only_root = pytest.mark.skipif(not os.access(NULL, os.W_OK), reason="only root c
 
 
 @pytest.fixture
-def heard() -> Iterator[UeventMonitor]:
+def uevent_monitor() -> Iterator[UeventMonitor]:
     listening = UeventMonitor()
     yield listening
     listening.close()
@@ -37,20 +37,20 @@ def cause(count: int) -> None:
             file.seek(0)
 
 
-def ours(events: list[Uevent | str]) -> int:
+def count_own(events: list[Uevent | str]) -> int:
     return sum(isinstance(e, Uevent) and e.devpath == "/devices/virtual/mem/null" for e in events)
 
 
 @pytest.mark.root
 @only_root
-def test_events_are_taken_a_few_at_a_time_and_none_is_left(heard: UeventMonitor) -> None:
+def test_events_are_taken_a_few_at_a_time_and_none_is_left(uevent_monitor: UeventMonitor) -> None:
     cause(3 * MAX_BATCH)
     result, until_s = 0, time.monotonic() + DEADLINE_S
     while result < 3 * MAX_BATCH:
         assert time.monotonic() < until_s
-        events = heard.read_events()
+        events = uevent_monitor.read_events()
         assert len(events) <= MAX_BATCH
-        result += ours(events)
+        result += count_own(events)
 
 
 @pytest.mark.root
@@ -65,7 +65,7 @@ def test_an_overflow_is_reported_and_events_continue(monkeypatch: pytest.MonkeyP
     while small.read_events():
         assert time.monotonic() < until_s
     cause(1)
-    while not ours(small.read_events()):
+    while not count_own(small.read_events()):
         assert time.monotonic() < until_s
     small.close()
 

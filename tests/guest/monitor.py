@@ -51,13 +51,13 @@ def answer_requests(monitor: Monitor, share: Path, until_s: float) -> None:
             raise TimeoutError
         request = share / f"ask-{number}.json"
         if request.exists():
-            (share / f"told-{number}.new").write_text(json.dumps(_done(monitor, request)))
+            (share / f"told-{number}.new").write_text(json.dumps(_execute(monitor, request)))
             (share / f"told-{number}.new").rename(share / f"told-{number}.json")
             number += 1
         time.sleep(POLL_S)
 
 
-def _done(monitor: Monitor, request: Path) -> str | None:
+def _execute(monitor: Monitor, request: Path) -> str | None:
     commands: list[tuple[str, dict[str, Any]]] = json.loads(request.read_text())
     try:
         for command, arguments in commands:

@@ -11,7 +11,7 @@ from grpc import aio
 from proto.gen import deviceplugin_v1beta1_pb2 as pb
 from tests.kubelet.checkpoint import Allocation
 from tests.kubelet.endpoint import Endpoint
-from tests.kubelet.rules import Nodes, hints, split, taken
+from tests.kubelet.rules import Nodes, choose_devices, hints, split
 
 START_S = 30.0
 
@@ -129,7 +129,7 @@ async def choose(
     if endpoint.options.get_preferred_allocation_available and needed != len(parts[0]):
         some = parts[0] if needed < len(parts[0]) else free
         advice = await _preferred(endpoint, some | reused, reused, needed + len(reused))
-    return taken(parts, needed, lambda _: set(own) if len(own) >= needed else advice)
+    return choose_devices(parts, needed, lambda _: set(own) if len(own) >= needed else advice)
 
 
 async def _preferred(

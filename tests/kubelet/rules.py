@@ -55,7 +55,7 @@ def split(
     return aligned, available - aligned - none, none
 
 
-def taken(
+def choose_devices(
     parts: tuple[set[str], set[str], set[str]],
     needed: int,
     preferred: Callable[[set[str]], set[str]],

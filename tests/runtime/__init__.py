@@ -7,17 +7,17 @@ lives in the event loop of the test; the plug-in may live there too, or in anoth
         runtime.socket                       the path to dial
         plugin = await runtime.plugged()     the next plug-in that is registered and synchronized
         plugin = await runtime.dialled(2)    the second that ever dialled, as far as it came
-        pod = runtime.pod("web", annotations={…})           a pod; nobody was told of it yet
+        pod = runtime.pod("web", annotations={…})           a pod; no plug-in knows it yet
         await runtime.run_pod(pod)                          `Failed` if a plug-in refuses
-        made = await runtime.create(pod, "main", env={…})   `Made`: what the container would get
-        made.spec                            env, mounts, devices, rules, rlimits, resources, …
-        made.missed                          plug-ins that were closed on the way: it went on
-        await runtime.start(made), update(made, cpu={…}), stop(made), remove(made)
+        container = await runtime.create(pod, "main")       a `CreatedContainer`
+        container.spec                       env, mounts, devices, rules, rlimits, resources, …
+        container.missed                     plug-ins that were closed on the way: it went on
+        await runtime.start(container), update(container, cpu={…}), stop, remove
         await runtime.stop_pod(pod), remove_pod(pod)
         runtime.populate(pods=100, containers=5)            there before the plug-in comes
 
 Leaving the `async with` raises `Broken` if a plug-in broke a rule; a test that breaks one on
-purpose takes it away before: `runtime.take_broken()`. Rules that are looked at:
+purpose takes it away before: `runtime.take_broken()`. Rules that are checked:
 
 * Reading is as in Go: a frame goes whole into a reader's buffer of 4,096 bytes, or past it into
   the rest of a message that is at least so long. One that does not fit ends the connection
@@ -72,9 +72,9 @@ second and prints what its container would get.
 from __future__ import annotations
 
 from tests.runtime.hub import Broken
-from tests.runtime.plugin import Gone, Logged, Plugin, Status
+from tests.runtime.plugin import Logged, Plugin, PluginClosed, Status
 from tests.runtime.plugin_calls import Failed
-from tests.runtime.pods import Made, Pod
+from tests.runtime.pods import CreatedContainer, Pod
 from tests.runtime.runtime import Rival, Runtime
 from tests.runtime.versions import (
     CONTAINERD_1_7_24,
@@ -97,11 +97,11 @@ __all__ = [
     "CRIO_1_34",
     "VERSIONS",
     "Broken",
+    "CreatedContainer",
     "Failed",
-    "Gone",
     "Logged",
-    "Made",
     "Plugin",
+    "PluginClosed",
     "Pod",
     "Rival",
     "Runtime",

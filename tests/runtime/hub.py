@@ -15,7 +15,7 @@ from google.protobuf.message import Message as Proto
 from proto.gen import nri_container_pb2 as pb
 from proto.gen import nri_plugin_pb2 as nri
 from tests.patience import PATIENCE_S
-from tests.runtime.plugin import UNIMPLEMENTED, UNKNOWN, Gone, Logged, Plugin, Status
+from tests.runtime.plugin import UNIMPLEMENTED, UNKNOWN, Logged, Plugin, PluginClosed, Status
 from tests.runtime.trunk import Trunk
 from tests.runtime.versions import Version
 from tests.runtime.ways import Ways
@@ -142,19 +142,19 @@ class Hub:
             self._start(plugin.live())
             try:
                 await self._register(plugin)
-            except (Gone, Status, TimeoutError) as error:
+            except (PluginClosed, Status, TimeoutError) as error:
                 plugin.close(str(error) or "not registered in time")
 
     async def _register(self, plugin: Plugin) -> None:
         async with asyncio.timeout(self.registration_s):
             await _first(plugin.registered, plugin.closed)
         if plugin.state == "closed":
-            raise Gone(plugin.reason)
+            raise PluginClosed(plugin.reason)
         await self._obey(self.ways.configure, plugin)
         answer = await plugin.call("Configure", self._configuration(), nri.ConfigureResponse)
         if answer.events & ~self.version.events:
             self.broke(f"invalid plugin events: {answer.events:#x}")
-            raise Gone(f"invalid plugin events: {answer.events:#x}")
+            raise PluginClosed(f"invalid plugin events: {answer.events:#x}")
         plugin.events = answer.events or self.version.events
         plugin.state = "configured"
         await self._obey(self.ways.synchronize, plugin)
@@ -162,7 +162,7 @@ class Hub:
             async with asyncio.timeout(self.request_s):  # of the whole sequence
                 await self._synchronize(plugin)
             if plugin.closed.is_set():
-                raise Gone(plugin.reason)
+                raise PluginClosed(plugin.reason)
             plugin.state = "synchronized"
             self.plugins = [*(p for p in self.plugins if p.state != "closed"), plugin]
             self.plugins.sort(key=lambda one: one.index)
@@ -172,7 +172,7 @@ class Hub:
         if way == "hang":
             await plugin.closed.wait()
         if way != "answer":
-            raise Gone(f"the runtime means to {way}")
+            raise PluginClosed(f"the runtime means to {way}")
 
     def _configuration(self) -> nri.ConfigureRequest:
         reports = self.version.tells_limits and self.tell_limits
@@ -190,7 +190,7 @@ class Hub:
             answer = await plugin.call("Synchronize", part, nri.SynchronizeResponse)
             if more and (not answer.more or answer.update):
                 self.broke("plugin does not handle split sync requests")
-                raise Gone("plugin does not handle split sync requests")
+                raise PluginClosed("plugin does not handle split sync requests")
             if not more and answer.more:
                 self.broke("the last part of Synchronize was answered with more")
 

@@ -30,7 +30,7 @@ class Status(Exception):
         self.code = code
 
 
-class Gone(Exception):
+class PluginClosed(Exception):
     """The plug-in is closed; the text says why."""
 
 
@@ -115,7 +115,7 @@ class Plugin:
     async def ask(
         self, method: str, message: Proto | bytes, *, service: str = PLUGIN_SERVICE
     ) -> bytes:
-        """Call it, past all rules but that it answers in time. `Status`, `Gone`, `TimeoutError`."""
+        """Call it without checks. Raises `Status`, `PluginClosed` or `TimeoutError`."""
         payload = message if isinstance(message, bytes) else message.SerializeToString()
         request = ttrpc.Request(
             service=service,
@@ -128,7 +128,7 @@ class Plugin:
         if len(data) > MAX_DATA:
             raise Status(EXHAUSTED, f"message length {len(data)} exceed maximum message size")
         if self.state == "closed":
-            raise Gone(self.reason)
+            raise PluginClosed(self.reason)
         stream = next(self._streams)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[stream] = answer
@@ -143,7 +143,7 @@ class Plugin:
             self._waiting.pop(stream, None)
 
     async def call(self, method: str, message: Proto, answer: type[P]) -> P:
-        """Call it as the runtime does. `Status` if it refuses; `Gone` if it is closed by now."""
+        """Call it as the runtime does. Raises `Status` or `PluginClosed`."""
         began = time.perf_counter()
         code: int | None = None
         self.unanswered = method
@@ -156,7 +156,7 @@ class Plugin:
             raise
         except (TimeoutError, DecodeError) as error:
             self.close(f"{method}: {error!r}")
-            raise Gone(self.reason) from error
+            raise PluginClosed(self.reason) from error
         else:
             return parsed
         finally:
@@ -184,14 +184,14 @@ class Plugin:
             self._take_call(message)
 
     def close(self, reason: str) -> None:
-        """End the connection; whoever waits gets `Gone`."""
+        """End the connection; whoever waits gets `PluginClosed`."""
         if self.state == "closed":
             return
         self.state, self.reason = "closed", reason
         self.trunk.close()
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(Gone(reason))
+                answer.set_exception(PluginClosed(reason))
         for task in self._tasks:
             task.cancel()
         self.closed.set()

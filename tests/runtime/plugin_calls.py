@@ -8,8 +8,8 @@ from google.protobuf.message import Message as Proto
 
 from proto.gen import nri_plugin_pb2 as nri
 from tests.runtime.hub import Hub
-from tests.runtime.plugin import UNIMPLEMENTED, Gone, Plugin, Status
-from tests.runtime.pods import Made, Pod, as_told, as_told_container
+from tests.runtime.plugin import UNIMPLEMENTED, Plugin, PluginClosed, Status
+from tests.runtime.pods import CreatedContainer, Pod, as_told, as_told_container
 
 P = TypeVar("P", bound=Proto)
 
@@ -38,7 +38,7 @@ class Asking(Hub):
         """Ask one plug-in; `None` if it is closed by now: the runtime goes on without it."""
         try:
             return await plugin.call(method, request, answer)
-        except Gone as error:
+        except PluginClosed as error:
             missed.append(f"{plugin.name}: {error}")
         except Status as error:
             if fatal:
@@ -46,21 +46,23 @@ class Asking(Hub):
         return None
 
     async def _event(
-        self, event: int, pod: Pod, created: Made | None, *, fatal: bool = False
+        self, event: int, pod: Pod, created: CreatedContainer | None, *, fatal: bool = False
     ) -> list[str]:
         """Tell of an event, by its own call or by StateChange; return whom it cost."""
         missed: list[str] = []
         for plugin in self._for(event):
             try:
                 await self._tell(plugin, event, pod, created)
-            except Gone as error:
+            except PluginClosed as error:
                 missed.append(f"{plugin.name}: {error}")
             except Status as error:
                 if fatal:
                     raise Failed(f"{nri.Event.Name(event)}: {error}") from error
         return missed
 
-    async def _tell(self, plugin: Plugin, event: int, pod: Pod, created: Made | None) -> None:
+    async def _tell(
+        self, plugin: Plugin, event: int, pod: Pod, created: CreatedContainer | None
+    ) -> None:
         reports = as_told(self.version, pod.message)
         container = created and as_told_container(self.version, created.message)
         if self.version.dedicated and not plugin.by_state_change:

@@ -19,7 +19,7 @@ class Pod:
     """A pod's sandbox and its containers."""
 
     message: pb.PodSandbox
-    containers: list[Made] = field(default_factory=list)
+    containers: list[CreatedContainer] = field(default_factory=list)
     told: bool = False  # run by now: a Synchronize has it
 
     @property
@@ -29,7 +29,7 @@ class Pod:
 
 
 @dataclass(slots=True, eq=False)
-class Made:
+class CreatedContainer:
     """A container that was created."""
 
     pod: Pod

@@ -12,7 +12,7 @@ from proto.gen import nri_plugin_pb2 as nri
 from tests.runtime.owners import Conflict, Owners
 from tests.runtime.plugin import Plugin
 from tests.runtime.plugin_calls import Asking, Failed
-from tests.runtime.pods import Made, Pod, as_told, as_told_container, container, sandbox
+from tests.runtime.pods import CreatedContainer, Pod, as_told, as_told_container, container, sandbox
 from tests.runtime.spec import Refused, Spec
 from tests.runtime.versions import Version
 
@@ -100,11 +100,11 @@ class Runtime(Asking):
                 message = self._container(pod, f"c{number}", {}, {}, 0)
                 message.state = pb.CONTAINER_RUNNING
                 message.pid = 20_000 + self._number
-                pod.containers.append(Made(pod, message, Spec.of(message)))
+                pod.containers.append(CreatedContainer(pod, message, Spec.of(message)))
         self.pods += created
         return created
 
-    def forget(self, created: Made) -> None:
+    def forget(self, created: CreatedContainer) -> None:
         """Let a container vanish without a word."""
         created.pod.containers.remove(created)
 
@@ -144,10 +144,10 @@ class Runtime(Asking):
         env: Mapping[str, str] | None = None,
         cpu: Mapping[str, int | str] | None = None,
         memory_bytes: int = 0,
-    ) -> Made:
+    ) -> CreatedContainer:
         """Create a container. `Failed`, after it was undone, if it cannot be as plug-ins say."""
         message = self._container(pod, name, env or {}, cpu or {}, memory_bytes)
-        created = Made(pod, message, Spec.of(message))
+        created = CreatedContainer(pod, message, Spec.of(message))
         pod.containers.append(created)
         try:
             async with self.lock:
@@ -161,7 +161,7 @@ class Runtime(Asking):
             created.missed += await self._event(nri.POST_CREATE_CONTAINER, pod, created)
         return created
 
-    async def start(self, created: Made) -> None:
+    async def start(self, created: CreatedContainer) -> None:
         """Start its process."""
         async with self.lock:
             await self._event(nri.START_CONTAINER, created.pod, created, fatal=True)
@@ -172,7 +172,7 @@ class Runtime(Asking):
 
     async def update(
         self,
-        created: Made,
+        created: CreatedContainer,
         *,
         cpu: Mapping[str, int | str] | None = None,
         memory_bytes: int = 0,
@@ -197,7 +197,7 @@ class Runtime(Asking):
             created.spec.limit(_without_zeros(desired))
             await self._event(nri.POST_UPDATE_CONTAINER, created.pod, created)
 
-    async def stop(self, created: Made) -> None:
+    async def stop(self, created: CreatedContainer) -> None:
         """Stop it; told once."""
         created.message.state = pb.CONTAINER_STOPPED
         request = nri.StopContainerRequest(
@@ -215,7 +215,7 @@ class Runtime(Asking):
                     fatal=False,
                 )
 
-    async def remove(self, created: Made) -> None:
+    async def remove(self, created: CreatedContainer) -> None:
         """Remove it; one that was not stopped is stopped first."""
         if created.state != "stopped":
             await self.stop(created)
@@ -236,7 +236,7 @@ class Runtime(Asking):
             pod.message, name, number=self._number, env=env, cpu=cpu, memory_bytes=memory_bytes
         )
 
-    async def _adjust(self, created: Made) -> None:
+    async def _adjust(self, created: CreatedContainer) -> None:
         owners = Owners()
         request = nri.CreateContainerRequest(
             pod=as_told(self.version, created.pod.message),

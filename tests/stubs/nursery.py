@@ -51,7 +51,9 @@ class Forked:
         self.stdin: IO[bytes] = os.fdopen(ours_in, "wb")
         self.stdout: IO[bytes] = os.fdopen(ours_out, "rb", buffering=0)
         try:
-            self.pid = _asked({"arguments": arguments, "env": environment}, theirs_in, theirs_out)
+            self.pid = _send_request(
+                {"arguments": arguments, "env": environment}, theirs_in, theirs_out
+            )
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
@@ -76,7 +78,7 @@ class Forked:
 
     def _ended(self, timeout_s: float) -> int | None:
         if self._status is None and is_readable(self._pidfd, timeout_s):
-            self._status = _asked({"reap": self.pid})
+            self._status = _send_request({"reap": self.pid})
             os.close(self._pidfd)
         return self._status
 
@@ -98,7 +100,7 @@ def _nursery() -> socket.socket:
     return own_values
 
 
-def _asked(question: Mapping[str, object], *fds: int) -> int:
+def _send_request(question: Mapping[str, object], *fds: int) -> int:
     nursery = _nursery()
     socket.send_fds(nursery, [json.dumps(question).encode()], fds)
     return int(nursery.recv(MAX_MESSAGE))

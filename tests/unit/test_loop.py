@@ -26,7 +26,7 @@ class Work:
         self.waits.append(seconds)
 
 
-def kept(*lasts_s: float) -> Work:
+def work_after_run(*lasts_s: float) -> Work:
     clock = ManualClock()
     work = Work(clock, *lasts_s)
     asyncio.run(run_forever("work", work, again_s=1.0, monotonic=clock.monotonic, sleep=work.sleep))
@@ -34,16 +34,16 @@ def kept(*lasts_s: float) -> Work:
 
 
 def test_work_that_fails_is_begun_again_ever_later() -> None:
-    assert kept(*[0.0] * 10).waits == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    assert work_after_run(*[0.0] * 10).waits == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
 
 
 def test_work_that_ran_long_is_begun_again_soon() -> None:
-    assert kept(0.0, 0.0, 0.0, 301.0).waits == [2, 4, 8, 2]
+    assert work_after_run(0.0, 0.0, 0.0, 301.0).waits == [2, 4, 8, 2]
 
 
 def test_a_failure_is_logged_with_its_trace_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    kept(0.0, 0.0, 0.0)
+    work_after_run(0.0, 0.0, 0.0)
     assert [bool(record.exc_info) for record in caplog.records] == [True, False, False]
 
 

@@ -33,7 +33,7 @@ def shown(kind: Kind, group: str, version: str, body: Object) -> Object:
     return {**body, "apiVersion": kind.api_version(version), "kind": kind.kind}
 
 
-def taken(kind: Kind, group: str, body: Object) -> Object:
+def stored_form(kind: Kind, group: str, body: Object) -> Object:
     """Return what a client sent in the form in which it is stored, apart from its apiVersion."""
     if group == kind.group:
         return body

@@ -186,7 +186,7 @@ class App:
             return bindings.bind(self.store, served_request, logged)
         if served_request.verb in ("list", "get"):
             answer = self._read(kind, served_request, logged)
-            if table.wanted(kind.plural, logged.accept):
+            if table.accepts_table(kind.plural, logged.accept):
                 answer.body = table.table(kind.plural, answer.body)
             return answer
         return self.writes.write(
@@ -260,7 +260,7 @@ class App:
         self._noted()
         try:
             events = watch.events()
-            if table.wanted(watch.kind.plural, logged.accept):
+            if table.accepts_table(watch.kind.plural, logged.accept):
                 events = table.tables(watch.kind.plural, events)
             return await wire.stream(request, events, fault)
         finally:

@@ -32,7 +32,7 @@ async def _silence(_response: web.StreamResponse, _events: Events) -> None:
     await asyncio.Event().wait()
 
 
-async def _gone(response: web.StreamResponse, _events: Events) -> None:
+async def _send_expired(response: web.StreamResponse, _events: Events) -> None:
     await response.write(line_of(error_event(expired())))
 
 
@@ -70,7 +70,7 @@ async def _truncate(response: web.StreamResponse, _events: Events) -> None:
 BREAKS: Mapping[str, Break] = {
     "close": _close,
     "silence": _silence,
-    "gone": _gone,
+    "gone": _send_expired,
     "html": _html,
     "garbage": _garbage,
     "duplicate": _duplicate,

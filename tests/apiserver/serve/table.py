@@ -72,7 +72,7 @@ _COLUMNS: Mapping[str, tuple[Column, ...]] = {
 }
 
 
-def wanted(plural: str, accept: str) -> bool:
+def accepts_table(plural: str, accept: str) -> bool:
     """Return whether a client takes a table, and there is one."""
     return plural in _COLUMNS and "as=Table" in accept.partition(",")[0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.apiserver.refusal import bad_request, internal
 from tests.apiserver.schema.times import check_times
-from tests.apiserver.schema.versions import taken
+from tests.apiserver.schema.versions import stored_form
 from tests.apiserver.schema.walk import Findings, walk
 from tests.apiserver.store.target import Object, Target, Way
 
@@ -14,7 +14,7 @@ def admit(
 ) -> tuple[Object, tuple[str, ...]]:
     """Return what a client sent as it would be stored, and which fields were dropped."""
     check_envelope(target, sent)
-    body = taken(target.kind, target.group, sent)
+    body = stored_form(target.kind, target.group, sent)
     if not checked:
         return {**body, "metadata": dict(body["metadata"])}, ()
     if not target.kind.custom:
@@ -34,7 +34,7 @@ def admit(
 def admit_config(target: Target, config: Object, *, checked: bool) -> Object:
     """Return an applied configuration; what the schema lacks is a 500, as it really is."""
     check_envelope(target, config, must_name_kind=True)
-    body = taken(target.kind, target.group, config)
+    body = stored_form(target.kind, target.group, config)
     if "managedFields" in body["metadata"]:
         raise bad_request("metadata.managedFields must be nil")
     if checked:

@@ -71,14 +71,14 @@ def list_page(
         elif listing.version == "0" and not listing.match:
             limit = listing.limit if pages_from_cache else 0
         elif listing.version:
-            version = _wanted(store, listing)
+            version = _requested_version(store, listing)
         objects = store.of(kind)
         if version != current:
             objects = store.history.rewind(objects, kind.plural, version)
         return _cut(objects, listing, version, start, limit)
 
 
-def _wanted(store: Store, listing: Listing) -> int:
+def _requested_version(store: Store, listing: Listing) -> int:
     version, current = read_version(listing.version), store.history.version
     if version > current:
         raise too_new(version, current)

@@ -28,7 +28,7 @@ class Proof(msgspec.Struct):
     way: str
 
 
-class Known(msgspec.Struct):
+class AgentRecord(msgspec.Struct):
     """What the agent wrote last."""
 
     pid: int
@@ -85,12 +85,12 @@ class Agent:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def until(self, holds: Callable[[Known], bool]) -> Known:
+    def until(self, holds: Callable[[AgentRecord], bool]) -> AgentRecord:
         """Wait until what the agent knows is so; fail with what it knows instead."""
         end_s = time.monotonic() + UNTIL_S
         while True:
             with contextlib.suppress(FileNotFoundError):
-                text = msgspec.json.decode(self._file.read_bytes(), type=Known)
+                text = msgspec.json.decode(self._file.read_bytes(), type=AgentRecord)
                 if holds(text):
                     return text
             if time.monotonic() > end_s or (self._process and self._process.poll() is not None):

@@ -30,7 +30,7 @@ def nodes() -> list[str]:
     return [f"/dev/xpu-{os.getpid()}-{number}" for number in range(CARDS)]
 
 
-def granted(number: int) -> dict[str, str]:
+def grant_annotation(number: int) -> dict[str, str]:
     """Return the annotation that grants one of the cards."""
     entry = {"minor": number, "id": f"FAKE-{number}", "resources": WHOLE}
     return {GRANT: json.dumps({"gpu": [entry]})}

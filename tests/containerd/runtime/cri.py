@@ -20,7 +20,7 @@ EXEC_S = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandOutput:
     """What a command inside a container printed and returned."""
 
     out: str
@@ -120,11 +120,11 @@ class Cri:
         for pod in self.pods():
             self.remove_pod(pod.id)
 
-    def inside(self, container_id: str, *command: str) -> Said:
+    def inside(self, container_id: str, *command: str) -> CommandOutput:
         """Run a command inside a container."""
         request = pb.ExecSyncRequest(container_id=container_id, cmd=command, timeout=EXEC_S)
         output = self._call("ExecSync", request, pb.ExecSyncResponse)
-        return Said(output.stdout.decode(), output.stderr.decode(), output.exit_code)
+        return CommandOutput(output.stdout.decode(), output.stderr.decode(), output.exit_code)
 
     def _call(
         self, name: str, request: Message, answer: Callable[[], M], limit_s: float = CALL_S

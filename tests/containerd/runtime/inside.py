@@ -33,7 +33,7 @@ ANSWERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ContainerView:
     """One look. Nodes are `major:minor mode` by path, mounts `root options` by path."""
 
     env: dict[str, str]
@@ -42,9 +42,9 @@ class Seen:
     memlock: str
     cpus: str
 
-    def beyond(self, plain: Seen) -> Seen:
+    def beyond(self, plain: ContainerView) -> ContainerView:
         """Return what this container has and a plain one has not, or has otherwise."""
-        return Seen(
+        return ContainerView(
             env=_beyond(self.env, plain.env),
             nodes=_beyond(self.nodes, plain.nodes),
             mounts=_beyond(self.mounts, plain.mounts),
@@ -53,16 +53,16 @@ class Seen:
         )
 
 
-NOTHING = Seen({}, {}, {}, "", "")
+NOTHING = ContainerView({}, {}, {}, "", "")
 
 
-def look(cri: Cri, container_id: str) -> Seen:
+def look(cri: Cri, container_id: str) -> ContainerView:
     """Look at the container's first process and its /dev."""
     output = cri.inside(container_id, "sh", "-c", LOOK)
     assert output.status == 0, output
     env, nodes, mounts, limits, cpus = (part.strip() for part in output.out.split("--\n"))
     memlock = next(line for line in limits.splitlines() if line.startswith("Max locked memory"))
-    return Seen(
+    return ContainerView(
         env=dict(_pair(line, "=") for line in env.splitlines()),
         nodes=dict(_node(line) for line in nodes.splitlines()),
         mounts=dict(_mount(line) for line in mounts.splitlines()),

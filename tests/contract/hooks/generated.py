@@ -22,7 +22,7 @@ from agent.wire_formats.resource_status import RESOURCE_STATUS
 from tests.hostile import texts
 from tests.unit.containers.scene import PARENTS, UID, scene, to_json
 
-GRANTED = "scheduling.koordinator.sh/device-allocated"
+ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 numbers = st.integers(-(2**70), 2**70) | st.integers(-2, 5000)
 plain = st.recursive(
     st.none() | st.booleans() | numbers | texts | st.floats(allow_nan=True),
@@ -72,7 +72,7 @@ written = {
     ),
     OOM_SPEC: st.dictionaries(st.sampled_from(("a", "b")), st.integers(-1001, 1001) | plain),
     OOM_DEFAULT: numbers | texts,
-    GRANTED: st.dictionaries(
+    ALLOCATED: st.dictionaries(
         st.sampled_from(("gpu", "rdma", "xpu", "fpga")) | texts,
         st.lists(built(minor=st.integers(-1, 9) | plain, id=texts, resources=plain), max_size=3)
         | plain,

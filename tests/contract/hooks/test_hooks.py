@@ -23,7 +23,7 @@ from agent.wire_formats.extended_resource_spec import EXTENDED_SPEC
 from agent.wire_formats.resource_status import RESOURCE_STATUS
 from agent.workers.load import load_vendors
 from tests.clustered import pod as pod_view
-from tests.contract.hooks.generated import GRANTED, nodes, requests
+from tests.contract.hooks.generated import ALLOCATED, nodes, requests
 from tests.unit.containers.scene import ask, pod, scene, to_json
 
 
@@ -67,7 +67,7 @@ def test_no_two_hooks_set_one_field_and_none_has_a_bug(
 ) -> None:
     result = dispatch(hooks(), request, snapshot)
     assert result.failures == ()
-    allocations = any(key == GRANTED for key, _ in request.pod.annotations)
+    allocations = any(key == ALLOCATED for key, _ in request.pod.annotations)
     assert (
         allocations or not result.adjustment.failed
     )  # nothing else keeps a container from starting

@@ -104,7 +104,7 @@ def answers(spec: object) -> Iterator[tuple[PodView, str, Adjustment]]:
             yield view, view.name if name is None else f"{view.name}/{name}", result.adjustment
 
 
-def ours(adjustment: Adjustment) -> Mapping[str, Value | None]:
+def file_values(adjustment: Adjustment) -> Mapping[str, Value | None]:
     """The values of files, as version 1 shows them."""
     resources = adjustment.resources
     memory = UNLIMITED_V1 if resources.memory_bytes == -1 else resources.memory_bytes
@@ -119,7 +119,7 @@ def test_every_file_is_as_koordlet_left_it(name: str) -> None:
     run = run_of(name)
     differing, compared = [], 0
     for view, group, adjustment in answers(run.nodeslo):
-        for file, value in ours(adjustment).items():
+        for file, value in file_values(adjustment).items():
             if file == "cpuset.cpus" and view.qos is KubeQos.BEST_EFFORT:
                 assert value is None  # nor is it ours to say
                 continue
@@ -134,7 +134,9 @@ def test_every_file_is_as_koordlet_left_it(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_every_file_that_koordlet_changed_is_changed_by_a_hook(name: str) -> None:
     changed = run_of(name).changed
-    output = {group: ours(adjustment) for _, group, adjustment in answers(run_of(name).nodeslo)}
+    output = {
+        group: file_values(adjustment) for _, group, adjustment in answers(run_of(name).nodeslo)
+    }
     best_effort = {view.name for view in pods() if view.qos is KubeQos.BEST_EFFORT}
     for group, files in changed.items():
         if group in output:

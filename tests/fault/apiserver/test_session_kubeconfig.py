@@ -39,7 +39,7 @@ def api() -> Iterator[ApiServer]:
         yield server
 
 
-def ours(
+def session_answers(
     target: KubeconfigTarget | InClusterTarget, *requests: ApiRequest
 ) -> list[Mapping[str, Any]]:
     """Return what our session gets for these requests."""
@@ -63,7 +63,7 @@ def theirs(target: KubeconfigTarget) -> Mapping[str, Any]:
     return body
 
 
-def made(api: ApiServer, folder: Path, user: Mapping[str, object]) -> KubeconfigTarget:
+def kubeconfig_of(api: ApiServer, folder: Path, user: Mapping[str, object]) -> KubeconfigTarget:
     data = base64.b64encode(api.ca_file.read_bytes()).decode()
     return kubeconfig(folder, user, {"server": api.url, "certificate-authority-data": data})
 
@@ -87,8 +87,8 @@ def test_each_kind_of_kubeconfig_gets_what_the_independent_client_gets(
     }
     target = KubeconfigTarget(paths=str(api.kubeconfig))
     if kind in users:
-        target = made(api, tmp_path, users[kind])
-    (node,) = ours(target, NODE)
+        target = kubeconfig_of(api, tmp_path, users[kind])
+    (node,) = session_answers(target, NODE)
     assert node["metadata"]["name"] == "node-a"
     assert node == theirs(target)
 
@@ -100,7 +100,7 @@ def test_a_pods_account_is_found_by_its_environment(api: ApiServer) -> None:
         "XPU_AGENT_SERVICE_ACCOUNT": str(api.serviceaccount_dir),
     }
     target = find_api_target(environ)
-    (node,) = ours(target, NODE)
+    (node,) = session_answers(target, NODE)
     assert node["metadata"]["name"] == "node-a"
 
 
@@ -121,7 +121,7 @@ def test_a_rotated_token_goes_unnoticed(api: ApiServer) -> None:
 def test_a_plug_in_runs_again_after_a_401(api: ApiServer, tmp_path: Path) -> None:
     async def run() -> None:
         clock = ManualClock()
-        target = made(api, tmp_path, plug_in(tmp_path, {"token": "out of date"}))
+        target = kubeconfig_of(api, tmp_path, plug_in(tmp_path, {"token": "out of date"}))
         session = await open_session(target, clock, {})
         with pytest.raises(Unauthorized):
             await session.call(NODE)
@@ -140,30 +140,30 @@ def test_the_kubeconfig_of_another_authority_is_out_of_reach(
     cluster = {"server": api.url, "certificate-authority": str(authority.ca_file)}
     target = kubeconfig(tmp_path, {"token": "x"}, cluster)
     with pytest.raises(Unreachable, match=str(authority.ca_file)):
-        ours(target, NODE)
+        session_answers(target, NODE)
 
 
 def test_a_server_that_is_not_to_be_verified_is_not(api: ApiServer, tmp_path: Path) -> None:
     cluster = {"server": api.url, "insecure-skip-tls-verify": True}
-    (node,) = ours(kubeconfig(tmp_path, {"token": token_of(api)}, cluster), NODE)
+    (node,) = session_answers(kubeconfig(tmp_path, {"token": token_of(api)}, cluster), NODE)
     assert node["metadata"]["name"] == "node-a"
 
 
 def test_a_proxy_of_the_kubeconfig_is_gone_by(api: ApiServer, tmp_path: Path) -> None:
     cluster = {"server": "https://api.test:6443", "proxy-url": "http://us:pass@127.0.0.1:1"}
     with pytest.raises(Unreachable, match=r"the proxy http://127\.0\.0\.1:1: ") as caught:
-        ours(kubeconfig(tmp_path, {"token": token_of(api)}, cluster), NODE)
+        session_answers(kubeconfig(tmp_path, {"token": token_of(api)}, cluster), NODE)
     assert "pass" not in str(caught.value)
 
 
 def test_what_the_server_refuses_has_its_words(api: ApiServer) -> None:
     target = KubeconfigTarget(paths=str(api.kubeconfig))
     with pytest.raises(NotFound, match='nodes "gone" not found') as missing:
-        ours(target, ApiRequest(method="GET", path=NODES.path("gone")))
+        session_answers(target, ApiRequest(method="GET", path=NODES.path("gone")))
     assert (missing.value.code, missing.value.reason) == (404, "NotFound")
     fault = api.faults.add(Fault(status=403, message="not you", reason="Forbidden"))
     with pytest.raises(Forbidden, match="not you"):
-        ours(target, NODE)
+        session_answers(target, NODE)
     api.faults.remove(fault)
 
 
@@ -220,8 +220,8 @@ def test_an_oidc_token_that_has_expired_is_renewed_and_the_next_refresh_token_is
             "refresh-token": "refresh-1",
         }
         user = {"auth-provider": {"name": "oidc", "config": provider}}
-        target = made(api, tmp_path, user)
-        (node,) = ours(target, NODE)
+        target = kubeconfig_of(api, tmp_path, user)
+        (node,) = session_answers(target, NODE)
     finally:
         issuer.shutdown()
         thread.join()

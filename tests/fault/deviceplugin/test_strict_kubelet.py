@@ -22,25 +22,25 @@ IDS = ("a0", "a1", "a2", "a3")
 Call = tuple[str, int, int, int]  # method, ids to choose from, ids to reuse, ids wanted
 
 
-def made(name: str, count: int, kind: Kind = Kind.MAIN) -> Container:
+def container_of(name: str, count: int, kind: Kind = Kind.MAIN) -> Container:
     return Container(name, {A: count}, kind)
 
 
 PODS = {
     "init-sidecar-main": (
-        made("ini0", 2, Kind.INIT),
-        made("side", 1, Kind.SIDECAR),
-        made("ini1", 1, Kind.INIT),
-        made("main", 1),
-        made("main2", 1),
+        container_of("ini0", 2, Kind.INIT),
+        container_of("side", 1, Kind.SIDECAR),
+        container_of("ini1", 1, Kind.INIT),
+        container_of("main", 1),
+        container_of("main2", 1),
     ),
     "init-bigger-than-main": (
-        made("ini0", 4, Kind.INIT),
-        made("ini1", 3, Kind.INIT),
-        made("main", 2),
+        container_of("ini0", 4, Kind.INIT),
+        container_of("ini1", 3, Kind.INIT),
+        container_of("main", 2),
     ),
-    "init-smaller-than-main": (made("ini0", 1, Kind.INIT), made("main", 3)),
-    "preferred-all": (made("main", 4),),
+    "init-smaller-than-main": (container_of("ini0", 1, Kind.INIT), container_of("main", 3)),
+    "preferred-all": (container_of("main", 4),),
 }
 
 
@@ -140,7 +140,9 @@ def test_it_refuses_in_the_words_of_the_real_one() -> None:
 def test_devices_of_an_ended_init_container_stay_the_pods() -> None:
     async def test(stage: Stage) -> None:
         await serving(stage)
-        await stage.kubelet.admit_pod("pod", (made("ini0", 3, Kind.INIT), made("main", 1)))
+        await stage.kubelet.admit_pod(
+            "pod", (container_of("ini0", 3, Kind.INIT), container_of("main", 1))
+        )
         with pytest.raises(NotAdmitted) as caught:
             await stage.kubelet.admit("other", "main", {A: 2})
         texts = [

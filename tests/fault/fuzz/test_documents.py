@@ -104,7 +104,7 @@ CHECKPOINT = {
     },
     "Checksum": 1,
 }
-KEPT = json.loads(
+STORED_RECORDS = json.loads(
     resource_cache.encode_resources(
         (
             KubeletResource(
@@ -169,7 +169,10 @@ DECODERS: dict[str, tuple[Decode, tuple[object, ...]]] = {
     "resctrl": (parse_resctrl_request, RESCTRL),
     "pod": (of_bytes(decode_pod), (POD,)),
     "device checkpoint": (of_bytes(parse_device_checkpoint), (CHECKPOINT,)),
-    "kept devices": (of_bytes(lambda data: resource_cache.decode_resources(data, "boot")), (KEPT,)),
+    "kept devices": (
+        of_bytes(lambda data: resource_cache.decode_resources(data, "boot")),
+        (STORED_RECORDS,),
+    ),
     "container record": (of_bytes(parse_runtime_record), (RECORD,)),
     "cdi": (of_bytes(lambda data: decode_spec("/etc/cdi/a.yaml", decode_plain_data(data))), (CDI,)),
 }

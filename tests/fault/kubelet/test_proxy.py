@@ -28,7 +28,7 @@ from proto.gen import podresources_v1_pb2 as pb
 from tests.fault.kubelet.fake_grpc import FakePodResources
 from tests.patience import PATIENCE_S
 
-GRANTED = PodView(
+ALLOCATED = PodView(
     uid="u",
     name="p",
     namespace="ns",
@@ -59,7 +59,7 @@ class Node:
         self.folder = folder / "koordlet" / "pod-resources"
         self.path = self.folder / "kubelet.sock"
         self.store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
-        self.list_pods(GRANTED)
+        self.list_pods(ALLOCATED)
         self.proxy = self.another()
 
     def another(self) -> PodResourcesProxy:

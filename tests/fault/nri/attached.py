@@ -13,16 +13,16 @@ from agent.nri.plugin import NriPlugin
 from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest, HookStage, RuntimeView
 from agent.snapshot.edits import ContainerEdits
 from tests.patience import PATIENCE_S
-from tests.runtime import CONTAINERD_2_3, Made, Runtime, Version
+from tests.runtime import CONTAINERD_2_3, CreatedContainer, Runtime, Version
 from tests.runtime.handler import FunctionHandler
 
 Hook = Callable[[HookRequest], Awaitable[Adjustment]]
-GRANTED = Adjustment(edits=ContainerEdits(env=(("GRANTED", "yes"),)))
+ALLOCATED = Adjustment(edits=ContainerEdits(env=(("GRANTED", "yes"),)))
 
 
 async def granting(request: HookRequest) -> Adjustment:
     """Grant each new container one variable."""
-    return GRANTED if request.stage is HookStage.CREATE else NO_ADJUSTMENT
+    return ALLOCATED if request.stage is HookStage.CREATE else NO_ADJUSTMENT
 
 
 class Agent:
@@ -106,7 +106,7 @@ async def attached(
             await agent.end()
 
 
-async def gets_its_grant(runtime: Runtime, name: str = "p") -> Made:
+async def gets_its_grant(runtime: Runtime, name: str = "p") -> CreatedContainer:
     """Make a pod with a container, which must have what hooks say."""
     pod = runtime.pod(name)
     await runtime.run_pod(pod)

@@ -9,7 +9,7 @@ import pytest
 
 from agent.snapshot.container import NO_ADJUSTMENT, Adjustment, HookRequest, HookStage
 from agent.wire_formats.device_allocated import ANNOTATION
-from tests.fault.nri.attached import GRANTED, attached, gets_its_grant, granting
+from tests.fault.nri.attached import ALLOCATED, attached, gets_its_grant, granting
 from tests.runtime import Failed
 
 BUDGET_MS = 50
@@ -148,7 +148,7 @@ def test_a_refusal_fails_the_container_with_its_reason_and_keeps_the_connection(
 
 def test_a_question_that_must_be_answered_waits_for_no_other(folder: Path) -> None:
     async def held(request: HookRequest) -> Adjustment:
-        return await stuck(request) if request.pod.name == "slow" else GRANTED
+        return await stuck(request) if request.pod.name == "slow" else ALLOCATED
 
     async def run() -> None:
         async with attached(folder, hook=held, budget_ms=1000) as (runtime, agent):

@@ -14,7 +14,7 @@ from proto.gen import nri_plugin_pb2 as nri
 from proto.gen import ttrpc_pb2 as ttrpc
 from tests.fault.nri.attached import Agent, attached, gets_its_grant
 from tests.patience import PATIENCE_S
-from tests.runtime import Gone, Plugin, Runtime, Status
+from tests.runtime import Plugin, PluginClosed, Runtime, Status
 from tests.runtime.gobuf import MAX_DATA
 from tests.runtime.plugin import PLUGIN_SERVICE
 
@@ -247,7 +247,7 @@ def test_noise_ends_the_connection_and_a_new_one_is_good(folder: Path) -> None:
     async def scene(_: Runtime, __: Agent, plugin: Plugin) -> None:
         await plugin.send(bytes(range(255, 0, -1)) * 40)
         await plugin.closed.wait()
-        with pytest.raises(Gone):
+        with pytest.raises(PluginClosed):
             await plugin.ask(PING, b"")
 
     play(folder, scene)

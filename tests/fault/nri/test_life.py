@@ -10,7 +10,7 @@ import pytest
 
 from agent.snapshot.container import Adjustment, HookRequest
 from proto.gen import nri_container_pb2 as pb
-from tests.fault.nri.attached import GRANTED, Agent, attached, gets_its_grant, granting
+from tests.fault.nri.attached import ALLOCATED, Agent, attached, gets_its_grant, granting
 from tests.runtime import CONTAINERD_2_3, Failed, Rival, Runtime
 
 
@@ -53,7 +53,7 @@ def test_a_runtime_that_is_killed_in_the_middle_of_a_question_is_served_again(
     async def stuck(_: HookRequest) -> Adjustment:
         event.set()
         await asyncio.Event().wait()
-        return GRANTED
+        return ALLOCATED
 
     async def run() -> None:
         async with attached(folder, hook=stuck) as (runtime, agent):

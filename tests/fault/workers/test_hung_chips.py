@@ -87,7 +87,9 @@ def test_a_second_call_takes_the_device_and_no_other(hanging: Hanging) -> None:
     second = call_in_progress(read_journal(hanging.child.journal))
     assert second is not None
     assert (second.symbol != hanging.call.symbol, second.device) == (True, hanging.call.device)
-    again = Child(**{name: getattr(hanging.child, name) for name in KEPT}, hung_call=second)
+    again = Child(
+        **{name: getattr(hanging.child, name) for name in COPIED_FIELDS}, hung_call=second
+    )
     with again as child:
         result = child.discover()
         child.sample()
@@ -96,4 +98,4 @@ def test_a_second_call_takes_the_device_and_no_other(hanging: Hanging) -> None:
     assert any("no call about it is made" in problem.message for problem in result.problems)
 
 
-KEPT = ("vendor", "arguments", "environment", "settings", "forked", "journal")
+COPIED_FIELDS = ("vendor", "arguments", "environment", "settings", "forked", "journal")

@@ -26,7 +26,7 @@ from tests.process.agent import EIGHT_CARDS, NO_DEVICES, Agent
 from tests.process.citizen import BASE, NODE, ROLES, citizen
 from tests.unit.daemonset.rights import Right, compare, verbs_granted, verbs_used
 
-GRANTED = verbs_granted(read_roles(ROLES))
+ROLE_VERBS = verbs_granted(read_roles(ROLES))
 AT_KUBELET = {"nodes/pods", "nodes/configz"}
 METRIC = {
     "apiVersion": "slo.koordinator.sh/v1alpha1",
@@ -86,7 +86,7 @@ def test_the_cluster_role_grants_all_that_the_agent_does_and_nothing_else(tmp_pa
     async def run(api: ApiServer) -> None:
         kubelet = FakeKubelet(tmp_path)
         kubelet.users = {api.token_file.read_text(): AGENT}
-        kubelet.rights = {AGENT: {right.resource for right in GRANTED}}
+        kubelet.rights = {AGENT: {right.resource for right in ROLE_VERBS}}
         kubelet.pods = [pod("train-0")]
         async with kubelet.running():
             await asyncio.to_thread(a_node_with_cards, api, kubelet, tmp_path / "node")
@@ -101,7 +101,7 @@ def test_the_cluster_role_grants_all_that_the_agent_does_and_nothing_else(tmp_pa
         asyncio.run(run(api))
         requests = api.requests()
     used = verbs_used(requests, AGENT) | at_kubelet
-    difference = compare(used, GRANTED)
+    difference = compare(used, ROLE_VERBS)
     assert difference.missing == ()
     assert difference.unused == ()
     assert [logged.path for logged in requests if logged.status == 403] == []
@@ -144,5 +144,5 @@ def test_a_component_grants_what_its_setting_needs_and_nothing_else(
     ):
         agent.wait_until(lambda: seen in str(api.get("Node", NODE)), "the Node")
         used = verbs_used(api.requests(), AGENT)
-    assert used - GRANTED == verbs_granted(read_roles(added))
+    assert used - ROLE_VERBS == verbs_granted(read_roles(added))
     assert all(logged.status != 403 for logged in api.requests())

@@ -25,10 +25,10 @@ from tests.apiserver.admin import node
 from tests.kubelet.manager import FakeKubelet
 from tests.process.agent import DEADLINE_S, ROOT, Agent, command
 from tests.process.citizen import NODE, ROLES, citizen
-from tests.runtime import CONTAINERD_2_3, Failed, Made, Pod, Runtime
+from tests.runtime import CONTAINERD_2_3, CreatedContainer, Failed, Pod, Runtime
 
 GRANT = "scheduling.koordinator.sh/device-allocated"
-ASKED = {"limits": {"koordinator.sh/gpu": "800", "koordinator.sh/rdma": "800"}}  # is granted
+REQUESTS = {"limits": {"koordinator.sh/gpu": "800", "koordinator.sh/rdma": "800"}}  # is granted
 MAJOR = 240  # for local use: no driver has it
 LOOK_S = 0.02
 AGAIN_S = 0.1
@@ -44,7 +44,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make de
 Play = Callable[["Scene"], Awaitable[None]]
 
 
-def granted(*numbers: int, kind: str = "gpu") -> str:
+def grant_annotation(*numbers: int, kind: str = "gpu") -> str:
     """Return the annotation that grants whole cards of the file."""
     entries = [{"minor": n, "id": f"FAKE-{n}", "resources": WHOLE} for n in numbers]
     return json.dumps({kind: entries})
@@ -189,7 +189,7 @@ class Scene:
 
     def bound(self, name: str, annotations: Mapping[str, str], **more: Any) -> str:
         """Make a pod of this node at the API server; return its uid."""
-        requests = ASKED if GRANT in annotations else {}
+        requests = REQUESTS if GRANT in annotations else {}
         containers = [{"name": "main", "image": "i", "resources": more.pop("resources", requests)}]
         pod = {
             "apiVersion": "v1",
@@ -210,7 +210,9 @@ class Scene:
         own = {"annotations": dict(annotations), **more}
         return self.runtime.pod(name, namespace="team-a", uid=uid, **own)
 
-    async def start(self, name: str, annotations: Mapping[str, str], **more: Any) -> Made:
+    async def start(
+        self, name: str, annotations: Mapping[str, str], **more: Any
+    ) -> CreatedContainer:
         """Bind a pod, run its sandbox, create and start its container; `Failed` if refused.
 
         The agent may hear of the pod after the runtime does: then the kubelet tries again.
@@ -222,7 +224,9 @@ class Scene:
         await self.runtime.start(container)
         return container
 
-    async def create_patiently(self, pod: Pod, reasons: Sequence[str] = TEMPORARY) -> Made:
+    async def create_patiently(
+        self, pod: Pod, reasons: Sequence[str] = TEMPORARY
+    ) -> CreatedContainer:
         """Create a container as the kubelet does: it tries again while the reason is temporary."""
         until_s = asyncio.get_running_loop().time() + DEADLINE_S
         while True:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.process.agent import DEADLINE_S
-from tests.process.containers.scene import GRANT, Scene, granted, needs_root, play
-from tests.runtime import Failed, Made
+from tests.process.containers.scene import GRANT, Scene, grant_annotation, needs_root, play
+from tests.runtime import CreatedContainer, Failed
 
 pytestmark = needs_root
 
@@ -25,21 +25,21 @@ def holders(scene: Scene) -> dict[str, list[str]]:
     return {key: sorted(names[uid] for uid in uids) for key, uids in grants["held"].items()}
 
 
-def card_of(created: Made) -> list[str]:
+def card_of(created: CreatedContainer) -> list[str]:
     return sorted(created.spec.nodes)
 
 
 def test_a_pod_keeps_its_card_when_agent_and_runtime_are_killed_in_turn_and_both_at_once() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
-        first = await scene.start("first", {GRANT: granted(0)})
+        first = await scene.start("first", {GRANT: grant_annotation(0)})
         await scene.kill()
-        bare = await scene.start("while-away", {GRANT: granted(1)})
+        bare = await scene.start("while-away", {GRANT: grant_annotation(1)})
         assert card_of(bare) == []
         await scene.begin()
         await in_step(scene, containers=2)
         with pytest.raises(Failed, match="DeviceTaken: FAKE-0 is held by team-a/first"):
-            await scene.start("thief", {GRANT: granted(0)})
+            await scene.start("thief", {GRANT: grant_annotation(0)})
 
         await scene.runtime.restart()
         await scene.runtime.dialled(3, DEADLINE_S)
@@ -60,7 +60,7 @@ def test_a_pod_keeps_its_card_when_agent_and_runtime_are_killed_in_turn_and_both
         both = {"FAKE-0": ["first"], "FAKE-1": ["while-away"]}
         await scene.until(lambda: holders(scene) == both, "who held what")
         with pytest.raises(Failed, match="DeviceTaken: FAKE-0 is held by team-a/first"):
-            await scene.start("other-thief", {GRANT: granted(0)})
+            await scene.start("other-thief", {GRANT: grant_annotation(0)})
         await scene.runtime.stop_pod(first.pod)
         await scene.runtime.remove_pod(first.pod)
         scene.api.delete("pods", "first", "team-a")

@@ -7,18 +7,18 @@ import json
 from tests.process.citizen import NODE
 from tests.process.containers.scene import Scene, play
 from tests.realgroups import RealGroups, needs_v1, real_groups
-from tests.runtime import Made
+from tests.runtime import CreatedContainer
 
 pytestmark = needs_v1
 
 SPEC = "node.koordinator.sh/extended-resource-spec"
-ASKED = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "64Mi"}
-LIMITS = {"requests": ASKED, "limits": ASKED}
+REQUESTS = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "64Mi"}
+LIMITS = {"requests": REQUESTS, "limits": REQUESTS}
 BATCH = {SPEC: json.dumps({"containers": {"main": LIMITS}})}
 BEST_EFFORT = {"koordinator.sh/qosClass": "BE"}
 FILES = ("cpu.shares", "cpu.cfs_quota_us", "memory.limit_in_bytes")
 FIRST = ["1024", "-1", "9223372036854771712"]
-WANTED = ["512", "50000", str(64 << 20)]
+DESIRED = ["512", "50000", str(64 << 20)]
 # the quota of the class limits best-effort pods, and none of their own
 LIMITED_BY_CLASS = {
     "apiVersion": "slo.koordinator.sh/v1alpha1",
@@ -49,7 +49,7 @@ class BatchPod:
         self.group = groups.make(f"{best_effort}/pod{uid}")
         self.inner = ""
 
-    async def start(self) -> Made:
+    async def start(self) -> CreatedContainer:
         """Run it, with a container whose group is as the kubelet asked, not as the runtime said."""
         await self._scene.runtime.run_pod(self.pod)
         container = await self._scene.runtime.create(self.pod, "main")
@@ -74,27 +74,27 @@ def test_files_of_a_batch_pod_are_set_before_it_runs_kept_by_the_next_agent_and_
             batch = BatchPod(scene, groups)
             await scene.begin()
             container = await batch.start()
-            assert batch.values(batch.group) == WANTED
+            assert batch.values(batch.group) == DESIRED
             assert (container.spec.cpu["shares"], container.spec.cpu["quota"]) == (512, 50_000)
             assert container.spec.memory_bytes == 64 << 20
-            await scene.until(lambda: batch.values(batch.inner) == WANTED, "the container's files")
+            await scene.until(lambda: batch.values(batch.inner) == DESIRED, "the container's files")
             await scene.until(lambda: len(audited(scene)) == 2 * len(FILES), "what was changed")
             assert ("memory.limit_in_bytes", "-1", str(64 << 20)) in audited(scene)
             await scene.kill()
 
             groups.put(batch.inner, "cpu.shares", "77")  # by nobody whom we know
             await scene.begin()
-            await scene.until(lambda: batch.values(batch.inner) == WANTED, "what drifted")
+            await scene.until(lambda: batch.values(batch.inner) == DESIRED, "what drifted")
             # beside what the agent before wrote, which is in its file
             drift = [("cpu.shares", "77", "512")]
             await scene.until(lambda: audited(scene)[2 * len(FILES) :] == drift, "the drift")
             refused = await scene.command("restore")
-            assert (refused.returncode, batch.values(batch.inner)) == (3, WANTED)
+            assert (refused.returncode, batch.values(batch.inner)) == (3, DESIRED)
             assert "an agent holds the lock" in refused.stderr
             planned = await scene.command("restore", "--dry-run")
             assert len(planned.stdout.splitlines()) == 2 * len(FILES)
             assert await scene.end() == 0
-            assert batch.values(batch.inner) == WANTED
+            assert batch.values(batch.inner) == DESIRED
 
             command = await scene.command("restore")
             print(command.stdout)  # noqa: T201 - what a person would see
@@ -114,9 +114,9 @@ def test_a_new_pod_and_a_new_node_slo_are_in_the_files_without_waiting_for_the_p
             batch = BatchPod(scene, groups)
             await scene.begin()
             await batch.start()
-            await scene.until(lambda: batch.values(batch.inner) == WANTED, "the container's files")
+            await scene.until(lambda: batch.values(batch.inner) == DESIRED, "the container's files")
             scene.api.put(LIMITED_BY_CLASS)
-            unlimited = [WANTED[0], "-1", WANTED[2]]
+            unlimited = [DESIRED[0], "-1", DESIRED[2]]
             await scene.until(lambda: batch.values(batch.inner) == unlimited, "the NodeSLO")
 
     play(act)

@@ -12,7 +12,7 @@ from tests.process.containers.scene import (
     NOT_LISTED,
     WHOLE,
     Scene,
-    granted,
+    grant_annotation,
     needs_root,
     play,
 )
@@ -24,10 +24,10 @@ pytestmark = needs_root
 def test_a_pod_gets_its_card_and_one_that_claims_it_too_is_refused_wherever_people_look() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
-        container = await scene.start("first", {GRANT: granted(0)})
+        container = await scene.start("first", {GRANT: grant_annotation(0)})
         assert sorted(container.spec.nodes) == ["/dev/card0"]
         with pytest.raises(Failed) as raised:
-            await scene.start("second", {GRANT: granted(0)})
+            await scene.start("second", {GRANT: grant_annotation(0)})
         words = "DeviceTaken: FAKE-0 is held by team-a/first"
         assert words in str(raised.value)
         await scene.until(
@@ -82,7 +82,7 @@ def test_annotations_that_people_made_up_are_refused_with_the_reason_and_nothing
                 await scene.start(name, {GRANT: text})
             observations[name] = str(raised.value).partition("code 9: ")[2].partition(":")[0]
         assert observations == {name: reason for name, (_, reason) in FORGED.items()}
-        container = await scene.start("honest", {GRANT: granted(0, 1)})
+        container = await scene.start("honest", {GRANT: grant_annotation(0, 1)})
         assert sorted(container.spec.nodes) == ["/dev/card0", "/dev/card1"]
 
     play(act)
@@ -91,16 +91,16 @@ def test_annotations_that_people_made_up_are_refused_with_the_reason_and_nothing
 def test_a_pod_that_requests_no_card_gets_none_by_an_annotation() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
-        uid = scene.bound("greedy", {GRANT: granted(0)}, resources={})
+        uid = scene.bound("greedy", {GRANT: grant_annotation(0)}, resources={})
         # what a pod asks for is in its object alone, which comes on its own way
         await scene.until(
             lambda: "GrantNotAskedFor" in scene.agent.get("api/v1/snapshot")[1], "the pod"
         )
-        pod = scene.sandbox("greedy", uid, {GRANT: granted(0)})
+        pod = scene.sandbox("greedy", uid, {GRANT: grant_annotation(0)})
         await scene.runtime.run_pod(pod)
         with pytest.raises(Failed, match="GrantNotAskedFor"):
             await scene.runtime.create(pod, "main")
-        container = await scene.start("honest", {GRANT: granted(0)})
+        container = await scene.start("honest", {GRANT: grant_annotation(0)})
         assert sorted(container.spec.nodes) == ["/dev/card0"]
 
     play(act)
@@ -115,12 +115,12 @@ def refusals(scene: Scene, name: str) -> list[str]:
 def test_a_pod_that_the_api_server_does_not_list_gets_no_card_and_blocks_none() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
-        await scene.start("other", {GRANT: granted(1)})  # with it the namespace is there
-        stranger = scene.sandbox("stranger", "", {GRANT: granted(0)})
+        await scene.start("other", {GRANT: grant_annotation(1)})  # with it the namespace is there
+        stranger = scene.sandbox("stranger", "", {GRANT: grant_annotation(0)})
         await scene.runtime.run_pod(stranger)
         with pytest.raises(Failed, match=f"{NOT_LISTED}: neither the API server nor the kubelet"):
             await scene.runtime.create(stranger, "main")
-        container = await scene.start("honest", {GRANT: granted(0)})
+        container = await scene.start("honest", {GRANT: grant_annotation(0)})
         assert sorted(container.spec.nodes) == ["/dev/card0"]
         with pytest.raises(Failed, match=NOT_LISTED):
             await scene.runtime.create(stranger, "main")
@@ -139,24 +139,26 @@ def test_while_the_api_server_is_away_a_forged_grant_gets_nothing_and_running_po
 ):
     async def act(scene: Scene) -> None:
         await scene.begin()
-        runs = await scene.start("runs", {GRANT: granted(1)})
+        runs = await scene.start("runs", {GRANT: grant_annotation(1)})
         await scene.kill()
         # created while no agent is there: the pod has no card, and claims one
         early = scene.sandbox(
-            "early", scene.bound("early", {GRANT: granted(0)}, resources={}), {GRANT: granted(0)}
+            "early",
+            scene.bound("early", {GRANT: grant_annotation(0)}, resources={}),
+            {GRANT: grant_annotation(0)},
         )
         await scene.runtime.run_pod(early)
         await scene.runtime.start(await scene.runtime.create(early, "main"))
-        late = scene.bound("late", {GRANT: granted(0)}, resources={})
+        late = scene.bound("late", {GRANT: grant_annotation(0)}, resources={})
         away = scene.api.faults.add(Fault(resource="pods", verb="list|watch", reset=True, times=0))
         await scene.begin()
-        forged = scene.sandbox("late", late, {GRANT: granted(0)})
+        forged = scene.sandbox("late", late, {GRANT: grant_annotation(0)})
         await scene.runtime.run_pod(forged)
         for pod in (forged, early, runs.pod):
             with pytest.raises(Failed, match=NOT_LISTED):
                 await scene.runtime.create(pod, "second")
         scene.api.faults.remove(away)
-        honest = await scene.start("honest", {GRANT: granted(0)})
+        honest = await scene.start("honest", {GRANT: grant_annotation(0)})
         assert sorted(honest.spec.nodes) == ["/dev/card0"]
         for pod in (forged, early):
             with pytest.raises(Failed, match="GrantNotAskedFor"):
@@ -175,9 +177,9 @@ def test_while_the_api_server_is_away_a_forged_grant_gets_nothing_and_running_po
 def test_a_running_pod_keeps_what_it_was_created_with_whatever_is_written_on_it_later() -> None:
     async def act(scene: Scene) -> None:
         await scene.begin()
-        container = await scene.start("first", {GRANT: granted(0)})
-        scene.bound("first", {GRANT: granted(1)})
-        other = await scene.start("other", {GRANT: granted(1)})
+        container = await scene.start("first", {GRANT: grant_annotation(0)})
+        scene.bound("first", {GRANT: grant_annotation(1)})
+        other = await scene.start("other", {GRANT: grant_annotation(1)})
         assert sorted(other.spec.nodes) == ["/dev/card1"]
         again = await scene.runtime.create(container.pod, "sidecar")
         assert sorted(again.spec.nodes) == ["/dev/card0"]

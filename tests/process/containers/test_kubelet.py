@@ -46,7 +46,7 @@ def running(name: str, uid: str, annotations: dict[str, str]) -> dict[str, objec
     return one
 
 
-def known(agent: Agent) -> int:
+def card_count(agent: Agent) -> int:
     """Return how many cards the agent knows."""
     return len(agent.snapshot()["parts"]["devices"]["value"]["devices"])
 
@@ -153,7 +153,7 @@ def test_a_driver_that_hangs_at_a_restart_costs_neither_offers_nor_a_pod_its_car
             await scene.create_patiently(early, reasons=(NOT_LISTED,))
         play_cards(stub, CARDS)
         await scene.until(lambda: scene.agent.check("vendor:nvidia").startswith("[+]"), "answers")
-        await scene.until(lambda: known(scene.agent) == CARDS, "its cards")
+        await scene.until(lambda: card_count(scene.agent) == CARDS, "its cards")
         container = await scene.start("late", grant_of(1))
         assert "/dev/nvidia1" in container.spec.nodes
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.process.agent import EIGHT_CARDS, running
-from tests.process.containers.scene import GRANT, Scene, granted, needs_root, play
+from tests.process.containers.scene import GRANT, Scene, grant_annotation, needs_root, play
 
 pytestmark = needs_root
 
@@ -19,8 +19,8 @@ def test_plan_mode_counts_what_it_would_change_and_neither_injects_nor_refuses()
     async def act(scene: Scene) -> None:
         scene.tell(ENFORCE__HOOKS__DEVICES="plan")
         await scene.begin()
-        first = await scene.start("first", {GRANT: granted(0)})
-        second = await scene.start("second", {GRANT: granted(0)})
+        first = await scene.start("first", {GRANT: grant_annotation(0)})
+        second = await scene.start("second", {GRANT: grant_annotation(0)})
         assert first.spec.nodes == second.spec.nodes == {}
         planned = 'xpu_agent_hook_planned_total{node="node-a",hook="devices"} 2'
         await scene.until(lambda: planned in scene.agent.get("metrics")[1], "two plans")
@@ -35,7 +35,7 @@ def test_a_runtime_is_not_dialled_where_that_is_off_and_the_doctor_says_whom_it_
     async def act(scene: Scene) -> None:
         scene.tell(NRI__ATTACH="off")
         await scene.begin(attached=False)
-        container = await scene.start("bare", {GRANT: granted(0)})
+        container = await scene.start("bare", {GRANT: grant_annotation(0)})
         assert container.spec.nodes == {}
         await scene.until(lambda: "bare" in scene.agent.get("")[1], "its grant")
         doctor = await scene.doctor()

@@ -21,12 +21,12 @@ pytestmark = needs_root
 Moment = Callable[[Scene], bool]
 
 
-def said(scene: Scene, words: str) -> bool:
+def has_printed(scene: Scene, words: str) -> bool:
     return words in (scene.folder / "said").read_text()
 
 
 MOMENTS: dict[str, Moment] = {
-    "host-chosen": lambda scene: said(scene, "This machine"),
+    "host-chosen": lambda scene: has_printed(scene, "This machine"),
     "runtime-dialled": lambda scene: bool(scene.runtime.seen),
     "kubelet-asked": lambda scene: bool(scene.kubelet.registered),
     "cdi-begun": lambda scene: (scene.folder / "cdi").exists(),

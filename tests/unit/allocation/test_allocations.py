@@ -79,7 +79,7 @@ def test_what_the_kubelet_gave_away_is_not_granted_again(
     assert pod_allocation(now, sandbox) == view.pods[ASKS.uid]
 
 
-GRANTED = text(entry(GPUS[0], WHOLE))
+ALLOCATED = text(entry(GPUS[0], WHOLE))
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ GRANTED = text(entry(GPUS[0], WHOLE))
 def test_but_the_pod_that_runs_keeps_a_card_and_some_ids_count_for_nothing(
     other: PodView, ours: PodView
 ) -> None:
-    view = check_allocations(beside(GRANTED, CARD, other=other, own_pod_view=ours))
+    view = check_allocations(beside(ALLOCATED, CARD, other=other, own_pod_view=ours))
     assert verdict(view.pods[ours.uid]) == "held"
 
 
 def test_a_pod_that_is_gone_holds_nothing_by_the_kubelets_account() -> None:
-    now = beside(GRANTED, CARD)
+    now = beside(ALLOCATED, CARD)
     without_pod = replace(now, cluster=replace(now.cluster, pods=now.cluster.pods[1:]))
     assert verdict(check_allocations(without_pod).pods[ASKS.uid]) == "held"
     unknown = replace(without_pod, cluster=replace(without_pod.cluster, has_pod_list=False))
@@ -116,17 +116,17 @@ def test_a_grant_without_cards_does_not_hide_the_card_that_the_kubelet_gave(
     annotation: str, phase: str
 ) -> None:
     """Else a pod would write an annotation, and its card would be given to another."""
-    now = beside(GRANTED, CARD, other=pod(8, annotation, phase=phase))
+    now = beside(ALLOCATED, CARD, other=pod(8, annotation, phase=phase))
     for before in (now, replace(now, allocations=SnapshotPart(check_allocations(now), 1.0))):
         assert verdict(check_allocations(before).pods[ASKS.uid]) == "DeviceTaken"
-        assert verdict(pod_allocation(before, box(pod(9, GRANTED)))) == "DeviceTaken"
+        assert verdict(pod_allocation(before, box(pod(9, ALLOCATED)))) == "DeviceTaken"
 
 
 @pytest.mark.parametrize(("phase", "expected"), [("Pending", "held"), ("Running", "DeviceTaken")])
 def test_a_pod_whose_grant_is_refused_has_the_kubelets_card_only_if_it_runs(
     phase: str, expected: str
 ) -> None:
-    now = beside(GRANTED, CARD, other=pod(8, text(entry("GPU-of-no-node")), phase=phase))
+    now = beside(ALLOCATED, CARD, other=pod(8, text(entry("GPU-of-no-node")), phase=phase))
     for before in (now, replace(now, allocations=SnapshotPart(check_allocations(now), 1.0))):
         assert verdict(check_allocations(before).pods[ASKS.uid]) == expected
-        assert verdict(pod_allocation(before, box(pod(9, GRANTED)))) == expected
+        assert verdict(pod_allocation(before, box(pod(9, ALLOCATED)))) == expected

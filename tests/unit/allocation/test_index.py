@@ -50,7 +50,7 @@ boxes = st.lists(
 )
 
 
-held = st.builds(
+kubelet_allocations = st.builds(
     lambda index, id_: KubeletAllocation(pod_uid=pod(index).uid, resource="r/r", ids=(id_,)),
     indexes,
     st.sampled_from(IDS),
@@ -99,7 +99,7 @@ steps_drawn = st.one_of(
     st.builds(with_boxes, boxes),
     st.builds(with_containers, st.lists(st.sampled_from(ContainerState), max_size=4)),
     st.builds(with_devices, st.sampled_from(((*GPUS, *NICS), GPUS[:2], ()))),
-    st.builds(with_assignments, st.lists(held, max_size=3)),
+    st.builds(with_assignments, st.lists(kubelet_allocations, max_size=3)),
     st.just(checked),
 )
 

@@ -148,7 +148,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         parse_listen_address(text)
 
 
-class Held:
+class BlockingWork:
     """Work that goes on until it is told to end; counts how often it began."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Held:
 
 @pytest.mark.parametrize("window_s", [0.0, 0.02])
 def test_many_changes_at_once_are_one_run_and_those_during_it_one_more(window_s: float) -> None:
-    entries = Held()
+    entries = BlockingWork()
 
     async def live() -> None:
         changed, event_loop = asyncio.Event(), asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from tests.patience import PATIENCE_S
 
 CARD = "0000:26:00.0"
-GONE = Uevent(action="remove", subsystem="pci", devpath="/devices/x", address=CARD)
+REMOVAL = Uevent(action="remove", subsystem="pci", devpath="/devices/x", address=CARD)
 DEADLINE_S = PATIENCE_S
 
 
@@ -52,7 +52,7 @@ class Played:
         self.closed = True
 
 
-class Seen:
+class Reactions:
     """What was done about events, in order."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Seen:
 class Messages(MessageQueue):
     """Notes which function was removed."""
 
-    def __init__(self, observations: Seen) -> None:
+    def __init__(self, observations: Reactions) -> None:
         super().__init__()
         self._seen = observations
 
@@ -86,13 +86,13 @@ class Messages(MessageQueue):
 
 
 def run(
-    test: Callable[[Seen, Played, SnapshotStore], Coroutine[None, None, None]],
+    test: Callable[[Reactions, Played, SnapshotStore], Coroutine[None, None, None]],
     *first: Exception,
 ) -> None:
     """Run a test against a listening `Uevents`; the first attempts to listen fail so."""
 
     async def bounded() -> None:
-        observations, played = Seen(), Played()
+        observations, played = Reactions(), Played()
         refusals = list(first)
         store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name="n")))
 
@@ -125,7 +125,7 @@ def run(
 
 
 def test_the_host_is_read_once_when_listening_begins() -> None:
-    async def test(observations: Seen, _: Played, store: SnapshotStore) -> None:
+    async def test(observations: Reactions, _: Played, store: SnapshotStore) -> None:
         await observations.until(lambda: len(observations.did) == 2)
         assert observations.did == ["heard", {RescanScope.HOST}]
         assert store.current.hotplug.state == "listening"
@@ -135,9 +135,9 @@ def test_the_host_is_read_once_when_listening_begins() -> None:
 
 
 def test_a_removed_function_is_reported_before_anything_is_read() -> None:
-    async def test(observations: Seen, played: Played, store: SnapshotStore) -> None:
+    async def test(observations: Reactions, played: Played, store: SnapshotStore) -> None:
         await observations.until(lambda: len(observations.did) == 2)
-        played.say(GONE, "refused")
+        played.say(REMOVAL, "refused")
         await observations.until(lambda: len(observations.did) == 4)
         assert observations.did[2:] == [CARD, ALL_SCOPES]
         assert store.current.hotplug.seen == (("pci", 1),)
@@ -147,7 +147,7 @@ def test_a_removed_function_is_reported_before_anything_is_read() -> None:
 
 
 def test_lost_events_make_a_full_look() -> None:
-    async def test(observations: Seen, played: Played, store: SnapshotStore) -> None:
+    async def test(observations: Reactions, played: Played, store: SnapshotStore) -> None:
         await observations.until(lambda: len(observations.did) == 2)
         played.say(UeventsLost("too many"))
         await observations.until(lambda: len(observations.did) == 3)
@@ -162,7 +162,7 @@ def test_a_machine_without_events_says_so_and_is_polled_until_there_are_some(
 ) -> None:
     monkeypatch.setattr(hotplug, "LISTEN_RETRY_S", 0.05)
 
-    async def test(observations: Seen, _: Played, store: SnapshotStore) -> None:
+    async def test(observations: Reactions, _: Played, store: SnapshotStore) -> None:
         await observations.until(lambda: observations.did[:1] == ["deaf"])
         assert store.current.hotplug.state == "polling"
         assert store.current.hotplug.problem == "no libudev"
@@ -178,7 +178,7 @@ def test_a_socket_that_ends_is_opened_again_and_everything_is_read(
 ) -> None:
     monkeypatch.setattr(hotplug, "LISTEN_RETRY_S", 3600.0)
 
-    async def test(observations: Seen, played: Played, store: SnapshotStore) -> None:
+    async def test(observations: Reactions, played: Played, store: SnapshotStore) -> None:
         await observations.until(lambda: len(observations.did) == 2)
         played.say(UeventsUnavailable("the socket was closed"))
         await observations.until(lambda: "deaf" in observations.did)

@@ -29,7 +29,7 @@ from tests.full import fill, needs_mounts, small_files
 OWN = describe_process("node-a", 1_767_323_045.0)
 
 
-def taken(folder: Path) -> NodeLock:
+def take_lock(folder: Path) -> NodeLock:
     result = try_lock(str(folder), OWN)
     assert result is not None
     return result
@@ -40,14 +40,14 @@ def own() -> LockHolder:
 
 
 def test_the_first_gets_it_and_the_second_does_not(tmp_path: Path) -> None:
-    first = taken(tmp_path)
+    first = take_lock(tmp_path)
     assert try_lock(str(tmp_path), OWN) is None
     first.release()
-    taken(tmp_path).release()
+    take_lock(tmp_path).release()
 
 
 def test_the_file_names_the_holder_for_people(tmp_path: Path) -> None:
-    entries = taken(tmp_path)
+    entries = take_lock(tmp_path)
     assert read_holder(str(tmp_path)) == OWN
     assert OWN.pid == os.getpid()
     assert (tmp_path / "lock").read_text().startswith(f'{{"pid":{OWN.pid},"version":"')
@@ -58,7 +58,7 @@ def test_the_file_names_the_holder_for_people(tmp_path: Path) -> None:
 def test_the_folder_is_readable_for_all_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        entries = taken(tmp_path / "deep" / "run")
+        entries = take_lock(tmp_path / "deep" / "run")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "deep" / "run").stat().st_mode) == 0o755
@@ -66,28 +66,28 @@ def test_the_folder_is_readable_for_all_whatever_the_umask(tmp_path: Path) -> No
 
 
 def test_the_file_is_never_removed(tmp_path: Path) -> None:
-    entries = taken(tmp_path)
+    entries = take_lock(tmp_path)
     inode = (tmp_path / "lock").stat().st_ino
     entries.mark_leaving()
     entries.release()
-    taken(tmp_path).release()
+    take_lock(tmp_path).release()
     assert (tmp_path / "lock").stat().st_ino == inode
 
 
 def test_a_holder_that_left_was_no_crash(tmp_path: Path) -> None:
-    entries = taken(tmp_path)
+    entries = take_lock(tmp_path)
     entries.mark_leaving()
     assert try_lock(str(tmp_path), OWN) is None, "writes may still be on their way"
     entries.release()
-    following = taken(tmp_path)
+    following = take_lock(tmp_path)
     assert following.previous_holder == msgspec.structs.replace(OWN, state="leaving")
     assert following.crash_message() is None
     following.release()
 
 
 def test_a_holder_that_did_not_leave_is_reported_with_its_process_and_time(tmp_path: Path) -> None:
-    taken(tmp_path).release()  # as the kernel does for one that was killed
-    following = taken(tmp_path)
+    take_lock(tmp_path).release()  # as the kernel does for one that was killed
+    following = take_lock(tmp_path)
     output = following.crash_message()
     assert output is not None
     assert f"process {OWN.pid}, node node-a, since 2026-01-02T03:04:05Z" in output
@@ -96,14 +96,14 @@ def test_a_holder_that_did_not_leave_is_reported_with_its_process_and_time(tmp_p
 
 
 def test_the_first_start_of_a_boot_follows_nobody(tmp_path: Path) -> None:
-    entries = taken(tmp_path)
+    entries = take_lock(tmp_path)
     assert entries.previous_holder is None
     assert entries.crash_message() is None
     entries.release()
 
 
 def test_a_removed_file_fails_the_check_of_its_holder(tmp_path: Path) -> None:
-    entries = taken(tmp_path)
+    entries = take_lock(tmp_path)
     assert entries.check().ok
     (tmp_path / "lock").unlink()
     assert not entries.check().ok
@@ -119,7 +119,7 @@ def test_a_removed_file_fails_the_check_of_its_holder(tmp_path: Path) -> None:
 def test_hostile_content_is_nobody_and_is_written_over(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "lock").write_bytes(content)
     assert read_holder(str(tmp_path)) is None
-    entries = taken(tmp_path)
+    entries = take_lock(tmp_path)
     assert entries.previous_holder is None
     assert read_holder(str(tmp_path)) == OWN
     assert (tmp_path / "lock").stat().st_size == lock.HOLDER_BYTES
@@ -186,7 +186,7 @@ def test_on_a_full_file_system_the_lock_is_taken_and_the_problem_reported(
 ) -> None:
     with small_files(tmp_path / "run", names=names) as folder:
         filler = fill(folder)
-        entries = taken(folder)
+        entries = take_lock(folder)
         assert "cannot name its holder: No space left" in entries.check().message
         assert try_lock(str(folder), OWN) is None
         with pytest.raises(LockError, match="No space left"):
@@ -194,13 +194,13 @@ def test_on_a_full_file_system_the_lock_is_taken_and_the_problem_reported(
         filler.unlink()
         assert try_lock(str(folder), OWN) is None  # also where the file can be made by now
         entries.release()
-        after = taken(folder)
+        after = take_lock(folder)
         assert after.check().ok
         after.release()
 
 
 def test_a_standby_says_once_whom_it_waits_for_and_then_gets_the_lock(tmp_path: Path) -> None:
-    entries = taken(tmp_path)
+    entries = take_lock(tmp_path)
     output: list[str] = []
     waits: list[float] = []
 
@@ -219,14 +219,14 @@ def test_a_standby_says_once_whom_it_waits_for_and_then_gets_the_lock(tmp_path: 
 
 
 def test_a_standby_that_is_stopped_holds_nothing(tmp_path: Path) -> None:
-    entries = taken(tmp_path)
+    entries = take_lock(tmp_path)
     assert wait_for_lock(str(tmp_path), own, lambda _: None, lambda _: True) is None
     entries.release()
-    taken(tmp_path).release()
+    take_lock(tmp_path).release()
 
 
 def test_a_signal_of_before_the_wait_is_not_missed(tmp_path: Path) -> None:
-    entries = taken(tmp_path)
+    entries = take_lock(tmp_path)
 
     def say(_: str) -> None:
         # blocked, so it waits for the next look; another thread of the tests would take it
@@ -238,7 +238,7 @@ def test_a_signal_of_before_the_wait_is_not_missed(tmp_path: Path) -> None:
 
 
 def test_a_lock_without_a_name_is_waited_for_as_well(tmp_path: Path) -> None:
-    entries = taken(tmp_path)
+    entries = take_lock(tmp_path)
     (tmp_path / "lock").write_text("")
     output: list[str] = []
     wait_for_lock(str(tmp_path), own, output.append, lambda _: True)
@@ -247,7 +247,7 @@ def test_a_lock_without_a_name_is_waited_for_as_well(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_the_process_that_runs_another_program_does_not_hold_it(tmp_path: Path) -> None:
-    entries = taken(tmp_path)
+    entries = take_lock(tmp_path)
     with subprocess.Popen(
         ["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
     ) as child:
@@ -257,6 +257,6 @@ def test_a_copy_of_the_process_that_runs_another_program_does_not_hold_it(tmp_pa
         child.stdin.flush()
         assert child.stdout.read(1) == b"x", "the kernel closes ours only while it starts the other"
         entries.release()
-        taken(tmp_path).release()
+        take_lock(tmp_path).release()
         assert child.poll() is None
         child.stdin.close()

@@ -32,7 +32,7 @@ CARDS = tuple(
     )
     for i in range(2)
 )
-GONE = DeviceEvent(
+LOSS = DeviceEvent(
     key=CARDS[1].key, reason="Xid79", message="off the bus", state=HealthState.FAILED
 )
 
@@ -83,7 +83,7 @@ async def settle(health: HealthUpdater, messages: MessageQueue, vendors: int) ->
             waits = len(health._states) < vendors or not health.is_settled()
 
 
-class Heard:
+class VendorScene:
     """A fleet that has answered once, spoken to directly; time stands still unless it is moved."""
 
     def __init__(self, folder: Path) -> None:
@@ -128,88 +128,94 @@ class Heard:
 
 
 @pytest.fixture
-def heard(tmp_path: Path) -> Heard:
-    return Heard(tmp_path)
+def vendor_scene(tmp_path: Path) -> VendorScene:
+    return VendorScene(tmp_path)
 
 
 def test_a_failure_of_an_event_ends_with_the_third_answer_without_it(
-    heard: Heard,
+    vendor_scene: VendorScene,
 ) -> None:
-    heard.report(GONE)
-    assert (heard.of(0).state, heard.last.state) == (GOOD, BAD)
-    changes = heard.changes
-    heard.publish(samples=SnapshotPart((), 2.0))
-    assert heard.last.state is BAD
-    assert heard.changes == changes
-    states = [heard.answer(GOOD, GOOD).state for _ in range(3)]
+    vendor_scene.report(LOSS)
+    assert (vendor_scene.of(0).state, vendor_scene.last.state) == (GOOD, BAD)
+    changes = vendor_scene.changes
+    vendor_scene.publish(samples=SnapshotPart((), 2.0))
+    assert vendor_scene.last.state is BAD
+    assert vendor_scene.changes == changes
+    states = [vendor_scene.answer(GOOD, GOOD).state for _ in range(3)]
     assert states == [HealthState.PROBING, HealthState.PROBING, GOOD]
 
 
 def test_a_change_keeps_its_time_and_its_cause_through_answers_that_do_not_date_it(
-    heard: Heard,
+    vendor_scene: VendorScene,
 ) -> None:
-    heard.clock.advance(10)
-    fell_s = heard.clock.wall()
-    heard.report(GONE)
-    fell = heard.last
+    vendor_scene.clock.advance(10)
+    fell_s = vendor_scene.clock.wall()
+    vendor_scene.report(LOSS)
+    fell = vendor_scene.last
     assert (fell.since_s, fell.changes, fell.last_event) == (fell_s, 1, "Xid79")
-    heard.clock.advance(10)
-    assert heard.answer(GOOD, BAD).since_s == fell_s
-    heard.clock.advance(10)
+    vendor_scene.clock.advance(10)
+    assert vendor_scene.answer(GOOD, BAD).since_s == fell_s
+    vendor_scene.clock.advance(10)
     for _ in range(3):
-        back = heard.answer(GOOD, GOOD)
-    assert (back.since_s, back.changes, back.last_event) == (heard.clock.wall(), 3, "Xid79")
+        back = vendor_scene.answer(GOOD, GOOD)
+    assert (back.since_s, back.changes, back.last_event) == (vendor_scene.clock.wall(), 3, "Xid79")
 
 
-def test_an_event_without_an_effect_is_published_with_the_next_answer(heard: Heard) -> None:
-    changes = heard.changes
-    heard.report(replace(GONE, state=None))
-    assert heard.changes == changes
-    assert heard.last.last_event == ""
-    assert heard.answer(GOOD, GOOD).last_event == "Xid79"
+def test_an_event_without_an_effect_is_published_with_the_next_answer(
+    vendor_scene: VendorScene,
+) -> None:
+    changes = vendor_scene.changes
+    vendor_scene.report(replace(LOSS, state=None))
+    assert vendor_scene.changes == changes
+    assert vendor_scene.last.last_event == ""
+    assert vendor_scene.answer(GOOD, GOOD).last_event == "Xid79"
 
 
-def test_an_answer_and_samples_that_say_the_same_are_no_change(heard: Heard) -> None:
-    changes = heard.changes
-    heard.answer(GOOD, GOOD)
+def test_an_answer_and_samples_that_say_the_same_are_no_change(vendor_scene: VendorScene) -> None:
+    changes = vendor_scene.changes
+    vendor_scene.answer(GOOD, GOOD)
     same = Health(state=GOOD, reason="healthy")
-    heard.publish(samples=SnapshotPart((DeviceSample(key=CARDS[1].key, health=same),), 2.0))
-    assert heard.changes == changes
+    vendor_scene.publish(samples=SnapshotPart((DeviceSample(key=CARDS[1].key, health=same),), 2.0))
+    assert vendor_scene.changes == changes
 
 
-def test_a_verdict_within_a_sample_counts_at_once(heard: Heard) -> None:
+def test_a_verdict_within_a_sample_counts_at_once(vendor_scene: VendorScene) -> None:
     failed = Health(state=BAD, reason="EccError", message="twice")
     sample = DeviceSample(key=CARDS[1].key, health=failed)
-    assert heard.publish(samples=SnapshotPart((sample,), 2.0)).reason == "EccError"
-    assert heard.of(0).state is GOOD
+    assert vendor_scene.publish(samples=SnapshotPart((sample,), 2.0)).reason == "EccError"
+    assert vendor_scene.of(0).state is GOOD
 
 
-def test_a_suspect_device_is_checked_again_until_it_is_healthy(heard: Heard) -> None:
+def test_a_suspect_device_is_checked_again_until_it_is_healthy(vendor_scene: VendorScene) -> None:
     requests: list[float] = []
-    heard.client.rediscover = lambda: requests.append(heard.clock.monotonic())  # type: ignore[method-assign]  # seen here
-    heard.answer(GOOD, BAD)
-    began_s = heard.clock.monotonic()
+    vendor_scene.client.rediscover = lambda: requests.append(vendor_scene.clock.monotonic())  # type: ignore[method-assign]  # seen here
+    vendor_scene.answer(GOOD, BAD)
+    began_s = vendor_scene.clock.monotonic()
     for _ in range(12):
-        heard.clock.advance(1)
-        heard.changes += heard.health.tick()
-        if requests and requests[-1] == heard.clock.monotonic():
-            heard.answer(GOOD, GOOD)
+        vendor_scene.clock.advance(1)
+        vendor_scene.changes += vendor_scene.health.tick()
+        if requests and requests[-1] == vendor_scene.clock.monotonic():
+            vendor_scene.answer(GOOD, GOOD)
     assert [at_s - began_s for at_s in requests] == [5, 10]
-    heard.answer(GOOD, GOOD)
-    heard.clock.advance(600)
-    heard.changes += heard.health.tick()
+    vendor_scene.answer(GOOD, GOOD)
+    vendor_scene.clock.advance(600)
+    vendor_scene.changes += vendor_scene.health.tick()
     assert len(requests) == 2
 
 
 def test_a_vendor_that_falls_silent_takes_its_devices_out_of_service_in_the_end(
-    heard: Heard,
+    vendor_scene: VendorScene,
 ) -> None:
-    heard.publish(state="stalled", reason="Late", message="no answer to discover within 30 s")
+    vendor_scene.publish(
+        state="stalled", reason="Late", message="no answer to discover within 30 s"
+    )
     observations = []
     for wait_s in (0, 59, 1, 239, 1):
-        heard.clock.advance(wait_s)
-        heard.changes += heard.health.tick()
-        observations.append((heard.last.reason, heard.last.certain, heard.last.state))
+        vendor_scene.clock.advance(wait_s)
+        vendor_scene.changes += vendor_scene.health.tick()
+        observations.append(
+            (vendor_scene.last.reason, vendor_scene.last.certain, vendor_scene.last.state)
+        )
     assert observations == [
         ("healthy", True, GOOD),
         ("healthy", True, GOOD),
@@ -217,7 +223,7 @@ def test_a_vendor_that_falls_silent_takes_its_devices_out_of_service_in_the_end(
         ("DriverStalled", False, GOOD),
         ("DriverStalled", True, BAD),
     ]
-    assert heard.answer(GOOD, GOOD).state is HealthState.PROBING
+    assert vendor_scene.answer(GOOD, GOOD).state is HealthState.PROBING
 
 
 def test_what_had_failed_before_the_agent_began_anew_is_watched_before_it_serves(
@@ -225,13 +231,13 @@ def test_what_had_failed_before_the_agent_began_anew_is_watched_before_it_serves
 ) -> None:
     writer = StateWriter()
     file = HealthFile(str(tmp_path / "state"), "b007", writer)
-    first = Heard(tmp_path)
+    first = VendorScene(tmp_path)
     first.health._health_file = file
     first.answer(GOOD, BAD)
     since_s = first.answer(GOOD, BAD).since_s
     assert writer.close(deadline_s=PATIENCE_S)
     health_file = HealthFile(str(tmp_path / "state"), "b007")
-    second = Heard.__new__(Heard)
+    second = VendorScene.__new__(VendorScene)
     second.fleet, second.store, second.health, _ = fleet_of_two_cards(
         tmp_path, health_file=health_file
     )

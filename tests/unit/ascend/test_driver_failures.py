@@ -12,7 +12,7 @@ from plugins.vendors.ascend.health.fault_store import FaultStore
 from plugins.vendors.ascend.library.dcmi import MANDATORY, OPTIONAL
 from tests.unit.ascend.conftest import Machine
 
-ASKED = [
+CALLS = [
     name
     for name in (*MANDATORY, *OPTIONAL)
     if name not in ("dcmi_init", "dcmi_create_vdevice", "dcmi_set_destroy_vdevice")
@@ -51,7 +51,7 @@ def test_a_call_that_dies_takes_its_process_only(b3: Machine, signal: int) -> No
         assert all(d.health.is_in_service for d in child.discover().devices)
 
 
-@pytest.mark.parametrize("symbol", ASKED)
+@pytest.mark.parametrize("symbol", CALLS)
 @pytest.mark.parametrize("byte", [255, 127])
 def test_garbage_is_refused_and_costs_no_other_answer(b3: Machine, symbol: str, byte: int) -> None:
     b3.stub.add("chip.5.0.ip 10.0.0.5", f"call.{symbol}.fill {byte}")
@@ -71,7 +71,7 @@ def test_garbage_is_refused_and_costs_no_other_answer(b3: Machine, symbol: str, 
 
 
 def test_every_call_full_of_garbage_publishes_nothing(b3: Machine) -> None:
-    b3.stub.add(*(f"call.{symbol}.fill 255" for symbol in ASKED))
+    b3.stub.add(*(f"call.{symbol}.fill 255" for symbol in CALLS))
     with b3.session() as child:
         inventory = child.discover()
         assert child.sample() == ()

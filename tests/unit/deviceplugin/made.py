@@ -73,7 +73,7 @@ def waiting(index: int, count: int = 1, resource: str = GPU, **changes: object) 
     return replace(base, **changes)
 
 
-def granted(*names: str, kind: str = "gpu", vfs: tuple[str, ...] = ()) -> DeviceAllocation:
+def allocation_of(*names: str, kind: str = "gpu", vfs: tuple[str, ...] = ()) -> DeviceAllocation:
     return DeviceAllocation(
         devices=tuple(AllocatedDevice(type=kind, id=name, vfs=vfs) for name in names)
     )

@@ -19,7 +19,7 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import PodView
 from tests import factory
-from tests.unit.deviceplugin.made import GPU, card, deciding, device, granted, node, waiting
+from tests.unit.deviceplugin.made import GPU, allocation_of, card, deciding, device, node, waiting
 
 CARDS = 4
 DEVICES = tuple(map(factory.gpu, range(CARDS)))
@@ -40,7 +40,7 @@ class Node:
     def snapshot(self) -> NodeSnapshot:
         pods = tuple(self.pods.values())
         grants = {
-            i: granted(card(self.grants[pod.uid]))
+            i: allocation_of(card(self.grants[pod.uid]))
             for i, pod in enumerate(pods)
             if pod.uid in self.grants
         }
@@ -135,7 +135,7 @@ def owner_and_plain(
         owner,
         waiting(2, resource=resource),
         devices=devices,
-        grants={0: granted(mine)},
+        grants={0: allocation_of(mine)},
         kubelet_allocations=kubelet_allocations,
         handler="",
     )
@@ -168,7 +168,7 @@ def test_one_replica_of_a_granted_card_is_exchanged_and_the_others_are_withdrawn
         owner,
         waiting(2),
         devices=DEVICES,
-        grants={0: granted(card(2))},
+        grants={0: allocation_of(card(2))},
         kubelet_allocations=kubelet_allocations,
         handler="",
     )
@@ -186,7 +186,7 @@ def test_a_card_of_the_same_memory_node_is_the_first_to_be_exchanged() -> None:
         KubeletAllocation(pod_uid=owner.uid, resource=GPU, ids=(card(n),), container="main")
         for owner, n in zip(owners, accounted, strict=True)
     )
-    grants = {i: granted(card(n)) for i, n in enumerate((1, 6, 7))}
+    grants = {i: allocation_of(card(n)) for i, n in enumerate((1, 6, 7))}
     now = node(
         *owners, waiting(4), devices=devices, grants=grants, kubelet_allocations=entries, handler=""
     )
@@ -231,7 +231,7 @@ def test_a_pod_that_the_kubelet_freed_before_the_agent_knew_its_end_withdraws_no
 ) -> None:
     """Its successor would be refused for good: with too few healthy ones nobody is asked."""
     owner = waiting(1, phase="Running") if asks else factory.pod(1, 0, phase="Running")
-    now = node(owner, devices=DEVICES, grants={0: granted(card(2))}, handler="")
+    now = node(owner, devices=DEVICES, grants={0: allocation_of(card(2))}, handler="")
     (resource,) = (one for one in deciding().resources(now) if one.name == GPU)
     assert sum(one.healthy for one in resource.devices) == listed
 
@@ -247,7 +247,7 @@ def test_a_device_of_a_pod_that_no_list_has_yet_is_not_withdrawn() -> None:
         owner,
         plain,
         devices=DEVICES,
-        grants={0: granted(card(2))},
+        grants={0: allocation_of(card(2))},
         kubelet_allocations=kubelet_allocations,
         handler="",
     )

@@ -22,10 +22,10 @@ from tests import factory
 from tests.unit.allocation.made import WHOLE, entry, text
 from tests.unit.deviceplugin.made import (
     GPU,
+    allocation_of,
     card,
     deciding,
     device,
-    granted,
     means,
     mlu,
     node,
@@ -58,7 +58,7 @@ def test_an_id_that_is_not_known_is_refused() -> None:
 
 def test_a_card_that_another_pod_was_granted_is_not_given_away() -> None:
     running = factory.pod(9)
-    snapshot = node(running, waiting(1), grants={0: granted(card(3))})
+    snapshot = node(running, waiting(1), grants={0: allocation_of(card(3))})
     assert refusal(snapshot, 3).reason == "DeviceTaken"
     assert visible(snapshot, 2) == names(2)
 
@@ -67,7 +67,7 @@ def test_a_virtual_function_is_taken_by_itself_alone() -> None:
     cut = factory.nic(0, vfs=4)
     function = "0000:18:00.2"
     pods = (factory.pod(9), waiting(1, resource="rdma/hca"))
-    grants = {0: granted("0000:18:00.0", kind="rdma", vfs=(function,))}
+    grants = {0: allocation_of("0000:18:00.0", kind="rdma", vfs=(function,))}
     snapshot = node(*pods, devices=(cut,), grants=grants)
     snapshot = replace(
         snapshot,
@@ -84,7 +84,7 @@ def test_a_virtual_function_is_taken_by_itself_alone() -> None:
 
 
 def test_the_grant_of_the_only_pod_that_waits_wins_over_the_kubelets_choice() -> None:
-    snapshot = node(waiting(1, 2), grants={0: granted(card(6), card(5))})
+    snapshot = node(waiting(1, 2), grants={0: allocation_of(card(6), card(5))})
     assert visible(snapshot, 0, 1) == names(5, 6)
     assert deciding().allocate(GPU, (card(0), card(1)), snapshot).pod_uid == waiting(1).uid
 
@@ -101,13 +101,13 @@ def test_the_grant_of_the_only_pod_that_waits_wins_over_the_kubelets_choice() ->
     ids=["another count", "another resource", "ended", "ending", "asks for nothing"],
 )
 def test_pods_that_cannot_be_meant_do_not_count(other: object) -> None:
-    snapshot = node(waiting(1, 2), other, grants={0: granted(card(6), card(5))})  # type: ignore[arg-type]  # a pod
+    snapshot = node(waiting(1, 2), other, grants={0: allocation_of(card(6), card(5))})  # type: ignore[arg-type]  # a pod
     assert visible(snapshot, 0, 1) == names(5, 6)
 
 
 def test_a_pod_has_begun_once_it_has_a_cgroup_a_sandbox_or_devices() -> None:
     mine, other = waiting(1), waiting(2)
-    grants = {0: granted(card(6)), 1: granted(card(5))}
+    grants = {0: allocation_of(card(6)), 1: allocation_of(card(5))}
     assert refusal(node(mine, other, grants=grants), 0).reason == "AmbiguousPod"
     begun = replace(other, cgroup="/kubepods/pod2")
     snapshot = node(mine, other, grants=grants)
@@ -124,13 +124,15 @@ def test_a_pod_has_begun_once_it_has_a_cgroup_a_sandbox_or_devices() -> None:
 def test_without_cgroups_and_runtime_the_pods_status_is_used() -> None:
     blind = SnapshotPart((), None)
     running = waiting(2, phase="Running")
-    snapshot = node(waiting(1), running, grants={0: granted(card(6)), 1: granted(card(5))})
+    snapshot = node(
+        waiting(1), running, grants={0: allocation_of(card(6)), 1: allocation_of(card(5))}
+    )
     assert visible(replace(snapshot, pods=blind), 0) == names(6)
 
 
 def test_after_a_reboot_a_pod_that_ran_before_is_requested_again() -> None:
     ran = waiting(1, phase="Running", containers=factory.pod(1).containers)
-    assert visible(node(ran, grants={0: granted(card(6))}), 0) == names(6)
+    assert visible(node(ran, grants={0: allocation_of(card(6))}), 0) == names(6)
 
 
 def test_each_container_of_a_pod_is_requested_once() -> None:
@@ -139,7 +141,7 @@ def test_each_container_of_a_pod_is_requested_once() -> None:
         for name in ("init", "a", "b")
     )
     first, second = waiting(1, asks=asks), waiting(2)
-    grants = {0: granted(card(6)), 1: granted(card(5))}
+    grants = {0: allocation_of(card(6)), 1: allocation_of(card(5))}
 
     def after(answers: int) -> NodeSnapshot:
         entries = tuple(
@@ -160,12 +162,12 @@ def test_several_pods_without_a_grant_need_not_be_distinguished() -> None:
 
 
 def test_several_pods_with_the_same_effect_need_not_be_distinguished() -> None:
-    grant = granted(card(6))
+    grant = allocation_of(card(6))
     assert visible(node(waiting(1), waiting(2), grants={0: grant, 1: grant}), 0) == names(6)
 
 
 def test_of_several_pods_only_what_they_have_in_common_is_given_while_nri_gives_the_rest() -> None:
-    grants = {0: granted(card(6)), 1: granted(card(5))}
+    grants = {0: allocation_of(card(6)), 1: allocation_of(card(5))}
     snapshot = node(waiting(1), waiting(2), grants=grants, in_force=True, handler="")
     result = deciding().allocate(GPU, (card(0),), snapshot)
     assert [one.path for one in result.edits.nodes] == [
@@ -177,7 +179,7 @@ def test_of_several_pods_only_what_they_have_in_common_is_given_while_nri_gives_
 
 
 def test_without_nri_of_several_pods_none_is_guessed_and_the_message_says_what_to_do() -> None:
-    grants = {0: granted(card(6)), 1: granted(card(5))}
+    grants = {0: allocation_of(card(6)), 1: allocation_of(card(5))}
     error = refusal(node(waiting(1), waiting(2), grants=grants), 0)
     assert error.reason == "AmbiguousPod"
     assert "team-a/train-1, team-a/train-2" in str(error)
@@ -187,18 +189,20 @@ def test_without_nri_of_several_pods_none_is_guessed_and_the_message_says_what_t
 @pytest.mark.parametrize("in_force", [True, False])
 def test_a_pod_with_and_one_without_a_grant_are_never_mixed_up(in_force: bool) -> None:
     # what is common to both is nothing, and nobody would give the rest to the one without
-    snapshot = node(waiting(1), waiting(2), grants={0: granted(card(6))}, in_force=in_force)
+    snapshot = node(waiting(1), waiting(2), grants={0: allocation_of(card(6))}, in_force=in_force)
     assert refusal(snapshot, 0).reason == "AmbiguousPod"
 
 
 def test_a_grant_that_was_refused_is_not_replaced_by_the_kubelets_choice() -> None:
     assert refusal(node(waiting(1), refused=(0,)), 0).reason == "DeviceUnknown"
-    both = node(waiting(1), waiting(2), grants={1: granted(card(5))}, refused=(0,), in_force=True)
+    both = node(
+        waiting(1), waiting(2), grants={1: allocation_of(card(5))}, refused=(0,), in_force=True
+    )
     assert refusal(both, 0).reason == "AmbiguousPod"
 
 
 def test_a_grant_of_other_devices_leaves_this_resource_to_the_kubelet() -> None:
-    snapshot = node(waiting(1), grants={0: granted("0000:18:00.0", kind="rdma")})
+    snapshot = node(waiting(1), grants={0: allocation_of("0000:18:00.0", kind="rdma")})
     assert visible(snapshot, 2) == names(2)
 
 
@@ -286,8 +290,8 @@ def test_a_refused_grant_is_checked_again_as_of_now() -> None:
     ("snapshot", "reason"),
     [
         (node(waiting(1), refused=(0,)), "DeviceUnknown"),
-        (node(waiting(1), waiting(2), grants={0: granted(card(6))}), "AmbiguousPod"),
-        (node(waiting(1), waiting(2, 3), grants={1: granted(card(0))}), "DeviceTaken"),
+        (node(waiting(1), waiting(2), grants={0: allocation_of(card(6))}), "AmbiguousPod"),
+        (node(waiting(1), waiting(2, 3), grants={1: allocation_of(card(0))}), "DeviceTaken"),
     ],
 )
 def test_what_the_end_or_the_start_of_a_pod_may_cure_is_worth_a_new_try(

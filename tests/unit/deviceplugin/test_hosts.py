@@ -17,7 +17,7 @@ from agent.config.settings import Settings
 from agent.deviceplugin.allocator import Allocator
 from agent.deviceplugin.resources import AllocationError
 from agent.recording.host_source import open_host
-from tests.unit.deviceplugin.made import GPU, VENDORS, card, deciding, granted, node, waiting
+from tests.unit.deviceplugin.made import GPU, VENDORS, allocation_of, card, deciding, node, waiting
 
 HOSTS = Path(__file__).parents[3] / "fixtures/hosts"
 
@@ -55,7 +55,7 @@ def test_recorded_hosts_offer_what_their_makers_plugins_would(
 
 
 def test_the_kubelet_that_follows_its_advice_has_the_account_that_the_scheduler_has() -> None:
-    snapshot = node(waiting(1, 2), grants={0: granted(card(6), card(3))})
+    snapshot = node(waiting(1, 2), grants={0: allocation_of(card(6), card(3))})
     ids = deciding().select_preferred(GPU, tuple(map(card, range(8))), (), 2, snapshot)
     given_to = deciding().allocate(GPU, ids, snapshot)
     assert dict(given_to.edits.env)["NVIDIA_VISIBLE_DEVICES"] == ",".join(ids)
@@ -68,7 +68,7 @@ IDS = st.one_of(st.text(max_size=80), st.sampled_from([card(0), card(1), f"{card
 def test_whatever_ids_the_kubelet_sends_only_a_refusal_comes_of_it(
     ids: list[str], in_force: bool
 ) -> None:
-    snapshot = node(waiting(1, 2), grants={0: granted(card(6), card(3))}, in_force=in_force)
+    snapshot = node(waiting(1, 2), grants={0: allocation_of(card(6), card(3))}, in_force=in_force)
     for last in (True, False):
         with contextlib.suppress(AllocationError):
             deciding().allocate(GPU, tuple(ids), snapshot, last=last)

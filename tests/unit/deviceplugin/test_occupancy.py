@@ -13,11 +13,11 @@ from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import PodView
 from agent.snapshot.vendor import kubelet_vendors
 from tests import factory
-from tests.unit.deviceplugin.made import GPU, VENDORS, card, deciding, granted, node, waiting
+from tests.unit.deviceplugin.made import GPU, VENDORS, allocation_of, card, deciding, node, waiting
 
 PID = 4711
 MINE, OTHER = waiting(1), factory.pod(2)
-HELD = (KubeletAllocation(pod_uid=MINE.uid, resource=GPU, ids=(card(3),)),)
+ALLOCATIONS = (KubeletAllocation(pod_uid=MINE.uid, resource=GPU, ids=(card(3),)),)
 
 
 def busy(snapshot: NodeSnapshot, index: int, owner: PodView | None) -> NodeSnapshot:
@@ -41,7 +41,7 @@ def check(snapshot: NodeSnapshot, *cards: int, **settings: object) -> None:
 
 
 def test_a_process_of_another_living_pod_keeps_a_container_from_starting() -> None:
-    snapshot = busy(node(MINE, kubelet_allocations=HELD, begun=(OTHER,)), 3, OTHER)
+    snapshot = busy(node(MINE, kubelet_allocations=ALLOCATIONS, begun=(OTHER,)), 3, OTHER)
     with pytest.raises(DeviceOccupiedError) as raised:
         check(snapshot, 3)
     assert isinstance(raised.value, AllocationError)
@@ -53,9 +53,9 @@ def test_a_process_of_another_living_pod_keeps_a_container_from_starting() -> No
 
 def test_a_process_of_the_pod_itself_of_an_ended_pod_or_of_the_host_does_not() -> None:
     begun = replace(MINE, cgroup="/kubepods/pod1")
-    check(busy(node(kubelet_allocations=HELD, begun=(begun,)), 3, begun), 3)
-    check(busy(node(MINE, kubelet_allocations=HELD), 3, OTHER), 3)
-    check(busy(node(MINE, kubelet_allocations=HELD, begun=(OTHER,)), 3, None), 3)
+    check(busy(node(kubelet_allocations=ALLOCATIONS, begun=(begun,)), 3, begun), 3)
+    check(busy(node(MINE, kubelet_allocations=ALLOCATIONS), 3, OTHER), 3)
+    check(busy(node(MINE, kubelet_allocations=ALLOCATIONS, begun=(OTHER,)), 3, None), 3)
 
 
 @pytest.mark.parametrize("end", ["deleted", "Succeeded", "Failed"])
@@ -65,8 +65,10 @@ def test_a_process_of_a_pod_whose_devices_are_free_already_keeps_a_container_fro
     """A pod that was deleted by force runs on for seconds; the kubelet's file still has it."""
     old = KubeletAllocation(pod_uid=OTHER.uid, resource=GPU, ids=(card(3),), container="main")
     phase = "Running" if end == "deleted" else end
-    snapshot = node(MINE, kubelet_allocations=(old, *HELD), begun=(replace(OTHER, phase=phase),))
-    check(busy(node(MINE, kubelet_allocations=(old, *HELD), begun=(OTHER,)), 3, OTHER), 3)
+    snapshot = node(
+        MINE, kubelet_allocations=(old, *ALLOCATIONS), begun=(replace(OTHER, phase=phase),)
+    )
+    check(busy(node(MINE, kubelet_allocations=(old, *ALLOCATIONS), begun=(OTHER,)), 3, OTHER), 3)
     if end == "deleted":
         cluster = replace(snapshot.cluster, pods=(MINE,), deleted_pods=frozenset({OTHER.uid}))
         snapshot = replace(snapshot, cluster=cluster)
@@ -75,14 +77,14 @@ def test_a_process_of_a_pod_whose_devices_are_free_already_keeps_a_container_fro
 
 
 def test_processes_on_the_exchanged_card_count_and_not_those_on_the_accounted_one() -> None:
-    entries = (replace(HELD[0], exchanges=((card(3), card(5)),)),)
+    entries = (replace(ALLOCATIONS[0], exchanges=((card(3), card(5)),)),)
     with pytest.raises(DeviceOccupiedError):
         check(busy(node(MINE, kubelet_allocations=entries, begun=(OTHER,)), 5, OTHER), 3)
     check(busy(node(MINE, kubelet_allocations=entries, begun=(OTHER,)), 3, OTHER), 3)
 
 
 def test_old_samples_of_a_hanging_vendor_prevent_no_start() -> None:
-    snapshot = busy(node(MINE, kubelet_allocations=HELD, begun=(OTHER,)), 3, OTHER)
+    snapshot = busy(node(MINE, kubelet_allocations=ALLOCATIONS, begun=(OTHER,)), 3, OTHER)
     late = replace(snapshot, pods=replace(snapshot.pods, taken_s=factory.NOW_S + MAX_SAMPLE_AGE_S))
     with pytest.raises(DeviceOccupiedError):
         check(late, 3)
@@ -96,14 +98,20 @@ def test_without_the_kubelets_account_the_owner_of_a_card_is_unknown() -> None:
 
 def test_pods_that_hold_the_card_by_a_grant_may_be_on_it() -> None:
     snapshot = node(
-        MINE, OTHER, kubelet_allocations=HELD, begun=(OTHER,), grants={1: granted(card(3))}
+        MINE,
+        OTHER,
+        kubelet_allocations=ALLOCATIONS,
+        begun=(OTHER,),
+        grants={1: allocation_of(card(3))},
     )
     check(busy(snapshot, 3, OTHER), 3)
 
 
 def test_the_granted_cards_are_checked_and_not_those_the_kubelet_chose() -> None:
     third = factory.pod(3)
-    snapshot = node(MINE, kubelet_allocations=HELD, begun=(third,), grants={0: granted(card(6))})
+    snapshot = node(
+        MINE, kubelet_allocations=ALLOCATIONS, begun=(third,), grants={0: allocation_of(card(6))}
+    )
     check(busy(snapshot, 3, third), 3)
     with pytest.raises(DeviceOccupiedError):
         check(busy(snapshot, 6, third), 3)

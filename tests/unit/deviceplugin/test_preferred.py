@@ -14,10 +14,10 @@ from tests import factory
 from tests.unit.deviceplugin.made import (
     GPU,
     HCA,
+    allocation_of,
     card,
     deciding,
     device,
-    granted,
     node,
     npu,
     waiting,
@@ -41,7 +41,7 @@ def test_without_anybody_to_steer_cards_that_work_together_are_preferred() -> No
 
 
 def test_what_was_granted_to_the_pod_that_waits_comes_first() -> None:
-    snapshot = node(waiting(1, 2), grants={0: granted(card(6), card(3))})
+    snapshot = node(waiting(1, 2), grants={0: allocation_of(card(6), card(3))})
     assert chosen(snapshot, "01234567", 2) == [3, 6]
     # one of them is not free: the other one and what goes well with it
     assert chosen(snapshot, "0124567", 2) == [4, 6]
@@ -49,9 +49,9 @@ def test_what_was_granted_to_the_pod_that_waits_comes_first() -> None:
 
 
 def test_several_pods_that_wait_steer_to_what_all_of_them_were_granted() -> None:
-    alike = {0: granted(card(6), card(3)), 1: granted(card(3), card(6))}
+    alike = {0: allocation_of(card(6), card(3)), 1: allocation_of(card(3), card(6))}
     assert chosen(node(waiting(1, 2), waiting(2, 2), grants=alike), "01234567", 2) == [3, 6]
-    apart = {0: granted(card(6), card(3)), 1: granted(card(4), card(5))}
+    apart = {0: allocation_of(card(6), card(3)), 1: allocation_of(card(4), card(5))}
     # what one of them has: whosever turn it is, the account of free cards stays true
     assert chosen(node(waiting(1, 2), waiting(2, 2), grants=apart), "01234567", 2) == [4, 5]
 
@@ -64,7 +64,7 @@ def test_a_granted_card_that_the_kubelet_does_not_offer_is_replaced_by_one_that_
             pod_uid=factory.pod(9).uid, resource=GPU, ids=(card(6),), container="main"
         ),
     )
-    grants = {0: granted(card(3)), 1: granted(card(6))}
+    grants = {0: allocation_of(card(3)), 1: allocation_of(card(6))}
     snapshot = node(
         factory.pod(9), waiting(1), grants=grants, kubelet_allocations=kubelet_allocations
     )
@@ -74,7 +74,7 @@ def test_a_granted_card_that_the_kubelet_does_not_offer_is_replaced_by_one_that_
 
 def test_a_pod_without_a_grant_is_kept_off_cards_granted_to_others() -> None:
     holder = factory.pod(9)
-    snapshot = node(holder, waiting(1, 2), grants={0: granted(card(0), card(2))})
+    snapshot = node(holder, waiting(1, 2), grants={0: allocation_of(card(0), card(2))})
     assert 0 not in chosen(snapshot, "01234567", 2)
     assert chosen(snapshot, "012", 2) == [0, 1]  # what is free of grants first, then the best
     assert chosen(snapshot, "01234567", 8) == list(range(8))
@@ -196,7 +196,7 @@ def test_too_few_ids_are_the_only_refusal() -> None:
 def test_any_request_of_the_kubelet_is_answered_with_free_ids(
     free: list[str], required: list[str], size: int
 ) -> None:
-    snapshot = node(factory.pod(9), waiting(1, 2), grants={0: granted(card(3))})
+    snapshot = node(factory.pod(9), waiting(1, 2), grants={0: allocation_of(card(3))})
     if size > len(set(free)):
         return
     result = deciding().select_preferred(

@@ -13,10 +13,10 @@ from agent.snapshot.part import SnapshotPart
 from plugins.vendors.ascend.settings import AscendSettings
 from tests.unit.deviceplugin.made import (
     GPU,
+    allocation_of,
     card,
     deciding,
     device,
-    granted,
     means,
     node,
     npu,
@@ -63,9 +63,9 @@ def test_cdi_names_go_both_ways_that_runtimes_read() -> None:
 def test_limits_of_a_share_are_the_hooks_while_nri_is_in_force() -> None:
     labels = (("koordinator.sh/gpu-isolation-provider", "HAMi-core"),)
     pod = waiting(1, labels=labels)
-    assert visible(node(pod, grants={0: granted(card(6))}, in_force=True), 0) == names(6)
+    assert visible(node(pod, grants={0: allocation_of(card(6))}, in_force=True), 0) == names(6)
     with pytest.raises(AllocationRefused, match="IncompleteGrant"):
-        visible(node(pod, grants={0: granted(card(6))}), 0)
+        visible(node(pod, grants={0: allocation_of(card(6))}), 0)
 
 
 SPEC = CdiSpec(
@@ -98,7 +98,9 @@ def test_by_default_the_vendors_cdi_name_comes_beside_the_bare_nodes() -> None:
 @pytest.mark.parametrize("in_force", [False, True])
 def test_a_grant_is_answered_by_the_vendors_cdi_name_too(in_force: bool) -> None:
     pod = waiting(0)
-    snapshot = with_spec(node(pod, grants={0: granted(card(2))}, handler="", in_force=in_force))
+    snapshot = with_spec(
+        node(pod, grants={0: allocation_of(card(2))}, handler="", in_force=in_force)
+    )
     edits = deciding().allocate(GPU, (card(0),), snapshot).edits
     assert edits.cdi == (f"nvidia.com/gpu={card(2)}",)
     assert "/dev/nvidia2" in [one.path for one in edits.nodes]

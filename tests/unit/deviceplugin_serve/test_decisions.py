@@ -17,7 +17,7 @@ from agent.deviceplugin.kubelet_folder import (
 from agent.deviceplugin.resources import KubeletDevice
 from agent.deviceplugin.servicer import MAX_RESULTS, ResourceCounters, list_delay_s
 from agent.snapshot.device_plugin import ALLOCATION_BUCKETS_S
-from tests.kubelet.rules import hints, is_extended_resource_name, split, taken
+from tests.kubelet.rules import choose_devices, hints, is_extended_resource_name, split
 
 FOLDER = plugin_folder("/var/lib/kubelet/")
 A, B, SICK = KubeletDevice(id="a"), KubeletDevice(id="b"), KubeletDevice(id="a", healthy=False)
@@ -131,6 +131,6 @@ def test_the_strict_kubelet_chooses_as_the_real_one() -> None:
     assert hints(nodes, {"g0", "g2", "g3"}, 2) == [(two, True), (one | two, False)]
     parts = split(nodes, {"g1", "g2", "g3", "x"}, two)
     assert parts == ({"g2", "g3"}, {"g1"}, {"x"})
-    assert taken(parts, 1, lambda _: {"g3"}) == ["g3"]
-    assert sorted(taken(parts, 3, lambda _: {"x"})) == ["g2", "g3", "x"]
-    assert sorted(taken(parts, 4, lambda _: set())) == ["g1", "g2", "g3", "x"]
+    assert choose_devices(parts, 1, lambda _: {"g3"}) == ["g3"]
+    assert sorted(choose_devices(parts, 3, lambda _: {"x"})) == ["g2", "g3", "x"]
+    assert sorted(choose_devices(parts, 4, lambda _: set())) == ["g1", "g2", "g3", "x"]

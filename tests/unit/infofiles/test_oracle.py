@@ -52,7 +52,7 @@ def render(session: InfofilesSession) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=1)
-def ours(folder: Path) -> dict[str, dict[str, Any]]:
+def agent_results(folder: Path) -> dict[str, dict[str, Any]]:
     """Feed all cases in the order in which koordlet got them: some keep what was there before."""
     directory = folder / DIRECTORY.lstrip("/")
     directory.mkdir(parents=True)
@@ -70,7 +70,7 @@ def ours(folder: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    return ours(tmp_path_factory.mktemp("host"))
+    return agent_results(tmp_path_factory.mktemp("host"))
 
 
 def comparable(spec: dict[str, Any], like: dict[str, Any]) -> list[dict[str, Any]]:

@@ -148,7 +148,7 @@ def test_a_fleet_that_must_list_anew_spreads_over_seconds() -> None:
         int(step.command.seconds)
         for node in range(5000)
         if isinstance(
-            (step := machine.step(state, GONE, random.Random(node).uniform)).command, DelayCommand
+            (step := machine.step(state, EXPIRY, random.Random(node).uniform)).command, DelayCommand
         )
     )
     assert sum(seconds.values()) == 5000
@@ -156,7 +156,7 @@ def test_a_fleet_that_must_list_anew_spreads_over_seconds() -> None:
     assert min(seconds) >= 1
 
 
-GONE = WatchFailure(reason=WatchFailureReason.EXPIRED)
+EXPIRY = WatchFailure(reason=WatchFailureReason.EXPIRED)
 
 
 def test_lists_that_never_help_become_rare() -> None:
@@ -164,7 +164,7 @@ def test_lists_that_never_help_become_rare() -> None:
     for _ in range(100):
         listed = machine.step(state, PageSummary(version="7", token="", objects=1, bytes=1), min)
         assert isinstance(listed.command, StreamCommand)
-        refused = machine.step(listed.state, GONE, min)
+        refused = machine.step(listed.state, EXPIRY, min)
         assert isinstance(refused.command, DelayCommand)
         state, waited_s = refused.state, waited_s + refused.command.seconds
     assert waited_s > 90 * RELIST.max_s / 10

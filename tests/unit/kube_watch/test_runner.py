@@ -20,7 +20,7 @@ from agent.snapshot.pod import PodView
 from tests.unit.kube_watch.script import Followed, Moment, bookmark, line, page, pod, status
 
 CUT = Unreachable("GET /api/v1/pods", "the stream broke")
-GONE = Expired("GET /api/v1/pods", "too old", code=410, reason="Expired")
+EXPIRY = Expired("GET /api/v1/pods", "too old", code=410, reason="Expired")
 AHEAD = ServerError(
     "GET /api/v1/pods",
     "Timeout: Too large resource version: 70, current: 9",
@@ -119,7 +119,7 @@ def test_a_stream_that_breaks_is_taken_up_where_it_was(broken: object) -> None:
     assert all(wait_s >= 0.08 for wait_s in followed.waits)
 
 
-@pytest.mark.parametrize("failure", [GONE, [status(410, "Expired")], [status(410, "Gone")]])
+@pytest.mark.parametrize("failure", [EXPIRY, [status(410, "Expired")], [status(410, "Gone")]])
 def test_410_at_the_start_or_in_the_stream_lists_anew_nothing_older(failure: object) -> None:
     followed = Followed().listing(page(7, pod("a", 3), pod("b", 4)), page(90, pod("b", 4)))
     followed.streaming(failure).run()  # type: ignore[arg-type]  # of the table
@@ -133,18 +133,18 @@ def test_410_at_the_start_or_in_the_stream_lists_anew_nothing_older(failure: obj
 
 
 def test_410_on_a_page_lists_anew_from_the_first_one() -> None:
-    followed = Followed().listing(page(7, pod("a", 3), token="t"), GONE, page(9, pod("b", 8)))
+    followed = Followed().listing(page(7, pod("a", 3), token="t"), EXPIRY, page(9, pod("b", 8)))
     followed.run()
     assert [sorted(view) for view in followed.views] == [["d/b"]]
     assert followed.api.queries()[2] == {"fieldSelector": "spec.nodeName=n", "limit": "500"}
 
 
-@pytest.mark.parametrize("refused", [GONE, AHEAD])
+@pytest.mark.parametrize("refused", [EXPIRY, AHEAD])
 def test_a_list_whose_version_does_not_help_is_followed_by_the_most_recent(
     refused: ApiError,
 ) -> None:
     followed = Followed().listing(page(70, pod("a", 60)), refused, page(9, pod("b", 8)))
-    followed.streaming(GONE, GONE).run()
+    followed.streaming(EXPIRY, EXPIRY).run()
     assert followed.names == ["d/b"]
     versions = [query.get("resourceVersion") for query in followed.api.queries()]
     assert versions == ["0", "70", "70", None, "9", "9"]
@@ -156,7 +156,7 @@ def test_a_list_anew_is_never_older_whatever_came_between(code: int) -> None:
     kinds: dict[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 503: ServerError}
     followed = Followed().listing(page(70, pod("a", 60)))
     followed.listing(*[kinds[code]("GET", "no", code=code)] * 3, page(71, pod("a", 60)))
-    followed.streaming(GONE).run()
+    followed.streaming(EXPIRY).run()
     versions = [query["resourceVersion"] for query in followed.api.queries()]
     assert versions == ["0", *["70"] * 5, "71"]
 
@@ -221,7 +221,7 @@ def test_a_list_anew_shows_the_old_view_until_it_is_complete() -> None:
         page(90, pod("c", 80)),
     )
     first: list[object] = []
-    followed.streaming(GONE).run()
+    followed.streaming(EXPIRY).run()
     assert [sorted(view) for view in followed.views] == [["d/a", "d/b"], ["d/a", "d/c"]]
     first = [view["d/a"] for view in followed.views]
     assert first[0] is first[1]  # what is unchanged is not even read again
@@ -231,7 +231,7 @@ def test_a_list_anew_shows_the_old_view_until_it_is_complete() -> None:
 
 def test_a_new_list_with_the_same_objects_is_no_change() -> None:
     followed = Followed().listing(page(7, pod("a", 3)), page(90, pod("a", 3)))
-    followed.streaming(GONE, []).run()
+    followed.streaming(EXPIRY, []).run()
     assert len(followed.views) == 1
 
 

@@ -24,7 +24,7 @@ CPUS = CpuTopology(
     cpus=tuple(Cpu(id=n, core=n % 2, socket=0, node=0, l3=0) for n in range(4)),
 )
 STATIC = KubeletConfig(cpu_manager_policy="static", reserved_milli=1500)
-GIVEN = CpuCheckpoint(policy="static", pod_cpus=(("uid", frozenset({1})),))
+CHECKPOINT = CpuCheckpoint(policy="static", pod_cpus=(("uid", frozenset({1})),))
 PATH = "/var/lib/kubelet/cpu_manager_state"
 WRITTEN = json.dumps(
     {"policyName": "static", "defaultCpuSet": "0,2-3", "entries": {"uid": {"c": "1"}}}
@@ -37,11 +37,11 @@ WRITTEN = json.dumps(
         (None, None, None),
         (
             STATIC,
-            GIVEN,
+            CHECKPOINT,
             KubeletView(
                 cpu_manager_policy="static",
                 reserved_cpus=frozenset({0, 2}),
-                pod_cpus=GIVEN.pod_cpus,
+                pod_cpus=CHECKPOINT.pod_cpus,
             ),
         ),
         (
@@ -52,11 +52,11 @@ WRITTEN = json.dumps(
         # the checkpoint of an earlier policy gives nothing away
         (
             KubeletConfig(cpu_manager_policy="none", reserved_milli=1000),
-            GIVEN,
+            CHECKPOINT,
             KubeletView(cpu_manager_policy="none"),
         ),
         # the settings may not be asked for: the policy is known all the same, what is kept is not
-        (None, GIVEN, KubeletView(cpu_manager_policy="static", pod_cpus=GIVEN.pod_cpus)),
+        (None, CHECKPOINT, KubeletView(cpu_manager_policy="static", pod_cpus=CHECKPOINT.pod_cpus)),
         (
             msgspec.structs.replace(STATIC, reserved_milli=None),
             None,

@@ -51,7 +51,9 @@ def reasons(snap: NodeSnapshot) -> list[str]:
     return [labels["reason"] for labels in series(snap, "xpu_device_pod_unknown")]
 
 
-def granted(*uids: str, allocations: Iterable[PodAllocation] = ()) -> SnapshotPart[AllocationView]:
+def allocation_part(
+    *uids: str, allocations: Iterable[PodAllocation] = ()
+) -> SnapshotPart[AllocationView]:
     pods = {one.uid: one for one in allocations}
     return SnapshotPart(AllocationView(held={CARD.key: uids}, pods=pods), NOW_S)
 
@@ -73,14 +75,16 @@ def with_processes(snap: NodeSnapshot, **owners: tuple[str, str]) -> NodeSnapsho
 
 
 def test_the_pod_that_was_granted_a_device_is_on_its_series() -> None:
-    snap = replace(snapshot((CARD,), pods=(POD,)), allocations=granted(POD.uid))
+    snap = replace(snapshot((CARD,), pods=(POD,)), allocations=allocation_part(POD.uid))
     (labels,) = series(snap)
     assert names(labels) == ("team-a", "train-0", "worker-0", POD.uid)
     assert reasons(snap) == []
 
 
 def test_a_card_that_several_pods_share_has_a_series_for_each() -> None:
-    snap = replace(snapshot((CARD,), pods=(POD, OTHER)), allocations=granted(POD.uid, OTHER.uid))
+    snap = replace(
+        snapshot((CARD,), pods=(POD, OTHER)), allocations=allocation_part(POD.uid, OTHER.uid)
+    )
     assert [labels["pod"] for labels in series(snap)] == ["train-0", "train-1"]
 
 
@@ -199,12 +203,12 @@ def test_readings_of_a_slice_that_has_a_number_have_its_pod_and_other_numbers_me
 
 
 def test_a_slice_that_was_made_for_a_pod_has_that_pod() -> None:
-    snap = replace(sliced(OTHER.uid, POD.uid), allocations=granted(POD.uid, OTHER.uid))
+    snap = replace(sliced(OTHER.uid, POD.uid), allocations=allocation_part(POD.uid, OTHER.uid))
     assert slice_pods(snap) == [("MIG-0", "train-1"), ("MIG-1", "train-0")]
 
 
 def test_a_process_names_the_pod_of_a_slice() -> None:
-    snap = replace(sliced(), allocations=granted(POD.uid, OTHER.uid))
+    snap = replace(sliced(), allocations=allocation_part(POD.uid, OTHER.uid))
     (sample,) = snap.vendors[0].samples.value
     processes = (ProcessSample(pid=1, partition="MIG-1"), ProcessSample(pid=2, partition="MIG-0"))
     vendor = VendorState(
@@ -217,7 +221,7 @@ def test_a_process_names_the_pod_of_a_slice() -> None:
 
 
 def test_a_pod_whose_slice_is_not_known_may_use_each_slice_without_another_user() -> None:
-    snap = replace(sliced(OTHER.uid), allocations=granted(POD.uid, OTHER.uid))
+    snap = replace(sliced(OTHER.uid), allocations=allocation_part(POD.uid, OTHER.uid))
     assert slice_pods(snap) == [("MIG-0", "train-1"), ("MIG-1", "train-0")]
 
 
@@ -225,7 +229,7 @@ def test_the_annotation_decides_if_the_kubelet_counts_another_card() -> None:
     other = gpu(1)
     snap = replace(
         snapshot((CARD, other), pods=(POD,)),
-        allocations=granted(POD.uid, allocations=(PodAllocation(uid=POD.uid),)),
+        allocations=allocation_part(POD.uid, allocations=(PodAllocation(uid=POD.uid),)),
         served=by_kubelet(str(other.info.uuid)),
     )
     assert [labels.get("pod") for labels in series(snap)] == ["train-0", None]
@@ -240,7 +244,7 @@ def test_a_process_names_the_pod_where_there_is_no_allocation() -> None:
 
 def test_a_process_names_the_container_of_a_pod_that_has_several() -> None:
     two = pod(0, containers=2)
-    snap = replace(snapshot((CARD,), pods=(two,)), allocations=granted(two.uid))
+    snap = replace(snapshot((CARD,), pods=(two,)), allocations=allocation_part(two.uid))
     assert series(snap)[0].get("container") is None
     assert reasons(snap) == ["SeveralContainers"]
     running = with_processes(snap, first=(two.uid, two.containers[1].id))
@@ -249,13 +253,13 @@ def test_a_process_names_the_container_of_a_pod_that_has_several() -> None:
 
 
 def test_processes_of_a_pod_without_a_grant_do_not_hide_the_pod_with_the_grant() -> None:
-    snap = replace(snapshot((CARD,), pods=(POD, OTHER)), allocations=granted(POD.uid))
+    snap = replace(snapshot((CARD,), pods=(POD, OTHER)), allocations=allocation_part(POD.uid))
     running = with_processes(snap, first=(OTHER.uid, OTHER.containers[0].id))
     assert [labels["pod"] for labels in series(running)] == ["train-0"]
 
 
 def test_a_pod_that_nobody_lists_has_its_uid_and_the_reason_is_exported() -> None:
-    snap = replace(snapshot((CARD,)), allocations=granted("u-1"))
+    snap = replace(snapshot((CARD,)), allocations=allocation_part("u-1"))
     (labels,) = series(snap)
     assert names(labels) == (None, None, None, "u-1")
     assert reasons(snap) == ["PodNotListed"]
@@ -263,7 +267,7 @@ def test_a_pod_that_nobody_lists_has_its_uid_and_the_reason_is_exported() -> Non
 
 def test_a_pod_that_is_not_listed_yet_has_the_names_of_its_allocation() -> None:
     allocation = PodAllocation(uid="u-1", namespace="d", name="new")
-    snap = replace(snapshot((CARD,)), allocations=granted("u-1", allocations=(allocation,)))
+    snap = replace(snapshot((CARD,)), allocations=allocation_part("u-1", allocations=(allocation,)))
     assert series(snap)[0]["pod"] == "new"
 
 
@@ -305,7 +309,9 @@ def running(*processes: ProcessSample, **owners: tuple[str, str]) -> NodeSnapsho
     """Return a node whose card runs these processes; `owners` has containers by `pid_N`."""
     sample = DeviceSample(key=CARD.key, processes=processes)
     vendor = VendorState(vendor="nvidia", samples=SnapshotPart((sample,), NOW_S))
-    snap = replace(snapshot((CARD,), pods=(POD, OTHER)), allocations=granted(POD.uid, OTHER.uid))
+    snap = replace(
+        snapshot((CARD,), pods=(POD, OTHER)), allocations=allocation_part(POD.uid, OTHER.uid)
+    )
     by_pid = {int(name.removeprefix("pid_")): owner for name, owner in owners.items()}
     usage = SnapshotPart(replace(snap.usage.value, owners=by_pid), NOW_S)
     return replace(snap, vendors=(vendor,), usage=usage)

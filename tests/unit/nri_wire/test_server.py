@@ -26,7 +26,7 @@ def request_frame(
     return TtrpcFrame(stream, REQUEST, len(body), body)
 
 
-def said(answer: object) -> tuple[int, int, str]:
+def error_of(answer: object) -> tuple[int, int, str]:
     """Return stream, code and message of an error."""
     assert isinstance(answer, bytes)
     status = ttrpc_pb2.Response.FromString(answer[10:]).status
@@ -67,7 +67,7 @@ def test_metadata_do_no_harm() -> None:
 def test_what_is_no_call_is_answered(
     frame: TtrpcFrame, stream: int, code: int, message: str
 ) -> None:
-    assert said(server().accept(frame)) == (stream, code, message)
+    assert error_of(server().accept(frame)) == (stream, code, message)
 
 
 @pytest.mark.parametrize("stream", [1, 3, 5])
@@ -75,12 +75,12 @@ def test_a_stream_that_does_not_rise_is_refused(stream: int) -> None:
     own_values = server()
     assert isinstance(own_values.accept(request_frame(5)), RuntimeCall)
     text = "StreamID cannot be re-used and must increment"
-    assert said(own_values.accept(request_frame(stream))) == (stream, 3, text)
+    assert error_of(own_values.accept(request_frame(stream))) == (stream, 3, text)
     assert isinstance(own_values.accept(request_frame(7)), RuntimeCall)
 
 
 def test_a_request_that_is_none_is_refused() -> None:
-    stream, code, message = said(server().accept(TtrpcFrame(1, REQUEST, 1, b"\x0a")))
+    stream, code, message = error_of(server().accept(TtrpcFrame(1, REQUEST, 1, b"\x0a")))
     assert (stream, code) == (1, 3)
     assert message.startswith("unmarshal request error: ")
 
@@ -97,7 +97,7 @@ def test_data_for_a_call_that_is_open_are_passed_over() -> None:
     own_values.accept(request_frame(1))
     assert own_values.accept(TtrpcFrame(1, DATA, 0, b"")) is None
     own_values.finish(1)
-    assert said(own_values.accept(TtrpcFrame(1, DATA, 0, b"")))[1] == 3
+    assert error_of(own_values.accept(TtrpcFrame(1, DATA, 0, b"")))[1] == 3
 
 
 def test_a_call_is_finished_once() -> None:
@@ -121,13 +121,13 @@ def test_calls_that_wait_are_bounded() -> None:
     for number in range(MAX_IN_FLIGHT):
         assert isinstance(own_values.accept(request_frame(2 * number + 1)), RuntimeCall)
     last = 2 * MAX_IN_FLIGHT + 1
-    assert said(own_values.accept(request_frame(last)))[:2] == (last, 8)
+    assert error_of(own_values.accept(request_frame(last)))[:2] == (last, 8)
     own_values.finish(1)
     assert isinstance(own_values.accept(request_frame(last + 2)), RuntimeCall)
 
 
 def test_a_foreign_name_is_repeated_in_part_only() -> None:
-    assert len(said(server().accept(request_frame(1, "x" * 9999)))[2]) == len("method ") + 128
+    assert len(error_of(server().accept(request_frame(1, "x" * 9999)))[2]) == len("method ") + 128
 
 
 @given(

@@ -16,7 +16,7 @@ from tests.factory import BOOT_S, snapshot
 KINDS = {"huawei": DeviceKind.NPU, "cambricon": DeviceKind.MLU}
 # koordlet's answer is refused by the API server or by the scheduler; ours is checked by name below
 TRAPS = ("blank in code", "model with blank", "same minor twice", "bad minor", "no topology")
-KEPT = ("unreadable file",)  # keeps the previous answer: a matter of reading files
+UNREADABLE_CASES = ("unreadable file",)  # keeps the previous answer: a matter of reading files
 
 pytestmark = needs_shared
 
@@ -61,7 +61,7 @@ def device(entry: dict[str, Any]) -> Device:
     )
 
 
-def ours(one: dict[str, Any]) -> dict[str, Any]:
+def agent_body(one: dict[str, Any]) -> dict[str, Any]:
     entries = [entry for file in one["files"].values() for entry in file]
     snap = snapshot(tuple(map(device, entries)))
     (desired,) = DevicePublisher().render(snap, 0.0)
@@ -82,12 +82,12 @@ def comparable(spec: dict[str, Any], like: dict[str, Any] | None = None) -> list
 
 
 def equal_cases() -> list[dict[str, Any]]:
-    return [one for one in cases() if not one["id"].startswith(TRAPS + KEPT)]
+    return [one for one in cases() if not one["id"].startswith(TRAPS + UNREADABLE_CASES)]
 
 
 @pytest.mark.parametrize("one", equal_cases(), ids=lambda one: str(one["id"]))
 def test_our_device_equals_the_recorded_one(one: dict[str, Any]) -> None:
-    body = ours(one)
+    body = agent_body(one)
     expected = one["device"]
     assert comparable(body["spec"], expected["spec"]) == comparable(expected["spec"])
     labels = body["metadata"]["labels"]
@@ -97,35 +97,35 @@ def test_our_device_equals_the_recorded_one(one: dict[str, Any]) -> None:
 
 
 def test_a_blank_in_a_code_does_not_cost_the_object() -> None:
-    failed = ours(case("blank in code"))["spec"]["devices"][1]
+    failed = agent_body(case("blank in code"))["spec"]["devices"][1]
     assert failed["health"] is False
     assert failed["conditions"][0]["reason"] == "ChipError"
     assert failed["conditions"][0]["message"] == "Chip Fault (chip error)"
 
 
 def test_a_blank_in_a_model_does_not_cost_the_object() -> None:
-    labels = ours(case("model with blank"))["metadata"]["labels"]
+    labels = agent_body(case("model with blank"))["metadata"]["labels"]
     assert labels["node.koordinator.sh/gpu-model"] == "C-500-OAM"
 
 
 def test_one_number_is_published_once() -> None:
-    devices = ours(case("same minor twice"))["spec"]["devices"]
+    devices = agent_body(case("same minor twice"))["spec"]["devices"]
     assert [(d["id"], d["minor"]) for d in devices] == [("huawei-0", 0)]
 
 
 def test_a_number_that_cannot_be_read_is_not_published_as_zero() -> None:
-    assert ours(case("bad minor"))["spec"] == {}
+    assert agent_body(case("bad minor"))["spec"] == {}
 
 
 def test_a_device_without_a_place_says_that_nothing_is_known() -> None:
-    (devices,) = ours(case("no topology"))["spec"]["devices"]
+    (devices,) = agent_body(case("no topology"))["spec"]["devices"]
     assert devices["topology"] == {"socketID": -1, "nodeID": -1, "pcieID": ""}
 
 
 def test_the_object_a_koordlet_left_behind_is_taken_over_with_its_times() -> None:
     one = case("status healthy and not")
     text = json.dumps({"spec": one["device"]["spec"]}).replace('"T"', '"2020-01-01T00:00:00Z"')
-    merged_json = keep_transition_times(json.loads(text), ours(one), BOOT_S)
+    merged_json = keep_transition_times(json.loads(text), agent_body(one), BOOT_S)
     times = {
         c["lastTransitionTime"]
         for d in json.loads(json.dumps(merged_json))["spec"]["devices"]

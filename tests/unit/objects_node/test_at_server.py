@@ -61,14 +61,14 @@ def run(case: Callable[[Bench, ApiServer], Awaitable[None]]) -> None:
         asyncio.run(within(server))
 
 
-def ours(node: Tree) -> list[Tree]:
+def agent_conditions(node: Tree) -> list[Tree]:
     return [c for c in node["status"]["conditions"] if c["type"] == "AcceleratorsHealthy"]
 
 
 def others(node: Tree) -> Tree:
     """All of the Node that is not ours to touch."""
     labels = {k: v for k, v in node["metadata"]["labels"].items() if "koordinator" not in k}
-    conditions = [c for c in node["status"]["conditions"] if c not in ours(node)]
+    conditions = [c for c in node["status"]["conditions"] if c not in agent_conditions(node)]
     status = {**node["status"], "conditions": conditions}
     return {"labels": labels, "spec": node.get("spec"), "status": status}
 
@@ -96,10 +96,10 @@ def test_labels_and_condition_are_added_and_taken_back_and_nothing_else_is_touch
         await bench.offer(*reported(snapshot_with(server, gpu(0))))
         assert {state.phase for state in bench.outbox.states()} == {WriterPhase.IDLE}
         assert live(server)["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "nvidia"
-        assert [c["status"] for c in ours(live(server))] == ["True"]
+        assert [c["status"] for c in agent_conditions(live(server))] == ["True"]
         assert others(live(server)) == before
         await bench.offer(*reported(snapshot_with(server)))
-        assert ours(live(server)) == []
+        assert agent_conditions(live(server)) == []
         assert live(server)["metadata"]["labels"] == before["labels"]
         assert others(live(server)) == before
 
@@ -116,7 +116,7 @@ def test_a_healthy_node_is_written_once_and_a_failing_card_once_more() -> None:
         await bench.offer(*reported(snapshot_with(server, gpu(0), gpu(1, health=FAILED))))
         await bench.advance(3600)
         assert accepted(bench) == ["status"]
-        (labels,) = ours(live(server))
+        (labels,) = agent_conditions(live(server))
         assert (labels["status"], labels["reason"]) == ("False", "Xid79")
         assert "GPU 1" in labels["message"]
 
@@ -143,6 +143,6 @@ def test_a_kubelet_that_writes_its_status_all_the_time_delays_no_condition() -> 
             server.apply(beat, manager="kubelet", force=True, subresource="status")
             await bench.offer(*NodeConditionPublisher().render(snapshot_with(server, card), 0.0))
         assert [entry.status for entry in bench.writes("nodes")] == [200, 200]
-        assert [c["status"] for c in ours(live(server))] == ["True"]
+        assert [c["status"] for c in agent_conditions(live(server))] == ["True"]
 
     run(case)

@@ -54,7 +54,7 @@ def listed_pods() -> tuple[PodView, ...]:
     )
 
 
-def ours() -> dict[str, Tree]:
+def agent_objects() -> dict[str, Tree]:
     info = CpuInfo(model="Intel(R) Xeon(R) Processor", vendor="GenuineIntel")
     base = machine(1, 2, 1)
     cpus = CpuTopology(usable=base.usable, cpus=base.cpus, packages=base.packages, info=info)
@@ -71,11 +71,11 @@ def managed(now: NodeSnapshot, publisher: TopologyPublisher) -> dict[str, Tree]:
 @pytest.mark.parametrize("key", ANNOTATIONS)
 def test_every_annotation_equals_koordlets_after_decoding(key: str) -> None:
     theirs = koordlets()["metadata"]["annotations"]
-    assert ours()[key] == json.loads(theirs[key])
+    assert agent_objects()[key] == json.loads(theirs[key])
 
 
 def test_of_fifteen_pods_one_annotation_is_refused() -> None:
-    (refused,) = ours()["xpu-agent.io/refused"]
+    (refused,) = agent_objects()["xpu-agent.io/refused"]
     assert refused["of"] == "Pod d/badjson"
 
 

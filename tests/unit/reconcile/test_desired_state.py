@@ -18,7 +18,7 @@ from tests.realgroups import UID
 WHOLE = Adjustment(
     resources=LinuxResources(cpus="0", quota_us=50000, memory_bytes=1 << 30, shares=2)
 )
-ASKED = HookAnswers(answers=(("batch_resources", WHOLE),), adjustment=WHOLE)
+ANSWERS = HookAnswers(answers=(("batch_resources", WHOLE),), adjustment=WHOLE)
 IN_POD = f"/kubepods/besteffort/pod{UID}"
 ID = "91cf0413ee0e"
 
@@ -45,7 +45,7 @@ ID = "91cf0413ee0e"
 def test_only_groups_of_pods_and_of_what_is_in_them_are_written(
     cgroup: str, level: str, written: int, version: int
 ) -> None:
-    wishes, notes = desired_writes(cgroup, level, ASKED, version, WeightFormula.LINEAR)
+    wishes, notes = desired_writes(cgroup, level, ANSWERS, version, WeightFormula.LINEAR)
     assert len(wishes) == written
     assert {wish.cgroup for wish in wishes} <= {cgroup}
     assert [note.reason for note in notes] == ([] if written else ["BadCgroupPath"])

@@ -57,7 +57,7 @@ def recorded(name: str) -> TreeFiles:
     return take(capture(name), pods=True)
 
 
-class Told:
+class RecordingHost:
     """Passes questions on and remembers what was answered."""
 
     def __init__(self, host: HostFiles) -> None:
@@ -103,7 +103,7 @@ def answer(host: HostFiles, ask: str, path: str) -> object:
 def test_every_reader_finds_in_a_recording_what_it_finds_on_the_host(
     name: str, reader: str
 ) -> None:
-    reports = Told(capture(name))
+    reports = RecordingHost(capture(name))
     recording = recorded(name)
     assert READERS[reader](recording) == READERS[reader](reports)
     for (ask, path), expected in reports.answers.items():

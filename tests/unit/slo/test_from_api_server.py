@@ -29,7 +29,7 @@ def node_slo(spec: Tree) -> Tree:
     }
 
 
-class Told:
+class SloViews:
     """What is in force after each word of the server."""
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ class Told:
 
 
 @asynccontextmanager
-async def following(api: ApiServer) -> AsyncIterator[Told]:
-    clock, reports = SystemClock(), Told()
+async def following(api: ApiServer) -> AsyncIterator[SloViews]:
+    clock, reports = SystemClock(), SloViews()
     target = InClusterTarget(url=api.url, folder=str(api.serviceaccount_dir))
     session = await open_session(target, clock, {})
     watch = Reflector(

@@ -73,7 +73,7 @@ def retain(snapshot: NodeSnapshot, records: MinorRecords = (RECORD,)) -> MinorRe
     return retain_records(records, inventories, snapshot)
 
 
-def granted(annotation: str, **changes: object) -> PodView:
+def pod_with_grant(annotation: str, **changes: object) -> PodView:
     return replace(
         factory.pod(0, phase="Running"), annotations=((ANNOTATION, annotation),), **changes
     )
@@ -97,10 +97,10 @@ def test_a_device_that_vendor_sysfs_and_allocations_lack_has_left() -> None:
         pytest.param(node(functions=(BUS,)), id="in-sysfs"),
         pytest.param(node(pci=SnapshotPart(PciTree())), id="sysfs-not-read"),
         pytest.param(node(pci=SnapshotPart(PciTree(), 1.0, "ENODATA")), id="sysfs-unreadable"),
-        pytest.param(node(pods=(granted(allocated(9, "GPU-1")),)), id="granted-by-id"),
-        pytest.param(node(pods=(granted(allocated(9, "GPU-1::3")),)), id="granted-replica"),
-        pytest.param(node(pods=(granted(allocated(4)),)), id="granted-by-minor"),
-        pytest.param(node(pods=(granted("{"),)), id="grant-unreadable"),
+        pytest.param(node(pods=(pod_with_grant(allocated(9, "GPU-1")),)), id="granted-by-id"),
+        pytest.param(node(pods=(pod_with_grant(allocated(9, "GPU-1::3")),)), id="granted-replica"),
+        pytest.param(node(pods=(pod_with_grant(allocated(4)),)), id="granted-by-minor"),
+        pytest.param(node(pods=(pod_with_grant("{"),)), id="grant-unreadable"),
         pytest.param(
             node(cluster=ClusterView(is_clustered=True, has_pod_list=False)), id="pods-not-known"
         ),
@@ -146,8 +146,10 @@ def test_a_minor_is_kept_while_anything_may_still_be_of_its_device(snapshot: Nod
     "snapshot",
     [
         pytest.param(node(vendor("ascend", state="stalled"), vendor()), id="another-vendor-hangs"),
-        pytest.param(node(pods=(granted(allocated(4), phase="Succeeded"),)), id="pod-is-over"),
-        pytest.param(node(pods=(granted(allocated(4, kind="rdma")),)), id="another-type"),
+        pytest.param(
+            node(pods=(pod_with_grant(allocated(4), phase="Succeeded"),)), id="pod-is-over"
+        ),
+        pytest.param(node(pods=(pod_with_grant(allocated(4, kind="rdma")),)), id="another-type"),
         pytest.param(node(cluster=ClusterView()), id="standalone"),
         pytest.param(node(vendor("ascend")), id="no-worker-of-the-vendor"),
     ],

@@ -73,7 +73,7 @@ def test_what_stands_beside_a_function_is_not_the_function() -> None:
     assert len(joined({"a": PLAIN, "rdma": soft})) == 2
 
 
-TOLD = (("told_numa_node", "1"), ("told_pcie_root", "pci0000:38"))
+FACTS = (("told_numa_node", "1"), ("told_pcie_root", "pci0000:38"))
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ TOLD = (("told_numa_node", "1"), ("told_pcie_root", "pci0000:38"))
 def test_a_place_of_a_file_is_used_if_sysfs_has_none(
     tree: PciTree, numa: NumaTopology, place: tuple[int, str]
 ) -> None:
-    (device,) = joined({"infofiles": described(facts=TOLD)}, tree, numa)
+    (device,) = joined({"infofiles": described(facts=FACTS)}, tree, numa)
     assert (device.place.numa_node, device.pcie_scope_id) == place
 
 
 @pytest.mark.parametrize(("file", "source"), [("a", "device_info_file"), (None, "library")])
 def test_a_numa_node_of_a_vendor_names_its_source(file: str | None, source: str) -> None:
-    facts = (*TOLD, *((("device_info_file", file),) if file else ()))
+    facts = (*FACTS, *((("device_info_file", file),) if file else ()))
     (device,) = joined({"a": described(facts=facts)}, PciTree(), nodes(2))
     assert device.place.numa_source == source
 

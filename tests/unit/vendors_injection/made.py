@@ -49,7 +49,7 @@ def mig(number: int, *caps: int) -> DevicePartition:
     )
 
 
-def granted(
+def allocation_of(
     *ids: str, amounts: Mapping[str, int] | None = None, kind: str = "gpu"
 ) -> DeviceAllocation:
     """Grant devices by id, each with the same amounts: core, memory, ratio."""

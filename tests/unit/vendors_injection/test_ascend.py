@@ -9,7 +9,7 @@ from agent.snapshot.edits import NO_EDITS
 from agent.snapshot.host_devices import CdiDevice, CdiSpec, HostDevices
 from plugins.vendors.ascend.injection import SOURCES, edits
 from plugins.vendors.ascend.settings import AscendSettings
-from tests.unit.vendors_injection.made import POD, env, granted, names_of, nodes, reasons
+from tests.unit.vendors_injection.made import POD, allocation_of, env, names_of, nodes, reasons
 
 MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc", "dvpp_cmdlist")
 COMMON, DRIVER = (f"/usr/local/Ascend/driver/lib64/{name}" for name in ("common", "driver"))
@@ -48,7 +48,7 @@ def template(name: str, partition: str = "") -> DeviceAllocation:
 
 @pytest.mark.parametrize("ids", [pytest.param(("die-3", "die-1"), id="46")])
 def test_whole_chips_come_ascending_with_all_managers(ids: tuple[str, ...]) -> None:
-    result = edits(CHIPS, granted(*ids), POD, host())
+    result = edits(CHIPS, allocation_of(*ids), POD, host())
     assert names_of(result) == ["davinci1", "davinci3", *MANAGERS]
     assert {item.permissions for item in result.nodes} == {"rw"}
     assert env(result) == {"ASCEND_VISIBLE_DEVICES": "1,3"}
@@ -83,7 +83,7 @@ def test_the_drivers_folders_come_before_the_containers_own(
     own: str, exist: tuple[str, ...], path: str | None
 ) -> None:
     pod = replace(POD, env=(("LD_LIBRARY_PATH", own),))
-    result = edits(CHIPS, granted("die-1"), pod, host(paths=exist))
+    result = edits(CHIPS, allocation_of("die-1"), pod, host(paths=exist))
     assert env(result).get("LD_LIBRARY_PATH") == path
 
 
@@ -106,7 +106,7 @@ def test_an_image_that_requests_chips_without_a_grant_gets_none(
 
 
 def test_with_the_makers_runtime_the_environment_is_all() -> None:
-    assert edits(CHIPS, granted("die-3", "die-1"), RUNTIME, host()) == replace(
+    assert edits(CHIPS, allocation_of("die-3", "die-1"), RUNTIME, host()) == replace(
         NO_EDITS, env=(("ASCEND_VISIBLE_DEVICES", "1,3"),)
     )
     result = edits(CHIPS, template("vir05_1c_16g"), RUNTIME, host())
@@ -119,21 +119,29 @@ def test_with_the_makers_runtime_the_environment_is_all() -> None:
 @pytest.mark.parametrize(
     ("grant", "chips", "missing", "words"),
     [
-        (granted("die-1"), CHIPS, "davinci1", "DeviceNodeMissing: /dev/davinci1"),
-        (granted("die-1"), CHIPS, "davinci_manager", "DeviceNodeMissing: /dev/davinci_manager"),
+        (allocation_of("die-1"), CHIPS, "davinci1", "DeviceNodeMissing: /dev/davinci1"),
+        (
+            allocation_of("die-1"),
+            CHIPS,
+            "davinci_manager",
+            "DeviceNodeMissing: /dev/davinci_manager",
+        ),
         (template("vir05_1c_16g"), CHIPS, "", "PartitionMissing"),
         (template("vir05_1c_16g", "other"), CHIPS, "", "PartitionMissing"),
         (
             replace(
-                granted("die-1"),
-                devices=(*granted("die-1", "die-2").devices, *template("x").devices),
+                allocation_of("die-1"),
+                devices=(*allocation_of("die-1", "die-2").devices, *template("x").devices),
             ),
             CHIPS,
             "",
             "MixedGrant",
         ),
         (
-            replace(granted("die-1"), devices=(*granted("die-1").devices, *template("x").devices)),
+            replace(
+                allocation_of("die-1"),
+                devices=(*allocation_of("die-1").devices, *template("x").devices),
+            ),
             CHIPS,
             "",
             "MixedGrant",
@@ -168,21 +176,21 @@ def test_what_the_container_could_not_use_is_refused(
 def test_each_family_has_its_managers(
     facts: tuple[tuple[str, str], ...], there: tuple[str, ...], expected: list[str]
 ) -> None:
-    result = edits((npu(1, facts=facts),), granted("die-1"), POD, host("davinci1", *there))
+    result = edits((npu(1, facts=facts),), allocation_of("die-1"), POD, host("davinci1", *there))
     assert names_of(result)[1:] == expected
 
 
 def test_the_manager_for_containers_is_shown_under_the_usual_name() -> None:
     chip = npu(1, facts=(("family", "310B"),))
     with_docker = host("davinci1", "davinci_manager", "davinci_manager_docker")
-    result = edits((chip,), granted("die-1"), POD, with_docker)
+    result = edits((chip,), allocation_of("die-1"), POD, with_docker)
     assert result.nodes[1].host_path == "/dev/davinci_manager_docker"
 
 
 def test_driver_files_that_exist_are_mounted_unless_the_container_has_them() -> None:
     pod = replace(POD, mounts=("/usr/local/bin/npu-smi",))
     everything = host(paths=SOURCES)
-    result = edits(CHIPS, granted("die-1"), pod, everything)
+    result = edits(CHIPS, allocation_of("die-1"), pod, everything)
     paths = {mount.path: mount.options[0] for mount in result.mounts}
     assert "/usr/local/bin/npu-smi" not in paths
     assert "/usr/local/Ascend/driver/topo" not in paths
@@ -190,7 +198,7 @@ def test_driver_files_that_exist_are_mounted_unless_the_container_has_them() -> 
     assert paths["/etc/ascend_install.info"] == "bind"
     assert "/etc/hccl_rootinfo.json" not in paths
     chip = npu(1, facts=(("super_pod_id", "0"),))
-    result = edits((chip,), granted("die-1"), pod, everything)
+    result = edits((chip,), allocation_of("die-1"), pod, everything)
     assert "/usr/local/Ascend/driver/topo" in {mount.path for mount in result.mounts}
 
 
@@ -198,16 +206,16 @@ def test_the_nodes_own_list_of_mounts_replaces_the_default() -> None:
     host_devices = replace(
         host(paths=(*SOURCES, "/etc/hdcBasic.cfg")), mount_list=("/etc/hdcBasic.cfg", "/gone")
     )
-    result = edits(CHIPS, granted("die-1"), POD, host_devices)
+    result = edits(CHIPS, allocation_of("die-1"), POD, host_devices)
     assert [mount.path for mount in result.mounts] == ["/etc/hdcBasic.cfg"]
 
 
 def test_cdi_names_are_the_makers_or_the_agents_and_never_of_a_vnpu() -> None:
     spec = CdiSpec(path="/etc/cdi/a", kind="ascend.com/npu", devices=(CdiDevice(name="1"),))
     on = host(cdi=(spec,), cdi_enabled=True, settings=AscendSettings(injection="cdi"))
-    assert edits(CHIPS, granted("die-1"), POD, on).cdi == ("ascend.com/npu=1",)
+    assert edits(CHIPS, allocation_of("die-1"), POD, on).cdi == ("ascend.com/npu=1",)
     with pytest.raises(AllocationRefused, match="CDINameMissing"):
-        edits(CHIPS, granted("die-2"), POD, on)
+        edits(CHIPS, allocation_of("die-2"), POD, on)
     chip = npu(3, partitions=(VNPU,))
     with pytest.raises(AllocationRefused, match="CDINameMissing"):
         edits((chip,), template("vir05_1c_16g", VNPU.uuid), POD, on)

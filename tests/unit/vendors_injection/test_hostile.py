@@ -17,9 +17,9 @@ from tests.unit.vendors_injection.made import (
     HAMI,
     POD,
     UUIDS,
+    allocation_of,
     env,
     gpu,
-    granted,
     mig,
     names_of,
     node,
@@ -42,23 +42,23 @@ def test_a_card_that_calls_itself_like_many_is_not_found_by_that_name_in_a_spec(
         nvidia((liar,), grant, POD, host)
     sliced = gpu(1, partitions=(replace(mig(1, 12, 13), uuid=name),))
     with pytest.raises(AllocationRefused, match="CDINameMissing"):
-        nvidia((sliced,), granted(name), POD, host)
+        nvidia((sliced,), allocation_of(name), POD, host)
 
 
 def test_bare_nodes_prevent_the_makers_runtime_from_adding_the_images_request() -> None:
     host = nvidia_host(settings={"injection": "nodes"})
-    result = nvidia((gpu(1),), granted(UUIDS[1]), NVIDIA, host)
+    result = nvidia((gpu(1),), allocation_of(UUIDS[1]), NVIDIA, host)
     assert env(result) == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert names_of(result)[-1] == "nvidia1"
-    assert env(nvidia((gpu(1),), granted(UUIDS[1]), POD, host)) == {}
+    assert env(nvidia((gpu(1),), allocation_of(UUIDS[1]), POD, host)) == {}
     pod = replace(NVIDIA, env=(("NVIDIA_IMEX_CHANNELS", "0,1"),))
-    result = nvidia((gpu(1),), granted(UUIDS[1]), pod, host)
+    result = nvidia((gpu(1),), allocation_of(UUIDS[1]), pod, host)
     assert env(result) == {"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_IMEX_CHANNELS": ""}
 
 
 def test_channels_that_were_not_granted_are_taken_from_the_containers_request() -> None:
     pod = replace(NVIDIA, env=(*NVIDIA.env, ("NVIDIA_IMEX_CHANNELS", "0,1")))
-    result = nvidia((gpu(1),), granted(UUIDS[1]), pod, nvidia_host())
+    result = nvidia((gpu(1),), allocation_of(UUIDS[1]), pod, nvidia_host())
     assert env(result) == {"NVIDIA_VISIBLE_DEVICES": UUIDS[1], "NVIDIA_IMEX_CHANNELS": ""}
 
 
@@ -67,7 +67,7 @@ def test_a_limit_by_position_of_the_containers_own_does_not_beat_the_grants() ->
     pod = replace(POD, labels=HAMI, env=own)
     amounts = {"memory": 1 << 30, "core": 50, "ratio": 50}
     host = nvidia_host(paths=(LIBRARY,), settings={"injection": "env"})
-    result = nvidia((gpu(0),), granted(UUIDS[0], amounts=amounts), pod, host)
+    result = nvidia((gpu(0),), allocation_of(UUIDS[0], amounts=amounts), pod, host)
     for name, value in (("MEMORY", str(1 << 30)), ("SM", "50")):
         limit = f"CUDA_DEVICE_{name}_LIMIT"
         assert (env(result)[limit], env(result)[f"{limit}_0"]) == (value, value)
@@ -86,7 +86,7 @@ def test_numbers_of_granted_chips_are_not_read_as_those_of_slices(
     pod = replace(
         POD, runtime_handler="ascend-docker-runtime", env=(("ASCEND_RUNTIME_OPTIONS", own),)
     )
-    variables = env(ascend((chip,), granted("die-1"), pod, HostDevices()))
+    variables = env(ascend((chip,), allocation_of("die-1"), pod, HostDevices()))
     assert variables.pop("ASCEND_VISIBLE_DEVICES") == "1"
     assert variables == ({} if expected is None else {"ASCEND_RUNTIME_OPTIONS": expected})
 
@@ -105,7 +105,9 @@ def test_a_template_of_the_containers_own_cuts_no_granted_chip(sliced: bool) -> 
     pod = replace(
         POD, runtime_handler="ascend-docker-runtime", env=(("ASCEND_VNPU_SPECS", "vir04"),)
     )
-    variables = env(ascend((chip,), granted("vnpu-1" if sliced else "die-1"), pod, HostDevices()))
+    variables = env(
+        ascend((chip,), allocation_of("vnpu-1" if sliced else "die-1"), pod, HostDevices())
+    )
     assert variables["ASCEND_VNPU_SPECS"] == ""
     assert variables["ASCEND_VISIBLE_DEVICES"] == ("100" if sliced else "1")
 
@@ -127,7 +129,7 @@ def cambricon_card(requested: str, grant: DeviceAllocation) -> ContainerEdits:
 
 
 def test_cards_requested_beside_a_slice_and_slices_beside_a_card_are_reported() -> None:
-    whole, sliced = granted("MLU-0"), granted("smlu-0-1")
+    whole, sliced = allocation_of("MLU-0"), allocation_of("smlu-0-1")
     assert reasons(cambricon_card("CAMBRICON_VISIBLE_DEVICES", sliced)) == ["UngrantedDevices"]
     assert reasons(cambricon_card("VIRTUAL_DEVICES", whole)) == ["UngrantedDevices"]
     assert reasons(cambricon_card("CAMBRICON_VISIBLE_DEVICES", whole)) == []

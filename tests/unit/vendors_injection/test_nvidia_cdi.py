@@ -10,7 +10,7 @@ from agent.snapshot.allocation import AllocationRefused
 from agent.snapshot.host_devices import CdiDevice, CdiSpec, HostDevices
 from agent.wire_formats.cdi_specs import decode_spec, stale_reason
 from plugins.vendors.nvidia.injection.edits import edits
-from tests.unit.vendors_injection.made import HAMI, POD, UUIDS, gpu, granted, mig, nvidia_host
+from tests.unit.vendors_injection.made import HAMI, POD, UUIDS, allocation_of, gpu, mig, nvidia_host
 
 CARDS = tuple(gpu(minor) for minor in range(3))
 EGL = "/usr/lib/x86_64-linux-gnu/libnvidia-egl-wayland.so.1.1.13"
@@ -55,7 +55,7 @@ ALL = ("all", "/dev/nvidia0 /dev/nvidia1 /dev/nvidia2")
 def test_a_name_counts_by_uuid_or_by_its_own_nodes(
     specs: list[CdiSpec], names: tuple[str, ...]
 ) -> None:
-    result = edits(CARDS, granted(UUIDS[1]), POD, host(*specs))
+    result = edits(CARDS, allocation_of(UUIDS[1]), POD, host(*specs))
     assert result.cdi == names
     assert (result.nodes, result.env, result.mounts) == ((), (), ())
 
@@ -75,15 +75,15 @@ def test_a_name_counts_by_uuid_or_by_its_own_nodes(
     ids=["none", "all", "slice", "management", "class", "vendor", "twice", "stale"],
 )
 def test_what_is_not_surely_the_card_is_not_used(specs: list[CdiSpec]) -> None:
-    assert edits(CARDS, granted(UUIDS[1]), POD, host(*specs)).cdi == ()
+    assert edits(CARDS, allocation_of(UUIDS[1]), POD, host(*specs)).cdi == ()
     with pytest.raises(AllocationRefused, match="CDINameMissing"):
-        edits(CARDS, granted(UUIDS[1]), POD, host(*specs, settings={"injection": "cdi"}))
+        edits(CARDS, allocation_of(UUIDS[1]), POD, host(*specs, settings={"injection": "cdi"}))
 
 
 def test_all_cards_of_a_grant_are_named_in_one_kind_or_not_at_all() -> None:
     half = spec(("0", "/dev/nvidia0"))
     whole = spec(("0", "/dev/nvidia0"), ("1", "/dev/nvidia1"), kind="x.nvidia.com/gpu")
-    result = edits(CARDS, granted(UUIDS[1], UUIDS[0]), POD, host(half, whole))
+    result = edits(CARDS, allocation_of(UUIDS[1], UUIDS[0]), POD, host(half, whole))
     assert result.cdi == ("x.nvidia.com/gpu=0", "x.nvidia.com/gpu=1")
 
 
@@ -91,7 +91,7 @@ def test_a_slice_is_named_by_parent_and_capabilities() -> None:
     card = gpu(0, partitions=(mig(1, 12, 13),))
     caps = "/dev/nvidia0 /dev/nvidia-caps/nvidia-cap12 /dev/nvidia-caps/nvidia-cap"
     named_spec = spec(("0", "/dev/nvidia0"), ("0:0", f"{caps}14"), ("0:1", f"{caps}13"))
-    assert edits((card,), granted("MIG-00000001"), POD, host(named_spec)).cdi == (
+    assert edits((card,), allocation_of("MIG-00000001"), POD, host(named_spec)).cdi == (
         "nvidia.com/gpu=0:1",
     )
 
@@ -100,14 +100,18 @@ def test_a_slice_whose_capabilities_are_unknown_is_not_taken_for_its_card() -> N
     card = gpu(0, partitions=(mig(1),))
     whole = spec(("0", "/dev/nvidia0"))
     with pytest.raises(AllocationRefused, match="CDINameMissing"):
-        edits((card,), granted("MIG-00000001"), POD, host(whole, settings={"injection": "cdi"}))
+        edits(
+            (card,), allocation_of("MIG-00000001"), POD, host(whole, settings={"injection": "cdi"})
+        )
     named_spec = spec(("MIG-00000001", ""))
-    result = edits((card,), granted("MIG-00000001"), POD, host(named_spec))
+    result = edits((card,), allocation_of("MIG-00000001"), POD, host(named_spec))
     assert result.cdi == ("nvidia.com/gpu=MIG-00000001",)
 
 
 def test_channels_and_limits_come_along_with_names() -> None:
-    grant = replace(granted(UUIDS[0], amounts={"ratio": 50, "memory": 1 << 30}), channels=(2,))
+    grant = replace(
+        allocation_of(UUIDS[0], amounts={"ratio": 50, "memory": 1 << 30}), channels=(2,)
+    )
     paths = ["/usr/local/vgpu/libvgpu.so"]
     pod = replace(POD, labels=HAMI)
     result = edits(CARDS, grant, pod, host(spec((UUIDS[0], "")), paths=paths))

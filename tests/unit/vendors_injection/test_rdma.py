@@ -11,7 +11,7 @@ from agent.snapshot.edits import NO_EDITS
 from agent.snapshot.host_devices import HostDevices, RdmaFunction
 from plugins.vendors.rdma.injection import edits
 from plugins.vendors.rdma.settings import RdmaSettings
-from tests.unit.vendors_injection.made import POD, env, granted, names_of, node, reasons
+from tests.unit.vendors_injection.made import POD, allocation_of, env, names_of, node, reasons
 from tests.vendors import section
 
 PF, VF = "0000:18:00.0", "0000:18:00.2"
@@ -49,7 +49,7 @@ def vfs(*addresses: str) -> DeviceAllocation:
     return DeviceAllocation(devices=(AllocatedDevice(type="rdma", id=PF, vfs=addresses),))
 
 
-WHOLE = granted(PF, kind="rdma")
+WHOLE = allocation_of(PF, kind="rdma")
 
 
 def test_a_device_is_shown_with_the_numbers_of_its_nodes() -> None:
@@ -58,7 +58,7 @@ def test_a_device_is_shown_with_the_numbers_of_its_nodes() -> None:
     there = HostDevices(
         nodes=(node("/dev/infiniband/rdma_cm", 10, 58),), functions=(function(address, 0),)
     )
-    result = edits((nic(address),), granted(address, kind="rdma"), POD, there)
+    result = edits((nic(address),), allocation_of(address, kind="rdma"), POD, there)
     assert [(item.path, item.major, item.minor, item.file_mode) for item in result.nodes] == [
         ("/dev/infiniband/rdma_cm", 10, 58, 0o666),
         ("/dev/infiniband/uverbs0", 231, 192, 0o666),

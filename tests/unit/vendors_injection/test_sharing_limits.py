@@ -20,9 +20,9 @@ from tests.unit.vendors_injection.made import (
     HAMI,
     POD,
     UUIDS,
+    allocation_of,
     env,
     gpu,
-    granted,
     nvidia_host,
     reasons,
 )
@@ -42,7 +42,7 @@ def host(*paths: str, **settings: object) -> HostDevices:
 def share(
     pod: ContainerSpec = SHARED, cards: int = 1, amounts: dict[str, int] = HALF
 ) -> ContainerEdits:
-    grant = granted(*UUIDS[:cards], amounts=amounts)
+    grant = allocation_of(*UUIDS[:cards], amounts=amounts)
     return edits(CARDS, grant, pod, host())
 
 
@@ -53,7 +53,7 @@ def share(
 def test_half_a_card_is_limited_by_three_variables_and_its_mounts(
     region: bool, mounts: int
 ) -> None:
-    result = edits(CARDS, granted(UUIDS[0], amounts=HALF), SHARED, host(region=region))
+    result = edits(CARDS, allocation_of(UUIDS[0], amounts=HALF), SHARED, host(region=region))
     variables = env(result)
     assert variables.pop("NVIDIA_VISIBLE_DEVICES") == UUIDS[0]
     cache = variables.pop("CUDA_DEVICE_MEMORY_SHARED_CACHE", None)
@@ -161,15 +161,15 @@ def test_an_amount_that_is_missing_refuses_the_grant(amounts: dict[str, int], ca
 def test_a_node_without_the_library_refuses_the_container_instead_of_hanging_it() -> None:
     without_library = nvidia_host(settings={"injection": "env"})
     with pytest.raises(AllocationRefused, match=r"HAMiCoreMissing: /usr/local/vgpu/libvgpu.so"):
-        edits(CARDS, granted(UUIDS[0], amounts=HALF), SHARED, without_library)
+        edits(CARDS, allocation_of(UUIDS[0], amounts=HALF), SHARED, without_library)
     with pytest.raises(AllocationRefused, match=r"HAMiCoreMissing: .*ld.so.preload"):
-        edits(CARDS, granted(UUIDS[0], amounts=HALF), SHARED, host(preload="file"))
+        edits(CARDS, allocation_of(UUIDS[0], amounts=HALF), SHARED, host(preload="file"))
 
 
 def test_the_library_can_be_preloaded_by_file() -> None:
     result = edits(
         CARDS,
-        granted(UUIDS[0], amounts=HALF),
+        allocation_of(UUIDS[0], amounts=HALF),
         SHARED,
         host("/usr/local/vgpu/ld.so.preload", preload="file"),
     )
@@ -216,7 +216,9 @@ DAEMON = MpsDaemon(pid=9, pipe_dir=f"{MPS_ROOT}/pipe", cards=(UUIDS[0],))
 
 
 def test_a_client_of_mps_gets_its_share_and_the_daemons_pipes() -> None:
-    result = edits(CARDS, granted(UUIDS[0], amounts=HALF), MPS, replace(host(), mps=(DAEMON,)))
+    result = edits(
+        CARDS, allocation_of(UUIDS[0], amounts=HALF), MPS, replace(host(), mps=(DAEMON,))
+    )
     assert env(result) == {
         "NVIDIA_VISIBLE_DEVICES": UUIDS[0],
         "CUDA_MPS_PIPE_DIRECTORY": f"{MPS_ROOT}/pipe",
@@ -244,4 +246,6 @@ def test_mps_without_a_daemon_of_the_card_is_refused(
     daemons: tuple[MpsDaemon, ...], cards: int, amounts: dict[str, int], words: str
 ) -> None:
     with pytest.raises(AllocationRefused, match=words):
-        edits(CARDS, granted(*UUIDS[:cards], amounts=amounts), MPS, replace(host(), mps=daemons))
+        edits(
+            CARDS, allocation_of(*UUIDS[:cards], amounts=amounts), MPS, replace(host(), mps=daemons)
+        )

@@ -43,7 +43,7 @@ RECORD = RuntimeRecord(
     limits=(ResourceLimit("RLIMIT_MEMLOCK", UNLIMITED_RLIMIT, UNLIMITED_RLIMIT),),
 )
 MOUNT = ObservedMount(LIBRARY, ORIGIN, "ext4")
-SEEN = ContainerObservation(
+OBSERVATION = ContainerObservation(
     env=RECORD.env,
     mounts=(MOUNT,),
     nodes=RECORD.nodes,

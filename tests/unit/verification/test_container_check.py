@@ -24,39 +24,39 @@ from tests.unit.verification.example import (
     LIBRARY,
     MAY,
     MOUNT,
+    OBSERVATION,
     OTHER,
     OWN,
     RECORD,
-    SEEN,
 )
 
 SECRET = "hunter2"
 
 
 def test_a_complete_container_is_verified_without_a_detail() -> None:
-    result = check_container(EDITS, OWN, CARDS, SEEN)
+    result = check_container(EDITS, OWN, CARDS, OBSERVATION)
     assert (result.verdict, result.details) == (VerificationStatus.VERIFIED, ())
 
 
 def without_record(**changes: object) -> ContainerObservation:
-    return replace(SEEN, record=None, **changes)
+    return replace(OBSERVATION, record=None, **changes)
 
 
 @pytest.mark.parametrize(
     ("evidence", "detail"),
     [
-        (replace(SEEN, nodes=()), "/dev/nvidia0 is not there"),
+        (replace(OBSERVATION, nodes=()), "/dev/nvidia0 is not there"),
         (
-            replace(SEEN, nodes=(ObservedNode("/dev/nvidia0", "c", 1, 3),)),
+            replace(OBSERVATION, nodes=(ObservedNode("/dev/nvidia0", "c", 1, 3),)),
             "/dev/nvidia0 is c 1:3, not c 195:0",
         ),
         (
-            replace(SEEN, nodes=(ObservedNode("/dev/nvidia0", "b", 195, 0),)),
+            replace(OBSERVATION, nodes=(ObservedNode("/dev/nvidia0", "b", 195, 0),)),
             "/dev/nvidia0 is b 195:0, not c 195:0",
         ),
-        (replace(SEEN, rules=()), "/dev/nvidia0: the device cgroup denies rw"),
+        (replace(OBSERVATION, rules=()), "/dev/nvidia0: the device cgroup denies rw"),
         (
-            replace(SEEN, rules=(DeviceRule("c", 195, 0, "r"),)),
+            replace(OBSERVATION, rules=(DeviceRule("c", 195, 0, "r"),)),
             "/dev/nvidia0: the device cgroup denies w",
         ),
         (
@@ -68,20 +68,27 @@ def without_record(**changes: object) -> ContainerObservation:
             "the variable CUDA_DEVICE_SM_LIMIT has another value",
         ),
         (
-            replace(SEEN, env=(), record=replace(RECORD, env=(("PATH", "/bin"), *EDITS.env[1:]))),
+            replace(
+                OBSERVATION, env=(), record=replace(RECORD, env=(("PATH", "/bin"), *EDITS.env[1:]))
+            ),
             "the variable CUDA_DEVICE_SM_LIMIT is not set",
         ),
         (
             without_record(env=(("PATH", "/bin"), EDITS.env[0], ("LD_PRELOAD", "/own.so"))),
             "the variable LD_PRELOAD has another value",
         ),
-        (replace(SEEN, mounts=()), f"{LIBRARY} is not mounted"),
+        (replace(OBSERVATION, mounts=()), f"{LIBRARY} is not mounted"),
         (
-            replace(SEEN, mounts=(ObservedMount(LIBRARY, MountOrigin("0:1", "/"), "tmpfs"),)),
+            replace(
+                OBSERVATION, mounts=(ObservedMount(LIBRARY, MountOrigin("0:1", "/"), "tmpfs"),)
+            ),
             f"what is mounted at {LIBRARY} is not {LIBRARY}",
         ),
         (
-            replace(SEEN, mounts=(MOUNT, ObservedMount(LIBRARY, MountOrigin("0:1", "/"), "tmpfs"))),
+            replace(
+                OBSERVATION,
+                mounts=(MOUNT, ObservedMount(LIBRARY, MountOrigin("0:1", "/"), "tmpfs")),
+            ),
             f"what is mounted at {LIBRARY} is not {LIBRARY}",
         ),
         (
@@ -123,7 +130,7 @@ def test_a_process_that_cleaned_its_environment_is_unknown_without_the_runtimes_
     assert result.verdict is VerificationStatus.UNKNOWN
     assert len(result.details) == 2
     assert (
-        check_container(EDITS, OWN, CARDS, replace(SEEN, env=env)).verdict
+        check_container(EDITS, OWN, CARDS, replace(OBSERVATION, env=env)).verdict
         is VerificationStatus.VERIFIED
     )
 
@@ -145,7 +152,7 @@ def test_a_preloaded_library_beside_the_containers_own_is_there() -> None:
 
 
 def test_a_limit_that_the_process_lowered_itself_was_given_all_the_same() -> None:
-    lowered = replace(SEEN, limits=(ResourceLimit("RLIMIT_MEMLOCK", 1, 1),))
+    lowered = replace(OBSERVATION, limits=(ResourceLimit("RLIMIT_MEMLOCK", 1, 1),))
     assert check_container(EDITS, OWN, CARDS, lowered).verdict is VerificationStatus.VERIFIED
 
 
@@ -153,24 +160,26 @@ def test_a_limit_that_the_process_lowered_itself_was_given_all_the_same() -> Non
     ("evidence", "detail"),
     [
         (
-            replace(SEEN, nodes=(*RECORD.nodes, ObservedNode("/dev/x", "c", *OTHER))),
+            replace(OBSERVATION, nodes=(*RECORD.nodes, ObservedNode("/dev/x", "c", *OTHER))),
             "/dev/x shows card-1, which was not granted, though the device cgroup keeps it shut",
         ),
         (
             replace(
-                SEEN,
+                OBSERVATION,
                 nodes=(*RECORD.nodes, ObservedNode("/dev/x", "c", *OTHER)),
                 rules=(MAY, DeviceRule("c", 195, None, "rw")),
             ),
             "/dev/x shows card-1, which was not granted",
         ),
         (
-            replace(SEEN, rules=(MAY, DeviceRule("c", *OTHER, "r"))),
+            replace(OBSERVATION, rules=(MAY, DeviceRule("c", *OTHER, "r"))),
             "card-1 may be opened, which was not granted",
         ),
         (
             replace(
-                SEEN, rules=None, record=replace(RECORD, rules=(DeviceRule("c", 195, None, "rwm"),))
+                OBSERVATION,
+                rules=None,
+                record=replace(RECORD, rules=(DeviceRule("c", 195, None, "rwm"),)),
             ),
             "card-1 may be opened, which was not granted",
         ),
@@ -189,7 +198,7 @@ def test_nodes_belong_to_whom_they_are_whatever_the_edits_name() -> None:
         host_path="/dev/nvidia1", path="/dev/nvidia1", major=OTHER[0], minor=OTHER[1]
     )
     observation = replace(
-        SEEN,
+        OBSERVATION,
         nodes=(ObservedNode("/dev/nvidia1", "c", *OTHER),),
         rules=(DeviceRule("c", *OTHER, "rw"),),
     )
@@ -207,40 +216,40 @@ BY_VARIABLE = replace(EDITS, nodes=())  # a maker's runtime brings the nodes
 @pytest.mark.parametrize(
     ("evidence", "verdict", "detail"),
     [
-        (SEEN, VerificationStatus.VERIFIED, ""),
+        (OBSERVATION, VerificationStatus.VERIFIED, ""),
         (
-            replace(SEEN, nodes=(ObservedNode("/elsewhere", "c", *CARD),)),
+            replace(OBSERVATION, nodes=(ObservedNode("/elsewhere", "c", *CARD),)),
             VerificationStatus.VERIFIED,
             "",
         ),
         # a hook of the maker's runtime, of which the record says nothing
         (
-            replace(SEEN, rules=None, record=replace(RECORD, nodes=())),
+            replace(OBSERVATION, rules=None, record=replace(RECORD, nodes=())),
             VerificationStatus.VERIFIED,
             "",
         ),
         (
-            replace(SEEN, nodes=(), record=replace(RECORD, nodes=())),
+            replace(OBSERVATION, nodes=(), record=replace(RECORD, nodes=())),
             VerificationStatus.MISSING,
             "card-0 is not there: no node is c 195:0",
         ),
         (
-            replace(SEEN, nodes=(ObservedNode("/dev/nvidia0", "b", *CARD),), record=None),
+            replace(OBSERVATION, nodes=(ObservedNode("/dev/nvidia0", "b", *CARD),), record=None),
             VerificationStatus.MISSING,
             "card-0 is not there: no node is c 195:0",
         ),
         (
-            replace(SEEN, rules=(DeviceRule("c", *CARD, "r"),)),
+            replace(OBSERVATION, rules=(DeviceRule("c", *CARD, "r"),)),
             VerificationStatus.MISSING,
             "card-0: the device cgroup denies w",
         ),
         (
-            replace(SEEN, rules=None, record=replace(RECORD, rules=(DENIED,))),
+            replace(OBSERVATION, rules=None, record=replace(RECORD, rules=(DENIED,))),
             VerificationStatus.MISSING,
             "card-0: the device cgroup denies rw",
         ),
         (
-            replace(SEEN, nodes=None, record=replace(RECORD, nodes=())),
+            replace(OBSERVATION, nodes=None, record=replace(RECORD, nodes=())),
             VerificationStatus.UNKNOWN,
             "card-0: the container's /dev could not be looked into",
         ),
@@ -254,7 +263,7 @@ def test_a_granted_card_must_be_there_by_its_own_numbers(
 
 
 def test_a_device_whose_nodes_nobody_knows_is_never_verified() -> None:
-    result = check_container(BY_VARIABLE, (DeviceNodes(name="card-0"),), CARDS, SEEN)
+    result = check_container(BY_VARIABLE, (DeviceNodes(name="card-0"),), CARDS, OBSERVATION)
     assert (result.verdict, result.details) == (
         VerificationStatus.UNKNOWN,
         ("no device node of card-0 is known",),
@@ -264,30 +273,38 @@ def test_a_device_whose_nodes_nobody_knows_is_never_verified() -> None:
 def test_of_a_device_with_several_nodes_one_may_be_enough() -> None:
     nodes = (*OWN[0].nodes, DeviceNode(path="/dev/more", major=7, minor=7))
     both = (DeviceNodes(name="card-0", nodes=nodes),)
-    assert check_container(BY_VARIABLE, both, CARDS, SEEN).verdict is VerificationStatus.MISSING
+    assert (
+        check_container(BY_VARIABLE, both, CARDS, OBSERVATION).verdict is VerificationStatus.MISSING
+    )
     one = (replace(both[0], is_one_enough=True),)
-    assert check_container(BY_VARIABLE, one, CARDS, SEEN).verdict is VerificationStatus.VERIFIED
-    assert check_container(EDITS, one, CARDS, SEEN).verdict is VerificationStatus.VERIFIED
-    none = replace(SEEN, nodes=(), record=None)
+    assert (
+        check_container(BY_VARIABLE, one, CARDS, OBSERVATION).verdict is VerificationStatus.VERIFIED
+    )
+    assert check_container(EDITS, one, CARDS, OBSERVATION).verdict is VerificationStatus.VERIFIED
+    none = replace(OBSERVATION, nodes=(), record=None)
     assert check_container(BY_VARIABLE, one, CARDS, none).verdict is VerificationStatus.MISSING
 
 
 def test_a_device_that_may_be_there_is_neither_missing_nor_excess() -> None:
     free = (*OWN, DeviceNodes(name="card-1", is_optional=True))
-    observation = replace(SEEN, nodes=(*RECORD.nodes, ObservedNode("/dev/nvidia1", "c", *OTHER)))
-    assert check_container(EDITS, free, CARDS, SEEN).verdict is VerificationStatus.VERIFIED
+    observation = replace(
+        OBSERVATION, nodes=(*RECORD.nodes, ObservedNode("/dev/nvidia1", "c", *OTHER))
+    )
+    assert check_container(EDITS, free, CARDS, OBSERVATION).verdict is VerificationStatus.VERIFIED
     assert check_container(EDITS, free, CARDS, observation).verdict is VerificationStatus.VERIFIED
     assert check_container(EDITS, OWN, CARDS, observation).verdict is VerificationStatus.EXCESS
 
 
 def test_what_is_not_known_does_not_keep_the_devices_from_being_compared() -> None:
     nothing = ContainerEdits()
-    result = check_container(nothing, OWN, CARDS, SEEN, "DeviceUnknown: gone")
+    result = check_container(nothing, OWN, CARDS, OBSERVATION, "DeviceUnknown: gone")
     assert (result.verdict, result.details) == (
         VerificationStatus.UNKNOWN,
         ("what it should have cannot be told: DeviceUnknown: gone",),
     )
-    observation = replace(SEEN, nodes=(*RECORD.nodes, ObservedNode("/dev/nvidia1", "c", *OTHER)))
+    observation = replace(
+        OBSERVATION, nodes=(*RECORD.nodes, ObservedNode("/dev/nvidia1", "c", *OTHER))
+    )
     assert (
         check_container(nothing, OWN, CARDS, observation, "gone").verdict
         is VerificationStatus.EXCESS
@@ -295,7 +312,7 @@ def test_what_is_not_known_does_not_keep_the_devices_from_being_compared() -> No
 
 
 def test_rules_of_the_record_are_not_believed_after_systemd_dropped_them() -> None:
-    by_record = replace(SEEN, rules=None, denied_after_reload=frozenset((CARD,)))
+    by_record = replace(OBSERVATION, rules=None, denied_after_reload=frozenset((CARD,)))
     text = "systemd was reloaded since, without /dev/char/195:0 it denies the device"
     result = check_container(EDITS, OWN, CARDS, by_record)
     assert (result.verdict, result.details) == (
@@ -303,17 +320,17 @@ def test_rules_of_the_record_are_not_believed_after_systemd_dropped_them() -> No
         (f"/dev/nvidia0: {text}",),
     )
     assert result.causes == (VerificationCause.SYSTEMD_RELOADED,)
-    denied = check_container(EDITS, OWN, CARDS, replace(SEEN, rules=()))
+    denied = check_container(EDITS, OWN, CARDS, replace(OBSERVATION, rules=()))
     assert denied.causes == (VerificationCause.DEVICE_DENIED,)
     other = replace(by_record, denied_after_reload=frozenset((OTHER,)))
     assert check_container(EDITS, OWN, CARDS, other).verdict is VerificationStatus.VERIFIED
     # the kernel's own rules are what counts
-    kernel = replace(SEEN, denied_after_reload=frozenset((CARD,)))
+    kernel = replace(OBSERVATION, denied_after_reload=frozenset((CARD,)))
     assert check_container(EDITS, OWN, CARDS, kernel).verdict is VerificationStatus.VERIFIED
 
 
 def test_a_privileged_container_is_not_blamed_for_what_it_does_not_show() -> None:
-    everything = replace(SEEN, rules=(DeviceRule("a", None, None, "rwm"),))
+    everything = replace(OBSERVATION, rules=(DeviceRule("a", None, None, "rwm"),))
     assert check_container(EDITS, OWN, CARDS, everything).verdict is VerificationStatus.VERIFIED
 
 
@@ -328,13 +345,13 @@ def test_a_privileged_container_is_not_blamed_for_what_it_does_not_show() -> Non
 )
 def test_rules_about_something_else_are_no_excess(rule: DeviceRule) -> None:
     assert (
-        check_container(EDITS, OWN, CARDS, replace(SEEN, rules=(rule, MAY))).verdict
+        check_container(EDITS, OWN, CARDS, replace(OBSERVATION, rules=(rule, MAY))).verdict
         is VerificationStatus.VERIFIED
     )
 
 
 def test_excess_outranks_missing_and_both_are_reported() -> None:
-    both = replace(SEEN, nodes=(ObservedNode("/dev/x", "c", *OTHER),))
+    both = replace(OBSERVATION, nodes=(ObservedNode("/dev/x", "c", *OTHER),))
     result = check_container(EDITS, OWN, CARDS, both)
     assert result.verdict is VerificationStatus.EXCESS
     assert [detail.split()[0] for detail in result.details] == ["/dev/x", "/dev/nvidia0"]
@@ -350,6 +367,6 @@ def test_the_details_of_one_container_have_a_bound() -> None:
     node = EDITS.nodes[0]
     many = tuple(replace(node, path=f"/dev/n{i}", minor=i) for i in range(100))
     result = check_container(
-        ContainerEdits(nodes=many), (), CARDS, replace(SEEN, nodes=(), rules=None)
+        ContainerEdits(nodes=many), (), CARDS, replace(OBSERVATION, nodes=(), rules=None)
     )
     assert len(result.details) == MAX_DETAILS

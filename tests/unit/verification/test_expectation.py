@@ -27,7 +27,7 @@ from agent.verification.verifier import Verifier
 from plugins.vendors.nvidia.settings import NvidiaSettings
 from tests import factory
 from tests.cgroups import CgroupHost
-from tests.unit.verification.test_schedule import BOX, HELD, ID, POD, snapshot
+from tests.unit.verification.test_schedule import ALLOCATION, BOX, ID, POD, snapshot
 
 ENV = ContainerEdits(env=(("A", "1"),))
 
@@ -120,10 +120,13 @@ def test_a_devices_own_nodes_identify_it_and_shared_ones_do_not() -> None:
     }
 
 
-def granted(now: NodeSnapshot, *devices: AllocatedDevice) -> NodeSnapshot:
-    allocation = replace(HELD, grant=DeviceAllocation(devices=devices))
+def with_allocation(now: NodeSnapshot, *devices: AllocatedDevice) -> NodeSnapshot:
+    allocation = replace(ALLOCATION, grant=DeviceAllocation(devices=devices))
     return replace(
-        now, allocations=SnapshotPart(AllocationView(pods=MappingProxyType({HELD.uid: allocation})))
+        now,
+        allocations=SnapshotPart(
+            AllocationView(pods=MappingProxyType({ALLOCATION.uid: allocation}))
+        ),
     )
 
 
@@ -146,7 +149,7 @@ def test_what_was_granted_has_nodes_of_its_own_however_it_is_shown() -> None:
 
     def own(*devices: AllocatedDevice) -> list[tuple[str, list[int]]]:
         expectation = expectation_of(
-            fixed_hook(edits=ENV), granted(now, *devices), BOX, "m"
+            fixed_hook(edits=ENV), with_allocation(now, *devices), BOX, "m"
         ).devices
         return [(one.name, [own.minor for own in one.nodes]) for one in expectation]
 
@@ -174,10 +177,10 @@ def test_the_holder_of_a_card_follows_from_the_grants() -> None:
         AllocatedDevice(type="gpu", minor=1),
         AllocatedDevice(type="rdma", minor=0),
     )
-    holders = pods_with_cards(granted(now, *entries))
+    holders = pods_with_cards(with_allocation(now, *entries))
     assert {name: pod.uid for name, pod in holders.items()} == {
-        "MIG-1": HELD.uid,
-        cards[1].key: HELD.uid,
+        "MIG-1": ALLOCATION.uid,
+        cards[1].key: ALLOCATION.uid,
     }
 
 

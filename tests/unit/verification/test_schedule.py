@@ -35,13 +35,13 @@ POD = factory.pod(1)
 UID = POD.uid
 ID = POD.containers[0].id
 BOX = PodSandbox(id="box", uid=UID, name="told", cgroup_parent="/elsewhere")
-HELD = PodAllocation(
+ALLOCATION = PodAllocation(
     uid=UID, grant=DeviceAllocation(devices=(AllocatedDevice(type="gpu", minor=0),))
 )
 
 
 def snapshot(
-    grant: PodAllocation = HELD,
+    grant: PodAllocation = ALLOCATION,
     state: ContainerState | None = ContainerState.RUNNING,
     missed_containers: dict[str, str] | None = None,
     **changes: object,
@@ -98,8 +98,8 @@ def test_containers_that_do_not_run_are_not_verified(container: ContainerView) -
         (snapshot(state=ContainerState.CREATED), 1),
         (snapshot(state=ContainerState.STOPPED), 0),
         (snapshot(PodAllocation(uid=UID)), 0),
-        (snapshot(replace(HELD, refusal="DeviceTaken")), 0),
-        (snapshot(replace(HELD, uid="other")), 1),  # by the key, not by what it holds
+        (snapshot(replace(ALLOCATION, refusal="DeviceTaken")), 0),
+        (snapshot(replace(ALLOCATION, uid="other")), 1),  # by the key, not by what it holds
         (replace(snapshot(), allocations=SnapshotPart(AllocationView())), 0),
     ],
 )
@@ -111,7 +111,7 @@ def test_pods_with_a_valid_grant_are_verified_while_they_run(
 
 def beside(**changes: object) -> NodeSnapshot:
     """A pod with a grant whose containers nobody lists, and the pod of `snapshot` without one."""
-    other = PodAllocation(uid="other", grant=HELD.grant)
+    other = PodAllocation(uid="other", grant=ALLOCATION.grant)
     allocations = SnapshotPart(AllocationView(pods=MappingProxyType({"other": other})))
     return replace(snapshot(), allocations=allocations, **changes)
 
@@ -120,7 +120,7 @@ def test_pods_without_a_grant_are_verified_if_another_pod_has_one() -> None:
     (plain,) = targets(beside())
     assert (plain.id, plain.is_allocated, plain.is_late) == (ID, False, False)
     assert targets(beside(), lambda pod: pod.uid == UID) == ()
-    refused = replace(HELD, refusal="DeviceTaken")
+    refused = replace(ALLOCATION, refusal="DeviceTaken")
     assert targets(snapshot(refused)) == ()
 
 

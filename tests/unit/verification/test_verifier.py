@@ -34,9 +34,9 @@ from tests.cgroups import CgroupHost
 from tests.unit.verification.test_expectation import (
     FixedHook,
     fixed_hook,
-    granted,
     inventory,
     node,
+    with_allocation,
 )
 from tests.unit.verification.test_schedule import ID, POD, snapshot
 
@@ -147,7 +147,7 @@ def test_verdicts_are_frozen_for_readers_on_other_threads(tmp_path: Path) -> Non
     assert ID in view.containers
 
 
-GRANTED = AllocatedDevice(type="gpu", minor=0)
+ALLOCATION = AllocatedDevice(type="gpu", minor=0)
 CARDS = (
     replace(factory.gpu(0).info, nodes=(node("/dev/nvidia0", 0),)),
     replace(factory.gpu(1).info, nodes=(node("/dev/nvidia1", 1),)),
@@ -205,7 +205,7 @@ class CardHost(Node):
 def test_a_card_is_verified_by_its_own_node_and_a_lost_rule_is_noticed_at_the_next_run(
     tmp_path: Path,
 ) -> None:
-    there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there, now = CardHost(tmp_path), with_allocation(snapshot(devices=INVENTORY), ALLOCATION)
     there.show(0)
     assert there.verify(now)[ID].verdict is VerificationStatus.VERIFIED
     there.rules("c 1:3 rwm\n")
@@ -216,7 +216,7 @@ def test_a_card_is_verified_by_its_own_node_and_a_lost_rule_is_noticed_at_the_ne
 
 @root_only
 def test_a_problem_of_only_one_check_is_never_reported(tmp_path: Path) -> None:
-    there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there, now = CardHost(tmp_path), with_allocation(snapshot(devices=INVENTORY), ALLOCATION)
     first = there.verify_once(now)[ID]  # the runtime has not made the node yet
     assert first.verdict is VerificationStatus.UNKNOWN
     assert first.details == (f"{CARDS[0].key} is not there: no node is c 195:0",)
@@ -242,7 +242,7 @@ def test_a_problem_of_only_one_check_is_never_reported(tmp_path: Path) -> None:
 def test_after_a_reload_all_containers_with_a_grant_are_verified_again(
     tmp_path: Path, what: str
 ) -> None:
-    there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there, now = CardHost(tmp_path), with_allocation(snapshot(devices=INVENTORY), ALLOCATION)
     there.show(0)
     assert there.verify(now)[ID].verdict is VerificationStatus.VERIFIED
     (tmp_path / "proc/9/root/dev/nvidia0").unlink()
@@ -256,7 +256,7 @@ def test_after_a_reload_all_containers_with_a_grant_are_verified_again(
 
 @root_only
 def test_another_card_that_got_the_number_of_the_granted_one_is_excess(tmp_path: Path) -> None:
-    there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there, now = CardHost(tmp_path), with_allocation(snapshot(devices=INVENTORY), ALLOCATION)
     there.show(0)
     assert there.verify(now)[ID].verdict is VerificationStatus.VERIFIED
     other = replace(factory.gpu(2).info, nodes=CARDS[0].nodes)  # hot-plugged in its place
@@ -272,7 +272,7 @@ def test_another_card_that_got_the_number_of_the_granted_one_is_excess(tmp_path:
 def test_nodes_that_got_new_numbers_are_missed_in_a_container_that_has_the_old_ones(
     tmp_path: Path,
 ) -> None:
-    there, now = CardHost(tmp_path), granted(snapshot(devices=INVENTORY), GRANTED)
+    there, now = CardHost(tmp_path), with_allocation(snapshot(devices=INVENTORY), ALLOCATION)
     there.show(0)
     assert there.verify(now)[ID].verdict is VerificationStatus.VERIFIED
     moved = replace(CARDS[0], nodes=(DeviceNode(path="/dev/nvidia0", major=240, minor=0),))
@@ -290,7 +290,7 @@ def test_nodes_that_got_new_numbers_are_missed_in_a_container_that_has_the_old_o
 def of_another(now: NodeSnapshot, *assignment: KubeletAllocation) -> NodeSnapshot:
     """Card 0 is granted to a pod that is not looked at; the pod here has no grant."""
     owner = PodAllocation(
-        uid="o", namespace="a", name="owner", grant=DeviceAllocation(devices=(GRANTED,))
+        uid="o", namespace="a", name="owner", grant=DeviceAllocation(devices=(ALLOCATION,))
     )
     allocations = SnapshotPart(AllocationView(pods=MappingProxyType({"o": owner})))
     return replace(
@@ -356,7 +356,7 @@ def test_beside_a_grant_the_kubelet_gives_devices_of_other_types(
         devices=inventory(CARDS[0], other),
         served=SnapshotPart(DevicePluginView(held=(assignment,))),
     )
-    assert there.verify(granted(now, GRANTED))[ID].verdict is verdict
+    assert there.verify(with_allocation(now, ALLOCATION))[ID].verdict is verdict
 
 
 def assigned(*cards: VendorDevice, container: str = "worker-0", state: str = "watched") -> object:
