@@ -27,6 +27,7 @@ from plugins.scheduler.numa.cpu_request import PodRequest
 
 _AnswerKey = tuple[bytes, int | None]  # request and signature
 
+UNCERTAIN = "an earlier binding of the pod has no answer yet"
 MAX_ANSWERS = 65536  # that are remembered: of all requests and signatures together
 
 
@@ -50,6 +51,7 @@ class PodAnswer(msgspec.Struct, frozen=True, kw_only=True):
     signatures: Sequence[int | None]  # of each name
     answers: Mapping[int | None, NodeAnswer]  # by signature
     invalid: str = ""  # why no node can meet the request
+    error: str = ""  # why nothing can be decided now; the pod is to be tried again soon
 
     def of(self, name: str) -> NodeAnswer:
         """Return the answer of one node."""
@@ -228,17 +230,14 @@ class DecisionMaker:
     ) -> PodAnswer:
         """Return the answer for a pod for which devices are held: they are not in its own way."""
         plan = self._state.plan_of(held.key.uid)
-        why = (
-            f"{plan.name}: planned on"
-            if plan is not None
-            else "not known yet whether it is bound to"
-        )
         own = self._answer(designate(request, held.allocation), held.node, (held.key.uid,))
-        others = NodeAnswer(f"{why} {held.node}", is_final=True)
+        why = UNCERTAIN if plan is None else f"{plan.name}: planned on {held.node}"
+        is_error = plan is None and not (own.fits and held.node in names)
         return PodAnswer(
             names=names,
             signatures=[int(name == held.node) for name in names],
-            answers={0: others, 1: own},
+            answers={0: NodeAnswer(why, is_final=True), 1: own},
+            error=why if is_error else "",
         )
 
     def _answer(self, request: PodRequest, name: str, without: Collection[str] = ()) -> NodeAnswer:

@@ -115,9 +115,8 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         "The pod belongs to the node that its spec.nodeName names.",
     ),
     (
-        "not known yet whether it is bound to",
-        "A binding to that node had no answer. Until it is known whether it is in force, the pod"
-        " cannot be on another node.",
+        "an earlier binding of the pod has no answer yet",
+        "Until it is known whether that binding is in force, the pod cannot be on another node.",
     ),
     (
         "gang ",

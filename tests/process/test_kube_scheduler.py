@@ -240,3 +240,21 @@ def test_a_pod_that_no_vendors_plugin_can_serve_is_told_why_and_not_tried_again(
             assert "Preemption is not helpful" in note
         bind_calls = 'xpu_scheduler_requests_total{verb="bind"'
         assert bind_calls not in one.call("GET", "/metrics")[1]
+
+
+def test_a_pod_that_holds_all_cards_of_its_node_without_an_answer_is_bound_there(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    for name in ("a100-0", "a100-1"):
+        api.delete("node", name)
+    with replica(api, tmp_path) as one:
+        one.wait_ready()
+        lost = api.faults.add(Fault(subresource="binding", reset=True, times=4))
+        scheduler = KubeScheduler(api, (config_for(one),))
+        scheduler.add(put_pod(api, "p", {"nvidia.com/gpu": "8"}))
+        scheduler.run(patience_s=PATIENCE_S)
+        assert api.faults.hits(lost) == 4
+        assert scheduler.notes("p") == [
+            "default/p could not be bound in 4 tries",
+            "Successfully assigned default/p to h100-0",
+        ]

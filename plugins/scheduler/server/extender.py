@@ -18,6 +18,7 @@ from plugins.scheduler.server.extender_wire import (
     NodesRequest,
     NodeVictims,
     PreemptionRequest,
+    encode_filter_error,
     encode_filter_result,
     encode_preemption_result,
     encode_priorities,
@@ -57,6 +58,8 @@ class Extender:
         note = self._gang_note(request.pod)
         record = filter_record(request.pod.key, resources, answer, self._clock.wall(), note)
         self.log.record(record)
+        if answer.error:
+            return encode_filter_error(answer.error)
         return encode_filter_result(
             request,
             answer.fitting(),

@@ -166,6 +166,12 @@ def encode_filter_result(
     )
 
 
+def encode_filter_error(message: str) -> bytes:
+    """Return an answer after which kube-scheduler tries the pod again soon, and evicts nobody."""
+    empty = dict.fromkeys(("Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes"))
+    return _ENCODER.encode({**empty, "Error": message})
+
+
 def encode_priorities(scores: Mapping[str, int]) -> bytes:
     """Return the list of priorities for scores from 0 to 100, rounded half up."""
     entries = [

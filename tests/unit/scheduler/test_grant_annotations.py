@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from agent.wire_formats.device_allocated import decode_allocated
@@ -13,9 +14,8 @@ from plugins.scheduler.devices.device_table import (
     GPU_CORE,
     GPU_MEMORY,
     MODEL_LABEL,
-    RDMA,
     VENDOR_LABEL,
-    DeviceFunction,
+    DeviceTable,
     NodeDevice,
 )
 from plugins.scheduler.devices.grant_annotations import (
@@ -24,7 +24,8 @@ from plugins.scheduler.devices.grant_annotations import (
     grant_metadata,
     vendor_metadata,
 )
-from tests.unit.scheduler.vectors import CARD_BYTES, RDMA_NAME, WHOLE
+from tests.unit.scheduler.test_allocation_vectors import JOINT, allocate_on, pod
+from tests.unit.scheduler.vectors import CARD_BYTES, NODES, RDMA_NAME, holding
 
 T = 1_700_000_000_000_000_000
 GIB = 1 << 30
@@ -46,50 +47,45 @@ def metadata(vendor: str, *cards: GrantedDevice, model: str = "", label: str = "
     return vendor_metadata(cards, "node-1", labels, pod, T)
 
 
-def test_the_annotation_of_a_vector_complete() -> None:
-    nic = NodeDevice(kind=RDMA, minor=1, id="0000:1f:00.0")
-    second = NodeDevice(kind=RDMA, minor=2, id="0000:90:00.0")
-    gpu = NodeDevice(kind=GPU, minor=1, id="GPU-befd76c3-8a36-7b8a-179c-eae75aa7d9f2")
-    text = allocation_text(
-        (
-            GrantedDevice(device=gpu, amounts=WHOLE),
-            GrantedDevice(
-                device=nic, amounts={RDMA_NAME: 1}, function=DeviceFunction("0000:1f:00.3", 1)
-            ),
-            GrantedDevice(
-                device=second, amounts={RDMA_NAME: 1}, function=DeviceFunction("0000:90:00.2", 0)
-            ),
-        )
+def test_a11_the_annotation_complete() -> None:
+    ids = {
+        1: "GPU-befd76c3-8a36-7b8a-179c-eae75aa7d9f2",
+        2: "GPU-87a9047b-dade-e08c-c067-7fedfd2e2750",
+        3: "GPU-44a68f77-c18d-85a6-5425-e314c0e8e182",
+    }
+    table = NODES["A"]
+    cards = tuple(
+        msgspec.structs.replace(one, id=ids.get(one.minor, one.id)) for one in table.of(GPU)
     )
+    table = DeviceTable(node="n", devices={**table.devices, GPU: cards})
+    held = holding(table, gpus=[0], functions=["0000:1f:00.2"])
+    grant = allocate_on(table, pod({"nvidia.com/gpu": 3, RDMA_NAME: 1}, JOINT), held)
+    whole = {
+        "koordinator.sh/gpu-core": "100",
+        "koordinator.sh/gpu-memory": "83201216Ki",
+        "koordinator.sh/gpu-memory-ratio": "100",
+    }
+    nic = {"koordinator.sh/rdma": "1"}
+    text = allocation_text(grant)
     assert json.loads(text) == {
-        "gpu": [
-            {
-                "minor": 1,
-                "resources": {
-                    "koordinator.sh/gpu-core": "100",
-                    "koordinator.sh/gpu-memory": "83201216Ki",
-                    "koordinator.sh/gpu-memory-ratio": "100",
-                },
-                "id": "GPU-befd76c3-8a36-7b8a-179c-eae75aa7d9f2",
-            }
-        ],
+        "gpu": [{"minor": minor, "resources": whole, "id": ids[minor]} for minor in (1, 2, 3)],
         "rdma": [
             {
                 "minor": 1,
-                "resources": {"koordinator.sh/rdma": "1"},
+                "resources": nic,
                 "id": "0000:1f:00.0",
                 "extension": {"vfs": [{"minor": 1, "busID": "0000:1f:00.3"}]},
             },
             {
                 "minor": 2,
-                "resources": {"koordinator.sh/rdma": "1"},
+                "resources": nic,
                 "id": "0000:90:00.0",
                 "extension": {"vfs": [{"busID": "0000:90:00.2"}]},
             },
         ],
     }
-    read = decode_allocated(text)
-    assert [one.amount(GPU_MEMORY) for one in read] == [CARD_BYTES, None, None]
+    memory = [one.amount(GPU_MEMORY) for one in decode_allocated(text)]
+    assert memory == [CARD_BYTES] * 3 + [None] * 2
 
 
 def test_a_grant_of_nothing_writes_nothing() -> None:

@@ -209,13 +209,28 @@ def test_a_planned_pod_fits_on_its_node_alone_and_others_see_its_devices_as_used
     assert filtered(state, pod_object("q", 1), "a", "b")["NodeNames"] == ["a"]
 
 
+WHY = "an earlier binding of the pod has no answer yet"
+
+
 def test_a_pod_whose_binding_is_uncertain_fits_on_that_node_alone() -> None:
     state = cluster("a", "b")
     state.set_pod(held("p", "b", *range(8), is_assumed=True))
     answer = filtered(state, pod_object("p", 8), "a", "b")
-    assert answer["NodeNames"] == ["b"]
-    why = "not known yet whether it is bound to b"
-    assert answer["FailedAndUnresolvableNodes"] == {"a": why}
+    assert (answer["NodeNames"], answer["Error"]) == (["b"], "")
+    assert answer["FailedAndUnresolvableNodes"] == {"a": WHY}
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+def test_an_uncertain_pod_whose_node_is_not_there_is_tried_again_soon_and_evicts_nobody(
+    names: list[str],
+) -> None:
+    state = cluster("a", "b")
+    state.set_pod(held("p", "b", *range(8), is_assumed=True))
+    if "b" in names:
+        state.remove_devices("b")
+    answer = filtered(state, pod_object("p", 8), *names)
+    assert answer.pop("Error") == WHY
+    assert set(answer.values()) == {None}
 
 
 def test_a_planned_pod_gets_the_devices_of_the_plan_and_none_if_one_is_sick() -> None:
