@@ -260,6 +260,20 @@ def test_the_source_names_the_field_that_asks() -> None:
     assert sources[own.cgroup] == f"Pod default/pod-b annotation {ANNOTATION}"
 
 
+@pytest.mark.parametrize("policy", ["cpuBurstOnly", "none"])
+def test_a_policy_that_scales_no_quota_gives_raised_ones_back_at_once(policy: str) -> None:  # F1
+    view = make_pod("a", limited("x", 2000))
+    burst = scene(AUTO, view)
+    throttle(burst, "a", "x")
+    for _ in range(4):
+        burst.cycle()
+    assert quota(burst, view, "x") == 414720
+    burst.node.slo = NodeSlo(cpu_burst=replace(AUTO, policy=policy))
+    values = burst.cycle()
+    assert quota(burst, view, "x") == quota(burst, view) == 200000
+    assert ((view.cgroup, BURST.name) in values) is (policy == "cpuBurstOnly")
+
+
 def test_when_the_policy_goes_what_was_changed_is_restored_and_nothing_else() -> None:
     view, other = make_pod("a", limited("x", 1000)), make_pod("b", limited("x", 1000))
     burst = scene(AUTO, view, other)

@@ -7,9 +7,11 @@ import errno
 import pytest
 
 from agent.errors import HostFileError
+from agent.resctrl.capabilities import CacheAllocation, Capabilities
+from agent.resctrl.plan import ExistingGroup, PlanInputs, ResctrlPod, build_plan
 from agent.snapshot.self_check import ResctrlActionKind, StrategyState
 from tests.resctrl.machine import MAX_MBPS, Machine
-from tests.unit.resctrl.scene import HALF, Scene, group, qos, reasons
+from tests.unit.resctrl.scene import HALF, Scene, group, qos, reasons, uid
 
 OTHERS = "pqos"  # a group of another program
 
@@ -302,6 +304,24 @@ def test_new_tasks_of_a_running_container_are_moved() -> None:
     tasks.add(late)
     scene.cycle()
     assert late in scene.members("BE")
+
+
+def test_tasks_that_the_group_lacks_are_moved_in_their_order_each_by_itself() -> None:  # V46, R21
+    full = {"L3": {0: 0xFF}}
+    inputs = PlanInputs(
+        capabilities=Capabilities(
+            cache=CacheAllocation(lines=("L3",), full_mask=0xFF, closids=8, domains=(0,))
+        ),
+        classes={"BE": qos(0, 50)},
+        pods=(ResctrlPod(uid=uid(1), qos="BE"),),
+        pod_tasks={uid(1): frozenset((12, 3, 12, 7))},
+        groups={
+            "": ExistingGroup(is_own=True, values=full),
+            "BE": ExistingGroup(is_own=True, values={"L3": {0: 0xF}}, tasks=frozenset({3})),
+        },
+    )
+    actions = [(one.kind, one.path, one.text) for one in build_plan(inputs).actions]
+    assert actions == [(ResctrlActionKind.MOVE, "BE", task) for task in ("7", "12")]
 
 
 def test_tasks_of_groups_below_a_container_are_moved() -> None:
