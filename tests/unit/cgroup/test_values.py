@@ -154,6 +154,38 @@ def test_values_out_of_range_are_refused(
         key.check(version, value)
 
 
+BYTES = 2**63 - 1
+# the ranges of the kernels that have these files: version 1, then version 2
+RANGES = {
+    "cpu.shares": ((2, 262144), (1, 10000)),
+    "cpu.cfs_burst_us": ((0, 100_000_000), (0, BYTES)),
+    "cpu.bvt_warp_ns": ((-1, 2), (-1, 2)),
+    "cpu.idle": ((0, 1), (0, 1)),
+    "memory.min": ((0, BYTES), (0, BYTES)),
+    "memory.low": ((0, BYTES), (0, BYTES)),
+    "memory.high": ((0, BYTES), (0, BYTES)),
+    "memory.wmark_ratio": ((0, 100), (0, 100)),
+    "memory.wmark_scale_factor": ((1, 1000), (1, 1000)),
+    "memory.wmark_min_adj": ((-25, 50), (-25, 50)),
+    "memory.priority": ((0, 12), (0, 12)),
+    "memory.use_priority_oom": ((0, 1), (0, 1)),
+    "memory.oom.group": ((0, 1), (0, 1)),
+    "memory.pagecache_limit.enable": ((0, 1), (0, 1)),
+    "memory.pagecache_limit.size": ((0, BYTES), (0, BYTES)),
+    "memory.pagecache_limit.sync": ((0, 1), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("name", RANGES)
+def test_each_number_has_the_range_of_the_kernel(name: str, version: int) -> None:
+    key, (low, high) = KEYS_BY_NAME[name], RANGES[name][version - 1]
+    assert [key.check(version, value) for value in (low, high)] == [low, high]
+    for value in (low - 1, high + 1):
+        with pytest.raises(ParseError):
+            key.check(version, value)
+
+
 def test_no_limit_of_protection_is_within_the_range() -> None:  # V23
     high = KEYS_BY_NAME["memory.high"]
     assert high.check(2, high.parse(2, (b"max\n",))) == keys.NO_LIMIT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -206,19 +207,20 @@ def test_damaged_info_leaves_a_resource_out_with_a_problem(damage: str) -> None:
     assert scene.schemata("BE") == {"L3": {0: 0x7FF, 1: 0x7FF}, "MB": {0: 30, 1: 30}}
 
 
-def test_a_mount_that_is_refused_is_tried_once_a_minute_and_reported() -> None:
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EBUSY, errno.ENODEV])
+def test_a_mount_that_is_refused_is_tried_once_a_minute_and_reported(number: int) -> None:
     scene = Scene(mount=True)
     scene.host.is_mounted = False
     tries: list[str] = []
 
     def mount(point: str) -> None:
         tries.append(point)
-        raise OSError(errno.EPERM, "Operation not permitted")
+        raise OSError(number, os.strerror(number))
 
     scene.host.mount = mount  # type: ignore[method-assign]
     scene.restart()
     scene.set_class("BE", qos(0, 30))
     view = scene.cycle(30)
     assert tries == ["/sys/fs/resctrl"]
-    assert view.message == "/sys/fs/resctrl: Operation not permitted"
+    assert view.message == f"/sys/fs/resctrl: {os.strerror(number)}"
     assert reasons(view) == {"ResctrlNotMounted"}
