@@ -57,6 +57,8 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.vendor import AliasTable
 
 MAX_VALUE_AGE_S = 180.0  # older values are not exported; their age is
+# some 64 KB: memory for longer texts is mapped and unmapped each time, at a fault for each 4 KB
+CHUNK_LINES = 256
 MAX_SERIES = 10_000  # of one family; 500 containers with all six pressures have 3,000
 CUT_FAMILY = ExportedFamily(
     name="xpu_agent_metrics_cut_series",
@@ -146,12 +148,14 @@ class MetricsRenderer:
         *,
         openmetrics: bool = False,
     ) -> Iterator[bytes]:
-        """Yield the page, a family at a time: the caller may do other work between two."""
+        """Yield the page in parts of a family: the caller may do other work between two."""
         labels = LabelCache(self._labels)
         for name, lines in self._bounded_series(snapshot, now_s, labels):
-            if lines:
-                text = f"{self._headers[openmetrics][name]}{''.join(lines)}"
+            header = self._headers[openmetrics][name]
+            for first in range(0, len(lines), CHUNK_LINES):
+                text = header + "".join(lines[first : first + CHUNK_LINES])
                 yield text.encode("utf-8", "replace")  # text of others may have lone surrogates
+                header = ""
         self._labels = labels.used
         if openmetrics:
             yield b"# EOF\n"

@@ -91,20 +91,27 @@ def pressure_series(
     rows_with_pressure = [
         (label_prefix, pressure.items()) for label_prefix, pressure in rows if pressure
     ]
+    resources = {resource for _, pressure in rows_with_pressure for resource, _ in pressure}
     for column, degrees, scale in (
         ("pressure_ratio", _PRESSURE_RATIOS, 100),
         ("pressure_waiting_seconds_total", _PRESSURE_TOTALS, 1_000_000),
     ):
         name = f"{scope}_{column}"
+        labelled_degrees = {  # made once a family, which has thousands of lines
+            resource: [
+                (f',resource="{resource}",degree="{degree}"}}', value_of)
+                for degree, value_of in degrees
+            ]
+            for resource in resources
+        }
         yield (
             name,
             [
-                f'{name}{label_prefix},resource="{resource}",degree="{degree}"}} '
-                f"{value / scale!r}\n"
-                for label_prefix, resources in rows_with_pressure
-                for resource, pressure in resources
-                for degree, value_of in degrees
-                if (value := value_of(pressure)) is not None
+                f"{name}{label_prefix}{labels} {value / scale!r}\n"
+                for label_prefix, pressure in rows_with_pressure
+                for resource, stalls in pressure
+                for labels, value_of in labelled_degrees[resource]
+                if (value := value_of(stalls)) is not None
             ],
         )
 

@@ -14,7 +14,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.metrics.exposition import MAX_VALUE_AGE_S, MetricsRenderer, render_metrics
+from agent.metrics.exposition import (
+    CHUNK_LINES,
+    MAX_VALUE_AGE_S,
+    MetricsRenderer,
+    render_metrics,
+)
 from agent.snapshot.device import Device, Health, HealthState
 from agent.snapshot.inventory import (
     DeviceSample,
@@ -105,6 +110,16 @@ def test_both_formats_parse_and_say_the_same() -> None:
 def test_a_family_is_explained_once_and_its_samples_stand_together() -> None:
     names = [line.split()[2] for line in page(snapshot(pods=PODS)).splitlines() if "# HELP" in line]
     assert len(set(names)) == len(names)
+
+
+def test_a_page_comes_in_chunks_and_each_family_has_one_header() -> None:
+    pods = tuple(pod(index) for index in range(CHUNK_LINES + 1))
+    chunks = list(MetricsRenderer(VENDORS).render_chunks(snapshot(pods=pods), NOW_S))
+    samples = [sum(not line.startswith(b"#") for line in chunk.splitlines()) for chunk in chunks]
+    assert max(samples) == CHUNK_LINES
+    text = b"".join(chunks)
+    assert text.count(b"# TYPE xpu_pod_cpu_usage_cores gauge\n") == 1
+    assert text.count(b"\nxpu_pod_cpu_usage_cores{") == len(pods)
 
 
 def test_every_sample_has_the_labels_of_its_family() -> None:
