@@ -90,8 +90,8 @@ def _mean_usages(
     table: SeriesTable, prefixes: Sequence[SeriesKey], memory: str, window: MomentRange
 ) -> Iterator[ResourceUsage]:
     """Yield the means of the series below each prefix."""
-    cpu = table.means(((*prefix, "cpu") for prefix in prefixes), window)
-    sizes = table.means(((*prefix, memory) for prefix in prefixes), window)
+    cpu = table.means([(*prefix, "cpu") for prefix in prefixes], window)
+    sizes = table.means([(*prefix, memory) for prefix in prefixes], window)
     for prefix, cores, size in zip(prefixes, cpu, sizes, strict=True):
         if size is not None:
             yield ResourceUsage(cpu_cores=cores, memory_bytes=size)
@@ -151,8 +151,9 @@ def _pod_aggregates(
 ) -> tuple[PodAggregate, ...]:
     """Return the pods with both values: with one value a pod would count as unused."""
     devices: dict[str, list[DeviceUsage]] = {}
-    device_keys = {key[1:3] for key in tables.pods.series_keys() if key[0] == "pod-device"}
-    for uid, key in sorted(device_keys):
+    # without devices of pods the thousands of other keys need no search
+    keys = tables.pods.series_keys() if tables.pods.names("pod-device") else ()
+    for uid, key in sorted({key[1:3] for key in keys if key[0] == "pod-device"}):
         use = _device_usage(tables.pods, ("pod-device", uid), key, tables.totals, window)
         if _has_usage(use):
             devices.setdefault(uid, []).append(use)

@@ -111,45 +111,26 @@ class SeriesTable:
         last = bisect_right(moments, end_s, key=self._time)
         return MomentRange(oldest + first, oldest + last)
 
-    def columns(self, keys: Iterable[SeriesKey], window: MomentRange) -> Iterator[array[float]]:
-        """Yield each series' values in the window, oldest first; none for an absent series.
-
-        One call reads hundreds of series, whose slots are computed once.
-        """
-        series, begin, moments = self._series, window.first, self._moments
-        is_empty = begin >= window.last
-        first, last = begin % self.capacity, (window.last - 1) % self.capacity + 1
-        for key in keys:
-            ring = series.get(key)
-            if ring is None or is_empty:
-                yield array("d")
-                continue
-            if ring.end != moments:
-                self._mark_missing(ring, moments)
-            slots = ring.values
-            values = slots[first:last] if first < last else slots[first:] + slots[:last]
-            if ring.complete_from <= begin:  # usually no value is missing
-                yield values
-            else:
-                yield array("d", [value for value in values if not isnan(value)])
-
     def values(self, key: SeriesKey, window: MomentRange) -> list[float]:
         """Return the series' values in the window, oldest first."""
-        (column,) = self.columns((key,), window)
-        return column.tolist()
+        ((values, is_complete),) = self._slots((key,), window)
+        return values.tolist() if is_complete else present_values(values)
 
     def aggregates(self, key: SeriesKey, windows: Sequence[MomentRange]) -> list[Aggregates]:
         """Return the series' aggregates in windows that end together."""
-        counts = [window.last - window.first for window in windows]
-        values = self.values(key, min(windows, key=attrgetter("first"))) if windows else []
-        if len(values) == max(counts, default=0):
-            return aggregate_suffixes(values, counts)
-        return [aggregate_values(self.values(key, window)) for window in windows]
+        if not windows:
+            return []
+        ((values, is_complete),) = self._slots((key,), min(windows, key=attrgetter("first")))
+        lengths = [window.last - window.first for window in windows]
+        return aggregate_suffixes(values, lengths, is_complete=is_complete)
 
     def means(self, keys: Iterable[SeriesKey], window: MomentRange) -> list[float | None]:
         """Return the arithmetic mean of each series' values; `None` without values."""
-        columns = self.columns(keys, window)
-        return [sum(values) / len(values) if values else None for values in columns]
+        means: list[float | None] = []
+        for values, is_complete in self._slots(keys, window):
+            present = values if is_complete else present_values(values)
+            means.append(sum(present) / len(present) if present else None)
+        return means
 
     def percentiles(
         self, keys: Iterable[SeriesKey], window: MomentRange, fraction: float
@@ -157,8 +138,8 @@ class SeriesTable:
         """Return that percentile of each series' values in the window; `None` without values."""
         ranked: list[float | None] = []
         count = rank = 0
-        for values in self.columns(keys, window):
-            ordered = values.tolist()
+        for values, is_complete in self._slots(keys, window):
+            ordered = values.tolist() if is_complete else present_values(values)
             ordered.sort()
             if len(ordered) != count:  # most series have the same number of values
                 count = len(ordered)
@@ -175,6 +156,27 @@ class SeriesTable:
         if ring.complete_from > window.first:
             moments = [m for m in moments if not isnan(ring.values[m % self.capacity])]
         return self._time(moments[-1]) - self._time(moments[0]) if moments else 0.0
+
+    def _slots(
+        self, keys: Iterable[SeriesKey], window: MomentRange
+    ) -> Iterator[tuple[array[float], bool]]:
+        """Yield each series' slots in the window, oldest first, and whether none is NaN.
+
+        One call reads hundreds of series, whose positions are computed once.
+        """
+        series, begin, moments = self._series, window.first, self._moments
+        is_empty = begin >= window.last
+        first, last = begin % self.capacity, (window.last - 1) % self.capacity + 1
+        for key in keys:
+            ring = series.get(key)
+            if ring is None or is_empty:
+                yield array("d"), True
+                continue
+            if ring.end != moments:
+                self._mark_missing(ring, moments)
+            slots = ring.values
+            values = slots[first:last] if first < last else slots[first:] + slots[:last]
+            yield values, ring.complete_from <= begin  # usually no value is missing
 
     def _time(self, moment: int) -> float:
         return self._times[moment % self.capacity]
@@ -197,26 +199,53 @@ def percentile_index(count: int, percentile: float) -> int:
     return max(int(_float32(_float32(count) * _float32(percentile))) - 1, 0)
 
 
-def aggregate_values(values: list[float]) -> Aggregates:
+def present_values(values: Iterable[float]) -> list[float]:
+    """Return the values without NaN."""
+    return [value for value in values if value == value]  # noqa: PLR0124 - faster than `isnan`
+
+
+def aggregate_values(values: Sequence[float]) -> Aggregates:
     """Return avg, p50, p90, p95, p99 without interpolation; all `None` without values."""
-    (aggregates,) = aggregate_suffixes(values, (len(values),))
+    (aggregates,) = aggregate_suffixes(array("d", values), (len(values),))
     return aggregates
 
 
-def aggregate_suffixes(values: list[float], counts: Sequence[int]) -> list[Aggregates]:
-    """Return the aggregates of the last values of a list, for each of these counts of values.
+def aggregate_suffixes(
+    values: array[float], lengths: Sequence[int], *, is_complete: bool = True
+) -> list[Aggregates]:
+    """Return the aggregates of the last values of a series, for each of these lengths.
 
-    From the shortest to the longest, so that each value is sorted once: what is sorted already
-    costs one merge.
+    Unless it is complete, NaN values count for the lengths only. From the shortest to the longest,
+    so that each value is sorted once: what is sorted already costs one merge.
     """
-    results: dict[int, Aggregates] = {0: (None,) * len(AGGREGATE_NAMES)}
+    results: dict[int, Aggregates] = {}
     ranked: list[float] = []
-    total = 0.0
-    for count in sorted({*counts} - {0}):
-        older = values[len(values) - count : len(values) - len(ranked)]
+    total, shorter = 0.0, 0
+    first = values[:1]
+    # an idle card, or the memory of a job: nothing needs an order
+    is_constant = is_complete and values.tobytes() == first.tobytes() * len(values)
+    for length in sorted({*lengths}):
+        part = values[len(values) - length : len(values) - shorter]
+        shorter = length
+        older = first.tolist() * len(part) if is_constant else part.tolist()
+        if not is_complete:
+            older = present_values(older)
         total += sum(older)
         ranked += older
-        ranked.sort()
-        ranks = (percentile_index(count, fraction) for _, fraction in PERCENTILES)
-        results[count] = (total / count, *(ranked[rank] for rank in ranks))
-    return [results[count] for count in counts]
+        if not is_constant:
+            ranked.sort()
+        results[length] = _ranked_aggregates(total, ranked)
+    return [results[length] for length in lengths]
+
+
+def _ranked_aggregates(total: float, ranked: Sequence[float]) -> Aggregates:
+    count = len(ranked)
+    if not count:
+        return (None,) * len(AGGREGATE_NAMES)
+    p50, p90, p95, p99 = _ranks(count)
+    return total / count, ranked[p50], ranked[p90], ranked[p95], ranked[p99]
+
+
+@lru_cache(maxsize=4096)
+def _ranks(count: int) -> tuple[int, ...]:
+    return tuple(percentile_index(count, fraction) for _, fraction in PERCENTILES)

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.usage.series import SeriesTable, percentile_index
+from agent.usage.series import PERCENTILES, SeriesTable, percentile_index
 
 A, B = ("a", "cpu"), ("b", "cpu")
 
@@ -114,3 +115,26 @@ def test_means_and_percentiles_are_those_of_the_values_in_the_window(
     assert average == (sum(present) / len(present) if present else None)
     rank = percentile_index(len(present), fraction)
     assert ranked == [sorted(present)[rank] if present else None, None]
+
+
+@given(
+    values=st.lists(st.none() | st.floats(-1e9, 1e9), max_size=20)
+    | st.lists(st.just(7.5), max_size=20),
+    capacity=st.integers(1, 25),
+    lengths_s=st.lists(st.integers(0, 20), max_size=3),
+)
+def test_aggregates_of_each_window_are_those_of_its_values(
+    values: list[float | None], capacity: int, lengths_s: list[int]
+) -> None:
+    made, end_s = board(values, capacity), float(len(values))
+    windows = [made.window(end_s - length_s, end_s) for length_s in lengths_s]
+    results = made.aggregates(A, windows)
+    assert len(results) == len(windows)
+    for window, (average, *ranked) in zip(windows, results, strict=True):
+        present = sorted(made.values(A, window))
+        if not present:
+            assert (average, *ranked) == (None,) * 5
+            continue
+        assert average == pytest.approx(sum(present) / len(present), abs=1e-6)
+        ranks = [percentile_index(len(present), fraction) for _, fraction in PERCENTILES]
+        assert ranked == [present[rank] for rank in ranks]
