@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
 from agent.clock import rfc3339
 from agent.snapshot.device import VendorDevice
-from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.node import NodeSnapshot, SnapshotMemo
+from agent.snapshot.pod import PodView
 from agent.snapshot.publications import DesiredObject, Json
 from agent.snapshot.usage import (
     DeviceUsage,
@@ -34,14 +36,15 @@ MAX_PERIOD_S = 86400.0
 MISSING_OBJECT_PERIOD_S = 5.0  # while the object does not exist
 
 
-class _DeviceEntry(msgspec.Struct, frozen=True):
-    """What is the same in every entry of one device."""
+# by key, in the order of the Device object: what is the same in every entry of one device
+Devices = Mapping[str, Json]
 
-    order: tuple[str, int | None]  # type and minor
+
+class _NamedPod(msgspec.Struct, frozen=True):
+    """What is the same in every entry of one pod."""
+
+    uid: str
     fields: Json
-
-
-Devices = Mapping[str, _DeviceEntry]  # by key, those of the Device object
 
 
 class NodeMetricPublisher:
@@ -55,6 +58,7 @@ class NodeMetricPublisher:
 
     def __init__(self, interval_s: float = 60.0) -> None:
         self.interval_s = max(MIN_PERIOD_S, interval_s)
+        self._named_pods = SnapshotMemo(lambda snapshot: (snapshot.pods.value,), _named_pods)
 
     def period_s(self, snapshot: NodeSnapshot) -> float:
         """Return the seconds to the next report; the object may set them.
@@ -77,7 +81,7 @@ class NodeMetricPublisher:
             "apiVersion": API_VERSION,
             "kind": "NodeMetric",
             "metadata": {"name": snapshot.node.name},
-            "status": _status(snapshot, now_s),
+            "status": _status(snapshot, now_s, self._named_pods(snapshot)),
         }
         desired = DesiredObject(
             file_name="nodemetric.yaml",
@@ -103,11 +107,11 @@ def format_duration(seconds: int) -> str:
     return f"{minutes}m{rest_s}s" if minutes else f"{rest_s}s"
 
 
-def _status(snapshot: NodeSnapshot, now_s: float) -> Json:
+def _status(snapshot: NodeSnapshot, now_s: float, named_pods: Sequence[_NamedPod]) -> Json:
     report = snapshot.report.value
     view = snapshot.devices.value
     published = () if view.provisional_minors else select_devices(view.devices).published
-    devices = {device.key: _device_entry(device.info) for device in published}
+    devices = {device.key: _device_fields(device.info) for device in published}
     node: dict[str, object] = {
         "nodeUsage": _resource_map(report.node, report.devices, devices),
         "systemUsage": _resource_map(report.system),
@@ -118,7 +122,7 @@ def _status(snapshot: NodeSnapshot, now_s: float) -> Json:
     if report.numa:
         node["numaUsages"] = [_numa_entry(window) for window in report.numa]
     status: dict[str, object] = {"updateTime": rfc3339(now_s), "nodeMetric": node}
-    if pods := _pod_entries(snapshot, report.pods, devices):
+    if pods := _pod_entries(named_pods, report.pods, devices):
         status["podsMetric"] = pods
     if applications := _applications(snapshot):
         status["hostApplicationMetric"] = applications
@@ -164,32 +168,34 @@ def _resource_map(
 ) -> Json:
     """Return `resources` and `devices`; each is left out when empty, the map itself never is."""
     resources: dict[str, str] = {}
-    if use.cpu_cores is not None:
-        resources["cpu"] = quantities.format_milli(use.cpu_cores)
-    if use.memory_bytes is not None:
-        resources["memory"] = quantities.format_binary(int(use.memory_bytes))
+    cores, memory_bytes = use.cpu_cores, use.memory_bytes
+    if cores is not None:
+        resources["cpu"] = quantities.format_milli(cores)
+    if memory_bytes is not None:
+        resources["memory"] = quantities.format_binary(int(memory_bytes))
     resource_map: dict[str, object] = {"resources": resources} if resources else {}
     if device_uses and (entries := _device_entries(device_uses, devices or {})):
         resource_map["devices"] = entries
     return resource_map
 
 
-def _device_entry(info: VendorDevice) -> _DeviceEntry:
-    kind, minor = info.kind.wire_type, info.minor
-    fields = {
-        "type": kind,
+def _device_fields(info: VendorDevice) -> Json:
+    return {
+        "type": info.kind.wire_type,
         "id": api_values.clean_text(info.uuid or ""),
-        "minor": minor,
+        "minor": info.minor,
         "health": info.health.is_in_service,
     }
-    return _DeviceEntry((kind, minor), fields)
 
 
 def _device_entries(uses: Sequence[DeviceUsage], devices: Devices) -> list[Json]:
     """Return the usage of published devices, by type and minor."""
-    rows = [(devices[use.key], use) for use in uses if use.key in devices]
-    rows.sort(key=lambda row: row[0].order)
-    return [{**entry.fields, "resources": _device_resources(use)} for entry, use in rows]
+    by_key = {use.key: use for use in uses}
+    return [
+        {**fields, "resources": _device_resources(use)}
+        for key, fields in devices.items()
+        if (use := by_key.get(key)) is not None
+    ]
 
 
 def _device_resources(use: DeviceUsage) -> Json:
@@ -234,23 +240,32 @@ def _numa_entry(window: NumaAggregate) -> Json:
     return entry
 
 
-def _pod_entries(
-    snapshot: NodeSnapshot, windows: Sequence[PodAggregate], devices: Devices
-) -> list[Json]:
+def _named_pods(snapshot: NodeSnapshot) -> tuple[_NamedPod, ...]:
     """Return the pods whose names are known, by namespace and name."""
-    views = {pod.uid: pod for pod in snapshot.pods.value if pod.name}
-    matched = [(views[window.uid], window) for window in windows if window.uid in views]
-    matched.sort(key=lambda item: (item[0].namespace, item[0].name))
-    entries: list[Json] = []
-    for pod, window in matched:
-        qos = qos_class(pod)
-        entries.append(
-            {
-                "namespace": pod.namespace,
-                "name": pod.name,
-                "priority": named_priority_class(pod) or default_priority_class(qos),
-                "qos": qos,
-                "podUsage": _resource_map(window.use, window.devices, devices),
-            }
-        )
-    return entries
+    pods = {pod.uid: pod for pod in snapshot.pods.value if pod.name}
+    return tuple(
+        _NamedPod(pod.uid, _pod_fields(pod))
+        for pod in sorted(pods.values(), key=attrgetter("namespace", "name"))
+    )
+
+
+def _pod_fields(pod: PodView) -> Json:
+    qos = qos_class(pod)
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "priority": named_priority_class(pod) or default_priority_class(qos),
+        "qos": qos,
+    }
+
+
+def _pod_entries(
+    pods: Sequence[_NamedPod], windows: Sequence[PodAggregate], devices: Devices
+) -> list[Json]:
+    """Return the pods that have usage, in the order of `pods`."""
+    by_uid = {window.uid: window for window in windows}
+    return [
+        {**pod.fields, "podUsage": _resource_map(window.use, window.devices, devices)}
+        for pod in pods
+        if (window := by_uid.get(pod.uid)) is not None
+    ]

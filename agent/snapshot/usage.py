@@ -13,7 +13,7 @@ from agent.snapshot.inventory import Problem
 NO_ENTRIES: Mapping[Any, Any] = MappingProxyType({})
 
 
-class Pressure(msgspec.Struct, frozen=True, kw_only=True):
+class Pressure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """PSI of one resource: `avg10` in percent and total stall time; `full` may be unsupported."""
 
     some_avg10: float
@@ -32,7 +32,7 @@ class PressureWatch(msgspec.Struct, frozen=True, kw_only=True):
     last_stall_s: float | None = None  # monotonic
 
 
-class CgroupUsage(msgspec.Struct, frozen=True, kw_only=True):
+class CgroupUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Usage of one cgroup in the last cycle; `None`: its files do not have the value (yet)."""
 
     cpu_cores: float | None = None  # rate since the previous cycle
@@ -227,14 +227,14 @@ class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     collectors: tuple[CollectorStatus, ...] = ()  # of all that are on, by name
 
 
-class ResourceUsage(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """CPU and memory in one window; `None`: a series without samples."""
 
     cpu_cores: float | None = None
     memory_bytes: float | None = None
 
 
-class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Usage of one device in one window."""
 
     key: str
@@ -260,7 +260,7 @@ class NumaAggregate(msgspec.Struct, frozen=True, kw_only=True):
     system: ResourceUsage | None = None
 
 
-class PodAggregate(msgspec.Struct, frozen=True, kw_only=True):
+class PodAggregate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Usage of one pod in the aggregation period."""
 
     uid: str

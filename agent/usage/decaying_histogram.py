@@ -61,6 +61,11 @@ class HistogramCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
 class DecayingHistogram:
     """Weights by bucket. A sample counts half as much as one that is one half-life younger."""
 
+    __slots__ = (
+        *("_ends", "_first", "_half_life_s", "_highest", "_last", "_lowest"),
+        *("_reference_s", "_total", "_weights"),
+    )
+
     def __init__(self, scale: BucketScale, half_life_s: float) -> None:
         self._first = scale.first
         self._half_life_s = half_life_s

@@ -91,13 +91,16 @@ class PredictionCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Model:
-    """Histograms of one entity's usage."""
+    """Histograms of one entity's usage, and the peak that they predict, without safety margin."""
+
+    __slots__ = ("cpu", "memory", "peak", "since_s", "updated_s")
 
     def __init__(self, since_s: float) -> None:
         self.since_s = since_s  # Unix time of the first sample
         self.updated_s = since_s
         self.cpu = DecayingHistogram(CPU_CORES, CPU_HALF_LIFE_S)
         self.memory = DecayingHistogram(MEMORY_BYTES, MEMORY_HALF_LIFE_S)
+        self.peak: Amounts = (0.0, 0.0)
 
     def add(self, usage: Amounts, at_s: float) -> None:
         if at_s < self.updated_s:  # the clock was set back
@@ -105,6 +108,17 @@ class _Model:
         self.updated_s = at_s
         self.cpu.add(usage[0], at_s)
         self.memory.add(usage[1], at_s)
+        self._update_peak()
+
+    def restore(self, saved: ModelCheckpoint) -> None:
+        """Take over the histograms; raise `ValueError` if one cannot be of this model."""
+        self.cpu.restore(saved.cpu)
+        self.memory.restore(saved.memory)
+        self._update_peak()
+
+    def _update_peak(self) -> None:
+        """Compute the peak with each sample, while the histograms are in the processor's cache."""
+        self.peak = self.cpu.percentile(CPU_FRACTION), self.memory.percentile(MEMORY_FRACTION)
 
 
 class PeakPredictor:
@@ -212,8 +226,7 @@ class PeakPredictor:
             model = _Model(saved.since)
             model.updated_s = now_s
             try:
-                model.cpu.restore(saved.cpu)
-                model.memory.restore(saved.memory)
+                model.restore(saved)
             except ValueError:
                 damaged.append(entity)
                 continue
@@ -237,9 +250,8 @@ class PeakPredictor:
 
     def _peak(self, entity: str) -> Amounts:
         """Return the predicted peak of an entity that has a model, with the safety margin."""
-        model, factor = self._models[entity], self._peak_factor
-        cpu = model.cpu.percentile(CPU_FRACTION)
-        return cpu * factor, model.memory.percentile(MEMORY_FRACTION) * factor
+        (cores, size), factor = self._models[entity].peak, self._peak_factor
+        return cores * factor, size * factor
 
 
 def _add(one: Amounts, other: Amounts) -> Amounts:

@@ -13,6 +13,8 @@ _DECIMAL_SUFFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def _fold(value: int, factor: int, suffixes: tuple[str, ...]) -> str:
+    if value % factor:  # nearly every measured value
+        return str(value)
     step = 0
     while value and value % factor == 0 and step < len(suffixes) - 1:
         value //= factor
@@ -34,7 +36,7 @@ def format_milli(value: float) -> str:
     """Format cores as DecimalSI with milli precision, truncated: 38.25 is 38250m, 46.0 is 46."""
     # the rounding guards against 0.0009999999 of a float that stands for 1m
     thousandths = int(round(value * 1e6) // 1000)
-    return format_decimal(thousandths // 1000) if thousandths % 1000 == 0 else f"{thousandths}m"
+    return f"{thousandths}m" if thousandths % 1000 else format_decimal(thousandths // 1000)
 
 
 MAX_TEXT = 63

@@ -192,6 +192,17 @@ def test_pods_are_sorted_and_those_without_a_name_left_out() -> None:
     assert len(pods[1]["podUsage"]["devices"]) == 1
 
 
+def test_an_entry_has_the_present_fields_of_its_pod() -> None:
+    publisher = NodeMetricPublisher()
+    publisher.render(SNAPSHOT, NOW_S)
+    labelled = replace(PODS[0], labels=(("koordinator.sh/qosClass", "LS"),))
+    later = replace(SNAPSHOT, pods=SnapshotPart((labelled, *PODS[1:]), 2.0))
+    (desired,) = publisher.render(later, NOW_S)
+    assert desired.body == NodeMetricPublisher().render(later, NOW_S)[0].body
+    pods = json.loads(json.dumps(desired.body))["status"]["podsMetric"]
+    assert [pod["qos"] for pod in pods if pod["name"] == "trainer-0"] == ["LS"]
+
+
 def test_a_memory_node_without_system_use_has_node_use_only() -> None:
     first, second = node_metric()["numaUsages"]
     assert set(first) == {"numaNodeID", "nodeUsage"}
