@@ -74,7 +74,8 @@ class KernelFiles:
 
     A file has one descriptor at most. It is for reading only until the file is written; then a
     kernel file is opened for both, because opening it costs several times what a write does. Such a
-    descriptor also reaches no other group than the one that was read.
+    descriptor also reaches no other group than the one that was read. While it is open, the mount
+    that it was opened through cannot become read-only.
     """
 
     def __init__(self, root: LiveHostFiles, *, limit: int | None = None) -> None:
@@ -148,6 +149,8 @@ class KernelFiles:
         fd = os.open(self._root.path(path), _READ_AND_WRITE if is_open else _WRITE)
         is_kept = False
         try:
+            # since Linux 6.16 a limit that is written without blocking reclaims no memory
+            os.set_blocking(fd, True)
             written_bytes = os.write(fd, data)
             # a file that stores its text has a size now, and must be truncated before each write
             is_kept = is_open and not os.fstat(fd).st_size

@@ -285,14 +285,19 @@ def test_the_burst_of_another_agent_is_named_where_it_has_a_quota_refused(
     assert done.problems[0].message.endswith("another agent left it")
 
 
-def open_for_writing(path: str) -> list[bool]:
-    """Return of each descriptor of a file of this process whether it may write."""
+def descriptor_flags(path: str) -> list[int]:
+    """Return the flags of each descriptor that this process has of a file."""
     flags = []
     for fd in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if os.readlink(f"/proc/self/fd/{fd}") == path:
-                flags.append(fcntl.fcntl(int(fd), fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR)
+                flags.append(fcntl.fcntl(int(fd), fcntl.F_GETFL))
     return flags
+
+
+def open_for_writing(path: str) -> list[bool]:
+    """Return of each descriptor that this process has of a file whether it may write."""
+    return [flags & os.O_ACCMODE == os.O_RDWR for flags in descriptor_flags(path)]
 
 
 def test_a_file_has_one_descriptor_which_may_write_only_after_a_write(groups: RealGroups) -> None:
@@ -312,6 +317,16 @@ def test_a_file_has_one_descriptor_which_may_write_only_after_a_write(groups: Re
     assert open_for_writing(path) == []
     files.write(path, "78")
     assert groups.get(groups.pod_path(UID), "cpu.shares") == "78"
+
+
+def test_a_write_of_a_limit_waits_for_the_memory_that_the_kernel_reclaims(
+    groups: RealGroups,
+) -> None:
+    path = str(groups.path("memory", groups.pod()) / "memory.limit_in_bytes")
+    files = KernelFiles(LiveHostFiles())
+    files.read(path, 64)
+    files.write(path, "1048576")
+    assert [flags & os.O_NONBLOCK for flags in descriptor_flags(path)] == [0]
 
 
 def test_a_new_group_of_the_same_name_is_not_written_before_it_was_read(
