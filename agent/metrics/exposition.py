@@ -25,6 +25,7 @@ from agent.metrics.collector_series import (
     status_series,
 )
 from agent.metrics.container_series import CONTAINER_FAMILIES, container_series
+from agent.metrics.cpu_pool_series import CPU_POOL_FAMILIES, SharedCpuCounter, cpu_pool_series
 from agent.metrics.device_pods import DevicePodIndex
 from agent.metrics.device_process_series import device_process_series
 from agent.metrics.device_series import (
@@ -99,6 +100,7 @@ class MetricsRenderer:
             *COLLECTOR_FAMILIES,
             *ENFORCEMENT_FAMILIES,
             *RESCTRL_FAMILIES,
+            *CPU_POOL_FAMILIES,
             *(export_family(check.families[name]) for name in sorted(check.families)),
             *hami_families(aliases),
             *infiniband_families(aliases),
@@ -130,6 +132,7 @@ class MetricsRenderer:
         self._max_age_s = max_age_s
         self._labels: Mapping[LabelKey, str] = {}
         self._device_pods = DevicePodIndex()
+        self._shared_cpus = SharedCpuCounter()
 
     def render(
         self,
@@ -201,6 +204,8 @@ class MetricsRenderer:
         yield from enforcement_series(snapshot, label_prefix)
         yield from resctrl_series(snapshot, label_prefix)
         yield from slo_series(snapshot, now_s, label_prefix)
+        shared_cpus = self._shared_cpus.count(snapshot)
+        yield from cpu_pool_series(shared_cpus, label_prefix)
         yield from node_series(snapshot, label_prefix, usage_is_fresh=usage_is_fresh)
         if usage_is_fresh:
             yield from application_series(snapshot.usage.value, node, labels)
@@ -217,7 +222,7 @@ class MetricsRenderer:
             )
             yield from infiniband_series(samples, self._aliases, labels)
             yield from koordlet_series(
-                snapshot, self._aliases, labels, usage_is_fresh=usage_is_fresh
+                snapshot, self._aliases, labels, shared_cpus, usage_is_fresh=usage_is_fresh
             )
             for table in self._alias_tables:
                 yield from table.render(snapshot, samples, labels, pods)

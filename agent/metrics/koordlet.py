@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from agent.metrics.cpu_pool_series import BEST_EFFORT, LATENCY_SENSITIVE, SHARED_CPUS
 from agent.metrics.enforcement_series import POD_EVICTIONS, burst_values, quota_values
 from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
@@ -78,6 +79,8 @@ _ROWS: tuple[_Row, ...] = (
         *("container_scaled_cfs_quota_us", _SCALED, "xpu_container_cpu_quota_cores"),
         "a container without a limit has no sample, not -1",
     ),
+    ("cpuset_share_pool_cpu_cores", ("node",), SHARED_CPUS, ""),
+    ("cpuset_be_share_pool_cpu_cores", ("node",), SHARED_CPUS, ""),
     ("pod_eviction", ("node", "reason"), "xpu_agent_evictions_total", ""),
     (
         *("pod_eviction_detail", ("node", "pod_namespace", "pod_name", "reason")),
@@ -98,20 +101,18 @@ _ROWS: tuple[_Row, ...] = (
     ),
 )
 
-_POOLS = "NodeResourceTopology has the CPUs that belong to pods"
+_POOLS = "one series for each CPU: the annotations of NodeResourceTopology list them"
 _OWN_METRICS = "the agent measures its own work in families of its own, with other buckets"
 KOORDLET_ABSENT: Mapping[str, str] = {
     "start_time": "process_start_time_seconds has it under the name of every client",
     "collect_node_cpu_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
     "collect_node_numa_info_status": "xpu_agent_snapshot_part_failed has it as a gauge",
     "collect_node_local_storage_info_status": "xpu_agent_collector_success has it as a gauge",
-    "cpuset_share_pool_cpu_cores": _POOLS,
-    "cpuset_be_share_pool_cpu_cores": _POOLS,
     "cpuset_share_pool_info": _POOLS,
     "cpuset_be_share_pool_info": _POOLS,
     "container_core_sched_cookie": "the hook of core scheduling does not export its cookies",
-    "core_sched_cookie_manage_status": _OWN_METRICS,
-    "container_oom_score_adj": "a hook sets it once, when the container is created",
+    "core_sched_cookie_manage_status": "xpu_agent_hook_calls_total counts what the hooks did",
+    "container_oom_score_adj": "the agent sets it as the pod asks, and does not export it",
     "resource_update_duration_milliseconds": _OWN_METRICS,
     "kubelet_request_duration_seconds": _OWN_METRICS,
     "runtime_hook_invoked_duration_milliseconds": _OWN_METRICS,
@@ -160,7 +161,12 @@ def koordlet_families(aliases: tuple[str, ...]) -> tuple[ExportedFamily, ...]:
 
 
 def koordlet_series(
-    snapshot: NodeSnapshot, aliases: tuple[str, ...], labels: LabelCache, *, usage_is_fresh: bool
+    snapshot: NodeSnapshot,
+    aliases: tuple[str, ...],
+    labels: LabelCache,
+    shared_cpus: Mapping[str, int],
+    *,
+    usage_is_fresh: bool,
 ) -> SeriesLines:
     """Yield the requested families; what is not known has no sample."""
     if KOORDLET_ALIAS not in aliases:
@@ -173,6 +179,7 @@ def koordlet_series(
         _suppression_samples(snapshot),
         _scaled_samples(snapshot),
         _resource_samples(snapshot),
+        _shared_cpu_samples(shared_cpus),
     ]
     report = snapshot.report
     if report.taken_s is not None and not report.error:
@@ -274,6 +281,15 @@ def _suppression_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
                 yield "be_suppress_cpu_cores", (_SUPPRESSED[figure],), value
             elif figure == "protected_pods_cores":
                 yield "be_suppress_ls_used_cpu_cores", (), value
+
+
+def _shared_cpu_samples(counts: Mapping[str, int]) -> Iterator[_Sample]:
+    for pool, name in (
+        (LATENCY_SENSITIVE, "cpuset_share_pool_cpu_cores"),
+        (BEST_EFFORT, "cpuset_be_share_pool_cpu_cores"),
+    ):
+        if pool in counts:
+            yield name, (), counts[pool]
 
 
 def _scaled_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
