@@ -44,6 +44,7 @@ TITLES = {
     "kubelet": "devices by the kubelet's account",
     "resctrl": "its group for cache and memory bandwidth",
     "eviction": "by the rules of the NodeSLO",
+    "strategies": "those that set no new values now",
     "files": "cgroup files that hooks and strategies set",
     "changes": "last writes of these files",
     "pods": "that have it by a scheduler's allocation",
@@ -56,6 +57,7 @@ EMPTY_SECTIONS = {
     "kubelet": "none",
     "resctrl": "none: it shares both with all other programs",
     "eviction": "not known: no strategy has evaluated the pod yet",
+    "strategies": "none",
     "files": "none",
     "changes": "none",
     "events": "none",
@@ -63,6 +65,11 @@ EMPTY_SECTIONS = {
     "resources": "none",
 }
 FACTS = {
+    "pod": {
+        "protected": "its namespace is in enforce.protected_namespaces",
+        "qos": "class of Kubernetes",
+        "koordinator_qos": "class of Koordinator",
+    },
     "file": {
         "original": "before the agent's first write",
         "owner": "last written by",

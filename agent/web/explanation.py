@@ -13,10 +13,12 @@ from agent.snapshot.node import NodeSnapshot, VendorState
 from agent.snapshot.pod import EvictionRuleView, PodEvictionView, PodView
 from agent.snapshot.publications import EventLine
 from agent.snapshot.self_check import (
+    EnforcementView,
     FileExplanation,
     FileRequest,
     ResctrlActionKind,
     ResctrlView,
+    StrategyState,
 )
 from agent.web.device_json import device_json
 from agent.web.view import AgentView
@@ -73,6 +75,7 @@ def explain_pod(view: AgentView, namespace: str, name: str) -> Document:
         ],
         "resctrl": _resctrl_json(pod, snapshot.resctrl),
         "eviction": _eviction_json(view.explanations.explain_eviction(pod.uid)),
+        "strategies": _inactive_strategies(snapshot.enforcement.value),
         "files": [_file_json(one) for one in files],
         "changes": [to_json_data(one) for one in changes[-MAX_CHANGES:]],
         "events": _events_about(snapshot, f"{namespace}/{name}", name),
@@ -132,7 +135,26 @@ def explain_file(view: AgentView, path: str) -> Document:
             " which strategies wait, and for what"
         )
         raise UnknownSubject(text)
-    return {"file": _file_json(explanation)}
+    return {
+        "file": _file_json(explanation),
+        "strategies": _inactive_strategies(view.snapshot().enforcement.value),
+    }
+
+
+def _inactive_strategies(view: EnforcementView) -> list[Document]:
+    """Return the strategies that set no new value now although they may be asked to, and why."""
+    working = (StrategyState.ACTIVE, StrategyState.IDLE)
+    return [
+        {
+            "strategy": one.name,
+            "mode": one.mode,
+            "state": one.state.value if one.state not in working else "stopped",
+            "reason": view.brake if one.state in working else one.message or None,
+        }
+        for one in view.strategies
+        if (one.state not in working or view.brake)
+        and (one.state is not StrategyState.OFF or one.message)
+    ]
 
 
 def _explain_group(snapshot: NodeSnapshot, path: str) -> FileExplanation | None:
@@ -217,6 +239,7 @@ def _pod_json(pod: PodView, snapshot: NodeSnapshot) -> Document:
         "name": pod.name,
         "uid": pod.uid,
         "phase": pod.phase or None,
+        "protected": pod.namespace in snapshot.resctrl.protected_namespaces,
         "qos": pod.qos.value,
         "koordinator_qos": qos_class(pod) if pod.name else None,
         "priority": pod.priority,

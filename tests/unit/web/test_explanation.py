@@ -26,10 +26,13 @@ from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import EvictionRuleView, KubeQos, PodEvictionView
 from agent.snapshot.publications import AuditRecord
 from agent.snapshot.self_check import (
+    EnforcementView,
     FileExplanation,
     FileRequest,
     ResctrlGroup,
     ResctrlView,
+    StrategyState,
+    StrategyStatus,
 )
 from agent.web.explanation import UnknownSubject, explain_file, explain_pod
 from agent.web.server import create_page_app
@@ -169,6 +172,63 @@ def test_text_for_people_says_what_each_section_is_also_of_a_pod_without_anythin
     ):
         assert words in text
     assert "CREATED WITHOUT HOOKS BECAUSE" not in text
+
+
+@pytest.mark.parametrize(
+    ("states", "brake", "shown"),
+    [
+        ((StrategyState.ACTIVE, StrategyState.IDLE), "", []),
+        (
+            (StrategyState.ACTIVE, StrategyState.WAITING),
+            "",
+            [("two", "on", "waiting", "no sample")],
+        ),
+        ((StrategyState.FROZEN, StrategyState.OFF), "", [("one", "on", "frozen", None)]),
+        (
+            (StrategyState.ACTIVE, StrategyState.WAITING),
+            "9 writes were refused",
+            [
+                ("one", "on", "stopped", "9 writes were refused"),
+                ("two", "on", "waiting", "no sample"),
+            ],
+        ),
+    ],
+)
+def test_strategies_that_set_nothing_new_are_named_with_the_reason(
+    states: tuple[StrategyState, ...], brake: str, shown: list[tuple[str, ...]]
+) -> None:
+    statuses = tuple(
+        StrategyStatus(
+            name=name,
+            mode="on",
+            state=state,
+            message="no sample" if state is StrategyState.WAITING else "",
+        )
+        for name, state in zip(("one", "two"), states, strict=True)
+    )
+    enforcement = SnapshotPart(EnforcementView(strategies=statuses, brake=brake), 1.0)
+    view = StillView(eight_cards(enforcement=enforcement), explanations=Explanations())
+    for document in (explain_file(view, FILE), explain_pod(view, POD.namespace, POD.name)):
+        rows: Any = document["strategies"]
+        assert [tuple(row.values()) for row in rows] == shown
+
+
+def test_a_strategy_that_is_off_is_named_if_somebody_asks_for_it() -> None:
+    off = StrategyStatus(name="one", mode="off", state=StrategyState.OFF, message="NodeSLO asks")
+    enforcement = SnapshotPart(EnforcementView(strategies=(off,)), 1.0)
+    view = StillView(eight_cards(enforcement=enforcement), explanations=Explanations())
+    text = explanation_text(explain_file(view, FILE))
+    assert "STRATEGIES (those that set no new values now)" in text
+    assert "NodeSLO asks" in text
+
+
+@pytest.mark.parametrize(("namespaces", "is_protected"), [((), False), ((POD.namespace,), True)])
+def test_a_pod_says_whether_its_namespace_is_protected(
+    namespaces: tuple[str, ...], is_protected: bool
+) -> None:
+    resctrl = ResctrlView(protected_namespaces=namespaces)
+    pod: Any = explain_pod(StillView(eight_cards(resctrl=resctrl)), POD.namespace, POD.name)["pod"]
+    assert pod["protected"] is is_protected
 
 
 def test_a_container_that_gets_nothing_is_no_line_for_people() -> None:
