@@ -100,7 +100,8 @@ class Extender:
             return encode_preemption_result({})
         nodes: dict[str, NodeVictims] = {}
         for name, victims in request.victims.items():
-            if victims.uids and self._decisions.fits_without(requested, name, victims.uids):
+            without = (*victims.uids, request.pod.key.uid)  # what is held for the pod is its own
+            if victims.uids and self._decisions.fits_without(requested, name, without):
                 nodes[name] = victims
         return encode_preemption_result(nodes)
 

@@ -87,6 +87,29 @@ def test_the_annotation_that_bind_would_write(capsys: pytest.CaptureFixture[str]
     ]
 
 
+def test_with_settings_for_vendors_plugins_their_annotations_are_there_and_their_limits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tmp_path / "settings.txt"
+    settings.write_text("vendor_annotations: true")
+    share = PODS / "09-mlu-share.yaml"
+    two = tmp_path / "two.yaml"
+    selector = "nodeSelector: {node.koordinator.sh/gpu-vendor: cambricon}"
+    two.write_text(POD % (selector, "koordinator.sh/gpu: 200"))
+
+    def decide(pod: Path) -> Any:
+        more = ["--config", str(settings), "-o", "json"]
+        main(["simulate", "--cluster", str(CLUSTER), "--pod", str(pod), *more])
+        return json.loads(capsys.readouterr().out)
+
+    (best, *_) = decide(share)["nodes"]
+    assert best["annotations"]["CAMBRICON_DSMLU_PROFILE"] == "0_25_24"
+    reasons = {node["name"]: node["reasons"] for node in decide(two)["nodes"]}
+    assert reasons["mlu-0"] == ["multiple gpu share is not supported on device side"]
+    (plain, *_) = simulate(share, capsys)["nodes"]
+    assert "CAMBRICON_DSMLU_PROFILE" not in plain["annotations"]
+
+
 def test_cards_of_one_vendor_are_not_given_to_requests_for_another(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

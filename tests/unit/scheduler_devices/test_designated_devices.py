@@ -29,7 +29,7 @@ from plugins.scheduler.numa.cpu_request import pod_request
 from plugins.scheduler.pod_object import PodKey, decode_scheduler_pod
 from plugins.scheduler.server.cluster_feed import PodChanges
 from plugins.scheduler.server.extender import Extender
-from plugins.scheduler.server.extender_wire import decode_nodes_request
+from plugins.scheduler.server.extender_wire import decode_nodes_request, decode_preemption_request
 from tests.unit.scheduler.test_allocation_vectors import HONOR, JOINT, PREFER, cards, pod
 from tests.unit.scheduler.vectors import NODES, RDMA_NAME, holding
 
@@ -207,6 +207,17 @@ def test_a_planned_pod_fits_on_its_node_alone_and_others_see_its_devices_as_used
     assert answer["NodeNames"] == ["b"]
     assert answer["FailedAndUnresolvableNodes"] == {"a": "gang ns/job: planned on b"}
     assert filtered(state, pod_object("q", 1), "a", "b")["NodeNames"] == ["a"]
+
+
+def test_what_is_held_for_a_pod_does_not_keep_it_from_evicting_others() -> None:
+    state = cluster("a")
+    state.hold(held("p", "a", *range(8)), Plan("gang ns/job"))
+    extender = Extender(DecisionMaker(state), ManualClock())
+    victims = {"a": {"Pods": [{"UID": "v"}], "NumPDBViolations": 0}}
+    for name, expected in (("p", victims), ("q", {})):
+        sent = {"Pod": pod_object(name, 8), "NodeNameToMetaVictims": victims}
+        call = decode_preemption_request(json.dumps(sent).encode())
+        assert json.loads(extender.preempt(call)) == {"NodeNameToMetaVictims": expected}
 
 
 WHY = "an earlier binding of the pod has no answer yet"
