@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from plugins.scheduler.devices.device_table import GPU, RDMA, DeviceTable
 from plugins.scheduler.devices.device_usage import sum_usage
 from plugins.scheduler.devices.requests import DeviceRequest
 from plugins.scheduler.numa.alignment import device_hints
-from plugins.scheduler.numa.cpu_request import pod_request
+from plugins.scheduler.numa.cpu_request import PodRequest, pod_request
 from plugins.scheduler.pod_object import PodKey, decode_scheduler_pod
 from plugins.scheduler.server.cluster_feed import PodChanges
 from plugins.scheduler.server.extender import Extender
@@ -345,3 +346,97 @@ def test_a_designation_that_cannot_be_read_is_said(
     assert decision["chosen"] is None
     reasons = {reason for node in decision["nodes"] for reason in node["reasons"]}
     assert all(one.startswith("invalid device-allocated annotation, err: ") for one in reasons)
+
+
+class PlannedCluster:
+    """Two nodes with plans that come, are bound and end, beside pods of no plan."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.state = cluster("a", "b")
+        self.maker = DecisionMaker(self.state)
+        self.plans: list[Plan] = []
+        self.count = 0
+
+    def step(self) -> None:
+        actions = (self.plan, self.bind_alone, self.bind_planned, self.end_plan, self.delete)
+        self.random.choice(actions)()
+        self.check()
+
+    def plan(self) -> None:
+        plan = Plan(f"gang ns/{len(self.plans)}")
+        self.plans.append(plan)
+        for _ in range(self.random.randint(1, 4)):
+            self.place(self.random.randint(1, 3), plan)
+
+    def bind_alone(self) -> None:
+        self.place(self.random.randint(1, 3), None)
+
+    def place(self, count: int, plan: Plan | None) -> None:
+        self.count += 1
+        name = f"p{self.count}"
+        request = self.request(name, count)
+        nodes = self.maker.decide(request, ["a", "b"], f"u-{name}").fitting()
+        if nodes:
+            pod = self.assigned(name, nodes[0], count)
+            if plan is None:
+                self.state.set_pod(pod)
+            else:
+                self.state.hold(pod, plan)
+
+    def bind_planned(self) -> None:
+        """Bind some pod of a plan: it gets what is held for it, first assumed and then for good."""
+        uids = sorted(uid for plan in self.plans for uid in self.state.uids_of_plan(plan))
+        if uids:
+            before = self.state.held_pod(self.random.choice(uids))
+            assert before is not None
+            pod = self.assigned(before.key.name, before.node, len(before.allocation))
+            assert {one.minor for one in pod.allocation} == {one.minor for one in before.allocation}
+            self.state.set_pod(msgspec.structs.replace(pod, is_assumed=True))
+            if self.random.random() < 0.7:
+                self.state.set_pod(pod)
+
+    def end_plan(self) -> None:
+        if self.plans:
+            self.state.release_plan(self.random.choice(self.plans))
+
+    def delete(self) -> None:
+        pods = sorted(pod.key.uid for pod in self.state.pods())
+        if pods:
+            self.state.remove_pod(self.random.choice(pods))
+
+    def request(self, name: str, count: int) -> PodRequest:
+        return pod_request(decode_scheduler_pod(json.dumps(pod_object(name, count)).encode()))
+
+    def assigned(self, name: str, node: str, count: int) -> AssignedPod:
+        grant = self.maker.allocate(self.request(name, count), node, f"u-{name}")
+        allocation = tuple(one.as_allocated() for one in grant.devices)
+        key = PodKey(f"u-{name}", "ns", name)
+        return AssignedPod(key=key, node=node, allocation=allocation)
+
+    def check(self) -> None:
+        used: set[tuple[str, int | None]] = set()
+        for each in self.state.pods():
+            for one in each.allocation:
+                assert (each.node, one.minor) not in used, "a card twice"
+                used.add((each.node, one.minor))
+        for node in ("a", "b"):
+            usage = self.state.state(node).usage.amounts
+            assert {(node, minor) for _, minor in usage} == {one for one in used if one[0] == node}
+        known = {pod.key.uid for pod in self.state.pods()}
+        assert all(self.state.uids_of_plan(plan) <= known for plan in self.plans)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_over_any_sequence_of_plans_and_bindings_no_card_is_given_twice_and_none_is_lost(
+    seed: int,
+) -> None:
+    scene = PlannedCluster(seed)
+    for _ in range(60):
+        scene.step()
+    for plan in scene.plans:
+        scene.state.release_plan(plan)
+    for each in tuple(scene.state.pods()):
+        scene.state.remove_pod(each.key.uid)
+    scene.check()
+    assert scene.state.planned_count == 0
