@@ -114,12 +114,18 @@ def test_refusals_are_counted_by_reason_in_the_event(api: ApiServer, tmp_path: P
     with replica(api, tmp_path) as one:
         one.wait_ready()
         scheduler = KubeScheduler(api, (config_for(one),))
-        pods = [put_pod(api, f"p{n}", {"koordinator.sh/gpu": "1600"}) for n in range(1)]
+        gang = {"gang.scheduling.koordinator.sh/name": "job"}
+        pods = [put_pod(api, "p0", {"koordinator.sh/gpu": "1600"})]
+        pods.append(put_pod(api, "p1", {"koordinator.sh/gpu": "1600"}, **gang))
         scheduler.add(*pods)
         scheduler.run(patience_s=PATIENCE_S)
         note = scheduler.notes("p0")[-1]
         assert note.startswith("0/5 nodes are available: ")
         assert "Insufficient GPU Devices" in note
+        assert "gang" not in note
+        alone = "gang default/job: its pods are placed one by one"
+        assert f"Insufficient GPU Devices ({alone})" in scheduler.notes("p1")[-1]
+        assert one.call("GET", "/apis/v1/explain/default/p1")[1]["filter"]["note"] == alone
 
 
 def test_bindings_that_fail_are_tried_again_and_bound_once(api: ApiServer, tmp_path: Path) -> None:

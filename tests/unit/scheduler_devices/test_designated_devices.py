@@ -165,6 +165,13 @@ def test_designated_cards_have_to_be_a_partition_where_partitions_are_honoured()
     assert granted(fitting, NODES["H"], HONOR) == [(GPU, 2, ""), (GPU, 3, "")]
 
 
+def test_nics_that_a_trial_skips_are_no_mismatch() -> None:
+    labels = {"node.koordinator.sh/secondary-device-well-planned": "true"}
+    table = msgspec.structs.replace(NODES["A"], labels=labels)
+    request = designated(pod(cards(1), JOINT), card(6), function(4, "0000:b9:00.5"))
+    assert granted(request, table) == [(GPU, 6, ""), (RDMA, 4, "0000:b9:00.5")]
+
+
 Object = dict[str, Any]
 
 

@@ -25,6 +25,7 @@ from plugins.scheduler.devices.requests import device_request
 from plugins.scheduler.devices.scores import ScoringStrategy, node_score
 from plugins.scheduler.numa.cpu_request import pod_request
 from plugins.scheduler.pod_object import PodKey, SchedulerPod
+from plugins.scheduler.reasons import explain_reason
 from tests.unit.scheduler.test_numa_cluster import BIND_POLICY, GIB, POLICY, topology
 from tests.unit.scheduler.vectors import NODES, RDMA_NAME, gpu, holding, nic
 
@@ -74,6 +75,7 @@ def refusal(
     if held:
         state.set_pod(AssignedPod(key=PodKey("h", "ns", "h"), node="a", allocation=held))
     answer = DecisionMaker(state, rules).decide(pod_request(wanted), ["a"]).of("a")
+    assert answer.fits or explain_reason(answer.reason), "people are told what it means"
     return answer.reason, answer.is_final
 
 
