@@ -65,7 +65,9 @@ def split_common(
             for node in first.nodes
             if node.host_path not in own_path_set and all(node in edits.nodes for edits in others)
         ),
-        mounts=tuple(one for one in first.mounts if all(one in edits.mounts for edits in others)),
+        mounts=tuple(
+            mount for mount in first.mounts if all(mount in edits.mounts for edits in others)
+        ),
         env=tuple(one for one in first.env if all(one in edits.env for edits in others)),
     )
     own = {name: _subtract(edits, shared) for name, edits in edits_by_device.items()}

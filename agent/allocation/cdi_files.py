@@ -88,7 +88,7 @@ def kinds_in_use(
     `renamed` are resource names in the settings, with the names that they replace.
     """
     view = snapshot.served.value
-    vendors = {one.name: one.vendor for one in view.resources}
+    vendors = {resource.name: resource.vendor for resource in view.resources}
     resources = {one.resource for one in (*view.held, *assignments)}
     allocated = snapshot.allocations.value.held.keys()
     states = {state.vendor: state for state in snapshot.vendors}

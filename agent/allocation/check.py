@@ -397,12 +397,12 @@ class _AllocationCheck:
             for entry in decode_or_empty(annotation.text)
         }
         for shares in kubelet_shares.values():
-            for one in shares:
-                if (one.uid, one.type) in waiting_types or self._is_allocated(one, before):
+            for share in shares:
+                if (share.uid, share.type) in waiting_types or self._is_allocated(share, before):
                     continue
                 # if the device is used already, it does not matter which pod uses it
                 with suppress(AllocationRefused):
-                    self._shares_table.add_all(one.holder, (one.share,))
+                    self._shares_table.add_all(share.holder, (share.share,))
 
     def holders(self) -> Mapping[str, tuple[str, ...]]:
         """Return the pods that use something of each device."""

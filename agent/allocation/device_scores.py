@@ -56,7 +56,9 @@ def score_pairs(view: DeviceView, tree: PciTree) -> PairScores:
     pci = device_levels(replace(view, links=()), tree)
     linked = device_levels(view, tree) if view.links else pci
     ids = {device.key: device.info.uuid or "" for device in devices}
-    places = [(ids[one.key], address) for one in devices if (address := function_address(one))]
+    places = [
+        (ids[device.key], address) for device in devices if (address := function_address(device))
+    ]
     places.sort(
         key=lambda seat: address_sort_key(seat[1])
     )  # the levels have their pairs in this order

@@ -97,7 +97,8 @@ class DeviceIndex:
     def find_by_function(self, address: str) -> VendorDevice | None:
         """Return the device with a virtual function for pods at that address."""
         return next(
-            (one for one in self._with_functions if address in virtual_functions_of(one)), None
+            (device for device in self._with_functions if address in virtual_functions_of(device)),
+            None,
         )
 
     def find_by_vendor_minor(self, kind: DeviceKind, vendor_minor: int) -> VendorDevice | None:

@@ -123,7 +123,7 @@ class AnnotationReader:
     ) -> AllocationAnnotation | None:
         """Return the current annotation of a pod; `None` if there is none or the pod has ended."""
         containers = containers_by_sandbox[sandbox.id] if sandbox is not None else ()
-        is_live = any(one.state is not ContainerState.STOPPED for one in containers)
+        is_live = any(container.state is not ContainerState.STOPPED for container in containers)
         # a pod whose container is requested has not ended, whatever the snapshot says
         is_requesting = sandbox is not None and sandbox is self._requesting_sandbox
         if not is_requesting and (
@@ -149,11 +149,12 @@ class AnnotationReader:
             name=name,
             text=text,
             other_node=next((node for node in nodes if node not in ("", self._node)), ""),
-            is_running=is_running or any(one.state in HOLDING_STATES for one in containers),
+            is_running=is_running
+            or any(container.state in HOLDING_STATES for container in containers),
             # if the runtime reports the pod, its containers count and not the pod's status
             is_holding_devices=is_running
             if sandbox is None
-            else any(one.state in HOLDING_STATES for one in containers),
+            else any(container.state in HOLDING_STATES for container in containers),
             requests=pod.wants if pod is not None else None,
             created=pod.created if pod is not None else "",
         )

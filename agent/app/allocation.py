@@ -89,8 +89,8 @@ class AllocationMonitor:
 
     def run_first(self) -> None:
         """Read and check once before the runtime and the kubelet ask."""
-        for one in self._first_loops:
-            one.loop.step(self._clock.monotonic())
+        for loop in self._first_loops:
+            loop.loop.step(self._clock.monotonic())
 
     def read_host_devices(self) -> None:
         """Read device nodes, drivers and CDI files of the host."""

@@ -407,7 +407,7 @@ class ContainerServiceBuilder:
     ) -> PodFileUpdater:
         inputs, writer = self._inputs, StateWriter("ledger")
         settings = inputs.settings
-        modes = strategy_modes((one.name for one in strategies), settings.enforce)
+        modes = strategy_modes((strategy.name for strategy in strategies), settings.enforce)
         engine = QosEngine(
             strategies,
             modes,

@@ -55,7 +55,7 @@ class VendorSearch:
     def network_vendors(self) -> frozenset[str]:
         """Return the names of the vendors whose devices are NICs."""
         descriptions = (vendor.description for vendor in self._vendors)
-        return frozenset(one.name for one in descriptions if one.is_network)
+        return frozenset(description.name for description in descriptions if description.is_network)
 
     def run(self) -> None:
         """Search once; for a thread that may read the host.

@@ -168,7 +168,10 @@ class PodFileUpdater:
             *report.conditions,
             *self._strategy_conditions(view, now_s),
             *self._strategies.conditions(),
-            *(FileCondition(reason=one.reason, message=one.message) for one in resctrl.problems),
+            *(
+                FileCondition(reason=problem.reason, message=problem.message)
+                for problem in resctrl.problems
+            ),
         )
         self.files_written += report.written
         self.files_left = report.unwritten
@@ -252,7 +255,7 @@ class PodFileUpdater:
 
     def problems(self) -> tuple[str, ...]:
         """Return the present problems with files of pods."""
-        return tuple(f"{one.reason}: {one.message}" for one in self._conditions)
+        return tuple(f"{condition.reason}: {condition.message}" for condition in self._conditions)
 
     def counters(self) -> EnforcementCounters:
         """Return the counts of changes since the start. For any thread."""
@@ -296,9 +299,9 @@ class PodFileUpdater:
             self._is_ledger_loaded = True
 
     def _report_notes(self, notes: tuple[PodReportNote, ...]) -> None:
-        for one in notes:
-            ref = PodRef(namespace=one.namespace or "default", name=one.name, uid=one.uid)
-            self._messages.put(EventReported(one.note.reason, one.note.message, ref))
+        for note in notes:
+            ref = PodRef(namespace=note.namespace or "default", name=note.name, uid=note.uid)
+            self._messages.put(EventReported(note.note.reason, note.note.message, ref))
 
 
 class Explanations:
@@ -338,11 +341,14 @@ class Explanations:
                 stage=HookStage.CREATE,
                 pod=sandbox,
                 container=ContainerSpec(
-                    name=one.name, pod_uid=pod.uid, labels=pod.labels, annotations=pod.annotations
+                    name=container.name,
+                    pod_uid=pod.uid,
+                    labels=pod.labels,
+                    annotations=pod.annotations,
                 ),
             )
-            for one in pod.containers
-            if one.name
+            for container in pod.containers
+            if container.name
         )
         return tuple(self._injection(request, snapshot) for request in requests)
 

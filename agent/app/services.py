@@ -92,7 +92,9 @@ class StatusCollector:
             cluster_service=self.cluster.status() if self.cluster is not None else None,
             container_service=self.containers.status(),
             publishers=tuple(runner.status for runner in runners),
-            publications=tuple(one for runner in runners for one in runner.publications()),
+            publications=tuple(
+                publication for runner in runners for publication in runner.publications()
+            ),
             events=tuple(self.periodic.recent_events),
             audit=self.containers.audit(),
             loops=tuple(_loop_status(loop) for loop in self.loops),
@@ -220,11 +222,17 @@ class Services:
         tasks.start(self._find_places(), "places")
         tasks.start(self._event_loop_monitor.run(self._process_metrics.lateness), "heartbeat")
         threads = self._threads
-        for one in self._scheduled_loops:
-            executor = threads.devices if one.is_on_devices_thread else threads.collector
-            change = inputs.store.subscribe(*one.wakes_on) if one.wakes_on else None
-            work = run_periodically(one.loop, executor, inputs.clock, one.first_run_in_s, change)
-            tasks.start(work, one.loop.name)
+        for scheduled_loop in self._scheduled_loops:
+            executor = threads.devices if scheduled_loop.is_on_devices_thread else threads.collector
+            change = (
+                inputs.store.subscribe(*scheduled_loop.wakes_on)
+                if scheduled_loop.wakes_on
+                else None
+            )
+            work = run_periodically(
+                scheduled_loop.loop, executor, inputs.clock, scheduled_loop.first_run_in_s, change
+            )
+            tasks.start(work, scheduled_loop.loop.name)
         if self._admin is not None and self._view is not None:
             await self._admin.start(self._options.out, self._view)
         if inputs.is_live and inputs.settings.discovery.hotplug and self._scanner is not None:
@@ -289,9 +297,9 @@ class Services:
         interval_s = self._inputs.settings.discovery.host_interval_s
         if is_listening:
             interval_s *= LISTENING_INTERVAL_FACTOR
-        for one in self._scheduled_loops:
-            if one.loop.name in HOST_LOOPS:
-                one.loop.interval_s = interval_s
+        for scheduled_loop in self._scheduled_loops:
+            if scheduled_loop.loop.name in HOST_LOOPS:
+                scheduled_loop.loop.interval_s = interval_s
 
     def _build_containers(self) -> ContainerService:
         builder = ContainerServiceBuilder(
@@ -319,8 +327,11 @@ class Services:
             explanations=containers.explanations,
             status=StatusCollector(
                 periodic=self._loops,
-                loops=(*(one.loop for one in self._scheduled_loops), devices.pipeline.health_loop),
-                components=tuple(one for one in components if one is not None),
+                loops=(
+                    *(scheduled_loop.loop for scheduled_loop in self._scheduled_loops),
+                    devices.pipeline.health_loop,
+                ),
+                components=tuple(component for component in components if component is not None),
                 cluster=self._cluster,
                 containers=containers,
             ),

@@ -206,7 +206,7 @@ def _section(name: str, value: object, terminal: Terminal) -> list[str]:
 def _is_empty(name: str, row: Mapping[str, object]) -> bool:
     """Return whether a container gets nothing for devices."""
     others = (_fact(item) for key, item in row.items() if key != "container")
-    return name == "injection" and all(one == ABSENT_CELL for one in others)
+    return name == "injection" and all(other == ABSENT_CELL for other in others)
 
 
 def _readable_row(name: str, row: Mapping[str, object]) -> Mapping[str, object]:
@@ -227,7 +227,9 @@ def _readable_file(row: Mapping[str, object]) -> Mapping[str, object]:
     value = row.get("requests")
     requests = value if _is_rows(value) else []
     first = requests[0] if requests else {}
-    others = [f"{one['by']} ({one['mode']}): {one['value']}" for one in requests[1:]]
+    others = [
+        f"{request['by']} ({request['mode']}): {request['value']}" for request in requests[1:]
+    ]
     return {
         "file": row.get("path"),
         "current": row.get("current"),

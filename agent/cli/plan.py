@@ -88,7 +88,7 @@ def plan(arguments: argparse.Namespace) -> int:
     else:
         document = _plan_document(layout, enforcement, changes, cluster.slo.value)
         write_document(format_document(document, arguments.output))
-    is_bad = any(one.state in BAD_STATES for one in enforcement.view.strategies)
+    is_bad = any(strategy.state in BAD_STATES for strategy in enforcement.view.strategies)
     is_bad = is_bad or bool(changes.failures or cluster.slo.value.refused_count)
     return ExitStatus.PROBLEM_FOUND if is_bad else ExitStatus.OK
 
@@ -220,7 +220,7 @@ def _plan_host(
     hooks = node_hooks(reads_kubelet=settings.kubelet.enabled, hooks=settings.hooks)
     scales_quota = hook_modes(hooks, settings.enforce).get(NormalizationHook.name) == ON
     all_strategies = strategies(settings.enforce, own_uid="", scales_quota=scales_quota)
-    modes = strategy_modes((one.name for one in all_strategies), settings.enforce)
+    modes = strategy_modes((strategy.name for strategy in all_strategies), settings.enforce)
     engine = QosEngine(
         all_strategies,
         modes,
@@ -262,16 +262,16 @@ def _plan_resctrl(
 def _resctrl_changes(plan: HostResctrlPlan) -> tuple[PlannedChange, ...]:
     return tuple(
         PlannedChange(
-            action=one.action.kind.value,
-            path=one.path,
-            key="schemata" if one.action.kind is ResctrlActionKind.WRITE else "group",
-            current=one.current,
-            desired=one.action.text.strip() or one.action.kind.value,
+            action=change.action.kind.value,
+            path=change.path,
+            key="schemata" if change.action.kind is ResctrlActionKind.WRITE else "group",
+            current=change.current,
+            desired=change.action.text.strip() or change.action.kind.value,
             owner=RESCTRL,
             mode=plan.status.mode,
-            source=one.action.reason,
+            source=change.action.reason,
         )
-        for one in plan.changes
+        for change in plan.changes
     )
 
 
@@ -324,13 +324,13 @@ def _plan_text(
         blocks.append("no cgroup of the kubelet is here: there is nothing to plan for")
     if not slo.found:
         blocks.append("no NodeSLO: only pods ask for something (--slo FILE names one)")
-    strategy_rows = [_strategy_row(one) for one in enforcement.view.strategies]
+    strategy_rows = [_strategy_row(strategy) for strategy in enforcement.view.strategies]
     if strategy_rows:
         blocks.append(format_table(strategy_rows, terminal))
-    rows = [_change_row(one) for one in changes.changes]
+    rows = [_change_row(change) for change in changes.changes]
     if rows:
         blocks.append(format_table(rows, terminal, spare=("because",)))
-    evictions = [_eviction_row(one) for one in enforcement.evictions]
+    evictions = [_eviction_row(eviction) for eviction in enforcement.evictions]
     if evictions:
         blocks.append(format_table(evictions, terminal))
     if changes.missing:
@@ -364,12 +364,12 @@ def _plan_document(
             "ignored": [{"field": one.path, "why": one.why} for one in slo.refused],
         },
         "strategies": [
-            {**_strategy_row(one), "figures": dict(one.figures)}
-            for one in enforcement.view.strategies
+            {**_strategy_row(strategy), "figures": dict(strategy.figures)}
+            for strategy in enforcement.view.strategies
         ],
-        "changes": [_change_document(one) for one in changes.changes],
+        "changes": [_change_document(change) for change in changes.changes],
         "missing": [_change_document(one) for one in changes.missing],
-        "evictions": [_eviction_row(one) for one in enforcement.evictions],
+        "evictions": [_eviction_row(eviction) for eviction in enforcement.evictions],
         "compared": changes.compared,
         "failures": [{"hook": hook, "error": error} for hook, error in changes.failures],
         "notes": [{"pod": pod, "message": message} for pod, message in changes.notes],

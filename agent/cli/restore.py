@@ -88,15 +88,15 @@ def _dry_run(settings: Settings, folder: str) -> int:
         raise LedgerError(source, error) from error
     ledger = _load_ledger(folder)
     results = _undo(ledger, settings, dry_run=True)
-    for one in results:
-        print(one.summary if one.state == "planned" else _remaining_line(one))
+    for result in results:
+        print(result.summary if result.state == "planned" else _remaining_line(result))
     if ledger.problem:
         print(f"{source}: damaged: what cannot be read of it cannot be put back")
     if ledger.newer_lines:
         print(f"{source}: {_newer_version_hint(ledger)}")
     if not (results or ledger.problem or ledger.newer_lines):
         print(NOTHING_RECORDED)
-    remaining = [one for one in results if not (one.is_done or one.state == "planned")]
+    remaining = [result for result in results if not (result.is_done or result.state == "planned")]
     return (
         ExitStatus.PROBLEM_FOUND
         if remaining or ledger.problem or ledger.newer_lines
@@ -144,13 +144,13 @@ def _cgroup_layout(
 
 
 def _print_result(results: tuple[RestoreResult, ...], problem: str) -> int:
-    remaining = [one for one in results if not one.is_done]
+    remaining = [result for result in results if not result.is_done]
     for one in results:
         if one.state == "restored" and one.target:
             print(one.summary)
     for one in remaining:
         print(_remaining_line(one))
-    counts = Counter(one.state for one in results)
+    counts = Counter(result.state for result in results)
     summary = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     if summary or not problem:
         print(summary or NOTHING_RECORDED)

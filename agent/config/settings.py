@@ -426,13 +426,13 @@ def settings_type(vendors: tuple[VendorDescription, ...]) -> type[Settings]:
     """Return `Settings` with all that vendors add: switches, sections, choices."""
     switches = _define(
         "VendorSwitches",
-        [(one.name, Annotated[str, one.switch], one.switch_default) for one in vendors],
+        [(vendor.name, Annotated[str, vendor.switch], vendor.switch_default) for vendor in vendors],
         VendorSwitches,
         VendorSwitches.__doc__,
     )
     sections: list[_Field] = [
-        (one.name, Annotated[one.settings, SettingRule(one.title)], one.settings())
-        for one in vendors
+        (vendor.name, Annotated[vendor.settings, SettingRule(vendor.title)], vendor.settings())
+        for vendor in vendors
     ]
     fields: list[_Field] = []
     for name, kind, default in _fields(DiscoverySettings):

@@ -412,7 +412,9 @@ class Allocator:
         table = self._resource_table(snapshot)
         resources = self._resources(snapshot)
         allocations = snapshot.served.value.held
-        if not snapshot.allocations.value.held and not any(one.exchanges for one in allocations):
+        if not snapshot.allocations.value.held and not any(
+            allocation.exchanges for allocation in allocations
+        ):
             return resources  # the kubelet's account equals the agent's
         return tuple(
             withdraw_ids(

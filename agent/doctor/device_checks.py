@@ -52,7 +52,9 @@ _REMEDIES = {
 
 def check_vendors(facts: CheckInputs) -> Iterator[CheckResult]:
     """Report each vendor with hardware here: whether its driver answers, and its problems."""
-    discovered = {one.vendor: one for one in facts.discovery.vendors} if facts.discovery else {}
+    discovered = (
+        {vendor.vendor: vendor for vendor in facts.discovery.vendors} if facts.discovery else {}
+    )
     for state in facts.node.vendors:
         yield _vendor_result(facts, state, discovered.get(state.vendor))
     if not facts.node.vendors:
@@ -65,7 +67,7 @@ def _vendor_result(
     facts: CheckInputs, state: VendorReport, now: VendorReport | None
 ) -> CheckResult:
     name = f"vendor:{state.vendor}"
-    problems = [(one.reason, one.message) for one in state.problems]
+    problems = [(problem.reason, problem.message) for problem in state.problems]
     if state.state != "ready":
         problems = [(state.reason, state.message), *problems]
     elif not problems:
@@ -98,8 +100,9 @@ def check_readings(facts: CheckInputs) -> Iterator[CheckResult]:
     for state in facts.node.vendors:
         if state.rejections:
             families = [
-                f"{one.family} ({one.count}, first {one.value} of {one.device})"
-                for one in state.rejections
+                f"{rejection.family} ({rejection.count}, "
+                f"first {rejection.value} of {rejection.device})"
+                for rejection in state.rejections
             ]
             more = len(families) - MAX_LISTED_FAMILIES
             yield CheckResult(
@@ -207,9 +210,9 @@ def compare_with_discovery(facts: CheckInputs) -> Iterator[CheckResult]:
     if facts.discovery is None:
         return
     running, now = facts.node.devices, facts.discovery.devices
-    ready = {one.vendor for one in facts.discovery.vendors if one.state == "ready"}
-    silent = {one.vendor for one in facts.node.vendors if one.is_silent}
-    omitted = silent - {one.vendor for one in facts.discovery.vendors}
+    ready = {vendor.vendor for vendor in facts.discovery.vendors if vendor.state == "ready"}
+    silent = {vendor.vendor for vendor in facts.node.vendors if vendor.is_silent}
+    omitted = silent - {vendor.vendor for vendor in facts.discovery.vendors}
     names = {**facts.node.vendor_names, **facts.discovery.vendor_names}
     differences = [
         *(f"{key}: found now, unknown to the agent" for key in now if key not in running),

@@ -60,13 +60,15 @@ def check_strategies(facts: CheckInputs) -> Iterator[CheckResult]:
         return
     requests = {} if slo is None else requested_strategies(slo)
     is_well = True
-    for one in view.strategies:
-        result = _strategy_result(one, requests.get(one.name, ""))
+    for strategy in view.strategies:
+        result = _strategy_result(strategy, requests.get(strategy.name, ""))
         if result is not None:
             is_well = False
             yield result
     if is_well and view.strategies:
-        active = [one.name for one in view.strategies if one.state is StrategyState.ACTIVE]
+        active = [
+            strategy.name for strategy in view.strategies if strategy.state is StrategyState.ACTIVE
+        ]
         observation = f"active: {', '.join(active) or 'none, nothing is asked for'}"
         yield CheckResult(id="enforcement", status=CheckStatus.OK, observation=observation)
 
@@ -106,15 +108,17 @@ def _strategy_result(one: StrategyStatus, source: str) -> CheckResult | None:
 def check_conditions(facts: CheckInputs) -> Iterator[CheckResult]:
     """Report each lasting problem with files."""
     view = _view(facts)
-    for one in view.conditions if view is not None else ():
-        if one.reason in ("StrategyFailed", "StrategyUnsupported"):
+    for condition in view.conditions if view is not None else ():
+        if condition.reason in ("StrategyFailed", "StrategyUnsupported"):
             continue  # reported with the strategy
         yield CheckResult(
-            id=f"enforcement:{one.reason}",
+            id=f"enforcement:{condition.reason}",
             status=CheckStatus.WARN,
-            observation=one.message,
-            impact=_IMPACTS.get(one.reason, _FILES_IMPACT),
-            remedy=_REMEDIES.get(one.reason, "see the message, and xpu-agent explain file PATH"),
+            observation=condition.message,
+            impact=_IMPACTS.get(condition.reason, _FILES_IMPACT),
+            remedy=_REMEDIES.get(
+                condition.reason, "see the message, and xpu-agent explain file PATH"
+            ),
         )
 
 

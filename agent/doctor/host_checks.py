@@ -49,20 +49,20 @@ def check_char_links(facts: CheckInputs) -> Iterator[CheckResult]:
 def check_memlock(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether containers may lock the memory that RDMA needs."""
     devices = facts.snapshot.devices.value.devices
-    if not any(one.info.kind is DeviceKind.RDMA for one in devices):
+    if not any(device.info.kind is DeviceKind.RDMA for device in devices):
         return
-    runtimes = [one for one in facts.runtimes if one.is_memlock_known]
+    runtimes = [runtime for runtime in facts.runtimes if runtime.is_memlock_known]
     if not runtimes:
         yield CheckResult(
             id="memlock", status=CheckStatus.SKIP, observation="the runtime's limits are not known"
         )
-    for one in runtimes:
-        low = one.memlock_bytes is not None and one.memlock_bytes < 1 << 30
-        limit = "unlimited" if one.memlock_bytes is None else f"{one.memlock_bytes} bytes"
+    for runtime in runtimes:
+        low = runtime.memlock_bytes is not None and runtime.memlock_bytes < 1 << 30
+        limit = "unlimited" if runtime.memlock_bytes is None else f"{runtime.memlock_bytes} bytes"
         yield CheckResult(
             id="memlock",
             status=CheckStatus.WARN if low else CheckStatus.OK,
-            observation=f"{one.name} (process {one.pid}): {limit}",
+            observation=f"{runtime.name} (process {runtime.pid}): {limit}",
             impact="RDMA pins memory; containers inherit the runtime's limit where no NRI raises it"
             if low
             else "",

@@ -106,7 +106,7 @@ def silent_vendors(answer: AgentAnswer, source: str) -> frozenset[str]:
         return frozenset()
     if running.node.source != source:
         return frozenset()
-    return frozenset(one.vendor for one in running.vendors if one.is_silent)
+    return frozenset(vendor.vendor for vendor in running.vendors if vendor.is_silent)
 
 
 def fetch_agent_snapshot(settings: Settings) -> AgentAnswer:
@@ -205,7 +205,7 @@ def _kubelet_evidence(process: KubeletProcess | None, settings: Settings, host: 
 def _process_states(running: NodeReport) -> dict[int, str]:
     """Return the state of each worker's process; in a pod this needs `hostPID`."""
     states = {}
-    for pid in (one.pid for one in running.vendors if one.pid is not None):
+    for pid in (vendor.pid for vendor in running.vendors if vendor.pid is not None):
         with contextlib.suppress(psutil.Error):  # it has ended since
             states[pid] = str(psutil.Process(pid).status())
     return states
@@ -264,4 +264,6 @@ def _char_links(
 
 def device_runtimes(vendors: Iterable[DeviceVendor]) -> tuple[str, ...]:
     """Return parts of names of runtimes that give devices to containers with a certain variable."""
-    return tuple(one.runtime_handler for one in vendors if isinstance(one, WithholdsDevices))
+    return tuple(
+        vendor.runtime_handler for vendor in vendors if isinstance(vendor, WithholdsDevices)
+    )

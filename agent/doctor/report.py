@@ -24,17 +24,17 @@ def result_rows(results: Iterable[CheckResult]) -> list[dict[str, object]]:
     """Return findings as data for programs."""
     return [
         {
-            "id": one.id,
-            "result": one.status.value,
-            "seen": one.observation,
-            "why": one.impact or None,
-            "do": one.remedy or None,
+            "id": result.id,
+            "result": result.status.value,
+            "seen": result.observation,
+            "why": result.impact or None,
+            "do": result.remedy or None,
         }
-        for one in results
+        for result in results
     ]
 
 
 def is_bad_news(results: Iterable[CheckResult], *, strict: bool) -> bool:
     """Return whether the result is a problem: a failed check, or with `strict` a warning."""
     bad_statuses = (CheckStatus.FAIL, CheckStatus.WARN) if strict else (CheckStatus.FAIL,)
-    return any(one.status in bad_statuses for one in results)
+    return any(result.status in bad_statuses for result in results)

@@ -112,7 +112,9 @@ def read_mounts(host: HostFiles, devices: tuple[BlockDevice, ...]) -> tuple[Moun
         return ()
     by_number = {device.number: device.name for device in devices}
     by_source = {f"/dev/{device.name}": device.name for device in devices}
-    by_source |= {f"/dev/mapper/{one.mapper_name}": one.name for one in devices if one.mapper_name}
+    by_source |= {
+        f"/dev/mapper/{device.mapper_name}": device.name for device in devices if device.mapper_name
+    }
     mounts = {mount.path: mount for mount in _mounts(text, by_number, by_source)}
     return tuple(mounts[path] for path in sorted(mounts)[:MAX_MOUNTS])
 

@@ -93,10 +93,13 @@ def _vendor_series(
         name,
         [
             sample_line(
-                name, label_prefix, one.count, f"{extra},{label_pairs(('family',), (one.family,))}"
+                name,
+                label_prefix,
+                rejection.count,
+                f"{extra},{label_pairs(('family',), (rejection.family,))}",
             )
             for extra, vendor in labelled
-            for one in vendor.rejections
+            for rejection in vendor.rejections
         ],
     )
     name = "xpu_agent_vendor_inventory_age_seconds"

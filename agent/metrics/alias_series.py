@@ -140,12 +140,15 @@ def alias_families(tables: Iterable[AliasTable]) -> tuple[ExportedFamily, ...]:
             labels=tuple(
                 dict.fromkeys(
                     label.name
-                    for labels in (_labels_of(table, alias), *(one.labels for one in alias.sources))
+                    for labels in (
+                        _labels_of(table, alias),
+                        *(source.labels for source in alias.sources),
+                    )
                     for label in labels
                 )
             ),
             stability="alpha",
-            alias_of=next((one.family for one in alias.sources if one.family), ""),
+            alias_of=next((source.family for source in alias.sources if source.family), ""),
         )
         for table in tables
         for alias in table.metrics

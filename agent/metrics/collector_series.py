@@ -217,7 +217,8 @@ def collected_node_series(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLi
         yield name, sample_lines(name, label_prefix, (("", cold.idle_ratio),))
         applications = snapshot.usage.value.applications
         own = {
-            one: f"{label_prefix},{label_pairs(('application',), (one,))}" for one in applications
+            application: f"{label_prefix},{label_pairs(('application',), (application,))}"
+            for application in applications
         }
         rows = _cold_rows(own, cold.applications, applications)
         yield from _cold_memory_series("host_application", rows)

@@ -232,16 +232,22 @@ def _device_plugin(
         name,
         [
             sample_line(
-                name, label_prefix, 1, label_pairs(("resource", "state"), (one.name, one.state))
+                name,
+                label_prefix,
+                1,
+                label_pairs(("resource", "state"), (resource.name, resource.state)),
             )
-            for one in resources
+            for resource in resources
         ],
     )
     name = f"{PREFIX}deviceplugin_devices"
     health_counts = [
-        (one.name, health, count)
-        for one in resources
-        for health, count in (("healthy", one.healthy), ("unhealthy", one.devices - one.healthy))
+        (resource.name, health, count)
+        for resource in resources
+        for health, count in (
+            ("healthy", resource.healthy),
+            ("unhealthy", resource.devices - resource.healthy),
+        )
     ]
     keys = ("resource", "health")
     yield (
@@ -253,8 +259,11 @@ def _device_plugin(
     )
     plugin_view = snapshot.served.value
     for short, counts in (
-        ("withdrawn", [(one.name, len(one.withdrawn_ids)) for one in resources]),
-        ("exchanged", [(one.name, len(plugin_view.exchanges(one.name))) for one in resources]),
+        ("withdrawn", [(resource.name, len(resource.withdrawn_ids)) for resource in resources]),
+        (
+            "exchanged",
+            [(resource.name, len(plugin_view.exchanges(resource.name))) for resource in resources],
+        ),
     ):
         name = f"{PREFIX}deviceplugin_devices_{short}"
         yield (
@@ -290,12 +299,12 @@ def _device_plugin(
         name,
         [
             text
-            for one in statistics
+            for counters in statistics
             for text in histogram_lines(
                 name,
                 label_prefix,
-                label_pairs(("resource",), (one.name,)),
-                one.latency,
+                label_pairs(("resource",), (counters.name,)),
+                counters.latency,
             )
         ],
     )

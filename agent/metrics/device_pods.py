@@ -105,7 +105,7 @@ def _slice_users(
         for part in device.info.partitions
     }
     uids_with_slice = {uid for slice_users in of_slices.values() for uid, _ in slice_users}
-    others = tuple(one for one in users if one[0] not in uids_with_slice)
+    others = tuple(user for user in users if user[0] not in uids_with_slice)
     return {uuid: slice_users or others for uuid, slice_users in of_slices.items()}
 
 
@@ -191,7 +191,7 @@ def _process_owners(
         uid, container_id = owners.get(process.pid, ("", ""))
         if uid:
             containers = pods[uid].containers if uid in pods else ()
-            names = (one.name for one in containers if one.id == container_id)
+            names = (container.name for container in containers if container.id == container_id)
             yield process.pid, (uid, next(names, ""))
 
 

@@ -241,18 +241,26 @@ def _evictions(evictions: EvictionStatus, label_prefix: str) -> SeriesLines:
 
 
 def _strategies(strategies: tuple[StrategyStatus, ...], label_prefix: str) -> SeriesLines:
-    modes = [(one.name, choice, one.mode == choice) for one in strategies for choice in MODES]
+    modes = [
+        (strategy.name, choice, strategy.mode == choice)
+        for strategy in strategies
+        for choice in MODES
+    ]
     yield _choices("strategy_mode", "mode", modes, label_prefix)
     states = [
-        (one.name, state.value, one.state is state) for one in strategies for state in StrategyState
+        (strategy.name, state.value, strategy.state is state)
+        for strategy in strategies
+        for state in StrategyState
     ]
     yield _choices("strategy_state", "state", states, label_prefix)
     name = f"{PREFIX}strategy_desired_values"
     yield (
         name,
         [
-            sample_line(name, label_prefix, one.values, label_pairs(("strategy",), (one.name,)))
-            for one in strategies
+            sample_line(
+                name, label_prefix, strategy.values, label_pairs(("strategy",), (strategy.name,))
+            )
+            for strategy in strategies
         ],
     )
     yield from _figures(strategies, label_prefix)
@@ -261,13 +269,13 @@ def _strategies(strategies: tuple[StrategyStatus, ...], label_prefix: str) -> Se
 def _figures(strategies: tuple[StrategyStatus, ...], label_prefix: str) -> SeriesLines:
     """Yield the family of each known figure, and one family with all others."""
     others: list[str] = []
-    for one in strategies:
-        for figure, value in one.figures:
-            family = FIGURES.get((one.name, figure))
+    for strategy in strategies:
+        for figure, value in strategy.figures:
+            family = FIGURES.get((strategy.name, figure))
             if family is not None:
                 yield family[0], [sample_line(family[0], label_prefix, value)]
                 continue
-            labels = label_pairs(("strategy", "figure"), (one.name, figure))
+            labels = label_pairs(("strategy", "figure"), (strategy.name, figure))
             others.append(sample_line(f"{PREFIX}strategy_figure", label_prefix, value, labels))
     yield f"{PREFIX}strategy_figure", others
 
@@ -277,7 +285,7 @@ def _enforced_files(snapshot: NodeSnapshot, label_prefix: str) -> SeriesLines:
     classes = {
         cgroup: qos_class(pod)
         for pod in snapshot.pods.value
-        for cgroup in (pod.cgroup, *(one.cgroup for one in pod.containers))
+        for cgroup in (pod.cgroup, *(container.cgroup for container in pod.containers))
         if cgroup
     }
     counts: Counter[tuple[str, str]] = Counter()
@@ -314,7 +322,7 @@ def _state(view: EnforcementView, label_prefix: str) -> SeriesLines:
         name = f"{PREFIX}enforcement_{short}"
         yield name, [sample_line(name, label_prefix, int(value))]
     name = f"{PREFIX}enforcement_conditions"
-    reasons = [one.reason for one in view.conditions]
+    reasons = [condition.reason for condition in view.conditions]
     yield (
         name,
         [
@@ -371,4 +379,4 @@ def quota_values(files: DesiredFiles) -> dict[str, tuple[int, int]]:
 def _texts(
     files: Iterable[DesiredFile], key_name: str, version: int
 ) -> Iterator[tuple[DesiredFile, str]]:
-    return ((one, one.text(version)) for one in files if one.key_name == key_name)
+    return ((file, file.text(version)) for file in files if file.key_name == key_name)

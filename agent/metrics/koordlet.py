@@ -232,7 +232,10 @@ def _report_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
 
 
 def _application_samples(snapshot: NodeSnapshot) -> Iterator[_Sample]:
-    applications = {one.name: one for one in snapshot.cluster.slo.value.slo.host_applications}
+    applications = {
+        host_application.name: host_application
+        for host_application in snapshot.cluster.slo.value.slo.host_applications
+    }
     for window in snapshot.report.value.applications:
         if window.name in applications:
             one = applications[window.name]

@@ -80,8 +80,11 @@ _IO_COUNTERS: tuple[tuple[str, Callable[[DeviceIo], float]], ...] = (
 def node_storage_series(storage: StorageUsage, label_prefix: str) -> SeriesLines:
     """Yield the families of the node's storage; `label_prefix` has the labels of every sample."""
     name = "xpu_node_disk_info"
-    yield name, [sample_line(name, label_prefix, 1, _info_labels(one)) for one in storage.devices]
-    disks = [(label_pairs(("device",), (one.name,)), one) for one in storage.devices]
+    yield (
+        name,
+        [sample_line(name, label_prefix, 1, _info_labels(device)) for device in storage.devices],
+    )
+    disks = [(label_pairs(("device",), (device.name,)), device) for device in storage.devices]
     name = "xpu_node_disk_size_bytes"
     yield name, [sample_line(name, label_prefix, one.size_bytes, extra) for extra, one in disks]
     for column, value_of in _COUNTERS:
@@ -96,9 +99,9 @@ def node_storage_series(storage: StorageUsage, label_prefix: str) -> SeriesLines
         )
     name = "xpu_node_mount_info"
     mounts = [
-        label_pairs(MOUNT[1:], (one.device, one.path, one.filesystem))
-        for one in storage.mounts
-        if one.is_whole and not any(part in one.path for part in _VOLUMES_OF_PODS)
+        label_pairs(MOUNT[1:], (mount.device, mount.path, mount.filesystem))
+        for mount in storage.mounts
+        if mount.is_whole and not any(part in mount.path for part in _VOLUMES_OF_PODS)
     ]
     yield name, [sample_line(name, label_prefix, 1, extra) for extra in mounts[:MAX_MOUNTS]]
 

@@ -134,9 +134,12 @@ def enforcement_condition(view: EnforcementView) -> Json:
     if not view.conditions:
         message = "what the NodeSLO and pods ask for is set"
         return _condition("True", ALL_SET, message, since_s, since_s or 0.0, ENFORCEMENT_HEALTHY)
-    reasons = sorted({one.reason for one in view.conditions})
+    reasons = sorted({condition.reason for condition in view.conditions})
     reason = api_values.condition_reason(reasons[0]) if len(reasons) == 1 else SEVERAL_REASONS
-    texts = [one.message if len(reasons) == 1 else one.reason for one in view.conditions]
+    texts = [
+        condition.message if len(reasons) == 1 else condition.reason
+        for condition in view.conditions
+    ]
     listed = "; ".join(dict.fromkeys(texts[:MAX_NAMED]))
     return _condition("False", reason, listed, since_s, since_s or 0.0, ENFORCEMENT_HEALTHY)
 

@@ -183,7 +183,10 @@ class CookieReconciler:
         processes = tuple(_read_cookies(kernel, pids))
         recorded = {name: group for name, (group, _) in self._groups.items()}
         group = recorded.get(desired.group.id)
-        living = {one.pid: one.cookie for one in _read_cookies(kernel, group.pids if group else ())}
+        living = {
+            cookie.pid: cookie.cookie
+            for cookie in _read_cookies(kernel, group.pids if group else ())
+        }
         plan = plan_cookies(desired.group, processes, recorded, living)
         changed = _apply_plan(kernel, plan)
         if desired.group.enabled and processes:
@@ -199,7 +202,7 @@ class CookieReconciler:
         now_s: float,
     ) -> None:
         """Record the group's cookie and the processes that have it, of all containers."""
-        now = tuple(_read_cookies(kernel, [one.pid for one in processes]))
+        now = tuple(_read_cookies(kernel, [process.pid for process in processes]))
         cookie = next(
             (one.cookie for one in now if one.pid in changed), now[0].cookie if now else 0
         )

@@ -309,7 +309,8 @@ class _DesiredStateBuilder:
         formula = self.inputs.formulas.get(level, WeightFormula.LINEAR)
         writes, notes = desired_writes(cgroup, level, answers, self.inputs.cgroup_version, formula)
         target += (
-            msgspec.structs.replace(one, source=value_source(one.owner, pod)) for one in writes
+            msgspec.structs.replace(write, source=value_source(write.owner, pod))
+            for write in writes
         )
         self.notes += notes
 

@@ -142,7 +142,7 @@ class FileExplainer:
             else tuple(self._ledger_text(entry, value) for value in entry.own_values),
             refusal=self._refusal(winner),
             is_contested=winner is not None and self._is_contested(winner, key),
-            changes=tuple(one for one in self._changes if one.path == path)[-MAX_CHANGES:],
+            changes=tuple(change for change in self._changes if change.path == path)[-MAX_CHANGES:],
         )
 
     def _ledger_text(self, entry: LedgerEntry, value: str) -> str:

@@ -142,18 +142,18 @@ class HostPlanner:
         missing = [
             self._change(desired, mode, None)
             for mode, values in groups
-            for desired in (desired for one in values for desired in one)
+            for desired in (desired for value in values for desired in value)
             if self._current_value(desired) is None
         ]
         return HostPlan(
             changes=tuple(changes),
             missing=tuple(missing),
-            compared=sum(len(one) for _, values in groups for one in values) - len(missing),
-            failures=tuple(sorted({(f.hook, f.error) for one in states for f in one.failures})),
+            compared=sum(len(value) for _, values in groups for value in values) - len(missing),
+            failures=tuple(sorted({(f.hook, f.error) for state in states for f in state.failures})),
             notes=tuple(
-                (f"{one.managed_pod.pod.namespace}/{one.managed_pod.pod.name}", note.message)
-                for one in states
-                for note in one.notes
+                (f"{state.managed_pod.pod.namespace}/{state.managed_pod.pod.name}", note.message)
+                for state in states
+                for note in state.notes
             ),
         )
 

@@ -53,7 +53,11 @@ class ManagedPods:
 
 def _pod_manager(runtime: RuntimeView) -> Callable[[PodView], ManagedPod | None]:
     """Return the function from a pod to its managed pod, by what the runtime reports."""
-    by_uid = {one.uid: one for one in runtime.sandboxes.values() if one.uid and not one.stopped}
+    by_uid = {
+        sandbox.uid: sandbox
+        for sandbox in runtime.sandboxes.values()
+        if sandbox.uid and not sandbox.stopped
+    }
     return lambda pod: _managed_pod(pod, by_uid.get(pod.uid), runtime)
 
 
@@ -82,7 +86,7 @@ def _managed_pod(
 def _containers(
     pod: PodView, sandbox: PodSandbox, runtime_containers: Mapping[str, object]
 ) -> tuple[ManagedContainer, ...]:
-    running = [one for one in pod.containers if one.cgroup]
+    running = [container for container in pod.containers if container.cgroup]
     names = {one.id: one.name for one in running if one.name}
     for one in running:
         name = getattr(runtime_containers.get(one.id), "name", "")

@@ -53,13 +53,13 @@ class OomScores:
     def apply(self, writes: Iterable[OomScoreWrite], now_s: float) -> tuple[AuditRecord, ...]:
         """Write the values; a process that has ended is no error."""
         audits: list[AuditRecord] = []
-        for one in writes:
+        for write in writes:
             if now_s < self._not_before_s:
                 break
-            path = f"/proc/{one.pid}/{OOM_SCORE_ADJ}"
+            path = f"/proc/{write.pid}/{OOM_SCORE_ADJ}"
             number = 0
             try:
-                self._files.write(path, str(one.desired.value))
+                self._files.write(path, str(write.desired.value))
             except HostFileError as error:
                 if error.errno in _ENDED:
                     continue
@@ -73,12 +73,12 @@ class OomScores:
             audits.append(
                 AuditRecord(
                     wall_s=self._clock.wall(),
-                    owner=one.desired.owner,
-                    message=f"set container oom score to {one.desired.value}",
+                    owner=write.desired.owner,
+                    message=f"set container oom score to {write.desired.value}",
                     path=path,
                     key=OOM_SCORE_ADJ,
-                    old=str(one.old),
-                    new=str(one.desired.value),
+                    old=str(write.old),
+                    new=str(write.desired.value),
                     errno=number,
                 )
             )

@@ -178,12 +178,12 @@ class QosDirectories:
         """Write the switches that differ, then the values, unless a switch is refused."""
         self.problem = ""
         audits = []
-        for one in self._switches:
+        for switch in self._switches:
             try:
-                current = self._read(one.path)
-                if current != one.text:
-                    self._files.write(one.path, one.text)
-                    audits.append(self._audit(one, current))
+                current = self._read(switch.path)
+                if current != switch.text:
+                    self._files.write(switch.path, switch.text)
+                    audits.append(self._audit(switch, current))
             except HostFileError as error:
                 self.problem = str(error)
                 return WriteResult(unwritten=len(plan.desired), audits=tuple(audits))

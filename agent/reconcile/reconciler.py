@@ -137,9 +137,9 @@ class Reconciler:
         prepared = self._prepare(writer, now_s)
         planned = self._plan_only(planner, states.values(), enforcement.planned, now_s)
         scores = self._oom.prepare(
-            (desired for one in states.values() for desired in one.oom_scores), layout, now_s
+            (desired for state in states.values() for desired in state.oom_scores), layout, now_s
         )
-        cores = tuple(desired for one in states.values() for desired in one.core_groups)
+        cores = tuple(desired for state in states.values() for desired in state.core_groups)
         self._cores.record_originals(cores, layout)
         for plan in (*strategies, *(plan for _, plan in prepared)):
             writer.record_in_ledger(plan)
@@ -151,7 +151,7 @@ class Reconciler:
         if not self._ledger_problem:
             results = [self._directories.apply(directory_plan, writer, now_s)]
             of_strategies = [writer.apply(plan, now_s) for plan in strategies if plan.steps]
-            refused = sum(bool(one.errno) for result in of_strategies for one in result.audits)
+            refused = sum(bool(audit.errno) for result in of_strategies for audit in result.audits)
             results += of_strategies
             for result in results:
                 self.audits.extend(result.audits)
@@ -278,7 +278,7 @@ class Reconciler:
         if all_writes != self._all_pod_writes:
             self._all_pod_writes = all_writes
         targets = compared_targets(states.values()).union(
-            self._directory_targets(), *(one.targets for one in groups)
+            self._directory_targets(), *(group.targets for group in groups)
         )
         self._enforced_targets = enforced_targets(states.values()) | self._overridden
         self._pods = pod_cgroups(states)
@@ -287,15 +287,15 @@ class Reconciler:
             writer.retain(targets)
             planner.retain(targets)
             self._reports.forget_other_targets(targets)
-        self._reports.forget_other_pods({one.managed_pod.pod.uid for one in states.values()})
+        self._reports.forget_other_pods({state.managed_pod.pod.uid for state in states.values()})
 
     def _all_desired_files(self, enforcement: EnforcementPlan, version: int) -> DesiredFiles:
         states = self._scan.desired.values()
         return DesiredFiles(
             version=version,
             directories=self._directories.writes,
-            hooks=tuple(chain.from_iterable(one.writes for one in states)),
-            planned_hooks=tuple(chain.from_iterable(one.planned_writes for one in states)),
+            hooks=tuple(chain.from_iterable(state.writes for state in states)),
+            planned_hooks=tuple(chain.from_iterable(state.planned_writes for state in states)),
             strategies=tuple(chain.from_iterable(one.values for one in enforcement.enforced)),
             planned_strategies=tuple(
                 chain.from_iterable(one.values for one in enforcement.planned)
@@ -306,7 +306,7 @@ class Reconciler:
         """Return the desired values of the hooks; equal ones are the same object as before."""
         writes = state.writes
         if not self._overridden.isdisjoint(desired.target for desired in writes):
-            writes = tuple(one for one in writes if one.target not in self._overridden)
+            writes = tuple(write for write in writes if write.target not in self._overridden)
         before = self._pod_writes.get(cgroup)
         return before if before == writes else writes
 
@@ -329,7 +329,8 @@ class Reconciler:
         result = self._writer.apply(plan, now_s)
         self.audits.extend(result.audits)
         notes = tuple(
-            ContainerNote(reason=one.reason, message=one.message) for one in result.problems
+            ContainerNote(reason=problem.reason, message=problem.message)
+            for problem in result.problems
         )
         return PodReport(
             written=result.written,
@@ -371,13 +372,17 @@ class Reconciler:
         now_s: float,
     ) -> int:
         """Count what hooks and strategies in plan mode would write; record each such value once."""
-        plans = [planner.prepare(one.planned_writes, now_s) for one in states if one.planned_writes]
-        plans += [planner.prepare(one.values, now_s, one.owner) for one in strategies]
-        for one in plans:
+        plans = [
+            planner.prepare(state.planned_writes, now_s) for state in states if state.planned_writes
+        ]
+        plans += [
+            planner.prepare(strategy.values, now_s, strategy.owner) for strategy in strategies
+        ]
+        for plan in plans:
             self.audits.extend(
-                self._reports.planned_audits(planner.values, one, self._clock.wall())
+                self._reports.planned_audits(planner.values, plan, self._clock.wall())
             )
-        return sum(len(one.desired) for one in plans)
+        return sum(len(plan.desired) for plan in plans)
 
     def _flush(self) -> None:
         """Write the originals to disk. If the disk refuses them, files of pods are still written.

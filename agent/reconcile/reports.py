@@ -95,7 +95,7 @@ class ReportHistory:
 
     def new_failures(self, states: Iterable[DesiredState]) -> tuple[tuple[str, str], ...]:
         """Return the exceptions of hooks that were not reported before."""
-        failures = {(one.hook, one.error) for each in states for one in each.failures}
+        failures = {(failure.hook, failure.error) for each in states for failure in each.failures}
         new = failures - self._failures
         if len(self._failures) < MAX_FAILURES:
             self._failures |= new
@@ -113,7 +113,7 @@ class ReportHistory:
             " environment, mounts and devices come with a new container only",
         )
         allocated = snapshot.allocations.value.pods
-        pods = (one.managed_pod.pod for one in states)
+        pods = (state.managed_pod.pod for state in states)
         late = [pod for pod in pods if pod.uid in prioritized and pod.uid in allocated]
         return tuple(report for pod in late for report in self.new_notes(pod, (note,)))
 
@@ -143,22 +143,22 @@ class ReportHistory:
         return tuple(
             AuditRecord(
                 wall_s=wall_s,
-                owner=one.entry.owner,
-                reason=audit_reason(one.entry.owner),
-                message=f"put back: {one.state}{': ' if one.detail else ''}{one.detail}",
-                path=_file_path(values, one),
-                key=one.entry.key,
-                old=one.current,
-                new=one.target or one.entry.original,
-                restore=one.state,
+                owner=result.entry.owner,
+                reason=audit_reason(result.entry.owner),
+                message=f"put back: {result.state}{': ' if result.detail else ''}{result.detail}",
+                path=_file_path(values, result),
+                key=result.entry.key,
+                old=result.current,
+                new=result.target or result.entry.original,
+                restore=result.state,
             )
-            for one in results
-            if one.state in ("restored", "refused", "foreign")
+            for result in results
+            if result.state in ("restored", "refused", "foreign")
         )
 
     def record_problems(self, problems: Iterable[WriteProblem]) -> None:
         """Record problems with values of strategies and QoS directories."""
-        self._problems.update((one.desired.target, one) for one in problems)
+        self._problems.update((problem.desired.target, problem) for problem in problems)
 
     def conditions(self, writer: CgroupWriter, now_s: float) -> list[FileCondition]:
         """Return conditions for refused and suspended writes, and for files that others write."""
@@ -172,8 +172,8 @@ class ReportHistory:
             if writer.refusals.is_refused(one.desired)
         }
         conditions += [
-            FileCondition(reason=one.reason, message=one.message)
-            for one in islice(self._problems.values(), MAX_REFUSALS)
+            FileCondition(reason=problem.reason, message=problem.message)
+            for problem in islice(self._problems.values(), MAX_REFUSALS)
         ]
         contested = sorted(writer.overwrites.contested_targets(now_s))
         if not contested:

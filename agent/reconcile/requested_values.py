@@ -68,15 +68,15 @@ class RequestedValues:
         self._settle_renewed(states, writer, formulas)
         ran, self._ran = (
             self._ran,
-            {c.id for one in states.values() for c in one.managed_pod.containers},
+            {c.id for state in states.values() for c in state.managed_pod.containers},
         )
         if not self._of:
             return False
-        for one in states.values():
-            for container in one.managed_pod.containers:
-                key = one.managed_pod.pod.uid, container.name
+        for state in states.values():
+            for container in state.managed_pod.containers:
+                key = state.managed_pod.pod.uid, container.name
                 if container.id not in ran and key in self._of:
-                    _record_original(one, container.cgroup, self._of.pop(key), writer, formulas)
+                    _record_original(state, container.cgroup, self._of.pop(key), writer, formulas)
         return formulas != before
 
     def _settle_renewed(
@@ -89,10 +89,10 @@ class RequestedValues:
         renewed = {(uid, name): requested for uid, name, requested in _drain(self._renewed)}
         if not renewed:
             return
-        for one in states.values():
-            for container in one.managed_pod.containers:
-                requested = renewed.get((one.managed_pod.pod.uid, container.name), NO_RESOURCES)
-                for desired in one.writes if requested != NO_RESOURCES else ():
+        for state in states.values():
+            for container in state.managed_pod.containers:
+                requested = renewed.get((state.managed_pod.pod.uid, container.name), NO_RESOURCES)
+                for desired in state.writes if requested != NO_RESOURCES else ():
                     if desired.cgroup == container.cgroup and _has_field(requested, desired):
                         with suppress(
                             ParseError

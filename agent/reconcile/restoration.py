@@ -121,12 +121,12 @@ class Restoration:
         if not due:
             return ()
         results = restore_entries(ledger, values, due, monotonic=monotonic, budget_s=UNDO_BUDGET_S)
-        for one in results:
-            self._exceeding.discard(one.entry.id)
-            if not one.is_done and one.state != "late":
-                self._after_s[one.entry.id] = now_s + UNDO_AGAIN_S
-                if one.state == "refused" and _exceeds_parent(values, one.entry):
-                    self._exceeding.add(one.entry.id)
+        for result in results:
+            self._exceeding.discard(result.entry.id)
+            if not result.is_done and result.state != "late":
+                self._after_s[result.entry.id] = now_s + UNDO_AGAIN_S
+                if result.state == "refused" and _exceeds_parent(values, result.entry):
+                    self._exceeding.add(result.entry.id)
         self._after_s = {key: at for key, at in self._after_s.items() if key in ledger.entries}
         self._exceeding &= ledger.entries.keys()
         return results

@@ -137,7 +137,7 @@ class HostResctrlPlanner:
                 monitors_pods=self._settings.monitor_pods,
             )
         )
-        reasons = "; ".join(f"{one.reason}: {one.message}" for one in plan.problems[:3])
+        reasons = "; ".join(f"{problem.reason}: {problem.message}" for problem in plan.problems[:3])
         state = StrategyState.ACTIVE if plan.groups or plan.actions else StrategyState.IDLE
         return HostResctrlPlan(
             status=StrategyStatus(

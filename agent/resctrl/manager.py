@@ -155,7 +155,7 @@ class ResctrlManager:
         if view.closids is not None:
             figures.append(("groups_allowed", float(view.closids)))
         figures.append(("refusals", float(self.refusal_count)))
-        reasons = [f"{one.reason}: {one.message}" for one in view.problems]
+        reasons = [f"{problem.reason}: {problem.message}" for problem in view.problems]
         return StrategyStatus(
             name=OWNER,
             mode=self._mode,

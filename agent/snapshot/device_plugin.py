@@ -96,7 +96,7 @@ class DevicePluginView(msgspec.Struct, frozen=True, kw_only=True):
 
     def exchanges(self, resource: str) -> frozenset[tuple[str, str]]:
         """Return each exchange of a resource once: the kubelet's id, and that of the device."""
-        of_resource = (one for one in self.held if one.resource == resource)
+        of_resource = (allocation for allocation in self.held if allocation.resource == resource)
         return frozenset(pair for one in of_resource for pair in one.exchanges)
 
 

@@ -170,7 +170,7 @@ class EnforcementView(msgspec.Struct, frozen=True, kw_only=True):
     def has_requests(self) -> bool:
         """Return whether a strategy does something, or should."""
         resting = (StrategyState.OFF, StrategyState.IDLE)
-        return any(one.state not in resting for one in self.strategies)
+        return any(strategy.state not in resting for strategy in self.strategies)
 
 
 class EnforcementCounters(msgspec.Struct, frozen=True, kw_only=True):

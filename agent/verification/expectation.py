@@ -109,7 +109,9 @@ def _match_nodes(
         yield from (DeviceNodes(name=address, is_optional=True) for address in _members(device))
     elif part is None and match.entry.template:  # the vendor's runtime creates the slice itself
         yield DeviceNodes(name=f"{device.key} {match.entry.template}")
-        yield from (DeviceNodes(name=one.uuid, is_optional=True) for one in device.partitions)
+        yield from (
+            DeviceNodes(name=partition.uuid, is_optional=True) for partition in device.partitions
+        )
     else:
         if part is None or part.with_card:
             yield DeviceNodes(name=device.key, nodes=device.nodes)
@@ -185,7 +187,9 @@ def assigned_devices(
     allocation = snapshot.allocations.value.pods.get(target.pod.uid)
     types = {entry.type for entry in allocation.grant.devices} if allocation is not None else set()
     served_resources = {
-        one.name for one in snapshot.served.value.resources if one.state != "conflict"
+        resource.name
+        for resource in snapshot.served.value.resources
+        if resource.state != "conflict"
     }
     functions = {function.address: function for function in _functions(snapshot)}
     devices = {device.key: device for device in _devices(snapshot)}

@@ -161,7 +161,9 @@ class ContainerInspector:
         if reload_stamp[0] / 1e9 <= started_s + BOOT_TIME_S:
             return frozenset()
         return frozenset(
-            one for one in numbers if not self._host.exists(f"/dev/char/{one[0]}:{one[1]}")
+            number
+            for number in numbers
+            if not self._host.exists(f"/dev/char/{number[0]}:{number[1]}")
         )
 
     def _booted_s(self) -> int | None:

@@ -69,7 +69,9 @@ def parse_runtime_record(data: bytes) -> RuntimeRecord | None:
         mounts=tuple((mount.destination, mount.source) for mount in spec.mounts),
         nodes=tuple(ObservedNode(d.path, d.type, d.major, d.minor) for d in spec.linux.devices),
         rules=tuple(_device_rule(rule) for rule in spec.linux.resources.devices),
-        limits=tuple(ResourceLimit(one.type, one.soft, one.hard) for one in spec.process.rlimits),
+        limits=tuple(
+            ResourceLimit(rlimit.type, rlimit.soft, rlimit.hard) for rlimit in spec.process.rlimits
+        ),
     )
 
 

@@ -108,7 +108,7 @@ def _select(
 def _assigned_pods(snapshot: NodeSnapshot) -> frozenset[str]:
     """Return the pods to which the kubelet has assigned devices of this agent's plug-in."""
     served = snapshot.served.value
-    own_resources = {one.name for one in served.resources if one.state != "conflict"}
+    own_resources = {resource.name for resource in served.resources if resource.state != "conflict"}
     return frozenset(device.pod_uid for device in served.held if device.resource in own_resources)
 
 

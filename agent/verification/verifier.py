@@ -235,7 +235,9 @@ class Verifier:
         except AllocationRefused:
             return before
         current = {one.name: one for one in allocated if one.nodes}
-        return replace(before, devices=tuple(current.get(one.name, one) for one in before.devices))
+        return replace(
+            before, devices=tuple(current.get(device.name, device) for device in before.devices)
+        )
 
 
 def _unknown_result(reason: str) -> VerificationResult:

@@ -45,7 +45,10 @@ def container_section(snapshot: NodeSnapshot) -> str:
     if runtime.taken_s is None and snapshot.allocations.taken_s is None:
         return ""
     served = snapshot.served.value
-    ways = [_runtime_row(runtime.value), *(_resource_row(one, served) for one in served.resources)]
+    ways = [
+        _runtime_row(runtime.value),
+        *(_resource_row(resource, served) for resource in served.resources),
+    ]
     problems = [[tag("code", text(r)), text(m)] for r, m in snapshot.host_devices.value.problems]
     of_pod = _verdicts_by_pod(snapshot)
     plain = (proofs[0] for uid, proofs in of_pod.items() if uid not in grants)
@@ -110,7 +113,7 @@ def _pod_row(grant: PodAllocation, proofs: tuple[ContainerVerification, ...]) ->
         message = grant.message.removeprefix(f"{grant.refusal}: ")  # which is shown already
         devices = badge("failed", grant.refusal) + tag("div", text(message))
     else:
-        devices = "".join(tag("div", text(_device_text(one))) for one in grant.grant.devices)
+        devices = "".join(tag("div", text(_device_text(device))) for device in grant.grant.devices)
     return [name, devices or "–", "".join(map(_verdict_text, proofs)) or "–"]
 
 

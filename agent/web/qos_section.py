@@ -41,9 +41,9 @@ def qos_section(snapshot: NodeSnapshot) -> str:
     part = snapshot.enforcement
     if part.taken_s is None or not (part.value.strategies or snapshot.audit):
         return ""
-    rows = [_strategy_row(one) for one in part.value.strategies]
+    rows = [_strategy_row(strategy) for strategy in part.value.strategies]
     names = ("strategy", "state", "mode", "files", "figures", "why")
-    changes = [_change_row(one) for one in reversed(snapshot.audit[-MAX_CHANGES:])]
+    changes = [_change_row(record) for record in reversed(snapshot.audit[-MAX_CHANGES:])]
     columns = ("time", "by", "change", "because of", "file")
     return (
         tag("h2", "Quality of service")
@@ -58,12 +58,12 @@ def _resctrl_table(view: ResctrlView) -> str:
     """Return the groups of the agent; empty without groups."""
     rows = [
         [
-            tag("code", text(one.name)),
-            text(", ".join(one.classes) if one.classes else f"pod {one.pod_uid}"),
-            tag("code", text(one.schemata)),
-            "ready" if one.name in view.ready_groups else "not ready",
+            tag("code", text(group.name)),
+            text(", ".join(group.classes) if group.classes else f"pod {group.pod_uid}"),
+            tag("code", text(group.schemata)),
+            "ready" if group.name in view.ready_groups else "not ready",
         ]
-        for one in view.groups
+        for group in view.groups
     ]
     if not rows:
         return ""
@@ -77,8 +77,8 @@ def _notices(view: EnforcementView) -> Iterable[str]:
         yield f"Nothing is changed: {view.brake}."
     if view.is_frozen:
         yield "Values stay as they are: the API server has not confirmed the NodeSLO."
-    for one in view.conditions:
-        yield f"{one.reason}: {one.message}"
+    for condition in view.conditions:
+        yield f"{condition.reason}: {condition.message}"
 
 
 def _strategy_row(status: StrategyStatus) -> list[str]:

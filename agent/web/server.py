@@ -177,7 +177,7 @@ class PageHandlers:
         """Return the last changes of files on this host, newest first."""
 
         def render() -> list[bytes]:
-            rows = [to_json_data(one) for one in reversed(self._view.snapshot().audit)]
+            rows = [to_json_data(record) for record in reversed(self._view.snapshot().audit)]
             return [encode_json({"audit": rows})]
 
         return await self._respond(render, JSON_TYPE, request)
@@ -195,7 +195,7 @@ class PageHandlers:
         """Return the last events, oldest first."""
 
         def render() -> list[bytes]:
-            events = [to_json_data(one) for one in self._view.snapshot().events]
+            events = [to_json_data(event) for event in self._view.snapshot().events]
             return [encode_json({"events": events})]
 
         return await self._respond(render, JSON_TYPE, request)

@@ -126,7 +126,7 @@ def node_facts(node: NodeObject) -> NodeView:
         annotations=sorted_pairs("annotations", meta.annotations),
         capacity=_amounts(status.capacity),
         allocatable=_amounts(status.allocatable),
-        addresses=tuple((one.type, one.address) for one in addresses[:MAX_ADDRESSES]),
+        addresses=tuple((address.type, address.address) for address in addresses[:MAX_ADDRESSES]),
         kubelet_port=_port(status.daemon_endpoints),
         machine_id=info.machine_id[:MAX_TEXT],
         boot_id=info.boot_id[:MAX_TEXT],

@@ -54,7 +54,7 @@ def parse_device_checkpoint(data: bytes) -> tuple[KubeletAllocation, ...]:
     if len(entries) > MAX_CHECKPOINT_ENTRIES:
         raise ParseError(f"device checkpoint: more than {MAX_CHECKPOINT_ENTRIES} entries", "")
     allocations = tuple(map(_kubelet_allocation, entries))
-    if sum(len(one.ids) for one in allocations) > MAX_CHECKPOINT_IDS:
+    if sum(len(allocation.ids) for allocation in allocations) > MAX_CHECKPOINT_IDS:
         raise ParseError(f"device checkpoint: more than {MAX_CHECKPOINT_IDS} ids", "")
     return tuple(sorted(allocations, key=lambda one: (one.pod_uid, one.container, one.resource)))
 

@@ -297,7 +297,7 @@ def _qos(spec: _PodSpec, status: _PodStatus) -> KubeQos:
     except ValueError:  # the kubelet may list a pod before its status is there
         all_containers = [*(spec.containers or ()), *(spec.init_containers or ())]
         return compute_qos(
-            [_requirements(one.resources) for one in all_containers[:MAX_CONTAINERS]]
+            [_requirements(container.resources) for container in all_containers[:MAX_CONTAINERS]]
         )
 
 
@@ -324,14 +324,14 @@ def _containers(spec: _PodSpec, status: _PodStatus) -> tuple[ContainerView, ...]
         status.init_container_statuses,
         status.ephemeral_container_statuses,
     ):
-        for one in statuses or ():
-            runtime, _, container_id = one.container_id.rpartition("://")
+        for container_status in statuses or ():
+            runtime, _, container_id = container_status.container_id.rpartition("://")
             if _CONTAINER_ID.fullmatch(container_id) and len(containers) < MAX_CONTAINERS:
                 containers[container_id] = ContainerView(
                     id=container_id,
                     runtime=runtime if _RUNTIME.fullmatch(runtime) else "",
-                    name=one.name,
-                    image=images.get(one.name, ""),
+                    name=container_status.name,
+                    image=images.get(container_status.name, ""),
                 )
     return tuple(containers[key] for key in sorted(containers))
 
@@ -345,25 +345,30 @@ def _volumes(meta: _PodMetadata, spec: _PodSpec) -> tuple[PodVolume, ...]:
     except JSON_ERRORS:
         return ()
     pod_volumes: list[PodVolume] = []
-    for one in volumes[:MAX_VOLUMES]:
-        claim = one.persistent_volume_claim
+    for volume in volumes[:MAX_VOLUMES]:
+        claim = volume.persistent_volume_claim
         if claim is not None and not _NAME.fullmatch(claim.claim_name):
             continue
         if claim is not None:
-            pod_volumes.append(PodVolume(name=one.name, claim=claim.claim_name))
-        elif one.ephemeral != _ABSENT:  # its claim has a name of the kubelet's making
-            pod_volumes.append(PodVolume(name=one.name, claim=f"{meta.name}-{one.name}"))
-        elif one.csi != _ABSENT:
-            pod_volumes.append(PodVolume(name=one.name))
+            pod_volumes.append(PodVolume(name=volume.name, claim=claim.claim_name))
+        elif volume.ephemeral != _ABSENT:  # its claim has a name of the kubelet's making
+            pod_volumes.append(PodVolume(name=volume.name, claim=f"{meta.name}-{volume.name}"))
+        elif volume.csi != _ABSENT:
+            pod_volumes.append(PodVolume(name=volume.name))
     return tuple(pod_volumes)
 
 
 def _steps(spec: _PodSpec) -> Iterator[ContainerStep]:
-    for one in (spec.init_containers or ())[:MAX_CONTAINERS]:
-        is_sidecar = one.restart_policy == "Always"
-        yield ContainerStep(one.name, bytes(one.resources), is_init=True, is_sidecar=is_sidecar)
-    for one in (spec.containers or ())[:MAX_CONTAINERS]:
-        yield ContainerStep(one.name, bytes(one.resources), is_init=False)
+    for init_container in (spec.init_containers or ())[:MAX_CONTAINERS]:
+        is_sidecar = init_container.restart_policy == "Always"
+        yield ContainerStep(
+            init_container.name,
+            bytes(init_container.resources),
+            is_init=True,
+            is_sidecar=is_sidecar,
+        )
+    for container in (spec.containers or ())[:MAX_CONTAINERS]:
+        yield ContainerStep(container.name, bytes(container.resources), is_init=False)
 
 
 QOS_RESOURCES = ("cpu", "memory")

@@ -93,13 +93,13 @@ def _resource_requests(containers: Iterable[ContainerStep]) -> tuple[ResourceReq
     kubelet would not run such a pod. Nearly all pods request none, and nothing of them is decoded.
     """
     requests: list[ResourceRequest] = []
-    for one in containers:
-        if b"/" in one.resources:
+    for container in containers:
+        if b"/" in container.resources:
             requests += (
                 ResourceRequest(
-                    container=one.name, resource=resource, count=count, init=one.is_init
+                    container=container.name, resource=resource, count=count, init=container.is_init
                 )
-                for resource, count in _plugin_limits(one.resources)
+                for resource, count in _plugin_limits(container.resources)
             )
     return tuple(requests[:MAX_REQUESTS])
 
@@ -110,8 +110,8 @@ def _requested_amounts(containers: Iterable[ContainerStep]) -> RequestedAmounts:
     This is the most that can have been allocated: init containers are included.
     """
     amounts: dict[str, int] = {}
-    for one in containers:
-        data = one.resources
+    for container in containers:
+        data = container.resources
         decoded = _decode(data) if any(mark in data for mark in _MARKS) else None
         if decoded is None:
             continue
@@ -128,10 +128,10 @@ def _batch_cpu_milli(containers: Iterable[ContainerStep]) -> int | None:
     The resource counts milli-cores. `None` for an invalid quantity.
     """
     total = 0
-    for one in containers:
-        if one.is_init or _BATCH_CPU_MARK not in one.resources:
+    for container in containers:
+        if container.is_init or _BATCH_CPU_MARK not in container.resources:
             continue
-        decoded = _decode(one.resources)
+        decoded = _decode(container.resources)
         if decoded is None:
             return None
         value = {**(decoded.limits or {}), **(decoded.requests or {})}.get(BATCH_CPU)

@@ -260,7 +260,11 @@ def _finite_process(process: ProcessSample) -> ProcessSample:
     return replace(
         process,
         core_percent=_finite(process.core_percent),
-        engine_percents=tuple(one for one in process.engine_percents if math.isfinite(one[1])),
+        engine_percents=tuple(
+            engine_percent
+            for engine_percent in process.engine_percents
+            if math.isfinite(engine_percent[1])
+        ),
     )
 
 

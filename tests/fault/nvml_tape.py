@@ -155,7 +155,9 @@ def record(played: Played) -> bytes:
 
 def _timeless(sample: DeviceSample) -> DeviceSample:
     # rates depend on how fast this machine samples
-    readings = tuple(one for one in sample.readings if not one.family.endswith("_per_second"))
+    readings = tuple(
+        reading for reading in sample.readings if not reading.family.endswith("_per_second")
+    )
     return replace(sample, readings=readings)
 
 

@@ -139,7 +139,7 @@ def test_no_limit_is_written_while_the_disk_hangs_and_all_are_afterwards(
     for _ in range(2):
         report = scene.cycle()
         assert report.unwritten == 1
-        assert [one.reason for one in report.conditions] == ["LedgerNotWritable"]
+        assert [condition.reason for condition in report.conditions] == ["LedgerNotWritable"]
         assert "no file of a pod is written" in report.conditions[0].message
         assert groups.get(scene.container, "cpu.shares") == before
     files.answer()

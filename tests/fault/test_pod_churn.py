@@ -94,8 +94,8 @@ class Node:
         use = CgroupUsage(cpu_cores=0.5, throttled_ratio=0.0)
         usage = UsageSample(
             node=NodeUsage(cpu_cores=1.0),
-            pods={one.uid: use for one in self.pods},
-            containers={container_id(one.uid, "main"): use for one in self.pods},
+            pods={pod.uid: use for pod in self.pods},
+            containers={container_id(pod.uid, "main"): use for pod in self.pods},
         )
         snapshot = NodeSnapshot(
             node=NodeIdentity(name="node"),
@@ -106,7 +106,7 @@ class Node:
         current = LiveValues(self.reconciler.current_values(LAYOUT), self.ledger)
         plan = self.engine.plan(snapshot, LAYOUT, current, now_s)
         report = self.reconciler.cycle(snapshot, LAYOUT, plan)
-        self.conditions |= {one.reason for one in report.conditions}
+        self.conditions |= {condition.reason for condition in report.conditions}
 
     def values(self) -> set[tuple[str, ...]]:
         """Return burst and weight of all pods."""
@@ -122,10 +122,10 @@ class Node:
         """Return the number of objects that reconciler, engine and ledger refer to."""
         held, queue = set[int](), [self.reconciler, self.engine, self.ledger]
         while queue:
-            for one in gc.get_referents(queue.pop()):
-                if id(one) not in held and not isinstance(one, PROGRAM):
-                    held.add(id(one))
-                    queue.append(one)
+            for referent in gc.get_referents(queue.pop()):
+                if id(referent) not in held and not isinstance(referent, PROGRAM):
+                    held.add(id(referent))
+                    queue.append(referent)
         return len(held)
 
 

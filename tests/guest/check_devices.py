@@ -23,7 +23,7 @@ def machine_facts(facts: dict[str, Any]) -> Any:
 
 
 def devices(machine_facts: Any, kind: str) -> list[Any]:
-    return [one for one in machine_facts["devices"]["devices"] if one["type"] == kind]
+    return [device for device in machine_facts["devices"]["devices"] if device["type"] == kind]
 
 
 def walk(nodes: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

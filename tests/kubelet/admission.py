@@ -67,15 +67,19 @@ class Admitted:
         pairs: list[tuple[dict[str, object], Mapping[str, object]]] = [
             (_any(self.envs), dict(response.envs)),
             (_any(self.annotations), dict(response.annotations)),
-            (_any(self.mounts), {one.container_path: one for one in response.mounts}),
-            (_any(self.devices), {one.container_path: one for one in response.devices}),
+            (_any(self.mounts), {mount.container_path: mount for mount in response.mounts}),
+            (_any(self.devices), {device.container_path: device for device in response.devices}),
         ]
         differ = []
         for own_values, theirs in pairs:
             differ += [key for key, value in theirs.items() if own_values.get(key, value) != value]
             for key, value in theirs.items():
                 own_values.setdefault(key, value)
-        self.cdi += [one.name for one in response.cdi_devices if one.name not in self.cdi]
+        self.cdi += [
+            cdi_device.name
+            for cdi_device in response.cdi_devices
+            if cdi_device.name not in self.cdi
+        ]
         return differ
 
 

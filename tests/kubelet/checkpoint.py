@@ -35,13 +35,13 @@ def write(
         # `null` when there are none
         "PodDeviceEntries": [
             {
-                "PodUID": one.pod_uid,
-                "ContainerName": one.container,
-                "ResourceName": one.resource,
-                "DeviceIDs": _by_node(one.ids),
-                "AllocResp": base64.b64encode(one.response.SerializeToString()).decode(),
+                "PodUID": allocation.pod_uid,
+                "ContainerName": allocation.container,
+                "ResourceName": allocation.resource,
+                "DeviceIDs": _by_node(allocation.ids),
+                "AllocResp": base64.b64encode(allocation.response.SerializeToString()).decode(),
             }
-            for one in allocations
+            for allocation in allocations
         ]
         or None,
         "RegisteredDevices": {name: sorted(ids) for name, ids in registered.items()},

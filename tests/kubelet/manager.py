@@ -185,31 +185,35 @@ class FakeKubelet:
         """Return the ids that are not free by the kubelet's account."""
         return {
             device_id
-            for one in self.allocations
-            if one.resource == resource and one.pod_uid not in self.over
-            for device_id in one.ids
+            for allocation in self.allocations
+            if allocation.resource == resource and allocation.pod_uid not in self.over
+            for device_id in allocation.ids
         }
 
     async def _admit(
         self, pod_uid: str, containers: Sequence[admission.Container], aligned: bool
     ) -> None:
         reusable: dict[str, set[str]] = {}
-        for one in sorted(containers, key=lambda one: one.kind is admission.Kind.MAIN):
-            for name, needed in random.sample(sorted(one.wanted.items()), len(one.wanted)):
-                if self._held(pod_uid, one.name, name) is not None:
+        for container in sorted(containers, key=lambda one: one.kind is admission.Kind.MAIN):
+            for name, needed in random.sample(
+                sorted(container.wanted.items()), len(container.wanted)
+            ):
+                if self._held(pod_uid, container.name, name) is not None:
                     continue  # it ran before the kubelet began again
                 pool = reusable.setdefault(name, set())
-                allocation = await self._allocate(pod_uid, one.name, name, needed, aligned, pool)
+                allocation = await self._allocate(
+                    pod_uid, container.name, name, needed, aligned, pool
+                )
                 self.allocations.append(allocation)
                 self._write()
-                if one.kind is admission.Kind.INIT:
+                if container.kind is admission.Kind.INIT:
                     pool.update(allocation.ids)
                 else:
                     pool.difference_update(allocation.ids)
 
     def _held(self, pod_uid: str, container: str, name: str) -> checkpoint.Allocation | None:
         desired = (pod_uid, container, name)
-        allocations = (one for one in self.allocations if _key(one) == desired)
+        allocations = (allocation for allocation in self.allocations if _key(allocation) == desired)
         return next(allocations, None)
 
     async def _allocate(
@@ -330,7 +334,9 @@ class FakeKubelet:
         self._write()
 
     def _write(self) -> None:
-        self.allocations = [one for one in self.allocations if one.pod_uid not in self.over]
+        self.allocations = [
+            allocation for allocation in self.allocations if allocation.pod_uid not in self.over
+        ]
         if self.folder.is_dir():
             registered = {name: one.healthy() for name, one in self.endpoints.items()}
             checkpoint.write(self.folder, self.allocations, registered)

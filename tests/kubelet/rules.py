@@ -35,7 +35,7 @@ def hints(
     smallest, result = len(all_nodes), []
     for count in range(1, len(all_nodes) + 1):
         for mask in map(frozenset, itertools.combinations(all_nodes, count)):
-            if sum(bool(nodes[one] & mask) for one in nodes) >= size:
+            if sum(bool(nodes[node] & mask) for node in nodes) >= size:
                 smallest = min(smallest, count)
             if not all(nodes[one] & mask for one in again):
                 continue

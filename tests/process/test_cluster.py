@@ -32,7 +32,9 @@ def health_of(api: ApiServer) -> list[bool]:
 
 def writes(api: ApiServer) -> list[tuple[str, str]]:
     verbs = ("create", "update", "patch", "delete")
-    return [(one.verb, one.resource_path) for one in api.requests() if one.verb in verbs]
+    return [
+        (request.verb, request.resource_path) for request in api.requests() if request.verb in verbs
+    ]
 
 
 def checks(agent: Agent, name: str) -> str:
@@ -80,7 +82,7 @@ def test_objects_belong_to_the_node_and_a_restart_of_an_unchanged_node_writes_no
     for kind in ("Device", "NodeResourceTopology"):
         (owner,) = stored(api, kind)["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Node", uid)
-    assert not [one for one in api.requests() if one.dropped]
+    assert not [request for request in api.requests() if request.dropped]
     api.clear_requests()
     with citizen(api, tmp_path, *host) as agent:
         for publisher in ("publisher:device", "publisher:topology"):
@@ -174,7 +176,7 @@ def test_a_koordlet_that_still_writes_is_reported_and_not_overwritten(
         agent.wait_until(says(agent, "publisher:device", "held", "koordlet"), "it is seen")
         agent.wait_until(lambda: "WriteConflict" in reasons(api), "it is told")
         assert device(api)["spec"] == theirs["spec"]
-        forced = [one for one in api.requests() if one.query.get("force") == "true"]
+        forced = [request for request in api.requests() if request.query.get("force") == "true"]
         assert not [one for one in forced if one.resource == "devices"]
         assert agent.end() == 0
 
@@ -207,7 +209,11 @@ def test_the_next_agent_reports_that_its_predecessor_was_killed(
     with citizen(api, tmp_path, "--host", "/", **scene) as agent:
         agent.wait_until(says(agent, "publisher:device", "idle"), "it publishes")
         assert agent.end() == 0
-    assert not [one for one in api.requests() if one.resource == "events" and one.verb == "create"]
+    assert not [
+        request
+        for request in api.requests()
+        if request.resource == "events" and request.verb == "create"
+    ]
 
 
 def test_without_any_api_server_to_be_found_it_says_what_to_do(tmp_path: Path) -> None:

@@ -41,11 +41,11 @@ class AliasPage:
         names = {metric.name for metric in table.metrics}
         self.series: dict[str, list[tuple[dict[str, str], float]]] = {}
         for family in text_string_to_metric_families(page):
-            for one in family.samples:
+            for sample in family.samples:
                 # the parser gives counters that suffix if they have none
-                name = one.name if one.name in names else one.name.removesuffix("_total")
+                name = sample.name if sample.name in names else sample.name.removesuffix("_total")
                 if name in names:
-                    self.series.setdefault(name, []).append((one.labels, one.value))
+                    self.series.setdefault(name, []).append((sample.labels, sample.value))
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return the value of the only series that has these labels."""

@@ -57,7 +57,7 @@ def _pod(number: int) -> dict[str, object]:
     ]
     return {
         "metadata": {"name": f"train-{number}", "namespace": "team-a", "uid": _uid(number)},
-        "spec": {"containers": [{"name": one["name"]} for one in statuses]},
+        "spec": {"containers": [{"name": status["name"]} for status in statuses]},
         "status": {
             "phase": "Running",
             "qosClass": _CLASSES[number % 3],

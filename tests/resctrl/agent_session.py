@@ -86,7 +86,7 @@ class AgentSession:
                 yield f"{CHILD} in {tasks.parent.relative_to(self.mount)}"
         yield f"{view.mode} {view.state.value}, {view.closids} groups allowed"
         yield f"ready: {' '.join(view.ready_groups)}; classes: {dict(view.class_groups)}"
-        yield from (f"problem {one.reason}: {one.message}" for one in view.problems)
+        yield from (f"problem {problem.reason}: {problem.message}" for problem in view.problems)
 
 
 def answers(root: Path, ledger: Path, place: Place) -> list[str]:

@@ -215,7 +215,9 @@ class Outage:
         self._look()
         stored = self.api.objects.get("Device", NODE)
         assert stored is not None
-        healths = [one["health"] for one in stored["spec"]["devices"] if one["type"] == "gpu"]
+        healths = [
+            device["health"] for device in stored["spec"]["devices"] if device["type"] == "gpu"
+        ]
         served = self.api.served
         names = {one.name for one in self.store.current.cluster.pods}
         return Outcome(

@@ -65,7 +65,7 @@ def test_minors_that_an_earlier_agent_published_stay(state: str) -> None:
     assert store.is_complete
     assert store.check().ok
     records, _ = store.current()
-    assert [(one.vendor, one.minor, one.vendor_minor) for one in records] == [
+    assert [(record.vendor, record.minor, record.vendor_minor) for record in records] == [
         ("nvidia", 3, 5),
         ("rdma", 0, None),
     ]
@@ -86,7 +86,7 @@ def test_a_device_that_had_failed_must_prove_itself(state: str) -> None:
 def test_the_kubelet_is_offered_what_it_was_offered_before(state: str) -> None:
     resources = ResourceCacheFile(state, BOOT, StateWriter()).load()
     assert encode_resources(resources, BOOT) == _data("state/device-plugin.json")
-    assert [one.name for one in resources] == ["nvidia.com/gpu"]
+    assert [resource.name for resource in resources] == ["nvidia.com/gpu"]
 
 
 def test_original_values_can_be_restored(state: str) -> None:
@@ -96,7 +96,7 @@ def test_original_values_can_be_restored(state: str) -> None:
     lines = [json.loads(line) for line in _data("state/ledger.log").splitlines()]
     *restorable, _, removed = lines
     assert removed["op"] == "gone"
-    entries = [json.loads(msgspec.json.encode(one)) for one in ledger.entries.values()]
+    entries = [json.loads(msgspec.json.encode(entry)) for entry in ledger.entries.values()]
     assert entries == [line["entry"] for line in restorable]
 
 

@@ -82,7 +82,7 @@ def test_the_agent_publishes_the_devices_of_other_vendors(removed: tuple[str, Pa
         arguments = ("run", "--standalone", "--once", "--host", str(recording), "--out", str(out))
         run_in(tree, *python, *arguments)
         devices = yaml.safe_load((out / "device.yaml").read_text())["spec"]["devices"]
-        assert len([one for one in devices if one["type"] != "rdma"]) >= 8
+        assert len([device for device in devices if device["type"] != "rdma"]) >= 8
 
 
 def test_no_other_module_of_the_agent_names_a_vendor() -> None:

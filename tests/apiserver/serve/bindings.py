@@ -108,7 +108,7 @@ def _bound(pod: Object, target: Mapping[str, str], metadata: Mapping[str, Any]) 
         merged = body["metadata"].setdefault("annotations", {})
         merged.update(annotations)
     conditions = body.setdefault("status", {}).setdefault("conditions", [])
-    conditions[:] = [one for one in conditions if one["type"] != "PodScheduled"]
+    conditions[:] = [condition for condition in conditions if condition["type"] != "PodScheduled"]
     conditions.append(
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": now_text(time.time())}
     )

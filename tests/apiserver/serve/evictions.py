@@ -116,7 +116,7 @@ def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     if not pairs and not terms:
         return False
     return all(labels.get(key) == value for key, value in pairs.items()) and all(
-        _term(one, labels) for one in terms
+        _term(term, labels) for term in terms
     )
 
 
@@ -136,7 +136,9 @@ def _term(term: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 def _is_healthy_without(pod: Object, budget: Object) -> bool:
     """Return whether the pod is not ready and the budget has enough pods that are."""
     conditions = (pod.get("status") or {}).get("conditions") or []
-    if any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
+    if any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    ):
         return False
     if (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
         return True

@@ -123,7 +123,9 @@ class StandIn:
             "late": state.late,
             "ends": dict(state.ends),
             "missed": dict(view.missed),
-            "containers": {one.id: one.state.value for one in view.containers.values()},
+            "containers": {
+                container.id: container.state.value for container in view.containers.values()
+            },
             "told": self._reported.pairs(),
             "proofs": {
                 key: {"verdict": one.verdict.value, "details": one.details, "way": one.way}

@@ -113,7 +113,7 @@ class WholeAgent:
         """Return what the metric says of a container: 1, 0, or nothing."""
         names = f'namespace="team-a",pod="{pod}",container="{container}"'
         lines = (line for line in self.get("metrics").splitlines() if names in line)
-        own = (one for one in lines if one.startswith("xpu_agent_allocation_verified{"))
+        own = (line for line in lines if line.startswith("xpu_agent_allocation_verified{"))
         return next((line.split()[-1] for line in own), "")
 
     def reasons(self, pod: str) -> set[str]:
@@ -121,7 +121,7 @@ class WholeAgent:
         path = self._folder / "out/events.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         events = map(json.loads, lines)
-        return {one["reason"] for one in events if one["involvedObject"]["name"] == pod}
+        return {event["reason"] for event in events if event["involvedObject"]["name"] == pod}
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Wait until it is so."""

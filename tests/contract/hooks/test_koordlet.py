@@ -92,7 +92,7 @@ def answers(spec: object) -> Iterator[tuple[PodView, str, Adjustment]]:
     """Yield each cgroup's adjustment, of pods and containers."""
     now, modes = node(spec), {hook.name: ON for hook in HOOKS}
     for view in pods():
-        for name in (None, *(one.name for one in view.containers)):
+        for name in (None, *(container.name for container in view.containers)):
             request = HookRequest(
                 stage=HookStage.RECONCILE,
                 pod=sandbox(view),

@@ -76,7 +76,10 @@ class RecordedNode:
         self.ledger = ChangeLedger(None, "")
         self.hooks = node_hooks(reads_kubelet=True)
         self.strategies = strategies(EnforceSettings(), "", scales_quota=True)
-        names = [*(one.name for one in self.hooks), *(one.name for one in self.strategies)]
+        names = [
+            *(hook.name for hook in self.hooks),
+            *(strategy.name for strategy in self.strategies),
+        ]
         self.modes = dict.fromkeys(names, ON)
         self.reconciler = Reconciler(
             root=LiveHostFiles(),
@@ -103,8 +106,10 @@ class RecordedNode:
             )
             request = HookRequest(stage=HookStage.RUN_POD, pod=sandbox)
             self.reconciler.apply_pod(request, entries, self.groups.layout)
-            for one in view.containers:
-                self._create_container(sandbox, f"{view.name}/{one.name}", one.name, entries)
+            for container in view.containers:
+                self._create_container(
+                    sandbox, f"{view.name}/{container.name}", container.name, entries
+                )
 
     def _create_container(
         self, sandbox: PodSandbox, group: str, name: str, node_snapshot: NodeSnapshot
@@ -156,7 +161,9 @@ class RecordedNode:
 
     def _placed(self, view: PodView) -> PodView:
         cgroup = f"{self.groups.root}/{FOLDERS[view.qos]}pod{view.uid}"
-        containers = (replace(one, cgroup=f"{cgroup}/{one.id}") for one in view.containers)
+        containers = (
+            replace(container, cgroup=f"{cgroup}/{container.id}") for container in view.containers
+        )
         return replace(view, cgroup=cgroup, containers=tuple(containers))
 
     def _paths(self) -> dict[str, str]:
@@ -169,8 +176,8 @@ class RecordedNode:
         }
         for view in self.pods:
             paths[view.name] = view.cgroup
-            for one in view.containers:
-                paths[f"{view.name}/{one.name}"] = one.cgroup
+            for container in view.containers:
+                paths[f"{view.name}/{container.name}"] = container.cgroup
         return paths
 
     def _snapshot(self, slo: NodeSloView) -> NodeSnapshot:
@@ -197,7 +204,7 @@ class RecordedNode:
                 memory_total_bytes=8 * GIB,
             ),
             pods={view.uid: quiet for view in self.pods},
-            containers={one.id: quiet for view in self.pods for one in view.containers},
+            containers={container.id: quiet for view in self.pods for container in view.containers},
         )
 
 
@@ -206,5 +213,8 @@ def best_effort_groups(pods: Iterable[PodView]) -> frozenset[str]:
     names = {"besteffort"}
     for view in pods:
         if "/besteffort/" in view.cgroup:
-            names |= {view.name, *(f"{view.name}/{one.name}" for one in view.containers)}
+            names |= {
+                view.name,
+                *(f"{view.name}/{container.name}" for container in view.containers),
+            }
     return frozenset(names)

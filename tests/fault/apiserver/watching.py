@@ -49,7 +49,9 @@ class Watching:
 
     def requests(self, verb: str) -> int:
         plural = self.watch.state.resource
-        return sum(one.verb == verb and one.resource == plural for one in self.api.requests())
+        return sum(
+            request.verb == verb and request.resource == plural for request in self.api.requests()
+        )
 
 
 @contextlib.asynccontextmanager

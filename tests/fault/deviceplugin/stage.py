@@ -229,13 +229,13 @@ class Stage:
     def served(self, name: str = GPU) -> PluginResource:
         """Return how a resource stands."""
         assert self.plugin is not None
-        return next(one for one in self.plugin.view().resources if one.name == name)
+        return next(resource for resource in self.plugin.view().resources if resource.name == name)
 
     def stands(self, state: str, reason: str = "", name: str = GPU) -> bool:
         """Say whether it stands so by now."""
         assert self.plugin is not None
-        resources = [one for one in self.plugin.view().resources if one.name == name]
-        return any((one.state, one.reason) == (state, reason) for one in resources)
+        resources = [resource for resource in self.plugin.view().resources if resource.name == name]
+        return any((resource.state, resource.reason) == (state, reason) for resource in resources)
 
     def sockets(self) -> list[str]:
         """Return the names of our sockets in the folder."""

@@ -154,7 +154,11 @@ def test_a_container_that_reuses_devices_of_an_init_container_has_the_same_excha
         main = card_numbers(await cluster.run(reuses))
         assert len(main) == 6
         assert 5 not in main
-        init, last = (one for one in cluster.kubelet.allocations if one.pod_uid == reuses.uid)
+        init, last = (
+            allocation
+            for allocation in cluster.kubelet.allocations
+            if allocation.pod_uid == reuses.uid
+        )
         assert set(last.ids) < set(init.ids)
 
     in_cluster(test, cards=8)

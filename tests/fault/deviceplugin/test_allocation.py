@@ -116,7 +116,10 @@ def test_calls_in_parallel_are_all_answered() -> None:
             request.container_requests.add(devices_ids=[f"GPU-{index % 7}"])
             answer = await endpoint.call("Allocate", request.SerializeToString(), 10)
             container_responses = pb.AllocateResponse.FromString(answer).container_responses
-            return ",".join(one.envs["NVIDIA_VISIBLE_DEVICES"] for one in container_responses)
+            return ",".join(
+                container_response.envs["NVIDIA_VISIBLE_DEVICES"]
+                for container_response in container_responses
+            )
 
         for begin in range(0, 300, 50):  # sixty-four at once are served, more are refused
             answers = await asyncio.gather(*map(one, range(begin, begin + 50)))
@@ -189,9 +192,9 @@ def test_allocations_are_known_at_once_and_later_from_the_checkpoint() -> None:
         written = KubeletAllocation(pod_uid="pod-1", resource=GPU, ids=ids, container="main")
         await stage.kubelet.until(lambda: plugin.view().held == (written,), "the checkpoint")
         assert any(
-            one.container == "" and sorted(one.ids) == list(ids)
+            allocation.container == "" and sorted(allocation.ids) == list(ids)
             for view in stage.views
-            for one in view.held
+            for allocation in view.held
         )
         await stage.kubelet.end("pod-1")
         # its entry leaves the file with the next list, as the real kubelet's does

@@ -73,7 +73,7 @@ def test_streams_that_end_as_soon_as_they_begin_are_ended_streams() -> None:
 
         async def ending() -> None:
             while True:
-                if any(one.streams for one in plugin.statistics()):
+                if any(counters.streams for counters in plugin.statistics()):
                     stage.kubelet.drop(GPU)
                 await asyncio.sleep(0)
 

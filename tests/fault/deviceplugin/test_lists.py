@@ -86,7 +86,7 @@ def test_a_device_without_a_numa_node_has_no_topology() -> None:
         await stage.kubelet.start()
         await stage.start()
         endpoint = await stage.kubelet.resource(GPU, healthy=2)
-        assert not any(one.HasField("topology") for one in endpoint.devices.values())
+        assert not any(device.HasField("topology") for device in endpoint.devices.values())
 
     on_stage(test)
 

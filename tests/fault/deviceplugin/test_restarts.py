@@ -273,7 +273,7 @@ def test_a_kubelet_that_died_before_it_wrote_may_request_the_pod_again() -> None
         request = pb.AllocateRequest()
         request.container_requests.add(devices_ids=["GPU-0"])
         await first.call("Allocate", request.SerializeToString())
-        assert [one.pod_uid for one in plugin.view().held] == ["pod-1"]
+        assert [allocation.pod_uid for allocation in plugin.view().held] == ["pod-1"]
         await stage.kubelet.restart()
         await stage.kubelet.resource(GPU, healthy=8, not_this=first)
         assert plugin.view().held == ()

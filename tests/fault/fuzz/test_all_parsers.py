@@ -99,9 +99,9 @@ def _kind(parser: Callable[..., object]) -> str:
     if not inspect.isfunction(parser):
         return ""
     parameters = [
-        one
-        for one in inspect.signature(parser).parameters.values()
-        if one.default is inspect.Parameter.empty
+        parameter
+        for parameter in inspect.signature(parser).parameters.values()
+        if parameter.default is inspect.Parameter.empty
     ]
     kind = str(parameters[0].annotation) if len(parameters) == 1 else ""
     return kind if kind.split(" |", 1)[0] in ("str", "bytes") else ""

@@ -156,12 +156,16 @@ class Table:
         writer.record_in_ledger(plan)
         ledger.flush()
         result = writer.apply(plan, 0.0)
-        return [f"{one.reason}: {one.message}" for one in result.problems]
+        return [f"{problem.reason}: {problem.message}" for problem in result.problems]
 
     def restore(self) -> list[str]:
         """Restore what the ledger says; return what could not be restored."""
         results = restore_all(self.ledger(), LAYOUT, LiveHostFiles(), monotonic=time.monotonic)
-        return [f"{one.state} {one.summary} {one.detail}" for one in results if not one.is_done]
+        return [
+            f"{result.state} {result.summary} {result.detail}"
+            for result in results
+            if not result.is_done
+        ]
 
     def refusals(self, row: Row) -> dict[str, str]:
         """Write the texts of a row that are to be refused; return the kernel's answers."""
@@ -236,7 +240,7 @@ def _block_io() -> dict[str, object]:
         scene = Scene(groups, strategies=(BlockIoStrategy(),))
         host = LiveHostFiles()
         devices = [read_block_device(host, name) for name in block_device_names(host)]
-        storage = StorageUsage(devices=tuple(one for one in devices if one is not None))
+        storage = StorageUsage(devices=tuple(device for device in devices if device is not None))
         block = {
             "name": f"/dev/{NAME}p1",
             "ioCfg": {"readBPS": 1048576, "writeIOPS": 512, "ioWeightPercent": 40},

@@ -121,7 +121,7 @@ def _protected(driver: str) -> dict[str, object]:
         return {
             "before": before,
             "written": written,
-            "writes": [(one.written, one.unwritten) for one in reports],
+            "writes": [(report.written, report.unwritten) for report in reports],
             "restored": node.values(),
             "left": len(limited.scene.ledger.entries),
         }

@@ -70,7 +70,7 @@ def _limited(driver: str) -> dict[str, object]:
             )
             scene.cycle(seconds)
             values.append([groups.get(directory, name) for name in FILES])
-        return {"values": values, "left": [one.key for one in scene.ledger.entries.values()]}
+        return {"values": values, "left": [entry.key for entry in scene.ledger.entries.values()]}
     finally:
         groups.stop()
 

@@ -172,9 +172,9 @@ def _written_and_given_back(driver: str) -> dict[str, object]:
         for _ in range(12):
             scene.cycle()
         audits = [
-            (one.key, one.message, one.old, one.new)
-            for one in scene.reconciler.audits
-            if one.message.startswith("put back")
+            (audit.key, audit.message, audit.old, audit.new)
+            for audit in scene.reconciler.audits
+            if audit.message.startswith("put back")
         ]
         keys = [entry.key for entry in scene.ledger.entries.values()]
         return {"written": written, "given_back": node.values(), "audits": audits, "left": keys}
@@ -252,7 +252,7 @@ def _limits(file: Path) -> dict[str, object]:
                 "alive": groups.alive(name),
                 "max": groups.read(f"{name}/memory.max").strip(),
                 "high": groups.read(f"{name}/memory.high").strip(),
-                "messages": [one.message for one in outcome.audits],
+                "messages": [audit.message for audit in outcome.audits],
             }
     return result
 

@@ -140,7 +140,7 @@ def test_an_outage_that_lost_the_past_costs_one_list_of_each_kind(life: Life) ->
     life.follows(change)
     watched = {"nodes", "pods", "nodeslos", "nodemetrics", "devices", "noderesourcetopologies"}
     life.agent.wait_until(
-        lambda: watched == {one.resource for one in life.api.watches()}, "all is watched again"
+        lambda: watched == {watch.resource for watch in life.api.watches()}, "all is watched again"
     )
-    lists = [one.resource for one in life.api.requests(verb="list", user=AGENT)]
+    lists = [request.resource for request in life.api.requests(verb="list", user=AGENT)]
     assert sorted(lists) == sorted(set(lists))

@@ -18,7 +18,11 @@ WRITING = ("create", "update", "patch", "delete", "deletecollection")
 
 def written(api: ApiServer) -> list[str]:
     """Return what the agent wrote, objects and events."""
-    return [one.path for one in api.requests() if one.user == AGENT and one.verb in WRITING]
+    return [
+        request.path
+        for request in api.requests()
+        if request.user == AGENT and request.verb in WRITING
+    ]
 
 
 def owner_of(api: ApiServer, kind: str) -> Any:

@@ -20,7 +20,7 @@ def figures(node: LiveNode) -> dict[str, float]:
     """Return the figures of the strategy, as the agent shows them."""
     snapshot = json.loads(node.agent.get("api/v1/snapshot")[1])
     strategies = snapshot["containers"]["enforcement"]["value"]["strategies"]
-    own = next(one for one in strategies if one["name"] == "cpu_suppression")
+    own = next(strategy for strategy in strategies if strategy["name"] == "cpu_suppression")
     return dict(own["figures"])
 
 

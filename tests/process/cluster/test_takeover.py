@@ -35,9 +35,9 @@ def cluster() -> Iterator[ApiServer]:
 def request_times(api: ApiServer, verb: str, resource: str) -> list[float]:
     """Return when the agents' account asked for something."""
     return [
-        one.time_s
-        for one in api.requests()
-        if (one.user, one.verb, one.resource) == (AGENT, verb, resource)
+        request.time_s
+        for request in api.requests()
+        if (request.user, request.verb, request.resource) == (AGENT, verb, resource)
     ]
 
 

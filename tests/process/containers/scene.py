@@ -185,7 +185,7 @@ class Scene:
         """Return what the doctor says by check: result, and what was seen."""
         outcome = await self.command("doctor", "-o", "json")
         checks = json.loads(outcome.stdout)["checks"]
-        return {one["id"]: (one["result"], one["seen"]) for one in checks}
+        return {check["id"]: (check["result"], check["seen"]) for check in checks}
 
     def bound(self, name: str, annotations: Mapping[str, str], **more: Any) -> str:
         """Make a pod of this node at the API server; return its uid."""
@@ -241,7 +241,7 @@ class Scene:
     def event_notes(self, pod: str) -> dict[str, str]:
         """Return the reasons of a pod's events at the API server, each with its words."""
         events = self.api.list("events")
-        own = (one for one in events if one["regarding"]["name"] == pod)
+        own = (event for event in events if event["regarding"]["name"] == pod)
         return {one["reason"]: one["note"] for one in own}
 
     def log(self) -> str:

@@ -89,7 +89,7 @@ def test_limits_of_a_node_slo_and_of_a_pod_are_set_explained_and_undone() -> Non
 
             below = kubepods.best_effort.removeprefix(groups.root)
             planned = json.loads((await scene.command("plan", "-o", "json")).stdout)
-            assert [one for one in planned["changes"] if one["owner"] == "block_io"] == []
+            assert [change for change in planned["changes"] if change["owner"] == "block_io"] == []
             rows = json.loads(await scene.get("api/v1/audit"))["audit"]
             (row,) = [one for one in rows if one["path"].endswith(f"{below}/{READ}")]
             assert (row["key"], row["new"]) == (f"{READ} {number}", limited[0])

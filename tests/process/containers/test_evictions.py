@@ -93,7 +93,7 @@ class CrowdedNode:
 
     def requested(self) -> list[str]:
         """Return the pods whose eviction was requested, in order."""
-        return [one.name for one in self.scene.api.requests(subresource="eviction")]
+        return [request.name for request in self.scene.api.requests(subresource="eviction")]
 
     def is_terminating(self, name: str) -> bool:
         pod: Any = self.scene.api.get("Pod", name, "team-a")

@@ -65,7 +65,7 @@ class BatchPod:
 def audited(scene: Scene) -> list[tuple[str, str, str]]:
     """Return what the agent says it changed, oldest first: file, before, after."""
     rows = json.loads(scene.agent.get("api/v1/audit")[1])["audit"]
-    return [(one["key"], one["old"], one["new"]) for one in reversed(rows) if not one["errno"]]
+    return [(row["key"], row["old"], row["new"]) for row in reversed(rows) if not row["errno"]]
 
 
 def test_files_of_a_batch_pod_are_set_before_it_runs_kept_by_the_next_agent_and_restored() -> None:
@@ -131,7 +131,7 @@ def test_plan_mode_says_what_it_would_write_and_writes_nothing() -> None:
             container = await batch.start()
             await scene.until(lambda: len(audited(scene)) >= len(FILES), "what would be changed")
             rows = json.loads(await scene.get("api/v1/audit"))["audit"]
-            assert all(one["planned"] for one in rows)
+            assert all(row["planned"] for row in rows)
             assert batch.values(batch.group) == batch.values(batch.inner) == FIRST
             assert container.spec.cpu["shares"] == 1024
             assert container.spec.memory_bytes is None

@@ -39,7 +39,7 @@ def test_a_pod_gets_its_card_and_one_that_claims_it_too_is_refused_wherever_peop
         assert scene.event_notes("second")["DeviceTaken"] == f"container main: {words}"
         assert scene.event_notes("first").keys() <= {NOT_LISTED}  # the agent may hear of it late
         grants = (await scene.part("grants"))["pods"].values()
-        assert {one["name"]: one["refusal"] for one in grants} == {
+        assert {grant["name"]: grant["refusal"] for grant in grants} == {
             "first": "",
             "second": "DeviceTaken",
         }

@@ -26,7 +26,7 @@ def joined(scene: Scene) -> dict[str, int]:
     if view["awaited"] or view["provisional_minors"]:
         return {}
     infos = [device["info"] for device in view["devices"]]
-    return {one["uuid"]: one["minor"] for one in infos if one["minor"] is not None}
+    return {info["uuid"]: info["minor"] for info in infos if info["minor"] is not None}
 
 
 def test_each_pod_gets_the_nodes_of_its_own_card() -> None:

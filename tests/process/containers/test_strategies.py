@@ -100,7 +100,7 @@ def test_values_of_a_node_slo_are_set_explained_and_undone_after_a_kill_and_a_sw
             assert service.file in [one["path"] for one in pod["files"]]
             planned = json.loads((await scene.command("plan", "-o", "json")).stdout)
             assert planned["nodeslo"]["found"]
-            assert [one for one in planned["changes"] if one["owner"] == "cpu_burst"] == []
+            assert [change for change in planned["changes"] if change["owner"] == "cpu_burst"] == []
             metrics = await scene.get("metrics")
             assert (
                 'xpu_agent_strategy_state{node="node-a",strategy="cpu_burst",state="active"} 1'
@@ -112,13 +112,15 @@ def test_values_of_a_node_slo_are_set_explained_and_undone_after_a_kill_and_a_sw
             assert service.values() == [BURSTING]
             scene.tell(ENFORCE__STRATEGIES__CPU_BURST="off")
             planned = json.loads((await scene.command("plan", "-o", "json")).stdout)
-            restores = [one for one in planned["changes"] if one["action"] == "restore"]
-            assert [(one["current"], one["desired"]) for one in restores] == [("50000", "0")] * 2
+            restores = [change for change in planned["changes"] if change["action"] == "restore"]
+            assert [(restore["current"], restore["desired"]) for restore in restores] == [
+                ("50000", "0")
+            ] * 2
             await scene.begin()
             await scene.until(lambda: service.values() == [FIRST], "the original values")
             assert await strategy(scene) == ("off", "off")
             rows = json.loads(await scene.get("api/v1/audit"))["audit"]
-            of_file = [one for one in rows if one["path"] == service.file]
+            of_file = [row for row in rows if row["path"] == service.file]
             assert [(one["new"], one["restore"]) for one in of_file] == [
                 ("0", "restored"),
                 ("50000", ""),

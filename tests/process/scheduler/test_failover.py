@@ -84,7 +84,9 @@ class Failover:
         await asyncio.gather(binding, return_exceptions=True)  # it may end without an answer
 
     def _has_answered(self, held: Fault) -> bool:
-        return any(one.status for one in self.api.requests() if one.faults == (held.name,))
+        return any(
+            request.status for request in self.api.requests() if request.faults == (held.name,)
+        )
 
     async def run_pod(self, name: str) -> str:
         """Start a pod's container as the kubelet does; return why the agent refused it."""
@@ -143,7 +145,7 @@ def test_without_the_ledger_two_pods_are_given_one_card_and_the_agent_refuses_on
 
 def double_grants(api: ApiServer) -> list[str]:
     events = (one for one in api.list("events") if one["reason"] == "DeviceDoubleGranted")
-    return [one["note"] for one in events]
+    return [event["note"] for event in events]
 
 
 def failed_write() -> Fault:

@@ -279,12 +279,12 @@ def test_no_device_is_ever_held_beyond_its_amount_whatever_the_order(
     used: defaultdict[tuple[str, str], int] = defaultdict(int)
     functions: set[str] = set()
     for allocations in view.pods.values():
-        for one in allocations.grant.devices:
-            key = next(d.key for d in there if one.id in (d.info.uuid, d.info.bus_id))
-            for name, amount in one.resources:
+        for device in allocations.grant.devices:
+            key = next(d.key for d in there if device.id in (d.info.uuid, d.info.bus_id))
+            for name, amount in device.resources:
                 used[key, name] += amount
-            assert functions.isdisjoint(one.vfs)
-            functions |= set(one.vfs)
+            assert functions.isdisjoint(device.vfs)
+            functions |= set(device.vfs)
     limits: Mapping[str, int] = {"npu-core": 8}
     for (key, name), amount in used.items():
         totals = dict(next(d.info.resources for d in there if d.key == key))

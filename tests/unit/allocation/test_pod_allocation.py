@@ -44,7 +44,7 @@ def test_a_pod_that_came_since_the_last_check_is_answered_by_its_sandbox() -> No
         replace(snapshot([one]), allocations=checked(snapshot()).allocations), sandbox
     )
     assert allocation is not None
-    assert [one.id for one in allocation.grant.devices] == [GPUS[0].info.uuid]
+    assert [device.id for device in allocation.grant.devices] == [GPUS[0].info.uuid]
     assert (allocation.uid, allocation.name) == (sandbox.uid, sandbox.name)
 
 

@@ -101,7 +101,7 @@ def test_all_that_the_real_scheduler_granted_is_accepted_in_each_state_of_each_n
             )
             allocations += len(view.pods)
             refused += [
-                f"{name} {one.name}: {one.message}" for one in view.pods.values() if one.refusal
+                f"{name} {pod.name}: {pod.message}" for pod in view.pods.values() if pod.refusal
             ]
     assert allocations > 1000
     assert sorted(set(refused)) == []

@@ -68,9 +68,9 @@ def test_chips_have_their_own_node_and_share_managers_mounts_and_library_path() 
     assert file.devices == ("0", "1")
     spec = read(file.text)
     assert spec.cdi_version == "0.5.0"
-    own = [[n.path for n in one.container_edits.device_nodes] for one in spec.devices]
+    own = [[n.path for n in device.container_edits.device_nodes] for device in spec.devices]
     assert own == [["/dev/davinci0"], ["/dev/davinci1"]]
-    assert not any(one.container_edits.env for one in spec.devices)
+    assert not any(device.container_edits.env for device in spec.devices)
     shared = spec.container_edits
     assert shared is not None
     assert [n.path for n in shared.device_nodes] == [
@@ -96,7 +96,7 @@ def test_cards_of_cambricon_are_called_as_their_maker_does() -> None:
     (file,) = of("cambricon", MLUS, mlu(0), mlu(1)).files
     spec = read(file.text)
     assert (spec.kind, spec.cdi_version) == ("xpu-agent.io/mlu", "0.3.0")
-    assert [one.name for one in spec.devices] == ["mlu-0", "mlu-1"]
+    assert [device.name for device in spec.devices] == ["mlu-0", "mlu-1"]
 
 
 def test_nics_are_called_by_address_and_their_functions_too() -> None:
@@ -114,8 +114,8 @@ def test_nics_are_called_by_address_and_their_functions_too() -> None:
     nic = replace(factory.nic(0).info, vf_groups=(group,), nodes=verbs(0))
     (file,) = of("rdma", host_devices, nic).files
     spec = read(file.text)
-    assert [one.name for one in spec.devices] == ["0000:18:00.0", "0000:18:00.1"]
-    own = [[n.path for n in one.container_edits.device_nodes] for one in spec.devices]
+    assert [device.name for device in spec.devices] == ["0000:18:00.0", "0000:18:00.1"]
+    own = [[n.path for n in device.container_edits.device_nodes] for device in spec.devices]
     assert own == [["/dev/infiniband/uverbs0"], ["/dev/infiniband/uverbs1"]]
     assert spec.container_edits is not None
     (shared,) = spec.container_edits.device_nodes

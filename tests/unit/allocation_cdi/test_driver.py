@@ -91,7 +91,8 @@ def test_the_file_has_the_shape_of_the_toolkits() -> None:
     spec = read(file.text)
     assert spec.cdi_version == "0.3.0"
     own = {
-        one.name: [item.path for item in one.container_edits.device_nodes] for one in spec.devices
+        device.name: [item.path for item in device.container_edits.device_nodes]
+        for device in spec.devices
     }
     assert own == {card(0): ["/dev/nvidia0"], card(1): ["/dev/nvidia1"]}
     shared = spec.container_edits
@@ -101,7 +102,7 @@ def test_the_file_has_the_shape_of_the_toolkits() -> None:
         "NVIDIA_VISIBLE_DEVICES=void",
     ]
     assert [item.path for item in shared.device_nodes][:2] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
-    assert {one.host_path: one.options[-1] for one in shared.mounts}[CUDA] == "rprivate"
+    assert {mount.host_path: mount.options[-1] for mount in shared.mounts}[CUDA] == "rprivate"
     assert [hook.args[1] for hook in shared.hooks] == [
         "create-symlinks",
         "enable-cuda-compat",
@@ -134,7 +135,7 @@ def test_instances_of_a_cut_card_have_names_and_the_card_has_none() -> None:
         read_driver_files(host(), VERSION),
     ).files
     spec = read(file.text)
-    assert [one.name for one in spec.devices] == ["MIG-1"]
+    assert [device.name for device in spec.devices] == ["MIG-1"]
     assert [item.path for item in spec.devices[0].container_edits.device_nodes] == [
         "/dev/nvidia0",
         "/dev/nvidia-caps/nvidia-cap12",

@@ -39,7 +39,7 @@ def names(folder: Path) -> list[str]:
 
 
 def devices(path: Path) -> list[str]:
-    return [one.name for one in read(path.read_bytes()).devices]
+    return [device.name for device in read(path.read_bytes()).devices]
 
 
 def test_files_are_written_once_and_readable_by_everybody(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_a_name_that_a_container_may_be_started_with_again_stays(tmp_path: Path)
     # what is known of a device counts, what is not any more stays as it was
     folder.synchronize((file("ascend", NPU, "a", major=241),), in_use={NPU})
     majors = {
-        one.name: one.container_edits.device_nodes[0].major
-        for one in read((tmp_path / ONE.name).read_bytes()).devices
+        device.name: device.container_edits.device_nodes[0].major
+        for device in read((tmp_path / ONE.name).read_bytes()).devices
     }
     assert majors == {"a": 241, "b": 240}
     assert folder.synchronize((), in_use={NPU}).removed == ()

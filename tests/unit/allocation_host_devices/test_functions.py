@@ -84,7 +84,7 @@ def test_a_function_that_was_never_read_is_described_by_its_own_folder() -> None
 def test_the_reader_reads_functions_of_rdma_only(tmp_path: Path) -> None:
     clock = ManualClock()
     view = reader(sysfs(), clock).read(here([NIC]))
-    assert [one.address for one in view.vendors["rdma"].functions] == [PF, VF]
+    assert [function.address for function in view.vendors["rdma"].functions] == [PF, VF]
     host = Living(tmp_path)
     host.write("/sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0")
     host_devices, now = reader(host, clock), here([NIC])

@@ -193,5 +193,5 @@ def test_the_subresource_can_only_be_created(api: ApiServer, client: Client) -> 
 
 def test_discovery_names_the_version_of_an_eviction(client: Client) -> None:
     resources = client.get("/api/v1")[1]["resources"]
-    (entry,) = (one for one in resources if one["name"] == "pods/eviction")
+    (entry,) = (resource for resource in resources if resource["name"] == "pods/eviction")
     assert (entry["group"], entry["version"], entry["verbs"]) == ("policy", "v1", ["create"])

@@ -84,7 +84,9 @@ def test_a_slow_read_of_the_host_delays_no_news_about_devices(tmp_path: Path) ->
 def test_a_report_waits_for_the_second_cycle_without_which_no_rate_is_known(tmp_path: Path) -> None:
     loops, usage_monitor = built(tmp_path)
     (report,) = (
-        one.loop for one in loops.scheduled_loops if one.loop.name == "publish-node_metric"
+        scheduled_loop.loop
+        for scheduled_loop in loops.scheduled_loops
+        if scheduled_loop.loop.name == "publish-node_metric"
     )
     written = tmp_path / "out" / "nodemetric.yaml"
     usage_monitor.cycle()

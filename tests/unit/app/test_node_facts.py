@@ -176,7 +176,7 @@ def test_for_the_node_of_another_machine_nothing_is_offered_or_reported(
 
     with caplog.at_level("INFO"):
         asyncio.run(scenario())
-    output = [(one.message, vars(one)["reason"]) for one in caplog.records]
+    output = [(record.message, vars(record)["reason"]) for record in caplog.records]
     assert output == [("node_judged", "NodeOfAnotherMachine"), ("node_judged", "")]
 
 

@@ -22,7 +22,9 @@ class Monitored:
 
     def read(self) -> list[str]:
         self.monitor.read()
-        return [one.pod_uid for one in self.store.current.kubelet_devices.value]
+        return [
+            kubelet_device.pod_uid for kubelet_device in self.store.current.kubelet_devices.value
+        ]
 
 
 @pytest.fixture

@@ -291,9 +291,9 @@ def test_a_list_of_cards_that_fails_once_condemns_nobody(b3: Machine) -> None:
         inventories = [child.discover() for _ in range(3)]
         b3.stub.add("call.dcmi_get_card_list.ret")
         after = child.discover()
-    certain = [{device.health.certain for device in one.devices} for one in inventories]
+    certain = [{device.health.certain for device in inventory.devices} for inventory in inventories]
     assert certain == [{False}, {False}, {True}]
-    assert [{d.health.state for d in one.devices} for one in inventories[:2]] == [
+    assert [{d.health.state for d in inventory.devices} for inventory in inventories[:2]] == [
         {HealthState.HEALTHY}
     ] * 2
     assert not any(device.health.is_in_service for device in inventories[2].devices)

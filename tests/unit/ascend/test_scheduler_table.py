@@ -100,8 +100,10 @@ def _decisions() -> Iterator[Decision]:
         if meta["labels"].get(POLICY) != "Honor" or PARTITIONS not in meta.get("annotations", {}):
             continue
         table = json.loads(meta["annotations"][PARTITIONS])
-        devices = [one for one in node["device"]["spec"]["devices"] if one["type"] == "gpu"]
-        unhealthy = frozenset(one["minor"] for one in devices if not one["health"])
+        devices = [
+            device for device in node["device"]["spec"]["devices"] if device["type"] == "gpu"
+        ]
+        unhealthy = frozenset(device["minor"] for device in devices if not device["health"])
         pod_minors: dict[str, list[int]] = {}
         for step in node["steps"]:
             if step["op"] == "delete":

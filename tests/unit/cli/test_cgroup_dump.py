@@ -82,7 +82,7 @@ def test_a_path_is_that_of_a_group_or_of_its_directory(
 
 
 def test_a_slash_is_all_groups(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [one["path"] for one in groups_of(capsys, "/", "--host", str(host))]
+    paths = [group["path"] for group in groups_of(capsys, "/", "--host", str(host))]
     assert paths == ["/", "/kubepods.slice", f"/{POD}", f"/{SCOPE}", "/system.slice"]
 
 

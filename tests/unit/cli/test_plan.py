@@ -89,9 +89,9 @@ class WantedBurst:
         )
         victims = tuple(
             EvictionRequest(
-                pod=PodRef(namespace=one.view.namespace, name=one.view.name), feature="F"
+                pod=PodRef(namespace=pod.view.namespace, name=pod.view.name), feature="F"
             )
-            for one in inputs.pods
+            for pod in inputs.pods
         )
         figures = (("bursting_pods", len(inputs.pods)),)
         return StrategyPlan(values=values, evictions=victims, figures=figures), state

@@ -116,7 +116,7 @@ def test_every_strategy_says_what_it_would_do_or_why_it_does_nothing(
     node: RecordedNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, shown = node.planned(capsys)
-    strategies = {one["strategy"]: one for one in shown["strategies"]}
+    strategies = {strategy["strategy"]: strategy for strategy in shown["strategies"]}
     states = {name: one["state"] for name, one in strategies.items()}
     assert states["cpu_burst"] == states["memory_qos"] == "active"
     assert states["block_io"] == "idle"

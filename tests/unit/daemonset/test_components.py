@@ -244,7 +244,7 @@ def test_only_the_accounts_named_may_change_the_annotation_that_is_read_as_a_gra
     (rule,) = spec["matchConstraints"]["resourceRules"]
     assert {"pods", "pods/status", "pods/binding", "bindings"} <= set(rule["resources"])
     (condition,) = spec["matchConditions"]
-    variables = {one["name"]: one["expression"] for one in spec["variables"]}
+    variables = {variable["name"]: variable["expression"] for variable in spec["variables"]}
     for text in (condition["expression"], variables["before"], variables["after"]):
         assert set(re.findall(r"'([^']*/[^']*)'", text)) == {ANNOTATION}
     (only,) = spec["validations"]

@@ -36,7 +36,9 @@ def test_the_replicas_need_no_privilege() -> None:
 def test_the_policy_for_grants_lets_the_replicas_write_them() -> None:
     account = the(OBJECTS, "ClusterRoleBinding", "xpu-scheduler")["subjects"][0]
     policy = the(built(DAEMONSET / "policy" / "grants"), "ValidatingAdmissionPolicy")["spec"]
-    accounts = {one["name"]: one["expression"] for one in policy["variables"]}["accounts"]
+    accounts = {variable["name"]: variable["expression"] for variable in policy["variables"]}[
+        "accounts"
+    ]
     name = f"system:serviceaccount:{account['namespace']}:{account['name']}"
     assert f"'{name}'" in accounts
 

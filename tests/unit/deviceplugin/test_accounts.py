@@ -55,7 +55,9 @@ class Node:
 
     def free(self) -> list[str]:
         """The ids that the kubelet would choose from now."""
-        (listed,) = (one for one in self.decide.resources(self.snapshot()) if one.name == GPU)
+        (listed,) = (
+            resource for resource in self.decide.resources(self.snapshot()) if resource.name == GPU
+        )
         used = {name for entries in self.held.values() for name in entries.ids}
         return [one.id for one in listed.devices if one.healthy and one.id not in used]
 
@@ -172,7 +174,7 @@ def test_one_replica_of_a_granted_card_is_exchanged_and_the_others_are_withdrawn
         kubelet_allocations=kubelet_allocations,
         handler="",
     )
-    (listed,) = (one for one in decide.resources(snapshot) if one.name == GPU)
+    (listed,) = (resource for resource in decide.resources(snapshot) if resource.name == GPU)
     assert listed.withdrawn_ids == (f"{card(2)}::0",)
     result = decide.allocate(GPU, (f"{card(2)}::1",), snapshot, last=True)
     assert result.exchanges == ((f"{card(2)}::1", f"{card(0)}::0"),)

@@ -43,12 +43,12 @@ def test_recorded_hosts_offer_what_their_makers_plugins_would(
     vendors = ("nvidia", "ascend", "cambricon")
     decide = Allocator(DevicePluginSettings(vendors=vendors), VENDORS)
     resources = decide.resources(snapshot)
-    for one in resources:
-        ids = tuple(device.id for device in one.devices)
+    for resource in resources:
+        ids = tuple(device.id for device in resource.devices)
         assert len(set(ids)) == len(ids)
         for size in range(1, len(ids) + 1):
-            assert len(set(decide.select_preferred(one.name, ids, (), size, snapshot))) == size
-    reports = {one.name: [device.id for device in one.devices] for one in resources}
+            assert len(set(decide.select_preferred(resource.name, ids, (), size, snapshot))) == size
+    reports = {resource.name: [device.id for device in resource.devices] for resource in resources}
     assert reports.keys() == expected.keys()
     for name, desired in expected.items():
         assert desired in (reports[name], len(reports[name]))

@@ -25,8 +25,8 @@ def busy(snapshot: NodeSnapshot, index: int, owner: PodView | None) -> NodeSnaps
     (vendor,) = snapshot.vendors
     key = factory.gpu(index).key
     samples = tuple(
-        replace(one, processes=(ProcessSample(pid=PID),)) if one.key == key else one
-        for one in vendor.samples.value
+        replace(sample, processes=(ProcessSample(pid=PID),)) if sample.key == key else sample
+        for sample in vendor.samples.value
     )
     owners = {PID: (owner.uid, "c0ffee")} if owner else {}
     return replace(

@@ -31,7 +31,7 @@ def offered(*infos: VendorDevice, **settings: object) -> dict[str, list[str]]:
     """Ids by resource."""
     snapshot = node(devices=tuple(device(info) for info in infos))
     resources = deciding(**settings).resources(snapshot)
-    return {one.name: [item.id for item in one.devices] for one in resources}
+    return {resource.name: [item.id for item in resource.devices] for resource in resources}
 
 
 def problems(*infos: VendorDevice, **settings: object) -> list[str]:
@@ -71,11 +71,14 @@ def test_equal_devices_in_another_order_are_an_equal_list() -> None:
 
 def test_only_vendors_of_the_settings_that_have_answered_are_served() -> None:
     snapshot = node()
-    assert [one.name for one in deciding().resources(snapshot)] == ["nvidia.com/gpu", "rdma/hca"]
+    assert [resource.name for resource in deciding().resources(snapshot)] == [
+        "nvidia.com/gpu",
+        "rdma/hca",
+    ]
     assert deciding(vendors=()).resources(snapshot) == ()
     view = replace(snapshot.devices.value, awaited=("nvidia",))
     waiting = replace(snapshot, devices=SnapshotPart(view, 1.0))
-    assert [one.name for one in deciding().resources(waiting)] == ["rdma/hca"]
+    assert [resource.name for resource in deciding().resources(waiting)] == ["rdma/hca"]
 
 
 def test_mig_strategies() -> None:
@@ -166,7 +169,7 @@ def test_cambricon_cards_and_instances_of_mim() -> None:
     )
     in_mim = mlu(1, health=MIM, resources=(), partitions=parts)
     snapshot = node(devices=(device(mlu(0)), device(in_mim)))
-    result = {one.name: one.devices for one in deciding().resources(snapshot)}
+    result = {resource.name: resource.devices for resource in deciding().resources(snapshot)}
     assert result == {
         "cambricon.com/mlu": (KubeletDevice(id=mlu(0).uuid or ""),),
         "cambricon.com/mlu.mim-1m.8gb-x": (KubeletDevice(id="MLU-1-mim-2"),),
@@ -191,7 +194,7 @@ def test_unmanaged_hardware_is_not_offered() -> None:
 def test_a_start_is_checked_where_cards_are_given_whole() -> None:
     def checked(**settings: object) -> dict[str, bool]:
         resources = deciding(**settings).resources(node())
-        return {one.name: one.check_start for one in resources}
+        return {resource.name: resource.check_start for resource in resources}
 
     assert checked() == {"nvidia.com/gpu": True, "rdma/hca": False}
     assert checked(check_occupancy=False) == {"nvidia.com/gpu": False, "rdma/hca": False}

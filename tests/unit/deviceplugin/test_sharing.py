@@ -14,7 +14,7 @@ TWO = tuple(map(factory.gpu, range(2)))
 
 def offered(**row: object) -> dict[str, list[str]]:
     resources = deciding(sharing=({"resource": GPU, **row},)).resources(node(devices=TWO))
-    return {one.name: [item.id for item in one.devices] for one in resources}
+    return {resource.name: [item.id for item in resource.devices] for resource in resources}
 
 
 def replica(i: int, number: int) -> str:
@@ -67,7 +67,7 @@ def test_a_missing_device_is_reported_and_affects_nothing_else() -> None:
 def test_a_name_of_another_vendors_resource_is_not_taken_away() -> None:
     rows = ({"resource": "rdma/hca", "replicas": 2, "rename": GPU},)
     decide, snapshot = deciding(sharing=rows), node()
-    assert [one.vendor for one in decide.resources(snapshot)] == ["nvidia"]
+    assert [resource.vendor for resource in decide.resources(snapshot)] == ["nvidia"]
     assert [one.reason for _, one in decide.problems(snapshot)] == ["ResourceConflict"]
 
 

@@ -73,7 +73,7 @@ def test_mounts_and_annotations_are_carried_a_container_each() -> None:
     first, second = build_allocate_response(
         (answer, ContainerAllocation(edits=ContainerEdits()))
     ).container_responses
-    assert [(one.container_path, one.read_only) for one in first.mounts] == [
+    assert [(mount.container_path, mount.read_only) for mount in first.mounts] == [
         ("/c/ro", True),
         ("/c/rw", False),
     ]

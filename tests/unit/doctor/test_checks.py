@@ -58,7 +58,7 @@ def agent_with(part: str, value: Mapping[str, object]) -> dict[str, object]:
 
 def of(check_results: tuple[CheckResult, ...], check: str) -> CheckResult:
     """Return the finding of one check."""
-    (one,) = [one for one in check_results if one.id == check]
+    (one,) = [check_result for check_result in check_results if check_result.id == check]
     return one
 
 
@@ -87,7 +87,7 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
             protobuf="python",
         )
     )
-    poor = {one.id for one in checks if one.status in (CheckStatus.WARN, CheckStatus.FAIL)}
+    poor = {check.id for check in checks if check.status in (CheckStatus.WARN, CheckStatus.FAIL)}
     assert poor == {
         "privileges",
         "vendor:ascend",
@@ -102,7 +102,7 @@ def test_every_bad_finding_says_why_it_matters_and_what_to_do() -> None:
         "ungranted",
         "protobuf",
     }
-    assert all(one.impact and one.remedy for one in checks if one.id in poor)
+    assert all(check.impact and check.remedy for check in checks if check.id in poor)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_refusals_and_missing_devices_of_the_running_agent_are_reported() -> Non
         }
     }
     checks = run_checks(facts(agent=agent))
-    failed = {one.id for one in checks if one.status is CheckStatus.FAIL}
+    failed = {check.id for check in checks if check.status is CheckStatus.FAIL}
     assert failed == {"grant:None/p", "container:None/p/None", "kubelet:nvidia.com/gpu"}
 
 
@@ -233,7 +233,7 @@ def test_each_grant_that_is_not_honoured_has_the_remedy_of_its_cause(
 ) -> None:
     row = {"namespace": "n", "name": "p", **grant}
     checks = run_checks(facts(agent=agent_with("grants", {"pods": {"u": row}})))
-    own = [one for one in checks if one.id == "grant:n/p"]
+    own = [check for check in checks if check.id == "grant:n/p"]
     assert [one.status for one in own] == ([] if result is None else [result])
     assert all(do in one.remedy and one.observation and one.impact for one in own)
 
@@ -255,10 +255,10 @@ def test_each_container_that_is_not_as_it_must_be_has_the_remedy_of_its_cause(
     about = {"namespace": "n", "pod": "p", "container": "c"}
     row = {**about, "verdict": verdict, "details": [detail], "causes": [detail]}
     checks = run_checks(facts(agent=agent_with("proof", {"containers": {"id": row}})))
-    own = [one for one in checks if one.id == "container:n/p/c"]
+    own = [check for check in checks if check.id == "container:n/p/c"]
     assert [one.status for one in own] == ([] if result is None else [result])
     assert all(do in one.remedy and detail in one.observation and one.impact for one in own)
-    assert any(one.id == "containers" for one in checks) is (result is None)
+    assert any(check.id == "containers" for check in checks) is (result is None)
 
 
 @pytest.mark.parametrize("odd", [[], "x", 1, None, {"containers": 3}, {"containers": {"proof": 1}}])
@@ -270,7 +270,9 @@ def test_an_agent_that_answers_oddly_breaks_no_check(odd: object) -> None:
 def test_a_node_with_a_kubelet_and_without_its_groups_is_bad_news() -> None:
     words = "the kubelet runs as process 812"
     (result,) = (
-        one for one in run_checks(facts(cgroup_driver=None, kubelet=words)) if one.id == "cgroups"
+        check
+        for check in run_checks(facts(cgroup_driver=None, kubelet=words))
+        if check.id == "cgroups"
     )
     assert (result.status, words in result.observation) == (CheckStatus.FAIL, True)
     assert "kubelet.cgroup_root" in result.remedy
@@ -307,8 +309,12 @@ def test_a_collector_that_cannot_measure_is_a_warning_with_its_reason() -> None:
         to_json_data(CollectorStatus(name="usage", success=True, duration_s=0.1)),
         {"name": "cold_memory", "success": False, "problems": [problem]},
     )
-    checks = [one for one in run_checks(facts(agent=agent)) if one.id.startswith("collector:")]
-    assert [(one.id, one.status) for one in checks] == [("collector:cold_memory", CheckStatus.WARN)]
+    checks = [
+        check for check in run_checks(facts(agent=agent)) if check.id.startswith("collector:")
+    ]
+    assert [(check.id, check.status) for check in checks] == [
+        ("collector:cold_memory", CheckStatus.WARN)
+    ]
     assert checks[0].observation == "KidledMissing: this kernel has no kidled"
     assert "collect.cold_memory: false" in checks[0].remedy
 
@@ -316,7 +322,7 @@ def test_a_collector_that_cannot_measure_is_a_warning_with_its_reason() -> None:
 @pytest.mark.parametrize("odd", [None, 5, "x", {"name": 3}, {"problems": []}, []])
 def test_odd_statuses_of_collectors_break_no_check(odd: object) -> None:
     checks = run_checks(facts(agent=collectors(odd)))
-    assert not [one for one in checks if one.id.startswith("collector:")]
+    assert not [check for check in checks if check.id.startswith("collector:")]
 
 
 def test_families_with_impossible_readings_are_named_with_their_first_value() -> None:

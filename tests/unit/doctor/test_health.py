@@ -152,7 +152,7 @@ def test_the_reason_of_a_silent_driver_precedes_its_last_answer() -> None:
 )
 def test_a_worker_that_the_kernel_holds_is_named(state: str, process: str, told: bool) -> None:
     entries = snapshot(factory.gpu(0), state=state)
-    vendors = tuple(replace(one, pid=4711) for one in entries.vendors)
+    vendors = tuple(replace(vendor, pid=4711) for vendor in entries.vendors)
     inputs = facts(replace(entries, vendors=vendors), process_states={4711: process})
     result = of(run_checks(inputs), "vendor:nvidia")
     assert ("process 4711 hangs in the kernel" in result.observation) is told

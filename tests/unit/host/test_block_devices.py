@@ -101,7 +101,9 @@ def test_a_hyphen_in_the_name_of_a_volume_is_doubled(
 
 def test_partitions_volumes_and_disks_with_what_they_are_built_on(tree: BlockTree) -> None:
     devices = tree.read()
-    assert [(one.name, one.number, one.kind, one.parents) for one in devices.values()] == [
+    assert [
+        (device.name, device.number, device.kind, device.parents) for device in devices.values()
+    ] == [
         ("dm-0", "253:0", "lvm", ("dm-1", "sda1")),
         ("dm-1", "253:1", "lvm", ("sdb",)),
         ("sda", "8:0", "disk", ()),

@@ -43,7 +43,11 @@ def listed(*pods: str, containers: int = 2) -> pb.ListPodResourcesResponse:
 
 def devices(reply: bytes, name: str, container: int = 0) -> list[tuple[str, list[str]]]:
     resources_response = pb.ListPodResourcesResponse.FromString(reply)
-    pods = [one for one in resources_response.pod_resources if one.name == name]
+    pods = [
+        pod_resource
+        for pod_resource in resources_response.pod_resources
+        if pod_resource.name == name
+    ]
     return [
         (entry.resource_name, list(entry.device_ids))
         for entry in pods[0].containers[container].devices
@@ -76,8 +80,8 @@ def test_what_the_kubelet_chose_of_a_granted_resource_is_replaced_by_the_grant()
 def test_an_exchanged_device_is_named_in_place_of_the_one_that_the_kubelet_accounts() -> None:
     numa = pb.TopologyInfo(nodes=[pb.NUMANode(ID=1)])
     chosen = listed("a", "b")
-    for one in chosen.pod_resources:
-        one.containers[1].devices.add(
+    for pod_resource in chosen.pod_resources:
+        pod_resource.containers[1].devices.add(
             resource_name="nvidia.com/gpu", device_ids=["GPU-1", "GPU-2"], topology=numa
         )
     kubelet_allocation = KubeletAllocation(
@@ -91,8 +95,8 @@ def test_an_exchanged_device_is_named_in_place_of_the_one_that_the_kubelet_accou
     assert devices(reply, "a", 1)[-1] == ("nvidia.com/gpu", ["GPU-1", "GPU-9"])
     assert devices(reply, "b", 1)[-1] == ("nvidia.com/gpu", ["GPU-1", "GPU-2"])
     entries = [
-        one.containers[1].devices[-1]
-        for one in pb.ListPodResourcesResponse.FromString(reply).pod_resources
+        pod_resource.containers[1].devices[-1]
+        for pod_resource in pb.ListPodResourcesResponse.FromString(reply).pod_resources
     ]
     assert [entry.HasField("topology") for entry in entries] == [False, True]
 

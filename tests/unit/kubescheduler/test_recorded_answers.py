@@ -205,7 +205,7 @@ def test_what_is_sent_is_what_the_real_one_sends(mode: str) -> None:
         body = request["body"]
         items = (body["Nodes"] or {}).get("items", [])
         nodes = {name: {"metadata": {"name": name}} for name in body["NodeNames"] or ()}
-        nodes |= {one["metadata"]["name"]: one for one in items}
+        nodes |= {item["metadata"]["name"]: item for item in items}
         with server({"status": 200, "body": {} if verb == "filter" else []}) as (url, requests):
             one = extender(url, is_capable=not items)
             pod = {"kind": "Pod", "apiVersion": "v1", **body["Pod"]}

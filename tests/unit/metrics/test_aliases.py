@@ -91,7 +91,7 @@ def node(*readings: MetricValue, pods: int = 0, **sample: object) -> NodeSnapsho
 def with_link(snap: NodeSnapshot, link: PciLink) -> NodeSnapshot:
     """Return the node with this PCIe link of all devices."""
     view = snap.devices.value
-    devices = (replace(one, place=replace(one.place, link=link)) for one in view.devices)
+    devices = (replace(device, place=replace(device.place, link=link)) for device in view.devices)
     return replace(snap, devices=SnapshotPart(replace(view, devices=tuple(devices)), NOW_S))
 
 
@@ -110,10 +110,13 @@ def series(snap: NodeSnapshot, alias_table: AliasTable) -> dict[str, Series]:
             renderer.render(snap, NOW_S, openmetrics=True).decode()
         )
     )
-    samples = [one for f in text_string_to_metric_families(page.decode()) for one in f.samples]
-    names = {one.name for one in alias_table.metrics}
+    samples = [
+        sample for f in text_string_to_metric_families(page.decode()) for sample in f.samples
+    ]
+    names = {metric.name for metric in alias_table.metrics}
     return {
-        name: [(one.labels, one.value) for one in samples if one.name == name] for name in names
+        name: [(sample.labels, sample.value) for sample in samples if sample.name == name]
+        for name in names
     }
 
 
@@ -354,7 +357,7 @@ def test_a_bad_alias_is_refused_with_a_reason(changes: dict[str, object], words:
 def test_the_settings_offer_the_tables_of_the_vendors() -> None:
     rules = {entry.key: entry.rule for entry in setting_entries(settings_type(DESCRIPTIONS))}
     offered = rules["metrics.aliases"].choices
-    tables = tuple(one.name for vendor in DESCRIPTIONS for one in vendor.aliases)
+    tables = tuple(alias.name for vendor in DESCRIPTIONS for alias in vendor.aliases)
     assert offered == ("hami", "hami_legacy", "koordlet", "node_exporter", *tables)
     assert len(set(offered)) == len(offered)
 
@@ -375,8 +378,8 @@ def test_the_tables_of_the_vendors_we_ship_can_be_exported() -> None:
     [
         pytest.param(vendor.name, metric, id=metric.name)
         for vendor in vendor_descriptions()
-        for one in vendor.aliases
-        for metric in one.metrics
+        for alias in vendor.aliases
+        for metric in alias.metrics
     ],
 )
 def test_an_alias_of_a_vendor_is_made_from_a_family_of_that_vendor(

@@ -96,7 +96,7 @@ def test_families_of_pods_are_bounded_and_those_of_devices_and_the_node_are_not(
 
 
 def test_names_of_other_exporters_of_devices_are_not_bounded() -> None:
-    tables = [table for one in load_vendors().values() for table in one.description.aliases]
+    tables = [table for vendor in load_vendors().values() for table in vendor.description.aliases]
     names = tuple(table.name for table in tables)
     renderer = MetricsRenderer(VENDORS, aliases=(*ALIASES, *names), alias_tables=tables)
     assert "dcgm" in names

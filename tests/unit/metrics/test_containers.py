@@ -118,9 +118,11 @@ def page(status: ContainerServiceStatus | None = STATUS, *, openmetrics: bool = 
 def samples(text: str) -> dict[str, float]:
     """Return samples by name and labels but the node's."""
     return {
-        f"{one.name}{sorted((k, v) for k, v in one.labels.items() if k != 'node')}": one.value
+        f"{sample.name}{sorted(item for item in sample.labels.items() if item[0] != 'node')}": (
+            sample.value
+        )
         for family in text_string_to_metric_families(text)
-        for one in family.samples
+        for sample in family.samples
     }
 
 
@@ -165,10 +167,10 @@ def test_each_part_is_measured(name: str, labels: dict[str, str], expected: floa
 
 def test_a_container_is_verified_or_not_and_absent_where_nobody_could_look() -> None:
     verdicts = {
-        one.labels["pod"][-1]: one.value
+        sample.labels["pod"][-1]: sample.value
         for family in text_string_to_metric_families(page())
-        for one in family.samples
-        if one.name == "xpu_agent_allocation_verified"
+        for sample in family.samples
+        if sample.name == "xpu_agent_allocation_verified"
     }
     expected = {
         VerificationStatus.VERIFIED: 1.0,
@@ -199,10 +201,10 @@ def test_every_sample_belongs_to_a_declared_family_with_its_labels() -> None:
     families = {family.name: family for family in CONTAINER_FAMILIES}
     read = openmetrics_parser.text_string_to_metric_families
     for family in read(page(openmetrics=True)):  # type: ignore[no-untyped-call]  # it has no types
-        for one in family.samples:
-            name = next((n for n in (one.name, family.name) if n in families), None)
+        for sample in family.samples:
+            name = next((n for n in (sample.name, family.name) if n in families), None)
             if name is not None:
-                labels = set(one.labels) - {"le"}
+                labels = set(sample.labels) - {"le"}
                 assert labels <= set(families[name].labels)
 
 

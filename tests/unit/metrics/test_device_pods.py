@@ -54,7 +54,7 @@ def reasons(snap: NodeSnapshot) -> list[str]:
 def allocation_part(
     *uids: str, allocations: Iterable[PodAllocation] = ()
 ) -> SnapshotPart[AllocationView]:
-    pods = {one.uid: one for one in allocations}
+    pods = {allocation.uid: allocation for allocation in allocations}
     return SnapshotPart(AllocationView(held={CARD.key: uids}, pods=pods), NOW_S)
 
 

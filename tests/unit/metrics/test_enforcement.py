@@ -124,11 +124,11 @@ def samples(snap: NodeSnapshot) -> dict[tuple[str, frozenset[str]], float]:
     page = MetricsRenderer({}).render(snap, NOW_S).decode()
     return {
         (
-            one.name,
-            frozenset(value for label, value in one.labels.items() if label in LABELS),
-        ): one.value
+            sample.name,
+            frozenset(value for label, value in sample.labels.items() if label in LABELS),
+        ): sample.value
         for family in text_string_to_metric_families(page)
-        for one in family.samples
+        for sample in family.samples
     }
 
 

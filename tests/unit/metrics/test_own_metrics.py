@@ -39,7 +39,7 @@ def snapshot(pid: int | None) -> NodeSnapshot:
 def samples(text: bytes) -> dict[str, float]:
     """Return the value of each sample by its name; labels are compared elsewhere."""
     families = text_string_to_metric_families(text.decode())
-    return {one.name: one.value for family in families for one in family.samples}
+    return {sample.name: sample.value for family in families for sample in family.samples}
 
 
 def test_this_process_is_described_as_every_prometheus_client_does() -> None:
@@ -89,9 +89,9 @@ def test_the_reference_has_exactly_the_families_of_the_registry() -> None:
             types[name] = kind
     assert types == {family.name: family.type for family in PROCESS_FAMILIES}
     labels = {
-        one.name: set(one.labels) - {"le"}
+        sample.name: set(sample.labels) - {"le"}
         for family in text_string_to_metric_families(text)
-        for one in family.samples
+        for sample in family.samples
     }
     for family in PROCESS_FAMILIES:
         name = f"{family.name}_count" if family.type == "histogram" else family.name

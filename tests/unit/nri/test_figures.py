@@ -16,7 +16,7 @@ def test_answers_are_counted_by_method_result_and_time() -> None:
         figures.count_answer("CreateContainer", result, took_s)
     figures.count_answer("Configure", "ok", 0.001)
     state = figures.statistics
-    assert [one.method for one in state.methods] == ["Configure", "CreateContainer"]
+    assert [method.method for method in state.methods] == ["Configure", "CreateContainer"]
     assert state.late == 1
     found = state.methods[1]
     assert found.results == (("late", 1), ("ok", 3))

@@ -25,7 +25,9 @@ def test_each_change_is_a_new_picture_and_older_ones_stay_as_they_were() -> None
     own_values.update(POD, MAIN)
     own_values.remove_container("c1")
     own_values.remove_sandbox("p1")
-    assert [(len(one.sandboxes), len(one.containers)) for one in observations] == [
+    assert [
+        (len(observation.sandboxes), len(observation.containers)) for observation in observations
+    ] == [
         (1, 1),
         (1, 0),
         (0, 0),
@@ -55,13 +57,16 @@ def test_and_at_once_if_the_answer_takes_its_time_or_its_sandbox_is_new(
 ) -> None:
     own_values, observations = begun()
     own_values.add_requested(POD, RuntimeContainer(id="c1", sandbox_id="p1", state=state))
-    assert [list(one.containers) for one in observations] == [["c1"]]
+    assert [list(observation.containers) for observation in observations] == [["c1"]]
     own_values.add_requested(None, RuntimeContainer(id="c2", sandbox_id="p1", state=state))
     own_values.publish_pending()
     own_values.publish_pending()
     own_values.add_requested(None, RuntimeContainer(id="c3", sandbox_id="p1", state=state))
     own_values.mark_created("c3")
-    assert [list(one.containers) for one in observations[1:]] == [["c1", "c2"], ["c1", "c2", "c3"]]
+    assert [list(observation.containers) for observation in observations[1:]] == [
+        ["c1", "c2"],
+        ["c1", "c2", "c3"],
+    ]
 
 
 def test_unknown_ids_end_without_an_error() -> None:
@@ -89,7 +94,7 @@ def test_a_sandbox_that_was_stopped_is_listed_until_it_is_removed_and_holds_noth
     own_values.mark_stopped("p1")
     own_values.mark_stopped("p1")
     own_values.mark_stopped("unknown")
-    assert [one.sandboxes["p1"].stopped for one in observations] == [False, True]
+    assert [observation.sandboxes["p1"].stopped for observation in observations] == [False, True]
 
 
 def test_a_mark_goes_with_its_container() -> None:
@@ -105,7 +110,7 @@ def test_the_state_is_published_once() -> None:
     own_values.set_peer(parse_peer("containerd", "2.3.4", "", 0))
     own_values.set_state("registered")
     own_values.set_state("registered")
-    assert [one.state for one in observations] == ["waiting", "registered"]
+    assert [observation.state for observation in observations] == ["waiting", "registered"]
     view = own_values.view
     assert (view.runtime, view.nri_version, view.takes_cdi) == ("containerd", (0, 12, 0), True)
     assert not view.is_synchronized

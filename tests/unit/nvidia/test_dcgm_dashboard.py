@@ -71,7 +71,7 @@ def sample_cards(child: Child, stub: Stub) -> tuple[DeviceSample, ...]:
         traffic += 1 << 20
         play(stub, traffic)
         samples = child.sample()
-        families = [{one.family for one in sample.readings} for sample in samples]
+        families = [{reading.family for reading in sample.readings} for sample in samples]
         if all(
             "xpu_device_nvlink_bytes_per_second" in names
             and names
@@ -102,7 +102,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> NodeSnapshot:
     with on_tree(stub, tree) as child:
         inventory = child.discover()
         samples = sample_cards(child, stub)
-    devices = tuple(Device(info=replace(one, minor=one.vendor_minor)) for one in inventory.devices)
+    devices = tuple(
+        Device(info=replace(device, minor=device.vendor_minor)) for device in inventory.devices
+    )
     keys = [device.key for device in devices]
     users = {keys[0]: (PODS[0].uid,), keys[1]: tuple(one.uid for one in PODS)}
     vendor = VendorState(
@@ -149,7 +151,7 @@ def test_a_series_has_the_labels_and_the_unit_of_dcgm_exporter(node: NodeSnapsho
 
 def test_every_name_that_is_not_absent_has_data(node: NodeSnapshot) -> None:
     with_data = {line.partition("{")[0] for line in aliases_on(render(node))}
-    expected = {one.name for one in DCGM.metrics if one.match is not AliasMatch.ABSENT}
+    expected = {metric.name for metric in DCGM.metrics if metric.match is not AliasMatch.ABSENT}
     links_without = {f"DCGM_FI_DEV_NVLINK_BANDWIDTH_L{link}" for link in range(2, 18)}
     assert expected - with_data == {*links_without, "DCGM_EXP_XID_ERRORS_COUNT"}  # no Xid yet
 

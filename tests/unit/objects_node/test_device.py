@@ -159,7 +159,7 @@ def test_such_nics_beside_other_devices_change_nothing() -> None:
     nics = plain_nics()
     (desired,) = rendered(snapshot_with(gpu(0), *nics))
     body: Tree = desired.body
-    assert [one["type"] for one in body["spec"]["devices"]] == ["gpu"]
+    assert [device["type"] for device in body["spec"]["devices"]] == ["gpu"]
     assert not absent(snapshot_with(gpu(0, managed=False), *nics))
 
 

@@ -36,7 +36,7 @@ def condition(view: EnforcementView, **more: bool) -> Tree:
 
 
 def problems(*reasons: str) -> tuple[FileCondition, ...]:
-    return tuple(FileCondition(reason=one, message=f"about {one}") for one in reasons)
+    return tuple(FileCondition(reason=reason, message=f"about {reason}") for reason in reasons)
 
 
 def test_it_is_true_while_requested_values_are_set() -> None:

@@ -26,7 +26,7 @@ def conditions(view: RuntimeView, now_s: float = NOW_S) -> dict[str, Tree] | Non
     if not conditions_json:
         return None
     listed: Tree = conditions_json[0].body
-    return {one["type"]: one for one in listed["status"]["conditions"]}
+    return {condition["type"]: condition for condition in listed["status"]["conditions"]}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,9 @@ def test_times_of_each_condition_stand_while_its_own_status_does() -> None:
     live = {"status": {"conditions": list(before.values())}}
     desired = {"status": {"conditions": list(after.values())}}
     merged: Tree = merge_condition_times(live, desired)
-    times = {one["type"]: one["lastTransitionTime"] for one in merged["status"]["conditions"]}
+    times = {
+        condition["type"]: condition["lastTransitionTime"]
+        for condition in merged["status"]["conditions"]
+    }
     assert times["AcceleratorsHealthy"] == before["AcceleratorsHealthy"]["lastTransitionTime"]
     assert times["DeviceInjectionReady"] == after["DeviceInjectionReady"]["lastTransitionTime"]

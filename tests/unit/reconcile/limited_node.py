@@ -91,7 +91,7 @@ class LimitedNode:
     def values(self, file: str) -> list[str]:
         """Return a file of the root, of the pod and of its container; empty where there is none."""
         groups = (self.groups.root, self.scene.pod, self.scene.container)
-        return [self._value(one, file) for one in groups]
+        return [self._value(group, file) for group in groups]
 
     def quotas(self) -> list[int]:
         """Return the quotas of the pod and of its container."""

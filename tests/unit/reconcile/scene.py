@@ -69,7 +69,7 @@ class Scene:
             groups.container(self.pod, 2)
         self.strategies = strategies
         self.protected_namespaces = protected_namespaces
-        names = [*(hook.name for hook in hooks), *(one.name for one in strategies)]
+        names = [*(hook.name for hook in hooks), *(strategy.name for strategy in strategies)]
         self.modes = dict.fromkeys(names, "on") | dict(modes or {})
         self.reconciler = self.again()
         self.renewed = 0

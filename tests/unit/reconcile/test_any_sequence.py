@@ -211,7 +211,7 @@ class Agent(RuleBasedStateMachine):
         result = self.writer.apply(plan, now_s)
         for problem in result.problems:
             self.reported[problem.desired.target] = problem.desired.value
-        refused = {(one.path, one.key) for one in result.audits if one.errno}
+        refused = {(audit.path, audit.key) for audit in result.audits if audit.errno}
         for one in self.desired:  # memory in use is a problem only if it stays so
             (path,) = self.values.paths(one.cgroup, one.key)
             if (path, one.key.name) in refused:
@@ -233,7 +233,11 @@ class Agent(RuleBasedStateMachine):
             monotonic=lambda: 0.0,
             force=force,
         )
-        return [f"{one.state} {one.summary} {one.detail}" for one in results if not one.is_done]
+        return [
+            f"{result.state} {result.summary} {result.detail}"
+            for result in results
+            if not result.is_done
+        ]
 
     @rule(data=st.data(), desired=st.sets(st.sampled_from(TARGETS), max_size=12))
     def follow_plan(self, data: st.DataObject, desired: set[tuple[str, CgroupKey]]) -> None:

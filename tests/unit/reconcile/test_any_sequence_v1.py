@@ -89,7 +89,7 @@ def test_files_equal_the_last_plan_or_the_refusal_is_recorded_and_all_is_restore
         scene = Scene(groups, strategies=(strategy,), ledger=ledger)
         values = scene.reconciler.current_values(groups.layout)
         files = targets(scene)
-        originals = {one: values.read_value(*one) for one in files}
+        originals = {file: values.read_value(*file) for file in files}
         for number in range(PLANS + 1):
             desired = chance.sample(sorted(files, key=str), chance.randint(0, 8))
             strategy.values = tuple(
@@ -105,19 +105,19 @@ def test_files_equal_the_last_plan_or_the_refusal_is_recorded_and_all_is_restore
             cluster = ClusterView(slo=SnapshotPart(NodeSloView(), now_s))
             scene.snapshot = msgspec.structs.replace(scene.snapshot, cluster=cluster)
             scene.cycle()
-            recorded = {(one.path, one.key) for one in scene.reconciler.audits if one.errno}
-            for one in strategy.values:
-                current = values.read_value(one.cgroup, one.key)
+            recorded = {(audit.path, audit.key) for audit in scene.reconciler.audits if audit.errno}
+            for value in strategy.values:
+                current = values.read_value(value.cgroup, value.key)
                 assert current is not None
-                if not one.is_met(current):
-                    paths = values.paths(one.cgroup, one.key)
-                    assert any((path, one.key.name) in recorded for path in paths), (seed, one)
+                if not value.is_met(current):
+                    paths = values.paths(value.cgroup, value.key)
+                    assert any((path, value.key.name) in recorded for path in paths), (seed, value)
                     refusals += 1
         scene.clock.advance(700.0)  # what could not be restored at once is tried again
         cluster = ClusterView(slo=SnapshotPart(NodeSloView(), scene.clock.monotonic()))
         scene.snapshot = msgspec.structs.replace(scene.snapshot, cluster=cluster)
         scene.cycle()
-        assert {one: values.read_value(*one) for one in files} == originals, seed
+        assert {file: values.read_value(*file) for file in files} == originals, seed
         assert ledger.entries == {}
         scene.reconciler.close()
     assert refusals  # the kernel refused some: the test is worth its time

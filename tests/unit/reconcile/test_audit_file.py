@@ -222,7 +222,7 @@ def test_a_disk_that_hangs_delays_nobody_and_lost_records_are_counted(
         files.answer()
         settle(trail)
         counts = [line["lost"] for line in lines(path) if "lost" in line]
-    assert sum(int(str(one)) for one in counts) == 11
+    assert sum(int(str(count)) for count in counts) == 11
 
 
 def test_an_agent_that_ends_writes_all_that_waits(path: Path) -> None:

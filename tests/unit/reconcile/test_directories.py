@@ -108,7 +108,7 @@ class Node:
             host_devices=SnapshotPart(HostDevicesView(kernel=kernel), 1.0),
         )
         report = self.reconciler.cycle(snapshot, LAYOUT)
-        return [one.reason for one in report.conditions]
+        return [condition.reason for condition in report.conditions]
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_the_directories_of_the_classes_have_their_identity_and_that_of_all_none
 def test_a_switch_is_recorded_as_every_other_change_is(node: Node) -> None:
     node.cycle()
     node.cycle(IDENTITY, identity_switch=1)
-    audits = [(one.path, one.old, one.new) for one in node.reconciler.audits]
+    audits = [(audit.path, audit.old, audit.new) for audit in node.reconciler.audits]
     assert audits[0] == (SWITCH, "0", "1")
     assert len(audits) == 3
 
@@ -247,7 +247,7 @@ def test_host_applications_have_the_identity_of_their_class_until_they_are_not_l
 def test_every_value_of_a_directory_names_the_field_that_requests_it(node: Node) -> None:
     node.cycle()
     sources = [
-        one.source.rpartition(".")[0] for one in node.reconciler.audits if one.key != "value"
+        audit.source.rpartition(".")[0] for audit in node.reconciler.audits if audit.key != "value"
     ]
     prefix = "NodeSLO spec.resourceQOSStrategy"
     assert sources == [f"{prefix}.lsClass.cpuQOS", f"{prefix}.beClass.cpuQOS"]
@@ -261,7 +261,7 @@ def test_host_applications_of_the_class_ls_get_shared_cpus_and_others_none(mode:
         cluster=ClusterView(slo=SnapshotPart(NodeSloView(found=True, slo=slo), 1.0)),
     )
     writes = desired_directory_writes(snapshot, LAYOUT, {}, frozenset({4, 5}))
-    assert [(one.cgroup, one.key, one.value, one.message) for one in writes] == [
+    assert [(write.cgroup, write.key, write.value, write.message) for write in writes] == [
         (APPLICATION_DIRS[0], CPUS, frozenset({4, 5}), "set host application cpuset to 4-5")
     ]
     cpus = application_cpus((CpusetHook(reads_kubelet=True),), {"cpuset": mode}, scene())

@@ -61,14 +61,14 @@ def test_winner_and_losers_are_named_with_original_and_writes(groups: RealGroups
     scene.cycle()
     result = explained(scene, groups, "cpu.cfs_quota_us")
     assert result.current == "50000"
-    assert [(one.owner, one.value, one.wins) for one in result.requests] == [
+    assert [(request.owner, request.value, request.wins) for request in result.requests] == [
         ("cpu_burst", "50000 100000", True),
         ("batch_resources", "80000 100000", False),
     ]
     assert result.requests[0].source == SOURCE
     assert (result.original, result.owner) == ("-1 100000", "cpu_burst")
     assert result.own_values == ("50000 100000",)
-    assert [(one.old, one.new, one.source) for one in result.changes] == [
+    assert [(change.old, change.new, change.source) for change in result.changes] == [
         ("-1 100000", "50000 100000", SOURCE)
     ]
     assert (result.refusal, result.is_contested) == ("", False)
@@ -97,7 +97,7 @@ def test_what_is_planned_only_does_not_win(groups: RealGroups) -> None:
     strategy.answer = burst_plan(scene, 50000)
     scene.cycle()
     result = explained(scene, groups, "cpu.cfs_quota_us")
-    assert [(one.mode, one.wins) for one in result.requests] == [("plan", False)]
+    assert [(request.mode, request.wins) for request in result.requests] == [("plan", False)]
     assert (result.current, result.original) == ("-1", None)
 
 

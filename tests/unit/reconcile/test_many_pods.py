@@ -69,8 +69,8 @@ class Node:
 def test_one_cycle_writes_the_files_of_so_many_pods_and_the_next_goes_on(tmp_path: Path) -> None:
     node = Node(tmp_path)
     reports = [node.cycle() for _ in range(4)]
-    assert [one.written for one in reports] == [MAX_PODS_PER_CYCLE, MAX_PODS_PER_CYCLE, 5, 0]
-    assert [one.pods_later for one in reports] == [
+    assert [report.written for report in reports] == [MAX_PODS_PER_CYCLE, MAX_PODS_PER_CYCLE, 5, 0]
+    assert [report.pods_later for report in reports] == [
         PODS - MAX_PODS_PER_CYCLE,
         PODS - MAX_PODS_PER_CYCLE,
         0,

@@ -149,19 +149,22 @@ def test_the_sandbox_is_the_one_the_runtime_named() -> None:
     sandbox = PodSandbox(id=IDS[2], uid=uid(1))
     runtime = SnapshotPart(RuntimeView(sandboxes={IDS[2]: sandbox}), 1.0)
     (place,) = ManagedPods().list(snapshot(view, runtime=runtime))
-    assert [(one.id, one.name) for one in place.containers] == [(IDS[2], ""), (IDS[1], "app")]
+    assert [(container.id, container.name) for container in place.containers] == [
+        (IDS[2], ""),
+        (IDS[1], "app"),
+    ]
 
 
 def test_of_several_that_may_be_the_sandbox_none_is_taken() -> None:
     (place,) = ManagedPods().list(
         snapshot(pod(1, running(1, 0), running(1, 1, "app"), running(1, 2)))
     )
-    assert [one.name for one in place.containers] == ["app"]
+    assert [container.name for container in place.containers] == ["app"]
 
 
 def test_the_only_one_that_is_nobody_else_is_the_sandbox() -> None:
     (place,) = ManagedPods().list(snapshot(pod(1, running(1, 0), running(1, 1, "app"))))
-    assert [one.name for one in place.containers] == ["", "app"]
+    assert [container.name for container in place.containers] == ["", "app"]
 
 
 def test_before_a_container_is_reported_none_is_the_sandbox() -> None:
@@ -185,7 +188,7 @@ def test_a_late_answer_is_reported_for_pods_with_granted_devices(clock: ManualCl
     refresh(survey, now)
     telling, both = ReportHistory(), {uid(1), uid(2)}
     notes = telling.late_notes(now, survey.desired.values(), both)
-    assert [(one.name, one.note.reason) for one in notes] == [("pod1", ANSWER_LATE)]
+    assert [(note.name, note.note.reason) for note in notes] == [("pod1", ANSWER_LATE)]
     assert telling.late_notes(now, survey.desired.values(), both) == ()
 
 
@@ -201,4 +204,4 @@ def test_a_pod_that_ends_before_its_turn_is_not_processed(clock: ManualClock) ->
     for _ in range(3):
         refresh(survey, snapshot(*remaining_pods, host_devices=host_devices))
     assert survey.backlog == 0
-    assert set(requested_pods(hook)) <= {one.name for one in remaining_pods}
+    assert set(requested_pods(hook)) <= {remaining_pod.name for remaining_pod in remaining_pods}

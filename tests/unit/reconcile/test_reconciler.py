@@ -84,7 +84,7 @@ def test_a_fight_over_a_file_is_a_condition(groups: RealGroups) -> None:
     for _ in range(3):
         groups.put(scene.container, "cpuset.cpus", "0-1")
         report = scene.cycle()
-    assert [one.reason for one in report.conditions] == ["ForeignWriter"]
+    assert [condition.reason for condition in report.conditions] == ["ForeignWriter"]
 
 
 def test_a_fight_over_more_and_more_files_is_reported_once(groups: RealGroups) -> None:
@@ -132,7 +132,7 @@ def test_the_runtime_alone_is_enough_to_know_a_pod(groups: RealGroups) -> None:
     hook = CannedHook()
     hook.answers = {"app": cpus("1")}
     scene = Scene(groups, hook)
-    bare = tuple(replace(one, name="") for one in scene.view().containers)
+    bare = tuple(replace(container, name="") for container in scene.view().containers)
     runtime = RuntimeView(
         sandboxes={SANDBOX: PodSandbox(id=SANDBOX, uid=UID, name="pod")},
         containers={ONE: RuntimeContainer(id=ONE, sandbox_id=SANDBOX, name="app")},

@@ -63,7 +63,7 @@ def test_a_value_that_another_program_wrote_is_checked_seldom(groups: RealGroups
     groups.put(scene.container, "cpuset.cpus", "0")
     for _ in range(30):
         scene.cycle()
-    audits = [one.message for one in scene.reconciler.audits]
+    audits = [audit.message for audit in scene.reconciler.audits]
     assert audits == ["put back: foreign"]
     groups.put(scene.container, "cpuset.cpus", "1")
     scene.cycle(UNDO_AGAIN_S)
@@ -83,7 +83,7 @@ def refuse_containers(scene: Scene, hook: str) -> None:
         scene.cycle()
     assert cpus_of(scene) == ["1"] * 3
     # nothing is tried again without a reason
-    assert [one.restore for one in scene.reconciler.audits if one.restore] == ["refused"] * 2
+    assert [audit.restore for audit in scene.reconciler.audits if audit.restore] == ["refused"] * 2
 
 
 def test_containers_have_their_cpus_again_in_the_cycle_that_restores_their_pod(

@@ -143,7 +143,9 @@ def test_in_plan_mode_nothing_is_written_and_the_value_is_recorded_once(groups: 
     assert scene.cycle().planned == 1
     scene.cycle()
     assert quota_of(groups, scene) == "-1"
-    assert [(one.new, one.planned) for one in scene.reconciler.audits] == [("50000 100000", True)]
+    assert [(audit.new, audit.planned) for audit in scene.reconciler.audits] == [
+        ("50000 100000", True)
+    ]
 
 
 def test_a_strategy_that_is_switched_off_has_its_values_restored(groups: RealGroups) -> None:

@@ -26,7 +26,10 @@ def planned(scene: Scene, mode: str = "on", *, recorded: bool = False) -> HostRe
 
 
 def rows(plan: HostResctrlPlan) -> list[tuple[str, str, str]]:
-    return [(one.action.kind.value, one.path, one.action.text.strip()) for one in plan.changes]
+    return [
+        (change.action.kind.value, change.path, change.action.text.strip())
+        for change in plan.changes
+    ]
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -97,7 +100,7 @@ def test_a_recording_of_a_node_with_resctrl_can_be_planned_for(tmp_path: Path) -
     files = ReadOnlyResctrlFiles(LiveHostFiles(str(tmp_path)))
     planner = HostResctrlPlanner(files, ChangeLedger(None, ""), ResctrlSettings(), "on")
     plan = planner.plan(scene.snapshot, scene.clock.mono_s)
-    assert [(one.path, one.action.text) for one in plan.changes] == [
+    assert [(change.path, change.action.text) for change in plan.changes] == [
         (f"{POINT}/BE", ""),
         (f"{POINT}/BE/schemata", "L3:0=f;1=f\nMB:0=30;1=30\n"),
     ]

@@ -38,9 +38,9 @@ def test_more_groups_than_the_hardware_has_are_tried_once_a_minute() -> None:
     scene.add_pod(1, "BE", HALF)
     requests = refuse(scene, "make", group(1), errno.ENOSPC, "Out of CLOSIDs")
     view = scene.cycle()
-    assert [one.message for one in view.problems if one.reason == "ResctrlExhausted"] == [
-        f"annotation of pod test/pod-1: make {group(1)}: ENOSPC: Out of CLOSIDs"
-    ]
+    assert [
+        problem.message for problem in view.problems if problem.reason == "ResctrlExhausted"
+    ] == [f"annotation of pod test/pod-1: make {group(1)}: ENOSPC: Out of CLOSIDs"]
     requests.clear()
     view = scene.cycle(30)
     assert f"make {group(1)}" not in requests
@@ -60,7 +60,7 @@ def test_a_value_that_the_kernel_refuses_is_tried_once_and_reported_with_its_rea
     scene.host.write("/sys/fs/resctrl/other/mode", "exclusive\n")
     scene.set_class("BE", qos(0, 30))
     view = scene.cycle(2)
-    assert {one.message for one in view.problems if one.reason == "ResctrlRefused"} == {
+    assert {problem.message for problem in view.problems if problem.reason == "ResctrlRefused"} == {
         "NodeSLO class BE: the kernel refuses L3:0=f;1=f: Overlaps with exclusive group"
     }
     assert scene.groups() == {"other"}  # a group without its values would be in vain

@@ -53,7 +53,7 @@ def entry(path: Path, inode: int) -> LedgerEntry:
 
 def undo(ledger: ChangeLedger, *, dry_run: bool = False) -> dict[str, str]:
     results = restore_all(ledger, LAYOUT, LiveHostFiles(), monotonic=lambda: 0.0, dry_run=dry_run)
-    return {Path(one.entry.path).name: one.state for one in results}
+    return {Path(result.entry.path).name: result.state for result in results}
 
 
 def test_groups_are_removed_and_their_tasks_return_to_the_root_group(

@@ -38,10 +38,10 @@ def test_metrics_have_groups_masks_and_bandwidths(scene: Scene) -> None:
     page = MetricsRenderer({}).render(node(scene), NOW_S, openmetrics=False)
     text = page if isinstance(page, str) else page.decode()
     samples = {
-        (one.name, *(v for k, v in sorted(one.labels.items()) if k != "node")): one.value
+        (sample.name, *(v for k, v in sorted(sample.labels.items()) if k != "node")): sample.value
         for family in text_string_to_metric_families(text)
-        for one in family.samples
-        if "resctrl" in one.name
+        for sample in family.samples
+        if "resctrl" in sample.name
     }
     assert samples["xpu_node_resctrl_foreign_groups",] == 1
     assert samples["xpu_agent_resctrl_tasks_moved_total",] == 4

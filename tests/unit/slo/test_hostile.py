@@ -110,8 +110,11 @@ def test_what_is_in_force_is_a_spec_that_gives_itself(spec: Any) -> None:
 @some
 @given(specs)
 def test_paths_of_applications_never_lead_up(spec: Any) -> None:
-    for one in overlay_spec(spec).slo.host_applications:
-        parts = (one.name, *(one.cgroup_path.parts if one.cgroup_path else ()))
+    for host_application in overlay_spec(spec).slo.host_applications:
+        parts = (
+            host_application.name,
+            *(host_application.cgroup_path.parts if host_application.cgroup_path else ()),
+        )
         assert not {"", ".", ".."} & set(parts)
         assert not any("/" in part or "\0" in part or "\n" in part for part in parts)
 

@@ -52,7 +52,7 @@ def test_an_application_is_kept_with_its_class_and_place() -> None:
 def test_an_application_outside_of_its_base_is_left_out(field: str, path: object) -> None:
     place = {"parentDir": "p", "relativePath": "r", field: path}
     result = applications({"name": "a", "cgroupPath": place}, {"name": "b"})
-    assert [one.name for one in result.slo.host_applications] == ["b"]
+    assert [host_application.name for host_application in result.slo.host_applications] == ["b"]
     assert paths(result) == [f"spec.hostApplications[0].cgroupPath.{field}"]
 
 
@@ -72,7 +72,7 @@ def test_an_application_that_would_be_all_of_its_base_is_left_out(place: Tree) -
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "a\n", "\x1b[0m", "x" * 129, 7, None])
 def test_an_application_whose_name_is_no_directory_is_left_out(name: object) -> None:
     result = applications({"name": name}, {"name": "b"})
-    assert [one.name for one in result.slo.host_applications] == ["b"]
+    assert [host_application.name for host_application in result.slo.host_applications] == ["b"]
     assert paths(result) == ["spec.hostApplications[0].name"]
 
 
@@ -95,20 +95,26 @@ def test_an_application_that_may_be_elsewhere_is_left_out(item: Tree, path: str)
 
 def test_a_wrong_priority_class_is_refused_alone() -> None:
     result = applications({"name": "a", "qos": "LS", "priority": "high"})
-    assert [(one.name, one.priority) for one in result.slo.host_applications] == [("a", "")]
+    assert [
+        (host_application.name, host_application.priority)
+        for host_application in result.slo.host_applications
+    ] == [("a", "")]
     assert paths(result) == ["spec.hostApplications[0].priority"]
 
 
 def test_of_applications_of_one_name_the_first_stands() -> None:
     result = applications({"name": "a", "qos": "LS"}, {"name": "a", "qos": "BE"}, {"name": "b"})
-    assert [(one.name, one.qos) for one in result.slo.host_applications] == [("a", "LS"), ("b", "")]
+    assert [
+        (host_application.name, host_application.qos)
+        for host_application in result.slo.host_applications
+    ] == [("a", "LS"), ("b", "")]
     assert paths(result) == ["spec.hostApplications[1].name"]
 
 
 @pytest.mark.parametrize("item", [None, 5, "a", []])
 def test_what_is_no_application_is_refused_alone(item: object) -> None:
     result = applications(item, {"name": "b"})
-    assert [one.name for one in result.slo.host_applications] == ["b"]
+    assert [host_application.name for host_application in result.slo.host_applications] == ["b"]
     assert paths(result) == ["spec.hostApplications[0]"]
 
 

@@ -19,7 +19,7 @@ def test_a_node_is_found_by_its_path_and_the_first_of_two_counts() -> None:
 def test_devices_are_those_of_the_plugin_that_reported_them_and_not_of_their_maker() -> None:
     now = snapshot(devices=(*GPUS[:2], *NICS))
     by_vendor = devices_by_vendor(now)
-    assert {name: [one.key for one in devices] for name, devices in by_vendor.items()} == {
+    assert {name: [device.key for device in devices] for name, devices in by_vendor.items()} == {
         "nvidia": [device.key for device in GPUS[:2]],
         "rdma": [device.key for device in NICS],
     }

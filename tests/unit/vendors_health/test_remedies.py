@@ -62,7 +62,7 @@ SHARED = frozenset({"NoPermission", "PermissionDenied", "LibraryMissing", "Bound
 def test_every_reason_has_a_remedy(vendor: str, reasons: tuple[str, ...]) -> None:
     assert len(reasons) > 10
     plugin = VENDORS[vendor]
-    without = {one for one in reasons if not find_remedy(plugin, one, "")} - SHARED
+    without = {reason for reason in reasons if not find_remedy(plugin, reason, "")} - SHARED
     assert without == set()
 
 

@@ -109,7 +109,7 @@ def devices_of(numbers: Sequence[Sequence[int]], shift: int) -> tuple[VendorDevi
     assert not problems
     minors = [device.minor for device in devices]
     assert len(set(minors)) == len(minors)
-    return tuple(replace(one, minor=shift + (one.minor or 0)) for one in devices)
+    return tuple(replace(device, minor=shift + (device.minor or 0)) for device in devices)
 
 
 HOSTS = st.builds(
@@ -214,7 +214,7 @@ def test_the_agents_own_cdi_files_name_each_device_by_its_drivers_number(devices
             inventory=SnapshotPart(
                 Inventory(
                     vendor=maker.plugin,
-                    devices=tuple(one for one in devices if one.vendor == maker.vendor),
+                    devices=tuple(device for device in devices if device.vendor == maker.vendor),
                 ),
                 1.0,
             ),
@@ -236,8 +236,8 @@ def test_the_agents_own_cdi_files_name_each_device_by_its_drivers_number(devices
         assert bool(files) is bool(own)
         spec = json.loads(files[0].text) if files else {"devices": []}
         paths = {
-            one["name"]: {node["path"] for node in one["containerEdits"]["deviceNodes"]}
-            for one in spec["devices"]
+            device["name"]: {node["path"] for node in device["containerEdits"]["deviceNodes"]}
+            for device in spec["devices"]
         }
         control = {node.path for node in CONTROL}
         expected = {
@@ -252,7 +252,7 @@ def test_chips_have_the_ids_of_huaweis_plug_in_at_the_kubelet(devices: Devices) 
     chips = [Device(info=device) for device in devices if device.kind is DeviceKind.NPU]
     units = [unit for _, unit in kubelet_units(chips, DevicePluginSettings(), [])]
     ids = {unit.id: unit.device.info.nodes[0].path for unit in units}
-    assert ids == {f"Ascend910-{one.info.vendor_minor}": one.info.nodes[0].path for one in chips}
+    assert ids == {f"Ascend910-{chip.info.vendor_minor}": chip.info.nodes[0].path for chip in chips}
 
 
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda maker: maker.plugin)

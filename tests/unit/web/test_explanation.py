@@ -135,19 +135,24 @@ def test_a_pod_has_grant_injection_verification_files_and_changes() -> None:
     status, shown = ask(f"/api/v1/explain/pod/{POD.namespace}/{POD.name}")
     assert status == 200
     assert shown["pod"]["cgroup"] == POD.cgroup
-    assert [one["missed"] for one in shown["pod"]["containers"]] == [None, "AgentWasDown"]
+    assert [container["missed"] for container in shown["pod"]["containers"]] == [
+        None,
+        "AgentWasDown",
+    ]
     assert shown["grant"]["grant"]["devices"][0]["id"] == CARD.info.uuid
     assert shown["injection"][0]["edits"]["env"] == [["NVIDIA_VISIBLE_DEVICES", "void"]]
     assert shown["verification"][0]["details"] == ["/dev/nvidia0 is not there"]
     assert shown["files"][0]["requests"][0]["source"] == "NodeSLO a.b"
-    assert [one["path"] for one in shown["changes"]] == [FILE]
+    assert [change["path"] for change in shown["changes"]] == [FILE]
 
 
 def test_a_pod_has_its_place_in_the_order_of_evictions() -> None:
     _, shown = ask(f"/api/v1/explain/pod/{POD.namespace}/{POD.name}")
     eviction = shown["eviction"]
     assert (eviction["priority"], eviction["eviction_priority"]) == (5500, -2)
-    assert [(one["candidate"], one["place"], one["exclusion"]) for one in eviction["rules"]] == [
+    assert [
+        (rule["candidate"], rule["place"], rule["exclusion"]) for rule in eviction["rules"]
+    ] == [
         (True, 2, None),
         (False, None, "it is too dear"),
     ]
@@ -259,7 +264,7 @@ def test_a_file_has_winner_losers_original_refusal_and_last_changes() -> None:
     status, shown = ask(f"/api/v1/explain/file{FILE}")
     file = shown["file"]
     assert status == 200
-    assert [(one["by"], one["wins"]) for one in file["requests"]] == [
+    assert [(request["by"], request["wins"]) for request in file["requests"]] == [
         ("cpu_burst", True),
         ("batch_resources", False),
     ]
@@ -315,7 +320,7 @@ def test_a_resctrl_group_is_explained_with_the_pods_that_it_is_for() -> None:
     view = StillView(snapshot)
     file: Any = explain_file(view, schemata)["file"]
     assert file["current"] == "L3:0=7"
-    assert [(one["by"], one["source"]) for one in file["requests"]] == [
+    assert [(request["by"], request["source"]) for request in file["requests"]] == [
         ("resctrl", "NodeSLO class BE")
     ]
     pod: Any = explain_pod(view, POD.namespace, POD.name)

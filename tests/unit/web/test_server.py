@@ -50,7 +50,9 @@ def test_published_objects_and_events_are_available_as_json() -> None:
         (one.desired.kind, one.where, one.problem) for one in published
     ]
     events = json.loads(get("/api/v1/events", view)[2])["events"]
-    assert [one["reason"] for one in events] == [one.reason for one in view.snapshot().events]
+    assert [event["reason"] for event in events] == [
+        event.reason for event in view.snapshot().events
+    ]
     assert objects
     assert events
 

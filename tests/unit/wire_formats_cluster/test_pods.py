@@ -25,7 +25,7 @@ def pod(uid: str, *containers: str, **changes: object) -> PodView:
         name=f"name-{uid[:8]}",
         namespace="d",
         node_name="n",
-        containers=tuple(ContainerView(id=one, name="main") for one in containers),
+        containers=tuple(ContainerView(id=container, name="main") for container in containers),
     )
     return replace(base, **changes)
 
@@ -75,7 +75,7 @@ def test_a_mirror_and_its_static_pod_are_one_under_the_cgroups_uid() -> None:
     (merged,) = merge_pods("n", (replace(MIRRORED, labels=(("a", "b"),)),), (STATIC,))
     assert merged.uid == HASH
     assert merged.labels == (("a", "b"),)
-    assert [one.id for one in merged.containers] == ["aa"]
+    assert [container.id for container in merged.containers] == ["aa"]
     assert merged.phase == "Running"
 
 
@@ -111,7 +111,10 @@ def test_what_one_source_saw_of_the_end_has_happened() -> None:
     api = (pod("a", "aa", phase="Failed"), pod("b", phase="Running", terminating=True))
     kubelet = (pod("a", "bb", phase="Running"), pod("b", phase="Pending"))
     first, second = merge_pods("n", api, kubelet)
-    assert (first.phase, [one.id for one in first.containers]) == ("Failed", ["aa", "bb"])
+    assert (first.phase, [container.id for container in first.containers]) == (
+        "Failed",
+        ["aa", "bb"],
+    )
     assert (second.phase, second.terminating) == ("Pending", True)
 
 

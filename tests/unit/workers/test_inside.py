@@ -282,7 +282,7 @@ class LyingFiles(Files):
 
 
 def rejected(state: VendorState) -> dict[str, int]:
-    return {one.family: one.count for one in state.rejections}
+    return {rejection.family: rejection.count for rejection in state.rejections}
 
 
 def test_readings_that_no_device_can_mean_do_not_reach_the_snapshot() -> None:

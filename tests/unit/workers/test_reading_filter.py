@@ -127,7 +127,9 @@ def test_an_impossible_size_of_memory_is_in_no_inventory() -> None:
     lie = replace(factory.gpu(1).info, memory_bytes=(1 << 64) - 1)
     result = checked.filter_inventory(Inventory(vendor="acme", devices=(good, lie)))
     assert result.devices == (good, replace(lie, memory_bytes=None))
-    assert [(one.device, one.count) for one in checked.rejections] == [(lie.key, 1)]
+    assert [(rejection.device, rejection.count) for rejection in checked.rejections] == [
+        (lie.key, 1)
+    ]
 
 
 def test_impossible_values_of_processes_are_absent() -> None:
@@ -230,8 +232,8 @@ def test_the_number_of_counted_families_is_limited() -> None:
     names = [Rejection(family=f"f{number}", value="x" * 999) for number in range(MAX_FAMILIES + 9)]
     checked.filter_samples((sample(rejections=tuple(names)),))
     assert len(checked.rejections) == MAX_FAMILIES + 1
-    assert {one.family: one.count for one in checked.rejections}[OTHER] == 9
-    assert max(len(one.value) for one in checked.rejections) <= 40
+    assert {rejection.family: rejection.count for rejection in checked.rejections}[OTHER] == 9
+    assert max(len(rejection.value) for rejection in checked.rejections) <= 40
 
 
 def test_values_that_are_no_number_cross_the_pipe_as_rejections() -> None:
@@ -304,7 +306,7 @@ def test_no_impossible_value_passes_and_no_other_is_changed(
         getattr(given_sample, name) is not None and getattr(result, name) is None
         for name in ("core_percent", "memory_used_bytes", "memory_total_bytes")
     )
-    assert sum(one.count for one in checked.rejections) == absent
+    assert sum(rejection.count for rejection in checked.rejections) == absent
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
