@@ -52,7 +52,7 @@ def explain_pod(view: AgentView, namespace: str, name: str) -> Document:
         )
     files = view.explanations.explain_group(pod.cgroup) if pod.cgroup else ()
     below = f"{pod.cgroup}/"
-    changes = [one for one in snapshot.audit if pod.cgroup and below in f"{one.path}/"]
+    changes = [record for record in snapshot.audit if pod.cgroup and below in f"{record.path}/"]
     allocation = snapshot.allocations.value.pods.get(pod.uid)
     return {
         "pod": _pod_json(pod, snapshot),
@@ -76,8 +76,8 @@ def explain_pod(view: AgentView, namespace: str, name: str) -> Document:
         "resctrl": _resctrl_json(pod, snapshot.resctrl),
         "eviction": _eviction_json(view.explanations.explain_eviction(pod.uid)),
         "strategies": _inactive_strategies(snapshot.enforcement.value),
-        "files": [_file_json(one) for one in files],
-        "changes": [to_json_data(one) for one in changes[-MAX_CHANGES:]],
+        "files": [_file_json(file) for file in files],
+        "changes": [to_json_data(change) for change in changes[-MAX_CHANGES:]],
         "events": _events_about(snapshot, f"{namespace}/{name}", name),
     }
 
@@ -107,16 +107,16 @@ def explain_device(view: AgentView, name: str) -> Document:
             "reason": state.reason or None,
             "message": state.message or None,
         },
-        "pods": [_holder_json(one, snapshot) for one in holders],
+        "pods": [_holder_json(holder, snapshot) for holder in holders],
         "kubelet": [
-            to_json_data(one)
-            for one in snapshot.served.value.held
-            if not names.isdisjoint(one.device_ids)
+            to_json_data(allocation)
+            for allocation in snapshot.served.value.held
+            if not names.isdisjoint(allocation.device_ids)
         ],
         "resources": [
-            to_json_data(one)
-            for one in snapshot.served.value.resources
-            if state is not None and one.vendor == state.vendor
+            to_json_data(resource)
+            for resource in snapshot.served.value.resources
+            if state is not None and resource.vendor == state.vendor
         ],
         "events": _events_about(snapshot, *names),
     }
@@ -146,14 +146,14 @@ def _inactive_strategies(view: EnforcementView) -> list[Document]:
     working = (StrategyState.ACTIVE, StrategyState.IDLE)
     return [
         {
-            "strategy": one.name,
-            "mode": one.mode,
-            "state": one.state.value if one.state not in working else "stopped",
-            "reason": view.brake if one.state in working else one.message or None,
+            "strategy": strategy.name,
+            "mode": strategy.mode,
+            "state": strategy.state.value if strategy.state not in working else "stopped",
+            "reason": view.brake if strategy.state in working else strategy.message or None,
         }
-        for one in view.strategies
-        if (one.state not in working or view.brake)
-        and (one.state is not StrategyState.OFF or one.message)
+        for strategy in view.strategies
+        if (strategy.state not in working or view.brake)
+        and (strategy.state is not StrategyState.OFF or strategy.message)
     ]
 
 
@@ -164,14 +164,14 @@ def _explain_group(snapshot: NodeSnapshot, path: str) -> FileExplanation | None:
     group = next(
         (one for one in view.groups if path == f"{RESCTRL_POINT}/{one.name}/schemata"), None
     )
-    changes = tuple(one for one in snapshot.audit if one.path == path)[-MAX_CHANGES:]
+    changes = tuple(record for record in snapshot.audit if record.path == path)[-MAX_CHANGES:]
     if group is None and not changes:
         return None
     waiting = [
         one for one in view.planned if one.kind is ResctrlActionKind.WRITE and one.path == name
     ]
     current = None if group is None else group.schemata
-    sources = [one.source for one in changes if one.source]
+    sources = [change.source for change in changes if change.source]
     value = waiting[0].text.strip() if waiting else current
     reason = waiting[0].reason if waiting else next(reversed(sources), "")
     request = FileRequest(
@@ -181,7 +181,7 @@ def _explain_group(snapshot: NodeSnapshot, path: str) -> FileExplanation | None:
         path=path,
         current=current,
         requests=(request,) if value else (),
-        refusal=next((one.message for one in view.problems if name in one.message), ""),
+        refusal=next((problem.message for problem in view.problems if name in problem.message), ""),
         changes=changes,
     )
 
@@ -248,12 +248,12 @@ def _pod_json(pod: PodView, snapshot: NodeSnapshot) -> Document:
         "cgroup": pod.cgroup or None,
         "containers": [
             {
-                "name": one.name or None,
-                "id": one.id,
-                "cgroup": one.cgroup or None,
-                "missed": missed.get(one.id),
+                "name": container.name or None,
+                "id": container.id,
+                "cgroup": container.cgroup or None,
+                "missed": missed.get(container.id),
             }
-            for one in pod.containers
+            for container in pod.containers
         ],
     }
 
