@@ -91,15 +91,16 @@ class PredictionCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Model:
-    """Histograms of one entity's usage, and the peak that they predict, without safety margin."""
+    """Histograms of one entity's usage, and the peak that they predict, with the safety margin."""
 
-    __slots__ = ("cpu", "memory", "peak", "since_s", "updated_s")
+    __slots__ = ("_peak_factor", "cpu", "memory", "peak", "since_s", "updated_s")
 
-    def __init__(self, since_s: float) -> None:
+    def __init__(self, since_s: float, peak_factor: float) -> None:
         self.since_s = since_s  # Unix time of the first sample
         self.updated_s = since_s
         self.cpu = DecayingHistogram(CPU_CORES, CPU_HALF_LIFE_S)
         self.memory = DecayingHistogram(MEMORY_BYTES, MEMORY_HALF_LIFE_S)
+        self._peak_factor = peak_factor
         self.peak: Amounts = (0.0, 0.0)
 
     def add(self, usage: Amounts, at_s: float) -> None:
@@ -118,7 +119,8 @@ class _Model:
 
     def _update_peak(self) -> None:
         """Compute the peak with each sample, while the histograms are in the processor's cache."""
-        self.peak = self.cpu.percentile(CPU_FRACTION), self.memory.percentile(MEMORY_FRACTION)
+        cores, size = self.cpu.percentile(CPU_FRACTION), self.memory.percentile(MEMORY_FRACTION)
+        self.peak = cores * self._peak_factor, size * self._peak_factor
 
 
 class PeakPredictor:
@@ -168,12 +170,12 @@ class PeakPredictor:
             return Prediction(error="no usage of the node was measured for a minute yet")
         demands = [pod for pod in pods if pod.priority_class in PROD_CLASSES and not pod.is_ended]
         predicted = [pod for pod in demands if self._is_warm(pod, now_s)]
-        peaks = [self._peak(pod.uid) for pod in predicted]
+        peaks = [self._models[pod.uid].peak for pod in predicted]
         peak = _sum(peaks)
         unused = _sum(map(_subtract, [pod.request for pod in predicted], peaks))
         requests = _sum(pod.request for pod in demands)
         unpredicted = _subtract(requests, _sum(pod.request for pod in predicted))
-        unreclaimable = _sum(self._peak(entity) for entity in prod_entities)
+        unreclaimable = _sum(self._models[entity].peak for entity in prod_entities)
         return Prediction(
             pods=PredictedUsage(
                 reclaimable=_usage(_minimum(unused, _subtract(allocatable, peak))),
@@ -223,7 +225,7 @@ class PeakPredictor:
             if not saved.is_possible:  # without weights it would predict that nothing is used
                 damaged.append(entity)
                 continue
-            model = _Model(saved.since)
+            model = _Model(saved.since, self._peak_factor)
             model.updated_s = now_s
             try:
                 model.restore(saved)
@@ -238,20 +240,16 @@ class PeakPredictor:
         if model is None:
             if len(self._models) >= MAX_MODELS:
                 return
-            model = self._models[entity] = _Model(now_s)
+            model = self._models[entity] = _Model(now_s, self._peak_factor)
         model.add(usage, now_s)
 
     def _is_warm(self, pod: PodDemand, now_s: float) -> bool:
         """Return whether a pod and its model are old enough to predict from."""
-        model = self._models.get(pod.uid)
-        if model is None or pod.created_s is None:
+        model, created_s = self._models.get(pod.uid), pod.created_s
+        if model is None or created_s is None:
             return False
-        return now_s - max(pod.created_s, model.since_s) > self._policy.cold_start_s
-
-    def _peak(self, entity: str) -> Amounts:
-        """Return the predicted peak of an entity that has a model, with the safety margin."""
-        (cores, size), factor = self._models[entity].peak, self._peak_factor
-        return cores * factor, size * factor
+        cold_start_s = self._policy.cold_start_s
+        return now_s - created_s > cold_start_s and now_s - model.since_s > cold_start_s
 
 
 def _add(one: Amounts, other: Amounts) -> Amounts:

@@ -210,7 +210,7 @@ def test_a_damaged_model_never_predicts_that_nothing_is_used(data: st.DataObject
     now_s = START_S + 60 * 1500
     restored.restore(msgspec.structs.replace(checkpoint, models=models), now_s)
     for entity, model in restored.checkpoint().models.items():
-        cpu, memory = restored._peak(entity)
+        cpu, memory = restored._models[entity].peak
         assert 0 < cpu < 2000
         assert 0 < memory < 2.0**42
         assert all(map(math.isfinite, (cpu, memory, model.since)))
@@ -226,5 +226,5 @@ def test_a_restored_model_still_learns(data: st.DataObject) -> None:
     now_s = START_S + 60 * 1500
     restored.restore(PredictionCheckpoint(CHECKPOINT_VERSION, {"a": model}), now_s)
     restored.train((9.0, GIB), {"a": (8.0, GIB)}, {"a": "koord-prod"}, now_s)
-    assert all(map(math.isfinite, restored._peak("a")))
-    assert restored._peak("a")[0] > 0
+    assert all(map(math.isfinite, restored._models["a"].peak))
+    assert restored._models["a"].peak[0] > 0
