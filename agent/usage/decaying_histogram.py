@@ -7,6 +7,7 @@ Buckets, decay, percentiles and the form of a checkpoint are those of Koordinato
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
 from functools import lru_cache
@@ -130,7 +131,7 @@ class DecayingHistogram:
             raise ValueError(f"a bucket is not among 0 to {self._last}")
         if any(not 0 < weight <= MAX_CHECKPOINT_WEIGHT for weight in weights.values()):
             raise ValueError(f"a weight is not among 1 to {MAX_CHECKPOINT_WEIGHT}")
-        self._weights = [0.0] * (self._last + 1)
+        self._weights = self._no_weights()
         self._reference_s, self._total = checkpoint.reference_timestamp, total
         self._lowest, self._highest = min(weights, default=self._last), max(weights, default=0)
         ratio = total / sum(weights.values()) if weights else 0.0
@@ -139,9 +140,14 @@ class DecayingHistogram:
 
     def _clear(self) -> None:
         self._reference_s = 0.0  # Unix time at which an added weight counts as it is
-        self._weights = [0.0] * (self._last + 1)
+        self._weights = self._no_weights()
         self._total = 0.0
         self._lowest, self._highest = self._last, 0
+
+    def _no_weights(self) -> array[float]:
+        # hundreds of histograms are added to in one pass: floats in a list would be a memory access
+        # more for each
+        return array("d", [0.0]) * (self._last + 1)
 
     def _move_reference(self, at_s: float) -> None:
         """Move the reference time to a multiple of the half-life and scale the weights to it."""
@@ -149,7 +155,7 @@ class DecayingHistogram:
         reference_s = math.floor(at_s / self._half_life_s + 0.5) * self._half_life_s
         shift = math.floor((self._reference_s - reference_s) / self._half_life_s + 0.5)
         factor = math.pow(2.0, shift)
-        self._weights = [weight * factor for weight in self._weights]
+        self._weights = array("d", [weight * factor for weight in self._weights])
         self._total *= factor
         self._reference_s = reference_s
         while self._weights[self._lowest] < EPSILON and self._lowest < self._last:
