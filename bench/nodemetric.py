@@ -1,7 +1,8 @@
 """A NodeMetric for 250 pods: means of five minutes, percentiles, prediction, and the object.
 
 The limit is what no implementation can do without: the sum over the values of each pod's series,
-by C. The peer takes the same values from a list of dicts, as one would write it.
+by C. The peer takes the same values from a list of dicts, as one would write it. The cards of the
+first row stand still, those of the second change with every sample.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from agent.objects.node_metric import NodeMetricPublisher
 from agent.snapshot.cluster import ClusterView, MetricCollectPolicy, NodeView
+from agent.snapshot.inventory import DeviceSample
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.usage import CgroupUsage, NodeUsage, UsageSample
@@ -37,8 +39,8 @@ NODE = NodeView(name="node-a", uid="u", allocatable={"cpu": "128", "memory": "1T
 class _Reports:
     """A node whose history is full."""
 
-    def __init__(self) -> None:
-        values = random.Random(1)
+    def __init__(self, *, cards_change: bool = False) -> None:
+        values, cards = random.Random(1), random.Random(2)
         pods = tuple(pod(index, containers=2, created=CREATED) for index in range(PODS))
         base = snapshot(pods=pods)
         self._history, self._policy = UsageHistory(), UsageReportPolicy()
@@ -61,6 +63,8 @@ class _Reports:
                 system_cpu_cores=values.uniform(1, 2),
                 system_memory_bytes=8 << 30,
             )
+            if cards_change:
+                devices = tuple(_changed(device, cards) for device in devices)
             self._history.add(float(second), UsageSample(node=node, pods=use), devices)
             if second >= SECONDS - POD_SECONDS:
                 self.minute.append(use)
@@ -91,6 +95,14 @@ class _Reports:
         return msgspec.json.encode(desired.body)
 
 
+def _changed(sample: DeviceSample, values: random.Random) -> DeviceSample:
+    return replace(
+        sample,
+        core_percent=float(values.randrange(101)),
+        memory_used_bytes=values.randrange(80 << 30),
+    )
+
+
 def rows() -> Iterator[Row]:
     """Yield the CPU time of a report."""
     ours = _Reports()
@@ -118,4 +130,10 @@ def rows() -> Iterator[Row]:
         peer=lambda: cpu_ms(plainly),
         limit=lambda: cpu_ms(lambda: [list(map(sum, series)) for _ in range(REPEATS)]) / REPEATS,
         gate="subject<=5,ratio_peer<=0.5",
+    )
+    busy = _Reports(cards_change=True)
+    yield compare(
+        "nodemetric_changing_cards",
+        "cpu_ms",
+        lambda: cpu_ms(lambda: [busy.run() for _ in range(REPEATS)]) / REPEATS,
     )
