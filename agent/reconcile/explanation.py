@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from agent.cgroup.device_values import DEVICE_FILES
 from agent.cgroup.key_index import find_key
-from agent.cgroup.keys import ALL_KEYS, CgroupKey, device_key
+from agent.cgroup.keys import ALL_KEYS, device_key
 from agent.cgroup.ledger import SYSCTL_HIERARCHY, LedgerEntry
 from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import CgroupWriter
@@ -58,7 +58,7 @@ class FileExplainer:
         # a file with a line for each device has several: that of the first request
         entry = next((one for one in entries if key is not None and one.key == key.name), None)
         entry = entry or next(iter(entries), None)
-        explanation = self._explanation(path, requests, key, entry)
+        explanation = self._explanation(path, requests, entry)
         is_known = explanation.current is not None or requests or entries or explanation.changes
         return explanation if is_known else None
 
@@ -77,7 +77,7 @@ class FileExplainer:
             paths = values.paths(group, key)
             entry = self._writer.ledger.entries.get((values.hierarchy(key), group, name))
             path = paths[0] if paths else f"{group}/{name}"
-            explanations.append(self._explanation(path, requests, key, entry))
+            explanations.append(self._explanation(path, requests, entry))
         return tuple(explanations)
 
     def _requests(self) -> Iterator[tuple[DesiredFile, str]]:
@@ -113,10 +113,8 @@ class FileExplainer:
         self,
         path: str,
         requests: list[tuple[DesiredFile, str]],
-        key: CgroupKey | None,
         entry: LedgerEntry | None,
     ) -> FileExplanation:
-        winner = next((one for one, mode in requests if mode == ON), None)
         winners: dict[str, DesiredFile] = {}  # of each device, where the file has lines of devices
         for one, mode in requests:
             if mode == ON:
@@ -140,8 +138,8 @@ class FileExplainer:
             own_values=()
             if entry is None
             else tuple(self._ledger_text(entry, value) for value in entry.own_values),
-            refusal=self._refusal(winner),
-            is_contested=winner is not None and self._is_contested(winner, key),
+            refusal="; ".join(filter(None, map(self._refusal, winners.values()))),
+            is_contested=any(map(self._is_contested, winners.values())),
             changes=tuple(change for change in self._changes if change.path == path)[-MAX_CHANGES:],
         )
 
@@ -151,14 +149,14 @@ class FileExplainer:
             return value
         return key.text(self._writer.values.version, key.from_ledger(value)).strip()
 
-    def _refusal(self, winner: DesiredFile | None) -> str:
+    def _refusal(self, winner: DesiredFile) -> str:
         if not isinstance(winner, DesiredValue):
             return ""
         return self._writer.refusals.explain(winner, self._now_s)
 
-    def _is_contested(self, winner: DesiredFile, key: CgroupKey | None) -> bool:
+    def _is_contested(self, winner: DesiredFile) -> bool:
         contested = self._writer.overwrites.contested_targets(self._now_s)
-        return key is not None and (winner.cgroup, key.name) in contested
+        return (winner.cgroup, winner.key_name) in contested
 
     def _read(self, path: str) -> str | None:
         files = self._writer.values.files
