@@ -36,7 +36,10 @@ from plugins.scheduler.simulation import (
 
 
 class CommandStatus(IntEnum):
-    """0: done; 1: done, and the answer is bad news; 2: wrong use; 3: could not do it."""
+    """0: success; 1: success with a problem as the answer; 2: wrong usage.
+
+    3: the command failed.
+    """
 
     OK = 0
     BAD_NEWS = 1
@@ -189,7 +192,7 @@ def _place_all(
 
 
 def _place(cluster: SimulatedCluster, pod: SimulatedPod) -> tuple[str | None, tuple[str, ...]]:
-    """Bind a pod to the first node that gives the devices; else return the reasons of all nodes."""
+    """Bind a pod to the first node that has the devices; else return the reasons of all nodes."""
     decision = cluster.decide(pod)
     if decision.chosen is not None:
         with contextlib.suppress(NodeRefused, InvalidRequest):

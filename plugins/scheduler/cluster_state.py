@@ -1,8 +1,7 @@
-"""Nodes, their devices, and what pods have of them. For one thread; no I/O.
+"""Nodes, their devices, and the devices that pods use. For one thread; no I/O.
 
-A node's `NodeState` is immutable and built again after a change only. Nodes whose states differ in
-nothing that a decision reads have one signature, so that a request is answered once for all of
-them.
+A node's `NodeState` is immutable and built again only after a change. Nodes whose states are equal
+for decisions have one signature, so that a request is answered once for all of them.
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ Allocation = tuple[AllocatedDevice, ...]
 
 
 class AssignedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that is on a node, or for which devices of a node are held.
-
-    `is_assumed`: its binding is being sent.
-    """
+    """A pod that is on a node, or is assumed to be: its binding was sent."""
 
     key: PodKey
     node: str
@@ -88,7 +84,7 @@ class _Node:
 class _Signatures:
     """A number for each node, computed again only after changes.
 
-    Nodes of one number do not differ in what decisions read of them.
+    Nodes with one number are equal for decisions.
     """
 
     def __init__(self) -> None:
@@ -98,7 +94,7 @@ class _Signatures:
         self._of_node: dict[str, int] = {}
 
     def update(self, nodes: Container[str], content: Callable[[str], Hashable]) -> None:
-        """Compute the numbers of changed nodes, and forget those that are gone."""
+        """Compute the numbers of changed nodes, and drop those of removed nodes."""
         for name in self.changed:
             if name in nodes:
                 self._of_node[name] = self._number(content(name))
@@ -107,7 +103,7 @@ class _Signatures:
         self.changed.clear()
 
     def of(self, names: Iterable[str]) -> list[int | None]:
-        """Return the number of each node; unknown ones have `None`."""
+        """Return the number of each node; `None` for unknown nodes."""
         return list(map(self._of_node.get, names))
 
     def _number(self, content: Hashable) -> int:
@@ -139,7 +135,7 @@ class ClusterState:
             self._mark_changed(node)
 
     def remove_node(self, name: str) -> None:
-        """Forget a Node object; its pods stay counted until they are gone."""
+        """Remove a Node object; its pods count until they are removed."""
         node = self._nodes.get(name)
         if node is not None:
             node.labels = None
@@ -147,7 +143,7 @@ class ClusterState:
             self._drop_if_empty(node)
 
     def set_devices(self, table: DeviceTable) -> None:
-        """Add or replace the devices of a node; what pods use of them stays."""
+        """Add or replace the devices of a node; their usage by pods stays."""
         node = self._node(table.node)
         if node.table != table:
             node.table = table
@@ -168,7 +164,7 @@ class ClusterState:
             self._mark_changed(node)
 
     def remove_cpus(self, name: str) -> None:
-        """Forget CPUs and NUMA nodes: the NodeResourceTopology was deleted."""
+        """Remove CPUs and NUMA nodes: the NodeResourceTopology was deleted."""
         node = self._nodes.get(name)
         if node is not None:
             node.cpus = None
@@ -190,7 +186,7 @@ class ClusterState:
         self._mark_pods_changed(node, pod)
 
     def remove_pod(self, uid: str) -> AssignedPod | None:
-        """Release what a pod has that ended or was deleted; return what it was."""
+        """Release the devices of a pod that ended or was deleted; return the pod."""
         self._plans.pop(uid, None)
         pod = self._pods.pop(uid, None)
         if pod is not None:
@@ -198,7 +194,7 @@ class ClusterState:
         return pod
 
     def pod(self, uid: str) -> AssignedPod | None:
-        """Return a pod, assumed ones included."""
+        """Return a pod, also an assumed one."""
         return self._pods.get(uid)
 
     def pods(self) -> Iterator[AssignedPod]:
@@ -250,7 +246,7 @@ class ClusterState:
         return node is not None and node.labels is not None
 
     def state(self, name: str) -> NodeState:
-        """Return what decisions read of a node; an unknown one has no devices."""
+        """Return the state of a node for decisions; an unknown one has no devices."""
         node = self._nodes.get(name)
         if node is None:
             return NodeState(name=name)
@@ -273,7 +269,7 @@ class ClusterState:
         )
 
     def numa_state(self, name: str) -> NumaState:
-        """Return what decisions read of CPUs and NUMA nodes; an unknown node has none."""
+        """Return the state of CPUs and NUMA nodes for decisions; an unknown node has none."""
         node = self._nodes.get(name)
         if node is None:
             return NumaState()
@@ -304,9 +300,9 @@ class ClusterState:
         )
 
     def nodes_with_numa_policy(self) -> Set[str]:
-        """Return the nodes that ask for CPU sets, NUMA alignment or amplified CPU.
+        """Return the nodes that require CPU sets, NUMA alignment or amplified CPU.
 
-        On those CPUs and NUMA nodes matter to every pod.
+        On those nodes, CPUs and NUMA nodes matter to every pod.
         """
         self._device_signatures.update(self._nodes, self._device_content)
         return self._with_policy
@@ -344,7 +340,7 @@ class ClusterState:
         self._numa_signatures.changed.add(node.name)
 
     def _mark_pods_changed(self, node: _Node, pod: AssignedPod) -> None:
-        """Mark what a pod's coming or going changes: for most pods not the devices."""
+        """Mark the parts that a new or removed pod changes: for most pods not the devices."""
         if pod.allocation or node.name in self._with_policy:
             self._mark_changed(node)
         else:
@@ -376,7 +372,7 @@ def _without_amounts(table: DeviceTable) -> DeviceTable:
 
 
 def signature_content(state: NodeState) -> Hashable:
-    """Return what a decision reads of a node, without names and ids of the node's own."""
+    """Return the parts of a node's state that decisions read, without names and ids of the node."""
     labels = tuple(state.labels.get(name) for name in DECISIVE_LABELS)
     table, usage = state.table, state.usage
     if table is None:
@@ -391,7 +387,7 @@ def signature_content(state: NodeState) -> Hashable:
 
 
 def numa_content(state: NumaState) -> Hashable:
-    """Return what a decision reads of CPUs and NUMA nodes, without names of the node's own."""
+    """Return the CPUs and NUMA nodes that decisions read, without names of the node."""
     labels = tuple(state.labels.get(name) for name in NUMA_LABELS)
     pods = sorted(
         (tuple(sorted(pod.cpus)), pod.exclusive_policy, _zone_items(pod.amounts))

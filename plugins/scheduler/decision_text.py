@@ -17,7 +17,7 @@ LINE_WIDTH = 94  # of a meaning
 
 
 def decision_lines(decision: PodDecision) -> list[str]:
-    """Return a decision as lines for people: nodes that fit, reasons of others and what they mean.
+    """Return a decision as lines for people: nodes that fit, and explained reasons of others.
 
     The first nodes are the best ones.
     """
@@ -41,7 +41,7 @@ def decision_lines(decision: PodDecision) -> list[str]:
 
 
 def _grant_text(node: NodeDecision) -> str:
-    """Return what a pod gets of a node: `gpu 0, 1 (gpu-core 100, gpu-memory 80Gi each)`."""
+    """Return the devices of a pod on a node: `gpu 0, 1 (gpu-core 100, gpu-memory 80Gi each)`."""
     parts: list[str] = []
     by_kind = msgspec.convert(node.allocation, dict[str, list[_GrantEntry]])
     for kind, entries in by_kind.items():
@@ -60,7 +60,7 @@ def _grant_text(node: NodeDecision) -> str:
 
 
 def _amounts_text(resources: Mapping[str, str]) -> str:
-    """Return amounts by their short names; a share of memory only where its size is not there."""
+    """Return amounts by their short names; a share of memory only if its size is absent."""
     is_sized = GPU_MEMORY in resources
     amounts = resources.items()
     shown = [(n, text) for n, text in amounts if not (is_sized and n == GPU_MEMORY_RATIO)]

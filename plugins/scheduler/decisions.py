@@ -1,4 +1,4 @@
-"""Answers one pod's request for many nodes: which fit, why others do not, and how good each is."""
+"""Answers a pod's request for many nodes: which fit, why others do not, and their scores."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PodAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return self.answers[self.signatures[self.names.index(name)]]
 
     def with_refusals(self, refusals: Mapping[str, str]) -> PodAnswer:
-        """Return the answer with more nodes refused, by name, for reasons that may pass."""
+        """Return the answer with more nodes refused, by name, for reasons that may be temporary."""
         if not refusals:
             return self
         keys = {reason: -1 - i for i, reason in enumerate(sorted(set(refusals.values())))}
@@ -75,10 +75,7 @@ class PodAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return [name for name, one in zip(self.names, self.signatures, strict=True) if one in fit]
 
     def refused(self, *, is_final: bool, note: str = "") -> dict[str, str]:
-        """Return the reasons of the nodes that are refused for good, or of those for now.
-
-        A note about the pod follows each reason.
-        """
+        """Return the reasons of the nodes that are refused finally, or only for now."""
         reasons = {
             signature: f"{answer.reason} ({note})" if note else answer.reason
             for signature, answer in self.answers.items()
@@ -183,10 +180,7 @@ class DecisionMaker:
         return PodAnswer(names=names, signatures=signatures, answers=answers)
 
     def allocate(self, request: PodRequest, name: str, uid: str = "") -> PodGrant:
-        """Return what a pod gets of a node; raise `NodeRefused` or `InvalidRequest`.
-
-        With the uid of a pod for which devices of the node are held, it gets these.
-        """
+        """Return the allocation for a pod on a node; raises `NodeRefused` or `InvalidRequest`."""
         self._check(request)
         if not self._state.has_node(name):
             raise NodeRefused("the node does not exist")
@@ -207,7 +201,7 @@ class DecisionMaker:
         )
 
     def fits_without(self, request: PodRequest, name: str, uids: Collection[str]) -> bool:
-        """Return whether a node would fit if these pods were gone."""
+        """Return whether a node would fit without these pods."""
         return self._answer(request, name, uids).fits
 
     def _check(self, request: PodRequest) -> None:

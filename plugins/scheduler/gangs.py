@@ -1,6 +1,6 @@
-"""Which gang a pod belongs to: pods that are of use together only. Annotations are untrusted text.
+"""The gang of a pod: pods that are useful only together. Annotations are untrusted text.
 
-Keys and their order as in Koordinator's coscheduling: the label of a PodGroup comes first.
+Keys and their order are those of Koordinator's coscheduling: the label of a PodGroup comes first.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ MAX_DIGITS = 6  # of a number of members
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
-    """A gang as one pod names it. `least`: the smallest number of pods; `None`: not said there."""
+    """A gang as one pod names it.
+
+    `least`: the smallest number of pods; `None`: the pod does not name it.
+    """
 
     namespace: str
     name: str
     least: int | None = None
 
     def __str__(self) -> str:
-        """Return it as reasons name it."""
+        """Return the gang as reasons name it."""
         return f"gang {self.namespace}/{self.name}"
 
 
@@ -49,7 +52,7 @@ _GROUP = msgspec.json.Decoder(_GroupObject)
 
 
 def gang_of(pod: SchedulerPod) -> Gang | None:
-    """Return the gang of a pod; `None` for a pod that is of use alone."""
+    """Return the gang of a pod; `None` for a pod without a gang."""
     names = (*map(pod.labels.get, GROUP_LABELS), pod.annotations.get(NAME_ANNOTATION))
     name = next(filter(None, names), "")
     if not name:
@@ -60,7 +63,7 @@ def gang_of(pod: SchedulerPod) -> Gang | None:
 
 
 def decode_pod_group(data: bytes) -> Gang:
-    """Return the gang of a PodGroup object in JSON; raise `ParseError` for what is none."""
+    """Return the gang of a PodGroup object in JSON; raises `ParseError` if it is invalid."""
     try:
         decoded = _GROUP.decode(data)
     except JSON_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Grants of bound pods that cannot be: unreadable, of unknown devices, or of more than there is."""
+"""Checks the allocations of bound pods: unreadable ones, unknown devices, devices given twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_PODS = 8  # that one message names
 
 
 class ProblemKind(enum.Enum):
-    """Why a grant cannot be; the value is the reason of the event."""
+    """Why an allocation is impossible; the value is the reason of the event."""
 
     UNREADABLE = "GrantUnreadable"
     UNKNOWN_DEVICE = "GrantOfUnknownDevice"
@@ -29,20 +29,20 @@ class ProblemKind(enum.Enum):
 
 
 class PodGrants(Protocol):
-    """The grants of bound pods, as the watch reports them."""
+    """The allocations of bound pods, as the watch reports them."""
 
     @property
     def unreadable(self) -> Mapping[PodKey, str]:
-        """Return the pods whose grant cannot be read, and why."""
+        """Return the pods whose allocation cannot be read, with the reasons."""
         ...
 
     def take_changed_nodes(self) -> Set[str]:
-        """Return the nodes whose pods have got or lost devices since the last call."""
+        """Return the nodes whose pods have changed devices since the last call."""
         ...
 
 
 class GrantProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """One problem; equal ones are reported once."""
+    """One problem; equal problems are reported once."""
 
     kind: ProblemKind
     message: str
@@ -51,7 +51,7 @@ class GrantProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_problems(state: NodeState, pods: Iterable[AssignedPod]) -> Iterator[GrantProblem]:
-    """Yield what is wrong with the grants of a node that has a Device object."""
+    """Yield the problems of the allocations on a node that has a Device object."""
     pods = tuple(pods)
     if state.table is None:
         return
@@ -79,7 +79,7 @@ def node_problems(state: NodeState, pods: Iterable[AssignedPod]) -> Iterator[Gra
 
 
 def overcommitted_devices(state: NodeState) -> Iterator[NodeDevice]:
-    """Yield the healthy devices of which pods were given more than there is."""
+    """Yield the healthy devices of which more is allocated to pods than they have."""
     for of_kind in () if state.table is None else state.table.devices.values():
         for device in of_kind:
             used = state.usage.used(device)
@@ -107,7 +107,7 @@ def _double_granted(state: NodeState, device: NodeDevice, pods: Iterable[Assigne
 
 
 class GrantCheck:
-    """Checks the grants of nodes whose pods changed. Belongs to the loop thread."""
+    """Checks the allocations on nodes whose pods changed. Belongs to the loop thread."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class GrantCheck:
 
     @property
     def unknown_device_count(self) -> int:
-        """Return how many pods were granted devices that their node does not have."""
+        """Return the number of pods with allocated devices that their node does not have."""
         problems = (problem for of_node in self._of_node.values() for problem in of_node)
         return sum(problem.kind is ProblemKind.UNKNOWN_DEVICE for problem in problems)
 
@@ -137,7 +137,7 @@ class GrantCheck:
                 await self.check()
 
     async def check(self) -> None:
-        """Report the problems that are new since the last check."""
+        """Report the new problems since the last check."""
         for number, name in enumerate(self._pods.take_changed_nodes()):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
                 await asyncio.sleep(0)

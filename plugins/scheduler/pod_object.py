@@ -29,7 +29,10 @@ NONZERO_REQUESTS: Amounts = {CPU: 100, MEMORY: 200 << 20}
 
 
 class PodKey(msgspec.Struct, frozen=True):
-    """A pod as events and API calls name it; the uid tells it from a later one of that name."""
+    """A pod as events and API calls name it.
+
+    Its uid differs from that of a later one of that name.
+    """
 
     uid: str
     namespace: str
@@ -88,7 +91,7 @@ class _Container(msgspec.Struct, rename="camel"):
 
 
 class SchedulerPodMetadata(msgspec.Struct, rename="camel"):
-    """What is read of a pod's metadata."""
+    """The fields of a pod's metadata that are read."""
 
     name: str = ""
     namespace: str = "default"
@@ -111,13 +114,13 @@ class _SchedulerPodSpec(msgspec.Struct, rename="camel"):
 
 
 class SchedulerPodStatus(msgspec.Struct):
-    """What is read of a pod's status."""
+    """The fields of a pod's status that are read."""
 
     phase: str = ""
 
 
 class SchedulerPodObject(msgspec.Struct):
-    """What is read of a pod's JSON; `scheduler_pod` makes a pod of it."""
+    """The fields of a pod's JSON that are read; `scheduler_pod` makes a pod of it."""
 
     metadata: SchedulerPodMetadata
     spec: _SchedulerPodSpec | None = None
@@ -128,7 +131,7 @@ _DECODER = msgspec.json.Decoder(SchedulerPodObject)
 
 
 def decode_scheduler_pod(data: bytes | msgspec.Raw) -> SchedulerPod:
-    """Return a pod from its JSON; raise `ParseError` for what is none."""
+    """Return a pod from its JSON; raises `ParseError` if it is invalid."""
     try:
         pod = _DECODER.decode(data)
     except JSON_ERRORS as error:

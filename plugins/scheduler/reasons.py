@@ -1,4 +1,4 @@
-"""What the reasons of refusals mean: a sentence for people who know Kubernetes, and what helps.
+"""Explanations of the reasons of refusals, with a remedy, for people who know Kubernetes.
 
 The reasons themselves have the texts of Koordinator and of kube-scheduler, by which events and
 metrics are searched.
@@ -202,5 +202,5 @@ MEANINGS: tuple[tuple[str, str], ...] = (
 
 
 def explain_reason(reason: str) -> str:
-    """Return what a reason means; empty for an unknown one."""
+    """Return the explanation of a reason; empty for an unknown one."""
     return next((text for start, text in MEANINGS if reason.startswith(start)), "")

@@ -1,11 +1,8 @@
 """One scheduling decision, or a stream of them, on a cluster that files describe.
 
-Beside the rules of this plug-in it checks what kube-scheduler checks first of all: cordoned nodes,
-the node selector, taints, and the amounts that nodes have left. Other rules of kube-scheduler
-(affinity, spread, volumes) are not applied, which the answer says for pods that use them.
-
-Scores by load and requests are those of the service with the same settings. The time is that of the
-newest NodeMetric: the files show the cluster as it was then.
+Besides the rules of this plug-in it checks kube-scheduler's first ones: cordoned nodes, the node
+selector, taints, and the free amounts of nodes. Other rules of kube-scheduler (affinity, spread,
+volumes) are not applied; the answer reports that for pods that use them.
 """
 
 from __future__ import annotations
@@ -63,7 +60,7 @@ class ClusterFilesError(AgentError):
 
 
 class SimulatedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """What kube-scheduler itself reads of a Node."""
+    """The fields of a Node that kube-scheduler itself reads."""
 
     name: str
     labels: Mapping[str, str]
@@ -242,7 +239,7 @@ class SimulatedCluster:
         return max(1, of_group or gang.least or 1)
 
     def free_gpus(self) -> Mapping[str, int]:
-        """Return how many whole GPUs each node has left, by node."""
+        """Return the number of free whole GPUs, by node."""
         free: dict[str, int] = {}
         for name in self._nodes:
             state = self.state.state(name)

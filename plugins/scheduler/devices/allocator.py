@@ -1,7 +1,7 @@
-"""Chooses the devices of one node for one pod, or says why the node cannot give them. Pure.
+"""Chooses the devices of one node for one pod, or reports why the node does not have them. Pure.
 
-Order and texts as in Koordinator's `pkg/scheduler/plugins/deviceshare`; where its behaviour is a
-defect ours differs, unless `Rules.upstream_compatible` asks for the same.
+Order and texts are those of Koordinator's `pkg/scheduler/plugins/deviceshare`. Where its behaviour
+is a defect, this module differs, unless `Rules.upstream_compatible` is set.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ NOT_DESIGNATED = "node(s) do not have the designated devices"
 
 
 class NodeRefused(AgentError):
-    """The node cannot give the devices; `is_final`: not even if all its pods were removed."""
+    """The node does not have the devices; `is_final`: not even without its pods."""
 
     def __init__(self, reason: str, *, is_final: bool = False) -> None:
         super().__init__(reason)
@@ -90,7 +90,7 @@ DEFAULT_RULES = Rules()
 
 
 class GrantedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of a pod, with the amounts that it gets of it."""
+    """One allocated device of a pod, with its amounts."""
 
     device: NodeDevice
     amounts: Amounts
@@ -113,7 +113,7 @@ Grant = tuple[GrantedDevice, ...]  # by kind in the order of the request, then m
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision reads of a node."""
+    """The state of a node that a decision reads."""
 
     name: str
     labels: Labels = NO_LABELS
@@ -127,7 +127,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_request(request: DeviceRequest, rules: Rules = DEFAULT_RULES) -> None:
-    """Raise `InvalidRequest` for a request that no model of any node can meet."""
+    """Raise `InvalidRequest` for a request that no model of any node can satisfy."""
     gpu = request.of(GPU)
     if gpu is None or not gpu.is_shared or NPU_CORE not in gpu.amounts:
         return
@@ -141,7 +141,7 @@ def filter_node(
     rules: Rules = DEFAULT_RULES,
     numa_nodes: frozenset[int] | None = None,
 ) -> None:
-    """Raise `NodeRefused` if the node cannot give the pod its devices now."""
+    """Raise `NodeRefused` if the node does not have the devices for the pod now."""
     vendor, model = node.labels.get(VENDOR_LABEL, ""), node.labels.get(MODEL_LABEL, "")
     if any(is_of_other_vendor(name, vendor) for name in request.resources):
         raise NodeRefused("node(s) have devices of another vendor", is_final=True)
@@ -422,7 +422,7 @@ class _Allocation:
         return [card for card in cards if card.pcie in roots]
 
     def _roots_with(self, kind: KindRequest) -> frozenset[str]:
-        """Return the PCIe roots on which a device of that kind can be had."""
+        """Return the PCIe roots with a free device of that kind."""
         needs_function = self._request.hint(kind.kind).vf_selector is not None
         return frozenset(
             one.pcie

@@ -1,7 +1,7 @@
 """The devices of one node as its Device object lists them, for allocation. Untrusted input.
 
-What cannot be read costs itself only: a device without a number is left out, a place that is not
-given is unknown. Amounts are in base units, as plain numbers.
+An unreadable entry does not affect the others: a device without a number is left out, an absent
+place is unknown. Amounts are in base units, as plain numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NO_LABELS: Labels = MappingProxyType({})
 
 
 class DeviceFunction(msgspec.Struct, frozen=True):
-    """One function of a device that is granted on its own."""
+    """One function of a device that is allocated on its own."""
 
     bus_id: str
     minor: int = UNKNOWN
@@ -55,7 +55,10 @@ class FunctionGroup(msgspec.Struct, frozen=True):
 
 
 class NodeDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. `total` is empty for a sick device; without a topology its places are unknown."""
+    """One device.
+
+    `total` is empty for an unhealthy device; without a topology its places are unknown.
+    """
 
     kind: str
     minor: int
@@ -142,7 +145,7 @@ class _DeviceSpec(msgspec.Struct):
 
 
 class DeviceObject(msgspec.Struct):
-    """What is read of a Device object's JSON; `device_table` makes a table of it."""
+    """The fields of a Device object's JSON that are read; `device_table` makes a table of it."""
 
     metadata: _DeviceMetadata
     spec: _DeviceSpec | None = None
@@ -175,7 +178,7 @@ _PARTITIONS = msgspec.json.Decoder(dict[str, list[_PartitionEntry] | None])
 
 
 def decode_device_table(data: bytes | msgspec.Raw) -> DeviceTable:
-    """Return the devices of a Device object in JSON; raise `ParseError` for what is none."""
+    """Return the devices of a Device object in JSON; raises `ParseError` if it is invalid."""
     try:
         decoded = _OBJECT.decode(data)
     except JSON_ERRORS as error:

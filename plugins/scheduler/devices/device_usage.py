@@ -1,4 +1,4 @@
-"""How much of each device pods use: an immutable table by device and resource."""
+"""The used amounts of each device: an immutable table by device and resource."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class NodeDeviceUsage(msgspec.Struct, frozen=True):
     functions: Mapping[DeviceKey, frozenset[str]] = {}  # bus ids of allocated virtual functions
 
     def used(self, device: NodeDevice) -> Amounts:
-        """Return how much of a device is used."""
+        """Return the used amounts of a device."""
         return self.amounts.get((device.kind, device.minor), NO_AMOUNTS)
 
     def is_used(self, device: NodeDevice) -> bool:
-        """Return whether any amount of a device is used, and be it 1 %."""
+        """Return whether any amount of a device is used."""
         return any(self.used(device).values())
 
     def free(self, device: NodeDevice) -> Amounts:
-        """Return what is left of a device, never below 0; nothing of a sick one."""
+        """Return the free amounts of a device, never below 0; none of an unhealthy device."""
         used = self.used(device)
         if not used:
             return device.total

@@ -1,7 +1,7 @@
-"""What a binding writes about the devices of a pod: Koordinator's annotation, and those of vendors.
+"""The annotations that a binding writes for a pod's devices: Koordinator's, and those of vendors.
 
-Vendors' own device plug-ins read theirs when our agent does not serve the kubelet; formats as in
-Koordinator's `deviceshare/device_plugin_adapter.go`.
+Vendors' own device plug-ins read theirs when the agent does not serve the kubelet; formats are
+those of Koordinator's `deviceshare/device_plugin_adapter.go`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _entry(granted: GrantedDevice) -> JsonDict:
 
 
 class GrantMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written to a pod, and the locks that its node needs before that."""
+    """The annotations and labels of a pod, and the locks that its node needs before them."""
 
     annotations: Mapping[str, str]
     labels: Mapping[str, str] = {}
@@ -74,14 +74,14 @@ class GrantMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grant_metadata(grant: Grant) -> GrantMetadata:
-    """Return the annotation of a grant; nothing for a pod that the kubelet gives its devices."""
+    """Return the annotation of an allocation; empty for a pod whose devices the kubelet chooses."""
     return GrantMetadata(annotations={ANNOTATION: allocation_text(grant)} if grant else {})
 
 
 def vendor_metadata(
     grant: Grant, node: str, node_labels: Labels, pod_labels: Labels, now_ns: int
 ) -> GrantMetadata:
-    """Return what the vendor's device plug-in reads; raise `NodeRefused` if it could not serve it.
+    """Return what the vendor's plug-in reads; raises `NodeRefused` if it cannot serve the pod.
 
     `now_ns` are Unix nanoseconds.
     """

@@ -1,7 +1,7 @@
-"""Devices that HAMi's own scheduler gave to a pod: they are read so that they count, never written.
+"""Devices that HAMi's own scheduler allocated to a pod: they are only read, so that they count.
 
-Format as in HAMi's `pkg/device`: of each device `UUID,TYPE,MIB,CORE:`, after each container `;`.
-Users can write annotations too: the text is untrusted.
+The format is that of HAMi's `pkg/device`: for each device `UUID,TYPE,MIB,CORE:`, after each
+container `;`. Users can write annotations too: the text is untrusted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def hami_annotations(annotations: Labels) -> dict[str, str]:
 
 
 def decode_hami_allocation(annotations: Labels) -> tuple[AllocatedDevice, ...]:
-    """Return the devices of all containers; raise `ParseError` for the whole of it."""
+    """Return the devices of all containers; raises `ParseError` if any part is invalid."""
     devices: list[AllocatedDevice] = []
     for key, text in sorted(hami_annotations(annotations).items()):
         if len(text) > MAX_CHARS:

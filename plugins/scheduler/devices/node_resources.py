@@ -1,7 +1,7 @@
-"""What a Node advertises of its devices: sums and labels of its Device object, as a patch. Pure.
+"""The resources of devices that a Node advertises: sums and labels of its Device object. Pure.
 
-The same amounts as Koordinator's `pkg/slo-controller/noderesource` computes, so that either writer
-leaves alone what the other one wrote.
+The amounts are those of Koordinator's `pkg/slo-controller/noderesource`, so that neither writer
+changes what the other one wrote.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CHANGE_PERCENT = 10  # smaller changes of an amount are not written
 
 
 class DeviceResources(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Device object has for its Node, and which devices are healthy."""
+    """The resources of a Device object for its Node, and which devices are healthy."""
 
     amounts: Amounts = NO_AMOUNTS
     labels: Labels = NO_LABELS
@@ -62,7 +62,7 @@ class DeviceResources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdvertisedResources(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Node advertises of these resources, and the labels that are copied."""
+    """The advertised amounts of these resources on a Node, and the copied labels."""
 
     capacity: Amounts = NO_AMOUNTS
     allocatable: Amounts = NO_AMOUNTS
@@ -98,8 +98,8 @@ def status_patch(
 ) -> JsonDict | None:
     """Return the merge patch of the Node's status; `None` if nothing has to be written.
 
-    A changed set of healthy devices is written at once; else an amount must have moved by more than
-    10 %, so that a Node is not written for noise.
+    A changed set of healthy devices is written at once. Otherwise an amount must have changed by
+    more than 10 %, so that a Node is not written too often.
     """
     capacity = _changes(advertised.capacity, resources.amounts)
     allocatable = _changes(advertised.allocatable, resources.amounts)

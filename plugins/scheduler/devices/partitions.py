@@ -1,4 +1,4 @@
-"""Chooses a published group of GPUs: the best score, and of equal ones the least fragmenting."""
+"""Chooses a published group of GPUs: the best score, then the least fragmentation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _is_free(partition: Partition, is_usable: Callable[[int], bool], bandwidth: 
 def _untouched_weight(
     table: PartitionTable, size: int, taken: Partition, is_untouched: Callable[[int], bool]
 ) -> int:
-    """Return how much the partitions that stay free count once one is taken."""
+    """Return the weight of the partitions that stay free if one is taken."""
     return sum(
         weight * one.score
         for at_least, weight in _SIZE_WEIGHTS

@@ -1,6 +1,6 @@
-"""What devices a pod requests, in one normal form, and the errors of requests that no node meets.
+"""The devices that a pod requests, in a normal form, and errors of impossible requests.
 
-Rules and texts as in Koordinator's `pkg/scheduler/plugins/deviceshare/utils.go`.
+Rules and texts are those of Koordinator's `pkg/scheduler/plugins/deviceshare/utils.go`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ T = TypeVar("T")
 
 
 def is_of_other_vendor(resource: str, vendor: str) -> bool:
-    """Return whether a resource that names a vendor is requested of a node of another one.
+    """Return whether a requested resource names another vendor than the node's.
 
     A node without the label of the vendor may have any.
     """
@@ -90,7 +90,7 @@ def is_of_other_vendor(resource: str, vendor: str) -> bool:
 
 
 class InvalidRequest(AgentError):
-    """No node can meet the request; the text is for people."""
+    """No node can satisfy the request; the text is for people."""
 
 
 class Expression(msgspec.Struct, frozen=True):
@@ -126,7 +126,7 @@ class Selector(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Hint(msgspec.Struct, frozen=True, rename="camel"):
-    """How devices of one kind are to be chosen. `vf_selector`: a virtual function is required."""
+    """How devices of one kind are chosen. `vf_selector`: a virtual function is required."""
 
     selector: Selector | None = None
     vf_selector: Selector | None = None
@@ -140,14 +140,14 @@ class Hint(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JointSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Kinds whose devices are to lie near each other; the first one is the primary kind."""
+    """Kinds whose devices should be near each other; the first one is the primary kind."""
 
     device_types: tuple[str, ...] | None = None
     required_scope: str = ""
 
 
 class PartitionSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """The pod wants a published partition."""
+    """The pod requests a published partition."""
 
     allocate_policy: str = ""
     ring_bus_bandwidth: str | int | None = None
@@ -164,7 +164,10 @@ NO_HINT = Hint()
 
 
 class KindRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How many devices of a kind, and how much of each. `applies_for_all`: of all that match."""
+    """The number of devices of a kind, and the amounts of each.
+
+    `applies_for_all`: of all that match.
+    """
 
     kind: str
     count: int
@@ -174,7 +177,7 @@ class KindRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod requests; kinds in the fixed order GPU, RDMA, FPGA."""
+    """The devices that a pod requests; kinds in the fixed order GPU, RDMA, FPGA."""
 
     kinds: tuple[KindRequest, ...]
     hints: Mapping[str, Hint] = {}
@@ -311,7 +314,7 @@ def _percent_request(kind: str, amounts: Amounts, hint: Hint) -> KindRequest:
 
 
 class ContainerAmounts(msgspec.Struct, frozen=True):
-    """The requested amounts of one container, and when it runs."""
+    """The requested amounts of one container, and the phase in which it runs."""
 
     amounts: Amounts
     is_init: bool = False

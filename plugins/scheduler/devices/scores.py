@@ -1,4 +1,7 @@
-"""Scores of devices and nodes by how full they are. Formulas of Koordinator's DeviceShare."""
+"""Scores of devices and nodes by their used part.
+
+Formulas are those of Koordinator's DeviceShare.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class ScoringStrategy(msgspec.Struct, frozen=True, kw_only=True):
     weights: Mapping[str, int] = DEFAULT_WEIGHTS
 
     def score(self, total: Amounts, free: Amounts, requested: Amounts) -> int:
-        """Return 0 to 100; resources that are not there do not count."""
+        """Return 0 to 100; resources that do not exist are not counted."""
         score = weight_sum = 0
         for name, weight in self.weights.items():
             amount = total.get(name, 0)

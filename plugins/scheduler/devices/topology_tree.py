@@ -26,7 +26,7 @@ DeviceScore = Callable[[NodeDevice], int]
 
 
 class _Choice(msgspec.Struct, frozen=True):
-    """Devices, and how good the part is that they were found in."""
+    """Devices, and the score of the part in which they were found."""
 
     devices: tuple[NodeDevice, ...]
     depth: int
@@ -40,7 +40,7 @@ def _parts(devices: Sequence[NodeDevice], level: _Level) -> list[list[NodeDevice
 
 
 class TreeSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """One search. `scope_depth` is the depth that is demanded, 0 for none."""
+    """One search. `scope_depth` is the required depth, 0 for none."""
 
     count: int
     fits: Callable[[NodeDevice], bool]
@@ -51,10 +51,10 @@ class TreeSearch(msgspec.Struct, frozen=True, kw_only=True):
     uses_switches: bool = False  # Koordinator's tree ends at the PCIe roots
 
     def find(self, devices: Sequence[NodeDevice]) -> tuple[NodeDevice, ...]:
-        """Return the devices, by minor; none if no part holds the request.
+        """Return the devices, by minor; empty if no part can satisfy the request.
 
-        The deepest part that can hold the request with what is free wins, and among equal ones the
-        part that is used already, so that idle parts stay idle.
+        The deepest part with enough free devices is used; among equal ones a part that is used
+        already, so that idle parts stay idle.
         """
         has_switches = self.uses_switches and any(device.switch for device in devices)
         choice = self._find(devices, 1, 0, (*_LEVELS, _switch) if has_switches else _LEVELS)

@@ -1,6 +1,6 @@
-"""What the annotations for vendors' own device plug-ins cannot express.
+"""The limits of annotations for vendors' own device plug-ins.
 
-Texts as in Koordinator's `deviceshare/device_plugin_adapter.go`.
+Texts are those of Koordinator's `deviceshare/device_plugin_adapter.go`.
 """
 
 from __future__ import annotations

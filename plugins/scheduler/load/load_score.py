@@ -1,7 +1,7 @@
-"""LoadAware: which nodes are too busy, and how much idle capacity the others have left.
+"""LoadAware: refuses nodes that are too busy, and scores the idle capacity of the others.
 
-Rules and texts as in Koordinator's `pkg/scheduler/plugins/loadaware`. A node's usage is what its
-NodeMetric reports, and estimates of the pods that were bound too late to be in it.
+Rules and texts are those of Koordinator's `pkg/scheduler/plugins/loadaware`. A node's usage is that
+of its NodeMetric, plus estimates of pods that were bound too late to be in it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_SCORE = 100
 
 
 class LoadThresholds(msgspec.Struct, frozen=True):
-    """Above which usage, in percent, a node refuses pods."""
+    """The usage in percent above which a node refuses pods."""
 
     usage: CpuMemory
     prod_usage: CpuMemory
@@ -88,7 +88,7 @@ def _aggregated(entry: _AggregatedEntry | None) -> AggregatedUsage | None:
 
 
 class UsageView(msgspec.Struct, frozen=True):
-    """Which usage of a node counts: that of prod pods, an aggregate, or the average."""
+    """The usage of a node that is compared: that of prod pods, an aggregate, or the average."""
 
     is_prod: bool = False
     aggregation: str | None = None
@@ -96,7 +96,7 @@ class UsageView(msgspec.Struct, frozen=True):
 
 
 def filter_view(pod: PodLoad, thresholds: LoadThresholds) -> tuple[UsageView, CpuMemory]:
-    """Return what is compared for a pod, and with which thresholds."""
+    """Return the usage that is compared for a pod, and its thresholds."""
     none = CpuMemory()
     if pod.is_prod and thresholds.prod_usage != none:
         return UsageView(is_prod=True), thresholds.prod_usage
@@ -114,7 +114,7 @@ def filter_view(pod: PodLoad, thresholds: LoadThresholds) -> tuple[UsageView, Cp
 
 
 def score_view(pod: PodLoad, settings: LoadScoreSettings) -> UsageView:
-    """Return what is scored for a pod."""
+    """Return the usage that is scored for a pod."""
     if pod.is_prod and settings.scores_prod_usage:
         return UsageView(is_prod=True)
     aggregated = settings.aggregated
@@ -161,7 +161,7 @@ def _base(
 
 
 def _is_estimated(pod: PodLoad, usage: ReportedUsage, settings: LoadScoreSettings) -> bool:
-    """Return whether a pod's reported usage is not its usual one yet."""
+    """Return whether a pod has not reached its usual usage yet."""
     if usage.updated_s is None:
         return True
     after_scheduled_s = settings.estimated_s_after_scheduled

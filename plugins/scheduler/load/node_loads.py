@@ -1,4 +1,4 @@
-"""What nodes have, what their pods request and use, and the scores by both. No I/O."""
+"""The capacity of nodes, the requests and usage of their pods, and scores by both. No I/O."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from plugins.scheduler.load.reported_usage import ReportedUsage
 
 
 class LoadCapacity(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a Node: allocatable amounts, and its own thresholds."""
+    """The fields of a Node that are read: allocatable amounts, and its own thresholds."""
 
     allocatable: Amounts = {}
     raw_allocatable: Amounts = {}  # CPU and memory without what is resold to other pods
@@ -99,7 +99,7 @@ class NodeLoads:
             node.usages.clear()
 
     def remove_pod(self, uid: str) -> None:
-        """Forget a pod."""
+        """Remove a pod."""
         name = self._node_of.pop(uid, None)
         if name is not None:
             node = self._node(name)

@@ -1,4 +1,4 @@
-"""What a pod adds to the load of its node, from its JSON, and the estimate of its usage."""
+"""The load that a pod adds to its node, from its JSON, and the estimate of its usage."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class _LoadPodStatus(SchedulerPodStatus):
 
 
 class LoadPodObject(SchedulerPodObject):
-    """What is read of a pod's JSON; `pod_load` makes a load of it."""
+    """The fields of a pod's JSON that are read; `pod_load` makes a load of it."""
 
     metadata: _LoadPodMetadata
     status: _LoadPodStatus | None = None
@@ -97,7 +97,7 @@ _FACTORS = msgspec.json.Decoder(dict[str, int])
 
 
 def decode_pod_load(data: bytes | msgspec.Raw) -> PodLoad:
-    """Return a pod from its JSON; raise `ParseError` for what is none."""
+    """Return a pod from its JSON; raises `ParseError` if it is invalid."""
     try:
         body = _POD.decode(data)
     except JSON_ERRORS as error:

@@ -80,7 +80,7 @@ class _Spec(msgspec.Struct, rename="camel"):
 
 
 class ReportedUsageObject(msgspec.Struct):
-    """What is read of a NodeMetric's JSON; `reported_usage` makes a usage of it."""
+    """The fields of a NodeMetric's JSON that are read; `reported_usage` makes a usage of it."""
 
     metadata: ObjectMeta
     spec: _Spec | None = None
@@ -121,7 +121,7 @@ def _amounts(usage: _ResourceMap | None) -> Amounts:
 
 
 def parse_time_s(text: str | None) -> float | None:
-    """Return the wall-clock seconds of a time in an object; `None` for what is none."""
+    """Return the wall-clock seconds of a time in an object; `None` if it is invalid."""
     if text is None:
         return None
     try:

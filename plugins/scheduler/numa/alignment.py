@@ -54,7 +54,7 @@ NUMA_SCORING = ScoringStrategy(weights={"cpu": 1, "memory": 1})
 
 
 class PodGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod gets of a node. Without CPUs it shares those of others."""
+    """The CPUs, NUMA nodes and devices for a pod. Without CPUs of its own it shares the others."""
 
     cpus: frozenset[int] = frozenset()
     cpu_request: CpuRequest | None = None  # that the CPUs meet

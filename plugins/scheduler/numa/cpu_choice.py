@@ -31,7 +31,7 @@ TOO_FEW_CPUS = "not enough cpus available to satisfy request"
 
 
 class NumaPod(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod on the node has of CPUs and NUMA nodes."""
+    """The CPUs and NUMA nodes of a pod on the node."""
 
     cpus: frozenset[int] = frozenset()
     exclusive_policy: str = ""
@@ -39,7 +39,7 @@ class NumaPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NumaState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision reads of a node's CPUs and NUMA nodes."""
+    """The CPUs and NUMA nodes of a node that a decision reads."""
 
     labels: Labels = NO_LABELS
     cpus: NodeCpus | None = None  # None: there is no NodeResourceTopology
@@ -50,7 +50,7 @@ class NumaState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_policy(self) -> bool:
-        """Return whether the node itself asks for CPU sets, NUMA alignment or amplified CPU."""
+        """Return whether the node requires CPU sets, NUMA alignment or amplified CPU."""
         policy = self.labels.get(NODE_NUMA_POLICY, "None")
         of_kubelet = "" if self.cpus is None else self.cpus.kubelet_numa_policy
         return (

@@ -1,4 +1,7 @@
-"""What a pod and a node say of CPU sets and NUMA alignment. Annotations are untrusted text."""
+"""Requests of pods and policies of nodes for CPU sets and NUMA alignment.
+
+Annotations are untrusted.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ class CpuRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodNumaRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod requests of CPUs and NUMA nodes, before a node's own policies.
+    """The CPUs and NUMA nodes that a pod requests, before a node's own policies.
 
     The CPU policies are those of a pod that gets a CPU set on every node.
     """
@@ -80,7 +83,7 @@ class PodNumaRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod requests of one node."""
+    """The request of one pod to one node."""
 
     numa: PodNumaRequest = PodNumaRequest()
     amounts: Amounts = {}  # CPU in milli-cores, memory and huge pages in bytes
@@ -93,7 +96,7 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_numa_policy(self) -> bool:
-        """Return whether the pod itself asks for alignment to NUMA nodes."""
+        """Return whether the pod itself requests alignment to NUMA nodes."""
         return self.numa.numa.numa_topology_policy not in ("", "None")
 
     @property
@@ -107,7 +110,7 @@ _NUMA_SPEC = msgspec.json.Decoder(NumaSpec)
 
 
 def pod_request(pod: SchedulerPod) -> PodRequest:
-    """Return all that a pod requests; raise `InvalidRequest` for what no node can meet."""
+    """Return the request of a pod; raises `InvalidRequest` if no node can satisfy it."""
     return PodRequest(
         numa=pod_numa_request(pod),
         amounts=numa_amounts(pod.amounts),
@@ -125,7 +128,7 @@ def numa_amounts(amounts: Amounts) -> Amounts:
 
 
 def pod_numa_request(pod: SchedulerPod) -> PodNumaRequest:
-    """Return the request; raise `InvalidRequest` for one that no node can meet."""
+    """Return the request; raises `InvalidRequest` if no node can satisfy it."""
     cpu_milli = pod.amounts.get(CPU, 0)
     spec = _decode_spec(pod.annotations, RESOURCE_SPEC, _RESOURCE_SPEC) or ResourceSpec()
     numa = _decode_spec(pod.annotations, NUMA_SPEC, _NUMA_SPEC) or NumaSpec()

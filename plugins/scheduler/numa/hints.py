@@ -16,7 +16,7 @@ BEST_EFFORT, RESTRICTED, SINGLE = "BestEffort", "Restricted", "SingleNUMANode"
 
 
 class NumaHint(msgspec.Struct, frozen=True):
-    """A set of NUMA nodes in which a resource can be had; `None`: any node is as good."""
+    """A set of NUMA nodes that have the resource; `None`: every node is suitable."""
 
     nodes: NodeSet | None
     is_preferred: bool = True

@@ -33,7 +33,7 @@ NO_CPUS = CpuCounts(0, 0, 0)
 
 
 class NodeCpus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has. `reserved` CPUs are given to no pod."""
+    """The CPUs and NUMA nodes of a node. `reserved` CPUs are allocated to no pod."""
 
     node: str
     places: Mapping[int, CpuPlace] = {}
@@ -46,7 +46,10 @@ class NodeCpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CpuCapacity(msgspec.Struct, frozen=True, kw_only=True):
-    """How much CPU a Node offers. `ratio`: times what the machine has; `None`: unreadable."""
+    """The CPU that a Node offers.
+
+    `ratio`: its multiple of the machine's CPU; `None`: unreadable.
+    """
 
     allocatable_milli: int = 0
     ratio: float | None = 1.0
@@ -104,7 +107,7 @@ class _TopologyMetadata(msgspec.Struct, rename="camel"):
 
 
 class TopologyObject(msgspec.Struct, rename="camel"):
-    """What is read of a NodeResourceTopology; `node_cpus` makes a table of it."""
+    """The fields of a NodeResourceTopology that are read; `node_cpus` makes a table of it."""
 
     metadata: _TopologyMetadata
     topology_policies: list[str] | None = None
@@ -130,7 +133,7 @@ _KUBELET_POLICIES = {
 
 
 def decode_node_cpus(data: bytes | msgspec.Raw) -> NodeCpus:
-    """Return the table of an object in JSON; raise `ParseError` for what is none."""
+    """Return the table of an object in JSON; raises `ParseError` if it is invalid."""
     try:
         return node_cpus(_OBJECT.decode(data))
     except JSON_ERRORS as error:
@@ -173,7 +176,7 @@ def _places(text: str) -> tuple[Mapping[int, CpuPlace], CpuCounts]:
 
 
 def cpu_capacity(annotations: Labels, allocatable: str) -> CpuCapacity:
-    """Return what a Node offers, by its annotations and its allocatable CPU."""
+    """Return the CPU that a Node offers, by its annotations and its allocatable CPU."""
     amount = parse_amounts({CPU: allocatable}).get(CPU, 0)
     text = annotations.get(AMPLIFICATION)
     if text is None:
@@ -187,7 +190,7 @@ def cpu_capacity(annotations: Labels, allocatable: str) -> CpuCapacity:
 def _reserved_cpus(
     manager: _CpuManager, annotations: Labels, kubelet_pods: list[_PodCpus]
 ) -> frozenset[int]:
-    """Return the CPUs of the system, of the kubelet, and of pods that the kubelet gave CPUs."""
+    """Return the CPUs of the system, the kubelet, and pods to which the kubelet gave CPUs."""
     reserved = _cpus(manager.reserved_cpus)
     reservation = _decode(_RESERVED, annotations.get(RESERVATION))
     system = _decode(_SYSTEM, annotations.get(SYSTEM_QOS))

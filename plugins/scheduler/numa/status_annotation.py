@@ -44,7 +44,7 @@ _STATUS = msgspec.json.Decoder(_Status)
 
 
 def status_annotations(cpus: frozenset[int], amounts: Mapping[int, Amounts]) -> Mapping[str, str]:
-    """Return the annotation of a pod; nothing for one without CPUs and NUMA nodes."""
+    """Return the annotation of a pod; empty for one without CPUs and NUMA nodes."""
     if not cpus and not amounts:
         return {}
     status: JsonDict = {"cpuset": format_cpu_list(cpus)}
@@ -86,7 +86,7 @@ def _texts(amounts: Amounts) -> JsonDict:
 
 
 def recorded_numa(annotations: Labels) -> NumaPod:
-    """Return what a pod has by its annotations; one that cannot be read counts for nothing."""
+    """Return the CPUs and NUMA nodes of a pod by its annotations; an unreadable one is ignored."""
     text = annotations.get(RESOURCE_STATUS)
     if text is None:
         return NO_NUMA

@@ -1,10 +1,10 @@
 """Binds pods: chooses devices, and writes them together with the node in one request.
 
-The API server stores the node and the Binding's annotations in one transaction, so there is no pod
-that has devices and no node, or a node and no devices. From the choice on, the devices are held in
-the cluster's state. A request whose outcome is not known keeps them: to release devices that turn
-out to be bound would give them twice; to hold those that turn out not to be only wastes them until
-the server cannot be working on the request any more.
+The API server stores the node and the Binding's annotations in one transaction, so no pod has
+devices and no node, or a node and no devices. From the choice on, the devices are reserved in the
+cluster's state. If the outcome of a request is unknown, they stay reserved until the server cannot
+be processing the request any more: releasing devices that are bound would allocate them twice,
+while reserving devices that are not bound only wastes them for a while.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ READ_PAUSES_S = (0.2, 0.5, 1.0)  # before each read of a pod whose outcome is no
 
 
 class BindFailed(AgentError):
-    """The pod was not bound, as far as is known; kube-scheduler tries it again.
+    """The pod was not bound, as far as is known; kube-scheduler tries again.
 
-    `outcome` is a word for metrics.
+    `outcome` is a label for metrics.
     """
 
     def __init__(self, message: str, outcome: str = "failed") -> None:
@@ -81,7 +81,7 @@ class _Hold(msgspec.Struct, kw_only=True):
 
 
 class _PodReading(msgspec.Struct, frozen=True):
-    """What a read of a pod showed; without `is_known` the server did not tell."""
+    """The result of reading a pod; without `is_known` the server did not answer."""
 
     pod: SchedulerPod | None = None  # None: it is gone, or another pod has its name
     is_known: bool = True
@@ -127,7 +127,7 @@ class Binder:
 
     @property
     def hold_count(self) -> int:
-        """Return how many pods hold devices without being bound for certain."""
+        """Return the number of pods with reserved devices whose binding is not certain."""
         return sum(self._hold_of(uid) is not None for uid in tuple(self._holds))
 
     async def bind(self, request: BindRequest) -> None:
@@ -149,10 +149,7 @@ class Binder:
             self._in_progress.discard(request.uid)
 
     async def resolve_uncertain(self) -> None:
-        """Read the pods whose outcome is not known; release those that cannot be bound any more.
-
-        Locks of nodes that could not be removed when a binding failed are removed.
-        """
+        """Read the pods with an unknown outcome; release those that cannot be bound any more."""
         await self.confirm(self.uncertain)
         for uid in () if self._vendor_plugins is None else self._vendor_plugins.locking_uids:
             if uid not in self._in_progress:
@@ -233,7 +230,7 @@ class Binder:
         return True
 
     def _hold_of(self, uid: str) -> _Hold | None:
-        """Return what is held for a pod; forget it if the watch has settled the pod since."""
+        """Return the reservation of a pod; drop it if the watch has reported the outcome since."""
         hold = self._holds.get(uid)
         if hold is not None and self._state.pod(uid) != hold.pod:
             del self._holds[uid]
@@ -241,10 +238,10 @@ class Binder:
         return hold
 
     def _hold(self, request: BindRequest, pod: SchedulerPod) -> _Hold | None:
-        """Choose devices and hold them; the same ones for a second try on the same node.
+        """Choose devices and reserve them; the same ones for a second attempt on the same node.
 
-        A pod whose earlier binding to another node may still come into force is not bound
-        elsewhere. Without devices, CPUs and NUMA nodes there is nothing to hold.
+        A pod whose earlier binding to another node may still take effect is not bound elsewhere.
+        Without devices, CPUs and NUMA nodes there is no reservation.
         """
         hold = self._hold_of(request.uid)
         if hold is not None and hold.pod.node == request.node and self._is_usable(hold, pod):
@@ -336,7 +333,7 @@ class Binder:
         pauses_s: tuple[float, ...],
         before: SchedulerPod,
     ) -> SchedulerPod:
-        """Return the pod for another try with the same devices; raise `BindFailed`."""
+        """Return the pod for another attempt with the same devices; raises `BindFailed`."""
         for pause_s in pauses_s:
             await self._sleep(pause_s)
             reading = await self._read(request)
@@ -369,7 +366,7 @@ class Binder:
         return _PodReading(pod if pod.key.uid == request.uid else None)
 
     def _settle(self, request: BindRequest, pod: SchedulerPod | None) -> None:
-        """Bring what is held in line with what the server has of the pod."""
+        """Update the reservation of a pod to the state of the pod at the server."""
         if pod is not None and not pod.node and not pod.has_ended:
             hold = self._hold_of(request.uid)
             now_s = self._clock.monotonic()
@@ -428,7 +425,7 @@ def binding_request(
 
 
 def pod_annotations(grant: PodGrant, annotations: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what a binding adds to a pod's annotations; nothing without devices and CPUs."""
+    """Return the annotations that a binding writes; empty for a pod without devices and CPUs."""
     return {
         **grant_metadata(grant.devices).annotations,
         **status_annotations(grant.cpus, grant.amounts),
@@ -437,15 +434,15 @@ def pod_annotations(grant: PodGrant, annotations: Mapping[str, str]) -> Mapping[
 
 
 def emptied_annotations(pod: SchedulerPod) -> Mapping[str, str]:
-    """Return empty grants in place of those that a user wrote to a pod that is not bound."""
+    """Return empty allocations in place of those that a user wrote to a pod that is not bound."""
     return {name: "{}" for name in (ANNOTATION, RESOURCE_STATUS) if name in pod.annotations}
 
 
 def assigned_pod(pod: SchedulerPod) -> AssignedPod | None:
-    """Return what a bound pod uses; `None` if it is not bound or uses nothing that counts.
+    """Return the devices and CPUs of a bound pod; `None` if it is not bound or has none.
 
-    Annotations on a pod without a node are not trusted: users can write them. One that cannot be
-    read counts for nothing.
+    Annotations on a pod without a node are not trusted: users can write them. An unreadable one is
+    ignored.
     """
     if not pod.node or pod.has_ended:
         return None

@@ -1,4 +1,4 @@
-"""Brings what watches report of pods, nodes and devices into the state of the cluster."""
+"""Puts the pods, nodes and devices of watches into the state of the cluster."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ from plugins.scheduler.server.value_changes import ValueChanges, watch_changes
 def counted_pod(body: SchedulerPodObject) -> SchedulerPod | None:
     """Return a pod that counts on a node or may be bound; `None` for all others.
 
-    Of a pod on a node it drops what does not count: most objects of a cluster are pods.
+    For a pod on a node, the fields that do not count are dropped: most objects of a cluster are
+    pods.
     """
     pod = scheduler_pod(body)
     if not pod.node and not pod.has_ended:
@@ -82,14 +83,14 @@ class _ReservationStatus(msgspec.Struct, rename="camel"):
 
 
 class ReservationObject(msgspec.Struct):
-    """What is read of Koordinator's Reservation."""
+    """The fields of Koordinator's Reservation that are read."""
 
     metadata: LabelledObjectMeta
     status: _ReservationStatus | None = None
 
 
 def reserved_devices(body: ReservationObject) -> AssignedPod | None:
-    """Return what a reservation keeps on its node, as if a pod had it; `None` for nothing."""
+    """Return the devices of a reservation as those of a pod; `None` if it reserves none."""
     status, meta = body.status or _ReservationStatus(), body.metadata
     if status.phase != "Available":
         return None
@@ -119,7 +120,7 @@ def used_reservation(pod: SchedulerPod) -> str:
 
 
 class Reservations:
-    """Reservations count on their nodes until a pod uses them: then the pod counts."""
+    """Stores reservations: they count on their nodes until a pod uses them; then the pod counts."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
@@ -129,11 +130,11 @@ class Reservations:
         self._users = Counter[str]()  # how many pods use a reservation
 
     def has(self, uid: str) -> bool:
-        """Return whether a uid is that of a reservation."""
+        """Return whether a reservation has this uid."""
         return uid in self._devices
 
     def set_reservation(self, key: str, value: AssignedPod | None) -> None:
-        """Take a reservation that is new or differs; `None`: it keeps nothing any more."""
+        """Store a new or changed reservation; `None`: it reserves nothing any more."""
         before = self._uid_of_key.pop(key, None)
         if before is not None:
             self._devices.pop(before, None)
@@ -144,7 +145,7 @@ class Reservations:
             self._update(value.key.uid)
 
     def set_user(self, pod_uid: str, reservation_uid: str) -> None:
-        """Take the reservation that a bound pod uses; empty for none."""
+        """Store which reservation a bound pod uses; empty for none."""
         before = self._user_of.pop(pod_uid, "")
         if before:
             self._users[before] -= 1
@@ -182,7 +183,7 @@ ALL_TOPOLOGIES: WatchedKind[TopologyObject, NodeCpus] = WatchedKind(
 
 
 class PodChanges:
-    """Pods: those that are bound count, those that are not are remembered for their binding."""
+    """Stores pods: bound ones count on their nodes, others wait for their binding."""
 
     def __init__(self, state: ClusterState, reservations: Reservations | None = None) -> None:
         self._state = state
@@ -194,7 +195,7 @@ class PodChanges:
         self._changed_nodes: set[str] = set()  # whose pods have other devices than before
 
     def pending_pod(self, namespace: str, name: str) -> SchedulerPod | None:
-        """Return a pod that is not bound; `None` if it is not known."""
+        """Return a pod that is not bound; `None` if it is unknown."""
         return self._pending.get(f"{namespace}/{name}")
 
     @property
@@ -204,13 +205,13 @@ class PodChanges:
 
     @property
     def unreadable(self) -> Mapping[PodKey, str]:
-        """Return those pods, and why it cannot be read."""
+        """Return the pods whose allocation cannot be read, with the reasons."""
         return dict(self._unreadable.values())
 
     def unreported(self) -> tuple[AssignedPod, ...]:
         """Return the pods that were bound here and that no list and no event has shown yet.
 
-        Of one that was deleted while the watch was broken no event comes any more.
+        A pod that was deleted while the watch was interrupted causes no event.
         """
         return tuple(
             pod
@@ -221,12 +222,12 @@ class PodChanges:
         )
 
     def take_changed_nodes(self) -> Set[str]:
-        """Return the nodes whose pods have got or lost devices since the last call."""
+        """Return the nodes whose pods have changed devices since the last call."""
         changed, self._changed_nodes = self._changed_nodes, set()
         return changed
 
     def replace_objects(self, values: Mapping[str, SchedulerPod | None]) -> None:
-        """Take a complete list; a pod that is not in it is gone, unless it is being bound."""
+        """Store a complete list; a pod that is not in it is removed, unless it is being bound."""
         for key in self._pending.keys() - values.keys():
             self._drop_pending(key, None)
         self._unreadable.clear()
@@ -237,7 +238,7 @@ class PodChanges:
             self._remove(uid)
 
     def set_object(self, key: str, value: SchedulerPod | None) -> None:
-        """Take a pod that is new or differs."""
+        """Store a new or changed pod."""
         self._drop_pending(key, value)
         self._unreadable.pop(key, None)
         if value is None:
@@ -259,7 +260,7 @@ class PodChanges:
             self._pending[key] = value
 
     def _drop_pending(self, key: str, value: SchedulerPod | None) -> None:
-        """Forget a pod that was not bound; release what a plan holds for it if it is gone."""
+        """Drop a pod that was not bound; release a plan's reservation for it if it was deleted."""
         before = self._pending.pop(key, None)
         if before is None or (value is not None and value.key.uid == before.key.uid):
             return
@@ -321,20 +322,19 @@ class ClusterFeed:
         )
 
     def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Return the work of each watch by name, which goes on until it is cancelled."""
+        """Return the work of each watch by name, which runs until it is cancelled."""
         return {f"watch {watch.kind}": watch.run for watch in self._watches}
 
     @property
     def statuses(self) -> tuple[WatchStatus, ...]:
-        """Return how each watch does."""
+        """Return the status of each watch."""
         return tuple(watch.state for watch in self._watches)
 
     @property
     def is_synced(self) -> bool:
         """Return whether each kind was listed completely.
 
-        A cluster without the kind NodeResourceTopology has no NUMA nodes to align to, and one
-        without the kind Reservation has no reservations.
+        A cluster without the kind NodeResourceTopology has no NUMA nodes to align to.
         """
         return all(
             status.synced or (status.resource in OPTIONAL_KINDS and status.absent_s is not None)

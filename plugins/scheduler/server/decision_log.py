@@ -1,4 +1,4 @@
-"""The last decisions about pods, for people who ask why a pod waits. Bounded."""
+"""The last decisions about pods, for people who want to know why a pod waits. Bounded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionLog:
-    """Remembers the last decision of each verb about each pod; the oldest pods are forgotten."""
+    """Stores the last decision of each verb about each pod; the oldest pods are dropped."""
 
     def __init__(self) -> None:
         self.reasons: Counter[str] = Counter()  # of pods' filter calls, by their first reason
@@ -66,7 +66,7 @@ class DecisionLog:
         self._records: OrderedDict[tuple[str, str], dict[str, DecisionRecord]] = OrderedDict()
 
     def record(self, record: DecisionRecord) -> DecisionRecord:
-        """Remember a decision; return it with the number of attempts."""
+        """Store a decision; return it with the number of attempts."""
         if record.verb == FILTER:
             self._count(record)
         key = (record.namespace, record.pod)
@@ -95,7 +95,7 @@ class DecisionLog:
         self.reasons[reason if is_bounded else OTHER] += 1
 
     def of_pod(self, namespace: str, name: str) -> Mapping[str, DecisionRecord]:
-        """Return the last decision of each verb about a pod; nothing of an unknown one."""
+        """Return the last decision of each verb about a pod; empty for an unknown one."""
         return self._records.get((namespace, name), {})
 
 

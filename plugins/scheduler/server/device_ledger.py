@@ -32,7 +32,7 @@ _MARK = re.compile(r"(\d{1,12})/(\d{1,18})")
 
 
 class LedgerRefused(AgentError):
-    """The mark was not written, so that nothing may be bound."""
+    """The mark was not written, so nothing may be bound."""
 
 
 class _LedgerMetadata(msgspec.Struct, rename="camel"):
@@ -55,14 +55,14 @@ class _LedgerList(msgspec.Struct):
 
 
 class DeviceMark(msgspec.Struct, frozen=True):
-    """The annotation of one Device object, and the version in which it has it."""
+    """The annotation of one Device object, and the version of the object."""
 
     version: str = ""
     text: str = ""
 
     @property
     def term(self) -> int:
-        """Return the term of the replica that wrote it; -1 if nobody did."""
+        """Return the term of the replica that wrote it; -1 without one."""
         match = _MARK.fullmatch(self.text)
         return int(match[1]) if match is not None else -1
 
@@ -78,10 +78,10 @@ class DeviceLedger:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def start(self) -> None:
-        """Read the marks of all nodes; raise `ApiError` or `ParseError`.
+        """Read the marks of all nodes; raises `ApiError` or `ParseError`.
 
-        This precedes the list of pods: what another replica marks later is noticed, and what it
-        bound earlier is in that list.
+        This precedes the list of pods: later marks of another replica are noticed, and its earlier
+        bindings are in that list.
         """
         token = ""
         while True:
@@ -130,7 +130,7 @@ class DeviceLedger:
         self._marks[node] = _mark(_decode(response.body, _LedgerObject))
 
     async def _compare(self, node: str) -> None:
-        """Take the object's present version, unless another replica marked it."""
+        """Store the object's present version, unless another replica marked it."""
         before = self._marks[node]
         try:
             now = await self._read(node)

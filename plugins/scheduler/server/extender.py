@@ -47,7 +47,7 @@ class Extender:
         self._clock = clock
 
     def filter(self, request: NodesRequest) -> bytes:
-        """Return the nodes that can give the pod its devices, and why others cannot."""
+        """Return the nodes that have the devices for the pod, and why others do not."""
         requested, answer = self._decide(request)
         if requested is None and not answer.invalid:
             return encode_filter_result(request, request.names, {}, {})
@@ -68,7 +68,7 @@ class Extender:
         )
 
     def prioritize(self, request: NodesRequest) -> bytes:
-        """Return the scores of the nodes; 0 for all if any node can have the pod."""
+        """Return the scores of the nodes; 0 for all if every node is suitable."""
         requested, answer = self._decide(request)
         if requested is None:
             return encode_priorities(dict.fromkeys(request.names, 0))
@@ -84,15 +84,15 @@ class Extender:
         return encode_priorities({name: scores.get(name, 0) for name in request.names})
 
     def record_binding(self, request: BindRequest, error: str, outcome: str) -> None:
-        """Remember how a binding ended, for people who ask why their pod waits."""
+        """Store the outcome of a binding, for people who want to know why their pod waits."""
         self.log.count_binding(outcome)
         self.log.record(bind_record(request, error, self._clock.wall()))
 
     def preempt(self, request: PreemptionRequest) -> bytes:
-        """Return the nodes on which the pod fits once the victims are gone.
+        """Return the nodes on which the pod fits without the victims.
 
-        Victims are not changed: kube-scheduler chose them for all that it counts itself. A node
-        without a victim is left out, because kube-scheduler refuses it.
+        Victims are not changed: kube-scheduler chose them for all resources that it counts itself.
+        A node without a victim is left out, because kube-scheduler refuses it.
         """
         try:
             requested = pod_request(request.pod)
@@ -113,7 +113,10 @@ class Extender:
         return f"{gang}: its pods are placed one by one"
 
     def _decide(self, request: NodesRequest) -> tuple[PodRequest | None, PodAnswer]:
-        """Return the request and the answers; no request for a pod that any node can have."""
+        """Return the request and the answers.
+
+        No request for a pod for which every node is suitable.
+        """
         try:
             requested = pod_request(request.pod)
         except InvalidRequest as error:

@@ -19,7 +19,7 @@ NODES_AT_ONCE = 64  # between two chances for other calls
 
 
 class CountedTerm(Protocol):
-    """What is counted of a term as the leader."""
+    """The objects of a term that are counted."""
 
     state: ClusterState
     extender: Extender
@@ -45,7 +45,7 @@ class CallStatistics:
 
 
 def call_lines(statistics: CallStatistics, *, is_leader: bool) -> list[str]:
-    """Return the lines about calls, which a replica that is not the leader counts, too."""
+    """Return the lines about calls, which also a replica that is not the leader counts."""
     lines = ["# TYPE xpu_scheduler_requests_total counter"]
     for (verb, result), count in sorted(statistics.counts.items()):
         labels = f'verb="{verb}",result="{result}"'
@@ -86,7 +86,7 @@ def term_lines(term: CountedTerm) -> list[str]:
 
 
 async def device_lines(state: ClusterState) -> list[str]:
-    """Return what is free on nodes, and how many devices are given beyond their amounts."""
+    """Return the free amounts on nodes, and how many devices are allocated beyond their amounts."""
     lines = ["# TYPE xpu_scheduler_device_free gauge"]
     double = 0
     for number, name in enumerate(sorted(state.node_names())):

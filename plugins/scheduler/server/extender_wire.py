@@ -18,7 +18,7 @@ MAX_NODES = 100_000
 
 
 class BadExtenderRequest(AgentError):
-    """The body is none of kube-scheduler's."""
+    """The body is not a valid request of kube-scheduler."""
 
 
 _NULL = msgspec.Raw(b"null")
@@ -150,7 +150,10 @@ def decode_preemption_request(body: bytes) -> PreemptionRequest:
 def encode_filter_result(
     request: NodesRequest, kept: Iterable[str], failed: Mapping[str, str], final: Mapping[str, str]
 ) -> bytes:
-    """Return the answer in the form of the request; `final` refusals no preemption can help."""
+    """Return the answer in the form of the request.
+
+    Preemption cannot help against `final` refusals.
+    """
     kept = list(kept)
     nodes: object = None
     if request.items is not None:
@@ -194,7 +197,10 @@ def encode_preemption_result(victims: Mapping[str, NodeVictims]) -> bytes:
 
 
 def encode_error(message: str) -> bytes:
-    """Return an answer whose `Error` makes kube-scheduler try the pod again; empty: success."""
+    """Return an answer whose `Error` makes kube-scheduler retry the pod.
+
+    An empty one means success.
+    """
     return _ENCODER.encode({"Error": message})
 
 

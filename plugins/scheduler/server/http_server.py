@@ -44,7 +44,7 @@ MAX_FLAG_DIGITS = 3
 
 
 class CannotListen(AgentError):
-    """The address is taken, or not of this machine."""
+    """The address is in use, or not of this machine."""
 
 
 class Term(Protocol):
@@ -62,7 +62,10 @@ class TermSource(Protocol):
     """Knows whether this replica answers now."""
 
     def current_term(self) -> Term | None:
-        """Return what answers; `None` while this replica is not the leader or not synced."""
+        """Return the objects that answer.
+
+        `None` while this replica is not the leader or not synced.
+        """
         ...
 
     def why_silent(self) -> str:

@@ -67,7 +67,7 @@ class LeaderApi:
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Lease says. Its own times are of other clocks, and are not compared."""
+    """The content of a Lease. Its times are of other clocks, and are not compared."""
 
     holder: str = ""
     renewed: str = ""  # text, compared for equality only
@@ -77,7 +77,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseObservation(msgspec.Struct, frozen=True, kw_only=True):
-    """The last record that was seen, and since when it has not changed."""
+    """The last record that was read, and since when it has not changed."""
 
     record: LeaseRecord
     since_s: float  # monotonic
@@ -127,7 +127,7 @@ class LeaderElector:
 
     @property
     def holder(self) -> str:
-        """Return the identity in the Lease; empty while it is not known."""
+        """Return the identity in the Lease; empty while it is unknown."""
         return "" if self._observation is None else self._observation.record.holder
 
     @property
@@ -149,7 +149,7 @@ class LeaderElector:
         log.error("leadership_lost", extra={"holder": self.holder, "error": self.error})
 
     async def release(self) -> None:
-        """Give the lease up, so that another replica need not wait for its end."""
+        """Release the lease, so that another replica need not wait for its end."""
         observation = self._observation
         if not self.is_leader or observation is None:
             return
@@ -222,7 +222,7 @@ class LeaderElector:
 
 
 def lease_record(body: JsonDict) -> LeaseRecord:
-    """Return what a Lease says; members of wrong types count as absent."""
+    """Return the content of a Lease; members of wrong types count as absent."""
     metadata, spec = body.get("metadata"), body.get("spec")
     members = spec if isinstance(spec, dict) else {}
     version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None

@@ -1,6 +1,6 @@
-"""Brings what watches report of load and requests into `NodeLoads`; runs only with these scores.
+"""Puts the load and requests that watches report into `NodeLoads`; runs only with these scores.
 
-The watches are its own, because the other scores read pods with devices alone.
+It has its own watches, because the other scores read only pods with devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from plugins.scheduler.server.value_changes import watch_values
 
 
 def load_capacity(node: NodeView) -> LoadCapacity:
-    """Return what the scores read of a Node."""
+    """Return the fields of a Node that the scores read."""
     allocatable = parse_amounts(node.allocatable)
     raw = raw_allocatable(node)
     cpu_memory = {name: allocatable.get(name, 0) for name in (CPU, MEMORY)}
@@ -48,14 +48,14 @@ USAGES: WatchedKind[ReportedUsageObject, ReportedUsage] = WatchedKind(
 
 
 class LoadPodChanges:
-    """Pods, which are known by their uid: a later pod may have the name of an earlier one."""
+    """Stores pods by their uid: a later pod may have the name of an earlier one."""
 
     def __init__(self, loads: NodeLoads) -> None:
         self._loads = loads
         self._uids: dict[str, str] = {}  # by namespace/name
 
     def set_pod(self, key: str, pod: PodLoad | None) -> None:
-        """Take a pod; `None`: it was deleted."""
+        """Store a pod; `None`: it was deleted."""
         before = self._uids.pop(key, None)
         if before is not None and (pod is None or pod.uid != before):
             self._loads.remove_pod(before)
@@ -75,5 +75,5 @@ class LoadFeed:
         )
 
     def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Return the work of each watch by name, which goes on until it is cancelled."""
+        """Return the work of each watch by name, which runs until it is cancelled."""
         return {f"load of {watch.kind}": watch.run for watch in self._watches}

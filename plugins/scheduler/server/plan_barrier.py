@@ -1,7 +1,7 @@
-"""Lets the pods of a plan be bound together: each waits until all have come, or none goes on.
+"""Binds the pods of a plan together: each waits until all have arrived, or none is bound.
 
-kube-scheduler calls `bind` for each pod in a task of its own, so that a call that waits delays no
-other pod.
+kube-scheduler calls `bind` for each pod in a task of its own, so a call that waits delays no other
+pod.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from plugins.scheduler.cluster_state import ClusterState, Plan
 
 
 class PlanIncomplete(AgentError):
-    """Not all pods of a plan came to be bound."""
+    """Not all pods of a plan have arrived to be bound."""
 
 
 class _Arrivals:
-    """The pods of one plan that wait, and what they wait for."""
+    """The waiting pods of one plan, and the pods that they wait for."""
 
     def __init__(self) -> None:
         self.uids: set[str] = set()
@@ -25,7 +25,7 @@ class _Arrivals:
 
 
 class PlanBarrier:
-    """The pods of plans that have come to be bound. Belongs to the loop thread."""
+    """The pods of plans that have arrived to be bound. Belongs to the loop thread."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
@@ -33,9 +33,9 @@ class PlanBarrier:
         self._admitted: dict[Plan, frozenset[str]] = {}  # uids that wait no more
 
     async def wait(self, uid: str) -> None:
-        """Return once all pods of the pod's plan have come; raise `PlanIncomplete`.
+        """Return once all pods of the pod's plan have arrived; raises `PlanIncomplete`.
 
-        Pods that came once and were let through, or are bound already, need not come again. A pod
+        Pods that were let through before, or are bound already, need not arrive again. A pod
         without a plan does not wait.
         """
         plan = self._state.plan_of(uid)

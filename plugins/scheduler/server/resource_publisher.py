@@ -41,7 +41,7 @@ SYNC_PAUSE_S = 0.1
 
 
 def advertised(body: NodeObject) -> AdvertisedResources:
-    """Return what a Node advertises of its devices."""
+    """Return the resources of devices that a Node advertises."""
     node = node_facts(body)
     return advertised_resources(
         parse_amounts(node.capacity), parse_amounts(node.allocatable), dict(node.labels)
@@ -79,7 +79,7 @@ class ResourcePublisher:
         )
 
     def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Return the watches and the writer by name, which go on until they are cancelled."""
+        """Return the watches and the writer by name, which run until they are cancelled."""
         watches = {f"resources of {watch.kind}": watch.run for watch in self._watches}
         return {**watches, "node resources": self.publish}
 
@@ -102,7 +102,7 @@ class ResourcePublisher:
                 await asyncio.sleep(RETRY_S)
 
     async def _publish(self, name: str) -> bool:
-        """Write one Node if it has to be; return whether it needs no other try."""
+        """Write one Node if it has to be; return whether it needs no other attempt."""
         node = self._nodes.get(name)
         if node is None:
             return True

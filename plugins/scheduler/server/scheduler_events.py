@@ -1,4 +1,4 @@
-"""Kubernetes events of the scheduler's own: who leads, bindings that fail, grants that cannot be.
+"""Kubernetes events of the scheduler: the leader, failed bindings, impossible allocations.
 
 Reasons of `filter` are not among them: kube-scheduler writes those into its own event.
 """
@@ -21,7 +21,7 @@ COMPONENT = "xpu-scheduler"
 
 
 class OffersEvents(Protocol):
-    """Takes events and sends them later."""
+    """Queues events and sends them later."""
 
     def offer(self, events: Iterable[Event]) -> None:
         """Queue events; returns at once."""
@@ -29,7 +29,7 @@ class OffersEvents(Protocol):
 
 
 class SchedulerEvents:
-    """Makes events of what happens; without a sink they are dropped."""
+    """Creates events; without a sink they are dropped."""
 
     def __init__(self, sink: OffersEvents | None, clock: Clock) -> None:
         self._sink = sink
@@ -42,7 +42,7 @@ class SchedulerEvents:
         self._offer(NORMAL, "LeaderElection", message, LEASES.kind, target=target)
 
     def report_failed_binding(self, request: BindRequest, error: str, outcome: str) -> None:
-        """Report a binding that failed for a reason that somebody has to look after."""
+        """Report a binding that failed for a reason that a person has to solve."""
         if outcome == "refused":
             pod = PodRef(namespace=request.namespace, name=request.name, uid=request.uid)
             self._offer(WARNING, "BindingRefused", error, "Pod", pod=pod)
@@ -58,7 +58,7 @@ class SchedulerEvents:
             )
 
     def report_problem(self, problem: GrantProblem) -> None:
-        """Report a grant that cannot be read or given."""
+        """Report an allocation that cannot be read or satisfied."""
         if problem.kind is ProblemKind.DOUBLE_GRANTED:
             target = EventTarget(api_version=DEVICE_API_VERSION, name=problem.node)
             self._offer(WARNING, problem.kind.value, problem.message, DEVICE_KIND, target=target)

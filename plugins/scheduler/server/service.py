@@ -138,7 +138,7 @@ class LeaderTerm:
 
 
 class SchedulerService:
-    """Runs until the lease is lost or a signal comes."""
+    """Runs until the lease is lost or a signal arrives."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class ServiceAddress:
     def __init__(
         self, api: ApiClient, namespace: str, service: str, address: str, port: int
     ) -> None:
-        """`address` is the pod's own; raise `BadConfig` for what is none."""
+        """`address` is the pod's own; raises `BadConfig` if it is invalid."""
         try:
             self._version = ipaddress.ip_address(address).version
         except ValueError as error:

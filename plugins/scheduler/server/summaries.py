@@ -1,4 +1,4 @@
-"""What is free and used on a node, with the members of Koordinator's diagnosis."""
+"""Free and used amounts of a node, with the members of Koordinator's diagnosis."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _details(state: NodeState, device: NodeDevice) -> tuple[Amounts, Amounts, Am
 
 
 def _allocations(pods: Iterable[AssignedPod]) -> JsonDict:
-    """Return by kind, pod and minor what pods have."""
+    """Return the allocations of pods by kind, pod and minor."""
     by_kind: dict[str, JsonDict] = {}
     for pod in pods:
         for entry in pod.allocation:

@@ -1,4 +1,4 @@
-"""Watches of the whole cluster whose objects are taken one by one."""
+"""Watches of the whole cluster that report each object."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ T = TypeVar("T")
 
 
 class ValueChanges(Generic[T]):
-    """Objects of one kind. `set_value` takes an object's name and value, and `None` at its end."""
+    """Objects of one kind.
+
+    `set_value` gets an object's name and value, and `None` when it is removed.
+    """
 
     def __init__(self, set_value: Callable[[str, T | None], None]) -> None:
         self._set_value = set_value
         self._names: set[str] = set()
 
     def replace_objects(self, values: Mapping[str, T]) -> None:
-        """Take a complete list."""
+        """Store a complete list."""
         for name in self._names - values.keys():
             self._set_value(name, None)
         self._names = set(values)
@@ -32,12 +35,12 @@ class ValueChanges(Generic[T]):
             self._set_value(name, value)
 
     def set_object(self, key: str, value: T) -> None:
-        """Take an object that is new or differs."""
+        """Store a new or changed object."""
         self._names.add(key)
         self._set_value(key, value)
 
     def remove_object(self, key: str, value: T) -> None:  # noqa: ARG002 - as its Protocol
-        """Forget an object."""
+        """Remove an object."""
         self._names.discard(key)
         self._set_value(key, None)
 

@@ -1,7 +1,7 @@
-"""What vendors' own device plug-ins need before a binding: a lock on the node, a label on the pod.
+"""Prepares bindings for vendors' device plug-ins: a lock on the node, a label on the pod.
 
-Some of them give the devices to whichever pod of the node the kubelet asks for next. A lock on the
-node lets one pod at a time through: the plug-in deletes it when it has served the pod.
+Some of them give the devices to whichever pod of the node the kubelet requests next. A lock on the
+node admits one pod at a time: the plug-in deletes it when it has served the pod.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNCERTAIN_ERRORS = (Unreachable, ServerError, Throttled, BadResponse)  # it may 
 
 
 class NodeLocked(AgentError):
-    """Another pod holds the node's lock, or that cannot be told."""
+    """Another pod has the node's lock, or the lock is unknown."""
 
 
 class NodeLock(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class _LockedNode(msgspec.Struct):
 
 
 def parse_lock(text: str) -> NodeLock | None:
-    """Return the lock; `None` for text that is none, which locks nothing."""
+    """Return the lock; `None` for an invalid text, which locks nothing."""
     parts = text.split(",")
     if len(parts) != 3:
         return None
@@ -195,7 +195,7 @@ class VendorPlugins:
             raise NodeLocked(f"the Node cannot be read: {type(error).__name__}") from error
 
     async def _counts(self, lock: NodeLock, own: PodKey) -> bool:
-        """Return whether the lock is in force: it is young, and its pod is there."""
+        """Return whether the lock is in force: it is young, and its pod exists."""
         if lock.is_expired(self._clock.wall()):
             return False
         if (lock.namespace, lock.pod) == (own.namespace, own.name):
