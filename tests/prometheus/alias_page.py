@@ -8,11 +8,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.metrics.exposition import MetricsRenderer
 from agent.snapshot.allocation import AllocationView
-from agent.snapshot.device import Device
+from agent.snapshot.device import Device, Placement
 from agent.snapshot.inventory import DeviceSample, Inventory
 from agent.snapshot.node import NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
-from agent.snapshot.vendor import AliasTable, VendorDescription
+from agent.snapshot.vendor import AliasMatch, AliasTable, VendorDescription
 from tests.factory import NOW_S, pod, snapshot
 
 USER = pod(0)
@@ -29,16 +29,20 @@ class AliasPage:
         samples: tuple[DeviceSample, ...],
         *,
         is_used: bool = False,  # the first device, by `USER`
+        place: Placement | None = None,  # of each device
     ) -> None:
         renderer = MetricsRenderer(
             {vendor.name: vendor.families}, aliases=(table.name,), alias_tables=(table,)
         )
         assert renderer.errors == ()
-        node = _node(inventory, samples, is_used=is_used)
+        node = _node(inventory, samples, is_used=is_used, place=place or Placement())
         page = renderer.render(node, NOW_S).decode()
         openmetrics = renderer.render(node, NOW_S, openmetrics=True).decode()
         list(openmetrics_parser.text_string_to_metric_families(openmetrics))  # type: ignore[no-untyped-call]  # prometheus_client
         names = {metric.name for metric in table.metrics}
+        self._promised = {
+            metric.name for metric in table.metrics if metric.match is not AliasMatch.ABSENT
+        }
         self.series: dict[str, list[tuple[dict[str, str], float]]] = {}
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
@@ -55,16 +59,26 @@ class AliasPage:
         assert len(values) <= 1
         return values[0] if values else None
 
+    def names_without_data(self) -> set[str]:
+        """Return the names that have no series here, although the table promises one."""
+        return self._promised - self.series.keys()
+
     def labels(self, name: str) -> list[dict[str, str]]:
         """Return the labels of each series."""
         return [labels for labels, _ in self.series.get(name, ())]
 
 
 def _node(
-    inventory: Inventory, samples: tuple[DeviceSample, ...], *, is_used: bool
+    inventory: Inventory,
+    samples: tuple[DeviceSample, ...],
+    *,
+    is_used: bool,
+    place: Placement,
 ) -> NodeSnapshot:
     sampled = {sample.key for sample in samples}
-    devices = tuple(Device(info=info) for info in inventory.devices if info.key in sampled)
+    devices = tuple(
+        Device(info=info, place=place) for info in inventory.devices if info.key in sampled
+    )
     state = VendorState(
         vendor=inventory.vendor,
         inventory=SnapshotPart(inventory, NOW_S),

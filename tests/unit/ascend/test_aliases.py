@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.prometheus.alias_page import USER, AliasPage
 from tests.stubs.dcmi.library import NETWORK_COUNTERS
 from tests.stubs.dcmi.machines import b3 as one
 from tests.unit.ascend.conftest import Machine
+from tests.unit.ascend.test_hccn_tool import SCRIPT, tool
 from tests.unit.ascend.test_readings import TRAFFIC
 
 CHIP: dict[str, object] = {
@@ -86,6 +88,60 @@ def page(b3: Machine) -> AliasPage:
                 return page
             time.sleep(0.02)
     raise TimeoutError
+
+
+def ports(first: int) -> str:
+    """Return a number for each of the eight HCCS ports."""
+    return ",".join(str(first + port) for port in range(8))
+
+
+EVERYTHING: dict[str, object] = {
+    **CHIP,
+    "codes": ",".join(f"8C2FA0{number:02}" for number in range(10)),
+    "multi": "10:20:30:40",
+    "sio": "1,2",
+    "ip": "10.0.0.5",
+    "net": 0,
+    "hccs_tx": ports(10),
+    "hccs_rx": ports(20),
+    "hccs_crc": ports(30),
+    "hccs_rate_tx": ports(1).replace(",", ":"),
+    "hccs_rate_rx": ports(2).replace(",", ":"),
+}
+
+
+OF_DDR = {"npu_chip_info_total_memory", "npu_chip_info_used_memory"}  # a 910B has none
+
+
+def test_every_name_that_is_not_absent_has_data(b3: Machine, tmp_path: Path) -> None:
+    root = tmp_path / "driver"
+    tool(root, SCRIPT.replace("NA\n", "0.5 mW\n"))
+    b3.stub.play("card_list 0", *one(0, **EVERYTHING), "chip.0.0.proc.4100 3145728", *VNPU)
+    until_s = time.monotonic() + PATIENCE_S
+    missing = {""}
+    with b3.session(driver_root=str(root)) as child:
+        inventory = child.discover()
+        while time.monotonic() < until_s and missing != OF_DDR:  # other threads read some of it
+            samples = child.sample()
+            page = AliasPage(
+                AscendVendor.description, NPU_EXPORTER, inventory, samples, is_used=True
+            )
+            missing = page.names_without_data()
+            time.sleep(0.02)
+    assert missing == OF_DDR
+
+
+def test_a_chip_with_ddr_memory_has_its_figures(b3: Machine) -> None:
+    without_hbm = dict.fromkeys(("hbm", "hbm_used", "hbm_temp", "hbm_busy"))
+    ddr = {"name": "310P3", "device": "d500", "ddr": 21527, "ddr_free": 20000}
+    b3.stub.play("card_list 0", *one(0, **without_hbm, **ddr))
+    with b3.session() as child:
+        inventory, samples = child.discover(), child.sample()
+    page = AliasPage(AscendVendor.description, NPU_EXPORTER, inventory, samples)
+    assert page.value("npu_chip_info_total_memory") == 21527
+    assert page.value("npu_chip_info_used_memory") == 1527
+    assert samples[0].memory_used_bytes == 1527 << 20
+    assert page.value("npu_chip_info_hbm_total_memory") is None
 
 
 def test_a_series_of_a_chip_has_the_labels_of_npu_exporter(page: AliasPage) -> None:

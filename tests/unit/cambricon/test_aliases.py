@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agent.snapshot.device import Placement
+from agent.snapshot.pci import PciLink
 from plugins.vendors.cambricon.aliases import MLU_EXPORTER
 from plugins.vendors.cambricon.vendor import CambriconVendor
 from tests.factory import snapshot
@@ -169,6 +171,29 @@ def page_of(folder: Path, *lines: str, is_used: bool = False) -> AliasPage:
     return AliasPage(CambriconVendor.description, MLU_EXPORTER, inventory, samples, is_used=is_used)
 
 
+PLACE = Placement(numa_node=1, link=PciLink(speed=80, width=16, max_speed=160, max_width=16))
+PART = (
+    "mlu.0.smlu_mode 1",
+    "mlu.0.profile.3 25:4294967296:4",
+    "mlu.0.smlu.5 3:25:4294967296:10:1073741824",
+)
+
+
+def test_every_name_that_is_not_absent_has_data(tmp_path: Path) -> None:
+    lines = (*EVERYTHING, *COUNTERS, *BUSY, *PART, "mlu.0.voltage 750:800:1200")
+    stub = stub_of(tmp_path, *machine(1), *lines)
+    with session(stub, tree_of(tmp_path, 1)) as child:
+        inventory = child.discover()
+        stub.happen("0 32")
+        child.wait_event()
+        child.sample()
+        samples = child.sample()
+    page = AliasPage(
+        CambriconVendor.description, MLU_EXPORTER, inventory, samples, is_used=True, place=PLACE
+    )
+    assert page.names_without_data() == set()
+
+
 def test_a_series_of_a_card_has_the_labels_of_mlu_exporter(tmp_path: Path) -> None:
     (labels,) = page_of(tmp_path).labels("mlu_chip_temperature")
     assert labels == {
@@ -219,12 +244,7 @@ def test_the_whole_of_a_card_and_its_parts_are_series_of_one_name(tmp_path: Path
 
 
 def test_a_part_of_a_card_has_its_limits_and_its_own_share_of_memory(tmp_path: Path) -> None:
-    page = page_of(
-        tmp_path,
-        "mlu.0.smlu_mode 1",
-        "mlu.0.profile.3 25:4294967296:4",
-        "mlu.0.smlu.5 3:25:4294967296:10:1073741824",
-    )
+    page = page_of(tmp_path, *PART)
     assert page.value("mlu_memory_utilization", vf="5") == 25
     assert page.value("mlu_virtual_function_memory_utilization", vf="5") == 25
     assert page.value("mlu_utilization", vf="5") == 10
