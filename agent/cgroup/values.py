@@ -297,13 +297,9 @@ class CgroupValues:
         except HostFileError:
             return None
 
-    def path(self, step: CgroupWrite) -> str:
-        """Return the file of a write."""
-        return f"{self.directory(step.desired.cgroup, step.desired.key)}/{step.file}"
-
     def write(self, step: CgroupWrite, path: str = "") -> None:
-        """Make one write, to the step's path; try again a few times on EAGAIN."""
-        path = path or self.path(step)
+        """Make one write, to this path of its file if given; try again a few times on EAGAIN."""
+        path = path or f"{self.directory(step.desired.cgroup, step.desired.key)}/{step.file}"
         for _ in range(ATTEMPTS - 1):
             try:
                 return self.files.write(path, step.text)

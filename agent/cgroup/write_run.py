@@ -48,6 +48,11 @@ class FileState(msgspec.Struct, kw_only=True):
     inode: int | None = None  # of the directory, while the descriptor has this generation
     generation: int | None = None
 
+    def path(self, file: str) -> str:
+        """Return the path of one of the files."""
+        paths = self.paths
+        return paths[0] if len(paths) == 1 else next(one for one in paths if one.endswith(file))
+
     def record_match(self, desired: DesiredValue, raw: RawValue, value: CgroupValue) -> None:
         """Record bytes that have the desired value."""
         self.desired, self.raw, self.last = desired, raw, value
@@ -121,7 +126,8 @@ class WriteRun:
         self, step: CgroupWrite, target: WriteTarget, current: Mapping[WriteTarget, CgroupValue]
     ) -> None:
         desired, values = step.desired, self._host.values
-        path = values.path(step)
+        file_state = self._host.file_states[target]
+        path = file_state.path(step.file)
         used = values.memory_above_limit(step) if desired.key is MEMORY else None
         try:
             if used is not None:
@@ -140,7 +146,6 @@ class WriteRun:
             return
         if not step.is_last:
             return
-        file_state = self._host.file_states[target]
         try:
             raw = values.read_raw(file_state.paths, file_state.size)
             is_same_text = len(raw) == 1 and raw[0].rstrip(b"\n") == step.text.encode()
@@ -178,8 +183,8 @@ class WriteRun:
         if error_class is WriteErrorClass.ORDER and not self._is_last_attempt:
             self.is_blocked = True
             return
-        old = current.get(desired.target)
-        self._audit(step, self._host.values.path(step), old, number)
+        path = self._host.file_states[desired.target].path(step.file)
+        self._audit(step, path, current.get(desired.target), number)
         cause = self._cause(step, number, used)
         if error_class is WriteErrorClass.DENIED:
             self.failed_targets.add(desired.target)
