@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -9,7 +10,7 @@ import msgspec
 
 from agent.errors import ParseError
 from agent.wire_formats.json_values import JSON_ERRORS
-from agent.wire_formats.quantities import parse_amount
+from agent.wire_formats.quantities import MAX_VALUE, parse_amount
 from plugins.scheduler.devices.device_table import NO_LABELS, Amounts, Labels
 from plugins.scheduler.devices.requests import (
     RESOURCE_KINDS,
@@ -217,10 +218,14 @@ def _amounts(quantities: Mapping[str, str | int | float]) -> Amounts:
 
 
 def parse_amounts(quantities: Mapping[str, str]) -> Amounts:
-    """Return amounts by resource, CPU in milli-cores, rounded up; malformed ones are left out."""
+    """Return amounts by resource, CPU in milli-cores, rounded up; malformed ones are left out.
+
+    Amounts of more than 63 bits count as the largest one, as in Kubernetes.
+    """
     amounts: dict[str, int] = {}
     for name, text in quantities.items():
         amount = parse_amount(text)
         if amount is not None and amount >= 0:
-            amounts[name] = -int(-(amount * 1000 if name == CPU else amount) // 1)
+            amount = amount * 1000 if name == CPU else amount
+            amounts[name] = MAX_VALUE if amount > MAX_VALUE else math.ceil(amount)
     return amounts

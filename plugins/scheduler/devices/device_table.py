@@ -6,6 +6,7 @@ place is unknown. Amounts are in base units, as plain numbers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import islice
 from types import MappingProxyType
@@ -170,6 +171,7 @@ class _PartitionEntry(msgspec.Struct):
     score: int | str = msgspec.field(name="allocationScore", default=0)
 
 
+_SCORE = re.compile(r"-?[0-9]{1,9}")
 _OBJECT = msgspec.json.Decoder(DeviceObject)
 _DEVICE = msgspec.json.Decoder(_SpecDevice)
 _PLACES = msgspec.json.Decoder(_PlacesAnnotation)
@@ -265,7 +267,10 @@ def _amounts(quantities: Mapping[str, str | int | float]) -> Amounts:
 
 
 def decode_partitions(text: str | None) -> PartitionTable | None:
-    """Return the table of an annotation; `None` without one or if it cannot be read."""
+    """Return the table of an annotation; `None` without one or if it cannot be read.
+
+    A group of another number of cards than its size is left out.
+    """
     if text is None:
         return None
     try:
@@ -278,7 +283,10 @@ def decode_partitions(text: str | None) -> PartitionTable | None:
         if size.isdecimal() and len(size) <= len(str(MAX_DEVICES)):
             partitions = tuple(map(_partition, (entries or ())[:left]))
             left -= len(partitions)
-            table[int(size)] = tuple(one for one in partitions if one.minors)
+            count = int(size)
+            table[count] = tuple(
+                one for one in partitions if len(one.minors) == len(set(one.minors)) == count
+            )
     return table
 
 
@@ -287,7 +295,7 @@ def _partition(entry: _PartitionEntry) -> Partition:
     quantity = None if bandwidth is None else parse_quantity(str(bandwidth))
     return Partition(
         minors=tuple(entry.minors),
-        score=int(score) if score.lstrip("-").isdecimal() and len(score) < 10 else 0,
+        score=int(score) if _SCORE.fullmatch(score) else 0,
         ring_bandwidth=None if quantity is None else quantity.value,
         link_type=entry.link_type,
     )
