@@ -198,8 +198,8 @@ def damaged(draw: st.DrawFn, document: Object) -> bytes:
                 del target[path[-1]]
             else:
                 target[path[-1]] = draw(JUNK)
-    annotations = result.get("metadata") and _annotations(result["metadata"])
-    for key, value in (annotations or {}).items():
+    annotations = _annotations(result.get("metadata"))
+    for key, value in annotations.items():
         if not isinstance(value, str):
             annotations[key] = json.dumps(value)
     return json.dumps(result).encode()
