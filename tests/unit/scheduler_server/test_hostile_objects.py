@@ -54,7 +54,7 @@ CARD = {
     "vfGroups": [{"labels": {"a": "b"}, "vfs": [{"minor": 0, "busID": "0000:11:00.1"}]}],
 }
 PARTITION = {"minors": [0], "allocationScore": "1", "ringBusBandwidth": "200Gi"}
-DEVICE = {
+DEVICE: Object = {
     "metadata": {
         "name": "n",
         "labels": {"node.koordinator.sh/gpu-partition-policy": "Honor"},
@@ -65,7 +65,7 @@ DEVICE = {
     },
     "spec": {"devices": [CARD]},
 }
-NODE = {
+NODE: Object = {
     "metadata": {
         "name": "n",
         "uid": "u-n",
@@ -78,7 +78,7 @@ NODE = {
     },
     "status": {"allocatable": {"cpu": "8", "memory": "1Gi"}, "capacity": {"cpu": "8"}},
 }
-TOPOLOGY = {
+TOPOLOGY: Object = {
     "metadata": {
         "name": "n",
         "annotations": {
@@ -103,7 +103,7 @@ TOPOLOGY = {
     ],
 }
 GRANT = {"gpu": [{"minor": 0, "id": "GPU-0", "resources": {GPU_CORE: "100"}}]}
-POD = {
+POD: Object = {
     "metadata": {
         "name": "p",
         "namespace": "ns",
@@ -134,8 +134,8 @@ POD = {
     },
     "status": {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]},
 }
-BOUND = {**POD, "spec": {**POD["spec"], "nodeName": "n"}}
-USAGE = {
+BOUND: Object = {**POD, "spec": {**POD["spec"], "nodeName": "n"}}
+USAGE: Object = {
     "metadata": {"name": "n"},
     "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 60}},
     "status": {
@@ -147,7 +147,7 @@ USAGE = {
         "podsMetric": [{"name": "p", "namespace": "ns", "podUsage": {"resources": {"cpu": "1"}}}],
     },
 }
-RESERVATION = {
+RESERVATION: Object = {
     "metadata": {"name": "r", "uid": "u-r", "annotations": {ANNOTATION: GRANT}},
     "status": {"phase": "Available", "nodeName": "n"},
 }
