@@ -161,7 +161,7 @@ def replay(arguments: argparse.Namespace) -> int:
 
 def _cluster(arguments: argparse.Namespace) -> SimulatedCluster:
     settings = load_settings(arguments.config)
-    cluster = SimulatedCluster(settings, is_designated=arguments.designated)
+    cluster = SimulatedCluster(settings, honors_designations=arguments.designated)
     load_cluster(arguments.cluster, cluster)
     return cluster
 

@@ -226,7 +226,7 @@ class ClusterState:
         """Return the plan that holds devices for a pod."""
         return self._plans.get(uid)
 
-    def held_pod(self, uid: str) -> AssignedPod | None:
+    def hold_of(self, uid: str) -> AssignedPod | None:
         """Return a pod for which devices are held; `None` for bound and unknown ones."""
         pod = self._pods.get(uid)
         return pod if pod is not None and (pod.is_assumed or uid in self._plans) else None

@@ -161,9 +161,9 @@ class DecisionMaker:
             self._check(request)
         except InvalidRequest as error:
             return refuse_all(names, str(error))
-        held = self._state.held_pod(uid)
-        if held is not None:
-            return self._answer_held(request, names, held)
+        hold = self._state.hold_of(uid)
+        if hold is not None:
+            return self._answer_for_hold(request, names, hold)
         # pods that differ in amounts of NUMA nodes alone have one answer where no policy holds
         whole_key = request_signature(request)
         plain_key = whole_key if request.has_numa_policy else _plain_signature(request)
@@ -184,10 +184,10 @@ class DecisionMaker:
         self._check(request)
         if not self._state.has_node(name):
             raise NodeRefused("the node does not exist")
-        held = self._state.held_pod(uid)
+        hold = self._state.hold_of(uid)
         without: Collection[str] = ()
-        if held is not None and held.node == name:
-            request, without = designate(request, held.allocation), (uid,)
+        if hold is not None and hold.node == name:
+            request, without = designate(request, hold.allocation), (uid,)
         state = self._device_state(name, without)
         if request.devices is not None:
             filter_node(state, request.devices, self._rules)
@@ -219,17 +219,17 @@ class DecisionMaker:
             return self._state.numa_state_without(name, without)
         return self._state.numa_state(name)
 
-    def _answer_held(
-        self, request: PodRequest, names: Sequence[str], held: AssignedPod
+    def _answer_for_hold(
+        self, request: PodRequest, names: Sequence[str], hold: AssignedPod
     ) -> PodAnswer:
         """Return the answer for a pod for which devices are held: they are not in its own way."""
-        plan = self._state.plan_of(held.key.uid)
-        own = self._answer(designate(request, held.allocation), held.node, (held.key.uid,))
-        why = UNCERTAIN if plan is None else f"{plan.name}: planned on {held.node}"
-        is_error = plan is None and not (own.fits and held.node in names)
+        plan = self._state.plan_of(hold.key.uid)
+        own = self._answer(designate(request, hold.allocation), hold.node, (hold.key.uid,))
+        why = UNCERTAIN if plan is None else f"{plan.name}: planned on {hold.node}"
+        is_error = plan is None and not (own.fits and hold.node in names)
         return PodAnswer(
             names=names,
-            signatures=[int(name == held.node) for name in names],
+            signatures=[int(name == hold.node) for name in names],
             answers={0: NodeAnswer(why, is_final=True), 1: own},
             error=why if is_error else "",
         )
@@ -262,7 +262,7 @@ def designate(request: PodRequest, allocation: Allocation) -> PodRequest:
     """Return the request for exactly these devices; nothing changes for a pod without devices."""
     if request.devices is None:
         return request
-    devices = msgspec.structs.replace(request.devices, designated=allocation)
+    devices = msgspec.structs.replace(request.devices, designation=allocation)
     return msgspec.structs.replace(request, devices=devices)
 
 

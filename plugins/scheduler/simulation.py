@@ -116,15 +116,15 @@ class SimulatedCluster:
     """Nodes, devices and pods of a cluster, read from files."""
 
     def __init__(
-        self, settings: SchedulerSettings = DEFAULT_SETTINGS, *, is_designated: bool = False
+        self, settings: SchedulerSettings = DEFAULT_SETTINGS, *, honors_designations: bool = False
     ) -> None:
-        """With `is_designated`, a pod gets the devices of its own annotation, on its own node.
+        """With `honors_designations`, a pod gets the devices of its own annotation.
 
-        Without a node it may be on each that has the devices.
+        It gets them on its own node or, without one, on each that has the devices.
         """
         self.state = ClusterState()
         self.notes: list[str] = []
-        self._is_designated = is_designated
+        self._honors_designations = honors_designations
         # by namespace and name of a gang: pods that its PodGroup asks for, and those on nodes
         self._least: dict[tuple[str, str], int] = {}
         self._running = Counter[tuple[str, str]]()
@@ -213,25 +213,25 @@ class SimulatedCluster:
             return GangPlacement(reasons=(text,))
         requested = {name: dict(amounts) for name, amounts in self._requested.items()}
         plan = Plan(str(gang))
-        held: list[SimulatedPod] = []
+        members: list[SimulatedPod] = []
         reasons: list[str] = []
         for pod in pods:
             decision = self.decide(pod)
             if decision.chosen is None:
                 reasons += (reason for node in decision.nodes for reason in node.reasons)
             else:
-                held.append(self._bound(pod, decision.chosen))
-                self._hold(held[-1], plan)
+                members.append(self._bound(pod, decision.chosen))
+                self._hold(members[-1], plan)
         self.state.release_plan(plan)
         self._requested = requested
-        for pod in held:
+        for pod in members:
             self._loads.remove_pod(pod.pod.key.uid)
-        if running + len(held) < least:
-            text = f"{gang}: {running + len(held)} of {least} pods fit"
+        if running + len(members) < least:
+            text = f"{gang}: {running + len(members)} of {least} pods fit"
             return GangPlacement(reasons=(text, *reasons))
-        for pod in held:
+        for pod in members:
             self._add_pod(pod)
-        return GangPlacement({one.pod.key.uid: one.pod.node for one in held}, tuple(reasons))
+        return GangPlacement({one.pod.key.uid: one.pod.node for one in members}, tuple(reasons))
 
     def least_of(self, gang: Gang) -> int:
         """Return the smallest number of pods that a gang is of use with; 1 if that is not known."""
@@ -269,7 +269,7 @@ class SimulatedCluster:
 
     def _refusal(self, pod: SchedulerPod, node: SimulatedNode) -> str:
         """Return why kube-scheduler itself would not choose a node; its own texts."""
-        if self._is_designated and pod.node not in ("", node.name):
+        if self._honors_designations and pod.node not in ("", node.name):
             return "node(s) didn't match the requested node name"
         if node.is_cordoned:
             return "node(s) were unschedulable"
@@ -325,7 +325,7 @@ class SimulatedCluster:
 
     def _request(self, pod: SchedulerPod) -> PodRequest:
         request = pod_request(pod)
-        if not self._is_designated or request.devices is None:
+        if not self._honors_designations or request.devices is None:
             return request
         try:
             return designate(request, decode_allocated(pod.annotations.get(ANNOTATION, "{}")))
@@ -343,9 +343,9 @@ class SimulatedCluster:
     def _hold(self, simulated: SimulatedPod, plan: Plan) -> None:
         """Let a pod of a plan count like a bound one."""
         self._count(simulated)
-        held = assigned_pod(simulated.pod)
-        if held is not None:
-            self.state.hold(held, plan)
+        hold = assigned_pod(simulated.pod)
+        if hold is not None:
+            self.state.hold(hold, plan)
 
     def _add_group(self, gang: Gang) -> None:
         if gang.least is not None:

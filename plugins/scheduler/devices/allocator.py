@@ -154,7 +154,7 @@ def filter_node(
             reason = f'model "{model}" of vendor "{vendor}" does not support GPU Share'
             raise NodeRefused(reason, is_final=True)
     if node.table is None:
-        if request.designated:
+        if request.designation:
             raise NodeRefused(NOT_DESIGNATED, is_final=True)
         is_for_kubelet = all(name in WHOLE_CARD_RESOURCES for name in request.resources)
         if is_for_kubelet or not rules.requires_device_object:
@@ -218,17 +218,17 @@ class _Allocation:
         )
 
         # virtual functions of each designated device
-        self._designated = designated_devices(table, request) if request.designated else {}
-        self._designated_kinds = frozenset(kind for kind, _ in self._designated)
+        self._designation = designated_devices(table, request) if request.designation else {}
+        self._designation_kinds = frozenset(kind for kind, _ in self._designation)
 
     def run(self, *, is_trial: bool) -> Grant:
         """Choose for all kinds; the primary kind first, then those that follow it."""
         grant = self._choose(is_trial=is_trial)
-        if not self._designated:
+        if not self._designation:
             return grant
-        granted = {(one.device.kind, one.device.minor) for one in grant}
-        skipped = {kind.kind for kind in self._request.kinds} - {kind for kind, _ in granted}
-        if any(key not in granted and key[0] not in skipped for key in self._designated):
+        keys = {(one.device.kind, one.device.minor) for one in grant}
+        absent_kinds = {kind.kind for kind in self._request.kinds} - {kind for kind, _ in keys}
+        if any(key not in keys and key[0] not in absent_kinds for key in self._designation):
             raise NodeRefused("designated devices do not match the request", is_final=True)
         return grant
 
@@ -453,8 +453,8 @@ class _Allocation:
                 or (device.has_topology and device.numa_node in (*numa_nodes, UNKNOWN))
             )
         ]
-        if kind.kind in self._designated_kinds:
-            devices = [one for one in devices if (one.kind, one.minor) in self._designated]
+        if kind.kind in self._designation_kinds:
+            devices = [one for one in devices if (one.kind, one.minor) in self._designation]
         if kind.kind == GPU and self._plugin_vendor:
             devices = [device for device in devices if not self._vendor_refusal(kind, device)]
         if hint.exclusive_policy == PCIE_LEVEL and self._rules.enforces_exclusive_policy:
@@ -513,13 +513,13 @@ class _Allocation:
         """Return the free virtual function with the smallest bus id that the pod may have."""
         selector = self._request.hint(device.kind).vf_selector
         taken = self._usage.allocated_functions(device)
-        designated = self._designated.get((device.kind, device.minor), ())
+        functions = self._designation.get((device.kind, device.minor), ())
         free = (
             function
             for group in device.function_groups
             if selector is None or selector.matches(group.labels)
             for function in group.functions
-            if function.bus_id not in taken and (not designated or function.bus_id in designated)
+            if function.bus_id not in taken and (not functions or function.bus_id in functions)
         )
         return min(free, key=lambda function: function.bus_id, default=None)
 
@@ -549,13 +549,13 @@ def designated_devices(
     """
     minors = minors_by_id(table)
     keys = {(device.kind, device.minor) for of in table.devices.values() for device in of}
-    designated: dict[DeviceKey, tuple[str, ...]] = {}
-    for one in request.designated:
+    functions: dict[DeviceKey, tuple[str, ...]] = {}
+    for one in request.designation:
         minor = minors.get((one.type, one.id)) if one.id else one.minor
         if minor is None or (one.type, minor) not in keys:
             raise NodeRefused(NOT_DESIGNATED, is_final=True)
-        designated[one.type, minor] = one.vfs
-    return designated
+        functions[one.type, minor] = one.vfs
+    return functions
 
 
 def _switches_first(devices: list[NodeDevice], switches: set[str]) -> list[NodeDevice]:

@@ -186,7 +186,7 @@ class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     isolation_provider: str = ""
     resources: tuple[str, ...] = ()  # names of the requested resources, sorted
     # devices that were chosen for the pod before: it gets these of each kind, or none
-    designated: tuple[AllocatedDevice, ...] = ()
+    designation: tuple[AllocatedDevice, ...] = ()
 
     def of(self, kind: str) -> KindRequest | None:
         """Return the request for a kind."""

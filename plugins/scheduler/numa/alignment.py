@@ -352,7 +352,7 @@ def device_hints(
     """
     if node.table is None:
         return {}
-    if request.designated:
+    if request.designation:
         nodes = _designated_nodes(node.table, request)
         allocate(node, request, rules, numa_nodes=nodes)
         hint = NumaHint(nodes, score=SAME_CARDS_SCORE)

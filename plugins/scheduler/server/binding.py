@@ -252,9 +252,11 @@ class Binder:
                 "uncertain",
             )
         self._release(request.uid)
-        planned, plan = self._state.held_pod(request.uid), self._state.plan_of(request.uid)
-        if plan is not None and planned is not None and planned.node != request.node:
-            raise BindFailed(f"{_name(request)}: {plan.name}: planned on {planned.node}", "planned")
+        plan_hold, plan = self._state.hold_of(request.uid), self._state.plan_of(request.uid)
+        if plan is not None and plan_hold is not None and plan_hold.node != request.node:
+            raise BindFailed(
+                f"{_name(request)}: {plan.name}: planned on {plan_hold.node}", "planned"
+            )
         pod_request = _pod_request(pod)
         try:
             grant = self._decisions.allocate(pod_request, request.node, request.uid)

@@ -217,7 +217,7 @@ class PodChanges:
             pod
             for pod in self._state.pods()
             if pod.key.uid not in self._uids
-            and self._state.held_pod(pod.key.uid) is None
+            and self._state.hold_of(pod.key.uid) is None
             and not self._reservations.has(pod.key.uid)
         )
 
@@ -264,8 +264,8 @@ class PodChanges:
         before = self._pending.pop(key, None)
         if before is None or (value is not None and value.key.uid == before.key.uid):
             return
-        held = self._state.held_pod(before.key.uid)
-        if held is not None and not held.is_assumed:
+        hold = self._state.hold_of(before.key.uid)
+        if hold is not None and not hold.is_assumed:
             self._state.remove_pod(before.key.uid)
 
     def remove_object(self, key: str, value: SchedulerPod | None) -> None:

@@ -30,7 +30,7 @@ class PlanBarrier:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._arrivals: dict[Plan, _Arrivals] = {}
-        self._admitted: dict[Plan, frozenset[str]] = {}  # uids that wait no more
+        self._ready: dict[Plan, frozenset[str]] = {}  # uids that wait no more
 
     async def wait(self, uid: str) -> None:
         """Return once all pods of the pod's plan have arrived; raises `PlanIncomplete`.
@@ -54,15 +54,15 @@ class PlanBarrier:
         arrivals.end.result()
 
     def _missing(self, plan: Plan, arrivals: _Arrivals) -> frozenset[str]:
-        admitted = self._admitted.get(plan, frozenset())
-        return self._state.uids_of_plan(plan) - admitted - arrivals.uids
+        ready = self._ready.get(plan, frozenset())
+        return self._state.uids_of_plan(plan) - ready - arrivals.uids
 
     def _admit(self, plan: Plan, arrivals: _Arrivals) -> None:
-        before = self._admitted.get(plan, frozenset())
-        self._admitted = {
-            one: uids for one, uids in self._admitted.items() if self._state.uids_of_plan(one)
+        before = self._ready.get(plan, frozenset())
+        self._ready = {
+            one: uids for one, uids in self._ready.items() if self._state.uids_of_plan(one)
         }
-        self._admitted[plan] = before | arrivals.uids
+        self._ready[plan] = before | arrivals.uids
         del self._arrivals[plan]
         arrivals.end.set_result(None)
 

@@ -53,7 +53,7 @@ class NodeLock(msgspec.Struct, frozen=True):
         return wall_s - self.wall_s > LOCK_S
 
 
-class _TakenLock(msgspec.Struct, frozen=True, kw_only=True):
+class _PodLock(msgspec.Struct, frozen=True, kw_only=True):
     """A lock that was written for a pod."""
 
     node: str
@@ -90,12 +90,12 @@ class VendorPlugins:
         self._state = state
         self._clock = clock
         # by uid of the pod; until when a write without an answer may come into force, monotonic
-        self._taken: dict[str, dict[_TakenLock, float]] = {}
+        self._locks: dict[str, dict[_PodLock, float]] = {}
 
     @property
     def locking_uids(self) -> tuple[str, ...]:
         """Return the pods for which nodes are locked and whose bindings have not ended."""
-        return tuple(self._taken)
+        return tuple(self._locks)
 
     def metadata(self, pod: SchedulerPod, node: str, grant: Grant) -> GrantMetadata:
         """Return what the plug-in of the node's vendor reads; raise `NodeRefused`."""
@@ -132,12 +132,12 @@ class VendorPlugins:
         `node` is empty for a pod that is not bound. A lock that others changed since is left
         alone. One that cannot be removed now is tried again by the next call.
         """
-        taken = self._taken.get(uid, {})
-        for lock, pending_until_s in tuple(taken.items()):
+        locks = self._locks.get(uid, {})
+        for lock, pending_until_s in tuple(locks.items()):
             if lock.node == node or await self._remove(lock, pending_until_s):
-                del taken[lock]
-        if not taken:
-            self._taken.pop(uid, None)
+                del locks[lock]
+        if not locks:
+            self._locks.pop(uid, None)
 
     async def _lock(self, key: PodKey, node: str, name: str) -> None:
         for _ in range(MAX_TRIES):
@@ -147,30 +147,30 @@ class VendorPlugins:
             if lock is not None and await self._counts(lock, key):
                 if (lock.namespace, lock.pod) != (key.namespace, key.name):
                     raise NodeLocked(f'node "{node}" has been locked')
-                self._taken.setdefault(key.uid, {})[_TakenLock(node=node, name=name, text=text)] = 0
+                self._locks.setdefault(key.uid, {})[_PodLock(node=node, name=name, text=text)] = 0
                 return
             text = f"{rfc3339(self._clock.wall())},{key.namespace},{key.name}"
-            if await self._write(key.uid, _TakenLock(node=node, name=name, text=text), current):
+            if await self._write(key.uid, _PodLock(node=node, name=name, text=text), current):
                 return
         raise NodeLocked(f'node "{node}" changes too often to be locked')
 
-    async def _write(self, uid: str, lock: _TakenLock, current: _LockedMetadata) -> bool:
+    async def _write(self, uid: str, lock: _PodLock, current: _LockedMetadata) -> bool:
         """Return whether the lock was written; the Node may have changed meanwhile."""
-        taken = self._taken.setdefault(uid, {})
-        taken[lock] = self._clock.monotonic() + SETTLED_AFTER_S
+        locks = self._locks.setdefault(uid, {})
+        locks[lock] = self._clock.monotonic() + SETTLED_AFTER_S
         try:
             await self._api.call(_annotate(lock.node, current, lock.name, lock.text))
         except UNCERTAIN_ERRORS:
             raise
         except ApiError as error:
-            del taken[lock]
+            del locks[lock]
             if isinstance(error, Conflict):
                 return False
             raise
-        taken[lock] = 0
+        locks[lock] = 0
         return True
 
-    async def _remove(self, lock: _TakenLock, pending_until_s: float) -> bool:
+    async def _remove(self, lock: _PodLock, pending_until_s: float) -> bool:
         """Return whether the lock is not there any more, and cannot come any more."""
         for _ in range(MAX_TRIES):
             try:

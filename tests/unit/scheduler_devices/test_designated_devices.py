@@ -48,7 +48,7 @@ def function(minor: int, bus: str) -> AllocatedDevice:
 
 
 def designated(request: DeviceRequest, *devices: AllocatedDevice) -> DeviceRequest:
-    return msgspec.structs.replace(request, designated=devices)
+    return msgspec.structs.replace(request, designation=devices)
 
 
 def granted(
@@ -395,7 +395,7 @@ class PlannedCluster:
         """Bind some pod of a plan: it gets what is held for it, first assumed and then for good."""
         uids = sorted(uid for plan in self.plans for uid in self.state.uids_of_plan(plan))
         if uids:
-            before = self.state.held_pod(self.random.choice(uids))
+            before = self.state.hold_of(self.random.choice(uids))
             assert before is not None
             pod = self.assigned(before.key.name, before.node, len(before.allocation))
             assert {one.minor for one in pod.allocation} == {one.minor for one in before.allocation}
