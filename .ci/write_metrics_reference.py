@@ -11,6 +11,8 @@ from pathlib import Path
 
 from agent.cli.reference import exported_alias_tables, exported_families
 from agent.metrics.families import ExportedFamily
+from agent.metrics.hami import HAMI_ALIAS, HAMI_LEGACY_ALIAS, hami_table
+from agent.metrics.infiniband import infiniband_table
 from agent.metrics.koordlet import koordlet_table
 from agent.snapshot.vendor import AliasMatch, AliasTable, MetricAlias
 
@@ -101,7 +103,11 @@ def main() -> int:
     for line in broken:
         print(f"docs/metrics.md: {line}: people's dashboards rely on it", file=sys.stderr)
     head = document[: document.index(MARK) + len(MARK)]
-    aliases = sorted((*exported_alias_tables(), koordlet_table()), key=lambda one: one.name)
+    own_tables = (
+        *map(hami_table, (HAMI_ALIAS, HAMI_LEGACY_ALIAS)),
+        *(infiniband_table(), koordlet_table()),
+    )
+    aliases = sorted((*exported_alias_tables(), *own_tables), key=lambda one: one.name)
     sections = [table(families), *map(alias_section, aliases)]
     text = "\n\n".join((head, *sections)) + "\n"
     if "--check" not in sys.argv[1:]:

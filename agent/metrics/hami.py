@@ -12,6 +12,7 @@ from agent.snapshot.inventory import DeviceSample
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import PodView
 from agent.snapshot.usage import SharedCard, SharedRegion, SharingView
+from agent.snapshot.vendor import AliasMatch, AliasSource, AliasTable, MetricAlias
 from agent.wire_formats.device_info import is_cuda_device
 
 HAMI_ALIAS, HAMI_LEGACY_ALIAS = "hami", "hami_legacy"  # values of `metrics.aliases`
@@ -36,6 +37,18 @@ class AliasFamily(msgspec.Struct, frozen=True, kw_only=True):
     old: str = ""  # empty: the fact has no old name
     help: str
     alias_of: str = ""
+    difference: str = ""  # from HAMi's value
+
+
+_DRIVER_COUNTS = "What the driver counts, where HAMi's library counts something else."
+_MIG_REASON = "Slices and their pods are in the series of dcgm-exporter's names."
+_ABSENT: Mapping[str, Mapping[str, str]] = {  # by alias
+    HAMI_ALIAS: {
+        "hami_build_info": "The agent is another program: xpu_agent_build_info has its version.",
+        "hami_mig_device_info": _MIG_REASON,
+    },
+    HAMI_LEGACY_ALIAS: {"MigInfo": _MIG_REASON},
+}
 
 
 def _core_percent(sample: DeviceSample) -> float | None:
@@ -91,6 +104,7 @@ CARD_ROWS: tuple[tuple[AliasFamily, CardValue], ...] = (
             new="hami_vgpu_memory_used_bytes",
             old="vGPU_device_memory_usage_in_bytes",
             help="Memory that a container uses of a shared card.",
+            difference=_DRIVER_COUNTS,
         ),
         _card_used,
     ),
@@ -107,6 +121,7 @@ CARD_ROWS: tuple[tuple[AliasFamily, CardValue], ...] = (
             new="hami_container_device_memory_bytes",
             old="Device_memory_desc_of_container",
             help="Memory that a container uses of a shared card, of all kinds.",
+            difference=_DRIVER_COUNTS,
         ),
         _card_used,
     ),
@@ -186,6 +201,28 @@ def hami_families(aliases: tuple[str, ...]) -> tuple[ExportedFamily, ...]:
         if HAMI_LEGACY_ALIAS in aliases and row.old
     ]
     return (*new, *old)
+
+
+def hami_table(alias: str) -> AliasTable:
+    """Return for each name of HAMi's monitor how far ours equals it, for the reference."""
+    old = alias == HAMI_LEGACY_ALIAS
+    rows = (row for row, _ in (*HOST_ROWS, *CARD_ROWS) if row.old or not old)
+    exported = (
+        MetricAlias(
+            name=row.old if old else row.new,
+            type="gauge",
+            sources=(AliasSource(family=row.alias_of),) if row.alias_of else (),
+            match=AliasMatch.NEAR if row.difference else AliasMatch.SAME,
+            note=row.difference,
+        )
+        for row in rows
+    )
+    absent = (
+        MetricAlias(name=name, type="gauge", match=AliasMatch.ABSENT, note=reason)
+        for name, reason in _ABSENT[alias].items()
+    )
+    exporter = f"HAMi's monitor, {'up to' if old else 'since'} version 2.{8 if old else 9}"
+    return AliasTable(name=alias, exporter=exporter, maker="", metrics=(*exported, *absent))
 
 
 ZONE = "vGPU"  # constant in every series of HAMi

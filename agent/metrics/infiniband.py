@@ -6,12 +6,13 @@ name and the port.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from agent.metrics.families import ExportedFamily
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line
 from agent.snapshot.inventory import DeviceSample
+from agent.snapshot.vendor import AliasMatch, AliasSource, AliasTable, MetricAlias
 
 NODE_EXPORTER_ALIAS = "node_exporter"  # value of `metrics.aliases`
 PORT_LABELS = ("device", "port")
@@ -51,6 +52,59 @@ _COUNTERS = {
     "port_buffer_overrun_errors": "excessive_buffer_overrun_errors",
     "port_vl15_dropped": "vl15_dropped",
 }
+_DRIVER_COUNTERS = f"{AGENT_PREFIX}port_hw_total"
+# counters of Mellanox' driver by their files' names
+_DRIVER_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        counter: f"{NODE_EXPORTER_PREFIX}{name}_total"
+        for counter, name in {
+            "duplicate_request": "duplicate_requests_packets",
+            "implied_nak_seq_err": "implied_nak_seq_errors",
+            "local_ack_timeout_err": "local_ack_timeout_errors",
+            "np_cnp_sent": "np_cnp_packets_sent",
+            "np_ecn_marked_roce_packets": "np_ecn_marked_roce_packets_received",
+            "out_of_buffer": "out_of_buffer_drops",
+            "out_of_sequence": "out_of_sequence_packets_received",
+            "packet_seq_err": "packet_sequence_errors",
+            "req_cqe_error": "req_cqes_errors",
+            "req_cqe_flush_error": "req_cqes_flush_errors",
+            "req_remote_access_errors": "req_remote_access_errors",
+            "req_remote_invalid_request": "req_remote_invalid_request_errors",
+            "resp_cqe_error": "resp_cqes_errors",
+            "resp_cqe_flush_error": "resp_cqes_flush_errors",
+            "resp_local_length_error": "resp_local_length_errors",
+            "resp_remote_access_errors": "resp_remote_access_errors",
+            "rnr_nak_retry_err": "rnr_nak_retry_packets_received",
+            "roce_adp_retrans": "roce_adp_retransmits",
+            "roce_adp_retrans_to": "roce_adp_retransmits_timeout",
+            "roce_slow_restart": "roce_slow_restart_used",
+            "roce_slow_restart_cnps": "roce_slow_restart_cnps",
+            "roce_slow_restart_trans": "roce_slow_restart",
+            "rp_cnp_handled": "rp_cnp_packets_handled",
+            "rp_cnp_ignored": "rp_cnp_ignored_packets_received",
+            "rx_atomic_requests": "rx_atomic_requests",
+            "rx_dct_connect": "rx_dct_connect_requests",
+            "rx_icrc_encapsulated": "rx_icrc_encapsulated_errors",
+            "rx_read_requests": "rx_read_requests",
+            "rx_write_requests": "rx_write_requests",
+        }.items()
+    }
+)
+_ABSENT: Mapping[str, str] = MappingProxyType(
+    {
+        "port_discards_received_total": "The kernel has no such counter.",
+        "lifespan_seconds": "It is no figure of the port: for how long the driver keeps values.",
+    }
+    | {
+        f"legacy_{name}_total": "The name without legacy_ has it, of old kernels as well."
+        for name in (
+            *("multicast_packets_received", "multicast_packets_transmitted"),
+            *("data_received_bytes", "data_transmitted_bytes"),
+            *("packets_received", "packets_transmitted"),
+            *("unicast_packets_received", "unicast_packets_transmitted"),
+        )
+    }
+)
 _ALIASES: Mapping[str, str] = MappingProxyType(
     {f"{AGENT_PREFIX}{ours}": f"{NODE_EXPORTER_PREFIX}{theirs}" for ours, theirs in _GAUGES.items()}
     | {
@@ -60,30 +114,50 @@ _ALIASES: Mapping[str, str] = MappingProxyType(
 )
 
 
+def infiniband_table() -> AliasTable:
+    """Return for each of node_exporter's names of ports what it is made from, for the reference."""
+    exported = (
+        MetricAlias(name=name, type=kind, sources=(source,)) for name, kind, source in _exported()
+    )
+    absent = (
+        MetricAlias(
+            name=f"{NODE_EXPORTER_PREFIX}{name}", type="", match=AliasMatch.ABSENT, note=reason
+        )
+        for name, reason in _ABSENT.items()
+    )
+    return AliasTable(
+        name=NODE_EXPORTER_ALIAS,
+        exporter="collector infiniband of node_exporter",
+        maker="rdma",
+        metrics=(*exported, *absent),
+    )
+
+
+def _exported() -> Iterator[tuple[str, str, AliasSource]]:
+    """Yield name, type and source of each exported name."""
+    yield INFO, "info", AliasSource(family=_AGENT_INFO)
+    for family, name in _ALIASES.items():
+        yield name, "counter" if name.endswith("_total") else "gauge", AliasSource(family=family)
+    for counter, name in _DRIVER_ALIASES.items():
+        source = AliasSource(family=_DRIVER_COUNTERS, where=(("counter", counter),))
+        yield name, "counter", source
+
+
 def infiniband_families(aliases: tuple[str, ...]) -> tuple[ExportedFamily, ...]:
     """Return the families, if `metrics.aliases` has them."""
     if NODE_EXPORTER_ALIAS not in aliases:
         return ()
-    ports = (
+    return tuple(
         ExportedFamily(
-            name=alias,
-            type="counter" if alias.endswith("_total") else "gauge",
-            help=f"As {agent_name}.",
-            labels=PORT_LABELS,
+            name=name,
+            type=kind,
+            help=f"As {source.family}.",
+            labels=INFO_LABELS if name == INFO else PORT_LABELS,
             stability="alpha",
-            alias_of=agent_name,
+            alias_of=source.family,
         )
-        for agent_name, alias in _ALIASES.items()
+        for name, kind, source in _exported()
     )
-    info = ExportedFamily(
-        name=INFO,
-        type="info",
-        help=f"As {_AGENT_INFO}.",
-        labels=INFO_LABELS,
-        stability="alpha",
-        alias_of=_AGENT_INFO,
-    )
-    return (info, *ports)
 
 
 def infiniband_series(
@@ -92,11 +166,16 @@ def infiniband_series(
     """Yield the requested families; a port without a value has no sample."""
     if NODE_EXPORTER_ALIAS not in aliases:
         return
-    lines: dict[str, dict[str, float]] = {name: {} for name in (INFO, *_ALIASES.values())}
+    lines: dict[str, dict[str, float]] = {name: {} for name, *_ in _exported()}
     for sample in samples.values():
         for reading in sample.readings:
             alias = _ALIASES.get(reading.family)
-            if alias is not None and len(reading.labels) == len(PORT_LABELS):
+            if reading.family == _DRIVER_COUNTERS and len(reading.labels) > len(PORT_LABELS):
+                *port, counter = reading.labels
+                alias = _DRIVER_ALIASES.get(counter)
+                if alias is not None:
+                    lines[alias][labels.prefix(PORT_LABELS, tuple(port))] = reading.value
+            elif alias is not None and len(reading.labels) == len(PORT_LABELS):
                 lines[alias][labels.prefix(PORT_LABELS, reading.labels)] = reading.value
             elif reading.family == _AGENT_INFO and len(reading.labels) >= _INFO_LABEL_COUNT:
                 values = reading.labels[:_INFO_LABEL_COUNT]

@@ -11,11 +11,12 @@ from agent.config.sources import decode_settings
 from agent.errors import BadConfig
 from agent.metrics.exposition import MetricsRenderer
 from agent.metrics.families import FAMILIES
-from agent.metrics.hami import HAMI_ALIAS, HAMI_LEGACY_ALIAS, hami_families
+from agent.metrics.hami import HAMI_ALIAS, HAMI_LEGACY_ALIAS, hami_families, hami_table
 from agent.snapshot.inventory import DeviceSample, MetricValue, Problem
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.usage import SharedCard, SharedRegion, SharingView
+from agent.snapshot.vendor import AliasMatch
 from tests.factory import NOW_S, gpu, nic, pod, snapshot
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
@@ -149,6 +150,16 @@ def test_every_family_is_exported_with_exactly_its_labels_in_both_formats() -> N
     table = hami_families(aliases)
     assert labels == {family.name: set(family.labels) for family in table}
     assert len({family.name for family in (*table, *FAMILIES)}) == len(table) + len(FAMILIES)
+
+
+@pytest.mark.parametrize("alias", [HAMI_ALIAS, HAMI_LEGACY_ALIAS])
+def test_the_reference_has_every_exported_name_and_reasons_for_others(alias: str) -> None:
+    table = hami_table(alias).metrics
+    absent = [one for one in table if one.match is AliasMatch.ABSENT]
+    exported = [one.name for one in table if one not in absent]
+    assert exported == [one.name for one in hami_families((alias,))]
+    assert absent
+    assert all(one.note for one in absent)
 
 
 @pytest.mark.parametrize(
