@@ -377,6 +377,22 @@ class CgroupValues:
             return None
         return burst if isinstance(burst, int) and burst > step.value_after.quota_us > 0 else None
 
+    def limiting_group(
+        self, cgroup: str, key: CgroupKey, value: CgroupValue
+    ) -> tuple[str, CgroupValue] | None:
+        """Return a group above that allows less than this value, with its own; `None`: none does.
+
+        Version 1 refuses such CPUs, and such a quota.
+        """
+        while cgroup := cgroup.rpartition("/")[0]:
+            try:
+                above = self.read_value(cgroup, key)
+            except ParseError:
+                continue
+            if above is not None and key.is_looser(value, above):
+                return cgroup, above
+        return None
+
     def _read_once(self, cgroup: str, name: str, size: int) -> bytes:
         """Read a file of version 2 without keeping it open; raises `HostFileError`."""
         path = f"{self.layout.unified or ''}{cgroup}/{name}"

@@ -12,7 +12,6 @@ from agent.cgroup.cpu import Bandwidth
 from agent.cgroup.keys import BURST, CPUS, CgroupKey, CgroupValue
 from agent.cgroup.values import CgroupValues
 from agent.cgroup.write_plan import CgroupWrite, DesiredValue, WriteTarget
-from agent.errors import ParseError
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
 BUSY_RETRY_S = 1.0  # for a limit below the usage: the group may shrink at any moment
@@ -72,20 +71,17 @@ def nesting_cause(values: CgroupValues, step: CgroupWrite, number: int) -> str:
 
     On version 1, CPUs and quota of a group lie within those of all groups above it.
     """
-    key, cgroup, value = step.desired.key, step.desired.cgroup, step.value_after
+    key, value = step.desired.key, step.value_after
     is_nested = (key is CPUS and number in (errno.EACCES, errno.EBUSY)) or (
         isinstance(value, Bandwidth) and number == errno.EINVAL
     )
     if values.version != 1 or not is_nested:
         return ""
-    while cgroup := cgroup.rpartition("/")[0]:
-        try:
-            above = values.read_value(cgroup, key)
-        except ParseError:
-            return ""
-        if above is not None and key.is_looser(value, above):
-            return f": {cgroup} above it has {key.to_ledger(above)}"
-    return ": a group below it has more"
+    limit = values.limiting_group(step.desired.cgroup, key, value)
+    if limit is None:
+        return ": a group below it has more"
+    group, above = limit
+    return f": {group} above it has {key.to_ledger(above)}"
 
 
 class _RefusalRecord(msgspec.Struct):

@@ -113,7 +113,7 @@ class Restoration:
     ) -> tuple[RestoreResult, ...]:
         """Restore these originals; an entry that could not be restored is retried much later.
 
-        An original that exceeds the value of the group above, which version 1 refuses, is restored
+        An original that exceeds the value of a group above, which version 1 refuses, is restored
         with that value, or as soon as that value allows it. Raise `LedgerError`.
         """
         now_s = monotonic()
@@ -125,7 +125,7 @@ class Restoration:
             self._exceeding.discard(result.entry.id)
             if not result.is_done and result.state != "late":
                 self._after_s[result.entry.id] = now_s + UNDO_AGAIN_S
-                if result.state == "refused" and _exceeds_parent(values, result.entry):
+                if result.state == "refused" and _exceeds_limit(values, result.entry):
                     self._exceeding.add(result.entry.id)
         self._after_s = {key: at for key, at in self._after_s.items() if key in ledger.entries}
         self._exceeding &= ledger.entries.keys()
@@ -146,7 +146,7 @@ class Restoration:
             and (entry.key, entry.path) not in groups
             and (
                 any((entry.key, group) in groups for group in _groups_above(entry.path))
-                or not _exceeds_parent(values, entry)
+                or not _exceeds_limit(values, entry)
             )
         ]
         return due
@@ -180,16 +180,16 @@ def _groups_above(cgroup: str) -> Iterator[str]:
         yield cgroup
 
 
-def _exceeds_parent(values: CgroupValues, entry: LedgerEntry) -> bool:
-    """Return whether an original lies outside of what the group above has now."""
+def _exceeds_limit(values: CgroupValues, entry: LedgerEntry) -> bool:
+    """Return whether a group above allows less than the original now, so that it is refused."""
     key = find_key(entry.key)
     if key is None or not key.is_hierarchical or values.version != 1:
         return False
     try:
-        above = values.read_value(entry.path.rpartition("/")[0], key)
-        return above is not None and key.is_looser(key.from_ledger(entry.original), above)
+        original = key.from_ledger(entry.original)
     except ParseError:
         return False
+    return values.limiting_group(entry.path, key, original) is not None
 
 
 def _are_cpu_owners_read(snapshot: NodeSnapshot) -> bool:

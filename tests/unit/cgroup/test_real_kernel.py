@@ -261,6 +261,10 @@ def test_the_group_above_is_named_where_it_has_values_refused(groups: RealGroups
     assert f"cpuset.cpus of {child} to '0-1': Permission denied: {pod} above it has 0" in causes
     quota = f"cpu.cfs_quota_us of {child} to '50000 100000': Invalid argument"
     assert f"{quota}: {pod} above it has 20000 100000" in causes
+    groups.put(pod, "cpu.cfs_quota_us", "-1")
+    groups.put(groups.root, "cpu.cfs_quota_us", "30000")
+    (problem,) = applied(writer, wish(child, QUOTA, Bandwidth(60000))).problems
+    assert problem.message.endswith(f"{groups.root} above it has 30000 100000")
     explanation = writer.refusals.explain(wishes[0], 1.0)
     assert f"refused it once (Permission denied: {pod} above it has 0); the next" in explanation
 
