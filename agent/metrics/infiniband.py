@@ -53,7 +53,7 @@ _COUNTERS = {
     "port_vl15_dropped": "vl15_dropped",
 }
 _DRIVER_COUNTERS = f"{AGENT_PREFIX}port_hw_total"
-# counters of Mellanox' driver by their files' names
+# counters of drivers, by the names of their files
 _DRIVER_ALIASES: Mapping[str, str] = MappingProxyType(
     {
         counter: f"{NODE_EXPORTER_PREFIX}{name}_total"
