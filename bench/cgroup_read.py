@@ -148,9 +148,9 @@ def _version_1_rows(layout: CgroupLayout, metric: str) -> Iterator[Row]:
 
         def stirred(work: Callable[[], object]) -> Callable[[], float]:
             def figure() -> float:
-                taken = stir_v1(layout)
+                chosen = stir_v1(layout)
                 spent = cost(work)
-                del taken
+                del chosen
                 return spent
 
             return figure

@@ -45,9 +45,9 @@ def rows() -> Iterator[Row]:
                         raise OSError(f"{path}: the reader in C cannot open it")
 
             def stir() -> object:
-                taken = stir_v1(layout)
+                chosen = stir_v1(layout)
                 _visit([f"{folder}{group}" for group in containers], str(folder.parent))
-                return taken
+                return chosen
 
             subject, peer = _subject(cpu, memory), _naive([*cpu, *memory])
             for name, before in (("all_changed", stir), ("unchanged", lambda: None)):
@@ -64,9 +64,9 @@ def rows() -> Iterator[Row]:
 
 def _after(before: Callable[[], object], work: Callable[[], object]) -> Figure:
     def figure() -> float:
-        taken = before()
+        chosen = before()
         spent = cost(work)
-        del taken
+        del chosen
         return spent
 
     return figure

@@ -56,7 +56,7 @@ class _Spy(LiveHostFiles):
 
 def naive(top: Path) -> dict[str, dict[str, str]]:
     """Resolve each function and read all its attributes, as many a script does."""
-    found = {}
+    result = {}
     bus = top / "sys/bus/pci/devices"
     for name in os.listdir(bus):
         where = os.path.realpath(bus / name)
@@ -67,8 +67,8 @@ def naive(top: Path) -> dict[str, dict[str, str]]:
             elif entry.is_file():
                 with open(entry.path, errors="replace") as file:  # noqa: PTH123 - as scripts do
                     facts[entry.name] = file.read().strip()
-        found[name] = facts
-    return found
+        result[name] = facts
+    return result
 
 
 @contextmanager
@@ -91,9 +91,9 @@ def rows() -> Iterator[Row]:
     for size in SIZES:
         with pci_tree(size) as top, c_scan(top) as limit:
             host = LiveHostFiles(str(top))
-            found = len(read_pci(host).functions)
-            if found != size:
-                raise AssertionError(f"read_pci found {found} functions instead of {size}")
+            result = len(read_pci(host).functions)
+            if result != size:
+                raise AssertionError(f"read_pci found {result} functions instead of {size}")
             yield compare(
                 f"device_scan_{size}",
                 cost_metric(),

@@ -40,23 +40,23 @@ _FATAL = (48, 62, 64, 79, 95, 110, 119)  # Xids that take a card out of service
 
 def agent_ms(node: StubNode, events: int = EVENTS, window_ms: int = 50) -> list[float]:
     """Return how long each event took; an agent sees each card fail once."""
-    taken: list[float] = []
+    chosen: list[float] = []
     chance = random.Random(1)
-    while len(taken) < events:
+    while len(chosen) < events:
         with running_agent(node, window_ms) as device:
             time.sleep(SETTLED_S)
-            for card in range(min(CARDS, events - len(taken))):
+            for card in range(min(CARDS, events - len(chosen))):
                 time.sleep(chance.uniform(*PAUSE_S))
                 began_s = time.monotonic()
                 node.play(f"event {card} type={XID} data=79 at=0")
-                taken.append((wait_until_bad(device, card + 1) - began_s) * 1e3)
-    return taken
+                chosen.append((wait_until_bad(device, card + 1) - began_s) * 1e3)
+    return chosen
 
 
 def poller_ms(node: StubNode, interval_s: float) -> list[float]:
     """Return how long each of a few faults took to be in the poller's file."""
     node.begin()
-    taken: list[float] = []
+    chosen: list[float] = []
     chance = random.Random(2)
     file = node.folder / "polled.yaml"
     file.unlink(missing_ok=True)
@@ -66,14 +66,14 @@ def poller_ms(node: StubNode, interval_s: float) -> list[float]:
             time.sleep(chance.uniform(0, interval_s))
             began_s = time.monotonic()
             node.play(f"field {card} 230 u32 2")
-            taken.append((wait_until_bad(file, card + 1) - began_s) * 1e3)
-    return taken
+            chosen.append((wait_until_bad(file, card + 1) - began_s) * 1e3)
+    return chosen
 
 
 def relay_ms(node: StubNode, size: int) -> list[float]:
     """Return how long each event took through a pipe into a file of that size."""
     node.begin()
-    taken: list[float] = []
+    chosen: list[float] = []
     chance = random.Random(3)
     data = os.urandom(size)
     file = node.folder / "relayed"
@@ -87,8 +87,8 @@ def relay_ms(node: StubNode, size: int) -> list[float]:
             node.play(f"event {number % CARDS} type={XID} data={number} at=0")
             _byte(fd)
             _write(file, data)
-            taken.append((time.monotonic() - began_s) * 1e3)
-    return taken
+            chosen.append((time.monotonic() - began_s) * 1e3)
+    return chosen
 
 
 def burst_writes(node: StubNode) -> int:

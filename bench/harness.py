@@ -78,13 +78,13 @@ def compare(
 ) -> Row:
     """Warm each figure up once, then take them in turn `rounds` times; return the medians."""
     figures = [figure for figure in (subject, peer, limit) if figure is not None]
-    taken: list[list[float]] = [[] for _ in figures]
+    chosen: list[list[float]] = [[] for _ in figures]
     for figure in figures:
         figure()
     for _ in range(rounds):
-        for values, figure in zip(taken, figures, strict=True):
+        for values, figure in zip(chosen, figures, strict=True):
             values.append(figure())
-    medians = iter([statistics.median(values) for values in taken])
+    medians = iter([statistics.median(values) for values in chosen])
     return Row(
         name=name,
         metric=metric,

@@ -35,17 +35,17 @@ _IMPORTS = "import agent.cli.run, agent.app.application"
 def one_cycle() -> dict[str, object]:
     """Return what is loaded after one cycle."""
     with tempfile.TemporaryDirectory(prefix="xpu-bench-") as folder:
-        done = subprocess.run(
+        outcome = subprocess.run(
             [sys.executable, "-c", _CYCLE, str(HOST), folder, ",".join(FORBIDDEN)],
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
             check=True,
         )
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    if found["status"] != 0:
-        raise RuntimeError(f"the cycle ended with {found['status']}: {done.stderr}")
-    return found
+    result: dict[str, object] = json.loads(outcome.stdout.splitlines()[-1])
+    if result["status"] != 0:
+        raise RuntimeError(f"the cycle ended with {result['status']}: {outcome.stderr}")
+    return result
 
 
 def _number(value: object) -> float:
@@ -61,14 +61,14 @@ def _import_cost(code: str) -> float:
 
 def rows() -> Iterator[Row]:
     """Yield forbidden modules, peak memory and the cost of importing."""
-    found = one_cycle()
-    loaded = found["loaded"]
+    result = one_cycle()
+    loaded = result["loaded"]
     assert isinstance(loaded, list)
     yield Row(name="import_forbidden", metric="modules", subject=len(loaded), gate="subject<=0")
     yield Row(
         name="import_peak_memory",
         metric="KiB",
-        subject=_number(found["peak_kib"]),
+        subject=_number(result["peak_kib"]),
         gate="subject<=98304",
     )
     yield compare(

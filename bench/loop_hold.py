@@ -38,8 +38,8 @@ def rows() -> Iterator[Row]:
             for _ in range(ROUNDS):
                 for path in PATHS:
                     for headers in HEADERS if path == "metrics" else ({},):
-                        asked = urllib.request.Request(agent.url + path, headers=headers)
-                        with urllib.request.urlopen(asked, timeout=DEADLINE_S) as page:
+                        request = urllib.request.Request(agent.url + path, headers=headers)
+                        with urllib.request.urlopen(request, timeout=DEADLINE_S) as page:
                             page.read()
             process = agent.process
             process.terminate()

@@ -105,28 +105,28 @@ def _changed(sample: DeviceSample, values: random.Random) -> DeviceSample:
 
 def rows() -> Iterator[Row]:
     """Yield the CPU time of a report."""
-    ours = _Reports()
-    if len(msgspec.json.decode(ours.run())["status"]["podsMetric"]) != PODS:
+    own_values = _Reports()
+    if len(msgspec.json.decode(own_values.run())["status"]["podsMetric"]) != PODS:
         raise AssertionError("the report lacks pods")
-    uids = tuple(ours.minute[0])
+    uids = tuple(own_values.minute[0])
     series = [
         values
         for uid in uids
         for values in (
-            [float(use[uid].cpu_cores or 0) for use in ours.minute],
-            [float(use[uid].memory_bytes or 0) for use in ours.minute],
+            [float(use[uid].cpu_cores or 0) for use in own_values.minute],
+            [float(use[uid].memory_bytes or 0) for use in own_values.minute],
         )
     ]
 
     def plainly() -> None:
         for uid in uids:
-            statistics.fmean([use[uid].cpu_cores or 0 for use in ours.minute])
-            statistics.fmean([use[uid].memory_bytes or 0 for use in ours.minute])
+            statistics.fmean([use[uid].cpu_cores or 0 for use in own_values.minute])
+            statistics.fmean([use[uid].memory_bytes or 0 for use in own_values.minute])
 
     yield compare(
         "nodemetric",
         "cpu_ms",
-        lambda: cpu_ms(lambda: [ours.run() for _ in range(REPEATS)]) / REPEATS,
+        lambda: cpu_ms(lambda: [own_values.run() for _ in range(REPEATS)]) / REPEATS,
         peer=lambda: cpu_ms(plainly),
         limit=lambda: cpu_ms(lambda: [list(map(sum, series)) for _ in range(REPEATS)]) / REPEATS,
         gate="subject<=5,ratio_peer<=0.5",

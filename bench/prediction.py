@@ -116,7 +116,7 @@ def _percentile(scale: BucketScale, weights: list[float], fraction: float) -> fl
 
 def rows() -> Iterator[Row]:
     """Yield the CPU time of a minute."""
-    ours, peer = _Minutes(), _BucketByBucket()
+    own_values, peer = _Minutes(), _BucketByBucket()
 
     def sort_all() -> None:
         for _ in range(REPEATS):
@@ -126,7 +126,7 @@ def rows() -> Iterator[Row]:
     yield compare(
         "prediction",
         "cpu_ms",
-        lambda: cpu_ms(ours.run) / REPEATS,
+        lambda: cpu_ms(own_values.run) / REPEATS,
         peer=lambda: cpu_ms(peer.run) / REPEATS,
         limit=lambda: cpu_ms(sort_all) / REPEATS,
         gate="subject<=2,ratio_peer<=0.5",

@@ -61,8 +61,8 @@ def disk_map(storage: StorageUsage) -> DiskMap:
         if match is not None:
             place = match[1], match[2]
             volumes[place] = (*volumes.get(place, ()), mount.device)
-    devices = (msgspec.structs.replace(one, counters=None) for one in storage.devices)
-    return DiskMap({one.name: one for one in devices}, storage.volume_groups, volumes)
+    devices = (msgspec.structs.replace(device, counters=None) for device in storage.devices)
+    return DiskMap({device.name: device for device in devices}, storage.volume_groups, volumes)
 
 
 class BlockIoState(msgspec.Struct, frozen=True):
@@ -303,7 +303,7 @@ class _Planner:
             values=tuple(self._values.values()),
             state=self._state(targets),
             message="; ".join(problems),
-            figures=(("disks", float(len({one.key.device for one in self._values.values()}))),)
+            figures=(("disks", float(len({value.key.device for value in self._values.values()}))),)
             if self._values
             else (),
         )
@@ -313,7 +313,9 @@ class _Planner:
             return StrategyState.ACTIVE
         if self._missing:
             return StrategyState.UNSUPPORTED
-        return StrategyState.ACTIVE if any(one.blocks for one in targets) else StrategyState.IDLE
+        return (
+            StrategyState.ACTIVE if any(target.blocks for target in targets) else StrategyState.IDLE
+        )
 
     def _add_block(self, target: _Target, block: BlockDeviceConfig) -> None:
         disks = self._disks(target, block)
@@ -385,7 +387,9 @@ class _Planner:
         if short in self._devices:
             return (short,)
         mapped = short.removeprefix("mapper/")
-        return tuple(one.name for one in self._devices.values() if one.mapper_name == mapped)
+        return tuple(
+            device.name for device in self._devices.values() if device.mapper_name == mapped
+        )
 
     def _volume_devices(self, pod: QosPod, name: str) -> tuple[str, ...]:
         """Return the device on which a volume of a pod is mounted."""

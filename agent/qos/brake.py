@@ -59,7 +59,7 @@ def step_brake(
 def _within(
     counts: tuple[tuple[float, int], ...], oldest_s: float, now_s: float, new: int
 ) -> tuple[tuple[float, int], ...]:
-    recent = tuple(one for one in counts if one[0] > oldest_s)
+    recent = tuple(count for count in counts if count[0] > oldest_s)
     return (*recent, (now_s, new)) if new else recent
 
 

@@ -121,7 +121,7 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
     ]
     values = _PodValues(pod, current)
     new_targets: dict[str, int] = {}
-    growth_us = sum(one.target_us - one.rest_us for one in quotas)
+    growth_us = sum(quota.target_us - quota.rest_us for quota in quotas)
     pod_quota = _pod_quota(pod, growth_us, targets, current)
     if pod.scales_quota:
         if pod_quota is not None and pod_quota.quota_us != UNLIMITED:
@@ -133,8 +133,8 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
             new_targets[one.container.cgroup] = one.target_us
     if step.has_burst and quotas:
         bursts = [
-            burst_of(one.container.limit_milli, pod.config.cpu_burst_percent, one.target_us)
-            for one in quotas
+            burst_of(quota.container.limit_milli, pod.config.cpu_burst_percent, quota.target_us)
+            for quota in quotas
         ]
         total = sum(bursts)
         if pod_quota is not None and pod_quota.quota_us != UNLIMITED:
@@ -146,8 +146,8 @@ def plan_pod(step: PodStep, last: PodPlan | None, current: CurrentValues) -> Pod
     return PodPlan(
         pod=pod,
         values=last.values if last is not None and last.values == new else new,
-        is_at_rest=all(one.target_us == one.base_us for one in quotas),
-        raised=sum(one.target_us > one.base_us for one in quotas),
+        is_at_rest=all(quota.target_us == quota.base_us for quota in quotas),
+        raised=sum(quota.target_us > quota.base_us for quota in quotas),
         targets=new_targets,
         read_s=step.read_s if last is None else step.now_s,
     )

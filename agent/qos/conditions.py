@@ -39,18 +39,22 @@ def strategy_conditions(
 
     Without a cluster nobody can ask for anything, so that nothing is frozen.
     """
-    since = {one.name: _since(one, state, now_s) for one in view.strategies}
-    may_decide = any(one.state is not StrategyState.OFF for one in view.strategies)
+    since = {strategy.name: _since(strategy, state, now_s) for strategy in view.strategies}
+    may_decide = any(strategy.state is not StrategyState.OFF for strategy in view.strategies)
     frozen_since_s = None
     if view.is_frozen and is_clustered and may_decide:
         frozen_since_s = now_s if state.frozen_since_s is None else state.frozen_since_s
     conditions = [
-        FileCondition(reason=_REASONS[one.state], message=_message(one))
-        for one in view.strategies
-        if one.state in _REASONS and now_s - since[one.name][1] >= LASTING_S
+        FileCondition(reason=_REASONS[strategy.state], message=_message(strategy))
+        for strategy in view.strategies
+        if strategy.state in _REASONS and now_s - since[strategy.name][1] >= LASTING_S
     ]
     if frozen_since_s is not None and now_s - frozen_since_s >= LASTING_S:
-        messages = [one.message for one in view.strategies if one.state is StrategyState.FROZEN]
+        messages = [
+            strategy.message
+            for strategy in view.strategies
+            if strategy.state is StrategyState.FROZEN
+        ]
         message = f"{next(iter(messages), '')}: {_STANDING_STILL}".removeprefix(": ")
         conditions.append(FileCondition(reason=FROZEN_REASON, message=message))
     if view.brake:

@@ -78,9 +78,9 @@ def measured_use(
         ),
         applications_cores=sum(application_cores.values()),
         protected_applications_cores=sum(
-            application_cores.get(one.name, 0.0)
-            for one in applications
-            if not _is_best_effort_application(one)
+            application_cores.get(application.name, 0.0)
+            for application in applications
+            if not _is_best_effort_application(application)
         ),
         reserved_cores=reserved_cores,
     )

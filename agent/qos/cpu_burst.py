@@ -91,9 +91,12 @@ def burst_pod(
     if pod.label not in NORMALIZED_CLASSES or own_cpus is None:
         ratio = None
     containers = tuple(
-        BurstContainer(one.id, one.cgroup, limit_milli, scale_quota(quota_of(limit_milli), ratio))
-        for one in pod.containers
-        if one.resources.runs_beside_others and (limit_milli := one.resources.cpu_limit_milli or 0)
+        BurstContainer(
+            container.id, container.cgroup, limit_milli, scale_quota(quota_of(limit_milli), ratio)
+        )
+        for container in pod.containers
+        if container.resources.runs_beside_others
+        and (limit_milli := container.resources.cpu_limit_milli or 0)
     )
     if not containers:
         return None
@@ -102,7 +105,7 @@ def burst_pod(
         config=config,
         source=source,
         containers=containers,
-        ids=frozenset(one.id for one in containers),
+        ids=frozenset(container.id for container in containers),
         ratio=ratio,
         scales_pod=version == 2,
     )
@@ -237,7 +240,9 @@ def _decide(
             continue
         step = PodStep(
             pod=pod,
-            changes=tuple(_change(one, pod, buckets, usage, pool) for one in pod.containers),
+            changes=tuple(
+                _change(container, pod, buckets, usage, pool) for container in pod.containers
+            ),
             has_burst=has_burst and pod.has_burst,
             now_s=inputs.now_s,
             number=number,
@@ -287,11 +292,11 @@ def _strategy_plan(
     if last is not None and is_same:
         values = last.values
     else:
-        values = tuple(value for one in plans.values() for value in one.values)
+        values = tuple(value for plan in plans.values() for value in plan.values)
     figures = [
         ("pods", float(len(plans))),
-        ("raised_containers", float(sum(one.raised for one in plans.values()))),
-        ("exhausted_containers", float(sum(not one.is_allowed for one in buckets.values()))),
+        ("raised_containers", float(sum(plan.raised for plan in plans.values()))),
+        ("exhausted_containers", float(sum(not bucket.is_allowed for bucket in buckets.values()))),
     ]
     if ratio is not None:
         figures.append(("share_pool_usage_ratio", ratio))
@@ -306,13 +311,15 @@ def _step_buckets(inputs: QosInputs, state: BurstState) -> Mapping[str, TokenBuc
         capacity = pod.capacity
         if capacity is None:
             continue
-        for one in pod.containers:
-            bucket = state.buckets.get(one.id)
+        for container in pod.containers:
+            bucket = state.buckets.get(container.id)
             if bucket is None or bucket.capacity != capacity:
-                fraction = random.Random(f"{state.seed}/{one.id}").random()  # noqa: S311 - not secret
-                buckets[one.id] = new_bucket(capacity, now_s, fraction)
+                fraction = random.Random(f"{state.seed}/{container.id}").random()  # noqa: S311 - not secret
+                buckets[container.id] = new_bucket(capacity, now_s, fraction)
             else:
-                buckets[one.id] = step_bucket(bucket, _usage_percent(inputs.usage, one), now_s)
+                buckets[container.id] = step_bucket(
+                    bucket, _usage_percent(inputs.usage, container), now_s
+                )
     return buckets
 
 

@@ -313,9 +313,9 @@ def _children(inputs: QosInputs, group: str) -> tuple[ChildGroup, ...]:
         if inputs.layout.version == 1:
             placed = _placed_cpus(pod, inputs.cpus)
             children += (
-                ChildGroup(one.cgroup, is_pod=False, placed=placed)
-                for one in pod.containers
-                if one.cgroup
+                ChildGroup(container.cgroup, is_pod=False, placed=placed)
+                for container in pod.containers
+                if container.cgroup
             )
     return tuple(children)
 

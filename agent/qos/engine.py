@@ -88,21 +88,23 @@ class PodProtection:
             cgroup
             for pod in pods
             if pod.view.namespace in self._namespaces
-            for cgroup in (pod.cgroup, *(one.cgroup for one in pod.containers))
+            for cgroup in (pod.cgroup, *(container.cgroup for container in pod.containers))
             if cgroup
         )
 
 
 def _without(plan: StrategyPlan, cgroups: frozenset[str], inputs: QosInputs) -> StrategyPlan:
     limits = {
-        one.cgroup: one.value
-        for one in plan.values
-        if isinstance(one.value, Bandwidth) and one.cgroup not in cgroups and not _is_end(one.value)
+        value.cgroup: value.value
+        for value in plan.values
+        if isinstance(value.value, Bandwidth)
+        and value.cgroup not in cgroups
+        and not _is_end(value.value)
     }
     values: tuple[DesiredValue, ...] = tuple(
-        one
-        for one in plan.values
-        if one.key is CPUS or one.cgroup not in cgroups or _is_obstacle(one, limits, inputs)
+        value
+        for value in plan.values
+        if value.key is CPUS or value.cgroup not in cgroups or _is_obstacle(value, limits, inputs)
     )
     return plan if len(values) == len(plan.values) else msgspec.structs.replace(plan, values=values)
 
@@ -148,7 +150,9 @@ class QosEngine:
         self._slo_stale_s = slo_stale_s
         self._builder = QosInputBuilder(interval_s)
         self._protection = PodProtection(frozenset(protected_namespaces))
-        self._states: dict[str, object] = {one.name: one.start() for one in strategies}
+        self._states: dict[str, object] = {
+            strategy.name: strategy.start() for strategy in strategies
+        }
         self._values: dict[str, StrategyValues] = {}
         self._failed: dict[str, str] = {}  # the bug of a strategy that was logged
         self.evictions = EvictionHistory()  # of all strategies
@@ -253,14 +257,14 @@ class QosEngine:
     ) -> None:
         terminating = frozenset(pod.uid for pod in snapshot.pods.value if pod.terminating)
         self.evictions = advance_history(self.evictions, now_s, feedback.results, terminating)
-        count = sum(one.outcome in ENDED_PODS for one in feedback.results)
+        count = sum(result.outcome in ENDED_PODS for result in feedback.results)
         self._brake = step_brake(self._brake, self._brake_settings, now_s, evictions=count)
 
     def _record_evictions(
         self, plan: StrategyPlan, now_s: float, *, is_planned: bool
     ) -> tuple[EvictionRequest, ...]:
         requests = tuple(
-            msgspec.structs.replace(one, is_planned=is_planned) for one in plan.evictions
+            msgspec.structs.replace(eviction, is_planned=is_planned) for eviction in plan.evictions
         )
         self.evictions = record_requests(self.evictions, requests, now_s)
         return requests
@@ -302,9 +306,9 @@ class QosEngine:
 
     def _values_of(self, mode: str) -> tuple[StrategyValues, ...]:
         return tuple(
-            self._values[one.name]
-            for one in self._strategies
-            if one.name in self._values and self.modes.get(one.name) == mode
+            self._values[strategy.name]
+            for strategy in self._strategies
+            if strategy.name in self._values and self.modes.get(strategy.name) == mode
         )
 
 
@@ -368,13 +372,13 @@ class StrategyRunner:
         feedback = self._evictions.take_feedback()
         self._results = feedback.results
         plan = self._engine.plan(snapshot, layout, current, now_s, feedback)
-        if any(not one.is_planned for one in plan.evictions):
+        if any(not eviction.is_planned for eviction in plan.evictions):
             self._history_file.save(self._engine.evictions)  # before a crash could forget them
         self._evictions.submit(plan.evictions)
-        for one in plan.reclaims:
-            directory = layout.directory(HIGH.controller, one.cgroup)
+        for reclaim in plan.reclaims:
+            directory = layout.directory(HIGH.controller, reclaim.cgroup)
             if directory is not None:
-                self._reclaimer.reclaim(directory, one.size_bytes)
+                self._reclaimer.reclaim(directory, reclaim.size_bytes)
         return plan
 
     def explain_eviction(self, pod_uid: str) -> PodEvictionView | None:

@@ -92,7 +92,11 @@ class QosInputBuilder:
 
 def _qos_pod(view: PodView) -> QosPod:
     label = view.label(QOS_LABEL) or ""
-    running = {one.name: one for one in view.containers if one.cgroup and one.name}
+    running = {
+        container.name: container
+        for container in view.containers
+        if container.cgroup and container.name
+    }
     return QosPod(
         view=view,
         label=label if label in QOS_CLASSES else "",

@@ -206,8 +206,8 @@ def _read_support(inputs: QosInputs, state: MemoryState) -> MemoryState:
 
 def _needs_allocatable(pod: _MemoryPod) -> bool:
     return pod.qos is not None and any(
-        needs_allocatable(container_amounts(one, pod.pod.label), pod.qos.memory)
-        for one in pod.pod.containers
+        needs_allocatable(container_amounts(container, pod.pod.label), pod.qos.memory)
+        for container in pod.pod.containers
     )
 
 
@@ -219,7 +219,7 @@ def _update_values(inputs: QosInputs, state: MemoryState, allocatable: int | Non
         one.view.uid: _pod_values(one, allocatable, number, inputs, state)
         for number, one in enumerate(state.requested)
     }
-    due_s = min(one.read_s for one in values.values()) + RECHECK_S
+    due_s = min(value.read_s for value in values.values()) + RECHECK_S
     return msgspec.structs.replace(state, allocatable=allocatable, values=values, due_s=due_s)
 
 
@@ -323,7 +323,7 @@ def _directory_values(
     """Return the values of the QoS directories, and what the kubelet wants of them."""
     desired: list[DesiredValue] = []
     of_kubelet: dict[WriteTarget, int] = {}
-    last = {one.target: one.value for one in state.directories}
+    last = {directory.target: directory.value for directory in state.directories}
     for key, sums in state.sums:
         if key.name not in state.supported:
             continue
@@ -353,12 +353,12 @@ def _directory_values(
 def directory_sums(pods: tuple[_MemoryPod, ...], name: str) -> dict[KubeQos, int]:
     """Return what all pods of each Kubernetes class protect; the root has all of them."""
     sums = dict.fromkeys(KubeQos, 0)
-    for one in pods:
-        if one.qos is not None:
-            part = part_of(one.amounts.request, getattr(one.qos.memory, name))
+    for pod in pods:
+        if pod.qos is not None:
+            part = part_of(pod.amounts.request, getattr(pod.qos.memory, name))
             sums[KubeQos.GUARANTEED] += part
-            if one.view.qos is not KubeQos.GUARANTEED:
-                sums[one.view.qos] += part
+            if pod.view.qos is not KubeQos.GUARANTEED:
+                sums[pod.view.qos] += part
     return sums
 
 
@@ -398,7 +398,7 @@ def _strategy_plan(
         all_values = last.values
     else:
         all_values = (*directories, *(value for one in values.values() for value in one.values))
-    others = sum(one.files_of_others for one in values.values())
+    others = sum(value.files_of_others for value in values.values())
     return StrategyPlan(
         values=all_values,
         message=after.problem,

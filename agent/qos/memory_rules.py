@@ -119,7 +119,7 @@ def pod_amounts(pod: QosPod) -> MemoryAmounts | None:
     """Return the amounts of a pod; `None` while its spec is not known."""
     if pod.view.resources is None or pod.view.compute_request is None:
         return None
-    running = [one for one in pod.view.resources if one.runs_beside_others]
+    running = [resource for resource in pod.view.resources if resource.runs_beside_others]
     if pod.label == "BE":
         request = sum(one.batch_memory_bytes or 0 for one in running)
         limits = [one.batch_memory_bytes or 0 for one in running]

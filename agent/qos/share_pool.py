@@ -51,7 +51,7 @@ def pool_state(ratio: float | None, threshold_percent: int) -> PoolState:
 
 def add_sample(inputs: QosInputs, samples: Iterable[PoolSample]) -> tuple[PoolSample, ...]:
     """Return the samples of the window with the current one, if it is new."""
-    window = [one for one in samples if inputs.now_s - one.taken_s <= WINDOW_S]
+    window = [sample for sample in samples if inputs.now_s - sample.taken_s <= WINDOW_S]
     usage, taken_s = inputs.usage, inputs.usage_taken_s
     is_new = taken_s is not None and (not window or taken_s > window[-1].taken_s)
     if usage is not None and taken_s is not None and is_new and usage.node.cpu_cores is not None:
@@ -71,11 +71,11 @@ def pool_ratio(inputs: QosInputs, samples: tuple[PoolSample, ...]) -> float | No
     cpus = len(inputs.cpus.cpus)
     if not samples or not cpus:
         return None
-    node_cores = sum(one.node_cores for one in samples) / len(samples)
+    node_cores = sum(sample.node_cores for sample in samples) / len(samples)
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for one in samples:
-        for uid, cores in one.outside_cores.items():
+    for sample in samples:
+        for uid, cores in sample.outside_cores.items():
             sums[uid] = sums.get(uid, 0.0) + cores
             counts[uid] = counts.get(uid, 0) + 1
     present = {pod.uid for pod in inputs.pods}

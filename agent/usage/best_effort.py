@@ -135,7 +135,7 @@ class _BestEffortFiles:
 
 
 class BestEffortCollector:
-    """Measures the best-effort tier, once the kubelet has made its group."""
+    """Measures the best-effort tier, once the kubelet has created its group."""
 
     name = "best_effort"
 

@@ -64,7 +64,7 @@ ProcessOwner = tuple[str, str]  # pod uid, container id
 class PodJoiner:
     """Joins running and listed pods. A pod of the same two objects as before stays the same object.
 
-    Usually one of hundreds of pods changes, and whoever reads pods compares them with the last.
+    Usually one of hundreds of pods changes, and readers compare pods with those of the last cycle.
     """
 
     def __init__(self) -> None:

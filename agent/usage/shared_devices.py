@@ -30,7 +30,7 @@ MemoryByProcess = Mapping[str, Mapping[int, int]]  # by uuid, then host pid: byt
 def memory_by_process(samples: Iterable[DeviceSample], uuids: Mapping[str, str]) -> MemoryByProcess:
     """Return the driver's figures by uuid and host pid; `uuids` are by device key.
 
-    A card whose processes, or the memory of one, the driver does not tell is left out.
+    A card is left out if the driver does not report its processes, or the memory of one of them.
     """
     by_card: dict[str, dict[int, int]] = {}
     for sample in samples:
@@ -44,7 +44,7 @@ def memory_by_process(samples: Iterable[DeviceSample], uuids: Mapping[str, str])
 
 
 class MismatchTracker:
-    """Remembers since when counts and measurements differ; forgets what is gone."""
+    """Stores since when counts and measurements differ; drops entries of ended containers."""
 
     def __init__(self) -> None:
         self._since_s: dict[RegionCardKey, float] = {}
@@ -52,10 +52,10 @@ class MismatchTracker:
     def check(
         self, regions: Iterable[SharedRegion], measured: MemoryByProcess, now_s: float
     ) -> tuple[tuple[SharedRegion, ...], tuple[Problem, ...]]:
-        """Put the driver's figure beside a count that has been off for a minute, and tell it.
+        """Return the view with the driver's figure for each count that has differed for a minute.
 
-        Off is more than a tenth and more than 256 MiB. Where the driver does not know the same
-        processes nothing can be told.
+        A count differs if the difference exceeds a tenth and 256 MiB. If the driver does not report
+        the same processes, the two cannot be compared.
         """
         previous, self._since_s = self._since_s, {}
         checked: list[SharedRegion] = []
@@ -76,7 +76,7 @@ class MismatchTracker:
 
 
 def _measured_memory(card: SharedCard, measured: MemoryByProcess) -> int | None:
-    """Return the sum over the card's processes; `None` if one is not known to both."""
+    """Return the sum over the card's processes; `None` if one of them is not known to both."""
     by_pid = measured.get(card.uuid)
     pids = {process.host_pid for process in card.processes}
     if by_pid is None or not pids or not pids <= by_pid.keys():
@@ -118,8 +118,8 @@ class _MpsProcess(msgspec.Struct, frozen=True):
 def read_mps(host: HostFiles) -> tuple[MpsDaemon, ...]:
     """Return the control daemons by pid, each with its servers.
 
-    A daemon whose environment may not be read has no folders and no cards. Any process can take
-    these names: what is found says what runs, not whom to trust.
+    A daemon whose environment is not readable has no folders and no cards. Any process can take
+    these names: the result shows what runs, and is no proof of identity.
     """
     processes = list(_find_processes(host))
     servers = [process for process in processes if process.program == SERVER_PROGRAM]
@@ -148,7 +148,7 @@ def _find_processes(host: HostFiles) -> Iterator[_MpsProcess]:
 
 
 def parse_parent_pid(stat: bytes) -> int | None:
-    """Return the parent's pid from `stat`; the name in it may hold blanks and brackets."""
+    """Return the parent's pid from `stat`; the name in it may contain blanks and brackets."""
     fields = stat.rpartition(b")")[2].split()
     parent = fields[1] if len(fields) > 1 else b""
     return parse_digits(parent, 10)
@@ -186,9 +186,9 @@ class SharedDeviceCollector:
     """Reads one host's regions and daemons. Not for two threads."""
 
     def __init__(self, host: HostFiles, regions: str) -> None:
-        """Begin without a look. `regions` is the folder of HAMi-core's files; empty: none.
+        """Read nothing yet. `regions` is the folder of HAMi-core's files; empty: none.
 
-        A recorded host has no regions: they are no text, and nobody recorded them.
+        A recorded host has no regions: they are not text, and recordings do not contain them.
         """
         self._host = host
         self._regions_folder = (
@@ -209,8 +209,8 @@ class SharedDeviceCollector:
     ) -> SharingView:
         """Return how cards are shared.
 
-        `now_s` is monotonic, and `due_s` or later. A node without cards of NVIDIA shares none and
-        is not looked at.
+        `now_s` is monotonic, and `due_s` or later. A node without NVIDIA cards shares none, and
+        nothing is read.
         """
         self.due_s = now_s + REGIONS_INTERVAL_S
         uuids = {d.key: d.info.uuid for d in devices if is_cuda_device(d.info) and d.info.uuid}

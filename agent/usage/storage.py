@@ -53,11 +53,10 @@ _TOTAL_V1 = re.compile(rb"Total [0-9]{1,20}")
 
 
 def parse_io_stat(data: bytes) -> IoByDevice:
-    """Parse `io.stat`; raise `ParseError` for what no kernel prints.
+    """Parse `io.stat`; raises `ParseError` for text that no kernel prints.
 
-    A group without IO has an empty file. Some kernels print devices without any figure, of which
-    5.14 to 5.16 do not end the line: those are left out, as are devices without a number. Keys that
-    are not known, such as those of `io.cost`, are passed over.
+    A group without IO has an empty file. Some kernels print devices without any figure: these are
+    left out. Unknown keys, such as those of `io.cost`, are skipped.
     """
     devices: dict[str, DeviceIo] = {}
     *lines, rest = data.split(b"\n")

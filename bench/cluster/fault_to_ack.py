@@ -62,7 +62,7 @@ class Cluster:
 
     def agent_ms(self, agents: int = AGENTS, window_ms: int = 50) -> list[float]:
         """Return how long each fault took."""
-        taken: list[float] = []
+        chosen: list[float] = []
         chance = random.Random(1)
         for _ in range(agents):
             with self.agent(window_ms):
@@ -72,8 +72,8 @@ class Cluster:
                     began.append(time.time())
                     self.node.play(f"event {card} type={XID} data=79 at=0")
                     time.sleep(chance.uniform(*APART_S))
-                taken += self._shown_ms(began)
-        return taken
+                chosen += self._shown_ms(began)
+        return chosen
 
     def poller_ms(self) -> list[float]:
         """Return how long each of a few faults took until the poller had written it."""
@@ -94,7 +94,7 @@ class Cluster:
         """Return how long each fault took through a pipe and one patch."""
         self.node.begin()
         chance = random.Random(3)
-        taken: list[float] = []
+        chosen: list[float] = []
         connection = kept_connection(self.served)
         path = f"{DEVICES.path(NODE)}?fieldManager={FIELD_MANAGER}&force=true"
         headers = {"Authorization": f"Bearer {self.served.token}", "Content-Type": APPLY_PATCH_TYPE}
@@ -111,22 +111,22 @@ class Cluster:
                 connection.request("PATCH", path, body, headers)
                 answer = connection.getresponse()
                 answer.read()
-                taken.append((time.monotonic() - began_s) * 1e3)
+                chosen.append((time.monotonic() - began_s) * 1e3)
                 assert answer.status == 200, answer.status
         connection.close()
-        return taken
+        return chosen
 
     def _shown_ms(self, began: list[float]) -> list[float]:
         """Return for each fault how long it took to be in a Device that the server took."""
         writes = acknowledged_s(self.control.requests(), DEVICES.plural)
-        taken = []
+        chosen = []
         for number, began_s in enumerate(began, 1):
             shown = [at_s for at_s, write in writes if _bad(write) >= number]
             if not shown:
                 raise RuntimeError(f"fault {number} is in none of {len(writes)} Devices")
-            taken.append((shown[0] - began_s) * 1e3)
+            chosen.append((shown[0] - began_s) * 1e3)
         self.device = msgspec.json.encode(writes[-1][1].body)
-        return taken
+        return chosen
 
 
 def _bad(write: Logged) -> int:

@@ -45,12 +45,12 @@ class Followed:
     def list(self, data: bytes) -> None:
         """Take a whole list, as if it had been asked for anew."""
         self._step = WatchTransition(ListWatchState(recent=True), DelayCommand(0.0))
-        found = self._reader.decode_page(data)
-        told = PageSummary(
-            version=found.version, token="", objects=len(found.objects), bytes=len(data)
+        result = self._reader.decode_page(data)
+        page_summary = PageSummary(
+            version=result.version, token="", objects=len(result.objects), bytes=len(data)
         )
-        self._take(machine.step(self._step.state, told))
-        self._view.stage(found.objects)
+        self._take(machine.step(self._step.state, page_summary))
+        self._view.stage(result.objects)
         if self._view.replace():
             self.told = self._view.mapping
 
@@ -85,7 +85,7 @@ class Plain:
 
 def _needed(item: dict[str, Any]) -> dict[str, Any]:
     meta, spec, status = item["metadata"], item["spec"], item["status"]
-    images = {one["name"]: one["image"] for one in spec["containers"]}
+    images = {container["name"]: container["image"] for container in spec["containers"]}
     return {
         "uid": meta["uid"],
         "name": meta["name"],

@@ -48,14 +48,14 @@ def p99_ms(taken_s: list[float]) -> float:
 
 async def timed(write: Write) -> list[float]:
     """Write often; return how long each took, without the first few."""
-    taken = []
+    chosen = []
     for index in range(WARM + WRITES):
-        taken.append(await write(index))
+        chosen.append(await write(index))
         await asyncio.sleep(PAUSE_S)
-    return taken[WARM:]
+    return chosen[WARM:]
 
 
-async def ours(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]:
+async def ours(served: Served, desired_objects: tuple[DesiredObject, ...]) -> list[float]:
     """Write by the outbox."""
     session = await open_session(
         InClusterTarget(url=served.url, folder=served.account), SystemClock(), {}
@@ -71,7 +71,7 @@ async def ours(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]
     running = asyncio.create_task(outbox.run())
 
     async def write(index: int) -> float:
-        outbox.offer("bench", (wanted[index % 2],))
+        outbox.offer("bench", (desired_objects[index % 2],))
         async with asyncio.timeout(DEADLINE_S):
             while outbox.states()[0].pending_since_s is not None:
                 await asyncio.sleep(0.0002)
@@ -87,12 +87,12 @@ async def ours(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]
         await session.close()
 
 
-async def bare(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]:
+async def bare(served: Served, desired_objects: tuple[DesiredObject, ...]) -> list[float]:
     """Write by aiohttp alone."""
     import aiohttp  # noqa: PLC0415 - of the limit only
 
-    bodies = [msgspec.json.encode(one.body) for one in wanted]
-    path = f"/apis/scheduling.koordinator.sh/v1alpha1/devices/{wanted[0].name}"
+    bodies = [msgspec.json.encode(desired_object.body) for desired_object in desired_objects]
+    path = f"/apis/scheduling.koordinator.sh/v1alpha1/devices/{desired_objects[0].name}"
     url = f"{served.url}{path}?fieldManager={FIELD_MANAGER}"
     headers = {"Authorization": f"Bearer {served.token}", "Content-Type": APPLY_PATCH_TYPE}
     context = ssl.create_default_context(cafile=served.ca_file)
@@ -108,7 +108,7 @@ async def bare(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]
         return await timed(write)
 
 
-def client(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]:
+def client(served: Served, desired_objects: tuple[DesiredObject, ...]) -> list[float]:
     """Write by the Kubernetes client."""
     from kubernetes import client as api  # noqa: PLC0415 - of the peer only
     from kubernetes import config  # noqa: PLC0415 - of the peer only
@@ -122,8 +122,8 @@ def client(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]:
             "scheduling.koordinator.sh",
             "v1alpha1",
             "devices",
-            wanted[index % 2].name,
-            dict(wanted[index % 2].body),
+            desired_objects[index % 2].name,
+            dict(desired_objects[index % 2].body),
             field_manager=FIELD_MANAGER,
             _content_type=APPLY_PATCH_TYPE,
         )
@@ -134,22 +134,22 @@ def client(served: Served, wanted: tuple[DesiredObject, ...]) -> list[float]:
 
 def rows() -> Iterator[Row]:
     """Yield the time of an acknowledged write and the longest hold of the loop."""
-    wanted = devices()
+    desired = devices()
     tune_interpreter()  # as the agent does
-    with api_server(wanted[0].name) as served:
+    with api_server(desired[0].name) as served:
         yield compare(
             "write_ack_p99",
             "ms",
-            lambda: p99_ms(asyncio.run(ours(served, wanted))),
-            peer=lambda: p99_ms(client(served, wanted)),
-            limit=lambda: p99_ms(asyncio.run(bare(served, wanted))),
+            lambda: p99_ms(asyncio.run(ours(served, desired))),
+            peer=lambda: p99_ms(client(served, desired)),
+            limit=lambda: p99_ms(asyncio.run(bare(served, desired))),
             gate="subject<=50",
             rounds=5,
         )
         holds_ms: list[tuple[float, str]] = []
         measure_holds(holds_ms)
         for _ in range(HOLD_ROUNDS):
-            asyncio.run(ours(served, wanted))
+            asyncio.run(ours(served, desired))
         for held_ms, what in sorted(holds_ms, reverse=True)[:5]:
             print(f"# {held_ms:.2f} ms: {what}", file=sys.stderr)
         longest_ms = max((held_ms for held_ms, _ in holds_ms), default=0.0)

@@ -64,15 +64,15 @@ def busy_latencies() -> tuple[list[float], list[float], list[float]]:
         time.sleep(SETTLED_S)
         ids = sorted(endpoint.devices)
         agent_kubelet, echo_kubelet = BareKubelet(endpoint.path), BareKubelet(str(own / "echo"))
-        taken: tuple[list[float], list[float], list[float]] = [], [], []
+        chosen: tuple[list[float], list[float], list[float]] = [], [], []
         with kept_busy(agent, control), closing(agent_kubelet), closing(echo_kubelet):
             for number in range(WARM + CALLS):
                 some = ids[: number % CARDS + 1]
-                for kubelet, seconds in ((agent_kubelet, taken[0]), (echo_kubelet, taken[1])):
+                for kubelet, seconds in ((agent_kubelet, chosen[0]), (echo_kubelet, chosen[1])):
                     seconds.append(kubelet.allocate(some))
-                taken[2].append(ask_bare(QUESTION))
+                chosen[2].append(ask_bare(QUESTION))
                 time.sleep(PACE_S)
-        return taken[0][WARM:], taken[1][WARM:], taken[2][WARM:]
+        return chosen[0][WARM:], chosen[1][WARM:], chosen[2][WARM:]
 
 
 @contextmanager

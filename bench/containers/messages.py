@@ -24,10 +24,10 @@ GRANT = {
 LABELS, ANNOTATIONS, VARIABLES, MOUNTS = 9, 3, 28, 15
 
 
-def pod(number: int = 0, *, granted: bool = True) -> pb.PodSandbox:
+def pod(number: int = 0, *, allocations: bool = True) -> pb.PodSandbox:
     """Return a pod with 12 labels and 8 annotations."""
     annotations = {f"example.com/annotation-{i}": "x" * 60 for i in range(ANNOTATIONS)}
-    if granted:
+    if allocations:
         annotations["scheduling.koordinator.sh/device-allocated"] = json.dumps(GRANT)
     return sandbox(
         f"train-{number}",
@@ -57,21 +57,21 @@ def pod_object(of: pb.PodSandbox, node: str) -> dict[str, object]:
 def new_container(of: pb.PodSandbox, number: int) -> pb.Container:
     """Return a container with 30 variables and 20 mounts."""
     variables = {f"TRAIN_SERVICE_PORT_{i}": f"tcp://10.96.0.{i}:80/path" for i in range(VARIABLES)}
-    made = container(of, "main", number=number, env=variables, memory_bytes=64 << 30)
+    created = container(of, "main", number=number, env=variables, memory_bytes=64 << 30)
     for i in range(MOUNTS):
-        made.mounts.add(
+        created.mounts.add(
             destination=f"/mnt/volume-{i}",
             type="bind",
             source=f"/var/lib/kubelet/pods/{of.uid}/volumes/kubernetes.io~configmap/volume-{i}",
             options=["rbind", "rprivate", "rw"],
         )
-    return made
+    return created
 
 
 def creation(of: pb.PodSandbox, number: int) -> bytes:
     """Return the question what a new container is to be."""
-    made = new_container(of, number)
-    return nri.CreateContainerRequest(pod=of, container=made).SerializeToString()
+    created = new_container(of, number)
+    return nri.CreateContainerRequest(pod=of, container=created).SerializeToString()
 
 
 def picture(pods: int, containers: int) -> bytes:
@@ -79,9 +79,9 @@ def picture(pods: int, containers: int) -> bytes:
     message = nri.SynchronizeRequest()
     for number in range(pods):
         one = message.pods.add()
-        one.CopyFrom(pod(number, granted=False))
+        one.CopyFrom(pod(number, allocations=False))
         for index in range(containers):
-            made = new_container(one, number * containers + index)
-            made.state, made.pid = pb.CONTAINER_RUNNING, 1000 + number
-            message.containers.append(made)
+            created = new_container(one, number * containers + index)
+            created.state, created.pid = pb.CONTAINER_RUNNING, 1000 + number
+            message.containers.append(created)
     return message.SerializeToString()

@@ -45,8 +45,8 @@ def rows() -> Iterator[Row]:
     subject, peer, limit = busy_latencies()
     for name, taken_s in (("agent", subject), ("gRPC", peer), ("socket", limit)):
         blocks = (taken_s[at : at + BLOCK] for at in range(0, CALLS, BLOCK))
-        told = " ".join(f"{_quantile_ms(block, 0.99):.2f}" for block in blocks)
-        print(f"# p99 of each {BLOCK} calls, {name}, ms: {told}", file=sys.stderr)
+        reports = " ".join(f"{_quantile_ms(block, 0.99):.2f}" for block in blocks)
+        print(f"# p99 of each {BLOCK} calls, {name}, ms: {reports}", file=sys.stderr)
     for name, share, gate in (
         ("p50", 0.5, ""),
         ("p99", 0.99, "subject<=2"),
@@ -106,16 +106,16 @@ def busy_latencies() -> tuple[list[float], list[float], list[float]]:
         control.put(pod_object(sandbox, NODE))  # a pod that nobody lists is given no card
         runtime.ask("RunPodSandbox", nri.RunPodSandboxRequest(pod=sandbox).SerializeToString())
         time.sleep(SETTLED_S)
-        taken: tuple[list[float], list[float], list[float]] = [], [], []
+        chosen: tuple[list[float], list[float], list[float]] = [], [], []
         with kept_busy(agent, control):
             ask_echo(WARM, PACE_S)
             for number in range(CALLS):
-                taken[0].append(_new_container(runtime, creation(sandbox, number)))
-                taken[2].append(ask_bare(question))
+                chosen[0].append(_new_container(runtime, creation(sandbox, number)))
+                chosen[2].append(ask_bare(question))
                 time.sleep(PACE_S)
                 if number % BLOCK == BLOCK - 1:
-                    taken[1].extend(ask_echo(BLOCK, PACE_S))
-        return taken
+                    chosen[1].extend(ask_echo(BLOCK, PACE_S))
+        return chosen
 
 
 def _create(runtime: BareRuntime, question: bytes) -> float:
@@ -127,9 +127,9 @@ def _new_container(runtime: BareRuntime, question: bytes) -> float:
     took_s, payload = runtime.ask("CreateContainer", question)
     if not nri.CreateContainerResponse.FromString(payload).HasField("adjust"):
         raise RuntimeError("the container did not get what it was granted")
-    asked = nri.CreateContainerRequest.FromString(question)
-    gone = nri.StopContainerRequest(pod=asked.pod, container=asked.container)
-    runtime.ask("StopContainer", gone.SerializeToString())
+    requests = nri.CreateContainerRequest.FromString(question)
+    container_request = nri.StopContainerRequest(pod=requests.pod, container=requests.container)
+    runtime.ask("StopContainer", container_request.SerializeToString())
     return took_s
 
 

@@ -32,12 +32,12 @@ def rows() -> Iterator[Row]:
         def copied() -> float:
             began_s = time.perf_counter()
             message = nri.SynchronizeRequest.FromString(whole)
-            kept = [
+            records = [
                 *map(parse_sandbox, message.pods),
                 *map(parse_runtime_container, message.containers),
             ]
             took_s = time.perf_counter() - began_s
-            assert len(kept) == PODS * (1 + CONTAINERS)
+            assert len(records) == PODS * (1 + CONTAINERS)
             return (took_s + ask_bare(whole)) * 1e3
 
         def decoded() -> float:

@@ -71,8 +71,8 @@ def grpc_echo() -> Iterator[tuple[int, AskOften]]:
 
         def ask(count: int, pace_s: float) -> list[float]:
             to.write(f"{count} {pace_s}\n")
-            taken: list[float] = json.loads(of.readline())
-            return taken
+            chosen: list[float] = json.loads(of.readline())
+            return chosen
 
         try:
             yield pid, ask
@@ -82,11 +82,11 @@ def grpc_echo() -> Iterator[tuple[int, AskOften]]:
 
 
 @contextmanager
-def socket_echo(asked: int, answered: int) -> Iterator[tuple[int, Ask]]:
+def socket_echo(requests: int, answered: int) -> Iterator[tuple[int, Ask]]:
     """Run the echo over a bare socket."""
     with (
         folder() as own,
-        process("socket_echo", str(own / "s"), str(asked), str(answered)) as pid,
+        process("socket_echo", str(own / "s"), str(requests), str(answered)) as pid,
         socket.socket(socket.AF_UNIX) as connection,
     ):
         _connect(connection, own / "s")

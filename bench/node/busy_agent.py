@@ -71,7 +71,7 @@ def main() -> None:
         {
             "nri": {"attach": "on", "socket": runtime} if runtime else {"attach": "off"},
             "discovery": {"fake": own, "vendors": {"nvidia": "off", "rdma": "off"}},
-            "metrics": {"aliases": [one for one in aliases.split(",") if one]},
+            "metrics": {"aliases": [part for part in aliases.split(",") if part]},
             "node": {"name": os.environ.get("XPU_AGENT_NODE__NAME", "")},
         },
         vendor_descriptions(),

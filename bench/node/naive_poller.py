@@ -18,14 +18,14 @@ RECOVERY_ACTION = 230
 
 def lines() -> str:
     """Return one line a card: its uuid, and whether its driver asks for recovery."""
-    found = []
+    result = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         card = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid, memory = pynvml.nvmlDeviceGetUUID(card), pynvml.nvmlDeviceGetMemoryInfo(card)
         (action,) = pynvml.nvmlDeviceGetFieldValues(card, [RECOVERY_ACTION])
         well = action.nvmlReturn != 0 or action.value.uiVal == 0
-        found.append(f"- id: {uuid}\n  memory: {memory.total}\n  health: {str(well).lower()}\n")
-    return "".join(found)
+        result.append(f"- id: {uuid}\n  memory: {memory.total}\n  health: {str(well).lower()}\n")
+    return "".join(result)
 
 
 def main() -> None:

@@ -60,9 +60,9 @@ def main() -> None:
     opened = HostSource(files=LiveHostFiles(tree), source="bench")
     inputs = create_inputs(settings, opened, SystemClock())
     workers = []
-    for found in select_vendors(inputs.vendors.values(), opened, settings):
-        spec = TreeSpec(**asdict(found.spec), tree=tree)
-        workers.append(replace(found, spec=spec, launched=launch(spec)))
+    for vendor in select_vendors(inputs.vendors.values(), opened, settings):
+        spec = TreeSpec(**asdict(vendor.spec), tree=tree)
+        workers.append(replace(vendor, spec=spec, launched=launch(spec)))
     clustered = "KUBERNETES_SERVICE_HOST" in os.environ
     options = ServeOptions(
         listen=(ListenAddress("127.0.0.1", 0),),

@@ -114,26 +114,26 @@ def inode(path: Path) -> int:
 def wait_until_bad(path: Path, cards: int) -> float:
     """Wait until that many of the cards in a file are not well; return when that was seen."""
     until_s = time.monotonic() + DEADLINE_S
-    seen = 0
+    observations = 0
     while time.monotonic() < until_s:
         now = inode(path)
-        if now != seen:
+        if now != observations:
             seen_s = time.monotonic()
             data = path.read_bytes()
             if (data.count(WELL), data.count(BAD)) == (CARDS - cards, cards):
                 return seen_s
-            seen = now
+            observations = now
         time.sleep(LOOK_S)
     raise RuntimeError(f"{path.name}: not {cards} bad cards within {DEADLINE_S:g} s")
 
 
 def count_writes(path: Path, quiet_s: float) -> int:
     """Count how often a file is replaced until it has not been for so long."""
-    writes, seen = 0, inode(path)
+    writes, observations = 0, inode(path)
     last_s = time.monotonic()
     while time.monotonic() - last_s < quiet_s:
         now = inode(path)
-        if now != seen:
-            writes, seen, last_s = writes + 1, now, time.monotonic()
+        if now != observations:
+            writes, observations, last_s = writes + 1, now, time.monotonic()
         time.sleep(LOOK_S)
     return writes

@@ -23,7 +23,7 @@ def value(call: Callable[..., object], *arguments: object) -> object | None:
 
 def sampled(card: object) -> list[object]:
     """Ask a card for everything that a monitor shows, one value after the other."""
-    found = [
+    result = [
         value(pynvml.nvmlDeviceGetUUID, card),
         value(pynvml.nvmlDeviceGetName, card),
         value(pynvml.nvmlDeviceGetMinorNumber, card),
@@ -41,15 +41,15 @@ def sampled(card: object) -> list[object]:
         value(pynvml.nvmlDeviceGetRemappedRows, card),
         value(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, card),
     ]
-    found += [value(pynvml.nvmlDeviceGetClockInfo, card, kind) for kind in (1, 2)]
-    found += [value(pynvml.nvmlDeviceGetPcieThroughput, card, way) for way in (0, 1)]
+    result += [value(pynvml.nvmlDeviceGetClockInfo, card, kind) for kind in (1, 2)]
+    result += [value(pynvml.nvmlDeviceGetPcieThroughput, card, way) for way in (0, 1)]
     fields = (186, 82, 197, 198, 230, (138, 0xFFFFFFFF), (139, 0xFFFFFFFF))
-    found += [value(pynvml.nvmlDeviceGetFieldValues, card, [number]) for number in fields]
+    result += [value(pynvml.nvmlDeviceGetFieldValues, card, [number]) for number in fields]
     lists = ("Compute", "Graphics", "MPSCompute")
     names = [f"nvmlDeviceGet{kind}RunningProcesses" for kind in lists]
-    found += [value(getattr(pynvml, name), card) for name in names]
-    found.append(value(pynvml.nvmlDeviceGetProcessUtilization, card, SEEN_US))
-    return found
+    result += [value(getattr(pynvml, name), card) for name in names]
+    result.append(value(pynvml.nvmlDeviceGetProcessUtilization, card, SEEN_US))
+    return result
 
 
 def main() -> None:
@@ -57,8 +57,8 @@ def main() -> None:
     pynvml.nvmlInit()
     for _ in sys.stdin:
         count = pynvml.nvmlDeviceGetCount()
-        told = sum(len(sampled(pynvml.nvmlDeviceGetHandleByIndex(i))) for i in range(count))
-        print(told, flush=True)
+        reports = sum(len(sampled(pynvml.nvmlDeviceGetHandleByIndex(i))) for i in range(count))
+        print(reports, flush=True)
 
 
 if __name__ == "__main__":

@@ -58,9 +58,9 @@ def cpu_ms(pid: int) -> float:
 def each_second(cycle: Callable[[], object]) -> None:
     """Call once a second."""
     began_s = time.monotonic()
-    for done in range(1, SECONDS + 1):
+    for outcome in range(1, SECONDS + 1):
         cycle()
-        time.sleep(max(0.0, began_s + done - time.monotonic()))
+        time.sleep(max(0.0, began_s + outcome - time.monotonic()))
 
 
 def millicores(pid: int, cycle: Callable[[], object]) -> Callable[[], float]:
@@ -84,18 +84,18 @@ def peer(stub: Stub) -> Iterator[Callable[[], float]]:
         cwd=ROOT,
         env={**os.environ, **stub.environment, "PYTHONPATH": str(ROOT)},
     ) as process:
-        asked, told = process.stdin, process.stdout
-        if asked is None or told is None:
+        requests, reports = process.stdin, process.stdout
+        if requests is None or reports is None:
             raise AssertionError("both are pipes")
 
         def cycle() -> None:
-            asked.write(b"\n")
-            asked.flush()
-            if int(told.readline()) < CARDS:
+            requests.write(b"\n")
+            requests.flush()
+            if int(reports.readline()) < CARDS:
                 raise AssertionError("the naive monitor saw fewer cards than there are")
 
         yield millicores(process.pid, cycle)
-        asked.close()
+        requests.close()
 
 
 @contextmanager

@@ -112,8 +112,8 @@ def _serve(groups: tuple[str, ...]) -> Iterator[dict[str, list[float]]]:
     services = [
         subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(os.cpu_count() or 1)
     ]
-    for one in services:
-        output, _ = one.communicate()
+    for service in services:
+        output, _ = service.communicate()
         yield json.loads(output)
 
 

@@ -99,7 +99,7 @@ class Cycle:
         self._ledger = ChangeLedger(None, "")
         hooks = node_hooks(reads_kubelet=True)
         all_strategies = strategies(EnforceSettings(), "", scales_quota=True)
-        names = [*(one.name for one in hooks), *(one.name for one in all_strategies)]
+        names = [*(hook.name for hook in hooks), *(strategy.name for strategy in all_strategies)]
         modes = dict.fromkeys(names, ON)
         self._engine = QosEngine(all_strategies, modes, 1.0, SLO_STALE_S)
         self._reconciler = Reconciler(
@@ -121,13 +121,13 @@ class Cycle:
         """Run one second; the usage is a new sample with the same figures."""
         self._clock.advance(1.0)
         now_s = self._clock.monotonic()
-        known = self._snapshot
-        cluster = replace(known.cluster, slo=SnapshotPart(self._slo, now_s))
-        known = replace(known, cluster=cluster, usage=SnapshotPart(self._usage, now_s))
-        self._snapshot = known
+        entries = self._snapshot
+        cluster = replace(entries.cluster, slo=SnapshotPart(self._slo, now_s))
+        entries = replace(entries, cluster=cluster, usage=SnapshotPart(self._usage, now_s))
+        self._snapshot = entries
         values = LiveValues(self._reconciler.current_values(self._layout), self._ledger)
-        plan = self._engine.plan(known, self._layout, values, now_s)
-        report = self._reconciler.cycle(known, self._layout, plan)
+        plan = self._engine.plan(entries, self._layout, values, now_s)
+        report = self._reconciler.cycle(entries, self._layout, plan)
         self.written += report.written
         self.values = report.files
 
@@ -171,11 +171,11 @@ def _pod(layout: CgroupLayout, index: int) -> PodView:
 def _node(pods: tuple[PodView, ...], slo: NodeSloView, version: int) -> NodeSnapshot:
     amounts = {"cpu": str(CPUS), "memory": "256Gi"}
     owner = node(capacity=amounts, allocatable=amounts)
-    known = snapshot(machine(sockets=2, cores=CPUS // 4, threads=2), owner=owner, pods=pods)
+    entries = snapshot(machine(sockets=2, cores=CPUS // 4, threads=2), owner=owner, pods=pods)
     kernel = HostDevicesView(kernel=KernelFeatures(cgroup_version=version))
     return replace(
-        known,
-        cluster=replace(known.cluster, slo=SnapshotPart(slo, 1.0), pods=pods),
+        entries,
+        cluster=replace(entries.cluster, slo=SnapshotPart(slo, 1.0), pods=pods),
         host_devices=SnapshotPart(kernel, 1.0),
     )
 
@@ -190,7 +190,7 @@ def _usage(pods: tuple[PodView, ...]) -> UsageSample:
             memory_total_bytes=256 * GIB,
         ),
         pods={view.uid: calm for view in pods},
-        containers={one.id: calm for view in pods for one in view.containers},
+        containers={container.id: calm for view in pods for container in view.containers},
         best_effort=BestEffortUsage(use=calm),
     )
 
@@ -200,7 +200,7 @@ def _set_limits(layout: CgroupLayout) -> None:
     for index in range(PODS):
         pod, *containers = pod_cgroups(index)
         is_batch = CLASSES[index % 3][1] == "BE"
-        for below, count in ((pod, len(containers)), *((one, 1) for one in containers)):
+        for below, count in ((pod, len(containers)), *((container, 1) for container in containers)):
             quota = Bandwidth(-1 if is_batch else count * LIMIT_MILLI * 100)
             directory = Path(f"{layout.directory('cpu', layout.root or '')}{below}")
             if layout.version == 1:

@@ -74,14 +74,14 @@ class PollingLoop:
         system = max(node - best_effort - protected, 0.0)
         budget = capacity * self._percent // 100 - int(1000 * protected) - int(1000 * system)
         budget = max(budget, capacity * self._least // 100)
-        wanted, current = max(budget * PERIOD_US // 1000, FLOOR_US), self._node.quota_us()
+        desired, current = max(budget * PERIOD_US // 1000, FLOOR_US), self._node.quota_us()
         cpus = os.cpu_count() or 1
-        if abs(wanted - current) * 100 < cpus * PERIOD_US and wanted != FLOOR_US:
+        if abs(desired - current) * 100 < cpus * PERIOD_US and desired != FLOOR_US:
             return
         step = cpus * PERIOD_US // 10
-        if current != -1 and wanted - current > step:
-            wanted = current + step
-        self._write(wanted)
+        if current != -1 and desired - current > step:
+            desired = current + step
+        self._write(desired)
 
     def _write(self, quota_us: int) -> None:
         (self._node.best_effort / "cpu.cfs_quota_us").write_text(str(quota_us))
@@ -91,6 +91,6 @@ class PollingLoop:
 
 
 def _busy_s() -> float:
-    fields = [int(one) for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    fields = [int(part) for part in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     idle = fields[3] + fields[4]
     return (sum(fields[:8]) - idle) / TICKS_PER_S

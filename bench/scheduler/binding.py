@@ -62,10 +62,10 @@ def _pods_per_second(url: str, pods: list[Object], names: list[str]) -> float:
     with ThreadPoolExecutor(max_workers=BINDERS) as binders:
         bindings = []
         for number, pod in enumerate(pods):
-            kept = extender.filter(pod, offered).kept
-            scores = extender.prioritize(pod, {name: {} for name in kept}) or {}
+            records = extender.filter(pod, offered).kept
+            scores = extender.prioritize(pod, {name: {} for name in records}) or {}
             best = max(scores.values(), default=0)
-            equal = [name for name in kept if scores.get(name, 0) == best]
+            equal = [name for name in records if scores.get(name, 0) == best]
             chosen = equal[number * 7 % len(equal)]  # kube-scheduler draws one of the best
             bindings.append(binders.submit(extender.bind, pod, chosen))
         for binding in bindings:

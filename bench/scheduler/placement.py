@@ -52,7 +52,7 @@ class Stream:
                 grant = self.decisions.allocate(request, name)
             except NodeRefused:
                 return ()
-            devices = tuple(one.as_allocated() for one in grant.devices)
+            devices = tuple(device.as_allocated() for device in grant.devices)
             self.put(number, name, devices)
             return devices
         return ()
@@ -67,7 +67,7 @@ class Stream:
         state = self.state.state(name)
         resource = RDMA_RESOURCE if kind == RDMA else "koordinator.sh/gpu-core"
         devices = state.table.of(kind) if state.table is not None else ()
-        return [one for one in devices if state.usage.free(one).get(resource, 0) >= share]
+        return [device for device in devices if state.usage.free(device).get(resource, 0) >= share]
 
     def fragmentation(self) -> float:
         """Return the part of the free cards that no pod of the largest size can use."""
@@ -107,20 +107,20 @@ def rows() -> Iterator[Row]:
 def _fragmentation() -> tuple[tuple[float, float], tuple[int, int]]:
     """Return the mean parts, and how many pods were bound; ours first."""
     rng = random.Random(16)
-    ours, first = Stream(NODES), Stream(NODES)
+    own_values, first = Stream(NODES), Stream(NODES)
     sums = [0.0, 0.0]
     bound = [0, 0]
     placed: list[int] = []
     for number in range(PODS):
         cards = rng.choice((1, 1, 1, 2, 2, 4, 8))
-        bound[0] += bool(ours.place(number, _request(cards)))
+        bound[0] += bool(own_values.place(number, _request(cards)))
         bound[1] += _place_first(first, number, cards)
         placed.append(number)
         if len(placed) > NODES * 2:  # three quarters of the cards are in use then
-            gone = str(placed.pop(rng.randrange(len(placed))))
-            ours.state.remove_pod(gone)
-            first.state.remove_pod(gone)
-        sums[0] += ours.fragmentation()
+            removed = str(placed.pop(rng.randrange(len(placed))))
+            own_values.state.remove_pod(removed)
+            first.state.remove_pod(removed)
+        sums[0] += own_values.fragmentation()
         sums[1] += first.fragmentation()
     return (sums[0] / PODS, sums[1] / PODS), (bound[0], bound[1])
 
@@ -136,23 +136,23 @@ def _place_first(stream: Stream, number: int, cards: int) -> bool:
 
 def _local_placements(hints: dict[str, str]) -> tuple[int, int]:
     rng = random.Random(17)
-    ours, search = Stream(JOINT_NODES), Stream(JOINT_NODES)
+    own_values, search = Stream(JOINT_NODES), Stream(JOINT_NODES)
     local, best = 0, 0
     placed: list[int] = []
     for number in range(PODS):
         cards = rng.choice((1, 1, 2, 2, 4))
         if rng.random() < 0.5:
             request = _request(cards, hints)
-            local += _is_local(ours.place(number, request))
+            local += _is_local(own_values.place(number, request))
             best += _place_exhaustively(search, number, cards, request)
         else:
-            ours.place(number, _request(cards))
+            own_values.place(number, _request(cards))
             search.place(number, _request(cards))
         placed.append(number)
         if len(placed) > JOINT_NODES * 3:
-            gone = str(placed.pop(rng.randrange(len(placed))))
-            ours.state.remove_pod(gone)
-            search.state.remove_pod(gone)
+            removed = str(placed.pop(rng.randrange(len(placed))))
+            own_values.state.remove_pod(removed)
+            search.state.remove_pod(removed)
     return local, best
 
 
@@ -183,9 +183,9 @@ def _local_choices(
 def _is_local(devices: Iterable[AllocatedDevice]) -> bool:
     """Return whether each card has a NIC on its own root; the table has two cards for each NIC."""
     roots = {GPU: set[int](), RDMA: set[int]()}
-    for one in devices:
-        minor = one.minor or 0
-        roots[one.type].add(minor // 2 if one.type == GPU else minor)
+    for device in devices:
+        minor = device.minor or 0
+        roots[device.type].add(minor // 2 if device.type == GPU else minor)
     return bool(roots[GPU]) and roots[GPU] <= roots[RDMA]
 
 

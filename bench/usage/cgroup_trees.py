@@ -76,8 +76,8 @@ def _points(layout: CgroupLayout) -> list[str]:
 @contextmanager
 def version_1() -> Iterator[CgroupLayout | None]:
     """Make the tree in this machine's version 1 hierarchies; `None` where there are none."""
-    found = detect_layout(LiveHostFiles())
-    points = {c: found.mount(c) for c in CONTROLLERS_V1} if found and found.version == 1 else {}
+    result = detect_layout(LiveHostFiles())
+    points = {c: result.mount(c) for c in CONTROLLERS_V1} if result and result.version == 1 else {}
     if os.geteuid() != 0 or not points or None in points.values():
         yield None
         return
@@ -136,17 +136,17 @@ def stir_v1(layout: CgroupLayout) -> list[mmap.mmap]:
     """
     own = _own_groups()
     pid = str(os.getpid()).encode()
-    taken = []
+    chosen = []
     for below in cgroups()[1]:
         for _, point in layout.mounts:
             _write(f"{point}{layout.root}{below}/cgroup.procs", pid)
         pages = mmap.mmap(-1, STIRRED_PAGES * mmap.PAGESIZE)
         for page in range(STIRRED_PAGES):
             pages[page * mmap.PAGESIZE] = 1
-        taken.append(pages)
+        chosen.append(pages)
     for controller, point in layout.mounts:
         _write(f"{point}{own[controller].rstrip('/')}/cgroup.procs", pid)
-    return taken
+    return chosen
 
 
 def _own_groups() -> dict[str, str]:

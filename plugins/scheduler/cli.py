@@ -127,8 +127,8 @@ def simulate(arguments: argparse.Namespace) -> int:
         answer = decisions[0] if len(decisions) == 1 else decisions
         print(msgspec.json.format(msgspec.json.encode(answer)).decode())
     else:
-        print("\n\n".join("\n".join(decision_lines(one)) for one in decisions))
-    is_placed = all(one.chosen is not None for one in decisions)
+        print("\n\n".join("\n".join(decision_lines(decision)) for decision in decisions))
+    is_placed = all(decision.chosen is not None for decision in decisions)
     return CommandStatus.OK if is_placed else CommandStatus.BAD_NEWS
 
 
@@ -233,8 +233,8 @@ def _print_report(report: Mapping[str, object]) -> None:
         report[name] for name in ("placements", "refusals", "fragmentation", "notes")
     )
     if isinstance(placements, list):
-        for one in placements:
-            print(f"{one['pod']}  {one['node'] or '-'}")
+        for placement in placements:
+            print(f"{placement['pod']}  {placement['node'] or '-'}")
     if isinstance(refusals, dict):
         for reason, count in refusals.items():
             print(f"refused {count} x {reason}")

@@ -193,10 +193,14 @@ def _containers(
 ) -> list[ContainerAmounts]:
     read = read or _requested
     init = [
-        ContainerAmounts(read(one), is_init=True, is_sidecar=one.restart_policy == "Always")
-        for one in (spec.init_containers or ())[:MAX_CONTAINERS]
+        ContainerAmounts(
+            read(init_container), is_init=True, is_sidecar=init_container.restart_policy == "Always"
+        )
+        for init_container in (spec.init_containers or ())[:MAX_CONTAINERS]
     ]
-    return init + [ContainerAmounts(read(one)) for one in (spec.containers or ())[:MAX_CONTAINERS]]
+    return init + [
+        ContainerAmounts(read(container)) for container in (spec.containers or ())[:MAX_CONTAINERS]
+    ]
 
 
 def _requested(container: _Container) -> Amounts:

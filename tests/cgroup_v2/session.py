@@ -189,5 +189,7 @@ def answers(groups: Groups) -> Iterator[str]:
     """Yield one line a step: what is done, and the answer."""
     for name, *arguments in STEPS:
         answer = getattr(groups, str(name))(*arguments)
-        words = " ".join(repr(one) if isinstance(one, str) else str(one) for one in arguments)
+        words = " ".join(
+            repr(argument) if isinstance(argument, str) else str(argument) for argument in arguments
+        )
         yield f"{name} {words}: {answer!r}"

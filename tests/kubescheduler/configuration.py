@@ -60,7 +60,11 @@ class ExtenderConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     @property
     def ignored_resources(self) -> frozenset[str]:
         """Return the resources that kube-scheduler does not count itself."""
-        return frozenset(one.name for one in self.managed_resources if one.ignored_by_scheduler)
+        return frozenset(
+            managed_resource.name
+            for managed_resource in self.managed_resources
+            if managed_resource.ignored_by_scheduler
+        )
 
 
 def read_extenders(text: str) -> tuple[ExtenderConfig, ...]:
@@ -76,7 +80,7 @@ def read_extenders(text: str) -> tuple[ExtenderConfig, ...]:
 
 def check(extenders: tuple[ExtenderConfig, ...]) -> None:
     """Raise `BadSchedulerConfig` for what kube-scheduler's validation refuses."""
-    binders = [one for one in extenders if one.bind_verb]
+    binders = [extender for extender in extenders if extender.bind_verb]
     if len(binders) > 1:
         raise BadSchedulerConfig(
             f"found {len(binders)} extenders implementing bind: "

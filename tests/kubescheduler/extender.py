@@ -42,7 +42,7 @@ class HttpExtender:
 
     def is_interested(self, pod: Object) -> bool:
         """Return whether a container asks for a managed resource; without any, always."""
-        names = {one.name for one in self.config.managed_resources}
+        names = {managed_resource.name for managed_resource in self.config.managed_resources}
         return not names or any(names & set(amounts) for amounts in _amounts_of(pod))
 
     def filter(self, pod: Object, nodes: Mapping[str, Object]) -> FilterOutcome:
@@ -52,7 +52,7 @@ class HttpExtender:
         if error := result.text("Error"):
             raise ExtenderFailed(error)
         names, listed = result.texts("NodeNames"), result.member("Nodes", dict)
-        kept: tuple[str, ...] = ()
+        records: tuple[str, ...] = ()
         if self.config.node_cache_capable and names is not None:
             for name in names:
                 if name not in nodes:
@@ -60,12 +60,14 @@ class HttpExtender:
                         f'extender "{self.url}" claims a filtered node "{name}" '
                         "which is not found in the input node list"
                     )
-            kept = tuple(names)
+            records = tuple(names)
         elif listed is not None:
             items = _Answer(listed, "NodeList").member("items", list) or []
-            kept = tuple(item["metadata"]["name"] for item in items)  # not compared with the input
+            records = tuple(
+                item["metadata"]["name"] for item in items
+            )  # not compared with the input
         return FilterOutcome(
-            kept, result.text_map("FailedNodes"), result.text_map("FailedAndUnresolvableNodes")
+            records, result.text_map("FailedNodes"), result.text_map("FailedAndUnresolvableNodes")
         )
 
     def prioritize(self, pod: Object, nodes: Mapping[str, Object]) -> dict[str, int] | None:
@@ -263,5 +265,5 @@ def _sent(body: Object) -> Object:
 def _amounts_of(pod: Object) -> list[Mapping[str, str]]:
     spec = pod["spec"]
     containers = [*spec.get("containers", ()), *(spec.get("initContainers") or ())]
-    resources = [one.get("resources") or {} for one in containers]
-    return [one.get(key) or {} for one in resources for key in ("requests", "limits")]
+    resources = [container.get("resources") or {} for container in containers]
+    return [resource.get(key) or {} for resource in resources for key in ("requests", "limits")]

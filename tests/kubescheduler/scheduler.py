@@ -62,7 +62,7 @@ class KubeScheduler:
         check(tuple(extenders))
         # ignorable ones come last, whatever their order
         self._extenders = [
-            HttpExtender(one) for one in sorted(extenders, key=lambda one: one.ignorable)
+            HttpExtender(extender) for extender in sorted(extenders, key=lambda one: one.ignorable)
         ]
         self._api = api
         self._scale = scale
@@ -90,7 +90,7 @@ class KubeScheduler:
                 if pod is not None:
                     self._schedule(pod, pool)
                     continue
-                self._binds = {one for one in self._binds if not one.done()}
+                self._binds = {bind for bind in self._binds if not bind.done()}
                 with self._lock:
                     idle = [one for one in self._waiting if one.was_refused]
                     is_quiet = len(idle) == len(self._waiting) and not self._any_awake(idle)
@@ -109,10 +109,10 @@ class KubeScheduler:
 
     def notes(self, pod: str) -> list[str]:
         """Return the texts of a pod's events."""
-        return [one.note for one in self.events if one.pod == pod]
+        return [event.note for event in self.events if event.pod == pod]
 
     def _any_awake(self, pods: Iterable[_Pod]) -> bool:
-        return any(one.seen_changes != self._changes for one in pods)
+        return any(pod.seen_changes != self._changes for pod in pods)
 
     def _next_due(self) -> _Pod | None:
         now_s = time.monotonic()
@@ -145,7 +145,7 @@ class KubeScheduler:
             with self._lock:
                 self._assumed[body["metadata"]["uid"]] = node
             self._binds.add(pool.submit(self._bind, pod, body, node))
-            self.most_binds = max(self.most_binds, sum(not one.done() for one in self._binds))
+            self.most_binds = max(self.most_binds, sum(not bind.done() for bind in self._binds))
 
     def _retry_later(self, pod: _Pod, body: Object, message: str) -> None:
         with self._lock:
@@ -243,7 +243,9 @@ class KubeScheduler:
         return nodes, refused
 
     def _ignored(self, body: Object) -> frozenset[str]:
-        interested = (one.config for one in self._extenders if one.is_interested(body))
+        interested = (
+            extender.config for extender in self._extenders if extender.is_interested(body)
+        )
         return frozenset().union(*(one.ignored_resources for one in interested))
 
     def _usage(self, without: Iterable[str] = ()) -> dict[str, Counter[str]]:
@@ -313,7 +315,9 @@ class KubeScheduler:
 
     def _bind(self, pod: _Pod, body: Object, node: str) -> None:
         binders = [
-            one for one in self._extenders if one.config.bind_verb and one.is_interested(body)
+            extender
+            for extender in self._extenders
+            if extender.config.bind_verb and extender.is_interested(body)
         ]
         try:
             self._bind_by(binders[0] if binders else None, body, node)

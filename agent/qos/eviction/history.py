@@ -63,7 +63,7 @@ def record_requests(
     history: EvictionHistory, requests: Iterable[EvictionRequest], now_s: float
 ) -> EvictionHistory:
     """Return the history with requests that are sent now."""
-    new = {one.pod.uid: InFlightRequest(one, now_s) for one in requests}
+    new = {request.pod.uid: InFlightRequest(request, now_s) for request in requests}
     if not new:
         return history
     return msgspec.structs.replace(history, in_flight={**history.in_flight, **new})

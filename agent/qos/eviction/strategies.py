@@ -72,7 +72,7 @@ class EvictionPodBuilder:
 
     def _measure(self, pods: tuple[QosPod, ...], usage: UsageSample) -> tuple[EvictionPod, ...]:
         unmeasured = self._unmeasured.get(
-            (pods,), lambda: tuple(eviction_pod(one, self._protection(one.view)) for one in pods)
+            (pods,), lambda: tuple(eviction_pod(pod, self._protection(pod.view)) for pod in pods)
         )
         return tuple(
             msgspec.structs.replace(one, used=_used(usage.pods.get(one.ref.uid)))
@@ -197,7 +197,7 @@ def eviction_pod(pod: QosPod, protection: str) -> EvictionPod:
         features=_features(view.annotation(EVICTION_POLICY)),
         requests=_requests(pod),
         created=view.created,
-        container_ids=tuple(one.id for one in pod.containers),
+        container_ids=tuple(container.id for container in pod.containers),
         grace_s=view.grace_s,
     )
 
@@ -243,9 +243,9 @@ def _requests(pod: QosPod) -> Mapping[str, int]:
         return {}
     kind = "batch" if pod.priority_class == "koord-batch" else "mid"
     fields = (f"{kind}_cpu_milli", f"{kind}_memory_bytes")
-    containers = [one for one in pod.view.resources if one.runs_beside_others]
+    containers = [resource for resource in pod.view.resources if resource.runs_beside_others]
     return {
-        name: sum(getattr(one, field) or 0 for one in containers)
+        name: sum(getattr(container, field) or 0 for container in containers)
         for name, field in zip(names, fields, strict=True)
     }
 
@@ -270,7 +270,7 @@ def _cpu_sample(inputs: QosInputs) -> CpuSample | None:
 
 
 def _strategy_state(reports: tuple[EvictionReport, ...]) -> StrategyState:
-    states = {one.state for one in reports}
+    states = {report.state for report in reports}
     if states & {ReportState.EVICTING, ReportState.WAITING, ReportState.NO_VICTIM}:
         return StrategyState.ACTIVE
     if ReportState.CALM in states:
@@ -281,23 +281,27 @@ def _strategy_state(reports: tuple[EvictionReport, ...]) -> StrategyState:
 def _message(reports: tuple[EvictionReport, ...]) -> str:
     """Return how each rule stands that has anything to say; unset rules are left out."""
     lines = []
-    for one in reports:
-        if one.state not in (ReportState.OFF, ReportState.INVALID, ReportState.CALM):
+    for report in reports:
+        if report.state not in (ReportState.OFF, ReportState.INVALID, ReportState.CALM):
             amounts = ", ".join(
-                f"{amount} {_unit(name)} of {name}" for name, amount in one.release.items()
+                f"{amount} {_unit(name)} of {name}" for name, amount in report.release.items()
             )
-            parts = (one.reason, f"to release: {amounts}" if amounts else "", " ".join(one.victims))
+            parts = (
+                report.reason,
+                f"to release: {amounts}" if amounts else "",
+                " ".join(report.victims),
+            )
             text = "; ".join(part for part in parts if part)
-            lines.append(f"{one.feature.value} {one.state.value}: {text}")
+            lines.append(f"{report.feature.value} {report.state.value}: {text}")
     return " | ".join(lines)
 
 
 def _figures(reports: tuple[EvictionReport, ...]) -> tuple[tuple[str, float], ...]:
     """Return the amounts to release, by the name of the rule."""
     return tuple(
-        (f"{one.feature.value}_release_{_figure_name(name)}", float(amount))
-        for one in reports
-        for name, amount in one.release.items()
+        (f"{report.feature.value}_release_{_figure_name(name)}", float(amount))
+        for report in reports
+        for name, amount in report.release.items()
     )
 
 

@@ -129,7 +129,7 @@ class TaskBuilder:
         if resource == MEMORY:
             return self._inputs.memory_used
         samples = window(self._inputs, self._state)
-        cores = [one.node_cores for one in samples if one.node_cores is not None]
+        cores = [sample.node_cores for sample in samples if sample.node_cores is not None]
         if not _has_enough(len(cores), self._inputs):
             return None
         return int(1000 * sum(cores) / len(cores))
@@ -272,11 +272,11 @@ def _mean_tier(
 ) -> BestEffortCpu | None:
     """Return the means; `None` for too few samples of one of them."""
     tiers = [
-        (one.tier_cores, one.tier_request_milli, one.tier_limit_milli)
-        for one in samples
-        if one.tier_cores is not None
-        and one.tier_request_milli is not None
-        and (limit is not None or one.tier_limit_milli is not None)
+        (sample.tier_cores, sample.tier_request_milli, sample.tier_limit_milli)
+        for sample in samples
+        if sample.tier_cores is not None
+        and sample.tier_request_milli is not None
+        and (limit is not None or sample.tier_limit_milli is not None)
     ]
     if not _has_enough(len(tiers), inputs):
         return None

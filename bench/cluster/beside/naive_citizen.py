@@ -18,7 +18,7 @@ from bench.node.naive_poller import RECOVERY_ACTION
 
 def cards() -> list[dict[str, object]]:
     """Return all cards as a Device shows them."""
-    found: list[dict[str, object]] = []
+    result: list[dict[str, object]] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         card = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid, memory = pynvml.nvmlDeviceGetUUID(card), pynvml.nvmlDeviceGetMemoryInfo(card)
@@ -26,8 +26,8 @@ def cards() -> list[dict[str, object]]:
         well = action.nvmlReturn != 0 or action.value.uiVal == 0
         resources = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": memory.total}
         entry = {"type": "gpu", "minor": index, "id": uuid, "health": well, "resources": resources}
-        found.append(entry)
-    return found
+        result.append(entry)
+    return result
 
 
 def main() -> None:
@@ -39,9 +39,9 @@ def main() -> None:
     kind = (DEVICES.group, DEVICES.version, DEVICES.plural)
     while True:
         began_s = time.monotonic()
-        found = objects.get_cluster_custom_object(*kind, name)
-        assert isinstance(found, dict)
-        device = {**found, "spec": {"devices": cards()}}
+        cluster_custom_object = objects.get_cluster_custom_object(*kind, name)
+        assert isinstance(cluster_custom_object, dict)
+        device = {**cluster_custom_object, "spec": {"devices": cards()}}
         objects.replace_cluster_custom_object(*kind, name, device)
         time.sleep(max(0.0, interval_s - (time.monotonic() - began_s)))
 

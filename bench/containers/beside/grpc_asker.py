@@ -25,13 +25,13 @@ def main() -> None:
         call: Callable[..., object] = channel.unary_unary(METHOD)
         for line in sys.stdin:
             count, pace_s = line.split()
-            taken = []
+            chosen = []
             for _ in range(int(count)):
                 began_s = time.perf_counter()
                 call(question, timeout=DEADLINE_S, wait_for_ready=True)
-                taken.append(time.perf_counter() - began_s)
+                chosen.append(time.perf_counter() - began_s)
                 time.sleep(float(pace_s))
-            print(json.dumps(taken), flush=True)
+            print(json.dumps(chosen), flush=True)
 
 
 if __name__ == "__main__":

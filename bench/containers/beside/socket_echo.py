@@ -11,13 +11,13 @@ import sys
 
 def main() -> None:
     """Serve one connection until it ends."""
-    path, asked, answered = sys.argv[1], int(sys.argv[2]), bytes(int(sys.argv[3]))
+    path, requests, answered = sys.argv[1], int(sys.argv[2]), bytes(int(sys.argv[3]))
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
         listening.listen()
         connection, _ = listening.accept()
         with connection:
-            while len(connection.recv(asked, socket.MSG_WAITALL)) == asked:
+            while len(connection.recv(requests, socket.MSG_WAITALL)) == requests:
                 connection.sendall(answered)
 
 

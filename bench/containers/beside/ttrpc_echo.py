@@ -40,8 +40,8 @@ async def run(socket: str) -> None:
 
     trunk = RuntimeConnection(take, lost, RUNTIME_SERVICE)
     await asyncio.get_running_loop().create_unix_connection(lambda: trunk, socket)
-    asked = nri.RegisterPluginRequest(plugin_name="echo", plugin_idx="10")
-    await trunk.calls.call("RegisterPlugin", asked.SerializeToString(), DEADLINE_S)
+    plugin_request = nri.RegisterPluginRequest(plugin_name="echo", plugin_idx="10")
+    await trunk.calls.call("RegisterPlugin", plugin_request.SerializeToString(), DEADLINE_S)
     await closed.wait()
 
 

@@ -92,7 +92,9 @@ def _with_share(entry: AllocatedDevice, table: DeviceTable | None) -> tuple[tupl
     """
     amounts = dict(entry.resources)
     devices = () if table is None else table.of(entry.type)
-    total = next((one.total.get(GPU_MEMORY, 0) for one in devices if one.id == entry.id), 0)
+    total = next(
+        (device.total.get(GPU_MEMORY, 0) for device in devices if device.id == entry.id), 0
+    )
     if total and GPU_MEMORY in amounts and GPU_MEMORY_RATIO not in amounts:
         amounts[GPU_MEMORY_RATIO] = -(-amounts[GPU_MEMORY] * 100 // total)
     return tuple(amounts.items())

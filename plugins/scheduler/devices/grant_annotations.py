@@ -90,12 +90,12 @@ def vendor_metadata(
     labels: dict[str, str] = {}
     locks: tuple[str, ...] = ()
     if cards:
-        annotations[GPU_MINORS] = ",".join(str(one.device.minor) for one in cards)
+        annotations[GPU_MINORS] = ",".join(str(card.device.minor) for card in cards)
         if pod_labels.get(ISOLATION_LABEL) == "HAMi-core":
             labels[HAMI_NODE_LABEL] = node
         vendor = node_labels.get(VENDOR_LABEL, "")
-        for one in cards:
-            if reason := vendor_refusal(vendor, len(cards), one.amounts):
+        for card in cards:
+            if reason := vendor_refusal(vendor, len(cards), card.amounts):
                 raise NodeRefused(reason, is_final=True)
         if vendor == "huawei":
             annotations |= _huawei(cards, node_labels.get(MODEL_LABEL, ""), now_ns)
@@ -110,11 +110,11 @@ def vendor_metadata(
 
 def _huawei(cards: Iterable[GrantedDevice], model: str, now_ns: int) -> dict[str, str]:
     if model == DUO_MODEL:
-        names = ",".join(f"Ascend310P-{one.device.minor}" for one in cards)
+        names = ",".join(f"Ascend310P-{card.device.minor}" for card in cards)
         return {"predicate-time": str(now_ns), "huawei.com/Ascend310P": names}
     names = ",".join(
-        f"{one.device.minor}-{one.template}" if one.template else str(one.device.minor)
-        for one in cards
+        f"{card.device.minor}-{card.template}" if card.template else str(card.device.minor)
+        for card in cards
     )
     return {"predicate-time": str(now_ns), NPU_CORE: names}
 
@@ -127,9 +127,9 @@ def _cambricon(cards: list[GrantedDevice]) -> dict[str, str]:
 
 def _metax(cards: Iterable[GrantedDevice]) -> dict[str, str]:
     entries = []
-    for one in cards:
-        core, memory = _core_and_memory(one, "metax")
-        entries.append({"uuid": one.device.id, "compute": core, "vRam": memory})
+    for card in cards:
+        core, memory = _core_and_memory(card, "metax")
+        entries.append({"uuid": card.device.id, "compute": core, "vRam": memory})
     return {"metax-tech.com/gpu-devices-allocated": compact_json([entries], sort_keys=False)}
 
 

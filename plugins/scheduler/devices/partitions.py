@@ -59,5 +59,5 @@ def _untouched_weight(
 
 def _best_scored(table: PartitionTable, size: int) -> Iterator[Partition]:
     partitions = table.get(size, ())
-    best = max((one.score for one in partitions), default=0)
-    return (one for one in partitions if one.score == best)
+    best = max((partition.score for partition in partitions), default=0)
+    return (partition for partition in partitions if partition.score == best)

@@ -330,14 +330,14 @@ def pod_amounts(containers: Iterable[ContainerAmounts], overhead: Amounts | None
     running: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
-    for one in containers:
-        if not one.is_init or one.is_sidecar:
-            _add(running, one.amounts)
-        if one.is_sidecar:
-            _add(sidecars, one.amounts)
-        elif one.is_init:
+    for container in containers:
+        if not container.is_init or container.is_sidecar:
+            _add(running, container.amounts)
+        if container.is_sidecar:
+            _add(sidecars, container.amounts)
+        elif container.is_init:
             step = dict(sidecars)
-            _add(step, one.amounts)
+            _add(step, container.amounts)
             for name, amount in step.items():
                 peak[name] = max(peak.get(name, 0), amount)
     total = {name: max(running.get(name, 0), peak.get(name, 0)) for name in {*running, *peak}}

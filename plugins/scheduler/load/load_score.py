@@ -148,7 +148,7 @@ def _base(
 ) -> tuple[Amounts, bool]:
     """Return the reported usage, and whether it has the pods in it."""
     if view.is_prod:
-        prod = [one.amounts for one in usage.pods.values() if one.is_prod]
+        prod = [pod.amounts for pod in usage.pods.values() if pod.is_prod]
         if settings.prod_usage_includes_system:
             prod.append(usage.system)
         return {name: sum(one.get(name, 0) for one in prod) for name in RESOURCES}, True

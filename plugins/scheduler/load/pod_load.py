@@ -127,8 +127,8 @@ def pod_load(body: LoadPodObject) -> PodLoad:
         estimate_limits={name: limits.get(names[name], 0) for name in RESOURCES},
         is_prod=priority == PROD,
         is_of_daemon_set=any(
-            one.controller and one.kind == "DaemonSet"
-            for one in body.metadata.owner_references or ()
+            owner_reference.controller and owner_reference.kind == "DaemonSet"
+            for owner_reference in body.metadata.owner_references or ()
         ),
         bound_s=times.get("PodScheduled"),
         initialized_s=times.get("Initialized"),

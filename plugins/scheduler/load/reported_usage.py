@@ -36,8 +36,8 @@ class ReportedUsage(msgspec.Struct, frozen=True, kw_only=True):
     def aggregate(self, kind: str, duration_s: int) -> Amounts | None:
         """Return one aggregate; of the longest duration that has the type for a duration of 0."""
         durations = [duration_s] if duration_s else sorted(self.aggregates, reverse=True)
-        for one in durations:
-            amounts = self.aggregates.get(one, {}).get(kind)
+        for duration in durations:
+            amounts = self.aggregates.get(duration, {}).get(kind)
             if amounts:
                 return amounts
         return None

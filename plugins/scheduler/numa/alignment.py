@@ -274,7 +274,9 @@ class _Alignment:
         shared: set[int] = set()
         for pod in self._state.pods:
             nodes = {self._numa_of(cpu) for cpu in pod.cpus} - {None}
-            (single if len(nodes) == 1 else shared).update(one for one in nodes if one is not None)
+            (single if len(nodes) == 1 else shared).update(
+                node for node in nodes if node is not None
+            )
         return Exclusive(
             is_required=spec.exclusive == "Required"
             or (bool(_policy(spec.numa_topology_policy)) and not spec.exclusive),

@@ -151,7 +151,10 @@ def node_cpus(decoded: TopologyObject) -> NodeCpus:
     reserved = _reserved_cpus(manager, annotations, kubelet_pods)
     is_static = manager.policy == "static"
     options = manager.options or {}
-    policies = (_KUBELET_POLICIES.get(one, "") for one in decoded.topology_policies or ())
+    policies = (
+        _KUBELET_POLICIES.get(topology_policy, "")
+        for topology_policy in decoded.topology_policies or ()
+    )
     return NodeCpus(
         node=decoded.metadata.name,
         places=places,
@@ -210,7 +213,7 @@ def _zones(decoded: TopologyObject, reserved_nodes: list[int]) -> Mapping[int, A
         number = zone.name.removeprefix(ZONE_PREFIX)
         if zone.type != "Node" or not number.isdecimal() or len(zones) >= MAX_ZONES:
             continue
-        texts = {one.name: str(one.allocatable) for one in zone.resources or ()}
+        texts = {resource.name: str(resource.allocatable) for resource in zone.resources or ()}
         amounts = dict(parse_amounts(texts))
         if amounts.get(CPU):
             amounts[CPU] = max(0, amounts[CPU] - 1000 * reserved_nodes.count(int(number)))

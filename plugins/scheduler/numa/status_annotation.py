@@ -99,7 +99,7 @@ def recorded_numa(annotations: Labels) -> NumaPod:
         cpus=cpus,
         exclusive_policy=resource_spec(annotations).preferred_cpu_exclusive_policy if cpus else "",
         amounts={
-            one.node: parse_amounts({k: str(v) for k, v in (one.resources or {}).items()})
-            for one in (status.nodes or ())[:MAX_ZONES]
+            node.node: parse_amounts({k: str(v) for k, v in (node.resources or {}).items()})
+            for node in (status.nodes or ())[:MAX_ZONES]
         },
     )

@@ -272,7 +272,7 @@ class Binder:
         assigned = AssignedPod(
             key=pod.key,
             node=request.node,
-            allocation=tuple(one.as_allocated() for one in grant.devices),
+            allocation=tuple(device.as_allocated() for device in grant.devices),
             numa=recorded_numa({**pod.annotations, **emptied_annotations(pod), **annotations}),
             amounts=pod_request.amounts,
             is_assumed=True,

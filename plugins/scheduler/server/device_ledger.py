@@ -90,8 +90,8 @@ class DeviceLedger:
                 ApiRequest(method="GET", path=DEVICES.path(), query=query, deadline_s=DEADLINE_S)
             )
             page = _decode(response.body, _LedgerList)
-            for one in page.items:
-                self._marks[one.metadata.name] = _mark(one)
+            for item in page.items:
+                self._marks[item.metadata.name] = _mark(item)
             token = page.metadata.continue_token
             if not token:
                 break

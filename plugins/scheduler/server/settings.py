@@ -96,7 +96,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             serves_vendor_plugins=self.vendor_annotations,
             unshared_models=frozenset(
                 (vendor, model)
-                for vendor, _, model in (one.partition("/") for one in self.unshared_models)
+                for vendor, _, model in (model.partition("/") for model in self.unshared_models)
             ),
             templates={**SHARED_TEMPLATES, **_templates(self.shared_templates)},
         )
@@ -105,7 +105,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def has_load_scores(self) -> bool:
         """Return whether any of the scores by load or requests is on."""
         scores = (self.load_score, self.fit_plus, self.scarce_resources)
-        return any(one.enabled for one in scores)
+        return any(score.enabled for score in scores)
 
     def strategy(self) -> ScoringStrategy:
         """Return the scoring strategy."""

@@ -210,8 +210,8 @@ def test_a_series_of_a_card_has_the_labels_of_mlu_exporter(tmp_path: Path) -> No
 
 def test_each_figure_has_the_name_and_the_unit_of_mlu_exporter(tmp_path: Path) -> None:
     page = page_of(tmp_path, *EVERYTHING, *COUNTERS, *BUSY)
-    found = [(name, labels, page.value(name, **labels)) for name, labels, _ in EXPECTED]
-    assert found == EXPECTED
+    result = [(name, labels, page.value(name, **labels)) for name, labels, _ in EXPECTED]
+    assert result == EXPECTED
 
 
 def test_a_container_that_has_a_card_is_named(tmp_path: Path) -> None:
@@ -233,12 +233,12 @@ def test_cards_that_pods_use_are_counted(tmp_path: Path) -> None:
 
 def test_a_port_without_a_name_has_no_label_of_it(tmp_path: Path) -> None:
     page = page_of(tmp_path, *EVERYTHING, *COUNTERS)
-    assert [one.get("ppi") for one in page.labels("mlu_mlulink_status")] == ["0:1", None]
+    assert [label.get("ppi") for label in page.labels("mlu_mlulink_status")] == ["0:1", None]
 
 
 def test_the_whole_of_a_card_and_its_parts_are_series_of_one_name(tmp_path: Path) -> None:
     page = page_of(tmp_path, *EVERYTHING)
-    assert [one.get("cpu_core") for one in page.labels("mlu_chip_cpu_utilization")] == [
+    assert [label.get("cpu_core") for label in page.labels("mlu_chip_cpu_utilization")] == [
         *(None, "0", "1")
     ]
 
@@ -250,5 +250,5 @@ def test_a_part_of_a_card_has_its_limits_and_its_own_share_of_memory(tmp_path: P
     assert page.value("mlu_utilization", vf="5") == 10
     assert page.value("mlu_virtual_mode") == 2
     (labels,) = page.labels("mlu_smlu_instance_info")
-    wanted = {"smlu_instance_id": "5", "smlu_ipu_total": "25", "smlu_mem_total": "4294967296"}
-    assert wanted.items() <= labels.items()
+    desired = {"smlu_instance_id": "5", "smlu_ipu_total": "25", "smlu_mem_total": "4294967296"}
+    assert desired.items() <= labels.items()

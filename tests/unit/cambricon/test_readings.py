@@ -461,8 +461,13 @@ def test_samples_of_counters_that_are_too_close_together_give_no_mean(tmp_path: 
     with session(stub, tree_of(tmp_path, 1)) as child:
         child.discover()
         samples = [child.sample()[0] for _ in range(2)]
-    assert not [key for one in samples for key in readings(one) if "_mean_" in key[0]]
-    assert not [one for sample in samples for one in sample.rejections if "mean" in one.family]
+    assert not [key for sample in samples for key in readings(sample) if "_mean_" in key[0]]
+    assert not [
+        rejection
+        for sample in samples
+        for rejection in sample.rejections
+        if "mean" in rejection.family
+    ]
 
 
 @pytest.mark.parametrize("counters", ["101:-1:1e9:-1:1e30:-5:inf", "-0.1:1e3:101:1e9:1e9:1e9:1e9"])

@@ -155,8 +155,8 @@ def test_any_bytes_are_a_value_or_a_parse_error(file: DeviceFile, data: bytes) -
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups("blkio") as made:
-        yield made
+    with real_groups("blkio") as created:
+        yield created
 
 
 def disk() -> str:
@@ -184,7 +184,7 @@ class Limits:
         plan = self.writer.prepare((desired,), 0.0)
         self.writer.record_in_ledger(plan)
         self.ledger.flush()
-        return [one.reason for one in self.writer.apply(plan, 0.0).problems]
+        return [problem.reason for problem in self.writer.apply(plan, 0.0).problems]
 
     def lines(self, file: DeviceFile) -> list[str]:
         """Return what the kernel shows."""
@@ -199,7 +199,7 @@ class Limits:
             monotonic=lambda: 0.0,
             dry_run=dry_run,
         )
-        return [one.summary for one in results]
+        return [result.summary for result in results]
 
 
 @pytest.fixture

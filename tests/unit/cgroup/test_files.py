@@ -40,8 +40,8 @@ def test_a_kernel_without_numa_or_hierarchical_lines_is_read_by_memory_stat() ->
 
 
 def test_version_2_memory_comes_from_memory_stat() -> None:
-    found = usage_files.memory_source(TreeFiles.from_entries({}), V2)
-    assert found == (usage_files.MEMORY_STAT_V2, usage_files.parse_memory_stat_v2)
+    result = usage_files.memory_source(TreeFiles.from_entries({}), V2)
+    assert result == (usage_files.MEMORY_STAT_V2, usage_files.parse_memory_stat_v2)
 
 
 def test_pressure_is_searched_below_cpuacct_then_in_the_unified_tree() -> None:

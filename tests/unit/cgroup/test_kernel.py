@@ -31,9 +31,9 @@ pytestmark = [
 class Groups:
     """Own cgroups below `/xpu-<pid>-kernel` in every hierarchy that the collector reads."""
 
-    def __init__(self, layout: CgroupLayout, made: ExitStack) -> None:
+    def __init__(self, layout: CgroupLayout, created: ExitStack) -> None:
         self.layout = layout
-        self._made = made
+        self._made = created
         points = {layout.mount(controller) for controller in CONTROLLERS} | {layout.unified}
         self._points = sorted(point for point in points if point)
         self.make("")
@@ -75,20 +75,20 @@ def end(child: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def groups() -> Iterator[Groups]:
-    found = detect_layout(LiveHostFiles())
-    if found is None or any(found.mount(controller) is None for controller in CONTROLLERS):
+    result = detect_layout(LiveHostFiles())
+    if result is None or any(result.mount(controller) is None for controller in CONTROLLERS):
         pytest.skip("no cgroup file system that a test may use")
-    if found.version == 2:
+    if result.version == 2:
         pytest.skip("version 2 lets nobody but the owner of the root delegate controllers")
     layout = CgroupLayout(
-        version=found.version,
+        version=result.version,
         driver="cgroupfs",
-        mounts=found.mounts,
-        unified=found.unified,
+        mounts=result.mounts,
+        unified=result.unified,
         root=f"/xpu-{os.getpid()}-kernel",
     )
-    with ExitStack() as made:
-        yield Groups(layout, made)
+    with ExitStack() as created:
+        yield Groups(layout, created)
 
 
 def collector(groups: Groups) -> UsageCollector:
@@ -208,8 +208,14 @@ def test_another_reader_of_version_1_sees_the_same(groups: Groups) -> None:
     use = collector(groups).measure(1.0).pods["a"]
     tree = trees.Tree()
     path = f"{groups.layout.root}/poda".encode()
-    seen = [node.controller for node in tree.walk(tree.root) if node.full_path.endswith(path)]
-    by_kind = {type(one).__name__: one for one in seen if one is not None}
+    controllers = [
+        node.controller for node in tree.walk(tree.root) if node.full_path.endswith(path)
+    ]
+    by_kind = {
+        type(controller).__name__: controller
+        for controller in controllers
+        if controller is not None
+    }
     stat = by_kind["MemoryController"].stat
     anon = sum(stat[f"total_{key}"] for key in ("inactive_anon", "active_anon", "unevictable"))
     throttling = by_kind["CpuController"].stat

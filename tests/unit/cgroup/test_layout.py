@@ -141,32 +141,32 @@ def test_the_directories_that_kubelets_and_runtimes_make_are_recognized(
 
 def test_version_1_with_controllers_apart() -> None:
     roots = [f"/sys/fs/cgroup/{c}/kubepods.slice" for c in ("cpu", "cpuacct", "memory")]
-    found = layout.detect_layout(host(SPLIT, *roots))
-    assert found is not None
-    assert (found.version, found.driver, found.root, found.unified) == (
+    result = layout.detect_layout(host(SPLIT, *roots))
+    assert result is not None
+    assert (result.version, result.driver, result.root, result.unified) == (
         1,
         "systemd",
         "/kubepods.slice",
         None,
     )
-    assert found.directory("cpuacct", "/a") == "/sys/fs/cgroup/cpuacct/a"
-    assert found.directory("blkio", "/a") is None
+    assert result.directory("cpuacct", "/a") == "/sys/fs/cgroup/cpuacct/a"
+    assert result.directory("blkio", "/a") is None
 
 
 def test_version_1_with_cpu_and_cpuacct_mounted_together_beside_cgroup2() -> None:
     roots = [f"/sys/fs/cgroup/{c}/kubepods" for c in ("cpu,cpuacct", "memory", "unified")]
-    found = layout.detect_layout(host(JOINED, *roots))
-    assert found is not None
-    assert (found.version, found.driver) == (1, "cgroupfs")
-    assert found.mount("cpu") == found.mount("cpuacct") == "/sys/fs/cgroup/cpu,cpuacct"
-    assert found.unified == "/sys/fs/cgroup/unified"
+    result = layout.detect_layout(host(JOINED, *roots))
+    assert result is not None
+    assert (result.version, result.driver) == (1, "cgroupfs")
+    assert result.mount("cpu") == result.mount("cpuacct") == "/sys/fs/cgroup/cpu,cpuacct"
+    assert result.unified == "/sys/fs/cgroup/unified"
 
 
 def test_version_2() -> None:
-    found = layout.detect_layout(host(UNIFIED, "/sys/fs/cgroup/kubepods.slice"))
-    assert found is not None
-    assert (found.version, found.root) == (2, "/kubepods.slice")
-    assert found.directory("memory", "/a") == "/sys/fs/cgroup/a"
+    result = layout.detect_layout(host(UNIFIED, "/sys/fs/cgroup/kubepods.slice"))
+    assert result is not None
+    assert (result.version, result.root) == (2, "/kubepods.slice")
+    assert result.directory("memory", "/a") == "/sys/fs/cgroup/a"
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,11 @@ def test_version_2() -> None:
 def test_without_a_mount_table_the_tree_is_used(
     directories: list[str], version: int, cpu: str
 ) -> None:
-    found = layout.detect_layout(
+    result = layout.detect_layout(
         TreeFiles.from_entries(dict.fromkeys(directories, EntryKind.DIRECTORY))
     )
-    assert found is not None
-    assert (found.version, found.mount("cpu"), found.root) == (version, cpu, None)
+    assert result is not None
+    assert (result.version, result.mount("cpu"), result.root) == (version, cpu, None)
 
 
 def test_a_mount_table_of_another_namespace_does_not_mislead() -> None:
@@ -192,9 +192,9 @@ def test_a_mount_table_of_another_namespace_does_not_mislead() -> None:
         "/proc/mounts": UNIFIED.encode(),
         "/sys/fs/cgroup/kubepods": EntryKind.DIRECTORY,
     }
-    found = layout.detect_layout(TreeFiles.from_entries(entries))
-    assert found is not None
-    assert found.unified == "/sys/fs/cgroup"
+    result = layout.detect_layout(TreeFiles.from_entries(entries))
+    assert result is not None
+    assert result.unified == "/sys/fs/cgroup"
 
 
 def test_a_host_without_cgroups_has_no_layout() -> None:

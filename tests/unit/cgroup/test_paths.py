@@ -138,11 +138,11 @@ def test_what_is_not_a_container_in_a_pod_is_refused(spelled: str) -> None:
 
 @given(st.text(max_size=200), st.text(max_size=100))
 def test_no_text_leads_out_of_a_pod(spelled: str, uid: str) -> None:
-    found: list[str] = []
+    result: list[str] = []
     with contextlib.suppress(CgroupPathError):
-        found.append(paths.from_cgroup_parent(spelled, uid))
+        result.append(paths.from_cgroup_parent(spelled, uid))
     with contextlib.suppress(CgroupPathError):
-        found.append(paths.from_cgroups_path(spelled))
-    for path in found:
+        result.append(paths.from_cgroups_path(spelled))
+    for path in result:
         assert ".." not in path.split("/")
         assert any(parse_pod_dir(part) for part in path.split("/"))

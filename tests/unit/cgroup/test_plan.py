@@ -42,7 +42,7 @@ def test_what_could_not_be_read_is_left_out() -> None:
 
 
 def test_a_quota_grows_from_the_outside_in_and_then_the_burst() -> None:  # Z8
-    found: dict[WriteTarget, CgroupValue] = {
+    result: dict[WriteTarget, CgroupValue] = {
         (POD, QUOTA.name): Bandwidth(100000),
         (ONE, QUOTA.name): Bandwidth(100000),
         (ONE, BURST.name): 100000,
@@ -52,7 +52,7 @@ def test_a_quota_grows_from_the_outside_in_and_then_the_burst() -> None:  # Z8
         wish(ONE, QUOTA, Bandwidth(144000)),
         wish(POD, QUOTA, Bandwidth(144000)),
     ]
-    steps = plan_writes(wishes, found, 1)
+    steps = plan_writes(wishes, result, 1)
     assert [(s.desired.cgroup, s.file) for s in steps] == [
         (POD, "cpu.cfs_quota_us"),
         (ONE, "cpu.cfs_quota_us"),
@@ -61,7 +61,7 @@ def test_a_quota_grows_from_the_outside_in_and_then_the_burst() -> None:  # Z8
 
 
 def test_a_quota_shrinks_after_the_burst_and_from_the_inside_out() -> None:  # Z9
-    found: dict[WriteTarget, CgroupValue] = {
+    result: dict[WriteTarget, CgroupValue] = {
         (POD, QUOTA.name): Bandwidth(144000),
         (ONE, QUOTA.name): Bandwidth(144000),
         (ONE, BURST.name): 144000,
@@ -71,7 +71,7 @@ def test_a_quota_shrinks_after_the_burst_and_from_the_inside_out() -> None:  # Z
         wish(ONE, QUOTA, Bandwidth(115200)),
         wish(ONE, BURST, 115200),
     ]
-    steps = plan_writes(wishes, found, 2)
+    steps = plan_writes(wishes, result, 2)
     assert [(s.desired.cgroup, s.file) for s in steps] == [
         (ONE, "cpu.max.burst"),
         (ONE, "cpu.max"),
@@ -80,26 +80,26 @@ def test_a_quota_shrinks_after_the_burst_and_from_the_inside_out() -> None:  # Z
 
 
 def test_a_group_stops_being_idle_before_it_gets_its_weight() -> None:  # Z10
-    found = {(POD, IDLE.name): 1, (POD, SHARES.name): 3}
+    result = {(POD, IDLE.name): 1, (POD, SHARES.name): 3}
     wishes = [wish(POD, SHARES, 2), wish(POD, IDLE, 0)]
-    assert [s.file for s in plan_writes(wishes, found, 1)] == ["cpu.idle", "cpu.shares"]
+    assert [s.file for s in plan_writes(wishes, result, 1)] == ["cpu.idle", "cpu.shares"]
 
 
 def test_a_weight_with_the_desired_value_is_written_again_when_idle_ends() -> None:
-    found = {(POD, IDLE.name): 1, (POD, SHARES.name): 3}
+    result = {(POD, IDLE.name): 1, (POD, SHARES.name): 3}
     wishes = [wish(POD, SHARES, 3), wish(POD, IDLE, 0)]
-    assert [s.file for s in plan_writes(wishes, found, 1)] == ["cpu.idle", "cpu.shares"]
+    assert [s.file for s in plan_writes(wishes, result, 1)] == ["cpu.idle", "cpu.shares"]
 
 
 def test_a_group_that_stays_idle_is_given_no_weight() -> None:
-    found = {(POD, IDLE.name): 1, (POD, SHARES.name): 3}
-    assert plan_writes([wish(POD, SHARES, 2), wish(POD, IDLE, 1)], found, 1) == ()
+    result = {(POD, IDLE.name): 1, (POD, SHARES.name): 3}
+    assert plan_writes([wish(POD, SHARES, 2), wish(POD, IDLE, 1)], result, 1) == ()
 
 
 def test_cpus_that_move_are_both_old_and_new_in_between() -> None:
-    found = {(POD, CPUS.name): frozenset({0, 1}), (ONE, CPUS.name): frozenset({0})}
+    result = {(POD, CPUS.name): frozenset({0, 1}), (ONE, CPUS.name): frozenset({0})}
     wishes = [wish(POD, CPUS, frozenset({2, 3})), wish(ONE, CPUS, frozenset({3}))]
-    steps = plan_writes(wishes, found, 1)
+    steps = plan_writes(wishes, result, 1)
     assert order(steps) == [(POD, "0-3"), (ONE, "3"), (POD, "2-3")]
     assert [step.is_last for step in steps] == [False, True, True]
 
@@ -152,16 +152,16 @@ def test_changes_of_a_pod_and_its_container_come_in_the_order_of_the_vectors(
     changes: Mapping[tuple[str, CgroupKey], tuple[CgroupValue, CgroupValue]],
     writes: list[tuple[str, CgroupKey, CgroupValue]],
 ) -> None:
-    found = {(cgroup, key.name): old for (cgroup, key), (old, _) in changes.items()}
+    result = {(cgroup, key.name): old for (cgroup, key), (old, _) in changes.items()}
     wishes = [wish(cgroup, key, new) for (cgroup, key), (_, new) in changes.items()]
-    steps = plan_writes(wishes, found, version)
+    steps = plan_writes(wishes, result, version)
     assert [(step.desired.cgroup, step.desired.key, step.value_after) for step in steps] == writes
 
 
 def test_memory_that_shrinks_does_so_in_the_containers_first() -> None:
-    found: dict[WriteTarget, CgroupValue] = {(POD, MEMORY.name): -1, (ONE, MEMORY.name): -1}
+    result: dict[WriteTarget, CgroupValue] = {(POD, MEMORY.name): -1, (ONE, MEMORY.name): -1}
     wishes = [wish(POD, MEMORY, 1 << 30), wish(ONE, MEMORY, 1 << 29)]
-    steps = plan_writes(wishes, found, 2)
+    steps = plan_writes(wishes, result, 2)
     assert order(steps) == [(ONE, "536870912"), (POD, "1073741824")]
 
 
@@ -227,13 +227,13 @@ KEYS = {key.name: key for key in (CPUS, QUOTA, BURST)}
 def test_every_prefix_of_a_plan_is_legal_if_both_ends_are(
     before: dict[WriteTarget, CgroupValue], after: dict[WriteTarget, CgroupValue]
 ) -> None:
-    kernel, wanted = Model.made_legal(before), Model.made_legal(after).now
+    kernel, desired = Model.made_legal(before), Model.made_legal(after).now
     found = dict(kernel.now)
-    wishes = [wish(cgroup, KEYS[name], value) for (cgroup, name), value in wanted.items()]
+    wishes = [wish(cgroup, KEYS[name], value) for (cgroup, name), value in desired.items()]
     for step in plan_writes(wishes, found, 1):
         kernel.now[step.desired.target] = step.value_after
         assert kernel.legal(), (step, kernel.now)
-    for (cgroup, name), value in wanted.items():
+    for (cgroup, name), value in desired.items():
         assert KEYS[name].is_equivalent(value, kernel.now[cgroup, name])
 
 

@@ -24,8 +24,8 @@ pytestmark = [needs_v1, pytest.mark.root]
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 def wish(cgroup: str, key: CgroupKey, value: CgroupValue) -> DesiredValue:
@@ -111,9 +111,9 @@ def test_the_kernel_takes_every_write_of_a_plan_for_cpus(
     groups.sleeper(containers[0])
     writer = writer_of(groups)
     value = CPUS.parse(1, (new.encode(),))
-    done = applied(writer, *(wish(cgroup, CPUS, value) for cgroup in (pod, *containers)))
-    assert (done.written, done.unwritten) == (3, 0)
-    assert all(audit.errno == 0 for audit in done.audits)
+    outcome = applied(writer, *(wish(cgroup, CPUS, value) for cgroup in (pod, *containers)))
+    assert (outcome.written, outcome.unwritten) == (3, 0)
+    assert all(audit.errno == 0 for audit in outcome.audits)
     assert [groups.get(cgroup, "cpuset.cpus") for cgroup in (pod, *containers)] == [new] * 3
 
 
@@ -128,8 +128,8 @@ def test_the_kernel_takes_every_write_of_a_plan_for_quotas(
         groups.put(cgroup, "cpu.cfs_quota_us", str(old[0]))
     values = CgroupValues(KernelFiles(LiveHostFiles()), groups.layout)
     wishes = [wish(cgroup, QUOTA, Bandwidth(*new)) for cgroup in (*containers, pod)]
-    found = {one.target: Bandwidth(*old) for one in wishes}
-    for step in plan_writes(wishes, found, 1):
+    result = {one.target: Bandwidth(*old) for one in wishes}
+    for step in plan_writes(wishes, result, 1):
         values.write(step)  # raises if the kernel refuses any of them
     for cgroup in (pod, *containers):
         assert values.read_value(cgroup, QUOTA) == Bandwidth(*new)
@@ -137,18 +137,18 @@ def test_the_kernel_takes_every_write_of_a_plan_for_quotas(
 
 def test_a_second_comparison_writes_nothing(groups: RealGroups) -> None:
     pod = groups.pod()
-    writer, wanted = writer_of(groups), wish(pod, SHARES, 512)
-    assert applied(writer, wanted).written == 1
-    again = writer.prepare((wanted,), 1.0)
+    writer, desired = writer_of(groups), wish(pod, SHARES, 512)
+    assert applied(writer, desired).written == 1
+    again = writer.prepare((desired,), 1.0)
     assert (again.compared, again.steps, again.unwritten) == (1, (), 0)
 
 
 def test_bytes_are_as_desired_when_the_kernel_cut_them_to_pages(groups: RealGroups) -> None:
     pod = groups.pod()
-    writer, wanted = writer_of(groups), wish(pod, MEMORY, 100_000_000)
-    assert applied(writer, wanted).written == 1
+    writer, desired = writer_of(groups), wish(pod, MEMORY, 100_000_000)
+    assert applied(writer, desired).written == 1
     assert groups.get(pod, "memory.limit_in_bytes") == "99999744"
-    assert writer.prepare((wanted,), 1.0).steps == ()
+    assert writer.prepare((desired,), 1.0).steps == ()
 
 
 def test_a_limit_below_the_usage_is_tried_each_round_and_reported_after_three(
@@ -156,8 +156,8 @@ def test_a_limit_below_the_usage_is_tried_each_round_and_reported_after_three(
 ) -> None:
     pod = groups.pod()
     groups.hog(pod)
-    writer, wanted = writer_of(groups), wish(pod, MEMORY, 4096)
-    rounds = [applied(writer, wanted, now_s=float(i)) for i in range(4)]
+    writer, desired = writer_of(groups), wish(pod, MEMORY, 4096)
+    rounds = [applied(writer, desired, now_s=float(i)) for i in range(4)]
     assert [[t.reason for t in one.problems] for one in rounds] == [[], [], ["LimitInUse"], []]
 
 
@@ -172,8 +172,8 @@ def test_a_neighbour_that_changed_between_comparison_and_write_is_planned_around
         (wish(pod, CPUS, frozenset({0})), wish(child, CPUS, frozenset({0}))), 0
     )
     groups.put(child, "cpuset.cpus", "0-1")  # by the kubelet, say
-    done = writer.apply(prepared, 0.0)
-    assert (done.written, done.unwritten) == (
+    outcome = writer.apply(prepared, 0.0)
+    assert (outcome.written, outcome.unwritten) == (
         0,
         1,
     )  # it wrote a file that was as wanted: left alone
@@ -188,43 +188,43 @@ def test_cpus_outside_the_pods_own_are_refused_once_and_then_left_for_a_minute(
     child = groups.container(pod, 1)
     groups.put(child, "cpuset.cpus", "0")
     groups.put(pod, "cpuset.cpus", "0")
-    writer, wanted = writer_of(groups), wish(child, CPUS, frozenset({1}))
-    first = applied(writer, wanted)
+    writer, desired = writer_of(groups), wish(child, CPUS, frozenset({1}))
+    first = applied(writer, desired)
     assert (first.unwritten, [audit.errno for audit in first.audits]) == (1, [errno.EACCES])
     assert [trouble.reason for trouble in first.problems] == ["ValueRefused"]
-    assert writer.prepare((wanted,), 59.0).steps == ()
-    assert writer.prepare((wanted,), 60.0).steps
+    assert writer.prepare((desired,), 59.0).steps == ()
+    assert writer.prepare((desired,), 60.0).steps
     assert writer.prepare((wish(child, CPUS, frozenset({0, 1})),), 1.0).steps
 
 
 def test_a_group_that_is_gone_is_no_trouble(groups: RealGroups) -> None:
     pod = groups.pod()
-    writer, wanted = writer_of(groups), wish(pod, SHARES, 512)
-    prepared = writer.prepare((wanted,), 0.0)
+    writer, desired = writer_of(groups), wish(pod, SHARES, 512)
+    prepared = writer.prepare((desired,), 0.0)
     groups.path("cpu", pod).rmdir()
-    done = writer.apply(prepared, 0.0)
-    assert (done.written, done.unwritten, done.audits, done.problems) == (0, 1, (), ())
-    assert writer.prepare((wanted,), 1.0).compared == 0
+    outcome = writer.apply(prepared, 0.0)
+    assert (outcome.written, outcome.unwritten, outcome.audits, outcome.problems) == (0, 1, (), ())
+    assert writer.prepare((desired,), 1.0).compared == 0
 
 
 def test_a_group_that_ends_being_idle_has_its_weight_again(groups: RealGroups) -> None:  # Z10
     pod = groups.pod()
     groups.put(pod, "cpu.idle", "1")
-    done = applied(writer_of(groups), wish(pod, SHARES, 3), wish(pod, IDLE, 0))
-    assert (done.written, groups.get(pod, "cpu.shares")) == (2, "3")
+    outcome = applied(writer_of(groups), wish(pod, SHARES, 3), wish(pod, IDLE, 0))
+    assert (outcome.written, groups.get(pod, "cpu.shares")) == (2, "3")
 
 
 def test_another_programs_value_is_overwritten_three_times_then_once_a_minute(
     groups: RealGroups,
 ) -> None:  # Z7
     pod = groups.pod()
-    writer, wanted = writer_of(groups), wish(pod, SHARES, 512)
-    applied(writer, wanted)
+    writer, desired = writer_of(groups), wish(pod, SHARES, 512)
+    applied(writer, desired)
     written = []
     for second in range(1, 130):
         if groups.get(pod, "cpu.shares") == "512":
             groups.put(pod, "cpu.shares", "100")
-        if applied(writer, wanted, now_s=float(second)).written:
+        if applied(writer, desired, now_s=float(second)).written:
             written.append(second)
     assert written == [1, 2, 3, 63, 123]
     assert writer.overwrites.contested_targets(124.0) == ((pod, "cpu.shares"),)
@@ -236,9 +236,9 @@ def test_an_absent_file_costs_nothing_and_is_checked_again_after_a_minute(
     from agent.cgroup.keys import BVT
 
     pod = groups.pod()
-    writer, wanted = writer_of(groups), wish(pod, BVT, 2)
+    writer, desired = writer_of(groups), wish(pod, BVT, 2)
     for second in (0.0, 1.0, 61.0):
-        prepared = writer.prepare((wanted,), second)
+        prepared = writer.prepare((desired,), second)
         assert (prepared.compared, prepared.unwritten, prepared.steps) == (0, 0, ())
 
 
@@ -275,7 +275,9 @@ def test_groups_below_are_the_cause_where_no_group_above_is(groups: RealGroups) 
     groups.put(child, "cpu.cfs_quota_us", "50000")
     wishes = (wish(pod, CPUS, frozenset({0})), wish(pod, QUOTA, Bandwidth(20000)))
     problems = applied(writer_of(groups), *wishes).problems
-    assert [one.message.endswith(": a group below it has more") for one in problems] == [True] * 2
+    assert [problem.message.endswith(": a group below it has more") for problem in problems] == [
+        True
+    ] * 2
 
 
 def test_the_burst_of_another_agent_is_named_where_it_has_a_quota_refused(
@@ -283,10 +285,10 @@ def test_the_burst_of_another_agent_is_named_where_it_has_a_quota_refused(
 ) -> None:
     pod = groups.pod()
     groups.put(pod, "cpu.cfs_burst_us", "200000")
-    done = applied(writer_of(groups), wish(pod, QUOTA, Bandwidth(50000)))
-    assert done.written == 0
-    assert "cpu.cfs_burst_us holds 200000" in done.problems[0].message
-    assert done.problems[0].message.endswith("another agent left it")
+    outcome = applied(writer_of(groups), wish(pod, QUOTA, Bandwidth(50000)))
+    assert outcome.written == 0
+    assert "cpu.cfs_burst_us holds 200000" in outcome.problems[0].message
+    assert outcome.problems[0].message.endswith("another agent left it")
 
 
 def descriptor_flags(path: str) -> list[int]:

@@ -56,7 +56,7 @@ def test_cpu_time_is_that_of_the_files_one_by_one(keys: int, data: st.DataObject
     numbers = st.lists(COUNTERS, min_size=keys, max_size=keys)
     files = data.draw(st.lists(numbers.map(cpu), min_size=1, max_size=9))
     assert usage_files.parse_cpu_stats_v2(files) == [
-        usage_files.parse_cpu_stat_v2(one) for one in files
+        usage_files.parse_cpu_stat_v2(file) for file in files
     ]
 
 
@@ -64,11 +64,11 @@ def test_cpu_time_is_that_of_the_files_one_by_one(keys: int, data: st.DataObject
 def test_what_follows_the_lists_of_pages_is_the_kernels_choice(after: str) -> None:
     files = [memory([n] * 9, after) for n in (7, 10**12)]
     try:
-        found: Sequence[object] = usage_files.parse_memory_stats_v2(files)
+        result: Sequence[object] = usage_files.parse_memory_stats_v2(files)
     except ParseError:
         assert after == "a"  # then the caller takes them one by one
     else:
-        assert found == [usage_files.parse_memory_stat_v2(data) for data in files]
+        assert result == [usage_files.parse_memory_stat_v2(data) for data in files]
 
 
 @pytest.mark.parametrize("cut", range(1, 120))
@@ -132,7 +132,7 @@ def test_damaged_files_are_taken_as_one_by_one_or_refused(
 def equal_or_refused(both: tuple[Parse, Together], files: list[bytes]) -> None:
     parse_one, work = both
     try:
-        found = work(files)
+        result = work(files)
     except ParseError:
         return
-    assert found == [parse_one(data) for data in files]
+    assert result == [parse_one(data) for data in files]

@@ -80,9 +80,9 @@ def test_cpu_max_of_another_form_is_refused(text: bytes) -> None:  # V17
 def test_the_way_from_one_bandwidth_to_another(
     version: int, old: tuple[int, int], new: tuple[int, int], texts: list[str]
 ) -> None:
-    found = cpu.bandwidth_writes(version, Bandwidth(*old), Bandwidth(*new))
-    assert [text for _, text, _ in found] == texts
-    assert found[-1][2] == Bandwidth(*new)
+    result = cpu.bandwidth_writes(version, Bandwidth(*old), Bandwidth(*new))
+    assert [text for _, text, _ in result] == texts
+    assert result[-1][2] == Bandwidth(*new)
 
 
 pairs = st.builds(
@@ -193,9 +193,9 @@ def test_no_limit_of_protection_is_within_the_range() -> None:  # V23
 
 
 def test_bytes_are_compared_after_the_kernel_cut_them_to_pages() -> None:  # V24
-    wanted = 1_000_000
-    assert MEMORY.is_equivalent(wanted, wanted // PAGE_BYTES * PAGE_BYTES)
-    assert not MEMORY.is_equivalent(wanted, wanted // PAGE_BYTES * PAGE_BYTES - PAGE_BYTES)
+    desired = 1_000_000
+    assert MEMORY.is_equivalent(desired, desired // PAGE_BYTES * PAGE_BYTES)
+    assert not MEMORY.is_equivalent(desired, desired // PAGE_BYTES * PAGE_BYTES - PAGE_BYTES)
 
 
 @pytest.mark.parametrize("version", [1, 2])

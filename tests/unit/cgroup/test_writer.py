@@ -114,29 +114,31 @@ def test_a_desired_value_on_version_2_is_not_written_again(
 def test_a_weight_of_either_formula_is_left_alone(found: str, writes: int) -> None:  # V21
     files = TableFiles(**{f"{ONE}/cpu.weight": f"{found}\n"})
     both = cpu.linear_weight(1024), cpu.quadratic_weight(1024)
-    wanted = DesiredValue(cgroup=ONE, key=SHARES, value=both[0], equivalents=both, owner="test")
-    run(writer_of(files), wanted)
+    desired_value = DesiredValue(
+        cgroup=ONE, key=SHARES, value=both[0], equivalents=both, owner="test"
+    )
+    run(writer_of(files), desired_value)
     assert len(files.writes) == writes
 
 
 def test_cpus_that_are_accepted_without_effect_are_reported() -> None:
     files = TableFiles(**{f"{ONE}/cpuset.cpus": "\n", f"{ONE}/cpuset.cpus.effective": "0-1\n"})
-    done = run(writer_of(files), wish(ONE, CPUS, frozenset({2})))
-    assert (done.written, [t.reason for t in done.problems]) == (1, ["CPUsNotInForce"])
+    outcome = run(writer_of(files), wish(ONE, CPUS, frozenset({2})))
+    assert (outcome.written, [t.reason for t in outcome.problems]) == (1, ["CPUsNotInForce"])
 
 
 def test_a_refused_value_is_retried_ever_more_rarely_and_reported_once() -> None:
     files = TableFiles(**{f"{POD}/cpu.bvt_warp_ns": "0\n"})
     files.refuses = {"bvt_warp_ns": [errno.EINVAL] * 99}
-    writer, wanted = writer_of(files), wish(POD, BVT, 2)
-    tried, told = [], 0
+    writer, desired = writer_of(files), wish(POD, BVT, 2)
+    tried, reports = [], 0
     for second in range(1000):
-        done = run(writer, wanted, now_s=float(second))
-        told += len(done.problems)
-        if done.audits:
+        outcome = run(writer, desired, now_s=float(second))
+        reports += len(outcome.problems)
+        if outcome.audits:
             tried.append(second)
     assert tried == [0, 60, 180, 420, 900]
-    assert told == 1
+    assert reports == 1
 
 
 def test_a_kind_that_three_groups_in_a_row_refuse_is_left_for_an_hour() -> None:
@@ -174,9 +176,9 @@ def test_a_write_is_repeated_at_once_after_eagain() -> None:
 def test_a_value_that_reads_back_otherwise_is_a_refusal() -> None:
     files = TableFiles(**{f"{POD}/memory.max": "max\n"})
     files.becomes = {"1048576": "4096"}
-    done = run(writer_of(files), wish(POD, MEMORY, 1048576))
-    assert (done.written, done.unwritten) == (0, 1)
-    assert [trouble.reason for trouble in done.problems] == ["ValueRefused"]
+    outcome = run(writer_of(files), wish(POD, MEMORY, 1048576))
+    assert (outcome.written, outcome.unwritten) == (0, 1)
+    assert [trouble.reason for trouble in outcome.problems] == ["ValueRefused"]
 
 
 def test_a_file_with_nonsense_is_left_alone() -> None:
@@ -208,16 +210,16 @@ def test_below_a_group_that_could_not_be_widened_nothing_is_tried_on_version_1()
     files.refuses = {f"{POD}/cpu.cfs_quota_us": [errno.EINVAL] * 9}
     wider = Bandwidth(200000)
     writer = CgroupWriter(CgroupValues(files, layout), ChangeLedger(None, ""), ManualClock())
-    done = run(writer, wish(POD, QUOTA, wider), wish(ONE, QUOTA, wider))
-    assert (done.written, done.unwritten, files.writes) == (0, 2, [])
+    outcome = run(writer, wish(POD, QUOTA, wider), wish(ONE, QUOTA, wider))
+    assert (outcome.written, outcome.unwritten, files.writes) == (0, 2, [])
 
 
 def test_on_version_2_a_group_is_written_below_one_that_could_not_be() -> None:
     files = TableFiles(**{f"{c}/cpu.max": "100000 100000\n" for c in (POD, ONE)})
     files.refuses = {f"{POD}/cpu.max": [errno.EINVAL] * 9}
     wider = Bandwidth(200000)
-    done = run(writer_of(files), wish(POD, QUOTA, wider), wish(ONE, QUOTA, wider))
-    assert (done.written, done.unwritten) == (1, 1)
+    outcome = run(writer_of(files), wish(POD, QUOTA, wider), wish(ONE, QUOTA, wider))
+    assert (outcome.written, outcome.unwritten) == (1, 1)
     assert files.writes == [(f"{ONE}/cpu.max", "200000 100000")]
 
 
@@ -248,13 +250,13 @@ def test_an_unchanged_pod_is_read_and_a_changed_one_is_noticed() -> None:
 def test_no_more_descriptors_are_open_than_allowed(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_text(name)
-    kept = len(os.listdir("/proc/self/fd"))
+    records = len(os.listdir("/proc/self/fd"))
     files = KernelFiles(LiveHostFiles(str(tmp_path)), limit=1)
     for _ in range(2):
         assert [files.read(f"/{name}", 8) for name in "abc"] == [b"a", b"b", b"c"]
-    assert len(os.listdir("/proc/self/fd")) == kept + 1
+    assert len(os.listdir("/proc/self/fd")) == records + 1
     files.close_all()
-    assert len(os.listdir("/proc/self/fd")) == kept
+    assert len(os.listdir("/proc/self/fd")) == records
 
 
 def test_a_plain_file_has_only_the_text_of_the_last_write(tmp_path: Path) -> None:

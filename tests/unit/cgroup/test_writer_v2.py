@@ -60,17 +60,17 @@ class Node:
         ready = self.writer.prepare((wish,), now_s)
         self.writer.record_in_ledger(ready)
         self.writer.ledger.flush()
-        done = self.writer.apply(ready, now_s)
+        outcome = self.writer.apply(ready, now_s)
         self.writer.ledger.flush()
-        return done
+        return outcome
 
     def undo(self, **how: bool) -> list[tuple[str, str]]:
         """Put all back; return state and detail of each entry."""
         ledger = ChangeLedger(self.path, "boot")
         ledger.load()
         entries = tuple(ledger.entries.values())
-        done = restore_entries(ledger, self.writer.values, entries, monotonic=lambda: 0.0, **how)
-        return [(one.state, one.detail) for one in done]
+        outcome = restore_entries(ledger, self.writer.values, entries, monotonic=lambda: 0.0, **how)
+        return [(one.state, one.detail) for one in outcome]
 
 
 @pytest.fixture
@@ -80,24 +80,24 @@ def node(tmp_path: Path) -> Node:
 
 def test_page_cache_above_a_new_limit_is_reclaimed_first_and_nobody_is_killed(node: Node) -> None:
     node.group.cache_bytes, node.group.anonymous_bytes = 200 * MIB, 50 * MIB
-    done = node.want(MEMORY, 100 * MIB)
-    assert (done.written, node.group.processes) == (1, 1)
+    outcome = node.want(MEMORY, 100 * MIB)
+    assert (outcome.written, node.group.processes) == (1, 1)
     assert (node.group.max_bytes, node.group.high_bytes) == (100 * MIB, NO_LIMIT)
-    assert [one.message for one in done.audits] == ["set it, after reclaim by memory.high"]
+    assert [audit.message for audit in outcome.audits] == ["set it, after reclaim by memory.high"]
     assert [entry.key for entry in node.writer.ledger.entries.values()] == [MEMORY.name]
 
 
 def test_a_group_that_fits_is_limited_without_reclaim(node: Node) -> None:
     node.group.cache_bytes = 50 * MIB
-    done = node.want(MEMORY, 100 * MIB)
-    assert (done.written, node.group.cache_bytes) == (1, 50 * MIB)
+    outcome = node.want(MEMORY, 100 * MIB)
+    assert (outcome.written, node.group.cache_bytes) == (1, 50 * MIB)
     assert node.files.writes == [(f"{POD}/memory.max", str(100 * MIB))]
 
 
 def test_memory_that_cannot_be_reclaimed_is_not_taken_by_killing(node: Node) -> None:
     node.group.anonymous_bytes, node.group.high_bytes = 200 * MIB, 300 * MIB
     events = [node.want(MEMORY, 100 * MIB, float(second)).problems for second in range(4)]
-    assert [len(one) for one in events] == [0, 0, 1, 0]
+    assert [len(event) for event in events] == [0, 0, 1, 0]
     (trouble,) = events[BUSY_REPORTED - 1]
     assert trouble.reason == "LimitInUse"
     assert f"{200 * MIB} bytes were in use" in trouble.message
@@ -110,8 +110,8 @@ def test_memory_that_cannot_be_reclaimed_is_not_taken_by_killing(node: Node) -> 
 
 def test_more_than_one_cycle_can_reclaim_is_reclaimed_in_several(node: Node) -> None:
     node.group.cache_bytes = 2000 * MIB
-    left = [node.want(MEMORY, 100 * MIB, float(second)).unwritten for second in range(5)]
-    assert left == [1, 1, 1, 0, 0]
+    unwrittens = [node.want(MEMORY, 100 * MIB, float(second)).unwritten for second in range(5)]
+    assert unwrittens == [1, 1, 1, 0, 0]
     assert (node.group.max_bytes, node.group.high_bytes) == (100 * MIB, NO_LIMIT)
 
 
@@ -130,11 +130,11 @@ def test_killed_at_any_write_of_a_reclaim_a_restore_gives_memory_high_back(tmp_p
         node = Node(tmp_path / str(step))
         node.group.cache_bytes, node.group.high_bytes = 200 * MIB, 300 * MIB
         write = node.files.write
-        left = [step]
+        remaining = [step]
 
         def counted(path: str, text: str) -> None:
-            left[0] -= 1  # noqa: B023 - used within the round only
-            if left[0] < 0:  # noqa: B023 - as above
+            remaining[0] -= 1  # noqa: B023 - used within the round only
+            if remaining[0] < 0:  # noqa: B023 - as above
                 raise Killed
             write(path, text)  # noqa: B023 - as above
 
@@ -197,9 +197,9 @@ def test_a_restore_does_not_kill_either(node: Node) -> None:
 
 def test_the_burst_of_another_agent_is_named_as_the_cause_of_a_refused_quota(node: Node) -> None:
     node.group.burst_us = 200_000
-    done = node.want(QUOTA, Bandwidth(50_000))
-    assert done.audits[0].errno == errno.EINVAL
-    assert done.problems[0].message == (
+    outcome = node.want(QUOTA, Bandwidth(50_000))
+    assert outcome.audits[0].errno == errno.EINVAL
+    assert outcome.problems[0].message == (
         f"cpu.cfs_quota_us of {POD} to '50000 100000': Invalid argument: cpu.max.burst holds"
         " 200000, more than this quota: write 0 to it; another agent left it"
     )
@@ -233,8 +233,8 @@ def high_writes(node: Node) -> list[int]:
 
 def test_memory_high_below_the_usage_is_lowered_in_steps(node: Node) -> None:
     node.group.cache_bytes = 300 * MIB
-    done = node.want(HIGH, 100 * MIB)
-    assert done.written == 1
+    outcome = node.want(HIGH, 100 * MIB)
+    assert outcome.written == 1
     assert high_writes(node) == [236, 172, 108, 100]
     assert node.group.cache_bytes == 100 * MIB
     assert node.undo() == [("restored", "")]
@@ -300,11 +300,11 @@ def test_memory_that_cannot_be_reclaimed_does_not_keep_memory_high_up(node: Node
 
 def test_killed_between_two_steps_the_original_of_memory_high_is_restored(node: Node) -> None:
     node.group.cache_bytes, node.group.high_bytes = 300 * MIB, 400 * MIB
-    write, left = node.files.write, [2]
+    write, remaining = node.files.write, [2]
 
     def killing(path: str, text: str) -> None:
-        left[0] -= 1
-        if left[0] < 0:
+        remaining[0] -= 1
+        if remaining[0] < 0:
             raise Killed
         write(path, text)
 

@@ -148,13 +148,13 @@ def test_lines_that_cannot_be_read_as_those_of_a_newer_version_are_put_aside_not
     path: str, good: int
 ) -> None:
     written(path, *entries(good))
-    kept = Path(path).read_bytes() if good else b""
+    records = Path(path).read_bytes() if good else b""
     newer = b'{"v":99}\n' * (1 if good == 0 else 2)
-    Path(path).write_bytes(kept + newer)
+    Path(path).write_bytes(records + newer)
     ledger = loaded(path)
     assert list(ledger.entries.values()) == entries(good)
     assert "put aside" in ledger.problem
-    assert Path(path + QUARANTINE).read_bytes() == kept + newer
+    assert Path(path + QUARANTINE).read_bytes() == records + newer
 
 
 def test_killed_while_a_damaged_file_is_mended_the_next_start_mends_it(
@@ -165,9 +165,9 @@ def test_killed_while_a_damaged_file_is_mended_the_next_start_mends_it(
     Path(path).write_bytes(b"".join((lines[0], b"nonsense\n", *lines[1:])))
     real = os.replace
     for step in range(3):
-        left = [step]
+        remaining = [step]
 
-        def replaced(source: str, target: str, left: list[int] = left) -> None:
+        def replaced(source: str, target: str, left: list[int] = remaining) -> None:
             left[0] -= 1
             if left[0] < 0:
                 raise OSError(5, "the machine stops here")

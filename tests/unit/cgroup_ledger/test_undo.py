@@ -22,8 +22,8 @@ pytestmark = [needs_v1, pytest.mark.root]
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 class Run:
@@ -35,8 +35,8 @@ class Run:
         self.writer = CgroupWriter(self.values, self.ledger, ManualClock())
 
     def write(self, *wishes: tuple[str, CgroupKey, CgroupValue]) -> None:
-        made = [DesiredValue(cgroup=c, key=k, value=v, owner="test") for c, k, v in wishes]
-        prepared = self.writer.prepare(made, 0.0)
+        created = [DesiredValue(cgroup=c, key=k, value=v, owner="test") for c, k, v in wishes]
+        prepared = self.writer.prepare(created, 0.0)
         self.writer.record_in_ledger(prepared)
         self.writer.apply(prepared, 0.0)
 
@@ -52,8 +52,8 @@ class Run:
         )
 
 
-def states(done: tuple[RestoreResult, ...]) -> set[str]:
-    return {one.state for one in done}
+def states(restore_results: tuple[RestoreResult, ...]) -> set[str]:
+    return {restore_result.state for restore_result in restore_results}
 
 
 def test_everything_is_as_it_was_before(groups: RealGroups) -> None:
@@ -140,10 +140,10 @@ def test_an_entry_that_exceeds_the_time_is_reported(groups: RealGroups) -> None:
     run.write((pod, SHARES, 2))
     ticks = itertools.count()
     entries = tuple(run.ledger.entries.values())
-    done = restore_entries(
+    outcome = restore_entries(
         run.ledger, run.values, entries, monotonic=lambda: float(next(ticks)), budget_s=1.0
     )
-    assert states(done) == {"late"}
+    assert states(outcome) == {"late"}
     assert len(run.ledger.entries) == 1
 
 

@@ -73,10 +73,12 @@ class Node:
         """Start `restore` and return what it says."""
         ledger = self.ledger()
         entries = tuple(ledger.entries.values())
-        done = restore_entries(ledger, self.values, entries, monotonic=lambda: 0.0, dry_run=dry_run)
+        outcome = restore_entries(
+            ledger, self.values, entries, monotonic=lambda: 0.0, dry_run=dry_run
+        )
         if not dry_run:
             ledger.remove_if_empty()
-        return done
+        return outcome
 
     def get(self, cgroup: str, file: str) -> str:
         """Read a file."""
@@ -88,8 +90,8 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> Node:
     return Node(tmp_path, request.param)
 
 
-def states(done: tuple[RestoreResult, ...]) -> list[str]:
-    return [one.state for one in done]
+def states(restore_results: tuple[RestoreResult, ...]) -> list[str]:
+    return [restore_result.state for restore_result in restore_results]
 
 
 def test_a_running_container_gets_the_cpus_of_the_group_above_and_the_answer_says_so(
@@ -100,8 +102,8 @@ def test_a_running_container_gets_the_cpus_of_the_group_above_and_the_answer_say
     assert planned.summary.startswith(f"{node.container}/cpuset.cpus 2-3 → 0-3 (")
     assert "all CPUs of the group above" in planned.summary
     assert node.get(node.container, "cpuset.cpus") == "2-3"
-    (done,) = node.undo()
-    assert (done.state, done.summary) == ("restored", planned.summary)
+    (outcome,) = node.undo()
+    assert (outcome.state, outcome.summary) == ("restored", planned.summary)
     assert node.get(node.container, "cpuset.cpus") == "0-3"
     assert not Path(node.path).exists()
 
@@ -136,12 +138,12 @@ def killed_at(
     step: int, node: Node, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> bool:
     """Do the work, ended before its n-th change of anything; return whether it was ended."""
-    left = [step]
+    remaining = [step]
 
     def counted(real: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object) -> object:
-            left[0] -= 1
-            if left[0] < 0:
+            remaining[0] -= 1
+            if remaining[0] < 0:
                 raise Killed
             return real(*arguments)
 
@@ -193,9 +195,9 @@ def test_a_wider_group_above_does_not_make_our_own_value_anothers(
         node.write((node.container, CPUS, frozenset({1})))
         killed = killed_at(step, node, node.undo, monkeypatch)
         node.kernel.group(node.pod).cpus = frozenset({0, 1, 2})
-        left = bool(node.ledger().entries)
+        remaining = bool(node.ledger().entries)
         assert "foreign" not in states(node.undo())
-        assert node.get(node.container, "cpuset.cpus") == ("0-2" if left else "0-1")
+        assert node.get(node.container, "cpuset.cpus") == ("0-2" if remaining else "0-1")
         if not killed:
             break
     assert 2 < step < MOST_STEPS - 1
@@ -276,8 +278,8 @@ def test_an_entry_writes_no_switch_but_those_of_the_agent(tmp_path: Path) -> Non
             entry(hierarchy=SYSCTL_HIERARCHY, path=path, key="value", original="|/bin/sh", inode=0)
         )
     entries = tuple(ledger.entries.values())
-    done = restore_entries(ledger, node.values, entries, monotonic=lambda: 0.0, force=True)
-    assert states(done) == ["refused"] * 3
+    outcome = restore_entries(ledger, node.values, entries, monotonic=lambda: 0.0, force=True)
+    assert states(outcome) == ["refused"] * 3
     assert node.files.writes == []
 
 
@@ -295,8 +297,8 @@ def test_a_switch_is_restored_to_a_value_that_it_can_have_only(original: str) ->
         own_values=("1",),
     )
     ledger.set(switch)
-    done = restore_entries(ledger, values, (switch,), monotonic=lambda: 0.0, force=True)
-    assert (states(done), settings.writes) == (["refused"], [])
+    outcome = restore_entries(ledger, values, (switch,), monotonic=lambda: 0.0, force=True)
+    assert (states(outcome), settings.writes) == (["refused"], [])
 
 
 def test_a_dry_run_says_what_becomes_of_a_switch() -> None:
@@ -315,5 +317,5 @@ def test_a_dry_run_says_what_becomes_of_a_switch() -> None:
     (dry,) = restore_entries(ledger, values, (switch,), monotonic=lambda: 0.0, dry_run=True)
     assert (dry.state, dry.summary) == ("planned", f"{SWITCHES[0]} 1 → 0")
     assert settings.writes == []
-    (done,) = restore_entries(ledger, values, (switch,), monotonic=lambda: 0.0)
-    assert (done.state, settings.writes) == ("restored", [(SWITCHES[0], "0")])
+    (outcome,) = restore_entries(ledger, values, (switch,), monotonic=lambda: 0.0)
+    assert (outcome.state, settings.writes) == ("restored", [(SWITCHES[0], "0")])

@@ -126,7 +126,8 @@ class EnforcedNode:
         plan = self.engine.plan(self._snapshot(now_s), LAYOUT, current, now_s, feedback)
         self.statuses, self.requests = plan.view.strategies, plan.evictions
         self.results = [
-            EvictionResult(request=one, outcome=EvictionOutcome.EVICTED) for one in plan.evictions
+            EvictionResult(request=eviction, outcome=EvictionOutcome.EVICTED)
+            for eviction in plan.evictions
         ]
         self.desired = tuple(value for one in plan.enforced for value in one.values)
         prepared = [self.writer.prepare(one.values, now_s, one.owner) for one in plan.enforced]
@@ -152,7 +153,7 @@ class EnforcedNode:
 
     def _snapshot(self, now_s: float) -> NodeSnapshot:
         pods = tuple(self.pods.values())
-        ids = {one.uid: container_id(one.uid, "main") for one in pods}
+        ids = {pod.uid: container_id(pod.uid, "main") for pod in pods}
         share = CgroupUsage(cpu_cores=self.cores / 8, memory_bytes=GIB, throttled_ratio=0.5)
         usage = UsageSample(
             node=NodeUsage(cpu_cores=self.cores, memory_bytes=self.memory),

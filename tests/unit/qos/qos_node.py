@@ -113,11 +113,11 @@ def pod(
         phase=phase,
         containers=tuple(
             ContainerView(
-                id=container_id(uid, one.name),
-                name=one.name,
-                cgroup=f"{cgroup}/{container_id(uid, one.name)}",
+                id=container_id(uid, container.name),
+                name=container.name,
+                cgroup=f"{cgroup}/{container_id(uid, container.name)}",
             )
-            for one in containers
+            for container in containers
         ),
         compute_request=ComputeRequest(cpu_cores=request_cores, memory_bytes=request_bytes),
         resources=containers,
@@ -125,7 +125,7 @@ def pod(
 
 
 def cgroup_of(view: PodView, name: str) -> str:
-    return next(one.cgroup for one in view.containers if one.name == name)
+    return next(container.cgroup for container in view.containers if container.name == name)
 
 
 @dataclass
@@ -160,10 +160,12 @@ class QosNode:
         self.views = (*self.views, *views)
         self._pods = qos_pods(self.views)
         for view in views if quotas else ():
-            limits = [one.cpu_limit_milli for one in view.resources or ()]
-            for one in view.resources or ():
-                quota_us = -1 if one.cpu_limit_milli is None else one.cpu_limit_milli * 100
-                self.files.put(cgroup_of(view, one.name), QUOTA, Bandwidth(quota_us))
+            limits = [resource.cpu_limit_milli for resource in view.resources or ()]
+            for resource in view.resources or ():
+                quota_us = (
+                    -1 if resource.cpu_limit_milli is None else resource.cpu_limit_milli * 100
+                )
+                self.files.put(cgroup_of(view, resource.name), QUOTA, Bandwidth(quota_us))
             is_unlimited = None in limits
             total = -1 if is_unlimited else sum((limit or 0) * 100 for limit in limits)
             self.files.put(view.cgroup, QUOTA, Bandwidth(total))
@@ -217,5 +219,5 @@ class QosNode:
 
 def by_target(plan: StrategyPlan) -> dict[tuple[str, str], CgroupValue]:
     """Return the desired values by cgroup and file."""
-    assert len({one.target for one in plan.values}) == len(plan.values)
-    return {one.target: one.value for one in plan.values}
+    assert len({value.target for value in plan.values}) == len(plan.values)
+    return {value.target: value.value for value in plan.values}

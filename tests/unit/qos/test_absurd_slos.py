@@ -81,7 +81,7 @@ def test_no_strategy_fails_the_files_stay_sound_and_all_is_restored(
         node.slo = build_slo_view({"spec": spec}, node.slo)
         for _ in range(3):
             node.cycle()
-            failed = [one for one in node.statuses if one.state is StrategyState.FAILED]
+            failed = [status for status in node.statuses if status.state is StrategyState.FAILED]
             assert failed == []
             for one in node.desired:
                 one.key.check(2, one.value)  # raises for a value that no kernel takes

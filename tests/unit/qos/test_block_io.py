@@ -159,16 +159,18 @@ def usage_of(devices: tuple[BlockDevice, ...]) -> UsageSample:
     return UsageSample(storage=replace(STORAGE, devices=devices))
 
 
-def plan_of(given: QosInputs) -> StrategyPlan:
+def plan_of(qos_inputs: QosInputs) -> StrategyPlan:
     """Return the first plan."""
-    return BlockIoStrategy().plan(given, BlockIoStrategy().start())[0]
+    return BlockIoStrategy().plan(qos_inputs, BlockIoStrategy().start())[0]
 
 
-def lines(given: QosInputs) -> dict[tuple[str, str], str]:
+def lines(qos_inputs: QosInputs) -> dict[tuple[str, str], str]:
     """Return the desired line of each group and file."""
     return {
-        (one.cgroup, one.key.name.partition(" ")[0]): one.key.text(given.layout.version, one.value)
-        for one in plan_of(given).values
+        (value.cgroup, value.key.name.partition(" ")[0]): value.key.text(
+            qos_inputs.layout.version, value.value
+        )
+        for value in plan_of(qos_inputs).values
     }
 
 
@@ -286,7 +288,7 @@ def test_a_limit_of_0_is_written_only_where_there_is_a_line(  # I5
 )
 def test_a_block_names_whole_disks(block: dict[str, object], disks: list[str]) -> None:
     plan = plan_of(inputs(slo=best_effort({**block, "ioCfg": {"readBPS": 5}}), layout=V2))
-    assert [one.key.device for one in plan.values] == disks
+    assert [value.key.device for value in plan.values] == disks
     assert bool(plan.message) is not bool(disks)
 
 
@@ -306,7 +308,7 @@ def test_the_volume_of_a_pod_is_found_by_its_mount(
 ) -> None:
     block = {"name": volume, "type": "podvolume", "ioCfg": {"readBPS": 5}}
     plan = plan_of(inputs(pod({"blocks": [block]}), layout=V2, volume_names=names))
-    assert [one.key.device for one in plan.values] == disks
+    assert [value.key.device for value in plan.values] == disks
 
 
 def test_a_block_whose_disk_is_unknown_does_not_affect_the_others() -> None:
@@ -367,7 +369,7 @@ def test_without_any_of_the_files_the_strategy_is_unsupported() -> None:
 
 def test_a_weight_without_cost_control_of_the_disk_is_reported() -> None:
     plan = plan_of(inputs(slo=best_effort(GROUP), layout=V2))
-    assert [one.key.name for one in plan.values] == ["io.max 253:16"]
+    assert [value.key.name for value in plan.values] == ["io.max 253:16"]
     assert "the weight has no effect on 253:16" in plan.message
 
 
@@ -378,7 +380,7 @@ def test_a_weight_comes_with_the_cost_control_of_the_same_node_slo() -> None:
 
 def test_a_model_without_all_numbers_is_not_written() -> None:
     plan = plan_of(inputs(slo=root({"enableUserModel": True, "modelReadBPS": 5}), layout=V2))
-    assert [one.key.name for one in plan.values] == ["io.cost.qos 253:16"]
+    assert [value.key.name for value in plan.values] == ["io.cost.qos 253:16"]
     assert "io.cost.model" in plan.message
 
 
@@ -425,7 +427,7 @@ def test_an_unchanged_plan_is_the_same_object() -> None:
 
 def test_every_line_names_the_field_that_requests_it() -> None:
     slo = {**root({}), **best_effort(GROUP)}
-    sources = {one.cgroup: one.source for one in plan_of(inputs(pod(HTML), slo=slo)).values}
+    sources = {value.cgroup: value.source for value in plan_of(inputs(pod(HTML), slo=slo)).values}
     assert sources == {
         "/": "NodeSLO spec.resourceQOSStrategy.cgroupRoot.blkioQOS",
         BEST_EFFORT: "NodeSLO spec.resourceQOSStrategy.beClass.blkioQOS",
@@ -437,7 +439,7 @@ def test_new_counters_of_the_same_disks_change_nothing() -> None:
     strategy, one = BlockIoStrategy(), inputs(slo=best_effort(GROUP))
     first, state = strategy.plan(one, strategy.start())
     counters = DiskCounters(reads=1, read_bytes=1, writes=1, written_bytes=1, busy_ms=1)
-    used = tuple(replace(one, counters=counters) for one in STORAGE.devices)
+    used = tuple(replace(device, counters=counters) for device in STORAGE.devices)
     second, _ = strategy.plan(replace(one, usage=usage_of(used)), state)
     assert second is first
 
@@ -453,11 +455,11 @@ def test_a_controller_that_is_enabled_later_is_used_within_a_minute() -> None:
     assert strategy.plan(later, state)[0].values != ()
 
 
-def latency_lines(given: QosInputs) -> tuple[dict[str, str], str]:
+def latency_lines(qos_inputs: QosInputs) -> tuple[dict[str, str], str]:
     """Return the desired line of each group with the option, and the message."""
     strategy = BlockIoStrategy(uses_latency_targets=True)
-    plan, _ = strategy.plan(given, strategy.start())
-    return {one.cgroup: one.key.text(2, one.value) for one in plan.values}, plan.message
+    plan, _ = strategy.plan(qos_inputs, strategy.start())
+    return {value.cgroup: value.key.text(2, value.value) for value in plan.values}, plan.message
 
 
 TARGETS = {
@@ -476,8 +478,8 @@ TARGETS = {
 def test_with_the_option_latency_sensitive_groups_beside_best_effort_are_protected() -> None:  # O6
     pinned = replace(pod(annotations=()), qos_class="LSR")
     burstable = replace(pod(annotations=(), cgroup=f"/kubepods/burstable/pod{UID}"), qos_class="LS")
-    found, message = latency_lines(inputs(pinned, burstable, slo=TARGETS, layout=V2))
-    assert found == {
+    result, message = latency_lines(inputs(pinned, burstable, slo=TARGETS, layout=V2))
+    assert result == {
         "/kubepods/burstable": "253:16 target=2000",
         POD: "253:16 target=900",
     }
@@ -487,17 +489,17 @@ def test_with_the_option_latency_sensitive_groups_beside_best_effort_are_protect
 def test_no_latency_is_protected_where_the_cost_model_controls_the_disk() -> None:
     files = Files()
     files.lines["/", "io.cost.qos 253:16"] = devices.parse_fields(devices.LATENCY, "enable=1")
-    found, message = latency_lines(inputs(slo=TARGETS, layout=V2, files=files))
-    assert found == {}
+    result, message = latency_lines(inputs(slo=TARGETS, layout=V2, files=files))
+    assert result == {}
     assert "io.cost.qos of the root controls 253:16 already" in message
 
 
 def test_a_kernel_without_latency_targets_is_named() -> None:
-    found, message = latency_lines(inputs(slo=TARGETS, layout=V2, files=Files("io.latency")))
-    assert (found, message) == ({}, "not on this kernel: io.latency")
+    result, message = latency_lines(inputs(slo=TARGETS, layout=V2, files=Files("io.latency")))
+    assert (result, message) == ({}, "not on this kernel: io.latency")
 
 
 def test_version_1_has_no_latency_targets_and_that_is_reported() -> None:
-    found, message = latency_lines(inputs(slo=TARGETS, layout=V1))
-    assert found == {}
+    result, message = latency_lines(inputs(slo=TARGETS, layout=V1))
+    assert result == {}
     assert "lsClass has no effect" in message

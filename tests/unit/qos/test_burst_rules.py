@@ -102,9 +102,9 @@ def test_the_next_quota(
     change: QuotaChange,
     target: int,
 ) -> None:
-    granted = granted_change(wished_change(throttled, is_allowed=allowed), pool)
-    assert granted is change
-    assert target_quota(granted, current, base, percent) == target
+    allocations = granted_change(wished_change(throttled, is_allowed=allowed), pool)
+    assert allocations is change
+    assert target_quota(allocations, current, base, percent) == target
 
 
 def test_the_ladder_up_and_down() -> None:

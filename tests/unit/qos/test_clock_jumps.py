@@ -58,12 +58,12 @@ def test_no_leap_of_a_clock_makes_a_limit_jump_or_more_pods_be_evicted(
         before = node.quota(BEST_EFFORT).quota_us
         node.cycle(seconds)
         after, now_s = node.quota(BEST_EFFORT).quota_us, node.clock.monotonic()
-        assert not [one for one in node.statuses if one.state is StrategyState.FAILED]
+        assert not [status for status in node.statuses if status.state is StrategyState.FAILED]
         assert before == -1 or after <= before + STEP_US
         if usage_age_s > 2.0 or slo_age_s > STALE_S:
             assert (after, node.requests) == (before, ())
-        evicted += ((now_s, one.pod.uid) for one in node.requests)
+        evicted += ((now_s, request.pod.uid) for request in node.requests)
         uids = [uid for at_s, uid in evicted if now_s - at_s < RATE_WINDOW_S]
         assert len(uids) == len(set(uids)) <= MAX_PER_MINUTE
-        for uid in {one.pod.uid for one in node.requests}:
+        for uid in {request.pod.uid for request in node.requests}:
             node.pods.pop(uid)

@@ -22,7 +22,7 @@ def reasons_after(
     for one in views:
         now_s += seconds
         conditions, state = strategy_conditions(one, state, now_s, is_clustered=is_clustered)
-    return [(one.reason, one.message) for one in conditions]
+    return [(condition.reason, condition.message) for condition in conditions]
 
 
 @pytest.mark.parametrize(

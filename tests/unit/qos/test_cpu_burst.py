@@ -255,7 +255,7 @@ def test_the_source_names_the_field_that_asks() -> None:
     own = make_pod("b", limited("x", 1000), annotations={ANNOTATION: '{"cpuBurstPercent":10}'})
     burst = scene(AUTO, node, own)
     burst.cycle()
-    sources = {one.cgroup: one.source for one in burst.plan.values}
+    sources = {value.cgroup: value.source for value in burst.plan.values}
     assert sources[node.cgroup] == "NodeSLO spec.cpuBurstStrategy"
     assert sources[own.cgroup] == f"Pod default/pod-b annotation {ANNOTATION}"
 
@@ -449,7 +449,7 @@ def files_in_order(
 ) -> list[tuple[str, str]]:
     """Return the writes of the last plan as (level, file)."""
     steps = plan_writes(burst.plan.values, before, 2)
-    return [("pod" if one.desired.cgroup == view.cgroup else "app", one.file) for one in steps]
+    return [("pod" if step.desired.cgroup == view.cgroup else "app", step.file) for step in steps]
 
 
 def test_quotas_are_raised_before_bursts_and_bursts_lowered_before_quotas() -> None:

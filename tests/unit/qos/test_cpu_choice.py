@@ -70,9 +70,9 @@ def test_both_pools_give_cpus_in_proportion(
 ) -> None:  # P8-P16
     owned = parse_cpu_list(lsr)
     candidates = candidate_cpus(A8, parse_cpu_list(excluded), owned)
-    wanted = choose_cpu_count(budget, old + growth_step(len(A8)), candidates.count)
-    chosen = select_cpus(candidates, wanted, frozenset())
-    assert (wanted, len(chosen & owned), format_cpu_list(chosen)) == (count, of_lsr, text)
+    cpu_count = choose_cpu_count(budget, old + growth_step(len(A8)), candidates.count)
+    chosen = select_cpus(candidates, cpu_count, frozenset())
+    assert (cpu_count, len(chosen & owned), format_cpu_list(chosen)) == (count, of_lsr, text)
 
 
 def test_buckets_of_a_short_list_are_those_of_memory_node_and_socket() -> None:

@@ -106,7 +106,7 @@ def cgroups_of(node: QosNode) -> list[str]:
         cgroup
         for pod in node.views
         if pod.qos is KubeQos.BEST_EFFORT
-        for cgroup in (pod.cgroup, *(one.cgroup for one in pod.containers))
+        for cgroup in (pod.cgroup, *(container.cgroup for container in pod.containers))
     ]
 
 
@@ -141,9 +141,9 @@ def test_on_version_1_each_group_below_has_the_list() -> None:
     sandbox = ContainerView(id="f" * 64, cgroup=f"{view.cgroup}/{'f' * 64}")
     view = replace(view, containers=(*view.containers, sandbox))
     one = scene(latency_sensitive(), view, nameless, layout=V1)
-    wanted = one.cycle()
+    desired = one.cycle()
     groups = (BEST_EFFORT, view.cgroup, cgroup_of(view, "c"), sandbox.cgroup, nameless.cgroup)
-    assert wanted == {(cgroup, CPUS.name): parse_cpu_list("0-1,4") for cgroup in groups}
+    assert desired == {(cgroup, CPUS.name): parse_cpu_list("0-1,4") for cgroup in groups}
 
 
 @pytest.mark.parametrize(
@@ -243,10 +243,10 @@ def test_on_version_1_no_pod_keeps_a_quota_below_that_of_its_class() -> None:
     view = best_effort()
     one = scene(latency_sensitive(), view, thresholds=QUOTA_POLICY, layout=V1)
     one.node.files.put(view.cgroup, QUOTA, Bandwidth(400000))
-    wanted = one.cycle()
-    assert wanted[BEST_EFFORT, QUOTA.name] == Bandwidth(300000)
-    assert wanted[view.cgroup, QUOTA.name] == Bandwidth(-1)
-    assert wanted[cgroup_of(view, "c"), QUOTA.name] == Bandwidth(-1)
+    desired = one.cycle()
+    assert desired[BEST_EFFORT, QUOTA.name] == Bandwidth(300000)
+    assert desired[view.cgroup, QUOTA.name] == Bandwidth(-1)
+    assert desired[cgroup_of(view, "c"), QUOTA.name] == Bandwidth(-1)
 
 
 def test_a_small_change_of_the_quota_is_not_written_and_the_old_one_stays_desired() -> None:
@@ -360,9 +360,9 @@ def test_cpus_that_the_scheduler_chose_for_a_best_effort_pod_are_narrowed_not_re
 @pytest.mark.parametrize(("idle", "groups"), [("off", 0), ("pods", 1), ("class", 2)])
 def test_best_effort_groups_are_idle_by_a_setting(idle: str, groups: int) -> None:  # O1
     one = scene(settings=CpuSuppressionSettings(idle=idle))
-    wanted = one.cycle()
-    assert [value for (_, key), value in wanted.items() if key == IDLE.name] == [1] * groups
-    assert ((BEST_EFFORT, IDLE.name) in wanted) is (idle == "class")
+    desired = one.cycle()
+    assert [value for (_, key), value in desired.items() if key == IDLE.name] == [1] * groups
+    assert ((BEST_EFFORT, IDLE.name) in desired) is (idle == "class")
 
 
 def test_the_weight_of_a_group_that_becomes_idle_stays_desired() -> None:
@@ -473,8 +473,8 @@ def test_after_any_sequence_limits_are_sound_and_all_are_restored(
         elif kind == "sample":
             one.node.has_sample = number > 2
         old = one.node.files.effective_cpus(BEST_EFFORT)
-        wanted = one.cycle(0.05 if kind == "stall" else 1.0)
-        for (cgroup, key), value in wanted.items():
+        desired = one.cycle(0.05 if kind == "stall" else 1.0)
+        for (cgroup, key), value in desired.items():
             if key == CPUS.name:
                 assert value
                 assert value <= ALL

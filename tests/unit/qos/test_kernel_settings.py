@@ -76,7 +76,7 @@ class Node:
         prepared = self.writer.prepare(plan.values, self.clock.monotonic(), "kernel_settings")
         self.writer.record_in_ledger(prepared)
         result = self.writer.apply(prepared, self.clock.monotonic())
-        return [one.reason for one in result.problems]
+        return [problem.reason for problem in result.problems]
 
     def restore(self, *, dry_run: bool = False) -> tuple[RestoreResult, ...]:
         """Restore all originals."""
@@ -87,7 +87,7 @@ class Node:
 
 
 def numbers(plan: StrategyPlan) -> dict[str, CgroupValue]:
-    return {one.key.host_file: one.value for one in plan.values}
+    return {value.key.host_file: value.value for value in plan.values}
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_the_reserve_is_a_part_of_the_memory_within_limits(
 
 @pytest.mark.parametrize(("asked", "value"), [(5, 10), (10, 10), (99, 99), (400, 400), (500, 400)])
 def test_the_watermark_factor_is_the_nearest_one_in_range(asked: int, value: int) -> None:  # Y5
-    found, note = watermark_scale_factor(asked)
-    assert (found, bool(note)) == (value, value != asked)
+    result, note = watermark_scale_factor(asked)
+    assert (result, bool(note)) == (value, value != asked)
 
 
 @pytest.mark.parametrize(("asked", "is_written"), [(-1, False), (1, True), (2, False)])
@@ -146,7 +146,7 @@ def test_a_feature_that_the_kernel_does_not_list_is_tried_once_and_reported(  # 
 ) -> None:
     node = feature_node(NEW_FEATURES, OTHER=True)
     plan = node.plan({"schedFeatures": {feature: is_on}})
-    assert [one.key.text(2, one.value) for one in plan.values] == [text]
+    assert [value.key.text(2, value.value) for value in plan.values] == [text]
     assert node.write({"schedFeatures": {feature: is_on}}) == ["ValueRefused"]
     assert node.write({"schedFeatures": {feature: is_on}}) == []
     node.restore()
@@ -218,7 +218,7 @@ def test_a_file_that_appears_later_is_written() -> None:
     node = Node(FakeSettings(watermark_scale_factor=10))
     inputs_of = {"memcgReapBackGround": 1, "watermarkScaleFactor": 100}
     slo = overlay_spec({"systemStrategy": inputs_of}).slo
-    found = []
+    result = []
     for _ in range(70):
         node.clock.advance(1.0)
         inputs = QosInputs(
@@ -229,9 +229,9 @@ def test_a_file_that_appears_later_is_written() -> None:
             current=node,
         )
         plan, node.state = node.strategy.plan(inputs, node.state)
-        found.append(len(plan.values))
+        result.append(len(plan.values))
         node.kernel.files[REAPER] = "0\n"
-    assert (found[0], found[-1]) == (1, 2)
+    assert (result[0], result[-1]) == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class Memory:
     def add(self, *views: PodView) -> None:
         self.node.add(*views, quotas=False)
         for view in views:
-            for cgroup in (view.cgroup, *(one.cgroup for one in view.containers)):
+            for cgroup in (view.cgroup, *(container.cgroup for container in view.containers)):
                 for key in self.keys:
                     self.node.files.put(cgroup, key, neutral(key))
 
@@ -230,7 +230,7 @@ def test_an_annotation_on_a_node_without_a_request() -> None:
     assert (own.cgroup, LOW.name) not in values
     assert (cgroup_of(own, "x"), HIGH.name) not in values
     assert not [cgroup for cgroup, _ in values if "podb" in cgroup]
-    sources = {one.source for one in memory.plan.values if one.cgroup == own.cgroup}
+    sources = {value.source for value in memory.plan.values if value.cgroup == own.cgroup}
     assert sources == {f"Pod default/pod-a annotation {ANNOTATION}"}
 
 

@@ -58,7 +58,7 @@ INPUTS = inputs()
 
 def test_no_strategy_writes_files_of_a_pod_in_a_protected_namespace() -> None:
     plan = PodProtection(frozenset({"kube-system"})).apply("cpu_burst", PLAN, INPUTS)
-    assert [(one.cgroup, one.key) for one in plan.values] == [
+    assert [(value.cgroup, value.key) for value in plan.values] == [
         ("/kubepods/besteffort", QUOTA),
         ("/kubepods/pod1", CPUS),  # else the group above could not be narrowed
         ("/kubepods/pod2", QUOTA),

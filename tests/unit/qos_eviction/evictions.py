@@ -88,8 +88,8 @@ class Rounds:
         """Give every request of the last round this outcome."""
         assert self.last is not None
         self.results += [
-            msgspec.structs.replace(EvictionResult(request=one, outcome=outcome), **changes)
-            for one in self.last.requests
+            msgspec.structs.replace(EvictionResult(request=request, outcome=outcome), **changes)
+            for request in self.last.requests
         ]
 
     def state_of(self, feature: str) -> tuple[str, str]:

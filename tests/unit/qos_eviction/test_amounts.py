@@ -127,9 +127,9 @@ def test_requests_beyond_the_allocatable_amount_are_released(
     exact: int,
 ) -> None:
     arguments = (requested, allocatable, UsageLimits(*limits))
-    found = allocatable_release(*arguments, Formula.UPSTREAM, is_memory=is_memory)
+    result = allocatable_release(*arguments, Formula.UPSTREAM, is_memory=is_memory)
     # Koordinator's float64 loses a byte where the ratio has no exact binary form
-    assert abs(found - upstream) <= 1
+    assert abs(result - upstream) <= 1
     assert allocatable_release(*arguments) == exact
 
 

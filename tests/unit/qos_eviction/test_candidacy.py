@@ -43,11 +43,11 @@ class Node:
         self, *pods: PodView, used: int = 50 * GIB, mode: str = "on", **thresholds: Any
     ) -> None:
         strategies = eviction_strategies(EvictionSettings(), "")
-        modes = {one.name: mode for one in strategies}
+        modes = {strategy.name: mode for strategy in strategies}
         self.engine = QosEngine(strategies, modes, 1.0, 1800.0, WITH_BRAKE)
         self.pods, self.used, self.now_s = pods, used, 100.0
         self.slo = replace(SLO, **thresholds)
-        self.memory = {one.uid: GIB for one in pods}
+        self.memory = {pod.uid: GIB for pod in pods}
         self.feedback = EvictionFeedback()
 
     def cycle(self, seconds: float = 1.0, *, slo_age_s: float = 0.0) -> None:
@@ -75,7 +75,9 @@ class Node:
 
     def answer(self, outcome: EvictionOutcome) -> None:
         """Answer the requests of the last cycle."""
-        results = tuple(EvictionResult(request=one, outcome=outcome) for one in self.requests)
+        results = tuple(
+            EvictionResult(request=request, outcome=outcome) for request in self.requests
+        )
         self.feedback = EvictionFeedback(results=results)
 
     def explain(self, uid: str = "a") -> PodEvictionView:
@@ -102,7 +104,7 @@ def test_candidates_have_their_place_in_the_order_of_evictions() -> None:
     assert {node.rule(uid).candidates for uid in "abc"} == {3}
     node.used = 95 * GIB
     node.cycle()
-    assert [one.pod.uid for one in node.requests] == sorted(places, key=places.__getitem__)
+    assert [request.pod.uid for request in node.requests] == sorted(places, key=places.__getitem__)
 
 
 def test_what_decides_the_order_is_shown() -> None:
@@ -229,13 +231,15 @@ def test_while_nothing_is_decided_the_reason_is_that() -> None:
 
 
 def test_to_explain_changes_no_decision() -> None:
-    quiet, asked = Node(batch("a"), used=85 * GIB), Node(batch("a"), used=85 * GIB)
+    quiet, requests = Node(batch("a"), used=85 * GIB), Node(batch("a"), used=85 * GIB)
     for _ in range(3):
         quiet.cycle()
-        asked.cycle()
+        requests.cycle()
         for _ in range(5):
-            asked.explain()
-        assert [one.pod for one in asked.requests] == [one.pod for one in quiet.requests]
+            requests.explain()
+        assert [request.pod for request in requests.requests] == [
+            request.pod for request in quiet.requests
+        ]
 
 
 def test_a_pod_that_is_not_listed_and_a_start_have_no_explanation() -> None:

@@ -250,9 +250,9 @@ def test_at_most_five_pods_a_minute_are_evicted() -> None:
     for second in range(200):
         requested = rounds.run(float(second))
         rounds.answer(EvictionOutcome.EVICTED)
-        gone = {f"uid-{name}" for name in requested}
-        left = tuple(one for one in rounds.inputs.pods if one.ref.uid not in gone)
-        rounds.inputs = msgspec.structs.replace(rounds.inputs, pods=left)
+        removed = {f"uid-{name}" for name in requested}
+        pods = tuple(one for one in rounds.inputs.pods if one.ref.uid not in removed)
+        rounds.inputs = msgspec.structs.replace(rounds.inputs, pods=pods)
         evicted += [float(second)] * len(requested)
         assert sum(second - at_s < 60 for at_s in evicted) <= 5
     assert len(evicted) == 20
@@ -341,7 +341,7 @@ def test_the_grace_of_a_kill_is_not_longer_than_the_pod_s() -> None:
     rounds.answer(EvictionOutcome.BLOCKED)
     rounds.run(1.0)
     assert rounds.last is not None
-    assert [one.grace_s for one in rounds.last.requests] == [3]
+    assert [request.grace_s for request in rounds.last.requests] == [3]
 
 
 def test_a_rule_that_is_switched_off_evicts_nobody() -> None:

@@ -55,7 +55,7 @@ class Cycles:
     def __init__(
         self, *strategies: Greedy, modes: Mapping[str, str] | None = None, brake: int = 100
     ) -> None:
-        names = {one.name: "on" for one in strategies}
+        names = {strategy.name: "on" for strategy in strategies}
         settings = BrakeSettings(max_refusals=brake, max_evictions=brake, window_s=600, hold_s=60)
         self.engine = QosEngine(strategies, {**names, **(modes or {})}, 1.0, 1800.0, settings)
         self.now_s = 0.0
@@ -70,7 +70,7 @@ class Cycles:
         return self.engine.plan(snapshot, V2, DictFiles(), self.now_s, feedback)
 
     def answer(self, outcome: EvictionOutcome, *names: str) -> None:
-        results = tuple(EvictionResult(request=request(one), outcome=outcome) for one in names)
+        results = tuple(EvictionResult(request=request(name), outcome=outcome) for name in names)
         self.feedback = EvictionFeedback(results=results)
 
 
@@ -82,9 +82,9 @@ def test_the_second_strategy_knows_what_the_first_one_requested_in_the_same_cycl
 
 def test_in_plan_mode_requests_are_marked_as_planned() -> None:
     cycles = Cycles(Greedy("cpu_eviction"), modes={"cpu_eviction": "plan"})
-    assert [one.is_planned for one in cycles.run().evictions] == [True]
+    assert [eviction.is_planned for eviction in cycles.run().evictions] == [True]
     cycles = Cycles(Greedy("cpu_eviction"))
-    assert [one.is_planned for one in cycles.run().evictions] == [False]
+    assert [eviction.is_planned for eviction in cycles.run().evictions] == [False]
 
 
 def test_while_the_node_slo_is_frozen_nobody_is_evicted() -> None:
@@ -101,10 +101,10 @@ def test_with_the_mode_off_nobody_is_evicted() -> None:
 
 def test_a_strategy_that_is_off_says_so_only_if_the_node_slo_asks_for_it() -> None:
     cycles = Cycles(Greedy("cpu_eviction"), modes={"cpu_eviction": "off"})
-    assert [one.message for one in cycles.run().view.strategies] == [""]
+    assert [strategy.message for strategy in cycles.run().view.strategies] == [""]
     thresholds = ResourceThresholds(enable=True, cpu_evict_threshold_percent=80)
     cycles.slo = NodeSlo(thresholds=thresholds)
-    assert [one.message for one in cycles.run().view.strategies] == [
+    assert [strategy.message for strategy in cycles.run().view.strategies] == [
         "NodeSLO spec.resourceUsedThresholdWithBE.cpuEvictThresholdPercent asks for it;"
         " enforce.strategies.cpu_eviction or enforce.mode is off"
     ]
@@ -122,7 +122,7 @@ def test_while_the_brake_holds_files_and_pods_stay_as_they_are() -> None:
     plan = cycles.run(2.0)
     assert (len(plan.enforced), len(plan.planned), plan.decided) == (0, 1, frozenset())
     assert plan.view.brake == "3 writes were refused within 10 minutes"
-    assert [one.mode for one in plan.view.strategies] == ["plan"]
+    assert [strategy.mode for strategy in plan.view.strategies] == ["plan"]
     plan = cycles.run(58.0)
     assert (len(plan.enforced), plan.view.brake) == (1, "")
 

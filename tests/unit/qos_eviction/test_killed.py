@@ -74,7 +74,7 @@ def snapshot(now_s: float) -> NodeSnapshot:
 def run(folder: Path, first_s: int, last_s: int) -> None:
     """Run an agent for some seconds."""
     strategies = eviction_strategies(EvictionSettings(max_per_minute=2), "")
-    modes = {one.name: "on" for one in strategies}
+    modes = {strategy.name: "on" for strategy in strategies}
     runner = StrategyRunner(
         QosEngine(strategies, modes, 1.0, 1800.0),
         LoggedEvictions(folder / "requests"),

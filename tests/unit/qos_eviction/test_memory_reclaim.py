@@ -53,9 +53,9 @@ class Node:
         self.now_s += seconds
         tier = BestEffortUsage(use=CgroupUsage(memory_with_cache_bytes=current))
         usage = UsageSample(node=NodeUsage(memory_bytes=used), best_effort=tier)
-        given = {"now_s": self.now_s, "usage_taken_s": self.now_s, "usage": usage, **more}
+        inputs = {"now_s": self.now_s, "usage_taken_s": self.now_s, "usage": usage, **more}
         plan, self.state = self.strategy.plan(
-            msgspec.structs.replace(self.inputs, **given), self.state
+            msgspec.structs.replace(self.inputs, **inputs), self.state
         )
         return plan
 
@@ -103,8 +103,8 @@ def test_the_limit_is_a_whole_number_of_pages() -> None:
 def test_the_limit_stays_for_a_while_after_the_usage_has_fallen_and_is_restored_then() -> None:
     node = Node()
     first = node.run(88 * GIB)
-    held = node.run(80 * GIB, seconds=HOLD_S - 0.1)
-    assert (held.values, held.reclaims) == (first.values, ())
+    entries = node.run(80 * GIB, seconds=HOLD_S - 0.1)
+    assert (entries.values, entries.reclaims) == (first.values, ())
     assert node.run(80 * GIB, seconds=0.1).values == ()
 
 

@@ -121,7 +121,7 @@ class MemoryNode:
         self.pods = qos_pods(views)
         self.plan = StrategyPlan()
         self.now_s = 100.0
-        usage = {one.uid: CgroupUsage(memory_bytes=GIB, cpu_cores=0.5) for one in views}
+        usage = {view.uid: CgroupUsage(memory_bytes=GIB, cpu_cores=0.5) for view in views}
         cluster = ClusterView(
             has_pod_list=True, node=SnapshotPart(NodeView(name="n", uid="u"), 1.0)
         )
@@ -142,7 +142,7 @@ class MemoryNode:
         given = {"now_s": self.now_s, "usage_taken_s": self.now_s, **changes}
         inputs = msgspec.structs.replace(self.inputs, **given)
         self.plan, self.state = self.strategy.plan(inputs, self.state)
-        return [one.pod.uid for one in self.plan.evictions]
+        return [eviction.pod.uid for eviction in self.plan.evictions]
 
 
 STATIC = (("kubernetes.io/config.mirror", "0" * 32),)
@@ -243,7 +243,7 @@ def test_best_effort_cpu_is_taken_from_the_measured_tier() -> None:
             slo=NodeSlo(thresholds=slo),
         )  # fmt: skip
         plan, state = strategy.plan(inputs, state)
-        evicted += [(second, one.pod.uid) for one in plan.evictions]
+        evicted += [(second, eviction.pod.uid) for eviction in plan.evictions]
     assert evicted[:2] == [(20, "a"), (20, "b")] or evicted[:2] == [(20, "b"), (20, "a")]
 
 

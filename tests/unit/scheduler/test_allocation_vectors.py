@@ -94,12 +94,14 @@ def short(grant: Grant) -> str:
 def allocate_on(
     table: DeviceTable,
     request: DeviceRequest,
-    held: Iterable[AllocatedDevice] = (),
+    allocated_devices: Iterable[AllocatedDevice] = (),
     labels: dict[str, str] | None = None,
     strategy: ScoringStrategy | None = None,
     rules: Rules | None = None,
 ) -> Grant:
-    node = NodeState(name="node", labels=labels or {}, table=table, usage=sum_usage([held], table))
+    node = NodeState(
+        name="node", labels=labels or {}, table=table, usage=sum_usage([allocated_devices], table)
+    )
     filter_node(node, request, rules or Rules())
     return allocate(node, request, rules or Rules(), strategy=strategy)
 
@@ -255,12 +257,12 @@ def test_devices_of_the_vector(number: str) -> None:
     table, state = NODES[name], dict(state)
     options = {key: state.pop(key) for key in ("labels", "strategy", "rules") if key in state}
     half = state.pop("half", None)
-    held = holding(table, **state)  # type: ignore[arg-type]  # GPUs, functions and NICs of a row
+    entries = holding(table, **state)  # type: ignore[arg-type]  # GPUs, functions and NICs of a row
     if half is not None:
         amounts = ((GPU_CORE, 50), (GPU_MEMORY_RATIO, 50), (GPU_MEMORY, 83201216 * 512))
-        held = (*held, AllocatedDevice(type=GPU, minor=half, resources=amounts))  # type: ignore[arg-type]  # a minor
+        entries = (*entries, AllocatedDevice(type=GPU, minor=half, resources=amounts))  # type: ignore[arg-type]  # a minor
     try:
-        result = short(allocate_on(table, request, held, **options))  # type: ignore[arg-type]  # of a row
+        result = short(allocate_on(table, request, entries, **options))  # type: ignore[arg-type]  # of a row
     except NodeRefused as refused:
         result = refused.reason
     assert result == expected
@@ -381,9 +383,9 @@ def test_a_resource_that_the_device_does_not_have_is_refused_unless_koordinator_
 
 def test_an_exclusive_request_avoids_switches_in_use_where_the_policy_is_enforced() -> None:
     request = pod(cards(1), exclusive="PCIeLevel")
-    held = holding(NODES["A"], gpus=[0])
-    assert short(allocate_on(NODES["A"], request, held)).startswith("1 |")
-    assert short(allocate_on(NODES["A"], request, held, rules=STRICT)).startswith("2 |")
+    entries = holding(NODES["A"], gpus=[0])
+    assert short(allocate_on(NODES["A"], request, entries)).startswith("1 |")
+    assert short(allocate_on(NODES["A"], request, entries, rules=STRICT)).startswith("2 |")
 
 
 def test_a_node_without_a_device_object_is_left_to_the_kubelet_only_for_its_own_resources() -> None:
@@ -422,25 +424,29 @@ def test_a_request_that_matches_no_template_of_any_model_is_invalid() -> None:
 
 def test_joint_pods_get_cards_whose_root_has_a_free_nic() -> None:
     table, request = NODES["A"], pod(cards(2, 100), JOINT, functions=None)
-    held = holding(table, nics=[1])
-    assert short(allocate_on(table, request, held)) == "2,3 | 2x100"
-    compatible = allocate_on(table, request, held, rules=Rules(upstream_compatible=True))
+    entries = holding(table, nics=[1])
+    assert short(allocate_on(table, request, entries)) == "2,3 | 2x100"
+    compatible = allocate_on(table, request, entries, rules=Rules(upstream_compatible=True))
     assert short(compatible) == "0,1 | 2x100"
 
 
 def test_joint_pods_get_cards_whose_root_has_a_free_function() -> None:
     table, request = NODES["A"], pod(cards(1), JOINT)
-    taken = [one.bus_id for group in table.of(RDMA)[0].function_groups for one in group.functions]
-    held = holding(table, functions=taken)
-    assert short(allocate_on(table, request, held)) == f"2 | {ALL_G[1]}"
+    bus_ids = [
+        function.bus_id
+        for group in table.of(RDMA)[0].function_groups
+        for function in group.functions
+    ]
+    entries = holding(table, functions=bus_ids)
+    assert short(allocate_on(table, request, entries)) == f"2 | {ALL_G[1]}"
 
 
 def test_a_node_has_a_local_choice_while_enough_cards_have_a_nic_on_their_root() -> None:
     table = NODES["A"]
 
-    def is_local(count: int, held: Iterable[AllocatedDevice], **joint: str) -> bool:
+    def is_local(count: int, allocated_devices: Iterable[AllocatedDevice], **joint: str) -> bool:
         request = pod(cards(count, 100), {**JOINT, **joint}, functions=None)
-        state = NodeState(name="node", table=table, usage=sum_usage([held], table))
+        state = NodeState(name="node", table=table, usage=sum_usage([allocated_devices], table))
         return has_local_choice(state, request)
 
     assert is_local(8, ())

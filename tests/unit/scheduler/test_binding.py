@@ -137,10 +137,10 @@ def test_a_cpu_set_is_written_beside_the_devices_and_counts_at_once(server: ApiS
             assert json.loads(annotations[RESOURCE_SPEC]) == {"preferredCPUBindPolicy": "FullPCPUs"}
             assert ANNOTATION in annotations
             stored = assigned_pod(decode_scheduler_pod(json.dumps(scene.server_pod(name)).encode()))
-            held = scene.state.pod(scene.reported[f"default/{name}"].key.uid)
+            entries = scene.state.pod(scene.reported[f"default/{name}"].key.uid)
             assert stored is not None
-            assert held is not None
-            assert (stored.numa, stored.amounts) == (held.numa, held.amounts)
+            assert entries is not None
+            assert (stored.numa, stored.amounts) == (entries.numa, entries.amounts)
 
     run(server, scenario)
 

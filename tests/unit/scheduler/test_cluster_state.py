@@ -58,8 +58,8 @@ def test_joint_pods_prefer_a_node_with_cards_and_nics_on_one_root_to_a_better_sc
         ("no-nic", range(2, 8), [1]),
         ("full", range(7), [1, 2, 3]),
     ):
-        held = holding(table, gpus=cards_in_use, nics=nics_in_use)
-        state.set_pod(AssignedPod(key=PodKey(node, "default", node), node=node, allocation=held))
+        entries = holding(table, gpus=cards_in_use, nics=nics_in_use)
+        state.set_pod(AssignedPod(key=PodKey(node, "default", node), node=node, allocation=entries))
     answer = DecisionMaker(state).decide(PodRequest(devices=request), ["no-nic", "full"])
     assert answer.best(1)[0][0] == "full"
     compatible = DecisionMaker(state, Rules(upstream_compatible=True))
@@ -104,7 +104,7 @@ def test_usage_follows_the_id_of_a_card_when_minors_change_at_a_boot() -> None:
     first, *others = table.of(GPU)
     swapped = (
         msgspec.structs.replace(first, minor=3),
-        *(one for one in others if one.minor != 3),
+        *(other for other in others if other.minor != 3),
         msgspec.structs.replace(table.of(GPU)[3], minor=0),
     )
     devices = {**table.devices, GPU: tuple(sorted(swapped, key=lambda one: one.minor))}
@@ -119,7 +119,7 @@ def test_a_deleted_device_object_takes_its_devices_out_of_service_and_keeps_what
     state.remove_devices("a")
     assert not maker.decide(request_for(1), ["a"]).of("a").fits
     state.set_devices(msgspec.structs.replace(NODES["A"], node="a"))
-    assert [one.device.minor for one in maker.allocate(request_for(1), "a").devices] == [1]
+    assert [device.device.minor for device in maker.allocate(request_for(1), "a").devices] == [1]
 
 
 def test_a_forgotten_node_is_gone_once_its_pods_are() -> None:

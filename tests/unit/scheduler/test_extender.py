@@ -105,9 +105,9 @@ def test_a_request_that_no_node_can_meet_is_unresolvable_everywhere(extender: Ex
 
 @pytest.mark.parametrize("text", ["-1", "", "one", "1e", "0x1", "--2"])
 def test_a_request_that_is_no_amount_is_refused_everywhere(extender: Extender, text: str) -> None:
-    wanted = pod(0)
-    wanted["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpu": text}
-    answer = filtered(extender, wanted)
+    desired = pod(0)
+    desired["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpu": text}
+    answer = filtered(extender, desired)
     assert set(answer["FailedAndUnresolvableNodes"]) == {"idle", "half", "full"}
     reason = answer["FailedAndUnresolvableNodes"]["idle"]
     assert reason == f"invalid resource unit nvidia.com/gpu: {text}"
@@ -130,9 +130,9 @@ def test_amounts_count_in_whatever_units_they_are(
 ) -> None:
     answers = []
     for requests in (amounts, is_like):
-        wanted = pod(0)
-        wanted["spec"]["containers"][0]["resources"]["requests"] = requests
-        answers.append(filtered(extender, wanted))
+        desired = pod(0)
+        desired["spec"]["containers"][0]["resources"]["requests"] = requests
+        answers.append(filtered(extender, desired))
     assert answers[0] == answers[1]
     assert "idle" in answers[0]["NodeNames"]
 
@@ -185,7 +185,7 @@ def test_the_best_nodes_are_logged_where_that_is_asked_for(
 
 def test_scores_are_rounded_half_up() -> None:
     scores = json.loads(encode_priorities({"a": 4, "b": 5, "c": 94, "d": 95, "e": 100}))
-    assert [one["Score"] for one in scores] == [0, 1, 9, 10, 10]
+    assert [score["Score"] for score in scores] == [0, 1, 9, 10, 10]
 
 
 def victims(**by_node: list[str]) -> Object:

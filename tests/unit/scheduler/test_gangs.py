@@ -130,8 +130,8 @@ def replayed(
     main(["replay", "--cluster", str(CLUSTER), "--pods", str(stream), "-o", "json"])
     report = json.loads(capsys.readouterr().out)
     free = report["fragmentation"]["after"]["freeGPUs"]
-    assert report["refused"] == sum(one["node"] is None for one in report["placements"])
-    return [one["node"] for one in report["placements"]], report["refusals"], free
+    assert report["refused"] == sum(placement["node"] is None for placement in report["placements"])
+    return [placement["node"] for placement in report["placements"]], report["refusals"], free
 
 
 def members(count: int, cards: int, least: int) -> list[Object]:

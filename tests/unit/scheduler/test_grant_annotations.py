@@ -58,8 +58,8 @@ def test_a11_the_annotation_complete() -> None:
         msgspec.structs.replace(one, id=ids.get(one.minor, one.id)) for one in table.of(GPU)
     )
     table = DeviceTable(node="n", devices={**table.devices, GPU: cards})
-    held = holding(table, gpus=[0], functions=["0000:1f:00.2"])
-    grant = allocate_on(table, pod({"nvidia.com/gpu": 3, RDMA_NAME: 1}, JOINT), held)
+    entries = holding(table, gpus=[0], functions=["0000:1f:00.2"])
+    grant = allocate_on(table, pod({"nvidia.com/gpu": 3, RDMA_NAME: 1}, JOINT), entries)
     whole = {
         "koordinator.sh/gpu-core": "100",
         "koordinator.sh/gpu-memory": "83201216Ki",

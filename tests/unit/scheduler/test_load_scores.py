@@ -123,12 +123,12 @@ def loads(
     return result
 
 
-def score(one: NodeLoads, wanted: PodLoad) -> int:
-    return one.weighted_scores(wanted, ["n1"])["n1"][0]
+def score(one: NodeLoads, pod_load: PodLoad) -> int:
+    return one.weighted_scores(pod_load, ["n1"])["n1"][0]
 
 
-def refusal(one: NodeLoads, wanted: PodLoad) -> str:
-    return one.refusals(wanted, ["n1"]).get("n1", "")
+def refusal(one: NodeLoads, pod_load: PodLoad) -> str:
+    return one.refusals(pod_load, ["n1"]).get("n1", "")
 
 
 def settings(**changes: Any) -> LoadScoreSettings:
@@ -423,8 +423,8 @@ def test_p03_a_pod_that_needs_no_gpu_prefers_a_node_without(strict: bool, expect
 
     scores = one.weighted_scores(pod({"cpu": "1", "memory": "1Gi"}), ["plain", "gpu"])
     assert scores == {"plain": (100, 1), "gpu": (expected, 1)}
-    wanted = pod({"cpu": "1", GPU_NAME: "1"})
-    assert one.weighted_scores(wanted, ["gpu"]) == {"gpu": (100, 1)}
+    desired = pod({"cpu": "1", GPU_NAME: "1"})
+    assert one.weighted_scores(desired, ["gpu"]) == {"gpu": (100, 1)}
 
 
 # in the answers to kube-scheduler

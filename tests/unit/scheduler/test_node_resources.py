@@ -116,13 +116,13 @@ def test_a_small_change_is_written_if_the_healthy_devices_changed() -> None:
 def test_a_node_without_healthy_devices_loses_the_resources_and_no_other() -> None:
     current = {**dict.fromkeys(ADVERTISED, 100), "nvidia.com/gpu": 8, "example.com/x": 1}
     patch = status_patch(advertising(current), NO_RESOURCES, is_health_changed=False)
-    gone: dict[str, None] = dict.fromkeys(ADVERTISED)
-    assert patch == {"status": {"capacity": gone, "allocatable": gone}}
+    removed: dict[str, None] = dict.fromkeys(ADVERTISED)
+    assert patch == {"status": {"capacity": removed, "allocatable": removed}}
 
 
 def test_a_node_that_lost_its_nics_keeps_its_cards() -> None:
     table = msgspec.structs.replace(NODES["A"], devices={GPU: NODES["A"].of(GPU), RDMA: ()})
     patch = status_patch(advertising(ALL), device_resources(table), is_health_changed=True)
-    gone = {"koordinator.sh/rdma": None}
-    assert patch == {"status": {"capacity": gone, "allocatable": gone}}
+    removed = {"koordinator.sh/rdma": None}
+    assert patch == {"status": {"capacity": removed, "allocatable": removed}}
     assert device_resources(table).healthy == {(GPU, minor) for minor in range(8)}

@@ -29,13 +29,13 @@ LEAST, MOST = ScoringStrategy(), ScoringStrategy(type="MostAllocated")
 NIC = "koordinator.sh/rdma"
 
 
-def score(cards: int, used: Amounts, asked: Amounts, strategy: ScoringStrategy) -> int:
+def score(cards: int, used: Amounts, amounts: Amounts, strategy: ScoringStrategy) -> int:
     devices = tuple(NodeDevice(kind=GPU, minor=minor, total=CARD) for minor in range(cards))
     table = DeviceTable(node="n", devices={GPU: devices})
-    held = [AllocatedDevice(type=GPU, minor=0, resources=tuple(used.items()))]
-    request = device_request(asked)
+    allocated_devices = [AllocatedDevice(type=GPU, minor=0, resources=tuple(used.items()))]
+    request = device_request(amounts)
     assert request is not None
-    return node_score(table, sum_usage([held]), request, strategy)
+    return node_score(table, sum_usage([allocated_devices]), request, strategy)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_scores_of_kinds_are_added() -> None:
             RDMA: (NodeDevice(kind=RDMA, minor=0, total={NIC: 1000}),),
         },
     )
-    held = [
+    allocated_devices = [
         AllocatedDevice(type=GPU, minor=0, resources=tuple(QUARTER.items())),
         AllocatedDevice(type=RDMA, minor=0, resources=((NIC, 50),)),
     ]
     request = device_request({**HALF, NIC: 25})
     assert request is not None
-    assert node_score(table, sum_usage([held]), request, LEAST) == 186
+    assert node_score(table, sum_usage([allocated_devices]), request, LEAST) == 186
 
 
 def test_resources_that_the_node_does_not_have_do_not_count() -> None:

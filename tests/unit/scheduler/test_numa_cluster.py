@@ -85,14 +85,14 @@ def request(
     return pod_request(pod)
 
 
-def put(state: ClusterState, uid: str, node: str, wanted: PodRequest, grant: PodGrant) -> None:
+def put(state: ClusterState, uid: str, node: str, desired: PodRequest, grant: PodGrant) -> None:
     annotations = status_annotations(grant.cpus, grant.amounts)
     state.set_pod(
         AssignedPod(
             key=PodKey(uid, "default", uid),
             node=node,
             numa=recorded_numa(annotations),
-            amounts=wanted.amounts,
+            amounts=desired.amounts,
         )
     )
 
@@ -100,14 +100,14 @@ def put(state: ClusterState, uid: str, node: str, wanted: PodRequest, grant: Pod
 def test_a_cpu_set_is_whole_cores_of_one_numa_node_and_is_given_once() -> None:
     state = cluster("a")
     maker = DecisionMaker(state)
-    given: set[int] = set()
+    inputs: set[int] = set()
     for uid in "1234":
         grant = maker.allocate(request(), "a")
         assert len(grant.cpus) == 4
         assert {cpu // 8 for cpu in grant.cpus} in ({0}, {1})
         assert {cpu ^ 1 for cpu in grant.cpus} == grant.cpus
-        assert given.isdisjoint(grant.cpus)
-        given |= grant.cpus
+        assert inputs.isdisjoint(grant.cpus)
+        inputs |= grant.cpus
         put(state, uid, "a", request(), grant)
     with pytest.raises(NodeRefused, match="not enough cpus available"):
         maker.allocate(request(), "a")
@@ -238,12 +238,12 @@ def test_devices_and_cpus_are_of_one_numa_node() -> None:
         grant = maker.allocate(pod_request(pod), "a")
         assert set(grant.amounts) == expected
         assert {cpu // 8 for cpu in grant.cpus} == expected
-        assert {one.device.numa_node for one in grant.devices} == expected
+        assert {device.device.numa_node for device in grant.devices} == expected
         state.set_pod(
             AssignedPod(
                 key=PodKey(str(expected), "n", "p"),
                 node="a",
-                allocation=tuple(one.as_allocated() for one in grant.devices),
+                allocation=tuple(device.as_allocated() for device in grant.devices),
                 numa=NumaPod(cpus=grant.cpus, amounts=grant.amounts),
             )
         )
@@ -260,7 +260,7 @@ def test_devices_that_are_not_aligned_may_be_on_another_numa_node_than_the_cpus(
     assert not DecisionMaker(state).decide(request, ["a"]).fitting()
     grant = DecisionMaker(state, Rules(aligns_devices=False)).allocate(request, "a")
     assert len(grant.amounts) == 1
-    assert {one.device.numa_node for one in grant.devices} == {0, 1}
+    assert {device.device.numa_node for device in grant.devices} == {0, 1}
 
 
 def test_pods_without_a_record_count_evenly_on_all_numa_nodes_unless_compatible() -> None:
@@ -268,10 +268,10 @@ def test_pods_without_a_record_count_evenly_on_all_numa_nodes_unless_compatible(
     state.set_pod(
         AssignedPod(key=PodKey("1", "n", "p"), node="a", amounts={"cpu": 6000, "memory": GIB})
     )
-    wanted = request(cpus=6, qos="LS")
-    assert not DecisionMaker(state).decide(wanted, ["a"]).fitting()
+    desired = request(cpus=6, qos="LS")
+    assert not DecisionMaker(state).decide(desired, ["a"]).fitting()
     compatible = Rules(upstream_compatible=True)
-    assert DecisionMaker(state, compatible).decide(wanted, ["a"]).fitting() == ["a"]
+    assert DecisionMaker(state, compatible).decide(desired, ["a"]).fitting() == ["a"]
 
 
 def test_cpus_of_pods_that_the_kubelet_pins_are_not_counted_twice() -> None:
@@ -370,7 +370,7 @@ def test_over_any_sequence_no_cpu_is_given_twice_and_no_numa_node_gives_more_tha
             state.remove_pod(uid)
             del bound[uid]
             continue
-        wanted = request(
+        desired = request(
             cpus=random.randint(1, 9),
             memory_gib=random.randint(1, 20),
             qos=random.choice(("LS", "LSR", "LSE")),
@@ -386,27 +386,27 @@ def test_over_any_sequence_no_cpu_is_given_twice_and_no_numa_node_gives_more_tha
                 )
             },
         )
-        fits = bool(maker.decide(wanted, ["a"]).fitting())
+        fits = bool(maker.decide(desired, ["a"]).fitting())
         try:
-            grant = maker.allocate(wanted, "a")
+            grant = maker.allocate(desired, "a")
         except NodeRefused:
             assert not fits
             continue
         assert fits
         if labels[POLICY] or grant.cpus:
-            bound[str(number)] = wanted, grant
-            put(state, str(number), "a", wanted, grant)
+            bound[str(number)] = desired, grant
+            put(state, str(number), "a", desired, grant)
         check_grants(list(bound.values()))
 
 
 def check_grants(bound: list[tuple[PodRequest, PodGrant]]) -> None:
-    given = [cpu for _, grant in bound for cpu in grant.cpus]
-    assert len(given) == len(set(given))
-    for wanted, grant in bound:
+    inputs = [cpu for _, grant in bound for cpu in grant.cpus]
+    assert len(inputs) == len(set(inputs))
+    for desired, grant in bound:
         if grant.cpus:
-            assert len(grant.cpus) * 1000 == wanted.amounts["cpu"]
+            assert len(grant.cpus) * 1000 == desired.amounts["cpu"]
         if grant.amounts:
-            for name, amount in wanted.amounts.items():
+            for name, amount in desired.amounts.items():
                 assert sum(one.get(name, 0) for one in grant.amounts.values()) == amount
         if grant.cpus and grant.amounts:
             of_node = Counter(cpu // 8 for cpu in grant.cpus)

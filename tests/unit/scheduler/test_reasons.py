@@ -25,7 +25,7 @@ def device_reasons() -> set[str]:
 
 
 def numa_reasons() -> set[str]:
-    answers = (recorded_numa.decide(one, Rules()) for one in recorded_numa.decisions())
+    answers = (recorded_numa.decide(decision, Rules()) for decision in recorded_numa.decisions())
     return {answer for answer in answers if isinstance(answer, str)}
 
 

@@ -69,11 +69,11 @@ def request_of(pod: Mapping[str, Any]) -> DeviceRequest | None:
         ContainerAmounts(
             {
                 name: quantity.value
-                for name, text in (one["resources"].get("requests") or {}).items()
+                for name, text in (container["resources"].get("requests") or {}).items()
                 if (quantity := parse_quantity(str(text))) is not None
             }
         )
-        for one in pod["spec"]["containers"]
+        for container in pod["spec"]["containers"]
     ]
     metadata = pod["metadata"]
     return device_request(

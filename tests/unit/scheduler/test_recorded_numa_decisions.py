@@ -96,7 +96,7 @@ def decisions() -> Iterator[Decision]:
             result = step["result"]
             recorded = recorded_grant(pod, result) if result["bound"] else None
             used = sum_usage((one.devices for one in bound.values()), table)
-            left = {
+            remaining = {
                 resource: capacity[resource]
                 - (1000 * reserved if resource == "cpu" else 0)
                 - sum(one.amounts.get(resource, 0) for one in bound.values())
@@ -116,7 +116,7 @@ def decisions() -> Iterator[Decision]:
                 numa=NumaState(
                     labels=labels, cpus=cpus, pods=tuple(one.numa for one in bound.values())
                 ),
-                left=left,
+                left=remaining,
                 pod=pod,
                 is_bound=result["bound"],
                 message=result.get("message", ""),
@@ -146,12 +146,12 @@ def decide(decision: Decision, rules: Rules) -> PodGrant | str:
 
 
 def is_same(grant: PodGrant, recorded: Recorded) -> bool:
-    devices = sorted((one.device.kind, one.device.minor) for one in grant.devices)
+    devices = sorted((device.device.kind, device.device.minor) for device in grant.devices)
     return (
         grant.cpus == recorded.numa.cpus
         and {numa: dict(amounts) for numa, amounts in grant.amounts.items()}
         == {numa: dict(amounts) for numa, amounts in recorded.numa.amounts.items()}
-        and devices == sorted((one.type, one.minor or 0) for one in recorded.devices)
+        and devices == sorted((device.type, device.minor or 0) for device in recorded.devices)
     )
 
 
@@ -191,13 +191,13 @@ def score(decision: Decision, grant: NumaPod | PodGrant) -> tuple[int, ...]:
     """
     cpus = decision.numa.cpus
     assert cpus is not None
-    taken = frozenset[int]().union(*(pod.cpus for pod in decision.numa.pods)) | cpus.reserved
+    chosen = frozenset[int]().union(*(pod.cpus for pod in decision.numa.pods)) | cpus.reserved
     nodes = set(grant.amounts) | {cpus.places[cpu].node for cpu in grant.cpus}
     cores: dict[object, set[int]] = {}
     for place in cpus.places.values():
         cores.setdefault(place.core_key, set()).add(place.cpu)
     broken = sum(bool(own & grant.cpus) and not own <= grant.cpus for own in cores.values())
-    free = sum(own.isdisjoint(taken | grant.cpus) for own in cores.values())
+    free = sum(own.isdisjoint(chosen | grant.cpus) for own in cores.values())
     return len(nodes), broken, -free
 
 
@@ -238,8 +238,8 @@ def test_no_cpu_is_given_twice_and_cpus_agree_with_the_amounts_of_numa_nodes() -
         grant = decide(decision, Rules())
         if not isinstance(grant, PodGrant) or decision.numa.cpus is None:
             continue
-        taken = frozenset[int]().union(*(pod.cpus for pod in decision.numa.pods))
-        assert grant.cpus.isdisjoint(taken | decision.numa.cpus.reserved)
+        chosen = frozenset[int]().union(*(pod.cpus for pod in decision.numa.pods))
+        assert grant.cpus.isdisjoint(chosen | decision.numa.cpus.reserved)
         if grant.cpus:
             assert len(grant.cpus) * 1000 == decision.pod.amounts["cpu"]
             places = decision.numa.cpus.places

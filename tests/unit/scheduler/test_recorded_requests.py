@@ -45,7 +45,7 @@ def with_card(body: Object) -> bytes:
 
 def names_of(body: Object) -> list[str]:
     items = (body["Nodes"] or {}).get("items", [])
-    return list(body["NodeNames"] or [one["metadata"]["name"] for one in items])
+    return list(body["NodeNames"] or [item["metadata"]["name"] for item in items])
 
 
 def cluster(names: list[str], pods: dict[str, list[str]] | None = None) -> Extender:
@@ -84,11 +84,11 @@ def test_a_recorded_pod_fits_or_is_refused_with_a_reason_for_each_node(mode: str
     body = recorded(mode)["filter"]["body"]
     names = names_of(body)
     answer = json.loads(cluster(names).filter(decode_nodes_request(json.dumps(body).encode())))
-    kept = answer["NodeNames"] or [
+    records = answer["NodeNames"] or [
         one["metadata"]["name"] for one in (answer["Nodes"] or {}).get("items", ())
     ]
     refused = answer["FailedAndUnresolvableNodes"] | answer["FailedNodes"]
-    assert sorted([*kept, *refused]) == sorted(names)
+    assert sorted([*records, *refused]) == sorted(names)
     assert all(refused.values())
 
 

@@ -191,7 +191,7 @@ def test_a_stream_of_pods_is_bound_one_after_another(
     status = main(["replay", "--cluster", str(CLUSTER), "--pods", str(stream), "-o", "json"])
     report = json.loads(capsys.readouterr().out)
     assert status == 1
-    assert [one["node"] for one in report["placements"]] == ["h100-0", "h100-0", None]
+    assert [placement["node"] for placement in report["placements"]] == ["h100-0", "h100-0", None]
     assert report["refused"] == 1
     assert report["refusals"]["Insufficient Partitioned GPU Devices"] == 1
     before, after = report["fragmentation"]["before"], report["fragmentation"]["after"]
@@ -365,7 +365,7 @@ def test_pods_of_a_replay_count_for_the_load_of_their_nodes(
     settings = "device_score_weight: 0\n" + LOAD_SCORE
     report = run_with_load(tmp_path, capsys, "replay", "---".join(pods), settings)
     # each pod is estimated with 1.7 CPUs: 3.7 and 3, then 3.7 and 4.7
-    assert [one["node"] for one in report["placements"]] == ["a", "b", "a", "b"]
+    assert [placement["node"] for placement in report["placements"]] == ["a", "b", "a", "b"]
 
 
 def test_requests_that_are_not_for_devices_are_not_decided_by_load(

@@ -39,7 +39,7 @@ def rendered(host: str) -> dict[str, Any]:
     """Return the Device object that the agent publishes for a recorded host."""
     result = run_agent("render", "device", "--host", str(HOSTS / host), "--node-name", "n1")
     documents = yaml.safe_load_all(result.stdout)
-    return next(one for one in documents if one and one["kind"] == "Device")
+    return next(document for document in documents if document and document["kind"] == "Device")
 
 
 def node(used: tuple[int, ...] = (), *, nics: int = 0) -> NodeState:
@@ -78,15 +78,15 @@ def request(cards: int, nics: int = 0, scope: str = "", joint: str = "") -> Devi
 
 
 def minors(
-    state: NodeState, wanted: DeviceRequest, rules: Rules = DEFAULT_RULES, *, kind: str = GPU
+    state: NodeState, desired: DeviceRequest, rules: Rules = DEFAULT_RULES, *, kind: str = GPU
 ) -> list[int]:
-    return [one.device.minor for one in allocate(state, wanted, rules) if one.device.kind == kind]
+    return [one.device.minor for one in allocate(state, desired, rules) if one.device.kind == kind]
 
 
 def nic_switches(
-    state: NodeState, wanted: DeviceRequest, rules: Rules = DEFAULT_RULES
+    state: NodeState, desired: DeviceRequest, rules: Rules = DEFAULT_RULES
 ) -> list[str]:
-    grant = allocate(state, wanted, rules)
+    grant = allocate(state, desired, rules)
     return sorted(one.device.switch for one in grant if one.device.kind == RDMA)
 
 

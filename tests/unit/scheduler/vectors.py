@@ -203,10 +203,10 @@ def holding(
     nics: Iterable[int] = (),
 ) -> tuple[AllocatedDevice, ...]:
     """Return allocations of whole cards, of whole NICs, and of functions by bus id."""
-    held = [
+    entries = [
         AllocatedDevice(type=GPU, minor=minor, resources=tuple(WHOLE.items())) for minor in gpus
     ]
-    held += [
+    entries += [
         AllocatedDevice(type=RDMA, minor=minor, resources=tuple(NIC.items())) for minor in nics
     ]
     owners = {
@@ -215,8 +215,8 @@ def holding(
         for of_group in device.function_groups
         for function in of_group.functions
     }
-    held += [
+    entries += [
         AllocatedDevice(type=RDMA, minor=owners[bus], resources=((RDMA_NAME, 1),), vfs=(bus,))
         for bus in functions
     ]
-    return tuple(held)
+    return tuple(entries)

@@ -55,10 +55,12 @@ def granted(
     request: DeviceRequest,
     table: DeviceTable = NODES["A"],
     labels: dict[str, str] | None = None,
-    held: Allocation = (),
+    allocation: Allocation = (),
 ) -> list[tuple[str, int, str]]:
     """Return kind, minor and virtual function of each device of the grant."""
-    state = NodeState(name="n", labels=labels or {}, table=table, usage=sum_usage([held], table))
+    state = NodeState(
+        name="n", labels=labels or {}, table=table, usage=sum_usage([allocation], table)
+    )
     filter_node(state, request)
     return [
         (one.device.kind, one.device.minor, one.function.bus_id if one.function else "")
@@ -115,11 +117,11 @@ def test_a_designated_virtual_function_is_given_though_another_one_comes_first()
 def test_taken_devices_and_functions_are_refused_for_now() -> None:
     one = designated(whole(1), card(5))
     with pytest.raises(NodeRefused, match="Insufficient GPU Devices") as refused:
-        granted(one, held=holding(NODES["A"], gpus=[5]))
+        granted(one, allocation=holding(NODES["A"], gpus=[5]))
     assert not refused.value.is_final
     other = designated(pod({RDMA_NAME: 1}), function(2, "0000:90:01.3"))
     with pytest.raises(NodeRefused, match="Insufficient rdma devices"):
-        granted(other, held=holding(NODES["A"], functions=["0000:90:01.3"]))
+        granted(other, allocation=holding(NODES["A"], functions=["0000:90:01.3"]))
 
 
 @pytest.mark.parametrize("device", [card(8), card(0, "GPU-elsewhere")])
@@ -258,7 +260,7 @@ def test_a_planned_pod_gets_the_devices_of_the_plan_and_none_if_one_is_sick() ->
     maker = DecisionMaker(state)
     request = pod_request(decode_scheduler_pod(json.dumps(pod_object("p", 2)).encode()))
     grant = maker.allocate(request, "a", "u-p")
-    assert [one.device.minor for one in grant.devices] == [2, 5]
+    assert [device.device.minor for device in grant.devices] == [2, 5]
     sick = tuple(
         msgspec.structs.replace(one, total={}) if one.minor == 5 else one
         for one in NODES["A"].of(GPU)
@@ -339,7 +341,7 @@ def test_replay_puts_recorded_pods_where_they_were_and_refuses_the_second_of_two
     second = annotated(pod_object("q", 1, "a100-0"), "GPU-a100-0-6")
     status, report = command("replay", tmp_path, capsys, first, second)
     assert status == 1
-    assert [one["node"] for one in report["placements"]] == ["a100-0", None]
+    assert [placement["node"] for placement in report["placements"]] == ["a100-0", None]
     assert report["refusals"]["Insufficient GPU Devices"] == 1
     assert report["refusals"]["node(s) didn't match the requested node name"] == 4
 
@@ -352,7 +354,9 @@ def test_a_designation_that_cannot_be_read_is_said(
     _, decision = command("simulate", tmp_path, capsys, bad)
     assert decision["chosen"] is None
     reasons = {reason for node in decision["nodes"] for reason in node["reasons"]}
-    assert all(one.startswith("invalid device-allocated annotation, err: ") for one in reasons)
+    assert all(
+        reason.startswith("invalid device-allocated annotation, err: ") for reason in reasons
+    )
 
 
 class PlannedCluster:
@@ -417,7 +421,7 @@ class PlannedCluster:
 
     def assigned(self, name: str, node: str, count: int) -> AssignedPod:
         grant = self.maker.allocate(self.request(name, count), node, f"u-{name}")
-        allocation = tuple(one.as_allocated() for one in grant.devices)
+        allocation = tuple(device.as_allocated() for device in grant.devices)
         key = PodKey(f"u-{name}", "ns", name)
         return AssignedPod(key=key, node=node, allocation=allocation)
 
@@ -430,8 +434,8 @@ class PlannedCluster:
         for node in ("a", "b"):
             usage = self.state.state(node).usage.amounts
             assert {(node, minor) for _, minor in usage} == {one for one in used if one[0] == node}
-        known = {pod.key.uid for pod in self.state.pods()}
-        assert all(self.state.uids_of_plan(plan) <= known for plan in self.plans)
+        uids = {pod.key.uid for pod in self.state.pods()}
+        assert all(self.state.uids_of_plan(plan) <= uids for plan in self.plans)
 
 
 @pytest.mark.parametrize("seed", range(20))

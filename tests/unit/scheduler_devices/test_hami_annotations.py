@@ -34,7 +34,7 @@ CARD_MIB = CARD_BYTES // MIB
 def entries(annotations: dict[str, str]) -> list[tuple[str, int, int]]:
     """Return id, MiB and core percent of each device."""
     devices = decode_hami_allocation(annotations)
-    amounts = [(one.id, dict(one.resources)) for one in devices]
+    amounts = [(device.id, dict(device.resources)) for device in devices]
     return [(name, of[GPU_MEMORY] // MIB, of[GPU_CORE]) for name, of in amounts]
 
 
@@ -100,8 +100,8 @@ def cluster(annotations: dict[str, str]) -> tuple[ClusterState, PodChanges]:
 
 
 def fits(state: ClusterState, amounts: Amounts) -> bool:
-    wanted = SchedulerPod(key=PodKey("p", "ns", "p"), amounts=amounts)
-    return bool(DecisionMaker(state).decide(pod_request(wanted), ["a"]).fitting())
+    scheduler_pod = SchedulerPod(key=PodKey("p", "ns", "p"), amounts=amounts)
+    return bool(DecisionMaker(state).decide(pod_request(scheduler_pod), ["a"]).fitting())
 
 
 def test_cards_that_hami_gave_are_used_in_both_forms_of_memory() -> None:

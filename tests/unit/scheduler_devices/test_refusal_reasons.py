@@ -58,10 +58,10 @@ def pod(
 
 
 def refusal(
-    wanted: SchedulerPod,
+    scheduler_pod: SchedulerPod,
     table: DeviceTable | None,
     labels: dict[str, str] | None = None,
-    held: tuple[AllocatedDevice, ...] = (),
+    allocated_devices: tuple[AllocatedDevice, ...] = (),
     rules: Rules = NO_RULES,
     **cpus: Any,
 ) -> tuple[str, bool]:
@@ -72,9 +72,11 @@ def refusal(
         state.set_devices(msgspec.structs.replace(table, node="a"))
     if cpus:
         state.set_cpus(topology("a", **cpus))
-    if held:
-        state.set_pod(AssignedPod(key=PodKey("h", "ns", "h"), node="a", allocation=held))
-    answer = DecisionMaker(state, rules).decide(pod_request(wanted), ["a"]).of("a")
+    if allocated_devices:
+        state.set_pod(
+            AssignedPod(key=PodKey("h", "ns", "h"), node="a", allocation=allocated_devices)
+        )
+    answer = DecisionMaker(state, rules).decide(pod_request(scheduler_pod), ["a"]).of("a")
     assert answer.fits or explain_reason(answer.reason), "people are told what it means"
     return answer.reason, answer.is_final
 
@@ -169,8 +171,8 @@ def test_fewer_devices_on_all_numa_nodes_than_the_pod_wants() -> None:
     table = DeviceTable(node="n", devices={GPU: cards})
     amounts = {"nvidia.com/gpu": 6, "cpu": 1000}
     assert refusal(pod(amounts), table) == ("", False)
-    wanted = pod(amounts, {NUMA_SPEC: {"numaTopologyPolicy": "Restricted"}})
-    assert refusal(wanted, table, annotations={}) == ("Insufficient NUMA Scoped Devices", True)
+    desired = pod(amounts, {NUMA_SPEC: {"numaTopologyPolicy": "Restricted"}})
+    assert refusal(desired, table, annotations={}) == ("Insufficient NUMA Scoped Devices", True)
 
 
 def lsr(
@@ -238,39 +240,39 @@ def test_s01_a_node_without_cards_has_no_score_and_is_refused() -> None:
     empty = DeviceTable(node="n", devices={})
     state = NodeState(name="n", table=empty)
     assert node_score(empty, state.usage, request, ScoringStrategy()) == 0
-    wanted = pod({GPU_CORE: 100, GPU_MEMORY_RATIO: 100})
-    assert refusal(wanted, empty) == ("Insufficient gpu devices", True)
+    desired = pod({GPU_CORE: 100, GPU_MEMORY_RATIO: 100})
+    assert refusal(desired, empty) == ("Insufficient gpu devices", True)
 
 
 def granted_without(
-    table: DeviceTable, wanted: SchedulerPod, held: tuple[AllocatedDevice, ...]
+    table: DeviceTable, scheduler_pod: SchedulerPod, allocated_devices: tuple[AllocatedDevice, ...]
 ) -> list[tuple[int, dict[str, int]]]:
     """Return what the pod would get once the pod that holds these devices was evicted."""
     state = ClusterState()
     state.set_node("a", {})
     state.set_devices(msgspec.structs.replace(table, node="a"))
-    state.set_pod(AssignedPod(key=PodKey("h", "ns", "h"), node="a", allocation=held))
-    maker, request = DecisionMaker(state), pod_request(wanted)
+    state.set_pod(AssignedPod(key=PodKey("h", "ns", "h"), node="a", allocation=allocated_devices))
+    maker, request = DecisionMaker(state), pod_request(scheduler_pod)
     assert not maker.decide(request, ["a"]).fitting()
     assert maker.fits_without(request, "a", ["h"])
     state.remove_pod("h")
     grant = maker.allocate(request, "a")
-    return [(one.device.minor, dict(one.amounts)) for one in grant.devices]
+    return [(device.device.minor, dict(device.amounts)) for device in grant.devices]
 
 
 def test_a45_half_a_card_of_a_pod_that_may_be_evicted() -> None:
     total = {GPU_CORE: 100, "koordinator.sh/gpu-memory": 8 * GIB, GPU_MEMORY_RATIO: 100}
     cards = tuple(gpu(minor, "", 0, total, placed=False) for minor in (1, 2))
-    held = tuple(
+    entries = tuple(
         AllocatedDevice(type=GPU, minor=minor, resources=tuple(total.items())) for minor in (1, 2)
     )
     table = DeviceTable(node="n", devices={GPU: cards})
     expected = {GPU_CORE: 50, "koordinator.sh/gpu-memory": 4 * GIB, GPU_MEMORY_RATIO: 50}
-    assert granted_without(table, pod(HALF), held) == [(1, expected)]
+    assert granted_without(table, pod(HALF), entries) == [(1, expected)]
 
 
 def test_a49_half_a_nic_of_a_pod_that_may_be_evicted() -> None:
     nics = (nic(1, "a", "", 0), nic(2, "b", "", 0))
     table = DeviceTable(node="n", devices={RDMA: nics})
-    held = holding(table, nics=(1, 2))
-    assert granted_without(table, pod({RDMA_NAME: 50}), held) == [(1, {RDMA_NAME: 50})]
+    entries = holding(table, nics=(1, 2))
+    assert granted_without(table, pod({RDMA_NAME: 50}), entries) == [(1, {RDMA_NAME: 50})]

@@ -65,11 +65,11 @@ def node(vendor: str, *memories: int, used: int = 0, on_device: bool = False) ->
     )
     labels = {VENDOR_LABEL: vendor}
     table = DeviceTable(node="n", devices={GPU: cards}, labels=labels if on_device else {})
-    held = [
+    entries = [
         AllocatedDevice(type=GPU, minor=minor, resources=tuple(cards[minor].total.items()))
         for minor in range(used)
     ]
-    usage = sum_usage([held], table)
+    usage = sum_usage([entries], table)
     return NodeState(name="n", labels={} if on_device else labels, table=table, usage=usage)
 
 
@@ -122,8 +122,8 @@ def test_a_card_whose_share_of_memory_would_be_too_small_is_left_out() -> None:
     request = device_request({GPU_CORE: 2, GPU_MEMORY_RATIO: 2})
     assert request is not None
     mixed = node("cambricon", 8 * GIB, 16 * GIB)
-    (granted,) = allocate(mixed, request, SERVES)
-    assert granted.device.minor == 1
+    (allocations,) = allocate(mixed, request, SERVES)
+    assert allocations.device.minor == 1
 
 
 small = st.integers(0, 200)
@@ -186,7 +186,7 @@ def test_filter_prioritize_and_preempt_agree() -> None:
     assert answer["NodeNames"] == ["metax"]
     assert answer["FailedAndUnresolvableNodes"] == {"mlu": SEVERAL, "full": SEVERAL}
     scores = json.loads(extender.prioritize(decode_nodes_request(body)))
-    assert {one["Host"]: one["Score"] for one in scores} == {"mlu": 0, "metax": 10, "full": 0}
+    assert {score["Host"]: score["Score"] for score in scores} == {"mlu": 0, "metax": 10, "full": 0}
     victims = {"full": {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}
     sent = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
     call = decode_preemption_request(json.dumps(sent).encode())

@@ -131,7 +131,7 @@ def test_grants_that_cannot_be_are_reported_where_people_look(server: ApiServer)
 
 def test_the_role_grants_what_events_need(server: ApiServer) -> None:
     report(server, *(lambda events: events.report_leadership("a", "kube-system", "l"),) * 2)
-    verbs = {one.verb for one in server.requests(resource="events")}
+    verbs = {request.verb for request in server.requests(resource="events")}
     rule = next(rule for rule in read_roles(ROLES) if "events" in rule.resources)
     assert verbs == set(rule.verbs)
 

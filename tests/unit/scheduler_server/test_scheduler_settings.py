@@ -43,8 +43,8 @@ def test_templates_of_a_file_stand_beside_the_built_in_ones(tmp_path: Path) -> N
     with pytest.raises(NodeRefused, match="no matched GPU shared resource template"):
         filter_node(node(), request, load(tmp_path, "").rules())
     rules = load(tmp_path, TEMPLATES).rules()
-    (granted,) = allocate(node(), request, rules)
-    assert granted.template == "vir05_1c_16g"
+    (allocations,) = allocate(node(), request, rules)
+    assert allocations.template == "vir05_1c_16g"
     assert SHARED_TEMPLATES.items() <= rules.templates.items()
 
 

@@ -136,7 +136,7 @@ def test_annotations_come_with_the_binding_and_the_lock_before_it(server: ApiSer
     assert annotations["CAMBRICON_DSMLU_PROFILE"] == "0_5_4"
     assert annotations["scheduling.koordinator.sh/bind-timestamp"] == str(int(NOW_S * 1e9))
     assert scene.lock_text() == f"{rfc3339(NOW_S)},default,p"
-    verbs = [(one.verb, one.resource, one.subresource) for one in server.requests()]
+    verbs = [(request.verb, request.resource, request.subresource) for request in server.requests()]
     assert verbs.index(("patch", "nodes", "")) < verbs.index(("create", "pods", "binding"))
 
 

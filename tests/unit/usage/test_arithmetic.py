@@ -60,6 +60,6 @@ def test_a_single_memory_node_has_all_cpu_time() -> None:
 def test_several_memory_nodes_have_that_of_their_cpus() -> None:
     nodes = [(0, frozenset({0, 1})), (1, frozenset({2})), (2, frozenset[int]())]
     busy = {None: 3.0, 0: 0.5, 1: 1.0, 2: 1.5}
-    found = numa_usage(nodes, busy, [1, 2, None], {})
-    assert [use.cpu_cores for use in found] == [1.5, 1.5, None]
-    assert [use.pods_memory_bytes for use in found] == [None, None, None]
+    result = numa_usage(nodes, busy, [1, 2, None], {})
+    assert [use.cpu_cores for use in result] == [1.5, 1.5, None]
+    assert [use.pods_memory_bytes for use in result] == [None, None, None]

@@ -88,10 +88,10 @@ def test_figures_of_pods_that_come_go_and_lie_are_their_own_or_absent(
         collector = UsageCollector(host.files)
         present: set[int] = set()
         for cycle in range(data.draw(st.integers(2, 5))):
-            wanted = data.draw(st.sets(st.integers(0, 4)))
-            for number in present - wanted:
+            desired = data.draw(st.sets(st.integers(0, 4)))
+            for number in present - desired:
                 remove_pod(host, number)
-            present = wanted
+            present = desired
             for number in sorted(present):
                 write_pod(host, number, cycle)
                 for path in files_of(host, number):

@@ -67,7 +67,9 @@ def test_missing_pods_are_reported_until_all_fit_again(
     )
     for _ in range(2):
         monitor.cycle()
-    (status,) = (one for one in store.current.usage.value.collectors if one.name == "usage")
+    (status,) = (
+        collector for collector in store.current.usage.value.collectors if collector.name == "usage"
+    )
     assert not status.success
     assert [problem.reason for problem in status.problems] == ["TooManyCgroups"]
     reasons = [getattr(record, "reason", "") for record in caplog.records]
@@ -77,7 +79,9 @@ def test_missing_pods_are_reported_until_all_fit_again(
     crowded.group(f"/burstable/pod11/{container_id(1)}")
     for _ in range(2):
         monitor.cycle()
-    (status,) = (one for one in store.current.usage.value.collectors if one.name == "usage")
+    (status,) = (
+        collector for collector in store.current.usage.value.collectors if collector.name == "usage"
+    )
     assert (status.success, status.problems) == (True, ())
     assert store.current.usage.value.node.system_memory_bytes is not None
     monitor.close()

@@ -48,8 +48,8 @@ def test_memory_of_a_node_is_without_what_can_be_reclaimed() -> None:
 
 
 def test_an_old_kernel_reports_no_available_memory() -> None:
-    found = node_usage.parse_meminfo(b"MemTotal:  10 kB\nMemFree:   4 kB\nBuffers: 1 kB\n")
-    assert (found.total, found.free, found.available) == (10240, 4096, None)
+    meminfo = node_usage.parse_meminfo(b"MemTotal:  10 kB\nMemFree:   4 kB\nBuffers: 1 kB\n")
+    assert (meminfo.total, meminfo.free, meminfo.available) == (10240, 4096, None)
 
 
 @given(st.binary(max_size=200))

@@ -90,7 +90,7 @@ def test_a_pod_without_status_has_the_class_of_its_resources() -> None:
 def test_a_scheme_that_no_runtime_has_is_left_out() -> None:
     statuses = [{"name": "main", "containerID": f'A"://{A}'}]
     (view,), _ = parse_pod_list(document(pod(status={"containerStatuses": statuses})))
-    assert [(one.id, one.runtime) for one in view.containers] == [(A, "")]
+    assert [(container.id, container.runtime) for container in view.containers] == [(A, "")]
 
 
 def test_container_ids_that_are_none_are_left_out() -> None:
@@ -185,6 +185,6 @@ def test_each_trouble_with_the_file_is_logged_once(
             path.write_bytes(content)
         for _ in range(3):
             read.read()
-    told = [record.getMessage() for record in caplog.records]
-    assert told == ["pod_list_unusable", "malformed_pods"]
+    reports = [record.getMessage() for record in caplog.records]
+    assert reports == ["pod_list_unusable", "malformed_pods"]
     assert (read.malformed_count, read.error) == (1, "")

@@ -20,9 +20,9 @@ def open_descriptors() -> int:
 
 
 def column(host: HostFiles, *paths: str, limit: int | None = None) -> FileBatchReader[int]:
-    made = FileBatchReader(DescriptorCache(host, limit=limit), parse_counter, 64)
-    made.set_paths(paths)
-    return made
+    batch_reader = FileBatchReader(DescriptorCache(host, limit=limit), parse_counter, 64)
+    batch_reader.set_paths(paths)
+    return batch_reader
 
 
 @pytest.fixture
@@ -97,17 +97,17 @@ def test_running_out_of_descriptors_loses_no_value(root: Path) -> None:
     read = column(LiveHostFiles(str(root)), "/f0", "/f1", "/f2", limit=100)
     highest = max(int(fd) for fd in os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
-    held = []
+    entries = []
     try:
         while True:  # fill the gaps below the highest, all but one
-            held.append(os.open("/dev/null", os.O_RDONLY))
+            entries.append(os.open("/dev/null", os.O_RDONLY))
     except OSError:
-        os.close(held.pop())
+        os.close(entries.pop())
     try:
         first, second = read.read(), read.read()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for fd in held:
+        for fd in entries:
             os.close(fd)
         read.close()
     # one descriptor is kept and none is left to read the others by path: they are unknown

@@ -19,15 +19,15 @@ OTHER_UID = "0f3b0a51-7d0c-4e5e-8d13-0d6a3f9b6d11"
 
 @pytest.fixture
 def groups() -> Iterator[RealGroups]:
-    with real_groups() as made:
-        yield made
+    with real_groups() as created:
+        yield created
 
 
 @pytest.fixture
 def collector(groups: RealGroups) -> Iterator[UsageCollector]:
-    made = UsageCollector(LiveHostFiles(), layout=groups.layout)
-    yield made
-    made.close()
+    usage_collector = UsageCollector(LiveHostFiles(), layout=groups.layout)
+    yield usage_collector
+    usage_collector.close()
 
 
 def remove(groups: RealGroups, cgroup: str) -> None:
@@ -36,7 +36,9 @@ def remove(groups: RealGroups, cgroup: str) -> None:
 
 
 def containers(collector: UsageCollector) -> dict[str, list[int]]:
-    return {pod.uid: [int(one.id, 16) for one in pod.containers] for pod in collector.pods}
+    return {
+        pod.uid: [int(container.id, 16) for container in pod.containers] for pod in collector.pods
+    }
 
 
 def test_a_container_of_a_recreated_pod_is_noticed(

@@ -64,8 +64,8 @@ def test_a_window_less_than_half_full_is_empty() -> None:
 
 def test_a_window_half_full_is_reported() -> None:
     report = build_report(boards(150), 150.0, UsageReportPolicy())
-    told = [bool(a.node) for a in report.aggregates]
-    assert told == [True, False, False]
+    reports = [bool(a.node) for a in report.aggregates]
+    assert reports == [True, False, False]
     names = [name for name, _ in report.aggregates[0].node]
     assert names == ["avg", "p50", "p90", "p95", "p99"]
 

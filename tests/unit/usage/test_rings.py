@@ -11,74 +11,74 @@ A, B = ("a", "cpu"), ("b", "cpu")
 
 def board(values: list[float | None], capacity: int = 4) -> SeriesTable:
     """Put one value a second, from second 0."""
-    made = SeriesTable(capacity, max_series=8)
+    series_table = SeriesTable(capacity, max_series=8)
     for now_s, value in enumerate(values):
-        made.begin_moment(float(now_s))
-        made.set_values([(A, value)])
-    return made
+        series_table.begin_moment(float(now_s))
+        series_table.set_values([(A, value)])
+    return series_table
 
 
 def test_a_window_is_closed_at_both_ends() -> None:
-    made = board([10, 11, 12, 13])
-    assert made.values(A, made.window(1, 2)) == [11, 12]
-    assert made.values(A, made.window(0.5, 2.5)) == [11, 12]
+    created = board([10, 11, 12, 13])
+    assert created.values(A, created.window(1, 2)) == [11, 12]
+    assert created.values(A, created.window(0.5, 2.5)) == [11, 12]
 
 
 def test_the_oldest_moment_makes_room() -> None:
-    made = board([10, 11, 12, 13, 14, 15])
-    assert made.values(A, made.window(0, 9)) == [12, 13, 14, 15]
+    created = board([10, 11, 12, 13, 14, 15])
+    assert created.values(A, created.window(0, 9)) == [12, 13, 14, 15]
 
 
 def test_moments_without_a_value_are_left_out_and_old_values_do_not_return() -> None:
-    made = board([10, 11, 12, 13, None, None])
-    assert made.values(A, made.window(0, 9)) == [12, 13]
-    made.begin_moment(6.0)
-    made.set_values([(A, 16)])
-    assert made.values(A, made.window(0, 9)) == [13, 16]
+    created = board([10, 11, 12, 13, None, None])
+    assert created.values(A, created.window(0, 9)) == [12, 13]
+    created.begin_moment(6.0)
+    created.set_values([(A, 16)])
+    assert created.values(A, created.window(0, 9)) == [13, 16]
 
 
 def test_a_series_that_pauses_longer_than_the_ring_is_empty() -> None:
-    made = board([10, *[None] * 9])
-    assert made.values(A, made.window(0, 99)) == []
-    assert made.span_s(A, made.window(0, 99)) == 0.0
+    created = board([10, *[None] * 9])
+    assert created.values(A, created.window(0, 99)) == []
+    assert created.span_s(A, created.window(0, 99)) == 0.0
 
 
 def test_series_that_start_late_have_no_values_before() -> None:
-    made = board([1, 2])
-    made.set_values([(B, 5)])
-    assert made.values(B, made.window(0, 9)) == [5]
+    created = board([1, 2])
+    created.set_values([(B, 5)])
+    assert created.values(B, created.window(0, 9)) == [5]
 
 
 def test_an_unknown_series_and_an_empty_window_have_no_values() -> None:
-    made = board([1, 2])
-    assert made.values(B, made.window(0, 9)) == []
-    assert made.values(A, made.window(5, 9)) == []
+    created = board([1, 2])
+    assert created.values(B, created.window(0, 9)) == []
+    assert created.values(A, created.window(5, 9)) == []
 
 
 def test_the_span_is_from_first_to_last_value() -> None:
-    made = board([None, 11, None, 13])
-    assert made.span_s(A, made.window(0, 9)) == 2.0
+    created = board([None, 11, None, 13])
+    assert created.span_s(A, created.window(0, 9)) == 2.0
 
 
 def test_no_more_series_are_stored_than_allowed() -> None:
-    made = SeriesTable(2, max_series=2)
-    made.begin_moment(0.0)
-    made.set_values([((str(i), "cpu"), i) for i in range(5)])
-    assert len(made.series_keys()) == 2
+    series_table = SeriesTable(2, max_series=2)
+    series_table.begin_moment(0.0)
+    series_table.set_values([((str(i), "cpu"), i) for i in range(5)])
+    assert len(series_table.series_keys()) == 2
 
 
 def test_other_series_are_dropped() -> None:
-    made = board([1])
-    made.set_values([(B, 2)])
-    made.retain(lambda key: key == B)
-    assert made.series_keys() == (B,)
+    created = board([1])
+    created.set_values([(B, 2)])
+    created.retain(lambda key: key == B)
+    assert created.series_keys() == (B,)
 
 
 def test_series_without_recent_values_are_forgotten() -> None:
-    made = board([1, None, None])
-    made.set_values([(B, 2)])
-    made.drop_before(1.0)
-    assert made.series_keys() == (B,)
+    created = board([1, None, None])
+    created.set_values([(B, 2)])
+    created.drop_before(1.0)
+    assert created.series_keys() == (B,)
 
 
 @given(
@@ -90,10 +90,10 @@ def test_series_without_recent_values_are_forgotten() -> None:
 def test_a_ring_returns_the_same_as_a_list(
     values: list[int | None], capacity: int, start: int, end: int
 ) -> None:
-    made = board(list(values), capacity)
-    kept = list(enumerate(values))[-capacity:]
-    wanted = [v for now_s, v in kept if v is not None and start <= now_s <= end]
-    assert made.values(A, made.window(start, end)) == wanted
+    created = board(list(values), capacity)
+    records = list(enumerate(values))[-capacity:]
+    desired = [v for now_s, v in records if v is not None and start <= now_s <= end]
+    assert created.values(A, created.window(start, end)) == desired
 
 
 @given(
@@ -106,9 +106,9 @@ def test_a_ring_returns_the_same_as_a_list(
 def test_means_and_percentiles_are_those_of_the_values_in_the_window(
     values: list[float | None], capacity: int, start_s: int, length_s: int, fraction: float
 ) -> None:
-    made = board(values, capacity)
-    window = made.window(start_s, start_s + length_s)
-    present = made.values(A, window)
+    created = board(values, capacity)
+    window = created.window(start_s, start_s + length_s)
+    present = created.values(A, window)
     # in a table of its own: `values` marks missing moments
     (average,) = board(values, capacity).means([A], window)
     ranked = board(values, capacity).percentiles([A, B], window, fraction)
@@ -126,12 +126,12 @@ def test_means_and_percentiles_are_those_of_the_values_in_the_window(
 def test_aggregates_of_each_window_are_those_of_its_values(
     values: list[float | None], capacity: int, lengths_s: list[int]
 ) -> None:
-    made, end_s = board(values, capacity), float(len(values))
-    windows = [made.window(end_s - length_s, end_s) for length_s in lengths_s]
-    results = made.aggregates(A, windows)
+    created, end_s = board(values, capacity), float(len(values))
+    windows = [created.window(end_s - length_s, end_s) for length_s in lengths_s]
+    results = created.aggregates(A, windows)
     assert len(results) == len(windows)
     for window, (average, *ranked) in zip(windows, results, strict=True):
-        present = sorted(made.values(A, window))
+        present = sorted(created.values(A, window))
         if not present:
             assert (average, *ranked) == (None,) * 5
             continue

@@ -80,9 +80,9 @@ def test_a_kernel_without_psi_has_no_pressure(refusal: int) -> None:
 
 def test_one_resource_without_pressure_leaves_the_others() -> None:
     host = TreeFiles.from_entries({"/memory.pressure": LINE, "/cpu.pressure": b"odd\n"})
-    found = read_pressure(DescriptorCache(host), PLACES)
-    assert found is not None
-    assert list(found) == ["memory"]
+    pressure = read_pressure(DescriptorCache(host), PLACES)
+    assert pressure is not None
+    assert list(pressure) == ["memory"]
 
 
 @pytest.mark.parametrize(

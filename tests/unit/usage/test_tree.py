@@ -35,69 +35,69 @@ def test_pods_of_all_classes_are_found_with_their_containers(host: CgroupHost) -
     host.group(f"/podg/{A}")
     host.group(f"/burstable/podbu/{B}")
     host.group("/besteffort/podbe")
-    found = tree(host)
-    assert found.refresh()
-    assert [(pod.uid, pod.qos, pod.cgroup) for pod in found.pods] == [
+    result = tree(host)
+    assert result.refresh()
+    assert [(pod.uid, pod.qos, pod.cgroup) for pod in result.pods] == [
         ("be", KubeQos.BEST_EFFORT, "/kubepods/besteffort/podbe"),
         ("bu", KubeQos.BURSTABLE, "/kubepods/burstable/podbu"),
         ("g", KubeQos.GUARANTEED, "/kubepods/podg"),
     ]
-    assert found.pods[2].containers[0].cgroup == f"/kubepods/podg/{A}"
+    assert result.pods[2].containers[0].cgroup == f"/kubepods/podg/{A}"
 
 
 def test_an_idle_tree_is_not_listed_again(host: CgroupHost) -> None:
     host.group(f"/podg/{A}")
-    found = tree(host)
-    found.refresh()
-    pods = found.pods
-    assert not found.refresh()
-    assert found.pods is pods
+    result = tree(host)
+    result.refresh()
+    pods = result.pods
+    assert not result.refresh()
+    assert result.pods is pods
 
 
 def test_new_pods_and_containers_are_noticed_by_the_next_refresh(host: CgroupHost) -> None:
     host.group("/podg")
-    found = tree(host)
-    found.refresh()
+    result = tree(host)
+    result.refresh()
     host.group(f"/podg/{A}")
-    assert found.refresh()
+    assert result.refresh()
     host.group(f"/burstable/podn/{B}")
-    assert found.refresh()
-    assert shape(found) == {"g": [A], "n": [B]}
+    assert result.refresh()
+    assert shape(result) == {"g": [A], "n": [B]}
 
 
 def test_removed_pods_and_containers_are_noticed_by_the_next_refresh(host: CgroupHost) -> None:
     for cgroup in (f"/poda/{A}", f"/podb/{B}"):
         host.group(cgroup)
-    found = tree(host)
-    found.refresh()
+    result = tree(host)
+    result.refresh()
     host.remove("/poda")
     host.remove(f"/podb/{B}")
-    assert found.refresh()
-    assert shape(found) == {"b": []}
+    assert result.refresh()
+    assert shape(result) == {"b": []}
 
 
 def test_one_that_replaces_another_is_noticed_after_a_forced_rescan(host: CgroupHost) -> None:
     host.group(f"/poda/{A}")
-    found = tree(host)
-    found.refresh()
+    result = tree(host)
+    result.refresh()
     host.remove(f"/poda/{A}")
     host.group(f"/poda/{B}")
-    found.must_rescan = True
-    assert found.refresh()
-    assert shape(found) == {"a": [B]}
+    result.must_rescan = True
+    assert result.refresh()
+    assert shape(result) == {"a": [B]}
 
 
 def test_a_pod_that_replaces_one_with_containers_is_noticed_by_the_same_refresh(
     host: CgroupHost,
 ) -> None:
     host.group(f"/burstable/poda/{A}")
-    found = tree(host)
-    found.refresh()
+    result = tree(host)
+    result.refresh()
     host.remove("/burstable/poda")
     host.group(f"/burstable/podb/{B}")
-    assert found.refresh()
-    assert shape(found) == {"b": [B]}
-    assert not found.refresh()
+    assert result.refresh()
+    assert shape(result) == {"b": [B]}
+    assert not result.refresh()
 
 
 def test_only_directories_that_changed_are_listed(
@@ -105,8 +105,8 @@ def test_only_directories_that_changed_are_listed(
 ) -> None:
     for cgroup in (f"/burstable/poda/{A}", f"/podb/{B}"):
         host.group(cgroup)
-    found = tree(host)
-    found.refresh()
+    result = tree(host)
+    result.refresh()
     listed: list[str] = []
     names = LiveHostFiles.names
 
@@ -116,16 +116,16 @@ def test_only_directories_that_changed_are_listed(
 
     monkeypatch.setattr(LiveHostFiles, "names", listing)
     host.remove(f"/podb/{B}")
-    assert found.refresh()
+    assert result.refresh()
     assert {path.rpartition("/kubepods")[2] for path in listed} == {"/podb", ""}
 
 
 def test_other_directories_are_ignored(host: CgroupHost) -> None:
     for cgroup in ("/system", f"/poda/crio-conmon-{A}.scope", "/poda/init", f"/poda/{A}/podz"):
         host.group(cgroup)
-    found = tree(host)
-    found.refresh()
-    assert shape(found) == {"a": [A]}
+    result = tree(host)
+    result.refresh()
+    assert shape(result) == {"a": [A]}
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
@@ -133,12 +133,12 @@ def test_without_descriptors_to_spare_the_tree_is_still_followed(
     host: CgroupHost, limit: int
 ) -> None:
     host.group(f"/poda/{A}")
-    found = tree(host, limit)
-    found.refresh()
+    result = tree(host, limit)
+    result.refresh()
     host.group(f"/podb/{B}")
-    assert found.refresh()
-    assert not found.refresh()
-    assert shape(found) == {"a": [A], "b": [B]}
+    assert result.refresh()
+    assert not result.refresh()
+    assert shape(result) == {"a": [A], "b": [B]}
 
 
 def test_a_recorded_tree_is_read() -> None:
@@ -149,16 +149,16 @@ def test_a_recorded_tree_is_read() -> None:
     host = TreeFiles.from_entries(entries)
     layout = detect_layout(host)
     assert layout is not None
-    found = PodCgroupTree(host, DescriptorCache(host), layout)
-    assert found.refresh()
-    assert shape(found) == {"1-2": [A]}
-    assert not found.refresh()
+    cgroup_tree = PodCgroupTree(host, DescriptorCache(host), layout)
+    assert cgroup_tree.refresh()
+    assert shape(cgroup_tree) == {"1-2": [A]}
+    assert not cgroup_tree.refresh()
 
 
 def test_all_descriptors_are_closed(host: CgroupHost) -> None:
     before = len(os.listdir("/proc/self/fd"))
     host.group(f"/poda/{A}")
-    found = tree(host)
-    found.refresh()
-    found.close()
+    result = tree(host)
+    result.refresh()
+    result.close()
     assert len(os.listdir("/proc/self/fd")) == before

@@ -178,9 +178,9 @@ def test_pods_and_pressure_can_be_left_out(tmp_path: Path) -> None:
     assert bare.node.system_memory_bytes is None
     silent = UsageCollector(host.files, pressure_interval_s=None).measure(1.0)
     assert (silent.node.pressure, silent.pods["a"].pressure) == (None, None)
-    told = UsageCollector(host.files).measure(1.0)
-    assert told.node.pressure is not None
-    assert told.pods["a"].pressure is not None
+    reports = UsageCollector(host.files).measure(1.0)
+    assert reports.node.pressure is not None
+    assert reports.pods["a"].pressure is not None
 
 
 def test_a_sample_is_not_changed_by_later_cycles(host: CgroupHost) -> None:
@@ -196,7 +196,7 @@ def test_a_sample_is_not_changed_by_later_cycles(host: CgroupHost) -> None:
 
 def test_known_pods_are_joined_with_the_cgroups(host: CgroupHost) -> None:
     host.group(f"/burstable/podu1/{A}")
-    known = PodView(
+    pod_view = PodView(
         uid="u1",
         qos=KubeQos.BURSTABLE,
         name="web",
@@ -204,7 +204,7 @@ def test_known_pods_are_joined_with_the_cgroups(host: CgroupHost) -> None:
         containers=(ContainerView(id=A, name="main"), ContainerView(id=B, name="done")),
     )
     collector = UsageCollector(host.files)
-    collector.measure(1.0, (known,))
+    collector.measure(1.0, (pod_view,))
     (pod,) = collector.pods
     assert (pod.name, pod.cgroup) == ("web", "/kubepods/burstable/podu1")
     assert [(c.name, bool(c.cgroup)) for c in pod.containers] == [("main", True), ("done", False)]
@@ -246,6 +246,6 @@ def test_pressure_is_read_at_once_and_then_in_turns(tmp_path: Path) -> None:
     later = [collector.measure(float(i)).pods["a"].pressure for i in range(1, 11)]
     assert first is not None
     assert first["cpu"].some_avg10 == 1.0
-    seen = [pressure["cpu"].some_avg10 for pressure in later if pressure is not None]
-    assert seen[0] == 1.0
-    assert seen[-1] == 9.0
+    some_avg10s = [pressure["cpu"].some_avg10 for pressure in later if pressure is not None]
+    assert some_avg10s[0] == 1.0
+    assert some_avg10s[-1] == 9.0

@@ -274,7 +274,7 @@ def test_a_report_has_the_memory_that_its_policy_names(
     report = history.report(300.0, UsageReportPolicy(memory=policy))
     assert report.node.memory_bytes == node
     assert [pod.use.memory_bytes for pod in report.pods] == groups
-    assert [one.use.memory_bytes for one in report.applications] == groups
+    assert [application.use.memory_bytes for application in report.applications] == groups
     assert dict(report.aggregates[0].node)["p95"].memory_bytes == node
 
 

@@ -213,7 +213,7 @@ def test_a_call_does_a_few_milliseconds_of_work_and_the_next_one_continues(
     assert set(value.containers) == set("abcdef")
     assert fake.open_count == 0
     # two groups of 2 ms a call: one container each second, the last of six begins at 105
-    assert {one.window_s for one in value.containers.values()} == {10.0}
+    assert {container.window_s for container in value.containers.values()} == {10.0}
 
 
 def test_descriptors_are_bounded_and_all_containers_have_their_turn(

@@ -56,7 +56,7 @@ def test_the_monitor_puts_values_and_statuses_into_the_snapshot(tmp_path: Path) 
     assert usage.best_effort is not None
     assert usage.best_effort.use is not None
     assert usage.best_effort.use.memory_bytes == 3 * PAGE
-    assert {one.name: one.success for one in usage.collectors} == {
+    assert {collector.name: collector.success for collector in usage.collectors} == {
         "usage": True,
         "best_effort": True,
         "resctrl": False,

@@ -86,7 +86,7 @@ def test_classes_pods_and_the_default_group_are_read_and_foreign_groups_are_not(
     tree: ResctrlTree,
 ) -> None:
     value = tree.collect(1.0)
-    assert [(one.group, one.pod_uid, one.cache_id) for one in value.groups] == [
+    assert [(group.group, group.pod_uid, group.cache_id) for group in value.groups] == [
         (group, uid, cache)
         for group, uid in (("default", ""), ("LSR", ""), ("BE", ""), ("", UID))
         for cache in (0, 1)

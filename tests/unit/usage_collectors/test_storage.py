@@ -156,7 +156,7 @@ def reasons(value: StorageUsage) -> list[str]:
 
 def test_devices_and_block_io_of_pods_are_read_with_the_groups_below(host: CgroupHost) -> None:
     value = collect(host)
-    assert [(one.name, one.number, one.size_bytes) for one in value.devices] == [
+    assert [(device.name, device.number, device.size_bytes) for device in value.devices] == [
         ("sda", "8:0", 1 << 20)
     ]
     assert value.pods == {"a": {"8:0": SDA}}

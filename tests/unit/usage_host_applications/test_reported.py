@@ -40,8 +40,11 @@ def test_applications_are_reported_by_their_means() -> None:
     history = UsageHistory()
     for now_s, cores in enumerate((1.0, 2.0, 6.0)):
         history.add(float(now_s), sample(b=cores, a=0.5))
-    found = history.report(2.0).applications
-    assert [(one.name, one.use.cpu_cores, one.use.memory_bytes) for one in found] == [
+    applications = history.report(2.0).applications
+    assert [
+        (application.name, application.use.cpu_cores, application.use.memory_bytes)
+        for application in applications
+    ] == [
         ("a", 0.5, 5.0),
         ("b", 3.0, 5.0),
     ]
@@ -64,7 +67,7 @@ def test_an_application_that_stopped_leaves_the_report() -> None:
     history = UsageHistory()
     history.add(0.0, sample(a=1.0, b=1.0))
     history.add(1.0, sample(b=1.0))
-    assert [one.name for one in history.report(1.0).applications] == ["b"]
+    assert [application.name for application in history.report(1.0).applications] == ["b"]
 
 
 def test_an_application_is_no_pod() -> None:
@@ -73,11 +76,11 @@ def test_an_application_is_no_pod() -> None:
     assert history.report(0.0).pods == ()
 
 
-def snapshot(asked: list[dict[str, Any]], *used: str) -> NodeSnapshot:
+def snapshot(requests: list[dict[str, Any]], *used: str) -> NodeSnapshot:
     report = UsageReport(
         applications=tuple(ApplicationAggregate(name=name, use=USE) for name in used)
     )
-    view = build_slo_view({"metadata": {}, "spec": {"hostApplications": asked}}, NodeSloView())
+    view = build_slo_view({"metadata": {}, "spec": {"hostApplications": requests}}, NodeSloView())
     return NodeSnapshot(
         node=NodeIdentity(name="node-0"),
         report=SnapshotPart(report, 1.0),
@@ -85,8 +88,8 @@ def snapshot(asked: list[dict[str, Any]], *used: str) -> NodeSnapshot:
     )
 
 
-def body(told: NodeSnapshot) -> Any:
-    (desired,) = NodeMetricPublisher().render(told, 1_767_323_045.0)
+def body(node_snapshot: NodeSnapshot) -> Any:
+    (desired,) = NodeMetricPublisher().render(node_snapshot, 1_767_323_045.0)
     return json.loads(json.dumps(desired.body))
 
 
@@ -98,9 +101,9 @@ ASKED = [
 
 
 def test_node_metric_has_applications_by_name_with_their_classes() -> None:
-    told = body(snapshot(ASKED, "web", "batch"))["status"]["hostApplicationMetric"]
+    reports = body(snapshot(ASKED, "web", "batch"))["status"]["hostApplicationMetric"]
     usage = {"resources": {"cpu": "1500m", "memory": "2Gi"}}
-    assert told == [
+    assert reports == [
         {"name": "batch", "usage": usage, "qos": "BE"},
         {"name": "web", "usage": usage, "qos": "LS", "priority": "koord-prod"},
     ]
@@ -120,5 +123,5 @@ def test_without_a_running_requested_application_there_is_no_part_for_them(
 
 def test_without_a_node_slo_the_systems_usage_is_reported() -> None:
     report = UsageReport(node=USE, system=USE)
-    told = replace(snapshot([]), report=SnapshotPart(report, 1.0), cluster=ClusterView())
-    assert body(told)["status"]["nodeMetric"]["systemUsage"]["resources"]["memory"] == "2Gi"
+    reports = replace(snapshot([]), report=SnapshotPart(report, 1.0), cluster=ClusterView())
+    assert body(reports)["status"]["nodeMetric"]["systemUsage"]["resources"]["memory"] == "2Gi"

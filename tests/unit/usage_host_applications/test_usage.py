@@ -94,12 +94,12 @@ def test_one_within_another_is_subtracted_once(host: Host) -> None:
 def test_two_names_of_one_directory_are_one_application(host: Host) -> None:
     other = HostApplication(name="other", cgroup_path=CgroupPath(relative_path=BY_CLASS[1:]))
     host.application(anon=20)
-    asked: list[tuple[HostApplication, ...]] = [(SPARK, other)]
-    measuring = UsageCollector(host.files, applications=lambda: asked[0])
+    host_applications: list[tuple[HostApplication, ...]] = [(SPARK, other)]
+    measuring = UsageCollector(host.files, applications=lambda: host_applications[0])
     sample = measuring.measure(1.0)
     assert set(sample.applications) == {"spark"}
     assert sample.node.system_memory_bytes == 500 * KIB - 20 * PAGE
-    asked[0] = (other,)
+    host_applications[0] = (other,)
     assert set(measuring.measure(2.0).applications) == {"other"}
     measuring.close()
     assert not open_files(host)
@@ -135,11 +135,11 @@ def test_one_that_stops_is_left_out_in_the_next_cycle_and_may_start_again(host: 
 
 def open_files(host: Host) -> list[str]:
     """Return the applications' files that this process has open."""
-    found = []
+    result = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
-    return [path for path in found if path.startswith(str(host.root)) and "/host-" in path]
+            result.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [path for path in result if path.startswith(str(host.root)) and "/host-" in path]
 
 
 def test_one_without_a_memory_controller_has_its_cpu_and_hides_nothing(tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ def test_files_that_no_kernel_prints_leave_the_application_out(tmp_path: Path) -
 def test_the_requested_applications_may_change_at_any_time(host: Host) -> None:
     host.application(anon=1)
     host.application("/host-latency-sensitive/web", anon=2)
-    asked: list[tuple[HostApplication, ...]] = [()]
-    measuring = UsageCollector(host.files, applications=lambda: asked[0])
+    host_applications: list[tuple[HostApplication, ...]] = [()]
+    measuring = UsageCollector(host.files, applications=lambda: host_applications[0])
     names = []
-    for now_s, wanted in enumerate(
+    for now_s, desired in enumerate(
         ((), (SPARK,), (SPARK, HostApplication(name="web", qos="LS")), (SPARK,), ())
     ):
-        asked[0] = wanted
+        host_applications[0] = desired
         names.append(sorted(measuring.measure(float(now_s)).applications))
     assert names == [[], ["spark"], ["spark", "web"], ["spark"], []]
     assert not open_files(host)
@@ -176,14 +176,14 @@ def test_the_requested_applications_may_change_at_any_time(host: Host) -> None:
 def test_rates_of_those_that_stay_survive_one_that_comes(host: Host) -> None:
     host.application(cpu_ns=SECOND_NS)
     host.application("/host-latency-sensitive/web")
-    asked: list[tuple[HostApplication, ...]] = [(SPARK,)]
-    measuring = UsageCollector(host.files, applications=lambda: asked[0])
+    host_applications: list[tuple[HostApplication, ...]] = [(SPARK,)]
+    measuring = UsageCollector(host.files, applications=lambda: host_applications[0])
     measuring.measure(1.0)
-    asked[0] = (HostApplication(name="web", qos="LS"), SPARK)
+    host_applications[0] = (HostApplication(name="web", qos="LS"), SPARK)
     host.application(cpu_ns=2 * SECOND_NS)
-    found = measuring.measure(2.0).applications
-    assert found["spark"].cpu_cores == pytest.approx(1.0)
-    assert found["web"].cpu_cores is None
+    applications = measuring.measure(2.0).applications
+    assert applications["spark"].cpu_cores == pytest.approx(1.0)
+    assert applications["web"].cpu_cores is None
 
 
 @pytest.mark.parametrize("pods", [True, False])
@@ -194,11 +194,11 @@ def test_applications_are_measured_before_the_kubelet_made_its_root_and_without_
     host.remove("")
     host.application("/kubepods-less/spark", anon=5)
     place = CgroupPath(parent_dir="kubepods-less", relative_path="spark")
-    asked = (
+    host_applications = (
         HostApplication(name="spark", cgroup_path=place),
         HostApplication(name="later", cgroup_path=CgroupPath(base="Kubepods", relative_path="l")),
     )
-    measuring = UsageCollector(host.files, pods=pods, applications=lambda: asked)
+    measuring = UsageCollector(host.files, pods=pods, applications=lambda: host_applications)
     assert set(measuring.measure(1.0).applications) == {"spark"}
     host.application("/kubepods/l", anon=1)
     assert set(measuring.measure(12.0).applications) == {"spark", "later"}

@@ -32,7 +32,7 @@ MPS = b"nvidia-cuda-mps"
 
 
 def test_daemons_are_found_with_their_cards_folders_and_servers() -> None:
-    found = read_mps(
+    mps = read_mps(
         host(
             (12, MPS, SERVER, 9, None),
             (9, MPS, CONTROL, 1, ENVIRONMENT),
@@ -42,7 +42,7 @@ def test_daemons_are_found_with_their_cards_folders_and_servers() -> None:
             (21, MPS, b"sleep", 1, None),
         )
     )
-    assert found == (
+    assert mps == (
         MpsDaemon(
             pid=9,
             pipe_dir="/run/xpu-agent/mps/GPU-0/pipe",
@@ -51,8 +51,8 @@ def test_daemons_are_found_with_their_cards_folders_and_servers() -> None:
             servers=(12, 13),
         ),
     )
-    assert found[0].serves("GPU-1")
-    assert not found[0].serves("GPU-2")
+    assert mps[0].serves("GPU-1")
+    assert not mps[0].serves("GPU-2")
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_daemons_are_found_with_their_cards_folders_and_servers() -> None:
 def test_an_unreadable_environment_is_not_an_empty_one(
     environment: bytes | None, pipes: str | None
 ) -> None:
-    (found,) = read_mps(host((9, MPS, CONTROL, 1, environment)))
-    assert found.pipe_dir == pipes
-    assert found.cards == ()
+    (result,) = read_mps(host((9, MPS, CONTROL, 1, environment)))
+    assert result.pipe_dir == pipes
+    assert result.cards == ()
 
 
 def test_a_host_without_processes_has_no_daemons() -> None:

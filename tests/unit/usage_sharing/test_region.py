@@ -57,8 +57,8 @@ def test_figures_are_where_the_library_writes_them(
     region = Region(layout, cards=(UUID, f"{UUID}-b")).slots(2)
     region.process(slot, (0, 0, 0, 0, 0))
     region.put("<Q", offset, 42)
-    found = region.read().cards[card]
-    assert (found.core_percent if sm else found.used_bytes) == 42
+    result = region.read().cards[card]
+    assert (result.core_percent if sm else result.used_bytes) == 42
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_all_cores_are_no_limit(value: int, limit: int | None) -> None:
 
 @pytest.mark.parametrize("name", ["", "GPU 1", "GPU\n", "GPÜ"])
 def test_a_card_without_a_plain_name_is_left_out(name: str) -> None:
-    found = Region(LAYOUT_A, cards=(name, UUID)).read().cards
-    assert [(card.index, card.uuid) for card in found] == [(1, UUID)]
+    cards = Region(LAYOUT_A, cards=(name, UUID)).read().cards
+    assert [(card.index, card.uuid) for card in cards] == [(1, UUID)]
 
 
 def test_figures_that_no_card_has_are_left_out_with_their_process() -> None:
