@@ -189,7 +189,7 @@ class SimulatedCluster:
             self._nodes, key=lambda name: (not answers[name].fits, -scores.get(name, 0), name)
         )
         nodes = [self._node_decision(pod.pod, request, name, answers, scores) for name in order]
-        chosen = next((one.name for one in nodes if one.fits), None)
+        chosen = next((node.name for node in nodes if node.fits), None)
         return PodDecision(
             pod=pod.name,
             chosen=chosen,
@@ -231,7 +231,9 @@ class SimulatedCluster:
             return GangPlacement(reasons=(text, *reasons))
         for pod in members:
             self._add_pod(pod)
-        return GangPlacement({one.pod.key.uid: one.pod.node for one in members}, tuple(reasons))
+        return GangPlacement(
+            {member.pod.key.uid: member.pod.node for member in members}, tuple(reasons)
+        )
 
     def least_of(self, gang: Gang) -> int:
         """Return the smallest number of pods that a gang is of use with; 1 if that is not known."""
@@ -278,7 +280,7 @@ class SimulatedCluster:
         for key, value, effect in node.taints:
             if effect == "PreferNoSchedule":
                 continue
-            if not any(one.tolerates(key, value, effect) for one in pod.tolerations):
+            if not any(toleration.tolerates(key, value, effect) for toleration in pod.tolerations):
                 return f"node(s) had untolerated taint {{{key}: {value}}}"
         requested = self._requested.get(node.name, {})
         for name, amount in {**pod.amounts, "pods": 1}.items():
@@ -425,7 +427,7 @@ def _node(document: Mapping[str, object]) -> SimulatedNode:
     return SimulatedNode(
         name=node.metadata.name,
         labels=node.metadata.labels or {},
-        taints=tuple((one.key, one.value, one.effect) for one in spec.taints or ()),
+        taints=tuple((taint.key, taint.value, taint.effect) for taint in spec.taints or ()),
         is_cordoned=spec.unschedulable,
         allocatable=parse_amounts(allocatable),
         cpu_capacity=cpu_capacity(annotations, allocatable.get(CPU, "0")),
@@ -504,7 +506,10 @@ def _flatten(path: Path, documents: Iterable[object]) -> Iterator[Mapping[str, o
             kind = str(document["kind"]).removesuffix("List")
             yield from _flatten(
                 path,
-                [{"kind": kind, **one} if isinstance(one, dict) and kind else one for one in items],
+                [
+                    {"kind": kind, **item} if isinstance(item, dict) and kind else item
+                    for item in items
+                ],
             )
         else:
             yield document

@@ -359,9 +359,9 @@ class _Allocation:
         spec = self._request.partition
         used = {one.minor for one in self._table.of(GPU) if self._usage.is_used(one)}
         usable = {
-            one.minor: one
-            for one in self._candidates(kind)
-            if one.minor not in used and self._fits(kind.amounts, one)
+            candidate.minor: candidate
+            for candidate in self._candidates(kind)
+            if candidate.minor not in used and self._fits(kind.amounts, candidate)
         }
         partition = choose_partition(
             table,
@@ -425,10 +425,10 @@ class _Allocation:
         """Return the PCIe roots with a free device of that kind."""
         needs_function = self._request.hint(kind.kind).vf_selector is not None
         return frozenset(
-            one.pcie
-            for one in self._candidates(kind)
-            if self._fits(kind.amounts, one)
-            and (not needs_function or self._function(one) is not None)
+            candidate.pcie
+            for candidate in self._candidates(kind)
+            if self._fits(kind.amounts, candidate)
+            and (not needs_function or self._function(candidate) is not None)
         )
 
     def has_local_choice(self) -> bool:
@@ -454,7 +454,9 @@ class _Allocation:
             )
         ]
         if kind.kind in self._designation_kinds:
-            devices = [one for one in devices if (one.kind, one.minor) in self._designation]
+            devices = [
+                device for device in devices if (device.kind, device.minor) in self._designation
+            ]
         if kind.kind == GPU and self._plugin_vendor:
             devices = [device for device in devices if not self._vendor_refusal(kind, device)]
         if hint.exclusive_policy == PCIE_LEVEL and self._rules.enforces_exclusive_policy:

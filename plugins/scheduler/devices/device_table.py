@@ -285,7 +285,9 @@ def decode_partitions(text: str | None) -> PartitionTable | None:
             left -= len(partitions)
             count = int(size)
             table[count] = tuple(
-                one for one in partitions if len(one.minors) == len(set(one.minors)) == count
+                partition
+                for partition in partitions
+                if len(partition.minors) == len(set(partition.minors)) == count
             )
     return table
 
