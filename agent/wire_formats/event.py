@@ -31,6 +31,7 @@ class EventTarget(msgspec.Struct, frozen=True, kw_only=True):
     api_version: str
     name: str
     namespace: str = ""  # empty: cluster-wide
+    uid: str = ""  # by which `kubectl describe` finds the event; empty: it is not known
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,7 @@ def involved_object(event: Event, node_name: str, uid: str = "") -> JsonDict:
         reference: JsonDict = {**named}
         if target.namespace:
             reference["namespace"] = target.namespace
+        uid = target.uid
     elif event.pod is not None:
         pod = event.pod
         reference = {"apiVersion": "v1", "kind": event.object_kind, "name": pod.name}

@@ -47,6 +47,7 @@ class GrantProblem(msgspec.Struct, frozen=True, kw_only=True):
     kind: ProblemKind
     message: str
     node: str = ""  # of a device
+    device_uid: str = ""  # of the node's Device object
     pod: PodKey | None = None
 
 
@@ -59,6 +60,7 @@ def node_problems(state: NodeState, pods: Iterable[AssignedPod]) -> Iterator[Gra
         yield GrantProblem(
             kind=ProblemKind.DOUBLE_GRANTED,
             node=state.name,
+            device_uid=state.table.uid,
             message=_double_granted(state, device, pods),
         )
     known = {

@@ -351,6 +351,9 @@ def test_the_service_leads_to_the_leader_alone_and_rights_are_the_least(
         (event,) = api.list("events")
         assert event["reason"] == "LeaderElection"
         assert event["regarding"]["namespace"] == "kube-system"
+        lease = api.get("lease", "xpu-scheduler", "kube-system")
+        assert lease is not None
+        assert event["regarding"]["uid"] == lease["metadata"]["uid"]
         # repeats of an event are a minute apart: the sink's own test has them
         used = verbs_used(api.requests(), AGENT) | {Right("events.k8s.io", "events", "patch")}
     assert compare(used, verbs_granted(read_roles(roles))) == ((), ())

@@ -90,6 +90,7 @@ class DeviceTable(msgspec.Struct, frozen=True, kw_only=True):
     """All devices of one node, by kind and then minor."""
 
     node: str
+    uid: str = ""  # of the object
     devices: Mapping[str, tuple[NodeDevice, ...]]
     labels: Labels = NO_LABELS
     partitions: PartitionTable | None = None  # None: the object has no table
@@ -200,6 +201,7 @@ def device_table(decoded: DeviceObject) -> DeviceTable:
     kinds = {kind for kind, _ in by_key}
     return DeviceTable(
         node=decoded.metadata.name,
+        uid=decoded.metadata.uid,
         devices={
             kind: tuple(by_key[key] for key in sorted(by_key) if key[0] == kind) for kind in kinds
         },

@@ -254,7 +254,9 @@ async def _bind(term: Term, body: bytes) -> bytes:
         await term.binder.bind(request)
     except BindFailed as error:
         extender.record_binding(request, str(error), error.outcome)
-        term.events.report_failed_binding(request, str(error), error.outcome)
+        table = term.state.state(request.node).table
+        uid = "" if table is None else table.uid
+        term.events.report_failed_binding(request, str(error), error.outcome, uid)
         raise
     extender.record_binding(request, "", "bound")
     return encode_error("")

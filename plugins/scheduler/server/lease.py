@@ -74,6 +74,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: int = DURATION_S
     transitions: int = 0
     version: str = ""  # of the object
+    uid: str = ""
 
 
 class LeaseObservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +135,11 @@ class LeaderElector:
     def term(self) -> int:
         """Return the number of the term: each holder's is higher than that of the one before."""
         return 0 if self._observation is None else self._observation.record.transitions
+
+    @property
+    def lease_uid(self) -> str:
+        """Return the uid of the Lease; empty while it is not known."""
+        return "" if self._observation is None else self._observation.record.uid
 
     async def acquire(self) -> None:
         """Wait until this replica is the leader."""
@@ -225,7 +231,10 @@ def lease_record(body: JsonDict) -> LeaseRecord:
     """Return the content of a Lease; members of wrong types count as absent."""
     metadata, spec = body.get("metadata"), body.get("spec")
     members = spec if isinstance(spec, dict) else {}
-    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    version, uid = (
+        metadata.get(name) if isinstance(metadata, dict) else None
+        for name in ("resourceVersion", "uid")
+    )
     duration, transitions = members.get("leaseDurationSeconds"), members.get("leaseTransitions")
     holder, renewed = members.get("holderIdentity"), members.get("renewTime")
     return LeaseRecord(
@@ -234,6 +243,7 @@ def lease_record(body: JsonDict) -> LeaseRecord:
         duration_s=duration if isinstance(duration, int) else DURATION_S,
         transitions=transitions if isinstance(transitions, int) else 0,
         version=version if isinstance(version, str) else "",
+        uid=uid if isinstance(uid, str) else "",
     )
 
 

@@ -35,19 +35,26 @@ class SchedulerEvents:
         self._sink = sink
         self._clock = clock
 
-    def report_leadership(self, identity: str, namespace: str, lease: str) -> None:
+    def report_leadership(self, identity: str, namespace: str, lease: str, uid: str = "") -> None:
         """Report that a replica has taken the lease, in the words of Kubernetes' own components."""
-        target = EventTarget(api_version=LEASES.api_version, name=lease, namespace=namespace)
+        target = EventTarget(
+            api_version=LEASES.api_version, name=lease, namespace=namespace, uid=uid
+        )
         message = f"{identity} became leader"
         self._offer(NORMAL, "LeaderElection", message, LEASES.kind, target=target)
 
-    def report_failed_binding(self, request: BindRequest, error: str, outcome: str) -> None:
-        """Report a binding that failed for a reason that a person has to solve."""
+    def report_failed_binding(
+        self, request: BindRequest, error: str, outcome: str, device_uid: str = ""
+    ) -> None:
+        """Report a binding that failed for a reason that a person has to solve.
+
+        `device_uid` is that of the Device object of the node.
+        """
         if outcome == "refused":
             pod = PodRef(namespace=request.namespace, name=request.name, uid=request.uid)
             self._offer(WARNING, "BindingRefused", error, "Pod", pod=pod)
         elif outcome == "not_marked":
-            device = EventTarget(api_version=DEVICE_API_VERSION, name=request.node)
+            device = _device(request.node, device_uid)
             self._offer(
                 WARNING,
                 "DeviceNotMarked",
@@ -60,7 +67,7 @@ class SchedulerEvents:
     def report_problem(self, problem: GrantProblem) -> None:
         """Report an allocation that cannot be read or satisfied."""
         if problem.kind is ProblemKind.DOUBLE_GRANTED:
-            target = EventTarget(api_version=DEVICE_API_VERSION, name=problem.node)
+            target = _device(problem.node, problem.device_uid)
             self._offer(WARNING, problem.kind.value, problem.message, DEVICE_KIND, target=target)
         elif problem.pod is not None:
             pod = _pod_ref(problem.pod)
@@ -89,6 +96,10 @@ class SchedulerEvents:
                 repeat_key=repeat_key,
             )
             self._sink.offer([event])
+
+
+def _device(node: str, uid: str) -> EventTarget:
+    return EventTarget(api_version=DEVICE_API_VERSION, name=node, uid=uid)
 
 
 def _pod_ref(key: PodKey) -> PodRef:

@@ -187,7 +187,8 @@ class SchedulerService:
             await self._elector.acquire()
             log.info("leadership_taken")
             lease = self._settings.leader_election
-            self._events.report_leadership(self._identity, lease.namespace, lease.name)
+            uid = self._elector.lease_uid
+            self._events.report_leadership(self._identity, lease.namespace, lease.name, uid)
         self._term = term = LeaderTerm(
             LeaderApi(self._api, self.is_leader),
             self._settings,

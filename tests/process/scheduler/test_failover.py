@@ -137,15 +137,17 @@ def test_without_the_ledger_two_pods_are_given_one_card_and_the_agent_refuses_on
         )
         assert case.scene.event_notes(refused)["DeviceTaken"] == f"container main: {words}"
         await asyncio.to_thread(case.api.wait_until, lambda: double_grants(case.api))
-        (note,) = double_grants(case.api)
-        assert f"{NAMESPACE}/first, {NAMESPACE}/second" in note
+        (event,) = double_grants(case.api)
+        device = case.api.get("Device", NODE)
+        assert device is not None
+        assert event["regarding"]["uid"] == device["metadata"]["uid"]
+        assert f"{NAMESPACE}/first, {NAMESPACE}/second" in event["note"]
 
     fail_over(act)
 
 
-def double_grants(api: ApiServer) -> list[str]:
-    events = (one for one in api.list("events") if one["reason"] == "DeviceDoubleGranted")
-    return [event["note"] for event in events]
+def double_grants(api: ApiServer) -> list[Object]:
+    return [event for event in api.list("events") if event["reason"] == "DeviceDoubleGranted"]
 
 
 def failed_write() -> Fault:

@@ -70,7 +70,9 @@ def report(api: ApiServer, *steps: Callable[[SchedulerEvents], None]) -> list[An
 def test_a_new_leader_is_reported_on_its_lease(server: ApiServer) -> None:
     (event,) = report(
         server,
-        lambda events: events.report_leadership("replica-0_x", "kube-system", "xpu-scheduler"),
+        lambda events: events.report_leadership(
+            "replica-0_x", "kube-system", "xpu-scheduler", "u-lease"
+        ),
     )
     assert event["metadata"]["namespace"] == "kube-system"
     assert event["regarding"] == {
@@ -78,6 +80,7 @@ def test_a_new_leader_is_reported_on_its_lease(server: ApiServer) -> None:
         "kind": "Lease",
         "name": "xpu-scheduler",
         "namespace": "kube-system",
+        "uid": "u-lease",
     }
     assert (event["reason"], event["type"]) == ("LeaderElection", "Normal")
     assert event["note"] == "replica-0_x became leader"
@@ -102,11 +105,13 @@ def test_what_kube_scheduler_tries_again_and_tells_itself_is_not_reported(
 def test_devices_that_were_not_marked_are_one_series_of_their_node(server: ApiServer) -> None:
     def fail(name: str) -> Callable[[SchedulerEvents], None]:
         request = BindRequest(namespace="team-a", name=name, uid=name, node="n")
-        return lambda events: events.report_failed_binding(request, f"{name}: why", "not_marked")
+        text = f"{name}: why"
+        return lambda events: events.report_failed_binding(request, text, "not_marked", "u-device")
 
     (event,) = report(server, fail("p"), fail("q"), fail("r"))
     assert event["regarding"]["kind"] == "Device"
     assert event["regarding"]["name"] == "n"
+    assert event["regarding"]["uid"] == "u-device"
     assert event["reason"] == "DeviceNotMarked"
     assert event["series"]["count"] == 3
 
