@@ -11,6 +11,7 @@ from typing import Any
 
 from agent.wire_formats.device_allocated import ANNOTATION
 from tests.apiserver import ApiServer, Fault
+from tests.patience import PATIENCE_S
 from tests.process import test_scheduler
 from tests.process.test_scheduler import Replica, bind, put_pod, replica
 
@@ -56,6 +57,29 @@ def test_a_replica_that_is_killed_before_its_binding_arrives_leaves_nothing_in_u
         assert ANNOTATION not in (stored["metadata"].get("annotations") or {})
         assert bind(other, pod, "h100-0") == (200, {"Error": ""})
         assert used_core(other, "h100-0") == "800"
+
+
+def test_no_event_is_written_where_they_are_off(api: ApiServer, tmp_path: Path) -> None:
+    with replica(api, tmp_path, more="events: false\n") as one:
+        one.wait_ready()
+        api.faults.add(Fault(subresource="binding", status=403))
+        assert "403" in bind(one, put_pod(api, "p", 1), "h100-0")[1]["Error"]
+        one.process.terminate()
+        assert one.process.wait(PATIENCE_S) == 0
+    assert api.requests(resource="events") == []
+
+
+def test_a_binding_that_the_server_refuses_is_an_event_of_the_pod(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    with replica(api, tmp_path) as one:
+        one.wait_ready()
+        api.faults.add(Fault(subresource="binding", status=403, message="no right"))
+        error = bind(one, put_pod(api, "p", 1), "h100-0")[1]["Error"]
+        api.wait_until(lambda: any(e["reason"] == "BindingRefused" for e in api.list("events")))
+        (event,) = (one for one in api.list("events") if one["reason"] == "BindingRefused")
+        assert (event["regarding"]["name"], event["note"]) == ("p", error)
+        assert "no right" in error
 
 
 def test_a_term_begins_with_lists_of_the_most_recent_state(api: ApiServer, tmp_path: Path) -> None:

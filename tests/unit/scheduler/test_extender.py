@@ -233,6 +233,7 @@ def test_the_last_decision_says_why_a_pod_waits(extender: Extender) -> None:
         2,
         {"full", "half"},
     )
+    assert "too few accelerators" in group.meaning
     assert record.summary() == "1/3 nodes fit: 2 Insufficient GPU Devices"
     assert extender.log.of_pod("ns", "unknown") == {}
 
