@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import symtable
 from pathlib import Path
 
 import msgspec
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("table.toml")
+
+_MODULE_NAMES = {"__file__", "__name__"}
 
 
 class BadEntry(Exception):
@@ -47,6 +51,26 @@ def read_table(path: Path = TABLE) -> tuple[Fault, ...]:
     return faults
 
 
+def _unbound_names(module: symtable.SymbolTable) -> set[str]:
+    """Return the names that the module reads and does not bind; a fault with one proves nothing."""
+    bound = {symbol.get_name() for symbol in module.get_symbols() if not _is_only_read(symbol)}
+    read: set[str] = set()
+    scopes = [module]
+    while scopes:
+        scope = scopes.pop()
+        scopes += scope.get_children()
+        read |= {
+            symbol.get_name()
+            for symbol in scope.get_symbols()
+            if symbol.is_referenced() and (symbol.is_global() or scope is module)
+        }
+    return read - bound - set(dir(builtins)) - _MODULE_NAMES
+
+
+def _is_only_read(symbol: symtable.Symbol) -> bool:
+    return not (symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace())
+
+
 def check_entry(fault: Fault, root: Path = ROOT) -> None:
     """Raise `BadEntry` unless the fault fits the tree and leaves Python that can be compiled."""
     path = root / fault.file
@@ -60,6 +84,8 @@ def check_entry(fault: Fault, root: Path = ROOT) -> None:
         compile(mutated, fault.file, "exec")
     except SyntaxError as error:
         raise BadEntry(f"{fault.name}: the replacement is not Python: {error.msg}") from error
+    if names := _unbound_names(symtable.symtable(mutated, fault.file, "exec")):
+        raise BadEntry(f"{fault.name}: nothing is named {sorted(names)[0]}")
     for test in fault.tests:
         if not (root / test).exists():
             raise BadEntry(f"{fault.name}: there is no test {test}")

@@ -57,6 +57,7 @@ def tree(tmp_path: Path) -> Path:
         ({"find": "used"}, "x: the text occurs 2 times"),
         ({"put": ">="}, "x: the replacement is the text"),
         ({"put": ">=="}, "x: the replacement is not Python"),
+        ({"put": "> limit +"}, "x: nothing is named limit"),
         ({"file": "other.py"}, "x: there is no file other.py"),
         ({"tests": ("test_gone.py",)}, "x: there is no test test_gone.py"),
         ({"tests": ()}, "x: no test is named"),
