@@ -20,12 +20,11 @@ import msgspec
 from agent.cgroup.layout import CgroupLayout
 from agent.errors import HostFileError, ParseError
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.usage import Pressure
+from agent.snapshot.usage import PRESSURE_RESOURCES, Pressure
 
 # first attempt; a longer file is read again with more room (many NUMA nodes)
 SMALL, MIDDLE, LARGE = 64, 448, 2048  # bytes; Python keeps pools of objects up to 512
 
-RESOURCES = ("cpu", "memory", "io")  # with pressure files
 LIMIT = 1 << 64  # the first number that no kernel counter has
 # the first size that no memory has: x86-64 and arm64 have at most 52 bits of a physical address
 MEMORY_LIMIT = 1 << 52
@@ -63,7 +62,7 @@ def pressure_paths(layout: CgroupLayout, cgroup: str) -> tuple[tuple[str, ...], 
     if layout.unified is not None:
         directories.append(layout.unified + cgroup)
     return tuple(
-        tuple(f"{directory}/{resource}.pressure" for resource in RESOURCES)
+        tuple(f"{directory}/{resource}.pressure" for resource in PRESSURE_RESOURCES)
         for directory in directories
         if directory is not None
     )

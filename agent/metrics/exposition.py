@@ -9,6 +9,8 @@ never left out: a node has few, and alerts need them. Series of processes on dev
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
 
 from agent.metrics.agent_series import agent_series
 from agent.metrics.alias_series import AliasSeries, alias_families, check_aliases
@@ -58,8 +60,7 @@ from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.vendor import AliasTable
 
 MAX_VALUE_AGE_S = 180.0  # older values are not exported; their age is
-# some 64 KB: memory for longer texts is mapped and unmapped each time, at a fault for each 4 KB
-CHUNK_LINES = 256
+BLOCK_LINES = 320  # some 64 KB: memory for longer texts is mapped and unmapped each time
 MAX_SERIES = 10_000  # of one family; 500 containers with all six pressures have 3,000
 CUT_FAMILY = ExportedFamily(
     name="xpu_agent_metrics_cut_series",
@@ -122,7 +123,9 @@ class MetricsRenderer:
         ]
         self._headers = {
             openmetrics: {
-                family.name: family_header(family, openmetrics=openmetrics)
+                family.name: family_header(family, openmetrics=openmetrics).encode(
+                    "utf-8", "replace"
+                )
                 for family in self.families
             }
             for openmetrics in (False, True)
@@ -153,12 +156,11 @@ class MetricsRenderer:
     ) -> Iterator[bytes]:
         """Yield the page in parts of a family: the caller may do other work between two."""
         labels = LabelCache(self._labels)
-        for name, lines in self._bounded_series(snapshot, now_s, labels):
-            header = self._headers[openmetrics][name]
-            for first in range(0, len(lines), CHUNK_LINES):
-                text = header + "".join(lines[first : first + CHUNK_LINES])
-                yield text.encode("utf-8", "replace")  # text of others may have lone surrogates
-                header = ""
+        for name, blocks in self._bounded_series(snapshot, now_s, labels):
+            if blocks:
+                yield self._headers[openmetrics][name]
+            for block in blocks:
+                yield block.encode("utf-8", "replace")  # text of others may have lone surrogates
         self._labels = labels.used
         if openmetrics:
             yield b"# EOF\n"
@@ -168,15 +170,24 @@ class MetricsRenderer:
         snapshot: NodeSnapshot,
         now_s: float,
         labels: LabelCache,
-    ) -> SeriesLines:
-        """Yield the families with at most `max_series` series of pods; count the others last."""
+    ) -> Iterator[tuple[str, list[str]]]:
+        """Yield the families as blocks of lines; count the series of pods over `max_series` last.
+
+        Lines are joined before the next ones are made: many small texts at a time would take
+        memory that is mapped and unmapped for each family.
+        """
         cut: dict[str, int] = {}
-        for name, lines in self._series(snapshot, now_s, labels):
-            if len(lines) > self._max_series and name in self._bounded:
-                cut[name] = len(lines) - self._max_series
-                yield name, cut_series(lines, self._max_series)
-            else:
-                yield name, lines
+        series = self._series(snapshot, now_s, labels)
+        for name, parts in groupby(series, key=itemgetter(0)):
+            blocks: list[str] = []
+            count = 0
+            for _, lines in parts:
+                count += len(lines)
+                blocks += join_lines(lines)
+            if count > self._max_series and name in self._bounded:
+                cut[name] = count - self._max_series
+                blocks = cut_series(blocks, self._max_series)
+            yield name, blocks
         node = snapshot.node.name or "unknown"
         yield CUT_FAMILY.name, cut_lines(cut, labels.prefix(NODE, (node,)))
 
@@ -276,9 +287,17 @@ def bounded_families(families: Iterable[ExportedFamily]) -> frozenset[str]:
     )
 
 
-def cut_series(lines: list[str], max_series: int) -> list[str]:
-    """Return the lines that stay of a family's samples."""
-    return sorted(lines)[:max_series]
+def join_lines(lines: list[str]) -> list[str]:
+    """Return the lines in blocks of at most `BLOCK_LINES`."""
+    return [
+        "".join(lines[first : first + BLOCK_LINES]) for first in range(0, len(lines), BLOCK_LINES)
+    ]
+
+
+def cut_series(blocks: list[str], max_series: int) -> list[str]:
+    """Return the lines that stay of a family's samples, in blocks."""
+    lines = [f"{line}\n" for line in "".join(blocks).split("\n") if line]
+    return join_lines(sorted(lines)[:max_series])
 
 
 def cut_lines(cut: Mapping[str, int], label_prefix: str) -> list[str]:

@@ -9,7 +9,8 @@ from typing import Protocol
 from agent.metrics.families import ExportedFamily
 
 LabelKey = tuple[tuple[str, ...], tuple[str, ...]]  # names and values
-SeriesLines = Iterator[tuple[str, list[str]]]  # family name and its lines
+# family name and its lines; a family with many lines comes in parts, one after the other
+SeriesLines = Iterator[tuple[str, list[str]]]
 
 _LABEL = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP = str.maketrans({"\\": "\\\\", "\n": "\\n"})

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
+from typing import TypeVar
 
 from agent.metrics.families import CONTAINER, HOST_APPLICATION, POD
 from agent.metrics.text_format import LabelCache, SeriesLines, sample_line, sample_lines
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import PodView
-from agent.snapshot.usage import CgroupUsage, NodeUsage, Prediction, Pressure, UsageSample
+from agent.snapshot.usage import (
+    PRESSURE_RESOURCES,
+    CgroupUsage,
+    NodeUsage,
+    Prediction,
+    Pressure,
+    UsageSample,
+)
 
 UsageColumn = Callable[[CgroupUsage], float | None]
 
 UsageRows = list[tuple[str, CgroupUsage]]  # label prefix and usage
+
+PART_LINES = 288
+MAX_PRESSURE_LINES = 2 * len(PRESSURE_RESOURCES)  # of one pod or container in a family
+
+R = TypeVar("R")
 
 
 def _cpu_seconds(use: CgroupUsage) -> float | None:
@@ -30,14 +43,27 @@ _COLUMNS: tuple[tuple[str, UsageColumn], ...] = (
     ("cpu_throttled_ratio", attrgetter("throttled_ratio")),
 )
 
-_PRESSURE_TOTALS: tuple[tuple[str, Callable[[Pressure], float | None]], ...] = (
-    ("some", attrgetter("some_total_us")),
-    ("full", attrgetter("full_total_us")),
-)
+_PressureValues = list[tuple[str, Callable[[Pressure], float | None]]]
 
-_PRESSURE_RATIOS: tuple[tuple[str, Callable[[Pressure], float | None]], ...] = (
-    ("some", attrgetter("some_avg10")),
-    ("full", attrgetter("full_avg10")),
+
+def _pressure_values(some: str, full: str) -> Mapping[str, _PressureValues]:
+    """Return the last labels and the fields of one family's samples, by resource."""
+    return {
+        resource: [
+            (f',resource="{resource}",degree="{degree}"}}', attrgetter(field))
+            for degree, field in (("some", some), ("full", full))
+        ]
+        for resource in PRESSURE_RESOURCES
+    }
+
+
+_PRESSURE_COLUMNS = (
+    ("pressure_ratio", _pressure_values("some_avg10", "full_avg10"), 100),
+    (
+        "pressure_waiting_seconds_total",
+        _pressure_values("some_total_us", "full_total_us"),
+        1_000_000,
+    ),
 )
 
 
@@ -72,16 +98,23 @@ def application_series(usage: UsageSample, node: str, labels: LabelCache) -> Ser
 
 
 def _group_series(scope: str, rows: UsageRows) -> SeriesLines:
+    parts = _split_rows(rows, PART_LINES)
     for column, value_of in _COLUMNS:
         name = f"{scope}_{column}"
-        yield (
-            name,
-            [
-                f"{name}{label_prefix}}} {value!r}\n"
-                for label_prefix, use in rows
-                if (value := value_of(use)) is not None
-            ],
-        )
+        for part in parts:
+            yield (
+                name,
+                [
+                    f"{name}{label_prefix}}} {value!r}\n"
+                    for label_prefix, use in part
+                    if (value := value_of(use)) is not None
+                ],
+            )
+
+
+def _split_rows(rows: list[R], size: int) -> list[list[R]]:
+    """Return the rows in parts, so that there are few lines at a time."""
+    return [rows[first : first + size] for first in range(0, len(rows), size)]
 
 
 def pressure_series(
@@ -91,29 +124,20 @@ def pressure_series(
     rows_with_pressure = [
         (label_prefix, pressure.items()) for label_prefix, pressure in rows if pressure
     ]
-    resources = {resource for _, pressure in rows_with_pressure for resource, _ in pressure}
-    for column, degrees, scale in (
-        ("pressure_ratio", _PRESSURE_RATIOS, 100),
-        ("pressure_waiting_seconds_total", _PRESSURE_TOTALS, 1_000_000),
-    ):
+    parts = _split_rows(rows_with_pressure, PART_LINES // MAX_PRESSURE_LINES)
+    for column, values_of, scale in _PRESSURE_COLUMNS:
         name = f"{scope}_{column}"
-        labelled_degrees = {  # made once a family, which has thousands of lines
-            resource: [
-                (f',resource="{resource}",degree="{degree}"}}', value_of)
-                for degree, value_of in degrees
-            ]
-            for resource in resources
-        }
-        yield (
-            name,
-            [
-                f"{name}{label_prefix}{labels} {value / scale!r}\n"
-                for label_prefix, pressure in rows_with_pressure
-                for resource, stalls in pressure
-                for labels, value_of in labelled_degrees[resource]
-                if (value := value_of(stalls)) is not None
-            ],
-        )
+        for part in parts:
+            yield (
+                name,
+                [
+                    f"{name}{label_prefix}{labels} {value / scale!r}\n"
+                    for label_prefix, pressure in part
+                    for resource, stalls in pressure
+                    for labels, value_of in values_of[resource]
+                    if (value := value_of(stalls)) is not None
+                ],
+            )
 
 
 def node_series(snapshot: NodeSnapshot, label_prefix: str, *, usage_is_fresh: bool) -> SeriesLines:

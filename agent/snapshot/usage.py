@@ -13,6 +13,9 @@ from agent.snapshot.inventory import Problem
 NO_ENTRIES: Mapping[Any, Any] = MappingProxyType({})
 
 
+PRESSURE_RESOURCES = ("cpu", "memory", "io")  # the kernel has a file for each
+
+
 class Pressure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """PSI of one resource: `avg10` in percent and total stall time; `full` may be unsupported."""
 

@@ -20,7 +20,7 @@ from agent.cgroup.layout import CgroupLayout
 from agent.errors import HostFileError, ParseError
 from agent.host.files import LiveHostFiles
 from agent.snapshot.host_files import MAX_READ, HostFiles
-from agent.snapshot.usage import Pressure
+from agent.snapshot.usage import PRESSURE_RESOURCES, Pressure
 
 V = TypeVar("V")
 RESERVED_DESCRIPTORS = 512  # left to the rest of the process
@@ -232,7 +232,7 @@ DEFAULT_PERIOD_CYCLES = 10  # ten seconds, as Koordinator's PSI collector
 MAX_MEMORY_AGE_S = 10.0  # an older value must not be subtracted from a current one
 PRESSURE_BYTES = 512
 MAX_NUMA_BYTES = 1 << 16
-NODE_PRESSURE = tuple(f"/proc/pressure/{resource}" for resource in usage_files.RESOURCES)
+NODE_PRESSURE = tuple(f"/proc/pressure/{resource}" for resource in PRESSURE_RESOURCES)
 
 PressureByResource = Mapping[str, Pressure]
 
@@ -304,7 +304,7 @@ def read_pressure(descriptors: DescriptorCache, places: Sequence[str]) -> Pressu
     A kernel booted without `psi=1` returns EOPNOTSUPP: that means absent.
     """
     pressures: dict[str, Pressure] = {}
-    for name, path in zip(usage_files.RESOURCES, places, strict=True):
+    for name, path in zip(PRESSURE_RESOURCES, places, strict=True):
         try:
             pressures[name] = usage_files.parse_pressure(descriptors.read(path, PRESSURE_BYTES))
         except (HostFileError, ParseError):

@@ -13,6 +13,7 @@ from agent.metrics.exposition import (
     render_metrics,
 )
 from agent.metrics.families import FAMILIES
+from agent.metrics.usage_series import PART_LINES
 from agent.snapshot.node import NodeSnapshot
 from agent.workers.load import load_vendors
 from tests.factory import NOW_S, gpu, pod, snapshot
@@ -54,6 +55,13 @@ def _cuts(result: Values) -> Values:
 
 def test_nothing_is_cut_and_nothing_counted_within_the_bound() -> None:
     assert "xpu_agent_metrics_cut_series" not in page(snapshot(pods=PODS), 12 * len(PODS))
+
+
+def test_the_bound_counts_all_parts_of_a_family() -> None:
+    pods = tuple(pod(index) for index in range(PART_LINES + 20))
+    text = page(snapshot(pods=pods), PART_LINES)
+    assert len(pods_of(values(text), "xpu_pod_cpu_usage_cores")) == PART_LINES
+    assert value(text, "xpu_agent_metrics_cut_series", family="xpu_pod_cpu_usage_cores") == 20
 
 
 def test_the_same_pods_stay_whatever_their_order_their_values_and_the_family() -> None:
