@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Set
 from typing import Protocol
 
 import msgspec
@@ -15,7 +15,6 @@ from plugins.scheduler.devices.device_table import NodeDevice
 from plugins.scheduler.devices.device_usage import minors_by_id
 from plugins.scheduler.pod_object import PodKey
 
-CHECK_S = 2.0
 NODES_AT_ONCE = 16  # between two chances for other calls
 MAX_PODS = 8  # that one message names
 
@@ -111,17 +110,9 @@ def _double_granted(state: NodeState, device: NodeDevice, pods: Iterable[Assigne
 class GrantCheck:
     """Checks the allocations on nodes whose pods changed. Belongs to the loop thread."""
 
-    def __init__(
-        self,
-        state: ClusterState,
-        pods: PodGrants,
-        is_synced: Callable[[], bool],
-        report: Callable[[GrantProblem], None],
-    ) -> None:
+    def __init__(self, state: ClusterState, pods: PodGrants) -> None:
         self._state = state
         self._pods = pods
-        self._is_synced = is_synced
-        self._report = report
         self._of_node: dict[str, frozenset[GrantProblem]] = {}  # nodes with problems alone
         self._unreadable: frozenset[GrantProblem] = frozenset()
 
@@ -131,15 +122,8 @@ class GrantCheck:
         problems = (problem for of_node in self._of_node.values() for problem in of_node)
         return sum(problem.kind is ProblemKind.UNKNOWN_DEVICE for problem in problems)
 
-    async def run(self) -> None:
-        """Check until cancelled."""
-        while True:
-            await asyncio.sleep(CHECK_S)
-            if self._is_synced():
-                await self.check()
-
-    async def check(self) -> None:
-        """Report the new problems since the last check."""
+    async def check(self) -> AsyncIterator[GrantProblem]:
+        """Yield the new problems since the last check."""
         for number, name in enumerate(self._pods.take_changed_nodes()):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -147,14 +131,18 @@ class GrantCheck:
             before, now = self._of_node.pop(name, frozenset()), frozenset(problems)
             if now:
                 self._of_node[name] = now
-            self._report_new(before, now)
+            for problem in _new_problems(before, now):
+                yield problem
         before = self._unreadable
         self._unreadable = frozenset(
             GrantProblem(kind=ProblemKind.UNREADABLE, pod=key, message=error)
             for key, error in self._pods.unreadable.items()
         )
-        self._report_new(before, self._unreadable)
+        for problem in _new_problems(before, self._unreadable):
+            yield problem
 
-    def _report_new(self, before: frozenset[GrantProblem], now: frozenset[GrantProblem]) -> None:
-        for problem in sorted(now - before, key=lambda one: one.message):
-            self._report(problem)
+
+def _new_problems(
+    before: frozenset[GrantProblem], now: frozenset[GrantProblem]
+) -> list[GrantProblem]:
+    return sorted(now - before, key=lambda problem: problem.message)

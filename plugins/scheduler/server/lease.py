@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 import msgspec
 
@@ -43,19 +44,27 @@ RETRY_S = 2.0
 DEADLINE_S = 5.0  # of one request; a write in flight ends before the lease can be taken
 
 
+class LeadershipView(Protocol):
+    """Knows whether this replica is the leader at this moment."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Return whether this replica may write now."""
+
+
 class LeaderApi:
     """The API server as one term of a leader uses it: writes end with the term.
 
     A replica that was paused asks its own clock before each write, as it does before each answer.
     """
 
-    def __init__(self, api: ApiClient, is_leader: Callable[[], bool]) -> None:
+    def __init__(self, api: ApiClient, elector: LeadershipView) -> None:
         self._api = api
-        self._is_leader = is_leader
+        self._elector = elector
 
     async def call(self, request: ApiRequest) -> ApiResponse:
         """Call the server; raise `NotLeader` instead of a write after the term."""
-        if request.method != "GET" and not self._is_leader():
+        if request.method != "GET" and not self._elector.is_leader:
             raise NotLeader(f"{request.method} {request.path}", "this replica lost the lease")
         return await self._api.call(request)
 

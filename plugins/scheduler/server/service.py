@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 POD_IP = "POD_IP"  # variable with the address of this pod
 ADDRESS_RETRY_S = 2.0
 RESOLVE_S = 30.0  # between two looks at bindings whose outcome is not known
+CHECK_S = 2.0  # between two checks of the allocations
 RESTART_S = 1.0
 
 
@@ -70,9 +71,7 @@ class LeaderTerm:
             self.decisions, clock, loads, device_weight=settings.device_score_weight
         )
         self.feed = ClusterFeed(api, self.state, clock)
-        self.grants = GrantCheck(
-            self.state, self.feed.pods, lambda: self.feed.is_synced, self.events.report_problem
-        )
+        self.grants = GrantCheck(self.state, self.feed.pods)
         self._load_feed = None if loads is None else LoadFeed(api, loads, clock)
         self._publisher: ResourcePublisher | None = None
         if settings.publish_node_resources:
@@ -100,7 +99,7 @@ class LeaderTerm:
                 for name, work in (part.tasks() if part is not None else {}).items():
                     group.create_task(self._forever(name, work), name=name)
             group.create_task(self._resolve(), name="uncertain bindings")
-            group.create_task(self._forever("grants", self.grants.run), name="grants")
+            group.create_task(self._forever("grants", self._check_grants), name="grants")
 
     async def _read_marks(self, ledger: DeviceLedger) -> None:
         while True:
@@ -125,6 +124,13 @@ class LeaderTerm:
         while True:
             await asyncio.sleep(RESOLVE_S)
             await self.resolve()
+
+    async def _check_grants(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            if self.feed.is_synced:
+                async for problem in self.grants.check():
+                    self.events.report_problem(problem)
 
     async def resolve(self) -> None:
         """Settle bindings whose outcome is not known, and pods that no watch has shown for long.
@@ -190,7 +196,7 @@ class SchedulerService:
             uid = self._elector.lease_uid
             self._events.report_leadership(self._identity, lease.namespace, lease.name, uid)
         self._term = term = LeaderTerm(
-            LeaderApi(self._api, self.is_leader),
+            self._api if self._elector is None else LeaderApi(self._api, self._elector),
             self._settings,
             self._clock,
             term=0 if self._elector is None else self._elector.term,

@@ -29,21 +29,24 @@ class Scene:
     """One node of eight cards, its pods, and what was reported."""
 
     def __init__(self) -> None:
+        self.reported: list[GrantProblem] = []
         self.state = ClusterState()
         self.state.set_node("n", {})
         self.state.set_devices(msgspec.structs.replace(NODES["A"], node="n"))
         self.pods = PodChanges(self.state)
-        self.reported: list[GrantProblem] = []
-        self.grants = GrantCheck(self.state, self.pods, lambda: True, self.reported.append)
+        self.grants = GrantCheck(self.state, self.pods)
 
     def put(self, pod: SchedulerPod) -> None:
         self.pods.set_object(f"ns/{pod.key.name}", pod)
 
     def check(self) -> list[tuple[ProblemKind, str]]:
-        """Return what is reported now."""
-        self.reported.clear()
-        asyncio.run(self.grants.check())
-        return [(one.kind, one.message) for one in self.reported]
+        """Return the kinds and messages of the new problems."""
+
+        async def new_problems() -> list[GrantProblem]:
+            return [problem async for problem in self.grants.check()]
+
+        self.reported = asyncio.run(new_problems())
+        return [(problem.kind, problem.message) for problem in self.reported]
 
 
 def test_a_card_of_which_more_is_given_than_there_is_names_its_pods() -> None:

@@ -141,16 +141,22 @@ def test_the_role_grants_what_events_need(server: ApiServer) -> None:
     assert verbs == set(rule.verbs)
 
 
+class Leadership:
+    """A lease that the replica holds until `is_leader` is changed."""
+
+    is_leader = True
+
+
 def test_a_replica_that_lost_the_lease_reads_and_does_not_write(server: ApiServer) -> None:
     async def scenario(session: ApiSession) -> None:
-        is_leader = True
-        api = LeaderApi(session, lambda: is_leader)
+        elector = Leadership()
+        api = LeaderApi(session, elector)
         body = b'{"metadata":{"name":"x"}}'
         write = ApiRequest(method="POST", path="/api/v1/namespaces/team-a/pods", body=body)
         read = ApiRequest(method="GET", path="/api/v1/pods")
         with pytest.raises(Exception, match="403"):
             await api.call(write)
-        is_leader = False
+        elector.is_leader = False
         with pytest.raises(NotLeader):
             await api.call(write)
         assert (await api.call(read)).status == 200
