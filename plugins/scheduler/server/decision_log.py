@@ -103,6 +103,7 @@ def filter_record(
     key: PodKey, resources: tuple[str, ...], answer: PodAnswer, wall_s: float, note: str = ""
 ) -> DecisionRecord:
     """Return the record of a filter call."""
+    reasons = answer.reasons()
     return DecisionRecord(
         namespace=key.namespace,
         pod=key.name,
@@ -111,9 +112,9 @@ def filter_record(
         verb=FILTER,
         resources=resources,
         offered=len(answer.names),
-        fitting=len(answer.names) - sum(count for _, count in answer.reasons()),
+        fitting=len(answer.names) - sum(count for _, count in reasons),
         best=answer.best(MAX_BEST_NODES),
-        refusals=tuple(_refusal_groups(answer)),
+        refusals=tuple(_refusal_groups(answer, reasons)),
         error=answer.invalid,
         note=note,
     )
@@ -132,16 +133,20 @@ def bind_record(request: BindRequest, error: str, wall_s: float) -> DecisionReco
     )
 
 
-def _refusal_groups(answer: PodAnswer) -> Iterator[RefusalGroup]:
+def _refusal_groups(
+    answer: PodAnswer, reasons: tuple[tuple[str, int], ...]
+) -> Iterator[RefusalGroup]:
     """Yield the reasons, each with a few of its nodes."""
-    for reason, count in answer.reasons():
-        of_reason = {key for key, one in answer.answers.items() if one.reason == reason}
-        pairs = zip(answer.names, answer.signatures, strict=True)
-        nodes = (name for name, signature in pairs if signature in of_reason)
+    signatures: dict[str, set[int | None]] = {}
+    for key, one in answer.answers.items():
+        signatures.setdefault(one.reason, set()).add(key)
+    for reason, count in reasons:
+        of_reason = signatures[reason]
+        names = answer.names_with(of_reason)
         yield RefusalGroup(
             reason=reason,
             count=count,
             is_final=all(answer.answers[key].is_final for key in of_reason),
-            nodes=tuple(islice(nodes, MAX_NODES_OF_REASON)),
+            nodes=tuple(islice(names, min(count, MAX_NODES_OF_REASON))),
             meaning=explain_reason(reason),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import repeat
 
 from agent.clock import Clock
 from plugins.scheduler.decisions import DecisionMaker, PodAnswer, refuse_all
@@ -71,7 +72,9 @@ class Extender:
         """Return the scores of the nodes; 0 for all if every node is suitable."""
         requested, answer = self._decide(request)
         if requested is None:
-            return encode_priorities(dict.fromkeys(request.names, 0))
+            return encode_priorities(request.names, repeat(0, len(request.names)))
+        if self._loads is None and not self.logged_scores:
+            return encode_priorities(request.names, answer.scores_in_order())
         scores = answer.scores()
         if self._loads is not None:
             pod = decode_pod_load(request.pod_json)
@@ -81,7 +84,7 @@ class Extender:
             key = request.pod.key
             extra = {"pod": f"{key.namespace}/{key.name}", "best": best[: self.logged_scores]}
             log.info("scores", extra=extra)
-        return encode_priorities({name: scores.get(name, 0) for name in request.names})
+        return encode_priorities(request.names, (scores.get(name, 0) for name in request.names))
 
     def record_binding(self, request: BindRequest, error: str, outcome: str) -> None:
         """Store the outcome of a binding, for people who want to know why their pod waits."""

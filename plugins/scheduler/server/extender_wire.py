@@ -72,6 +72,11 @@ class _PreemptionArgs(msgspec.Struct, rename="pascal"):
     )
 
 
+class _HostPriority(msgspec.Struct, rename="pascal", gc=False):
+    host: str
+    score: int
+
+
 class NodesRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A filter or prioritize call; `items` are Node objects by name, if whole ones were sent."""
 
@@ -175,13 +180,12 @@ def encode_filter_error(message: str) -> bytes:
     return _ENCODER.encode({**empty, "Error": message})
 
 
-def encode_priorities(scores: Mapping[str, int]) -> bytes:
+def encode_priorities(names: Iterable[str], scores: Iterable[int]) -> bytes:
     """Return the list of priorities for scores from 0 to 100, rounded half up."""
-    entries = [
-        {"Host": name, "Score": (score * MAX_PRIORITY + 50) // 100}
-        for name, score in scores.items()
-    ]
-    return _ENCODER.encode(entries)
+    scores = list(scores)
+    priorities = {score: (score * MAX_PRIORITY + 50) // 100 for score in set(scores)}
+    of_names = map(priorities.__getitem__, scores)
+    return _ENCODER.encode(list(map(_HostPriority, names, of_names)))
 
 
 def encode_preemption_result(victims: Mapping[str, NodeVictims]) -> bytes:

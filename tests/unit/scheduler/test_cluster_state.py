@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.snapshot.allocation import AllocatedDevice
+from plugins.scheduler import decisions
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState
-from plugins.scheduler.decisions import DecisionMaker
-from plugins.scheduler.devices.allocator import NodeRefused, Rules, allocate
+from plugins.scheduler.decisions import DecisionMaker, NodeAnswer, PodAnswer
+from plugins.scheduler.devices.allocator import NodeRefused, NodeState, Rules, allocate, filter_node
 from plugins.scheduler.devices.device_table import GPU, GPU_CORE, GPU_MEMORY_RATIO
 from plugins.scheduler.devices.requests import DeviceRequest, device_request
 from plugins.scheduler.numa.cpu_request import PodRequest
@@ -220,3 +221,58 @@ def test_one_decision_serves_all_nodes_of_one_signature(count: int) -> None:
     answers = maker.decide(request_for(count), list(state.node_names()))
     assert len(answers.answers) == 1
     assert len(answers.fitting()) == 50
+
+
+NODE_ANSWERS = st.builds(
+    NodeAnswer,
+    reason=st.sampled_from(("", "", "full", "unhealthy")),
+    is_final=st.booleans(),
+    score=st.integers(0, 100),
+)
+
+
+@given(
+    st.dictionaries(st.integers(0, 9), NODE_ANSWERS, min_size=1, max_size=10),
+    st.lists(st.integers(0, 9), max_size=40),
+    st.integers(1, 20),
+)
+def test_the_answers_of_all_nodes_together_are_those_of_each_node(
+    answers: dict[int | None, NodeAnswer], picks: list[int], count: int
+) -> None:
+    keys = sorted(answers, key=str)
+    signatures = [keys[pick % len(keys)] for pick in picks]
+    answers = {key: answers[key] for key in set(signatures)}
+    names = [f"n{i}" for i in range(len(signatures))]
+    answer = PodAnswer(names=names, signatures=signatures, answers=answers)
+    of_name = {name: answer.of(name) for name in names}
+    top = max((one.score for one in of_name.values() if one.fits), default=0)
+    scores = {n: one.score * 100 // top if top else 0 for n, one in of_name.items() if one.fits}
+    assert answer.fitting() == [name for name in names if of_name[name].fits]
+    for is_final in (False, True):
+        refused = {n: one.reason for n, one in of_name.items() if one.reason}
+        refused = {n: reason for n, reason in refused.items() if of_name[n].is_final is is_final}
+        assert answer.refused(is_final=is_final) == refused
+    for reason, nodes in answer.reasons():
+        assert nodes == sum(one.reason == reason for one in of_name.values())
+    assert sum(nodes for _, nodes in answer.reasons()) == len(names) - len(scores)
+    assert answer.scores() == scores
+    assert list(answer.scores_in_order()) == [scores.get(name, 0) for name in names]
+    ordered = sorted(scores.items(), key=lambda item: -item[1])
+    assert answer.best(count) == tuple(ordered[:count])
+
+
+def test_answers_to_the_request_unused_for_the_longest_time_are_dropped_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decided: list[DeviceRequest] = []
+
+    def count_decisions(state: NodeState, request: DeviceRequest, rules: Rules) -> None:
+        decided.append(request)
+        filter_node(state, request, rules)
+
+    monkeypatch.setattr(decisions, "MAX_ANSWERS", 4)  # two requests with an answer each
+    monkeypatch.setattr(decisions, "filter_node", count_decisions)
+    maker = DecisionMaker(state_of("a", "b"))
+    for count in (1, 2, 1, 4, 1, 2):
+        assert maker.decide(request_for(count), ["a", "b"]).fitting() == ["a", "b"]
+    assert decided == [cards(1), cards(2), cards(4), cards(2)]

@@ -184,7 +184,8 @@ def test_the_best_nodes_are_logged_where_that_is_asked_for(
 
 
 def test_scores_are_rounded_half_up() -> None:
-    scores = json.loads(encode_priorities({"a": 4, "b": 5, "c": 94, "d": 95, "e": 100}))
+    scores = json.loads(encode_priorities(("a", "b", "c", "d", "e"), (4, 5, 94, 95, 100)))
+    assert [score["Host"] for score in scores] == ["a", "b", "c", "d", "e"]
     assert [score["Score"] for score in scores] == [0, 1, 9, 10, 10]
 
 
