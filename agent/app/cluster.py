@@ -61,6 +61,18 @@ NODE_DEADLINE_S = 1.0  # at a start: an API server that is away keeps nobody fro
 FLUSH_DEADLINE_S = 1.5  # at a stop: for objects that are not written yet, and as long for events
 
 
+class _NodeObjectUids:
+    """The uids of the Node and of the objects that the agent writes."""
+
+    def __init__(self, store: SnapshotStore, outbox: ApiWriter) -> None:
+        self._store = store
+        self._outbox = outbox
+
+    def uid(self, kind: str) -> str:
+        """Return the uid; empty while it is unknown. For any thread."""
+        return self._store.current.node.uid if kind == "Node" else self._outbox.uid(kind)
+
+
 class ClusterService:
     """The connection of the agent to one cluster. Belongs to the loop thread."""
 
@@ -143,7 +155,7 @@ class ClusterService:
                 session,
                 EventReporter(name=name),
                 clock,
-                uid_of=partial(self._uid_of, outbox),
+                uids=_NodeObjectUids(store, outbox),
                 may_send=lambda: self.facts.write_permission().is_allowed,
                 deadline_s=api.deadline_s,
             )
@@ -159,10 +171,6 @@ class ClusterService:
             self._machine,
             asyncio.get_running_loop(),
         )
-
-    def _uid_of(self, outbox: ApiWriter, kind: str) -> str:
-        """Return the uid of the Node, or of an object that the agent writes."""
-        return self._store.current.node.uid if kind == "Node" else outbox.uid(kind)
 
     async def _adopt_minors(self, api: ApiClient, name: str) -> None:
         """Read the Device object and take its minors; no Device is published before that."""

@@ -16,6 +16,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -46,6 +47,14 @@ FORBIDDEN_S = 3600.0  # until the next try without the right to write events
 BLOCKED_S = 5.0  # between checks whether events may be sent
 
 
+class ObjectUids(Protocol):
+    """The uids of the objects of one reporter, by which `kubectl describe` finds their events."""
+
+    def uid(self, kind: str) -> str:
+        """Return the uid of the object of a kind; empty while it is unknown."""
+        ...
+
+
 class EventSink:
     """Queues events, bounded, and sends them in order.
 
@@ -58,21 +67,20 @@ class EventSink:
         reporter: EventReporter,
         clock: Clock,
         *,
-        uid_of: Callable[[str], str] = lambda _: "",
+        uids: ObjectUids | None = None,
         may_send: Callable[[], bool] = lambda: True,
         deadline_s: float = 10.0,
         backoff: Backoff = BACKOFF,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """`uid_of` returns the uid of the reporter's object of a kind, empty if it is not known.
+        """`may_send` returns whether the Node of the reporter's name is this machine.
 
-        By that uid `kubectl describe` finds the event. `may_send` returns whether the Node of the
-        reporter's name is this machine: until then events wait.
+        Events wait until it is. Without `uids` only events of pods have the uid of their object.
         """
         self._api = api
         self._reporter = reporter
         self._clock = clock
-        self._uid_of = uid_of
+        self._uids = uids
         self._may_send = may_send
         self._deadline_s = deadline_s
         self._backoff = backoff
@@ -154,7 +162,7 @@ class EventSink:
             method, path, content_type = "PATCH", EVENTS.path(name, namespace), MERGE_PATCH_TYPE
         else:
             is_own = event.pod is None and event.target is None
-            uid = self._uid_of(event.object_kind) if is_own else ""
+            uid = self._uids.uid(event.object_kind) if is_own and self._uids is not None else ""
             times = (item.count, item.first_s, item.last_s)
             body = event_object(event, self._reporter, uid, *times)
             method, path, content_type = "POST", EVENTS.path(namespace=namespace), JSON_TYPE

@@ -44,7 +44,7 @@ def send(api: ApiServer, scenario: Callable[[EventSink, ManualClock], Awaitable[
             session,
             EventReporter(name="node-a"),
             clock,
-            uid_of=lambda kind: uid if kind == "Node" else "",
+            uids=NodeUid(uid),
             deadline_s=5.0,
             uniform=lambda low, _: low,
         )
@@ -54,6 +54,16 @@ def send(api: ApiServer, scenario: Callable[[EventSink, ManualClock], Awaitable[
             await session.close()
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+class NodeUid:
+    """The uid of the Node alone."""
+
+    def __init__(self, uid: str) -> None:
+        self._uid = uid
+
+    def uid(self, kind: str) -> str:
+        return self._uid if kind == "Node" else ""
 
 
 def event(message: str, about: str = "Node", at_s: float = AT_S, namespace: str = "") -> Event:

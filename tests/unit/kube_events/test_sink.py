@@ -81,8 +81,15 @@ def event(message: str, at_s: float = 0.0, namespace: str = "") -> Event:
 REPORTER = EventReporter(name="node-a")
 
 
+class SameUid:
+    """One uid for every object."""
+
+    def uid(self, kind: str) -> str:
+        return "u-1" if kind else ""
+
+
 def sink_of(line: Line, clock: ManualClock) -> EventSink:
-    return EventSink(line, REPORTER, clock, uid_of=lambda _: "u-1", uniform=lambda _, high: high)
+    return EventSink(line, REPORTER, clock, uids=SameUid(), uniform=lambda _, high: high)
 
 
 def step(sink: EventSink) -> float | None:
