@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -27,7 +28,7 @@ from plugins.scheduler.server.binding import Binder
 from plugins.scheduler.server.cluster_feed import ClusterFeed
 from plugins.scheduler.server.device_ledger import DeviceLedger
 from plugins.scheduler.server.extender import Extender
-from plugins.scheduler.server.http_server import ExtenderServer, tls_context
+from plugins.scheduler.server.http_server import ExtenderServer, TermSource, tls_context
 from plugins.scheduler.server.lease import LeaderApi, LeaderElector
 from plugins.scheduler.server.load_feed import LoadFeed
 from plugins.scheduler.server.resource_publisher import ResourcePublisher
@@ -43,6 +44,7 @@ ADDRESS_RETRY_S = 2.0
 RESOLVE_S = 30.0  # between two looks at bindings whose outcome is not known
 CHECK_S = 2.0  # between two checks of the allocations
 RESTART_S = 1.0
+SYNC_POLL_S = 0.05
 
 
 def node_loads(settings: SchedulerSettings, clock: Clock) -> NodeLoads:
@@ -221,7 +223,7 @@ class SchedulerService:
         while self._address is not None:
             if self.is_leader() and term.feed.is_synced and await self._address.publish():
                 return
-            await asyncio.sleep(ADDRESS_RETRY_S if term.feed.is_synced else 0.05)
+            await asyncio.sleep(ADDRESS_RETRY_S if term.feed.is_synced else SYNC_POLL_S)
 
     async def release(self) -> None:
         """Give up the lease at the end, so that another replica takes over at once."""
@@ -238,6 +240,18 @@ async def _send_events(events: EventSink | None, clock: Clock) -> None:
             monotonic=clock.monotonic,
             sleep=asyncio.sleep,
         )
+
+
+async def freeze_synced_cluster(terms: TermSource) -> None:
+    """Exclude the objects of the cluster from garbage collection once they are all there.
+
+    A search through those of 10,000 nodes takes 0.1 s, for which calls would wait now and then.
+    A process serves one term, so that nothing of an earlier one is kept.
+    """
+    while terms.current_term() is None:
+        await asyncio.sleep(SYNC_POLL_S)
+    gc.collect()
+    gc.freeze()
 
 
 async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig: str = "") -> int:
@@ -267,11 +281,13 @@ async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig
         running = asyncio.create_task(service.run(), name="service")
         stopping = asyncio.create_task(stop.wait(), name="stop")
         sending = asyncio.create_task(_send_events(events, clock), name="events")
+        freezing = asyncio.create_task(freeze_synced_cluster(service), name="freeze")
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
         is_lost = running.done()
-        for task in (running, stopping, sending):
+        tasks = (running, stopping, sending, freezing)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(running, stopping, sending, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await service.release()
         return 1 if is_lost else 0
     finally:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+
 import pytest
 
 from agent.clock import SystemClock
@@ -11,7 +14,7 @@ from plugins.scheduler.cluster_state import AssignedPod, Plan
 from plugins.scheduler.devices.device_table import GPU, GPU_CORE
 from plugins.scheduler.pod_object import PodKey
 from plugins.scheduler.server.binding import BindFailed
-from plugins.scheduler.server.service import LeaderTerm
+from plugins.scheduler.server.service import LeaderTerm, freeze_synced_cluster
 from plugins.scheduler.server.settings import SchedulerSettings
 from tests.apiserver import ApiServer, Fault
 from tests.unit.scheduler_server.test_device_ledger import (
@@ -116,3 +119,38 @@ def test_a_pod_is_not_bound_to_a_node_that_was_deleted(server: ApiServer) -> Non
 
     run(server, scenario)
     assert server.requests(subresource="binding") == []
+
+
+def test_the_cluster_is_excluded_from_garbage_collection_once_it_is_synced(
+    server: ApiServer,
+) -> None:
+    class Terms:
+        def __init__(self) -> None:
+            self.term: LeaderTerm | None = None
+            self.calls = 0
+
+        def current_term(self) -> LeaderTerm | None:
+            self.calls += 1
+            return self.term
+
+        def why_silent(self) -> str:
+            return "not synced"
+
+    async def scenario(session: ApiSession) -> None:
+        terms = Terms()
+        freezing = asyncio.create_task(freeze_synced_cluster(terms))
+        while terms.calls < 2:
+            await asyncio.sleep(0)
+        assert gc.get_freeze_count() == before
+        term = LeaderTerm(session, SchedulerSettings(), SystemClock())
+        work = await synced(term)
+        terms.term = term
+        await freezing
+        assert gc.get_freeze_count() > before
+        await stop(work)
+
+    before = gc.get_freeze_count()
+    try:
+        run(server, scenario)
+    finally:
+        gc.unfreeze()
