@@ -95,22 +95,25 @@ class UsageView(msgspec.Struct, frozen=True):
     duration_s: int = 0
 
 
+NO_PERCENTS = CpuMemory()
+AVERAGE_VIEW, PROD_VIEW = UsageView(), UsageView(is_prod=True)
+
+
 def filter_view(pod: PodLoad, thresholds: LoadThresholds) -> tuple[UsageView, CpuMemory]:
     """Return the usage that is compared for a pod, and its thresholds."""
-    none = CpuMemory()
-    if pod.is_prod and thresholds.prod_usage != none:
-        return UsageView(is_prod=True), thresholds.prod_usage
+    if pod.is_prod and thresholds.prod_usage != NO_PERCENTS:
+        return PROD_VIEW, thresholds.prod_usage
     aggregated = thresholds.aggregated
     if (
         aggregated is not None
         and aggregated.usage_aggregation_type
-        and aggregated.usage_thresholds != none
+        and aggregated.usage_thresholds != NO_PERCENTS
     ):
         view = UsageView(
             aggregation=aggregated.usage_aggregation_type, duration_s=aggregated.usage_duration_s
         )
         return view, aggregated.usage_thresholds
-    return UsageView(), thresholds.usage
+    return AVERAGE_VIEW, thresholds.usage
 
 
 def score_view(pod: PodLoad, settings: LoadScoreSettings) -> UsageView:

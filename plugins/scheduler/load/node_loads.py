@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 
 import msgspec
 
@@ -128,12 +129,19 @@ class NodeLoads:
         if self._fit_plus.enabled:
             parts.append((self._fit_plus.weight, lambda node: self._fit_score(pod, node)))
         if self._scarce.enabled:
-            parts.append((self._scarce.weight, lambda node: self._scarce_score(pod, node)))
+            of_resources = cache(partial(_scarce_resources_score, pod, settings=self._scarce))
+            parts.append(
+                (self._scarce.weight, lambda node: of_resources(tuple(node.capacity.allocatable)))
+            )
         weight_sum = sum(weight for weight, _ in parts)
-        return {
-            name: (sum(weight * score(self._of(name)) for weight, score in parts), weight_sum)
-            for name in names
-        }
+        names = list(names)
+        nodes = [self._of(name) for name in names]
+        totals = [0] * len(nodes)
+        for weight, score in parts:  # a loop for each score: cheaper than a sum for each node
+            totals = [
+                total + weight * score(node) for total, node in zip(totals, nodes, strict=True)
+            ]
+        return {name: (total, weight_sum) for name, total in zip(names, totals, strict=True)}
 
     def combined_scores(
         self, pod: PodLoad, device_scores: Mapping[str, int], device_weight: int
@@ -183,9 +191,6 @@ class NodeLoads:
             node.requested = requested
         return _fit_plus_score(pod, node.requested, node.capacity.allocatable, self._fit_plus)
 
-    def _scarce_score(self, pod: PodLoad, node: _NodeLoad) -> int:
-        return _scarce_resources_score(pod, node.capacity.allocatable, self._scarce)
-
     def _of(self, name: str) -> _NodeLoad:
         return self._nodes.get(name, _NO_LOAD)
 
@@ -231,10 +236,10 @@ def _resource_score(used: int, amount: int, resource: FitResource) -> int:
 
 
 def _scarce_resources_score(
-    pod: PodLoad, allocatable: Amounts, settings: ScarceResourcesSettings
+    pod: PodLoad, resources: tuple[str, ...], settings: ScarceResourcesSettings
 ) -> int:
     """Return ScarceResourceAvoidance: less on nodes with scarce resources that a pod leaves."""
-    unused = {name for name in allocatable if not pod.requests.get(name)}
+    unused = {name for name in resources if not pod.requests.get(name)}
     scarce = unused.intersection(settings.resources)
     if not scarce:
         return MAX_SCORE
