@@ -43,7 +43,7 @@ def decision_lines(decision: PodDecision) -> list[str]:
 def _grant_text(node: NodeDecision) -> str:
     """Return the devices of a pod on a node: `gpu 0, 1 (gpu-core 100, gpu-memory 80Gi each)`."""
     parts: list[str] = []
-    by_kind = msgspec.convert(node.allocation, dict[str, list[_GrantEntry]])
+    by_kind = msgspec.convert(node.allocation, dict[str, list[_AnnotationEntry]])
     for kind, entries in by_kind.items():
         alike: dict[str, list[str]] = {}
         for entry in entries:
@@ -67,19 +67,19 @@ def _amounts_text(resources: Mapping[str, str]) -> str:
     return ", ".join(f"{name.rpartition('/')[2]} {text}" for name, text in shown)
 
 
-class _GrantedFunction(msgspec.Struct, frozen=True):
+class _AnnotationFunction(msgspec.Struct, frozen=True):
     bus_id: str = msgspec.field(name="busID", default="")
 
 
-class _GrantExtension(msgspec.Struct, rename="camel", frozen=True):
-    vfs: tuple[_GrantedFunction, ...] = ()
+class _AnnotationExtension(msgspec.Struct, rename="camel", frozen=True):
+    vfs: tuple[_AnnotationFunction, ...] = ()
     gpu_shared_resource_template: str = ""
 
 
-class _GrantEntry(msgspec.Struct, frozen=True):
+class _AnnotationEntry(msgspec.Struct, frozen=True):
     minor: int
     resources: dict[str, str] = {}
-    extension: _GrantExtension = _GrantExtension()
+    extension: _AnnotationExtension = _AnnotationExtension()
 
     @property
     def name(self) -> str:

@@ -21,7 +21,7 @@ from plugins.scheduler.devices.allocator import (
 )
 from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.devices.scores import MAX_SCORE, ScoringStrategy, node_score
-from plugins.scheduler.numa.alignment import PodGrant, align_pod
+from plugins.scheduler.numa.alignment import PodPlacement, align_pod
 from plugins.scheduler.numa.cpu_choice import NumaState
 from plugins.scheduler.numa.cpu_request import PodRequest
 
@@ -204,7 +204,7 @@ class DecisionMaker:
         self._drop_old_answers()
         return PodAnswer(names=names, signatures=signatures, answers=answers)
 
-    def allocate(self, request: PodRequest, name: str, uid: str = "") -> PodGrant:
+    def allocate(self, request: PodRequest, name: str, uid: str = "") -> PodPlacement:
         """Return the allocation for a pod on a node; raises `NodeRefused` or `InvalidRequest`."""
         self._check(request)
         if not self._state.has_node(name):
@@ -220,8 +220,8 @@ class DecisionMaker:
             numa = self._numa_state(name, without)
             return align_pod(state, numa, request, self._rules, self._strategy)
         if request.devices is None:
-            return PodGrant()
-        return PodGrant(
+            return PodPlacement()
+        return PodPlacement(
             devices=allocate(state, request.devices, self._rules, strategy=self._strategy)
         )
 

@@ -23,14 +23,14 @@ from agent.wire_formats.resource_status import RESOURCE_STATUS
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState, Plan
 from plugins.scheduler.decisions import DecisionMaker, NodeAnswer, designate
 from plugins.scheduler.devices.allocator import NodeRefused
+from plugins.scheduler.devices.binding_metadata import vendor_metadata
 from plugins.scheduler.devices.device_table import GPU, Amounts, decode_device_table
-from plugins.scheduler.devices.grant_annotations import vendor_metadata
 from plugins.scheduler.devices.requests import RESOURCE_KINDS, InvalidRequest
 from plugins.scheduler.gangs import Gang, decode_pod_group, gang_of
 from plugins.scheduler.load.node_loads import LoadCapacity, NodeLoads
 from plugins.scheduler.load.pod_load import PodLoad, decode_pod_load
 from plugins.scheduler.load.reported_usage import ReportedUsage, ReportedUsageObject, reported_usage
-from plugins.scheduler.numa.alignment import PodGrant
+from plugins.scheduler.numa.alignment import PodPlacement
 from plugins.scheduler.numa.cpu_request import PodRequest, pod_request
 from plugins.scheduler.numa.node_cpus import CpuCapacity, cpu_capacity, decode_node_cpus
 from plugins.scheduler.pod_object import CPU, SchedulerPod, decode_scheduler_pod, parse_amounts
@@ -302,10 +302,10 @@ class SimulatedCluster:
         if request is None or not answer.fits:
             return NodeDecision(name=name, fits=False, reasons=(answer.reason,))
         try:
-            grant = self._decisions.allocate(request, name)
+            placement = self._decisions.allocate(request, name)
         except NodeRefused as refused:  # another scorer may need other devices
             return NodeDecision(name=name, fits=False, reasons=(refused.reason,))
-        annotations = self._annotations(pod, name, grant)
+        annotations = self._annotations(pod, name, placement)
         return NodeDecision(
             name=name,
             fits=True,
@@ -315,14 +315,16 @@ class SimulatedCluster:
             annotations=annotations,
         )
 
-    def _annotations(self, pod: SchedulerPod, name: str, grant: PodGrant) -> Mapping[str, str]:
+    def _annotations(
+        self, pod: SchedulerPod, name: str, placement: PodPlacement
+    ) -> Mapping[str, str]:
         """Return what a binding would write, by the settings also for vendors' own plug-ins."""
-        annotations = pod_annotations(grant, pod.annotations)
+        annotations = pod_annotations(placement, pod.annotations)
         if not self._settings.vendor_annotations:
             return annotations
         labels = self.state.state(name).device_labels
         now_ns = int(self._reported_s * 1e9)
-        vendor = vendor_metadata(grant.devices, name, labels, pod.labels, now_ns)
+        vendor = vendor_metadata(placement.devices, name, labels, pod.labels, now_ns)
         return {**annotations, **vendor.annotations}
 
     def _request(self, pod: SchedulerPod) -> PodRequest:
@@ -336,8 +338,8 @@ class SimulatedCluster:
 
     def _bound(self, pod: SimulatedPod, name: str) -> SimulatedPod:
         """Return a pod as the server would have it once it is bound."""
-        grant = self._decisions.allocate(self._request(pod.pod), name)
-        annotations = {**pod.pod.annotations, **self._annotations(pod.pod, name, grant)}
+        placement = self._decisions.allocate(self._request(pod.pod), name)
+        annotations = {**pod.pod.annotations, **self._annotations(pod.pod, name, placement)}
         bound = msgspec.structs.replace(pod.pod, node=name, annotations=annotations)
         load = msgspec.structs.replace(pod.load, node=name, bound_s=self._reported_s)
         return SimulatedPod(pod=bound, load=load)

@@ -89,7 +89,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_RULES = Rules()
 
 
-class GrantedDevice(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
     """One allocated device of a pod, with its amounts."""
 
     device: NodeDevice
@@ -109,7 +109,7 @@ class GrantedDevice(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-Grant = tuple[GrantedDevice, ...]  # by kind in the order of the request, then minor
+DeviceChoices = tuple[DeviceChoice, ...]  # by kind in the order of the request, then minor
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ def allocate(
     strategy: ScoringStrategy | None = None,
     numa_nodes: frozenset[int] | None = None,
     is_trial: bool = False,
-) -> Grant:
+) -> DeviceChoices:
     """Return the devices for the pod; raise `NodeRefused`.
 
     `strategy` prefers devices among those that serve equally well. `numa_nodes` limits the places.
@@ -221,20 +221,20 @@ class _Allocation:
         self._designation = designated_devices(table, request) if request.designation else {}
         self._designation_kinds = frozenset(kind for kind, _ in self._designation)
 
-    def run(self, *, is_trial: bool) -> Grant:
+    def run(self, *, is_trial: bool) -> DeviceChoices:
         """Choose for all kinds; the primary kind first, then those that follow it."""
-        grant = self._choose(is_trial=is_trial)
+        choices = self._choose(is_trial=is_trial)
         if not self._designation:
-            return grant
-        keys = {(one.device.kind, one.device.minor) for one in grant}
+            return choices
+        keys = {(one.device.kind, one.device.minor) for one in choices}
         absent_kinds = {kind.kind for kind in self._request.kinds} - {kind for kind, _ in keys}
         if any(key not in keys and key[0] not in absent_kinds for key in self._designation):
             raise NodeRefused("designated devices do not match the request", is_final=True)
-        return grant
+        return choices
 
-    def _choose(self, *, is_trial: bool) -> Grant:
+    def _choose(self, *, is_trial: bool) -> DeviceChoices:
         joint = self._joint_kinds()
-        granted: dict[str, Grant] = {}
+        by_kind: dict[str, DeviceChoices] = {}
         skips_others = (
             is_trial
             and len(joint) > 1
@@ -243,17 +243,17 @@ class _Allocation:
         )
         if joint:
             primary, *secondary = joint
-            granted[primary.kind] = self._allocate_kind(primary)
-            pcie = frozenset(one.device.pcie for one in granted[primary.kind])
+            by_kind[primary.kind] = self._allocate_kind(primary)
+            pcie = frozenset(one.device.pcie for one in by_kind[primary.kind])
             for kind in () if skips_others else secondary:
-                granted[kind.kind] = self._allocate_beside(kind, granted[primary.kind], pcie)
+                by_kind[kind.kind] = self._allocate_beside(kind, by_kind[primary.kind], pcie)
         for kind in self._request.kinds:
-            if kind.kind not in granted and not (skips_others and kind.kind != joint[0].kind):
-                granted[kind.kind] = self._allocate_kind(kind)
+            if kind.kind not in by_kind and not (skips_others and kind.kind != joint[0].kind):
+                by_kind[kind.kind] = self._allocate_kind(kind)
         return tuple(
             one
             for kind in self._request.kinds
-            for one in sorted(granted.get(kind.kind, ()), key=lambda one: one.device.minor)
+            for one in sorted(by_kind.get(kind.kind, ()), key=lambda one: one.device.minor)
         )
 
     def _joint_kinds(self) -> list[KindRequest]:
@@ -268,19 +268,21 @@ class _Allocation:
             if kind is not None and self._request.hint(kind.kind).allocate_strategy != APPLY_FOR_ALL
         ]
 
-    def _allocate_beside(self, kind: KindRequest, primary: Grant, pcie: frozenset[str]) -> Grant:
+    def _allocate_beside(
+        self, kind: KindRequest, primary: DeviceChoices, pcie: frozenset[str]
+    ) -> DeviceChoices:
         """Allocate devices near those of the primary kind, at least one for each PCIe root."""
         joint = self._request.joint
         is_same_pcie = joint is not None and joint.required_scope == SAME_PCIE
         count = max(kind.count, len(pcie)) if is_same_pcie else kind.count
-        grant = self._allocate_plain(
+        choices = self._allocate_plain(
             kind, count=count, limit=max(count, len(pcie)), primary=primary
         )
-        if is_same_pcie and {one.device.pcie for one in grant} != pcie:
+        if is_same_pcie and {one.device.pcie for one in choices} != pcie:
             raise NodeRefused("node(s) Device Joint-Allocate rules violation")
-        return grant
+        return choices
 
-    def _allocate_kind(self, kind: KindRequest) -> Grant:
+    def _allocate_kind(self, kind: KindRequest) -> DeviceChoices:
         if kind.kind == GPU:
             return self._allocate_gpus(kind)
         count = kind.count
@@ -291,15 +293,15 @@ class _Allocation:
 
     # GPUs
 
-    def _allocate_gpus(self, kind: KindRequest) -> Grant:
+    def _allocate_gpus(self, kind: KindRequest) -> DeviceChoices:
         self._check_vendor(kind)
         template = self._template(kind)
         devices = self._partition(kind) or self._from_tree(kind)
         if devices is None:
-            grant = self._allocate_plain(kind, count=kind.count, limit=kind.count)
-            devices = tuple(one.device for one in grant)
+            choices = self._allocate_plain(kind, count=kind.count, limit=kind.count)
+            devices = tuple(one.device for one in choices)
         return tuple(
-            GrantedDevice(
+            DeviceChoice(
                 device=device, amounts=fill_memory(kind.amounts, device.total), template=template
             )
             for device in devices
@@ -465,8 +467,8 @@ class _Allocation:
         return devices
 
     def _allocate_plain(
-        self, kind: KindRequest, *, count: int, limit: int, primary: Grant = ()
-    ) -> Grant:
+        self, kind: KindRequest, *, count: int, limit: int, primary: DeviceChoices = ()
+    ) -> DeviceChoices:
         """Return at least `count` and at most `limit` devices, near the primary ones if any."""
         name, devices = kind.kind, self._table.of(kind.kind)
         if not devices or not count:
@@ -477,20 +479,22 @@ class _Allocation:
         candidates = sorted(
             self._candidates(kind), key=lambda device: -self._score(kind.amounts, device)
         )
-        grant: list[GrantedDevice] = []
+        choices: list[DeviceChoice] = []
         for device in self._by_distance(candidates, primary) if primary else candidates:
-            if len(grant) == limit:
+            if len(choices) == limit:
                 break
             if not self._fits(kind.amounts, device):
                 continue
             function = self._function(device) if needs_function else None
             if function is not None or not needs_function:
-                grant.append(GrantedDevice(device=device, amounts=kind.amounts, function=function))
-        if len(grant) < count:
+                choices.append(DeviceChoice(device=device, amounts=kind.amounts, function=function))
+        if len(choices) < count:
             raise NodeRefused(f"Insufficient {name} devices")
-        return tuple(grant)
+        return tuple(choices)
 
-    def _by_distance(self, candidates: list[NodeDevice], primary: Grant) -> Iterator[NodeDevice]:
+    def _by_distance(
+        self, candidates: list[NodeDevice], primary: DeviceChoices
+    ) -> Iterator[NodeDevice]:
         """Yield devices on the PCIe roots of the primary ones in turns, then by NUMA and socket.
 
         Of a root, those on the switches of the primary ones come first, in turns as well.
@@ -571,7 +575,7 @@ def _switches_first(devices: list[NodeDevice], switches: set[str]) -> list[NodeD
     return near + [device for device in devices if device.switch not in switches]
 
 
-def _nearest_first(devices: Iterable[NodeDevice], primary: Grant) -> list[NodeDevice]:
+def _nearest_first(devices: Iterable[NodeDevice], primary: DeviceChoices) -> list[NodeDevice]:
     numa_nodes = {one.device.numa_node for one in primary} - {UNKNOWN}
     sockets = {one.device.socket for one in primary} - {UNKNOWN}
 

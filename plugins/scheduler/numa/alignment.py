@@ -12,7 +12,7 @@ import msgspec
 
 from plugins.scheduler.devices.allocator import (
     DEFAULT_RULES,
-    Grant,
+    DeviceChoices,
     NodeRefused,
     NodeState,
     Rules,
@@ -53,13 +53,13 @@ SAME_CARDS_SCORE = 500  # of device hints whose GPUs are those of the whole node
 NUMA_SCORING = ScoringStrategy(weights={"cpu": 1, "memory": 1})
 
 
-class PodGrant(msgspec.Struct, frozen=True, kw_only=True):
+class PodPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """The CPUs, NUMA nodes and devices for a pod. Without CPUs of its own it shares the others."""
 
     cpus: frozenset[int] = frozenset()
     cpu_request: CpuRequest | None = None  # that the CPUs meet
     amounts: Mapping[int, Amounts] = {}  # by NUMA node
-    devices: Grant = ()
+    devices: DeviceChoices = ()
 
 
 def align_pod(
@@ -70,7 +70,7 @@ def align_pod(
     strategy: ScoringStrategy | None = None,
     *,
     is_trial: bool = False,
-) -> PodGrant:
+) -> PodPlacement:
     """Return CPUs, NUMA nodes and devices for the pod; raise `NodeRefused`.
 
     A trial does not choose the CPUs, only whether there are any.
@@ -152,13 +152,13 @@ class _Alignment:
             name: amount for name, amount in request.amounts.items() if amount and name in names
         }
 
-    def allocate_anywhere(self) -> PodGrant:
+    def allocate_anywhere(self) -> PodPlacement:
         """Allocate without a constraint on NUMA nodes."""
-        return PodGrant(
+        return PodPlacement(
             cpus=self._choose_cpus({}), cpu_request=self._cpu, devices=self._devices(None)
         )
 
-    def align(self, policy: str) -> PodGrant:
+    def align(self, policy: str) -> PodPlacement:
         """Merge the hints of CPU, memory and devices, and allocate within the result."""
         if not self._totals:
             raise NodeRefused("node(s) missing NUMA resources", is_final=True)
@@ -172,7 +172,7 @@ class _Alignment:
         if nodes is None:
             return self.allocate_anywhere()
         amounts = self._split(nodes)
-        return PodGrant(
+        return PodPlacement(
             cpus=self._choose_cpus(amounts),
             cpu_request=self._cpu,
             amounts=amounts,
@@ -187,7 +187,7 @@ class _Alignment:
             return frozenset()
         return self._cpus.choose(amounts)
 
-    def _devices(self, nodes: NodeSet | None) -> Grant:
+    def _devices(self, nodes: NodeSet | None) -> DeviceChoices:
         request = self._request.devices
         if request is None:
             return ()
@@ -375,10 +375,10 @@ def device_hints(
     sets: list[tuple[NodeSet, int]] = []
     for nodes in node_sets(places):
         try:
-            grant = allocate(node, request, rules, numa_nodes=nodes)
+            choices = allocate(node, request, rules, numa_nodes=nodes)
         except NodeRefused:
             continue
-        sets.append((nodes, SAME_CARDS_SCORE if _cards(grant) == everywhere else 0))
+        sets.append((nodes, SAME_CARDS_SCORE if _cards(choices) == everywhere else 0))
     hints = prefer_smallest(sets)
     return {kind.kind: hints for kind in request.kinds}
 
@@ -397,5 +397,5 @@ def _designated_nodes(table: DeviceTable, request: DeviceRequest) -> NodeSet:
     return frozenset(device.numa_node for device in devices)
 
 
-def _cards(grant: Grant) -> frozenset[int]:
-    return frozenset(one.device.minor for one in grant if one.device.kind == GPU)
+def _cards(choices: DeviceChoices) -> frozenset[int]:
+    return frozenset(one.device.minor for one in choices if one.device.kind == GPU)

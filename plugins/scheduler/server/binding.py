@@ -25,10 +25,10 @@ from agent.wire_formats.resource_status import RESOURCE_STATUS
 from plugins.scheduler.cluster_state import Allocation, AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker, request_signature
 from plugins.scheduler.devices.allocator import NodeRefused
-from plugins.scheduler.devices.grant_annotations import GrantMetadata, grant_metadata
+from plugins.scheduler.devices.binding_metadata import BindingMetadata, allocation_metadata
 from plugins.scheduler.devices.hami_annotations import decode_hami_allocation
 from plugins.scheduler.devices.requests import InvalidRequest
-from plugins.scheduler.numa.alignment import PodGrant
+from plugins.scheduler.numa.alignment import PodPlacement
 from plugins.scheduler.numa.cpu_request import PodRequest, numa_amounts, pod_request
 from plugins.scheduler.numa.status_annotation import (
     recorded_numa,
@@ -71,12 +71,12 @@ class PodSource(Protocol):
         ...
 
 
-class _Hold(msgspec.Struct, kw_only=True):
+class _PendingBinding(msgspec.Struct, kw_only=True):
     """What a pod that is being bound gets. `sent_s`: its binding may be in force since then."""
 
     pod: AssignedPod
     annotations: Mapping[str, str]
-    vendor: GrantMetadata | None = None  # what is to be written before the binding
+    vendor: BindingMetadata | None = None  # what is to be written before the binding
     sent_s: float | None = None  # monotonic, of the last request without an answer
 
 
@@ -116,7 +116,7 @@ class Binder:
         self._clock = clock
         self._sleep = sleep
         self._barrier = PlanBarrier(state)
-        self._holds: dict[str, _Hold] = {}  # by uid
+        self._holds: dict[str, _PendingBinding] = {}  # by uid
         self._in_progress: set[str] = set()
 
     @property
@@ -229,7 +229,7 @@ class Binder:
             raise BindFailed(f"{_name(request)} is on node {pod.node} already")
         return True
 
-    def _hold_of(self, uid: str) -> _Hold | None:
+    def _hold_of(self, uid: str) -> _PendingBinding | None:
         """Return the reservation of a pod; drop it if the watch has reported the outcome since."""
         hold = self._holds.get(uid)
         if hold is not None and self._state.pod(uid) != hold.pod:
@@ -237,7 +237,7 @@ class Binder:
             return None
         return hold
 
-    def _hold(self, request: BindRequest, pod: SchedulerPod) -> _Hold | None:
+    def _hold(self, request: BindRequest, pod: SchedulerPod) -> _PendingBinding | None:
         """Choose devices and reserve them; the same ones for a second attempt on the same node.
 
         A pod whose earlier binding to another node may still take effect is not bound elsewhere.
@@ -259,30 +259,30 @@ class Binder:
             )
         pod_request = _pod_request(pod)
         try:
-            grant = self._decisions.allocate(pod_request, request.node, request.uid)
+            placement = self._decisions.allocate(pod_request, request.node, request.uid)
         except (NodeRefused, InvalidRequest) as refused:
             message = f"devices on {request.node} were taken meanwhile: {refused}"
             raise BindFailed(message, "taken") from refused
-        annotations = pod_annotations(grant, pod.annotations)
+        annotations = pod_annotations(placement, pod.annotations)
         if not annotations:
             return None
-        vendor = self._vendor_metadata(request, pod, grant)
+        vendor = self._vendor_metadata(request, pod, placement)
         if vendor is not None:
             annotations = {**annotations, **vendor.annotations}
         assigned = AssignedPod(
             key=pod.key,
             node=request.node,
-            allocation=tuple(device.as_allocated() for device in grant.devices),
+            allocation=tuple(device.as_allocated() for device in placement.devices),
             numa=recorded_numa({**pod.annotations, **emptied_annotations(pod), **annotations}),
             amounts=pod_request.amounts,
             is_assumed=True,
         )
         self._state.set_pod(assigned)
-        hold = _Hold(pod=assigned, annotations=annotations, vendor=vendor)
+        hold = _PendingBinding(pod=assigned, annotations=annotations, vendor=vendor)
         self._holds[request.uid] = hold
         return hold
 
-    def _is_usable(self, hold: _Hold, pod: SchedulerPod) -> bool:
+    def _is_usable(self, hold: _PendingBinding, pod: SchedulerPod) -> bool:
         """Return whether a binding may be sent with what is held.
 
         If one was sent before, it has to be the same again. Else a device may be sick by now.
@@ -296,16 +296,18 @@ class Binder:
         return True
 
     def _vendor_metadata(
-        self, request: BindRequest, pod: SchedulerPod, grant: PodGrant
-    ) -> GrantMetadata | None:
+        self, request: BindRequest, pod: SchedulerPod, placement: PodPlacement
+    ) -> BindingMetadata | None:
         if self._vendor_plugins is None:
             return None
         try:
-            return self._vendor_plugins.metadata(pod, request.node, grant.devices)
+            return self._vendor_plugins.metadata(pod, request.node, placement.devices)
         except NodeRefused as refused:
             raise BindFailed(f"{_name(request)}: {refused}") from refused
 
-    async def _post(self, request: BindRequest, pod: SchedulerPod, hold: _Hold | None) -> None:
+    async def _post(
+        self, request: BindRequest, pod: SchedulerPod, hold: _PendingBinding | None
+    ) -> None:
         """Send the binding. After an error that is an answer, `sent_s` is what it was before."""
         version = pod.resource_version
         annotations = emptied_annotations(pod)
@@ -330,7 +332,7 @@ class Binder:
     async def _read_after(
         self,
         request: BindRequest,
-        hold: _Hold | None,
+        hold: _PendingBinding | None,
         *,
         pauses_s: tuple[float, ...],
         before: SchedulerPod,
@@ -426,12 +428,12 @@ def binding_request(
     )
 
 
-def pod_annotations(grant: PodGrant, annotations: Mapping[str, str]) -> Mapping[str, str]:
+def pod_annotations(placement: PodPlacement, annotations: Mapping[str, str]) -> Mapping[str, str]:
     """Return the annotations that a binding writes; empty for a pod without devices and CPUs."""
     return {
-        **grant_metadata(grant.devices).annotations,
-        **status_annotations(grant.cpus, grant.amounts),
-        **spec_annotations(grant.cpu_request, annotations),
+        **allocation_metadata(placement.devices).annotations,
+        **status_annotations(placement.cpus, placement.amounts),
+        **spec_annotations(placement.cpu_request, annotations),
     }
 
 

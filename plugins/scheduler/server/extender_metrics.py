@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 from typing import Protocol
 
+from plugins.scheduler.allocation_audit import AllocationAudit, overcommitted_devices
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.devices.allocator import NodeState
-from plugins.scheduler.grant_check import GrantCheck, overcommitted_devices
 from plugins.scheduler.server.binding import Binder
 from plugins.scheduler.server.cluster_feed import ClusterFeed
 from plugins.scheduler.server.extender import Extender
@@ -25,7 +25,7 @@ class CountedTerm(Protocol):
     extender: Extender
     binder: Binder
     feed: ClusterFeed
-    grants: GrantCheck
+    audit: AllocationAudit
 
 
 class CallStatistics:
@@ -81,7 +81,7 @@ def term_lines(term: CountedTerm) -> list[str]:
     lines.append("# TYPE xpu_scheduler_grant_unreadable gauge")
     lines.append(f"xpu_scheduler_grant_unreadable {term.feed.pods.unreadable_count}")
     lines.append("# TYPE xpu_scheduler_grant_unknown_device gauge")
-    lines.append(f"xpu_scheduler_grant_unknown_device {term.grants.unknown_device_count}")
+    lines.append(f"xpu_scheduler_grant_unknown_device {term.audit.unknown_device_count}")
     return lines
 
 

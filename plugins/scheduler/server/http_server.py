@@ -14,8 +14,8 @@ import msgspec
 from aiohttp import web
 
 from agent.errors import AgentError, BadConfig, ParseError
+from plugins.scheduler.allocation_audit import AllocationAudit
 from plugins.scheduler.cluster_state import ClusterState
-from plugins.scheduler.grant_check import GrantCheck
 from plugins.scheduler.server.binding import Binder, BindFailed
 from plugins.scheduler.server.cluster_feed import ClusterFeed
 from plugins.scheduler.server.extender import Extender
@@ -54,7 +54,7 @@ class Term(Protocol):
     extender: Extender
     binder: Binder
     feed: ClusterFeed
-    grants: GrantCheck
+    audit: AllocationAudit
     events: SchedulerEvents
 
 

@@ -12,7 +12,7 @@ from agent.clock import Clock
 from agent.snapshot.pod import PodRef
 from agent.wire_formats.device_object import DEVICE_API_VERSION, DEVICE_KIND
 from agent.wire_formats.event import NORMAL, WARNING, Event, EventTarget
-from plugins.scheduler.grant_check import GrantProblem, ProblemKind
+from plugins.scheduler.allocation_audit import AllocationProblem, ProblemKind
 from plugins.scheduler.pod_object import PodKey
 from plugins.scheduler.server.extender_wire import BindRequest
 from plugins.scheduler.server.lease import LEASES
@@ -64,7 +64,7 @@ class SchedulerEvents:
                 repeat_key="DeviceNotMarked",
             )
 
-    def report_problem(self, problem: GrantProblem) -> None:
+    def report_problem(self, problem: AllocationProblem) -> None:
         """Report an allocation that cannot be read or satisfied."""
         if problem.kind is ProblemKind.DOUBLE_GRANTED:
             target = _device(problem.node, problem.device_uid)

@@ -20,9 +20,9 @@ from agent.kube.events import EventSink
 from agent.kube.session import open_session
 from agent.loop import run_forever
 from agent.wire_formats.event import EventReporter
+from plugins.scheduler.allocation_audit import AllocationAudit
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.decisions import DecisionMaker
-from plugins.scheduler.grant_check import GrantCheck
 from plugins.scheduler.load.node_loads import NodeLoads
 from plugins.scheduler.server.binding import Binder
 from plugins.scheduler.server.cluster_feed import ClusterFeed
@@ -73,7 +73,7 @@ class LeaderTerm:
             self.decisions, clock, loads, device_weight=settings.device_score_weight
         )
         self.feed = ClusterFeed(api, self.state, clock)
-        self.grants = GrantCheck(self.state, self.feed.pods)
+        self.audit = AllocationAudit(self.state, self.feed.pods)
         self._load_feed = None if loads is None else LoadFeed(api, loads, clock)
         self._publisher: ResourcePublisher | None = None
         if settings.publish_node_resources:
@@ -101,7 +101,9 @@ class LeaderTerm:
                 for name, work in (part.tasks() if part is not None else {}).items():
                     group.create_task(self._forever(name, work), name=name)
             group.create_task(self._resolve(), name="uncertain bindings")
-            group.create_task(self._forever("grants", self._check_grants), name="grants")
+            group.create_task(
+                self._forever("allocations", self._check_allocations), name="allocations"
+            )
 
     async def _read_marks(self, ledger: DeviceLedger) -> None:
         while True:
@@ -127,11 +129,11 @@ class LeaderTerm:
             await asyncio.sleep(RESOLVE_S)
             await self.resolve()
 
-    async def _check_grants(self) -> None:
+    async def _check_allocations(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
             if self.feed.is_synced:
-                async for problem in self.grants.check():
+                async for problem in self.audit.check():
                     self.events.report_problem(problem)
 
     async def resolve(self) -> None:

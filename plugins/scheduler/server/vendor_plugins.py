@@ -25,8 +25,8 @@ from agent.kube.errors import (
 from agent.kube.resources import NODES, PODS
 from agent.wire_formats.json_values import JSON_ERRORS
 from plugins.scheduler.cluster_state import ClusterState
-from plugins.scheduler.devices.allocator import Grant
-from plugins.scheduler.devices.grant_annotations import GrantMetadata, vendor_metadata
+from plugins.scheduler.devices.allocator import DeviceChoices
+from plugins.scheduler.devices.binding_metadata import BindingMetadata, vendor_metadata
 from plugins.scheduler.pod_object import PodKey, SchedulerPod, decode_scheduler_pod
 
 LOCK_S = 300.0  # after that a lock counts for nothing
@@ -97,13 +97,13 @@ class VendorPlugins:
         """Return the pods for which nodes are locked and whose bindings have not ended."""
         return tuple(self._locks)
 
-    def metadata(self, pod: SchedulerPod, node: str, grant: Grant) -> GrantMetadata:
+    def metadata(self, pod: SchedulerPod, node: str, choices: DeviceChoices) -> BindingMetadata:
         """Return what the plug-in of the node's vendor reads; raise `NodeRefused`."""
         labels = self._state.state(node).device_labels
         now_ns = int(self._clock.wall() * 1e9)
-        return vendor_metadata(grant, node, labels, pod.labels, now_ns)
+        return vendor_metadata(choices, node, labels, pod.labels, now_ns)
 
-    async def prepare(self, pod: SchedulerPod, node: str, metadata: GrantMetadata) -> str:
+    async def prepare(self, pod: SchedulerPod, node: str, metadata: BindingMetadata) -> str:
         """Lock the node and label the pod; return the pod's version; raise `NodeLocked`.
 
         A refused write raises `ApiError`.

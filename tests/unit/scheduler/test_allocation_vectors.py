@@ -9,7 +9,7 @@ import pytest
 
 from agent.snapshot.allocation import AllocatedDevice
 from plugins.scheduler.devices.allocator import (
-    Grant,
+    DeviceChoices,
     NodeRefused,
     NodeState,
     Rules,
@@ -79,7 +79,7 @@ def cards(count: int, rdma: int = 1) -> dict[str, int]:
 HALF = {GPU_CORE: 50, GPU_MEMORY_RATIO: 50, RDMA_NAME: 1}
 
 
-def short(grant: Grant) -> str:
+def short(grant: DeviceChoices) -> str:
     """Return `0-3 | 1=…:00.2`: minors of GPUs, and NICs with functions and amounts above 1."""
     gpus = ",".join(str(one.device.minor) for one in grant if one.device.kind == GPU)
     nics = []
@@ -98,7 +98,7 @@ def allocate_on(
     labels: dict[str, str] | None = None,
     strategy: ScoringStrategy | None = None,
     rules: Rules | None = None,
-) -> Grant:
+) -> DeviceChoices:
     node = NodeState(
         name="node", labels=labels or {}, table=table, usage=sum_usage([allocated_devices], table)
     )

@@ -15,7 +15,7 @@ from agent.wire_formats.resource_status import RESOURCE_STATUS, parse_resource_s
 from plugins.scheduler.cluster_state import AssignedPod, ClusterState
 from plugins.scheduler.decisions import DecisionMaker
 from plugins.scheduler.devices.allocator import NodeRefused, Rules
-from plugins.scheduler.numa.alignment import PodGrant
+from plugins.scheduler.numa.alignment import PodPlacement
 from plugins.scheduler.numa.cpu_choice import NumaPod
 from plugins.scheduler.numa.cpu_request import RESOURCE_SPEC, PodRequest, pod_request
 from plugins.scheduler.numa.node_cpus import (
@@ -85,7 +85,7 @@ def request(
     return pod_request(pod)
 
 
-def put(state: ClusterState, uid: str, node: str, desired: PodRequest, grant: PodGrant) -> None:
+def put(state: ClusterState, uid: str, node: str, desired: PodRequest, grant: PodPlacement) -> None:
     annotations = status_annotations(grant.cpus, grant.amounts)
     state.set_pod(
         AssignedPod(
@@ -187,7 +187,7 @@ def test_a_record_that_cannot_be_read_counts_for_nothing(text: str) -> None:
 def test_pods_that_share_cpus_are_decided_without_numa_on_nodes_without_a_policy() -> None:
     state = cluster("a")
     maker = DecisionMaker(state)
-    assert maker.allocate(request(qos="LS"), "a") == PodGrant()
+    assert maker.allocate(request(qos="LS"), "a") == PodPlacement()
     assert not state.nodes_with_numa_policy()
 
 
@@ -363,7 +363,7 @@ def test_over_any_sequence_no_cpu_is_given_twice_and_no_numa_node_gives_more_tha
     labels = {POLICY: random.choice(("", "BestEffort", "Restricted", "SingleNUMANode"))}
     state = cluster("a", labels=labels)
     maker = DecisionMaker(state, Rules(upstream_compatible=random.random() < 0.3))
-    bound: dict[str, tuple[PodRequest, PodGrant]] = {}
+    bound: dict[str, tuple[PodRequest, PodPlacement]] = {}
     for number in range(60):
         if bound and random.random() < 0.4:
             uid = random.choice(sorted(bound))
@@ -399,7 +399,7 @@ def test_over_any_sequence_no_cpu_is_given_twice_and_no_numa_node_gives_more_tha
         check_grants(list(bound.values()))
 
 
-def check_grants(bound: list[tuple[PodRequest, PodGrant]]) -> None:
+def check_grants(bound: list[tuple[PodRequest, PodPlacement]]) -> None:
     inputs = [cpu for _, grant in bound for cpu in grant.cpus]
     assert len(inputs) == len(set(inputs))
     for desired, grant in bound:

@@ -14,7 +14,7 @@ import pytest
 from agent.wire_formats.device_allocated import decode_allocated
 from agent.wire_formats.quantities import parse_quantity
 from plugins.scheduler.devices.allocator import (
-    Grant,
+    DeviceChoices,
     NodeRefused,
     NodeState,
     Rules,
@@ -81,7 +81,7 @@ def request_of(pod: Mapping[str, Any]) -> DeviceRequest | None:
     )
 
 
-def decide(node: NodeState, pod: Mapping[str, Any], rules: Rules) -> Grant | None:
+def decide(node: NodeState, pod: Mapping[str, Any], rules: Rules) -> DeviceChoices | None:
     try:
         request = request_of(pod)
         assert request is not None
@@ -92,7 +92,7 @@ def decide(node: NodeState, pod: Mapping[str, Any], rules: Rules) -> Grant | Non
         return None
 
 
-def entries(grant: Grant | None) -> object:
+def entries(grant: DeviceChoices | None) -> object:
     """Return what a grant gives, without the order of devices of different kinds."""
     return {
         (

@@ -20,7 +20,7 @@ from plugins.scheduler.devices.device_table import Amounts, decode_device_table
 from plugins.scheduler.devices.device_usage import sum_usage
 from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.devices.scores import ScoringStrategy
-from plugins.scheduler.numa.alignment import PodGrant, align_pod
+from plugins.scheduler.numa.alignment import PodPlacement, align_pod
 from plugins.scheduler.numa.cpu_choice import NumaPod, NumaState
 from plugins.scheduler.numa.cpu_request import PodRequest, pod_numa_request
 from plugins.scheduler.numa.node_cpus import decode_node_cpus
@@ -126,7 +126,7 @@ def decisions() -> Iterator[Decision]:
                 bound[pod.key.name] = recorded
 
 
-def decide(decision: Decision, rules: Rules) -> PodGrant | str:
+def decide(decision: Decision, rules: Rules) -> PodPlacement | str:
     """Return the grant, or the reason of the refusal."""
     amounts = {name: decision.pod.amounts.get(name, 0) for name in ("cpu", "memory")}
     for name, amount in amounts.items():  # which kube-scheduler itself checks
@@ -145,7 +145,7 @@ def decide(decision: Decision, rules: Rules) -> PodGrant | str:
         return str(error)
 
 
-def is_same(grant: PodGrant, recorded: Recorded) -> bool:
+def is_same(grant: PodPlacement, recorded: Recorded) -> bool:
     devices = sorted((device.device.kind, device.device.minor) for device in grant.devices)
     return (
         grant.cpus == recorded.numa.cpus
@@ -160,8 +160,8 @@ def test_in_compatible_mode_every_decision_is_the_same() -> None:
     for decision in decisions():
         grant = decide(decision, COMPATIBLE)
         where = (decision.node.name, decision.pod.key.name, grant, decision.message)
-        assert isinstance(grant, PodGrant) is decision.is_bound, where
-        if isinstance(grant, PodGrant):
+        assert isinstance(grant, PodPlacement) is decision.is_bound, where
+        if isinstance(grant, PodPlacement):
             assert decision.recorded is not None
             assert is_same(grant, decision.recorded), where
         count["bound" if decision.is_bound else "refused"] += 1
@@ -184,7 +184,7 @@ def has_cpus_outside_of_amounts(decision: Decision) -> bool:
     return any(pod.cpus and not pod.amounts for pod in decision.numa.pods)
 
 
-def score(decision: Decision, grant: NumaPod | PodGrant) -> tuple[int, ...]:
+def score(decision: Decision, grant: NumaPod | PodPlacement) -> tuple[int, ...]:
     """Return how good a choice is, less is better: NUMA nodes, cores that are shared with others.
 
     Last the cores that are wholly free after it, as a negative number.
@@ -205,8 +205,8 @@ def test_otherwise_fits_are_the_same_and_other_choices_have_a_cause_and_are_no_w
     causes = Counter[str]()
     for decision in decisions():
         grant = decide(decision, Rules())
-        assert isinstance(grant, PodGrant) is decision.is_bound, (decision.node.name, grant)
-        if not isinstance(grant, PodGrant) or decision.recorded is None:
+        assert isinstance(grant, PodPlacement) is decision.is_bound, (decision.node.name, grant)
+        if not isinstance(grant, PodPlacement) or decision.recorded is None:
             continue
         if is_same(grant, decision.recorded):
             continue
@@ -227,7 +227,7 @@ def test_pods_without_a_record_count_evenly_which_koordinator_ignores() -> None:
             numa=msgspec.structs.replace(decision.numa, unrecorded=decision.unrecorded)
         )
         grant = decide(counted, Rules())
-        is_same_fit = isinstance(grant, PodGrant) is decision.is_bound
+        is_same_fit = isinstance(grant, PodPlacement) is decision.is_bound
         assert is_same_fit or any(decision.unrecorded.values())
         fits[is_same_fit] += 1
     assert fits == {True: 1117, False: 3}
@@ -236,7 +236,7 @@ def test_pods_without_a_record_count_evenly_which_koordinator_ignores() -> None:
 def test_no_cpu_is_given_twice_and_cpus_agree_with_the_amounts_of_numa_nodes() -> None:
     for decision in decisions():
         grant = decide(decision, Rules())
-        if not isinstance(grant, PodGrant) or decision.numa.cpus is None:
+        if not isinstance(grant, PodPlacement) or decision.numa.cpus is None:
             continue
         chosen = frozenset[int]().union(*(pod.cpus for pod in decision.numa.pods))
         assert grant.cpus.isdisjoint(chosen | decision.numa.cpus.reserved)

@@ -20,6 +20,7 @@ from plugins.scheduler.devices.allocator import (
     allocate,
     filter_node,
 )
+from plugins.scheduler.devices.binding_metadata import vendor_metadata
 from plugins.scheduler.devices.device_table import (
     GPU,
     GPU_CORE,
@@ -31,7 +32,6 @@ from plugins.scheduler.devices.device_table import (
     NodeDevice,
 )
 from plugins.scheduler.devices.device_usage import sum_usage
-from plugins.scheduler.devices.grant_annotations import vendor_metadata
 from plugins.scheduler.devices.requests import InvalidRequest, device_request
 from plugins.scheduler.devices.scores import ScoringStrategy
 from plugins.scheduler.pod_object import PodKey

@@ -16,7 +16,7 @@ from agent.kube.event_backlog import REPEAT_S
 from agent.kube.events import EventSink
 from agent.kube.session import ApiSession, open_session
 from agent.wire_formats.event import EventReporter
-from plugins.scheduler.grant_check import GrantProblem, ProblemKind
+from plugins.scheduler.allocation_audit import AllocationProblem, ProblemKind
 from plugins.scheduler.pod_object import PodKey
 from plugins.scheduler.server.extender_wire import BindRequest
 from plugins.scheduler.server.lease import LeaderApi, NotLeader
@@ -124,7 +124,7 @@ def test_grants_that_cannot_be_are_reported_where_people_look(server: ApiServer)
             (ProblemKind.UNKNOWN_DEVICE, key, ""),
             (ProblemKind.DOUBLE_GRANTED, None, "n"),
         ):
-            events.report_problem(GrantProblem(kind=kind, message="m", pod=pod, node=node))
+            events.report_problem(AllocationProblem(kind=kind, message="m", pod=pod, node=node))
 
     events = {one["reason"]: one["regarding"] for one in report(server, problems)}
     assert {reason: (of["kind"], of["name"]) for reason, of in events.items()} == {

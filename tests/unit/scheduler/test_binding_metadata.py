@@ -8,7 +8,13 @@ import msgspec
 import pytest
 
 from agent.wire_formats.device_allocated import decode_allocated
-from plugins.scheduler.devices.allocator import GrantedDevice, NodeRefused
+from plugins.scheduler.devices.allocator import DeviceChoice, NodeRefused
+from plugins.scheduler.devices.binding_metadata import (
+    BindingMetadata,
+    allocation_metadata,
+    allocation_text,
+    vendor_metadata,
+)
 from plugins.scheduler.devices.device_table import (
     GPU,
     GPU_CORE,
@@ -18,12 +24,6 @@ from plugins.scheduler.devices.device_table import (
     DeviceTable,
     NodeDevice,
 )
-from plugins.scheduler.devices.grant_annotations import (
-    GrantMetadata,
-    allocation_text,
-    grant_metadata,
-    vendor_metadata,
-)
 from tests.unit.scheduler.test_allocation_vectors import JOINT, allocate_on, pod
 from tests.unit.scheduler.vectors import CARD_BYTES, NODES, RDMA_NAME, holding
 
@@ -32,16 +32,18 @@ GIB = 1 << 30
 BIND, MINORS = "scheduling.koordinator.sh/bind-timestamp", "scheduling.koordinator.sh/gpu-minors"
 
 
-def card(minor: int, template: str = "", **amounts: int) -> GrantedDevice:
+def card(minor: int, template: str = "", **amounts: int) -> DeviceChoice:
     names = {"core": GPU_CORE, "memory": GPU_MEMORY}
-    return GrantedDevice(
+    return DeviceChoice(
         device=NodeDevice(kind=GPU, minor=minor, id=f"GPU-{minor}"),
         amounts={names[name]: amount for name, amount in amounts.items()},
         template=template,
     )
 
 
-def metadata(vendor: str, *cards: GrantedDevice, model: str = "", label: str = "") -> GrantMetadata:
+def metadata(
+    vendor: str, *cards: DeviceChoice, model: str = "", label: str = ""
+) -> BindingMetadata:
     labels = {VENDOR_LABEL: vendor, MODEL_LABEL: model}
     pod = {"koordinator.sh/gpu-isolation-provider": label} if label else {}
     return vendor_metadata(cards, "node-1", labels, pod, T)
@@ -89,8 +91,8 @@ def test_a11_the_annotation_complete() -> None:
 
 
 def test_a_grant_of_nothing_writes_nothing() -> None:
-    assert grant_metadata(()).annotations == {}
-    assert vendor_metadata((), "n", {}, {}, T) == GrantMetadata(annotations={})
+    assert allocation_metadata(()).annotations == {}
+    assert vendor_metadata((), "n", {}, {}, T) == BindingMetadata(annotations={})
 
 
 def test_nvidia() -> None:
@@ -138,7 +140,7 @@ def test_metax() -> None:
     ],
 )
 def test_what_a_vendors_plugin_cannot_serve_is_refused(
-    vendor: str, cards: tuple[GrantedDevice, ...], reason: str
+    vendor: str, cards: tuple[DeviceChoice, ...], reason: str
 ) -> None:
     with pytest.raises(NodeRefused, match=reason):
         metadata(vendor, *cards)

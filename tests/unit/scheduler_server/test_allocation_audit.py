@@ -8,9 +8,9 @@ import json
 import msgspec
 
 from agent.wire_formats.device_allocated import ANNOTATION
+from plugins.scheduler.allocation_audit import AllocationAudit, AllocationProblem, ProblemKind
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.devices.device_table import GPU_CORE
-from plugins.scheduler.grant_check import GrantCheck, GrantProblem, ProblemKind
 from plugins.scheduler.pod_object import PodKey, SchedulerPod
 from plugins.scheduler.server.cluster_feed import PodChanges
 from tests.unit.scheduler.vectors import NODES
@@ -29,12 +29,12 @@ class Scene:
     """One node of eight cards, its pods, and what was reported."""
 
     def __init__(self) -> None:
-        self.reported: list[GrantProblem] = []
+        self.reported: list[AllocationProblem] = []
         self.state = ClusterState()
         self.state.set_node("n", {})
         self.state.set_devices(msgspec.structs.replace(NODES["A"], node="n"))
         self.pods = PodChanges(self.state)
-        self.grants = GrantCheck(self.state, self.pods)
+        self.audit = AllocationAudit(self.state, self.pods)
 
     def put(self, pod: SchedulerPod) -> None:
         self.pods.set_object(f"ns/{pod.key.name}", pod)
@@ -42,8 +42,8 @@ class Scene:
     def check(self) -> list[tuple[ProblemKind, str]]:
         """Return the kinds and messages of the new problems."""
 
-        async def new_problems() -> list[GrantProblem]:
-            return [problem async for problem in self.grants.check()]
+        async def new_problems() -> list[AllocationProblem]:
+            return [problem async for problem in self.audit.check()]
 
         self.reported = asyncio.run(new_problems())
         return [(problem.kind, problem.message) for problem in self.reported]
@@ -75,10 +75,10 @@ def test_a_device_that_the_node_does_not_have_is_reported_and_counted() -> None:
     scene.put(bound("a", 0, 77))
     assert scene.check() == [(ProblemKind.UNKNOWN_DEVICE, "node n has no gpu 77")]
     assert scene.reported[0].pod == PodKey("u-a", "ns", "a")
-    assert scene.grants.unknown_device_count == 1
+    assert scene.audit.unknown_device_count == 1
     scene.put(bound("a", 0))
     assert scene.check() == []
-    assert scene.grants.unknown_device_count == 0
+    assert scene.audit.unknown_device_count == 0
 
 
 def test_a_grant_that_cannot_be_read_is_reported_with_its_error() -> None:

@@ -13,7 +13,7 @@ import msgspec
 from agent.wire_formats.device_allocated import ANNOTATION
 from agent.wire_formats.json_values import JsonDict, compact_json
 from agent.wire_formats.quantities import format_binary
-from plugins.scheduler.devices.allocator import Grant, GrantedDevice, NodeRefused
+from plugins.scheduler.devices.allocator import DeviceChoice, DeviceChoices, NodeRefused
 from plugins.scheduler.devices.device_table import (
     GPU,
     GPU_CORE,
@@ -32,40 +32,40 @@ HAMI_NODE_LABEL = "hami.io/vgpu-node"
 DUO_MODEL = "Ascend-310P3-300I-DUO"
 
 
-def allocation_text(grant: Grant) -> str:
+def allocation_text(choices: DeviceChoices) -> str:
     """Return the value of `device-allocated`."""
     by_kind: dict[str, list[JsonDict]] = {}
     for kind in KINDS:
-        entries = [_entry(one) for one in grant if one.device.kind == kind]
+        entries = [_entry(one) for one in choices if one.device.kind == kind]
         if entries:
             by_kind[kind] = entries
     return compact_json(by_kind, sort_keys=False)
 
 
-def _entry(granted: GrantedDevice) -> JsonDict:
+def _entry(choice: DeviceChoice) -> JsonDict:
     entry: JsonDict = {
-        "minor": granted.device.minor,
+        "minor": choice.device.minor,
         "resources": {
             name: format_binary(amount) if name == GPU_MEMORY else str(amount)
-            for name, amount in sorted(granted.amounts.items())
+            for name, amount in sorted(choice.amounts.items())
         },
     }
-    if granted.device.id:
-        entry["id"] = granted.device.id
+    if choice.device.id:
+        entry["id"] = choice.device.id
     extension: JsonDict = {}
-    if granted.function is not None:
-        function: JsonDict = {"busID": granted.function.bus_id}
-        if granted.function.minor:  # 0 is left out, as Go does
-            function = {"minor": granted.function.minor, **function}
+    if choice.function is not None:
+        function: JsonDict = {"busID": choice.function.bus_id}
+        if choice.function.minor:  # 0 is left out, as Go does
+            function = {"minor": choice.function.minor, **function}
         extension["vfs"] = [function]
-    if granted.template:
-        extension["gpuSharedResourceTemplate"] = granted.template
+    if choice.template:
+        extension["gpuSharedResourceTemplate"] = choice.template
     if extension:
         entry["extension"] = extension
     return entry
 
 
-class GrantMetadata(msgspec.Struct, frozen=True, kw_only=True):
+class BindingMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The annotations and labels of a pod, and the locks that its node needs before them."""
 
     annotations: Mapping[str, str]
@@ -73,20 +73,20 @@ class GrantMetadata(msgspec.Struct, frozen=True, kw_only=True):
     node_locks: tuple[str, ...] = ()  # annotations of the node
 
 
-def grant_metadata(grant: Grant) -> GrantMetadata:
+def allocation_metadata(choices: DeviceChoices) -> BindingMetadata:
     """Return the annotation of an allocation; empty for a pod whose devices the kubelet chooses."""
-    return GrantMetadata(annotations={ANNOTATION: allocation_text(grant)} if grant else {})
+    return BindingMetadata(annotations={ANNOTATION: allocation_text(choices)} if choices else {})
 
 
 def vendor_metadata(
-    grant: Grant, node: str, node_labels: Labels, pod_labels: Labels, now_ns: int
-) -> GrantMetadata:
+    choices: DeviceChoices, node: str, node_labels: Labels, pod_labels: Labels, now_ns: int
+) -> BindingMetadata:
     """Return what the vendor's plug-in reads; raises `NodeRefused` if it cannot serve the pod.
 
     `now_ns` are Unix nanoseconds.
     """
-    cards = [one for one in grant if one.device.kind == GPU]
-    annotations = {BIND_TIMESTAMP: str(now_ns)} if grant else {}
+    cards = [one for one in choices if one.device.kind == GPU]
+    annotations = {BIND_TIMESTAMP: str(now_ns)} if choices else {}
     labels: dict[str, str] = {}
     locks: tuple[str, ...] = ()
     if cards:
@@ -105,10 +105,10 @@ def vendor_metadata(
         elif vendor == "metax":
             annotations |= _metax(cards)
             locks = ("hami.io/mutex.lock",)
-    return GrantMetadata(annotations=annotations, labels=labels, node_locks=locks)
+    return BindingMetadata(annotations=annotations, labels=labels, node_locks=locks)
 
 
-def _huawei(cards: Iterable[GrantedDevice], model: str, now_ns: int) -> dict[str, str]:
+def _huawei(cards: Iterable[DeviceChoice], model: str, now_ns: int) -> dict[str, str]:
     if model == DUO_MODEL:
         names = ",".join(f"Ascend310P-{card.device.minor}" for card in cards)
         return {"predicate-time": str(now_ns), "huawei.com/Ascend310P": names}
@@ -119,13 +119,13 @@ def _huawei(cards: Iterable[GrantedDevice], model: str, now_ns: int) -> dict[str
     return {"predicate-time": str(now_ns), NPU_CORE: names}
 
 
-def _cambricon(cards: list[GrantedDevice]) -> dict[str, str]:
+def _cambricon(cards: list[DeviceChoice]) -> dict[str, str]:
     core, memory = _core_and_memory(cards[0], "cambricon")
     profile = f"{cards[0].device.minor}_{core}_{memory}"
     return {"CAMBRICON_DSMLU_ASSIGHED": "false", "CAMBRICON_DSMLU_PROFILE": profile}
 
 
-def _metax(cards: Iterable[GrantedDevice]) -> dict[str, str]:
+def _metax(cards: Iterable[DeviceChoice]) -> dict[str, str]:
     entries = []
     for card in cards:
         core, memory = _core_and_memory(card, "metax")
@@ -133,6 +133,6 @@ def _metax(cards: Iterable[GrantedDevice]) -> dict[str, str]:
     return {"metax-tech.com/gpu-devices-allocated": compact_json([entries], sort_keys=False)}
 
 
-def _core_and_memory(card: GrantedDevice, vendor: str) -> tuple[int, int]:
+def _core_and_memory(card: DeviceChoice, vendor: str) -> tuple[int, int]:
     """Return core percent, and memory in units of the vendor."""
     return card.amounts[GPU_CORE], card.amounts[GPU_MEMORY] // VENDOR_LIMITS[vendor].unit_bytes

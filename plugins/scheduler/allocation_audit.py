@@ -27,7 +27,7 @@ class ProblemKind(enum.Enum):
     DOUBLE_GRANTED = "DeviceDoubleGranted"
 
 
-class PodGrants(Protocol):
+class AllocationSource(Protocol):
     """The allocations of bound pods, as the watch reports them."""
 
     @property
@@ -40,7 +40,7 @@ class PodGrants(Protocol):
         ...
 
 
-class GrantProblem(msgspec.Struct, frozen=True, kw_only=True):
+class AllocationProblem(msgspec.Struct, frozen=True, kw_only=True):
     """One problem; equal problems are reported once."""
 
     kind: ProblemKind
@@ -50,13 +50,13 @@ class GrantProblem(msgspec.Struct, frozen=True, kw_only=True):
     pod: PodKey | None = None
 
 
-def node_problems(state: NodeState, pods: Iterable[AssignedPod]) -> Iterator[GrantProblem]:
+def node_problems(state: NodeState, pods: Iterable[AssignedPod]) -> Iterator[AllocationProblem]:
     """Yield the problems of the allocations on a node that has a Device object."""
     pods = tuple(pods)
     if state.table is None:
         return
     for device in overcommitted_devices(state):
-        yield GrantProblem(
+        yield AllocationProblem(
             kind=ProblemKind.DOUBLE_GRANTED,
             node=state.name,
             device_uid=state.table.uid,
@@ -76,7 +76,7 @@ def node_problems(state: NodeState, pods: Iterable[AssignedPod]) -> Iterator[Gra
         ]
         if unknown:
             message = f"node {state.name} has no {', '.join(unknown[:MAX_PODS])}"
-            yield GrantProblem(kind=ProblemKind.UNKNOWN_DEVICE, pod=pod.key, message=message)
+            yield AllocationProblem(kind=ProblemKind.UNKNOWN_DEVICE, pod=pod.key, message=message)
 
 
 def overcommitted_devices(state: NodeState) -> Iterator[NodeDevice]:
@@ -107,14 +107,14 @@ def _double_granted(state: NodeState, device: NodeDevice, pods: Iterable[Assigne
     return f"{name} is given to {', '.join(holders[:MAX_PODS])}: {amounts}"
 
 
-class GrantCheck:
+class AllocationAudit:
     """Checks the allocations on nodes whose pods changed. Belongs to the loop thread."""
 
-    def __init__(self, state: ClusterState, pods: PodGrants) -> None:
+    def __init__(self, state: ClusterState, pods: AllocationSource) -> None:
         self._state = state
         self._pods = pods
-        self._of_node: dict[str, frozenset[GrantProblem]] = {}  # nodes with problems alone
-        self._unreadable: frozenset[GrantProblem] = frozenset()
+        self._of_node: dict[str, frozenset[AllocationProblem]] = {}  # nodes with problems alone
+        self._unreadable: frozenset[AllocationProblem] = frozenset()
 
     @property
     def unknown_device_count(self) -> int:
@@ -122,7 +122,7 @@ class GrantCheck:
         problems = (problem for of_node in self._of_node.values() for problem in of_node)
         return sum(problem.kind is ProblemKind.UNKNOWN_DEVICE for problem in problems)
 
-    async def check(self) -> AsyncIterator[GrantProblem]:
+    async def check(self) -> AsyncIterator[AllocationProblem]:
         """Yield the new problems since the last check."""
         for number, name in enumerate(self._pods.take_changed_nodes()):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
@@ -135,7 +135,7 @@ class GrantCheck:
                 yield problem
         before = self._unreadable
         self._unreadable = frozenset(
-            GrantProblem(kind=ProblemKind.UNREADABLE, pod=key, message=error)
+            AllocationProblem(kind=ProblemKind.UNREADABLE, pod=key, message=error)
             for key, error in self._pods.unreadable.items()
         )
         for problem in _new_problems(before, self._unreadable):
@@ -143,6 +143,6 @@ class GrantCheck:
 
 
 def _new_problems(
-    before: frozenset[GrantProblem], now: frozenset[GrantProblem]
-) -> list[GrantProblem]:
+    before: frozenset[AllocationProblem], now: frozenset[AllocationProblem]
+) -> list[AllocationProblem]:
     return sorted(now - before, key=lambda problem: problem.message)
