@@ -128,7 +128,7 @@ def infiniband_table() -> AliasTable:
     return AliasTable(
         name=NODE_EXPORTER_ALIAS,
         exporter="collector infiniband of node_exporter",
-        maker="rdma",
+        maker="",
         metrics=(*exported, *absent),
     )
 
