@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from agent.snapshot.container import PodSandbox
 from agent.snapshot.pod import KubeQos
 from agent.wire_formats.annotations import QOS_CLASSES, QOS_LABEL
 
-_BELOW = (("besteffort", KubeQos.BEST_EFFORT), ("burstable", KubeQos.BURSTABLE))
-_SLICE = ".slice"
+_CLASSES = {"besteffort": KubeQos.BEST_EFFORT, "burstable": KubeQos.BURSTABLE}
+# the last directory of a class, or slice of it or below it: `-` separates the levels of a slice
+_CLASS_DIRECTORY = re.compile(
+    r"(?:.*/)?(?:(besteffort|burstable)"
+    r"|(?:[^/]*-)?kubepods-(?:[^/]*-)?(besteffort|burstable)(?:-[^/]*)?\.slice)(?:/|$)"
+)
 
 
 def qos_label(pod: PodSandbox) -> str:
@@ -23,16 +29,7 @@ def kube_qos(pod: PodSandbox) -> KubeQos | None:
     `…kubepods-besteffort….slice` with systemd's, where the pod's own slice has the name as well:
     the last component alone is enough.
     """
-    parts = [part for part in pod.cgroup_parent.split("/") if part]
-    if not parts:
+    if not pod.cgroup_parent.strip("/"):
         return None
-    for name, qos in _BELOW:
-        if any(part == name or _is_slice(part, name) for part in parts):
-            return qos
-    return KubeQos.GUARANTEED
-
-
-def _is_slice(part: str, name: str) -> bool:
-    """Return whether a slice is that of the class, or below it: `-` separates levels."""
-    levels = part.removesuffix(_SLICE).split("-")
-    return part.endswith(_SLICE) and "kubepods" in levels and name in levels
+    directory = _CLASS_DIRECTORY.match(pod.cgroup_parent)
+    return KubeQos.GUARANTEED if directory is None else _CLASSES[directory[1] or directory[2]]

@@ -156,12 +156,12 @@ class NodeAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 class _AnnotationReader:
     """Reads one annotation: an invalid member is recorded and does not affect the others."""
 
-    def __init__(self, node: NodeView, key: str, machine: CpuSet) -> None:
+    def __init__(self, annotations: Mapping[str, str], key: str, machine: CpuSet) -> None:
         self.refused: list[InvalidAnnotation] = []
         self._key = key
         self._machine = machine
         self.members: Mapping[str, object] = {}
-        text = node.annotation(key)
+        text = annotations.get(key)
         try:
             self.members = parse_json_object(text) if text else {}
         except AnnotationError as error:
@@ -187,8 +187,9 @@ def parse_node_annotations(node: NodeView | None, machine: CpuSet) -> NodeAnnota
     """Parse the annotations of the Node; `machine` are the existing CPUs. Empty without a Node."""
     if node is None:
         return NodeAnnotations()
-    reserved = _AnnotationReader(node, RESERVATION, machine)
-    services = _AnnotationReader(node, SYSTEM_QOS, machine)
+    annotations = dict(node.annotations)
+    reserved = _AnnotationReader(annotations, RESERVATION, machine)
+    services = _AnnotationReader(annotations, SYSTEM_QOS, machine)
     reservation, system_qos = _reservation(reserved, machine), _system_qos(services)
     return NodeAnnotations(
         reservation=reservation,

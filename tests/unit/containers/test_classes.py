@@ -24,6 +24,8 @@ G, BU, BE = KubeQos.GUARANTEED, KubeQos.BURSTABLE, KubeQos.BEST_EFFORT
         ("/x.slice/x-kubepods.slice/x-kubepods-besteffort.slice/x-kubepods-besteffort-p.slice", BE),
         ("/kubepods/pod-besteffort", G),
         ("/besteffort-team.slice/kubepods.slice/kubepods-pod1.slice", G),
+        ("/kubepods/besteffort/pod1/kubelet/kubepods/burstable/pod2", BU),  # of a kubelet in a pod
+        ("/kubepods/burstable/pod1/kubelet/kubepods/besteffort/pod2", BE),
         ("/", None),
         ("", None),
     ],
