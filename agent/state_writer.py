@@ -139,6 +139,11 @@ class StateFile:
             data, self._pending = self._pending, None
             self._is_writing = True
         error = "" if data is None else self._replace_file(data)
+        # the log comes before the outcome, for which others wait; only this thread sets `_error`
+        if error and not self._error:
+            log.error("state_file_not_written", extra={"error": error})
+        elif self._error and not error:
+            log.info("state_file_written_again", extra={"path": self.path})
         with self._writer.condition:
             self._is_attempted = self._pending is None
             if error:
@@ -147,12 +152,8 @@ class StateFile:
                 self._due_s = time.monotonic() + RETRY_S
             else:
                 self._disk_content, self._due_s, self._pending_since_s = data, 0.0, time.monotonic()
-            failed_before, self._error = bool(self._error), error
+            self._error = error
             self._is_writing = False
-        if error and not failed_before:
-            log.error("state_file_not_written", extra={"error": error})
-        elif failed_before and not error:
-            log.info("state_file_written_again", extra={"path": self.path})
 
     def _replace_file(self, data: bytes) -> str:
         """Replace the file unless it holds the data; return the error, if there is one."""
