@@ -208,7 +208,7 @@ class PodFileUpdater:
             return self._resctrl.view, self._resctrl.status()
         try:
             report = self._resctrl.cycle(snapshot, layout)
-        except Exception as error:
+        except Exception as error:  # a bug in resctrl must not stop the writes of other files
             text = f"{type(error).__name__}: {error}"[:200]
             if self._resctrl_error != text:
                 extra = {"strategy": RESCTRL_STRATEGY, "error": text}

@@ -185,20 +185,20 @@ class DecisionMaker:
         plain_key = whole_key if request.has_numa_policy else _plain_signature(request)
         signatures = self._state.signatures(names, with_numa=request.needs_numa)
         present = set(signatures)
-        of_request = self._known_answers(plain_key)
+        of_request = self._answers_to(plain_key)
         pairs = zip(present, map(of_request.get, present), strict=True)
         answers = {signature: answer for signature, answer in pairs if answer is not None}
         missing = present - answers.keys()
         if missing:
             with_policy = self._state.nodes_with_numa_policy()
-            of_whole = self._known_answers(whole_key) if with_policy else of_request
+            of_whole = self._answers_to(whole_key) if with_policy else of_request
             examples = dict(zip(signatures, names, strict=True))  # one node of each signature
             for signature in missing:
                 answer = of_whole.get(signature)
                 if answer is None:
                     name = examples[signature]
-                    known = of_whole if name in with_policy else of_request
-                    answer = known[signature] = self._answer(request, name)
+                    memo = of_whole if name in with_policy else of_request
+                    answer = memo[signature] = self._answer(request, name)
                     self._answer_count += 1
                 answers[signature] = answer
         self._drop_old_answers()
@@ -276,10 +276,10 @@ class DecisionMaker:
             score += MAX_SCORE * len(request.devices.kinds)  # above all other nodes
         return NodeAnswer(score=score)
 
-    def _known_answers(self, key: bytes) -> _Answers:
+    def _answers_to(self, key: bytes) -> _Answers:
         """Return the answers to a request, which becomes the last used one."""
-        known = self._answers[key] = self._answers.pop(key, {})
-        return known
+        answers = self._answers[key] = self._answers.pop(key, {})
+        return answers
 
     def _drop_old_answers(self) -> None:
         """Drop the answers to the requests that were not used for the longest time."""
