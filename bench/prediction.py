@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from itertools import cycle
 
 from agent.snapshot.usage import CgroupUsage, NodeUsage, UsageSample
 from agent.usage.decaying_histogram import CPU_CORES, EPSILON, MEMORY_BYTES, RATIO, BucketScale
@@ -20,6 +21,7 @@ from bench.harness import Row, compare
 
 PODS = 250
 SECONDS = 61  # the moments of a closed minute
+MINUTES = 5  # as many as the history has, with other values in each
 WARM_MINUTES = 30
 REPEATS = 20  # minutes a figure, so that the clock's tick does not matter
 START_S = 1_767_225_600.0
@@ -27,22 +29,23 @@ GIB = 2.0**30
 ALLOCATABLE = (128.0, 1024 * GIB)
 
 
-def _measured() -> tuple[tuple[list[float], list[float]], ...]:
-    """Return a minute of each pod's CPU, which jumps, and of its memory, which drifts."""
+def _measured(seconds: int) -> tuple[tuple[list[float], list[float]], ...]:
+    """Return each pod's CPU, which jumps, and its memory, which drifts."""
     values = random.Random(1)
     pods = []
     for _ in range(PODS):
         size, memory = values.uniform(0.1, 4) * GIB, []
-        for _ in range(SECONDS):
+        for _ in range(seconds):
             size += values.choice((-4096.0, 0.0, 0.0, 0.0, 65536.0))
             memory.append(size)
-        pods.append(([values.expovariate(2.0) for _ in range(SECONDS)], memory))
+        pods.append(([values.expovariate(2.0) for _ in range(seconds)], memory))
     return tuple(pods)
 
 
 def _history() -> UsageHistory:
-    measured, history = _measured(), UsageHistory()
-    for second in range(SECONDS):
+    seconds = MINUTES * 60 + 1
+    measured, history = _measured(seconds), UsageHistory()
+    for second in range(seconds):
         pods = {
             f"pod-{i}": CgroupUsage(cpu_cores=cpu[second], memory_bytes=int(memory[second]))
             for i, (cpu, memory) in enumerate(measured)
@@ -56,7 +59,8 @@ class _Minutes:
     """Our minute: each call is the next one."""
 
     def __init__(self) -> None:
-        self._history, self._now_s = _history(), float(SECONDS - 1)
+        self._history = _history()
+        self._ends_s = cycle([60.0 * (minute + 1) for minute in range(MINUTES)])
         self._predictor = PeakPredictor(PredictionPolicy(cold_start_s=0))
         self._wall_s = START_S
         self._classes = {f"pod-{i}": "koord-prod" for i in range(PODS)}
@@ -69,7 +73,7 @@ class _Minutes:
 
     def train(self) -> None:
         self._wall_s += TRAINING_INTERVAL_S
-        history, now_s = self._history, self._now_s
+        history, now_s = self._history, next(self._ends_s)
         self._predictor.train(
             history.node_percentile(now_s, TRAINING_INTERVAL_S, SAMPLE_FRACTION),
             history.pod_percentiles(now_s, TRAINING_INTERVAL_S, SAMPLE_FRACTION),
@@ -87,7 +91,7 @@ class _BucketByBucket:
     """The same minute with one pass over all buckets a percentile, five of them a resource."""
 
     def __init__(self) -> None:
-        self.series = [values for pod in _measured() for values in pod]
+        self.series = [values for pod in _measured(SECONDS) for values in pod]
         self._scales = [CPU_CORES, MEMORY_BYTES] * PODS
         self._weights = [[0.0] * len(scale.starts()) for scale in self._scales]
 

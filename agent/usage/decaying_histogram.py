@@ -21,6 +21,7 @@ _GROWTH = RATIO - 1.0
 _LOG_RATIO = math.log(RATIO)
 EPSILON = 0.0001  # a bucket with less weight counts as empty
 MAX_CHECKPOINT_WEIGHT = 10_000
+ROUNDING = 1e-9  # of the total weight: far more than the sums of a week of samples are off by
 MAX_HALF_LIVES = 100  # after the reference time; then the reference time moves
 MIN_HALF_LIVES = 1.0  # before it: it is rounded to at most half of one after its sample
 
@@ -60,12 +61,19 @@ class HistogramCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DecayingHistogram:
-    """Weights by bucket. A sample counts half as much as one that is one half-life younger."""
+    """Weights by bucket, and the end of the bucket below which a fraction of the weight lies.
+
+    A sample counts half as much as one that is one half-life younger.
+    """
 
     __slots__ = (
-        *("_ends", "_first", "_half_life_s", "_highest", "_last", "_lowest"),
-        *("_reference_s", "_total", "_weights"),
+        *("_below", "_ends", "_first", "_fraction", "_half_life_s", "_highest", "_last"),
+        *("_lowest", "_ranked", "_reference_s", "_total", "_weights"),
     )
+    # the last percentile: its fraction, its bucket, and the weight below that bucket
+    _fraction: float
+    _ranked: int
+    _below: float
 
     def __init__(self, scale: BucketScale, half_life_s: float) -> None:
         self._first = scale.first
@@ -95,20 +103,30 @@ class DecayingHistogram:
         weights = self._weights
         weights[bucket] = of_bucket = weights[bucket] + weight
         self._total += weight
+        if bucket < self._ranked:
+            self._below += weight
         if not self._lowest <= bucket <= self._highest and of_bucket >= EPSILON:
             self._lowest = min(self._lowest, bucket)
             self._highest = max(self._highest, bucket)
+            self._forget_percentile()
 
     def percentile(self, fraction: float) -> float:
-        """Return the end of the bucket below which that fraction of the weight lies; 0 if empty."""
+        """Return the end of the bucket below which that fraction of the weight lies; 0 if empty.
+
+        The bucket seldom changes with one more sample: then no weights are added up. Close to the
+        edge of a bucket they are, so that rounding never chooses another one.
+        """
+        threshold, margin = fraction * self._total, self._total * ROUNDING
+        above = threshold - self._below
+        if fraction == self._fraction and margin < above < self._weights[self._ranked] - margin:
+            return self._ends[self._ranked]
         lowest, highest = self._lowest, self._highest
         if self._weights[lowest] < EPSILON:
             return 0.0
-        bucket = lowest
-        if lowest < highest:
-            sums = list(accumulate(self._weights[lowest:highest]))
-            bucket += bisect_left(sums, fraction * self._total)
-        return self._ends[bucket]
+        sums = [0.0, *accumulate(self._weights[lowest:highest])]
+        index = bisect_left(sums, threshold, 1) - 1
+        self._fraction, self._ranked, self._below = fraction, lowest + index, sums[index]
+        return self._ends[self._ranked]
 
     def checkpoint(self) -> HistogramCheckpoint:
         """Return what a file holds of the histogram; very small weights are left out."""
@@ -137,12 +155,17 @@ class DecayingHistogram:
         ratio = total / sum(weights.values()) if weights else 0.0
         for bucket, weight in weights.items():
             self._weights[bucket] = weight * ratio
+        self._forget_percentile()
 
     def _clear(self) -> None:
         self._reference_s = 0.0  # Unix time at which an added weight counts as it is
         self._weights = self._no_weights()
         self._total = 0.0
         self._lowest, self._highest = self._last, 0
+        self._forget_percentile()
+
+    def _forget_percentile(self) -> None:
+        self._fraction, self._ranked, self._below = 0.0, 0, 0.0
 
     def _no_weights(self) -> array[float]:
         # hundreds of histograms are added to in one pass: floats in a list would be a memory access
@@ -158,6 +181,7 @@ class DecayingHistogram:
         self._weights = array("d", [weight * factor for weight in self._weights])
         self._total *= factor
         self._reference_s = reference_s
+        self._forget_percentile()
         while self._weights[self._lowest] < EPSILON and self._lowest < self._last:
             self._lowest += 1
         while self._weights[self._highest] < EPSILON and self._highest > 0:

@@ -306,9 +306,9 @@ class UsageHistory:
         """Return that percentile of each pod's CPU and memory; of pods that have both."""
         window = self._pods.window(now_s - window_s, now_s)
         keys = [key for key in self._pods.series_keys() if key[0] == "pod" and key[2] == "cpu"]
-        cpu = self._pods.percentiles(keys, window, fraction)
+        cpu = self._pods.percentiles(keys, window, fraction, jumps=True)
         memory_keys = (("pod", uid, "memory") for _, uid, _ in keys)
-        memory = self._pods.percentiles(memory_keys, window, fraction)
+        memory = self._pods.percentiles(memory_keys, window, fraction, jumps=False)
         return {
             key[1]: (cores, size)
             for key, cores, size in zip(keys, cpu, memory, strict=True)
@@ -319,7 +319,7 @@ class UsageHistory:
         """Return that percentile of the node's CPU and memory; `None` unless it has both."""
         window = self._node.window(now_s - window_s, now_s)
         keys = (("node", "cpu"), ("node", "memory"))
-        cpu, memory = self._node.percentiles(keys, window, fraction)
+        cpu, memory = self._node.percentiles(keys, window, fraction, jumps=False)
         return (cpu, memory) if cpu is not None and memory is not None else None
 
     def report(self, now_s: float, policy: UsageReportPolicy | None = None) -> UsageReport:

@@ -169,10 +169,10 @@ class PeakPredictor:
         if any(entity not in self._models for entity in prod_entities):
             return Prediction(error="no usage of the node was measured for a minute yet")
         demands = [pod for pod in pods if pod.priority_class in PROD_CLASSES and not pod.is_ended]
-        predicted = [pod for pod in demands if self._is_warm(pod, now_s)]
-        peaks = [self._models[pod.uid].peak for pod in predicted]
-        peak = _sum(peaks)
-        unused = _sum(map(_subtract, [pod.request for pod in predicted], peaks))
+        peaks = self._peaks(demands, now_s - self._policy.cold_start_s)
+        predicted = [pod for pod in demands if pod.uid in peaks]
+        peak = _sum(peaks.values())
+        unused = _sum(_subtract(pod.request, peaks[pod.uid]) for pod in predicted)
         requests = _sum(pod.request for pod in demands)
         unpredicted = _subtract(requests, _sum(pod.request for pod in predicted))
         unreclaimable = _sum(self._models[entity].peak for entity in prod_entities)
@@ -243,13 +243,16 @@ class PeakPredictor:
             model = self._models[entity] = _Model(now_s, self._peak_factor)
         model.add(usage, now_s)
 
-    def _is_warm(self, pod: PodDemand, now_s: float) -> bool:
-        """Return whether a pod and its model are old enough to predict from."""
-        model, created_s = self._models.get(pod.uid), pod.created_s
-        if model is None or created_s is None:
-            return False
-        cold_start_s = self._policy.cold_start_s
-        return now_s - created_s > cold_start_s and now_s - model.since_s > cold_start_s
+    def _peaks(self, pods: Iterable[PodDemand], before_s: float) -> dict[str, Amounts]:
+        """Return the peaks of the pods that are older than that, and their models too."""
+        models, peaks = self._models, {}
+        for pod in pods:
+            model, created_s = models.get(pod.uid), pod.created_s
+            if model is None or created_s is None:
+                continue
+            if created_s < before_s and model.since_s < before_s:
+                peaks[pod.uid] = model.peak
+        return peaks
 
 
 def _add(one: Amounts, other: Amounts) -> Amounts:

@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from math import isnan
+from math import inf, isnan
 from operator import attrgetter
 
 import msgspec
@@ -33,14 +33,16 @@ class MomentRange(msgspec.Struct, frozen=True):
 class _RingSeries:
     """Values at the table's slots; none is missing in the moments `complete_from` to `end`.
 
-    `end` is the number of the moment after the last value.
+    `end` is the number of the moment after the last value. `floor` is the value above which the
+    last high percentile was searched; nearly always the next one is above it, too.
     """
 
-    __slots__ = ("complete_from", "end", "values")
+    __slots__ = ("complete_from", "end", "floor", "values")
 
     def __init__(self, capacity: int, moment: int) -> None:
         self.values = array("d", [NAN]) * capacity
         self.complete_from = self.end = moment
+        self.floor = -inf
 
 
 class SeriesTable:
@@ -113,38 +115,47 @@ class SeriesTable:
 
     def values(self, key: SeriesKey, window: MomentRange) -> list[float]:
         """Return the series' values in the window, oldest first."""
-        ((values, is_complete),) = self._slots((key,), window)
+        ((_, values, is_complete),) = self._slots((key,), window)
         return values.tolist() if is_complete else present_values(values)
 
     def aggregates(self, key: SeriesKey, windows: Sequence[MomentRange]) -> list[Aggregates]:
         """Return the series' aggregates in windows that end together."""
         if not windows:
             return []
-        ((values, is_complete),) = self._slots((key,), min(windows, key=attrgetter("first")))
+        ((_, values, is_complete),) = self._slots((key,), min(windows, key=attrgetter("first")))
         lengths = [window.last - window.first for window in windows]
         return aggregate_suffixes(values, lengths, is_complete=is_complete)
 
     def means(self, keys: Iterable[SeriesKey], window: MomentRange) -> list[float | None]:
         """Return the arithmetic mean of each series' values; `None` without values."""
         means: list[float | None] = []
-        for values, is_complete in self._slots(keys, window):
+        for _, values, is_complete in self._slots(keys, window):
             present = values if is_complete else present_values(values)
             means.append(sum(present) / len(present) if present else None)
         return means
 
     def percentiles(
-        self, keys: Iterable[SeriesKey], window: MomentRange, fraction: float
+        self, keys: Iterable[SeriesKey], window: MomentRange, fraction: float, *, jumps: bool
     ) -> list[float | None]:
-        """Return that percentile of each series' values in the window; `None` without values."""
+        """Return that percentile of each series' values in the window; `None` without values.
+
+        `jumps` says that the values go up and down, as CPU does. It changes the cost alone: memory,
+        which drifts, is nearly sorted already.
+        """
         ranked: list[float | None] = []
         count = rank = 0
-        for values, is_complete in self._slots(keys, window):
-            ordered = values.tolist() if is_complete else present_values(values)
-            ordered.sort()
+        for ring, values, is_complete in self._slots(keys, window):
+            ordered = values if is_complete else present_values(values)
             if len(ordered) != count:  # most series have the same number of values
                 count = len(ordered)
                 rank = percentile_index(count, fraction)
-            ranked.append(ordered[rank] if ordered else None)
+            if not count:
+                ranked.append(None)
+            elif jumps and ring is not None:
+                value, ring.floor = value_at_rank(ordered, rank, ring.floor)
+                ranked.append(value)
+            else:
+                ranked.append(sorted(ordered)[rank])
         return ranked
 
     def span_s(self, key: SeriesKey, window: MomentRange) -> float:
@@ -159,8 +170,8 @@ class SeriesTable:
 
     def _slots(
         self, keys: Iterable[SeriesKey], window: MomentRange
-    ) -> Iterator[tuple[array[float], bool]]:
-        """Yield each series' slots in the window, oldest first, and whether none is NaN.
+    ) -> Iterator[tuple[_RingSeries | None, array[float], bool]]:
+        """Yield each series, its slots in the window, oldest first, and whether none is NaN.
 
         One call reads hundreds of series, whose positions are computed once.
         """
@@ -170,13 +181,13 @@ class SeriesTable:
         for key in keys:
             ring = series.get(key)
             if ring is None or is_empty:
-                yield array("d"), True
+                yield ring, array("d"), True
                 continue
             if ring.end != moments:
                 self._mark_missing(ring, moments)
             slots = ring.values
             values = slots[first:last] if first < last else slots[first:] + slots[:last]
-            yield values, ring.complete_from <= begin  # usually no value is missing
+            yield ring, values, ring.complete_from <= begin  # usually no value is missing
 
     def _time(self, moment: int) -> float:
         return self._times[moment % self.capacity]
@@ -197,6 +208,21 @@ def _float32(value: float) -> float:
 def percentile_index(count: int, percentile: float) -> int:
     """Return max(floor(count x percentile) - 1, 0), multiplied in single precision."""
     return max(int(_float32(_float32(count) * _float32(percentile))) - 1, 0)
+
+
+def value_at_rank(values: Sequence[float], rank: int, floor: float) -> tuple[float, float]:
+    """Return the value at a rank, counted from the smallest, and the floor for the next call.
+
+    Only the values from `floor` on are sorted, unless too few are. None may be NaN.
+    """
+    upper = [value for value in values if value >= floor]
+    below = len(values) - len(upper)
+    if below > rank:
+        upper, below = list(values), 0
+    upper.sort()
+    position = rank - below
+    # twice as many values as are above the rank lie between the floor and the rank
+    return upper[position], upper[max(position - 2 * (len(values) - rank), 0)]
 
 
 def present_values(values: Iterable[float]) -> list[float]:

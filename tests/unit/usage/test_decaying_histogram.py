@@ -46,6 +46,42 @@ def test_percentiles_are_those_that_koordinator_computed_from_the_same_samples()
             assert histogram.percentile(float(fraction)) == pytest.approx(value, rel=1e-12)
 
 
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 40), st.sampled_from((0.0, 60.0, 6 * 3600.0, 101 * DAY_S, -DAY_S))),
+        min_size=1,
+        max_size=40,
+    ),
+    st.sampled_from((0.5, 0.95, 1.0)),
+)
+def test_a_percentile_does_not_depend_on_those_of_earlier_samples(
+    samples: list[tuple[float, float]], fraction: float
+) -> None:
+    often = DecayingHistogram(CPU_CORES, DAY_S)
+    at_s = START_S
+    for value, step_s in samples:
+        at_s += step_s
+        often.add(value, at_s)
+        percentile = often.percentile(fraction)
+    once = DecayingHistogram(CPU_CORES, DAY_S)
+    at_s = START_S
+    for value, step_s in samples:
+        at_s += step_s
+        once.add(value, at_s)
+    assert percentile == once.percentile(fraction)
+
+
+@needs_shared
+def test_a_percentile_after_each_sample_ends_at_the_one_that_koordinator_computed() -> None:
+    for case in recorded_cases():
+        for fraction, value in case["percentiles"].items():
+            histogram = DecayingHistogram(SCALES[case["resource"]], case["half_life_s"])
+            for at_s, sample in case["samples"]:
+                histogram.add(sample, at_s)
+                histogram.percentile(float(fraction))
+            assert histogram.percentile(float(fraction)) == pytest.approx(value, rel=1e-12)
+
+
 @needs_shared
 def test_checkpoints_are_those_that_koordinator_wrote() -> None:
     for case in recorded_cases():

@@ -102,19 +102,42 @@ def test_a_ring_returns_the_same_as_a_list(
     start_s=st.integers(-1, 20),
     length_s=st.integers(0, 20),
     fraction=st.sampled_from((0.0, 0.5, 0.9, 0.99, 1.0)),
+    jumps=st.booleans(),
 )
 def test_means_and_percentiles_are_those_of_the_values_in_the_window(
-    values: list[float | None], capacity: int, start_s: int, length_s: int, fraction: float
+    values: list[float | None],
+    capacity: int,
+    start_s: int,
+    length_s: int,
+    fraction: float,
+    jumps: bool,
 ) -> None:
     created = board(values, capacity)
     window = created.window(start_s, start_s + length_s)
     present = created.values(A, window)
     # in a table of its own: `values` marks missing moments
     (average,) = board(values, capacity).means([A], window)
-    ranked = board(values, capacity).percentiles([A, B], window, fraction)
+    ranked = board(values, capacity).percentiles([A, B], window, fraction, jumps=jumps)
     assert average == (sum(present) / len(present) if present else None)
     rank = percentile_index(len(present), fraction)
     assert ranked == [sorted(present)[rank] if present else None, None]
+
+
+@given(
+    values=st.lists(st.none() | st.floats(0, 100), min_size=1, max_size=40),
+    lengths_s=st.lists(st.integers(1, 40), min_size=2, max_size=6),
+    fraction=st.sampled_from((0.0, 0.5, 0.9, 1.0)),
+)
+def test_a_percentile_does_not_depend_on_those_that_were_computed_before(
+    values: list[float | None], lengths_s: list[int], fraction: float
+) -> None:
+    created = board(values, capacity=40)
+    for length_s in lengths_s:
+        window = created.window(0, length_s)
+        present = sorted(created.values(A, window))
+        (value,) = created.percentiles([A], window, fraction, jumps=True)
+        rank = percentile_index(len(present), fraction)
+        assert value == (present[rank] if present else None)
 
 
 @given(
