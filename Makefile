@@ -43,9 +43,11 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/python .ci/check_tree.py
 	$(BIN)/python .ci/check_circles.py
 	$(BIN)/python .ci/write_metrics_reference.py --check
+	$(BIN)/python .ci/write_runbook.py --check
 
-docs: $(VENV)/dev.stamp   ## the generated part of docs/metrics.md
+docs: $(VENV)/dev.stamp   ## docs/runbook.md and the generated part of docs/metrics.md
 	$(BIN)/python .ci/write_metrics_reference.py
+	$(BIN)/python .ci/write_runbook.py
 
 unit: $(VENV)/dev.stamp $(VENV)/proto.stamp system-packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --dist worksteal

@@ -40,7 +40,7 @@ def build_pipeline(
         inputs.store,
         inputs.clock,
         build_device_joiner(inputs, PublishedMinorStore()),
-        device_runners(inputs.settings, inputs.store, inputs.clock, sink),
+        device_runners(inputs.settings, inputs.store, inputs.clock, sink, inputs.runbook),
         EventRecorder(inputs.store, inputs.clock, sink.event_output(), messages),
     )
 

@@ -86,7 +86,13 @@ class AdminService:
     def check(self) -> SelfCheck:
         """Return whether the admin socket is served; it does not affect readiness."""
         ok = not self._problem
-        return SelfCheck(name="admin-socket", ok=ok, message=self._problem, gates_ready=False)
+        return SelfCheck(
+            name="admin-socket",
+            ok=ok,
+            message=self._problem,
+            gates_ready=False,
+            reason="AdminSocketMissing",
+        )
 
     async def stop(self) -> None:
         """Remove the socket and end all requests."""

@@ -167,7 +167,7 @@ class Application:
             store,
             clock,
             build_device_joiner(inputs, self._minors),
-            device_runners(settings, store, clock, sink),
+            device_runners(settings, store, clock, sink, inputs.runbook),
             EventRecorder(store, clock, sink.event_output(), self._messages),
         )
         return DeviceServices(

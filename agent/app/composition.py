@@ -30,11 +30,13 @@ from agent.kubelet.pod_list_file import PodListFile
 from agent.messages import MessageQueue
 from agent.recording.directory import DirectoryFiles
 from agent.recording.host_source import HostSource
+from agent.runbook.runbook import Runbook
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import MetricFamily
 from agent.snapshot.node import NodeIdentity, NodeSnapshot, SnapshotStore
 from agent.snapshot.vendor import AliasTable, DeviceVendor
 from agent.state_writer import NO_STATE_FOLDER, RECORDED_HOST, StateWriter
+from agent.workers.abilities import build_runbook
 from agent.workers.load import load_enabled_vendors
 from agent.workers.manager import VendorManager
 
@@ -65,6 +67,11 @@ class AgentInputs(msgspec.Struct, frozen=True, kw_only=True):
         if not root or not self.is_live:
             return self.host_source.files
         return DirectoryFiles(Path(root))  # an absolute link of the host stays on the host
+
+    @property
+    def runbook(self) -> Runbook:
+        """Return the entries of the agent and of these vendors."""
+        return build_runbook(self.vendors)
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -124,7 +124,12 @@ class EventRecorder:
         messages = [error] if error else []
         if self._messages.dropped_events:
             messages.append(f"{self._messages.dropped_events} events were dropped: too many waited")
-        return SelfCheck(name="events", ok=not error, message="; ".join(messages))
+        return SelfCheck(
+            name="events",
+            ok=not error,
+            message="; ".join(messages),
+            reason="EventFileNotWritten",
+        )
 
 
 def _may_have_events(old: NodeSnapshot, new: NodeSnapshot) -> bool:

@@ -105,13 +105,19 @@ class NodeLock:
     def check(self) -> SelfCheck:
         """Return whether the path still names the locked file; else a second agent could start."""
         if self._problem:
-            return SelfCheck(name="lock", ok=False, message=self._problem, gates_ready=False)
+            return SelfCheck(
+                name="lock",
+                ok=False,
+                message=self._problem,
+                gates_ready=False,
+                reason="LockLost",
+            )
         if _is_file_at(self._fd, self.path):
             return SelfCheck(name="lock", ok=True, message=self.path)
         message = (
             f"{self.path} was removed or replaced: a second agent could write; restart this one"
         )
-        return SelfCheck(name="lock", ok=False, message=message)
+        return SelfCheck(name="lock", ok=False, message=message, reason="LockLost")
 
     def _write_holder(self, holder: LockHolder) -> str:
         """Write the holder into the file; return the error, or an empty text."""

@@ -114,7 +114,8 @@ def run_once(inputs: AgentInputs, out: str, output: TextIO) -> int:
     inspect_host(inputs, usage=True, minors=minors)
     sink = FolderPublishSink(out, inputs.store, inputs.clock)
     failed = False
-    runners = [sink.runner(publisher) for publisher in enabled_publishers(inputs.settings).values()]
+    publishers = enabled_publishers(inputs.settings, inputs.runbook)
+    runners = [sink.runner(publisher) for publisher in publishers.values()]
     if inputs.settings.publish.device_info_files:
         runners.append(device_info_runner(inputs.settings.publish, inputs.store, inputs.clock))
     for runner in runners:

@@ -25,6 +25,7 @@ from agent.objects.device_info_file import DeviceInfoFilePublisher, DeviceInfoFi
 from agent.objects.event_log import EventLog
 from agent.objects.files import FileSink, SinkResult
 from agent.objects.publishers import USAGE_REPORT, Publisher, enabled_publishers
+from agent.runbook.runbook import OWN_RUNBOOK, Runbook
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.publications import DesiredObject, Publication, PublisherStatus
 from agent.snapshot.self_check import SelfCheck
@@ -326,10 +327,14 @@ class FolderPublishSink:
 
 
 def device_runners(
-    settings: Settings, store: SnapshotStore, clock: Clock, sink: PublishSink
+    settings: Settings,
+    store: SnapshotStore,
+    clock: Clock,
+    sink: PublishSink,
+    runbook: Runbook = OWN_RUNBOOK,
 ) -> list[PublisherRunner]:
     """Return the runners of all publishers but the one of usage."""
-    publishers = enabled_publishers(settings)
+    publishers = enabled_publishers(settings, runbook)
     runners = [sink.runner(item) for name, item in publishers.items() if name != USAGE_REPORT]
     if settings.publish.device_info_files:
         runners.append(device_info_runner(settings.publish, store, clock))

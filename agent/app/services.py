@@ -43,6 +43,7 @@ from agent.loop import Loop
 from agent.messages import EventReported
 from agent.metrics.exposition import MetricsRenderer
 from agent.metrics.process_metrics import ProcessMetrics
+from agent.runbook.runbook import Runbook
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.self_check import LoopStatus, SelfCheck
 from agent.usage.monitor import UsageMonitor
@@ -121,6 +122,7 @@ class ApplicationView:
     notice: str
     status: StatusCollector
     explanations: ExplanationSource
+    runbook: Runbook
 
     def snapshot(self) -> NodeSnapshot:
         """Return the current snapshot with the state of the agent's services."""
@@ -325,6 +327,7 @@ class Services:
             process_metrics=self._process_metrics,
             notice=self._options.notice,
             explanations=containers.explanations,
+            runbook=self._inputs.runbook,
             status=StatusCollector(
                 periodic=self._loops,
                 loops=(

@@ -162,7 +162,11 @@ class EventLoopMonitor:
         """Return the longest delay of the event loop; it does not affect readiness."""
         message = f"late by at most {self.max_lateness_s * 1e3:.0f} ms since the start"
         return SelfCheck(
-            name="event-loop", ok=self.last_beat_s is not None, message=message, gates_ready=False
+            name="event-loop",
+            ok=self.last_beat_s is not None,
+            message=message,
+            gates_ready=False,
+            reason="LoopLate",
         )
 
     async def run(self, lateness: LatenessHistogram | None = None) -> None:

@@ -145,7 +145,7 @@ def _decode_objects(body: bytes | None) -> tuple[_ServedObject, ...]:
 def _rendered_files(source: BundleSource) -> Iterator[tuple[str, bytes]]:
     """Yield what an agent would publish after this discovery."""
     inputs, snapshot = source.inputs, source.snapshot
-    by_name = publishers(inputs.settings)
+    by_name = publishers(inputs.settings, inputs.runbook)
     for name in OBJECTS:
         for desired in by_name[name].render(snapshot, inputs.clock.wall()):
             yield f"objects/{desired.kind.lower()}.yaml", to_yaml(desired.body)

@@ -34,7 +34,7 @@ from agent.doctor.inputs import read_inputs as look_around
 from agent.doctor.report import is_bad_news, result_rows, run_checks
 from agent.errors import AgentError, BadConfig
 from agent.snapshot.part import SnapshotPart
-from agent.workers.abilities import find_remedy
+from agent.workers.abilities import build_runbook
 from agent.workers.load import load_vendors, vendor_descriptions
 
 _STYLES = {
@@ -82,10 +82,6 @@ def doctor(arguments: argparse.Namespace) -> int:
     snapshot = inputs.store.put(host_devices=SnapshotPart(host_devices, inputs.clock.monotonic()))
     own = inputs.host_source.files
 
-    def remedy(vendor: str, reason: str, message: str) -> str:
-        plugin = vendors.get(vendor)
-        return "" if plugin is None else find_remedy(plugin, reason, message)
-
     check_inputs = look_around(
         inputs.settings,
         snapshot,
@@ -94,7 +90,7 @@ def doctor(arguments: argparse.Namespace) -> int:
         own=own,
         vendors=load_vendors(),
         answer=answer,
-        remedy=remedy,
+        runbook=build_runbook(vendors),
     )
     results = run_checks(check_inputs)
     if arguments.output == "table":

@@ -49,7 +49,7 @@ def render(arguments: argparse.Namespace) -> int:
         return report_silent_vendors(now, 0)
     if arguments.what == "cdi":
         return report_silent_vendors(now, _render_cdi(inputs, arguments.output))
-    publisher = publishers(inputs.settings)[arguments.what]
+    publisher = publishers(inputs.settings, inputs.runbook)[arguments.what]
     rendered = publisher.render(now, inputs.clock.wall())
     for desired in rendered:
         write_document(format_document(desired.body, arguments.output))

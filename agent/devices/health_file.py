@@ -204,5 +204,9 @@ class HealthFile:
             f"nothing is kept: {self._absent_because}" if self._path is None else str(self._path)
         )
         return SelfCheck(
-            name="health-state", ok=not problem, message=problem or location, gates_ready=False
+            name="health-state",
+            ok=not problem,
+            message=problem or location,
+            gates_ready=False,
+            reason="HealthNotStored",
         )

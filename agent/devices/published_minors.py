@@ -90,6 +90,7 @@ class PublishedMinorStore:
             ok=not (error or self._problem),
             message=error or self._problem or location,
             gates_ready=False,
+            reason="MinorsNotStored",
         )
 
     def _read(self) -> MinorRecords | None:

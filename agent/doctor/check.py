@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from agent.config.settings import Settings
 from agent.doctor.node_report import NodeReport
+from agent.runbook.runbook import OWN_RUNBOOK, Runbook
 from agent.snapshot.node import NodeSnapshot
 
 
@@ -41,14 +42,6 @@ class RuntimeProcess(msgspec.Struct, frozen=True, kw_only=True):
     is_nri_disabled: bool | None = None  # by its settings; None: they do not set it
 
 
-RemedyLookup = Callable[[str, str, str], str]  # name of the vendor plug-in, reason, message
-
-
-def no_remedy(_vendor: str, _reason: str, _message: str) -> str:
-    """Return an empty text: no vendor names a remedy."""
-    return ""
-
-
 class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     """All data that checks need.
 
@@ -61,7 +54,7 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeReport
     # discovery by this command, for a comparison; None: it is `node`
     discovery: NodeReport | None = None
-    remedy: RemedyLookup = no_remedy
+    runbook: Runbook = OWN_RUNBOOK
     is_live: bool  # this machine, not a recording
     is_root: bool = False  # this process may read all files
     # snapshot of the running agent; None: no agent answers

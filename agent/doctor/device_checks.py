@@ -13,41 +13,6 @@ MAX_LISTED_DEVICES = 8  # devices in one line
 MAX_LISTED_FAMILIES = 8
 RESCAN_HINT = "run `xpu-agent rescan`; if it stays so, see the agent's log"
 INSPECT_HINT = "see `xpu-agent devices`, and the kernel's log of that time"
-# remedies by reason: of the agent's own reasons, and of those that several vendors share
-_HANG_REMEDY = "see why the driver hangs in the kernel's log (hung task, Xid)"
-_CRASH_REMEDY = "see the agent's log for the worker's last words; update the driver's library"
-_REMEDIES = {
-    "DriverStalled": f"{_HANG_REMEDY}; reboot the node if it does not come back",
-    "DriverReleased": "nothing, if somebody works on the driver; `xpu-agent rescan` ends it",
-    "Released": "nothing, if somebody works on the driver; `xpu-agent rescan` ends it",
-    "CallHung": f"{_HANG_REMEDY}; drain the card and reset it; the "
-    "agent makes the call again by itself",
-    # of a worker that ended, or was ended
-    "Late": _HANG_REMEDY,
-    "EventsStuck": _HANG_REMEDY,
-    "Unkillable": "reboot the node: a process of the driver cannot be ended any more",
-    "Closed": _CRASH_REMEDY,
-    "Garbage": _CRASH_REMEDY,
-    "TooLong": _CRASH_REMEDY,
-    "Flood": _CRASH_REMEDY,
-    "MemoryLimit": "update the driver's library, which leaks; or raise "
-    "discovery.worker_memory_bytes",
-    "StartFailed": "see the agent's log: the worker's process could not be started",
-    "LibraryReplaced": "nothing: the worker starts again with the new library",
-    # of devices
-    "Flapping": "see what changes in the agent's events; `xpu-agent clear DEVICE` ends the hold",
-    "DeviceGone": "nothing, if it was taken out; else look at the slot and the kernel's log",
-    "NoPermission": "give the agent's container access to the device nodes (privileged)",
-    "PermissionDenied": "give the agent's container access to the device nodes (privileged)",
-    "NotYetAsked": "wait for the first answer of the driver; if none comes, see the vendor",
-    "DiscoveryPending": "wait for the first answer of the driver; if none comes, see the vendor",
-    "BoundToVFIO": "nothing, if a virtual machine is to have it; else bind it to its driver",
-    "NoVendorPlugin": "describe it under discovery.accelerators, or by device-info files",
-    "DeviceNodeMissing": "load the driver's module, and let udev make its nodes again",
-    "DriverMissing": "install or load the vendor's driver",
-    "LibraryMissing": "install the driver's library, or name its folder in the settings of the "
-    "vendor (library_dirs)",
-}
 
 
 def check_vendors(facts: CheckInputs) -> Iterator[CheckResult]:
@@ -254,8 +219,9 @@ def _list_devices(keys: list[str]) -> str:
 def _remedy(
     facts: CheckInputs, vendor: str, reason: str, message: str, default: str = INSPECT_HINT
 ) -> str:
-    """Return the remedy for a reason: the vendor's, else the agent's, else `default`."""
-    return facts.remedy(vendor, reason, message) or _REMEDIES.get(reason, default)
+    """Return the remedy of the runbook for a reason, else `default`."""
+    entry = facts.runbook.find(vendor, reason, message)
+    return default if entry is None else entry.remedy
 
 
 CHECKS = (

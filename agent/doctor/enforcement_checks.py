@@ -16,34 +16,8 @@ from agent.wire_formats.snapshot_json import slo_from_json
 MODES_OFF = ("off", "plan")
 V1_NAMES = {"io": "blkio"}  # of controllers that version 1 calls otherwise
 _STATE_REMEDY = "xpu-agent plan lists the files that it wants and that this host lacks"
-_REMEDIES = {
-    "ForeignWriter": "switch one of the two off: here with enforce.strategies or enforce.hooks;"
-    " xpu-agent explain file PATH names both values",
-    "WritesStopped": "see the refusals in /api/v1/audit; after an hour the agent tries again",
-    "LedgerNotWritable": "make node.state_dir writable; until then nothing of the node is changed",
-    "LedgerDamaged": "look at the copy beside the ledger; what it lost is not restored",
-    "AuditFileNotWritable": "make room, or set enforce.audit_file",
-    "EnforcementStopped": "see the refusals and evictions in /api/v1/audit",
-    "EnforcementFrozen": "let the agent reach the API server",
-    "ResctrlExhausted": "ask for fewer different values: classes with equal values share a group",
-    "ResctrlForeignGroup": "let the other program remove its group, or take the class out of the "
-    "NodeSLO",
-    "ResctrlForeignWriter": "stop the other program, or set enforce.strategies.resctrl to off",
-    "ResctrlNotPermitted": "mount /sys/fs/resctrl writable and run the agent privileged",
-    "ResctrlNotMounted": "mount -t resctrl resctrl /sys/fs/resctrl",
-    "ResctrlRefused": "take the values that the message names out of the NodeSLO or the annotation",
-    "ResctrlBandwidthUnknown": "set resctrl.domain_mbps, or mount resctrl without mba_MBps",
-    "ResctrlAnnotationInvalid": "correct the pod's annotation node.koordinator.sh/resctrl",
-    "ResctrlMonitorExhausted": "set resctrl.monitor_pods to false, or run fewer pods",
-    "EvictionBlocked": "look at the PodDisruptionBudgets of these pods",
-    "EvictionFailed": "add daemonset/components/evictions if the right pods/eviction is missing",
-}
+_DEFAULT_REMEDY = "see the message, and xpu-agent explain file PATH"
 _FILES_IMPACT = "files of pods or of the node are not as they should be"
-_IMPACTS = {
-    "EvictionBlocked": "CPU or memory of the node stays short",
-    "EvictionFailed": "CPU or memory of the node stays short",
-    "ReclaimRefused": "memory of best-effort pods is not reclaimed before evictions",
-}
 
 
 class _EnforcementPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,14 +85,13 @@ def check_conditions(facts: CheckInputs) -> Iterator[CheckResult]:
     for condition in view.conditions if view is not None else ():
         if condition.reason in ("StrategyFailed", "StrategyUnsupported"):
             continue  # reported with the strategy
+        entry = facts.runbook.find("", condition.reason, condition.message)
         yield CheckResult(
             id=f"enforcement:{condition.reason}",
             status=CheckStatus.WARN,
             observation=condition.message,
-            impact=_IMPACTS.get(condition.reason, _FILES_IMPACT),
-            remedy=_REMEDIES.get(
-                condition.reason, "see the message, and xpu-agent explain file PATH"
-            ),
+            impact=_FILES_IMPACT if entry is None else entry.impact,
+            remedy=_DEFAULT_REMEDY if entry is None else entry.remedy,
         )
 
 

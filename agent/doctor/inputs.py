@@ -16,11 +16,12 @@ import psutil
 from agent.cgroup.layout import CgroupLayout, KubeletProcess, detect_layout, kubelet_process
 from agent.config.address import parse_listen_address
 from agent.config.settings import Settings
-from agent.doctor.check import CheckInputs, RemedyLookup, RuntimeProcess, no_remedy
+from agent.doctor.check import CheckInputs, RuntimeProcess
 from agent.doctor.container_checks import CHECKED_PATHS
 from agent.doctor.node_report import NodeReport, node_report, parse_report
 from agent.errors import BadConfig, HostFileError, ParseError
 from agent.host.files import list_entries, read_text
+from agent.runbook.runbook import OWN_RUNBOOK, Runbook
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.vendor import DeviceVendor, WithholdsDevices
@@ -50,7 +51,7 @@ def read_inputs(
     own: HostFiles,
     vendors: Mapping[str, DeviceVendor] = _NO_VENDORS,
     answer: AgentAnswer = (None, "a recorded host"),
-    remedy: RemedyLookup = no_remedy,
+    runbook: Runbook = OWN_RUNBOOK,
 ) -> CheckInputs:
     """Read the inputs of checks besides the snapshot; unreadable ones are unknown.
 
@@ -72,7 +73,7 @@ def read_inputs(
         snapshot=snapshot,
         node=running or discovered,
         discovery=discovered if running is not None else None,
-        remedy=remedy,
+        runbook=runbook,
         is_live=live,
         is_root=live and os.geteuid() == 0,
         agent=agent,

@@ -2,19 +2,27 @@
 
 `AcceleratorsHealthy` covers accelerators only; the Device object shows a NIC that is down.
 `DeviceInjectionReady` says whether a new container gets its allocated devices, and
-`EnforcementHealthy` whether what NodeSLO and pods ask for is in the files. The texts contain
+`EnforcementHealthy` whether what NodeSLO and pods ask for is in the files. The conditions of faults
+are those of `agent.objects.fault_conditions`. The texts contain
 nothing that changes by itself, so that a quiet node is not written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
 
 from agent.devices.presence import is_inventory_complete
+from agent.objects.condition_json import FALSE, TRUE, UNKNOWN, condition_json
 from agent.objects.device import accelerator_labels
+from agent.objects.fault_conditions import (
+    SEVERAL_REASONS,
+    fault_conditions,
+    merge_node_conditions,
+)
+from agent.runbook.runbook import OWN_RUNBOOK, Runbook
 from agent.snapshot.container import RuntimeView
 from agent.snapshot.device import Device, DeviceKind, short_name
 from agent.snapshot.node import NodeSnapshot, node_uid
@@ -30,9 +38,7 @@ RUNTIME_ASKS, RUNTIME_DOES_NOT_ASK = "RuntimeAsks", "RuntimeDoesNotAsk"
 GRACE_S = 30.0  # a restart of the runtime or of the agent is not reported
 ALL_HEALTHY, ALL_SET = "AllHealthy", "AllSet"
 RUNTIME_OFF = "off"  # state of a runtime that the agent does not connect to
-SEVERAL_REASONS = "SeveralReasons"
 MAX_NAMED = 16  # devices in the message
-HEARTBEAT, TRANSITION = "lastHeartbeatTime", "lastTransitionTime"
 
 
 class NodeConditionPublisher(msgspec.Struct, frozen=True):
@@ -40,6 +46,7 @@ class NodeConditionPublisher(msgspec.Struct, frozen=True):
 
     interval_s: float = 3.0
     name: str = "node_condition"
+    runbook: Runbook = OWN_RUNBOOK
 
     def render(self, snapshot: NodeSnapshot, now_s: float) -> tuple[DesiredObject, ...]:
         """Return the Node with its conditions, or without them if there are no accelerators.
@@ -67,6 +74,7 @@ class NodeConditionPublisher(msgspec.Struct, frozen=True):
         enforcement = snapshot.enforcement.value
         if enforcement.has_requests or enforcement.conditions:
             conditions.append(enforcement_condition(enforcement))
+        conditions += fault_conditions(snapshot, self.runbook.find, now_s)
         name = snapshot.node.name
         return (
             DesiredObject(
@@ -81,7 +89,7 @@ class NodeConditionPublisher(msgspec.Struct, frozen=True):
                     "status": {"conditions": conditions},
                 },
                 status_only=True,
-                merge=merge_condition_times,
+                merge=merge_node_conditions,
             ),
         )
 
@@ -92,8 +100,9 @@ def accelerators_condition(cards: Sequence[Device], boot_s: float) -> Json:
     unknown = [card for card in cards if not card.info.health.certain]
     if failed:
         message = f"{len(failed)} of {len(cards)} accelerators are out of service: {_names(failed)}"
-        return _condition(
-            "False",
+        return condition_json(
+            ACCELERATORS_HEALTHY,
+            FALSE,
             _common_reason(failed),
             message,
             min(_change_times(failed), default=None),
@@ -101,15 +110,17 @@ def accelerators_condition(cards: Sequence[Device], boot_s: float) -> Json:
         )
     if unknown:
         message = f"the state of {len(unknown)} of {len(cards)} is not known: {_names(unknown)}"
-        return _condition(
-            "Unknown",
+        return condition_json(
+            ACCELERATORS_HEALTHY,
+            UNKNOWN,
             _common_reason(unknown),
             message,
             min(_change_times(unknown), default=None),
             boot_s,
         )
     message = f"all {len(cards)} accelerators are in service"
-    return _condition("True", ALL_HEALTHY, message, max(_change_times(cards), default=None), boot_s)
+    changed_s = max(_change_times(cards), default=None)
+    return condition_json(ACCELERATORS_HEALTHY, TRUE, ALL_HEALTHY, message, changed_s, boot_s)
 
 
 def injection_condition(runtime: RuntimeView, now_s: float) -> Json | None:
@@ -119,12 +130,12 @@ def injection_condition(runtime: RuntimeView, now_s: float) -> Json | None:
         return None
     if runtime.is_synchronized:
         message = "the container runtime asks this agent what containers get"
-        return _condition("True", RUNTIME_ASKS, message, since_s, since_s, DEVICE_INJECTION_READY)
+        return condition_json(DEVICE_INJECTION_READY, TRUE, RUNTIME_ASKS, message, since_s, since_s)
     message = "containers that are created now do not get the devices of their pods' grants"
     if runtime.reason:
         message += f": {api_values.condition_reason(runtime.reason)}"
-    return _condition(
-        "False", RUNTIME_DOES_NOT_ASK, message, since_s, since_s, DEVICE_INJECTION_READY
+    return condition_json(
+        DEVICE_INJECTION_READY, FALSE, RUNTIME_DOES_NOT_ASK, message, since_s, since_s
     )
 
 
@@ -133,7 +144,7 @@ def enforcement_condition(view: EnforcementView) -> Json:
     since_s = view.turned_s
     if not view.conditions:
         message = "what the NodeSLO and pods ask for is set"
-        return _condition("True", ALL_SET, message, since_s, since_s or 0.0, ENFORCEMENT_HEALTHY)
+        return condition_json(ENFORCEMENT_HEALTHY, TRUE, ALL_SET, message, since_s, since_s or 0.0)
     reasons = sorted({condition.reason for condition in view.conditions})
     reason = api_values.condition_reason(reasons[0]) if len(reasons) == 1 else SEVERAL_REASONS
     texts = [
@@ -141,7 +152,7 @@ def enforcement_condition(view: EnforcementView) -> Json:
         for condition in view.conditions
     ]
     listed = "; ".join(dict.fromkeys(texts[:MAX_NAMED]))
-    return _condition("False", reason, listed, since_s, since_s or 0.0, ENFORCEMENT_HEALTHY)
+    return condition_json(ENFORCEMENT_HEALTHY, FALSE, reason, listed, since_s, since_s or 0.0)
 
 
 def _is_in_service(card: Device) -> bool:
@@ -165,63 +176,6 @@ def _names(cards: list[Device]) -> str:
     listed = ", ".join(islice(texts, MAX_NAMED))
     more = len(cards) - MAX_NAMED
     return f"{listed} and {more} more" if more > 0 else listed
-
-
-def _condition(
-    status: str,
-    reason: str,
-    message: str,
-    since_s: float | None,
-    boot_s: float,
-    kind: str = ACCELERATORS_HEALTHY,
-) -> Json:
-    moment = api_values.format_first_time(since_s, boot_s)
-    return {
-        "type": kind,
-        "status": status,
-        "reason": reason,
-        "message": api_values.clean_text(message, api_values.MAX_MESSAGE),
-        HEARTBEAT: moment,
-        TRANSITION: moment,
-    }
-
-
-def merge_condition_times(live: Json, desired: Json) -> Json:
-    """Return the desired conditions with the times of the live ones, while the status is equal.
-
-    The heartbeat is the time of the transition, not of the last update: as a clock it would cause a
-    write a minute on every node.
-    """
-    live_conditions = {one.get("type"): one for one in _agent_conditions(live)}
-    conditions = [
-        _with_live_times({**one}, live_conditions[one["type"]])
-        if one["type"] in live_conditions
-        else one
-        for one in _agent_conditions(desired)
-    ]
-    return {**desired, "status": {"conditions": conditions}}
-
-
-def _with_live_times(desired: Json, live: Mapping[str, object]) -> Json:
-    times = {name: str(live.get(name)) for name in (HEARTBEAT, TRANSITION)}
-    valid = {name: time for name, time in times.items() if api_values.TIME_PATTERN.fullmatch(time)}
-    if live.get("status") == desired["status"]:
-        return {**desired, **valid}
-    # times of this form compare as text; a change is never older than the one before
-    moment = max(str(desired[TRANSITION]), valid.get(TRANSITION, ""))
-    return {**desired, HEARTBEAT: moment, TRANSITION: moment}
-
-
-def _agent_conditions(body: Json) -> Iterator[Mapping[str, object]]:
-    status = body.get("status")
-    conditions = status.get("conditions") if isinstance(status, Mapping) else None
-    for entry in conditions if isinstance(conditions, list) else ():
-        if isinstance(entry, Mapping) and entry.get("type") in (
-            ACCELERATORS_HEALTHY,
-            DEVICE_INJECTION_READY,
-            ENFORCEMENT_HEALTHY,
-        ):
-            yield entry
 
 
 CLIQUE_LABEL = "nvidia.com/gpu.clique"  # cards of several nodes that one NVLink fabric joins

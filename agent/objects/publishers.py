@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from agent.config.settings import Settings
@@ -10,21 +9,31 @@ from agent.objects.device import DevicePublisher
 from agent.objects.node import NodeConditionPublisher, NodeLabelsPublisher
 from agent.objects.node_metric import NodeMetricPublisher
 from agent.objects.node_resource_topology import TopologyPublisher
+from agent.runbook.runbook import OWN_RUNBOOK, Runbook
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.publications import DesiredObject
 
 USAGE_REPORT = "nodemetric"  # the usage report, rendered on the collector thread
 
 
-def publishers(settings: Settings) -> dict[str, Publisher]:
+def publishers(settings: Settings, runbook: Runbook = OWN_RUNBOOK) -> dict[str, Publisher]:
     """Return all publishers with their intervals.
 
     The last two render objects in a cluster only.
     """
-    return {name: make(settings) for name, make in _PUBLISHERS.items()}
+    interval_s = settings.publish.interval_s
+    return {
+        "device": DevicePublisher(interval_s=interval_s),
+        "topology": TopologyPublisher(
+            interval_s=interval_s, is_kubelet_enabled=settings.kubelet.enabled
+        ),
+        USAGE_REPORT: NodeMetricPublisher(interval_s=settings.publish.report_interval_s),
+        "nodelabels": NodeLabelsPublisher(interval_s=interval_s),
+        "nodecondition": NodeConditionPublisher(interval_s=interval_s, runbook=runbook),
+    }
 
 
-def enabled_publishers(settings: Settings) -> dict[str, Publisher]:
+def enabled_publishers(settings: Settings, runbook: Runbook = OWN_RUNBOOK) -> dict[str, Publisher]:
     """Return the publishers that are enabled in the settings."""
     publish = settings.publish
     switches = {
@@ -34,37 +43,7 @@ def enabled_publishers(settings: Settings) -> dict[str, Publisher]:
         "nodelabels": settings.api.node_labels,
         "nodecondition": settings.api.node_condition,
     }
-    return {name: make(settings) for name, make in _PUBLISHERS.items() if switches[name]}
-
-
-def _device_publisher(settings: Settings) -> Publisher:
-    return DevicePublisher(interval_s=settings.publish.interval_s)
-
-
-def _topology_publisher(settings: Settings) -> Publisher:
-    interval_s = settings.publish.interval_s
-    return TopologyPublisher(interval_s=interval_s, is_kubelet_enabled=settings.kubelet.enabled)
-
-
-def _report_publisher(settings: Settings) -> Publisher:
-    return NodeMetricPublisher(interval_s=settings.publish.report_interval_s)
-
-
-def _labels_publisher(settings: Settings) -> Publisher:
-    return NodeLabelsPublisher(interval_s=settings.publish.interval_s)
-
-
-def _condition_publisher(settings: Settings) -> Publisher:
-    return NodeConditionPublisher(interval_s=settings.publish.interval_s)
-
-
-_PUBLISHERS: Mapping[str, Callable[[Settings], Publisher]] = {
-    "device": _device_publisher,
-    "topology": _topology_publisher,
-    USAGE_REPORT: _report_publisher,
-    "nodelabels": _labels_publisher,
-    "nodecondition": _condition_publisher,
-}
+    return {name: one for name, one in publishers(settings, runbook).items() if switches[name]}
 
 
 class Publisher(Protocol):

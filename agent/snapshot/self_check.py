@@ -19,6 +19,7 @@ class SelfCheck(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     message: str = ""
     gates_ready: bool = True
+    reason: str = ""  # CamelCase, of a failure: it has an entry in the runbook
 
 
 class SelfCheckReport(msgspec.Struct, frozen=True):

@@ -6,13 +6,13 @@ from functools import cache
 from importlib import resources
 
 from agent.clock import rfc3339
+from agent.runbook.self_checks import self_report
 from agent.snapshot.device import HealthState
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.self_check import SelfCheckReport
 from agent.version import VERSION
 from agent.web import cluster_section, container_section, html, qos_section, tables
 from agent.web.html import bytes_text, tag, text
-from agent.web.self_checks import self_report
 from agent.web.svg import topology_svg
 from agent.web.view import AgentView
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from aiohttp import web
 
 from agent.objects.yaml_text import to_yaml
+from agent.runbook.self_checks import self_report
 from agent.snapshot.publications import Publication
 from agent.snapshot.self_check import SelfCheckReport
 from agent.web.body import SlicedBody, deadline_s, render_body, send_body
@@ -23,7 +24,7 @@ from agent.web.negotiation import (
     scrape_timeout_s,
 )
 from agent.web.page import render_page
-from agent.web.self_checks import self_report
+from agent.web.runbook_page import render_runbook
 from agent.web.svg import topology_svg
 from agent.web.view import AgentView
 from agent.wire_formats.snapshot_json import encode_json, snapshot_json, to_json_data
@@ -157,6 +158,14 @@ class PageHandlers:
             lambda: [render_page(self._view, refresh).encode()], "text/html; charset=utf-8", request
         )
 
+    async def runbook(self, request: web.Request) -> web.StreamResponse:
+        """Return the runbook; `/runbook#ANCHOR` is the entry of a reason."""
+        return await self._respond(
+            lambda: [render_runbook(self._view.runbook).encode()],
+            "text/html; charset=utf-8",
+            request,
+        )
+
     async def topology_svg(self, request: web.Request) -> web.StreamResponse:
         """Return the topology as SVG."""
         return await self._respond(
@@ -229,6 +238,7 @@ def create_page_app(view: AgentView) -> web.Application:
     app.router.add_get("/healthz", pages.healthz)
     app.router.add_get("/", pages.page)
     app.router.add_get("/status", pages.page)
+    app.router.add_get("/runbook", pages.runbook)
     app.router.add_get("/topology.svg", pages.topology_svg)
     app.router.add_get("/api/v1/devices", pages.devices)
     app.router.add_get("/api/v1/snapshot", pages.snapshot)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
+from agent.runbook.runbook import Runbook
 from agent.snapshot.edits import ContainerInjection
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.pod import PodEvictionView
@@ -37,6 +38,11 @@ class AgentView(Protocol):
     """The agent as its HTTP server sees it."""
 
     notice: str  # which host is shown, and how another is chosen
+
+    @property
+    def runbook(self) -> Runbook:
+        """Return the entries of the agent and of its vendors."""
+        ...
 
     @property
     def explanations(self) -> ExplanationSource:

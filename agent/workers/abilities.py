@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from agent.errors import NotSupported
+from agent.runbook.entry import VendorRunbook
+from agent.runbook.runbook import Runbook
 from agent.snapshot.inventory import (
     SliceReport,
     SliceRequest,
@@ -55,11 +57,17 @@ def set_call_journal(session: VendorSession, journal: CallJournal) -> None:
         journal_calls(journal)
 
 
-def find_remedy(vendor: DeviceVendor, reason: str, message: str) -> str:
-    """Return advice for a reason that the vendor reported; empty if the vendor has none.
+def find_vendor_runbook(vendor: DeviceVendor) -> VendorRunbook | None:
+    """Return a vendor's entries of the runbook; `None` if it has none.
 
-    A vendor with advice has a method `remedy(reason, message) -> str`, pure, called in the agent.
-    The reason is that of a device's health, a condition or a problem.
+    A vendor with reasons of its own has an attribute `runbook`, such as the table that
+    `agent.runbook.entry.entry_table` makes. It is pure, and used in the agent.
     """
-    remedy = getattr(vendor, "remedy", None)
-    return "" if remedy is None else str(remedy(reason, message))
+    runbook: VendorRunbook | None = getattr(vendor, "runbook", None)
+    return runbook
+
+
+def build_runbook(vendors: Mapping[str, DeviceVendor]) -> Runbook:
+    """Return the runbook with the agent's entries and those of these vendors."""
+    runbooks = {name: find_vendor_runbook(vendor) for name, vendor in vendors.items()}
+    return Runbook({name: runbook for name, runbook in runbooks.items() if runbook is not None})

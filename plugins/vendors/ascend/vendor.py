@@ -11,7 +11,7 @@ from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, Ven
 from plugins.vendors.ascend import injection, kubelet
 from plugins.vendors.ascend.aliases import NPU_EXPORTER
 from plugins.vendors.ascend.discovery.sysfs import describe_function, find_npus
-from plugins.vendors.ascend.health.fault_codes import remedy
+from plugins.vendors.ascend.health.runbook import AscendRunbook
 from plugins.vendors.ascend.metrics import FAMILIES
 from plugins.vendors.ascend.settings import AscendSettings
 from plugins.vendors.ascend.vnpu import templates
@@ -51,14 +51,11 @@ class AscendVendor:
     resolve_entry = staticmethod(templates.resolve_entry)
     slice_request = staticmethod(templates.slice_request)
     is_sliced_by_runtime = staticmethod(templates.is_sliced_by_runtime)
+    runbook = AscendRunbook()
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List the NPUs in sysfs with their drivers."""
         return tuple(describe_function(function) for function in find_npus(host))
-
-    def remedy(self, reason: str, message: str) -> str:
-        """Return the remedy for a reason of a chip."""
-        return remedy(reason, message)
 
     def open(
         self, host: HostFiles, settings: AscendSettings, context: SessionContext

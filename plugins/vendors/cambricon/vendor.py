@@ -12,6 +12,7 @@ from plugins.vendors.cambricon import injection, kubelet
 from plugins.vendors.cambricon.aliases import MLU_EXPORTER
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
 from plugins.vendors.cambricon.metrics import FAMILIES
+from plugins.vendors.cambricon.runbook import CambriconRunbook
 from plugins.vendors.cambricon.settings import CambriconSettings
 from plugins.vendors.cambricon.smlu import profiles
 
@@ -50,14 +51,11 @@ class CambriconVendor:
     resolve_entry = staticmethod(profiles.resolve_entry)
     slice_request = staticmethod(profiles.slice_request)
     is_sliced_by_runtime = staticmethod(profiles.is_sliced_by_runtime)
+    runbook = CambriconRunbook()
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List Cambricon's accelerator functions in sysfs."""
         return tuple(describe_function(bus_id) for bus_id in find_cards(host))
-
-    def remedy(self, reason: str, message: str) -> str:
-        """Return the remedy for a reason of a card."""
-        return remedy(reason, message)
 
     def open(
         self, host: HostFiles, settings: CambriconSettings, context: SessionContext
@@ -66,32 +64,3 @@ class CambriconVendor:
         from plugins.vendors.cambricon.session import CambriconSession  # noqa: PLC0415 - workers only
 
         return CambriconSession(host, settings, context)
-
-
-_SUPPORT = "drain the card, and ask the vendor's support"
-
-_RESET = "reset the card (`cnmon reset -c CARD`) when nothing runs on it"
-
-REMEDIES: dict[str, str] = {
-    "DriverStarting": "wait; if it takes minutes, see the kernel's log",
-    "DriverFault": "reload the card's driver, or reboot the node",
-    "Resetting": "wait until the reset is over",
-    "DeviceInProblem": _RESET,
-    "ComputeProhibited": "set the compute mode back (`cnmon set -c CARD -cm default`)",
-    "SubHealth": "see `cnmon info -c CARD`; the card works on",
-    "DriverError": "see the kernel's log, and `cnmon info`",
-    "DriverNotLoaded": "install or load Cambricon's driver",
-    "ToolOnly": "install libcndev, or name its file in discovery.cambricon.library_path",
-    kubelet.MIM_MODE_REASON: "nothing: the card is cut into instances",
-    "Incident3": _RESET,
-    "Incident9": "check the MLULink cables and connectors",
-    "Incident15": _RESET,
-    "Incident22": _SUPPORT,
-    "Incident26": "look at airflow and temperature",
-    "Incident29": "reload the card's driver, or reboot the node",
-}
-
-
-def remedy(reason: str, _message: str) -> str:
-    """Return the remedy for a reason; empty if there is none."""
-    return REMEDIES.get(reason) or (_SUPPORT if reason.startswith("Incident") else "")

@@ -15,7 +15,7 @@ from plugins.vendors.nvidia.discovery.sysfs import (
     describe_function,
     find_hardware,
 )
-from plugins.vendors.nvidia.health.remedies import remedy
+from plugins.vendors.nvidia.health.runbook import NvidiaRunbook
 from plugins.vendors.nvidia.injection import driver_files, edits
 from plugins.vendors.nvidia.metrics import FAMILIES
 from plugins.vendors.nvidia.settings import NvidiaSettings
@@ -57,6 +57,7 @@ class NvidiaVendor:
     socket_prefixes = kubelet.SOCKET_PREFIXES
     serves_device = staticmethod(kubelet.serves_device)
     kubelet_units = staticmethod(kubelet.kubelet_units)
+    runbook = NvidiaRunbook()
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """List NVIDIA's display functions in sysfs with their drivers."""
@@ -65,10 +66,6 @@ class NvidiaVendor:
             describe_function(function)
             for function in (*hardware.cards, *cards_without_bus(hardware.platform))
         )
-
-    def remedy(self, reason: str, message: str) -> str:
-        """Return the remedy for a reason of a card."""
-        return remedy(reason, message)
 
     def open(
         self, host: HostFiles, settings: NvidiaSettings, context: SessionContext

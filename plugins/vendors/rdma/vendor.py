@@ -14,7 +14,7 @@ from agent.snapshot.inventory import Problem
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
 from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
 from plugins.vendors.rdma import injection
-from plugins.vendors.rdma.health.ports import remedy
+from plugins.vendors.rdma.health.runbook import RUNBOOK
 from plugins.vendors.rdma.host_functions import RdmaFunctionReader
 from plugins.vendors.rdma.metrics import FAMILIES
 from plugins.vendors.rdma.settings import RdmaSettings
@@ -86,14 +86,11 @@ class RdmaVendor:
     socket_prefixes: tuple[str, ...] = ()  # of the vendor's own device plug-in
     serves_device = staticmethod(serves_device)
     kubelet_units = staticmethod(kubelet_units)
+    runbook = RUNBOOK
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """Return RDMA devices, and functions whose driver should have one, from links alone."""
         return detect_devices(host)
-
-    def remedy(self, reason: str, message: str) -> str:
-        """Return the remedy for a reason of a device."""
-        return remedy(reason, message)
 
     def open(self, host: HostFiles, settings: RdmaSettings, context: SessionContext) -> RdmaSession:
         """Return a session; it opens no file before its first discovery."""

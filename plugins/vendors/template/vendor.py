@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agent.runbook.entry import RecommendedAction, RunbookEntry, entry_table
 from agent.snapshot.device import DeviceKind, Health, HealthState, VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import MetricFamily
@@ -21,6 +22,18 @@ UNANSWERED = Health(
     state=HealthState.SUSPECT,
     reason="WorkerNotReady",
     message="seen on the PCI bus; the vendor's library has not answered yet",
+)
+
+RUNBOOK = entry_table(
+    RunbookEntry(
+        "NotRecorded",
+        "the recorded host has no answers of the library",
+        "The host is a recording, and no library may be loaded.",
+        "The devices are shown with what sysfs has.",
+        "record the host again where the driver runs",
+        RecommendedAction.NONE,
+    ),
+    vendor=NAME,
 )
 
 
@@ -46,6 +59,8 @@ class TemplateVendor:
     # needs of the host beside the nodes.
     host_query = staticmethod(injection.host_query)
     edits = staticmethod(injection.edits)
+    # What people do about reasons that only this vendor has.
+    runbook = RUNBOOK
 
     def detect(self, host: HostFiles, settings: VendorSettings) -> tuple[VendorDevice, ...]:  # noqa: ARG002 - see DeviceVendor
         """Return the hardware from sysfs alone, in less than 10 ms; a broken entry is left out."""

@@ -13,10 +13,10 @@ from agent.clock import ManualClock, SystemClock
 from agent.config.address import ListenAddress, parse_listen_address
 from agent.errors import BadConfig
 from agent.loop import Loop
+from agent.runbook.self_checks import loop_checks, snapshot_checks
 from agent.snapshot.node import SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.self_check import LoopStatus
-from agent.web.self_checks import loop_checks, snapshot_checks
 from tests import factory
 from tests.patience import PATIENCE_S
 

@@ -10,6 +10,8 @@ from agent.doctor.inputs import silent_vendors
 from agent.doctor.node_report import NodeReport, node_report, parse_report
 from agent.doctor.report import is_bad_news, run_checks
 from agent.errors import ParseError
+from agent.runbook.entry import RunbookEntry, entry_table
+from agent.runbook.runbook import Runbook
 from agent.snapshot.device import Device, DeviceCondition, DevicePartition, Health, HealthState
 from agent.snapshot.inventory import Inventory, Problem
 from agent.snapshot.node import NodeSnapshot, VendorState
@@ -23,9 +25,9 @@ PROBING, FAILED = HealthState.PROBING, HealthState.FAILED
 XID = Health(state=PROBING, reason="Xid95", message="uncontained error")
 
 
-def remedy(vendor: str, reason: str, _message: str) -> str:
-    """Name a remedy for one reason of one vendor."""
-    return "reset the GPU" if (vendor, reason) == ("nvidia", "Xid95") else ""
+# one reason of one vendor
+ENTRY = RunbookEntry("Xid95", "a fault", "It is broken.", "It is out.", "reset the GPU")
+RUNBOOK = Runbook({"nvidia": entry_table(ENTRY, vendor="nvidia")})
 
 
 def snapshot(*devices: Device, state: str = "ready", problem: str = "") -> NodeSnapshot:
@@ -47,7 +49,9 @@ def compare(running: NodeSnapshot, discovered: NodeSnapshot) -> tuple[CheckResul
     """Return the findings where an agent runs, and this is what a new discovery finds."""
     check_inputs: CheckInputs = facts(discovered)
     return run_checks(
-        replace(check_inputs, node=node_report(running), discovery=check_inputs.node, remedy=remedy)
+        replace(
+            check_inputs, node=node_report(running), discovery=check_inputs.node, runbook=RUNBOOK
+        )
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent.objects.device import DevicePublisher
+from agent.objects.fault_conditions import FAULT_TYPES
 from agent.objects.node import NodeConditionPublisher, NodeLabelsPublisher
 from agent.snapshot.device import Device, Health, HealthState
 from agent.snapshot.inventory import Inventory
@@ -68,7 +69,8 @@ def agent_conditions(node: Tree) -> list[Tree]:
 def others(node: Tree) -> Tree:
     """All of the Node that is not ours to touch."""
     labels = {k: v for k, v in node["metadata"]["labels"].items() if "koordinator" not in k}
-    conditions = [c for c in node["status"]["conditions"] if c not in agent_conditions(node)]
+    own = {"AcceleratorsHealthy", *FAULT_TYPES}
+    conditions = [c for c in node["status"]["conditions"] if c["type"] not in own]
     status = {**node["status"], "conditions": conditions}
     return {"labels": labels, "spec": node.get("spec"), "status": status}
 

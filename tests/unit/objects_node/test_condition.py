@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.clock import rfc3339
-from agent.objects.node import MAX_NAMED, NodeConditionPublisher, merge_condition_times
+from agent.objects.fault_conditions import FAULT_TYPES, merge_node_conditions
+from agent.objects.node import MAX_NAMED, NodeConditionPublisher
 from agent.snapshot.device import Device, Health, HealthState
 from agent.snapshot.inventory import Inventory
 from agent.snapshot.node import DeviceView, NodeSnapshot, VendorState
@@ -44,16 +45,21 @@ def body(now: NodeSnapshot) -> Tree:
     assert (desired.kind, desired.status_only, desired.merge) == (
         "Node",
         True,
-        merge_condition_times,
+        merge_node_conditions,
     )
     assert set(desired.body) == {"apiVersion", "kind", "metadata", "status"}
     return desired.body
 
 
 def condition(now: NodeSnapshot) -> Tree:
-    (conditions,) = body(now)["status"]["conditions"]
-    assert conditions["type"] == "AcceleratorsHealthy"
-    return conditions
+    return of_accelerators(body(now)["status"]["conditions"])
+
+
+def of_accelerators(conditions: list[Tree]) -> Tree:
+    """Return the one condition of this test; the others are those of faults."""
+    (one,) = (one for one in conditions if one["type"] not in FAULT_TYPES)
+    assert one["type"] == "AcceleratorsHealthy"
+    return one
 
 
 @pytest.mark.parametrize(
@@ -139,28 +145,28 @@ def test_while_the_status_stands_its_times_stand_and_nothing_is_written() -> Non
     old = "2026-01-01T00:00:00Z"
     healthy = snapshot_with(gpu(0))
     stood = standing(healthy, lastTransitionTime=old, lastHeartbeatTime=old)
-    (merged_json,) = merged(stood, healthy)
+    merged_json = merged(stood, healthy)
     assert merged_json == stood["status"]["conditions"][1]
 
 
-def merged(stood: Tree, now: NodeSnapshot) -> list[Tree]:
-    document: Tree = merge_condition_times(stood, body(now))
-    return list(document["status"]["conditions"])
+def merged(stood: Tree, now: NodeSnapshot) -> Tree:
+    document: Tree = merge_node_conditions(stood, body(now))
+    return of_accelerators(document["status"]["conditions"])
 
 
 def test_a_second_failed_card_changes_the_text_and_not_the_time() -> None:
     one = snapshot_with(gpu(0, health=FAILED), gpu(1))
     two = snapshot_with(gpu(0, health=FAILED), gpu(1, health=replace(FAILED, since_s=LATER_S + 60)))
-    (merged_json,) = merged(standing(one), two)
+    merged_json = merged(standing(one), two)
     assert merged_json["message"].startswith("2 of 2")
     assert merged_json["lastTransitionTime"] == rfc3339(LATER_S)
 
 
 def test_a_turn_moves_the_time_and_never_back() -> None:
-    (merged_json,) = merged(standing(snapshot_with(gpu(0))), snapshot_with(gpu(0, health=FAILED)))
+    merged_json = merged(standing(snapshot_with(gpu(0))), snapshot_with(gpu(0, health=FAILED)))
     assert merged_json["lastTransitionTime"] == merged_json["lastHeartbeatTime"] == rfc3339(LATER_S)
     newer = standing(snapshot_with(gpu(0, health=FAILED)), lastTransitionTime=rfc3339(LATER_S + 5))
-    (back,) = merged(newer, snapshot_with(gpu(0)))  # its recovery was seen by nobody
+    back = merged(newer, snapshot_with(gpu(0)))  # its recovery was seen by nobody
     assert (back["status"], back["lastTransitionTime"]) == ("True", rfc3339(LATER_S + 5))
 
 
@@ -178,7 +184,7 @@ def test_a_turn_moves_the_time_and_never_back() -> None:
 def test_whatever_stands_there_is_passed_over(stood: Tree) -> None:
     now = snapshot_with(gpu(0))
     live = stood if isinstance(stood, dict) else {"status": stood}
-    once = merge_condition_times(live, body(now))
-    assert merge_condition_times(once, body(now)) == once
-    (merged_json,) = merged(live, now)
+    once = merge_node_conditions(live, body(now))
+    assert merge_node_conditions(once, body(now)) == once
+    merged_json = merged(live, now)
     assert merged_json["status"] == "True"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.objects.node import NodeConditionPublisher, merge_condition_times
+from agent.objects.fault_conditions import merge_node_conditions
+from agent.objects.node import NodeConditionPublisher
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.self_check import (
     EnforcementView,
@@ -75,9 +76,9 @@ def test_its_time_is_that_of_the_change_and_nothing_is_written_while_it_stands()
     view = EnforcementView(strategies=(ACTIVE,), turned_s=BOOT_S + 10)
     live = body(view)
     later = body(replace(view, turned_s=BOOT_S + 500))
-    assert merge_condition_times(live, later) == live
+    assert merge_node_conditions(live, later) == live
     broken = body(replace(view, conditions=problems("A"), turned_s=BOOT_S + 500))
-    merged: Tree = merge_condition_times(live, broken)
+    merged: Tree = merge_node_conditions(live, broken)
     times = {one["type"]: one["lastTransitionTime"] for one in merged["status"]["conditions"]}
     before = {one["type"]: one["lastTransitionTime"] for one in live["status"]["conditions"]}
     assert times["EnforcementHealthy"] > before["EnforcementHealthy"]

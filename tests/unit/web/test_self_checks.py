@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from agent.runbook.self_checks import cluster_checks, container_checks, self_report
 from agent.snapshot.cluster import (
     ANOTHER_MACHINE,
     ApiSessionStatus,
@@ -22,7 +23,6 @@ from agent.snapshot.inventory import Problem
 from agent.snapshot.node import NodeIdentity, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.self_check import LoopStatus, SelfCheck
-from agent.web.self_checks import cluster_checks, container_checks, self_report
 from tests.unit.web.view import eight_cards
 
 NODE = NodeSnapshot(node=NodeIdentity(name="n"))

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from agent.runbook.runbook import OWN_RUNBOOK, Runbook
 from agent.snapshot.device import Device, DeviceKind, DeviceLink, Health, HealthState
 from agent.snapshot.edits import ContainerInjection
 from agent.snapshot.node import DeviceView, NodeSnapshot
@@ -70,6 +71,7 @@ class StillView:
     ready: bool = True
     notice: str = f"recorded host {HOSTILE}"
     explanations: ExplanationSource = field(default_factory=NoExplanations)
+    runbook: Runbook = OWN_RUNBOOK
 
     def snapshot(self) -> NodeSnapshot:
         checks = (

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from agent.snapshot.device import Health, HealthState
-from plugins.vendors.nvidia.health.causes import Cure
-from plugins.vendors.nvidia.health.remedies import RECOVERY_ACTIONS
+from plugins.vendors.nvidia.health.causes import RECOVERY_ACTIONS, Cure
 from plugins.vendors.nvidia.library import bounds, codes
 from plugins.vendors.nvidia.library.card import NvmlCard
 from plugins.vendors.nvidia.library.structures import sram_exceeded

@@ -18,6 +18,16 @@ WARNING_S = 3600.0  # a warning is published for this time after its last report
 REFRESH_S = 600.0  # the state file has the last time of a lasting cause at this resolution
 MAX_CAUSES = 32  # of one card
 
+# reason and advice by the number of the action that the driver requires
+RECOVERY_ACTIONS: dict[int, tuple[str, str]] = {
+    1: ("GPUResetRequired", "reset the GPU"),
+    2: ("NodeRebootRequired", "reboot the node"),
+    3: ("DrainP2P", "end what uses peer-to-peer traffic"),
+    4: ("DrainAndReset", "drain the card and reset it"),
+    6: ("BusResetRequired", "reset the PCI bus"),
+    7: ("NodeRebootRequired", "reboot the node"),
+}
+
 
 class Cure(enum.Enum):
     """What ends a cause; for all but `TIME` the card's check must also be good."""

@@ -51,37 +51,6 @@ _MESSAGES = {
     "LinkFlapping": "the link went down three times or more within ten minutes",
 }
 
-_CABLE = "check the cable, the transceiver and the switch's port"
-_SUBNET = "start a subnet manager, or see why it does not configure the port"
-_DRIVER = "bind the function to its driver, and load the driver's RDMA module (mlx5_ib)"
-REMEDIES: Mapping[str, str] = MappingProxyType(
-    {
-        "PortActiveDefer": _CABLE,
-        "PortDisabled": "enable the port (`ip link set NETDEV up`, `mlxlink --port_state UP`)",
-        "PortDown": _CABLE,
-        "NoSubnetManager": _SUBNET,
-        "PortInit": _SUBNET,
-        "PortArmed": _SUBNET,
-        "NoPorts": "see the kernel's log of the driver; reload it",
-        "PortStateUnknown": "see the kernel's log of the driver; reload it",
-        "LagDegraded": f"{_CABLE} of the bond's member without carrier",
-        "DeviceNodeMissing": "load the module ib_uverbs, and let udev make its nodes",
-        "DeviceGone": "look at the slot and the kernel's log, unless it was taken out",
-        "DriverUnbound": _DRIVER,
-        "NoRdmaDevice": _DRIVER,
-        "LinkFlapping": _CABLE,
-        "SoftDevice": "nothing: discovery.rdma.soft decides whether it is granted",
-        "NotOnPCI": "nothing: it is listed only",
-        "FirmwareFatal": "reset the function, or reboot the node; then look at the firmware",
-        "PCIeUncorrectable": "reseat the card; look at the slot and at its bridge",
-    }
-)
-
-
-def remedy(reason: str, _message: str) -> str:
-    """Return the remedy for a reason; empty if there is none."""
-    return REMEDIES.get(reason, "")
-
 
 class PortReading(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one port at one moment."""

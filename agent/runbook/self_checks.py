@@ -47,7 +47,8 @@ def loop_checks(loops: Iterable[LoopStatus], now_s: float) -> list[SelfCheck]:
             message = "never good"
         if loop.failures:
             message += f"; {loop.failures} failures in a row: {loop.last_error}"
-        checks.append(SelfCheck(name=f"loop:{loop.name}", ok=ok, message=message))
+        reason = "LoopFailing" if loop.failures else "LoopLate"
+        checks.append(SelfCheck(name=f"loop:{loop.name}", ok=ok, message=message, reason=reason))
     return checks
 
 
@@ -59,7 +60,10 @@ def snapshot_checks(snapshot: NodeSnapshot) -> list[SelfCheck]:
     """
     checks = [
         SelfCheck(
-            name=f"part:{name}", ok=part.taken_s is not None and not part.error, message=part.error
+            name=f"part:{name}",
+            ok=part.taken_s is not None and not part.error,
+            message=part.error,
+            reason="HostPartUnread",
         )
         for name, part in (
             ("cpus", snapshot.cpus),
@@ -152,12 +156,17 @@ def _api_check(state: ApiSessionStatus) -> SelfCheck:
     return _informative_check("api-server", state.reachable is True, message)
 
 
+def is_watch_failing(state: WatchStatus) -> bool:
+    """Return whether a watch has an error; an optional kind that the server lacks is none."""
+    is_absent = state.phase is WatchPhase.ABSENT and state.resource in OPTIONAL_RESOURCES
+    return bool(state.last_error) and not is_absent
+
+
 def _watch_check(state: WatchStatus) -> SelfCheck:
-    absent = state.phase is WatchPhase.ABSENT and state.resource in OPTIONAL_RESOURCES
     message = f"{state.phase.value}, {state.objects} objects, {state.events} events"
     if state.last_error:
         message += f": {state.last_error}"
-    return _informative_check(f"watch:{state.resource}", absent or not state.last_error, message)
+    return _informative_check(f"watch:{state.resource}", not is_watch_failing(state), message)
 
 
 def _kubelet_check(state: KubeletStatus) -> SelfCheck:

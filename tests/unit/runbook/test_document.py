@@ -1,0 +1,46 @@
+"""docs/runbook.md has one heading with a stable anchor for each entry of the runbook."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from agent.runbook.entry import RecommendedAction
+from agent.workers.abilities import build_runbook
+from agent.workers.load import load_vendors
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "runbook.md"
+RUNBOOK = build_runbook(load_vendors())
+
+
+def viewer_anchor(heading: str) -> str:
+    """Return the anchor that viewers of Markdown give a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_the_anchors_of_the_document_are_those_of_the_entries() -> None:
+    headings = re.findall(r"^### (.+)$", DOCUMENT.read_text(), re.M)
+    assert [viewer_anchor(heading) for heading in headings] == [
+        entry.anchor for entry in RUNBOOK.entries()
+    ]
+
+
+def test_no_anchor_is_there_twice() -> None:
+    text = DOCUMENT.read_text()
+    headings = re.findall(r"^##+ (.+)$", text, re.M)
+    counts = Counter(map(viewer_anchor, headings))
+    assert [anchor for anchor, count in counts.items() if count > 1] == []
+
+
+def test_every_entry_has_all_texts_in_their_form() -> None:
+    for entry in RUNBOOK.entries():
+        assert entry.meaning.endswith("."), entry.heading
+        assert entry.impact.endswith("."), entry.heading
+        assert not entry.remedy.endswith("."), entry.heading
+        assert not entry.title.endswith("."), entry.heading
+        assert entry.remedy, entry.heading
+
+
+def test_every_recommended_action_has_an_entry() -> None:
+    assert {entry.action for entry in RUNBOOK.entries()} == set(RecommendedAction)
