@@ -6,7 +6,7 @@ HOST   ?=
 ARGS   ?=
 PROTOS := $(wildcard proto/*.proto)
 
-.PHONY: run test lint docs unit mutations guest bench proto clean system-packages
+.PHONY: run demo-cluster test lint docs unit mutations guest bench proto clean system-packages
 .DEFAULT_GOAL := test
 
 # `venv --without-pip` and pip's own --python work where Debian's python3-venv is not installed.
@@ -33,6 +33,10 @@ $(VENV)/proto.stamp: $(VENV)/run.stamp requirements-proto.lock
 run: $(VENV)/run.stamp   ## the agent on this machine, or on a recorded one: make run HOST=fixtures/hosts/NAME
 	@$(BIN)/python -m agent run --standalone $(if $(HOST),--host '$(HOST)',--demo-host fixtures/hosts/qemu-4numa-8xh100) $(ARGS)
 
+# Three agents on recorded hosts, xpu-scheduler and a strict API server: make demo-cluster ARGS="--once"
+demo-cluster: $(VENV)/dev.stamp
+	@$(BIN)/python -m tests.demo_cluster $(ARGS)
+
 test: lint unit          ## everything that continuous integration runs
 
 lint: $(VENV)/dev.stamp
@@ -43,10 +47,12 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/python .ci/check_tree.py
 	$(BIN)/python .ci/check_circles.py
 	$(BIN)/python .ci/write_metrics_reference.py --check
+	$(BIN)/python .ci/write_configuration_reference.py --check
 	$(BIN)/python .ci/write_runbook.py --check
 
-docs: $(VENV)/dev.stamp   ## docs/runbook.md and the generated part of docs/metrics.md
+docs: $(VENV)/dev.stamp   ## what is generated in docs/metrics.md, configuration.md and runbook.md
 	$(BIN)/python .ci/write_metrics_reference.py
+	$(BIN)/python .ci/write_configuration_reference.py
 	$(BIN)/python .ci/write_runbook.py
 
 unit: $(VENV)/dev.stamp $(VENV)/proto.stamp system-packages
