@@ -49,11 +49,13 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/python .ci/write_metrics_reference.py --check
 	$(BIN)/python .ci/write_configuration_reference.py --check
 	$(BIN)/python .ci/write_runbook.py --check
+	$(BIN)/python .ci/write_observe.py --check
 
-docs: $(VENV)/dev.stamp   ## what is generated in docs/metrics.md, configuration.md and runbook.md
+docs: $(VENV)/dev.stamp   ## what is generated: parts of docs/, dashboards and rules
 	$(BIN)/python .ci/write_metrics_reference.py
 	$(BIN)/python .ci/write_configuration_reference.py
 	$(BIN)/python .ci/write_runbook.py
+	$(BIN)/python .ci/write_observe.py
 
 unit: $(VENV)/dev.stamp $(VENV)/proto.stamp system-packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --dist worksteal

@@ -6,6 +6,7 @@ import platform
 from collections import Counter
 
 from agent.metrics.text_format import SeriesLines, label_pairs, last_run_series, sample_line
+from agent.runbook.self_checks import self_report
 from agent.snapshot.node import HotplugView, NodeSnapshot, VendorState
 from agent.snapshot.publications import PublisherStatus
 from agent.version import VERSION
@@ -21,6 +22,7 @@ def agent_series(snapshot: NodeSnapshot, now_s: float, label_prefix: str) -> Ser
     name = "xpu_agent_build_info"
     build = label_pairs(("version", "python"), (VERSION, platform.python_version()))
     yield name, [sample_line(name, label_prefix, 1, build)]
+    yield from _check_series(snapshot, now_s, label_prefix)
     yield from _part_series(snapshot, now_s, label_prefix)
     name = "xpu_agent_host_read_errors_total"
     yield (
@@ -34,6 +36,23 @@ def agent_series(snapshot: NodeSnapshot, now_s: float, label_prefix: str) -> Ser
     yield from _vendor_series(snapshot.vendors, now_s, label_prefix)
     yield from _problem_series(snapshot, label_prefix)
     yield from _publisher_series(snapshot.publishers, label_prefix)
+
+
+def _check_series(snapshot: NodeSnapshot, now_s: float, label_prefix: str) -> SeriesLines:
+    """Yield the agent's checks on itself; none for a command that reads the host once."""
+    if not snapshot.loops:
+        return
+    report = self_report(snapshot, now_s)
+    name = "xpu_agent_ready"
+    yield name, [sample_line(name, label_prefix, int(report.is_ready))]
+    name = "xpu_agent_self_check"
+    yield (
+        name,
+        [
+            sample_line(name, label_prefix, int(check.ok), label_pairs(("check",), (check.name,)))
+            for check in report.checks
+        ],
+    )
 
 
 def _part_series(snapshot: NodeSnapshot, now_s: float, label_prefix: str) -> SeriesLines:

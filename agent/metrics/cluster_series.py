@@ -13,6 +13,7 @@ from agent.snapshot.cluster import (
     EventSinkState,
     KubeletStatus,
     WatchStatus,
+    WritePermission,
 )
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.publications import WriterState
@@ -24,6 +25,11 @@ PREFIX = "xpu_agent_"
 _Row = tuple[str, str, tuple[str, ...], str, str]  # name, type, labels, unit, help
 
 _ROWS: tuple[_Row, ...] = (
+    (
+        *("node_writes_allowed", "gauge", (*NODE, "reason"), ""),
+        "Whether objects of the Node may be written; with a reason if they may not, or if nothing "
+        "proves that the Node is this machine's.",
+    ),
     ("api_reachable", "gauge", NODE, "", "Whether the API server answered the last request."),
     (
         *("api_requests_total", "counter", (*NODE, "verb", "code"), ""),
@@ -100,6 +106,7 @@ def cluster_series(snapshot: NodeSnapshot, now_s: float, label_prefix: str) -> S
     status = snapshot.cluster_service
     if status is None:
         return
+    yield from _write_permission(status.write_permission, label_prefix)
     yield from _session(status.session, label_prefix)
     yield from _watches(status.watches, now_s, label_prefix)
     yield from _writers(status.writers, label_prefix)
@@ -107,6 +114,12 @@ def cluster_series(snapshot: NodeSnapshot, now_s: float, label_prefix: str) -> S
         yield from _events(status.events, label_prefix)
     if status.kubelet is not None:
         yield from _kubelet(status.kubelet, label_prefix)
+
+
+def _write_permission(permission: WritePermission, label_prefix: str) -> SeriesLines:
+    name = f"{PREFIX}node_writes_allowed"
+    reason = label_pairs(("reason",), (permission.reason,))
+    yield name, [sample_line(name, label_prefix, int(permission.is_allowed), reason)]
 
 
 def _session(state: ApiSessionStatus, label_prefix: str) -> SeriesLines:

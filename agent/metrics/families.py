@@ -44,6 +44,14 @@ _Row = tuple[str, str, tuple[str, ...], str, str]  # name, type, labels, unit, h
 _AGENT: tuple[_Row, ...] = (
     ("build_info", "info", (*NODE, "version", "python"), "", "Version of the running agent."),
     (
+        *("ready", "gauge", NODE, ""),
+        "Whether every check holds that readiness depends on, as `/readyz` answers.",
+    ),
+    (
+        *("self_check", "gauge", (*NODE, "check"), ""),
+        "Whether a check of the agent on itself holds; `/healthz?verbose` has the reasons.",
+    ),
+    (
         "snapshot_part_age_seconds",
         "gauge",
         SNAPSHOT_PART,

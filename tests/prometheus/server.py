@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ PAUSE_S = 0.2
 class Prometheus:
     """A running server."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | None  # None: somebody else's
     url: str
 
     def api(self, path: str, **parameters: str) -> Any:
@@ -52,7 +52,7 @@ class Prometheus:
         """Query again and again until there is a result."""
         until_s = time.monotonic() + PATIENCE_S
         while not (result := self.query(expression)):
-            assert self.process.poll() is None, "Prometheus ended"
+            assert self.process is None or self.process.poll() is None, "Prometheus ended"
             assert time.monotonic() < until_s, f"no data within {PATIENCE_S} s: {expression}"
             time.sleep(PAUSE_S)
         return result
@@ -60,7 +60,11 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(
-    folder: Path, config: Mapping[str, Any], rules: Mapping[str, str]
+    folder: Path,
+    config: Mapping[str, Any],
+    rules: Mapping[str, str],
+    *,
+    rule_files: Sequence[Path] = (),
 ) -> Iterator[Prometheus]:
     """Run a server on a free port until the block ends; `rules` are expressions by record."""
     folder.mkdir()
@@ -68,7 +72,9 @@ def running_prometheus(
     groups = {"groups": [{"name": "test", "interval": "1s", "rules": recorded}]}
     (folder / "rules.yaml").write_text(yaml.safe_dump(groups))
     (folder / "prometheus.yaml").write_text(
-        yaml.safe_dump({**config, "rule_files": [str(folder / "rules.yaml")]})
+        yaml.safe_dump(
+            {**config, "rule_files": [str(folder / "rules.yaml"), *map(str, rule_files)]}
+        )
     )
     address = f"127.0.0.1:{_free_port()}"
     command = [

@@ -15,6 +15,7 @@ from agent.snapshot.inventory import DeviceSample, Problem, ProcessSample, Rejec
 from agent.snapshot.node import GpuDirectPair, HotplugView, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.publications import PublisherStatus
+from agent.snapshot.self_check import LoopStatus
 from agent.snapshot.usage import (
     MpsDaemon,
     NumaUsage,
@@ -83,6 +84,7 @@ def full_snapshot() -> NodeSnapshot:
         ),
         refused=(("EACCES", 2),),
         publishers=(PUBLISHER,),
+        loops=(LoopStatus(name="usage", interval_s=1.0),),
     )
 
 
