@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +219,7 @@ def target(letter: str, query: Json, *, is_instant: bool, is_table: bool) -> Jso
     }
 
 
-def thresholds(bounds: Any) -> list[Json]:
+def thresholds(bounds: Iterable[tuple[float, str]]) -> list[Json]:
     """Return the colours of values; `bounds` are pairs of a least value and a colour."""
     return [
         {"color": "green", "value": None},
@@ -257,7 +257,7 @@ def options(kind: str) -> Json:
     }
 
 
-def table_steps(queries: list[Json], hidden: Any) -> list[Json]:
+def table_steps(queries: list[Json], hidden: Iterable[str]) -> list[Json]:
     """Return the steps that make one table: a line for equal labels, a column for each query."""
     values = {f"Value #{letter}": query["column"] for letter, query in _lettered(queries)}
     if len(queries) == 1:
@@ -383,8 +383,9 @@ def _without_labels(rule: Json) -> str:
     return text
 
 
-def _load(name: str) -> Any:
-    return yaml.safe_load((SOURCES / name).read_text(encoding="utf-8"))
+def _load(name: str) -> Json:
+    source: Json = yaml.safe_load((SOURCES / name).read_text(encoding="utf-8"))
+    return source
 
 
 def _dump(value: object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import math
 import sys
 import tempfile
 import time
@@ -164,7 +165,7 @@ def draw_graph(panel: dict[str, Any], answers: list[list[Series]]) -> str:
         for legend, answer in zip(legends, answers, strict=True)
         for series in answer
     ][:SHOWN_SERIES]
-    values = [value for _, series in lines for _, value in series.points if value == value]
+    values = [value for _, series in lines for _, value in series.points if not math.isnan(value)]
     low = min([*values, defaults.get("min", float("inf"))])
     high = max([*values, low])
     height = (high - low) or 1.0
@@ -175,7 +176,7 @@ def draw_graph(panel: dict[str, Any], answers: list[list[Series]]) -> str:
         points = " ".join(
             f"{600 * (at - first) / span:.1f},{116 - 112 * (value - low) / height:.1f}"
             for at, value in series.points
-            if value == value
+            if not math.isnan(value)
         )
         colour = COLOURS[number % len(COLOURS)]
         paths.append(
@@ -231,7 +232,7 @@ def main() -> int:
             time.sleep(window_s)  # the graphs' time
         for name, places in write_pages(server, arguments.out, window_s).items():
             for place in places:
-                print(f"no data: {name} / {place}", file=sys.stderr)
+                sys.stderr.write(f"no data: {name} / {place}\n")
 
     if arguments.url:
         look(Prometheus(None, arguments.url))

@@ -1,6 +1,7 @@
 """The agent's own entries, one module for each part of the agent."""
 
 from agent.runbook.entries.agent import AGENT_ENTRIES, UNLISTED
+from agent.runbook.entries.alerts import ALERT_ENTRIES
 from agent.runbook.entries.cluster import CLUSTER_ENTRIES
 from agent.runbook.entries.containers import CONTAINER_ENTRIES
 from agent.runbook.entries.devices import DEVICE_ENTRIES
@@ -50,6 +51,7 @@ OWN_SECTIONS: tuple[RunbookSection, ...] = (
         "the page, the agent's log (`collector_problem`) and [collectors.md](collectors.md)",
         USAGE_ENTRIES,
     ),
+    _section("Several nodes and the scheduler", "alerts: [observe.md](observe.md)", ALERT_ENTRIES),
 )
 OWN_ENTRIES: EntryTable = entry_table(
     *(entry for section in OWN_SECTIONS for entry in section.entries)

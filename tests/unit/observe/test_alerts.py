@@ -11,6 +11,9 @@ from typing import Any
 
 import yaml
 
+from agent.runbook.entries.alerts import ALERT_ENTRIES
+from agent.workers.abilities import build_runbook
+from agent.workers.load import load_vendors
 from tests.patience import PATIENCE_S
 from tests.prometheus.observed import RULES, alerts, records
 from tests.prometheus.promql import parse
@@ -18,7 +21,6 @@ from tests.prometheus.promtool import needs_promtool
 from tests.unit.daemonset.manifests import ROOT, built, the
 
 CASES = Path(__file__).with_name("alerts.yaml")
-RUNBOOK = ROOT / "docs" / "runbook.md"
 DEVICE = 'node="n1",vendor="nvidia",minor="0",uuid="GPU-1",model="H100",bus_id="0000:01:00.0"'
 ABOUT_ALL_CLUSTERS = {"XpuAgentAbsent"}
 SEVERITIES = {"critical", "warning", "info"}
@@ -159,12 +161,13 @@ def test_every_alert_says_how_bad_it_is_and_what_to_read() -> None:
             assert WITHOUT_DELAY.search(alert["expr"]), alert["alert"]
 
 
-def test_every_runbook_link_leads_to_a_heading_of_the_runbook() -> None:
-    headings = re.findall(r"^#+ (.+)$", RUNBOOK.read_text("utf-8"), re.M)
-    anchors = {re.sub(r"[^a-z0-9-]+", "", text.lower().replace(" ", "-")) for text in headings}
-    links = [alert["annotations"]["runbook_url"] for alert in alerts()]
-    assert [link for link in links if link.partition("#")[2] not in anchors] == []
-    assert all(link.partition("#")[0].endswith("/docs/runbook.md") for link in links)
+def test_every_runbook_link_leads_to_an_entry_of_the_runbook() -> None:
+    anchors = {entry.anchor for entry in build_runbook(load_vendors()).entries()}
+    links = [alert["annotations"]["runbook_url"].partition("#") for alert in alerts()]
+    assert [anchor for _, _, anchor in links if anchor not in anchors] == []
+    assert all(base.endswith("/docs/runbook.md") for base, _, _ in links)
+    # entries that only alerts have
+    assert {entry.anchor for entry in ALERT_ENTRIES} <= {anchor for _, _, anchor in links}
 
 
 def test_the_memory_alert_is_about_the_limit_of_the_manifests() -> None:
