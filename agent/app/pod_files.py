@@ -12,7 +12,7 @@ import msgspec
 from agent.app.threads import ScheduledLoop
 from agent.cgroup.enforcement import NO_ENFORCEMENT
 from agent.cgroup.layout import CgroupLayout, LayoutLocator
-from agent.cgroup.ledger import ChangeLedger, LedgerError
+from agent.cgroup.ledger import LEDGER_FILE, ChangeLedger, LedgerError
 from agent.clock import Clock
 from agent.config.containers import EnforceSettings
 from agent.containers.devices import DevicesHook
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 WAKING_CHANGES = ("cluster.slo.value", "pods.value", "pressure.value")
 FIRST_CYCLE_S = 1.0  # after the start
 CYCLE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-LEDGER_FILE = "ledger.log"
+
 AUDIT_FILE, NO_AUDIT_FILE = "audit.jsonl", "off"
 
 

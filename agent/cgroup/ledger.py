@@ -21,6 +21,7 @@ from agent.state_writer import CALL_DEADLINE_S, NO_ANSWER, READ_DEADLINE_S, Stat
 from agent.wire_formats.json_values import JSON_ERRORS
 
 VERSION = 1
+LEDGER_FILE = "ledger.log"  # in `node.state_dir`
 OPERATIONS = ("set", "undone", "gone")
 MAX_LINE = 16 * 1024  # bytes; a longer line is not the agent's
 MAX_OWN_VALUES = 8  # of one entry: the last one, and intermediate ones

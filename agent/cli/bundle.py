@@ -16,15 +16,16 @@ import msgspec
 
 from agent.app.composition import AgentInputs, alias_tables, metric_families
 from agent.config.settings import Settings
-from agent.doctor.check import CheckInputs, CheckResult
+from agent.doctor.check import CheckInputs
 from agent.doctor.inputs import fetch_page
-from agent.doctor.report import result_rows
+from agent.doctor.report import Finding, result_rows
 from agent.metrics.exposition import render_metrics
 from agent.objects.publishers import publishers
 from agent.objects.yaml_text import to_yaml
 from agent.recording.capture import capture_host
 from agent.recording.host_source import HOST_FILE, TAPES_FOLDER
 from agent.recording.pseudonyms import RecordingContents, pseudonymise_all
+from agent.recording.redaction import redact_all
 from agent.recording.writer import SALT_BYTES, recording_files
 from agent.snapshot.node import NodeSnapshot
 from agent.version import VERSION
@@ -50,6 +51,7 @@ _README = """\
 # A node as xpu-agent doctor found it
 
 Made by `xpu-agent doctor --bundle`, version {version}. {names}
+Tokens, keys, passwords and values of containers' variables were removed.
 
 | file | holds |
 | --- | --- |
@@ -76,7 +78,7 @@ class BundleSource(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: NodeSnapshot  # of a discovery that measured usage as well
     tapes: Mapping[str, bytes]
     check_inputs: CheckInputs
-    results: tuple[CheckResult, ...]
+    findings: tuple[Finding, ...]
     settings: list[dict[str, str]]  # rows of the settings in force
 
 
@@ -85,7 +87,7 @@ def bundle_files(source: BundleSource, *, pseudonymise: bool) -> dict[str, bytes
     agent = drop_unread_keys(source.check_inputs.agent)
     snapshot = drop_unread_keys(snapshot_json(source.snapshot, source.inputs.clock.monotonic()))
     texts = {
-        "checks.json": encode_json({"checks": result_rows(source.results)}),
+        "checks.json": encode_json({"checks": result_rows(source.findings)}),
         "snapshot.json": encode_json(snapshot),
         "agent.json": encode_json(agent),
         "settings.json": encode_json({"settings": source.settings}),
@@ -100,6 +102,7 @@ def bundle_files(source: BundleSource, *, pseudonymise: bool) -> dict[str, bytes
         texts=texts,
         names=frozenset((*identifying_names(agent), *identifying_names(snapshot))) - COMMON_NAMES,
     )
+    recorded = redact_all(recorded)
     if pseudonymise:
         recorded = pseudonymise_all(recorded, secrets.token_bytes(SALT_BYTES))
     readme = _README.format(
@@ -118,7 +121,8 @@ def bundle_files(source: BundleSource, *, pseudonymise: bool) -> dict[str, bytes
 def _served_files(settings: Settings) -> Iterator[tuple[str, bytes]]:
     """Yield the pages of the running agent, without those that it does not answer."""
     for name, path in SERVED_FILES.items():
-        body, _ = fetch_page(settings, path)
+        # an agent that is not ready says why, with 503
+        body, _ = fetch_page(settings, path, (200, 503))
         if body is not None:
             yield name, body
     body, _ = fetch_page(settings, "/api/v1/objects")

@@ -284,6 +284,10 @@ def _add_agent_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
         "check this node: what is wrong, why it matters, what to do",
         "xpu-agent doctor",
         "xpu-agent doctor --bundle /tmp/node-17.tar.gz --pseudonymise",
+        "xpu-agent doctor --list",
+    )
+    doctor.add_argument(
+        "--list", action="store_true", help="print the checks with their groups; check nothing"
     )
     doctor.add_argument(
         "--bundle", metavar="FILE", help="also write all that was seen into a .tar.gz"

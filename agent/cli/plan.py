@@ -14,10 +14,10 @@ import msgspec
 
 from agent.app.composition import AgentInputs, kubelet_root_reader
 from agent.app.oneshot import build_host_device_reader, inspect_host
-from agent.app.pod_files import LEDGER_FILE, create_ledger
+from agent.app.pod_files import create_ledger
 from agent.cgroup.enforcement import EnforcementPlan
 from agent.cgroup.layout import CgroupLayout, LayoutLocator
-from agent.cgroup.ledger import MAX_LEDGER_BYTES, ChangeLedger, LedgerError
+from agent.cgroup.ledger import LEDGER_FILE, MAX_LEDGER_BYTES, ChangeLedger, LedgerError
 from agent.cgroup.values import CgroupFiles, CgroupValues, KernelFiles
 from agent.cli.context import command_inputs
 from agent.cli.output import format_document, format_table

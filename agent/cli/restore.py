@@ -11,9 +11,10 @@ from pathlib import Path
 
 from agent.allocation.cdi_folder import CdiFolder
 from agent.app.lock import describe_process, try_lock
-from agent.app.pod_files import LEDGER_FILE, create_ledger
+from agent.app.pod_files import create_ledger
 from agent.cgroup.layout import CgroupLayout, LayoutLocator
 from agent.cgroup.ledger import (
+    LEDGER_FILE,
     MAX_LEDGER_BYTES,
     RESCTRL_HIERARCHY,
     SYSCTL_HIERARCHY,

@@ -1,45 +1,35 @@
-"""Checks of the container runtime, the device plug-in and allocations."""
+"""Checks of the container runtime, CDI files, allocations and running containers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
+from agent.allocation.cdi_spec_reader import CDI_FOLDERS
 from agent.allocation.check import POD_NOT_LISTED
-from agent.doctor.check import CheckInputs, CheckResult, CheckStatus
+from agent.doctor.check import (
+    RECORDED,
+    Check,
+    CheckGroup,
+    CheckInputs,
+    CheckResult,
+    CheckStatus,
+    fail,
+    join_names,
+    ok,
+    skip,
+    warn,
+)
 from agent.snapshot.allocation import RefusalReason, VerificationCause
 
-MAX_LIST_CHARACTERS = 300  # characters of a list of devices
+OLDEST_RUNTIMES = {"containerd": (1, 7), "cri-o": (1, 26)}
+_VERSION = re.compile(r"v?([0-9]{1,3})\.([0-9]{1,3})")
 HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
 HAMI_LOCK = "/tmp/vgpulock"  # noqa: S108 - where HAMi-core looks for it
 _WITHOUT_NRI = (
     "without NRI a grant's devices cannot be put into containers; only CPUs and limits are set, "
     "after the start"
 )
-
-
-def check_agent(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Check whether an agent answers on this node."""
-    if not facts.is_live:
-        return
-    if facts.agent is not None and not facts.agent_problem:
-        yield CheckResult(id="agent", status=CheckStatus.OK, observation="answers")
-        return
-    if facts.agent is not None:
-        yield CheckResult(
-            id="agent",
-            status=CheckStatus.WARN,
-            observation=facts.agent_problem,
-            impact="devices are checked by a new discovery, which has seen no earlier fault",
-            remedy="run the doctor of the agent's version: kubectl exec POD -- xpu-agent doctor",
-        )
-        return
-    yield CheckResult(
-        id="agent",
-        status=CheckStatus.WARN,
-        observation=facts.agent_problem or "none answers",
-        impact="checks of what it does now are skipped",
-        remedy="start it, or name its settings with --config",
-    )
 
 
 def check_nri(facts: CheckInputs) -> Iterator[CheckResult]:
@@ -115,6 +105,8 @@ def check_host_devices(facts: CheckInputs) -> Iterator[CheckResult]:
             observation=f"{reason}: {message}",
             impact="what is described there is not given to containers",
             remedy="mend or remove what is named",
+            reason=reason,
+            message=message,
         )
     if not problems and facts.snapshot.host_devices.value.vendors:
         yield CheckResult(
@@ -160,63 +152,15 @@ def check_default_runtime(facts: CheckInputs) -> Iterator[CheckResult]:
     )
 
 
-def check_kubelet_resources(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Report the state of each resource at the kubelet."""
-    served = facts.container_part("served")
-    rows, exchanged = served.get("resources"), _device_exchanges(served.get("held"))
-    for row in rows if isinstance(rows, list) else ():
-        if not isinstance(row, Mapping):
-            continue
-        observation = f"{row.get('state')} {row.get('reason', '')} {row.get('message', '')}".strip()
-        if pairs := exchanged.get(str(row.get("name"))):
-            exchanges = ", ".join(
-                f"{replacement} in place of {name}" for name, replacement in sorted(pairs)
-            )
-            observation = f"{observation}; exchanged: {exchanges[:MAX_LIST_CHARACTERS]}"
-        if row.get("state") != "watched":
-            yield CheckResult(
-                id=f"kubelet:{row.get('name')}",
-                status=CheckStatus.FAIL,
-                observation=observation,
-                impact="pods that ask for the resource are not admitted",
-                remedy="see the message; the agent goes on trying",
-            )
-        elif withdrawn := row.get("withdrawn_ids"):
-            ids = ", ".join(map(str, withdrawn)) if isinstance(withdrawn, list) else ""
-            yield CheckResult(
-                id=f"kubelet:{row.get('name')}",
-                status=CheckStatus.WARN,
-                observation=f"{observation}; withdrawn: {ids[:MAX_LIST_CHARACTERS]}",
-                impact="pods have these devices and the kubelet does not know: it would give them "
-                "to "
-                "other pods",
-                remedy="nothing: they come back when those pods end; to avoid it, let pods with a "
-                "grant ask for the kubelet's resource, too, or offer it no devices that a "
-                "scheduler grants",
-            )
-        else:
-            yield CheckResult(
-                id=f"kubelet:{row.get('name')}", status=CheckStatus.OK, observation=observation
-            )
-
-
-def _device_exchanges(allocation: object) -> Mapping[str, set[tuple[str, str]]]:
-    """Return the devices that containers have instead of the kubelet's choice, by resource."""
-    exchanges: dict[str, set[tuple[str, str]]] = {}
-    for row in allocation if isinstance(allocation, list) else ():
-        pairs = row.get("exchanges") if isinstance(row, Mapping) else None
-        for pair in pairs if isinstance(pairs, list) else ():
-            if isinstance(pair, list) and len(pair) == 2:
-                exchanges.setdefault(str(row["resource"]), set()).add((str(pair[0]), str(pair[1])))
-    return exchanges
-
-
 def check_allocations(facts: CheckInputs) -> Iterator[CheckResult]:
     """Report pods whose allocation was refused, and pods whose requests are unknown."""
     pods = facts.container_part("grants").get("pods")
-    for row in pods.values() if isinstance(pods, Mapping) else ():
-        if not isinstance(row, Mapping):
-            continue
+    rows = [row for row in pods.values() if isinstance(row, Mapping)] if isinstance(
+        pods, Mapping
+    ) else []  # fmt: skip
+    if rows and not any(row.get("refusal") or row.get("awaits_requests") for row in rows):
+        yield ok("grants", f"{len(rows)} allocations are valid")
+    for row in rows:
         refusal = row.get("refusal")
         if refusal == RefusalReason.REQUESTS_UNKNOWN.value or row.get("awaits_requests"):
             yield CheckResult(
@@ -225,6 +169,8 @@ def check_allocations(facts: CheckInputs) -> Iterator[CheckResult]:
                 observation=POD_NOT_LISTED,
                 impact="a new container of it gets no device: anybody can write the annotation",
                 remedy="let the agent reach the API server or the kubelet",
+                reason=RefusalReason.REQUESTS_UNKNOWN.value,
+                message=POD_NOT_LISTED,
             )
         elif refusal:
             forged = refusal == RefusalReason.NOT_ASKED_FOR.value
@@ -236,6 +182,8 @@ def check_allocations(facts: CheckInputs) -> Iterator[CheckResult]:
                 remedy="delete the pod; daemonset/policy/grants lets only schedulers write grants"
                 if forged
                 else "delete the pod, so that the scheduler grants anew",
+                reason=str(refusal),
+                message=str(row.get("message")),
             )
 
 
@@ -294,29 +242,243 @@ def _container_results(row: Mapping[object, object]) -> Iterator[CheckResult]:
     )
 
 
-def check_protobuf(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Check whether messages of the runtime are decoded by compiled code."""
-    fast = facts.protobuf != "python"
-    yield CheckResult(
-        id="protobuf",
-        status=CheckStatus.OK if fast else CheckStatus.FAIL,
-        observation=facts.protobuf,
-        impact=""
-        if fast
-        else "a list of the runtime takes a second to decode: it hangs up after two",
-        remedy="" if fast else "install protobuf's wheel for this platform",
-    )
+def check_runtime(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether the container runtime is one that has what the agent uses."""
+    runtime = facts.container_part("runtime")
+    name, text = str(runtime.get("runtime") or ""), str(runtime.get("version") or "")
+    if not name:
+        if not facts.is_live:
+            yield skip("runtime", RECORDED)
+        elif facts.runtimes:
+            names = join_names([f"{one.name} (process {one.pid})" for one in facts.runtimes])
+            yield skip("runtime", f"{names} runs; its version is not known without NRI")
+        else:
+            yield skip("runtime", "no container runtime is seen to run here")
+        return
+    version = _VERSION.match(text)
+    oldest = OLDEST_RUNTIMES.get(name)
+    if version is None or oldest is None:
+        yield skip("runtime", f"{name} {text}: the agent has no table for it")
+    elif (int(version[1]), int(version[2])) < oldest:
+        yield warn(
+            "runtime",
+            f"{name} {text}",
+            impact="its NRI lacks messages that the agent uses: some changes of containers are "
+            "refused or left out",
+            remedy=f"update it to {oldest[0]}.{oldest[1]} or later",
+        )
+    else:
+        yield ok("runtime", f"{name} {text}")
+
+
+def check_missed_containers(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether containers started without the answers of the agent's hooks."""
+    runtime = facts.container_part("runtime")
+    missed = runtime.get("missed")
+    if not isinstance(missed, Mapping) or not runtime.get("runtime"):
+        return
+    if missed:
+        yield warn(
+            "missed-containers",
+            f"{len(missed)} started while the agent was away or late",
+            impact="their CPUs and limits were set after the start, and devices are missing",
+            remedy="delete pods that lack a device; see the checks of containers",
+        )
+    else:
+        yield ok("missed-containers", "none")
+
+
+def check_cdi_folder(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether the agent can write its CDI files, and runtimes read them."""
+    if not facts.settings.cdi.write:
+        yield skip("cdi-folder", "cdi.write is off")
+        return
+    folder = facts.folders.get("cdi.dir")
+    if folder is None:
+        yield skip("cdi-folder", RECORDED if not facts.is_live else "cdi.dir cannot be inspected")
+        return
+    impact = "containers get their devices by single nodes, without the driver's files"
+    if folder.path not in CDI_FOLDERS and folder.path != "/run/cdi":
+        yield warn(
+            "cdi-folder",
+            f"{folder.path} is not one of {join_names(list(CDI_FOLDERS))}",
+            impact="runtimes do not read it, unless their settings name it (cdi_spec_dirs)",
+            remedy="set cdi.dir to /var/run/cdi, or add the folder to the runtime's cdi_spec_dirs",
+        )
+    elif not folder.exists:
+        yield skip("cdi-folder", f"{folder.path} is not there; the agent creates it")
+    elif not folder.is_writable or folder.is_read_only:
+        yield warn(
+            "cdi-folder",
+            f"{folder.path} cannot be written from here",
+            impact=impact,
+            remedy="mount the host's folder writable into the agent's pod, as daemonset/base does",
+        )
+    else:
+        yield ok("cdi-folder", f"{folder.path} is writable")
+
+
+def check_cdi_names(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether two CDI files define one name."""
+    specs = {
+        spec.path: spec
+        for host in facts.snapshot.host_devices.value.vendors.values()
+        for spec in host.cdi
+    }
+    if not specs:
+        return
+    owners: dict[str, list[str]] = {}
+    for spec in specs.values():
+        for device in spec.devices:
+            owners.setdefault(f"{spec.kind}={device.name}", []).append(spec.path)
+    doubled = {name: paths for name, paths in owners.items() if len(set(paths)) > 1}
+    if doubled:
+        name, paths = next(iter(doubled.items()))
+        yield fail(
+            "cdi-names",
+            f"{len(doubled)} names are defined twice: {name} by {join_names(sorted(set(paths)))}",
+            impact="runtimes refuse containers with such a name (conflicting CDI devices)",
+            remedy="remove the older of the files; nvidia-ctk cdi generate wants one --output",
+        )
+    else:
+        yield ok("cdi-names", f"{len(owners)} names in {len(specs)} files")
+
+
+def check_cdi_enabled(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether the runtime resolves CDI names, if the settings rely on that."""
+    runtime = facts.container_part("runtime")
+    wanted = facts.settings.device_plugin.injection == "cdi"
+    if not runtime.get("runtime"):
+        yield skip("cdi-enabled", "no runtime has told what it can do")
+    elif runtime.get("takes_cdi"):
+        yield ok("cdi-enabled", "the runtime resolves CDI names")
+    elif wanted:
+        yield fail(
+            "cdi-enabled",
+            "device_plugin.injection is cdi, and the runtime does not resolve CDI names",
+            impact="containers with a device do not start",
+            remedy="containerd before 2.0: enable_cdi = true; or set device_plugin.injection: auto",
+        )
+    else:
+        yield ok("cdi-enabled", "the runtime does not, and the agent gives device nodes instead")
+
+
+def check_requests(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether running containers request devices by a variable, without an allocation."""
+    if facts.requests is None:
+        yield skip(
+            "image-devices",
+            "the environment of containers cannot be read: run it as root with hostPID"
+            if facts.is_live
+            else RECORDED,
+        )
+        return
+    allocated = _allocated_pods(facts)
+    loose = [one for one in facts.requests if one.pod_uid not in allocated]
+    if loose:
+        names = join_names([f"{one.variable}={one.value} in {one.container_id[:12]} of pod "
+                            f"{one.pod_uid}" for one in loose], 4)  # fmt: skip
+        yield warn(
+            "image-devices",
+            names,
+            impact="with a runtime of the vendor these containers have devices that the scheduler "
+            "gave to others",
+            remedy="set hooks.ungranted: void, or the variable to void in the pod's spec",
+        )
+    else:
+        yield ok("image-devices", f"{len(facts.requests)} containers, all with an allocation")
+
+
+def _allocated_pods(facts: CheckInputs) -> set[str]:
+    """Return the uids of pods with devices of a scheduler or of the kubelet."""
+    pods = facts.container_part("grants").get("pods")
+    uids = set(map(str, pods)) if isinstance(pods, Mapping) else set()
+    held = facts.container_part("served").get("held")
+    for row in held if isinstance(held, list) else ():
+        if isinstance(row, Mapping):
+            uids.add(str(row.get("pod_uid")))
+    return uids
 
 
 CHECKS = (
-    check_agent,
-    check_nri,
-    check_host_devices,
-    check_hami,
-    check_default_runtime,
-    check_kubelet_resources,
-    check_allocations,
-    check_containers,
-    check_protobuf,
+    Check(
+        id="runtime",
+        group=CheckGroup.RUNTIME,
+        question="Has the container runtime what the agent uses?",
+        run=check_runtime,
+    ),
+    Check(
+        id="nri",
+        group=CheckGroup.RUNTIME,
+        question="Does the runtime ask the agent (NRI)?",
+        run=check_nri,
+    ),
+    Check(
+        id="missed-containers",
+        group=CheckGroup.RUNTIME,
+        question="Did all containers start with the answers of the agent?",
+        run=check_missed_containers,
+        absence="no runtime is connected",
+    ),
+    Check(
+        id="ungranted",
+        group=CheckGroup.RUNTIME,
+        question="Do containers get devices only by an allocation (default runtime)?",
+        run=check_default_runtime,
+        absence="the default runtime gives no devices by variables, or is not known",
+    ),
+    Check(
+        id="hami-core",
+        group=CheckGroup.RUNTIME,
+        question="Can pods that share a card by HAMi-core lock?",
+        run=check_hami,
+        absence="HAMi-core is not installed",
+    ),
+    Check(
+        id="cdi-folder",
+        group=CheckGroup.CDI,
+        question="Can the agent write its CDI files where runtimes read them?",
+        run=check_cdi_folder,
+    ),
+    Check(
+        id="means",
+        group=CheckGroup.CDI,
+        question="Are all CDI files readable, and made for the loaded driver?",
+        run=check_host_devices,
+        absence="no vendor here gives devices to containers",
+    ),
+    Check(
+        id="cdi-names",
+        group=CheckGroup.CDI,
+        question="Is each CDI name defined once?",
+        run=check_cdi_names,
+        absence="there is no CDI file",
+    ),
+    Check(
+        id="cdi-enabled",
+        group=CheckGroup.CDI,
+        question="Does the runtime resolve CDI names, if settings rely on it?",
+        run=check_cdi_enabled,
+    ),
+    Check(
+        id="grants",
+        group=CheckGroup.CONTAINERS,
+        question="Is the allocation of each pod valid?",
+        run=check_allocations,
+        absence="no pod has an allocation, or no agent answers",
+    ),
+    Check(
+        id="containers",
+        group=CheckGroup.CONTAINERS,
+        question="Has each running container its devices, and no others?",
+        run=check_containers,
+        absence="no running container has devices, or no agent answers",
+    ),
+    Check(
+        id="image-devices",
+        group=CheckGroup.CONTAINERS,
+        question="Does no image take devices by a variable such as NVIDIA_VISIBLE_DEVICES=all?",
+        run=check_requests,
+    ),
 )
 CHECKED_PATHS = (HAMI_LIBRARY, HAMI_LOCK)

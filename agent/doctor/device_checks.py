@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.doctor.check import CheckInputs, CheckResult, CheckStatus
+from agent.doctor.check import Check, CheckGroup, CheckInputs, CheckResult, CheckStatus, ok
 from agent.doctor.node_report import VendorReport
 from agent.snapshot.device import Health, HealthState, VendorDevice
 
@@ -57,6 +57,9 @@ def _vendor_result(
         observation=words,
         impact="devices whose driver does not answer are told as out of service, or not whole",
         remedy="; ".join(dict.fromkeys(filter(None, remedies))) or default,
+        reason=problems[0][0],
+        vendor=state.vendor,
+        message=problems[0][1],
     )
 
 
@@ -80,6 +83,8 @@ def check_readings(facts: CheckInputs) -> Iterator[CheckResult]:
                 remedy="see the kernel's log for errors of the device; update its driver and "
                 "firmware if it goes on",
             )
+    if facts.node.vendors and not any(state.rejections for state in facts.node.vendors):
+        yield ok("readings", "all readings are possible")
 
 
 def check_devices(facts: CheckInputs) -> Iterator[CheckResult]:
@@ -108,6 +113,9 @@ def _device_results(facts: CheckInputs, device: VendorDevice) -> Iterator[CheckR
                 f"{condition.message}",
                 impact="it stays in service, and a person should look at it",
                 remedy=_remedy(facts, vendor, condition.reason, condition.message),
+                reason=condition.reason,
+                vendor=vendor,
+                message=condition.message,
             )
     for part in device.partitions:
         if part.health.is_in_service or device.health.is_in_service:
@@ -137,6 +145,9 @@ def _health_result(
         observation=f"{state}: {verdict.reason}: {verdict.message}{compared}",
         impact=reason,
         remedy=remedy,
+        reason=verdict.reason,
+        vendor=vendor,
+        message=verdict.message,
     )
 
 
@@ -167,7 +178,12 @@ def check_unmanaged_devices(facts: CheckInputs) -> Iterator[CheckResult]:
             f"{first.message or reason}",
             impact="it is listed and not published: the scheduler does not know it",
             remedy=_remedy(facts, vendor, reason, first.message),
+            reason=reason,
+            vendor=vendor,
+            message=first.message,
         )
+    if facts.node.devices and not reasons:
+        yield ok("unmanaged", "all devices here are published")
 
 
 def compare_with_discovery(facts: CheckInputs) -> Iterator[CheckResult]:
@@ -225,9 +241,38 @@ def _remedy(
 
 
 CHECKS = (
-    check_vendors,
-    check_devices,
-    check_readings,
-    check_unmanaged_devices,
-    compare_with_discovery,
+    Check(
+        id="vendors",
+        group=CheckGroup.DRIVERS,
+        question="Does the driver of each vendor answer, without problems?",
+        run=check_vendors,
+    ),
+    Check(
+        id="devices",
+        group=CheckGroup.DEVICES,
+        question="Is each device in service and without a warning?",
+        run=check_devices,
+        absence="no device here is published",
+    ),
+    Check(
+        id="readings",
+        group=CheckGroup.DEVICES,
+        question="Are all readings of devices possible?",
+        run=check_readings,
+        absence="no device is here",
+    ),
+    Check(
+        id="unmanaged",
+        group=CheckGroup.DEVICES,
+        question="Is each device that is here published?",
+        run=check_unmanaged_devices,
+        absence="no device is here",
+    ),
+    Check(
+        id="comparison",
+        group=CheckGroup.DEVICES,
+        question="Does a new discovery find what the running agent publishes?",
+        run=compare_with_discovery,
+        absence="no agent answers",
+    ),
 )

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 
-from agent.doctor.check import CheckInputs, CheckResult, CheckStatus
-from agent.errors import ParseError
+from agent.doctor.check import (
+    Check,
+    CheckGroup,
+    CheckInputs,
+    CheckResult,
+    CheckStatus,
+    ok,
+    skip,
+    warn,
+)
 from agent.slo.requests import RESCTRL, requested_strategies, required_controllers
 from agent.snapshot.self_check import FileCondition, StrategyState, StrategyStatus
-from agent.snapshot.slo import NodeSlo
-from agent.wire_formats.snapshot_json import slo_from_json
 
+CLOSID_FILES = tuple(
+    f"/sys/fs/resctrl/info/{resource}/num_closids" for resource in ("L3", "L3CODE", "MB")
+)
 MODES_OFF = ("off", "plan")
 V1_NAMES = {"io": "blkio"}  # of controllers that version 1 calls otherwise
 _STATE_REMEDY = "xpu-agent plan lists the files that it wants and that this host lacks"
@@ -29,7 +38,7 @@ class _EnforcementPart(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_strategies(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check each strategy that the NodeSLO requests, and each that cannot work."""
-    view, slo = _view(facts), _slo(facts)
+    view, slo = _view(facts), facts.node_slo
     if view is None:
         return
     requests = {} if slo is None else requested_strategies(slo)
@@ -82,9 +91,17 @@ def _strategy_result(one: StrategyStatus, source: str) -> CheckResult | None:
 def check_conditions(facts: CheckInputs) -> Iterator[CheckResult]:
     """Report each lasting problem with files."""
     view = _view(facts)
-    for condition in view.conditions if view is not None else ():
-        if condition.reason in ("StrategyFailed", "StrategyUnsupported"):
-            continue  # reported with the strategy
+    if view is None:
+        return
+    # the others are reported with their strategy
+    conditions = [
+        condition
+        for condition in view.conditions
+        if condition.reason not in ("StrategyFailed", "StrategyUnsupported")
+    ]
+    if not conditions:
+        yield ok("enforcement-conditions", "no lasting problem with files")
+    for condition in conditions:
         entry = facts.runbook.find("", condition.reason, condition.message)
         yield CheckResult(
             id=f"enforcement:{condition.reason}",
@@ -92,12 +109,14 @@ def check_conditions(facts: CheckInputs) -> Iterator[CheckResult]:
             observation=condition.message,
             impact=_FILES_IMPACT if entry is None else entry.impact,
             remedy=_DEFAULT_REMEDY if entry is None else entry.remedy,
+            reason=condition.reason,
+            message=condition.message,
         )
 
 
 def check_controllers(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether pods have the cgroup controllers that the requested strategies write."""
-    slo = _slo(facts)
+    slo = facts.node_slo
     if slo is None or facts.controllers is None or facts.cgroup_version is None:
         return
     missing: dict[str, list[str]] = {}
@@ -118,15 +137,20 @@ def check_controllers(facts: CheckInputs) -> Iterator[CheckResult]:
             if facts.cgroup_version == 2
             else f"mount the {controller} hierarchy",
         )
+    if not missing:
+        yield ok("enforcement-controllers", "all that the NodeSLO needs")
 
 
 def check_resctrl(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether resctrl is mounted if the NodeSLO requests it."""
-    slo = _slo(facts)
-    if slo is None or facts.resctrl in ("", "mounted"):
+    slo = facts.node_slo
+    if slo is None or not facts.resctrl:
         return
     source = requested_strategies(slo).get(RESCTRL)
     if source is None:
+        return
+    if facts.resctrl == "mounted":
+        yield ok("resctrl", f"mounted, and NodeSLO {source} asks for it")
         return
     unsupported = facts.resctrl == "unsupported"
     yield CheckResult(
@@ -141,6 +165,31 @@ def check_resctrl(facts: CheckInputs) -> Iterator[CheckResult]:
     )
 
 
+def check_resctrl_groups(facts: CheckInputs) -> Iterator[CheckResult]:
+    """Check whether there are control groups left for the classes."""
+    if facts.resctrl != "mounted":
+        return
+    limit = _closids(facts)
+    if facts.resctrl_groups is None or limit is None:
+        yield skip("resctrl-groups", "their number cannot be read")
+    elif facts.resctrl_groups + 1 < limit:  # the root group is one of them
+        yield ok("resctrl-groups", f"{facts.resctrl_groups + 1} of {limit} are in use")
+    else:
+        yield warn(
+            "resctrl-groups",
+            f"all of {limit} are in use",
+            impact="a further class or pod with values of its own stays in the root group",
+            remedy="remove groups of programs that have ended (rmdir /sys/fs/resctrl/NAME), or "
+            "ask for fewer different values",
+        )
+
+
+def _closids(facts: CheckInputs) -> int | None:
+    """Return how many groups the processor has; `None` if that is unknown."""
+    values = [facts.texts[path] for path in CLOSID_FILES if path in facts.texts]
+    return min((int(value) for value in values if value.isdecimal()), default=None)
+
+
 def _view(facts: CheckInputs) -> _EnforcementPart | None:
     """Return the enforcement of the running agent.
 
@@ -153,17 +202,40 @@ def _view(facts: CheckInputs) -> _EnforcementPart | None:
     return part if part != _EnforcementPart() else None
 
 
-def _slo(facts: CheckInputs) -> NodeSlo | None:
-    """Return the NodeSLO that the running agent has; `None` if there is none."""
-    value: object = facts.agent
-    for name in ("cluster", "slo", "value"):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    if not isinstance(value, Mapping) or not value.get("found"):
-        return None
-    try:
-        return slo_from_json(value.get("slo"))
-    except ParseError:
-        return None
-
-
-CHECKS = (check_strategies, check_conditions, check_controllers, check_resctrl)
+CHECKS = (
+    Check(
+        id="enforcement",
+        group=CheckGroup.ENFORCEMENT,
+        question="Can each strategy that the NodeSLO asks for do its work?",
+        run=check_strategies,
+        absence="no agent answers, or it enforces nothing",
+    ),
+    Check(
+        id="enforcement-conditions",
+        group=CheckGroup.ENFORCEMENT,
+        question="Are files of pods and of the node as they should be, and written by nobody else?",
+        run=check_conditions,
+        absence="no agent answers, or it enforces nothing",
+    ),
+    Check(
+        id="enforcement-controllers",
+        group=CheckGroup.ENFORCEMENT,
+        question="Have pods the cgroup controllers that requested strategies write?",
+        run=check_controllers,
+        absence="there is no NodeSLO, or no cgroup of pods",
+    ),
+    Check(
+        id="resctrl",
+        group=CheckGroup.ENFORCEMENT,
+        question="Is resctrl mounted, if the NodeSLO asks for it?",
+        run=check_resctrl,
+        absence="no NodeSLO asks for it",
+    ),
+    Check(
+        id="resctrl-groups",
+        group=CheckGroup.ENFORCEMENT,
+        question="Are there resctrl groups left?",
+        run=check_resctrl_groups,
+        absence="resctrl is not mounted",
+    ),
+)

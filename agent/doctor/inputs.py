@@ -11,13 +11,31 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
+import msgspec
 import psutil
 
 from agent.cgroup.layout import CgroupLayout, KubeletProcess, detect_layout, kubelet_process
+from agent.cgroup.ledger import LEDGER_FILE
 from agent.config.address import parse_listen_address
 from agent.config.settings import Settings
+from agent.deviceplugin.kubelet_folder import plugin_folder
 from agent.doctor.check import CheckInputs, RuntimeProcess
 from agent.doctor.container_checks import CHECKED_PATHS
+from agent.doctor.enforcement_checks import CLOSID_FILES
+from agent.doctor.facts import ApiFacts, EndpointFacts, LedgerFacts, LockFacts
+from agent.doctor.host_checks import CHECKED_TEXTS
+from agent.doctor.host_facts import (
+    clock_facts,
+    container_requests,
+    folder_facts,
+    ledger_facts,
+    process_names,
+    read_texts,
+    request_variables,
+    state_problems,
+    vendor_facts,
+)
+from agent.doctor.kubelet_checks import kubelet_checkpoints
 from agent.doctor.node_report import NodeReport, node_report, parse_report
 from agent.errors import BadConfig, HostFileError, ParseError
 from agent.host.files import list_entries, read_text
@@ -33,6 +51,7 @@ ANSWER_DEADLINE_S = 2.0
 MAX_ANSWER_BYTES = 64 << 20  # bytes of a snapshot
 MAX_PROCESSES = 65536
 MAX_CONFIG_BYTES = 256 * 1024
+_SELF_CHECK = re.compile(r"\[([+-])\] (\S+)(?: (.*))?")
 _MEMLOCK = re.compile(r"^Max locked memory +([0-9]{1,20}|unlimited) ", re.MULTILINE)
 
 
@@ -40,9 +59,29 @@ _NO_VENDORS: Mapping[str, DeviceVendor] = MappingProxyType({})
 
 # a snapshot, or the reason why none was received
 AgentAnswer = tuple[Mapping[str, object] | None, str]
+CUT_SERIES = "xpu_agent_metrics_cut_series"
 
 
-def read_inputs(
+class OtherSources(msgspec.Struct, frozen=True, kw_only=True):
+    """Answers of sources that may hang, and facts that only the command has.
+
+    A source without an answer is `None`.
+    """
+
+    api: ApiFacts = ApiFacts(absence="a recorded host")
+    lock: LockFacts | None = None
+    machine_id: str = ""
+    health_page: bytes | None = None  # /healthz?verbose of the running agent
+    metrics_page: bytes | None = None
+    metrics_port: EndpointFacts | None = None
+    kubelet_health: EndpointFacts | None = None
+    pod_resources: EndpointFacts | None = None
+
+
+NO_SOURCES = OtherSources()
+
+
+def read_inputs(  # noqa: PLR0913 - all but three are keywords that most callers leave out
     settings: Settings,
     snapshot: NodeSnapshot,
     host: HostFiles,
@@ -52,6 +91,7 @@ def read_inputs(
     vendors: Mapping[str, DeviceVendor] = _NO_VENDORS,
     answer: AgentAnswer = (None, "a recorded host"),
     runbook: Runbook = OWN_RUNBOOK,
+    sources: OtherSources = NO_SOURCES,
 ) -> CheckInputs:
     """Read the inputs of checks besides the snapshot; unreadable ones are unknown.
 
@@ -65,6 +105,8 @@ def read_inputs(
     discovered, running = node_report(snapshot), None
     if agent is not None:
         agent, running, problem = _validate_agent_snapshot(agent, discovered)
+    runtimes = tuple(_runtime_processes(host)) if live else ()
+    facts_by_vendor = vendor_facts(snapshot, host, vendors, settings)
     # imported here: only this command asks which implementation there is
     from google.protobuf.internal import api_implementation  # noqa: PLC0415 - protobuf
 
@@ -78,20 +120,100 @@ def read_inputs(
         is_root=live and os.geteuid() == 0,
         agent=agent,
         agent_problem=problem,
-        runtimes=tuple(_runtime_processes(host)) if live else (),
+        self_checks=parse_self_checks(sources.health_page),
+        runtimes=runtimes,
         process_states=_process_states(running) if running is not None else {},
+        processes=process_names(own) if live else None,
         paths=frozenset(
             _existing_paths(own, (settings.nri.socket,)) + _existing_paths(host, CHECKED_PATHS)
+        ),
+        texts=read_texts(
+            own,
+            (*CHECKED_TEXTS, *CLOSID_FILES, *kubelet_checkpoints(settings.kubelet.root_dir)),
         ),
         device_runtimes=device_runtimes(vendors.values()),
         char_links=_char_links(snapshot, host, vendors) if live else {},
         cgroup_version=layout.version if layout is not None else None,
         cgroup_driver=layout.driver if layout is not None and layout.root is not None else None,
         controllers=_controllers(layout, own),
+        has_burst_file=_has_burst_file(layout, own),
         resctrl=_resctrl_state(host) if live else "",
+        resctrl_groups=_resctrl_groups(host) if live else None,
         kubelet=_kubelet_evidence(process, settings, host) if live else "",
         protobuf=api_implementation.Type(),
+        vendors=facts_by_vendor,
+        api=sources.api,
+        lock=sources.lock,
+        machine_id=sources.machine_id,
+        clock=clock_facts() if live else None,
+        folders={
+            name: folder_facts(path)
+            for name, path in _own_folders(settings).items()
+            if live and path
+        },
+        ledger=_ledger(settings) if live else None,
+        state_problems=_state_problems(settings) if live else None,
+        metrics_port=sources.metrics_port,
+        kubelet_health=sources.kubelet_health,
+        pod_resources=sources.pod_resources,
+        plugin_sockets=_plugin_sockets(own, settings) if live else None,
+        cut_series=sum_of_series(sources.metrics_page, CUT_SERIES),
+        requests=container_requests(own, layout, request_variables(vendors, list(facts_by_vendor)))
+        if live
+        else None,
     )
+
+
+def _own_folders(settings: Settings) -> dict[str, str]:
+    """Return the folders that the agent writes, by setting."""
+    return {
+        "node.state_dir": settings.node.state_dir,
+        "node.run_dir": settings.node.run_dir,
+        "cdi.dir": settings.cdi.dir,
+    }
+
+
+def _ledger(settings: Settings) -> LedgerFacts | None:
+    folder = settings.node.state_dir
+    return ledger_facts(os.path.join(folder, LEDGER_FILE)) if folder else None
+
+
+def _state_problems(settings: Settings) -> dict[str, str] | None:
+    folder = settings.node.state_dir
+    return state_problems(folder) if folder and os.path.isdir(folder) else None
+
+
+def _plugin_sockets(own: HostFiles, settings: Settings) -> tuple[str, ...] | None:
+    """Return the names of sockets for device plug-ins; `None` if there is no such folder."""
+    folder = plugin_folder(settings.kubelet.root_dir)
+    if not own.exists(folder):
+        return None
+    return tuple(name for name in list_entries(own, folder) if name.endswith(".sock"))
+
+
+def parse_self_checks(page: bytes | None) -> dict[str, tuple[bool, str]] | None:
+    """Return the running agent's checks on itself by name; `None` if it did not answer."""
+    if page is None:
+        return None
+    checks = {}
+    for line in page.decode("utf-8", "replace").splitlines():
+        match = _SELF_CHECK.fullmatch(line)
+        if match is not None:
+            checks[match[2]] = match[1] == "+", match[3] or ""
+    return checks
+
+
+def sum_of_series(page: bytes | None, name: str) -> float | None:
+    """Return the sum of all series of a metric; `None` if it has none."""
+    values = [
+        float(match[1])
+        for match in re.finditer(
+            rf"^{re.escape(name)}(?:\{{[^\n]*\}})? ([0-9.e+]{{1,32}})$",
+            (page or b"").decode("utf-8", "replace"),
+            re.MULTILINE,
+        )
+    ]
+    return sum(values) if values else None
 
 
 def silent_vendors(answer: AgentAnswer, source: str) -> frozenset[str]:
@@ -124,7 +246,9 @@ def fetch_agent_snapshot(settings: Settings) -> AgentAnswer:
     )
 
 
-def fetch_page(settings: Settings, path: str) -> tuple[bytes | None, str]:
+def fetch_page(
+    settings: Settings, path: str, statuses: tuple[int, ...] = (200,)
+) -> tuple[bytes | None, str]:
     """Return a page of the agent on this machine, or the reason why there is none."""
     metrics = settings.metrics
     try:
@@ -138,7 +262,7 @@ def fetch_page(settings: Settings, path: str) -> tuple[bytes | None, str]:
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
-        if answer.status != 200:
+        if answer.status not in statuses:
             return None, f"{url} answers {answer.status}"
         return answer.read(MAX_ANSWER_BYTES), ""
     except (OSError, http.client.HTTPException) as error:
@@ -182,6 +306,23 @@ def _controllers(layout: CgroupLayout | None, own: HostFiles) -> frozenset[str] 
         return frozenset(name for name, _ in layout.mounts)
     text = read_text(own, f"{layout.unified}{layout.root}/cgroup.subtree_control")
     return None if text is None else frozenset(text.split())
+
+
+def _has_burst_file(layout: CgroupLayout | None, own: HostFiles) -> bool | None:
+    """Return whether the kernel has CPU burst; `None` without a cgroup of pods."""
+    if layout is None or layout.root is None:
+        return None
+    directory = layout.directory("cpu", layout.root)
+    name = "cpu.max.burst" if layout.version == 2 else "cpu.cfs_burst_us"
+    return directory is not None and own.exists(f"{directory}/{name}")
+
+
+def _resctrl_groups(host: HostFiles) -> int | None:
+    """Return the number of control groups besides the root group; `None` if unmounted."""
+    if not host.exists("/sys/fs/resctrl/info"):
+        return None
+    names = list_entries(host, "/sys/fs/resctrl")
+    return sum(host.exists(f"/sys/fs/resctrl/{name}/schemata") for name in names)
 
 
 def _resctrl_state(host: HostFiles) -> str:

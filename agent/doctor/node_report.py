@@ -46,6 +46,7 @@ class VendorReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
     pid: int | None = None  # pid of the worker, on the host
+    restarts: int = 0
     inventory: InventoryEnvelope = InventoryEnvelope()
     rejections: tuple[RejectionCount, ...] = ()  # readings that are in no sample
 

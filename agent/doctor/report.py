@@ -1,37 +1,126 @@
-"""Runs all checks in order and computes the exit status."""
+"""Runs all checks in the order of their groups; computes rows, counts and the exit status."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from agent.doctor import container_checks, device_checks, enforcement_checks, host_checks
-from agent.doctor.check import CheckInputs, CheckResult, CheckStatus
+import msgspec
 
-CHECKS = (
-    *device_checks.CHECKS,
-    *host_checks.CHECKS,
-    *container_checks.CHECKS,
-    *enforcement_checks.CHECKS,
+from agent.doctor import (
+    agent_checks,
+    api_checks,
+    container_checks,
+    device_checks,
+    driver_checks,
+    enforcement_checks,
+    host_checks,
+    kubelet_checks,
+    neighbour_checks,
+    topology_checks,
 )
+from agent.doctor.check import Check, CheckGroup, CheckInputs, CheckResult, CheckStatus, skip
+
+_GROUPS = tuple(CheckGroup)
+CHECKS: tuple[Check, ...] = tuple(
+    sorted(
+        (
+            *agent_checks.CHECKS,
+            *api_checks.CHECKS,
+            *host_checks.CHECKS,
+            *device_checks.CHECKS,
+            *driver_checks.CHECKS,
+            *topology_checks.CHECKS,
+            *kubelet_checks.CHECKS,
+            *container_checks.CHECKS,
+            *enforcement_checks.CHECKS,
+            *neighbour_checks.CHECKS,
+        ),
+        key=lambda check: _GROUPS.index(check.group),
+    )
+)
+
+# the worst first
+_ORDER = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.OK, CheckStatus.SKIP)
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A result with the check that it is of, and its entry in the runbook."""
+
+    check: Check
+    result: CheckResult
+    anchor: str = ""
 
 
 def run_checks(facts: CheckInputs) -> tuple[CheckResult, ...]:
     """Return the results of all checks."""
-    return tuple(result for check in CHECKS for result in check(facts))
+    return tuple(finding.result for finding in find_all(facts))
 
 
-def result_rows(results: Iterable[CheckResult]) -> list[dict[str, object]]:
+def find_all(facts: CheckInputs) -> tuple[Finding, ...]:
+    """Return the results of all checks, by group, with the check of each.
+
+    A check without a result had nothing to check: it is skipped.
+    """
+    return tuple(
+        Finding(
+            check=check,
+            result=result,
+            anchor=_anchor(facts, result),
+        )
+        for check in CHECKS
+        for result in tuple(check.run(facts)) or (skip(check.id, check.absence),)
+    )
+
+
+def _anchor(facts: CheckInputs, result: CheckResult) -> str:
+    """Return the anchor of a bad result's reason in the runbook; empty if it has no entry."""
+    if not result.reason or result.status not in (CheckStatus.WARN, CheckStatus.FAIL):
+        return ""
+    entry = facts.runbook.find(result.vendor, result.reason, result.message)
+    return "" if entry is None else entry.anchor
+
+
+def result_rows(findings: Iterable[Finding]) -> list[dict[str, object]]:
     """Return findings as data for programs."""
     return [
         {
-            "id": result.id,
-            "result": result.status.value,
-            "seen": result.observation,
-            "why": result.impact or None,
-            "do": result.remedy or None,
+            "id": finding.result.id,
+            "group": finding.check.group.value,
+            "check": finding.check.id,
+            "result": finding.result.status.value,
+            "seen": finding.result.observation,
+            "why": finding.result.impact or None,
+            "do": finding.result.remedy or None,
+            "runbook": finding.anchor or None,
         }
-        for result in results
+        for finding in findings
     ]
+
+
+def check_rows() -> list[dict[str, object]]:
+    """Return all checks as data for programs."""
+    return [
+        {"group": check.group.value, "id": check.id, "question": check.question} for check in CHECKS
+    ]
+
+
+def by_group(findings: Iterable[Finding]) -> Mapping[CheckGroup, list[Finding]]:
+    """Return the findings of each group, the worst first; groups with a failure come first."""
+    groups: dict[CheckGroup, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.check.group, []).append(finding)
+    ordered = {
+        group: sorted(members, key=lambda one: _ORDER.index(one.result.status))
+        for group, members in groups.items()
+    }
+    return dict(sorted(ordered.items(), key=lambda item: _ORDER.index(item[1][0].result.status)))
+
+
+def count_results(findings: Iterable[Finding]) -> Mapping[CheckStatus, int]:
+    """Return the number of results by status, the worst first."""
+    counts = Counter(finding.result.status for finding in findings)
+    return {status: counts[status] for status in _ORDER}
 
 
 def is_bad_news(results: Iterable[CheckResult], *, strict: bool) -> bool:

@@ -165,6 +165,32 @@ class AliasTable(msgspec.Struct, frozen=True, kw_only=True):
     metrics: tuple[MetricAlias, ...] = ()
 
 
+class NodeDaemon(msgspec.Struct, frozen=True, kw_only=True):
+    """A program of the vendor that must run on a node with its devices."""
+
+    process: str  # name of the process
+    function: str = ""  # needed only beside a PCI function of this vendor and class: 10de:0680
+    fact: tuple[str, str] | None = None  # needed only if a device has this fact
+    impact: str
+    remedy: str
+
+
+class NodeRequirements(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node needs for the vendor's devices, and which programs manage them too.
+
+    For checks of a node. Names of programs are those of their processes.
+    """
+
+    # files with the version of the loaded kernel module; the first that exists counts
+    version_files: tuple[str, ...] = ()
+    library: str = ""  # start of the name of its library; the version of the driver follows
+    library_folders: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()  # that every container with a device needs
+    daemons: tuple[NodeDaemon, ...] = ()
+    device_plugins: tuple[str, ...] = ()  # other programs that offer the devices to the kubelet
+    exporters: Pairs = ()  # other exporters of their metrics: program, value of `metrics.aliases`
+
+
 class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent knows about a vendor without calling it."""
 
@@ -183,6 +209,7 @@ class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
     # how paths of nodes start that runc on systemd finds only by a link in /dev/char
     char_link_prefix: str = ""
     is_isolated: bool = True  # False: it only reads files, and its session runs in the agent
+    requirements: NodeRequirements = NodeRequirements()
 
 
 class VendorSession(Protocol):

@@ -50,6 +50,7 @@ What surprises, and is as in a real server:
   is silent until it is: not even bookmarks come.
 * A resource that there is not is answered 404 in plain text, and so is a 429 (`Fault(status=429)`):
   neither is a Status.
+* A SelfSubjectAccessReview is open to every user; a right that no rule gives is not "denied".
 * An apply that creates needs the right to `create` besides `patch`.
 * A write to a NodeResourceTopology in v1alpha1 loses what only v1alpha2 has (`attributes`).
 * An eviction leaves a pod of a node terminating: a test removes it as the kubelet would. Of a

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
-from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
+from agent.snapshot.vendor import (
+    SWITCH_CHOICES,
+    CdiNaming,
+    NodeRequirements,
+    SessionContext,
+    VendorDescription,
+)
 from plugins.vendors.ascend import injection, kubelet
 from plugins.vendors.ascend.aliases import NPU_EXPORTER
 from plugins.vendors.ascend.discovery.sysfs import describe_function, find_npus
@@ -39,6 +45,11 @@ class AscendVendor:
         health=HealthOverrides(clean_probes=3, clean_s=15.0),
         families=FAMILIES,
         aliases=(NPU_EXPORTER,),
+        requirements=NodeRequirements(
+            device_nodes=("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
+            device_plugins=("ascend-device-plugin", "ascendplugin"),
+            exporters=(("npu-exporter", "npu_exporter"),),
+        ),
     )
     request_variables = frozenset((injection.VISIBLE,))
     runtime_handler = injection.RUNTIME_HANDLER

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
-from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
+from agent.snapshot.vendor import (
+    SWITCH_CHOICES,
+    CdiNaming,
+    NodeRequirements,
+    SessionContext,
+    VendorDescription,
+)
 from plugins.vendors.cambricon import injection, kubelet
 from plugins.vendors.cambricon.aliases import MLU_EXPORTER
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
@@ -39,6 +45,11 @@ class CambriconVendor:
         health=HealthOverrides(clean_probes=3),
         families=FAMILIES,
         aliases=(MLU_EXPORTER,),
+        requirements=NodeRequirements(
+            device_nodes=("/dev/cambricon_ctl",),
+            device_plugins=("cambricon-device-plugin", "device-plugin"),
+            exporters=(("mlu-exporter", "mlu_exporter"),),
+        ),
     )
     request_variables = frozenset((injection.VISIBLE,))
     runtime_handler = injection.RUNTIME_HANDLER

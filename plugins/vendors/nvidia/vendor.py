@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 from agent.snapshot.device import VendorDevice
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
-from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
+from agent.snapshot.vendor import (
+    SWITCH_CHOICES,
+    CdiNaming,
+    NodeDaemon,
+    NodeRequirements,
+    SessionContext,
+    VendorDescription,
+)
 from plugins.vendors.nvidia import kubelet
 from plugins.vendors.nvidia.aliases import DCGM
 from plugins.vendors.nvidia.discovery.sysfs import (
@@ -22,6 +29,35 @@ from plugins.vendors.nvidia.settings import NvidiaSettings
 
 if TYPE_CHECKING:
     from plugins.vendors.nvidia.session import NvidiaSession
+
+
+NVSWITCH = "10de:0680"  # vendor and class of its PCI functions
+
+REQUIREMENTS = NodeRequirements(
+    version_files=("/sys/module/nvidia/version", "/proc/driver/nvidia/version"),
+    library="libnvidia-ml.so.",
+    library_folders=driver_files.LIBRARY_FOLDERS,
+    device_nodes=("/dev/nvidiactl", "/dev/nvidia-uvm"),
+    daemons=(
+        NodeDaemon(
+            process="nvidia-persistenced",
+            fact=("persistence", "off"),
+            impact="the driver lets go of idle cards: the next process waits seconds for each, and "
+            "settings such as power limits are lost",
+            remedy="start the service nvidia-persistenced",
+        ),
+        NodeDaemon(
+            process="nv-fabricmanager",
+            function=NVSWITCH,
+            impact="NVLinks through the switches stay down: CUDA fails with error 802 (system not "
+            "yet initialized)",
+            remedy="install nvidia-fabricmanager in exactly the version of the driver, and start "
+            "its service",
+        ),
+    ),
+    device_plugins=("nvidia-device-plugin",),
+    exporters=(("dcgm-exporter", "dcgm"),),
+)
 
 
 class NvidiaVendor:
@@ -48,6 +84,7 @@ class NvidiaVendor:
         health=HealthOverrides(clean_probes=3, clean_s=60.0),
         families=FAMILIES,
         aliases=(DCGM,),
+        requirements=REQUIREMENTS,
     )
     request_variables = frozenset((edits.VISIBLE, edits.OLD_IMAGE))
     runtime_handler = edits.RUNTIME_HANDLER

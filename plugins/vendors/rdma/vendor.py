@@ -12,7 +12,13 @@ from agent.snapshot.device_plugin import DeviceUnit
 from agent.snapshot.host_files import HostFiles
 from agent.snapshot.inventory import Problem
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
-from agent.snapshot.vendor import SWITCH_CHOICES, CdiNaming, SessionContext, VendorDescription
+from agent.snapshot.vendor import (
+    SWITCH_CHOICES,
+    CdiNaming,
+    NodeRequirements,
+    SessionContext,
+    VendorDescription,
+)
 from plugins.vendors.rdma import injection
 from plugins.vendors.rdma.health.runbook import RUNBOOK
 from plugins.vendors.rdma.host_functions import RdmaFunctionReader
@@ -79,6 +85,10 @@ class RdmaVendor:
         # a port is watched for seconds before the session reports that it went down or came up
         health=HealthOverrides(clean_probes=1, clean_s=0.0, clear_looks=1),
         families=FAMILIES,
+        requirements=NodeRequirements(
+            device_nodes=("/dev/infiniband/rdma_cm",),
+            device_plugins=("k8s-rdma-shared-dp", "sriovdp"),
+        ),
     )
     host_query = staticmethod(injection.host_query)
     edits = staticmethod(injection.edits)

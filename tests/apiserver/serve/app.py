@@ -26,7 +26,7 @@ from tests.apiserver.refusal import (
 )
 from tests.apiserver.schema.kinds import Kind
 from tests.apiserver.schema.versions import Object, shown
-from tests.apiserver.serve import bindings, control, discovery, evictions, table, wire
+from tests.apiserver.serve import bindings, control, discovery, evictions, own_access, table, wire
 from tests.apiserver.serve.answer import Answer, refused
 from tests.apiserver.serve.breaks import PAGE
 from tests.apiserver.serve.reads import list_objects
@@ -172,13 +172,15 @@ class App:
         route = read_route(logged.method, logged.path, logged.query)
         if not logged.user:
             raise unauthorized()
-        if logged.user != ADMIN:
+        if logged.user != ADMIN and not own_access.is_review(route):
             authorize(logged.user, self.rules, route)
         return route
 
     def _serve(self, served_request: ServedRequest, logged: Logged) -> Answer:
         if not served_request.resource:
             return discovery.answer(self.store, logged.path)
+        if own_access.is_review(served_request):
+            return own_access.review(logged.user, self.rules, served_request, logged)
         kind = self._kind(served_request)
         if served_request.subresource == evictions.SUBRESOURCE:
             return evictions.evict(self.store, self.registry, served_request, logged)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.apiserver.refusal import no_resource
 from tests.apiserver.schema.kinds import Kind
-from tests.apiserver.serve import openapi
+from tests.apiserver.serve import openapi, own_access
 from tests.apiserver.serve.answer import Answer
 from tests.apiserver.store.objects import Store
 
@@ -72,7 +72,7 @@ def _served(store: Store) -> list[tuple[str, str, Kind]]:
 
 
 def _groups(store: Store) -> list[dict[str, Any]]:
-    versions: dict[str, list[str]] = {}
+    versions: dict[str, list[str]] = {own_access.GROUP: [own_access.VERSION]}
     for group, version, _ in _served(store):
         if group and version not in versions.setdefault(group, []):
             versions[group].append(version)
@@ -91,6 +91,8 @@ def _group(store: Store, name: str) -> Answer:
 
 
 def _resources(store: Store, group: str, version: str) -> Answer:
+    if (group, version) == (own_access.GROUP, own_access.VERSION):
+        return Answer(body=own_access.RESOURCES)
     resources = []
     for served_group, served_version, kind in _served(store):
         if (served_group, served_version) != (group, version):

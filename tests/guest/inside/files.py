@@ -15,12 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from agent.app.pod_files import LEDGER_FILE
 from agent.cgroup.host_settings import directory_of
 from agent.cgroup.key_index import find_key
 from agent.cgroup.keys import CgroupKey
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.ledger import LEDGER_FILE, ChangeLedger
 from agent.cgroup.restore import restore_all
 from agent.cgroup.values import CgroupValues, KernelFiles
 from agent.cgroup.write_plan import DesiredValue

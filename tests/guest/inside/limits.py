@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.app.pod_files import LEDGER_FILE
 from agent.cgroup import reclaim
-from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.ledger import LEDGER_FILE, ChangeLedger
 from agent.cgroup.restore import restore_all
 from agent.host.files import LiveHostFiles
 from tests.cgroup_v2.session import CACHE_BYTES

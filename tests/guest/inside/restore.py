@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.app.pod_files import LEDGER_FILE
 from agent.cgroup.keys import MEMORY
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.ledger import LEDGER_FILE, ChangeLedger
 from agent.cgroup.restore import restore_all
 from agent.cgroup.values import CgroupValues, KernelFiles
 from agent.cgroup.write_plan import DesiredValue

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.app.pod_files import LEDGER_FILE
-from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.ledger import LEDGER_FILE, ChangeLedger
 from agent.cgroup.restore import restore_all
 from agent.clock import SystemClock
 from agent.config.containers import CpuSuppressionSettings

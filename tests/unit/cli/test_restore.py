@@ -9,9 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.app.pod_files import LEDGER_FILE
 from agent.cgroup.layout import CgroupLayout, LayoutLocator
-from agent.cgroup.ledger import SYSCTL_HIERARCHY, ChangeLedger, LedgerEntry
+from agent.cgroup.ledger import LEDGER_FILE, SYSCTL_HIERARCHY, ChangeLedger, LedgerEntry
 from agent.cli.restore import CgroupsNotVisible
 from agent.cli.restore import restore as command
 from agent.host.files import LiveHostFiles

@@ -1,65 +1,22 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 from msgspec.structs import replace
 
 from agent.cli.doctor import results_text
 from agent.config.containers import HookSettings, NriSettings
 from agent.config.settings import Settings
-from agent.doctor.check import CheckInputs, CheckResult, CheckStatus, RuntimeProcess
-from agent.doctor.node_report import node_report
-from agent.doctor.report import is_bad_news, result_rows, run_checks
+from agent.doctor.check import Check, CheckGroup, CheckResult, CheckStatus
+from agent.doctor.report import Finding, is_bad_news, result_rows, run_checks
 from agent.snapshot.device import Health, HealthState
 from agent.snapshot.host_devices import HostDevices, HostDevicesView
 from agent.snapshot.inventory import RejectionCount
-from agent.snapshot.node import NodeSnapshot, VendorState
+from agent.snapshot.node import VendorState
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.usage import CollectorStatus
 from agent.wire_formats.snapshot_json import to_json_data
 from tests import factory
-
-SOCKET = NriSettings().socket
-CONTAINERD = RuntimeProcess(name="containerd", pid=7, memlock_bytes=65536, is_memlock_known=True)
-
-
-def node() -> NodeSnapshot:
-    """Return a node with a GPU and a NIC that are well."""
-    return factory.snapshot((factory.gpu(0), factory.nic(0)), ())
-
-
-def facts(snapshot: NodeSnapshot | None = None, **changes: object) -> CheckInputs:
-    """Return what a look at a healthy live node finds, but for `changes`."""
-    checks = snapshot or node()
-    well = CheckInputs(
-        settings=Settings(),
-        snapshot=checks,
-        node=node_report(checks),
-        is_live=True,
-        is_root=True,
-        agent=agent_with(
-            "runtime", {"state": "synchronized", "runtime": "containerd", "version": "2"}
-        ),
-        runtimes=(replace(CONTAINERD, memlock_bytes=None),),
-        paths=frozenset({SOCKET}),
-        cgroup_version=2,
-        cgroup_driver="systemd",
-        protobuf="upb",
-        device_runtimes=("nvidia", "ascend"),
-    )
-    return replace(well, **changes)
-
-
-def agent_with(part: str, value: Mapping[str, object]) -> dict[str, object]:
-    """Return the running agent's snapshot with one part about containers."""
-    return {"containers": {part: {"value": value}}}
-
-
-def of(check_results: tuple[CheckResult, ...], check: str) -> CheckResult:
-    """Return the finding of one check."""
-    (one,) = [check_result for check_result in check_results if check_result.id == check]
-    return one
+from tests.unit.doctor.inputs import CONTAINERD, agent_with, facts, node, of
 
 
 def test_a_healthy_node_has_no_bad_news() -> None:
@@ -290,12 +247,64 @@ def test_void_leaves_nothing_to_warn_of() -> None:
     assert of(run_checks(facts(snapshot, settings=settings)), "ungranted").status is CheckStatus.OK
 
 
+def check(name: str, group: CheckGroup = CheckGroup.KERNEL) -> Check:
+    return Check(id=name, group=group, question="?", run=lambda _: iter(()))
+
+
+def finding(name: str, status: CheckStatus, seen: str = "s", **more: str) -> Finding:
+    group = CheckGroup(more.pop("group", "kernel"))
+    anchor = more.pop("anchor", "")
+    result = CheckResult(id=name, status=status, observation=seen, **more)
+    return Finding(check=check(name.split(":", maxsplit=1)[0], group), result=result, anchor=anchor)
+
+
 def test_absent_words_are_null_for_programs_and_nothing_for_people() -> None:
-    check_results = (CheckResult(id="a", status=CheckStatus.OK, observation="s"),)
-    assert result_rows(check_results) == [
-        {"id": "a", "result": "ok", "seen": "s", "why": None, "do": None}
+    one = finding("a:b", CheckStatus.OK)
+    assert result_rows([one]) == [
+        {
+            "id": "a:b",
+            "group": "kernel",
+            "check": "a",
+            "result": "ok",
+            "seen": "s",
+            "why": None,
+            "do": None,
+            "runbook": None,
+        }
     ]
-    assert results_text(check_results) == "ok    a: s\n"
+    assert results_text([one]).splitlines()[:2] == ["KERNEL", "ok    a:b: s"]
+
+
+def test_the_group_with_a_failure_is_printed_first_and_its_worst_finding_first() -> None:
+    text = results_text(
+        [
+            finding("fine", CheckStatus.OK),
+            finding("odd", CheckStatus.WARN, impact="why", remedy="do", anchor="xid-79"),
+            finding("unread", CheckStatus.SKIP, "no kernel"),
+            finding("unread2", CheckStatus.SKIP, "no kernel"),
+            finding("well", CheckStatus.OK, group="time"),
+            finding("bad", CheckStatus.FAIL, group="time", impact="w", remedy="d"),
+        ]
+    )
+    assert text.splitlines() == [
+        "TIME",
+        "fail  bad: s",
+        "      w",
+        "      d",
+        "ok    well: s",
+        "",
+        "KERNEL",
+        "warn  odd: s",
+        "      why",
+        "      do",
+        "      runbook: xid-79",
+        "ok    fine: s",
+        "",
+        "NOT CHECKED HERE",
+        "no kernel: unread, unread2",
+        "",
+        "1 failed, 1 warning, 2 ok, 2 skipped",
+    ]
 
 
 def collectors(*statuses: object) -> dict[str, object]:
@@ -309,12 +318,8 @@ def test_a_collector_that_cannot_measure_is_a_warning_with_its_reason() -> None:
         to_json_data(CollectorStatus(name="usage", success=True, duration_s=0.1)),
         {"name": "cold_memory", "success": False, "problems": [problem]},
     )
-    checks = [
-        check for check in run_checks(facts(agent=agent)) if check.id.startswith("collector:")
-    ]
-    assert [(check.id, check.status) for check in checks] == [
-        ("collector:cold_memory", CheckStatus.WARN)
-    ]
+    checks = [one for one in run_checks(facts(agent=agent)) if one.id.startswith("collector:")]
+    assert [(one.id, one.status) for one in checks] == [("collector:cold_memory", CheckStatus.WARN)]
     assert checks[0].observation == "KidledMissing: this kernel has no kidled"
     assert "collect.cold_memory: false" in checks[0].remedy
 

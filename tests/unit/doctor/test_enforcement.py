@@ -17,7 +17,7 @@ from agent.slo.status import build_slo_view
 from agent.snapshot.slo import NodeSloView
 from agent.wire_formats.snapshot_json import to_json_data
 from tests.cgroups import CgroupHost
-from tests.unit.doctor.test_checks import facts, node
+from tests.unit.doctor.inputs import facts, node
 
 ALL_PARTS: dict[str, Any] = {
     "resourceUsedThresholdWithBE": {
@@ -52,9 +52,15 @@ def strategy(name: str, mode: str = "on", state: str = "active", message: str = 
 
 
 def results(snapshot: dict[str, Any], **changes: Any) -> dict[str, CheckResult]:
-    """Return what the doctor says of enforcement, by check."""
+    """Return what the doctor says of enforcement: of strategies, and what is bad."""
     every = run_checks(facts(agent=snapshot, **changes))
-    return {one.id: one for one in every if one.id.startswith("enforcement")}
+    own = [one for one in every if one.id.startswith("enforcement")]
+    return {
+        one.id: one
+        for one in own
+        if one.status is not CheckStatus.SKIP
+        and (one.id == "enforcement" or one.status is not CheckStatus.OK)
+    }
 
 
 def test_each_strategy_that_a_node_slo_requests_is_returned_with_its_field() -> None:

@@ -19,7 +19,7 @@ from agent.host.files import LiveHostFiles
 from agent.snapshot.device import Health, HealthState
 from agent.wire_formats.snapshot_json import encode_json, snapshot_json
 from tests import factory
-from tests.unit.doctor.test_checks import node
+from tests.unit.doctor.inputs import node
 
 LIMITS = "Limit                     Soft Limit           Hard Limit           Units\n{}\n"
 LOCKED = "Max locked memory         {}             {}             bytes"
