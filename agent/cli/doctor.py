@@ -127,7 +127,7 @@ def _finding_lines(finding: Finding, terminal: Terminal) -> Iterator[str]:
     yield terminal.paint(word, _STYLES[result.status]) + first[len(word) :]
     yield from more
     if result.status in (CheckStatus.WARN, CheckStatus.FAIL):
-        runbook = f"runbook: {finding.anchor}" if finding.anchor else ""
+        runbook = f"runbook: docs/runbook.md#{finding.anchor}" if finding.anchor else ""
         details = filter(None, (result.impact, result.remedy, runbook))
         yield from fit_lines((_INDENT + detail for detail in details), terminal)
 

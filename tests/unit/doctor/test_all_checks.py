@@ -9,12 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from agent.doctor.check import CheckResult, CheckStatus
-from agent.doctor.report import CHECKS, check_rows, find_all
+from agent.doctor.report import CHECKS, check_rows, find_all, result_rows
 from agent.doctor.rights import BASE_RIGHTS, COMPONENTS, KUBELET_PROXY, Right
+from agent.runbook.entry import anchor_of
 from agent.snapshot.node import NodeIdentity, NodeSnapshot
+from agent.workers.abilities import build_runbook
+from agent.workers.load import load_vendors
 from tests.apiserver.rbac import read_roles
 from tests.unit.doctor.inputs import api, facts
-from tests.unit.doctor.states import NO_REPLY, STATES, UNKNOWN, State
+from tests.unit.doctor.states import NO_REPLY, STATES, UNKNOWN
 
 ROOT = Path(__file__).parents[3]
 BAD = (CheckStatus.WARN, CheckStatus.FAIL)
@@ -98,5 +101,13 @@ def test_the_page_lists_every_check_with_its_group() -> None:
     )
 
 
-def test_a_state_is_one_of_a_check() -> None:
-    assert all(isinstance(one, State) for one in STATES.values())
+@pytest.mark.parametrize("check", ["devices", "vendors", "unmanaged", "enforcement-conditions"])
+def test_a_finding_about_a_reason_names_its_entry_in_the_runbook(check: str) -> None:
+    inputs = replace(STATES[check].bad, runbook=build_runbook(load_vendors()))
+    rows = [row for row in result_rows(find_all(inputs)) if row["check"] == check]
+    anchors = [str(row["runbook"]) for row in rows if row["result"] in ("warn", "fail")]
+    headings = re.findall(r"^#+ (.*)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
+    assert anchors
+    assert set(anchors) <= {anchor_of(heading) for heading in headings}
+    well = [row for row in result_rows(find_all(STATES[check].good)) if row["check"] == check]
+    assert all(row["runbook"] is None for row in well)

@@ -297,7 +297,7 @@ def test_the_group_with_a_failure_is_printed_first_and_its_worst_finding_first()
         "warn  odd: s",
         "      why",
         "      do",
-        "      runbook: xid-79",
+        "      runbook: docs/runbook.md#xid-79",
         "ok    fine: s",
         "",
         "NOT CHECKED HERE",
