@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from ctypes import CDLL
 from pathlib import Path
 
-from agent.app.pod_files import LEDGER_FILE
 from agent.cgroup.keys import BURST, MEMORY, CgroupKey
 from agent.cgroup.layout import CgroupLayout
-from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.ledger import LEDGER_FILE, ChangeLedger
 from agent.cgroup.values import CgroupValues, KernelFiles
 from agent.cgroup.write_plan import DesiredValue
 from agent.cgroup.writer import PARTS, CgroupWriter
