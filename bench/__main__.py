@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import sys
@@ -57,7 +58,9 @@ def rows(names: tuple[str, ...]) -> Iterator[Row]:
 
 def main() -> int:
     """Return 0 when every gate holds, 1 when one does not, 2 for an unknown name."""
-    names = tuple(sys.argv[1:]) or BENCHES
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"one of {', '.join(BENCHES)}")
+    names = tuple(parser.parse_args().names) or BENCHES
     if unknown := [name for name in names if name not in BENCHES]:
         print(f"no bench {unknown[0]!r}; there are: {' '.join(BENCHES)}", file=sys.stderr)
         return 2

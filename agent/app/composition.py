@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -39,6 +40,9 @@ from agent.state_writer import NO_STATE_FOLDER, RECORDED_HOST, StateWriter
 from agent.workers.abilities import build_runbook
 from agent.workers.load import load_enabled_vendors
 from agent.workers.manager import VendorManager
+
+if TYPE_CHECKING:
+    from agent.access.rules import AccessFiles  # ssl and bcrypt: loaded where they are used
 
 
 class AgentInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +86,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     notice: str
     cluster: ApiTarget | None = None  # `None`: standalone mode
     lock: NodeLock | None = None
+    access: AccessFiles | None = None  # who may read the metrics; `None`: everybody
 
 
 class DeviceServices(msgspec.Struct, frozen=True, kw_only=True):

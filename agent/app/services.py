@@ -49,6 +49,7 @@ from agent.snapshot.self_check import LoopStatus, SelfCheck
 from agent.usage.monitor import UsageMonitor
 from agent.usage.peak_monitor import PeakMonitor
 from agent.web.http_server import HttpServer
+from agent.web.server import Gate
 from agent.web.view import ExplanationSource
 from agent.workers.load import driver_modules
 
@@ -187,7 +188,12 @@ class Services:
         )
         self._scheduled_loops: tuple[ScheduledLoop, ...] = ()
         self._event_loop_monitor = EventLoopMonitor(inputs.clock)
-        self._http_server = HttpServer(options.listen)
+        access = options.access
+        self._http_server = (
+            HttpServer(options.listen)
+            if access is None
+            else HttpServer(options.listen, lambda: access.context)
+        )
         self._containers: ContainerService | None = None
         self._admin: AdminService | None = None
         self._view: ApplicationView | None = None
@@ -214,7 +220,7 @@ class Services:
             ScheduledLoop(Loop("vendors", interval_s, vendor_search.run), interval_s),
         )
         self._view = self._build_view(containers, admin)
-        return await self._http_server.open(self._view)
+        return await self._http_server.open(self._view, self._build_gate())
 
     async def start_loops(self, tasks: BackgroundTasks) -> None:
         """Start all loops as `tasks`, then the admin socket and the listener to uevents."""
@@ -223,6 +229,8 @@ class Services:
         tasks.start(pipeline.refresh_when_changed(window_s), "devices")
         tasks.start(self._find_places(), "places")
         tasks.start(self._event_loop_monitor.run(self._process_metrics.lateness), "heartbeat")
+        if self._options.access is not None:
+            tasks.start_forever(self._options.access.run, "access rules", inputs.clock)
         threads = self._threads
         for scheduled_loop in self._scheduled_loops:
             executor = threads.devices if scheduled_loop.is_on_devices_thread else threads.collector
@@ -318,6 +326,7 @@ class Services:
             self._event_loop_monitor,
             admin,
             self._options.lock,
+            self._options.access,
         )
         return ApplicationView(
             store=self._inputs.store,
@@ -339,6 +348,18 @@ class Services:
                 containers=containers,
             ),
         )
+
+    def _build_gate(self) -> Gate | None:
+        """Return who may read the metrics; `None`: everybody."""
+        if self._options.access is None:
+            return None
+        from agent.access.gate import AccessGate  # noqa: PLC0415 - bcrypt, where it is used
+        from agent.kube.access_reviews import AccessReviews  # noqa: PLC0415 - as above
+
+        api = self._cluster.session if self._cluster is not None else None
+        auth = self._inputs.settings.metrics.auth
+        reviews = AccessReviews(api, auth.audiences) if api is not None and auth.tokens else None
+        return AccessGate(self._options.access, reviews)
 
     async def _find_places(self) -> None:
         """Read the host when a new device waits for its place, on the collector thread.

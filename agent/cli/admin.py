@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 from agent.cli.options import command_settings
 from agent.cli.output import ABSENT_CELL, format_cell, format_document, format_table
-from agent.cli.parser import ExitStatus
 from agent.cli.terminal import (
     BOLD,
     PLAIN_TERMINAL,
@@ -25,6 +24,7 @@ from agent.cli.terminal import (
     write_document,
 )
 from agent.clock import rfc3339
+from agent.command_line import ExitStatus
 from agent.errors import AgentError, BadConfig
 from agent.web.admin_socket import SOCKET_NAME, AdminSocketError, connect_socket, socket_path
 

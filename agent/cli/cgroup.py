@@ -13,8 +13,8 @@ from agent.cgroup.dump import MAX_GROUPS, CgroupDump, DumpError, dump_cgroups
 from agent.cgroup.keys import V1_NO_LIMIT
 from agent.cgroup.layout import CgroupLayout, LayoutLocator
 from agent.cli import output
-from agent.cli.parser import ExitStatus
 from agent.cli.terminal import standard_output, write_document
+from agent.command_line import ExitStatus
 from agent.errors import BadConfig
 from agent.recording.host_source import open_host
 

@@ -8,8 +8,8 @@ import sys
 from agent.app.composition import AgentInputs, create_inputs
 from agent.app.oneshot import inspect_host
 from agent.cli.options import command_settings, pod_list_file
-from agent.cli.parser import ExitStatus
 from agent.clock import Clock, ManualClock, SystemClock
+from agent.command_line import ExitStatus
 from agent.log import configure_logging
 from agent.recording.host_source import HostSource, open_host
 from agent.snapshot.node import NodeSnapshot

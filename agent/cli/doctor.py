@@ -20,7 +20,6 @@ from agent.app.oneshot import build_host_device_reader, inspect_host
 from agent.cli.bundle import BundleSource, bundle_files, write_bundle
 from agent.cli.context import command_inputs, read_host_with_tapes
 from agent.cli.output import format_document, format_table
-from agent.cli.parser import ExitStatus
 from agent.cli.terminal import (
     BOLD,
     DIM,
@@ -33,6 +32,7 @@ from agent.cli.terminal import (
     standard_output,
     write_document,
 )
+from agent.command_line import ExitStatus
 from agent.config.address import parse_listen_address
 from agent.config.reference import effective_rows
 from agent.config.settings import Settings

@@ -6,41 +6,20 @@ It imports no module of a command.
 from __future__ import annotations
 
 import argparse
-import enum
 
+from agent.command_line import EXIT_STATUS, OneLineParser
 from agent.version import VERSION
 from agent.web.admin_socket import MAX_RELEASE_S, MIN_RELEASE_S
-
-
-class ExitStatus(enum.IntEnum):
-    """The exit statuses of all commands."""
-
-    OK = 0
-    PROBLEM_FOUND = 1
-    WRONG_USE = 2
-    CANNOT = 3
-
-
-EXIT_STATUS = """exit status: 0 done and fine; 1 done, and the answer is bad news;
-2 wrong use or settings; 3 could not do it (permission, unreadable host)"""
 
 FORMATS = ("table", "json", "yaml")
 
 
-class _Parser(argparse.ArgumentParser):
-    """Prints errors as one line: the error, and the command that shows help."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]  # it exits, as its parent does
-        """Print one line and exit with 2."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
 def _command(
-    commands: argparse._SubParsersAction[_Parser],
+    commands: argparse._SubParsersAction[OneLineParser],
     name: str,
     about: str,
     *examples: str,
-) -> _Parser:
+) -> OneLineParser:
     lines = "\n".join(f"  {example}" for example in examples)
     return commands.add_parser(
         name,
@@ -80,7 +59,7 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node-name", metavar="N", help="name of the Node object")
 
 
-def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_run(commands: argparse._SubParsersAction[OneLineParser]) -> None:
     run = _command(
         commands,
         "run",
@@ -110,7 +89,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_inputs(run)
 
 
-def _add_host_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_host_commands(commands: argparse._SubParsersAction[OneLineParser]) -> None:
     devices = _command(
         commands,
         "devices",
@@ -226,7 +205,7 @@ def _release_s(text: str) -> float:
     return seconds
 
 
-def _add_agent_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_agent_commands(commands: argparse._SubParsersAction[OneLineParser]) -> None:
     rescan = _command(
         commands,
         "rescan",
@@ -316,7 +295,7 @@ def _add_agent_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_config(restore)
 
 
-def _add_reference_commands(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_reference_commands(commands: argparse._SubParsersAction[OneLineParser]) -> None:
     config = _command(
         commands,
         "config",
@@ -353,7 +332,7 @@ def _add_reference_commands(commands: argparse._SubParsersAction[_Parser]) -> No
 
 def build_parser(*, only_run: bool = False) -> argparse.ArgumentParser:
     """Return the parser of `xpu-agent`; with `only_run` that of the command `run` alone."""
-    parser = _Parser(
+    parser = OneLineParser(
         prog="xpu-agent",
         description="Node agent for GPUs, NPUs and RDMA devices.",
         epilog=EXIT_STATUS,
@@ -361,7 +340,7 @@ def build_parser(*, only_run: bool = False) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"xpu-agent {VERSION}")
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=_Parser
+        dest="command", required=True, metavar="COMMAND", parser_class=OneLineParser
     )
     _add_run(commands)
     if not only_run:

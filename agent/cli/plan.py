@@ -21,8 +21,8 @@ from agent.cgroup.ledger import LEDGER_FILE, MAX_LEDGER_BYTES, ChangeLedger, Led
 from agent.cgroup.values import CgroupFiles, CgroupValues, KernelFiles
 from agent.cli.context import command_inputs
 from agent.cli.output import format_document, format_table
-from agent.cli.parser import ExitStatus
 from agent.cli.terminal import standard_output, write_document
+from agent.command_line import ExitStatus
 from agent.containers.cpu_quota import NormalizationHook
 from agent.containers.dispatch import ON, hook_modes
 from agent.containers.hooks import node_hooks

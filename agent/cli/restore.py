@@ -23,7 +23,7 @@ from agent.cgroup.ledger import (
 )
 from agent.cgroup.restore import RestoreResult, restore_all
 from agent.cli.options import command_settings
-from agent.cli.parser import ExitStatus
+from agent.command_line import ExitStatus
 from agent.config.settings import Settings
 from agent.deviceplugin.kubelet_folder import KubeletFolder, plugin_folder
 from agent.durable import read_file

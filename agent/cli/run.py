@@ -23,10 +23,10 @@ from msgspec.structs import replace
 from agent.app.identity import cluster_name
 from agent.app.lock import NodeLock, describe_process, stop_signals, wait_for_lock
 from agent.cli.options import command_settings_with_origins, pod_list_file
-from agent.cli.parser import ExitStatus
 from agent.clock import SystemClock
+from agent.command_line import ExitStatus
 from agent.config.address import ListenAddress, parse_listen_address
-from agent.config.settings import Settings
+from agent.config.settings import MetricsSettings, Settings
 from agent.errors import AgentError, BadConfig
 from agent.kube.endpoint import ApiTarget, find_api_target
 from agent.log import configure_logging
@@ -36,6 +36,7 @@ from agent.workers.load import any_vendor_has_devices, load_enabled_vendors
 from agent.workers.selection import launch_workers
 
 if TYPE_CHECKING:
+    from agent.access.rules import AccessFiles
     from agent.app.composition import AgentInputs
 
 
@@ -100,6 +101,22 @@ def listen_addresses(settings: Settings) -> tuple[ListenAddress, ...]:
     if metrics.page_listen:
         addresses.append(parse_listen_address(metrics.page_listen, "metrics.page_listen"))
     return tuple(addresses)
+
+
+def read_access_rules(
+    settings: Settings, listen: tuple[ListenAddress, ...], *, is_standalone: bool
+) -> AccessFiles | None:
+    """Return who may read the metrics, `None` for everybody; raises `BadConfig`."""
+    metrics, default = settings.metrics, MetricsSettings()
+    if (metrics.tls, metrics.auth, metrics.web_config_file) == (
+        default.tls,
+        default.auth,
+        default.web_config_file,
+    ):
+        return None
+    from agent.access.agent_settings import open_access  # noqa: PLC0415 - ssl, where it is used
+
+    return open_access(metrics, listen, is_standalone=is_standalone)
 
 
 class OutputLocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +186,7 @@ def _serve(arguments: argparse.Namespace, stop: StartupSignals) -> int:
     loaded = command_settings_with_origins(arguments)
     settings = loaded.settings
     listen = listen_addresses(settings)
+    access = read_access_rules(settings, listen, is_standalone=arguments.standalone)
     vendors = load_enabled_vendors(settings)
     host_source, notice = choose_host(arguments, vendors, settings)
     notice = _join_sentences(notice, unused_settings_notice(host_source, loaded.origins))
@@ -184,7 +202,12 @@ def _serve(arguments: argparse.Namespace, stop: StartupSignals) -> int:
 
     inputs = _create_inputs(arguments, settings, host_source, vendors)
     options = ServeOptions(
-        listen=listen, out=location.out, notice=notice, cluster=location.cluster, lock=location.lock
+        listen=listen,
+        out=location.out,
+        notice=notice,
+        cluster=location.cluster,
+        lock=location.lock,
+        access=access,
     )
     return run_application(inputs, workers, options)
 

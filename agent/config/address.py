@@ -20,10 +20,10 @@ class ListenAddress(msgspec.Struct, frozen=True):
         """Return the host by which programs of this machine reach the address."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - shown
 
-    def url(self) -> str:
+    def url(self, scheme: str = "http") -> str:
         """Return the URL for a browser on this machine."""
         shown = f"[{self.local_host}]" if ":" in self.local_host else self.local_host
-        return f"http://{shown}:{self.port}/"
+        return f"{scheme}://{shown}:{self.port}/"
 
 
 def parse_listen_address(text: str, key: str = "metrics.listen") -> ListenAddress:

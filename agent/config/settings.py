@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from agent.config.access import MetricsAuthSettings, MetricsTlsSettings
 from agent.config.cluster import ApiSettings, KubeletSettings
 from agent.config.containers import (
     CdiSettings,
@@ -294,6 +295,18 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
             choices=("hami", "hami_legacy", "koordlet", "node_exporter"),
         ),
     ] = ()
+    tls: Annotated[MetricsTlsSettings, SettingRule("TLS of /metrics")] = MetricsTlsSettings()
+    auth: Annotated[MetricsAuthSettings, SettingRule("who may read /metrics")] = (
+        MetricsAuthSettings()
+    )
+    web_config_file: Annotated[
+        str,
+        SettingRule(
+            "file in the format of Prometheus' exporter-toolkit, with TLS, users and their bcrypt "
+            "hashes; empty: none",
+            maturity="beta",
+        ),
+    ] = ""
 
 
 class AdminSettings(msgspec.Struct, frozen=True, kw_only=True):

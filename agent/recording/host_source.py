@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -46,7 +47,7 @@ def open_host(path: str | None) -> HostSource:
 
     Raises `NotAHost`, whose message says what was expected.
     """
-    if path is None or Path(path).resolve() == Path("/"):
+    if path is None or os.path.realpath(path) == "/":
         return HostSource(files=LiveHostFiles())
     location = Path(path)
     if location.is_dir():

@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import resource
 import socket
-from collections.abc import Awaitable, Callable
+import ssl
+import struct
+import termios
+from collections.abc import Awaitable, Callable, Iterator
 
 from aiohttp import web
 
@@ -29,12 +33,15 @@ RESERVED_DESCRIPTORS = (
     2  # descriptors reserved for connections of a process that has used up all others
 )
 GRACE_S = 0.05  # a connection has so long to send its request, however many others come
+HANDSHAKE_S = 10.0  # for that of TLS
+CLOSING_S = 1.0  # for the goodbye of TLS
 IDLE_S = 20.0  # for the whole header of a request, and between two requests
 BODY_S = 5.0
 LINGER_S = 1.0  # a body that the handler did not read is read and dropped for so long
 UNREAD_S = 10.0  # a peer that reads nothing of its answer for so long has gone
 PAUSE_S = 0.1  # without a descriptor, accept is tried again after that time
 READ_BYTES = 16 << 10
+MAX_STREAMS = 8  # responses without an end; each holds its connection while the page is open
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -46,6 +53,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_INT = struct.Struct("i")
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -117,28 +125,51 @@ class HttpConnection(web.RequestHandler):
 
     def is_stalled(self, now_s: float) -> bool:
         """Return whether the peer has read nothing of its answer for too long."""
-        unsent = 0 if self._link is None else self._link.get_write_buffer_size()
+        unsent = 0 if self._link is None else _unsent_bytes(self._link)
         if unsent == 0 or unsent != self.unsent[0]:
             self.unsent = (unsent, now_s)
         return now_s - self.unsent[1] >= UNREAD_S
 
 
+def _unsent_bytes(link: asyncio.Transport) -> int:
+    """Return the bytes that wait here and in the kernel.
+
+    Below TLS there is another buffer, which only the kernel's shows to be full.
+    """
+    waiting = link.get_write_buffer_size()
+    connection = link.get_extra_info("socket")
+    with contextlib.suppress(OSError, ValueError):  # it was closed just now
+        answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(_INT.size))
+        waiting += _INT.unpack(answer)[0]
+    return waiting
+
+
 class HttpListener:
     """Accepts connections of one listening socket, and closes one if there are too many.
 
-    It closes the oldest connection without a whole request. If more than half of all have sent
-    one, it closes that with the oldest request. So neither kind can keep the other out.
+    It closes the oldest connection without a whole request, be it one whose TLS handshake has not
+    ended. If more than half of all have sent one, it closes that with the oldest request. So
+    neither kind can keep the other out.
     """
 
-    def __init__(self, server: web.Server, listening: socket.socket, limit: int) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        listening: socket.socket,
+        limit: int,
+        context: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
+        """`context` returns the present TLS context; `None`: plain HTTP."""
         self._loop = asyncio.get_running_loop()
         self._server = server
         self._socket = listening
         self._limit = limit
+        self._context = context
         self._waiting: dict[HttpConnection, None] = {}  # without a whole request, the oldest first
         # those that have sent a whole request, the oldest request first
         self._with_request: dict[HttpConnection, None] = {}
-        self._accepting: set[asyncio.Task[object]] = set()
+        # those whose TLS handshake has not ended, with the time of their arrival, the oldest first
+        self._accepting: dict[asyncio.Task[object], float] = {}
         self._reserve: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -164,7 +195,7 @@ class HttpListener:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()
-        for task in self._accepting:
+        for task in list(self._accepting):
             task.cancel()
         while self._reserve:
             os.close(self._reserve.pop())
@@ -201,13 +232,18 @@ class HttpListener:
             return
         accepted.settimeout(0)
         task: asyncio.Task[object] = self._loop.create_task(self._begin(accepted))
-        self._accepting.add(task)
-        task.add_done_callback(self._accepting.discard)
+        self._accepting[task] = self._loop.time()
+        task.add_done_callback(lambda task: self._accepting.pop(task, None))
 
     async def _begin(self, accepted: socket.socket) -> None:
+        context = self._context()
         try:
             await self._loop.connect_accepted_socket(
-                lambda: HttpConnection(self, self._server), accepted
+                lambda: HttpConnection(self, self._server),
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
+                ssl_shutdown_timeout=None if context is None else CLOSING_S,
             )
         except OSError as error:
             log.debug("connection_lost", extra={"error": str(error)})
@@ -224,18 +260,38 @@ class HttpListener:
         count = len(self._waiting) + len(self._with_request) + len(self._accepting)
         if count < self._limit:
             return True
-        oldest = self._oldest_connection()
-        if oldest is None:
-            self._pause(GRACE_S)
-            return False
-        self._close_connection(oldest)
-        return True
+        if self._close_oldest():
+            return True
+        self._pause(GRACE_S)
+        return False
 
-    def _oldest_connection(self) -> HttpConnection | None:
-        if len(self._with_request) > self._limit // 2 or not self._waiting:
-            return next(iter(self._with_request), None)
-        oldest = next(iter(self._waiting))
-        return oldest if self._loop.time() - oldest.accepted_s >= GRACE_S else None
+    def _close_oldest(self) -> bool:
+        """Close the connection that makes room for another; return whether there was one."""
+        is_crowded = len(self._with_request) > self._limit // 2
+        without_request = None if is_crowded else self._oldest_without_request()
+        if isinstance(without_request, asyncio.Task):
+            self._accepting.pop(without_request, None)
+            without_request.cancel()
+            return True
+        oldest = without_request
+        if oldest is None and (is_crowded or not (self._waiting or self._accepting)):
+            oldest = next(iter(self._with_request), None)
+        if oldest is not None:
+            self._close_connection(oldest)
+        return oldest is not None
+
+    def _oldest_without_request(self) -> HttpConnection | asyncio.Task[object] | None:
+        """Return the oldest connection without a whole request; `None` while all are new."""
+        now_s = self._loop.time()
+        candidates: list[tuple[float, HttpConnection | asyncio.Task[object]]] = []
+        for one in list(self._waiting)[:1]:
+            candidates.append((one.accepted_s, one))
+        for task, accepted_s in list(self._accepting.items())[:1]:
+            candidates.append((accepted_s, task))
+        if not candidates:
+            return None
+        accepted_s, oldest = min(candidates, key=lambda pair: pair[0])
+        return oldest if now_s - accepted_s >= GRACE_S else None
 
     def _close_connection(self, connection: HttpConnection) -> None:
         self._waiting.pop(connection, None)
@@ -250,10 +306,7 @@ class HttpListener:
         if self._reserve:
             os.close(self._reserve.pop())
             return
-        oldest = self._oldest_connection()
-        if oldest is not None:
-            self._close_connection(oldest)
-        else:
+        if not self._close_oldest():
             self._pause(PAUSE_S)
 
     def _refill(self) -> None:
@@ -275,6 +328,33 @@ class HttpListener:
         ]:
             self._close_connection(connection)
         self._sweep = self._loop.call_later(UNREAD_S / 4, self._close_stalled)
+
+
+class StreamLimit:
+    """Bounds responses without an end, as server-sent events are, of one HTTP server.
+
+    More than half of the connections may not be streams: they would be closed for the next request,
+    and their clients would come again at once.
+    """
+
+    def __init__(self, limit: int = MAX_STREAMS) -> None:
+        self._limit = min(limit, max_connections() // 2)
+        self._count = 0
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        """Count a stream until the block ends; raise 503 if there are too many."""
+        if self._count >= self._limit:
+            raise web.HTTPServiceUnavailable(
+                text=f"{self._limit} pages are open already: close one, or read this one without "
+                "its script\n",
+                headers={"Retry-After": "10"},
+            )
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
 
 
 @web.middleware

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
 
 from aiohttp import web
 
+from agent.access.certificates import certificate_of
+from agent.access.decision import ClientCredentials, Refusal, certificate_names
 from agent.objects.yaml_text import to_yaml
 from agent.runbook.self_checks import self_report
 from agent.snapshot.publications import Publication
@@ -39,6 +42,32 @@ SCRAPE_TIMEOUT_HEADER = "X-Prometheus-Scrape-Timeout-Seconds"
 
 # all other paths are for clients of this machine only
 PUBLIC_PATHS = frozenset(("/metrics", "/livez", "/readyz"))
+# those that a gate guards; the kubelet's probes have no credentials
+GUARDED_PATHS = frozenset(("/metrics",))
+
+
+class Gate(Protocol):
+    """Decides who may read a guarded path; `agent.access.gate` implements it."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Return headers for the answers of guarded paths."""
+        ...
+
+    async def check(self, credentials: ClientCredentials, path: str) -> Refusal | None:
+        """Return `None` if the client may read the path, else the answer."""
+        ...
+
+
+def client_credentials(request: web.Request) -> ClientCredentials:
+    """Return what the client presents with a request."""
+    transport = request.transport
+    connection = None if transport is None else transport.get_extra_info("ssl_object")
+    return ClientCredentials(
+        peer=request.remote or "",
+        authorization=request.headers.get("Authorization", ""),
+        certificate_names=certificate_names(certificate_of(connection)),
+    )
 
 
 _HOST_HEADER = re.compile(
@@ -76,6 +105,33 @@ async def _restrict_access(request: web.Request, handler: RouteHandler) -> web.S
     if request.path not in PUBLIC_PATHS and not local:
         raise web.HTTPForbidden(text="only by loopback: use http://127.0.0.1 or port-forward\n")
     return await handler(request)
+
+
+def _guard(gate: Gate) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """Return the middleware that asks the gate before a guarded path is answered."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: RouteHandler) -> web.StreamResponse:
+        if request.path not in GUARDED_PATHS:
+            return await handler(request)
+        refusal = await gate.check(client_credentials(request), request.path)
+        if refusal is not None:
+            return web.Response(
+                status=refusal.status, text=refusal.text, headers=dict(refusal.headers)
+            )
+        return await handler(request)
+
+    return guard
+
+
+def _header_adder(
+    gate: Gate,
+) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+        if request.path in GUARDED_PATHS:
+            response.headers.update(gate.headers)
+
+    return add_headers
 
 
 class PageHandlers:
@@ -227,11 +283,17 @@ def _publication_json(publication: Publication) -> dict[str, str]:
     }
 
 
-def create_page_app(view: AgentView) -> web.Application:
-    """Return the application; it does not listen yet."""
+def create_page_app(view: AgentView, gate: Gate | None = None) -> web.Application:
+    """Return the application; it does not listen yet. Without a gate everybody reads metrics."""
     pages = PageHandlers(view)
-    app = web.Application(middlewares=[track_request, _restrict_access], client_max_size=1024)
+    middlewares = [track_request, _restrict_access]
+    app = web.Application(
+        middlewares=middlewares if gate is None else [*middlewares, _guard(gate)],
+        client_max_size=1024,
+    )
     app.on_response_prepare.append(add_security_headers)
+    if gate is not None:
+        app.on_response_prepare.append(_header_adder(gate))
     app.router.add_get("/metrics", pages.metrics)
     app.router.add_get("/livez", pages.livez)
     app.router.add_get("/readyz", pages.readyz)

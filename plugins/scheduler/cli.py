@@ -6,16 +6,15 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import IntEnum
 from pathlib import Path
 
 import msgspec
 
-from agent.errors import AgentError, BadConfig, ParseError
+from agent.command_line import EXIT_STATUS, ExitStatus, OneLineParser, run_command_line
+from agent.errors import BadConfig, ParseError
 from agent.log import configure_logging
 from agent.version import VERSION
 from plugins.scheduler.decision_text import decision_lines
@@ -34,50 +33,33 @@ from plugins.scheduler.simulation import (
     simulated_pod,
 )
 
-
-class CommandStatus(IntEnum):
-    """0: success; 1: success with a problem as the answer; 2: wrong usage.
-
-    3: the command failed.
-    """
-
-    OK = 0
-    BAD_NEWS = 1
-    WRONG_USE = 2
-    CANNOT = 3
-
-
+MAX_PORT = 65535
 FREE_SIZES = (1, 2, 4, 8)  # GPUs of one pod, in the report on fragmentation
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    try:
+
+    def command() -> int:
         arguments = build_parser().parse_args(argv)
-    except SystemExit as end:  # after --help and wrong use
-        return end.code if isinstance(end.code, int) else CommandStatus.OK
-    try:
-        status = int(COMMANDS[arguments.command](arguments))
-        sys.stdout.flush()
-    except BadConfig as error:
-        print(f"xpu-scheduler: {error}", file=sys.stderr, flush=True)
-        return CommandStatus.WRONG_USE
-    except AgentError as error:
-        with contextlib.suppress(OSError):
-            print(f"xpu-scheduler: {error}", file=sys.stderr, flush=True)
-        return CommandStatus.CANNOT
-    except BrokenPipeError:  # the reader has seen enough, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CommandStatus.OK
-    return status
+        return COMMANDS[arguments.command](arguments)
+
+    arguments = sys.argv[1:] if argv is None else argv
+    return run_command_line("xpu-scheduler", command, discard=arguments[:1] == ["run"])
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(
-        prog="xpu-scheduler", description="Chooses devices for pods beside kube-scheduler."
+    parser = OneLineParser(
+        prog="xpu-scheduler",
+        description="Chooses devices for pods beside kube-scheduler.",
+        epilog=EXIT_STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser.add_argument("--version", action="version", version=f"xpu-scheduler {VERSION}")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=OneLineParser
+    )
     simulate = commands.add_parser("simulate", help="one scheduling decision, nothing is bound")
     _add_cluster(simulate)
     simulate.add_argument(
@@ -129,7 +111,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     else:
         print("\n\n".join("\n".join(decision_lines(decision)) for decision in decisions))
     is_placed = all(decision.chosen is not None for decision in decisions)
-    return CommandStatus.OK if is_placed else CommandStatus.BAD_NEWS
+    return ExitStatus.OK if is_placed else ExitStatus.PROBLEM_FOUND
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -156,7 +138,7 @@ def replay(arguments: argparse.Namespace) -> int:
         print(json.dumps(report, indent=2))
     else:
         _print_report(report)
-    return CommandStatus.BAD_NEWS if report["refused"] else CommandStatus.OK
+    return ExitStatus.PROBLEM_FOUND if report["refused"] else ExitStatus.OK
 
 
 def _cluster(arguments: argparse.Namespace) -> SimulatedCluster:
@@ -251,14 +233,15 @@ def _print_report(report: Mapping[str, object]) -> None:
 def version(_: argparse.Namespace) -> int:
     """Print the version."""
     print(f"xpu-scheduler {VERSION}")
-    return CommandStatus.OK
+    return ExitStatus.OK
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve kube-scheduler until a signal or the loss of the lease, which is status 1."""
     settings = load_settings(arguments.config)
     host, colon, port = (arguments.listen or settings.listen).rpartition(":")
-    if not colon or not port.isdecimal():
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= MAX_PORT
+    if not colon or not is_port:
         raise BadConfig(f"listen: {arguments.listen or settings.listen!r} is not HOST:PORT")
     configure_logging(settings.log_level)
     return asyncio.run(serve(settings, (host, int(port)), arguments.kubeconfig))
@@ -267,7 +250,7 @@ def run(arguments: argparse.Namespace) -> int:
 def config(arguments: argparse.Namespace) -> int:
     """Print the part of KubeSchedulerConfiguration that attaches the extender."""
     print(scheduler_configuration(arguments.url), end="")
-    return CommandStatus.OK
+    return ExitStatus.OK
 
 
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {

@@ -479,6 +479,8 @@ def load_cluster(folder: Path, cluster: SimulatedCluster) -> None:
     if not files:
         raise ClusterFilesError(f"{folder}: no .yaml, .yml or .json file in it")
     for path in files:
+        if not path.is_file():  # to open a FIFO would wait for its writer
+            raise ClusterFilesError(f"{path}: not a regular file")
         for document in load_documents(path):
             try:
                 cluster.add(document)
@@ -489,11 +491,19 @@ def load_cluster(folder: Path, cluster: SimulatedCluster) -> None:
 def load_documents(path: Path) -> Iterator[Mapping[str, object]]:
     """Yield the objects of a file, and of the lists in it; raise `ClusterFilesError`."""
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ClusterFilesError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
-        loaded = list(yaml.load_all(path.read_bytes(), Loader=_LOADER))
-    except (OSError, yaml.YAMLError, UnicodeError, RecursionError) as error:
-        raise ClusterFilesError(f"{path}: {str(error)[:200]}") from error
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ClusterFilesError(f"{path}: {error.strerror}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ClusterFilesError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
+    try:
+        loaded = list(yaml.load_all(data, Loader=_LOADER))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = str(getattr(error, "problem", error))[:200]
+        raise ClusterFilesError(f"{path}{line}: not YAML: {problem}") from error
     yield from _flatten(path, loaded)
 
 

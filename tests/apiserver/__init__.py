@@ -8,7 +8,8 @@ and child processes can use it alike; it listens on loopback only.
         api.ca_file           trust this; api.wrong_ca_file is another authority's
         api.token_file        the service account's token; api.rotate_token() writes a new one
                               there, after which the old one is answered 401
-        api.admit(token, user)  know a token from elsewhere as a user's
+        api.admit(token, user)  know a token from elsewhere as a user's; api.forget(token)
+        api.permit(user, rule)  what SubjectAccessReviews say that a user or group may do
         api.serviceaccount_dir  token, ca.crt, namespace, as a pod sees them
         api.kubeconfig        for kubectl and the Python client (an administrator: RBAC does not
                               limit it); api.agent_kubeconfig has the service account's token

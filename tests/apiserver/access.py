@@ -31,6 +31,7 @@ class Access:
         self.ssl = self._context(authority)
         self.wrong_ssl = self._context(other)
         self.users: dict[str, str] = {}
+        self.audiences: dict[str, tuple[str, ...]] = {}  # of tokens that are for somebody else
         self.serviceaccount_dir = directory / "serviceaccount"
         self.serviceaccount_dir.mkdir(exist_ok=True)
         (self.serviceaccount_dir / "ca.crt").write_bytes(authority.cert_pem.bytes())

@@ -157,9 +157,19 @@ class ApiServer(Objects):
         """Write a new service account token; the old one is refused, unless it is kept."""
         return self.access.rotate_token(keep_old=keep_old)
 
-    def admit(self, token: str, user: str = AGENT) -> None:
+    def admit(self, token: str, user: str = AGENT, audiences: Iterable[str] = ()) -> None:
         """Know a token from elsewhere (a credential plug-in) as this user's."""
         self.access.users[token] = user
+        if audiences:
+            self.access.audiences[token] = tuple(audiences)
+
+    def forget(self, token: str) -> None:
+        """Know a token no more, as after its account was deleted."""
+        del self.access.users[token]
+
+    def permit(self, user: str, rule: Rule) -> None:
+        """Allow a user or group something, for SubjectAccessReviews about it."""
+        self.app.user_rules.setdefault(user, []).append(rule)
 
     # what was asked
 

@@ -7,6 +7,7 @@ not pass it on.
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import subprocess
@@ -222,5 +223,19 @@ def _short(path: str) -> str:
     return path if len(path) < 99 else f"a name of {len(path)} characters"
 
 
+def main(arguments: list[str]) -> int:
+    """Print the session; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.resctrl.session", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("mount", metavar="MOUNT", help="a mounted resctrl file system; changed")
+    mount = parser.parse_args(arguments).mount
+    if not Path(mount, "schemata").is_file():
+        sys.stderr.write(f"{parser.prog}: {mount}: no resctrl file system is mounted there\n")
+        return 3
+    sys.stdout.write("".join(f"{line}\n" for line in answers(mount)))
+    return 0
+
+
 if __name__ == "__main__":
-    sys.stdout.write("".join(f"{line}\n" for line in answers(sys.argv[1])))
+    sys.exit(main(sys.argv[1:]))

@@ -7,12 +7,15 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 from aiohttp import web
 
+from agent.access.certificates import ACCEPT, NO_CERTIFICATES, TlsConfig, certificate_of
+from agent.access.decision import certificate_names
+from agent.access.rules import AccessFiles, AccessSettings, following_context
 from agent.errors import AgentError, BadConfig, ParseError
 from plugins.scheduler.allocation_audit import AllocationAudit
 from plugins.scheduler.cluster_state import ClusterState
@@ -76,16 +79,25 @@ class TermSource(Protocol):
 class ExtenderServer:
     """Serves one listen address. Belongs to the loop thread."""
 
-    def __init__(self, terms: TermSource, context: ssl.SSLContext | None) -> None:
-        """Without a context the server speaks plain HTTP."""
+    def __init__(
+        self,
+        terms: TermSource,
+        context: ssl.SSLContext | None,
+        client_names: Iterable[str] = (),
+    ) -> None:
+        """Without a context the server speaks plain HTTP.
+
+        With `client_names`, a client's certificate must have one of them.
+        """
         self.statistics = CallStatistics()
         self._terms = terms
         self._context = context
+        self._client_names = frozenset(client_names)
         self._runner: web.AppRunner | None = None
 
     async def open(self, host: str, port: int) -> str:
         """Listen, and return the address; raise `CannotListen`."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._check_client])
         for prefix in ("", "/v1"):
             for verb, handler in self._verbs().items():
                 app.router.add_post(f"{prefix}/{verb}", self._handler(verb, handler))
@@ -116,6 +128,19 @@ class ExtenderServer:
         """End all calls."""
         if self._runner is not None:
             await self._runner.cleanup()
+
+    @web.middleware
+    async def _check_client(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Refuse clients whose certificate has none of the names in the settings."""
+        if self._client_names:
+            transport = request.transport
+            connection = None if transport is None else transport.get_extra_info("ssl_object")
+            names = certificate_names(certificate_of(connection)) or frozenset()
+            if self._client_names.isdisjoint(names):
+                return web.Response(status=403, text="this client certificate is not allowed\n")
+        return await handler(request)
 
     def _verbs(self) -> Mapping[str, Callable[[Term, bytes], Awaitable[bytes]]]:
         return {
@@ -266,19 +291,30 @@ def _json(value: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type=JSON_TYPE)
 
 
-def tls_context(tls: TlsSettings) -> ssl.SSLContext | None:
-    """Return the context of the server, `None` without a certificate; raise `BadConfig`."""
+def tls_files(tls: TlsSettings) -> AccessFiles | None:
+    """Return the certificates of the server, `None` without one; raise `BadConfig`."""
     if not tls.cert_file:
         if tls.client_ca_file:
             raise BadConfig("tls.client_ca_file: needs tls.cert_file and tls.key_file")
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(tls.cert_file, tls.key_file or None)
-        if tls.client_ca_file:
-            context.load_verify_locations(tls.client_ca_file)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:
-        raise BadConfig(f"tls: {tls.cert_file}: {error}") from error
+    if tls.client_names and not tls.client_ca_file:
+        raise BadConfig("tls.client_names: needs tls.client_ca_file")
+    config = TlsConfig(
+        cert_file=tls.cert_file,
+        key_file=tls.key_file,
+        client_ca_file=tls.client_ca_file,
+        client_auth=ACCEPT if tls.client_ca_file else NO_CERTIFICATES,
+        min_version=tls.min_version,
+    )
+    return AccessFiles(AccessSettings(tls=config, where="tls"))
+
+
+def tls_context(files: AccessFiles) -> ssl.SSLContext | None:
+    """Return the context of the server; each handshake uses the present files.
+
+    Every client needs a certificate where the settings name the authority of clients.
+    """
+    context = following_context(files)
+    if context is not None and files.rules.tls.client_auth != NO_CERTIFICATES:
+        context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -11,6 +11,7 @@ import signal
 import socket
 import uuid
 
+from agent.access.rules import AccessFiles
 from agent.clock import Clock, SystemClock
 from agent.errors import ParseError
 from agent.kube.api import ApiClient
@@ -28,7 +29,7 @@ from plugins.scheduler.server.binding import Binder
 from plugins.scheduler.server.cluster_feed import ClusterFeed
 from plugins.scheduler.server.device_ledger import DeviceLedger
 from plugins.scheduler.server.extender import Extender
-from plugins.scheduler.server.http_server import ExtenderServer, TermSource, tls_context
+from plugins.scheduler.server.http_server import ExtenderServer, TermSource, tls_context, tls_files
 from plugins.scheduler.server.lease import LeaderApi, LeaderElector
 from plugins.scheduler.server.load_feed import LoadFeed
 from plugins.scheduler.server.resource_publisher import ResourcePublisher
@@ -244,6 +245,17 @@ async def _send_events(events: EventSink | None, clock: Clock) -> None:
         )
 
 
+async def _follow_files(files: AccessFiles | None, clock: Clock) -> None:
+    if files is not None:
+        await run_forever(
+            "certificates",
+            files.run,
+            again_s=RESTART_S,
+            monotonic=clock.monotonic,
+            sleep=asyncio.sleep,
+        )
+
+
 async def freeze_synced_cluster(terms: TermSource) -> None:
     """Exclude the objects of the cluster from garbage collection once they are all there.
 
@@ -259,7 +271,8 @@ async def freeze_synced_cluster(terms: TermSource) -> None:
 async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig: str = "") -> int:
     """Run the extender until SIGTERM, SIGINT or the loss of the lease; return the exit status."""
     clock = SystemClock()
-    context = tls_context(settings.tls)
+    certificates = tls_files(settings.tls)
+    context = None if certificates is None else tls_context(certificates)
     target = find_api_target(os.environ, kubeconfig)
     session = await open_session(target, clock, os.environ)
     lease = settings.leader_election
@@ -272,7 +285,7 @@ async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig
         reporter = EventReporter(component=COMPONENT, name=socket.gethostname())
         events = EventSink(session, reporter, clock)
     service = SchedulerService(session, settings, clock, address, events)
-    server = ExtenderServer(service, context)
+    server = ExtenderServer(service, context, settings.tls.client_names)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -284,9 +297,10 @@ async def serve(settings: SchedulerSettings, listen: tuple[str, int], kubeconfig
         stopping = asyncio.create_task(stop.wait(), name="stop")
         sending = asyncio.create_task(_send_events(events, clock), name="events")
         freezing = asyncio.create_task(freeze_synced_cluster(service), name="freeze")
+        following = asyncio.create_task(_follow_files(certificates, clock), name="certificates")
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
         is_lost = running.done()
-        tasks = (running, stopping, sending, freezing)
+        tasks = (running, stopping, sending, freezing, following)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

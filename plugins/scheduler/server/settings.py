@@ -26,11 +26,18 @@ MAX_FILE_BYTES = 1 << 20
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Certificates of the server; with `client_ca_file`, clients need one of that authority."""
+    """Certificates of the server; with `client_ca_file`, clients need one of that authority.
+
+    The files are read again when they change.
+    """
 
     cert_file: str = ""
     key_file: str = ""
     client_ca_file: str = ""
+    # names of which a client's certificate must have one: a DNS name, address, e-mail or URI of its
+    # alternative names, or CN=NAME; empty: any that the authority signed
+    client_names: list[str] = []
+    min_version: Literal["TLS12", "TLS13"] = "TLS12"
 
 
 class LeaderElectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -136,10 +143,18 @@ def load_settings(path: str) -> SchedulerSettings:
     if not path:
         return SchedulerSettings()
     try:
-        data = Path(path).read_bytes()[:MAX_FILE_BYTES]
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadConfig(f"{path}: {error.strerror}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise BadConfig(f"{path}: larger than {MAX_FILE_BYTES} bytes")
+    try:
         loaded = yaml.safe_load(data) or {}
-    except (OSError, yaml.YAMLError, UnicodeError, RecursionError) as error:
-        raise BadConfig(f"{path}: {str(error)[:200]}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise BadConfig(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
     try:
         settings = msgspec.convert(loaded, SchedulerSettings)
     except msgspec.ValidationError as error:

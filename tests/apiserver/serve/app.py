@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from tests.apiserver.access import ADMIN, Access
+from tests.apiserver.access import ADMIN, AGENT, Access
 from tests.apiserver.faults import Fault, Faults
 from tests.apiserver.log import MAX_BODIES, MAX_LOGGED, Logged
 from tests.apiserver.rbac import Rule, authorize
@@ -26,7 +26,16 @@ from tests.apiserver.refusal import (
 )
 from tests.apiserver.schema.kinds import Kind
 from tests.apiserver.schema.versions import Object, shown
-from tests.apiserver.serve import bindings, control, discovery, evictions, own_access, table, wire
+from tests.apiserver.serve import (
+    bindings,
+    control,
+    discovery,
+    evictions,
+    own_access,
+    reviews,
+    table,
+    wire,
+)
 from tests.apiserver.serve.answer import Answer, refused
 from tests.apiserver.serve.breaks import PAGE
 from tests.apiserver.serve.reads import list_objects
@@ -63,6 +72,7 @@ class App:
         self.access = access
         self.faults = faults
         self.rules = rules
+        self.user_rules: dict[str, list[Rule]] = {}  # for reviews of what others may do
         self.pages_from_cache = False
         self.bookmark_interval_s = bookmark_interval_s
         self.max_body_bytes = max_body_bytes
@@ -181,6 +191,9 @@ class App:
             return discovery.answer(self.store, logged.path)
         if own_access.is_review(served_request):
             return own_access.review(logged.user, self.rules, served_request, logged)
+        if reviews.is_review(served_request):
+            rules = {**self.user_rules, AGENT: self.rules}
+            return reviews.review(self.access, rules, served_request, logged)
         kind = self._kind(served_request)
         if served_request.subresource == evictions.SUBRESOURCE:
             return evictions.evict(self.store, self.registry, served_request, logged)

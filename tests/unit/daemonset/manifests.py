@@ -20,10 +20,11 @@ COMPONENTS = (
     "evictions",
     "hami-core",
     "kubelet-proxy",
-    "leave",
+    "metrics-auth",
     "node-condition",
     "node-labels",
     "pod-resources-proxy",
+    "leave",  # the last one: it removes what others change
 )
 
 Object = dict[str, Any]

@@ -79,7 +79,7 @@ def test_an_overlay_moves_every_mention_of_the_agents_account(
     named = list(accounts(objects))
     kinds = Counter(where.split()[0] for where, _, _ in named)
     assert kinds == {
-        "ClusterRoleBinding": 6,
+        "ClusterRoleBinding": 7,
         "ValidatingAdmissionPolicyBinding": 2,
         "DaemonSet": 1,
         "ServiceAccount": 1,
@@ -110,6 +110,7 @@ def test_the_policies_may_be_applied_from_an_overlay_of_their_own(tmp_path: Path
         ("kubelet-proxy", {("nodes/proxy", "get")}),
         ("evictions", {("pods/eviction", "create")}),
         ("block-io", {("persistentvolumeclaims", "get")}),
+        ("metrics-auth", {("tokenreviews", "create"), ("subjectaccessreviews", "create")}),
     ],
 )
 def test_a_component_adds_its_rights_and_the_setting_that_uses_them(
@@ -129,6 +130,23 @@ def test_a_component_adds_its_rights_and_the_setting_that_uses_them(
     assert (settings != load_settings(None, {}, {}, DESCRIPTIONS).settings) is (
         component != "kubelet-proxy"
     )
+
+
+def test_metrics_with_tokens_are_encrypted_and_probed_over_tls(tmp_path: Path) -> None:
+    objects = with_component(tmp_path, "metrics-auth")
+    pod = the(objects, "DaemonSet")["spec"]["template"]["spec"]
+    (agent,) = pod["containers"]
+    metrics = settings_of(objects).metrics
+    assert metrics.auth.tokens
+    (mount,) = (one for one in agent["volumeMounts"] if one["name"] == "metrics-tls")
+    for path in (metrics.tls.cert_file, metrics.tls.key_file):
+        assert os.path.dirname(path) == mount["mountPath"]
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "metrics-tls")
+    assert volume["secret"]["defaultMode"] == 0o400
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert agent[probe]["httpGet"]["scheme"] == "HTTPS"
+    (rule,) = the(objects, "ClusterRole", "xpu-agent-metrics-reader")["rules"]
+    assert rule == {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
 
 
 def test_hami_core_has_its_folders_of_the_node_at_their_own_paths(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_fragmentation_is_the_part_of_free_gpus_that_pods_of_a_size_cannot_use()
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a: [", "while parsing"),
+        (b"a: [", "not YAML"),
         (b"[1]", "no Kubernetes object"),
         (b"kind: Node\nmetadata: 5\n", "Node"),
         (b"kind: Pod\nmetadata: {name: 5}\n", "pod: ValidationError"),
