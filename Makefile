@@ -26,6 +26,11 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp requirements-dev.lock
 	@$(PIP) $(SET_UP) -r requirements-dev.lock
 	@touch $@
 
+$(VENV)/demo.stamp: $(VENV)/run.stamp requirements-demo.lock
+	@echo "adding to $(VENV) what the demonstration needs, once"
+	@$(PIP) --require-hashes -r requirements.lock -r requirements-demo.lock
+	@touch $@
+
 $(VENV)/proto.stamp: $(VENV)/run.stamp requirements-proto.lock
 	@$(PIP) --require-hashes -r requirements-proto.lock
 	@touch $@
@@ -34,7 +39,7 @@ run: $(VENV)/run.stamp   ## the agent on this machine, or on a recorded one: mak
 	@$(BIN)/python -m agent run --standalone $(if $(HOST),--host '$(HOST)',--demo-host fixtures/hosts/qemu-4numa-8xh100) $(ARGS)
 
 # Three agents on recorded hosts, xpu-scheduler and a strict API server: make demo-cluster ARGS="--once"
-demo-cluster: $(VENV)/dev.stamp
+demo-cluster: $(VENV)/demo.stamp
 	@$(BIN)/python -m tests.demo_cluster $(ARGS)
 
 test: lint unit          ## everything that continuous integration runs

@@ -57,11 +57,8 @@ class Cluster:
         for one in NODES:
             self.agents[one.name] = self._start_agent(one.name)
         arguments = ("plugins.scheduler.cli", "run", "--listen", "127.0.0.1:0")
-        files = ("--config", f"{self.folder}/scheduler.yaml", "--kubeconfig")
-        self.scheduler = ChildProcess(
-            "scheduler", (*arguments, *files, str(self.api.kubeconfig)), self.folder
-        )
-        self._children.append(self.scheduler)
+        files = ("--config", f"{self.folder}/scheduler.yaml")
+        self.scheduler = self._start_child("scheduler", *arguments, *files)
         until_s = time.monotonic() + START_S
         while not all(child.address for child in self._children) and not stop.is_set():
             self.check()
@@ -74,8 +71,16 @@ class Cluster:
         arguments = ("agent", "run", "--node-name", name, "--host", str(self._hosts[name]))
         places = ("--listen", "127.0.0.1:0", "--out", str(out))
         files = ("--config", f"{self.folder}/agent.yaml")
-        cluster = ("--kubeconfig", str(self.api.agent_kubeconfig))
-        child = ChildProcess(f"agent-{name}", (*arguments, *places, *files, *cluster), self.folder)
+        return self._start_child(f"agent-{name}", *arguments, *places, *files)
+
+    def _start_child(self, name: str, *arguments: str) -> ChildProcess:
+        """Start a process that finds the API server as a pod does, by its service account."""
+        environment = {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(self.api.port),
+            "XPU_AGENT_SERVICE_ACCOUNT": str(self.api.serviceaccount_dir),
+        }
+        child = ChildProcess(name, arguments, self.folder, environment)
         self._children.append(child)
         return child
 

@@ -29,7 +29,7 @@ class ChildProcess:
         name: str,
         arguments: Iterable[str],
         folder: Path,
-        env: Mapping[str, str] | None = None,
+        environment: Mapping[str, str],
     ) -> None:
         """Start it. It gets a SIGTERM when the thread that called this ends, however it ends."""
         self.name = name
@@ -44,7 +44,7 @@ class ChildProcess:
                 stdout=output,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, **environment},
                 start_new_session=True,  # Ctrl-C is for the parent, which ends it in order
             )
 

