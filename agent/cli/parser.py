@@ -12,6 +12,7 @@ from agent.version import VERSION
 from agent.web.admin_socket import MAX_RELEASE_S, MIN_RELEASE_S
 
 FORMATS = ("table", "json", "yaml")
+MAX_WAIT_S = 86400
 
 
 def _command(
@@ -190,6 +191,16 @@ def _add_host_commands(commands: argparse._SubParsersAction[OneLineParser]) -> N
     _add_host(record)
 
 
+def _positive_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MAX_WAIT_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds up to {MAX_WAIT_S}")
+    return seconds
+
+
 def _release_s(text: str) -> float:
     """Return the seconds of a release.
 
@@ -285,12 +296,30 @@ def _add_agent_commands(commands: argparse._SubParsersAction[OneLineParser]) -> 
         "put back what the agent found in files of pods before it wrote them; stop it first",
         "xpu-agent restore --dry-run --config /etc/xpu-agent/config.yaml",
         "xpu-agent restore --config /etc/xpu-agent/config.yaml",
+        "xpu-agent restore --all-nodes xpu-agent/xpu-agent",
     )
     restore.add_argument(
         "--dry-run", action="store_true", help="say what would be put back, and change nothing"
     )
     restore.add_argument(
         "--force", action="store_true", help="also where somebody else has written since"
+    )
+    restore.add_argument(
+        "--stay",
+        action="store_true",
+        help="if all is restored, wait for a stop signal: for the pods of a DaemonSet",
+    )
+    restore.add_argument(
+        "--all-nodes",
+        metavar="NAMESPACE/NAME",
+        help="let the pods of this DaemonSet of the agent restore their nodes, and wait for them",
+    )
+    restore.add_argument(
+        "--timeout-s",
+        type=_positive_seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="how long to wait for all nodes (300)",
     )
     _add_config(restore)
 

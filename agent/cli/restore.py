@@ -1,16 +1,22 @@
-"""`xpu-agent restore`: restores original values of pod files, removes the agent's files."""
+"""`xpu-agent restore`: restores original values of pod files, removes the agent's files.
+
+With `--all-nodes` the pods of a DaemonSet do so, each on its node.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
 from agent.allocation.cdi_folder import CdiFolder
-from agent.app.lock import describe_process, try_lock
+from agent.app.lock import describe_process, stop_signals, try_lock
 from agent.app.pod_files import create_ledger
 from agent.cgroup.layout import CgroupLayout, LayoutLocator
 from agent.cgroup.ledger import (
@@ -23,6 +29,7 @@ from agent.cgroup.ledger import (
 )
 from agent.cgroup.restore import RestoreResult, restore_all
 from agent.cli.options import command_settings
+from agent.clock import SystemClock
 from agent.command_line import ExitStatus
 from agent.config.settings import Settings
 from agent.deviceplugin.kubelet_folder import KubeletFolder, plugin_folder
@@ -30,6 +37,16 @@ from agent.durable import read_file
 from agent.errors import AgentError, BadConfig
 from agent.host.files import LiveHostFiles
 from agent.host.kernel import read_identity
+from agent.kube.api import ObjectRequests
+from agent.kube.endpoint import find_api_target
+from agent.kube.node_restore import (
+    DAEMON_SETS,
+    list_unrestored_nodes,
+    parse_daemon_set_name,
+    start_restore,
+    wait_until_restored,
+)
+from agent.kube.session import open_session
 
 NOTHING_RECORDED = "nothing was recorded"
 
@@ -45,6 +62,55 @@ class CgroupsNotVisible(AgentError):
 def restore(arguments: argparse.Namespace) -> int:
     """Restore all values, or with --dry-run list them; status 1 if a value is not restored."""
     settings = command_settings(arguments)
+    if arguments.all_nodes:
+        return _restore_all_nodes(arguments, settings)
+    status = _restore_this_node(arguments, settings)
+    if arguments.stay and status == ExitStatus.OK:
+        _wait_for_stop_signal()
+    return status
+
+
+def _restore_all_nodes(arguments: argparse.Namespace, settings: Settings) -> int:
+    name = parse_daemon_set_name(arguments.all_nodes)
+    if name is None or arguments.dry_run or arguments.force or arguments.stay:
+        raise BadConfig(
+            "restore: --all-nodes takes NAMESPACE/NAME of the agent's DaemonSet, and no other"
+            " option than --timeout-s"
+        )
+    target = find_api_target(os.environ, settings.api.kubeconfig, settings.api.context)
+
+    async def run() -> int:
+        clock = SystemClock()
+        session = await open_session(target, clock, os.environ)
+        namespace, daemon_set_name = name
+        requests = ObjectRequests(resource=DAEMON_SETS, name=daemon_set_name, namespace=namespace)
+        try:
+            daemon_set = await start_restore(session, requests)
+            if await wait_until_restored(
+                session, requests, clock, arguments.timeout_s, _print_line
+            ):
+                return ExitStatus.OK
+            for node in await list_unrestored_nodes(session, namespace, daemon_set):
+                _print_line(f"not restored: {node}")
+        finally:
+            await session.close()
+        return ExitStatus.PROBLEM_FOUND
+
+    return asyncio.run(run())
+
+
+def _print_line(text: str) -> None:
+    print(text, flush=True)
+
+
+def _wait_for_stop_signal() -> None:
+    """Keep a pod running whose node is restored: its DaemonSet would start it again."""
+    sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
+    signal.sigwait(stop_signals())
+
+
+def _restore_this_node(arguments: argparse.Namespace, settings: Settings) -> int:
     if not settings.node.state_dir:
         text = "not set, so that no agent recorded what it found; name its settings with --config"
         raise BadConfig(f"node.state_dir: {text}")

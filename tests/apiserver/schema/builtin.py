@@ -127,6 +127,21 @@ POD: Schema = record(
         containerStatuses=listed(open_record(("name",), name=STRING)),
     ),
 )
+DAEMON_SET: Schema = record(
+    spec=FREE,
+    status=record(
+        observedGeneration=INT64,
+        currentNumberScheduled=INT32,
+        desiredNumberScheduled=INT32,
+        numberMisscheduled=INT32,
+        numberReady=INT32,
+        updatedNumberScheduled=INT32,
+        numberAvailable=INT32,
+        numberUnavailable=INT32,
+        collisionCount=INT32,
+        conditions=listed(_CONDITION, "type"),
+    ),
+)
 _SELECTOR = record(
     matchLabels=mapping(STRING),
     matchExpressions=listed(record(("key", "operator"), key=STRING, operator=STRING, values=TEXTS)),

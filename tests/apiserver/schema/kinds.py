@@ -63,6 +63,15 @@ def builtin_kinds() -> tuple[Kind, ...]:
             status=True,
             namespaced=True,
         ),
+        _builtin(
+            "apps",
+            "daemonsets",
+            "DaemonSet",
+            builtin.DAEMON_SET,
+            short=("ds",),
+            status=True,
+            namespaced=True,
+        ),
         _builtin("coordination.k8s.io", "leases", "Lease", builtin.LEASE, namespaced=True),
         _builtin(
             "discovery.k8s.io",

@@ -47,7 +47,7 @@ def with_system_fields(target: Target, live: Object | None, new: Object, now: st
 
 def has_generation(target: Target) -> bool:
     """Return whether the server counts changes of the spec; of built-in kinds it does of few."""
-    return target.kind.custom or target.kind.plural == "poddisruptionbudgets"
+    return target.kind.custom or target.kind.plural in ("daemonsets", "poddisruptionbudgets")
 
 
 def same(live: Object, new: Object) -> bool:

@@ -51,7 +51,9 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
         "kubelet": {"root_dir": folders["kubelet"]},
     }
     config.write_text(json.dumps(settings))
-    return argparse.Namespace(config=str(config), dry_run=False, force=False)
+    return argparse.Namespace(
+        config=str(config), dry_run=False, force=False, stay=False, all_nodes=None
+    )
 
 
 @pytest.mark.parametrize("layout", UNSEEN)

@@ -16,15 +16,26 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).parents[3]
 DAEMONSET = ROOT / "daemonset"
 COMPONENTS = (
+    "ascend",
     "block-io",
+    "enforce",
     "evictions",
     "hami-core",
     "kubelet-proxy",
     "metrics-auth",
+    "network-policy",
     "node-condition",
     "node-labels",
+    "nvidia-runtime",
+    "observe",
+    "openshift",
+    "openshift-observe",
+    "pod-monitor",
     "pod-resources-proxy",
+    "priority-quota",
+    "without-policy",
     "leave",  # the last one: it removes what others change
+)
 )
 
 Object = dict[str, Any]

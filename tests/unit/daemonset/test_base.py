@@ -42,7 +42,7 @@ def test_everything_is_in_one_namespace_and_carries_one_name() -> None:
     for item in BASE:
         assert item["metadata"]["labels"]["app.kubernetes.io/name"] == "xpu-agent"
         namespace = item["metadata"].get("namespace")
-        assert namespace == ("xpu-agent" if item["kind"] in NAMESPACED else None)
+        assert namespace == ("xpu-agent" if item["kind"] in NAMESPACED else None), item
     assert sorted({item["kind"] for item in BASE}) == [
         "ClusterRole",
         "ClusterRoleBinding",
@@ -50,6 +50,8 @@ def test_everything_is_in_one_namespace_and_carries_one_name() -> None:
         "DaemonSet",
         "Namespace",
         "ServiceAccount",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
     ]
 
 
@@ -73,12 +75,12 @@ def test_every_key_of_the_settings_exists(settings: Any) -> None:
 
 def test_every_setting_in_the_environment_exists(container: Object) -> None:
     own_values = {
-        env["name"]: "node-a"
+        env["name"]: env.get("value", "node-a")
         for env in container["env"]
         if env["name"].startswith(ENVIRONMENT_PREFIX)
     }
     assert load_settings(None, own_values, {}, DESCRIPTIONS).settings.node.name == "node-a"
-    (name,) = (env for env in container["env"] if env["name"] in own_values)
+    (name,) = (env for env in container["env"] if env["name"] in own_values and "value" not in env)
     assert name["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
     assert {"name": "MALLOC_ARENA_MAX", "value": "2"} in container["env"]
 
@@ -131,7 +133,6 @@ def test_of_the_node_only_what_the_agent_is_for_can_be_written(
         "/dev",  # a privileged container opens device nodes that come later
         *("/var/run/nri", "/var/lib/kubelet/device-plugins"),  # sockets: to the runtime, to us
         "/var/run/cdi",
-        "/sys/fs/cgroup",  # CPUs and limits of pods
     }
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agent.cli.parser import build_parser
 from agent.config.settings import Settings
 from agent.config.sources import ENVIRONMENT_PREFIX, load_settings
 from agent.version import VERSION
@@ -25,6 +26,8 @@ APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 ANOTHER = {"namespace": "accelerators", "namePrefix": "prod-"}
 MOVED = ("accelerators", "prod-xpu-agent")
 PREFIX_OF_ACCOUNTS = "system:serviceaccount:"
+# all that an overlay can have at once
+TOGETHER = [one for one in COMPONENTS if one not in ("observe", "without-policy", "leave")]
 INSTRUCTIONS = {"FROM", "LABEL", "WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "CMD"}
 
 
@@ -75,11 +78,12 @@ def accounts(objects: Iterable[Object]) -> Iterator[tuple[str, str, str]]:
 def test_an_overlay_moves_every_mention_of_the_agents_account(
     tmp_path: Path, changes: dict[str, str], namespace: str, prefix: str, suffix: str
 ) -> None:
-    objects = overlay(tmp_path, ["base", "policy"], COMPONENTS, **changes)
+    objects = overlay(tmp_path, ["base"], TOGETHER, **changes)
     named = list(accounts(objects))
     kinds = Counter(where.split()[0] for where, _, _ in named)
     assert kinds == {
         "ClusterRoleBinding": 7,
+        "RoleBinding": 2,
         "ValidatingAdmissionPolicyBinding": 2,
         "DaemonSet": 1,
         "ServiceAccount": 1,
@@ -126,10 +130,8 @@ def test_a_component_adds_its_rights_and_the_setting_that_uses_them(
     }
     binding = the(objects, "ClusterRoleBinding", f"xpu-agent-{component}")
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
-    settings = settings_of(objects)
-    assert (settings != load_settings(None, {}, {}, DESCRIPTIONS).settings) is (
-        component != "kubelet-proxy"
-    )
+    base = settings_of(built(DAEMONSET / "base"))
+    assert (settings_of(objects) != base) is (component != "kubelet-proxy")
 
 
 def test_metrics_with_tokens_are_encrypted_and_probed_over_tls(tmp_path: Path) -> None:
@@ -182,13 +184,48 @@ def test_the_component_leave_restores_and_waits_without_a_probe(tmp_path: Path) 
     before = the(built(DAEMONSET / "base"), "DaemonSet")["spec"]["template"]["spec"]
     after = the(with_component(tmp_path, "leave"), "DaemonSet")["spec"]["template"]["spec"]
     (agent,), (leaving,) = before["containers"], after["containers"]
-    shell, how, words = leaving.pop("command")
-    assert (shell, how) == ("sh", "-c")
-    assert words.startswith("xpu-agent restore;")
-    assert words.endswith("exec sleep infinity")
     removed = agent.keys() - leaving.keys()
-    assert removed == {"args", "startupProbe", "livenessProbe", "readinessProbe"}
+    assert removed == {"ports", "startupProbe", "livenessProbe", "readinessProbe"}
     assert after["volumes"] == before["volumes"]
+    for container in (*after["initContainers"], leaving):
+        parser = build_parser(only_run=False)
+        assert parser.parse_args(container["args"]).command == "restore"
+        (cgroup,) = (
+            mount for mount in container["volumeMounts"] if mount["mountPath"] == "/sys/fs/cgroup"
+        )
+        assert not cgroup["readOnly"]
+
+
+def test_without_the_policy_nothing_else_is_left_out(tmp_path: Path) -> None:
+    policies = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    without = with_component(tmp_path, "without-policy")
+    assert list(without) == [
+        item for item in built(DAEMONSET / "base") if item["kind"] not in policies
+    ]
+
+
+@pytest.mark.parametrize("component", ["ascend"])
+def test_the_drivers_own_folders_are_mounted_read_only_at_their_own_paths(
+    tmp_path: Path, component: str
+) -> None:
+    pod = the(with_component(tmp_path, component), "DaemonSet")["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounts = {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+    for path in ("/usr/local/Ascend", "/usr/local/dcmi"):
+        assert mounts[path]["readOnly"]
+        host = volumes[mounts[path]["name"]]["hostPath"]
+        # a missing driver must not leave an empty folder behind that looks like one
+        assert host == {"path": path, "type": "Directory"}
+
+
+def test_block_io_can_write_its_files_with_the_default_profile(tmp_path: Path) -> None:
+    pod = the(with_component(tmp_path, "block-io"), "DaemonSet")["spec"]["template"]["spec"]
+    (mount,) = (
+        mount
+        for mount in pod["containers"][0]["volumeMounts"]
+        if mount["mountPath"] == "/sys/fs/cgroup"
+    )
+    assert not mount["readOnly"]
 
 
 def settings_of(objects: tuple[Object, ...]) -> Settings:
