@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.cli.parser import ExitStatus
+from agent.command_line import ExitStatus
 from tests.apiserver import ApiServer
 from tests.process.agent import DEADLINE_S, ROOT, command
 from tests.process.citizen import surroundings

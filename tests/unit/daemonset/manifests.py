@@ -36,7 +36,6 @@ COMPONENTS = (
     "without-policy",
     "leave",  # the last one: it removes what others change
 )
-)
 
 Object = dict[str, Any]
 
