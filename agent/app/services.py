@@ -403,6 +403,7 @@ def _metrics_renderer(inputs: AgentInputs) -> MetricsRenderer:
         aliases=settings.aliases,
         alias_tables=alias_tables(inputs.vendors),
         max_series=settings.max_series,
+        runbook=inputs.runbook,
     )
     for error in renderer.errors:
         log.warning("metric_family_refused", extra={"family": error})

@@ -164,6 +164,7 @@ def _rendered_files(source: BundleSource) -> Iterator[tuple[str, bytes]]:
             aliases=metrics.aliases,
             max_series=metrics.max_series,
             alias_tables=alias_tables(inputs.vendors),
+            runbook=inputs.runbook,
         ),
     )
 

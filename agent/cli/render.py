@@ -44,6 +44,7 @@ def render(arguments: argparse.Namespace) -> int:
             aliases=inputs.settings.metrics.aliases,
             max_series=inputs.settings.metrics.max_series,
             alias_tables=alias_tables(inputs.vendors),
+            runbook=inputs.runbook,
         )
         write_document(page.decode())
         return report_silent_vendors(now, 0)

@@ -45,6 +45,7 @@ from agent.metrics.families import FAMILIES, NODE, PROCESS, ExportedFamily
 from agent.metrics.hami import hami_families, hami_series
 from agent.metrics.infiniband import infiniband_families, infiniband_series
 from agent.metrics.koordlet import koordlet_families, koordlet_series
+from agent.metrics.problem_series import PROBLEM_FAMILIES, problem_series
 from agent.metrics.resctrl_series import RESCTRL_FAMILIES, resctrl_series
 from agent.metrics.text_format import (
     LabelCache,
@@ -55,6 +56,7 @@ from agent.metrics.text_format import (
     sample_line,
 )
 from agent.metrics.usage_series import application_series, node_series, pod_series
+from agent.runbook.runbook import OWN_RUNBOOK, Runbook
 from agent.snapshot.inventory import DeviceSample, MetricFamily
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.vendor import AliasTable
@@ -91,6 +93,7 @@ class MetricsRenderer:
         alias_tables: Iterable[AliasTable] = (),  # of vendors; `aliases` switches them on
         max_series: int = MAX_SERIES,
         max_age_s: float = MAX_VALUE_AGE_S,
+        runbook: Runbook = OWN_RUNBOOK,
     ) -> None:
         check = check_families(sorted(vendor_families.items()))
         families: tuple[ExportedFamily, ...] = (
@@ -102,6 +105,7 @@ class MetricsRenderer:
             *ENFORCEMENT_FAMILIES,
             *RESCTRL_FAMILIES,
             *CPU_POOL_FAMILIES,
+            *PROBLEM_FAMILIES,
             *(export_family(check.families[name]) for name in sorted(check.families)),
             *hami_families(aliases),
             *infiniband_families(aliases),
@@ -133,6 +137,7 @@ class MetricsRenderer:
         self._pods = pods
         self._aliases = aliases
         self._max_age_s = max_age_s
+        self._runbook = runbook
         self._labels: Mapping[LabelKey, str] = {}
         self._device_pods = DevicePodIndex()
         self._shared_cpus = SharedCpuCounter()
@@ -209,6 +214,7 @@ class MetricsRenderer:
         shared_is_fresh = self._is_fresh(snapshot.sharing.age_s(now_s))
         mps = snapshot.sharing.value.mps if shared_is_fresh else ()
         yield from agent_series(snapshot, now_s, label_prefix)
+        yield from problem_series(snapshot, self._runbook, now_s, label_prefix)
         yield from status_series(snapshot, label_prefix)
         yield from cluster_series(snapshot, now_s, label_prefix)
         yield from container_series(snapshot, label_prefix)
@@ -257,6 +263,7 @@ def render_metrics(
     alias_tables: Iterable[AliasTable] = (),
     max_series: int = MAX_SERIES,
     openmetrics: bool = False,
+    runbook: Runbook = OWN_RUNBOOK,
 ) -> bytes:
     """Render one page without a lasting renderer, for commands."""
     renderer = MetricsRenderer(
@@ -265,6 +272,7 @@ def render_metrics(
         aliases=aliases,
         alias_tables=alias_tables,
         max_series=max_series,
+        runbook=runbook,
     )
     return renderer.render(snapshot, now_s, openmetrics=openmetrics)
 
