@@ -253,7 +253,7 @@ class MetricsRenderer:
         return age_s is not None and age_s <= self._max_age_s
 
 
-def render_metrics(
+def render_metrics(  # noqa: PLR0913 - the settings of a renderer
     snapshot: NodeSnapshot,
     now_s: float,
     *,
