@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import itemgetter
 
-from agent.metrics.agent_series import agent_series
+from agent.metrics.agent_series import agent_series, problem_series
 from agent.metrics.alias_series import AliasSeries, alias_families, check_aliases
 from agent.metrics.cluster_series import (
     CLUSTER_FAMILIES,
@@ -45,7 +45,6 @@ from agent.metrics.families import FAMILIES, NODE, PROCESS, ExportedFamily
 from agent.metrics.hami import hami_families, hami_series
 from agent.metrics.infiniband import infiniband_families, infiniband_series
 from agent.metrics.koordlet import koordlet_families, koordlet_series
-from agent.metrics.problem_series import PROBLEM_FAMILIES, problem_series
 from agent.metrics.resctrl_series import RESCTRL_FAMILIES, resctrl_series
 from agent.metrics.text_format import (
     LabelCache,
@@ -105,7 +104,6 @@ class MetricsRenderer:
             *ENFORCEMENT_FAMILIES,
             *RESCTRL_FAMILIES,
             *CPU_POOL_FAMILIES,
-            *PROBLEM_FAMILIES,
             *(export_family(check.families[name]) for name in sorted(check.families)),
             *hami_families(aliases),
             *infiniband_families(aliases),

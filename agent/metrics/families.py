@@ -35,6 +35,8 @@ RDMA_DEVICE = (*NODE, "device", *DEVICE_POD)  # what every series of a vendor ha
 POD_UID = "pod_uid"  # a label of a vendor's families that are about one pod each
 POD_NAME = ("namespace", "pod")
 PRESSURE = ("resource", "degree")
+# of a fault of a device, or of a slice, whose uuid is then that of the slice
+FAULT = ("device", "minor", "uuid", "class", "reason", "action", "severity")
 SNAPSHOT_PART = (*NODE, "part")
 VENDOR = (*NODE, "vendor")
 PREDICTOR = (*NODE, "predictor")  # pods, classes, or nodemetric: the published combination
@@ -50,6 +52,10 @@ _AGENT: tuple[_Row, ...] = (
     (
         *("self_check", "gauge", (*NODE, "check"), ""),
         "Whether a check of the agent on itself holds; `/healthz?verbose` has the reasons.",
+    ),
+    (
+        *("problems", "gauge", (*NODE, "severity"), ""),
+        "Things that are wrong on the node, as the page lists them, by severity.",
     ),
     (
         "snapshot_part_age_seconds",
@@ -306,6 +312,11 @@ _DEVICE: tuple[_Row, ...] = (
         "Always 1: why a device is not healthy, and its state.",
     ),
     (
+        *("fault", "gauge", (*NODE, *FAULT), ""),
+        "Always 1: a fault of a device or of a slice of it, its class and the recommended action "
+        "(none, look, reset, drain-and-reset, reboot, replace).",
+    ),
+    (
         "pod_unknown",
         "gauge",
         (*(name for name in DEVICE if name != "container"), "reason"),
@@ -364,6 +375,8 @@ _DEVICE: tuple[_Row, ...] = (
 STABLE = frozenset(
     {
         "xpu_agent_build_info",
+        "xpu_agent_problems",
+        "xpu_device_fault",
         "xpu_device_healthy",
         "xpu_device_health_reason",
         "xpu_device_health_state",
