@@ -209,7 +209,7 @@ def problem_series(
         minor = "" if info is None or info.minor is None else str(info.minor)
         uuid = problem.subject if is_slice else (info.uuid or "" if info is not None else "")
         values = (
-            *(key, minor, uuid, problem.category.value, problem.reason),
+            *(key, minor, uuid, problem.category.value or "other", problem.reason),
             *(problem.action.value, problem.severity.value),
         )
         rows[sample_line(name, label_prefix, 1, label_pairs(FAULT, values))] = None
