@@ -316,7 +316,7 @@ def check_ledger(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether the ledger of original values can be read."""
     ledger = facts.ledger
     if ledger is None:
-        yield skip("ledger", "there is none: the agent has changed no file here" if facts.is_live
+        yield skip("ledger", "no ledger: the agent has changed no file here" if facts.is_live
                    else RECORDED)  # fmt: skip
         return
     impact = "what the agent changed may not be put back when it leaves"

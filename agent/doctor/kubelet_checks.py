@@ -163,9 +163,12 @@ def check_policies(facts: CheckInputs) -> Iterator[CheckResult]:
 
 def check_checkpoint(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether the kubelet's checkpoints of CPUs and devices can be decoded."""
-    texts = {path: facts.texts[path] for path in checkpoint_paths(facts) if path in facts.texts}
+    paths = kubelet_checkpoints(facts.settings.kubelet.root_dir)
+    texts = {path: facts.texts[path] for path in paths if path in facts.texts}
     if not texts:
-        yield skip("kubelet-checkpoints", "there are none" if facts.is_live else RECORDED)
+        yield skip(
+            "kubelet-checkpoints", "no checkpoint of a kubelet" if facts.is_live else RECORDED
+        )
         return
     damaged = [path for path, text in texts.items() if not _is_json_object(text)]
     if damaged:
@@ -177,11 +180,6 @@ def check_checkpoint(facts: CheckInputs) -> Iterator[CheckResult]:
         )
     else:
         yield ok("kubelet-checkpoints", join_names(list(texts)))
-
-
-def checkpoint_paths(facts: CheckInputs) -> tuple[str, ...]:
-    """Return the paths of the checkpoints."""
-    return kubelet_checkpoints(facts.settings.kubelet.root_dir)
 
 
 def kubelet_checkpoints(root_dir: str) -> tuple[str, ...]:

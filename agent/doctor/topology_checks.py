@@ -67,7 +67,7 @@ def check_numa_memory(facts: CheckInputs) -> Iterator[CheckResult]:
             "settings",
         )
     else:
-        yield ok("numa-memory", f"{len(nodes)} memory nodes")
+        yield ok("numa-memory", f"{len(nodes)} with memory")
 
 
 def check_links(facts: CheckInputs) -> Iterator[CheckResult]:
@@ -266,7 +266,7 @@ CHECKS = (
         group=CheckGroup.TOPOLOGY,
         question="Is the provider's topology file accepted, and of this machine?",
         run=check_topology_file,
-        absence="there is none",
+        absence="no provider's topology file",
     ),
     Check(
         id="peer-memory",

@@ -43,7 +43,7 @@ _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 # name and value in YAML, in options of commands, mounts and the kernel, and in escaped JSON
 _PAIR = re.compile(
-    r"(?P<name>[\w.-]{0,64}(?:token|passw(?:or)?d|passphrase|secret|authorization|api[_-]?key"
+    r"(?P<name>(?:token|passw(?:or)?d|passphrase|secret|authorization|api[_-]?key"
     r"|access[_-]?key|private[_-]?key|client-(?:key|certificate)-data"
     r"|certificate-authority-data))"
     r"(?P<mark>\\*[\"']?\s*[:=]\s*)(?P<value>\\*\"(?:[^\"\\]|\\.)*?\\*\"|'[^']*'|[^\s,;&\"'{}\[\]]+)",
