@@ -46,6 +46,7 @@ from agent.doctor.inputs import (
     OtherSources,
     fetch_agent_snapshot,
     fetch_page,
+    is_encrypted,
     silent_vendors,
 )
 from agent.doctor.inputs import read_inputs as look_around
@@ -317,7 +318,10 @@ def _probe_metrics(settings: Settings, deadline_s: float) -> EndpointFacts | Non
         address = parse_listen_address(settings.metrics.listen)
     except BadConfig:
         return None
-    return probe_http(address.local_host, address.port, "/livez", deadline_s, b"ok\n")
+    encrypted = is_encrypted(settings.metrics)
+    return probe_http(
+        address.local_host, address.port, "/livez", deadline_s, b"ok\n", encrypted=encrypted
+    )
 
 
 def _lock_facts(folder: str) -> LockFacts | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import ipaddress
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import psutil
 from agent.cgroup.layout import CgroupLayout, KubeletProcess, detect_layout, kubelet_process
 from agent.cgroup.ledger import LEDGER_FILE
 from agent.config.address import parse_listen_address
-from agent.config.settings import Settings
+from agent.config.settings import MetricsSettings, Settings
 from agent.deviceplugin.kubelet_folder import plugin_folder
 from agent.doctor.check import CheckInputs, RuntimeProcess
 from agent.doctor.container_checks import CHECKED_PATHS
@@ -37,6 +38,7 @@ from agent.doctor.host_facts import (
 )
 from agent.doctor.kubelet_checks import kubelet_checkpoints
 from agent.doctor.node_report import NodeReport, node_report, parse_report
+from agent.doctor.probes import open_connection
 from agent.errors import BadConfig, HostFileError, ParseError
 from agent.host.files import list_entries, read_text
 from agent.runbook.runbook import OWN_RUNBOOK, Runbook
@@ -255,9 +257,12 @@ def fetch_page(
         address = parse_listen_address(metrics.page_listen or metrics.listen)
     except BadConfig as error:
         return None, str(error)
-    url = address.url()
-    connection = http.client.HTTPConnection(
-        address.local_host, address.port, timeout=ANSWER_DEADLINE_S
+    # a second address of the loopback speaks plain HTTP
+    is_second = bool(metrics.page_listen) and _is_loopback(address.host)
+    encrypted = is_encrypted(metrics) and not is_second
+    url = address.url("https" if encrypted else "http")
+    connection = open_connection(
+        address.local_host, address.port, ANSWER_DEADLINE_S, encrypted=encrypted
     )
     try:
         connection.request("GET", path)
@@ -269,6 +274,25 @@ def fetch_page(
         return None, f"none answers at {url}: {error}"
     finally:
         connection.close()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_encrypted(metrics: MetricsSettings) -> bool:
+    """Return whether `metrics.listen` speaks TLS; a file that cannot be read means no."""
+    if metrics.tls.cert_file or not metrics.web_config_file:
+        return bool(metrics.tls.cert_file)
+    from agent.access.web_config import read_web_config  # noqa: PLC0415 - ssl and bcrypt
+
+    try:
+        return read_web_config(metrics.web_config_file).tls.is_on
+    except BadConfig:
+        return False
 
 
 def _validate_agent_snapshot(

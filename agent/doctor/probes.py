@@ -56,10 +56,35 @@ class Source(Generic[T]):
         return value
 
 
-def probe_http(host: str, port: int, path: str, deadline_s: float, words: bytes) -> EndpointFacts:
+def open_connection(
+    host: str, port: int, deadline_s: float, *, encrypted: bool = False
+) -> http.client.HTTPConnection:
+    """Return a connection to this machine, not yet opened.
+
+    With TLS the certificate is not checked: it names the node and not the loopback, and nothing
+    secret is sent.
+    """
+    if not encrypted:
+        return http.client.HTTPConnection(host, port, timeout=deadline_s)
+    import ssl  # noqa: PLC0415 - most agents have no TLS
+
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, port, timeout=deadline_s, context=context)
+
+
+def probe_http(
+    host: str,
+    port: int,
+    path: str,
+    deadline_s: float,
+    words: bytes,
+    *,
+    encrypted: bool = False,
+) -> EndpointFacts:
     """Send a GET request; an answer whose body has not these words is another program's."""
     address = f"{host}:{port}"
-    connection = http.client.HTTPConnection(host, port, timeout=deadline_s)
+    connection = open_connection(host, port, deadline_s, encrypted=encrypted)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

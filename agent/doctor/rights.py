@@ -120,6 +120,14 @@ COMPONENTS = (
         _rights("", "persistentvolumeclaims", "get"),
         "disks that pods name by a claim are not limited",
     ),
+    ComponentRights(
+        "metrics-auth",
+        (
+            *_rights("authentication.k8s.io", "tokenreviews", "create"),
+            *_rights("authorization.k8s.io", "subjectaccessreviews", "create"),
+        ),
+        "nobody can read the metrics with a token: scrapes get 503",
+    ),
 )
 
 # older kubelets ask for this right in place of nodes/pods and nodes/configz
@@ -145,6 +153,7 @@ def enabled_components(settings: Settings) -> Iterator[ComponentRights]:
         "node-labels": settings.api.node_labels,
         "evictions": is_enforcing and "on" in (strategies.cpu_eviction, strategies.memory_eviction),
         "block-io": is_enforcing and strategies.block_io == "on",
+        "metrics-auth": settings.metrics.auth.tokens,
     }
     yield from (one for one in COMPONENTS if is_enabled.get(one.component, False))
 

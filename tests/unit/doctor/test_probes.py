@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -12,8 +13,13 @@ from pathlib import Path
 
 import grpc
 import pytest
+import trustme
+from msgspec.structs import replace
 
+from agent.config.access import MetricsTlsSettings
+from agent.config.settings import MetricsSettings
 from agent.doctor.facts import ABSENT, ANSWERS, HANGS, OTHER, REFUSED
+from agent.doctor.inputs import is_encrypted
 from agent.doctor.probes import POD_RESOURCES_METHOD, Source, probe_http, probe_pod_resources
 from tests.patience import PATIENCE_S
 
@@ -61,6 +67,46 @@ def test_an_address_answers_hangs_or_belongs_to_another_program(
         found = probe_http("127.0.0.1", port, "/livez", deadline_s, b"ok\n")
     assert (found.state, words in found.detail) == (state, True)
     assert found.address == f"127.0.0.1:{port}"
+
+
+def test_an_agent_that_speaks_tls_is_reached_whatever_its_certificate_names() -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("metrics.xpu-agent").configure_cert(context)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with context.wrap_socket(connection, server_side=True) as encrypted:
+                encrypted.recv(4096)
+                encrypted.sendall(response(b"ok\n"))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = server.getsockname()[1]
+        found = probe_http("127.0.0.1", port, "/livez", PATIENCE_S, b"ok\n", encrypted=True)
+        thread.join(PATIENCE_S)
+    assert found.state == ANSWERS
+
+
+@pytest.mark.parametrize(
+    ("metrics", "encrypted"),
+    [
+        (MetricsSettings(), False),
+        (MetricsSettings(tls=MetricsTlsSettings(cert_file="/c")), True),
+        (MetricsSettings(web_config_file="FILE"), True),
+        (MetricsSettings(web_config_file="/nonexistent"), False),
+    ],
+)
+def test_whether_the_metrics_are_encrypted_is_known_from_settings_and_file(
+    metrics: MetricsSettings, encrypted: bool, tmp_path: Path
+) -> None:
+    if metrics.web_config_file == "FILE":
+        for name in ("c.pem", "k.pem"):
+            (tmp_path / name).touch()
+        file = tmp_path / "web.yaml"
+        file.write_text("tls_server_config: {cert_file: c.pem, key_file: k.pem}\n")
+        metrics = replace(metrics, web_config_file=str(file))
+    assert is_encrypted(metrics) is encrypted
 
 
 def test_an_address_where_nobody_listens_is_absent() -> None:
