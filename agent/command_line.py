@@ -13,6 +13,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from agent.errors import AgentError, BadConfig
 
@@ -39,6 +40,13 @@ class OneLineParser(argparse.ArgumentParser):
         """Print one line and exit with 2."""
         line = " ".join(f"{self.prog}: {message} (see {self.prog} --help)".splitlines())
         self.exit(ExitStatus.WRONG_USE, line + "\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:  # noqa: ANN401 - as its parent
+        """Print a message; an error of standard output is one, as it is for all commands."""
+        if file is sys.stdout:
+            sys.stdout.write(message)
+        else:
+            super()._print_message(message, file)  # which ignores errors: the status has the result
 
 
 def run_command_line(program: str, command: Callable[[], int], *, discard: bool = False) -> int:

@@ -13,6 +13,7 @@ from agent.cgroup.dump import MAX_GROUPS, CgroupDump, DumpError, dump_cgroups
 from agent.cgroup.keys import V1_NO_LIMIT
 from agent.cgroup.layout import CgroupLayout, LayoutLocator
 from agent.cli import output
+from agent.cli.options import command_settings
 from agent.cli.terminal import standard_output, write_document
 from agent.command_line import ExitStatus
 from agent.errors import BadConfig
@@ -31,8 +32,9 @@ COLUMNS = (
 
 def cgroup(arguments: argparse.Namespace) -> int:
     """Print the groups below a path; status 1 if there are more than are printed."""
+    root = command_settings(arguments).kubelet.cgroup_root
     host = open_host(arguments.host).files
-    layout = LayoutLocator(host).refresh(time.monotonic())
+    layout = LayoutLocator(host, lambda: root).refresh(time.monotonic())
     if layout is None:
         raise DumpError("no control groups are mounted here")
     groups = list(dump_cgroups(host, layout, _cgroup_path(layout, arguments.path)))

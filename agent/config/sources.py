@@ -52,7 +52,8 @@ def read_settings_file(path: Path) -> Mapping[str, object]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise BadConfig(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
+        problem = " ".join(str(getattr(error, "problem", error)).split())
+        raise BadConfig(f"{path}{line}: not YAML: {problem}") from error
     if data is None:
         return {}
     if not isinstance(data, dict):

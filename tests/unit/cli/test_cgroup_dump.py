@@ -73,6 +73,19 @@ def test_the_kubelets_own_cgroup_root_is_taken_from_its_process(
     assert top["path"] == "/pool/gpu/kubepods"
 
 
+def test_the_root_of_the_settings_comes_first(
+    host: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(host / MOUNT / "kubepods.slice")
+    for pool in ("a", "b/c"):
+        (host / MOUNT / pool / "kubepods").mkdir(parents=True)
+        (host / MOUNT / pool / "kubepods/cgroup.procs").touch()
+    config = host / "config.yaml"
+    config.write_text("kubelet: {cgroup_root: /b/c}\n")
+    (top,) = groups_of(capsys, "--host", str(host), "--config", str(config))
+    assert top["path"] == "/b/c/kubepods"
+
+
 @pytest.mark.parametrize("path", [f"/{SCOPE}", f"/{MOUNT}/{SCOPE}", f"/{SCOPE}/"])
 def test_a_path_is_that_of_a_group_or_of_its_directory(
     host: Path, capsys: pytest.CaptureFixture[str], path: str
