@@ -6,7 +6,7 @@ HOST   ?=
 ARGS   ?=
 PROTOS := $(wildcard proto/*.proto)
 
-.PHONY: run demo-cluster test lint docs unit mutations guest bench proto clean system-packages
+.PHONY: run demo-cluster test lint docs unit mutations guest bench proto image clean system-packages
 .DEFAULT_GOAL := test
 
 # `venv --without-pip` and pip's own --python work where Debian's python3-venv is not installed.
@@ -77,6 +77,11 @@ guest: $(VENV)/dev.stamp
 # What the tests use besides Python; where apt or root is missing, the tests that need it say so.
 system-packages: $(VENV)/dev.stamp
 	@.ci/system-packages "$(CURDIR)/$(BIN)"
+
+# What daemonset/Dockerfile builds, without a container engine: layers as folders below build/image.
+image: $(VENV)/run.stamp
+	@rm -rf build/image
+	@$(BIN)/python -m daemonset.image --out build/image $(ARGS)
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m bench $(ARGS)

@@ -129,8 +129,16 @@ class AdminActions:
         for client in self._vendor_manager.clients:
             client.retry()
         await self._scanner.rescan(ALL_SCOPES)
-        names = ", ".join(client.state.vendor for client in self._vendor_manager.clients)
-        return f"the host was read; asked: {names or 'nobody, no vendor has anything here'}"
+        clients = self._vendor_manager.clients
+        names = ", ".join(client.state.vendor for client in clients if not client.release_request)
+        text = f"the host was read; asked: {names or 'nobody, no vendor has anything here'}"
+        labelled = [one for one in clients if one.release_request]
+        if not labelled:
+            return text
+        if not names:
+            text = "the host was read; asked: nobody"
+        requests = "; ".join(f"{one.state.vendor} ({one.release_request})" for one in labelled)
+        return f"{text}; still released by a label of the Node: {requests}"
 
     async def release(self, vendor: str, for_s: float) -> str:
         """End the vendor's worker, and start none for `for_s` seconds."""

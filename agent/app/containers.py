@@ -16,6 +16,7 @@ from agent.allocation.index import AllocationIndex
 from agent.allocation.slices import SliceManager
 from agent.app.allocation import AllocationMonitor, CdiFileUpdater, KubeletDeviceMonitor
 from agent.app.composition import AgentInputs, kubelet_root_reader
+from agent.app.lock import NRI_LOCK_FILE
 from agent.app.oneshot import build_host_device_reader
 from agent.app.pod_files import (
     Enforcers,
@@ -75,7 +76,6 @@ log = logging.getLogger(__name__)
 # After this time the agent answers without the first read: without an answer a container starts
 # without its card; while the host is not read, it is refused.
 FIRST_READ_DEADLINE_S = 1.0
-NRI_LOCK_FILE = "nri.lock"
 OWN_POD_UID = "POD_UID"  # variable of the environment, set by the manifest
 
 

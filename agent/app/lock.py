@@ -24,6 +24,7 @@ from agent.version import VERSION
 from agent.wire_formats.json_values import JSON_ERRORS
 
 LOCK_FILE = "lock"
+NRI_LOCK_FILE = "nri.lock"  # in the same folder, of the connection to the container runtime
 HOLDER_BYTES = 1024  # of the file: one padded line, so that one write replaces it
 STANDBY_POLL_S = 0.1  # interval of the attempts of a standby agent: ten system calls a second
 MAX_NODE_NAME = 253  # characters of a Node's name

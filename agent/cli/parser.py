@@ -297,12 +297,18 @@ def _add_agent_commands(commands: argparse._SubParsersAction[OneLineParser]) -> 
         "xpu-agent restore --dry-run --config /etc/xpu-agent/config.yaml",
         "xpu-agent restore --config /etc/xpu-agent/config.yaml",
         "xpu-agent restore --all-nodes xpu-agent/xpu-agent",
+        "xpu-agent restore --purge --config /etc/xpu-agent/config.yaml",
     )
     restore.add_argument(
         "--dry-run", action="store_true", help="say what would be put back, and change nothing"
     )
     restore.add_argument(
         "--force", action="store_true", help="also where somebody else has written since"
+    )
+    restore.add_argument(
+        "--purge",
+        action="store_true",
+        help="then remove the agent's own state as well, to leave this node for good",
     )
     restore.add_argument(
         "--stay",

@@ -1,23 +1,29 @@
 """`xpu-agent restore`: restores original values of pod files, removes the agent's files.
 
-With `--all-nodes` the pods of a DaemonSet do so, each on its node.
+With `--purge` it also removes the agent's state, so that nothing of the agent is left on the node.
+With `--all-nodes` the pods of a DaemonSet do both, each on its node.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
+from agent import durable
 from agent.allocation.cdi_folder import CdiFolder
-from agent.app.lock import describe_process, stop_signals, try_lock
-from agent.app.pod_files import create_ledger
+from agent.app.lock import LOCK_FILE, NRI_LOCK_FILE, describe_process, stop_signals, try_lock
+from agent.app.pod_files import AUDIT_FILE, NO_AUDIT_FILE, create_ledger
 from agent.cgroup.layout import CgroupLayout, LayoutLocator
 from agent.cgroup.ledger import (
     LEDGER_FILE,
@@ -33,7 +39,9 @@ from agent.clock import SystemClock
 from agent.command_line import ExitStatus
 from agent.config.settings import Settings
 from agent.deviceplugin.kubelet_folder import KubeletFolder, plugin_folder
-from agent.durable import read_file
+from agent.deviceplugin.resource_cache import FILE_NAME as RESOURCE_CACHE_FILE
+from agent.devices.health_file import FILE_NAME as HEALTH_FILE
+from agent.devices.published_minors import MINORS_FILE
 from agent.errors import AgentError, BadConfig
 from agent.host.files import LiveHostFiles
 from agent.host.kernel import read_identity
@@ -47,8 +55,23 @@ from agent.kube.node_restore import (
     wait_until_restored,
 )
 from agent.kube.session import open_session
+from agent.kubelet.pod_resources_proxy import ProxySocketFile
+from agent.objects.device_info_file import DeviceInfoFileSink
+from agent.qos.eviction.history_file import FILE_NAME as EVICTIONS_FILE
+from agent.reconcile.audit_file import OLDER_SUFFIX
+from agent.usage.peak_monitor import FILE_NAME as PREDICTION_FILE
+from agent.web.admin_socket import socket_path
+from agent.wire_formats.json_values import JSON_ERRORS
+from agent.workers.call_journal import journal_name
+from agent.workers.load import vendor_descriptions
 
 NOTHING_RECORDED = "nothing was recorded"
+
+STATE_FILES = (
+    *(LEDGER_FILE, AUDIT_FILE, MINORS_FILE, HEALTH_FILE),
+    *(RESOURCE_CACHE_FILE, EVICTIONS_FILE, PREDICTION_FILE),
+)
+MAX_SLICE_FILE_BYTES = 1 << 20
 
 
 class AgentStillRunning(AgentError):
@@ -72,7 +95,7 @@ def restore(arguments: argparse.Namespace) -> int:
 
 def _restore_all_nodes(arguments: argparse.Namespace, settings: Settings) -> int:
     name = parse_daemon_set_name(arguments.all_nodes)
-    if name is None or arguments.dry_run or arguments.force or arguments.stay:
+    if name is None or any((arguments.dry_run, arguments.force, arguments.purge, arguments.stay)):
         raise BadConfig(
             "restore: --all-nodes takes NAMESPACE/NAME of the agent's DaemonSet, and no other"
             " option than --timeout-s"
@@ -126,18 +149,90 @@ def _restore_this_node(arguments: argparse.Namespace, settings: Settings) -> int
     try:
         ledger = _load_ledger(settings.node.state_dir)
         results = _undo(ledger, settings, force=arguments.force)
-        removed = CdiFolder(settings.cdi.dir).remove_all()
-        KubeletFolder(
-            plugin_folder(settings.kubelet.root_dir), _ignore_change
-        ).remove_dead_sockets()
+        _remove_files(settings)
+        problems = [ledger.problem] if ledger.problem else []
+        problems += [_newer_version_hint(ledger)] if ledger.newer_lines else []
+        text = "\n".join(f"{ledger.path}: {problem}" for problem in problems)
+        status = _print_result(results, text)
+        return _purge(settings, status) if arguments.purge else status
     finally:
-        lock.mark_leaving()
+        with contextlib.suppress(AgentError):  # on a full disk
+            lock.mark_leaving()
         lock.release()
-    for name in removed:
-        print(f"{settings.cdi.dir}/{name}: removed")
-    problems = [ledger.problem] if ledger.problem else []
-    problems += [_newer_version_hint(ledger)] if ledger.newer_lines else []
-    return _print_result(results, "\n".join(f"{ledger.path}: {problem}" for problem in problems))
+
+
+def _remove_files(settings: Settings) -> None:
+    """Remove the files that the runtime, the kubelet and koordlet read."""
+    removed = [f"{settings.cdi.dir}/{name}" for name in CdiFolder(settings.cdi.dir).remove_all()]
+    folder = plugin_folder(settings.kubelet.root_dir)
+    KubeletFolder(folder, _ignore_change).remove_dead_sockets()
+    removed += DeviceInfoFileSink(settings.publish.device_info_directory).remove()
+    if settings.kubelet.pod_resources_proxy:
+        removed += ProxySocketFile(settings.kubelet.pod_resources_proxy_dir).remove_dead()
+    for path in removed:
+        print(f"{path}: removed")
+
+
+def _purge(settings: Settings, status: int) -> int:
+    """Remove the state, unless it has what is needed to undo a change of the host."""
+    folder = settings.node.state_dir
+    if status != ExitStatus.OK:
+        print(f"{folder}: stays: it has the original values that were not put back")
+        return status
+    if slices := _existing_slices(folder):
+        print(f"{folder}: stays: slices of devices exist; end their pods, start the agent once")
+        print("\n".join(slices))
+        return ExitStatus.PROBLEM_FOUND
+    for path in _state_paths(settings):
+        if os.path.lexists(path):
+            durable.remove(path)
+            print(f"{path}: removed")
+    for left_folder in (folder, settings.node.run_dir):
+        with contextlib.suppress(OSError):  # a mount of this container, or other programs' files
+            os.rmdir(left_folder)
+    return status
+
+
+class _SliceEntry(msgspec.Struct):
+    """The part of an entry about a slice that all vendors have."""
+
+    boot: str = ""  # a reboot removes slices
+
+
+def _existing_slices(folder: str) -> list[str]:
+    """Return a line for each file that lists slices of this boot, or cannot be read."""
+    boot_id = read_identity(LiveHostFiles(), "", "").boot_id
+    lines = []
+    for vendor in vendor_descriptions():
+        for path in (os.path.join(folder, name) for name in vendor.slice_files):
+            try:
+                data = durable.read_file(path, MAX_SLICE_FILE_BYTES)
+                entries = msgspec.json.decode(data, type=list[_SliceEntry])
+            except FileNotFoundError:
+                continue
+            except (OSError, *JSON_ERRORS) as error:
+                lines.append(f"{path}: {error}")
+                continue
+            count = sum(entry.boot == boot_id for entry in entries)
+            lines += [f"{path}: {count} slices of {vendor.name}"] if count else []
+    return lines
+
+
+def _state_paths(settings: Settings) -> Iterator[str]:
+    """Yield the paths of all files that an agent may leave in its folders."""
+    folder, run_dir = settings.node.state_dir, settings.node.run_dir
+    vendors = vendor_descriptions()
+    names = [name for vendor in vendors for name in (*vendor.state_files, *vendor.slice_files)]
+    paths = [os.path.join(folder, name) for name in (*STATE_FILES, *names)]
+    if settings.enforce.audit_file not in ("", NO_AUDIT_FILE):
+        paths.append(settings.enforce.audit_file)
+    for path in paths:
+        yield from (path, f"{path}.bad", f"{path}{OLDER_SUFFIX}", durable.temporary_path(path))
+    yield from (os.path.join(run_dir, journal_name(vendor.name)) for vendor in vendors)
+    if (admin_socket := socket_path(settings.admin.socket, run_dir)) is not None:
+        yield admin_socket
+    # the lock is the last one: until here no agent can start
+    yield from (os.path.join(run_dir, name) for name in (NRI_LOCK_FILE, LOCK_FILE))
 
 
 def _ignore_change() -> None:
@@ -148,7 +243,7 @@ def _dry_run(settings: Settings, folder: str) -> int:
     """Read a copy of the ledger: loading the file itself repairs it, which needs the lock."""
     source = os.path.join(settings.node.state_dir, LEDGER_FILE)
     try:
-        Path(folder, LEDGER_FILE).write_bytes(read_file(source, MAX_LEDGER_BYTES + 1))
+        Path(folder, LEDGER_FILE).write_bytes(durable.read_file(source, MAX_LEDGER_BYTES + 1))
     except FileNotFoundError:
         pass  # nothing was recorded
     except OSError as error:

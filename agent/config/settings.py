@@ -102,6 +102,12 @@ class DiscoverySettings(VendorSections, frozen=True, kw_only=True):
         bool,
         SettingRule("listen to the kernel's events of added and removed devices", maturity="beta"),
     ] = True
+    release_by_label: Annotated[
+        bool,
+        SettingRule(
+            "release a vendor's driver while a label of the Node asks for it", maturity="beta"
+        ),
+    ] = True
     vendors: Annotated[VendorSwitches, SettingRule("vendors on, off, or on where hardware is")] = (
         VendorSwitches()
     )

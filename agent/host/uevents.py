@@ -6,6 +6,7 @@ other fact is taken from it.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import errno
 import os
@@ -130,8 +131,28 @@ BUFFER_BYTES = 4 << 20  # of the socket: the events of a thousand virtual functi
 MAX_BATCH = 16  # events per call, about a millisecond of work
 
 
+LIBUDEV = "libudev.so.1"
+
+
 class UeventsUnavailable(AgentError):
     """There are no events: no libudev, or the system refuses the socket."""
+
+
+def _load_pyudev() -> Any:  # noqa: ANN401 - it has no types
+    """Import pyudev, which then loads libudev by its name; raises `ImportError`.
+
+    pyudev itself would run `ldconfig`, `gcc` and `ld` to find the library. The image of the agent
+    has none of them, and each takes longer than loading it.
+    """
+    import pyudev  # noqa: PLC0415 - no start waits for it
+    from pyudev._ctypeslib import utils  # noqa: PLC0415 - as above
+
+    try:
+        ctypes.CDLL(LIBUDEV)
+    except OSError as error:
+        raise ImportError(str(error)) from error
+    utils.find_library = lambda name: LIBUDEV if name == "udev" else None
+    return pyudev
 
 
 class UeventsLost(AgentError):
@@ -147,8 +168,7 @@ class UeventMonitor:
         Loads a library once, which takes tens of milliseconds.
         """
         try:
-            import pyudev  # noqa: PLC0415 - no start waits for it
-
+            pyudev = _load_pyudev()
             context = pyudev.Context()
             self._monitor: Any = pyudev.Monitor.from_netlink(context, source="kernel")
             self._set_buffer_size()

@@ -142,8 +142,8 @@ def restore_patch(daemon_set: JsonDict) -> JsonDict:
     if agent is None:
         raise NotTheAgent(f"the DaemonSet has no container named {AGENT_CONTAINER!r}")
     base = {key: value for key, value in agent.items() if key not in _SERVING_FIELDS}
-    restoring = {**base, "name": RESTORE_CONTAINER, "args": ["restore"]}
-    waiting = {**base, "args": ["restore", "--stay"]}
+    restoring = {**base, "name": RESTORE_CONTAINER, "args": ["restore", "--purge"]}
+    waiting = {**base, "args": ["restore", "--purge", "--stay"]}
     return {
         "metadata": {"resourceVersion": _member(daemon_set, "metadata").get("resourceVersion")},
         "spec": {

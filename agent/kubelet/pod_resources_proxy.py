@@ -216,6 +216,21 @@ class ProxySocketFile:
                 self.path.unlink(missing_ok=True)
         self._identity = None
 
+    def remove_dead(self) -> tuple[str, ...]:
+        """Remove what a killed agent left; return the path of its socket if there was one.
+
+        Raises `ProxySocketError`. A socket at which a process listens stays.
+        """
+        try:
+            self._remove_temporary_folders()
+            status = self._status()
+            if status is None or not stat.S_ISSOCK(status.st_mode) or self._is_listening():
+                return ()
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self.error(error.strerror or str(error)) from error
+        return (str(self.path),)
+
     def error(self, detail: str) -> ProxySocketError:
         """Return an error with the path and the setting."""
         return ProxySocketError(f"{self.path}: {detail}; see kubelet.pod_resources_proxy_dir")

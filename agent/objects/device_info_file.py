@@ -177,6 +177,21 @@ class DeviceInfoFileSink:
             written.append(item.file_name)
         return SinkResult(tuple(written), tuple(unchanged))
 
+    def remove(self) -> tuple[str, ...]:
+        """Remove the agent's file, as when it is uninstalled; return the paths that were removed.
+
+        Raise `PublishError` if that fails.
+        """
+        path = self.folder / OWN_FILE
+        try:
+            self._clean(path)
+            if not os.path.lexists(path):
+                return ()
+            durable.remove(str(path))
+        except OSError as error:
+            raise PublishError(str(path), error.strerror or "", error.errno or 0) from error
+        return (str(path),)
+
     def _clean(self, path: Path) -> None:
         """Remove temporary files of a killed agent.
 

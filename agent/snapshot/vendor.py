@@ -191,6 +191,19 @@ class NodeRequirements(msgspec.Struct, frozen=True, kw_only=True):
     exporters: Pairs = ()  # other exporters of their metrics: program, value of `metrics.aliases`
 
 
+class ReleaseLabel(msgspec.Struct, frozen=True, kw_only=True):
+    """A label of the Node by which a vendor's operator asks all programs to close the driver."""
+
+    key: str
+    values: tuple[str, ...]
+    is_prefix: bool = False  # all labels whose keys begin with `key`
+
+    def matches(self, key: str, value: str) -> bool:
+        """Return whether a label of the Node is such a request."""
+        is_key = key.startswith(self.key) if self.is_prefix else key == self.key
+        return is_key and value in self.values
+
+
 class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent knows about a vendor without calling it."""
 
@@ -210,6 +223,10 @@ class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
     char_link_prefix: str = ""
     is_isolated: bool = True  # False: it only reads files, and its session runs in the agent
     requirements: NodeRequirements = NodeRequirements()
+    state_files: tuple[str, ...] = ()  # names of the session's files in the state folder
+    # those that list the slices which the session created; an empty list is no slice
+    slice_files: tuple[str, ...] = ()
+    release_labels: tuple[ReleaseLabel, ...] = ()  # of the Node, set while the driver is exchanged
 
 
 class VendorSession(Protocol):

@@ -129,13 +129,18 @@ def read_hangs(data: bytes) -> LibraryHangs:
         return ()
 
 
+def journal_name(vendor: str) -> str:
+    """Return the name of the file of a vendor's journal."""
+    return f"calls-{vendor}"
+
+
 def prepare_journal(folder: str, vendor: str) -> str:
     """Return the path of a vendor's journal with its full size allocated; empty if that fails.
 
     Without a writable folder the journal is in this process's memory and ends with it. The size is
     allocated now: writing a mapped file on a full disk would kill the writer.
     """
-    name = f"calls-{vendor}"
+    name = journal_name(vendor)
     if folder:
         path = os.path.join(folder, name)
         try:

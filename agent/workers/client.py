@@ -246,6 +246,7 @@ REPLACEMENT_REASONS = frozenset((MEMORY_LIMIT, LIBRARY_REPLACED))  # replace the
 MIN_REPLACEMENT_INTERVAL_S = 60.0  # a process that needs a replacement sooner counts as a death
 UNKILLABLE = "Unkillable"
 RELEASED = "Released"
+MAX_RELEASE_PAUSE_S = 3600.0  # of one sleep while a release has no end
 NOT_RUNNING = "NotRunning"
 
 
@@ -287,7 +288,8 @@ class VendorClient:
         self._last_replacement_s = float(
             "-inf"
         )  # monotonic, when a process was last replaced in order
-        self._released_until_s: float | None = None
+        self._released_until_s: float | None = None  # by a person
+        self.release_request = ""  # the label of the Node that asks to keep the driver free
         # the release has begun: no process is left that could be ended
         self._release_started = asyncio.Event()
         self._skip_pause = False  # do not pause before the next process
@@ -311,7 +313,10 @@ class VendorClient:
         self._queue.wake()
 
     def retry(self) -> None:
-        """Request a discovery now: end a release, or the pause before the next process."""
+        """Request a discovery now: end a person's release, or the pause before the next process.
+
+        A release that a label of the Node asks for goes on.
+        """
         self._released_until_s = None
         self._skip_pause = self._worker is None
         self.rediscover()
@@ -322,8 +327,27 @@ class VendorClient:
         Returns when the process has ended, or within `STOP_S` if it cannot be ended. The devices
         stay as they were last reported.
         """
-        self._release_started.clear()
         self._released_until_s = self._clock.monotonic() + for_s
+        await self._begin_release()
+
+    async def follow_request(self, request: str) -> None:
+        """Release the library as long as there is a request; empty ends the release.
+
+        `request` is the label of the Node. Returns as `release` does.
+        """
+        was_released, self.release_request = self.is_released, request
+        if request:
+            await self._begin_release()
+        elif was_released:
+            self._queue.wake()
+
+    @property
+    def is_released(self) -> bool:
+        """Return whether no process may be started now."""
+        return bool(self.release_request) or self._released_until_s is not None
+
+    async def _begin_release(self) -> None:
+        self._release_started.clear()
         self._queue.wants_end = True
         self._queue.wake()
         released = asyncio.ensure_future(self._release_started.wait())
@@ -357,7 +381,7 @@ class VendorClient:
         self._messages.put(VendorStateChanged(self.state))
         while not self._stopping:
             self._stuck = [process for process in self._stuck if process.is_alive]
-            if self._released_until_s is not None:
+            if self.is_released:
                 await self._wait_for_release()
                 continue
             wait_s = 0.0
@@ -384,7 +408,7 @@ class VendorClient:
             await self._poll_worker(worker)
             await self._close(worker)
         except WorkerError as error:
-            if self._stopping or self._released_until_s is not None:
+            if self._stopping or self.is_released:
                 return True
             call = self._call_of(error)
             self._hung_call = call if call is not None and call.device else None
@@ -497,23 +521,29 @@ class VendorClient:
 
         The release may begin before the process has ended; the message then says so.
         """
-        published_until_s: float | None = None
-        while not self._stopping and (until_s := self._released_until_s) is not None:
-            left_s = until_s - self._clock.monotonic()
-            if published_until_s != until_s:
-                published_until_s = until_s
+        published: tuple[str, float | None] | None = None
+        while not self._stopping and self.is_released:
+            until_s, left_s = self._released_until_s, MAX_RELEASE_PAUSE_S
+            if until_s is not None:
+                left_s = until_s - self._clock.monotonic()
+            if published != (self.release_request, until_s):
+                published = self.release_request, until_s
                 self._publish_release(left_s)
             if left_s <= 0:
-                break
-            await self._queue.pause(left_s)
-        self._released_until_s = None
+                self._released_until_s = None
+                continue
+            await self._queue.pause(min(left_s, MAX_RELEASE_PAUSE_S))
 
     def _publish_release(self, left_s: float) -> None:
-        until = rfc3339(self._clock.wall() + left_s)
-        message = f"released on request until {until}"
+        if self.release_request:
+            period = f"while the Node has the label {self.release_request}"
+        else:
+            period = f"until {rfc3339(self._clock.wall() + left_s)}"
+        message = f"released on request {period}"
         if self._stuck:
             message += f", but {self._stuck_message()}"
-        log.info("worker_released", extra={"vendor": self._spec.vendor, "until": until})
+        fields = {"vendor": self._spec.vendor, "until": period.removeprefix("until ")}
+        log.info("worker_released", extra=fields)
         self._publish_problem("released", RELEASED, message)
         self._release_started.set()
 
@@ -535,6 +565,6 @@ class VendorClient:
         """Pause before the next process; `stop`, `retry` and `release` shorten the pause."""
         until_s = self._clock.monotonic() + wait_s
         while (left_s := until_s - self._clock.monotonic()) > 0:
-            if self._stopping or self._skip_pause or self._released_until_s is not None:
+            if self._stopping or self._skip_pause or self.is_released:
                 return
             await self._queue.pause(left_s)

@@ -83,7 +83,7 @@ def test_a_socket_that_is_closed_holds_no_descriptor() -> None:
     ("before", "why"),
     [
         pytest.param(
-            "import ctypes.util; ctypes.util.find_library = lambda name: None",
+            "import agent.host.uevents as module; module.LIBUDEV = 'libudev-absent.so.1'",
             "libudev cannot be loaded",
             id="no libudev",
         ),

@@ -44,5 +44,6 @@ What it can be told to do:
 | `slow_reader` | seconds between two messages that are read from a stream |
 
 `kubelet.registered` lists what was asked for, `kubelet.lists[resource]` every list that came,
-`kubelet.past` every endpoint with the status its stream `ended` with.
+`kubelet.past` every endpoint with the status its stream `ended` with, `kubelet.statuses[resource]`
+every pair of capacity and allocatable amount.
 """

@@ -79,6 +79,15 @@ class Endpoint:
         finally:
             self.watching = False
 
+    def inherit(self, old: Endpoint) -> None:
+        """Count the devices of the endpoint before this one until the first list."""
+        healthy = old.healthy()
+        for name, device in old.devices.items():
+            copied = pb.Device.FromString(device.SerializeToString())
+            if name not in healthy:
+                copied.health = "Unhealthy"
+            self.devices[name] = copied
+
     def take(self, message: pb.ListAndWatchResponse) -> list[str]:
         """Let this list replace the one before; return what is wrong with it."""
         ids = Counter(device.ID for device in message.devices)

@@ -33,6 +33,8 @@ class FakeKubelet:
         self.registered: list[pb.RegisterRequest] = []
         self.lists: dict[str, list[pb.ListAndWatchResponse]] = {}
         self.endpoints: dict[str, Endpoint] = {}
+        # by resource: every capacity and allocatable amount that the node's status could have had
+        self.statuses: dict[str, list[tuple[int, int]]] = {}
         self.past: list[Endpoint] = []  # all that ever registered
         self.allocations: list[checkpoint.Allocation] = []  # as the checkpoint has them
         self.over: set[str] = set()  # pods whose phase is terminal, or whose object is gone
@@ -312,6 +314,9 @@ class FakeKubelet:
     def _succeed(self, endpoint: Endpoint) -> None:
         old = self.endpoints.get(endpoint.resource)
         self.endpoints[endpoint.resource] = endpoint
+        if old is not None:
+            endpoint.inherit(old)
+        self._note_statuses()
         if old is None or old.ended is not None:
             return
         if old.watching and old.name.rsplit(".", 2)[0] == endpoint.name.rsplit(".", 2)[0]:
@@ -333,7 +338,15 @@ class FakeKubelet:
         endpoint.cancel()
         self._write()
 
+    def _note_statuses(self) -> None:
+        for name in self.endpoints:
+            status = (self.capacity(name), self.allocatable(name))
+            statuses = self.statuses.setdefault(name, [])
+            if statuses[-1:] != [status]:
+                statuses.append(status)
+
     def _write(self) -> None:
+        self._note_statuses()
         self.allocations = [
             allocation for allocation in self.allocations if allocation.pod_uid not in self.over
         ]

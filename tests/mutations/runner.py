@@ -40,7 +40,8 @@ def copy_tree(target: Path, root: Path = ROOT) -> None:
     for name in COPIED:
         if (root / name).is_dir():
             shutil.copytree(root / name, target / name, symlinks=True, ignore=IGNORED)
-    for path in (*root.glob("*.toml"), *root.glob("*.md"), *root.glob("*.lock"), root / "Makefile"):
+    names = ("*.toml", "*.md", "*.lock", "Makefile", ".dockerignore")
+    for path in (path for name in names for path in root.glob(name)):
         if path.is_file():
             shutil.copy2(path, target / path.name)
     # captures of real machines, where there are some

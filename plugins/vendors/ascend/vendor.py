@@ -50,6 +50,8 @@ class AscendVendor:
             device_plugins=("ascend-device-plugin", "ascendplugin"),
             exporters=(("npu-exporter", "npu_exporter"),),
         ),
+        state_files=("ascend-devices.json", "ascend-faults.json"),
+        slice_files=("ascend-vnpus.json",),
     )
     request_variables = frozenset((injection.VISIBLE,))
     runtime_handler = injection.RUNTIME_HANDLER

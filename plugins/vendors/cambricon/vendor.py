@@ -50,6 +50,7 @@ class CambriconVendor:
             device_plugins=("cambricon-device-plugin", "device-plugin"),
             exporters=(("mlu-exporter", "mlu_exporter"),),
         ),
+        slice_files=("smlu-owned.json",),
     )
     request_variables = frozenset((injection.VISIBLE,))
     runtime_handler = injection.RUNTIME_HANDLER

@@ -12,6 +12,7 @@ from agent.snapshot.vendor import (
     CdiNaming,
     NodeDaemon,
     NodeRequirements,
+    ReleaseLabel,
     SessionContext,
     VendorDescription,
 )
@@ -29,6 +30,20 @@ from plugins.vendors.nvidia.settings import NvidiaSettings
 
 if TYPE_CHECKING:
     from plugins.vendors.nvidia.session import NvidiaSession
+
+# of NVIDIA's GPU Operator: the states of its upgrade controller in which the driver is unloaded,
+# and the labels by which its driver manager and its MIG manager stop all programs that use a GPU
+RELEASE_LABELS = (
+    ReleaseLabel(
+        key="nvidia.com/gpu-driver-upgrade-state",
+        values=("pod-deletion-required", "drain-required", "pod-restart-required"),
+    ),
+    ReleaseLabel(
+        key="nvidia.com/gpu.deploy.",
+        values=("paused-for-driver-upgrade", "paused-for-mig-change"),
+        is_prefix=True,
+    ),
+)
 
 
 NVSWITCH = "10de:0680"  # vendor and class of its PCI functions
@@ -85,6 +100,8 @@ class NvidiaVendor:
         families=FAMILIES,
         aliases=(DCGM,),
         requirements=REQUIREMENTS,
+        state_files=("nvidia-devices.json", "nvidia-causes.json"),
+        release_labels=RELEASE_LABELS,
     )
     request_variables = frozenset((edits.VISIBLE, edits.OLD_IMAGE))
     runtime_handler = edits.RUNTIME_HANDLER

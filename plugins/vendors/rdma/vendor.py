@@ -89,6 +89,7 @@ class RdmaVendor:
             device_nodes=("/dev/infiniband/rdma_cm",),
             device_plugins=("k8s-rdma-shared-dp", "sriovdp"),
         ),
+        state_files=("rdma.json",),
     )
     host_query = staticmethod(injection.host_query)
     edits = staticmethod(injection.edits)

@@ -17,6 +17,7 @@ from tests.unit.daemonset.manifests import DAEMONSET, built, the
 
 NAME, NAMESPACE = "xpu-agent", "xpu-agent"
 TARGET = f"{NAMESPACE}/{NAME}"
+RESTORE = ["restore", "--purge"]
 RENDERED = the(built(DAEMONSET / "base"), "DaemonSet")
 LABELS = RENDERED["spec"]["selector"]["matchLabels"]
 
@@ -89,7 +90,7 @@ def test_it_ends_when_every_node_is_restored(tmp_path: Path) -> None:
         spec = stored(api)["spec"]
     pod_spec, before = spec["template"]["spec"], RENDERED["spec"]["template"]["spec"]
     (restore,), (agent,) = pod_spec["initContainers"], pod_spec["containers"]
-    assert (restore["args"], agent["args"]) == (["restore"], ["restore", "--stay"])
+    assert (restore["args"], agent["args"]) == (RESTORE, [*RESTORE, "--stay"])
     for key in ("env", "volumeMounts", "securityContext", "image", "resources"):
         assert restore[key] == agent[key] == before["containers"][0][key]
     assert "ports" not in agent

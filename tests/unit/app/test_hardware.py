@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -20,8 +21,11 @@ from agent.host.hotplug import ALL_SCOPES
 from agent.host.uevents import RescanScope
 from agent.messages import FunctionRemoved
 from agent.recording.host_source import open_host
+from agent.snapshot.cluster import NodeView
 from agent.snapshot.device import HealthState
 from agent.snapshot.node import VendorState
+from agent.snapshot.part import SnapshotPart
+from agent.workers.driver_release import OWN_LABEL, DriverReleaser
 from agent.workers.manager import VendorManager
 from agent.workers.selection import launch_workers
 from plugins.vendors.fake.vendor import FakeVendor
@@ -182,6 +186,57 @@ def test_a_worker_that_rests_is_tried_at_once_and_one_that_is_released_is_not(
         await node.until(lambda: node.vendor.state == "ready")
 
     on_node(tmp_path, test)
+
+
+def label(node: Node, *values: str) -> None:
+    """Have the Node labelled so, or without the label."""
+    labels = tuple((OWN_LABEL, value) for value in values)
+    view = SnapshotPart(NodeView(name="node-a", uid="u", labels=labels), 1.0)
+    node.inputs.store.change(
+        lambda now: msgspec.structs.replace(
+            now, cluster=msgspec.structs.replace(now.cluster, node=view)
+        )
+    )
+
+
+def test_a_driver_is_released_as_long_as_a_label_of_the_node_asks_for_it(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        releaser = DriverReleaser(node.inputs.store, node.fleet, node.inputs.vendors)
+        following = asyncio.create_task(releaser.run())
+        label(node, "fake")
+        await node.until(lambda: node.vendor.state == "released")
+        assert node.vendor.message.endswith(f"while the Node has the label {OWN_LABEL}=fake")
+        assert node.vendor.pid is None
+        assert set(node.states()) == {CARD, OTHER}  # as they were
+        # a person's rescan and the end of a person's release do not open the driver
+        text = await node.control.rescan()
+        assert text.endswith(f"still released by a label of the Node: fake ({OWN_LABEL}=fake)")
+        await node.control.release("fake", 0.001)
+        await asyncio.sleep(0.05)
+        assert node.vendor.state == "released"
+        label(node, "other.fake")
+        await node.until(lambda: "other.fake" in node.vendor.message)
+        label(node, "other")
+        await node.until(lambda: node.vendor.state == "ready")
+        following.cancel()
+
+    on_node(tmp_path, test)
+
+
+def test_a_vendor_that_comes_while_its_driver_is_exchanged_is_released_as_well(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node) -> None:
+        label(node, "fake")
+        releaser = DriverReleaser(node.inputs.store, node.fleet, node.inputs.vendors)
+        following = asyncio.create_task(releaser.run())
+        await node.hardware.rescan(frozenset((RescanScope.HOST,)))
+        await node.until(
+            lambda: bool(node.inputs.store.current.vendors) and node.vendor.state == "released"
+        )
+        following.cancel()
+
+    on_node(tmp_path, test, late=True)
 
 
 def test_actions_on_what_is_not_there_name_what_is(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -15,7 +17,12 @@ from agent.cli.restore import CgroupsNotVisible
 from agent.cli.restore import restore as command
 from agent.host.files import LiveHostFiles
 from agent.host.kernel import read_identity
+from tests.patience import PATIENCE_S
 from tests.realgroups import needs_v1, real_groups
+
+ROOT = Path(__file__).parents[3]
+EARLIER_STATE = ROOT / "fixtures/nodes/earlier-agent/state"
+EARLIER_BOOT = "0b0b0000-0000-4000-8000-000000000001"
 
 
 def recorded(folder: Path, hierarchy: str = "cpu") -> ChangeLedger:
@@ -52,7 +59,7 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
     }
     config.write_text(json.dumps(settings))
     return argparse.Namespace(
-        config=str(config), dry_run=False, force=False, stay=False, all_nodes=None
+        config=str(config), dry_run=False, force=False, purge=False, stay=False, all_nodes=None
     )
 
 
@@ -83,6 +90,106 @@ def test_switches_of_the_kernel_need_no_groups(
     monkeypatch.setattr(LayoutLocator, "refresh", lambda *_: None)
     assert command(arguments) == 1
     assert (tmp_path / "state" / LEDGER_FILE).exists()
+
+
+def put_state(folder: Path, boot_id: str) -> list[str]:
+    """Put every file of an earlier agent into the state folder; return their names."""
+    for path in EARLIER_STATE.iterdir():
+        text = path.read_text().replace(EARLIER_BOOT, boot_id)
+        (folder / path.name).write_text(text)
+    (folder / LEDGER_FILE).unlink()  # its groups are not on this machine
+    for name in ("audit.jsonl", "audit.jsonl.1", "evictions.json", "prediction.json"):
+        (folder / name).write_text("{}")
+    (folder / "health.json.bad").write_text("damaged")
+    (folder / ".rdma.json.tmp").write_text("half")
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_purge_removes_the_agents_files_and_no_others(
+    arguments: argparse.Namespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, run = tmp_path / "state", tmp_path / "run"
+    put_state(state, "0b0b0000-0000-4000-8000-00000000000f")  # slices of another boot are gone
+    for name in ("nri.lock", "calls-nvidia", "calls-infofiles", "admin.sock"):
+        (run / name).write_text("")
+    (state / "notes.txt").write_text("of a person")
+    (tmp_path / "cdi/vendor.json").write_text("{}")
+    arguments.purge = True
+    assert command(arguments) == 0
+    assert [path.name for path in state.iterdir()] == ["notes.txt"]
+    assert not run.exists()
+    assert (tmp_path / "cdi/vendor.json").exists()
+    assert f"{state}/health.json: removed" in capsys.readouterr().out
+    (state / "notes.txt").unlink()
+    assert command(arguments) == 0  # once more, as a pod that is started again
+    assert not state.exists()
+
+
+def test_a_restore_without_a_purge_keeps_the_state(
+    arguments: argparse.Namespace, tmp_path: Path
+) -> None:
+    names = put_state(tmp_path / "state", EARLIER_BOOT)
+    assert command(arguments) == 0
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == names
+
+
+def test_a_purge_keeps_the_list_of_slices_that_exist(
+    arguments: argparse.Namespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = put_state(tmp_path / "state", read_identity(LiveHostFiles(), "", "").boot_id)
+    arguments.purge = True
+    assert command(arguments) == 1
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == names
+    output = capsys.readouterr().out
+    assert "ascend-vnpus.json: 2 slices of ascend" in output
+    assert "smlu-owned.json: 2 slices of cambricon" in output
+    for name in ("ascend-vnpus.json", "smlu-owned.json"):
+        (tmp_path / "state" / name).write_text("damaged")
+    assert command(arguments) == 1
+    for name in ("ascend-vnpus.json", "smlu-owned.json"):
+        (tmp_path / "state" / name).write_text("[]")
+    assert command(arguments) == 0
+
+
+def test_a_purge_keeps_the_original_values_that_were_not_put_back(
+    arguments: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(tmp_path / "state", SYSCTL_HIERARCHY)
+    monkeypatch.setattr(LayoutLocator, "refresh", lambda *_: None)
+    arguments.purge = True
+    assert command(arguments) == 1
+    assert (tmp_path / "state" / LEDGER_FILE).exists()
+
+
+def test_a_restore_that_stays_ends_when_it_is_asked_to(
+    arguments: argparse.Namespace, tmp_path: Path
+) -> None:
+    code = "import sys; from agent.cli.main import main; sys.exit(main())"
+    options = ("restore", "--purge", "--stay", "--config", arguments.config)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *options], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(2)]
+    assert lines == ["nothing was recorded\n", f"{tmp_path}/run/lock: removed\n"]
+    assert process.poll() is None
+    assert not (tmp_path / "run").exists()
+    process.terminate()
+    assert process.wait(PATIENCE_S) == 0
+
+
+def test_a_restore_removes_the_file_that_koordlet_reads(
+    arguments: argparse.Namespace, tmp_path: Path
+) -> None:
+    folder = tmp_path / "infos"
+    folder.mkdir()
+    for name in ("xpu-agent", "another-vendor"):
+        (folder / name).write_text("[]")
+    settings = json.loads(Path(arguments.config).read_text())
+    settings["publish"] = {"device_info_directory": str(folder)}
+    Path(arguments.config).write_text(json.dumps(settings))
+    assert command(arguments) == 0
+    assert [path.name for path in folder.iterdir()] == ["another-vendor"]
 
 
 @needs_v1

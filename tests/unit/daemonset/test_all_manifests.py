@@ -13,6 +13,7 @@ from tests.unit.daemonset.type_check import FOREIGN, check_types
 
 RENDERINGS = all_renderings()
 TYPES = KubernetesTypes(installed_reader())
+RESTORE = ["restore", "--purge"]
 OTHERS_REGISTRY = "registry.example.com/mirror/xpu"
 
 
@@ -97,7 +98,7 @@ def test_the_init_container_that_restores_has_all_that_the_agent_has(name: str) 
     (restoring,), (waiting,) = pod["initContainers"], pod["containers"]
     for key in ("env", "volumeMounts", "securityContext", "resources", "image"):
         assert restoring[key] == waiting[key]
-    assert (restoring["args"], waiting["args"]) == (["restore"], ["restore", "--stay"])
+    assert (restoring["args"], waiting["args"]) == (RESTORE, [*RESTORE, "--stay"])
 
 
 @pytest.mark.parametrize(
@@ -109,10 +110,11 @@ def test_the_init_container_that_restores_has_all_that_the_agent_has(name: str) 
         (("overlays/kubernetes-1.28",), ()),
     ],
 )
-def test_one_line_of_an_overlay_moves_every_image(
+def test_one_line_of_an_overlay_moves_an_image_everywhere(
     resources: tuple[str, ...], components: tuple[str, ...]
 ) -> None:
-    moved = combined(resources, components, (f"xpu-agent={OTHERS_REGISTRY}",))
+    lines = (f"xpu-agent={OTHERS_REGISTRY}", f"xpu-scheduler={OTHERS_REGISTRY}")
+    moved = combined(resources, components, lines)
     images = {one["image"].rpartition(":")[0] for item in moved for one in containers(item)}
     assert images == {OTHERS_REGISTRY}
 

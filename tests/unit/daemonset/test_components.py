@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,6 +20,7 @@ from agent.config.settings import Settings
 from agent.config.sources import ENVIRONMENT_PREFIX, load_settings
 from agent.version import VERSION
 from agent.wire_formats.device_allocated import ANNOTATION
+from daemonset.image.__main__ import LAYERS, PINNED
 from tests.apiserver.access import AGENT
 from tests.unit.daemonset.manifests import COMPONENTS, DAEMONSET, ROOT, Object, built, the
 from tests.vendors import DESCRIPTIONS
@@ -28,7 +31,9 @@ MOVED = ("accelerators", "prod-xpu-agent")
 PREFIX_OF_ACCOUNTS = "system:serviceaccount:"
 # all that an overlay can have at once
 TOGETHER = [one for one in COMPONENTS if one not in ("observe", "without-policy", "leave")]
-INSTRUCTIONS = {"FROM", "LABEL", "WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "CMD"}
+INSTRUCTIONS = {
+    *("ARG", "FROM", "LABEL", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"),
+}
 
 
 def overlay(
@@ -189,7 +194,8 @@ def test_the_component_leave_restores_and_waits_without_a_probe(tmp_path: Path) 
     assert after["volumes"] == before["volumes"]
     for container in (*after["initContainers"], leaving):
         parser = build_parser(only_run=False)
-        assert parser.parse_args(container["args"]).command == "restore"
+        parsed = parser.parse_args(container["args"])
+        assert (parsed.command, parsed.purge) == ("restore", True)
         (cgroup,) = (
             mount for mount in container["volumeMounts"] if mount["mountPath"] == "/sys/fs/cgroup"
         )
@@ -314,27 +320,86 @@ def dockerfile() -> list[tuple[str, str]]:
     return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in lines]
 
 
-def test_the_image_is_built_of_what_is_in_the_tree() -> None:
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """Return the instructions of each stage, by its name."""
+    parts: dict[str, list[tuple[str, str]]] = {}
+    name = ""
+    for instruction, words in dockerfile():
+        if instruction == "FROM":
+            base, _, name = words.partition(" AS ")
+            parts[name] = [("FROM", base)]
+        elif name:
+            parts[name].append((instruction, words))
+    return parts
+
+
+def test_the_images_are_built_of_what_is_in_the_tree() -> None:
     assert {name for name, _ in dockerfile()} == INSTRUCTIONS
-    for name, words in dockerfile():
-        if name == "COPY" and "--from" not in words:
-            *sources, _ = words.split()
-            assert all((ROOT / source).exists() for source in sources), words
+    sent = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied = set()
+    for name, words in stages()["build"]:
+        if name == "COPY":
+            copied.update(words.split()[:-1])
+    assert copied == sent
+    assert all((ROOT / source).exists() for source in copied)
 
 
-def test_the_image_names_no_registry_and_installs_locked_versions_only() -> None:
-    bases = [words.split()[0] for name, words in dockerfile() if name == "FROM"]
-    assert set(bases) == {"python:3.11-slim"}
+def test_the_base_is_pinned_and_the_images_have_nothing_of_it_but_their_layers() -> None:
+    (default,) = (words for name, words in dockerfile() if name == "ARG" and "=" in words)
+    argument, _, base = default.partition("=")
+    assert PINNED.fullmatch(base)
+    assert not base.partition("@")[0].endswith(":latest")
+    assert base.count("/") == 0  # the registry is that of who builds
+    parts = stages()
+    assert list(parts) == ["build", "scheduler", "agent"]  # the last one is the default
+    assert parts["build"][0] == ("FROM", f"${{{argument}}}")
+    for target, layers in LAYERS.items():
+        instructions = parts[target]
+        assert instructions[0] == ("FROM", "scratch")
+        copies = [words for name, words in instructions if name in ("COPY", "ADD", "RUN")]
+        assert copies == [f"--from=build /image/{layer} /" for layer in layers]
+
+
+def test_a_release_is_refused_without_a_pinned_base(tmp_path: Path) -> None:
+    (assembly,) = (words for name, words in stages()["build"] if "daemonset.image" in words)
+    assert '--release --base "$PYTHON_IMAGE"' in assembly
+    for base in ("", "python:3.11-slim", "python@sha256:0"):
+        command = [sys.executable, "-m", "daemonset.image", "--release", "--base", base]
+        result = subprocess.run(
+            [*command, "--out", str(tmp_path / "out")],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 1
+        assert "is not pinned" in result.stderr
+        assert not (tmp_path / "out").exists()
+
+
+def test_the_images_have_locked_versions_only() -> None:
     installs = [words for name, words in dockerfile() if name == "RUN" and "pip install" in words]
-    assert all(re.search(r"--require-hashes|--no-deps", words) for words in installs)
-    assert not any(re.search(r"install.* -e |--editable", words) for words in installs)
+    assert installs
+    assert all("--require-hashes" in words for words in installs)
 
 
-def test_the_image_starts_the_command_that_is_installed() -> None:
+@pytest.mark.parametrize(
+    ("target", "command", "user"),
+    [("agent", "xpu-agent", "0:0"), ("scheduler", "xpu-scheduler", "65532:65532")],
+)
+def test_an_image_starts_the_command_that_is_installed(
+    target: str, command: str, user: str
+) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (command,) = (yaml.safe_load(words) for name, words in dockerfile() if name == "ENTRYPOINT")
-    assert command == ["xpu-agent"]
-    assert command[0] in project["scripts"]
+    instructions = dict(stages()[target])
+    assert yaml.safe_load(instructions["ENTRYPOINT"]) == [f"/usr/local/bin/{command}"]
+    assert command in project["scripts"]
+    assert instructions["USER"] == user
+    assert instructions["ENV"].split() == ["PATH=/usr/local/bin", "MALLOC_ARENA_MAX=2"]
 
 
 def test_the_licence_is_one_text_and_named_alike_everywhere() -> None:
@@ -342,10 +407,11 @@ def test_the_licence_is_one_text_and_named_alike_everywhere() -> None:
     # of https://www.apache.org/licenses/LICENSE-2.0.txt
     assert hashlib.sha256(text).hexdigest() == APACHE_2_0
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (labels,) = (words for name, words in dockerfile() if name == "LABEL")
-    named = dict(word.split("=", 1) for word in labels.split())
-    assert named["org.opencontainers.image.licenses"] == project["license"] == "Apache-2.0"
     assert project["license-files"] == ["LICENSE"]
-    assert named["org.opencontainers.image.version"] == VERSION == project["version"]
+    for target in LAYERS:
+        named = dict(word.split("=", 1) for word in dict(stages()[target])["LABEL"].split())
+        assert named["org.opencontainers.image.title"] == f"xpu-{target}"
+        assert named["org.opencontainers.image.licenses"] == project["license"] == "Apache-2.0"
+        assert named["org.opencontainers.image.version"] == VERSION == project["version"]
     copied = {word for name, words in dockerfile() if name == "COPY" for word in words.split()}
     assert "LICENSE" in copied
