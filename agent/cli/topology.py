@@ -26,7 +26,7 @@ from agent.topology.distance import (
     level_between,
 )
 from agent.topology.placement import NumaNodeFinder, PlacementRules
-from agent.web.svg import topology_svg
+from agent.web.page.svg import topology_svg
 from agent.wire_formats.kernel_text import format_cpu_list
 
 

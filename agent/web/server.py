@@ -26,9 +26,9 @@ from agent.web.negotiation import (
     accepts_openmetrics,
     scrape_timeout_s,
 )
-from agent.web.page import render_page
-from agent.web.runbook_page import render_runbook
-from agent.web.svg import topology_svg
+from agent.web.page.document import render_page
+from agent.web.page.svg import topology_svg
+from agent.web.page.runbook_page import render_runbook
 from agent.web.view import AgentView
 from agent.wire_formats.snapshot_json import encode_json, snapshot_json, to_json_data
 

@@ -13,7 +13,7 @@ from agent.snapshot.self_check import (
     StrategyState,
     StrategyStatus,
 )
-from agent.web.page import render_page
+from agent.web.page.document import render_page
 from tests.process.browser import browser, needs_chromium
 from tests.process.test_page import OVERFLOW, PNG, SMALL_TEXT
 from tests.unit.web.view import StillView, eight_cards

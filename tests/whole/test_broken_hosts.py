@@ -27,8 +27,8 @@ from agent.recording.host_source import HostSource
 from agent.recording.tree import TreeFiles
 from agent.snapshot.node import VendorState
 from agent.snapshot.part import SnapshotPart
-from agent.web.page import render_page
-from agent.web.svg import topology_svg
+from agent.web.page.document import render_page
+from agent.web.page.svg import topology_svg
 from agent.wire_formats.snapshot_json import encode_json, snapshot_json
 from agent.workers.manager import replace_vendor
 from tests import schemas

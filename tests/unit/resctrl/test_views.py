@@ -13,7 +13,7 @@ from agent.objects.device_annotations import RESCTRL_ANNOTATION, agent_annotatio
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.self_check import EnforcementView, StrategyState
-from agent.web.qos_section import qos_section
+from agent.web.page.qos_section import qos_section
 from tests.factory import NOW_S, snapshot
 from tests.unit.resctrl.scene import HALF, Scene, group, qos
 

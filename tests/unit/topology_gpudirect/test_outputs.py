@@ -21,7 +21,7 @@ from agent.snapshot.node import (
 )
 from agent.snapshot.part import SnapshotPart
 from agent.topology.gpudirect import check_pairs
-from agent.web.tables import gpudirect_table
+from agent.web.page.tables import gpudirect_table
 from agent.wire_formats.snapshot_json import snapshot_json
 from agent.workers.manager import replace_vendor
 from tests.machines import Sysfs

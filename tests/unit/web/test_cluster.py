@@ -17,7 +17,7 @@ from agent.snapshot.cluster import (
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.publications import FieldConflict, WriterPhase, WriterState
 from agent.snapshot.slo import NodeSloView
-from agent.web.page import render_page
+from agent.web.page.document import render_page
 from tests import factory
 from tests.unit.web.view import HOSTILE, StillView, eight_cards
 

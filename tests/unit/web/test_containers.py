@@ -14,7 +14,7 @@ from agent.snapshot.allocation import (
 from agent.snapshot.container import RuntimeView
 from agent.snapshot.device_plugin import DevicePluginView, KubeletAllocation, PluginResource
 from agent.snapshot.part import SnapshotPart
-from agent.web.container_section import container_section
+from agent.web.page.container_section import container_section
 from tests import factory
 
 GPU = "nvidia.com/gpu"

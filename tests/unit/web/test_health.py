@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agent.snapshot.device import Health, HealthState
-from agent.web.page import render_page
-from agent.web.svg import topology_svg
-from agent.web.tables import devices_table
+from agent.web.page.document import render_page
+from agent.web.page.svg import topology_svg
+from agent.web.page.tables import devices_table
 from tests.factory import BOOT_S, gpu, snapshot
 from tests.unit.web.view import StillView
 

@@ -13,8 +13,8 @@ from agent.snapshot.self_check import (
     StrategyState,
     StrategyStatus,
 )
-from agent.web.page import render_page
-from agent.web.qos_section import MAX_CHANGES, qos_section
+from agent.web.page.document import render_page
+from agent.web.page.qos_section import MAX_CHANGES, qos_section
 from tests import factory
 from tests.unit.web.view import HOSTILE, StillView, eight_cards
 

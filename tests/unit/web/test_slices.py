@@ -9,7 +9,7 @@ from agent.snapshot.device import Device, DeviceCondition, DevicePartition, Heal
 from agent.snapshot.inventory import DeviceGroup, Inventory
 from agent.snapshot.node import DeviceView, NodeSnapshot
 from agent.snapshot.part import SnapshotPart
-from agent.web.tables import devices_table, groups_table, matrix_table, slices_table
+from agent.web.page.tables import devices_table, groups_table, matrix_table, slices_table
 from tests import factory
 from tests.hostile import inventories
 from tests.unit.web.view import HOSTILE

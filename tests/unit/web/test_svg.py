@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agent.snapshot.device import DeviceLink, HealthState
-from agent.web.html import HEALTH_SIGNS
-from agent.web.svg import topology_svg
-from agent.web.svg_layout import MAX_DEVICES, PANEL_WIDTH, layout_picture, linked_groups
+from agent.web.page.html import HEALTH_SIGNS
+from agent.web.page.svg import topology_svg
+from agent.web.page.svg_layout import MAX_DEVICES, PANEL_WIDTH, layout_picture, linked_groups
 from tests import factory
 from tests.unit.web.view import HOSTILE, eight_cards
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agent.snapshot.node import NodeSnapshot
-from agent.web.html import HEALTH_SIGNS, tag, text
-from agent.web.svg_layout import (
+from agent.web.page.html import HEALTH_SIGNS, tag, text
+from agent.web.page.svg_layout import (
     GUTTER,
     HEAD,
     MARGIN,

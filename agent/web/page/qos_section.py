@@ -14,7 +14,7 @@ from agent.snapshot.self_check import (
     StrategyState,
     StrategyStatus,
 )
-from agent.web.html import badge, grid, tag, text
+from agent.web.page.html import badge, grid, tag, text
 
 MAX_CHANGES = 20  # the last changes; all are in /api/v1/audit
 MAX_VALUE_CHARACTERS = 48  # of a cell; a list of CPUs may have thousands

@@ -11,9 +11,9 @@ from agent.snapshot.device import HealthState
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.self_check import SelfCheckReport
 from agent.version import VERSION
-from agent.web import cluster_section, container_section, html, qos_section, tables
-from agent.web.html import bytes_text, tag, text
-from agent.web.svg import topology_svg
+from agent.web.page import cluster_section, container_section, html, qos_section, tables
+from agent.web.page.html import bytes_text, tag, text
+from agent.web.page.svg import topology_svg
 from agent.web.view import AgentView
 
 COLUMNS = (("wide", 4), ("middle", 2), ("narrow", 1))
@@ -32,7 +32,7 @@ LINKS = (
 @cache
 def stylesheet() -> str:
     """Return the page's style sheet, a file beside this module."""
-    return resources.files("agent.web").joinpath("page.css").read_text(encoding="utf-8")
+    return resources.files("agent.web.page").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def _tile(figure: str, label: str) -> str:

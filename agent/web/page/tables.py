@@ -13,7 +13,7 @@ from agent.snapshot.publications import EventLine, Publication
 from agent.snapshot.self_check import SelfCheckReport
 from agent.topology.distance import device_levels, level_between
 from agent.web.device_json import device_group_rows, placement_text
-from agent.web.html import badge, bytes_text, grid, health_badge, health_reason, meter, tag, text
+from agent.web.page.html import badge, bytes_text, grid, health_badge, health_reason, meter, tag, text
 
 MAX_MATRIX_DEVICES = 32  # devices; a larger matrix is read with `topology -o json`
 

@@ -13,7 +13,7 @@ from agent.snapshot.allocation import (
 from agent.snapshot.container import RuntimeView
 from agent.snapshot.device_plugin import DevicePluginView, PluginResource
 from agent.snapshot.node import NodeSnapshot
-from agent.web.html import badge, grid, tag, text
+from agent.web.page.html import badge, grid, tag, text
 
 MAX_POD_ROWS = 200  # rows; a node has fewer cards than that
 _RUNTIME_STATES = {

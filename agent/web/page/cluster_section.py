@@ -6,7 +6,7 @@ from agent.slo.status import is_frozen
 from agent.snapshot.cluster import ClusterServiceStatus, ClusterView, WatchPhase, WatchStatus
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.publications import FieldConflict, WriterPhase, WriterState
-from agent.web.html import badge, grid, tag, text
+from agent.web.page.html import badge, grid, tag, text
 
 MAX_CONFLICT_FIELDS = 4  # fields of one other writer
 _WRITER_STATES = {

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from agent.runbook.entry import RunbookEntry, RunbookSection, anchor_of
 from agent.runbook.runbook import Runbook
 from agent.version import VERSION
-from agent.web.html import tag, text
-from agent.web.page import stylesheet
+from agent.web.page.html import tag, text
+from agent.web.page.document import stylesheet
 
 
 def render_runbook(runbook: Runbook) -> str:
