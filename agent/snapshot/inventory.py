@@ -118,6 +118,10 @@ MEMORY_TOTAL = "xpu_device_memory_total_bytes"
 PROCESSES = "xpu_device_processes"
 PROCESS_VIRTUAL = "xpu_device_process_virtual_memory_bytes"
 PROCESS_ENGINES = "xpu_device_process_engine_ratio"
+# families that several vendors fill with readings, and that the status page shows
+TEMPERATURE = "xpu_device_temperature_celsius"
+POWER = "xpu_device_power_watts"
+POWER_LIMIT = "xpu_device_power_limit_watts"
 
 
 class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +140,18 @@ class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
     def possible_values(self) -> Bounds:
         """Return the lowest and the highest plausible value."""
         return self.bounds or unit_bounds(self.name, self.type)
+
+
+class TrafficSource(msgspec.Struct, frozen=True, kw_only=True):
+    """The readings whose sum is the traffic of a device over one kind of link in one direction.
+
+    The readings of a counter (`_total`) are bytes, all others are bytes per second.
+    """
+
+    link: str  # name of the link for people: NVLink, HCCS, PCIe
+    family: str
+    is_sent: bool  # the device sends; False: it receives
+    labels: tuple[str, ...] = ()  # values that the labels of a reading must have to count
 
 
 class MetricValue(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,13 @@ from agent.snapshot.self_check import (
     ResctrlView,
     SelfCheck,
 )
-from agent.snapshot.usage import PressureWatch, SharingView, UsageReport, UsageSample
+from agent.snapshot.usage import (
+    PressureWatch,
+    SharingView,
+    TrendView,
+    UsageReport,
+    UsageSample,
+)
 
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
@@ -296,6 +302,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     cluster: ClusterView = ClusterView()  # all parts never taken: in standalone mode
     usage: SnapshotPart[UsageSample] = SnapshotPart(UsageSample())
     report: SnapshotPart[UsageReport] = SnapshotPart(UsageReport())
+    trend: SnapshotPart[TrendView] = SnapshotPart(TrendView())
     pressure: SnapshotPart[PressureWatch] = SnapshotPart(PressureWatch())
     sharing: SnapshotPart[SharingView] = SnapshotPart(SharingView())
     host_devices: SnapshotPart[HostDevicesView] = SnapshotPart(HostDevicesView())

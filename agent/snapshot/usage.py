@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -390,3 +391,53 @@ class SharingView(msgspec.Struct, frozen=True, kw_only=True):
     mps: tuple[MpsDaemon, ...] = ()  # by pid
     problems: tuple[Problem, ...] = ()
     wall_s: float = 0.0  # Unix time of the reading, which times in the regions are compared with
+
+
+class Trend(msgspec.Struct, frozen=True, kw_only=True):
+    """The last values of one quantity, one for each step of time, the newest last.
+
+    They are packed in single precision: four bytes a value. NaN stands for an unknown value.
+    """
+
+    packed: bytes = b""
+
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        """Return the values, the oldest first; `None` where none is known."""
+        return tuple(value if value == value else None for value in array("f", self.packed))  # noqa: PLR0124 - NaN
+
+    @property
+    def last(self) -> float | None:
+        """Return the newest value."""
+        values = Trend(packed=self.packed[-4:]).values
+        return values[0] if values else None
+
+
+NO_TREND = Trend()
+
+
+class LinkTrend(msgspec.Struct, frozen=True, kw_only=True):
+    """Traffic of a device over one kind of link, in bytes per second."""
+
+    link: str  # NVLink, HCCS, PCIe, RDMA
+    sent: Trend = NO_TREND
+    received: Trend = NO_TREND
+
+
+class DeviceTrend(msgspec.Struct, frozen=True, kw_only=True):
+    """The last minutes of one device."""
+
+    busy_percent: Trend = NO_TREND
+    memory_bytes: Trend = NO_TREND
+    temperature_celsius: Trend = NO_TREND  # of the hottest sensor
+    power_watts: Trend = NO_TREND
+    links: tuple[LinkTrend, ...] = ()  # in the order of `VendorDescription.traffic`
+
+
+class TrendView(msgspec.Struct, frozen=True, kw_only=True):
+    """The last minutes of the node and of its devices, for people."""
+
+    step_s: float = 0.0  # time between two values
+    cpu_cores: Trend = NO_TREND
+    memory_bytes: Trend = NO_TREND
+    devices: Mapping[str, DeviceTrend] = NO_ENTRIES  # by device key

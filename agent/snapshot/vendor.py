@@ -22,6 +22,7 @@ from agent.snapshot.inventory import (
     MetricFamily,
     Problem,
     SliceRequest,
+    TrafficSource,
 )
 from agent.snapshot.settings import HealthOverrides, SettingRule, VendorSettings
 
@@ -215,6 +216,9 @@ class VendorDescription(msgspec.Struct, frozen=True, kw_only=True):
     health: HealthOverrides = HealthOverrides()
     families: tuple[MetricFamily, ...] = ()  # families of the values in its samples
     aliases: tuple[AliasTable, ...] = ()  # names of other exporters for the same values
+    # traffic of links for people; of two sources for one direction of a link, the first one counts
+    # that has readings
+    traffic: tuple[TrafficSource, ...] = ()
     cdi: CdiNaming | None = None  # None: the agent writes no CDI file for its devices
     serves_kubelet: bool = False  # a `ServesKubelet`: `device_plugin.vendors` may name it
     is_network: bool = False  # devices are NICs: events of network devices may concern them

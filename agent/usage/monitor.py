@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -19,13 +19,14 @@ from agent.cgroup.layout import (
 )
 from agent.clock import Clock
 from agent.config.settings import Settings
+from agent.devices.trend import TrendRecorder
 from agent.errors import HostFileError
 from agent.host.files import MAX_ENTRIES
 from agent.kubelet.pod_list_file import PodListFile
 from agent.recording.host_source import HostSource
 from agent.snapshot.cluster import MetricCollectPolicy
 from agent.snapshot.host_files import HostFiles
-from agent.snapshot.inventory import DeviceSample, Problem
+from agent.snapshot.inventory import DeviceSample, Problem, TrafficSource
 from agent.snapshot.node import NodeSnapshot, SnapshotStore
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pod import ContainerView, PodView, static_uid
@@ -361,8 +362,12 @@ class UsageMonitor:
         pod_file: PodListFile | None = None,
         kubelet_root: KubeletRoot = no_kubelet_root,
         peaks: PeakMonitor | None = None,
+        traffic: Mapping[str, tuple[TrafficSource, ...]] = MappingProxyType({}),
     ) -> None:
-        """Without `peaks` nothing is predicted. The pods of `pod_file` replace the cluster's."""
+        """Without `peaks` nothing is predicted. The pods of `pod_file` replace the cluster's.
+
+        `traffic` has the sources of traffic of each vendor, for the trends of its devices.
+        """
         collect = settings.collect
         self._collector = UsageCollector(
             host.files,
@@ -376,6 +381,7 @@ class UsageMonitor:
             collect.interval_s, pod_window_s=settings.publish.aggregate_duration_s
         )
         self._optional_collectors = OptionalCollectors(host.files, collect, clock)
+        self._trend = TrendRecorder(traffic, collect.device_interval_s)
         self._peaks = peaks
         self._sharing = SharedDeviceCollector(host.files, collect.hami_regions)
         self._settings = settings
@@ -423,6 +429,7 @@ class UsageMonitor:
             **self._optional_collectors.values,
         )
         self._history.add(now_s, sample, devices, owners)
+        self._record_trend(now_s, sample)
         self._store.put(
             usage=SnapshotPart(sample, now_s), pods=SnapshotPart(self._collector.pods, now_s)
         )
@@ -431,6 +438,11 @@ class UsageMonitor:
             self._peaks.train(self._history, self._collector.pods, now_s, self._clock.wall())
         if now_s >= self._sharing.due_s:
             self._measure_sharing(now_s)
+
+    def _record_trend(self, now_s: float, sample: UsageSample) -> None:
+        trend = self._trend.add(now_s, sample.node, self._store.current.vendors)
+        if trend is not None:
+            self._store.put(trend=SnapshotPart(trend, now_s))
 
     def _usage_status(self, sample: UsageSample, duration_s: float) -> CollectorStatus:
         """Return the status of node, pods and host applications, which are measured together."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.snapshot.inventory import FLAG, MetricFamily
+from agent.snapshot.inventory import FLAG, MetricFamily, TrafficSource
 from plugins.shared import metric_families
 
 UTILIZATION = MetricFamily(
@@ -227,4 +227,16 @@ FAMILIES = (
     OPTICAL_TEMPERATURE,
     OPTICAL_VOLTAGE,
     OPTICAL_POWER,
+)
+
+TRAFFIC = tuple(
+    TrafficSource(
+        link=link, family=family.name, is_sent=direction == "tx", labels=(direction, *labels)
+    )
+    for link, family, labels in (
+        ("HCCS", HCCS_RATE, ()),
+        ("PCIe", PCIE_RATE, ("average",)),
+        ("RoCE", NETWORK_RATE, ()),
+    )
+    for direction in ("tx", "rx")
 )

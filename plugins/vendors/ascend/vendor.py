@@ -18,7 +18,7 @@ from plugins.vendors.ascend import injection, kubelet
 from plugins.vendors.ascend.aliases import NPU_EXPORTER
 from plugins.vendors.ascend.discovery.sysfs import describe_function, find_npus
 from plugins.vendors.ascend.health.runbook import AscendRunbook
-from plugins.vendors.ascend.metrics import FAMILIES
+from plugins.vendors.ascend.metrics import FAMILIES, TRAFFIC
 from plugins.vendors.ascend.settings import AscendSettings
 from plugins.vendors.ascend.vnpu import templates
 
@@ -52,6 +52,7 @@ class AscendVendor:
         ),
         state_files=("ascend-devices.json", "ascend-faults.json"),
         slice_files=("ascend-vnpus.json",),
+        traffic=TRAFFIC,
     )
     request_variables = frozenset((injection.VISIBLE,))
     runtime_handler = injection.RUNTIME_HANDLER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.snapshot.inventory import FLAG, MetricFamily
+from agent.snapshot.inventory import FLAG, MetricFamily, TrafficSource
 from plugins.shared import metric_families
 
 XID = "xpu_device_mlu_xid_errors_total"
@@ -474,4 +474,16 @@ FAMILIES = (
     PAGE_RETIREMENT,
     MEMORY_REPAIR,
     RETIRED_PAGES,
+)
+
+TRAFFIC = tuple(
+    TrafficSource(link=link, family=family.name, is_sent=is_sent, labels=labels)
+    for link, family, is_sent, labels in (
+        ("MLULink", MEAN_TRAFFIC, True, ("mlulink", "sent")),
+        ("MLULink", MEAN_TRAFFIC, False, ("mlulink", "received")),
+        ("MLULink", LINK_BYTES, True, ("write",)),
+        ("MLULink", LINK_BYTES, False, ("read",)),
+        ("PCIe", MEAN_TRAFFIC, True, ("pcie", "sent")),
+        ("PCIe", MEAN_TRAFFIC, False, ("pcie", "received")),
+    )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.snapshot.inventory import FLAG, MetricFamily
+from agent.snapshot.inventory import FLAG, MetricFamily, TrafficSource
 from plugins.shared import metric_families
 
 SLICE_MEMORY = "xpu_device_slice_memory_total_bytes"
@@ -233,4 +233,13 @@ FAMILIES = (
         labels=_SLICE,
         slice_label="mig_uuid",
     ),
+)
+
+TRAFFIC = tuple(
+    TrafficSource(link=link, family=family, is_sent=label == "tx", labels=(label,))
+    for link, family in (
+        ("NVLink", "xpu_device_nvlink_bytes_per_second"),
+        ("PCIe", "xpu_device_pcie_bytes_per_second"),
+    )
+    for label in ("tx", "rx")
 )

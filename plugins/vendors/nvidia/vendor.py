@@ -25,7 +25,7 @@ from plugins.vendors.nvidia.discovery.sysfs import (
 )
 from plugins.vendors.nvidia.health.runbook import NvidiaRunbook
 from plugins.vendors.nvidia.injection import driver_files, edits
-from plugins.vendors.nvidia.metrics import FAMILIES
+from plugins.vendors.nvidia.metrics import FAMILIES, TRAFFIC
 from plugins.vendors.nvidia.settings import NvidiaSettings
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class NvidiaVendor:
         requirements=REQUIREMENTS,
         state_files=("nvidia-devices.json", "nvidia-causes.json"),
         release_labels=RELEASE_LABELS,
+        traffic=TRAFFIC,
     )
     request_variables = frozenset((edits.VISIBLE, edits.OLD_IMAGE))
     runtime_handler = edits.RUNTIME_HANDLER

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from agent.snapshot.inventory import MetricFamily
+from agent.snapshot.inventory import MetricFamily, TrafficSource
 
 POD_PREFIX = "xpu_rdma_cgroup_"
 
@@ -131,4 +131,9 @@ FAMILIES: tuple[MetricFamily, ...] = (
         ("rdma", "state"),
     ),
     *POD_FAMILIES,
+)
+
+TRAFFIC = (
+    TrafficSource(link="RDMA", family=f"{PREFIX}port_transmit_bytes_total", is_sent=True),
+    TrafficSource(link="RDMA", family=f"{PREFIX}port_receive_bytes_total", is_sent=False),
 )

@@ -22,7 +22,7 @@ from agent.snapshot.vendor import (
 from plugins.vendors.rdma import injection
 from plugins.vendors.rdma.health.runbook import RUNBOOK
 from plugins.vendors.rdma.host_functions import RdmaFunctionReader
-from plugins.vendors.rdma.metrics import FAMILIES
+from plugins.vendors.rdma.metrics import FAMILIES, TRAFFIC
 from plugins.vendors.rdma.settings import RdmaSettings
 from plugins.vendors.rdma.sysfs.functions import detect_devices
 
@@ -90,6 +90,7 @@ class RdmaVendor:
             device_plugins=("k8s-rdma-shared-dp", "sriovdp"),
         ),
         state_files=("rdma.json",),
+        traffic=TRAFFIC,
     )
     host_query = staticmethod(injection.host_query)
     edits = staticmethod(injection.edits)
