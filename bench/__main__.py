@@ -21,6 +21,7 @@ BENCHES = (
     "prediction",
     "device_scan",
     "exposition",
+    "page",
     "startup",
     "import_budget",
     "loop_hold",

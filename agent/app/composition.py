@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -53,6 +54,7 @@ class AgentInputs(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     vendors: Mapping[str, DeviceVendor]
     store: SnapshotStore
+    origins: Mapping[str, str] = MappingProxyType({})  # of settings that are not defaults
     pod_file: PodListFile | None = None  # of `--pods`; None: the pods are those of the cluster
     state_writer: StateWriter = msgspec.field(default_factory=StateWriter)  # of `node.state_dir`
 
@@ -107,8 +109,12 @@ def create_inputs(
     clock: Clock,
     pod_file: PodListFile | None = None,
     vendors: Mapping[str, DeviceVendor] | None = None,
+    origins: Mapping[str, str] = MappingProxyType({}),
 ) -> AgentInputs:
-    """Return the inputs of a run with an empty snapshot. Raises `BadConfig`."""
+    """Return the inputs of a run with an empty snapshot. Raises `BadConfig`.
+
+    `origins` are those of the settings, for people.
+    """
     name = node_name(host_source, settings)
     store = SnapshotStore(NodeSnapshot(node=NodeIdentity(name=name, source=host_source.source)))
     return AgentInputs(
@@ -117,6 +123,7 @@ def create_inputs(
         clock=clock,
         vendors=load_enabled_vendors(settings) if vendors is None else vendors,
         store=store,
+        origins=origins,
         pod_file=pod_file,
     )
 

@@ -43,9 +43,7 @@ def build_usage_monitor(inputs: AgentInputs, peaks: PeakMonitor | None = None) -
         pod_file=inputs.pod_file,
         kubelet_root=kubelet_root_reader(inputs),
         peaks=peaks,
-        traffic={
-            name: vendor.description.traffic for name, vendor in inputs.vendors.items()
-        },
+        traffic={name: vendor.description.traffic for name, vendor in inputs.vendors.items()},
     )
 
 

@@ -38,6 +38,7 @@ from agent.app.threads import (
     tune_interpreter,
 )
 from agent.clock import Clock
+from agent.config.sources import LoadedSettings
 from agent.devices.presence import PLACE_WAIT_S
 from agent.loop import Loop
 from agent.messages import EventReported
@@ -121,6 +122,7 @@ class ApplicationView:
     renderer: MetricsRenderer
     process_metrics: ProcessMetrics
     notice: str
+    settings: LoadedSettings
     status: StatusCollector
     explanations: ExplanationSource
     runbook: Runbook
@@ -335,6 +337,7 @@ class Services:
             renderer=self._renderer,
             process_metrics=self._process_metrics,
             notice=self._options.notice,
+            settings=LoadedSettings(self._inputs.settings, self._inputs.origins),
             explanations=containers.explanations,
             runbook=self._inputs.runbook,
             status=StatusCollector(

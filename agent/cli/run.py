@@ -27,6 +27,7 @@ from agent.clock import SystemClock
 from agent.command_line import ExitStatus
 from agent.config.address import ListenAddress, parse_listen_address
 from agent.config.settings import MetricsSettings, Settings
+from agent.config.sources import LoadedSettings
 from agent.errors import AgentError, BadConfig
 from agent.kube.endpoint import ApiTarget, find_api_target
 from agent.log import configure_logging
@@ -178,7 +179,7 @@ def _once(arguments: argparse.Namespace) -> int:
     vendors = load_enabled_vendors(settings)
     host_source, notice = choose_host(arguments, vendors, settings)
     print(_join_sentences(notice, unused_settings_notice(host_source, loaded.origins)), flush=True)
-    inputs = _create_inputs(arguments, settings, host_source, vendors)
+    inputs = _create_inputs(arguments, loaded, host_source, vendors)
     return run_once(inputs, arguments.out, sys.stdout)
 
 
@@ -200,7 +201,9 @@ def _serve(arguments: argparse.Namespace, stop: StartupSignals) -> int:
     from agent.app.application import run_application  # noqa: PLC0415 - the workers start first
     from agent.app.composition import ServeOptions  # noqa: PLC0415 - as above
 
-    inputs = _create_inputs(arguments, settings, host_source, vendors)
+    inputs = _create_inputs(
+        arguments, LoadedSettings(settings, loaded.origins), host_source, vendors
+    )
     options = ServeOptions(
         listen=listen,
         out=location.out,
@@ -214,14 +217,17 @@ def _serve(arguments: argparse.Namespace, stop: StartupSignals) -> int:
 
 def _create_inputs(
     arguments: argparse.Namespace,
-    settings: Settings,
+    loaded: LoadedSettings,
     host_source: HostSource,
     vendors: Mapping[str, DeviceVendor],
 ) -> AgentInputs:
     from agent.app.composition import create_inputs  # noqa: PLC0415 - the workers start first
 
+    settings = loaded.settings
     configure_logging(settings.log.level)
-    return create_inputs(settings, host_source, SystemClock(), pod_list_file(arguments), vendors)
+    return create_inputs(
+        settings, host_source, SystemClock(), pod_list_file(arguments), vendors, loaded.origins
+    )
 
 
 class StartupSignals:

@@ -11,8 +11,8 @@ from agent.snapshot.node import VendorState
 from agent.snapshot.usage import DeviceTrend, LinkTrend, NodeUsage, Trend, TrendView
 
 STEP_S = 5.0
-MAX_VALUES = 60  # of a quantity: five minutes, 240 bytes
-# devices that have trends; with two links a device has eight quantities, which take 4 KB here and
+MAX_VALUES = 36  # of a quantity: three minutes, 144 bytes
+# devices that have trends; with two links a device has eight quantities, which take 2.3 KB here and
 # in the snapshot together
 MAX_DEVICES = 256
 SAMPLES_PER_STEP = 2.0  # rare samples make steps longer, so that each step has one
@@ -108,9 +108,7 @@ class TrendRecorder:
         self._node.end_step(self._steps)
         alive = {key: one for key, one in self._devices.items() if one.end_step(self._steps)}
         self._devices = alive
-        self._counters = {
-            name: value for name, value in self._counters.items() if name[0] in alive
-        }
+        self._counters = {name: value for name, value in self._counters.items() if name[0] in alive}
         self._steps += 1
         return TrendView(
             step_s=self.step_s,

@@ -412,6 +412,13 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
         values = Trend(packed=self.packed[-4:]).values
         return values[0] if values else None
 
+    def plus(self, other: Trend) -> Trend:
+        """Return the sums with another trend that ends at the same time."""
+        pairs = zip(
+            reversed(array("f", self.packed)), reversed(array("f", other.packed)), strict=False
+        )
+        return Trend(packed=array("f", reversed([one + two for one, two in pairs])).tobytes())
+
 
 NO_TREND = Trend()
 

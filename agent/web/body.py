@@ -1,5 +1,7 @@
 """Bodies of pages: rendered and compressed in slices off the event loop, then sent in slices.
 
+A page that many read is rendered once for all of them.
+
 No job on the collector thread takes much longer than `SLICE_S`, so that the thread's other work
 waits for one slice and not for a page. No write holds the event loop for more than `WRITE_BYTES`.
 """
@@ -9,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 
 from aiohttp import web
 
 SLICE_S = 0.004
 WRITE_BYTES = 128 << 10
+SHARE_S = 1.0  # a page may be that old when it is sent to another reader
 RENDER_DEADLINE_S = 8.0  # Prometheus stops waiting after ten
 SCRAPE_SHARE = 0.9  # part of a scraper's timeout for rendering; the rest is for sending
 # metrics: level 6 needs three times the CPU time for a fifth less data
@@ -64,6 +67,35 @@ async def render_body(body: SlicedBody, offload: Offload, within_s: float) -> by
         while (whole := await offload(body.render_slice)) is None:
             pass
         return whole
+
+
+class SharedBodies:
+    """Bodies of pages that renew themselves: each is rendered once for all readers of one second.
+
+    Without it a hundred open pages would take all time of the collector thread. For the event
+    loop's thread; there are few different keys.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[Hashable, tuple[float, asyncio.Task[bytes]]] = {}
+
+    async def get(self, key: Hashable, render: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Return the body of a page that is being rendered or is younger than `SHARE_S`."""
+        now_s = asyncio.get_running_loop().time()
+        began_s, task = self._tasks.get(key, (0.0, None))
+        if task is None or (task.done() and (now_s - began_s >= SHARE_S or _has_failed(task))):
+            task = asyncio.ensure_future(_await(render))
+            task.add_done_callback(_has_failed)  # its readers may have gone before it fails
+            self._tasks[key] = now_s, task
+        return await asyncio.shield(task)  # a reader that goes ends nobody's page
+
+
+async def _await(render: Callable[[], Awaitable[bytes]]) -> bytes:
+    return await render()
+
+
+def _has_failed(task: asyncio.Task[bytes]) -> bool:
+    return task.cancelled() or task.exception() is not None
 
 
 async def send_body(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from aiohttp import web
@@ -15,7 +15,7 @@ from agent.objects.yaml_text import to_yaml
 from agent.runbook.self_checks import self_report
 from agent.snapshot.publications import Publication
 from agent.snapshot.self_check import SelfCheckReport
-from agent.web.body import SlicedBody, deadline_s, render_body, send_body
+from agent.web.body import SharedBodies, SlicedBody, deadline_s, render_body, send_body
 from agent.web.connections import RouteHandler, add_security_headers, track_request
 from agent.web.device_json import devices_json
 from agent.web.explanation import ExplanationHandlers
@@ -26,15 +26,16 @@ from agent.web.negotiation import (
     accepts_openmetrics,
     scrape_timeout_s,
 )
-from agent.web.page.document import render_page
+from agent.web.page.document import SCRIPT_PATH, StatusPage, script
 from agent.web.page.svg import topology_svg
-from agent.web.page.runbook_page import render_runbook
 from agent.web.view import AgentView
 from agent.wire_formats.snapshot_json import encode_json, snapshot_json, to_json_data
 
 TEXT_FORMAT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = f"{OPENMETRICS}; version={OPENMETRICS_VERSION}; charset=utf-8"
 JSON_TYPE = "application/json; charset=utf-8"
+HTML_TYPE = "text/html; charset=utf-8"
+SCRIPT_TYPE = "text/javascript; charset=utf-8"
 MAX_REFRESH_S = 3600
 MAX_RENDERS = 16  # pages that wait for their turn
 SCRAPE_TIMEOUT_HEADER = "X-Prometheus-Scrape-Timeout-Seconds"
@@ -134,19 +135,31 @@ def _header_adder(
     return add_headers
 
 
+class RenderRefused(Exception):
+    """A page is not rendered now; the message is the answer."""
+
+
 class PageHandlers:
     """The handlers. Slow pages are rendered on another thread than the event loop's."""
 
     def __init__(self, view: AgentView) -> None:
         self._view = view
+        self._page = StatusPage(view)
+        self._shared = SharedBodies()
         self._rendering = 0
 
     async def _respond(
-        self, render: Callable[[], Iterable[bytes]], kind: str, request: web.Request
+        self,
+        render: Callable[[], Iterable[bytes]],
+        kind: str,
+        request: web.Request,
+        *,
+        is_shared: bool = False,
     ) -> web.StreamResponse:
         """Answer with a page; `render` returns its chunks.
 
-        A HEAD request gets only the headers, without a length: nothing is rendered for it.
+        A HEAD request gets only the headers, without a length: nothing is rendered for it. With
+        `is_shared` all readers of one second get the same body.
         """
         compress = accepts_gzip(request.headers.get("Accept-Encoding", ""))
         headers = {"Content-Type": kind, "Vary": "Accept, Accept-Encoding"}
@@ -155,7 +168,17 @@ class PageHandlers:
         if request.method == "HEAD":
             return web.StreamResponse(headers=headers)
         timeout_s = scrape_timeout_s(request.headers.get(SCRAPE_TIMEOUT_HEADER, ""))
-        body = await self._render(render, compress=compress, within_s=deadline_s(timeout_s))
+        within_s = deadline_s(timeout_s)
+        try:
+            if is_shared:
+                body = await self._shared.get(
+                    (request.path, compress),
+                    lambda: self._render(render, compress=compress, within_s=within_s),
+                )
+            else:
+                body = await self._render(render, compress=compress, within_s=within_s)
+        except RenderRefused as error:
+            raise web.HTTPServiceUnavailable(text=str(error)) from error
         return await send_body(request, headers, body)
 
     async def _render(
@@ -163,15 +186,13 @@ class PageHandlers:
     ) -> bytes:
         """Render pages one at a time; refuse a request if too many wait."""
         if self._rendering >= MAX_RENDERS:
-            raise web.HTTPServiceUnavailable(text="too many requests at once\n")
+            raise RenderRefused("too many requests at once\n")
         self._rendering += 1
         try:
             body = SlicedBody(render, compress=compress)
             return await render_body(body, self._view.offload, within_s)
         except TimeoutError as error:
-            raise web.HTTPServiceUnavailable(
-                text="the collector is stuck; see /healthz\n"
-            ) from error
+            raise RenderRefused("the collector is stuck; see /healthz\n") from error
         finally:
             self._rendering -= 1
 
@@ -210,17 +231,39 @@ class PageHandlers:
         refresh = int(value) if value.isdecimal() and 1 <= len(value) <= 4 else None
         if refresh is not None:
             refresh = max(1, min(refresh, MAX_REFRESH_S))
+        pieces = self._page.render
         return await self._respond(
-            lambda: [render_page(self._view, refresh).encode()], "text/html; charset=utf-8", request
+            lambda: _encode(pieces(refresh)), HTML_TYPE, request, is_shared=refresh is None
         )
 
     async def runbook(self, request: web.Request) -> web.StreamResponse:
         """Return the runbook; `/runbook#ANCHOR` is the entry of a reason."""
-        return await self._respond(
-            lambda: [render_runbook(self._view.runbook).encode()],
-            "text/html; charset=utf-8",
-            request,
-        )
+        return await self._respond_html(self._page.render_runbook, request)
+
+    async def pods(self, request: web.Request) -> web.StreamResponse:
+        """Return the page with every pod."""
+        return await self._respond_html(self._page.render_pods, request)
+
+    async def settings(self, request: web.Request) -> web.StreamResponse:
+        """Return the page with every setting, its value and its origin."""
+        return await self._respond_html(self._page.render_settings, request)
+
+    async def object_texts(self, request: web.Request) -> web.StreamResponse:
+        """Return the page with the text of every published object."""
+        return await self._respond_html(self._page.render_objects, request)
+
+    async def distances(self, request: web.Request) -> web.StreamResponse:
+        """Return the page with the distances of all pairs of devices."""
+        return await self._respond_html(self._page.render_distances, request)
+
+    async def _respond_html(
+        self, render: Callable[[], Iterator[str]], request: web.Request
+    ) -> web.StreamResponse:
+        return await self._respond(lambda: _encode(render()), HTML_TYPE, request, is_shared=True)
+
+    async def script(self, _: web.Request) -> web.Response:
+        """Return the script that renews the page."""
+        return web.Response(body=script(), headers={"Content-Type": SCRIPT_TYPE})
 
     async def topology_svg(self, request: web.Request) -> web.StreamResponse:
         """Return the topology as SVG."""
@@ -265,6 +308,15 @@ class PageHandlers:
 
         return await self._respond(render, JSON_TYPE, request)
 
+    async def problems(self, request: web.Request) -> web.StreamResponse:
+        """Return everything that is wrong on the node, the worst first."""
+
+        def render() -> list[bytes]:
+            problems = self._page.problems(self._view.snapshot())
+            return [encode_json({"problems": [to_json_data(one) for one in problems]})]
+
+        return await self._respond(render, JSON_TYPE, request)
+
     async def snapshot(self, request: web.Request) -> web.StreamResponse:
         """Return what `xpu-agent snapshot` prints."""
 
@@ -272,6 +324,11 @@ class PageHandlers:
             return [encode_json(snapshot_json(self._view.snapshot(), self._view.now_s()[0]))]
 
         return await self._respond(render, JSON_TYPE, request)
+
+
+def _encode(pieces: Iterable[str]) -> Iterator[bytes]:
+    """Yield the pieces of a page as bytes; names that are not UTF-8 are made readable."""
+    return (piece.encode("utf-8", "replace") for piece in pieces)
 
 
 def _publication_json(publication: Publication) -> dict[str, str]:
@@ -301,11 +358,17 @@ def create_page_app(view: AgentView, gate: Gate | None = None) -> web.Applicatio
     app.router.add_get("/", pages.page)
     app.router.add_get("/status", pages.page)
     app.router.add_get("/runbook", pages.runbook)
+    app.router.add_get("/pods", pages.pods)
+    app.router.add_get("/settings", pages.settings)
+    app.router.add_get("/distances", pages.distances)
+    app.router.add_get("/objects", pages.object_texts)
+    app.router.add_get(SCRIPT_PATH, pages.script)
     app.router.add_get("/topology.svg", pages.topology_svg)
     app.router.add_get("/api/v1/devices", pages.devices)
     app.router.add_get("/api/v1/snapshot", pages.snapshot)
     app.router.add_get("/api/v1/audit", pages.audit)
     app.router.add_get("/api/v1/objects", pages.objects)
     app.router.add_get("/api/v1/events", pages.events)
+    app.router.add_get("/api/v1/problems", pages.problems)
     ExplanationHandlers(view).add_routes(app)
     return app

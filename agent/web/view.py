@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
+from agent.config.sources import LoadedSettings
 from agent.runbook.runbook import Runbook
 from agent.snapshot.edits import ContainerInjection
 from agent.snapshot.node import NodeSnapshot
@@ -38,6 +39,7 @@ class AgentView(Protocol):
     """The agent as its HTTP server sees it."""
 
     notice: str  # which host is shown, and how another is chosen
+    settings: LoadedSettings
 
     @property
     def runbook(self) -> Runbook:

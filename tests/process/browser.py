@@ -42,11 +42,16 @@ class Page:
                 assert "error" not in answer, answer
                 return answer["result"]
 
-    async def open(self, url: str, width: int, height: int) -> None:
-        """Load a page in a window of that size, with its scripts switched off."""
+    async def open(
+        self, url: str, width: int, height: int, *, scripts: bool = False, scheme: str = "light"
+    ) -> None:
+        """Load a page in a window of that size; its scripts are off, unless they are wanted."""
         await self.call("Log.enable")
+        await self.call("Runtime.enable")
         await self.call("Page.enable")
-        await self.call("Emulation.setScriptExecutionDisabled", value=True)
+        await self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        await self.call("Emulation.setEmulatedMedia", media="", features=features)
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -62,6 +67,19 @@ class Page:
     async def value(self, expression: str) -> Any:
         result = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         return result["result"].get("value")
+
+    async def wait_for(self, expression: str) -> None:
+        """Wait until an expression is true."""
+        until = asyncio.get_running_loop().time() + DEADLINE_S
+        while not await self.value(expression):
+            assert asyncio.get_running_loop().time() < until, f"not in time: {expression}"
+            await asyncio.sleep(0.02)
+
+    async def press(self, key: str) -> None:
+        """Press and release a key, such as Tab or Enter."""
+        text = {"Enter": "\r"}.get(key, "")
+        for kind in ("keyDown", "keyUp"):
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, text=text)
 
     async def picture(self) -> bytes:
         """Return what is on the screen as PNG."""

@@ -6,7 +6,7 @@ from agent.slo.status import is_frozen
 from agent.snapshot.cluster import ClusterServiceStatus, ClusterView, WatchPhase, WatchStatus
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.publications import FieldConflict, WriterPhase, WriterState
-from agent.web.page.html import badge, grid, tag, text
+from agent.web.page.html import badge, grid, section, tag, text
 
 MAX_CONFLICT_FIELDS = 4  # fields of one other writer
 _WRITER_STATES = {
@@ -36,11 +36,12 @@ def cluster_section(snapshot: NodeSnapshot, now_s: float, wall_s: float) -> str:
     rows.append(_slo_row(snapshot.cluster, status, now_s))
     written = [_object_row(state, wall_s) for state in status.writers]
     names = ("object", "state", "acknowledged", "writes", "why", "other writers")
-    return (
-        tag("h2", "Cluster")
-        + grid(("source", "state", "what it says"), rows, "What the agent hears")
-        + (grid(names, written, "What the agent writes") if written else "")
-        + _refused_values(snapshot.cluster)
+    return section(
+        "cluster",
+        "Cluster",
+        grid(("source", "state", "what it says"), rows, "What the agent hears"),
+        grid(names, written, "What the agent writes") if written else "",
+        _refused_values(snapshot.cluster),
     )
 
 
@@ -91,7 +92,7 @@ def _object_row(state: WriterState, wall_s: float) -> list[str]:
     error = state.phase is WriterPhase.PENDING and state.error
     tone = "suspect" if error else _WRITER_STATES.get(state.phase, "unmanaged")
     return [
-        tag("strong", text(state.kind)) + tag("div", text(state.publisher), class_="quiet"),
+        text(state.kind) + tag("div", text(state.publisher), class_="quiet"),
         badge(tone, state.phase.value),
         text(_ago(state.last_ack_s, wall_s)),
         text(state.written),

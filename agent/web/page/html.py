@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import zip_longest
 
 from agent.snapshot.device import Health
 from agent.wire_formats.api_values import format_time
 
 # XML 1.0 excludes these characters, and a browser refuses the whole picture for one of them
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_EMPTY_SHAPES = frozenset(("path", "rect"))  # of SVG: HTML has no such elements
+_NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
 HEALTH_SIGNS = {"healthy": "✓", "suspect": "!", "probing": "…", "failed": "✕", "unmanaged": "–"}
 
 
@@ -26,12 +29,22 @@ def attributes(**values: object) -> str:
 def tag(name: str, *children: str, **values: object) -> str:
     """Return an element; children are markup already, so escape text with `text` before."""
     inner = "".join(children)
+    if name in _EMPTY_SHAPES and not inner:
+        return f"<{name}{attributes(**values)}/>"
     return f"<{name}{attributes(**values)}>{inner}</{name}>"
 
 
 def text(value: object) -> str:
     """Return a value as escaped text; an absent one as a dash."""
     return "–" if value is None or value == "" else _escape(value)
+
+
+def prose(value: str) -> str:
+    """Return a sentence as escaped text; what stands between backticks is code."""
+    parts = _escape(value).split("`")
+    if len(parts) % 2 == 0:  # a backtick without its end
+        return _escape(value)
+    return "".join(tag("code", part) if index % 2 else part for index, part in enumerate(parts))
 
 
 def _escape(value: object) -> str:
@@ -50,13 +63,54 @@ def bytes_text(value: float | None) -> str:
 
 
 def grid(
-    names: Sequence[str], rows: Iterable[Sequence[str]], caption: str, class_: str | None = None
+    names: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    caption: str,
+    class_: str | None = None,
+    *,
+    ids: Iterable[str] = (),
 ) -> str:
-    """Return a table that scrolls inside its own box; cells are markup."""
-    head = tag("tr", *(tag("th", text(name) if name else "", scope="col") for name in names))
-    body = "".join(tag("tr", *(tag("td", cell) for cell in row)) for row in rows)
-    inner = tag("caption", text(caption)) + tag("thead", head) + tag("tbody", body)
-    return tag("div", tag("table", inner, class_=class_), class_="scroll", tabindex=0)
+    """Return a table that scrolls inside its own box; cells are markup.
+
+    The first cell of a row is its heading. With `ids` each row has an id, so that what is open or
+    has the focus in it stays so when the page renews itself with other rows before it.
+    """
+    heads = (tag("th", text(name), scope="col") if name else "<td></td>" for name in names)
+    body = "".join(
+        tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:]), id=id_)
+        for row, id_ in zip_longest(rows, ids)
+    )
+    inner = tag("caption", text(caption)) + tag("thead", tag("tr", *heads)) + tag("tbody", body)
+    table = tag("table", inner, class_=class_)
+    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def section(anchor: str, heading: str, *children: str, class_: str | None = None) -> str:
+    """Return a part of the page with its heading, a landmark that links lead to.
+
+    It is empty without children that have content.
+    """
+    if not any(children):
+        return ""
+    title = tag("h2", text(heading), id=f"{anchor}-title")
+    return tag(
+        "section",
+        title,
+        *children,
+        id=anchor,
+        class_=class_,
+        aria_labelledby=f"{anchor}-title",
+    )
+
+
+def fold(anchor: str, summary: str, *children: str) -> str:
+    """Return content that the reader opens; `anchor` is unique on the page."""
+    return tag("details", tag("summary", text(summary)), *children, id=anchor)
+
+
+def anchor(*words: object) -> str:
+    """Return an id of the page that has these words; equal words give equal ids."""
+    return _NOT_IN_IDS.sub("-", "-".join(map(str, words)))
 
 
 def badge(state: str, word: str = "") -> str:
@@ -71,6 +125,20 @@ def health_badge(health: Health) -> str:
         return badge(health.state.value)
     tone = "suspect" if health.is_in_service else health.state.value
     return badge(tone, f"{health.state.value} or not: unknown")
+
+
+def rate_text(bytes_per_s: float | None) -> str:
+    """Return a data rate for people: 12.3 GB/s; an absent rate is a dash."""
+    if bytes_per_s is None:
+        return "–"
+    value = bytes_per_s / 1e6
+    for unit in ("MB/s", "GB/s"):
+        if value < 1000:
+            return (
+                f"{value:.0f} {unit}" if unit == "MB/s" or value >= 100 else f"{value:.1f} {unit}"
+            )
+        value /= 1000
+    return f"{value:.1f} TB/s"
 
 
 def meter(used: float | None, total: float | None, label: str) -> str:

@@ -14,9 +14,9 @@ from agent.snapshot.self_check import (
     StrategyState,
     StrategyStatus,
 )
-from agent.web.page.html import badge, grid, tag, text
+from agent.web.page.html import badge, grid, section, tag, text
 
-MAX_CHANGES = 20  # the last changes; all are in /api/v1/audit
+MAX_CHANGES = 10  # the last changes; all are in /api/v1/audit
 MAX_VALUE_CHARACTERS = 48  # of a cell; a list of CPUs may have thousands
 ID_CHARACTERS = 12  # of a container's id, as runtimes print it
 _CONTAINER_ID = re.compile("[0-9a-f]{32,}")
@@ -45,12 +45,17 @@ def qos_section(snapshot: NodeSnapshot) -> str:
     names = ("strategy", "state", "mode", "files", "figures", "why")
     changes = [_change_row(record) for record in reversed(snapshot.audit[-MAX_CHANGES:])]
     columns = ("time", "by", "change", "because of", "file")
-    return (
-        tag("h2", "Quality of service")
-        + "".join(tag("p", text(one), class_="notice") for one in _notices(part.value))
-        + (grid(names, rows, "Strategies") if rows else "")
-        + _resctrl_table(snapshot.resctrl)
-        + (grid(columns, changes, "Last changes of files, the newest first") if changes else "")
+    caption = "Last changes of files, the newest first"
+    more = len(snapshot.audit) - len(changes)
+    link = tag("a", f"the {more} changes before these, as JSON", href="/api/v1/audit")
+    return section(
+        "qos",
+        "Quality of service",
+        *(tag("p", text(one), class_="notice") for one in _notices(part.value)),
+        grid(names, rows, "Strategies") if rows else "",
+        _resctrl_table(snapshot.resctrl),
+        grid(columns, changes, caption) if changes else "",
+        tag("p", link) if more > 0 else "",
     )
 
 
@@ -87,7 +92,7 @@ def _strategy_row(status: StrategyStatus) -> list[str]:
         for name, value in status.figures
     )
     return [
-        tag("strong", text(_words(status.name))),
+        text(_words(status.name)),
         badge(_TONES[status.state], status.state.value),
         text(status.mode),
         str(status.values),

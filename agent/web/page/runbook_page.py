@@ -1,4 +1,4 @@
-"""The page `/runbook`: the entries of docs/runbook.md for the vendors of this agent."""
+"""The entries of docs/runbook.md for the vendors of this agent, as sections of a page."""
 
 from __future__ import annotations
 
@@ -6,57 +6,37 @@ from collections.abc import Iterator
 
 from agent.runbook.entry import RunbookEntry, RunbookSection, anchor_of
 from agent.runbook.runbook import Runbook
-from agent.version import VERSION
-from agent.web.page.html import tag, text
-from agent.web.page.document import stylesheet
+from agent.web.page.html import prose, section, tag, text
+from agent.web.page.problems import remedy_text, sentence
 
 
-def render_runbook(runbook: Runbook) -> str:
-    """Return the whole document."""
+def runbook_sections(runbook: Runbook) -> Iterator[str]:
+    """Yield a list of the sections, then each with its entries.
+
+    `/runbook#ANCHOR` is the entry of a reason.
+    """
     sections = tuple(runbook.sections())
-    contents = "".join(
-        tag("a", text(section.title), href=f"#{anchor_of(section.title)}") for section in sections
-    )
-    body = (
-        tag("header", tag("h1", "Runbook")),
-        tag("nav", tag("a", "status page", href="/"), contents),
-        *(part for section in sections for part in _section(section)),
-        tag("footer", text(f"xpu-agent {VERSION}"), class_="quiet"),
-    )
-    head = (
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<link rel="icon" href="data:,">',
-        tag("title", "Runbook · xpu-agent"),
-        tag("style", stylesheet()),
-    )
-    document = tag("html", tag("head", *head), tag("body", *body), lang="en")
-    return f"<!doctype html>\n{document}\n"
+    links = (tag("a", text(one.title), href=f"#{anchor_of(one.title)}") for one in sections)
+    yield tag("nav", *links, aria_label="Sections of the runbook")
+    for one in sections:
+        yield section(anchor_of(one.title), one.title, *_section_parts(one))
 
 
-def _section(section: RunbookSection) -> Iterator[str]:
-    yield tag("h2", text(section.title), id=anchor_of(section.title))
-    where = section.where.replace("`", "").replace(
-        "[collectors.md](collectors.md)", "the documents"
-    )
+def _section_parts(one: RunbookSection) -> Iterator[str]:
+    where = one.where.replace("`", "").replace("[collectors.md](collectors.md)", "the documents")
     yield tag("p", text(f"Where to see them: {where}."), class_="quiet")
-    yield from map(_entry, section.entries)
+    yield from map(_entry, one.entries)
 
 
 def _entry(entry: RunbookEntry) -> str:
-    rows = (
-        ("Impact", entry.impact),
-        ("What to do", entry.remedy),
-        ("Recommended action", entry.action),
-        ("Class of fault", entry.category),
-    )
-    facts = "".join(
-        tag("dt", text(label)) + tag("dd", text(value)) for label, value in rows if value
-    )
+    fault = f"Class of fault: {entry.category}." if entry.category else ""
     return tag(
-        "section",
+        "article",
         tag("h3", text(entry.heading)),
-        tag("p", tag("b", text(f"{entry.title}. ")), text(entry.meaning)),
-        tag("dl", facts),
+        tag("p", tag("b", prose(sentence(entry.title))), " ", prose(sentence(entry.meaning))),
+        tag("p", tag("b", "Impact: "), prose(sentence(entry.impact))) if entry.impact else "",
+        remedy_text(entry.remedy, entry.action),
+        tag("p", text(fault), class_="quiet") if fault else "",
         id=entry.anchor,
+        class_="entry",
     )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 
 from agent.snapshot.cpu import CpuSet
 from agent.snapshot.device import Device, DeviceLink, HealthState, short_name
 from agent.snapshot.node import NodeSnapshot
+from agent.snapshot.usage import DeviceTrend
 
 PANEL_WIDTH, GUTTER, MARGIN = 330, 26, 12
-HEAD, BRIDGE_ROW, DEVICE_ROW, PAD = 46, 26, 54, 10
+HEAD, BRIDGE_ROW, PAD = 46, 26, 10
+BOX_HEIGHT, TRAFFIC_LINE = 44, 16  # of a device; one more line for traffic and slow links
+BOX_GAP = 10
 INDENT = 16
 MAX_DEVICES = 256  # in the picture; more are counted in a line of text
 
@@ -27,6 +31,9 @@ class DeviceBox(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     state: str
     key: str
+    height: float = BOX_HEIGHT
+    traffic: str = ""  # over its links, in both directions
+    slow_link: str = ""  # its PCIe link, if that is slower than it could be
 
 
 class BridgeLabel(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +122,36 @@ def _state(device: Device) -> str:
     return health.state.value if health.certain or not health.is_in_service else "suspect"
 
 
-def _device_box(device: Device, x: float, y: float, width: float) -> DeviceBox:
+def _gigabytes(bytes_per_s: float | None) -> str:
+    if bytes_per_s is None:
+        return "?"
+    value = bytes_per_s / 1e9
+    return f"{value:.0f}" if value >= 9.95 or value < 0.05 else f"{value:.1f}"
+
+
+def traffic_text(trend: DeviceTrend | None) -> str:
+    """Return the present traffic of a device over each kind of link; empty if none is known."""
+    parts = [
+        f"{link.link} {_gigabytes(link.sent.last)}↑ {_gigabytes(link.received.last)}↓"
+        for link in (trend.links if trend is not None else ())
+        if link.sent.last is not None or link.received.last is not None
+    ]
+    return " · ".join(parts) + " GB/s" if parts else ""
+
+
+def _slow_link_text(device: Device) -> str:
+    link = device.place.link
+    if device.place.link_degraded is None or link.width is None:
+        return ""
+    if device.place.link_degraded == "width":
+        return f"x{link.width} of x{link.max_width or '?'}"
+    return f"{(link.speed or 0) / 10:g} of {(link.max_speed or 0) / 10:g} GT/s"
+
+
+def _device_box(
+    device: Device, trend: DeviceTrend | None, x: float, y: float, width: float
+) -> DeviceBox:
+    traffic, slow_link = traffic_text(trend), _slow_link_text(device)
     return DeviceBox(
         x=x,
         y=y,
@@ -125,6 +161,9 @@ def _device_box(device: Device, x: float, y: float, width: float) -> DeviceBox:
         detail=_detail(device),
         state=_state(device),
         key=device.key,
+        height=BOX_HEIGHT + (TRAFFIC_LINE if traffic or slow_link else 0),
+        traffic=traffic,
+        slow_link=slow_link,
     )
 
 
@@ -145,7 +184,14 @@ def _group_by_bridge(devices: list[Device]) -> list[tuple[str, str, list[Device]
     return [(root, switch, members) for (root, switch), members in grouped.items()]
 
 
-def _numa_panel(title: str, subtitle: str, devices: list[Device], x: float, y: float) -> NumaPanel:
+def _numa_panel(
+    title: str,
+    subtitle: str,
+    devices: list[Device],
+    trends: Mapping[str, DeviceTrend],
+    x: float,
+    y: float,
+) -> NumaPanel:
     bridges, cards = [], []
     at, last_root = y + HEAD, None
     for root, switch, members in _group_by_bridge(devices):
@@ -157,8 +203,9 @@ def _numa_panel(title: str, subtitle: str, devices: list[Device], x: float, y: f
             at += BRIDGE_ROW
         box_x = x + PAD + INDENT * (2 if switch else 1)
         for device in members:
-            cards.append(_device_box(device, box_x, at, x + PANEL_WIDTH - PAD - box_x))
-            at += DEVICE_ROW
+            trend, width = trends.get(device.key), x + PANEL_WIDTH - PAD - box_x
+            cards.append(_device_box(device, trend, box_x, at, width))
+            at += cards[-1].height + BOX_GAP
     stems = _bridge_labels(bridges, cards)
     height = max(at - y, HEAD + BRIDGE_ROW) + PAD
     return NumaPanel(
@@ -202,11 +249,12 @@ def layout_picture(snapshot: NodeSnapshot, columns: int) -> PictureLayout:
     node_ids = {node.id for node in snapshot.numa.value.nodes}
     if rest := [device for device in devices if device.place.numa_node not in node_ids]:
         contents.append(("NUMA unknown", "the firmware does not say", rest))
+    trends = snapshot.trend.value.devices
     panels: list[NumaPanel] = []
     y = float(MARGIN)
     for first in range(0, len(contents), columns):
         row = [
-            _numa_panel(*content, MARGIN + index * (PANEL_WIDTH + GUTTER), y)
+            _numa_panel(*content, trends, MARGIN + index * (PANEL_WIDTH + GUTTER), y)
             for index, content in enumerate(contents[first : first + columns])
         ]
         tallest = max(panel.height for panel in row)

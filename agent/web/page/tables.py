@@ -1,32 +1,34 @@
-"""The tables of the status page: devices, links, slices, memory nodes, pods, objects, events."""
+"""The tables of the hardware: devices, distances, GPUDirect, slices, groups, memory nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from agent.objects.device import UNSCHEDULABLE
-from agent.objects.yaml_text import to_yaml
 from agent.snapshot.device import Device, column_name, short_name
-from agent.snapshot.inventory import DeviceSample
 from agent.snapshot.node import GpuDirectPair, NodeSnapshot
-from agent.snapshot.publications import EventLine, Publication
-from agent.snapshot.self_check import SelfCheckReport
+from agent.snapshot.publications import EventLine
 from agent.topology.distance import device_levels, level_between
 from agent.web.device_json import device_group_rows, placement_text
-from agent.web.page.html import badge, bytes_text, grid, health_badge, health_reason, meter, tag, text
+from agent.web.page.html import (
+    anchor,
+    badge,
+    bytes_text,
+    fold,
+    grid,
+    health_badge,
+    health_reason,
+    meter,
+    tag,
+    text,
+)
 
 MAX_MATRIX_DEVICES = 32  # devices; a larger matrix is read with `topology -o json`
+MAX_DEVICE_EVENTS = 5  # the last ones about one device; all are in /api/v1/events
 
 
-def _samples_by_key(snapshot: NodeSnapshot) -> dict[str, DeviceSample]:
-    return {s.key: s for vendor in snapshot.vendors for s in vendor.samples.value}
-
-
-def _device_row(device: Device, sample: DeviceSample | None) -> list[str]:
+def _device_row(device: Device, history: Sequence[EventLine]) -> list[str]:
     info, place = device.info, device.place
-    used = sample.memory_used_bytes if sample else None
-    memory = f"{bytes_text(used)} of {bytes_text(info.memory_bytes)}"
-    busy = sample.core_percent if sample else None
     state = health_badge(info.health) if info.managed else badge("unmanaged")
     barred = dict(info.facts).get(UNSCHEDULABLE)
     notes = [health_reason(info.health), f"nothing to grant: {barred}" if barred else ""]
@@ -34,25 +36,73 @@ def _device_row(device: Device, sample: DeviceSample | None) -> list[str]:
         f"{c.type} {c.status}: {c.reason} {c.message}" for c in info.conditions if c.is_notable
     ]
     return [
-        tag("strong", text(short_name(device))),
-        state + "".join(tag("div", text(w), class_="why") for w in notes if w),
+        text(short_name(device)),
+        state
+        + "".join(tag("div", text(w), class_="why") for w in notes if w)
+        + _health_history(device, history),
         text(info.model or info.vendor),
+        bytes_text(info.memory_bytes) if info.memory_bytes else "–",
         tag("code", text(info.bus_id)),
         text(place.numa_node if place.numa_node >= 0 else None),
-        meter(used, info.memory_bytes, memory) if info.memory_bytes else "–",
-        meter(busy, 100.0, f"{busy:.0f} %") if busy is not None else "–",
+        _link_text(device),
         tag("code", text(info.uuid)),
     ]
 
 
+def _link_text(device: Device) -> str:
+    """Return the PCIe link as it is now; one that is slower than it could be is marked."""
+    link = device.place.link
+    if not link.width or not link.speed:
+        return "–"
+    now = f"x{link.width} {link.speed / 10:g} GT/s"
+    if device.place.link_degraded is None:
+        return tag("span", text(now), class_="figure")
+    best = f"x{link.max_width or '?'} {(link.max_speed or 0) / 10:g} GT/s"
+    return badge("suspect", now) + tag("div", text(f"of {best}"), class_="quiet")
+
+
+def _health_history(device: Device, history: Sequence[EventLine]) -> str:
+    """Return the changes of health since the agent's start, and the last events about the device.
+
+    Empty for a device about which nothing was reported.
+    """
+    changes = device.info.health.changes
+    if not history and not changes:
+        return ""
+    rows = [
+        tag("li", tag("span", text(one.time), class_="figure"), f" {_event_text(one, device)}")
+        for one in reversed(history[-MAX_DEVICE_EVENTS:])
+    ]
+    more = len(history) - len(rows)
+    if more > 0:
+        rows.append(tag("li", f"and {more} earlier"))
+    last = device.info.health.last_event
+    counted = f"{changes} {'change' if changes == 1 else 'changes'} of health since the start"
+    return fold(
+        anchor("history", device.key),
+        counted + (f", last event {last}" if last else ""),
+        tag("ul", *rows, class_="plain"),
+    )
+
+
+def _event_text(event: EventLine, device: Device) -> str:
+    message = event.message.removeprefix(f"{short_name(device)} ({device.key}): ")
+    return tag("strong", text(event.reason)) + " " + text(message)
+
+
 def devices_table(snapshot: NodeSnapshot) -> str:
-    """Return every device with health, place and load."""
-    samples = _samples_by_key(snapshot)
-    rows = [_device_row(d, samples.get(d.key)) for d in snapshot.devices.value.devices]
-    if not rows:
+    """Return every device with its health, its place and its link."""
+    devices = snapshot.devices.value.devices
+    if not devices:
         return tag("p", "This host has no accelerator and no RDMA device.", class_="quiet")
-    names = ("device", "health", "model", "bus", "NUMA", "memory", "busy", "id")
-    return grid(names, rows, "Accelerators and RDMA devices", "devices")
+    rows = [_device_row(device, _events_about(device, snapshot.events)) for device in devices]
+    names = ("device", "health", "model", "memory", "bus", "NUMA", "PCIe link", "id")
+    ids = [anchor("device", device.key) for device in devices]
+    return grid(names, rows, "Accelerators and RDMA devices", "devices", ids=ids)
+
+
+def _events_about(device: Device, events: Iterable[EventLine]) -> list[EventLine]:
+    return [one for one in events if f"({device.key}):" in one.message]
 
 
 def matrix_table(snapshot: NodeSnapshot) -> str:
@@ -65,17 +115,20 @@ def matrix_table(snapshot: NodeSnapshot) -> str:
     levels = device_levels(view, snapshot.pci.value)
     rows = []
     for a, name in columns:
-        row = [tag("strong", text(name))]
-        for b, _ in columns:
-            word = level_between(a, b, levels) or "–"
-            row.append(tag("span", text(word), class_=f"level {word.rstrip('0123456789').lower()}"))
-        rows.append(row)
+        words = [level_between(a, b, levels) or "–" for b, _ in columns]
+        rows.append([text(name), *map(_level_cell, words)])
     legend = (
         "X itself · NV# NVLinks · PIX one switch · PXB several switches · "
         "PHB one host bridge · NODE one NUMA node · SYS further"
     )
     table = grid(["", *(name for _, name in columns)], rows, "Distance of each pair")
     return table + tag("p", legend, class_="quiet")
+
+
+def _level_cell(word: str) -> str:
+    """Return a distance; near ones and oneself have an element, whose class is their colour."""
+    kind = word.rstrip("0123456789")
+    return tag("b", text(word)) if kind in ("NV", "PIX") else text(word)
 
 
 MAX_NICS = 16
@@ -96,7 +149,7 @@ def gpudirect_table(snapshot: NodeSnapshot) -> str:
     pairs = {(pair.gpu, pair.nic): pair for pair in view.direct}
     rows = [
         [
-            tag("strong", text(names.get(gpu, gpu))),
+            text(names.get(gpu, gpu)),
             *(_direct_cell(pairs.get((gpu, nic))) for nic in nics),
         ]
         for gpu in gpus
@@ -157,7 +210,7 @@ def _slice_rows(card: Device) -> list[list[str]]:
         reason = health_reason(part.health)
         rows.append(
             [
-                tag("strong", text(short_name(card))),
+                text(short_name(card)),
                 text("/".join(map(str, numbers)) or None),
                 text(part.profile),
                 bytes_text(part.memory_bytes),
@@ -194,9 +247,6 @@ def groups_table(snapshot: NodeSnapshot) -> str:
     return grid(names, rows[:MAX_SLICE_ROWS], f"Devices that belong together{policy}")
 
 
-MAX_POD_ROWS = 50
-
-
 def numa_table(snapshot: NodeSnapshot) -> str:
     """Return NUMA nodes with their usage and distances."""
     usage = {n.node_id: n for n in snapshot.usage.value.node.numa}
@@ -207,7 +257,7 @@ def numa_table(snapshot: NodeSnapshot) -> str:
         cores = use.cpu_cores if use else None
         rows.append(
             [
-                tag("strong", text(f"NUMA {node.id}")),
+                text(f"NUMA {node.id}"),
                 text(len(node.cpus)),
                 meter(cores, len(node.cpus), f"{cores:.2f}") if cores is not None else "–",
                 meter(
@@ -219,66 +269,3 @@ def numa_table(snapshot: NodeSnapshot) -> str:
             ]
         )
     return grid(("node", "CPUs", "cores used", "memory used", "distances"), rows, "Memory nodes")
-
-
-def pods_table(snapshot: NodeSnapshot) -> str:
-    """Return the pods that use the most CPU."""
-    usage = snapshot.usage.value.pods
-    pods = [(pod, usage.get(pod.uid)) for pod in snapshot.pods.value]
-    if not pods:
-        return tag("p", "No pod's control group was found on this host.", class_="quiet")
-    pods.sort(key=lambda p: (-((p[1] and p[1].cpu_cores) or 0.0), p[0].uid))
-    rows = []
-    for pod, use in pods[:MAX_POD_ROWS]:
-        cores = use.cpu_cores if use else None
-        rows.append(
-            [
-                text(f"{pod.namespace}/{pod.name}" if pod.name else pod.uid),
-                text(pod.qos.value),
-                text(len(pod.containers)),
-                text(None if cores is None else f"{cores:.3f}"),
-                bytes_text(use.memory_bytes if use else None),
-            ]
-        )
-    more = f" (the {MAX_POD_ROWS} busiest of {len(pods)})" if len(pods) > MAX_POD_ROWS else ""
-    names = ("pod", "class", "containers", "cores used", "memory used")
-    return grid(names, rows, f"Pods{more}")
-
-
-def agent_table(snapshot: NodeSnapshot, report: SelfCheckReport) -> str:
-    """Return the vendors' workers and the agent's self-checks."""
-    rows = [
-        [
-            text(check.name),
-            badge("healthy" if check.ok else "failed", "ok" if check.ok else "fails"),
-            text(check.message),
-        ]
-        for check in report.checks
-    ]
-    for vendor, problem in snapshot.devices.value.problems:
-        rows.append([text(vendor), badge("suspect", problem.reason), text(problem.message)])
-    return grid(("part", "state", "what it says"), rows, "The agent itself")
-
-
-def events_list(events: Sequence[EventLine]) -> str:
-    """Return the last events, newest first."""
-    if not events:
-        return tag("p", "Nothing has happened since the agent started.", class_="quiet")
-    rows = [
-        [text(e.time), text(e.reason), text(e.about), text(e.message), text(e.count)]
-        for e in reversed(events)
-    ]
-    return grid(("time", "reason", "about", "message", "times"), rows, "Events")
-
-
-def objects_list(objects: Sequence[Publication]) -> str:
-    """Return each published object, as a block that the reader can open."""
-    return "".join(
-        tag(
-            "details",
-            tag("summary", text(o.desired.kind), " ", tag("code", text(o.where))),
-            tag("p", badge("failed", o.problem)) if o.problem else "",
-            tag("pre", text(to_yaml(o.desired.body).decode()), tabindex=0),
-        )
-        for o in objects
-    )

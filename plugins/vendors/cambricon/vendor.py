@@ -17,8 +17,8 @@ from agent.snapshot.vendor import (
 from plugins.vendors.cambricon import injection, kubelet
 from plugins.vendors.cambricon.aliases import MLU_EXPORTER
 from plugins.vendors.cambricon.discovery.sysfs import describe_function, find_cards
-from plugins.vendors.cambricon.runbook import CambriconRunbook
 from plugins.vendors.cambricon.metrics import FAMILIES, TRAFFIC
+from plugins.vendors.cambricon.runbook import CambriconRunbook
 from plugins.vendors.cambricon.settings import CambriconSettings
 from plugins.vendors.cambricon.smlu import profiles
 

@@ -11,7 +11,7 @@ import pytest
 from tests.process.browser import browser, needs_chromium
 from tests.process.containers.scene import GRANT, WHOLE, Scene, needs_root, play
 from tests.process.containers.vendors import nvidia, uuid
-from tests.process.test_page import OVERFLOW, PNG, SMALL_TEXT
+from tests.process.page.test_page import OVERFLOW, PNG, SMALL_TEXT
 from tests.runtime import Failed
 
 SIZES = ((390, 2400), (1500, 1400))
@@ -63,7 +63,7 @@ def test_allocations_and_refusals_are_readable_on_a_phone_and_a_wide_screen(
                 "0 of 8 devices healthy; withdrawn",
             ):
                 assert words in one["text"]
-            for words in (f"gpu {uuid(7)}", "DeviceTaken", "BadGrant", "team-a"):
+            for words in ("GPU 7; gpu-core 100", "DeviceTaken", "BadGrant", "team-a"):
                 assert words in one["text"]
 
     play(act, cards=0)

@@ -15,6 +15,7 @@ from agent.snapshot.container import RuntimeView
 from agent.snapshot.device_plugin import DevicePluginView, KubeletAllocation, PluginResource
 from agent.snapshot.part import SnapshotPart
 from agent.web.page.container_section import container_section
+from agent.web.page.pods import pods_section
 from tests import factory
 
 GPU = "nvidia.com/gpu"
@@ -56,7 +57,7 @@ def test_a_pod_without_a_grant_is_shown_with_its_findings_the_worst_first() -> N
         proof("plain", VerificationStatus.EXCESS),
     )
     grants = AllocationView(pods={"a-granted": PodAllocation(uid="a-granted", name="a-granted")})
-    shown = container_section(
+    shown = pods_section(
         replace(
             base,
             allocations=SnapshotPart(grants, 1.0),

@@ -92,4 +92,4 @@ def test_the_page_has_the_section() -> None:
         strategies=(StrategyStatus(name="cpu_burst", mode="on", state=StrategyState.IDLE),)
     )
     page = render_page(StillView(eight_cards(enforcement=SnapshotPart(view, 1.0))))
-    assert "<h2>Quality of service</h2>" in page
+    assert ">Quality of service</h2>" in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from agent.web.runbook_page import render_runbook
+
 from agent.workers.abilities import build_runbook
 from agent.workers.load import load_vendors
 

@@ -57,7 +57,13 @@ def test_published_objects_and_events_are_available_as_json() -> None:
     assert events
 
 
-@pytest.mark.parametrize("path", ["/", "/status", "/topology.svg", "/api/v1/devices", "/metrics"])
+PATHS = (
+    *("/", "/status", "/pods", "/settings", "/objects", "/page.js"),
+    *("/topology.svg", "/api/v1/devices", "/metrics"),
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_every_page_answers_and_keeps_other_pages_out(path: str) -> None:
     status, headers, body = get(path)
     assert status == 200
@@ -70,7 +76,8 @@ def test_every_page_answers_and_keeps_other_pages_out(path: str) -> None:
 @pytest.mark.parametrize("path", ["/", "/topology.svg"])
 def test_nothing_of_a_machine_or_pod_becomes_markup(path: str) -> None:
     _, _, body = get(path)
-    assert "<script" not in body
+    assert "<script>" not in body
+    assert body.count("<script") == (path == "/")  # the page's own
     assert HOSTILE not in body
 
 

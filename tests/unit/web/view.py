@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from agent.config.sources import LoadedSettings, decode_settings
 from agent.runbook.runbook import OWN_RUNBOOK, Runbook
 from agent.snapshot.device import Device, DeviceKind, DeviceLink, Health, HealthState
 from agent.snapshot.edits import ContainerInjection
@@ -70,6 +71,7 @@ class StillView:
     now: NodeSnapshot
     ready: bool = True
     notice: str = f"recorded host {HOSTILE}"
+    settings: LoadedSettings = LoadedSettings(decode_settings({}), {})
     explanations: ExplanationSource = field(default_factory=NoExplanations)
     runbook: Runbook = OWN_RUNBOOK
 
@@ -86,7 +88,7 @@ class StillView:
             self.now,
             checks=checks,
             publications=(Publication(desired=desired, where="device.yaml"),),
-            events=(event,),
+            events=(*self.now.events, event),
         )
 
     def now_s(self) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from agent.snapshot.self_check import (
 )
 from agent.web.page.document import render_page
 from tests.process.browser import browser, needs_chromium
-from tests.process.test_page import OVERFLOW, PNG, SMALL_TEXT
+from tests.process.page.test_page import OVERFLOW, PNG, SMALL_TEXT
 from tests.unit.web.view import StillView, eight_cards
 
 SIZES = ((390, 1400), (1500, 900))
