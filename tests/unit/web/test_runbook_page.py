@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import re
 
-from agent.web.runbook_page import render_runbook
-
+from agent.web.page.document import StatusPage
 from agent.workers.abilities import build_runbook
 from agent.workers.load import load_vendors
+from tests.unit.web.view import StillView, eight_cards
 
 RUNBOOK = build_runbook(load_vendors())
-PAGE = render_runbook(RUNBOOK)
+PAGE = "".join(StatusPage(StillView(eight_cards(), runbook=RUNBOOK)).render_runbook())
 
 
 def test_each_entry_has_its_anchor_once() -> None:
-    anchors = re.findall(r'<section id="([^"]*)">', PAGE)
+    anchors = re.findall(r'<article id="([^"]*)"', PAGE)
     assert anchors == [entry.anchor for entry in RUNBOOK.entries()]
     assert len(set(re.findall(r' id="([^"]*)"', PAGE))) == PAGE.count(' id="')
 
 
 def test_each_entry_has_its_texts() -> None:
     (entry,) = (one for one in RUNBOOK.entries() if one.heading == "nvidia Xid79")
-    start = PAGE.index('<section id="nvidia-xid79">')
-    section = PAGE[start : PAGE.index("</section>", start)]
-    for text in (entry.title, entry.impact, entry.remedy, "reboot", "pcie"):
-        assert text in section
+    start = PAGE.index('<article id="nvidia-xid79"')
+    section = PAGE[start : PAGE.index("</article>", start)]
+    for words in (entry.title, entry.impact, entry.remedy, "reboot", "pcie"):
+        assert words[1:] in section  # sentences begin with a capital letter
 
 
 def test_links_to_sections_lead_somewhere() -> None:
