@@ -45,7 +45,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         SettingRule(
             "keep the conditions AcceleratorsHealthy, DeviceInjectionReady and EnforcementHealthy "
-            "of the Node",
+            "of the Node, and one for each class of faults of its devices",
             maturity="alpha",
         ),
     ] = False
