@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from agent.recording.format import format_recording
 from agent.recording.host_source import HOST_FILE, open_host
@@ -25,8 +27,13 @@ _FILES = {
 }
 
 
-def write_host_with_pods(folder: Path) -> tuple[str, ...]:
-    """Write the host into a new folder; return the arguments that an agent gets for it."""
+def write_host_with_pods(
+    folder: Path, more: Mapping[str, bytes] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """Write the host into a new folder; return the arguments that an agent gets for it.
+
+    `more` are further files of the host by path.
+    """
     shutil.copytree(EIGHT_CARDS, folder)
     source = open_host(str(EIGHT_CARDS))
     assert isinstance(source.files, TreeFiles)
@@ -39,6 +46,8 @@ def write_host_with_pods(folder: Path) -> tuple[str, ...]:
     for group in _groups():
         for name, text in _FILES.items():
             builder.put(f"{_ROOT}{group}/{name}", text.encode())
+    for path, content in more.items():
+        builder.put(path, content)
     header = {"recorded": "2026-11-21T03:56:23Z", "kernel": "6.1.0-56-amd64"}
     (folder / HOST_FILE).write_text(format_recording(builder.build(), header))
     pods = folder / "pods.json"

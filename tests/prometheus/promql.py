@@ -30,11 +30,29 @@ class Token(NamedTuple):
     text: str
 
 
+class Matcher(NamedTuple):
+    """One condition in braces."""
+
+    label: str
+    sign: str
+    text: str
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Return the values that are listed; `a|b` lists two."""
+        return tuple(self.text.split("|")) if "~" in self.sign else (self.text,)
+
+
 class Selector(NamedTuple):
-    """A metric with the labels of its matchers."""
+    """A metric with its matchers."""
 
     metric: str
-    labels: tuple[str, ...]
+    matchers: tuple[Matcher, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Return the labels of the matchers."""
+        return tuple(matcher.label for matcher in self.matchers)
 
 
 class Query(NamedTuple):
@@ -63,7 +81,7 @@ def tokenise(expression: str) -> Iterator[Token]:
 
 def parse(expression: str) -> Query:
     """Return what an expression reads."""
-    tokens = [*tokenise(expression), Token("end", "")]
+    tokens = [*tokenise(expression), *[Token("end", "")] * 4]
     selectors: list[Selector] = []
     grouped: set[str] = set()
     outputs: set[str] = set()
@@ -77,14 +95,14 @@ def parse(expression: str) -> Query:
             continue
         if token.text in _LABEL_LISTS:
             if following.text == "(":
-                labels, place = _read_labels(tokens, place + 1, ")")
+                labels, place = _read_labels(tokens, place + 1)
                 grouped |= set(labels)
                 outputs |= set(labels) if token.text in _OUTPUT_LISTS else set()
         elif following.text == "{":
-            labels, place = _read_labels(tokens, place + 1, "}")
-            selectors.append(Selector(token.text, labels))
+            matchers, place = _read_matchers(tokens, place + 1)
+            selectors.append(Selector(token.text, matchers))
         elif token.text not in _WORDS and following.text != "(" and not _is_call(tokens, place):
-            selectors.append(Selector(token.text, ()))
+            selectors.append(Selector(token.text))
     return Query(tuple(selectors), frozenset(grouped), frozenset(outputs))
 
 
@@ -93,13 +111,25 @@ def _is_call(tokens: list[Token], place: int) -> bool:
     return tokens[place].text in ("by", "without")
 
 
-def _read_labels(tokens: list[Token], place: int, end: str) -> tuple[tuple[str, ...], int]:
+def _read_labels(tokens: list[Token], place: int) -> tuple[tuple[str, ...], int]:
     """Return the names up to the closing bracket, and the place behind it."""
     labels = []
-    while tokens[place].text != end:
+    while tokens[place].text != ")":
         if tokens[place].kind == "end":
-            raise BadQuery(f"no {end!r}")
+            raise BadQuery("no closing bracket")
         if tokens[place].kind == "name":
             labels.append(tokens[place].text)
         place += 1
     return tuple(labels), place + 1
+
+
+def _read_matchers(tokens: list[Token], place: int) -> tuple[tuple[Matcher, ...], int]:
+    """Return the matchers up to the closing brace, and the place behind it."""
+    matchers = []
+    while tokens[place].text != "}":
+        label, sign, text, comma = tokens[place : place + 4]
+        if (label.kind, sign.kind, text.kind) != ("name", "sign", "string"):
+            raise BadQuery(f"no matcher: {label.text} {sign.text} {text.text}")
+        matchers.append(Matcher(label.text, sign.text, text.text[1:-1]))
+        place += 4 if comma.text == "," else 3
+    return tuple(matchers), place + 1

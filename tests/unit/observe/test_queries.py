@@ -18,7 +18,7 @@ from tests.prometheus.observed import (
     panel_queries,
     rules,
 )
-from tests.prometheus.promql import BadQuery, Selector, parse
+from tests.prometheus.promql import BadQuery, Matcher, parse
 from tests.prometheus.promtool import needs_promtool
 
 
@@ -45,11 +45,21 @@ def test_an_expression_is_read_as_prometheus_does(
     expression: str, selectors: list[tuple[str, tuple[str, ...]]], grouped: object
 ) -> None:
     query = parse(expression)
-    assert query.selectors == tuple(Selector(*one) for one in selectors)
+    assert [(one.metric, one.labels) for one in query.selectors] == selectors
     assert query.grouped == set(grouped)  # type: ignore[call-overload]  # letters are names
 
 
-@pytest.mark.parametrize("expression", ['{job="x"}', "a ; b", 'x{a="b"'])
+def test_matchers_have_their_values() -> None:
+    (selector,) = parse('x{a="b", c=~"d|e", f!="g"}').selectors
+    assert selector.matchers == (
+        Matcher("a", "=", "b"),
+        Matcher("c", "=~", "d|e"),
+        Matcher("f", "!=", "g"),
+    )
+    assert selector.matchers[1].values == ("d", "e")
+
+
+@pytest.mark.parametrize("expression", ['{job="x"}', "a ; b", 'x{a="b"', "x{a}", "sum by (a"])
 def test_what_is_not_understood_is_refused(expression: str) -> None:
     with pytest.raises(BadQuery):
         parse(expression)
