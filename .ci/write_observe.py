@@ -42,6 +42,11 @@ MATCHERS = {
     "DEVICE": ("cluster", "node", "vendor", "namespace"),
     "POD": ("cluster", "node", "namespace"),
 }
+# columns of tables come in this order, then the values
+LABEL_ORDER = (
+    *("node", "vendor", "minor", "model", "bus_id", "namespace", "pod", "rdma", "port"),
+    *("resource", "strategy", "mode", "state", "reason", "check", "collector", "publisher"),
+)
 _MATCHERS = re.compile(rf"\{{({'|'.join(MATCHERS)})\b")
 _VARIABLES: Mapping[str, tuple[str, str]] = {  # name of a variable: title, metric that has values
     "cluster": ("Cluster", "{metric}"),
@@ -268,7 +273,7 @@ def table_steps(queries: list[Json], hidden: Iterable[str]) -> list[Json]:
             "id": "organize",
             "options": {
                 "excludeByName": dict.fromkeys(("Time", *hidden), True),
-                "indexByName": {},
+                "indexByName": {name: number for number, name in enumerate(LABEL_ORDER)},
                 "renameByName": values,
             },
         },

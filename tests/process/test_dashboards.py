@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE_S
-from tests.prometheus.fleet import HOSTS, run_fleet
+from tests.prometheus.fleet import WITH_FAILED_CHIP, run_fleet
 from tests.prometheus.observed import (
     TARGET_LABELS,
     PanelQuery,
@@ -101,8 +101,10 @@ def test_every_panel_has_data_from_a_small_fleet(tmp_path: Path) -> None:
         assert find_foreign_labels(server) == []
         for rule in records():
             assert server.wait_for(rule["record"]), rule["record"]
-        (failed,) = server.wait_for(f'ALERTS{{alertname="XpuDeviceFailed", node="{HOSTS[-1]}"}}')
-        assert failed[0]["reason"] == "Xid 95"
+        (failed,) = server.wait_for(
+            f'ALERTS{{alertname="XpuDeviceFailed", node="{WITH_FAILED_CHIP}"}}'
+        )
+        assert failed[0]["reason"] == "ChipFault"
         checks = {labels["check"] for labels, _ in server.query("xpu_agent_self_check")}
         assert {"lock", "events", "health-state", "published-minors", "admin-socket"} <= checks
         out = Path(os.environ.get("XPU_PREVIEW", tmp_path / "pages"))

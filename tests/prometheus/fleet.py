@@ -1,7 +1,7 @@
 """A small fleet under a real Prometheus: recorded hosts of all makers, a live node, a scheduler.
 
 The live node has a kubelet, a container runtime, an API server and real cgroups; too much memory is
-in use there, so that pods are evicted. One card of the fleet has failed.
+in use there, so that pods are evicted. A chip of the recorded Atlas has failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from tests.unit.cambricon.test_aliases import BUSY, PART
 from tests.unit.cambricon.test_readings import COUNTERS, EVERYTHING
 from tests.unit.nvidia.test_dcgm_dashboard import answers
 
-HOSTS = ("a100-mig-4x", "atlas-910b3x8", "mlu370-x4-8")  # of fixtures/hosts, beside the H100s
+WITH_FAILED_CHIP = "atlas-910b3x8"
+HOSTS = ("a100-mig-4x", WITH_FAILED_CHIP, "mlu370-x4-8")  # of fixtures/hosts, beside the H100s
 MIB = 1 << 20
 CARDS = 2
 MAY_EVICT = Rule(api_groups=("",), resources=("pods/eviction",), verbs=("create",))
@@ -84,10 +85,6 @@ PORT_COUNTERS = {
         ("port_xmit_discards", 3),
         ("symbol_error", 1),
     )
-}
-FAILED_CARD = {
-    "devices": [{"uuid": "FAKE-0", "minor": 0, "memory_bytes": 1 << 36}],
-    "events": [{"at_s": 1, "key": "FAKE-0", "reason": "Xid 95", "state": "failed"}],
 }
 INTERVAL_S = 1
 
@@ -190,14 +187,10 @@ def _add_pod(api: ApiServer, groups: RealGroups, name: str, qos: str, parent: st
 
 def _start_others(stack: ExitStack, folder: Path, targets: dict[str, str]) -> None:
     """Start an agent for each recorded host, and a scheduler with calls behind it."""
-    cards = folder / "cards.yaml"
-    cards.write_text(yaml.safe_dump(FAILED_CARD))
     h100 = write_host_with_pods(folder / EIGHT_CARDS.name, PORT_COUNTERS)
     hosts = {EIGHT_CARDS.name: h100, **{name: _host(name) for name in HOSTS}}
     for name, arguments in hosts.items():
         more = {"XPU_AGENT_NODE__NAME": name, "XPU_AGENT_NODE__STATE_DIR": str(folder / "s" / name)}
-        if name == HOSTS[-1]:
-            more["XPU_AGENT_DISCOVERY__FAKE__FILE"] = str(cards)
         if name == EIGHT_CARDS.name:
             more |= {
                 "XPU_AGENT_DISCOVERY__RDMA__SOFT": "true",

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,12 +133,13 @@ def draw_table(panel: dict[str, Any], answers: list[list[Series]]) -> Iterator[s
     for column, answer in enumerate(answers):
         for series in answer:
             rows.setdefault(tuple(sorted(series.labels.items())), {})[column] = series.last
-    names = sorted({label for key in rows for label, _ in key} - hidden - {"__name__"})
+    order = steps["organize"]["indexByName"]
+    labels = {label for key in rows for label, _ in key} - hidden - {"__name__"}
+    names = sorted(labels, key=lambda name: (order.get(name, len(order)), name))
     columns = [name for name in renamed if not ("Value" in hidden and len(renamed) == 1)]
     yield f"<table><tr>{''.join(f'<th>{html.escape(one)}</th>' for one in (*names, *columns))}"
-    for key, values in sorted(rows.items())[:SHOWN_ROWS]:
-        labels = dict(key)
-        cells = [labels.get(name, "") for name in names]
+    lines = [([dict(key).get(name, "") for name in names], values) for key, values in rows.items()]
+    for cells, values in sorted(lines, key=itemgetter(0))[:SHOWN_ROWS]:
         cells += [cell_text(values.get(number), units[name]) for number, name in enumerate(columns)]
         yield f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}"
     yield "</table>"
@@ -166,8 +168,10 @@ def draw_graph(panel: dict[str, Any], answers: list[list[Series]]) -> str:
         for series in answer
     ][:SHOWN_SERIES]
     values = [value for _, series in lines for _, value in series.points if not math.isnan(value)]
-    low = min([*values, defaults.get("min", float("inf"))])
-    high = max([*values, low])
+    if not values:
+        return '<p class="empty">no values</p>'
+    low = min([*values, defaults.get("min", math.inf)])
+    high = max(values)
     height = (high - low) or 1.0
     times = [at for _, series in lines for at, _ in series.points]
     first, span = min(times), (max(times) - min(times)) or 1.0
