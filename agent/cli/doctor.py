@@ -90,6 +90,7 @@ AGENT_DEADLINE_S = 1.0  # for the running agent, before drivers are called
 DISCOVERY_DEADLINE_S = 2.5
 SOURCE_DEADLINE_S = 2.5  # for all other sources, which are asked meanwhile
 KUBELET_HEALTH_PORT = 10248
+HEALTH_PAGE, METRICS_PAGE = "/healthz?verbose", "/metrics"
 
 
 class BundleWriteError(AgentError):
@@ -246,8 +247,8 @@ class _Sources:
             else Source(partial(_run_reader, self._api_reader), "api-server")
         )
         self._pages = {
-            path: Source(partial(fetch_page, settings, path, (200, 503)), "page")
-            for path in ("/healthz?verbose", "/metrics")
+            path: Source(partial(fetch_page, settings, path, statuses), "page")
+            for path, statuses in ((HEALTH_PAGE, (200, 503)), (METRICS_PAGE, (200,)))
         }
         deadline_s = SOURCE_DEADLINE_S
         self._metrics_port = Source(partial(_probe_metrics, settings, deadline_s), "metrics")
@@ -293,8 +294,8 @@ class _Sources:
             api=api,
             lock=_lock_facts(self._inputs.settings.node.run_dir),
             machine_id=read_machine(files).machine_id,
-            health_page=pages["/healthz?verbose"],
-            metrics_page=pages["/metrics"],
+            health_page=pages[HEALTH_PAGE],
+            metrics_page=pages[METRICS_PAGE],
             metrics_port=self._metrics_port.result(until_s),
             kubelet_health=self._kubelet_health.result(until_s),
             pod_resources=self._pod_resources.result(until_s),

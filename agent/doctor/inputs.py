@@ -206,16 +206,18 @@ def parse_self_checks(page: bytes | None) -> dict[str, tuple[bool, str]] | None:
 
 
 def sum_of_series(page: bytes | None, name: str) -> float | None:
-    """Return the sum of all series of a metric; `None` if it has none."""
+    """Return the sum of all series of a metric, 0 without any; `None` without a page."""
+    if page is None:
+        return None
     values = [
         float(match[1])
         for match in re.finditer(
             rf"^{re.escape(name)}(?:\{{[^\n]*\}})? ([0-9.e+]{{1,32}})$",
-            (page or b"").decode("utf-8", "replace"),
+            page.decode("utf-8", "replace"),
             re.MULTILINE,
         )
     ]
-    return sum(values) if values else None
+    return sum(values)
 
 
 def silent_vendors(answer: AgentAnswer, source: str) -> frozenset[str]:

@@ -244,6 +244,6 @@ CHECKS = (
         group=CheckGroup.METRICS,
         question="Are all series of pods and containers exported?",
         run=check_series,
-        absence="no agent answers",
+        absence="the agent's metrics cannot be read",
     ),
 )

@@ -232,7 +232,7 @@ def test_series_that_were_left_out_are_added_up() -> None:
     name = "xpu_agent_metrics_cut_series"
     page = f'{name}{{family="a"}} 3\n{name}{{family="b"}} 4\n{name}_other 9\n'.encode()
     assert sum_of_series(page, name) == 7
-    assert sum_of_series(b"", name) is None
+    assert sum_of_series(b"", name) == 0
     assert sum_of_series(None, name) is None
 
 
