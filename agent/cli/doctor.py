@@ -38,7 +38,7 @@ from agent.config.reference import effective_rows
 from agent.config.settings import Settings
 from agent.config.sources import choose_file, load_settings
 from agent.doctor.check import CheckStatus
-from agent.doctor.facts import ApiFacts, EndpointFacts, LockFacts
+from agent.doctor.facts import HANGS, ApiFacts, EndpointFacts, LockFacts
 from agent.doctor.host_facts import is_file_locked
 from agent.doctor.inputs import (
     NO_SOURCES,
@@ -90,6 +90,7 @@ AGENT_DEADLINE_S = 1.0  # for the running agent, before drivers are called
 DISCOVERY_DEADLINE_S = 2.5
 SOURCE_DEADLINE_S = 2.5  # for all other sources, which are asked meanwhile
 KUBELET_HEALTH_PORT = 10248
+KUBELET_HEALTH_ADDRESS = f"127.0.0.1:{KUBELET_HEALTH_PORT}"
 HEALTH_PAGE, METRICS_PAGE = "/healthz?verbose", "/metrics"
 
 
@@ -250,15 +251,15 @@ class _Sources:
             path: Source(partial(fetch_page, settings, path, statuses), "page")
             for path, statuses in ((HEALTH_PAGE, (200, 503)), (METRICS_PAGE, (200,)))
         }
-        deadline_s = SOURCE_DEADLINE_S
+        deadline_s = SOURCE_DEADLINE_S - 0.5  # so that a source can say itself that it is late
         self._metrics_port = Source(partial(_probe_metrics, settings, deadline_s), "metrics")
         health = partial(
             probe_http, "127.0.0.1", KUBELET_HEALTH_PORT, "/healthz", deadline_s, b"ok"
         )
         self._kubelet_health = Source(health, "kubelet")
-        socket = f"{settings.kubelet.root_dir.rstrip('/')}/pod-resources/kubelet.sock"
+        self._socket = f"{settings.kubelet.root_dir.rstrip('/')}/pod-resources/kubelet.sock"
         self._pod_resources = Source(
-            partial(probe_pod_resources, socket, deadline_s), "pod-resources"
+            partial(probe_pod_resources, self._socket, deadline_s), "pod-resources"
         )
 
     def _open_api(self) -> tuple[ApiReader | None, str]:
@@ -297,8 +298,8 @@ class _Sources:
             health_page=pages[HEALTH_PAGE],
             metrics_page=pages[METRICS_PAGE],
             metrics_port=self._metrics_port.result(until_s),
-            kubelet_health=self._kubelet_health.result(until_s),
-            pod_resources=self._pod_resources.result(until_s),
+            kubelet_health=self._kubelet_health.result(until_s) or _late(KUBELET_HEALTH_ADDRESS),
+            pod_resources=self._pod_resources.result(until_s) or _late(self._socket),
         )
 
     @property
@@ -307,6 +308,11 @@ class _Sources:
         sources = [self._agent, self._api, *self._pages.values(), self._metrics_port,
                    self._kubelet_health, self._pod_resources]  # fmt: skip
         return any(source is not None and source.is_running for source in sources)
+
+
+def _late(address: str) -> EndpointFacts:
+    """Return that a source did not answer in time."""
+    return EndpointFacts(address=address, state=HANGS, detail="no answer in time")
 
 
 def _run_reader(reader: ApiReader) -> bool:

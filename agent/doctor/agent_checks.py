@@ -10,6 +10,7 @@ from agent.doctor.check import (
     CheckGroup,
     CheckInputs,
     CheckResult,
+    count_of,
     fail,
     join_names,
     ok,
@@ -27,14 +28,13 @@ NO_AGENT = "no agent answers"
 NO_STATE_DIR = "node.state_dir is not set"
 
 # checks of the agent on itself that other checks of this command report with more detail
-_REPORTED_ELSEWHERE = ("vendor:", "kubelet:", "runtime", "lock")
+_REPORTED_ELSEWHERE = ("vendor:", "kubelet", "runtime", "lock")
 _SELF_CHECK_REMEDIES = {
     "loop": "see the agent's log of the failing loop; restart the pod if it does not come back",
     "part": "see the message; the agent reads again by itself",
     "watch": "give the account the right to list and watch it, or install its CRD",
     "node": "set node.name (XPU_AGENT_NODE__NAME) to the Node of this machine",
     "api-server": "see the checks of the API server below",
-    "kubelet": "see the checks of the kubelet below",
     "cdi-files": "make cdi.dir writable",
     "pod-files": "see the message; nothing is changed until then",
     "publisher": "see the message; the agent tries again by itself",
@@ -354,7 +354,7 @@ def check_state_files(facts: CheckInputs) -> Iterator[CheckResult]:
             remedy="nothing: the agent writes it again; check the disk if it happens again",
         )
     if not bad:
-        yield ok("state-files", f"{len(problems)} files can be decoded")
+        yield ok("state-files", f"{count_of(len(problems), 'file')} can be decoded")
 
 
 def check_clock_sync(facts: CheckInputs) -> Iterator[CheckResult]:

@@ -226,6 +226,11 @@ def fail(check: str, observation: str, *, impact: str, remedy: str) -> CheckResu
     )
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 file, 3 files."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def join_names(names: list[str], most: int = 8) -> str:
     """Return names separated by commas; of many only the first ones and the number of others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

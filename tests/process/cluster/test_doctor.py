@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,13 @@ from tests.apiserver.admin import node
 from tests.process.agent import DEADLINE_S, Agent, run_agent
 from tests.process.citizen import NODE, ROLES, citizen, surroundings
 
+PASSWORD = "hunter2-Zebra"
+JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJl"
+WELL = (
+    *("agent", "agent-version", "lock", "api-server", "api-version", "crds", "rights"),
+    *("excess-rights", "node", "node-identity", "clock-skew", "other-writers"),
+    *("state-dir", "run-dir", "metrics-port", "metrics-series", "devices", "vendor:fake"),
+)
 CARDS = "devices: [{uuid: FAKE-7f3a9c21-0000, minor: 0}]\n"
 
 
@@ -25,16 +33,31 @@ def own_node() -> Any:
     return body
 
 
-def doctor(api: ApiServer, agent: Agent, folder: Path, **more: str) -> dict[str, Any]:
+def doctor(
+    api: ApiServer, agent: Agent, folder: Path, *arguments: str, **more: str
+) -> dict[str, Any]:
     """Return the rows of the doctor in the agent's pod, by id."""
     own = {
         **surroundings(api, folder),
         **more,
         "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2],
     }
-    process = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **own)
+    process = run_agent("doctor", "-o", "json", *arguments, timeout_s=DEADLINE_S, **own)
     assert process.returncode in (0, 1), process.stderr
     return {row["id"]: row for row in json.loads(process.stdout)["checks"]}
+
+
+def put_pod_with_secrets(api: ApiServer) -> None:
+    """Make a pod of this node with secrets in annotations that the agent reads."""
+    manifest = {"spec": {"containers": [{"env": [{"name": "DB", "value": PASSWORD}]}]}}
+    annotations = {
+        "koordinator.sh/manifest": json.dumps(manifest),
+        "xpu-agent.io/note": f"curl -H 'Authorization: Bearer {JWT}'",
+        "other.example/secret": PASSWORD,
+    }
+    metadata = {"name": "leaky", "namespace": "default", "annotations": annotations}
+    spec = {"nodeName": NODE, "containers": [{"name": "main", "image": "i"}]}
+    api.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
 def test_in_the_agents_pod_the_doctor_checks_the_cluster_and_survives_one_that_hangs(
@@ -56,12 +79,20 @@ def test_in_the_agents_pod_the_doctor_checks_the_cluster_and_survives_one_that_h
         agent.wait_until(lambda: api.get("Device", NODE) is not None, "the Device is published")
         agent.wait_until(lambda: agent.check("watch:nodeslos") != "", "the NodeSLO is asked for")
         rows = doctor(api, agent, folder, **settings)
-        well = ("agent", "agent-version", "lock", "api-server", "api-version", "crds", "rights")
-        well += ("excess-rights", "node", "node-identity", "clock-skew", "other-writers")
-        well += ("state-dir", "run-dir", "metrics-port", "metrics-series", "devices", "vendor:fake")
-        assert {name: rows[name]["result"] for name in well} == dict.fromkeys(well, "ok")
+        assert {name: rows[name]["result"] for name in WELL} == dict.fromkeys(WELL, "ok")
         # the Node's Device is not copied to its resources: nobody runs koord-manager here
         assert rows["node-resources"]["result"] in ("warn", "skip")
+
+        put_pod_with_secrets(api)
+        agent.wait_until(lambda: "leaky" in agent.get("api/v1/snapshot")[1], "the pod is known")
+        bundle = tmp_path / "b.tar.gz"
+        doctor(api, agent, folder, "--bundle", str(bundle), **settings)
+        with tarfile.open(bundle) as archive:
+            files = {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore[union-attr]
+        assert b"leaky" in files["xpu-agent-doctor/agent.json"]
+        token = api.token_file.read_text().strip()
+        for name, data in files.items():
+            assert not [one for one in (PASSWORD, JWT, token) if one.encode() in data], name
 
         api.faults.add(Fault(hang=True, times=0, user_agent="xpu-agent"))
         rows = doctor(api, agent, folder, **settings)
