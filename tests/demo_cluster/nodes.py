@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from pathlib import Path
 
 import msgspec
@@ -26,9 +27,14 @@ class DemoNode(msgspec.Struct, frozen=True, kw_only=True):
     cpu: str = "64"
     memory: str = "512Gi"
 
+    @property
+    def machine_id(self) -> str:
+        """Return the machine id of the host and of its Node."""
+        return uuid.uuid5(uuid.NAMESPACE_DNS, self.name).hex
+
     def as_object(self) -> dict[str, object]:
         """Return the Node as its kubelet registers it."""
-        body = node(self.name)
+        body = node(self.name, machine_id=self.machine_id)
         amounts = {"cpu": self.cpu, "memory": self.memory, "pods": "110"}
         body["status"] |= {"capacity": dict(amounts), "allocatable": dict(amounts)}
         return body
@@ -49,20 +55,23 @@ NODES = (
 
 
 def write_hosts(folder: Path, first_fault_s: float, period_s: float) -> dict[str, Path]:
-    """Return the host of each node; that of the failing card is a copy below `folder`.
+    """Copy the host of each node to `folder`, with the machine id of its Node; return them.
 
     The card fails `first_fault_s` after its agent has opened the vendor's session, and then once
     in each `period_s`.
     """
-    hosts = {one.name: HOSTS / one.recording for one in NODES}
-    copy = folder / hosts[FAILING_NODE].name
-    shutil.copytree(hosts[FAILING_NODE], copy)
-    with (copy / "tapes" / "nvidia.jsonl").open("a") as tape:
+    hosts = {}
+    for one in NODES:
+        hosts[one.name] = folder / one.recording
+        shutil.copytree(HOSTS / one.recording, hosts[one.name])
+        with (hosts[one.name] / "host.txt").open("a") as host:
+            host.write(f"\n[/etc]\nmachine-id = {one.machine_id}\n")
+    with (hosts[FAILING_NODE] / "tapes" / "nvidia.jsonl").open("a") as tape:
         at_s = first_fault_s
         while at_s < LAST_FAULT_S:
             tape.write(json.dumps(_fault_line(at_s)) + "\n")
             at_s += period_s
-    return {**hosts, FAILING_NODE: copy}
+    return hosts
 
 
 def _fault_line(at_s: float) -> dict[str, object]:
