@@ -68,7 +68,7 @@ CLUSTER_ENTRIES = (
         "the agent may not watch a kind of objects",
         "The API server answers 403.",
         _VIEW_OLD,
-        "grant the right in the agent's ClusterRole; see daemonset/base",
+        "grant the right in the agent's ClusterRole; see docs/cluster.md",
     ),
     RunbookEntry(
         "WatchAbsent",

@@ -308,7 +308,7 @@ CONTAINER_ENTRIES = (
         "the agent's CDI files cannot be written",
         "The folder of the agent's CDI files is full, read-only or hangs.",
         "Runtimes find no CDI name for new devices.",
-        "make the folder of cdi.folder writable for the agent",
+        "make cdi.dir writable for the agent",
     ),
     RunbookEntry(
         "BadCDIName",

@@ -170,6 +170,22 @@ ENFORCEMENT_ENTRIES = (
         "add daemonset/components/evictions if the right pods/eviction is missing",
     ),
     RunbookEntry(
+        "evictPodSuccess",
+        "a pod was evicted",
+        "CPU or memory of the node was short, and the NodeSLO asks for evictions.",
+        "The pod ends; its controller starts another one.",
+        "nothing; see docs/evictions.md if there are many",
+        RecommendedAction.NONE,
+    ),
+    RunbookEntry(
+        "evictPodPlanned",
+        "a pod would be evicted",
+        "The eviction is in plan mode: nothing was done.",
+        _SHORT,
+        "set the mode of the eviction to on, or nothing",
+        RecommendedAction.NONE,
+    ),
+    RunbookEntry(
         "evictPodFail",
         "a pod could not be evicted",
         "The event names the pod and the error.",

@@ -192,6 +192,14 @@ GRANT_ENTRIES = (
         "delete the pod",
     ),
     RunbookEntry(
+        "SliceReclaimed",
+        "a slice of an ended pod was deleted",
+        "The agent made the slice for a pod that does not exist any more.",
+        "The capacity of the slice is free again.",
+        "nothing",
+        RecommendedAction.NONE,
+    ),
+    RunbookEntry(
         "SliceNotReclaimed",
         "a slice of an ended pod cannot be deleted",
         "The driver refuses to delete the slice, often because a process still uses it.",

@@ -48,7 +48,7 @@ HOST_ENTRIES = (
         "All cards are below one root without a switch, as in a virtual machine whose host hides "
         "its PCIe switches.",
         "Distances between devices are all the same, so placement cannot use them.",
-        "name the provider's topology file in the settings (topology.file), or nothing",
+        "name the provider's file in discovery.topology_file, or nothing",
         RecommendedAction.NONE,
     ),
     RunbookEntry(
@@ -56,7 +56,7 @@ HOST_ENTRIES = (
         "a device names a NUMA node that is not there",
         "The firmware gives a PCI function a NUMA node that the kernel does not have.",
         _PLACE_UNKNOWN,
-        "update the firmware, or set topology.numa_overrides",
+        "update the firmware, or set discovery.numa_overrides",
         RecommendedAction.NONE,
     ),
     RunbookEntry(
@@ -64,15 +64,15 @@ HOST_ENTRIES = (
         "the NUMA node of devices is unknown",
         "numa_node of the devices is -1 on a machine with several NUMA nodes.",
         _PLACE_UNKNOWN,
-        "update the firmware, or set topology.numa_overrides",
+        "update the firmware, or set discovery.numa_overrides",
         RecommendedAction.NONE,
     ),
     RunbookEntry(
         "NumaOverrideUnused",
         "a NUMA override has no effect",
-        "An entry of topology.numa_overrides fits no PCI function, or names no NUMA node.",
+        "An entry of discovery.numa_overrides fits no PCI function, or names no NUMA node.",
         "Devices keep the NUMA node of sysfs.",
-        "correct topology.numa_overrides",
+        "correct discovery.numa_overrides",
     ),
     RunbookEntry(
         "TopologyFileRefused",

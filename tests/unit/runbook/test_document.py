@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from agent.cli.main import COMMANDS
 from agent.runbook.entry import RecommendedAction
 from agent.workers.abilities import build_runbook
 from agent.workers.load import load_vendors
@@ -40,6 +41,38 @@ def test_every_entry_has_all_texts_in_their_form() -> None:
         assert not entry.remedy.endswith("."), entry.heading
         assert not entry.title.endswith("."), entry.heading
         assert entry.remedy, entry.heading
+
+
+# words with a point that are no settings: files of the kernel, settings of others
+OTHERS = frozenset(
+    {
+        "authentication.webhook.enabled",
+        "cgroup.subtree_control",
+        "io.containerd.nri",
+        "io.stat",
+        "kernel.perf_event_paranoid",
+        "kubelet.sock",
+        "memory.idle_page_stats",
+        "memory.reclaim",
+        "node.koordinator",
+        "scheduling.koordinator",
+    }
+)
+
+
+def test_every_setting_and_command_that_an_entry_names_exists() -> None:
+    reference = (DOCUMENT.parent / "configuration.md").read_text()
+    settings = set(re.findall(r"^\| `([a-z_.]+)`", reference, re.M))
+    sections = {key.rpartition(".")[0] for key in settings}
+    commands = set(COMMANDS)
+    for entry in RUNBOOK.entries():
+        text = " ".join((entry.title, entry.meaning, entry.impact, entry.remedy))
+        words = set(re.findall(r"(?<![\w/.-])[a-z_]+(?:\.[a-z_]+)+(?![\w/])", text))
+        words = {word for word in words if not word.startswith("docs.")}
+        assert words <= settings | sections | OTHERS, entry.heading
+        assert set(re.findall(r"`xpu-agent ([a-z]+)", text)) <= commands, entry.heading
+        for path in re.findall(r"(?:docs|daemonset)/[\w/-]+(?:\.md)?", text):
+            assert (DOCUMENT.parents[1] / path).exists(), (entry.heading, path)
 
 
 def test_every_recommended_action_has_an_entry() -> None:

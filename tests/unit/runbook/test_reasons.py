@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from agent.kube import eviction
 from agent.runbook.entries import OWN_ENTRIES
 from agent.runbook.entries.alerts import ALERT_ENTRIES
 from agent.snapshot.allocation import RefusalReason, VerificationCause
@@ -40,7 +41,6 @@ GOOD = frozenset(
         "RdmaDevicesChanged",
         "RuntimeAsks",
         "RuntimeBack",
-        "SliceReclaimed",
         "VendorWorkerReady",
         "VendorWorkerReleased",
         "VirtualFunctionsChanged",
@@ -90,9 +90,15 @@ SECOND = {"WorkerError", "set_state", "update", "_mark_missed", "mark_missed", "
           "_report_event"}  # fmt: skip
 
 
+MAKES_REASONS = re.compile(r"\breason=|" + "|".join(rf"\b{name}\(" for name in FIRST | SECOND))
+
+
 def emitted(path: Path) -> Iterator[str]:
     """Yield the reasons that a module names where a reason is made."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    if not MAKES_REASONS.search(source):
+        return
+    tree = ast.parse(source)
     names = constants(tree)
 
     def values(node: ast.AST) -> Iterator[str]:
@@ -169,11 +175,18 @@ def test_every_reason_in_the_code_has_an_entry() -> None:
     assert missing == {}
 
 
+# a constant, or several, that are one string each
+ASSIGNMENT = re.compile(
+    r'^[A-Z_][A-Z_0-9]*(?:, [A-Z_0-9]+)* = ("\w+"(?:, "\w+")*)(?:  #.*)?$', re.M
+)
+
+
 def test_every_constant_of_the_form_of_a_reason_has_an_entry_or_is_listed_as_none() -> None:
     constants_of_code = {
         value: path.relative_to(ROOT).as_posix()
         for path in sources("agent", "plugins/shared", "plugins/vendors")
-        for value in constants(ast.parse(path.read_text(encoding="utf-8"))).values()
+        for line in ASSIGNMENT.findall(path.read_text(encoding="utf-8"))
+        for value in re.findall(r'"([A-Za-z0-9]+)"', line)
         if HUMPS.fullmatch(value)
     }
     assert len(constants_of_code) > 80
@@ -193,7 +206,7 @@ def test_every_entry_is_of_a_reason_that_the_code_has() -> None:
         if path.parts[-2] != "entries" and not path.name.startswith("runbook")
         for text in re.findall(r'"([A-Za-z][A-Za-z0-9]+)"', path.read_text(encoding="utf-8"))
     }
-    made = re.compile(r"Xid.*|HealthCode|NVMLError|Incident[0-9]+|Kubelet[A-Z][a-z]+")
+    made = re.compile(r"Xid.*|HealthCode|NVMLError|Incident[0-9]+|(?:Kubelet|Admin)[A-Z][a-z]+")
     without = {
         entry.heading
         for entry in RUNBOOK.entries()
@@ -225,6 +238,14 @@ def test_every_vendor_has_no_entry_that_only_repeats_an_own_one() -> None:
 def test_every_refusal_of_an_allocation_and_every_cause_of_a_verdict_has_an_entry() -> None:
     values = {one.value for one in RefusalReason} | {one.value for one in VerificationCause}
     assert values <= OWN
+
+
+def test_every_action_at_the_admin_socket_and_every_outcome_of_an_eviction_has_an_entry() -> None:
+    source = (ROOT / "agent/web/admin.py").read_text()
+    actions = re.findall(r'add_post\("/debug/(\w+)"', source)
+    assert len(actions) > 3
+    assert {f"Admin{action.capitalize()}" for action in actions} <= OWN
+    assert {eviction.SUCCESS, eviction.FAILURE, eviction.PLANNED} <= OWN
 
 
 def test_every_state_of_the_kubelet_has_an_entry() -> None:

@@ -484,9 +484,9 @@ _OTHERS = (
     RunbookEntry(
         "MIGNotUniform",
         "the cards are not cut alike",
-        "With mig.strategy single all cards need the same slices.",
+        "With device_plugin.mig single all cards need the same slices.",
         "No slice is offered to the kubelet.",
-        "cut all cards alike, or set the strategy mixed",
+        "cut all cards alike, or set device_plugin.mig to mixed",
     ),
     RunbookEntry(
         "InstanceUnread",
@@ -518,7 +518,7 @@ _OTHERS = (
         "a container gets no driver files",
         "Neither a runtime hook nor a CDI file gives containers the driver's libraries.",
         "CUDA programs find no library unless the image has it.",
-        "set cdi.nvidia: auto, or install NVIDIA's container toolkit",
+        "set cdi.nvidia to true, or install NVIDIA's container toolkit",
     ),
     RunbookEntry(
         "SoftIsolation",
