@@ -15,7 +15,18 @@ import msgspec
 from tests.captures import SHARED
 from tests.mutations.table import ROOT, BadEntry, Fault
 
-COPIED = ("agent", "plugins", "proto", "tests", "fixtures", "daemonset", "docs", "bench", "build")
+COPIED = (
+    ".ci",
+    "agent",
+    "plugins",
+    "proto",
+    "tests",
+    "fixtures",
+    "daemonset",
+    "docs",
+    "bench",
+    "build",
+)
 IGNORED = shutil.ignore_patterns("__pycache__", ".*_cache")
 TEST_S = 60  # a fault may cause an endless loop: a test that takes longer has failed
 RUN_S = 900
@@ -40,7 +51,7 @@ def copy_tree(target: Path, root: Path = ROOT) -> None:
     for name in COPIED:
         if (root / name).is_dir():
             shutil.copytree(root / name, target / name, symlinks=True, ignore=IGNORED)
-    names = ("*.toml", "*.md", "*.lock", "Makefile", ".dockerignore")
+    names = ("*.toml", "*.md", "*.lock", "Makefile", "LICENSE", ".dockerignore")
     for path in (path for name in names for path in root.glob(name)):
         if path.is_file():
             shutil.copy2(path, target / path.name)
