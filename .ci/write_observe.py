@@ -306,7 +306,7 @@ def alert(source: Json, runbook: str) -> Json:
     """Return an alerting rule in Prometheus' format."""
     return {
         "alert": source["alert"],
-        "expr": " ".join(source["expr"].split()),
+        "expr": source["expr"],
         "for": source["for"],
         "labels": {"severity": source["severity"]},
         "annotations": {
@@ -319,7 +319,7 @@ def alert(source: Json, runbook: str) -> Json:
 
 def record(source: Json) -> Json:
     """Return a recording rule in Prometheus' format."""
-    return {"record": source["record"], "expr": " ".join(source["expr"].split())}
+    return {"record": source["record"], "expr": source["expr"]}
 
 
 def rule_groups(runbook: str) -> tuple[list[Json], list[Json]]:
@@ -377,7 +377,7 @@ def document(text: str) -> str:
         )
     lines += ["", "| recording rule | expression |", "|---|---|"]
     for rule in (rule for group in records for rule in group["rules"]):
-        lines.append(f"| `{rule['record']}` | `{rule['expr']}` |")
+        lines.append(f"| `{rule['record']}` | `{' '.join(rule['expr'].split())}` |")
     return text[: text.index(MARK) + len(MARK)] + "\n\n" + "\n".join(lines) + "\n"
 
 
@@ -393,8 +393,19 @@ def _load(name: str) -> Json:
     return source
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as such."""
+
+
+def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, "|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent)
+
+
 def _dump(value: object) -> str:
-    text: str = yaml.safe_dump(value, sort_keys=False, width=100, allow_unicode=True)
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
     return text
 
 

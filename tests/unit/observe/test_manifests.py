@@ -96,6 +96,16 @@ def test_an_overlay_takes_it_as_a_component(tmp_path: Path, parts: tuple[str, ..
     assert len(objects) == sum(2 if part else len(dashboards()) + 1 for part in parts)
 
 
+def test_the_pod_monitor_leaves_the_labels_of_series_as_the_queries_need_them() -> None:
+    objects = yaml.safe_load_all(
+        (ROOT / "daemonset/components/pod-monitor/pod-monitor.yaml").read_text()
+    )
+    (endpoint,) = next(iter(objects))["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"] is True
+    dropped = [one["regex"] for one in endpoint["relabelings"] if one.get("action") == "labeldrop"]
+    assert {"namespace", "pod", "container"} <= set("|".join(dropped).split("|"))
+
+
 def test_an_overlay_sets_the_address_of_the_runbook(tmp_path: Path) -> None:
     """As docs/observe.md shows it."""
     document = (ROOT / "docs" / "observe.md").read_text()

@@ -9,6 +9,8 @@ from agent.deviceplugin import registration
 from agent.metrics.agent_series import WORKER_STATES
 from agent.metrics.container_series import RUNTIME_STATES
 from agent.runbook.entries import OWN_ENTRIES
+from agent.runbook.entry import RecommendedAction
+from agent.runbook.problem import Severity
 from agent.snapshot.allocation import VerificationStatus
 from agent.snapshot.device import HealthState
 from agent.snapshot.pod import EvictionOutcome
@@ -30,6 +32,8 @@ def words_of(metric: str) -> set[str]:
 
 VALUES: dict[tuple[str, str], set[str]] = {
     ("xpu_device_health_reason", "state"): {state.value for state in HealthState},
+    ("xpu_device_fault", "severity"): {severity.value for severity in Severity},
+    ("xpu_device_fault", "action"): {action.value for action in RecommendedAction},
     ("xpu_device_ecc_errors_total", "kind"): {"corrected", "uncorrected"},
     ("xpu_device_throttle_seconds_total", "reason"): {
         reason for reason, _ in slow_cycle._THROTTLE_TIMES
