@@ -70,20 +70,22 @@ async def render_body(body: SlicedBody, offload: Offload, within_s: float) -> by
 
 
 class SharedBodies:
-    """Bodies of pages that renew themselves: each is rendered once for all readers of one second.
+    """Bodies that are rendered once for all that ask for them at the same time.
 
-    Without it a hundred open pages would take all time of the collector thread. For the event
-    loop's thread; there are few different keys.
+    Without it a hundred open pages, or scrapers, would take all time of the collector thread.
+    Belongs to the loop thread; there are few different keys.
     """
 
     def __init__(self) -> None:
         self._tasks: dict[Hashable, tuple[float, asyncio.Task[bytes]]] = {}
 
-    async def get(self, key: Hashable, render: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return the body of a page that is being rendered or is younger than `SHARE_S`."""
+    async def get(
+        self, key: Hashable, render: Callable[[], Awaitable[bytes]], share_s: float
+    ) -> bytes:
+        """Return the body of a page that is being rendered or is younger than `share_s`."""
         now_s = asyncio.get_running_loop().time()
         began_s, task = self._tasks.get(key, (0.0, None))
-        if task is None or (task.done() and (now_s - began_s >= SHARE_S or _has_failed(task))):
+        if task is None or (task.done() and (now_s - began_s >= share_s or _has_failed(task))):
             task = asyncio.ensure_future(_await(render))
             task.add_done_callback(_has_failed)  # its readers may have gone before it fails
             self._tasks[key] = now_s, task

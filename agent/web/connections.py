@@ -17,7 +17,7 @@ import socket
 import ssl
 import struct
 import termios
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -41,7 +41,6 @@ LINGER_S = 1.0  # a body that the handler did not read is read and dropped for s
 UNREAD_S = 10.0  # a peer that reads nothing of its answer for so long has gone
 PAUSE_S = 0.1  # without a descriptor, accept is tried again after that time
 READ_BYTES = 16 << 10
-MAX_STREAMS = 8  # responses without an end; each holds its connection while the page is open
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -119,17 +118,21 @@ class HttpConnection(web.RequestHandler):
         """Report to the listener that a whole request has arrived."""
         self._listener.mark_request(self)
 
+    def report_answer(self) -> None:
+        """Report to the listener that the request is answered."""
+        self._listener.mark_answer(self)
+
     def abort(self) -> None:
         """Close at once; unsent data is lost."""
         if self._link is not None:
             self._link.abort()
 
-    def is_stalled(self, now_s: float) -> bool:
-        """Return whether the peer has read nothing of its answer for too long."""
+    def is_stalled(self, now_s: float, for_s: float) -> bool:
+        """Return whether the peer has read nothing of its answer for so long."""
         unsent = 0 if self._link is None else _unsent_bytes(self._link)
         if unsent == 0 or unsent != self.unsent[0]:
             self.unsent = (unsent, now_s)
-        return now_s - self.unsent[1] >= UNREAD_S
+        return unsent > 0 and now_s - self.unsent[1] >= for_s
 
 
 def _unsent_bytes(link: asyncio.Transport) -> int:
@@ -149,8 +152,9 @@ class HttpListener:
     """Accepts connections of one listening socket, and closes one if there are too many.
 
     It closes the oldest connection without a whole request, be it one whose TLS handshake has not
-    ended. If more than half of all have sent one, it closes that with the oldest request. So
-    neither kind can keep the other out.
+    ended. If more than half of all have sent one, it closes the one that was answered first, else
+    one that does not read its answer. So no kind can keep the others out, and a request that is
+    being answered is not lost to those that come after it.
     """
 
     def __init__(
@@ -167,8 +171,8 @@ class HttpListener:
         self._limit = limit
         self._context = context
         self._waiting: dict[HttpConnection, None] = {}  # without a whole request, the oldest first
-        # those that have sent a whole request, the oldest request first
-        self._with_request: dict[HttpConnection, None] = {}
+        self._answering: dict[HttpConnection, None] = {}  # the oldest request first
+        self._answered: dict[HttpConnection, None] = {}  # and idle since, the longest first
         # those whose TLS handshake has not ended, with the time of their arrival, the oldest first
         self._accepting: dict[asyncio.Task[object], float] = {}
         self._reserve: list[int] = []
@@ -207,14 +211,21 @@ class HttpListener:
 
     def mark_request(self, connection: HttpConnection) -> None:
         """Record that a connection has sent a whole request."""
-        self._waiting.pop(connection, None)
-        self._with_request.pop(connection, None)
-        self._with_request[connection] = None
+        self._forget(connection)
+        self._answering[connection] = None
+
+    def mark_answer(self, connection: HttpConnection) -> None:
+        """Record that the request of a connection is answered."""
+        if self._answering.pop(connection, self) is None:
+            self._answered[connection] = None
+
+    def _forget(self, connection: HttpConnection) -> None:
+        for connections in (self._waiting, self._answering, self._answered):
+            connections.pop(connection, None)
 
     def discard(self, connection: HttpConnection) -> None:
         """Stop counting a connection; its descriptor first fills the reserve."""
-        self._waiting.pop(connection, None)
-        self._with_request.pop(connection, None)
+        self._forget(connection)
         if self._socket.fileno() >= 0:
             self._loop.call_soon(self._refill)  # the transport closes its socket after this
 
@@ -258,26 +269,37 @@ class HttpListener:
 
         If none may be closed, accept again a bit later.
         """
-        count = len(self._waiting) + len(self._with_request) + len(self._accepting)
-        if count < self._limit:
+        requests = len(self._answering) + len(self._answered)
+        if len(self._waiting) + len(self._accepting) + requests < self._limit:
             return True
-        if self._close_oldest():
+        if self._close_one():
             return True
         self._pause(GRACE_S)
         return False
 
-    def _close_oldest(self) -> bool:
-        """Close the connection that makes room for another; return whether there was one."""
-        is_crowded = len(self._with_request) > self._limit // 2
-        without_request = None if is_crowded else self._oldest_without_request()
-        if isinstance(without_request, asyncio.Task):
-            self._accepting.pop(without_request, None)
-            without_request.cancel()
-            return True
-        oldest = without_request
-        if oldest is None and (is_crowded or not (self._waiting or self._accepting)):
-            oldest = next(iter(self._with_request), None)
-        if oldest is not None:
+    def _close_one(self) -> bool:
+        """Close a connection to make room for another; return whether there was one to close."""
+        requests = len(self._answering) + len(self._answered)
+        if requests <= self._limit // 2 and (self._waiting or self._accepting):
+            return self._close_oldest_without_request()
+        answered = next(iter(self._answered), None) or self._oldest_unread()
+        if answered is None:
+            return self._close_oldest_without_request()
+        self._close_connection(answered)
+        return True
+
+    def _oldest_unread(self) -> HttpConnection | None:
+        """Return the connection with the oldest request whose peer does not read its answer."""
+        now_s = self._loop.time()
+        unread = [one for one in self._answering if one.is_stalled(now_s, GRACE_S)]
+        return unread[0] if unread else None
+
+    def _close_oldest_without_request(self) -> bool:
+        oldest = self._oldest_without_request()
+        if isinstance(oldest, asyncio.Task):
+            self._accepting.pop(oldest, None)
+            oldest.cancel()
+        elif oldest is not None:
             self._close_connection(oldest)
         return oldest is not None
 
@@ -295,8 +317,7 @@ class HttpListener:
         return oldest if now_s - accepted_s >= GRACE_S else None
 
     def _close_connection(self, connection: HttpConnection) -> None:
-        self._waiting.pop(connection, None)
-        self._with_request.pop(connection, None)
+        self._forget(connection)
         connection.abort()
 
     def _use_reserve(self) -> None:
@@ -307,7 +328,7 @@ class HttpListener:
         if self._reserve:
             os.close(self._reserve.pop())
             return
-        if not self._close_oldest():
+        if not self._close_one():
             self._pause(PAUSE_S)
 
     def _refill(self) -> None:
@@ -325,45 +346,25 @@ class HttpListener:
     def _close_stalled(self) -> None:
         now_s = self._loop.time()
         for connection in [
-            one for one in (*self._waiting, *self._with_request) if one.is_stalled(now_s)
+            one
+            for one in (*self._waiting, *self._answering, *self._answered)
+            if one.is_stalled(now_s, UNREAD_S)
         ]:
             self._close_connection(connection)
         self._sweep = self._loop.call_later(UNREAD_S / 4, self._close_stalled)
 
 
-class StreamLimit:
-    """Bounds responses without an end, as server-sent events are, of one HTTP server.
-
-    More than half of the connections may not be streams: they would be closed for the next request,
-    and their clients would come again at once.
-    """
-
-    def __init__(self, limit: int = MAX_STREAMS) -> None:
-        self._limit = min(limit, max_connections() // 2)
-        self._count = 0
-
-    @contextlib.contextmanager
-    def stream(self) -> Iterator[None]:
-        """Count a stream until the block ends; raise 503 if there are too many."""
-        if self._count >= self._limit:
-            raise web.HTTPServiceUnavailable(
-                text=f"{self._limit} pages are open already: close one, or read this one without "
-                "its script\n",
-                headers={"Retry-After": "10"},
-            )
-        self._count += 1
-        try:
-            yield
-        finally:
-            self._count -= 1
-
-
 @web.middleware
 async def track_request(request: web.Request, handler: RouteHandler) -> web.StreamResponse:
     """Report to the listener that a whole request has arrived on its connection."""
-    if isinstance(request.protocol, HttpConnection):
-        request.protocol.report_request()
-    return await handler(request)
+    connection = request.protocol
+    if not isinstance(connection, HttpConnection):
+        return await handler(request)
+    connection.report_request()
+    try:
+        return await handler(request)
+    finally:
+        connection.report_answer()
 
 
 async def add_security_headers(_: web.Request, response: web.StreamResponse) -> None:

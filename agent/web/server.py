@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from agent.objects.yaml_text import to_yaml
 from agent.runbook.self_checks import self_report
 from agent.snapshot.publications import Publication
 from agent.snapshot.self_check import SelfCheckReport
-from agent.web.body import SharedBodies, SlicedBody, deadline_s, render_body, send_body
+from agent.web.body import SHARE_S, SharedBodies, SlicedBody, deadline_s, render_body, send_body
 from agent.web.connections import RouteHandler, add_security_headers, track_request
 from agent.web.device_json import devices_json
 from agent.web.explanation import ExplanationHandlers
@@ -37,6 +38,7 @@ JSON_TYPE = "application/json; charset=utf-8"
 HTML_TYPE = "text/html; charset=utf-8"
 SCRIPT_TYPE = "text/javascript; charset=utf-8"
 MAX_REFRESH_S = 3600
+STUCK = "the collector is stuck; see /healthz\n"
 MAX_RENDERS = 16  # pages that wait for their turn
 SCRAPE_TIMEOUT_HEADER = "X-Prometheus-Scrape-Timeout-Seconds"
 
@@ -154,12 +156,12 @@ class PageHandlers:
         kind: str,
         request: web.Request,
         *,
-        is_shared: bool = False,
+        share_s: float | None = None,
     ) -> web.StreamResponse:
         """Answer with a page; `render` returns its chunks.
 
         A HEAD request gets only the headers, without a length: nothing is rendered for it. With
-        `is_shared` all readers of one second get the same body.
+        `share_s`, readers get a body that is being rendered for another one, or is that young.
         """
         compress = accepts_gzip(request.headers.get("Accept-Encoding", ""))
         headers = {"Content-Type": kind, "Vary": "Accept, Accept-Encoding"}
@@ -170,13 +172,19 @@ class PageHandlers:
         timeout_s = scrape_timeout_s(request.headers.get(SCRAPE_TIMEOUT_HEADER, ""))
         within_s = deadline_s(timeout_s)
         try:
-            if is_shared:
-                body = await self._shared.get(
-                    (request.path, compress),
-                    lambda: self._render(render, compress=compress, within_s=within_s),
-                )
-            else:
+            if share_s is None:
                 body = await self._render(render, compress=compress, within_s=within_s)
+            else:
+                # not within this reader's time: another one, with more time, may share the body
+                whole_s = deadline_s(None)
+                async with asyncio.timeout(within_s):
+                    body = await self._shared.get(
+                        (request.path, kind, compress),
+                        lambda: self._render(render, compress=compress, within_s=whole_s),
+                        share_s,
+                    )
+        except TimeoutError as error:
+            raise web.HTTPServiceUnavailable(text=STUCK) from error
         except RenderRefused as error:
             raise web.HTTPServiceUnavailable(text=str(error)) from error
         return await send_body(request, headers, body)
@@ -192,7 +200,7 @@ class PageHandlers:
             body = SlicedBody(render, compress=compress)
             return await render_body(body, self._view.offload, within_s)
         except TimeoutError as error:
-            raise RenderRefused("the collector is stuck; see /healthz\n") from error
+            raise RenderRefused(STUCK) from error
         finally:
             self._rendering -= 1
 
@@ -201,7 +209,7 @@ class PageHandlers:
         openmetrics = accepts_openmetrics(request.headers.get("Accept", ""))
         kind = OPENMETRICS_TYPE if openmetrics else TEXT_FORMAT_TYPE
         return await self._respond(
-            lambda: self._view.metrics(openmetrics=openmetrics), kind, request
+            lambda: self._view.metrics(openmetrics=openmetrics), kind, request, share_s=0.0
         )
 
     def _report(self) -> SelfCheckReport:
@@ -233,7 +241,10 @@ class PageHandlers:
             refresh = max(1, min(refresh, MAX_REFRESH_S))
         pieces = self._page.render
         return await self._respond(
-            lambda: _encode(pieces(refresh)), HTML_TYPE, request, is_shared=refresh is None
+            lambda: _encode(pieces(refresh)),
+            HTML_TYPE,
+            request,
+            share_s=SHARE_S if refresh is None else None,
         )
 
     async def runbook(self, request: web.Request) -> web.StreamResponse:
@@ -259,7 +270,7 @@ class PageHandlers:
     async def _respond_html(
         self, render: Callable[[], Iterator[str]], request: web.Request
     ) -> web.StreamResponse:
-        return await self._respond(lambda: _encode(render()), HTML_TYPE, request, is_shared=True)
+        return await self._respond(lambda: _encode(render()), HTML_TYPE, request, share_s=SHARE_S)
 
     async def script(self, _: web.Request) -> web.Response:
         """Return the script that renews the page."""

@@ -296,3 +296,37 @@ def test_the_admin_socket_has_the_same_bounds(
         await runner.cleanup()
 
     run(test)
+
+
+def test_a_request_that_is_answered_slowly_is_not_lost_to_those_that_come_after_it() -> None:
+    release = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.Response:
+        if request.path == "/slow":
+            await release.wait()
+        return web.Response(text="ok\n")
+
+    async def test() -> None:
+        app = web.Application(middlewares=[connections.track_request])
+        app.router.add_get("/{path}", slow)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        assert runner.server is not None
+        listening = socket.create_server(("127.0.0.1", 0))
+        listener = HttpListener(runner.server, listening, MIN_CONNECTIONS)
+        listener.open()
+        try:
+            first = asyncio.create_task(status(listener.port, LIVEZ.replace(b"livez", b"slow")))
+            peers: list[Peer] = []
+            for _ in range(4 * MIN_CONNECTIONS):  # idle after their answers
+                peers.append(await asyncio.open_connection("127.0.0.1", listener.port))
+                assert await livez(*peers[-1]) == b"HTTP/1.1 200 OK"
+            release.set()
+            assert (await first).startswith(b"HTTP/1.1 200")
+            for _, writer in peers:
+                writer.close()
+        finally:
+            listener.close()
+            await runner.cleanup()
+
+    run(test)

@@ -127,6 +127,20 @@ def test_a_token_of_another_audience_is_not_accepted(api: ApiServer) -> None:
     run(api, without)
 
 
+def test_an_api_server_that_knows_no_audiences_accepts_no_token_for_one(api: ApiServer) -> None:
+    api.admit("scraper", SCRAPER)
+    answer = f'{{"status": {{"authenticated": true, "user": {{"username": "{SCRAPER}"}}}}}}'
+
+    async def test(tokens: TokenAuthenticator) -> None:
+        api.faults.add(Fault(resource=TOKEN_REVIEWS.plural, status=201, raw=answer))
+        try:
+            assert (await tokens.verdict("scraper", METRICS, "a")).user is None
+        finally:
+            api.faults.clear()
+
+    run(api, test, audiences=("xpu-agent",))
+
+
 @pytest.mark.parametrize(
     "fault",
     [

@@ -232,7 +232,11 @@ def test_headers_and_the_rate_of_the_file_apply_to_the_metrics_only(tmp_path: Pa
     [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"],
     ids=["nothing", "half", "plain"],
 )
-def test_handshakes_that_do_not_end_keep_nobody_out(tmp_path: Path, sent: bytes) -> None:
+def test_handshakes_that_do_not_end_keep_nobody_out(
+    tmp_path: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HANDSHAKE_S", 3600.0)
+
     async def test() -> None:
         files = AccessFiles(settings(tmp_path))
         async with site(files) as (url, ports):

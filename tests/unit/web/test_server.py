@@ -281,17 +281,53 @@ class StuckView(StillView):
         return work()
 
 
+class CountingView(StuckView):
+    """Counts the expositions."""
+
+    def __init__(self, *, late: bool) -> None:
+        super().__init__(late=late)
+        self.renders = 0
+
+    def metrics(self, *, openmetrics: bool) -> Iterator[bytes]:
+        self.renders += 1
+        return super().metrics(openmetrics=openmetrics)
+
+
 def test_a_stuck_collector_is_a_503_that_says_so_and_probes_still_answer() -> None:
     status, _, body = get("/metrics", StuckView(late=True))
     assert (status, body) == (503, "the collector is stuck; see /healthz\n")
     assert get("/livez", StuckView(late=True))[0] == 200
 
 
+def test_scrapes_at_the_same_time_are_rendered_once_and_none_takes_the_others_time() -> None:
+    async def run() -> list[int]:
+        view = CountingView(late=False)
+        async with TestClient(TestServer(create_page_app(view), host="127.0.0.1")) as client:
+
+            async def scrape(**headers: str) -> int:
+                async with client.get("/metrics", headers=headers) as response:
+                    return response.status
+
+            hasty = asyncio.create_task(scrape(**{"X-Prometheus-Scrape-Timeout-Seconds": "0.05"}))
+            others = [asyncio.create_task(scrape()) for _ in range(2 * MAX_RENDERS)]
+            assert await hasty == 503
+            view.let_go.set()
+            result = await asyncio.gather(*others)
+            assert view.renders == 1
+            assert await scrape() == 200  # a later one gets fresh figures
+            assert view.renders == 2
+            return list(result)
+
+    assert asyncio.run(run()) == [200] * 2 * MAX_RENDERS
+
+
 def test_requests_do_not_pile_up_without_bound() -> None:
     async def run() -> list[int]:
         view = StuckView(late=False)
         async with TestClient(TestServer(create_page_app(view), host="127.0.0.1")) as client:
-            requests = [asyncio.create_task(client.get("/metrics")) for _ in range(MAX_RENDERS + 3)]
+            requests = [
+                asyncio.create_task(client.get("/api/v1/snapshot")) for _ in range(MAX_RENDERS + 3)
+            ]
             refused: list[object] = []
             while len(refused) < 3:
                 await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
