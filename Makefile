@@ -6,7 +6,7 @@ HOST   ?=
 ARGS   ?=
 PROTOS := $(wildcard proto/*.proto)
 
-.PHONY: run demo-cluster test lint docs unit mutations guest bench proto image clean system-packages
+.PHONY: run demo-cluster test lint docs unit mutations guest bench proto image clean system-packages manifests-matrix
 .DEFAULT_GOAL := test
 
 # `venv --without-pip` and pip's own --python work where Debian's python3-venv is not installed.
@@ -69,6 +69,10 @@ unit: $(VENV)/dev.stamp $(VENV)/proto.stamp system-packages
 # minutes, so not part of `test`. make mutations ARGS="NAME... --jobs 2"
 mutations: $(VENV)/dev.stamp $(VENV)/proto.stamp
 	@$(BIN)/python -m tests.mutations $(ARGS)
+
+# The manifests against the types of Kubernetes 1.28 to 1.36, whose clients it downloads once.
+manifests-matrix: $(VENV)/dev.stamp
+	@PYTHON="$(PYTHON)" PYTHONPATH="$(CURDIR)" $(BIN)/python .ci/check_manifests.py
 
 # In a virtual machine with a kernel of its own: minutes, so not part of `test`. Root and apt.
 guest: $(VENV)/dev.stamp

@@ -88,7 +88,7 @@ def inside(pod: DaemonPod, script: str) -> str:
 
 
 def process_status(pod: DaemonPod, key: str) -> str:
-    """Return a value of /proc/PID/status of a process in the container, which the runtime starts."""
+    """Return a value of /proc/PID/status of a process that the runtime starts in the container."""
     lines = inside(pod, "busybox cat /proc/self/status").splitlines()
     return next(line.split(":", 1)[1].split()[0] for line in lines if line.startswith(f"{key}:"))
 

@@ -13,7 +13,14 @@ import yaml
 from tests.unit.daemonset.manifests import COMPONENTS, DAEMONSET, Object, built
 
 PROFILES = ("observe", "devices", "enforce")
-SCHEDULER_COMPONENTS = ("load-scores", "network-policy", "node-resources")
+SCHEDULER_COMPONENTS = {
+    **{
+        name: f"scheduler-components/{name}"
+        for name in ("load-scores", "network-policy", "node-resources")
+    },
+    **{name: f"scheduler/{name}" for name in ("strict-ledger", "vendor-annotations")},
+}
+NOT_WITH_ENFORCE = {"enforce", "observe", "nvidia-runtime", "openshift-observe"}
 # what the profile `observe` leaves nothing to do for
 NOT_WITH_OBSERVE = {
     *("ascend", "block-io", "enforce", "evictions", "hami-core", "leave", "nvidia-runtime"),
@@ -21,10 +28,9 @@ NOT_WITH_OBSERVE = {
 }
 
 
-@cache
 def profile(name: str) -> tuple[Object, ...]:
     """Return the objects of a profile."""
-    return built(DAEMONSET / ("base" if name == "devices" else f"overlays/{name}"))
+    return rendering(name)
 
 
 @cache
@@ -45,31 +51,31 @@ def combined(
         return built(root)
 
 
-def component_renderings(name: str) -> Iterable[tuple[str, tuple[Object, ...]]]:
-    """Yield the component over each profile that it is made for, with a name."""
-    parts = (f"components/{name}",)
-    yield f"devices+{name}", combined(("base",), parts)
-    if name not in ("enforce", "observe", "nvidia-runtime", "openshift-observe"):
-        yield f"enforce+{name}", combined(("base",), ("components/enforce", *parts))
-    if name not in NOT_WITH_OBSERVE:
-        yield f"observe+{name}", combined(("base",), ("components/observe", *parts))
+def rendering_names(*, with_all_profiles: bool = False) -> Iterable[str]:
+    """Yield the names of the profiles, and of every component over the base.
+
+    `with_all_profiles`: also of every component over every profile; to render them takes a minute.
+    """
+    yield from (*PROFILES, "kubernetes-1.28", "policy/grants", "scheduler")
+    yield from (f"devices+{name}" for name in COMPONENTS)
+    yield from (f"scheduler+{name}" for name in SCHEDULER_COMPONENTS)
+    if with_all_profiles:
+        yield from (f"enforce+{name}" for name in COMPONENTS if name not in NOT_WITH_ENFORCE)
+        yield from (f"observe+{name}" for name in COMPONENTS if name not in NOT_WITH_OBSERVE)
 
 
-@cache
+def rendering(name: str) -> tuple[Object, ...]:
+    """Return the objects of a name."""
+    over, _, component = name.partition("+")
+    if not component:
+        folder = {"devices": "base", "policy/grants": name, "scheduler": name}
+        return built(DAEMONSET / folder.get(name, f"overlays/{name}"))
+    if over == "scheduler":
+        return combined((over,), (SCHEDULER_COMPONENTS[component],))
+    own = () if over == "devices" else (f"components/{over}",)
+    return combined(("base",), (*own, f"components/{component}"))
+
+
 def all_renderings() -> Mapping[str, tuple[Object, ...]]:
-    """Return the objects of every combination by its name."""
-    result = {
-        "devices": profile("devices"),
-        "observe": profile("observe"),
-        "enforce": profile("enforce"),
-        "kubernetes-1.28": built(DAEMONSET / "overlays/kubernetes-1.28"),
-        "policy/grants": built(DAEMONSET / "policy/grants"),
-        "scheduler": built(DAEMONSET / "scheduler"),
-    }
-    for name in COMPONENTS:
-        result |= dict(component_renderings(name))
-    for name in SCHEDULER_COMPONENTS:
-        result[f"scheduler+{name}"] = combined(("scheduler",), (f"scheduler-components/{name}",))
-    for name in ("strict-ledger", "vendor-annotations"):
-        result[f"scheduler+{name}"] = combined(("scheduler",), (f"scheduler/{name}",))
-    return result
+    """Return the objects of every component over every profile, by name."""
+    return {name: rendering(name) for name in rendering_names(with_all_profiles=True)}

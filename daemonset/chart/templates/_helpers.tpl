@@ -1,0 +1,51 @@
+{{- define "xpu-agent.labels" -}}
+app.kubernetes.io/name: xpu-agent
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{- define "xpu-agent.image" -}}
+{{- with .Values.image -}}
+{{- if .registry }}{{ .registry }}/{{ end }}{{ .repository }}
+{{- if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end -}}
+
+{{/* The settings of the chart, then the values' on top */}}
+{{- define "xpu-agent.settings" -}}
+{{- $settings := .Files.Get "files/config.yaml" | fromYaml -}}
+{{- if ne (int .Values.port) 9316 -}}
+{{- $_ := set $settings.metrics "listen" (printf "0.0.0.0:%d" (int .Values.port)) -}}
+{{- end -}}
+{{- mergeOverwrite $settings .Values.settings | toYaml -}}
+{{- end -}}
+
+{{/* A right of a component, and its binding to the agent's account: a dict of root, part, rules */}}
+{{- define "xpu-agent.right" -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: {{ .root.Values.nameOverride }}-{{ .part }}
+  labels:
+    {{- include "xpu-agent.labels" .root | nindent 4 }}
+rules:
+{{ .rules }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ .root.Values.nameOverride }}-{{ .part }}
+  labels:
+    {{- include "xpu-agent.labels" .root | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ .root.Values.nameOverride }}-{{ .part }}
+subjects:
+- kind: ServiceAccount
+  name: {{ .root.Values.nameOverride }}
+  namespace: {{ .root.Release.Namespace }}
+---
+{{ end -}}
