@@ -62,9 +62,11 @@ def inspect_host(
     usage: bool = False,
     tapes: Mapping[str, TapeWriter] = {},
     minors: PublishedMinorStore | None = None,
+    within_s: float | None = None,
 ) -> NodeSnapshot:
     """Read the host and ask every vendor once; return the snapshot.
 
+    A vendor that has no inventory `within_s` seconds after the request is stalled.
     With `usage`, measure usage and sample vendors twice: rates span one collector interval.
     """
     settings = inputs.settings
@@ -90,6 +92,7 @@ def inspect_host(
             tapes=tapes,
             clock=inputs.clock,
             journals=journal_folder(settings),
+            within_s=within_s,
         )
     )
     for state in states:

@@ -174,7 +174,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.bundle:
         snapshot, tapes = read_host_with_tapes(inputs, usage=True)
     else:
-        snapshot = inspect_host(replace(inputs, settings=_hurried(settings)), samples=1)
+        snapshot = inspect_host(inputs, samples=1, within_s=DISCOVERY_DEADLINE_S)
     host_devices = build_host_device_reader(inputs).read(snapshot)
     snapshot = inputs.store.put(host_devices=SnapshotPart(host_devices, inputs.clock.monotonic()))
 
@@ -220,16 +220,6 @@ def doctor(arguments: argparse.Namespace) -> int:
         sys.stderr.flush()
         os._exit(status)
     return status
-
-
-def _hurried(settings: Settings) -> Settings:
-    """Return the settings with deadlines of vendors that a person waits for."""
-    discovery = settings.discovery
-    limits = {
-        "discover_deadline_s": min(discovery.discover_deadline_s, DISCOVERY_DEADLINE_S),
-        "sample_deadline_s": min(discovery.sample_deadline_s, DISCOVERY_DEADLINE_S),
-    }
-    return replace(settings, discovery=replace(discovery, **limits))
 
 
 class _Sources:

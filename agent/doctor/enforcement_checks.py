@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -187,7 +188,7 @@ def check_resctrl_groups(facts: CheckInputs) -> Iterator[CheckResult]:
 def _closids(facts: CheckInputs) -> int | None:
     """Return how many groups the processor has; `None` if that is unknown."""
     values = [facts.texts[path] for path in CLOSID_FILES if path in facts.texts]
-    return min((int(value) for value in values if value.isdecimal()), default=None)
+    return min((int(value) for value in values if re.fullmatch("[0-9]{1,9}", value)), default=None)
 
 
 def _view(facts: CheckInputs) -> _EnforcementPart | None:

@@ -25,7 +25,7 @@ from agent.workers.process import InProcessSpec, WorkerSpec
 from agent.workers.protocol import NOT_SUPPORTED
 from agent.workers.reading_filter import ReadingFilter
 from agent.workers.tape import TapeWriter
-from agent.workers.worker_process import WorkerProcess
+from agent.workers.worker_process import LATE, WorkerProcess
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ async def query_vendors(  # noqa: PLR0913 - all but three are keywords that most
     tapes: Mapping[str, TapeWriter] | None = None,
     clock: Clock | None = None,
     journals: str = "",
+    within_s: float | None = None,
 ) -> tuple[VendorState, ...]:
     """Return the state of every vendor that has devices on this host or is forced, by name.
 
@@ -52,7 +53,7 @@ async def query_vendors(  # noqa: PLR0913 - all but three are keywords that most
     `timing`. `settings` are by vendor. Answers also go to the vendor's writer in `tapes`, if there
     is one. A vendor that fails is `stalled`, with the reason and its answers until then; no process
     is left. `journals` is the folder of a running agent's journals of hung calls: these are skipped
-    here as well.
+    here as well. A vendor without an inventory after `within_s` seconds is stalled.
     """
     queries = []
     for vendor in sorted(vendors, key=lambda v: v.description.name):
@@ -75,6 +76,7 @@ async def query_vendors(  # noqa: PLR0913 - all but three are keywords that most
                 timing,
                 clock or SystemClock(),
                 ReadingFilter(name, vendor.description.families),
+                within_s,
             )
             queries.append(
                 _query_vendor(
@@ -101,6 +103,7 @@ class _QueryPlan(msgspec.Struct, frozen=True):
     timing: WorkerTiming
     clock: Clock
     filter: ReadingFilter
+    within_s: float | None = None  # for all steps together; None: only each step is limited
 
 
 async def _query_vendor(
@@ -119,16 +122,19 @@ async def _query_vendor(
             if in_process_spec
             else WorkerProcess.start(spec, _ignore_events)
         )
-        await worker.wait_open(plan.timing.open_deadline_s)
-        for _ in range(MAX_PARTIAL_INVENTORIES):
-            state = await _discover(worker, state, plan, tape)
-            if state.inventory.value is None or not state.inventory.value.partial:
-                break
-        for turn in range(plan.samples):
-            if turn:
-                await asyncio.sleep(plan.timing.sample_every_s)
-            state = await _sample(worker, state, plan, tape)
+        async with asyncio.timeout(plan.within_s):
+            await worker.wait_open(plan.timing.open_deadline_s)
+            for _ in range(MAX_PARTIAL_INVENTORIES):
+                state = await _discover(worker, state, plan, tape)
+                if state.inventory.value is None or not state.inventory.value.partial:
+                    break
+            for turn in range(plan.samples):
+                if turn:
+                    await asyncio.sleep(plan.timing.sample_every_s)
+                state = await _sample(worker, state, plan, tape)
         await _close(spec.vendor, worker)
+    except TimeoutError:
+        return late_state(state, plan.within_s or 0.0)
     except WorkerError as error:
         return replace(
             state,
@@ -142,6 +148,15 @@ async def _query_vendor(
     finally:
         if worker is not None:
             await worker.kill()
+
+
+def late_state(state: VendorState, within_s: float) -> VendorState:
+    """Return the state of a vendor whose time is over; its inventory may have come."""
+    message = f"no answer within {within_s:g} s"
+    if state.state == "ready":
+        return replace(state, samples=replace(state.samples, error=message))
+    inventory = replace(state.inventory, error=message)
+    return replace(state, state="stalled", reason=LATE, message=message, inventory=inventory)
 
 
 async def _discover(

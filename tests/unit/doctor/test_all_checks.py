@@ -9,6 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from agent.doctor.check import CheckResult, CheckStatus
+from agent.doctor.facts import ApiReply
+from agent.doctor.host_checks import CHECKED_TEXTS
+from agent.doctor.kubelet_checks import kubelet_checkpoints
 from agent.doctor.report import CHECKS, check_rows, find_all, result_rows
 from agent.doctor.rights import BASE_RIGHTS, COMPONENTS, KUBELET_PROXY, Right
 from agent.runbook.entry import anchor_of
@@ -71,6 +74,39 @@ def test_an_api_server_that_answers_only_its_version_makes_no_check_ok(check: st
     for replies in (late, {"version": well.replies["version"]}):
         inputs = facts(api=replace(well, replies=replies))
         assert {one.status for one in results_of(check, inputs)} == {CheckStatus.SKIP}
+
+
+ODD = (None, 3, "x", [], [None, 3], {"items": 3}, {"items": [3]}, {"items": [{"status": 3}]},
+       {"items": [{"status": {"containerStatuses": [1, {"restartCount": "x", "lastState": 1}],
+                              "conditions": [7], "nodeInfo": []}, "spec": 1, "metadata": 2}]},
+       {"resources": 3}, {"resources": [3]}, {"gitVersion": 7}, {"gitVersion": "v1.99999999"},
+       {"metadata": {"managedFields": [3, {"manager": 4}]}}, {"metadata": 3},
+       {"status": {"allowed": "yes", "updateTime": "9999-99-99"},
+        "spec": {"metricCollectPolicy": 1}},
+       {"status": {"updateTime": "0001-01-01T00:00:00+00:00"}})  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_answers_of_the_api_server_break_no_check(odd: object) -> None:
+    well = api()
+    inputs = facts(api=replace(well, replies=dict.fromkeys(well.replies, ApiReply(body=odd))))
+    assert len(find_all(inputs)) >= len(CHECKS)
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", ["slo", "kubelet", "node"])
+def test_odd_parts_of_an_agents_snapshot_break_no_check(name: str, odd: object) -> None:
+    for agent in ({"cluster": {name: {"value": odd, "age_s": odd}}}, {"cluster": {name: odd}}):
+        assert len(find_all(facts(agent=agent))) >= len(CHECKS)
+
+
+@pytest.mark.parametrize("text", ["", "\0", "9" * 5000, "\u0663", "a b\n" * 99, "{" * 5000])
+def test_odd_files_of_a_host_break_no_check(text: str) -> None:
+    texts = dict.fromkeys(STATES["resctrl-groups"].good.texts, text)
+    texts |= dict.fromkeys(CHECKED_TEXTS, text)
+    texts |= dict.fromkeys(kubelet_checkpoints("/var/lib/kubelet"), text)
+    inputs = facts(texts=texts, resctrl="mounted", resctrl_groups=1, kubelet="k")
+    assert len(find_all(inputs)) >= len(CHECKS)
 
 
 def test_old_kubelets_need_another_right_in_place_of_two() -> None:

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from agent.recording.host_source import open_host
 from agent.snapshot.inventory import Inventory
 from agent.snapshot.node import VendorState
+from agent.snapshot.part import SnapshotPart
 from agent.snapshot.vendor import DeviceVendor
 from agent.workers.lifecycle import DEFAULT_TIMING, WorkerTiming
-from agent.workers.query import query_vendors
+from agent.workers.query import late_state, query_vendors
 from agent.workers.tape import TapeWriter, parse_tape
 from plugins.vendors.fake.vendor import FakeSettings, FakeVendor
 from plugins.vendors.template.vendor import TemplateVendor
@@ -35,6 +36,7 @@ def _survey(
     tapes: dict[str, TapeWriter] | None = None,
     samples: int = 1,
     forced: tuple[str, ...] = (),
+    within_s: float | None = None,
 ) -> tuple[VendorState, ...]:
     vendors: list[DeviceVendor] = [TemplateVendor(), FakeVendor()]
     settings = {"fake": FakeSettings(file=str(file) if file else "")}
@@ -48,6 +50,7 @@ def _survey(
             timing=replace(timing, sample_every_s=0.0),
             forced=forced,
             tapes=tapes,
+            within_s=within_s,
         )
     )
 
@@ -116,6 +119,22 @@ def test_a_dead_vendor_says_why_and_the_others_answer(
     assert [device.key for device in fake.inventory.value.devices] == ["fake"]
     assert reason in fake.inventory.error
     assert template.state == "ready"
+
+
+@pytest.mark.parametrize("step", ["open", "discover"])
+def test_all_steps_of_a_query_together_have_a_deadline(host: Path, step: str) -> None:
+    scene = _scene(host, misbehave=[{"in": step, "do": "deaf"}])
+    fake, _ = _survey(host, scene, within_s=0.5)
+    assert (fake.state, fake.reason, fake.message) == ("stalled", "Late", "no answer within 0.5 s")
+    assert fake.inventory.value is not None
+
+
+def test_a_vendor_whose_samples_alone_are_late_keeps_its_inventory() -> None:
+    inventory = SnapshotPart(Inventory(vendor="fake"), 1.0)
+    ready = VendorState(vendor="fake", state="ready", inventory=inventory)
+    late = late_state(ready, 3.0)
+    assert (late.state, late.inventory) == ("ready", inventory)
+    assert late.samples.error == "no answer within 3 s"
 
 
 def test_settings_that_a_vendor_refuses_are_its_reason(host: Path) -> None:
