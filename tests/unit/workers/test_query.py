@@ -130,7 +130,7 @@ def test_all_steps_of_a_query_together_have_a_deadline(host: Path, step: str) ->
 
 
 def test_a_vendor_whose_samples_alone_are_late_keeps_its_inventory() -> None:
-    inventory = SnapshotPart(Inventory(vendor="fake"), 1.0)
+    inventory: SnapshotPart[Inventory | None] = SnapshotPart(Inventory(vendor="fake"), 1.0)
     ready = VendorState(vendor="fake", state="ready", inventory=inventory)
     late = late_state(ready, 3.0)
     assert (late.state, late.inventory) == ("ready", inventory)
