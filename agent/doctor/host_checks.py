@@ -27,7 +27,7 @@ COMMAND_LINE, PRESSURE = "/proc/cmdline", "/proc/pressure/memory"
 OWN_MOUNTS, INIT_NAME = "/proc/self/mounts", "/proc/1/comm"
 CHECKED_TEXTS = (COMMAND_LINE, PRESSURE, OWN_MOUNTS, INIT_NAME)
 
-OLDEST_KERNEL, GOOD_KERNEL = (4, 18), (5, 14)
+OLDEST_KERNEL = (4, 18)
 POD_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 POD_CONTROLLERS_V1 = ("cpu", "cpuacct", "cpuset", "memory")
 _RELEASE = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
@@ -43,7 +43,7 @@ _BAD_OPTIONS = {
 
 
 def check_kernel_version(facts: CheckInputs) -> Iterator[CheckResult]:
-    """Check whether the kernel has what strategies write."""
+    """Check whether the kernel is one that the agent is tested with."""
     release = facts.snapshot.node.kernel
     match = _RELEASE.match(release)
     if match is None:
@@ -51,19 +51,13 @@ def check_kernel_version(facts: CheckInputs) -> Iterator[CheckResult]:
         return
     version = int(match[1]), int(match[2])
     if version < OLDEST_KERNEL:
-        yield fail(
-            "kernel-version",
-            release,
-            impact="the agent is not tested with it; drivers and cgroups lack what it reads",
-            remedy="update to Linux 5.14 or later",
-        )
-    elif version < GOOD_KERNEL:
         yield warn(
             "kernel-version",
-            release,
-            impact="CPU burst (5.14), core scheduling (5.14) and dma-buf for RDMA (5.12) are "
-            "absent, unless the distribution added them",
-            remedy="update to Linux 5.14 or later where a NodeSLO asks for these",
+            f"{release}: the agent is tested with Linux 4.18 and later",
+            impact="pressure, files of cgroups and facts of PCI devices are absent; drivers of new "
+            "cards do not support it",
+            remedy="update to a kernel that the distribution supports, 5.14 or later for CPU burst "
+            "and core scheduling",
         )
     else:
         yield ok("kernel-version", release)
@@ -363,7 +357,7 @@ CHECKS = (
     Check(
         id="kernel-version",
         group=CheckGroup.KERNEL,
-        question="Has the kernel what strategies write?",
+        question="Is the kernel one that the agent is tested with?",
         run=check_kernel_version,
     ),
     Check(

@@ -77,7 +77,8 @@ def test_an_api_server_that_answers_only_its_version_makes_no_check_ok(check: st
         assert {one.status for one in results_of(check, inputs)} == {CheckStatus.SKIP}
 
 
-ODD: tuple[Any, ...] = (None, 3, "x", [], [None, 3], {"items": 3}, {"items": [3]}, {"items": [{"status": 3}]},
+ODD: tuple[Any, ...] = (None, 3, "x", [], [None, 3], {"items": 3}, {"items": [3]},
+       {"items": [{"status": 3}]},
        {"items": [{"status": {"containerStatuses": [1, {"restartCount": "x", "lastState": 1}],
                               "conditions": [7], "nodeInfo": []}, "spec": 1, "metadata": 2}]},
        {"resources": 3}, {"resources": [3]}, {"gitVersion": 7}, {"gitVersion": "v1.99999999"},
