@@ -40,8 +40,15 @@ FOREIGN = {
                     interval={"type": "string", "pattern": r"^\d+(ms|s|m|h)$"},
                     relabelings={
                         "type": "array",
-                        "items": _closed((), sourceLabels=_TEXTS, targetLabel=_TEXT),
+                        "items": _closed(
+                            (),
+                            sourceLabels=_TEXTS,
+                            targetLabel=_TEXT,
+                            regex=_TEXT,
+                            action={"enum": ["labeldrop", "replace"]},
+                        ),
                     },
+                    honorLabels={"type": "boolean"},
                 ),
             },
         ),
