@@ -7,12 +7,13 @@ device is out of service and its fault does not end without an action; its reaso
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 
 from agent.clock import rfc3339
+from agent.devices.presence import READY_STATE
 from agent.objects.condition_json import (
     FALSE,
     HEARTBEAT,
@@ -32,7 +33,7 @@ from agent.runbook.entry import (
     hardest_action,
 )
 from agent.runbook.runbook import EntryLookup
-from agent.snapshot.device import Device, Health, HealthState, short_name
+from agent.snapshot.device import Device, DeviceKind, Health, HealthState, short_name
 from agent.snapshot.node import NodeSnapshot, devices_by_vendor
 from agent.snapshot.publications import Json
 from agent.wire_formats import api_values
@@ -97,15 +98,37 @@ def fault_conditions(snapshot: NodeSnapshot, lookup: EntryLookup, now_s: float) 
         )
     ]
     faults += _vendor_faults(snapshot, lookup)
-    uncertain = [device for device in devices if not device.info.health.certain]
+    ready = {state.vendor for state in snapshot.vendors if state.state == READY_STATE}
+    silent = [one for one in devices if _is_silent(one, owners, ready)]
+    driverless = {
+        fault.name
+        for fault in faults
+        if fault.entry.category is FaultCategory.DRIVER and not fault.is_in_service
+    }
+    # a device whose driver failed does not show its other faults
+    hidden = [one for one in devices if one in silent or short_name(one) in driverless]
     boot_s = snapshot.node.boot_time_s
     last_s = max((d.info.health.since_s or boot_s for d in devices), default=boot_s)
     classes = [
-        _class_condition(kind, [one for one in faults if one.entry.category is category],
-                         uncertain, last_s, boot_s)
+        _class_condition(
+            kind,
+            [one for one in faults if one.entry.category is category],
+            silent if category is FaultCategory.DRIVER else hidden,
+            last_s,
+            boot_s,
+        )
         for category, kind in CONDITION_TYPES.items()
-    ]  # fmt: skip
-    return (*classes, _repair_condition(faults, uncertain, last_s, boot_s))
+    ]
+    return (*classes, _repair_condition(faults, hidden, last_s, boot_s))
+
+
+def _is_silent(
+    device: Device, owners: Mapping[tuple[DeviceKind, str], str], ready: Collection[str]
+) -> bool:
+    """Return whether the state is unknown: not certain, or the vendor has never answered."""
+    health, vendor = device.info.health, owners.get((device.info.kind, device.key))
+    is_doubt = health.state is HealthState.SUSPECT
+    return not health.certain or (is_doubt and vendor not in ready)
 
 
 def _faults_of(

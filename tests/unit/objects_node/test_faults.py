@@ -184,6 +184,33 @@ def test_a_driver_that_does_not_answer_ends_no_fault() -> None:
     assert faults["DeviceThermalFault"]["reason"] == "DriverStalled"
 
 
+def test_a_new_agent_whose_driver_does_not_answer_ends_no_fault() -> None:
+    """It has no stored state, and knows the devices from sysfs alone."""
+    unasked = Health(state=HealthState.SUSPECT, reason="NotYetAsked", message="seen in sysfs")
+    new = node(gpu(0, health=unasked))
+    new = replace(new, vendors=(replace(new.vendors[0], state="stalled"), *new.vendors[1:]))
+    sick = node(gpu(0, health=failed("Xid95")))
+    faults = merged(sick, new)
+    for kind in ("DeviceMemoryFault", REPAIR_REQUIRED):
+        assert faults[kind] == conditions(body(sick))[kind]
+
+
+@pytest.mark.parametrize("reason", ["DriverStalled", "DriverMissing"])
+def test_a_device_whose_driver_failed_keeps_its_other_faults(reason: str) -> None:
+    sick, driverless = node(gpu(0, health=failed("Xid95"))), node(gpu(0, health=failed(reason)))
+    faults = merged(sick, driverless)
+    assert faults["DeviceMemoryFault"] == conditions(body(sick))["DeviceMemoryFault"]
+    assert faults["DeviceDriverFault"]["reason"] == reason
+    assert faults[REPAIR_REQUIRED]["status"] == "True"
+    assert faults["DeviceThermalFault"]["status"] == "Unknown"
+
+
+def test_a_doubt_of_a_moment_makes_nothing_unknown() -> None:
+    doubt = Health(state=HealthState.SUSPECT, reason="GarbledAnswer", since_s=SINCE_S)
+    faults = conditions(body(node(gpu(0, health=doubt)), SINCE_S + 1))
+    assert {faults[kind]["status"] for kind in FAULT_TYPES} == {"False"}
+
+
 def test_a_fault_ends_when_all_devices_are_known_to_be_well() -> None:
     faults = merged(node(gpu(0, health=failed("Xid95"))), node(gpu(0)))
     assert {faults[kind]["status"] for kind in FAULT_TYPES} == {"False"}
