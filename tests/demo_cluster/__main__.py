@@ -16,7 +16,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
+import yaml
+
 from tests.apiserver import ApiServer
+from tests.apiserver.admin import namespace
 from tests.demo_cluster.nodes import (
     FAILING_MINOR,
     FAILING_NODE,
@@ -27,7 +30,14 @@ from tests.demo_cluster.nodes import (
 )
 from tests.demo_cluster.observer import Chapter, Observer
 from tests.demo_cluster.processes import ChildFailed, ChildProcess, stop_all
-from tests.demo_cluster.workload import NAMESPACE, WAITING, PodStream, Scheduling
+from tests.demo_cluster.workload import (
+    EXAMPLE,
+    NAMESPACE,
+    WAITING,
+    PodStream,
+    Scheduling,
+    pod_object,
+)
 
 STEP_S = 0.1
 FIRST_FAULT_S, FAULT_PERIOD_S, CLEAN_S = 20.0, 60.0, 6.0  # at the speed 1
@@ -41,17 +51,19 @@ class Cluster:
 
     def __init__(self, folder: Path, speed: float) -> None:
         self.folder = folder
+        self.own_pod = folder / "pod.yaml"
         self._speed = speed
         self._hosts = write_hosts(folder, FIRST_FAULT_S / speed, FAULT_PERIOD_S / speed)
         self._resources = ExitStack()
-        self.api = self._resources.enter_context(
-            ApiServer(objects=[one.as_object() for one in NODES], directory=folder)
-        )
+        objects = [namespace(NAMESPACE), *(one.as_object() for one in NODES)]
+        self.api = self._resources.enter_context(ApiServer(objects=objects, directory=folder))
         self.agents: dict[str, ChildProcess] = {}
         self._children: list[ChildProcess] = []
 
     def start(self, stop: threading.Event) -> None:
         """Start agents and scheduler; return when all have an address, or at a stop."""
+        own_pod = pod_object(EXAMPLE, "mine")
+        self.own_pod.write_text(yaml.safe_dump(own_pod, sort_keys=False))
         (self.folder / "agent.yaml").write_text(agent_settings(CLEAN_S / self._speed))
         (self.folder / "scheduler.yaml").write_text(scheduler_settings())
         for one in NODES:
@@ -119,6 +131,7 @@ def introduction(cluster: Cluster) -> str:
         f"  {kubectl} -n {NAMESPACE} get pods -o wide",
         f"  {kubectl} -n {NAMESPACE} describe pod {WAITING}-0",
         f"  {kubectl} get events -A --watch",
+        f"  {kubectl} apply -f {cluster.own_pod}   # a pod of your own: half a GPU",
         f"  {kubectl} get device {FAILING_NODE} -o yaml",
         f"  curl -s {explain}",
         f"  curl -s {page}/metrics | grep xpu_device_healthy",

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import enum
-import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from agent.wire_formats.device_allocated import ANNOTATION
+from agent.errors import ParseError
+from agent.snapshot.allocation import AllocatedDevice
+from agent.wire_formats.device_allocated import ANNOTATION, decode_allocated
 from tests.apiserver import ApiServer
 from tests.demo_cluster.workload import NAMESPACE, STORY, WAITING
 
 Object = dict[str, Any]
-DeviceKey = tuple[str, str, int]  # node, type, minor
+DeviceKey = tuple[str, str, int | None]  # node, type, minor
 HTTP_TIMEOUT_S = 5.0
+WHOLE = 100  # percent of a card
 
 
 class Chapter(enum.Enum):
@@ -81,8 +84,8 @@ class Observer:
         pods = {pod["metadata"]["name"]: pod for pod in self._api.list("pods", NAMESPACE)}
         for name, pod in pods.items():
             lines += self._see_pod(name, pod)
-        for name in self._bound.keys() - pods.keys():
-            del self._bound[name]
+        self._bound = {name: self._bound[name] for name in self._bound if name in pods}
+        self._reasons = {name: self._reasons[name] for name in self._reasons if name in pods}
         lines += self._look_for_faults()
         self._note_allocations()
         return lines
@@ -126,13 +129,8 @@ class Observer:
     def _see_pod(self, name: str, pod: Object) -> Iterator[str]:
         node = pod["spec"].get("nodeName")
         if node and name not in self._bound:
-            text = pod["metadata"].get("annotations", {}).get(ANNOTATION, "{}")
-            allocation = json.loads(text)
-            self._bound[name] = frozenset(
-                (node, kind, entry["minor"])
-                for kind, entries in allocation.items()
-                for entry in entries
-            )
+            allocation = _allocation(pod)
+            self._bound[name] = frozenset((node, one.type, one.minor) for one in allocation)
             if name in self._reasons:
                 self.seen.add(Chapter.BOUND_LATER)
             yield f"pod {name}: bound to {node} with {_allocation_text(allocation)}"
@@ -152,8 +150,8 @@ class Observer:
         )
         if self._bound_templates >= {template.name for template in STORY} - {WAITING}:
             self.seen.add(Chapter.ALLOCATIONS)
-        shared = [self._bound.get(f"serve-{number}") for number in (0, 1)]
-        if shared[0] and shared[0] == shared[1]:
+        users = Counter(key for devices in self._bound.values() for key in devices)
+        if any(count > 1 for count in users.values()):
             self.seen.add(Chapter.SHARED)
 
     def _look_for_faults(self) -> Iterator[str]:
@@ -199,13 +197,20 @@ def _counts(entries: list[Object]) -> str:
     return ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))) or "no devices"
 
 
-def _allocation_text(allocation: Mapping[str, list[Object]]) -> str:
+def _allocation(pod: Object) -> tuple[AllocatedDevice, ...]:
+    """Return the devices of a pod; nothing for an annotation that cannot be read."""
+    try:
+        return decode_allocated(pod["metadata"].get("annotations", {}).get(ANNOTATION, "{}"))
+    except ParseError:
+        return ()
+
+
+def _allocation_text(allocation: Iterable[AllocatedDevice]) -> str:
     """Return `gpu 0, 1; rdma 0`, with the part of a card that is shared."""
-    texts = []
-    for kind, entries in allocation.items():
-        names = []
-        for entry in entries:
-            core = entry.get("resources", {}).get("koordinator.sh/gpu-core", "100")
-            names.append(f"{entry['minor']}" + ("" if core == "100" else f" ({core} %)"))
-        texts.append(f"{kind} {', '.join(names)}")
+    names: dict[str, list[str]] = {}
+    for one in allocation:
+        core = dict(one.resources).get("koordinator.sh/gpu-core", WHOLE)
+        share = "" if core == WHOLE else f" ({core} %)"
+        names.setdefault(one.type, []).append(f"{one.minor}{share}")
+    texts = [f"{kind} {', '.join(of_kind)}" for kind, of_kind in names.items()]
     return "; ".join(texts) or "no devices"

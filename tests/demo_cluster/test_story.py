@@ -16,6 +16,8 @@ from tests.demo_cluster.observer import Chapter
 from tests.patience import PATIENCE_S
 from tests.process.agent import ROOT
 
+KUBECTL = str(Path(sys.executable).with_name("kubectl"))
+
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start the demonstration with all its files below a folder."""
@@ -63,14 +65,18 @@ def test_the_whole_story_is_seen_and_nothing_is_left(tmp_path: Path) -> None:
     assert (processes_of(tmp_path), list(tmp_path.iterdir())) == ([], [])
 
 
-def test_ctrl_c_ends_all_processes_removes_all_files_and_names_what_was_not_seen(
-    tmp_path: Path,
-) -> None:
+def test_a_pod_of_ones_own_gets_devices_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     process = start(tmp_path, "--once")
     assert process.stdout is not None
     lines = iter(process.stdout.readline, "")
     assert any("Device object" in line for line in lines)
     assert len(processes_of(tmp_path)) >= 4  # three agents and the scheduler
+    (folder,) = tmp_path.iterdir()
+    kubectl = (KUBECTL, "--kubeconfig", str(folder / "kubeconfig"))
+    for words in (("apply", "-f", str(folder / "pod.yaml")), ("-n", "demo", "delete", "pod/mine")):
+        subprocess.run([*kubectl, *words], check=True, capture_output=True, timeout=PATIENCE_S)
+        outcome = "bound to h100-0 with gpu " if words[0] == "apply" else "deleted"
+        assert any(f"pod mine: {outcome}" in line for line in lines)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, output + errors

@@ -84,6 +84,7 @@ MLU = PodTemplate(
     vendor="cambricon",
 )
 STORY = (TRAIN, NICS, HALF, HALF, NPUS, MLU, PAIR)
+EXAMPLE = HALF  # of a pod that people create
 WAITING = PAIR.name  # the pod of the story that has to wait: one GPU is left
 LATER = ((TRAIN, 1), (NICS, 2), (HALF, 4), (PAIR, 2), (NPUS, 3), (MLU, 4))  # with weights
 
@@ -205,7 +206,8 @@ class Scheduling:
 class PodStream:
     """Creates pods, lets bound ones run for their time, and replaces those on a failed card.
 
-    All times are divided by `speed`.
+    Pods that people create in the same namespace are scheduled as well, and run until they are
+    deleted. All times are divided by `speed`.
     """
 
     def __init__(
@@ -220,16 +222,19 @@ class PodStream:
         self._numbers: dict[str, Iterator[int]] = {}
         self._templates: dict[str, PodTemplate] = {}
         self._ends_s: dict[str, float] = {}  # by name of a running pod
+        self._scheduled: set[str] = set()  # uids
 
     def step(self, now_s: float) -> list[str]:
         """Do what is due; return lines for people."""
-        lines = []
+        lines: list[str] = []
         live = {pod["metadata"]["name"]: pod for pod in self._api.list("pods", NAMESPACE)}
         for name, pod in live.items():
-            if pod["spec"].get("nodeName") and name not in self._ends_s:
-                self._start(name, pod, now_s)
+            lines += self._attend(name, pod, now_s)
         for name in [name for name, end_s in self._ends_s.items() if end_s <= now_s]:
             lines.append(f"pod {name}: done")
+            self._remove(name)
+        for name in self._ends_s.keys() - live.keys():
+            lines.append(f"pod {name}: deleted")
             self._remove(name)
         if now_s >= self._next_s and len(live) < MOST_PODS:
             lines.append(self._create(self._next))
@@ -237,8 +242,25 @@ class PodStream:
             self._next_s = now_s + pause_s / self._speed
         return lines
 
+    def _attend(self, name: str, pod: Object, now_s: float) -> Iterator[str]:
+        """Do for a pod what its node's kubelet does; let pods of other people be scheduled."""
+        if pod["metadata"].get("deletionTimestamp"):
+            self._api.delete("pod", name, NAMESPACE)
+        elif pod["spec"].get("nodeName"):
+            if name not in self._ends_s:
+                self._start(name, pod, now_s)
+        elif pod["metadata"]["uid"] not in self._scheduled:
+            self._schedule(pod)
+            yield f"pod {name}: created by you"
+
+    def _schedule(self, pod: Object) -> None:
+        self._scheduled.add(pod["metadata"]["uid"])
+        self._scheduling.add(pod)
+
     def replace(self, name: str) -> str:
         """Delete a pod as the controller of its job does, and create it anew; return a line."""
+        if name not in self._templates:
+            return f"pod {name}: stays, because nothing but you owns it"
         self._remove(name)
         return f"pod {name}: its job deletes it; {self._create(self._templates[name])}"
 
@@ -246,12 +268,14 @@ class PodStream:
         number = next(self._numbers.setdefault(template.name, count()))
         name = f"{template.name}-{number}"
         self._templates[name] = template
-        self._scheduling.add(self._api.put(pod_object(template, name)))
+        self._schedule(self._api.put(pod_object(template, name)))
         return f"pod {name}: requests {template.about}"
 
     def _start(self, name: str, pod: Object, now_s: float) -> None:
         """Do what the node's kubelet does once the containers run."""
-        self._ends_s[name] = now_s + self._templates[name].runs_s / self._speed
+        template = self._templates.get(name)
+        runs_s = template.runs_s if template is not None else float("inf")
+        self._ends_s[name] = now_s + runs_s / self._speed
         started = rfc3339(time.time())
         container = {
             "name": "main",
