@@ -75,5 +75,22 @@ def test_every_setting_and_command_that_an_entry_names_exists() -> None:
             assert (DOCUMENT.parents[1] / path).exists(), (entry.heading, path)
 
 
+# what the text of a remedy says if a machine is asked for the action
+WORDS = {
+    RecommendedAction.RESET: "reset",
+    RecommendedAction.DRAIN_AND_RESET: "reset|drain|recovery action",
+    RecommendedAction.REBOOT: "reboot|reset the PCI bus",
+    RecommendedAction.REPLACE: "replace|reseat|cables|support",
+}
+
+
+def test_the_remedy_and_the_recommended_action_of_an_entry_agree() -> None:
+    for entry in RUNBOOK.entries():
+        if words := WORDS.get(entry.action):
+            assert re.search(words, entry.remedy), entry.heading
+        if entry.remedy.startswith("nothing") and "; else" not in entry.remedy:
+            assert entry.action not in WORDS, entry.heading
+
+
 def test_every_recommended_action_has_an_entry() -> None:
     assert {entry.action for entry in RUNBOOK.entries()} == set(RecommendedAction)

@@ -8,7 +8,7 @@ from functools import cache
 from agent.runbook.entry import FaultCategory, RecommendedAction, RunbookEntry
 from agent.runbook.impacts import OUT_OF_SERVICE, STAYS_IN_SERVICE
 from plugins.vendors.nvidia.health import xid
-from plugins.vendors.nvidia.health.runbook_entries import NAME, REASONS
+from plugins.vendors.nvidia.health.runbook_entries import AT_RESET, NAME, REASONS
 from plugins.vendors.nvidia.health.xid import XidClass
 
 UNKNOWN_XID = "XidUnknown"
@@ -16,6 +16,13 @@ _XID = re.compile(r"Xid([0-9]{1,6})")
 _NVML_ERROR = re.compile(r"NVMLError[0-9]+")
 _APPLICATION = "look at the application: the card itself is well"
 _SEE_LOG = "see the kernel's log, and whether it comes again"
+_DEFAULT_REMEDIES = {
+    XidClass.APPLICATION: _APPLICATION,
+    XidClass.WARNING: _SEE_LOG,
+    XidClass.NVLINK: "check the NVLink connectors, then reset the GPUs on both ends",
+    XidClass.INQUIRE: _SEE_LOG,
+}
+_REMEDIES = {63: AT_RESET, 160: AT_RESET}
 
 _CLASS_ACTIONS = {
     XidClass.APPLICATION: RecommendedAction.NONE,
@@ -56,20 +63,32 @@ _ENDS = {
 }
 
 
+_UNKNOWN = RunbookEntry(
+    UNKNOWN_XID,
+    "an Xid that no catalogue has",
+    "The driver reported an Xid that NVIDIA's catalogue did not have when this version was made."
+    + _ENDS[XidClass.FAULT],
+    OUT_OF_SERVICE,
+    xid.SUPPORT,
+    RecommendedAction.LOOK,
+    FaultCategory.PROCESSOR,
+    NAME,
+)
+
+
 def xid_entry(number: int) -> RunbookEntry:
     """Return the entry of an Xid."""
-    known = number in xid.CLASSES or number in xid.XID_MEANINGS
     effect = xid.CLASSES.get(number, XidClass.FAULT)
+    if number not in xid.CLASSES and number not in xid.XID_MEANINGS:
+        return _UNKNOWN
     meaning = xid.XID_MEANINGS.get(number, "an error that NVIDIA's catalogue does not explain")
-    is_application = effect is XidClass.APPLICATION
-    default = _APPLICATION if is_application else _SEE_LOG
     return RunbookEntry(
-        f"Xid{number}" if known else UNKNOWN_XID,
-        meaning if known else "an Xid that no catalogue has",
-        f"The driver reported Xid {number if known else 'with this number'}: {meaning}."
+        f"Xid{number}",
+        meaning,
+        f"The driver reported Xid {number}, in an event or in the kernel's log."
         + _ENDS.get(effect, ""),
         _EFFECTS.get(effect, OUT_OF_SERVICE),
-        xid.xid_remedy(number) or default,
+        xid.xid_remedy(number) or _REMEDIES.get(number) or _DEFAULT_REMEDIES[effect],
         _ACTIONS.get(number, _CLASS_ACTIONS[effect]),
         _category(number, effect),
         NAME,
@@ -88,7 +107,7 @@ def _category(number: int, effect: XidClass) -> FaultCategory:
 @cache
 def _xid_entries() -> dict[str, RunbookEntry]:
     numbers = sorted(xid.CLASSES.keys() | xid.XID_MEANINGS.keys())
-    entries = (*map(xid_entry, numbers), xid_entry(xid.MAX_XID))
+    entries = (*map(xid_entry, numbers), _UNKNOWN)
     return {entry.reason: entry for entry in entries}
 
 

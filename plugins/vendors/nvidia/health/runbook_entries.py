@@ -14,9 +14,7 @@ from plugins.vendors.nvidia.health.causes import RECOVERY_ACTIONS
 from plugins.vendors.nvidia.health.xid import REBOOT, RESET
 
 NAME = "nvidia"
-_AT_RESET = (
-    "reset the GPU at the next maintenance: `nvidia-smi --gpu-reset` when nothing runs on it"
-)
+AT_RESET = "reset the GPU at the next maintenance: `nvidia-smi --gpu-reset` when nothing runs on it"
 _MANAGER = "start nvidia-fabricmanager of the driver's own version, and see its log"
 _LINKS = "check the NVLink connectors and cables, then reset the GPUs on both ends"
 _NO_NVLINK = "Programs on several cards are slower, or do not start."
@@ -286,7 +284,7 @@ _MEMORY_FAULTS = tuple(
             "many correctable memory errors at once",
             "The driver reported a storm of single bit errors.",
             STAYS_IN_SERVICE,
-            _AT_RESET,
+            AT_RESET,
             _LOOK,
         ),
         (
@@ -294,7 +292,7 @@ _MEMORY_FAULTS = tuple(
             "faulty memory was retired",
             "The driver took a faulty page or row of memory out of use.",
             STAYS_IN_SERVICE,
-            _AT_RESET,
+            AT_RESET,
             _RESET,
         ),
         (
@@ -302,7 +300,7 @@ _MEMORY_FAULTS = tuple(
             "an application read damaged data",
             "The card contained an uncorrectable error: it hit one application only.",
             STAYS_IN_SERVICE,
-            _AT_RESET,
+            AT_RESET,
             _RESET,
         ),
         (
@@ -318,7 +316,7 @@ _MEMORY_FAULTS = tuple(
             "a memory row is replaced at the next reset",
             "A faulty row has a spare one, which is used after the next reset.",
             STAYS_IN_SERVICE,
-            _AT_RESET,
+            AT_RESET,
             _RESET,
         ),
         (
@@ -326,7 +324,7 @@ _MEMORY_FAULTS = tuple(
             "memory pages are retired at the next reset",
             "Faulty pages are taken out of use after the next reset.",
             STAYS_IN_SERVICE,
-            _AT_RESET,
+            AT_RESET,
             _RESET,
         ),
         (
@@ -334,7 +332,7 @@ _MEMORY_FAULTS = tuple(
             "the card is repaired at its next reset",
             "The driver has a repair of memory or channels waiting.",
             STAYS_IN_SERVICE,
-            _AT_RESET,
+            AT_RESET,
             _RESET,
         ),
         (
@@ -452,7 +450,7 @@ _OTHERS = (
         "the configuration of the fabric failed",
         "The fabric manager reports an error for a card.",
         "CUDA programs do not start on the card.",
-        _MANAGER,
+        f"{_MANAGER}; then reset the GPUs when nothing runs on them",
         _DRAIN,
         _INTERCONNECT,
     ),
@@ -470,7 +468,7 @@ _OTHERS = (
         "a change of the MIG mode waits for a reset",
         "The MIG mode was changed, and applies after the next reset.",
         STAYS_IN_SERVICE,
-        _AT_RESET,
+        AT_RESET,
         _RESET,
     ),
     RunbookEntry(
