@@ -124,6 +124,10 @@ def check_lock(facts: CheckInputs) -> Iterator[CheckResult]:
             )
         else:
             yield ok("lock", f"{holder} holds {lock.path}")
+    elif facts.agent is not None:
+        yield skip(
+            "lock", f"nobody holds {lock.path}: the agent that answers runs without a cluster"
+        )
     elif lock.has_left or not lock.holder:
         yield ok("lock", f"nobody holds {lock.path}; its last holder stopped on request")
     else:

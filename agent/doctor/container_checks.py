@@ -14,6 +14,7 @@ from agent.doctor.check import (
     CheckInputs,
     CheckResult,
     CheckStatus,
+    count_of,
     fail,
     join_names,
     ok,
@@ -130,19 +131,14 @@ def check_hami(facts: CheckInputs) -> Iterator[CheckResult]:
 
 def check_default_runtime(facts: CheckInputs) -> Iterator[CheckResult]:
     """Check whether containers can get devices without an allocation."""
-    handlers = {
-        host.default_handler for host in facts.snapshot.host_devices.value.vendors.values()
-    } - {""}
-    agent_runtimes = [
-        name for name in handlers if any(word in name for word in facts.device_runtimes)
-    ]
-    if not agent_runtimes:
+    runtime = _device_runtime(facts)
+    if not runtime:
         return
     void = facts.settings.hooks.ungranted == "void"
     yield CheckResult(
         id="ungranted",
         status=CheckStatus.OK if void else CheckStatus.WARN,
-        observation=f"the default runtime is {agent_runtimes[0]}, hooks.ungranted is "
+        observation=f"the default runtime is {runtime}, hooks.ungranted is "
         f"{facts.settings.hooks.ungranted}",
         impact=""
         if void
@@ -373,20 +369,57 @@ def check_requests(facts: CheckInputs) -> Iterator[CheckResult]:
             else RECORDED,
         )
         return
-    allocated = _allocated_pods(facts)
-    loose = [one for one in facts.requests if one.pod_uid not in allocated]
-    if loose:
-        names = join_names([f"{one.variable}={one.value} in {one.container_id[:12]} of pod "
-                            f"{one.pod_uid}" for one in loose], 4)  # fmt: skip
+    runtime = _device_runtime(facts)
+    allocated, pods = _allocated_pods(facts), _pod_names(facts)
+    exempt = facts.settings.hooks.protected_namespaces
+    loose = [
+        f"{one.variable}={one.value} in {pods.get(one.pod_uid, ('', f'pod {one.pod_uid}'))[1]}"
+        for one in facts.requests
+        if one.pod_uid not in allocated and pods.get(one.pod_uid, ("", ""))[0] not in exempt
+    ]
+    if loose and runtime:
         yield warn(
             "image-devices",
-            names,
-            impact="with a runtime of the vendor these containers have devices that the scheduler "
-            "gave to others",
-            remedy="set hooks.ungranted: void, or the variable to void in the pod's spec",
+            f"{join_names(loose, 4)}; the default runtime is {runtime}",
+            impact="these containers have devices that the scheduler gives to others",
+            remedy="set hooks.ungranted: void, or the variable to void in the pod's spec; then "
+            "delete these pods",
+        )
+    elif loose:
+        yield ok(
+            "image-devices",
+            f"{count_of(len(loose), 'container')} without an allocation, to which the default "
+            "runtime gives nothing",
         )
     else:
-        yield ok("image-devices", f"{len(facts.requests)} containers, all with an allocation")
+        yield ok(
+            "image-devices",
+            f"{count_of(len(facts.requests), 'container')}, none without an allocation",
+        )
+
+
+def _device_runtime(facts: CheckInputs) -> str:
+    """Return the default runtime if it gives devices by variables; else an empty text."""
+    handlers = {
+        host.default_handler for host in facts.snapshot.host_devices.value.vendors.values()
+    } - {""}
+    names = [name for name in handlers if any(word in name for word in facts.device_runtimes)]
+    return names[0] if names else ""
+
+
+def _pod_names(facts: CheckInputs) -> dict[str, tuple[str, str]]:
+    """Return namespace and full name of the pods that the running agent knows, by uid."""
+    value: object = facts.agent
+    for name in ("parts", "pods", "value"):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    rows = [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+    return {
+        str(row.get("uid")): (
+            str(row.get("namespace")),
+            f"{row.get('namespace')}/{row.get('name')}",
+        )
+        for row in rows
+    }
 
 
 def _allocated_pods(facts: CheckInputs) -> set[str]:

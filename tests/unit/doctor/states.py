@@ -150,7 +150,9 @@ STATES: dict[str, State] = {
         {"self_checks": {"loop:usage": (True, "last good 1 s ago")}},
         "never good",
     ),
-    "lock": state({"lock": replace(LOCK, is_locked=False)}, {"lock": LOCK}, "without leaving"),
+    "lock": state(
+        {"lock": replace(LOCK, is_locked=False), "agent": None}, {"lock": LOCK}, "without leaving"
+    ),
     "agent-restarts": state(
         asked(**{"agent-pods": pods_of_agent(9, "OOMKilled")}), asked(), "9 restarts"
     ),
@@ -438,10 +440,10 @@ STATES: dict[str, State] = {
         {"agent": agent_with("proof", {"containers": {"c": {"verdict": "verified"}}})},
         "missing",
     ),
-    "image-devices": state(
-        {"requests": (REQUEST,)},
-        {"requests": (REQUEST,), "agent": GRANTED},
-        "NVIDIA_VISIBLE_DEVICES=all",
+    "image-devices": State(
+        facts(host_devices(default_handler="nvidia"), requests=(REQUEST,)),
+        facts(host_devices(default_handler="nvidia"), requests=(REQUEST,), agent=GRANTED),
+        "NVIDIA_VISIBLE_DEVICES=all in pod u",
     ),
     "enforcement": state(
         enforcing(strategies=[{"name": "s", "mode": "on", "state": "failed", "message": "bug"}]),

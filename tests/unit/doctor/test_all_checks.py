@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from agent.config.containers import HookSettings
+from agent.config.settings import Settings
 from agent.doctor.check import CheckResult, CheckStatus
 from agent.doctor.facts import ApiReply
 from agent.doctor.host_checks import CHECKED_TEXTS
@@ -109,6 +111,59 @@ def test_odd_files_of_a_host_break_no_check(text: str) -> None:
     texts |= dict.fromkeys(kubelet_checkpoints("/var/lib/kubelet"), text)
     inputs = facts(texts=texts, resctrl="mounted", resctrl_groups=1, kubelet="k")
     assert len(find_all(inputs)) >= len(CHECKS)
+
+
+PODS = {
+    "parts": {"pods": {"value": [{"uid": "u", "namespace": "kube-system", "name": "exporter"}]}}
+}
+HANDLER = STATES["image-devices"].bad.snapshot
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({"snapshot": HANDLER, "agent": PODS}, "ok", "none without an allocation"),
+        (
+            {
+                "snapshot": HANDLER,
+                "agent": PODS,
+                "settings": Settings(hooks=HookSettings(protected_namespaces=())),
+            },
+            "warn",
+            "in kube-system/exporter",
+        ),
+        ({}, "ok", "the default runtime gives nothing"),
+        ({"requests": None}, "skip", "cannot be read"),
+    ],
+)
+def test_an_image_that_asks_for_all_devices_matters_where_the_runtime_gives_them(
+    changes: dict[str, Any], status: str, words: str
+) -> None:
+    inputs = facts(**{"requests": STATES["image-devices"].bad.requests, **changes})
+    (one,) = results_of("image-devices", inputs)
+    assert (one.status.value, words in one.observation) == (status, True)
+
+
+LOCK = STATES["lock"].good.lock
+
+
+@pytest.mark.parametrize(
+    ("locked", "agent", "status"),
+    [
+        (True, None, "warn"),  # it hangs, or listens elsewhere
+        (False, {}, "skip"),  # a standalone agent answers
+        (False, None, "warn"),  # it crashed
+        (None, None, "skip"),
+    ],
+)
+def test_a_lock_is_judged_with_the_agent_that_answers(
+    locked: bool | None, agent: dict[str, Any] | None, status: str
+) -> None:
+    assert LOCK is not None
+    inputs = facts(lock=replace(LOCK, is_locked=locked), agent=agent)
+    assert [one.status.value for one in results_of("lock", inputs)] == [status]
+    left = facts(lock=replace(LOCK, is_locked=False, has_left=True), agent=None)
+    assert [one.status.value for one in results_of("lock", left)] == ["ok"]
 
 
 def test_old_kubelets_need_another_right_in_place_of_two() -> None:
