@@ -239,7 +239,9 @@ TRAFFIC = tuple(
     TrafficSource(link=link, family=family, is_sent=label == "tx", labels=(label,))
     for link, family in (
         ("NVLink", "xpu_device_nvlink_bytes_per_second"),
+        ("NVLink", "xpu_device_nvlink_bytes_total"),
         ("PCIe", "xpu_device_pcie_bytes_per_second"),
+        ("PCIe", "xpu_device_pcie_bytes_total"),
     )
     for label in ("tx", "rx")
 )

@@ -11,6 +11,7 @@ import pytest
 from agent.web.body import (
     RENDER_DEADLINE_S,
     SLICE_S,
+    SharedBodies,
     SlicedBody,
     deadline_s,
     render_body,
@@ -100,3 +101,51 @@ def test_rendering_ends_before_the_scraper_stops_waiting(
     timeout_s: float | None, wanted: float
 ) -> None:
     assert deadline_s(timeout_s) == pytest.approx(wanted)
+
+
+def test_readers_of_one_second_share_a_page_and_one_that_goes_ends_nobodys() -> None:
+    async def run() -> tuple[int, list[bytes]]:
+        bodies, count = SharedBodies(), 0
+        go = asyncio.Event()
+
+        async def render() -> bytes:
+            nonlocal count
+            count += 1
+            await go.wait()
+            return b"%d" % count
+
+        readers = [asyncio.ensure_future(bodies.get("page", render)) for _ in range(50)]
+        await asyncio.sleep(0)
+        readers[0].cancel()  # the one whose request began the page
+        go.set()
+        await asyncio.wait(readers)
+        rest = [reader.result() for reader in readers[1:]]
+        rest.append(await bodies.get("page", render))
+        rest.append(await bodies.get("other", render))
+        return count, rest
+
+    count, answers = asyncio.run(run())
+    assert count == 2
+    assert answers == [b"1"] * 50 + [b"2"]
+
+
+def test_a_page_that_failed_or_is_old_is_rendered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> list[str]:
+        bodies, answers = SharedBodies(), iter((ValueError("stuck"), b"first", b"second"))
+
+        async def render() -> bytes:
+            answer = next(answers)
+            if isinstance(answer, ValueError):
+                raise answer
+            return answer
+
+        seen = []
+        for share_s in (1.0, 1.0, 1.0, 0.0):
+            monkeypatch.setattr("agent.web.body.SHARE_S", share_s)
+            try:
+                seen.append((await bodies.get("page", render)).decode())
+            except ValueError as error:
+                seen.append(str(error))
+        return seen
+
+    assert asyncio.run(run()) == ["stuck", "first", "first", "second"]

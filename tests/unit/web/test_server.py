@@ -337,3 +337,43 @@ def test_requests_do_not_pile_up_without_bound() -> None:
             return sorted(answer.status for answer in await asyncio.gather(*requests))
 
     assert asyncio.run(run()) == [200] * MAX_RENDERS + [503] * 3
+
+
+def test_the_page_may_load_its_own_script_and_nothing_else() -> None:
+    _, headers, body = get("/page.js")
+    assert headers["Content-Type"] == "text/javascript; charset=utf-8"
+    assert body.startswith("//")
+    policy = dict(
+        part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";")
+    )
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["connect-src"] == "'self'"
+    assert policy["base-uri"] == policy["form-action"] == policy["frame-ancestors"] == "'none'"
+
+
+def test_many_open_pages_cost_one_rendering_a_second() -> None:
+    class CountingView(StillView):
+        count = 0
+
+        async def offload(self, work: Callable[[], T]) -> T:
+            self.count += 1
+            return work()
+
+    async def run() -> tuple[list[bytes], int]:
+        view = CountingView(eight_cards())
+        async with TestClient(TestServer(create_page_app(view), host="127.0.0.1")) as client:
+
+            async def read(path: str) -> bytes:
+                async with client.get(path) as answer:
+                    assert answer.status == 200
+                    return await answer.read()
+
+            bodies = await asyncio.gather(*(read("/") for _ in range(MAX_RENDERS + 10)))
+            slices = view.count
+            await read("/?refresh=5")  # its refresh is in the page: it is of one reader
+            assert view.count > slices
+            return bodies, slices
+
+    bodies, slices = asyncio.run(run())
+    assert len(set(bodies)) == 1
+    assert slices < MAX_RENDERS
