@@ -150,4 +150,4 @@ def all_objects_section(objects: Sequence[Publication]) -> str:
 
 
 def _object_anchor(one: Publication) -> str:
-    return anchor("object", one.desired.kind, one.desired.name)
+    return anchor("object", one.desired.kind, one.desired.file_name)

@@ -35,6 +35,7 @@ MAX_PROCESSES = 4  # of one card; more are counted
 MAX_SAMPLE_AGE_S = 180.0  # older values are not shown as the present ones, as in the metrics
 HEAT_RANGE = (20.0, 100.0)  # degrees Celsius from the lower to the upper edge of a picture
 SOME_WATTS = 100.0  # height of a picture of a card whose power limit is not known, at least
+ROOM = 1.25  # and its height by the highest value
 LITTLE_TRAFFIC = 1e6  # bytes per second: height of a picture of a NIC, at least
 NO_DEVICE_TREND = DeviceTrend()
 
@@ -171,7 +172,7 @@ def _gauges(device: Device, sample: DeviceSample | None, trend: DeviceTrend) -> 
         sparkline(trend.memory_bytes, 0, total or _highest(trend.memory_bytes)),
     )
     yield "temperature", _figure(heat, "°C"), sparkline(trend.temperature_celsius, *HEAT_RANGE)
-    top = limit or max(SOME_WATTS, _highest(trend.power_watts))
+    top = limit or max(SOME_WATTS, ROOM * _highest(trend.power_watts))
     suffix = f" of {limit:.0f} W" if limit and power is not None else " W"
     yield "power", _figure(power, suffix.strip()), sparkline(trend.power_watts, 0, top)
 

@@ -9,6 +9,8 @@ from urllib.parse import quote
 import msgspec
 
 from agent.snapshot.allocation import (
+    MEMORY,
+    RATIO,
     AllocatedDevice,
     ContainerVerification,
     PodAllocation,
@@ -219,14 +221,20 @@ def _device_names(snapshot: NodeSnapshot) -> Mapping[str, str]:
 def _device_text(one: AllocatedDevice, short_names: Mapping[str, str]) -> str:
     id_ = one.id or f"{one.type} {one.minor}"
     names = short_names.get(id_, f"{one.type} {one.id or one.minor}")
-    amounts = ", ".join(_amount_text(*pair) for pair in one.resources)
+    amounts = ", ".join(_amount_text(one.type, *pair) for pair in _telling_amounts(one))
     more = (amounts, one.template, ", ".join(one.vfs))
     return names + "".join(f"; {part}" for part in more if part)
 
 
-def _amount_text(name: str, value: int) -> str:
-    amount = bytes_text(value) if name.endswith("-memory") else str(value)
-    return f"{name.rpartition('/')[2]} {amount}"
+def _telling_amounts(one: AllocatedDevice) -> tuple[tuple[str, int], ...]:
+    """Return the amounts without the share of the memory, if the memory itself is known."""
+    has_memory = one.amount(MEMORY) is not None
+    return tuple(pair for pair in one.resources if not (has_memory and pair[0] == RATIO))
+
+
+def _amount_text(type_: str, name: str, value: int) -> str:
+    amount = bytes_text(value) if name == MEMORY else str(value)
+    return f"{name.rpartition('/')[2].removeprefix(f'{type_}-')} {amount}"
 
 
 def _injected(row: PodRow) -> str:

@@ -18,8 +18,7 @@ MAX_MESSAGES = 3  # different messages of one group
 MAX_TEXT = 400  # characters of a message
 RUNBOOK_PATH = "/runbook"
 TONES = {Severity.CRITICAL: "failed", Severity.WARNING: "suspect", Severity.INFO: "probing"}
-ACTION_WORDS = {
-    RecommendedAction.NONE: "nothing to do",
+ACTION_WORDS = {  # without the one that says that nothing is broken
     RecommendedAction.LOOK: "look",
     RecommendedAction.RESET: "reset",
     RecommendedAction.DRAIN_AND_RESET: "drain and reset",
@@ -116,7 +115,7 @@ def _messages(group: ProblemGroup) -> Iterator[str]:
 
 def remedy_text(remedy: str, action: RecommendedAction) -> str:
     """Return what a person does, with the recommended action in a word."""
-    word = tag("span", ACTION_WORDS[action], class_="word")
+    word = tag("span", ACTION_WORDS[action], class_="word") if action in ACTION_WORDS else ""
     return tag("p", tag("b", "What to do: "), prose(sentence(remedy)), " ", word)
 
 

@@ -63,7 +63,7 @@ def test_allocations_and_refusals_are_readable_on_a_phone_and_a_wide_screen(
                 "0 of 8 devices healthy; withdrawn",
             ):
                 assert words in one["text"]
-            for words in ("GPU 7; gpu-core 100", "DeviceTaken", "BadGrant", "team-a"):
+            for words in ("GPU 7; core 100", "DeviceTaken", "BadGrant", "team-a"):
                 assert words in one["text"]
 
     play(act, cards=0)

@@ -93,7 +93,9 @@ def test_a_counter_becomes_bytes_per_second_and_a_reset_is_no_traffic() -> None:
             recorder.add(float(second), NodeUsage(), (vendor(second, card(wire_bytes_total=0.0)),))
             or view
         )
-    assert view.devices["a"].links[0].sent.last == 0.0
+    sent = view.devices["a"].links[0].sent
+    assert sent.last == 0.0
+    assert all(value is None or value >= 0 for value in sent.values)
 
 
 def test_the_first_source_with_readings_counts_and_labels_choose_them() -> None:

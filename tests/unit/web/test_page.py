@@ -191,7 +191,13 @@ def test_pods_show_what_was_granted_injected_enforced_and_verified() -> None:
     rows = table[: table.index("</section>")].split("<tr ")[1:]
     assert "DeviceTaken" in rows[0] or "DeviceTaken" in rows[1]
     missing = next(row for row in rows if "train-4<" in row)
-    for words in ("gpu-core 100", "by the runtime (NRI)", "6 values", "cpu.shares", "missing"):
+    for words in (
+        "GPU 4; core 100, memory 80.0 GiB",
+        "by the runtime (NRI)",
+        "6 values",
+        "cpu.shares",
+        "missing",
+    ):
         assert words in missing, words
     wrong = [n for n, row in enumerate(rows) if "DeviceTaken" in row or "missing" in row]
     assert wrong == [0, 1]
