@@ -38,7 +38,7 @@ async def served(view: StillView) -> AsyncIterator[str]:
 
 @pytest.fixture(autouse=True)
 def _each_answer_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.web.body.SHARE_S", 0.0)
+    monkeypatch.setattr("agent.web.server.SHARE_S", 0.0)
 
 
 def look(check: Callable[[Page, StillView, str], Awaitable[None]], **window: int) -> None:

@@ -114,14 +114,14 @@ def test_readers_of_one_second_share_a_page_and_one_that_goes_ends_nobodys() -> 
             await go.wait()
             return b"%d" % count
 
-        readers = [asyncio.ensure_future(bodies.get("page", render)) for _ in range(50)]
+        readers = [asyncio.ensure_future(bodies.get("page", render, 1.0)) for _ in range(50)]
         await asyncio.sleep(0)
         readers[0].cancel()  # the one whose request began the page
         go.set()
         await asyncio.wait(readers)
         rest = [reader.result() for reader in readers[1:]]
-        rest.append(await bodies.get("page", render))
-        rest.append(await bodies.get("other", render))
+        rest.append(await bodies.get("page", render, 1.0))
+        rest.append(await bodies.get("other", render, 1.0))
         return count, rest
 
     count, answers = asyncio.run(run())
@@ -129,7 +129,7 @@ def test_readers_of_one_second_share_a_page_and_one_that_goes_ends_nobodys() -> 
     assert answers == [b"1"] * 50 + [b"2"]
 
 
-def test_a_page_that_failed_or_is_old_is_rendered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_failed_or_is_old_is_rendered_again() -> None:
     async def run() -> list[str]:
         bodies, answers = SharedBodies(), iter((ValueError("stuck"), b"first", b"second"))
 
@@ -141,9 +141,8 @@ def test_a_page_that_failed_or_is_old_is_rendered_again(monkeypatch: pytest.Monk
 
         seen = []
         for share_s in (1.0, 1.0, 1.0, 0.0):
-            monkeypatch.setattr("agent.web.body.SHARE_S", share_s)
             try:
-                seen.append((await bodies.get("page", render)).decode())
+                seen.append((await bodies.get("page", render, share_s)).decode())
             except ValueError as error:
                 seen.append(str(error))
         return seen

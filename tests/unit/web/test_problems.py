@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from agent.runbook.problem import Problem
 from agent.runbook.problems import find_problems
+from agent.snapshot.inventory import Inventory
 from agent.snapshot.node import NodeSnapshot
 from agent.snapshot.self_check import SelfCheck, SelfCheckReport
 from agent.web.page.document import render_page
@@ -40,7 +41,7 @@ def test_a_failed_card_has_cause_impact_remedy_time_and_the_runbooks_anchor() ->
     vendor = busy_snapshot(4, pods=8).vendors[0]
     snapshot = busy_snapshot(4, pods=8)
     infos = tuple(one.info for one in snapshot.devices.value.devices)
-    inventory = replace(vendor.inventory, value=replace(vendor.inventory.value, devices=infos))
+    inventory = replace(vendor.inventory, value=Inventory(vendor="nvidia", devices=infos))
     page = shown(*problems_of(replace(snapshot, vendors=(replace(vendor, inventory=inventory),))))
     first = page[: page.index("</li>")]
     for words in (
