@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.access.certificates import TlsConfig
+from agent.access.certificates import TlsConfig, check_tls
 from agent.access.rules import AccessFiles, AccessSettings
 from agent.config.address import ListenAddress
 from agent.config.settings import MetricsSettings
@@ -33,13 +33,20 @@ def access_settings(metrics: MetricsSettings) -> AccessSettings:
     )
 
 
+def check_access(metrics: MetricsSettings) -> None:
+    """Check what needs no file; raise `BadConfig`."""
+    settings = access_settings(metrics)
+    check_tls(settings.tls, settings.where)
+    if metrics.auth.audiences and not metrics.auth.tokens:
+        raise BadConfig("metrics.auth.audiences: without effect unless metrics.auth.tokens is on")
+
+
 def open_access(
     metrics: MetricsSettings, listen: Iterable[ListenAddress], *, is_standalone: bool
 ) -> AccessFiles:
     """Read the files of the settings; raise `BadConfig`."""
+    check_access(metrics)
     files = AccessFiles(access_settings(metrics))
-    if metrics.auth.audiences and not metrics.auth.tokens:
-        raise BadConfig("metrics.auth.audiences: without effect unless metrics.auth.tokens is on")
     if not metrics.auth.tokens:
         return files
     if is_standalone:

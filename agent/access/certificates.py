@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import msgspec
 
@@ -24,6 +24,9 @@ NO_CERTIFICATES = "none"
 CHECK_IF_SENT = "check"  # one that is sent must be valid; it grants nothing
 ACCEPT = "accept"  # a valid one is enough, and so is any other credential
 REQUIRE = "require"  # needed beside all other credentials
+
+_ANY_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, for which Python has no name
+MAX_FLIGHTS = 4  # of a handshake
 
 FileSignatures = tuple[tuple[str, int, int, int, int], ...]
 
@@ -97,6 +100,32 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
             authority = _content(tls.client_ca_file, tls.client_ca)
             context.load_verify_locations(cadata=authority.decode("ascii"))
     return context
+
+
+def certificate_end_s(context: ssl.SSLContext, tls: TlsConfig) -> float | None:
+    """Return the Unix time until which a server's certificate is valid; `None` if unknown.
+
+    Python reads certificates of the other side of a connection only, so this connects to the
+    server in memory, as a client that trusts this certificate at any time.
+    """
+    try:
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = False
+        client.load_verify_locations(cadata=_content(tls.cert_file, tls.cert).decode("ascii"))
+        client.verify_flags |= ssl.VerifyFlags(ssl.VERIFY_X509_PARTIAL_CHAIN | _ANY_TIME)
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        sides = (
+            client.wrap_bio(to_client, to_server),
+            context.wrap_bio(to_server, to_client, server_side=True),
+        )
+        for _ in range(MAX_FLIGHTS):
+            for side in sides:
+                with suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+        certificate = sides[0].getpeercert() or {}
+        return float(ssl.cert_time_to_seconds(str(certificate["notAfter"])))
+    except (OSError, ValueError, KeyError):  # ssl.SSLError is an OSError
+        return None
 
 
 def file_signatures(paths: Sequence[str]) -> FileSignatures:

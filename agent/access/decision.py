@@ -8,6 +8,8 @@ import msgspec
 
 from agent.errors import AgentError
 
+# of access checks: `unchecked` is a token without an answer of the API server
+ACCESS_RESULTS = ("allowed", "unauthenticated", "forbidden", "unchecked", "limited")
 RETRY_S = 2  # after so many seconds a refused client may try again
 
 
@@ -34,6 +36,14 @@ class TokenUser(msgspec.Struct, frozen=True, kw_only=True):
     uid: str = ""
     groups: tuple[str, ...] = ()
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class AccessStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a gate, for metrics."""
+
+    results: Mapping[str, int] = {}  # requests by result
+    is_stale: bool = False  # changed files cannot be used
+    expires_s: float | None = None  # Unix time of the certificate's end; None: no TLS
 
 
 class CheckFailed(AgentError):

@@ -11,6 +11,7 @@ from agent.access.certificates import ACCEPT, REQUIRE, TlsConfig
 from agent.access.check_queue import RequestRate
 from agent.access.decision import (
     RETRY_S,
+    AccessStatus,
     CheckFailed,
     ClientCredentials,
     Refusal,
@@ -19,8 +20,6 @@ from agent.access.decision import (
 from agent.access.rules import AccessFiles, AccessRules
 from agent.access.token_auth import AccessReviewer, TokenAuthenticator, parse_bearer
 from agent.errors import BadConfig
-
-RESULTS = ("allowed", "unauthenticated", "forbidden", "unchecked", "limited")
 
 
 class AccessGate:
@@ -36,12 +35,20 @@ class AccessGate:
         if files.rules.tokens and reviewer is None:
             raise BadConfig("metrics.auth.tokens: needs a cluster, which checks the tokens")
         self.files = files
-        self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
+        self.results: Counter[str] = Counter()
         self._monotonic = monotonic
         self._tokens = None if reviewer is None else TokenAuthenticator(reviewer, monotonic)
         self._rules: AccessRules | None = None
         self._passwords: BasicAuthenticator | None = None
         self._rate: RequestRate | None = None
+
+    def status(self) -> AccessStatus:
+        """Return the figures of this gate; any thread may call this."""
+        return AccessStatus(
+            results=dict(self.results),
+            is_stale=bool(self.files.problem),
+            expires_s=self.files.rules.expires_s,
+        )
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -18,6 +18,7 @@ from agent.access.certificates import (
     REQUIRE,
     FileSignatures,
     TlsConfig,
+    certificate_end_s,
     check_tls,
     file_signatures,
     server_context,
@@ -51,6 +52,7 @@ class AccessRules(msgspec.Struct, frozen=True, kw_only=True):
 
     tls: TlsConfig = TlsConfig()
     context: ssl.SSLContext | None = None  # None: plain HTTP
+    expires_s: float | None = None  # Unix time of the certificate's end
     users: Mapping[str, str] = {}
     tokens: bool = False
     headers: Mapping[str, str] = {}
@@ -85,9 +87,11 @@ def load_rules(settings: AccessSettings) -> tuple[AccessRules, FileSignatures]:
             before = file_signatures(files)
     except OSError as error:
         raise BadConfig(f"{error.filename}: {error.strerror}") from error
+    context = server_context(tls) if tls.is_on else None
     rules = AccessRules(
         tls=tls,
-        context=server_context(tls) if tls.is_on else None,
+        context=context,
+        expires_s=None if context is None else certificate_end_s(context, tls),
         users=web.users,
         tokens=settings.tokens,
         headers=web.headers,

@@ -362,7 +362,9 @@ class Services:
         api = self._cluster.session if self._cluster is not None else None
         auth = self._inputs.settings.metrics.auth
         reviews = AccessReviews(api, auth.audiences) if api is not None and auth.tokens else None
-        return AccessGate(self._options.access, reviews)
+        gate = AccessGate(self._options.access, reviews)
+        self._process_metrics.set_access(gate.status)
+        return gate
 
     async def _find_places(self) -> None:
         """Read the host when a new device waits for its place, on the collector thread.

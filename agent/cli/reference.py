@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from agent.access.agent_settings import check_access
 from agent.cli.output import print_rows
 from agent.cli.parser import build_parser
 from agent.config.reference import effective_rows, reference_rows
@@ -64,6 +65,7 @@ def _check_settings_file(file: Path) -> int:
         settings = load_settings(file, {}, {}, vendor_descriptions()).settings
         vendors = load_enabled_vendors(settings)
         Allocator(settings.device_plugin, vendors)
+        check_access(settings.metrics)
         numa_overrides(settings)
     except BadConfig as error:
         if not file.exists():

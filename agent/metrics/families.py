@@ -447,6 +447,20 @@ _WORKER: tuple[_Row, ...] = (
         "By how much the agent's event loop was late; a request waits at least that long.",
     ),
 )
+_ACCESS: tuple[_Row, ...] = (
+    (
+        *("metrics_requests_total", "counter", ("node", "result"), ""),
+        "Requests for /metrics by the result of the access check; 0 without a check.",
+    ),
+    (
+        *("metrics_access_stale", "gauge", NODE, ""),
+        "1 while changed files of metrics.tls or metrics.web_config_file cannot be used.",
+    ),
+    (
+        *("metrics_certificate_expiry_timestamp_seconds", "gauge", NODE, "seconds"),
+        "Unix time at which the certificate of /metrics expires.",
+    ),
+)
 _PROCESS: tuple[_Row, ...] = (  # as in every Prometheus client
     ("virtual_memory_bytes", "gauge", (), "bytes", "Virtual memory of the agent's process."),
     ("resident_memory_bytes", "gauge", (), "bytes", "Resident memory of the agent's process."),
@@ -457,6 +471,7 @@ _PROCESS: tuple[_Row, ...] = (  # as in every Prometheus client
 )
 PROCESS_FAMILIES: tuple[ExportedFamily, ...] = (  # of the registry in `process_metrics`
     *_families("xpu_agent", _WORKER, "beta"),
+    *_families("xpu_agent", _ACCESS, "beta"),
     *_families("process", _PROCESS, "stable"),
 )
 

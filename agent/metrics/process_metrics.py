@@ -6,7 +6,7 @@ processes with their own families. Series of the snapshot are rendered elsewhere
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import psutil
 from prometheus_client import (
@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics_exposition
 
+from agent.access.decision import ACCESS_RESULTS, AccessStatus
 from agent.metrics.families import PROCESS_FAMILIES
 from agent.snapshot.node import NodeSnapshot
 
@@ -39,11 +40,17 @@ class ProcessMetrics:
         ProcessCollector(registry=self._registry)
         self._workers = _WorkerCollector()
         self._registry.register(self._workers)
+        self._access = _AccessCollector(node or "unknown")
+        self._registry.register(self._access)
         name = "xpu_agent_event_loop_lateness_seconds"
         lateness = Histogram(
             name, _HELP[name], ("node",), registry=self._registry, buckets=LATENESS_S
         )
         self.lateness = lateness.labels(node or "unknown")
+
+    def set_access(self, status: Callable[[], AccessStatus]) -> None:
+        """Take the source of the figures about access to the metrics."""
+        self._access.status = status
 
     def text(self, snapshot: NodeSnapshot, *, openmetrics: bool) -> bytes:
         """Return all families in one of the two formats, without the end mark.
@@ -56,6 +63,34 @@ class ProcessMetrics:
         # of the library
         page: bytes = openmetrics_exposition.generate_latest(self._registry)  # type: ignore[no-untyped-call]
         return page.removesuffix(_EOF)
+
+
+class _AccessCollector:
+    """Collects who asked for the metrics with which result."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self.status: Callable[[], AccessStatus] = AccessStatus
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: no other collector has these names."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families; without TLS the certificate has no sample."""
+        status, name = self.status(), "xpu_agent_metrics_requests_total"
+        labels = ("node", "result")
+        requests = CounterMetricFamily(name.removesuffix("_total"), _HELP[name], labels=labels)
+        for result in ACCESS_RESULTS:
+            requests.add_metric((self._node, result), status.results.get(result, 0))
+        name = "xpu_agent_metrics_access_stale"
+        stale = GaugeMetricFamily(name, _HELP[name], labels=("node",))
+        stale.add_metric((self._node,), int(status.is_stale))
+        name = "xpu_agent_metrics_certificate_expiry_timestamp_seconds"
+        expiry = GaugeMetricFamily(name, _HELP[name], labels=("node",))
+        if status.expires_s is not None:
+            expiry.add_metric((self._node,), status.expires_s)
+        yield from (requests, stale, expiry)
 
 
 class _WorkerCollector:

@@ -110,6 +110,11 @@ def test_prometheus_reads_with_a_certificate_a_token_or_a_password_and_not_witho
                 for job, code in expected.items():
                     assert (code in answers[job]) if code else not answers[job], answers
                 assert server.query('count(xpu_agent_build_info{job="token"})')[0][1] == 1
+                for result in ("allowed", "forbidden", "unauthenticated"):
+                    name = "xpu_agent_metrics_requests_total"
+                    assert server.wait_for(f'{name}{{job="token", result="{result}"}} > 0')
+                ends = "xpu_agent_metrics_certificate_expiry_timestamp_seconds"
+                assert server.wait_for(f'{ends}{{job="token"}} > time()')
             nobody = client_context(authority)
             assert get(agent, "livez", nobody)[0] == 200
             assert get(agent, "readyz", nobody)[0] in (200, 503)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import bcrypt
@@ -165,6 +166,19 @@ def test_settings_that_do_not_fit_are_refused(
     with pytest.raises(BadConfig) as refusal:
         AccessFiles(AccessSettings(tls=pair(tmp_path, **tls)))
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("days", [-3, 90])
+def test_the_end_of_the_certificate_is_known_also_when_it_is_over(
+    tmp_path: Path, days: int
+) -> None:
+    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
+    begins = ends - timedelta(days=365)
+    certificate = AUTHORITY.issue_cert("127.0.0.1", not_before=begins, not_after=ends)
+    (tmp_path / "tls.crt").write_bytes(certificate.cert_chain_pems[0].bytes())
+    (tmp_path / "tls.key").write_bytes(certificate.private_key_pem.bytes())
+    files = AccessFiles(AccessSettings(tls=pair(tmp_path)))
+    assert files.rules.expires_s == ends.timestamp()
 
 
 def test_two_sources_of_tls_are_refused(tmp_path: Path) -> None:

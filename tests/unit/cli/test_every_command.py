@@ -143,6 +143,21 @@ def test_a_file_that_is_none_is_one_line(
             assert len(text) <= MAX_LINE + len(path)
 
 
+def test_settings_of_access_that_do_not_fit_are_an_invalid_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (check,) = (command for command in COMMANDS if str(command) == "xpu-agent config check")
+    config = tmp_path / "config.yaml"
+    for text, message in (
+        ("metrics: {tls: {client_auth: require}}", "metrics.tls: needs a certificate"),
+        ("metrics: {auth: {audiences: [a]}}", "metrics.auth.audiences: without effect"),
+    ):
+        config.write_text(text)
+        status = check.main(["config", "check", str(config)])
+        check_one_line(check, status, (line := capfd.readouterr()[1]), 1)
+        assert message in line
+
+
 @every_command
 def test_an_output_that_cannot_be_made_is_one_line_and_status_3(
     command: Command, tmp_path: Path, capfd: pytest.CaptureFixture[str]

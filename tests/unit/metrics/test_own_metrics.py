@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.access.decision import AccessStatus
 from agent.metrics.exposition import MetricsRenderer
 from agent.metrics.families import PROCESS_FAMILIES
 from agent.metrics.process_metrics import ProcessMetrics
@@ -81,7 +82,9 @@ def test_lateness_is_counted_in_its_bucket() -> None:
 
 
 def test_the_reference_has_exactly_the_families_of_the_registry() -> None:
-    text = ProcessMetrics("n").text(snapshot(os.getpid()), openmetrics=False).decode()
+    own = ProcessMetrics("n")
+    own.set_access(lambda: AccessStatus(expires_s=1.0))
+    text = own.text(snapshot(os.getpid()), openmetrics=False).decode()
     types = {}
     for line in text.splitlines():
         if line.startswith("# TYPE "):
@@ -96,6 +99,20 @@ def test_the_reference_has_exactly_the_families_of_the_registry() -> None:
     for family in PROCESS_FAMILIES:
         name = f"{family.name}_count" if family.type == "histogram" else family.name
         assert labels[name] == set(family.labels)
+
+
+def test_requests_are_counted_by_result_and_a_certificate_has_an_end_with_tls_only() -> None:
+    own = ProcessMetrics("n")
+    text = own.text(snapshot(None), openmetrics=False).decode()
+    assert 'xpu_agent_metrics_requests_total{node="n",result="forbidden"} 0.0' in text
+    assert 'xpu_agent_metrics_access_stale{node="n"} 0.0' in text
+    assert "expiry_timestamp_seconds{" not in text
+    status = AccessStatus(results={"forbidden": 3}, is_stale=True, expires_s=2e9)
+    own.set_access(lambda: status)
+    text = own.text(snapshot(None), openmetrics=False).decode()
+    assert 'xpu_agent_metrics_requests_total{node="n",result="forbidden"} 3.0' in text
+    assert 'xpu_agent_metrics_access_stale{node="n"} 1.0' in text
+    assert 'xpu_agent_metrics_certificate_expiry_timestamp_seconds{node="n"} 2e+09' in text
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])
