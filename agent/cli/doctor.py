@@ -117,7 +117,7 @@ def results_text(findings: Iterable[Finding], terminal: Terminal = PLAIN_TERMINA
                 skipped.setdefault(one.result.observation, []).append(one.result.id)
     if skipped:
         lines.append(terminal.paint(SKIPPED_HEADING, BOLD))
-        texts = (f"{reason}: {', '.join(names)}" for reason, names in skipped.items())
+        texts = (_printable(f"{reason}: {', '.join(names)}") for reason, names in skipped.items())
         lines += [*fit_lines(texts, terminal, _INDENT), ""]
     return "\n".join([*lines, *fit_lines([_summary(findings)], terminal)]) + "\n"
 
@@ -125,14 +125,24 @@ def results_text(findings: Iterable[Finding], terminal: Terminal = PLAIN_TERMINA
 def _finding_lines(finding: Finding, terminal: Terminal) -> Iterator[str]:
     result = finding.result
     word = result.status.value
-    text = f"{word:<5} {result.id}: {result.observation}"
+    text = _printable(f"{word:<5} {result.id}: {result.observation}")
     first, *more = fit_lines([text], terminal, _INDENT)
     yield terminal.paint(word, _STYLES[result.status]) + first[len(word) :]
     yield from more
     if result.status in (CheckStatus.WARN, CheckStatus.FAIL):
         runbook = f"runbook: docs/runbook.md#{finding.anchor}" if finding.anchor else ""
         details = filter(None, (result.impact, result.remedy, runbook))
-        yield from fit_lines((_INDENT + detail for detail in details), terminal)
+        yield from fit_lines((_INDENT + _printable(detail) for detail in details), terminal)
+
+
+def _printable(text: str) -> str:
+    """Return a text without control characters, which would act on the terminal.
+
+    Values of containers' variables and messages of servers are written by anybody.
+    """
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def _summary(findings: Iterable[Finding]) -> str:

@@ -146,7 +146,9 @@ def _daemon_results(facts: CheckInputs, check: str, *, by_fact: bool) -> Iterato
                 continue
             label = f"{check}:{name}"
             reason = _need(facts, name, daemon)
-            if not reason:
+            if by_fact and not _is_reported(facts, name, daemon):
+                yield skip(label, "the driver does not report it")
+            elif not reason:
                 yield ok(label, f"{daemon.process} is not needed here")
             elif not by_fact and not facts.is_live:
                 yield skip(label, f"{reason}; {RECORDED}")
@@ -158,6 +160,16 @@ def _daemon_results(facts: CheckInputs, check: str, *, by_fact: bool) -> Iterato
                 runs = facts.processes is None or facts.runs(daemon.process) is not None
                 text = reason if runs else f"{reason}, and {daemon.process} does not run"
                 yield warn(label, text, impact=daemon.impact, remedy=daemon.remedy)
+
+
+def _is_reported(facts: CheckInputs, vendor: str, daemon: NodeDaemon) -> bool:
+    """Return whether a device of the vendor has the fact that a daemon depends on."""
+    names = facts.node.vendor_names
+    return any(
+        daemon.fact is not None and daemon.fact[0] in dict(device.facts)
+        for device in facts.node.devices.values()
+        if names.get(device.key) == vendor
+    )
 
 
 def _need(facts: CheckInputs, vendor: str, daemon: NodeDaemon) -> str:

@@ -206,6 +206,30 @@ def test_a_recording_answers_as_the_host_it_was_made_of(tmp_path: Path) -> None:
     assert "exists already" in again.stderr
 
 
+@pytest.mark.parametrize(
+    ("host", "status", "failed"),
+    [
+        ("a100-mig-4x", 0, set()),
+        ("atlas-910b3x8", 1, {"device:0000:02:00.0"}),
+        ("mlu370-x4-8", 0, set()),
+        ("vm-no-devices", 0, set()),
+    ],
+)
+def test_the_doctor_finds_the_fault_of_a_recorded_host_and_no_other(
+    host: str, status: int, failed: set[str]
+) -> None:
+    folder = str(ROOT / "fixtures" / "hosts" / host)
+    process = run_agent("doctor", "-o", "json", "--host", folder)
+    assert process.returncode == status, process.stderr
+    rows = json.loads(process.stdout)["checks"]
+    assert {row["id"] for row in rows if row["result"] == "fail"} == failed
+    assert all(row["runbook"] for row in rows if row["id"] in failed)
+    assert all(row["seen"] for row in rows)
+    # a recording has no cluster, no processes and no clock: nothing is claimed about them
+    unknown = {"api-server", "rights", "time", "other-agents", "state", "metrics"}
+    assert {row["result"] for row in rows if row["group"] in unknown} == {"skip"}
+
+
 def files_of(bundle: Path) -> dict[str, bytes]:
     """Return the files of a bundle by name."""
     with tarfile.open(bundle) as archive:

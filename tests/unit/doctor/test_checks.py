@@ -275,6 +275,14 @@ def test_absent_words_are_null_for_programs_and_nothing_for_people() -> None:
     assert results_text([one]).splitlines()[:2] == ["KERNEL", "ok    a:b: s"]
 
 
+def test_a_value_that_anybody_wrote_does_not_act_on_the_terminal() -> None:
+    odd = "\x1b[2Jall\r\n\u202e\x9b31m"
+    text = results_text([finding("a", CheckStatus.WARN, odd, impact=odd, remedy="r")])
+    assert not {"\x1b", "\r", "\u202e", "\x9b"} & set(text)
+    assert "\\x1b[2Jall\\r\\n\\u202e" in text
+    assert len(text.splitlines()) == 6
+
+
 def test_the_group_with_a_failure_is_printed_first_and_its_worst_finding_first() -> None:
     text = results_text(
         [
