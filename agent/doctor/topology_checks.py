@@ -57,14 +57,21 @@ def check_numa_memory(facts: CheckInputs) -> Iterator[CheckResult]:
         return
     empty = [str(node.id) for node in nodes if node.cpus and node.memory_bytes == 0]
     warnings = [*facts.snapshot.numa.value.warnings, *facts.snapshot.cpus.value.warnings]
-    if empty or warnings:
-        text = f"nodes {join_names(empty)} have CPUs and no memory" if empty else warnings[0]
+    if empty:
         yield warn(
             "numa-memory",
-            text,
-            impact="memory of pods on these CPUs is remote; the topology may be incomplete",
+            f"nodes {join_names(empty)} have CPUs and no memory",
+            impact="all memory of pods on these CPUs is remote",
             remedy="fill the memory slots of each socket evenly, and see the firmware's NUMA "
             "settings",
+        )
+    elif warnings:
+        yield warn(
+            "numa-memory",
+            join_names(warnings, 4),
+            impact="the topology that is published may be incomplete",
+            remedy="see the firmware's tables (ACPI SRAT, SLIT), and whether /sys and /proc are "
+            "those of the host",
         )
     else:
         yield ok("numa-memory", f"{len(nodes)} with memory")
