@@ -52,14 +52,20 @@ def promtool_series(case: Case, cluster: str) -> Iterator[dict[str, str]]:
         yield {"series": f"{name}{{{pairs}}}", "values": values}
 
 
+def labels_of(case: Case) -> list[str]:
+    """Return the own labels of each alert that fires."""
+    labels = case["labels"]
+    return [with_device(one) for one in ([labels] if isinstance(labels, str) else labels)]
+
+
 def promtool_check(alert: dict[str, Any], case: Case, cluster: str) -> dict[str, Any]:
     """Return what the alert does in a case, in promtool's format."""
     selected = [f'alertname="{alert["alert"]}"', 'alertstate="firing"', f'cluster="{cluster}"']
-    expected = []
-    if "labels" in case:
-        labels = [*selected, *(f'{key}="{text}"' for key, text in alert["labels"].items())]
-        labels += [one for one in [with_device(case["labels"])] if one]
-        expected = [{"labels": f"ALERTS{{{','.join(labels)}}}", "value": 1}]
+    expected: list[dict[str, object]] = []
+    fixed = [*selected, *(f'{key}="{text}"' for key, text in alert["labels"].items())]
+    for own in labels_of(case) if "labels" in case else ():
+        labels = ",".join([*fixed, *([own] if own else [])])
+        expected.append({"labels": f"ALERTS{{{labels}}}", "value": 1})
     return {
         "expr": f"ALERTS{{{','.join(selected)}}}",
         "eval_time": case["at"],
@@ -143,7 +149,8 @@ def test_a_silent_case_has_data_for_its_alert() -> None:
 
 def test_texts_of_an_alert_name_labels_that_it_has() -> None:
     for alert in alerts():
-        labels = set(re.findall(r"(\w+)=", with_device(cases()[alert["alert"]]["fires"]["labels"])))
+        own = labels_of(cases()[alert["alert"]]["fires"])
+        labels = set(re.findall(r"(\w+)=", own[0]))
         text = " ".join(alert["annotations"].values())
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels, alert["alert"]
 
