@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as errno_names
+import os
 
 MAX_EXTRACT = 80  # characters of foreign text that an error may repeat
 
@@ -12,6 +13,15 @@ class AgentError(Exception):
 
     The message has the operation, the object and the remedy.
     """
+
+
+def failure_text(error: OSError) -> str:
+    """Return why a call failed, without the text that asyncio adds.
+
+    Errors of name resolution have negative numbers, for which the system has no text.
+    """
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 class ParseError(AgentError, ValueError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterable
 from aiohttp import web
 
 from agent.config.address import ListenAddress
-from agent.errors import AgentError
+from agent.errors import AgentError, failure_text
 from agent.web import connections, server
 from agent.web.server import Gate, is_loopback
 from agent.web.view import AgentView
@@ -61,10 +60,9 @@ class HttpServer:
                     self._listeners.append(listener)
                     listener.open()
             except OSError as error:
-                reason = os.strerror(error.errno) if error.errno else str(error)
                 location = f"{address.host}:{address.port}"
                 raise ListenError(
-                    f"cannot listen on {location}: {reason}; choose with --listen"
+                    f"cannot listen on {location}: {failure_text(error)}; choose with --listen"
                 ) from error
         scheme = "http" if self._context() is None else "https"
         return ListenAddress(self._addresses[0].host, self._listeners[0].port).url(scheme)

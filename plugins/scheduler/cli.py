@@ -23,7 +23,7 @@ from plugins.scheduler.devices.requests import InvalidRequest
 from plugins.scheduler.gangs import gang_of
 from plugins.scheduler.reasons import explain_reason
 from plugins.scheduler.server.service import serve
-from plugins.scheduler.server.settings import load_settings, scheduler_configuration
+from plugins.scheduler.server.settings import MAX_PORT, load_settings, scheduler_configuration
 from plugins.scheduler.simulation import (
     ClusterFilesError,
     SimulatedCluster,
@@ -33,7 +33,6 @@ from plugins.scheduler.simulation import (
     simulated_pod,
 )
 
-MAX_PORT = 65535
 FREE_SIZES = (1, 2, 4, 8)  # GPUs of one pod, in the report on fragmentation
 
 

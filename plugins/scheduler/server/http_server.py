@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -16,7 +15,7 @@ from aiohttp import web
 from agent.access.certificates import ACCEPT, NO_CERTIFICATES, TlsConfig, certificate_of
 from agent.access.decision import certificate_names
 from agent.access.rules import AccessFiles, AccessSettings, following_context
-from agent.errors import AgentError, BadConfig, ParseError
+from agent.errors import AgentError, BadConfig, ParseError, failure_text
 from plugins.scheduler.allocation_audit import AllocationAudit
 from plugins.scheduler.cluster_state import ClusterState
 from plugins.scheduler.server.binding import Binder, BindFailed
@@ -119,8 +118,7 @@ class ExtenderServer:
             site = web.TCPSite(runner, host, port, ssl_context=context, backlog=1024)
             await site.start()
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise CannotListen(f"cannot listen on {host}:{port}: {reason}") from error
+            raise CannotListen(f"cannot listen on {host}:{port}: {failure_text(error)}") from error
         scheme = "https" if context is not None else "http"
         return f"{scheme}://{host}:{runner.addresses[0][1]}"
 

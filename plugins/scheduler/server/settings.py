@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -185,13 +186,24 @@ _MANAGED_RESOURCES = (
 )
 
 
+MAX_PORT = 65535
+_URL = re.compile(
+    r"(?P<scheme>https?)://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?(?:/[!-~]*)?"
+)
+
+
 def scheduler_configuration(url: str) -> str:
     """Return the KubeSchedulerConfiguration that attaches an extender at a URL.
 
     All nodes are offered (`percentageOfNodesToScore`): kube-scheduler otherwise stops looking
-    before it has seen the nodes with free devices.
+    before it has seen the nodes with free devices. Raises `BadConfig` if the URL is none.
     """
-    is_https = url.startswith("https:")
+    parts = _URL.fullmatch(url)
+    if parts is None or int(parts["port"] or 1) > MAX_PORT:
+        raise BadConfig(
+            f"--url: {url[:80]!r} is no URL, as https://xpu-scheduler.kube-system.svc is"
+        )
+    is_https = parts["scheme"] == "https"
     extender: dict[str, object] = {
         "urlPrefix": url,
         "filterVerb": "filter",

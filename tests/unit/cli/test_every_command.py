@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from agent.cli.main import main as agent_main
 from agent.command_line import INTERRUPTED
+from agent.errors import failure_text
 from plugins.scheduler import cli as scheduler_cli
 from tests.unit.cli.commands import COMMANDS, Command, takes_value
 
@@ -141,6 +143,29 @@ def test_a_file_that_is_none_is_one_line(
             assert "Traceback" not in text
             assert len(text.splitlines()) == 1, (action.dest, what, text)
             assert len(text) <= MAX_LINE + len(path)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "a", "http:/a", "https://a b", "https://a\nb", "https://a:99999", "ftp://a"]
+)
+def test_what_is_no_url_is_one_line_and_status_2(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (config,) = (command for command in COMMANDS if str(command) == "xpu-scheduler config")
+    status = config.main(["config", "scheduler", "--url", url])
+    check_one_line(config, status, capfd.readouterr()[1], 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.EADDRINUSE, "error while binding"), os.strerror(errno.EADDRINUSE)),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "Name or service"),
+        (OSError("no number"), "no number"),
+    ],
+)
+def test_the_reason_of_a_failed_call_is_a_text(error: OSError, text: str) -> None:
+    assert failure_text(error).startswith(text)
 
 
 def test_settings_of_access_that_do_not_fit_are_an_invalid_file(
