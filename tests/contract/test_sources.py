@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from agent.devices.trend import TrendRecorder
+from agent.snapshot.inventory import BYTES_PER_SECOND, is_within
+from agent.snapshot.node import VendorState
+from agent.snapshot.part import SnapshotPart
+from agent.snapshot.usage import DeviceTrend, NodeUsage
 from agent.workers import protocol
 from tests.contract.hosts import EMPTY, FOLDER, HOSTS, host_of
 from tests.contract.promises import event_faults, inventory_faults, sample_faults
@@ -83,6 +88,28 @@ def test_counters_do_not_fall(source: Source) -> None:
         if series[1].endswith("_total") and value < before.get(series, value)
     ]
     assert fallen == []
+
+
+@of_every_source
+def test_traffic_of_samples_is_shown_by_link_and_direction(source: Source) -> None:
+    answers, traffic = ask(source), vendor_named(source.vendor).description.traffic
+    recorder, view = TrendRecorder({source.vendor: traffic}), None
+    for second, samples in enumerate(answers.samples):
+        state = VendorState(vendor=source.vendor, samples=SnapshotPart(samples, 9.0 * second))
+        view = recorder.add(9.0 * second, NodeUsage(), (state,)) or view
+    assert view is not None
+    for sample in answers.samples[-1]:
+        read = {(reading.family, label) for reading in sample.readings for label in reading.labels}
+        measured = {
+            one.link
+            for one in traffic
+            if one.family.endswith("_per_second") and {(one.family, x) for x in one.labels} <= read
+        }
+        trend = view.devices.get(sample.key, DeviceTrend())
+        assert measured <= {one.link for one in trend.links}
+        for link in trend.links:
+            for rate in (link.sent.last, link.received.last):
+                assert rate is None or is_within(rate, BYTES_PER_SECOND)
 
 
 @of_every_source

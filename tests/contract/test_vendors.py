@@ -82,6 +82,16 @@ def test_families_keep_every_promise(name: str) -> None:
     assert family_faults(vendor_of(name)[0].description.families) == []
 
 
+def test_sources_of_traffic_are_declared_families_in_both_directions(name: str) -> None:
+    description = vendor_of(name)[0].description
+    declared = {family.name: family for family in description.families}
+    for source in description.traffic:
+        assert source.family.endswith(("_bytes_total", "_bytes_per_second"))
+        assert len(source.labels) <= len(declared[source.family].labels)
+    sent = [source.link for source in description.traffic if source.is_sent]
+    assert sent == [source.link for source in description.traffic if not source.is_sent]
+
+
 def test_a_family_of_two_vendors_is_the_same_family(name: str) -> None:
     mine = {family.name: family for family in vendor_of(name)[0].description.families}
     others = itertools.chain.from_iterable(

@@ -154,7 +154,7 @@ class StatusPage:
         yield _head(state, f"{name} of {snapshot.node.name}")
         yield tag(
             "header",
-            tag("h1", tag("a", text(snapshot.node.name), href="/")),
+            tag("h1", tag("a", text(snapshot.node.name), href="/"), f" · {text(name)}"),
             badge(state.state, state.words),
             class_=f"head {state.state}",
         )

@@ -75,7 +75,7 @@ def problems_section(problems: Sequence[Problem], report: SelfCheckReport) -> st
     return section(
         "problems",
         "What is wrong, and what to do",
-        tag("div", content, aria_live="polite", aria_relevant="additions text"),
+        tag("div", content, aria_live="polite", aria_relevant="additions"),
         tag("p", tag("a", f"{more} more kinds of problems, as JSON", href="/api/v1/problems"))
         if more > 0
         else "",

@@ -21,7 +21,7 @@ from agent.web.page.svg_layout import (
 
 BAR_HEIGHT = 26
 
-MAX_TITLE, MAX_SECOND, MAX_TRAFFIC = 34, 42, 40  # characters that fit into a card's lines
+MAX_TITLE, MAX_SECOND, MAX_TRAFFIC = 34, 42, 38  # characters that fit into a card's lines
 
 STYLE = """
 .title,.bartext{font-size:12px}.sub,.bridge{font-size:11px}.head,.sign{font-size:14px}

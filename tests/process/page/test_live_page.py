@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from agent.snapshot.node import NodeSnapshot
 from agent.web.server import create_page_app
 from tests.process.browser import Page, browser, needs_chromium
+from tests.process.page.test_page import OVERFLOW
 from tests.unit.web.busy_node import busy_snapshot, ruin
 from tests.unit.web.view import StillView
 
@@ -138,6 +139,23 @@ def test_an_agent_that_does_not_answer_is_said_on_the_page() -> None:
             )
 
     asyncio.run(run())
+
+
+@needs_chromium
+def test_a_busy_node_with_long_names_fits_a_phone() -> None:
+    async def check(page: Page, view: StillView, url: str) -> None:
+        snapshot = busy_snapshot(16, nics=4)
+        pods = tuple(
+            replace(pod, name=pod.name + "x" * 220, namespace="n" * 63)
+            for pod in snapshot.pods.value
+        )
+        view.now = replace(snapshot, pods=replace(snapshot.pods, value=pods))
+        view.notice = "a-path-without-a-space/" * 20
+        for path in ("", "pods"):
+            await page.open(url + path, 360, 740, scripts=True)
+            assert await page.value(OVERFLOW) == 0, path
+
+    look(check, width=360)
 
 
 @needs_chromium

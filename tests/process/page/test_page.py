@@ -21,7 +21,14 @@ SMALL_TEXT = (
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 WHITE, BLACK = "rgb(255, 255, 255)", "rgb(14, 17, 22)"
 SIZES = ((360, 740, 1, "dark"), (390, 844, 1, "light"), (820, 1180, 2, "dark"), (1920, 1080, 4, ""))
-WORDS = ("8 of 8", "GPU 7", "NV18", "Recorded host qemu-4numa-8xh100", "Nothing is wrong")
+WORDS = (
+    "8 of 8",
+    "GPU 7",
+    "NV18",
+    "Recorded host qemu-4numa-8xh100",
+    "Nothing is wrong",
+    "flag --listen",
+)
 
 
 async def check_size(page: Page, width: int, columns: int) -> None:
