@@ -139,3 +139,11 @@ def test_grafanas_own_types_have_every_field(name: str) -> None:
     lost = [re.sub(r"\[\d+\]", "", one) for one in differences(dashboards()[name], written)]
     # Grafana writes it beside `query`; its types do not have it
     assert set(lost) == {".templating.list.definition"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_line_of_panels_leaves_no_gap(name: str) -> None:
+    widths = Counter[int]()
+    for panel in dashboards()[name]["panels"]:
+        widths[panel["gridPos"]["y"]] += panel["gridPos"]["w"]
+    assert set(widths.values()) == {COLUMNS}
