@@ -37,13 +37,15 @@ CONFIG_HEAD = 64  # bytes of the configuration space that everyone may read
 NO_CAPABILITY, STRICT_SECCOMP = "0000000000000000", "2"
 # CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE and CAP_SYS_ADMIN by their bits
 THREE_CAPABILITIES = f"{1 << 2 | 1 << 19 | 1 << 21:016x}"
-WITHOUT_PRIVILEGED = "nvidia-runtime"
+WITHOUT_PRIVILEGED, NARROWER = "nvidia-runtime", "seccomp-observe"
 
 
 def objects_of(name: str) -> tuple[Object, ...]:
     """Return the objects of a profile, or of the default one without `privileged`."""
     if name == WITHOUT_PRIVILEGED:
         return combined(("base",), (f"components/{name}",))
+    if name == NARROWER:
+        return combined(("base",), ("components/observe", f"components/{name}"))
     return profile(name)
 
 
@@ -56,7 +58,7 @@ def quiet_runtime() -> Iterator[Containerd]:
         yield started
 
 
-@pytest.fixture(scope="module", params=(*PROFILES, WITHOUT_PRIVILEGED))
+@pytest.fixture(scope="module", params=(*PROFILES, WITHOUT_PRIVILEGED, NARROWER))
 def running(
     request: pytest.FixtureRequest,
     quiet_runtime: Containerd,
@@ -70,7 +72,7 @@ def running(
         pod = start(quiet_runtime, objects, api, f"uid-{request.param}")
         pod.until(lambda: "\nxpu_pod_storage_" in pod.get("metrics"), "samples of all kinds")
         pod.until(lambda: api.get("Device", NODE) is not None, "a Device")
-        if request.param != "observe":
+        if request.param not in ("observe", NARROWER):
             pod.until(lambda: "[+] runtime synchronized" in pod.get("healthz?verbose"), "NRI")
         yield request.param, pod, api
         quiet_runtime.cri.remove_all()
@@ -133,7 +135,8 @@ def test_each_profile_sees_what_the_table_says(
     name, pod, api = running
     real = {row: "yes" if seen else "no" for row, seen in sees(pod, api).items()}
     tell(name, real)
-    assert {row["What"]: row[f"`{name}`"] for row in DOCUMENTED} == real
+    column = "observe" if name == NARROWER else name
+    assert {row["What"]: row[f"`{column}`"] for row in DOCUMENTED} == real
 
 
 def test_the_process_has_the_limits_of_its_manifest(
@@ -143,12 +146,20 @@ def test_the_process_has_the_limits_of_its_manifest(
     limits = [process_status(pod, key) for key in ("Uid", "CapEff", "NoNewPrivs", "Seccomp")]
     if name == WITHOUT_PRIVILEGED:
         assert limits == ["0", THREE_CAPABILITIES, "1", STRICT_SECCOMP]
-    elif name == "observe":
+    elif name in ("observe", NARROWER):
         assert limits == ["65532", NO_CAPABILITY, "1", STRICT_SECCOMP]
     else:
         assert limits[0] == "0"
         assert limits[1] != NO_CAPABILITY
         assert limits[2:] == ["0", "0"]
+
+
+def test_the_narrower_seccomp_profile_denies_what_the_agent_never_calls(
+    running: tuple[str, DaemonPod, ApiServer],
+) -> None:
+    name, pod, _ = running
+    made = inside(pod, "busybox mkfifo /tmp/fifo 2>&1 || true")  # by mknod
+    assert ("Operation not permitted" in made) is (name == NARROWER)
 
 
 def test_each_profile_needs_no_right_that_it_does_not_have(

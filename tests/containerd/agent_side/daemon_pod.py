@@ -37,6 +37,7 @@ CARD = {
     "memory_bytes": 1 << 36,
     "resources": {f"koordinator.sh/{name}": "100" for name in ("gpu-core", "gpu-memory-ratio")},
 }
+SECCOMP = ROOT / "daemonset" / "seccomp"  # what an administrator puts onto every node
 NODE = "node-a"
 NRI_FOLDER = "/var/run/nri"
 KERNEL_FOLDERS = ("/sys", "/sys/fs/cgroup", "/dev", "/")
@@ -177,7 +178,8 @@ def _seccomp(profile: Mapping[str, str] | None) -> pb.SecurityProfile:
         return pb.SecurityProfile(profile_type=pb.SecurityProfile.Unconfined)
     if profile["type"] == "Localhost":
         return pb.SecurityProfile(
-            profile_type=pb.SecurityProfile.Localhost, localhost_ref=profile["localhostProfile"]
+            profile_type=pb.SecurityProfile.Localhost,
+            localhost_ref=str(SECCOMP / Path(profile["localhostProfile"]).name),
         )
     return pb.SecurityProfile(profile_type=pb.SecurityProfile.RuntimeDefault)
 

@@ -33,6 +33,7 @@ COMPONENTS = (
     "pod-monitor",
     "pod-resources-proxy",
     "priority-quota",
+    "seccomp-observe",
     "without-policy",
     "leave",  # the last one: it removes what others change
 )

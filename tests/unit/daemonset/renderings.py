@@ -20,7 +20,11 @@ SCHEDULER_COMPONENTS = {
     },
     **{name: f"scheduler/{name}" for name in ("strict-ledger", "vendor-annotations")},
 }
-NOT_WITH_ENFORCE = {"enforce", "observe", "nvidia-runtime", "openshift-observe"}
+ONLY_WITH_OBSERVE = {"seccomp-observe"}
+NOT_WITH_ENFORCE = {
+    *("enforce", "observe", "nvidia-runtime", "openshift-observe"),
+    *ONLY_WITH_OBSERVE,
+}
 # what the profile `observe` leaves nothing to do for
 NOT_WITH_OBSERVE = {
     *("ascend", "block-io", "enforce", "evictions", "hami-core", "leave", "nvidia-runtime"),
@@ -57,11 +61,13 @@ def rendering_names(*, with_all_profiles: bool = False) -> Iterable[str]:
     `with_all_profiles`: also of every component over every profile; to render them takes a minute.
     """
     yield from (*PROFILES, "kubernetes-1.28", "policy/grants", "scheduler")
-    yield from (f"devices+{name}" for name in COMPONENTS)
+    yield from (f"devices+{name}" for name in COMPONENTS if name not in ONLY_WITH_OBSERVE)
+    yield from (f"observe+{name}" for name in ONLY_WITH_OBSERVE)
     yield from (f"scheduler+{name}" for name in SCHEDULER_COMPONENTS)
     if with_all_profiles:
         yield from (f"enforce+{name}" for name in COMPONENTS if name not in NOT_WITH_ENFORCE)
-        yield from (f"observe+{name}" for name in COMPONENTS if name not in NOT_WITH_OBSERVE)
+        others = NOT_WITH_OBSERVE | ONLY_WITH_OBSERVE
+        yield from (f"observe+{name}" for name in COMPONENTS if name not in others)
 
 
 def rendering(name: str) -> tuple[Object, ...]:

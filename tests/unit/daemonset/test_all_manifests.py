@@ -16,7 +16,7 @@ RESTORE = ["restore", "--purge"]
 OTHERS_REGISTRY = "registry.example.com/mirror/xpu"
 NO_RIGHTS = {"impersonate", "escalate", "bind", "secrets"}
 OPENS_PROXY = ("kubernetes-1.28", "devices+kubelet-proxy")
-UNPRIVILEGED = ("devices+nvidia-runtime", "devices+observe", "observe")
+UNPRIVILEGED = ("devices+nvidia-runtime", "devices+observe", "observe", "observe+seccomp-observe")
 
 Problems = Iterator[str]
 

@@ -29,7 +29,9 @@ from tests.unit.daemonset.type_check import check_types
 
 HOOK = "helm.sh/hook"
 # components that are values of another kind, or the profile itself
-OTHER_WAYS = {"enforce", "leave", "observe", "openshift-observe", "without-policy"}
+OTHER_WAYS = {
+    *("enforce", "leave", "observe", "openshift-observe", "seccomp-observe", "without-policy"),
+}
 
 
 def comparable(objects: Iterable[Object]) -> dict[tuple[str, str], Any]:
@@ -88,9 +90,15 @@ def test_without_the_policy_it_is_the_overlay_for_old_releases() -> None:
     assert comparable(render(values)) == comparable(built(DAEMONSET / "overlays/kubernetes-1.28"))
 
 
-def test_on_openshift_observe_has_constraints_of_its_own() -> None:
-    values: dict[str, Any] = {"profile": "observe", "openshift": {"enabled": True}}
-    components = ("components/observe", "components/openshift-observe")
+@pytest.mark.parametrize(
+    ("switch", "component"),
+    [("openshift", "openshift-observe"), ("seccompObserve", "seccomp-observe")],
+)
+def test_observe_has_constraints_and_a_seccomp_profile_of_its_own(
+    switch: str, component: str
+) -> None:
+    values: dict[str, Any] = {"profile": "observe", switch: {"enabled": True}}
+    components = ("components/observe", f"components/{component}")
     assert comparable(render(values)) == comparable(combined(("base",), components))
 
 
@@ -190,6 +198,7 @@ def test_what_writes_nothing_has_nothing_to_restore(values: dict[str, Any]) -> N
         {"nameOverride": "Cards"},
         {"podMonitor": {"interval": "often"}},
         {"profile": "enforce", "nvidiaRuntime": {"enabled": True}},
+        {"seccompObserve": {"enabled": True}},
         *({"profile": "observe", switch: {"enabled": True}} for switch in sorted(OFF_WITH_OBSERVE)),
     ],
     ids=str,

@@ -30,7 +30,11 @@ ANOTHER = {"namespace": "accelerators", "namePrefix": "prod-"}
 MOVED = ("accelerators", "prod-xpu-agent")
 PREFIX_OF_ACCOUNTS = "system:serviceaccount:"
 # all that an overlay can have at once
-TOGETHER = [one for one in COMPONENTS if one not in ("observe", "without-policy", "leave")]
+TOGETHER = [
+    one
+    for one in COMPONENTS
+    if one not in ("observe", "seccomp-observe", "without-policy", "leave")
+]
 INSTRUCTIONS = {
     *("ARG", "FROM", "LABEL", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"),
 }
