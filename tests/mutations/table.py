@@ -71,8 +71,20 @@ def _is_only_read(symbol: symtable.Symbol) -> bool:
     return not (symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace())
 
 
+def _check_python(fault: Fault, mutated: str) -> None:
+    try:
+        compile(mutated, fault.file, "exec")
+    except SyntaxError as error:
+        raise BadEntry(f"{fault.name}: the replacement is not Python: {error.msg}") from error
+    if names := _unbound_names(symtable.symtable(mutated, fault.file, "exec")):
+        raise BadEntry(f"{fault.name}: nothing is named {sorted(names)[0]}")
+
+
 def check_entry(fault: Fault, root: Path = ROOT) -> None:
-    """Raise `BadEntry` unless the fault fits the tree and leaves Python that can be compiled."""
+    """Raise `BadEntry` unless the fault fits the tree and leaves Python that can be compiled.
+
+    Other files than those of Python, as manifests, are not compiled.
+    """
     path = root / fault.file
     if not path.is_file():
         raise BadEntry(f"{fault.name}: there is no file {fault.file}")
@@ -80,12 +92,8 @@ def check_entry(fault: Fault, root: Path = ROOT) -> None:
     mutated = fault.mutate(source)
     if mutated == source:
         raise BadEntry(f"{fault.name}: the replacement is the text that it replaces")
-    try:
-        compile(mutated, fault.file, "exec")
-    except SyntaxError as error:
-        raise BadEntry(f"{fault.name}: the replacement is not Python: {error.msg}") from error
-    if names := _unbound_names(symtable.symtable(mutated, fault.file, "exec")):
-        raise BadEntry(f"{fault.name}: nothing is named {sorted(names)[0]}")
+    if path.suffix == ".py":
+        _check_python(fault, mutated)
     for test in fault.tests:
         if not (root / test).exists():
             raise BadEntry(f"{fault.name}: there is no test {test}")
