@@ -1,4 +1,8 @@
-"""The agent reads every file that an earlier agent left on the node."""
+"""The agent reads every file that another version left on the node, and writes the same format.
+
+What this version writes of the same content is byte for byte what the earlier one wrote: so the
+earlier one reads it after a downgrade.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,27 @@ import pytest
 
 from agent.allocation.cdi_folder import CdiFolder
 from agent.app.lock import read_holder, try_lock
-from agent.cgroup.ledger import ChangeLedger
+from agent.cgroup.ledger import ChangeLedger, LedgerLine, encode_line
 from agent.clock import ManualClock
 from agent.deviceplugin.allocations import read_device_checkpoint
 from agent.deviceplugin.resource_cache import ResourceCacheFile, encode_resources
 from agent.devices.health import TimePoint
-from agent.devices.health_file import HealthFile
+from agent.devices.health_file import HealthFile, _HealthDocument, encode_health
 from agent.devices.minors import encode_records
 from agent.devices.published_minors import PublishedMinorStore
 from agent.nri.plugin import ConnectionLock
 from agent.objects.device import DevicePublisher
 from agent.objects.event_log import EventLog
 from agent.objects.files import FileSink
+from agent.qos.eviction.history_file import EvictionHistoryFile, encode_history
+from agent.reconcile.audit_file import AuditFile
 from agent.recording.format import format_recording
 from agent.recording.host_source import open_host
 from agent.recording.tree import TreeFiles
 from agent.snapshot.device import HealthState
 from agent.state_writer import StateWriter
+from agent.usage.peak_monitor import decode_checkpoint
+from agent.usage.prediction import PeakPredictor, PredictionPolicy
 from agent.wire_formats.event import Event
 from agent.workers.tape import DiscoverLine, EventsLine, SampleLine, parse_tape
 from plugins.vendors.ascend.discovery.chip_table import ChipTable
@@ -48,10 +56,26 @@ GPU, CHIP = "0000:61:00.0", "VDIE-1"
 UUID = "GPU-00000000-0000-4000-8000-000000000003"
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Path:
-    """Return a copy of the files."""
-    return Path(shutil.copytree(FILES, tmp_path / "node"))
+# maps by name, whose members are no fields
+MAPS = ("ascend-faults.json",)
+
+
+@pytest.fixture(params=["as-written", "with-fields-of-a-later-version"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a copy of the files; an agent reads those of a later version after a downgrade."""
+    copy = Path(shutil.copytree(FILES, tmp_path / "node"))
+    if request.param != "as-written":
+        for path in (copy / "state").glob("*.json"):
+            if path.name not in MAPS:
+                path.write_text(json.dumps(_with_later_field(json.loads(path.read_bytes()))))
+    return copy
+
+
+def _with_later_field(document: object) -> object:
+    """Return a document, or each object of a list, with a field that this version does not know."""
+    if isinstance(document, list):
+        return [_with_later_field(one) for one in document]
+    return {**document, "field_of_a_later_version": [1]} if isinstance(document, dict) else document
 
 
 @pytest.fixture
@@ -83,6 +107,35 @@ def test_a_device_that_had_failed_must_prove_itself(state: str) -> None:
     assert healthy.state is HealthState.HEALTHY
 
 
+def test_health_is_written_as_an_earlier_agent_wrote_it(state: str) -> None:
+    document = msgspec.json.decode(Path(state, "health.json").read_bytes(), type=_HealthDocument)
+    now = TimePoint(document.mono_s, document.wall_s)
+    assert encode_health(document.vendors, BOOT, now) == _data("state/health.json")
+
+
+def test_limits_of_evictions_hold_over_an_upgrade(state: str) -> None:
+    history = EvictionHistoryFile(state, BOOT, StateWriter()).load(NOW.mono_s)
+    assert history.last_s == {"memory_eviction": 1990.0, "cpu_eviction": 1940.0}
+    assert tuple(history.ending_until_s.values()) == (2050.0,)
+    assert encode_history(history, BOOT) == _data("state/evictions.json")
+
+
+def test_models_of_usage_are_not_trained_anew(state: str) -> None:
+    checkpoint = decode_checkpoint(Path(state, "prediction.json").read_bytes(), "node-a")
+    assert msgspec.json.encode(checkpoint) == _data("state/prediction.json")
+    predictor = PeakPredictor(PredictionPolicy())
+    assert predictor.restore(checkpoint, NOW.wall_s) == ()
+    assert predictor.checkpoint("node-a").models.keys() == checkpoint.models.keys()
+
+
+def test_the_audit_goes_on_in_the_file_of_an_earlier_agent(state: str) -> None:
+    file = AuditFile(f"{state}/audit.jsonl", 1 << 20)
+    (record,) = file.read_last(10, 1 << 20)
+    assert (record.key, record.errno, record.restore) == ("cpu.max", 22, "refused")
+    file.append(msgspec.json.encode(record) + b"\n")
+    assert Path(state, "audit.jsonl").read_bytes() == 2 * _data("state/audit.jsonl")
+
+
 def test_the_kubelet_is_offered_what_it_was_offered_before(state: str) -> None:
     resources = ResourceCacheFile(state, BOOT, StateWriter()).load()
     assert encode_resources(resources, BOOT) == _data("state/device-plugin.json")
@@ -98,6 +151,10 @@ def test_original_values_can_be_restored(state: str) -> None:
     assert removed["op"] == "gone"
     entries = [json.loads(msgspec.json.encode(entry)) for entry in ledger.entries.values()]
     assert entries == [line["entry"] for line in restorable]
+    for line in _data("state/ledger.log").splitlines(keepends=True):
+        fields = json.loads(line)
+        del fields["crc"]
+        assert encode_line(msgspec.convert(fields, LedgerLine)) == line
 
 
 def test_the_lock_names_the_agent_before_this_one(node: Path) -> None:
