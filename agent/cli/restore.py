@@ -87,6 +87,8 @@ def restore(arguments: argparse.Namespace) -> int:
     settings = command_settings(arguments)
     if arguments.all_nodes:
         return _restore_all_nodes(arguments, settings)
+    if arguments.stay:  # from the beginning, so that no stop signal is lost
+        signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
     status = _restore_this_node(arguments, settings)
     if arguments.stay and status == ExitStatus.OK:
         _wait_for_stop_signal()
@@ -129,7 +131,6 @@ def _print_line(text: str) -> None:
 def _wait_for_stop_signal() -> None:
     """Keep a pod running whose node is restored: its DaemonSet would start it again."""
     sys.stdout.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
     signal.sigwait(stop_signals())
 
 
