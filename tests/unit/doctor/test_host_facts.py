@@ -29,6 +29,8 @@ from agent.snapshot.node import NodeIdentity, NodeSnapshot, VendorState
 from agent.snapshot.part import SnapshotPart
 from agent.snapshot.pci import PciFunction, PciTree
 from agent.workers.load import load_vendors
+from tests.realgroups import UID as POD_UID
+from tests.realgroups import needs_v1, real_groups
 from tests.unit.doctor.inputs import node
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
@@ -177,6 +179,18 @@ def test_environments_that_cannot_be_read_are_unknown_and_not_fine() -> None:
     assert container_requests(host, None, frozenset({VARIABLE})) is None
     empty = CgroupLayout(version=2, driver="cgroupfs", mounts=(), unified=None)
     assert container_requests(host, empty, frozenset({VARIABLE})) is None
+
+
+@needs_v1
+def test_on_a_real_kernel_a_containers_process_shows_what_its_image_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(VARIABLE, "all")
+    with real_groups() as groups:
+        groups.sleeper(groups.container(groups.pod(), 0xAB))
+        found = container_requests(LiveHostFiles(), groups.layout, frozenset({VARIABLE}))
+    assert found is not None
+    assert [(one.pod_uid, one.variable, one.value) for one in found] == [(POD_UID, VARIABLE, "all")]
 
 
 def driver_host(**more: bytes) -> TreeFiles:
