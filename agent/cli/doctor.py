@@ -85,10 +85,9 @@ _COUNT_WORDS = {
 _INDENT = " " * 6
 SKIPPED_HEADING = "NOT CHECKED HERE"
 
-# time limits: together with the start of the interpreter less than five seconds
-AGENT_DEADLINE_S = 1.0  # for the running agent, before drivers are called
-DISCOVERY_DEADLINE_S = 2.5
-SOURCE_DEADLINE_S = 2.5  # for all other sources, which are asked meanwhile
+# part of `--timeout-s` for the running agent, before drivers are called: both and the start of the
+# interpreter take less than five seconds by default; all other sources are asked meanwhile
+AGENT_SHARE = 0.4
 KUBELET_HEALTH_PORT = 10248
 KUBELET_HEALTH_ADDRESS = f"127.0.0.1:{KUBELET_HEALTH_PORT}"
 HEALTH_PAGE, METRICS_PAGE = "/healthz?verbose", "/metrics"
@@ -174,7 +173,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     inputs = command_inputs(arguments)
     live, settings = inputs.is_live, inputs.settings
     vendors = inputs.vendors
-    sources = _Sources(inputs) if live else None
+    sources = _Sources(inputs, arguments.timeout_s) if live else None
     answer: AgentAnswer = (None, "a recorded host")
     if sources is not None:
         answer = sources.agent_answer()
@@ -184,7 +183,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.bundle:
         snapshot, tapes = read_host_with_tapes(inputs, usage=True)
     else:
-        snapshot = inspect_host(inputs, samples=1, within_s=DISCOVERY_DEADLINE_S)
+        snapshot = inspect_host(inputs, samples=1, within_s=arguments.timeout_s if live else None)
     host_devices = build_host_device_reader(inputs).read(snapshot)
     snapshot = inputs.store.put(host_devices=SnapshotPart(host_devices, inputs.clock.monotonic()))
 
@@ -235,9 +234,10 @@ def doctor(arguments: argparse.Namespace) -> int:
 class _Sources:
     """All sources that may hang, asked at the same time on threads of their own."""
 
-    def __init__(self, inputs: AgentInputs) -> None:
+    def __init__(self, inputs: AgentInputs, timeout_s: float) -> None:
         """Begin to ask all of them."""
         self._inputs = inputs
+        self._timeout_s = timeout_s
         settings = inputs.settings
         self._begun_s = time.monotonic()
         self._agent = Source(partial(fetch_agent_snapshot, settings), "agent")
@@ -245,13 +245,13 @@ class _Sources:
         self._api = (
             None
             if self._api_reader is None
-            else Source(partial(_run_reader, self._api_reader), "api-server")
+            else Source(partial(_run_reader, self._api_reader, timeout_s), "api-server")
         )
         self._pages = {
             path: Source(partial(fetch_page, settings, path, statuses), "page")
             for path, statuses in ((HEALTH_PAGE, (200, 503)), (METRICS_PAGE, (200,)))
         }
-        deadline_s = SOURCE_DEADLINE_S - 0.5  # so that a source can say itself that it is late
+        deadline_s = max(0.2, timeout_s - 0.5)  # so that a source can say itself that it is late
         self._metrics_port = Source(partial(_probe_metrics, settings, deadline_s), "metrics")
         health = partial(
             probe_http, "127.0.0.1", KUBELET_HEALTH_PORT, "/healthz", deadline_s, b"ok"
@@ -276,12 +276,13 @@ class _Sources:
 
     def agent_answer(self) -> AgentAnswer:
         """Return the running agent's answer, within its deadline."""
-        answer = self._agent.result(self._begun_s + AGENT_DEADLINE_S)
-        return answer or (None, f"the agent does not answer within {AGENT_DEADLINE_S:g} s")
+        deadline_s = AGENT_SHARE * self._timeout_s
+        answer = self._agent.result(self._begun_s + deadline_s)
+        return answer or (None, f"the agent does not answer within {deadline_s:g} s")
 
     def take(self) -> OtherSources:
         """Return the answers of the other sources; those that are late are missing."""
-        until_s = self._begun_s + SOURCE_DEADLINE_S
+        until_s = self._begun_s + self._timeout_s
         if self._api is not None:
             self._api.result(until_s)
         api = ApiFacts(absence=self._api_absence)
@@ -315,8 +316,8 @@ def _late(address: str) -> EndpointFacts:
     return EndpointFacts(address=address, state=HANGS, detail="no answer in time")
 
 
-def _run_reader(reader: ApiReader) -> bool:
-    asyncio.run(reader.read(os.environ, SOURCE_DEADLINE_S))
+def _run_reader(reader: ApiReader, deadline_s: float) -> bool:
+    asyncio.run(reader.read(os.environ, deadline_s))
     return True
 
 

@@ -11,6 +11,8 @@ from agent.command_line import EXIT_STATUS, OneLineParser
 from agent.version import VERSION
 from agent.web.admin_socket import MAX_RELEASE_S, MIN_RELEASE_S
 
+DOCTOR_TIMEOUT_S = 2.5
+DOCTOR_TIMEOUT_BOUNDS_S = (0.5, 600.0)
 FORMATS = ("table", "json", "yaml")
 MAX_WAIT_S = 86400
 
@@ -202,7 +204,17 @@ def _positive_seconds(text: str) -> float:
 
 
 def _release_s(text: str) -> float:
-    """Return the seconds of a release.
+    """Return the seconds of a release; raise as `_seconds`."""
+    return _seconds(text, MIN_RELEASE_S, MAX_RELEASE_S)
+
+
+def _timeout_s(text: str) -> float:
+    """Return the seconds that the doctor waits; raise as `_seconds`."""
+    return _seconds(text, *DOCTOR_TIMEOUT_BOUNDS_S)
+
+
+def _seconds(text: str, low: float, high: float) -> float:
+    """Return a number of seconds.
 
     Raises an error that `argparse` reports with the flag's name.
     """
@@ -210,8 +222,8 @@ def _release_s(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not MIN_RELEASE_S <= seconds <= MAX_RELEASE_S:
-        allowed = f"from {MIN_RELEASE_S:g} to {MAX_RELEASE_S:g}"
+    if not low <= seconds <= high:
+        allowed = f"from {low:g} to {high:g}"
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds {allowed}")
     return seconds
 
@@ -288,6 +300,14 @@ def _add_agent_commands(commands: argparse._SubParsersAction[OneLineParser]) -> 
         help="in the bundle: replace names of pods and hosts, serials, UUIDs and addresses",
     )
     doctor.add_argument("--strict", action="store_true", help="warnings are bad news as well")
+    doctor.add_argument(
+        "--timeout-s",
+        metavar="N",
+        type=_timeout_s,
+        default=DOCTOR_TIMEOUT_S,
+        help="seconds for drivers and for the API server, from 0.5 to 600; default: %(default)g, "
+        "with which all takes less than five",
+    )
     _add_host(doctor)
     _add_output(doctor)
     restore = _command(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.process.agent import DEADLINE_S, Agent, run_agent, running
+from tests.process.agent import DEADLINE_S, PATIENT, Agent, run_agent, running
 
 CARDS = "devices:\n- {uuid: g0, minor: 0}\n- {uuid: g1, minor: 1}\n"
 EVENT = "{at_s: 1, key: g1, reason: Xid 95!, message: uncontained error, state: failed}"
@@ -126,7 +126,7 @@ def test_doctor_tells_what_the_running_agent_holds_against_a_card(tmp_path: Path
     with running(tmp_path / "out", "--host", "/", **scene) as agent:
         agent.wait_until(is_now(agent, "probing"), "the card fails, and looks well again")
         own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
-        process = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **own)
+        process = run_agent("doctor", *PATIENT, "-o", "json", timeout_s=DEADLINE_S, **own)
         agent.process.kill()
     assert process.returncode == 1, process.stderr
     checks = {check["id"]: check for check in json.loads(process.stdout)["checks"]}
@@ -135,7 +135,7 @@ def test_doctor_tells_what_the_running_agent_holds_against_a_card(tmp_path: Path
     assert "probing: Xid 95!: uncontained error" in card["seen"]
     assert "a new discovery finds it healthy" in card["seen"]
     assert card["do"].startswith("wait")
-    alone = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **scene)
+    alone = run_agent("doctor", *PATIENT, "-o", "json", timeout_s=DEADLINE_S, **scene)
     checks = {check["id"]: check for check in json.loads(alone.stdout)["checks"]}
     assert checks["agent"]["result"] == "warn"
     assert checks["devices"]["seen"] == "2 in service"
@@ -150,7 +150,7 @@ def test_doctor_leaves_a_driver_alone_that_the_agent_let_go_of(tmp_path: Path) -
         let_go = run_agent("release", "fake", "--socket", str(socket))
         assert let_go.returncode == 0, let_go.stderr
         own = {**scene, "XPU_AGENT_METRICS__LISTEN": agent.url.split("/")[2]}
-        process = run_agent("doctor", "-o", "json", timeout_s=DEADLINE_S, **own)
+        process = run_agent("doctor", *PATIENT, "-o", "json", timeout_s=DEADLINE_S, **own)
         agent.process.kill()
     checks = {check["id"]: check for check in json.loads(process.stdout)["checks"]}
     vendor = checks["vendor:fake"]

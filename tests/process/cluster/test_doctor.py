@@ -11,7 +11,7 @@ from agent.app.identity import read_machine
 from agent.host.files import LiveHostFiles
 from tests.apiserver import ApiServer, Fault
 from tests.apiserver.admin import node
-from tests.process.agent import DEADLINE_S, Agent, run_agent
+from tests.process.agent import DEADLINE_S, PATIENT, Agent, run_agent
 from tests.process.citizen import NODE, ROLES, citizen, surroundings
 
 PASSWORD = "hunter2-Zebra"
@@ -78,7 +78,7 @@ def test_in_the_agents_pod_the_doctor_checks_the_cluster_and_survives_one_that_h
     ):
         agent.wait_until(lambda: api.get("Device", NODE) is not None, "the Device is published")
         agent.wait_until(lambda: agent.check("watch:nodeslos") != "", "the NodeSLO is asked for")
-        rows = doctor(api, agent, folder, **settings)
+        rows = doctor(api, agent, folder, *PATIENT, **settings)
         assert {name: rows[name]["result"] for name in WELL} == dict.fromkeys(WELL, "ok")
         # the Node's Device is not copied to its resources: nobody runs koord-manager here
         assert rows["node-resources"]["result"] in ("warn", "skip")
@@ -86,7 +86,7 @@ def test_in_the_agents_pod_the_doctor_checks_the_cluster_and_survives_one_that_h
         put_pod_with_secrets(api)
         agent.wait_until(lambda: "leaky" in agent.get("api/v1/snapshot")[1], "the pod is known")
         bundle = tmp_path / "b.tar.gz"
-        doctor(api, agent, folder, "--bundle", str(bundle), **settings)
+        doctor(api, agent, folder, *PATIENT, "--bundle", str(bundle), **settings)
         with tarfile.open(bundle) as archive:
             files = {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore[union-attr]
         assert b"leaky" in files["xpu-agent-doctor/agent.json"]
@@ -95,7 +95,7 @@ def test_in_the_agents_pod_the_doctor_checks_the_cluster_and_survives_one_that_h
             assert not [one for one in (PASSWORD, JWT, token) if one.encode() in data], name
 
         api.faults.add(Fault(hang=True, times=0, user_agent="xpu-agent"))
-        rows = doctor(api, agent, folder, **settings)
+        rows = doctor(api, agent, folder, "--timeout-s", "6", **settings)
         assert rows["api-server"]["result"] == "fail"
         assert {rows[name]["result"] for name in ("rights", "crds", "node")} == {"skip"}
         assert rows["devices"]["result"] == "ok"

@@ -23,7 +23,7 @@ from agent.host.files import LiveHostFiles
 from tests.apiserver import ApiServer
 from tests.apiserver.admin import node
 from tests.kubelet.manager import FakeKubelet
-from tests.process.agent import DEADLINE_S, ROOT, Agent, command
+from tests.process.agent import DEADLINE_S, PATIENT, ROOT, Agent, command
 from tests.process.citizen import NODE, ROLES, citizen
 from tests.runtime import CONTAINERD_2_3, CreatedContainer, Failed, Pod, Runtime
 
@@ -183,7 +183,7 @@ class Scene:
 
     async def doctor(self) -> dict[str, tuple[str, str]]:
         """Return what the doctor says by check: result, and what was seen."""
-        outcome = await self.command("doctor", "-o", "json")
+        outcome = await self.command("doctor", *PATIENT, "-o", "json")
         checks = json.loads(outcome.stdout)["checks"]
         return {check["id"]: (check["result"], check["seen"]) for check in checks}
 
