@@ -142,6 +142,8 @@ def _unsent_bytes(link: asyncio.Transport) -> int:
     """
     waiting = link.get_write_buffer_size()
     connection = link.get_extra_info("socket")
+    if connection is None:  # TLS drops it when the connection is lost
+        return waiting
     with contextlib.suppress(OSError, ValueError):  # it was closed just now
         answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(_INT.size))
         waiting += _INT.unpack(answer)[0]

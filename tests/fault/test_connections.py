@@ -197,6 +197,20 @@ def test_a_peer_that_reads_no_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPat
     run(test)
 
 
+class LostLink(asyncio.Transport):
+    """A connection that TLS has lost, and that its listener still counts."""
+
+    def get_write_buffer_size(self) -> int:
+        return 7
+
+    def get_extra_info(self, name: str, default: object = None) -> object:  # noqa: ARG002
+        return default
+
+
+def test_a_connection_that_is_lost_just_now_has_what_it_did_not_send() -> None:
+    assert connections._unsent_bytes(LostLink()) == 7
+
+
 def test_clients_with_and_without_requests_do_not_exclude_each_other() -> None:
     async def test() -> None:
         async with site() as port:

@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_S
 from tests.process.agent import EIGHT_CARDS, Agent, running
 
 COUNT = 100  # of each kind
-BEATS = 20  # of the event loop's heartbeat, which are compared
+BEATS = 12  # of the event loop's heartbeat, which are compared
 LATENESS = "xpu_agent_event_loop_lateness_seconds"
 LATE_S = "0.1"  # a heartbeat that is later counts: one whole interval
 KINDS: dict[str, bytes] = {
