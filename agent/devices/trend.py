@@ -27,7 +27,9 @@ _SENT, _RECEIVED = "sent", "received"
 class _Columns:
     """The values of one device or of the node, and the sums of the present step."""
 
-    def __init__(self) -> None:
+    def __init__(self, links: Iterable[str] = ()) -> None:
+        """Store the names of the links that the device may have, in the order to show them."""
+        self._links = tuple(dict.fromkeys(links))
         self._values: dict[_Column, array[float]] = {}
         self._sums: dict[_Column, tuple[float, int]] = {}
 
@@ -40,8 +42,9 @@ class _Columns:
 
     def end_step(self, step: int) -> bool:
         """Append the means of the step; return whether a value is left in any column."""
-        for column in self._sums.keys() - self._values.keys():
-            self._values[column] = array("f", [NAN]) * min(step, MAX_VALUES - 1)
+        for column in self._sums:
+            if column not in self._values:
+                self._values[column] = array("f", [NAN]) * min(step, MAX_VALUES - 1)
         for column, values in list(self._values.items()):
             total, count = self._sums.get(column, (NAN, 1))
             values.append(total / count)
@@ -56,13 +59,13 @@ class _Columns:
         return Trend(packed=self._values[column].tobytes() if column in self._values else b"")
 
     def links(self) -> tuple[LinkTrend, ...]:
-        """Return the columns of links, each link once."""
-        names = dict.fromkeys(link for link, direction in self._values if direction)
+        """Return the columns of the links that have values."""
         return tuple(
             LinkTrend(
                 link=name, sent=self.trend((name, _SENT)), received=self.trend((name, _RECEIVED))
             )
-            for name in names
+            for name in self._links
+            if (name, _SENT) in self._values or (name, _RECEIVED) in self._values
         )
 
 
@@ -124,7 +127,7 @@ class TrendRecorder:
         if columns is None:
             if len(self._devices) >= MAX_DEVICES:
                 return
-            columns = self._devices[sample.key] = _Columns()
+            columns = self._devices[sample.key] = _Columns(source.link for source in sources)
         heat = [one.value for one in sample.readings if one.family == TEMPERATURE]
         power = next((one.value for one in sample.readings if one.family == POWER), None)
         columns.add(

@@ -185,7 +185,7 @@ class StatusPage:
                     tag("span", text(f"{rfc3339(wall_s)} · {age}"), id="stamp"),
                     '<span id="live" role="status"></span>',
                     '<button id="pause" type="button" hidden></button>',
-                    tag("noscript", reload),
+                    tag("noscript", " ", reload),
                     class_="quiet",
                 ),
                 tag("p", text(self._view.notice), class_="notice"),

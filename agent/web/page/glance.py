@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 
 from agent.metrics.device_pods import (
     NO_POD,
@@ -96,6 +96,10 @@ def _tile(figure: str, label: str, picture: str = "") -> str:
     )
 
 
+def _noun(word: str, items: Sized) -> str:
+    return word if len(items) == 1 else f"{word}s"
+
+
 def _tiles(snapshot: NodeSnapshot) -> str:
     healths = [d.info.health for d in snapshot.devices.value.devices if d.info.managed]
     good = sum(health.state is HealthState.HEALTHY and health.certain for health in healths)
@@ -105,7 +109,7 @@ def _tiles(snapshot: NodeSnapshot) -> str:
     memory_label = f"memory used of {bytes_text(node.memory_total_bytes)}"
     return tag(
         "div",
-        _tile(f"{good} of {len(healths)}", "devices healthy"),
+        _tile(f"{good} of {len(healths)}", "devices healthy") if healths else _tile("0", "devices"),
         _tile(
             cores,
             f"cores used of {len(cpus.usable)}",
@@ -116,8 +120,12 @@ def _tiles(snapshot: NodeSnapshot) -> str:
             memory_label,
             sparkline(trend.memory_bytes, 0, node.memory_total_bytes or 1),
         ),
-        _tile(str(len(numa.nodes)), f"memory nodes on {len(cpus.packages)} sockets"),
-        _tile(str(len(snapshot.pods.value)), "pods"),
+        _tile(
+            str(len(numa.nodes)),
+            f"memory {_noun('node', numa.nodes)} on {len(cpus.packages)} "
+            f"{_noun('socket', cpus.packages)}",
+        ),
+        _tile(str(len(snapshot.pods.value)), _noun("pod", snapshot.pods.value)),
         class_="tiles",
     )
 

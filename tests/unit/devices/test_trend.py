@@ -116,6 +116,24 @@ def test_the_first_source_with_readings_counts_and_labels_choose_them() -> None:
     assert view.devices["a"].links[0].sent.last == 11.0
 
 
+def test_links_stand_in_the_order_of_the_vendors_sources() -> None:
+    names = ("Wire", "Bus", "Air", "Fibre")
+    sources = tuple(
+        TrafficSource(link=name, family=f"{name}_bytes_per_second", is_sent=True) for name in names
+    )
+    recorder = TrendRecorder({"v": sources})
+    for second in range(6):
+        # the first link of all is measured later than the others
+        measured = names if second > 2 else names[1:]
+        readings = tuple(
+            MetricValue(family=f"{name}_bytes_per_second", value=1.0) for name in reversed(measured)
+        )
+        sample = DeviceSample(key="a", readings=readings)
+        view = recorder.add(second, NodeUsage(), (vendor(second, sample),))
+    assert view is not None
+    assert tuple(link.link for link in view.devices["a"].links) == names
+
+
 def test_all_trends_end_together_and_gaps_are_unknown() -> None:
     recorder = TrendRecorder()
     record(recorder, 3)
